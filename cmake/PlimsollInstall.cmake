@@ -1,0 +1,1 @@
+# Installs every folder's target and headers, and PlimsollConfig.cmake.

@@ -1,0 +1,61 @@
+# plimsoll_library(folder SOURCES ... LINKS ... [ISA_<LEVEL> files...]): one static target per folder.
+#   LINKS is the list of folders and packages it may include. ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, ISA_AMX: files built with
+#   those instructions; they hold intrinsics only, so that no inline function of the standard library is compiled for them.
+# plimsoll_test(folder SOURCES ... [LINKS ...]): one GoogleTest binary and one ctest entry.
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+endif()
+
+# Named instruction sets, never -march=native. No x87, no -ffast-math; contraction off so that every ISA rounds alike.
+set(PLIMSOLL_FLAGS_AVX2 -mavx2 -mfma -mf16c)
+set(PLIMSOLL_FLAGS_AVX512 ${PLIMSOLL_FLAGS_AVX2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+set(PLIMSOLL_FLAGS_AVX512_BF16 ${PLIMSOLL_FLAGS_AVX512} -mavx512vbmi -mavx512bf16)
+set(PLIMSOLL_FLAGS_AMX ${PLIMSOLL_FLAGS_AVX512_BF16} -mamx-tile -mamx-bf16 -mamx-int8)
+
+function(plimsoll_options target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off
+                         $<$<BOOL:${PLIMSOLL_WERROR}>:-Werror>)
+endfunction()
+
+function(plimsoll_library folder)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINKS;PRIVATE_LINKS;ISA_AVX2;ISA_AVX512;ISA_AVX512_BF16;ISA_AMX" ${ARGN})
+  set(target plimsoll_${folder})
+  set(isa_files ${arg_ISA_AVX2} ${arg_ISA_AVX512} ${arg_ISA_AVX512_BF16} ${arg_ISA_AMX})
+  if(arg_SOURCES OR isa_files)
+    add_library(${target} STATIC ${arg_SOURCES} ${isa_files})
+    set(scope PUBLIC)
+    plimsoll_options(${target})
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  add_library(Plimsoll::${folder} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${folder})
+  target_compile_features(${target} ${scope} cxx_std_20)
+  target_include_directories(${target} ${scope} $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+  target_link_libraries(${target} ${scope} ${arg_LINKS})
+  if(arg_PRIVATE_LINKS)
+    target_link_libraries(${target} PRIVATE ${arg_PRIVATE_LINKS})
+  endif()
+  foreach(level AVX2 AVX512 AVX512_BF16 AMX)
+    if(arg_ISA_${level})
+      set_source_files_properties(${arg_ISA_${level}} PROPERTIES COMPILE_OPTIONS "${PLIMSOLL_FLAGS_${level}}"
+                                  SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY PLIMSOLL_LIBRARIES ${target})
+endfunction()
+
+function(plimsoll_test name)
+  if(NOT PLIMSOLL_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SOURCES;LINKS" ${ARGN})
+  find_package(GTest REQUIRED)
+  add_executable(${name}_test ${arg_SOURCES})
+  plimsoll_options(${name}_test)
+  target_link_libraries(${name}_test PRIVATE ${arg_LINKS} GTest::gtest_main GTest::gmock)
+  add_test(NAME ${name} COMMAND ${name}_test)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900)
+endfunction()

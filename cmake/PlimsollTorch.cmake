@@ -1,0 +1,37 @@
+# Finds the libtorch inside the chosen Python (PLIMSOLL_PYTHON) and the OpenMP runtime that it loads.
+# Sets: targets `torch`, `plimsoll_openmp`.
+set(PLIMSOLL_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "Python interpreter that has torch >= 2.11")
+if(NOT EXISTS "${PLIMSOLL_PYTHON}")
+  message(FATAL_ERROR "PLIMSOLL_PYTHON: expected a Python interpreter with torch, got '${PLIMSOLL_PYTHON}' (run `make setup`)")
+endif()
+
+# Asked once per interpreter: importing torch takes seconds.
+if(NOT PLIMSOLL_TORCH_OF STREQUAL PLIMSOLL_PYTHON)
+  execute_process(
+    COMMAND "${PLIMSOLL_PYTHON}" -c "import torch; print(torch.utils.cmake_prefix_path + ';' + torch.__path__[0])"
+    OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE status ERROR_VARIABLE error)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "PLIMSOLL_PYTHON: '${PLIMSOLL_PYTHON}' cannot import torch:\n${error}")
+  endif()
+  list(GET found 0 prefix)
+  list(GET found 1 package)
+  set(PLIMSOLL_TORCH_PREFIX "${prefix}" CACHE INTERNAL "CMake prefix of torch")
+  set(PLIMSOLL_TORCH_PACKAGE "${package}" CACHE INTERNAL "Directory of the torch package")
+  set(PLIMSOLL_TORCH_OF "${PLIMSOLL_PYTHON}" CACHE INTERNAL "Interpreter that the two above belong to")
+endif()
+list(APPEND CMAKE_PREFIX_PATH "${PLIMSOLL_TORCH_PREFIX}")
+find_package(Torch REQUIRED)
+if(Torch_VERSION VERSION_LESS 2.11)
+  message(FATAL_ERROR "torch: expected version >= 2.11, got ${Torch_VERSION}")
+endif()
+
+# One OpenMP runtime per process: the file that libtorch itself loads (its wheel bundles one, sometimes renamed).
+add_library(plimsoll_openmp INTERFACE)
+target_compile_options(plimsoll_openmp INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+file(GLOB bundled "${PLIMSOLL_TORCH_PACKAGE}/lib/libgomp*.so*" "${PLIMSOLL_TORCH_PACKAGE}/../torch.libs/libgomp*.so*")
+if(bundled)
+  list(GET bundled 0 gomp)
+else()
+  set(gomp gomp)
+endif()
+target_link_libraries(plimsoll_openmp INTERFACE "$<BUILD_INTERFACE:${gomp}>" $<INSTALL_INTERFACE:-fopenmp>)

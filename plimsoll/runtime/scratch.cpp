@@ -1,0 +1,61 @@
+#include "plimsoll/runtime/scratch.h"
+
+#include <sys/mman.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+
+namespace plimsoll::runtime {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+struct Block {
+  void* base = nullptr;
+  size_t size = 0;
+
+  void release() {
+    if (base != nullptr) munmap(base, size);
+    base = nullptr;
+    size = 0;
+  }
+};
+
+struct Blocks {
+  std::array<Block, static_cast<size_t>(ScratchSlot::kCount)> slots;
+  ~Blocks() {
+    for (Block& block : slots) block.release();
+  }
+};
+
+thread_local Blocks blocks;
+
+}  // namespace
+
+void* scratch(ScratchSlot slot, size_t bytes) {
+  Block& block = blocks.slots[static_cast<size_t>(slot)];
+  if (bytes <= block.size) return block.base;
+  const size_t size = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  block.release();
+  void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    std::fprintf(stderr, "scratch: expected %zu bytes of memory, the system has none left\n", size);
+    std::abort();
+  }
+  madvise(base, size, MADV_HUGEPAGE);
+  block = {base, size};
+  return base;
+}
+
+size_t scratch_bytes() {
+  size_t total = 0;
+  for (const Block& block : blocks.slots) total += block.size;
+  return total;
+}
+
+void release_scratch() {
+  for (Block& block : blocks.slots) block.release();
+}
+
+}  // namespace plimsoll::runtime
