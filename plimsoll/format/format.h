@@ -20,7 +20,7 @@ enum class Overflow : uint8_t {
 struct FormatInfo {
   std::string_view name;
   int bits;
-  int mantissa_bits;    // stored, without the hidden one
+  int mantissa_bits;  // stored, without the hidden one
   float max_finite;
   float min_normal;
   float min_subnormal;  // smallest positive value
