@@ -1,0 +1,25 @@
+// output[row, col] = decode(codes[row, col]) * scale(row, col): the product in FP32, then one rounding, nearest even,
+// to the output format. E4M3 and E5M2 decode exactly. Same bits on every ISA and for any thread count. Any rows, cols
+// >= 0, any alignment; strides in elements.
+#pragma once
+
+#include <cstdint>
+
+#include "plimsoll/format/format.h"
+#include "plimsoll/kernels/scale_view.h"
+
+namespace plimsoll::kernels {
+
+struct Dequantize {
+  const uint8_t* codes = nullptr;                 // [rows, cols]
+  format::Format format = format::Format::kE4m3;  // e4m3, e5m2
+  int64_t rows = 0, cols = 0;
+  int64_t codes_stride = 0;
+  ScaleView scale;                                       // blocks of this [rows, cols] matrix
+  void* output = nullptr;                                // [rows, cols]
+  format::Format output_format = format::Format::kFp32;  // fp32, fp16, bf16
+  int64_t output_stride = 0;
+};
+void dequantize(const Dequantize& args);
+
+}  // namespace plimsoll::kernels
