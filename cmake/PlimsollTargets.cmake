@@ -10,6 +10,10 @@ endif()
 # Named instruction sets, never -march=native. No x87, no -ffast-math; contraction off so that every ISA rounds alike.
 set(PLIMSOLL_FLAGS_AVX2 -mavx2 -mfma -mf16c)
 set(PLIMSOLL_FLAGS_AVX512 ${PLIMSOLL_FLAGS_AVX2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC's own AVX-512 headers start from deliberately undefined registers and warn about it (GCC bug 105593).
+  list(APPEND PLIMSOLL_FLAGS_AVX512 -Wno-uninitialized -Wno-maybe-uninitialized)
+endif()
 set(PLIMSOLL_FLAGS_AVX512_BF16 ${PLIMSOLL_FLAGS_AVX512} -mavx512vbmi -mavx512bf16)
 set(PLIMSOLL_FLAGS_AMX ${PLIMSOLL_FLAGS_AVX512_BF16} -mamx-tile -mamx-bf16 -mamx-int8)
 

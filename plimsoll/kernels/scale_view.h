@@ -1,4 +1,5 @@
-// Where the scale of element (row, col) of a matrix of codes stands. One aggregate covers per tensor, per row, 1x128, 128x128, MX 1x32.
+// Where the scale of element (row, col) of a matrix of codes stands. One aggregate covers per tensor, per row, 1x128,
+// 128x128, MX 1x32.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,9 @@
 
 namespace plimsoll::kernels {
 
-// scale(row, col) = data[(row / block_rows) * row_stride + (col / block_cols) * col_stride], where a block size of 0 means "the whole
-// extent" (index 0). data == nullptr: every scale is 1. format: kFp32 (float) or kE8m0 (uint8_t exponents). value = scale * code.
+// scale(row, col) = data[(row / block_rows) * row_stride + (col / block_cols) * col_stride], where a block size of 0
+// means "the whole extent" (index 0). data == nullptr: every scale is 1. format: kFp32 (float) or kE8m0 (uint8_t
+// exponents). value = scale * code.
 struct ScaleView {
   const void* data = nullptr;
   format::Format format = format::Format::kFp32;

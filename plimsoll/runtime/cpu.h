@@ -1,4 +1,5 @@
-// Which instructions this process may use. Each level holds all below it; kernels pick the best file that they have at or below isa().
+// Which instructions this process may use. Each level holds all below it; kernels pick the best file that they have at
+// or below isa().
 #pragma once
 
 #include <optional>
@@ -21,21 +22,24 @@ std::optional<Isa> parse_isa(std::string_view name);
 // The best level that the processor and the operating system allow. Asks for AMX permission, once.
 Isa detected_isa();
 
-// The level in force on this thread: detected_isa(), lowered by the environment variable PLIMSOLL_ISA (read once) and by ScopedIsa.
-// A PLIMSOLL_ISA that names no level, or one above the processor's, ends the process with one line and exit code 2.
+// The level in force on this thread: detected_isa(), lowered by the environment variable PLIMSOLL_ISA (read once) and
+// by ScopedIsa. A PLIMSOLL_ISA that names no level, or one above the processor's, ends the process with one line and
+// exit code 2.
 Isa isa();
 
 // True if nothing (environment or scope) has asked for a level by name.
 bool isa_is_automatic();
 
-// The level for matrix products. As isa(), except that where the level was not asked for by name, a processor whose VDPBF16PS does
-// no more multiply-adds per cycle than its FP32 FMA (Intel without AMX: half) takes kAvx512: converting to FP32 is exact and faster.
+// The level for matrix products. As isa(), except that where the level was not asked for by name, a processor whose
+// VDPBF16PS does no more multiply-adds per cycle than its FP32 FMA (Intel without AMX: half) takes kAvx512: converting
+// to FP32 is exact and faster.
 Isa matmul_isa();
 
 // Vendor and model for reports, for example "AMD EPYC 9B45".
 std::string cpu_name();
 
-// Lowers isa() for the calling thread until destruction; kernels choose their file on the calling thread. Never raises it.
+// Lowers isa() for the calling thread until destruction; kernels choose their file on the calling thread. Never raises
+// it.
 class ScopedIsa {
  public:
   explicit ScopedIsa(Isa level);

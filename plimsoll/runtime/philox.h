@@ -1,5 +1,6 @@
-// Philox4x32-10: a counter-based random generator. Element i of step s under seed k is always the same number, whatever thread, ISA or
-// device asks for it. Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// Philox4x32-10: a counter-based random generator. Element i of step s under seed k is always the same number, whatever
+// thread, ISA or device asks for it. Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3",
+// SC 2011.
 #pragma once
 
 #include <array>

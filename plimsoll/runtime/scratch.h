@@ -1,4 +1,5 @@
-// Working memory of kernels, kept between calls: mapped once per thread and slot, grown when needed, on huge pages where the system has them.
+// Working memory of kernels, kept between calls: mapped once per thread and slot, grown when needed, on huge pages
+// where the system has them.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +9,9 @@ namespace plimsoll::runtime {
 // Who the block belongs to. Two kernels that can be active on one thread at a time use different slots.
 enum class ScratchSlot : int { kGemmA, kGemmB, kGemmTile, kRows, kReduce, kCount };
 
-// At least `bytes` bytes, 64-byte aligned, private to the calling thread. Contents are those of the last use, or zero. Valid until the
-// next call with the same slot on the same thread. Ends the process with one line when the system has no memory.
+// At least `bytes` bytes, 64-byte aligned, private to the calling thread. Contents are those of the last use, or zero.
+// Valid until the next call with the same slot on the same thread. Ends the process with one line when the system has
+// no memory.
 void* scratch(ScratchSlot slot, size_t bytes);
 
 // Bytes held by the calling thread, all slots together.

@@ -1,4 +1,5 @@
-// The one thread pool: OpenMP's, the runtime that libtorch loaded, so torch.set_num_threads and OMP_NUM_THREADS rule here too.
+// The one thread pool: OpenMP's, the runtime that libtorch loaded, so torch.set_num_threads and OMP_NUM_THREADS rule
+// here too.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@ namespace plimsoll::runtime {
 class RangeFunction {
  public:
   template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, RangeFunction>)
-  RangeFunction(F&& f)  // NOLINT(google-explicit-constructor)
+  requires(!std::is_same_v<std::remove_cvref_t<F>, RangeFunction>)
+      RangeFunction(F&& f)  // NOLINT(google-explicit-constructor)
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
         call_([](void* object, int64_t begin, int64_t end) {
           (*static_cast<std::remove_reference_t<F>*>(object))(begin, end);
@@ -31,9 +32,10 @@ void set_threads(int count);
 // Index of the calling thread inside parallel_for, 0 outside.
 int thread_index();
 
-// Calls body on disjoint ranges that cover [0, count), each but the last of each thread a multiple of `grain` long; one contiguous range a thread.
-// Serial inside another parallel region, or when count <= grain. The split depends on the number of threads: a body whose result must
-// not, computes each output element from its index alone, and sums in blocks of fixed size. Exceptions in body end the process.
+// Calls body on disjoint ranges that cover [0, count), each but the last of each thread a multiple of `grain` long; one
+// contiguous range a thread. Serial inside another parallel region, or when count <= grain. The split depends on the
+// number of threads: a body whose result must not, computes each output element from its index alone, and sums in
+// blocks of fixed size. Exceptions in body end the process.
 void parallel_for(int64_t count, int64_t grain, RangeFunction body);
 
 }  // namespace plimsoll::runtime

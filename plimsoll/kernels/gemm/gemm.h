@@ -1,12 +1,14 @@
-// output[m, n] = epilogue(sum over k of A[m, k] * B[n, k]), FP32 accumulation, for any pair of formats, layout and scale granularity.
-// The three GEMMs of a linear layer, x [tokens, in], weight [out, in], grad [tokens, out], differ only in the strides:
+// output[m, n] = epilogue(sum over k of A[m, k] * B[n, k]), FP32 accumulation, for any pair of formats, layout and
+// scale granularity. The three GEMMs of a linear layer, x [tokens, in], weight [out, in], grad [tokens, out], differ
+// only in the strides:
 //   output      = x * weight^T          A = x,      B = weight        (NT: both k-contiguous)
 //   grad_input  = grad * weight         A = grad,   B = weight^T      (NN: B is n-contiguous)
 //   grad_weight = grad^T * x            A = grad^T, B = x^T           (TN: both k-strided)
 // Transposes are folded into packing; none is stored. Numerics: docs/numerics.md, "gemm".
 //
-// Bits: one accumulation chain per output, in k order, so they do not depend on thread count, on M or N blocking, or on the batch. They
-// may differ between ISAs, within |error| <= gemm_error_bound() of the exact sum. Any m, n, k >= 0; k = 0 gives epilogue(0).
+// Bits: one accumulation chain per output, in k order, so they do not depend on thread count, on M or N blocking, or on
+// the batch. They may differ between ISAs, within |error| <= gemm_error_bound() of the exact sum. Any m, n, k >= 0; k =
+// 0 gives epilogue(0).
 #pragma once
 
 #include <cstddef>
@@ -40,16 +42,17 @@ struct GemmEpilogue {
   void* aux = nullptr;  // [m, n], row stride aux_stride
   format::Format aux_format = format::Format::kBf16;
   int64_t aux_stride = 0;
-  float* column_sum = nullptr;  // [n]: sum over m of the value before encoding (dbias); overwritten; same bits for any thread count
-  bool accumulate = false;      // FP32 output only
-  float inv_scale = 1.0f;       // FP8 output: codes = encode(value * inv_scale), saturating
+  float* column_sum =
+      nullptr;  // [n]: sum over m of the value before encoding (dbias); overwritten; same bits for any thread count
+  bool accumulate = false;  // FP32 output only
+  float inv_scale = 1.0f;   // FP8 output: codes = encode(value * inv_scale), saturating
 };
 
 struct Gemm {
   GemmOperand a;
   GemmOperand b;
   int64_t m = 0, n = 0, k = 0;
-  void* output = nullptr;  // [m, n]
+  void* output = nullptr;                                // [m, n]
   format::Format output_format = format::Format::kFp32;  // fp32, fp16, bf16, e4m3, e5m2
   int64_t output_stride = 0;
   GemmEpilogue epilogue;
@@ -59,12 +62,13 @@ struct Gemm {
 // Returns the amax of the values before inv_scale (after activation): NaN > Inf > finite; 0 for an empty output.
 float gemm(const Gemm& args);
 
-// Packs B once for many products (weights). The layout belongs to the ISA in force; `gemm` called under another ISA must not get it.
+// Packs B once for many products (weights). The layout belongs to the ISA in force; `gemm` called under another ISA
+// must not get it.
 size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k);
 void gemm_pack_b(const GemmOperand& b, int64_t n, int64_t k, void* packed);
 
-// |gemm - exact| for one output before rounding to output_format, given sum over k of |A| * |B|: k + 2 roundings of unit 2^-24, plus
-// the smallest normal per term where inputs and sums are flushed (VDPBF16PS, TDPBF16PS).
+// |gemm - exact| for one output before rounding to output_format, given sum over k of |A| * |B|: k + 2 roundings of
+// unit 2^-24, plus the smallest normal per term where inputs and sums are flushed (VDPBF16PS, TDPBF16PS).
 double gemm_error_bound(int64_t k, double sum_of_absolute_products);
 
 }  // namespace plimsoll::kernels

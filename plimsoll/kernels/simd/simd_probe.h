@@ -1,0 +1,33 @@
+// What simd_test calls on each ISA: arrays in, arrays out, n a multiple of nothing (tails are exercised).
+#pragma once
+
+#include <cstdint>
+
+namespace plimsoll::kernels {
+
+struct SimdProbe {
+  void (*encode_e4m3)(const float* x, uint8_t* codes, int64_t n);
+  void (*encode_e4m3_non_finite)(const float* x, uint8_t* codes, int64_t n);
+  void (*encode_e5m2)(const float* x, uint8_t* codes, int64_t n);
+  void (*encode_e5m2_non_finite)(const float* x, uint8_t* codes, int64_t n);
+  void (*decode_e4m3)(const uint8_t* codes, float* y, int64_t n);
+  void (*decode_e5m2)(const uint8_t* codes, float* y, int64_t n);
+  void (*to_bf16)(const float* x, uint16_t* y, int64_t n);
+  void (*to_fp16)(const float* x, uint16_t* y, int64_t n);
+  void (*from_bf16)(const uint16_t* x, float* y, int64_t n);
+  void (*from_fp16)(const uint16_t* x, float* y, int64_t n);
+  void (*exp)(const float* x, float* y, int64_t n);
+  void (*sigmoid)(const float* x, float* y, int64_t n);
+  void (*gelu)(const float* x, float* y, int64_t n);
+  void (*gelu_gradient)(const float* x, float* y, int64_t n);
+  void (*silu)(const float* x, float* y, int64_t n);
+  void (*silu_gradient)(const float* x, float* y, int64_t n);
+  void (*round_even)(const float* x, float* y, int64_t n);
+  void (*square_root)(const float* x, float* y, int64_t n);
+  float (*sum16)(const float* x);
+  float (*amax)(const float* x, int64_t n);
+};
+
+extern const SimdProbe kSimdProbePortable, kSimdProbeAvx2, kSimdProbeAvx512;
+
+}  // namespace plimsoll::kernels

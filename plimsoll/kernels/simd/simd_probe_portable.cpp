@@ -1,0 +1,2 @@
+#define PLIMSOLL_PROBE kSimdProbePortable
+#include "plimsoll/kernels/simd/simd_probe.inc"

@@ -1,0 +1,220 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "plimsoll/format/bf16.h"
+#include "plimsoll/format/fp16.h"
+#include "plimsoll/format/fp8.h"
+#include "plimsoll/kernels/simd/simd_probe.h"
+#include "plimsoll/runtime/cpu.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+using format::Overflow;
+using runtime::Isa;
+
+struct Probed {
+  Isa isa;
+  const SimdProbe& probe;
+};
+
+std::vector<Probed> present() {
+  std::vector<Probed> result = {{Isa::kPortable, kSimdProbePortable}};
+  if (runtime::detected_isa() >= Isa::kAvx2) result.push_back({Isa::kAvx2, kSimdProbeAvx2});
+  if (runtime::detected_isa() >= Isa::kAvx512) result.push_back({Isa::kAvx512, kSimdProbeAvx512});
+  return result;
+}
+
+uint32_t word(float x) { return std::bit_cast<uint32_t>(x); }
+
+// Every exponent and sign with the mantissas around each rounding boundary of FP8, FP16 and BF16, and random ones.
+std::vector<float> floats() {
+  std::vector<float> result;
+  std::mt19937 random(7);
+  for (uint32_t high = 0; high < 0x10000; ++high) {
+    for (uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu, static_cast<uint32_t>(random() & 0xffff)}) {
+      result.push_back(std::bit_cast<float>((high << 16) | low));
+    }
+  }
+  result.push_back(1.0f);  // an odd count, so that the tail is used
+  return result;
+}
+
+TEST(Simd, EncodesFp8AsTheFormatSays) {
+  const std::vector<float> x = floats();
+  std::vector<uint8_t> codes(x.size());
+  const int64_t n = static_cast<int64_t>(x.size());
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    auto check = [&](auto function, auto encode, Overflow overflow) {
+      function(x.data(), codes.data(), n);
+      for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(codes[i], encode(x[i], overflow)) << x[i] << " " << word(x[i]);
+    };
+    check(probe.encode_e4m3, format::E4m3::encode, Overflow::kSaturate);
+    check(probe.encode_e4m3_non_finite, format::E4m3::encode, Overflow::kNonFinite);
+    check(probe.encode_e5m2, format::E5m2::encode, Overflow::kSaturate);
+    check(probe.encode_e5m2_non_finite, format::E5m2::encode, Overflow::kNonFinite);
+  }
+}
+
+TEST(Simd, DecodesFp8AsTheFormatSays) {
+  std::vector<uint8_t> codes(256);
+  for (size_t i = 0; i < 256; ++i) codes[i] = static_cast<uint8_t>(i);
+  std::vector<float> y(256);
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    for (int64_t n : {256, 255, 17}) {
+      probe.decode_e4m3(codes.data(), y.data(), n);
+      for (size_t i = 0; i < static_cast<size_t>(n); ++i)
+        ASSERT_EQ(word(y[i]), word(format::E4m3::decode(codes[i]))) << i;
+      probe.decode_e5m2(codes.data(), y.data(), n);
+      for (size_t i = 0; i < static_cast<size_t>(n); ++i)
+        ASSERT_EQ(word(y[i]), word(format::E5m2::decode(codes[i]))) << i;
+    }
+  }
+}
+
+TEST(Simd, ConvertsSixteenBitFormatsAsTheFormatSays) {
+  const std::vector<float> x = floats();
+  std::vector<uint16_t> halves(x.size()), all(65536);
+  std::vector<float> y(all.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    probe.to_bf16(x.data(), halves.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(halves[i], format::Bf16::encode(x[i])) << word(x[i]);
+    probe.to_fp16(x.data(), halves.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(halves[i], format::Fp16::encode(x[i])) << word(x[i]);
+    probe.from_bf16(all.data(), y.data(), 65536);
+    for (size_t i = 0; i < all.size(); ++i) {
+      ASSERT_TRUE(word(y[i]) == word(format::Bf16::decode(all[i])) || std::isnan(y[i])) << i;
+      ASSERT_EQ(std::isnan(y[i]), std::isnan(format::Bf16::decode(all[i]))) << i;
+    }
+    probe.from_fp16(all.data(), y.data(), 65536);
+    for (size_t i = 0; i < all.size(); ++i) {
+      ASSERT_TRUE(word(y[i]) == word(format::Fp16::decode(all[i])) || std::isnan(y[i])) << i;
+      ASSERT_EQ(std::isnan(y[i]), std::isnan(format::Fp16::decode(all[i]))) << i;
+    }
+  }
+}
+
+TEST(Simd, FunctionsGiveTheSameBitsOnEveryIsa) {
+  const std::vector<float> x = floats();
+  const int64_t n = static_cast<int64_t>(x.size());
+  std::vector<float> expected(x.size()), y(x.size());
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    using Member = void (*SimdProbe::*)(const float*, float*, int64_t);
+    for (Member member :
+         {&SimdProbe::exp, &SimdProbe::sigmoid, &SimdProbe::gelu, &SimdProbe::gelu_gradient, &SimdProbe::silu,
+          &SimdProbe::silu_gradient, &SimdProbe::round_even, &SimdProbe::square_root}) {
+      (kSimdProbePortable.*member)(x.data(), expected.data(), n);
+      (probe.*member)(x.data(), y.data(), n);
+      for (size_t i = 0; i < x.size(); ++i) {
+        ASSERT_TRUE(word(y[i]) == word(expected[i]) || (std::isnan(y[i]) && std::isnan(expected[i])))
+            << x[i] << " gives " << y[i] << " and " << expected[i];
+      }
+    }
+    for (size_t i = 0; i + 16 < x.size(); i += 1600) {
+      const float sum = probe.sum16(x.data() + i), reference = kSimdProbePortable.sum16(x.data() + i);
+      ASSERT_TRUE(word(sum) == word(reference) || (std::isnan(sum) && std::isnan(reference)));
+    }
+  }
+}
+
+// Largest error in units of the last place of the exact result, over [low, high].
+template <class Function, class Exact>
+double worst_ulp(Function function, Exact exact, float low, float high) {
+  constexpr int64_t kPoints = 200001;
+  std::vector<float> x(kPoints), y(kPoints);
+  for (int64_t i = 0; i < kPoints; ++i) {
+    x[static_cast<size_t>(i)] = low + (high - low) * static_cast<float>(i) / static_cast<float>(kPoints - 1);
+  }
+  function(x.data(), y.data(), kPoints);
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double reference = exact(static_cast<double>(x[i]));
+    const int exponent = std::max(std::ilogb(reference), -126);
+    worst = std::max(worst, std::abs(static_cast<double>(y[i]) - reference) / std::ldexp(1.0, exponent - 23));
+  }
+  return worst;
+}
+
+TEST(Simd, ExpIsAccurateToTwoUlp) {
+  EXPECT_LE(worst_ulp(
+                kSimdProbePortable.exp, [](double x) { return std::exp(x); }, -87.0f, 88.7f),
+            2.0);
+  EXPECT_LE(worst_ulp(
+                kSimdProbePortable.exp, [](double x) { return std::exp(x); }, -1.0f, 1.0f),
+            2.0);
+}
+
+TEST(Simd, ActivationsAreCloseToTheirDefinitions) {
+  auto tanh_gelu = [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); };
+  auto relative = [](auto function, auto exact, double scale_floor) {
+    std::vector<float> x, y;
+    for (float v = -12.0f; v <= 12.0f; v += 0.001f) x.push_back(v);
+    y.resize(x.size());
+    function(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double reference = exact(static_cast<double>(x[i]));
+      worst =
+          std::max(worst, std::abs(static_cast<double>(y[i]) - reference) / std::max(std::abs(reference), scale_floor));
+    }
+    return worst;
+  };
+  // 1e-3 floor: below it tanh(u) near -1 cancels in the double reference too.
+  EXPECT_LE(relative(kSimdProbePortable.gelu, tanh_gelu, 1e-3), 64 * 0x1p-24);
+  EXPECT_LE(relative(
+                kSimdProbePortable.silu, [](double x) { return x / (1 + std::exp(-x)); }, 1e-3),
+            16 * 0x1p-24);
+  auto derivative = [](auto f) { return [f](double x) { return (f(x + 1e-5) - f(x - 1e-5)) / 2e-5; }; };
+  EXPECT_LE(relative(kSimdProbePortable.gelu_gradient, derivative(tanh_gelu), 1e-1), 1e-5);
+  EXPECT_LE(
+      relative(kSimdProbePortable.silu_gradient, derivative([](double x) { return x / (1 + std::exp(-x)); }), 1e-1),
+      1e-5);
+}
+
+TEST(Simd, FunctionsKeepNonFiniteValuesVisible) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x = {inf, nan, -inf, 1e38f, -1e38f};
+  std::vector<float> y(x.size());
+  kSimdProbePortable.exp(x.data(), y.data(), 5);
+  EXPECT_EQ(y[0], inf);
+  EXPECT_TRUE(std::isnan(y[1]));
+  EXPECT_EQ(y[2], 0.0f);
+  kSimdProbePortable.gelu(x.data(), y.data(), 5);
+  EXPECT_EQ(y[0], inf);
+  EXPECT_TRUE(std::isnan(y[1]));
+  EXPECT_EQ(y[3], 1e38f);
+  EXPECT_EQ(y[4], 0.0f);
+  kSimdProbePortable.gelu_gradient(x.data(), y.data(), 5);
+  EXPECT_EQ(y[0], 1.0f);
+  EXPECT_TRUE(std::isnan(y[1]));
+  EXPECT_EQ(y[4], 0.0f);
+}
+
+TEST(Simd, AmaxPutsNanAboveInfAboveFinite) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const auto& [isa, probe] : present()) {
+    std::vector<float> x(37, -1.0f);
+    x[20] = -3.0f;
+    EXPECT_EQ(probe.amax(x.data(), 37), 3.0f);
+    x[36] = -inf;
+    EXPECT_EQ(probe.amax(x.data(), 37), inf);
+    x[5] = -nan;
+    EXPECT_TRUE(std::isnan(probe.amax(x.data(), 37)));
+    EXPECT_EQ(probe.amax(x.data(), 0), 0.0f);
+  }
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels

@@ -1,0 +1,203 @@
+// vector.h in GCC's and Clang's vector extensions: four groups of four lanes, which every 64-bit x86 and Arm processor
+// has.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "plimsoll/format/bf16.h"
+#include "plimsoll/format/fp16.h"
+
+#define PLIMSOLL_INLINE static inline __attribute__((always_inline))
+
+namespace plimsoll::kernels {
+namespace {
+
+typedef float F32x4 __attribute__((vector_size(16)));
+typedef int32_t I32x4 __attribute__((vector_size(16)));
+typedef uint32_t U32x4 __attribute__((vector_size(16)));
+
+struct F32x16 {
+  F32x4 v[4];
+};
+struct I32x16 {
+  I32x4 v[4];
+};
+struct Mask16 {
+  I32x4 v[4];  // 0 or -1
+};
+
+template <class Result, class Function>
+PLIMSOLL_INLINE Result groups(Function function) {
+  return {{function(0), function(1), function(2), function(3)}};
+}
+
+PLIMSOLL_INLINE F32x16 set(float x) {
+  return groups<F32x16>([x](int) { return F32x4{x, x, x, x}; });
+}
+PLIMSOLL_INLINE F32x16 zero() { return set(0.0f); }
+PLIMSOLL_INLINE I32x16 set_i(int32_t x) {
+  return groups<I32x16>([x](int) { return I32x4{x, x, x, x}; });
+}
+
+PLIMSOLL_INLINE F32x16 load(const float* p) {
+  F32x16 x;
+  std::memcpy(&x, p, sizeof(x));
+  return x;
+}
+PLIMSOLL_INLINE void store(float* p, F32x16 x) { std::memcpy(p, &x, sizeof(x)); }
+
+PLIMSOLL_INLINE F32x16 load_bf16(const uint16_t* p) {
+  float lanes[16];
+  for (int i = 0; i < 16; ++i) lanes[i] = format::Bf16::decode(p[i]);
+  return load(lanes);
+}
+PLIMSOLL_INLINE F32x16 load_fp16(const uint16_t* p) {
+  float lanes[16];
+  for (int i = 0; i < 16; ++i) lanes[i] = format::Fp16::decode(p[i]);
+  return load(lanes);
+}
+PLIMSOLL_INLINE I32x16 load_u8(const uint8_t* p) {
+  int32_t lanes[16];
+  for (int i = 0; i < 16; ++i) lanes[i] = p[i];
+  I32x16 x;
+  std::memcpy(&x, lanes, sizeof(x));
+  return x;
+}
+PLIMSOLL_INLINE void store_bf16(uint16_t* p, F32x16 x) {
+  float lanes[16];
+  store(lanes, x);
+  for (int i = 0; i < 16; ++i) p[i] = format::Bf16::encode(lanes[i]);
+}
+PLIMSOLL_INLINE void store_fp16(uint16_t* p, F32x16 x) {
+  float lanes[16];
+  store(lanes, x);
+  for (int i = 0; i < 16; ++i) p[i] = format::Fp16::encode(lanes[i]);
+}
+PLIMSOLL_INLINE void store_u8(uint8_t* p, I32x16 x) {
+  int32_t lanes[16];
+  std::memcpy(lanes, &x, sizeof(x));
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(lanes[i]);
+}
+
+#include "plimsoll/kernels/simd/vector_tail.inc"
+
+PLIMSOLL_INLINE F32x16 add(F32x16 a, F32x16 b) {
+  return groups<F32x16>([&](int i) { return a.v[i] + b.v[i]; });
+}
+PLIMSOLL_INLINE F32x16 sub(F32x16 a, F32x16 b) {
+  return groups<F32x16>([&](int i) { return a.v[i] - b.v[i]; });
+}
+PLIMSOLL_INLINE F32x16 mul(F32x16 a, F32x16 b) {
+  return groups<F32x16>([&](int i) { return a.v[i] * b.v[i]; });
+}
+PLIMSOLL_INLINE F32x16 div(F32x16 a, F32x16 b) {
+  return groups<F32x16>([&](int i) { return a.v[i] / b.v[i]; });
+}
+PLIMSOLL_INLINE F32x16 min(F32x16 a, F32x16 b) {
+  return groups<F32x16>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+PLIMSOLL_INLINE F32x16 max(F32x16 a, F32x16 b) {
+  return groups<F32x16>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+PLIMSOLL_INLINE F32x16 sqrt(F32x16 a) {
+  float lanes[16];
+  store(lanes, a);
+  for (int i = 0; i < 16; ++i) lanes[i] = __builtin_sqrtf(lanes[i]);
+  return load(lanes);
+}
+
+PLIMSOLL_INLINE I32x16 bits(F32x16 a) {
+  return groups<I32x16>([&](int i) { return reinterpret_cast<I32x4>(a.v[i]); });
+}
+PLIMSOLL_INLINE F32x16 from_bits(I32x16 a) {
+  return groups<F32x16>([&](int i) { return reinterpret_cast<F32x4>(a.v[i]); });
+}
+PLIMSOLL_INLINE F32x16 to_float(I32x16 a) {
+  return groups<F32x16>([&](int i) { return __builtin_convertvector(a.v[i], F32x4); });
+}
+PLIMSOLL_INLINE I32x16 to_int(F32x16 a) {
+  return groups<I32x16>([&](int i) { return __builtin_convertvector(a.v[i], I32x4); });
+}
+
+PLIMSOLL_INLINE I32x16 and_i(I32x16 a, I32x16 b) {
+  return groups<I32x16>([&](int i) { return a.v[i] & b.v[i]; });
+}
+PLIMSOLL_INLINE I32x16 or_i(I32x16 a, I32x16 b) {
+  return groups<I32x16>([&](int i) { return a.v[i] | b.v[i]; });
+}
+PLIMSOLL_INLINE I32x16 xor_i(I32x16 a, I32x16 b) {
+  return groups<I32x16>([&](int i) { return a.v[i] ^ b.v[i]; });
+}
+// Through unsigned lanes, where wrapping is defined.
+PLIMSOLL_INLINE I32x16 add_i(I32x16 a, I32x16 b) {
+  return groups<I32x16>([&](int i) {
+    return reinterpret_cast<I32x4>(reinterpret_cast<U32x4>(a.v[i]) + reinterpret_cast<U32x4>(b.v[i]));
+  });
+}
+PLIMSOLL_INLINE I32x16 sub_i(I32x16 a, I32x16 b) {
+  return groups<I32x16>([&](int i) {
+    return reinterpret_cast<I32x4>(reinterpret_cast<U32x4>(a.v[i]) - reinterpret_cast<U32x4>(b.v[i]));
+  });
+}
+PLIMSOLL_INLINE I32x16 min_i(I32x16 a, I32x16 b) {
+  return groups<I32x16>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+PLIMSOLL_INLINE I32x16 max_i(I32x16 a, I32x16 b) {
+  return groups<I32x16>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+template <int kBits>
+PLIMSOLL_INLINE I32x16 shift_left(I32x16 a) {
+  return groups<I32x16>([&](int i) { return reinterpret_cast<I32x4>(reinterpret_cast<U32x4>(a.v[i]) << kBits); });
+}
+template <int kBits>
+PLIMSOLL_INLINE I32x16 shift_right(I32x16 a) {
+  return groups<I32x16>([&](int i) { return reinterpret_cast<I32x4>(reinterpret_cast<U32x4>(a.v[i]) >> kBits); });
+}
+PLIMSOLL_INLINE F32x16 abs(F32x16 a) { return from_bits(and_i(bits(a), set_i(0x7fffffff))); }
+
+PLIMSOLL_INLINE Mask16 less(F32x16 a, F32x16 b) {
+  return groups<Mask16>([&](int i) { return a.v[i] < b.v[i]; });
+}
+PLIMSOLL_INLINE Mask16 less_equal(F32x16 a, F32x16 b) {
+  return groups<Mask16>([&](int i) { return a.v[i] <= b.v[i]; });
+}
+PLIMSOLL_INLINE Mask16 equal(F32x16 a, F32x16 b) {
+  return groups<Mask16>([&](int i) { return a.v[i] == b.v[i]; });
+}
+PLIMSOLL_INLINE Mask16 less_i(I32x16 a, I32x16 b) {
+  return groups<Mask16>([&](int i) { return a.v[i] < b.v[i]; });
+}
+PLIMSOLL_INLINE I32x16 select_i(Mask16 m, I32x16 yes, I32x16 no) {
+  return groups<I32x16>([&](int i) { return (m.v[i] & yes.v[i]) | (~m.v[i] & no.v[i]); });
+}
+PLIMSOLL_INLINE F32x16 select(Mask16 m, F32x16 yes, F32x16 no) { return from_bits(select_i(m, bits(yes), bits(no))); }
+PLIMSOLL_INLINE bool any(Mask16 m) {
+  const I32x4 all = m.v[0] | m.v[1] | m.v[2] | m.v[3];
+  return (all[0] | all[1] | all[2] | all[3]) != 0;
+}
+
+// Adding 2^23 to the magnitude leaves the nearest integer in the mantissa; larger values are integers already. Zero
+// keeps its sign.
+PLIMSOLL_INLINE F32x16 round_even(F32x16 a) {
+  const F32x16 magic = set(8388608.0f), magnitude = abs(a);
+  const F32x16 nearest = sub(add(magnitude, magic), magic);
+  const I32x16 sign = and_i(bits(a), set_i(INT32_MIN));
+  return select(less(magnitude, magic), from_bits(or_i(bits(nearest), sign)), a);
+}
+
+// Lane i + lane i + 8, then + 4, + 2, + 1.
+PLIMSOLL_INLINE float reduce_add(F32x16 a) {
+  const F32x4 four = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+PLIMSOLL_INLINE int32_t reduce_max_i(I32x16 a) {
+  int32_t lanes[16];
+  std::memcpy(lanes, &a, sizeof(lanes));
+  int32_t largest = lanes[0];
+  for (int i = 1; i < 16; ++i) largest = lanes[i] > largest ? lanes[i] : largest;
+  return largest;
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels
