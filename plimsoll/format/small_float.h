@@ -1,4 +1,4 @@
-// Encode and decode shared by every sign-exponent-mantissa format narrower than FP32. Works on integers only, so the
+// Encode and decode shared by every sign-exponent-mantissa format narrower than FP32. Encoding is integer work: the
 // result depends neither on the rounding mode nor on flush-to-zero, and it rounds once, straight from FP32.
 #pragma once
 

@@ -1,0 +1,85 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <random>
+
+#include "plimsoll/format/bf16.h"
+#include "plimsoll/format/code_table.h"
+#include "plimsoll/format/fp16.h"
+#include "plimsoll/format/fp8.h"
+
+namespace plimsoll::format {
+namespace {
+
+using testing::CodeTable;
+
+// The rule in double: up if random_bits is below floor(fraction * 2^32).
+uint32_t expected_code(const CodeTable& table, double magnitude, uint32_t random_bits) {
+  const uint32_t lower = table.at_or_below(magnitude);
+  if (lower == table.finite_codes()) return lower;
+  const double fraction = (magnitude - table.value(lower)) / (table.value(lower + 1) - table.value(lower));
+  return random_bits < std::floor(std::ldexp(fraction, 32)) ? lower + 1 : lower;
+}
+
+template <class Float>
+void expect_rule_on_random_inputs(const testing::Layout& layout) {
+  const CodeTable table(layout);
+  std::mt19937 generator(7);
+  for (int i = 0; i < 300000; ++i) {
+    const float magnitude = std::bit_cast<float>(static_cast<uint32_t>(generator()) & 0x7fffffffu);
+    if (!std::isfinite(magnitude)) continue;
+    const auto random_bits = static_cast<uint32_t>(generator());
+    uint32_t expected = expected_code(table, magnitude, random_bits);
+    if (expected == table.finite_codes()) expected = Float::encode(3e38f);
+    ASSERT_EQ(Float::encode_stochastic(magnitude, random_bits), expected) << magnitude << " " << random_bits;
+  }
+}
+
+TEST(StochasticRounding, FollowsTheRuleOnRandomInputs) {
+  expect_rule_on_random_inputs<E4m3>(testing::kE4m3Layout);
+  expect_rule_on_random_inputs<E5m2>(testing::kE5m2Layout);
+  expect_rule_on_random_inputs<Fp16>(testing::kFp16Layout);
+}
+
+TEST(StochasticRounding, TurnsExactlyAtTheFraction) {
+  const CodeTable table(testing::kE4m3Layout);
+  for (uint32_t code = 0; code + 1 < table.finite_codes(); ++code) {
+    for (uint32_t sixteenth = 1; sixteenth < 16; ++sixteenth) {
+      const double step = table.value(code + 1) - table.value(code);
+      const auto x = static_cast<float>(table.value(code) + step * sixteenth / 16);
+      const uint32_t threshold = sixteenth << 28;
+      ASSERT_EQ(E4m3::encode_stochastic(x, threshold - 1), code + 1);
+      ASSERT_EQ(E4m3::encode_stochastic(x, threshold), code);
+      ASSERT_EQ(E4m3::encode_stochastic(-x, threshold - 1), code + 1 + 0x80u);
+    }
+  }
+}
+
+TEST(StochasticRounding, TinyValuesKeepTheirProbability) {
+  // 2^-40 lies 2^-31 of the way from 0 to E4M3's 2^-9: two words of 2^32 lift it. 2^-42 is below one word.
+  EXPECT_EQ(E4m3::encode_stochastic(0x1p-40f, 1u), 1);
+  EXPECT_EQ(E4m3::encode_stochastic(0x1p-40f, 2u), 0);
+  EXPECT_EQ(E4m3::encode_stochastic(0x1p-42f, 0u), 0);
+  EXPECT_EQ(E4m3::encode_stochastic(-0x1p-149f, 0u), 0x80);
+}
+
+TEST(StochasticRounding, OverflowIsThatOfTheRoundedValue) {
+  EXPECT_EQ(E4m3::encode_stochastic(449.0f, 0u, Overflow::kNonFinite), 0x7f);  // up, out of the range
+  EXPECT_EQ(E4m3::encode_stochastic(449.0f, 0xffffffffu, Overflow::kNonFinite), 0x7e);
+  EXPECT_EQ(E4m3::encode_stochastic(449.0f, 0u), 0x7e);
+}
+
+TEST(StochasticRounding, MeanIsTheValue) {
+  const float x = 1.03f;  // between 1 and 1.125
+  std::mt19937 generator(11);
+  constexpr int kDraws = 1 << 20;
+  double sum = 0;
+  for (int i = 0; i < kDraws; ++i) sum += E4m3::decode(E4m3::encode_stochastic(x, static_cast<uint32_t>(generator())));
+  const double p = (double{x} - 1.0) / 0.125;
+  const double sigma = 0.125 * std::sqrt(p * (1 - p) / kDraws);
+  EXPECT_NEAR(sum / kDraws, double{x}, 5 * sigma);
+}
+
+}  // namespace
+}  // namespace plimsoll::format
