@@ -1,0 +1,141 @@
+#include "plimsoll/recipe/recipe.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace plimsoll::recipe {
+namespace {
+
+constexpr const char* kRoles[] = {"input", "weight", "grad_output"};
+constexpr const char* kGemms[] = {"output", "grad_input", "grad_weight"};
+
+void expect(bool condition, std::string_view what, std::string_view expected, std::string_view got) {
+  if (condition) return;
+  throw std::invalid_argument(std::string(what) + ": expected " + std::string(expected) + ", got " + std::string(got));
+}
+
+void check_format(Fp8Format format, std::string_view what) {
+  expect(format != Fp8Format::kE5m2, what, "fp8_format E4M3 or HYBRID",
+         "E5M2 (two mantissa bits are too few for inputs and weights)");
+}
+
+void check_high_precision(Format format, std::string_view what) {
+  const bool known = format == Format::kFp32 || format == Format::kBf16 || format == Format::kFp16;
+  expect(known, what, "a high-precision format of fp32, bf16 or fp16", format::info(format).name);
+}
+
+struct Check {
+  void operator()(const HighPrecision& args) const { check_high_precision(args.format, "HighPrecision"); }
+  void operator()(const DelayedScaling& args) const {
+    check_fp8(args, "DelayedScaling");
+    expect(args.interval >= 1, "DelayedScaling", "interval >= 1", std::to_string(args.interval));
+    expect(args.amax_history_len >= 1, "DelayedScaling", "amax_history_len >= 1",
+           std::to_string(args.amax_history_len));
+    // Beyond this no FP32 scale can hold the shift.
+    expect(args.margin >= -127 && args.margin <= 127, "DelayedScaling", "margin in [-127, 127]",
+           std::to_string(args.margin));
+    const auto* function = std::get_if<AmaxFunction>(&args.amax_compute_algo);
+    expect(!function || *function, "DelayedScaling", "amax_compute_algo that can be called", "an empty function");
+  }
+  void operator()(const CurrentScaling& args) const {
+    check_fp8(args, "CurrentScaling");
+    expect(args.granularity == kPerTensor || args.granularity == kPerRow, "CurrentScaling",
+           "granularity tensor (0 x 0) or row (1 x 0)",
+           std::to_string(args.granularity.block_rows) + " x " + std::to_string(args.granularity.block_cols));
+  }
+  void operator()(const BlockScaling& args) const { check_fp8(args, "BlockScaling"); }
+  void operator()(const Mxfp8& args) const { check_fp8(args, "Mxfp8"); }
+
+ private:
+  template <class T>
+  static void check_fp8(const T& args, std::string_view what) {
+    check_format(args.fp8_format, what);
+    check_high_precision(args.high_precision_format, what);
+  }
+};
+
+struct OperandOf {
+  Role role;
+
+  OperandRecipe operator()(const HighPrecision& args) const { return {.format = args.format}; }
+  OperandRecipe operator()(const DelayedScaling& args) const {
+    return {.format = format_of(args.fp8_format, role),
+            .source = ScaleSource::kDelayed,
+            .granularity = kPerTensor,
+            .power_of_two = args.power_of_two,
+            .margin = args.margin};
+  }
+  OperandRecipe operator()(const CurrentScaling& args) const {
+    return {.format = format_of(args.fp8_format, role),
+            .source = ScaleSource::kCurrent,
+            .granularity = args.granularity,
+            .power_of_two = args.power_of_two};
+  }
+  OperandRecipe operator()(const BlockScaling& args) const {
+    return {.format = format_of(args.fp8_format, role),
+            .source = ScaleSource::kCurrent,
+            .granularity = role == Role::kWeight ? kBlock128x128 : kBlock1x128,
+            .power_of_two = args.power_of_two};
+  }
+  OperandRecipe operator()(const Mxfp8& args) const {
+    return {.format = format_of(args.fp8_format, role),
+            .source = ScaleSource::kCurrent,
+            .granularity = kMxBlock,
+            .scale_format = Format::kE8m0,
+            .power_of_two = true,
+            .rounding = args.rounding};
+  }
+};
+
+struct OverrideOf {
+  GemmKind gemm;
+
+  bool operator()(const HighPrecision&) const { return true; }
+  bool operator()(const auto& args) const { return args.override_linear_precision(gemm); }
+};
+
+struct HighPrecisionFormatOf {
+  Format operator()(const HighPrecision& args) const { return args.format; }
+  Format operator()(const auto& args) const { return args.high_precision_format; }
+};
+
+constexpr GemmKind kAllGemms[] = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
+
+}  // namespace
+
+void Recipe::check() const { std::visit(Check{}, scaling_); }
+
+OperandRecipe Recipe::operand(Role role, GemmKind gemm) const {
+  expect(takes_part(role, gemm), "Recipe::operand", "an operand of the product",
+         std::string(kRoles[static_cast<size_t>(role)]) + " in " + kGemms[static_cast<size_t>(gemm)]);
+  if (high_precision(gemm)) return {.format = high_precision_format()};
+  return std::visit(OperandOf{role}, scaling_);
+}
+
+bool Recipe::high_precision(GemmKind gemm) const { return std::visit(OverrideOf{gemm}, scaling_); }
+
+bool Recipe::high_precision() const {
+  for (GemmKind gemm : kAllGemms) {
+    if (!high_precision(gemm)) return false;
+  }
+  return true;
+}
+
+Format Recipe::high_precision_format() const { return std::visit(HighPrecisionFormatOf{}, scaling_); }
+
+bool Recipe::shares_codes(Role role) const {
+  const OperandRecipe* first = nullptr;
+  OperandRecipe kept;
+  for (GemmKind gemm : kAllGemms) {
+    if (!takes_part(role, gemm)) continue;
+    OperandRecipe here = operand(role, gemm);
+    if (here.source == ScaleSource::kNone) return false;
+    here.granularity = stored_granularity(here.granularity, role, gemm);
+    if (first && !(*first == here)) return false;
+    kept = here;
+    first = &kept;
+  }
+  return true;
+}
+
+}  // namespace plimsoll::recipe

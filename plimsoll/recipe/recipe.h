@@ -1,0 +1,107 @@
+// Who picks the scale of each operand, and when. A recipe is a value: it holds no tensor and no state.
+// Names and defaults follow Transformer Engine. Contract: docs/numerics.md, "recipes".
+//
+//   Recipe recipe = by_name("fp8");
+//   Recipe wide = DelayedScaling{.margin = 1, .override_linear_precision = {.grad_weight = true}};
+//   OperandRecipe input = recipe.operand(Role::kInput, GemmKind::kOutput);  // e4m3, delayed, per tensor
+#pragma once
+
+#include <concepts>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "plimsoll/recipe/delayed_scaling.h"
+#include "plimsoll/recipe/operand.h"
+
+namespace plimsoll::recipe {
+
+// No codes: the products run in this format (kFp32, kBf16 or kFp16).
+struct HighPrecision {
+  Format format = Format::kFp32;
+};
+
+// Scale from the tensor's own amax: kPerTensor, or kPerRow (a row of the logical matrix [rows, reduction]).
+struct CurrentScaling {
+  Fp8Format fp8_format = Fp8Format::kHybrid;
+  Granularity granularity = kPerTensor;
+  bool power_of_two = false;
+  LinearOverride override_linear_precision = {};
+  Format high_precision_format = Format::kBf16;
+};
+
+// Inputs and gradients in 1x128 blocks, weights in 128x128 blocks.
+struct BlockScaling {
+  Fp8Format fp8_format = Fp8Format::kE4m3;
+  bool power_of_two = true;
+  LinearOverride override_linear_precision = {};
+  Format high_precision_format = Format::kBf16;
+};
+
+// OCP microscaling: 1x32 blocks with E8M0 scales.
+struct Mxfp8 {
+  Fp8Format fp8_format = Fp8Format::kE4m3;
+  ScaleRounding rounding = ScaleRounding::kUp;
+  LinearOverride override_linear_precision = {};
+  Format high_precision_format = Format::kBf16;
+};
+
+using Scaling = std::variant<HighPrecision, DelayedScaling, CurrentScaling, BlockScaling, Mxfp8>;
+
+class Recipe {
+ public:
+  Recipe() = default;  // fp32
+
+  // From any of the five. Throws std::invalid_argument if an argument is out of its range.
+  template <class T>
+  requires(!std::same_as<std::remove_cvref_t<T>, Recipe> && std::constructible_from<Scaling, T>)
+      Recipe(T&& scaling)  // NOLINT(google-explicit-constructor)
+      : scaling_(std::forward<T>(scaling)) {
+    check();
+  }
+
+  // "fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block" or "mxfp8".
+  std::string_view name() const;
+  const Scaling& scaling() const { return scaling_; }
+  // The arguments of delayed scaling; nullptr for the others.
+  const DelayedScaling* delayed() const { return std::get_if<DelayedScaling>(&scaling_); }
+
+  // Of an operand that takes part in that product; throws std::invalid_argument for the others.
+  OperandRecipe operand(Role role, GemmKind gemm) const;
+
+  // True if that product runs on operands in high_precision_format().
+  bool high_precision(GemmKind gemm) const;
+  // True if no product uses codes.
+  bool high_precision() const;
+  // Of products without codes, of outputs, and of everything between the products.
+  Format high_precision_format() const;
+
+  // True if one set of codes serves both products of the operand. False where blocks run along the reduction (rows,
+  // 1x128, MX), since the two products reduce over different dimensions, or where only one of the two uses codes.
+  bool shares_codes(Role role) const;
+
+ private:
+  void check() const;
+
+  Scaling scaling_;
+};
+
+// Names that by_name accepts, in the order in which they are shown.
+const std::vector<std::string_view>& names();
+
+// The recipe with its defaults. Throws std::invalid_argument that lists the names, the nearest first.
+Recipe by_name(std::string_view name);
+
+// A JSON string (a name), or an object {"name": NAME, argument: value, ...} whose arguments replace the defaults of
+// that name. Throws std::invalid_argument: not JSON, an unknown name or argument, a value of another type or out of
+// range.
+Recipe from_json(std::string_view text);
+
+// The object form with every argument. Throws std::invalid_argument for a recipe with a callable, which JSON cannot
+// hold.
+std::string to_json(const Recipe& recipe);
+
+}  // namespace plimsoll::recipe

@@ -1,0 +1,176 @@
+#include "plimsoll/recipe/recipe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "plimsoll/recipe/names.h"
+
+namespace plimsoll::recipe {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr GemmKind kGemms[] = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
+constexpr Role kRoles[] = {Role::kInput, Role::kWeight, Role::kGradOutput};
+
+TEST(Recipe, DefaultsAreThoseOfTheContract) {
+  const DelayedScaling args;
+  EXPECT_EQ(args.margin, 0);
+  EXPECT_EQ(args.interval, 1);
+  EXPECT_EQ(args.fp8_format, Fp8Format::kHybrid);
+  EXPECT_EQ(args.amax_history_len, 1024);
+  EXPECT_EQ(std::get<AmaxRule>(args.amax_compute_algo), AmaxRule::kMax);
+  EXPECT_FALSE(args.scaling_factor_compute_algo);
+  EXPECT_EQ(args.override_linear_precision, LinearOverride{});
+  EXPECT_TRUE(args.reduce_amax);
+  EXPECT_FALSE(args.power_of_two);
+  EXPECT_FALSE(CurrentScaling{}.power_of_two);
+  EXPECT_TRUE(BlockScaling{}.power_of_two);
+  EXPECT_EQ(Mxfp8{}.rounding, ScaleRounding::kUp);
+}
+
+TEST(Recipe, NamesComeBack) {
+  EXPECT_THAT(names(),
+              ::testing::ElementsAre("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block", "mxfp8"));
+  for (std::string_view name : names()) EXPECT_EQ(by_name(name).name(), name);
+  EXPECT_EQ(Recipe().name(), "fp32");
+}
+
+TEST(Recipe, UnknownNameListsTheNearestFirst) {
+  EXPECT_THAT([] { by_name("fp8_block"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("recipe: expected fp8-block,")));
+  EXPECT_THAT([] { by_name("MXFP8"); }, ThrowsMessage<std::invalid_argument>(HasSubstr("expected mxfp8,")));
+  EXPECT_THAT([] { by_name("bf61"); }, ThrowsMessage<std::invalid_argument>(HasSubstr("expected bf16,")));
+  EXPECT_THAT([] { by_name(""); }, ThrowsMessage<std::invalid_argument>(HasSubstr("got ''")));
+}
+
+TEST(EditDistance, CountsInsertionsDeletionsReplacementsAndSwaps) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("abc", ""), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("ab", "ba"), 1);
+  EXPECT_EQ(edit_distance("FP8", "fp8"), 0);
+}
+
+TEST(Recipe, HybridUsesE5m2ForGradientsOnly) {
+  const Recipe recipe = by_name("fp8");
+  const OperandRecipe input = recipe.operand(Role::kInput, GemmKind::kOutput);
+  EXPECT_EQ(input, (OperandRecipe{.format = Format::kE4m3, .source = ScaleSource::kDelayed}));
+  EXPECT_EQ(recipe.operand(Role::kWeight, GemmKind::kGradInput), input);
+  EXPECT_EQ(recipe.operand(Role::kGradOutput, GemmKind::kGradWeight).format, Format::kE5m2);
+  const Recipe e4m3 = DelayedScaling{.fp8_format = Fp8Format::kE4m3, .power_of_two = true};
+  const OperandRecipe grad = e4m3.operand(Role::kGradOutput, GemmKind::kGradInput);
+  EXPECT_EQ(grad.format, Format::kE4m3);
+  EXPECT_TRUE(grad.power_of_two);
+}
+
+TEST(Recipe, PureE5m2IsRejected) {
+  EXPECT_THAT([] { Recipe(DelayedScaling{.fp8_format = Fp8Format::kE5m2}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("expected fp8_format E4M3 or HYBRID, got E5M2")));
+  EXPECT_THROW(Recipe(CurrentScaling{.fp8_format = Fp8Format::kE5m2}), std::invalid_argument);
+  EXPECT_THROW(Recipe(BlockScaling{.fp8_format = Fp8Format::kE5m2}), std::invalid_argument);
+  EXPECT_THROW(Recipe(Mxfp8{.fp8_format = Fp8Format::kE5m2}), std::invalid_argument);
+}
+
+TEST(Recipe, ArgumentsOutOfRangeAreRejected) {
+  EXPECT_THROW(Recipe(DelayedScaling{.interval = 0}), std::invalid_argument);
+  EXPECT_THROW(Recipe(DelayedScaling{.amax_history_len = 0}), std::invalid_argument);
+  EXPECT_THROW(Recipe(DelayedScaling{.margin = 128}), std::invalid_argument);
+  EXPECT_THROW(Recipe(DelayedScaling{.amax_compute_algo = AmaxFunction{}}), std::invalid_argument);
+  EXPECT_THROW(Recipe(DelayedScaling{.high_precision_format = Format::kE4m3}), std::invalid_argument);
+  EXPECT_THROW(Recipe(HighPrecision{Format::kE5m2}), std::invalid_argument);
+  EXPECT_THAT([] { Recipe(CurrentScaling{.granularity = kMxBlock}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("got 1 x 32")));
+}
+
+TEST(Recipe, AllEightOverridesHold) {
+  for (int bits = 0; bits < 8; ++bits) {
+    const LinearOverride which{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
+    for (const Recipe& recipe : {Recipe(DelayedScaling{.override_linear_precision = which}),
+                                 Recipe(CurrentScaling{.override_linear_precision = which}),
+                                 Recipe(BlockScaling{.override_linear_precision = which}),
+                                 Recipe(Mxfp8{.override_linear_precision = which})}) {
+      EXPECT_EQ(recipe.high_precision(), bits == 7);
+      for (size_t gemm = 0; gemm < 3; ++gemm) {
+        const bool high = (bits >> gemm & 1) != 0;
+        EXPECT_EQ(recipe.high_precision(kGemms[gemm]), high);
+        for (Role role : kRoles) {
+          if (!takes_part(role, kGemms[gemm])) continue;
+          const OperandRecipe operand = recipe.operand(role, kGemms[gemm]);
+          EXPECT_EQ(operand.source == ScaleSource::kNone, high);
+          EXPECT_EQ(operand.format == Format::kBf16, high);
+        }
+      }
+    }
+  }
+}
+
+TEST(Recipe, HighPrecisionHasNoScales) {
+  for (std::string_view name : {"fp32", "bf16", "fp16"}) {
+    const Recipe recipe = by_name(name);
+    EXPECT_TRUE(recipe.high_precision());
+    EXPECT_EQ(format::info(recipe.high_precision_format()).name, name);
+    EXPECT_EQ(recipe.operand(Role::kInput, GemmKind::kGradWeight),
+              (OperandRecipe{.format = recipe.high_precision_format()}));
+    EXPECT_EQ(recipe.delayed(), nullptr);
+  }
+  EXPECT_EQ(by_name("fp8").high_precision_format(), Format::kBf16);
+}
+
+TEST(Recipe, BlockScalingDistinguishesWeights) {
+  const Recipe recipe = by_name("fp8-block");
+  for (GemmKind gemm : kGemms) {
+    for (Role role : kRoles) {
+      if (!takes_part(role, gemm)) continue;
+      const OperandRecipe operand = recipe.operand(role, gemm);
+      EXPECT_EQ(operand.granularity, role == Role::kWeight ? kBlock128x128 : kBlock1x128);
+      EXPECT_EQ(operand.source, ScaleSource::kCurrent);
+      EXPECT_TRUE(operand.power_of_two);
+    }
+  }
+}
+
+TEST(Recipe, MxScalesAreE8m0AlongTheReduction) {
+  const Recipe recipe = Mxfp8{.rounding = ScaleRounding::kDown};
+  const OperandRecipe input = recipe.operand(Role::kInput, GemmKind::kGradWeight);
+  EXPECT_EQ(input.granularity, kMxBlock);
+  EXPECT_EQ(input.scale_format, Format::kE8m0);
+  EXPECT_EQ(input.rounding, ScaleRounding::kDown);
+  EXPECT_EQ(stored_granularity(input.granularity, Role::kInput, GemmKind::kGradWeight), (Granularity{32, 1}));
+  EXPECT_EQ(stored_granularity(input.granularity, Role::kInput, GemmKind::kOutput), kMxBlock);
+}
+
+TEST(Recipe, OperandsKnowWhichDimensionIsReduced) {
+  EXPECT_FALSE(reduces_over_rows(Role::kInput, GemmKind::kOutput));
+  EXPECT_FALSE(reduces_over_rows(Role::kWeight, GemmKind::kOutput));
+  EXPECT_FALSE(reduces_over_rows(Role::kGradOutput, GemmKind::kGradInput));
+  EXPECT_TRUE(reduces_over_rows(Role::kWeight, GemmKind::kGradInput));
+  EXPECT_TRUE(reduces_over_rows(Role::kInput, GemmKind::kGradWeight));
+  EXPECT_TRUE(reduces_over_rows(Role::kGradOutput, GemmKind::kGradWeight));
+}
+
+TEST(Recipe, OneSetOfCodesServesBothProductsOnlyWithoutADirection) {
+  for (Role role : kRoles) {
+    EXPECT_TRUE(by_name("fp8").shares_codes(role));
+    EXPECT_TRUE(by_name("fp8-current").shares_codes(role));
+    EXPECT_FALSE(by_name("fp8-row").shares_codes(role));
+    EXPECT_FALSE(by_name("mxfp8").shares_codes(role));
+    EXPECT_FALSE(by_name("bf16").shares_codes(role));
+    EXPECT_EQ(by_name("fp8-block").shares_codes(role), role == Role::kWeight);
+  }
+  const Recipe overridden = DelayedScaling{.override_linear_precision = {.grad_weight = true}};
+  EXPECT_FALSE(overridden.shares_codes(Role::kInput));
+  EXPECT_TRUE(overridden.shares_codes(Role::kWeight));
+}
+
+TEST(Recipe, OperandOutsideItsProductsIsAnError) {
+  const Recipe recipe = by_name("fp8");
+  EXPECT_THAT([&] { recipe.operand(Role::kWeight, GemmKind::kGradWeight); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("got weight in grad_weight")));
+  EXPECT_THROW(recipe.operand(Role::kInput, GemmKind::kGradInput), std::invalid_argument);
+  EXPECT_THROW(recipe.operand(Role::kGradOutput, GemmKind::kOutput), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace plimsoll::recipe
