@@ -1,0 +1,85 @@
+#include "plimsoll/watch/slots.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace plimsoll::watch {
+
+double headroom_bits(const Observation& observation) {
+  if (!std::isfinite(observation.amax)) return std::numeric_limits<double>::quiet_NaN();
+  const double largest = double{observation.amax} * double{observation.inv_scale};
+  return std::log2(double{format::max_finite(observation.format)} / largest);
+}
+
+void Slots::report(std::string_view name, const Observation& observation) {
+  const bool finite = std::isfinite(observation.amax);
+  const int64_t non_finite = std::max<int64_t>(observation.non_finite, finite ? 0 : 1);
+  const std::lock_guard lock(mutex_);
+  auto found = slots_.find(name);
+  if (found == slots_.end()) {
+    found = slots_.emplace(std::string(name), Record{}).first;
+    found->second.name = name;
+  }
+  Record& record = found->second;
+  record.format = observation.format;
+  if (finite) {
+    record.amax = std::max(record.amax, observation.amax);
+    record.headroom_bits = std::min(record.headroom_bits, headroom_bits(observation));
+  }
+  if (non_finite > 0 && record.non_finite == 0) {
+    record.first_non_finite_call = record.calls;
+    record.first_non_finite_at = observations_;
+  }
+  record.non_finite += non_finite;
+  ++record.calls;
+  ++observations_;
+}
+
+std::vector<Record> Slots::records() const {
+  std::vector<Record> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, record] : slots_) all.push_back(record);
+  }
+  std::sort(all.begin(), all.end(), [](const Record& a, const Record& b) { return a.name < b.name; });
+  return all;
+}
+
+std::vector<Record> Slots::lowest(size_t count) const {
+  std::vector<Record> all = records();
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Record& a, const Record& b) { return a.headroom_bits < b.headroom_bits; });
+  all.resize(std::min(count, all.size()));
+  return all;
+}
+
+std::vector<Record> Slots::non_finite() const {
+  std::vector<Record> all = records();
+  std::erase_if(all, [](const Record& record) { return record.non_finite == 0; });
+  std::sort(all.begin(), all.end(),
+            [](const Record& a, const Record& b) { return a.first_non_finite_at < b.first_non_finite_at; });
+  return all;
+}
+
+void Slots::clear() {
+  const std::lock_guard lock(mutex_);
+  slots_.clear();
+  observations_ = 0;
+}
+
+void write_json_lines(std::ostream& out, const std::vector<Record>& records) {
+  for (const Record& record : records) {
+    nlohmann::ordered_json line;  // a number that is not finite is written as null
+    line["name"] = record.name;
+    line["format"] = format::info(record.format).name;
+    line["calls"] = record.calls;
+    line["amax"] = record.amax;
+    line["headroom_bits"] = record.headroom_bits;
+    line["non_finite"] = record.non_finite;
+    line["first_non_finite_call"] = record.first_non_finite_call;
+    out << line.dump() << '\n';
+  }
+}
+
+}  // namespace plimsoll::watch

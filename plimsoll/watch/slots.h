@@ -1,0 +1,68 @@
+// What the numbers of each op did: one slot per name, such as "blocks.2.mlp.fc1/input". A non-finite value never
+// disappears: it is counted here even where codes saturate and histories skip it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "plimsoll/format/format.h"
+
+namespace plimsoll::watch {
+
+// One tensor on its way into a format. amax is of the unscaled tensor, as kernels return it: NaN > Inf > finite.
+struct Observation {
+  format::Format format = format::Format::kFp32;
+  float amax = 0;
+  float inv_scale = 1;     // the codes hold value * inv_scale
+  int64_t non_finite = 0;  // elements, where the kernel counts them; a non-finite amax counts as one otherwise
+};
+
+struct Record {
+  std::string name;
+  format::Format format = format::Format::kFp32;  // of the last call
+  int64_t calls = 0;
+  float amax = 0;  // largest finite one
+  // log2(max_finite / (amax * inv_scale)), the lowest of all calls: below 0 values saturated or overflowed. Infinite
+  // while all is zero.
+  double headroom_bits = std::numeric_limits<double>::infinity();
+  int64_t non_finite = 0;              // elements
+  int64_t first_non_finite_call = -1;  // call of this slot, counted from 0; -1: none
+  int64_t first_non_finite_at =
+      -1;  // observation of the whole registry, counted from 0, so that slots can be ordered in time
+};
+
+// Of one call; +infinity for an amax of 0, NaN for one that is not finite.
+double headroom_bits(const Observation& observation);
+
+// The registry. Thread-safe.
+class Slots {
+ public:
+  void report(std::string_view name, const Observation& observation);
+
+  std::vector<Record> records() const;             // by name
+  std::vector<Record> lowest(size_t count) const;  // by headroom, lowest first
+  std::vector<Record> non_finite() const;          // the slots that met any, the first to do so first
+  void clear();
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, Record, Hash, std::equal_to<>> slots_;
+  int64_t observations_ = 0;
+};
+
+// One JSON object a line: {"name", "format", "calls", "amax", "headroom_bits", "non_finite", "first_non_finite_call"};
+// an infinite headroom is null.
+void write_json_lines(std::ostream& out, const std::vector<Record>& records);
+
+}  // namespace plimsoll::watch

@@ -1,0 +1,111 @@
+#include "plimsoll/watch/slots.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::watch {
+namespace {
+
+using format::Format;
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<std::string> names(const std::vector<Record>& records) {
+  std::vector<std::string> list;
+  for (const Record& record : records) list.push_back(record.name);
+  return list;
+}
+
+TEST(Headroom, IsTheDistanceToTheLargestCodeInBits) {
+  EXPECT_EQ(headroom_bits({.format = Format::kE4m3, .amax = 448}), 0);
+  EXPECT_EQ(headroom_bits({.format = Format::kE4m3, .amax = 7, .inv_scale = 16}), 2);
+  EXPECT_EQ(headroom_bits({.format = Format::kE5m2, .amax = 114688}), -1);
+  EXPECT_EQ(headroom_bits({.format = Format::kFp16, .amax = 0}), std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isnan(headroom_bits({.format = Format::kFp16, .amax = kInf})));
+}
+
+TEST(Slots, KeepTheWorstOfAllCalls) {
+  Slots slots;
+  slots.report("fc1/input", {.format = Format::kE4m3, .amax = 7});
+  slots.report("fc1/input", {.format = Format::kE4m3, .amax = 28});
+  slots.report("fc1/input", {.format = Format::kE4m3, .amax = 14});
+  const std::vector<Record> records = slots.records();
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].name, "fc1/input");
+  EXPECT_EQ(records[0].calls, 3);
+  EXPECT_EQ(records[0].amax, 28);
+  EXPECT_EQ(records[0].headroom_bits, 4);
+  EXPECT_EQ(records[0].non_finite, 0);
+  EXPECT_EQ(records[0].first_non_finite_call, -1);
+}
+
+TEST(Slots, NonFiniteIsCountedAndHidesNoFiniteAmax) {
+  Slots slots;
+  slots.report("wo", {.format = Format::kFp16, .amax = 16376});
+  slots.report("wo", {.format = Format::kFp16, .amax = kInf});
+  slots.report("wo", {.format = Format::kFp16, .amax = kNan, .non_finite = 5});
+  slots.report("wo", {.format = Format::kFp16, .amax = 1});
+  const Record record = slots.records().front();
+  EXPECT_EQ(record.non_finite, 6);
+  EXPECT_EQ(record.first_non_finite_call, 1);
+  EXPECT_EQ(record.amax, 16376);
+  EXPECT_EQ(record.headroom_bits, 2);
+}
+
+TEST(Slots, ListTheLowestHeadroomFirst) {
+  Slots slots;
+  slots.report("a", {.format = Format::kE4m3, .amax = 1});
+  slots.report("b", {.format = Format::kE4m3, .amax = 400});
+  slots.report("c", {.format = Format::kE4m3, .amax = 40});
+  slots.report("zero", {.format = Format::kE4m3, .amax = 0});
+  EXPECT_EQ(names(slots.lowest(2)), (std::vector<std::string>{"b", "c"}));
+  EXPECT_EQ(names(slots.lowest(9)), (std::vector<std::string>{"b", "c", "a", "zero"}));
+}
+
+TEST(Slots, ListNonFiniteInTheOrderInWhichTheyAppeared) {
+  Slots slots;
+  for (const char* name : {"a", "b", "c"}) slots.report(name, {.amax = 1});
+  slots.report("c", {.amax = kInf});
+  slots.report("a", {.amax = kNan});
+  slots.report("c", {.amax = kInf});
+  EXPECT_EQ(names(slots.non_finite()), (std::vector<std::string>{"c", "a"}));
+  slots.clear();
+  EXPECT_TRUE(slots.records().empty());
+}
+
+TEST(Slots, LoseNothingWhenManyThreadsReport) {
+  Slots slots;
+  runtime::parallel_for(1000, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      slots.report(i % 2 == 0 ? "even" : "odd", {.amax = i % 10 == 0 ? kInf : static_cast<float>(i)});
+    }
+  });
+  const std::vector<Record> records = slots.records();
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].calls + records[1].calls, 1000);
+  EXPECT_EQ(records[0].non_finite, 100);
+  EXPECT_EQ(records[0].amax, 998);
+  EXPECT_EQ(records[1].non_finite, 0);
+}
+
+TEST(Slots, WriteOneJsonObjectALine) {
+  Slots slots;
+  slots.report("say \"hi\"", {.format = Format::kE4m3, .amax = 7});
+  slots.report("zero", {.format = Format::kFp16, .amax = 0, .non_finite = 2});
+  std::ostringstream out;
+  write_json_lines(out, slots.records());
+  EXPECT_EQ(out.str(), R"({"name":"say \"hi\"","format":"e4m3","calls":1,"amax":7.0,"headroom_bits":6.0,)"
+                       R"("non_finite":0,"first_non_finite_call":-1})"
+                       "\n"
+                       R"({"name":"zero","format":"fp16","calls":1,"amax":0.0,"headroom_bits":null,)"
+                       R"("non_finite":2,"first_non_finite_call":0})"
+                       "\n");
+}
+
+}  // namespace
+}  // namespace plimsoll::watch
