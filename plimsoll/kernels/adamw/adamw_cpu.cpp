@@ -1,0 +1,54 @@
+#include <atomic>
+#include <bit>
+#include <cmath>
+
+#include "plimsoll/kernels/adamw/adamw.h"
+#include "plimsoll/kernels/adamw/adamw_kernel.h"
+#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::kernels {
+
+int32_t adamw_range_portable(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end) {
+  return run_any(args, c, begin, end);
+}
+
+namespace {
+
+AdamWCoefficients coefficients(const AdamW& args) {
+  const double step = static_cast<double>(args.step);
+  return {
+      .decay = static_cast<float>(1 - args.lr * args.weight_decay),
+      .beta1 = static_cast<float>(args.beta1),
+      .one_minus_beta1 = static_cast<float>(1 - args.beta1),
+      .beta2 = static_cast<float>(args.beta2),
+      .one_minus_beta2 = static_cast<float>(1 - args.beta2),
+      .step_size = static_cast<float>(args.lr / (1 - std::pow(args.beta1, step))),
+      .inv_sqrt_correction2 = static_cast<float>(1 / std::sqrt(1 - std::pow(args.beta2, step))),
+      .eps = static_cast<float>(args.eps),
+      .grad_scale = args.grad_scale,
+  };
+}
+
+auto range_for(runtime::Isa isa) {
+  if (isa >= runtime::Isa::kAvx512) return adamw_range_avx512;
+  if (isa >= runtime::Isa::kAvx2) return adamw_range_avx2;
+  return adamw_range_portable;
+}
+
+}  // namespace
+
+float adamw(const AdamW& args) {
+  const AdamWCoefficients c = coefficients(args);
+  const auto range = range_for(runtime::isa());
+  std::atomic<int32_t> amax = 0;  // of bit patterns, so that the order of threads cannot matter
+  runtime::parallel_for(args.count, 16 * kAdamWGroup, [&](int64_t begin, int64_t end) {
+    const int32_t mine = range(args, c, begin, end);
+    int32_t seen = amax.load(std::memory_order_relaxed);
+    while (seen < mine && !amax.compare_exchange_weak(seen, mine, std::memory_order_relaxed)) {
+    }
+  });
+  return std::bit_cast<float>(amax.load());
+}
+
+}  // namespace plimsoll::kernels

@@ -1,0 +1,111 @@
+// The loop, once for every ISA file.
+#pragma once
+
+#include "plimsoll/kernels/adamw/adamw_range.h"
+#include "plimsoll/kernels/adamw/philox_group.h"
+#include "plimsoll/kernels/simd/codec.h"
+#include "plimsoll/kernels/simd/vector.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+using format::Format;
+
+template <Format kFormat>
+PLIMSOLL_INLINE F32x16 load_as(const void* data, int64_t i, int64_t n) {
+  if constexpr (kFormat == Format::kFp32) {
+    const float* p = static_cast<const float*>(data) + i;
+    return n == 16 ? load(p) : load_n(p, n);
+  } else {
+    const uint16_t* p = static_cast<const uint16_t*>(data) + i;
+    return n == 16 ? load_bf16(p) : load_bf16_n(p, n);
+  }
+}
+
+PLIMSOLL_INLINE void store_fp32(float* data, int64_t i, int64_t n, F32x16 x) {
+  n == 16 ? store(data + i, x) : store_n(data + i, x, n);
+}
+PLIMSOLL_INLINE void store_bf16_at(void* data, int64_t i, int64_t n, F32x16 x) {
+  uint16_t* p = static_cast<uint16_t*>(data) + i;
+  n == 16 ? store_bf16(p, x) : store_bf16_n(p, x, n);
+}
+PLIMSOLL_INLINE void store_fp16_at(void* data, int64_t i, int64_t n, F32x16 x) {
+  uint16_t* p = static_cast<uint16_t*>(data) + i;
+  n == 16 ? store_fp16(p, x) : store_fp16_n(p, x, n);
+}
+
+// format::Bf16::encode_stochastic with the upper 16 bits of each word: up in magnitude if random < the 16 bits that are
+// cut off.
+PLIMSOLL_INLINE F32x16 round_bf16_stochastic(F32x16 x, I32x16 word) {
+  const I32x16 above = sub_i(set_i(0xffff), shift_right<16>(word));
+  const I32x16 rounded = and_i(add_i(bits(x), above), set_i(static_cast<int32_t>(0xffff0000u)));
+  return select(equal(x, x), from_bits(rounded), x);
+}
+
+template <Format kFormat>
+PLIMSOLL_INLINE void store_moment(void* data, int64_t i, int64_t n, F32x16 x, I32x16 word) {
+  if constexpr (kFormat == Format::kFp32) {
+    store_fp32(static_cast<float*>(data), i, n, x);
+  } else {
+    store_bf16_at(data, i, n, round_bf16_stochastic(x, word));
+  }
+}
+
+PLIMSOLL_INLINE void store_outputs(const AdamW& args, int64_t i, int64_t n, F32x16 w) {
+  if (args.narrow) {
+    args.narrow_format == Format::kBf16 ? store_bf16_at(args.narrow, i, n, w) : store_fp16_at(args.narrow, i, n, w);
+  }
+  if (args.codes) {
+    const F32x16 scaled = mul(w, set(args.inv_scale));
+    const I32x16 codes =
+        args.codes_format == Format::kE4m3 ? encode_fp8<Format::kE4m3>(scaled) : encode_fp8<Format::kE5m2>(scaled);
+    n == 16 ? store_u8(args.codes + i, codes) : store_u8_n(args.codes + i, codes, n);
+  }
+}
+
+// Elements i .. i + n - 1, n <= 16. Returns the new weights.
+template <Format kGrad, Format kMoment>
+PLIMSOLL_INLINE F32x16 update(const AdamW& args, const AdamWCoefficients& c, int64_t i, int64_t n, I32x16 word) {
+  const F32x16 g = mul(load_as<kGrad>(args.grad, i, n), set(c.grad_scale));
+  const F32x16 m = add(mul(set(c.beta1), load_as<kMoment>(args.moment1, i, n)), mul(set(c.one_minus_beta1), g));
+  const F32x16 v = add(mul(set(c.beta2), load_as<kMoment>(args.moment2, i, n)), mul(mul(set(c.one_minus_beta2), g), g));
+  const F32x16 denominator = add(mul(sqrt(v), set(c.inv_sqrt_correction2)), set(c.eps));
+  const F32x16 w =
+      sub(mul(load_as<Format::kFp32>(args.master, i, n), set(c.decay)), mul(set(c.step_size), div(m, denominator)));
+  store_fp32(args.master, i, n, w);
+  store_moment<kMoment>(args.moment1, i, n, m, word);
+  store_moment<kMoment>(args.moment2, i, n, v, shift_left<16>(word));
+  store_outputs(args, i, n, w);
+  return w;
+}
+
+template <Format kGrad, Format kMoment>
+int32_t run(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end) {
+  I32x16 amax = set_i(0);
+  for (int64_t group = begin; group < end; group += kAdamWGroup) {
+    alignas(64) uint32_t random[kAdamWGroup];
+    if constexpr (kMoment == Format::kBf16) {
+      philox_group(args.seed, static_cast<uint64_t>(args.step), static_cast<uint64_t>(group), random);
+    }
+    const int64_t stop = end - group < kAdamWGroup ? end : group + kAdamWGroup;
+    for (int64_t i = group; i < stop; i += 16) {
+      const int64_t n = stop - i < 16 ? stop - i : 16;
+      I32x16 word = set_i(0);
+      if constexpr (kMoment == Format::kBf16) word = bits(load(reinterpret_cast<const float*>(random + (i - group))));
+      const F32x16 w = update<kGrad, kMoment>(args, c, i, n, word);
+      amax = amax_of(amax, n == 16 ? w : load_n(args.master + i, n));
+    }
+  }
+  return reduce_max_i(amax);
+}
+
+PLIMSOLL_INLINE int32_t run_any(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end) {
+  const bool wide_grad = args.grad_format == Format::kFp32, wide_moment = args.moment_format == Format::kFp32;
+  if (wide_grad && wide_moment) return run<Format::kFp32, Format::kFp32>(args, c, begin, end);
+  if (wide_grad) return run<Format::kFp32, Format::kBf16>(args, c, begin, end);
+  if (wide_moment) return run<Format::kBf16, Format::kFp32>(args, c, begin, end);
+  return run<Format::kBf16, Format::kBf16>(args, c, begin, end);
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels
