@@ -7,12 +7,14 @@
 // because the portable file has none.
 //
 // F32x16 and I32x16 are values; Mask16 is the result of a comparison.
-//   zero() set(f) set_i(i) load(p) store(p, v) load_n(p, n) store_n(p, v, n)        n in 0..16; lanes past n read as 0
-//   load_bf16 load_fp16 load_u8 / store_bf16 store_fp16 store_u8, each with _n      16-bit stores round to nearest even
-//   add sub mul div min max sqrt abs                                                min, max: (a < b ? a : b), so b if
-//   either is NaN bits from_bits to_float to_int round_even                                        to_int: of values
-//   that round_even returned and_i or_i xor_i add_i sub_i min_i max_i shift_left<k> shift_right<k>           shifts are
-//   logical, min_i and max_i signed less less_equal equal less_i select select_i any reduce_add reduce_max_i
+//   zero() set(f) set_i(i) load(p) store(p, v) load_n(p, n) store_n(p, v, n)   n in 0..16; lanes past n read as 0
+//   keep_n(v, n)                                                               lanes past n become 0
+//   load_bf16 load_fp16 load_u8 / store_bf16 store_fp16 store_u8, and _n       16-bit stores round to nearest even
+//   add sub mul div min max sqrt abs                                           min, max: b if either is NaN
+//   bits from_bits to_float to_int round_even                                  to_int: of values from round_even
+//   and_i or_i xor_i add_i sub_i min_i max_i shift_left<k> shift_right<k>      shifts logical, min_i and max_i signed
+//   less less_equal equal less_i select select_i any
+//   reduce_add reduce_max_i
 #pragma once
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
