@@ -1,0 +1,18 @@
+// Activations, gated ones too. GELU is the tanh form. Differentiable once.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <string_view>
+
+#include "plimsoll/kernels/activation/activation.h"
+
+namespace plimsoll::ops {
+
+// x [..., dim]; gated ones return [..., dim / 2], act(x[..., :half]) * x[..., half:]. Result in the dtype of x.
+at::Tensor activation(const at::Tensor& x, kernels::Activation kind);
+
+// "gelu", "relu", "silu", "geglu", "reglu", "swiglu"; an error that lists them otherwise.
+kernels::Activation parse_activation(std::string_view name);
+
+}  // namespace plimsoll::ops
