@@ -36,7 +36,10 @@ PLIMSOLL_INLINE F32x16 exp(F32x16 x) {
 PLIMSOLL_INLINE F32x16 sigmoid(F32x16 x) { return div(set(1.0f), add(set(1.0f), exp(sub(zero(), x)))); }
 
 PLIMSOLL_INLINE F32x16 relu(F32x16 x) { return select(less(x, zero()), zero(), x); }  // NaN stays NaN
-PLIMSOLL_INLINE F32x16 relu_gradient(F32x16 x) { return select(less(zero(), x), set(1.0f), zero()); }
+PLIMSOLL_INLINE F32x16 relu_gradient(F32x16 x) {
+  const F32x16 step = select(less(zero(), x), set(1.0f), zero());
+  return select(equal(x, x), step, x);
+}
 
 PLIMSOLL_INLINE F32x16 silu(F32x16 x) { return mul(x, sigmoid(x)); }
 

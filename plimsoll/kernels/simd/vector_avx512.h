@@ -30,6 +30,7 @@ PLIMSOLL_INLINE F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 PLIMSOLL_INLINE F32x16 load_n(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }
 PLIMSOLL_INLINE void store(float* p, F32x16 x) { _mm512_storeu_ps(p, x.v); }
 PLIMSOLL_INLINE void store_n(float* p, F32x16 x, int64_t n) { _mm512_mask_storeu_ps(p, first(n), x.v); }
+PLIMSOLL_INLINE F32x16 keep_n(F32x16 x, int64_t n) { return {_mm512_maskz_mov_ps(first(n), x.v)}; }
 
 PLIMSOLL_INLINE F32x16 bf16_to_float(__m256i x) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))};

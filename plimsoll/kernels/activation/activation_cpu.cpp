@@ -1,0 +1,59 @@
+#include <algorithm>
+
+#include "plimsoll/kernels/activation/activation_rows.inc"
+#include "plimsoll/kernels/row_blocks.h"
+#include "plimsoll/kernels/shared_amax.h"
+#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/scratch.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+constexpr ActivationRows kActivationRowsPortable = {forward_rows, backward_rows};
+constexpr int64_t kGrain = 8192;  // elements below which another thread costs more than it gives
+
+const ActivationRows& rows_of(runtime::Isa isa) {
+  if (isa >= runtime::Isa::kAvx512) return kActivationRowsAvx512;
+  if (isa >= runtime::Isa::kAvx2) return kActivationRowsAvx2;
+  return kActivationRowsPortable;
+}
+
+float backward_with_column_sum(const ActivationBackward& args) {
+  const ActivationRows& rows = rows_of(runtime::isa());
+  const int64_t blocks = row_blocks(args.rows), width = is_gated(args.kind) ? 2 * args.cols : args.cols;
+  float* partials = static_cast<float*>(
+      runtime::scratch(runtime::ScratchSlot::kReduce, static_cast<size_t>(blocks * width) * sizeof(float)));
+  SharedAmax amax;
+  runtime::parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      float* partial = partials + block * width;
+      std::fill_n(partial, width, 0.0f);
+      const int64_t first = block * kRowBlock, last = std::min(first + kRowBlock, args.rows);
+      amax.raise(rows.backward(args, first * args.cols, last * args.cols, partial));
+    }
+  });
+  sum_blocks(partials, blocks, width, width, args.column_sum);
+  return amax.value();
+}
+
+}  // namespace
+
+float activation_forward(const ActivationForward& args) {
+  const ActivationRows& rows = rows_of(runtime::isa());
+  SharedAmax amax;
+  runtime::parallel_for(args.rows * args.cols, kGrain,
+                        [&](int64_t begin, int64_t end) { amax.raise(rows.forward(args, begin, end)); });
+  return amax.value();
+}
+
+float activation_backward(const ActivationBackward& args) {
+  if (args.column_sum) return backward_with_column_sum(args);
+  const ActivationRows& rows = rows_of(runtime::isa());
+  SharedAmax amax;
+  runtime::parallel_for(args.rows * args.cols, kGrain,
+                        [&](int64_t begin, int64_t end) { amax.raise(rows.backward(args, begin, end, nullptr)); });
+  return amax.value();
+}
+
+}  // namespace plimsoll::kernels

@@ -1,0 +1,5 @@
+#include "plimsoll/kernels/norm/norm_rows.inc"
+
+namespace plimsoll::kernels {
+extern const NormRows kNormRowsAvx512 = {forward_rows, backward_rows};
+}

@@ -1,0 +1,58 @@
+#include <algorithm>
+
+#include "plimsoll/kernels/norm/norm_rows.inc"
+#include "plimsoll/kernels/row_blocks.h"
+#include "plimsoll/kernels/shared_amax.h"
+#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/scratch.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+constexpr NormRows kNormRowsPortable = {forward_rows, backward_rows};
+constexpr int64_t kGrain = 16384;  // elements below which another thread costs more than it gives
+
+const NormRows& rows_of(runtime::Isa isa) {
+  if (isa >= runtime::Isa::kAvx512) return kNormRowsAvx512;
+  if (isa >= runtime::Isa::kAvx2) return kNormRowsAvx2;
+  return kNormRowsPortable;
+}
+
+int64_t grain_of(int64_t elements) { return std::max<int64_t>(kGrain / std::max<int64_t>(elements, 1), 1); }
+
+float* floats(runtime::ScratchSlot slot, int64_t count) {
+  return static_cast<float*>(runtime::scratch(slot, static_cast<size_t>(count) * sizeof(float)));
+}
+
+}  // namespace
+
+float norm_forward(const NormForward& args) {
+  const NormRows& rows = rows_of(runtime::isa());
+  SharedAmax amax;
+  runtime::parallel_for(args.rows, grain_of(args.cols), [&](int64_t begin, int64_t end) {
+    amax.raise(rows.forward(args, begin, end, floats(runtime::ScratchSlot::kRows, args.cols)));
+  });
+  return amax.value();
+}
+
+void norm_backward(const NormBackward& args) {
+  const int64_t cols = args.cols, blocks = row_blocks(args.rows);
+  const NormRows& rows = rows_of(runtime::isa());
+  const int64_t sums = (args.dweight ? 1 : 0) + (args.dbias ? 1 : 0);
+  float* partials = floats(runtime::ScratchSlot::kReduce, blocks * sums * cols);
+  const int64_t dbias_offset = args.dweight ? cols : 0;
+  const int64_t grain = grain_of(kRowBlock * cols);
+  runtime::parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
+    float* buffer = floats(runtime::ScratchSlot::kRows, 3 * cols);
+    for (int64_t block = begin; block < end; ++block) {
+      float* partial = partials + block * sums * cols;
+      rows.backward(args, block * kRowBlock, std::min((block + 1) * kRowBlock, args.rows), buffer,
+                    args.dweight ? partial : nullptr, args.dbias ? partial + dbias_offset : nullptr);
+    }
+  });
+  if (args.dweight) sum_blocks(partials, blocks, sums * cols, cols, args.dweight);
+  if (args.dbias) sum_blocks(partials + dbias_offset, blocks, sums * cols, cols, args.dbias);
+}
+
+}  // namespace plimsoll::kernels

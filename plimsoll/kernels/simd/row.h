@@ -1,0 +1,111 @@
+// Rows of FP32, the form in which elementwise kernels compute: read_row decodes into L1, write_row encodes from it, so
+// that a kernel is written once for all formats. The sums have one shape for every ISA.
+#pragma once
+
+#include "plimsoll/format/format.h"
+#include "plimsoll/kernels/simd/codec.h"
+#include "plimsoll/kernels/simd/vector.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+// The second argument of a row's body: all 16 lanes, or an int64_t in its place for the first n.
+struct AllLanes {};
+
+PLIMSOLL_INLINE F32x16 load(const float* p, AllLanes) { return load(p); }
+PLIMSOLL_INLINE F32x16 load(const float* p, int64_t n) { return load_n(p, n); }
+PLIMSOLL_INLINE void store(float* p, F32x16 x, AllLanes) { store(p, x); }
+PLIMSOLL_INLINE void store(float* p, F32x16 x, int64_t n) { store_n(p, x, n); }
+PLIMSOLL_INLINE F32x16 keep(F32x16 x, AllLanes) { return x; }
+PLIMSOLL_INLINE F32x16 keep(F32x16 x, int64_t n) { return keep_n(x, n); }
+
+// body(i, lanes) for i = 0, 16, 32, ...
+template <class Body>
+PLIMSOLL_INLINE void for_lanes(int64_t count, Body body) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) body(i, AllLanes{});
+  if (i < count) body(i, count - i);
+}
+
+// The sum of term(i, lanes) over the row. Blocks of 1,024 terms in four chains of 16 additions a lane, the blocks in
+// one chain: a term passes at most 22 + ceil(count / 1024) additions (16 + 2, the blocks, reduce_add's 4), so the error
+// is at most that times 2^-24 times the sum of |term|, to first order.
+template <class Term>
+PLIMSOLL_INLINE float sum_row(int64_t count, Term term) {
+  F32x16 total = zero();
+  for (int64_t begin = 0; begin < count; begin += 1024) {
+    const int64_t end = count - begin < 1024 ? count : begin + 1024;
+    F32x16 chain[4] = {zero(), zero(), zero(), zero()};
+    int64_t i = begin;
+    for (; i + 64 <= end; i += 64) {
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) chain[k] = add(chain[k], term(i + 16 * k, AllLanes{}));
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k, i += 16) {
+      const int64_t left = end - i;
+      if (left > 0) chain[k] = add(chain[k], keep_n(term(i, left < 16 ? left : 16), left < 16 ? left : 16));
+    }
+    total = add(total, add(add(chain[0], chain[1]), add(chain[2], chain[3])));
+  }
+  return reduce_add(total);
+}
+
+// Elements offset .. offset + count - 1 of p as FP32: themselves, or decoded into buffer. kFp32, kBf16, kFp16.
+inline const float* read_row(format::Format format, const void* p, int64_t offset, int64_t count, float* buffer) {
+  if (format == format::Format::kFp32) return static_cast<const float*>(p) + offset;
+  const uint16_t* x = static_cast<const uint16_t*>(p) + offset;
+  int64_t i = 0;
+  if (format == format::Format::kBf16) {
+    for (; i + 16 <= count; i += 16) store(buffer + i, load_bf16(x + i));
+    if (i < count) store_n(buffer + i, load_bf16_n(x + i, count - i), count - i);
+  } else {
+    for (; i + 16 <= count; i += 16) store(buffer + i, load_fp16(x + i));
+    if (i < count) store_n(buffer + i, load_fp16_n(x + i, count - i), count - i);
+  }
+  return buffer;
+}
+
+// Where to compute a row that write_row is then given: in place for FP32, in buffer otherwise.
+PLIMSOLL_INLINE float* target_row(format::Format format, void* p, int64_t offset, float* buffer) {
+  return format == format::Format::kFp32 ? static_cast<float*>(p) + offset : buffer;
+}
+
+template <format::Format kFormat>
+inline void write_fp8(uint8_t* codes, int64_t count, const float* row, float inv_scale) {
+  const F32x16 factor = set(inv_scale);
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) store_u8(codes + i, encode_fp8<kFormat>(mul(load(row + i), factor)));
+  if (i < count) {
+    const int64_t left = count - i;
+    store_u8_n(codes + i, encode_fp8<kFormat>(mul(load_n(row + i, left), factor)), left);
+  }
+}
+
+// Elements offset .. offset + count - 1 of p from `row`, which target_row chose. FP8: encode(row * inv_scale),
+// saturating; the other formats leave inv_scale alone.
+inline void write_row(format::Format format, void* p, int64_t offset, int64_t count, const float* row,
+                      float inv_scale = 1.0f) {
+  uint16_t* halves = static_cast<uint16_t*>(p) + offset;
+  uint8_t* codes = static_cast<uint8_t*>(p) + offset;
+  int64_t i = 0;
+  switch (format) {
+    case format::Format::kBf16:
+      for (; i + 16 <= count; i += 16) store_bf16(halves + i, load(row + i));
+      if (i < count) store_bf16_n(halves + i, load_n(row + i, count - i), count - i);
+      return;
+    case format::Format::kFp16:
+      for (; i + 16 <= count; i += 16) store_fp16(halves + i, load(row + i));
+      if (i < count) store_fp16_n(halves + i, load_n(row + i, count - i), count - i);
+      return;
+    case format::Format::kE4m3:
+      return write_fp8<format::Format::kE4m3>(codes, count, row, inv_scale);
+    case format::Format::kE5m2:
+      return write_fp8<format::Format::kE5m2>(codes, count, row, inv_scale);
+    default:
+      return;
+  }
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels

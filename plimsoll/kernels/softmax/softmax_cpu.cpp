@@ -1,0 +1,45 @@
+#include <algorithm>
+
+#include "plimsoll/kernels/softmax/softmax_rows.inc"
+#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/scratch.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+constexpr SoftmaxRows kSoftmaxRowsPortable = {forward_rows, backward_rows};
+constexpr int64_t kGrain = 8192;  // elements below which another thread costs more than it gives
+
+const SoftmaxRows& rows_of(runtime::Isa isa) {
+  if (isa >= runtime::Isa::kAvx512) return kSoftmaxRowsAvx512;
+  if (isa >= runtime::Isa::kAvx2) return kSoftmaxRowsAvx2;
+  return kSoftmaxRowsPortable;
+}
+
+float* row_buffer(int64_t count) {
+  return static_cast<float*>(runtime::scratch(runtime::ScratchSlot::kRows, static_cast<size_t>(count) * sizeof(float)));
+}
+
+template <class Body>
+void for_rows(const SoftmaxShape& shape, Body body) {
+  if (shape.keys == 0) return;
+  const int64_t rows = shape.batch * shape.heads * shape.queries;
+  runtime::parallel_for(rows, std::max<int64_t>(kGrain / shape.keys, 1), body);
+}
+
+}  // namespace
+
+void softmax_forward(const SoftmaxForward& args) {
+  const SoftmaxRows& rows = rows_of(runtime::isa());
+  for_rows(args.shape,
+           [&](int64_t begin, int64_t end) { rows.forward(args, begin, end, row_buffer(args.shape.keys)); });
+}
+
+void softmax_backward(const SoftmaxBackward& args) {
+  const SoftmaxRows& rows = rows_of(runtime::isa());
+  for_rows(args.shape,
+           [&](int64_t begin, int64_t end) { rows.backward(args, begin, end, row_buffer(2 * args.shape.keys)); });
+}
+
+}  // namespace plimsoll::kernels
