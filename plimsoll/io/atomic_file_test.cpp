@@ -1,0 +1,89 @@
+#include "plimsoll/io/atomic_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <string>
+
+#include "plimsoll/io/error.h"
+#include "plimsoll/io/temporary_directory.h"
+
+namespace plimsoll::io {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+// Makes writes beyond `bytes` of a file fail, as a full disk does.
+class ScopedFileSizeLimit {
+ public:
+  explicit ScopedFileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limit{bytes, old_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~ScopedFileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &old_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  ScopedFileSizeLimit(const ScopedFileSizeLimit&) = delete;
+  ScopedFileSizeLimit& operator=(const ScopedFileSizeLimit&) = delete;
+
+ private:
+  rlimit old_{};
+  void (*handler_)(int);
+};
+
+TEST(AtomicFile, HoldsWhatWasWritten) {
+  const TemporaryDirectory directory;
+  write_file(directory / "a", "first");
+  write_file(directory / "a", "second");
+  EXPECT_EQ(read_plainly(directory / "a"), "second");
+  EXPECT_FALSE(std::filesystem::exists(directory / "a.partial"));
+}
+
+TEST(AtomicFile, OldFileStaysUntilCommit) {
+  const TemporaryDirectory directory;
+  write_file(directory / "a", "old");
+  {
+    AtomicFile file(directory / "a");
+    file.write("new");
+    EXPECT_EQ(read_plainly(directory / "a"), "old");
+  }
+  EXPECT_EQ(read_plainly(directory / "a"), "old");
+  EXPECT_FALSE(std::filesystem::exists(directory / "a.partial"));
+}
+
+TEST(AtomicFile, FullDiskIsAnErrorAndLeavesTheOldFile) {
+  const TemporaryDirectory directory;
+  write_file(directory / "a", "old");
+  {
+    const ScopedFileSizeLimit limit(1000);
+    EXPECT_THAT([&] { write_file(directory / "a", std::string(5000, 'x')); },
+                ThrowsMessage<Error>(HasSubstr("a: cannot write: File too large")));
+  }
+  EXPECT_EQ(read_plainly(directory / "a"), "old");
+  EXPECT_FALSE(std::filesystem::exists(directory / "a.partial"));
+}
+
+TEST(AtomicFile, DeviceIsNeverReplaced) {
+  EXPECT_THAT([] { write_file("/dev/null", "x"); }, ThrowsMessage<Error>(HasSubstr("expected a regular file")));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST(AtomicFile, MissingDirectoryIsNamed) {
+  EXPECT_THAT([] { write_file("/nowhere/at/all", "x"); },
+              ThrowsMessage<Error>(HasSubstr("/nowhere/at/all: cannot create")));
+}
+
+TEST(WriteAll, FullDeviceIsAnError) {
+  const FileDescriptor full(::open("/dev/full", O_WRONLY));
+  ASSERT_TRUE(full);
+  EXPECT_THAT([&] { write_all(full.get(), std::as_bytes(std::span("x", 1)), "log"); },
+              ThrowsMessage<Error>(HasSubstr("log: cannot write: No space left on device")));
+}
+
+}  // namespace
+}  // namespace plimsoll::io

@@ -1,0 +1,50 @@
+// Checkpoints of a run: one directory per step, there whole or not at all.
+//   RUN/step-00000123/model.safetensors      one file per section
+//                     optimizer.safetensors
+//                     state.json             what is no tensor
+//                     manifest.json          {"step", "files": {name: {"bytes", "sha256"}}}
+// It is written as step-00000123.partial, flushed to the disk and renamed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plimsoll/io/safetensors.h"
+
+namespace plimsoll::io {
+
+struct Checkpoint {
+  int64_t step = 0;
+  std::map<std::string, TensorMap> sections;  // section "model" is the file model.safetensors
+  nlohmann::json state;
+};
+
+// Returns the step's directory. A checkpoint of the same step is replaced. Throws Error (a full disk, for example) and
+// leaves what was there before.
+std::filesystem::path save_checkpoint(const std::filesystem::path& run, const Checkpoint& checkpoint);
+
+// The steps' directories, oldest first.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run);
+
+// Reads one step's directory after checking every file's size and digest. Throws Error naming the file that is missing
+// or altered.
+Checkpoint load_checkpoint(const std::filesystem::path& directory);
+
+struct LatestCheckpoint {
+  Checkpoint checkpoint;
+  std::filesystem::path directory;
+  std::vector<std::string> refused;  // one line for each newer checkpoint that is damaged
+};
+
+// The newest good checkpoint of a run; nothing if the run has none. Throws Error if all that it has are damaged.
+std::optional<LatestCheckpoint> load_latest_checkpoint(const std::filesystem::path& run);
+
+// Removes all but the newest `keep` checkpoints.
+void remove_old_checkpoints(const std::filesystem::path& run, size_t keep);
+
+}  // namespace plimsoll::io

@@ -1,0 +1,25 @@
+// A whole regular file as memory, read on demand. The mapping is private: writing to it never reaches the file.
+// As with any mapping, a file that another process shortens while it is read ends this process (SIGBUS).
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+namespace plimsoll::io {
+
+class MappedFile {
+ public:
+  // Throws Error if the file is missing, unreadable or no regular file.
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+}  // namespace plimsoll::io

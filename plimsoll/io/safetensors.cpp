@@ -1,0 +1,76 @@
+#include "plimsoll/io/safetensors.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/ne.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "plimsoll/io/atomic_file.h"
+#include "plimsoll/io/error.h"
+
+namespace plimsoll::io {
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : name_(path.native()),
+      file_(std::make_shared<MappedFile>(path)),
+      header_(parse_safetensors_header(file_->bytes(), name_)) {}
+
+at::Tensor SafetensorsFile::tensor(const SafetensorsEntry& entry) const {
+  if (entry.begin == entry.end) return at::empty(entry.shape, entry.dtype);
+  std::byte* data = file_->bytes().data() + header_.data_offset + entry.begin;
+  if (entry.dtype == at::kBool) {
+    // Any byte may stand in the file, but a bool in memory is 0 or 1.
+    return at::from_blob(data, entry.shape, at::TensorOptions(at::kByte)).ne(0);
+  }
+  if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(entry.dtype) != 0) {
+    at::Tensor copy = at::empty(entry.shape, entry.dtype);
+    std::memcpy(copy.mutable_data_ptr(), data, entry.end - entry.begin);
+    return copy;
+  }
+  return at::from_blob(
+      data, entry.shape, [keep = file_](void*) {}, at::TensorOptions(entry.dtype));
+}
+
+at::Tensor SafetensorsFile::tensor(std::string_view name) const {
+  const auto found =
+      std::find_if(entries().begin(), entries().end(), [&](const auto& entry) { return entry.name == name; });
+  if (found == entries().end()) fail("{}: expected a tensor '{}'", name_, name);
+  return tensor(*found);
+}
+
+TensorMap SafetensorsFile::tensors() const {
+  TensorMap result;
+  for (const SafetensorsEntry& entry : entries()) result.emplace(entry.name, tensor(entry));
+  return result;
+}
+
+void save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
+                      const SafetensorsMetadata& metadata) {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided) {
+      fail("{}: tensor '{}': expected a dense CPU tensor", path.native(), name);
+    }
+    entries.push_back({.name = name, .dtype = tensor.scalar_type(), .shape = tensor.sizes().vec()});
+  }
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const auto& a, const auto& b) { return c10::elementSize(a.dtype) > c10::elementSize(b.dtype); });
+  uint64_t offset = 0;
+  for (SafetensorsEntry& entry : entries) {
+    entry.begin = offset;
+    offset += tensors.at(entry.name).nbytes();
+    entry.end = offset;
+  }
+  const std::string header = format_safetensors_header(entries, metadata);
+  AtomicFile file(path);
+  file.write(header);
+  for (const SafetensorsEntry& entry : entries) {
+    const at::Tensor tensor = tensors.at(entry.name).contiguous();
+    file.write({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
+  }
+  file.commit();
+}
+
+}  // namespace plimsoll::io

@@ -1,0 +1,51 @@
+// Batches of byte tokens from a text: shuffled, resumable, the same for the same seed on every machine.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "plimsoll/io/text.h"
+#include "plimsoll/io/window_split.h"
+
+namespace plimsoll::io {
+
+// A window is context + 1 bytes: context inputs and, one byte later, their targets. Windows start every `context`
+// bytes. Each epoch visits every training window once, in an order of its own.
+class TokenStream {
+ public:
+  // What to give to `seek` to go on where another stream stood.
+  struct Cursor {
+    int64_t epoch = 0;
+    int64_t index = 0;  // windows taken in this epoch
+  };
+
+  // Throws Error unless the text holds at least two windows (one to train on, one held out).
+  TokenStream(Text text, int64_t context, uint64_t seed);
+
+  int64_t context() const { return context_; }
+  int64_t bytes() const { return text_.bytes(); }
+  int64_t training_windows() const { return split_.training_count(); }
+  int64_t validation_windows() const { return split_.validation_count(); }
+
+  // The next windows in shuffled order: [batch, context + 1] int64.
+  at::Tensor next(int64_t batch);
+
+  // Rows begin .. end - 1 of `count` windows spread evenly over the held-out ones: [end - begin, context + 1] int64.
+  at::Tensor validation(int64_t begin, int64_t end, int64_t count) const;
+
+  Cursor cursor() const { return cursor_; }
+  // Throws Error for a cursor outside this text.
+  void seek(Cursor cursor);
+
+ private:
+  void read_window(int64_t window, int64_t* tokens) const;
+
+  Text text_;
+  int64_t context_;
+  uint64_t seed_;
+  WindowSplit split_;
+  Cursor cursor_;
+};
+
+}  // namespace plimsoll::io
