@@ -1,9 +1,8 @@
-#include <atomic>
-#include <bit>
 #include <cmath>
 
 #include "plimsoll/kernels/adamw/adamw.h"
 #include "plimsoll/kernels/adamw/adamw_kernel.h"
+#include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/runtime/cpu.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -41,14 +40,10 @@ auto range_for(runtime::Isa isa) {
 float adamw(const AdamW& args) {
   const AdamWCoefficients c = coefficients(args);
   const auto range = range_for(runtime::isa());
-  std::atomic<int32_t> amax = 0;  // of bit patterns, so that the order of threads cannot matter
-  runtime::parallel_for(args.count, 16 * kAdamWGroup, [&](int64_t begin, int64_t end) {
-    const int32_t mine = range(args, c, begin, end);
-    int32_t seen = amax.load(std::memory_order_relaxed);
-    while (seen < mine && !amax.compare_exchange_weak(seen, mine, std::memory_order_relaxed)) {
-    }
-  });
-  return std::bit_cast<float>(amax.load());
+  SharedAmax amax;
+  runtime::parallel_for(args.count, 16 * kAdamWGroup,
+                        [&](int64_t begin, int64_t end) { amax.raise(range(args, c, begin, end)); });
+  return amax.value();
 }
 
 }  // namespace plimsoll::kernels

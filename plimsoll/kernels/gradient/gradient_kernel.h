@@ -1,0 +1,104 @@
+// The loop, once for every ISA file.
+#pragma once
+
+#include "plimsoll/kernels/gradient/gradient_block.h"
+#include "plimsoll/kernels/simd/vector.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+using format::Format;
+
+typedef float Floats8 __attribute__((vector_size(32)));
+typedef double Doubles8 __attribute__((vector_size(64)));
+
+// Sixteen chains of sums of squares. A square of a float is exact in double, so no instruction set can round
+// differently.
+struct SquareSums {
+  Doubles8 low, high;
+};
+
+PLIMSOLL_INLINE void add_squares(SquareSums& sums, F32x16 x) {
+  Floats8 halves[2];
+  static_assert(sizeof(halves) == sizeof(x));
+  __builtin_memcpy(halves, &x, sizeof(halves));
+  const Doubles8 low = __builtin_convertvector(halves[0], Doubles8),
+                 high = __builtin_convertvector(halves[1], Doubles8);
+  sums.low += low * low;
+  sums.high += high * high;
+}
+
+PLIMSOLL_INLINE double total(const SquareSums& sums) {
+  const Doubles8 eight = sums.low + sums.high;
+  return ((eight[0] + eight[4]) + (eight[2] + eight[6])) + ((eight[1] + eight[5]) + (eight[3] + eight[7]));
+}
+
+template <Format kFormat>
+PLIMSOLL_INLINE F32x16 load_gradient(const void* data, int64_t i, int64_t n) {
+  if constexpr (kFormat == Format::kFp32) {
+    const float* p = static_cast<const float*>(data) + i;
+    return n == 16 ? load(p) : load_n(p, n);
+  } else {
+    const uint16_t* p = static_cast<const uint16_t*>(data) + i;
+    if constexpr (kFormat == Format::kBf16) return n == 16 ? load_bf16(p) : load_bf16_n(p, n);
+    return n == 16 ? load_fp16(p) : load_fp16_n(p, n);
+  }
+}
+
+template <Format kFormat>
+PLIMSOLL_INLINE void store_gradient(void* data, int64_t i, int64_t n, F32x16 x) {
+  if constexpr (kFormat == Format::kFp32) {
+    float* p = static_cast<float*>(data) + i;
+    n == 16 ? store(p, x) : store_n(p, x, n);
+  } else {
+    uint16_t* p = static_cast<uint16_t*>(data) + i;
+    if constexpr (kFormat == Format::kBf16) {
+      n == 16 ? store_bf16(p, x) : store_bf16_n(p, x, n);
+    } else {
+      n == 16 ? store_fp16(p, x) : store_fp16_n(p, x, n);
+    }
+  }
+}
+
+// Lane-wise counts.
+PLIMSOLL_INLINE I32x16 count_non_finite(I32x16 counts, F32x16 x) {
+  const I32x16 magnitude = and_i(bits(x), set_i(0x7fffffff));
+  return add_i(counts, select_i(less_i(set_i(0x7f7fffff), magnitude), set_i(1), set_i(0)));
+}
+
+PLIMSOLL_INLINE int64_t total(const I32x16& counts) {
+  int32_t lanes[16];
+  static_assert(sizeof(lanes) == sizeof(counts));
+  __builtin_memcpy(lanes, &counts, sizeof(lanes));
+  int64_t sum = 0;
+  for (int32_t lane : lanes) sum += lane;
+  return sum;
+}
+
+template <Format kFormat, bool kWrite>
+GradientBlockSum run(const GradientBlock& block) {
+  SquareSums squares = {};
+  I32x16 non_finite = set_i(0);
+  for (int64_t i = 0; i < block.count; i += 16) {
+    const int64_t n = block.count - i < 16 ? block.count - i : 16;
+    const F32x16 x = mul(load_gradient<kFormat>(block.data, i, n), set(block.scale));
+    add_squares(squares, x);
+    non_finite = count_non_finite(non_finite, x);
+    if constexpr (kWrite) store_gradient<kFormat>(block.data, i, n, x);
+  }
+  return {total(squares), total(non_finite)};
+}
+
+template <Format kFormat>
+GradientBlockSum run_format(const GradientBlock& block) {
+  return block.write ? run<kFormat, true>(block) : run<kFormat, false>(block);
+}
+
+PLIMSOLL_INLINE GradientBlockSum run_any(const GradientBlock& block) {
+  if (block.format == Format::kFp32) return run_format<Format::kFp32>(block);
+  if (block.format == Format::kBf16) return run_format<Format::kBf16>(block);
+  return run_format<Format::kFp16>(block);
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels
