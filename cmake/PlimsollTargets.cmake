@@ -2,9 +2,11 @@
 #   LINKS is the list of folders and packages it may include. ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, ISA_AMX: files built with
 #   those instructions; they hold intrinsics only, so that no inline function of the standard library is compiled for them.
 # plimsoll_test(folder SOURCES ... [LINKS ...]): one GoogleTest binary and one ctest entry.
+# Both take the flag TORCH_PCH (and any other target plimsoll_use_torch_pch): torch's headers precompiled once for all.
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CCACHE})
 endif()
 
 # Named instruction sets, never -march=native. No x87, no -ffast-math; contraction off so that every ISA rounds alike.
@@ -22,8 +24,30 @@ function(plimsoll_options target)
                          $<$<BOOL:${PLIMSOLL_WERROR}>:-Werror>)
 endfunction()
 
+# Parsing torch's headers costs 10 s a file; precompiled, 3 s. One target compiles them, with the flags that all users share.
+option(PLIMSOLL_TORCH_PCH "Precompile torch's headers once" ON)
+if(PLIMSOLL_TORCH_PCH)
+  file(CONFIGURE OUTPUT torch_pch.cpp CONTENT "// Carries the precompiled headers.\n")
+  add_library(plimsoll_torch_pch OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/torch_pch.cpp)
+  plimsoll_options(plimsoll_torch_pch)
+  target_compile_options(plimsoll_torch_pch PRIVATE -fpch-preprocess)
+  target_link_libraries(plimsoll_torch_pch PRIVATE plimsoll_torch plimsoll_openmp)
+  target_precompile_headers(plimsoll_torch_pch PRIVATE
+    <torch/nn/module.h> <torch/library.h> <torch/csrc/autograd/custom_function.h>)
+endif()
+
+function(plimsoll_use_torch_pch target)
+  if(PLIMSOLL_TORCH_PCH)
+    # Executables would get -fPIE, which does not fit headers precompiled with the libraries' -fPIC. -fpch-preprocess is for ccache.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess)
+    target_link_libraries(${target} PRIVATE plimsoll_openmp)
+    target_precompile_headers(${target} REUSE_FROM plimsoll_torch_pch)
+  endif()
+endfunction()
+
 function(plimsoll_library folder)
-  cmake_parse_arguments(arg "" "" "SOURCES;LINKS;PRIVATE_LINKS;ISA_AVX2;ISA_AVX512;ISA_AVX512_BF16;ISA_AMX" ${ARGN})
+  cmake_parse_arguments(arg "TORCH_PCH" "" "SOURCES;LINKS;PRIVATE_LINKS;ISA_AVX2;ISA_AVX512;ISA_AVX512_BF16;ISA_AMX" ${ARGN})
   set(target plimsoll_${folder})
   set(isa_files ${arg_ISA_AVX2} ${arg_ISA_AVX512} ${arg_ISA_AVX512_BF16} ${arg_ISA_AMX})
   if(arg_SOURCES OR isa_files)
@@ -42,6 +66,9 @@ function(plimsoll_library folder)
   if(arg_PRIVATE_LINKS)
     target_link_libraries(${target} PRIVATE ${arg_PRIVATE_LINKS})
   endif()
+  if(arg_TORCH_PCH)
+    plimsoll_use_torch_pch(${target})
+  endif()
   foreach(level AVX2 AVX512 AVX512_BF16 AMX)
     if(arg_ISA_${level})
       set_source_files_properties(${arg_ISA_${level}} PROPERTIES COMPILE_OPTIONS "${PLIMSOLL_FLAGS_${level}}"
@@ -55,11 +82,14 @@ function(plimsoll_test name)
   if(NOT PLIMSOLL_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "" "" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH_PCH" "" "SOURCES;LINKS" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${name}_test ${arg_SOURCES})
   plimsoll_options(${name}_test)
   target_link_libraries(${name}_test PRIVATE ${arg_LINKS} GTest::gtest_main GTest::gmock)
+  if(arg_TORCH_PCH)
+    plimsoll_use_torch_pch(${name}_test)
+  endif()
   add_test(NAME ${name} COMMAND ${name}_test)
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
 endfunction()

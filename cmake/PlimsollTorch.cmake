@@ -1,5 +1,5 @@
 # Finds the libtorch inside the chosen Python (PLIMSOLL_PYTHON) and the OpenMP runtime that it loads.
-# Sets: targets `torch`, `plimsoll_openmp`.
+# Sets: targets `plimsoll_torch` and `plimsoll_openmp`, both imported, so that an installed Plimsoll makes them anew for its own machine.
 set(PLIMSOLL_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "Python interpreter that has torch >= 2.11")
 if(NOT EXISTS "${PLIMSOLL_PYTHON}")
   message(FATAL_ERROR "PLIMSOLL_PYTHON: expected a Python interpreter with torch, got '${PLIMSOLL_PYTHON}' (run `make setup`)")
@@ -20,13 +20,20 @@ if(NOT PLIMSOLL_TORCH_OF STREQUAL PLIMSOLL_PYTHON)
   set(PLIMSOLL_TORCH_OF "${PLIMSOLL_PYTHON}" CACHE INTERNAL "Interpreter that the two above belong to")
 endif()
 list(APPEND CMAKE_PREFIX_PATH "${PLIMSOLL_TORCH_PREFIX}")
+# Kineto is inside libtorch_cpu; unset, torch's package warns that it finds no file for it.
+set(kineto_LIBRARY torch_cpu)
 find_package(Torch REQUIRED)
 if(Torch_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "torch: expected version >= 2.11, got ${Torch_VERSION}")
 endif()
 
+add_library(plimsoll_torch INTERFACE IMPORTED GLOBAL)
+target_link_libraries(plimsoll_torch INTERFACE torch)
+# Its include directory holds fmt headers of its own version, and no library for them.
+target_compile_definitions(plimsoll_torch INTERFACE FMT_HEADER_ONLY=1)
+
 # One OpenMP runtime per process: the file that libtorch itself loads (its wheel bundles one, sometimes renamed).
-add_library(plimsoll_openmp INTERFACE)
+add_library(plimsoll_openmp INTERFACE IMPORTED GLOBAL)
 target_compile_options(plimsoll_openmp INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
 file(GLOB bundled "${PLIMSOLL_TORCH_PACKAGE}/lib/libgomp*.so*" "${PLIMSOLL_TORCH_PACKAGE}/../torch.libs/libgomp*.so*")
 if(bundled)
@@ -34,4 +41,4 @@ if(bundled)
 else()
   set(gomp gomp)
 endif()
-target_link_libraries(plimsoll_openmp INTERFACE "$<BUILD_INTERFACE:${gomp}>" $<INSTALL_INTERFACE:-fopenmp>)
+target_link_libraries(plimsoll_openmp INTERFACE "${gomp}")
