@@ -1,0 +1,28 @@
+// What a number format would have to hold: facts about one tensor's values.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "plimsoll/format/format.h"
+
+namespace plimsoll::app {
+
+struct TensorStatistics {
+  double amax = 0;  // NaN if the tensor holds any, else Inf if it holds any, else the largest magnitude
+  double rms = 0;   // of the finite values
+  int64_t count = 0;
+  int64_t zeros = 0;
+  int64_t non_finite = 0;
+
+  // log2(max_finite / amax): how many times the values could double. Nothing for an amax of 0 or one that is not
+  // finite.
+  std::optional<double> headroom_bits(format::Format format) const;
+};
+
+// Of any real dtype, in double.
+TensorStatistics statistics_of(const at::Tensor& tensor);
+
+}  // namespace plimsoll::app
