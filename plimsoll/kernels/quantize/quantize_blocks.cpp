@@ -1,0 +1,185 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "plimsoll/kernels/quantize/atomic_max.h"
+#include "plimsoll/kernels/quantize/block_scale.h"
+#include "plimsoll/kernels/quantize/quantize.h"
+#include "plimsoll/kernels/quantize/quantize_tile.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+constexpr int64_t kUnitCols = 2048;       // of blocks that are narrower: scales and maxima of a unit stay in L1
+constexpr int64_t kUnitElements = 32768;  // what a core reads twice from its L2
+constexpr uint8_t kNanCode = 0x7f;        // of E4M3 and E5M2
+
+int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+// The matrix in units: one row of blocks high, some whole blocks wide. A unit finds its maxima, sets its scales and
+// encodes.
+class BlockQuantizer {
+ public:
+  explicit BlockQuantizer(const QuantizeBlocks& args)
+      : args_(args),
+        kernels_(quantize_tile_kernels()),
+        block_rows_(args.block_rows > 0 ? args.block_rows : std::max<int64_t>(args.rows, 1)),
+        block_cols_(args.block_cols > 0 ? args.block_cols : std::max<int64_t>(args.cols, 1)) {
+    const int64_t wanted =
+        std::clamp<int64_t>(kUnitElements / std::min(block_rows_, std::max<int64_t>(args.rows, 1)), 64, kUnitCols);
+    unit_cols_ = std::max<int64_t>(wanted / block_cols_, 1) * block_cols_;
+    row_units_ = pieces(args.rows, block_rows_);
+    col_units_ = pieces(args.cols, unit_cols_);
+  }
+
+  float run() {
+    const int64_t units = row_units_ * col_units_;
+    const int64_t unit_size = std::min(block_rows_, args_.rows) * std::min(unit_cols_, args_.cols);
+    if (units < 2 * runtime::threads()) {
+      // Few large blocks: threads share each unit.
+      for (int64_t unit = 0; unit < units; ++unit) run_unit(unit);
+    } else {
+      runtime::parallel_for(units, kUnitElements / std::max<int64_t>(unit_size, 1) + 1,
+                            [&](int64_t begin, int64_t end) {
+                              for (int64_t unit = begin; unit < end; ++unit) run_unit(unit);
+                            });
+    }
+    return std::bit_cast<float>(amax_.load());
+  }
+
+ private:
+  struct Unit {
+    int64_t row, col, rows, cols;
+    int64_t slice_cols;  // columns handed to a tile pass at once
+    int64_t groups;      // blocks
+    int64_t first_group;
+  };
+
+  Unit unit_at(int64_t index) const {
+    Unit unit;
+    unit.row = index / col_units_ * block_rows_;
+    unit.col = index % col_units_ * unit_cols_;
+    unit.rows = std::min(block_rows_, args_.rows - unit.row);
+    unit.cols = std::min(unit_cols_, args_.cols - unit.col);
+    unit.slice_cols = std::min(unit.cols, kUnitCols);
+    unit.groups = pieces(unit.cols, block_cols_);
+    unit.first_group = unit.col / block_cols_;
+    return unit;
+  }
+
+  static int64_t slice_rows(const Unit& unit) { return std::max<int64_t>(kUnitElements / unit.slice_cols, 1); }
+  static int64_t slices(const Unit& unit) {
+    return pieces(unit.cols, unit.slice_cols) * pieces(unit.rows, slice_rows(unit));
+  }
+
+  // Calls pass(row, col, rows, cols) on slices of the unit. A unit wider than a slice is a single block.
+  template <class Pass>
+  void over_slices(const Unit& unit, Pass pass) const {
+    const int64_t across = pieces(unit.cols, unit.slice_cols), height = slice_rows(unit);
+    runtime::parallel_for(slices(unit), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t slice = begin; slice < end; ++slice) {
+        const int64_t row = slice / across * height, col = slice % across * unit.slice_cols;
+        pass(unit.row + row, unit.col + col, std::min(height, unit.rows - row),
+             std::min(unit.slice_cols, unit.cols - col));
+      }
+    });
+  }
+
+  const void* x_at(int64_t row, int64_t col) const {
+    return static_cast<const char*>(args_.x) + (row * args_.x_stride + col) * format::bytes(args_.x_format);
+  }
+
+  // amaxes starts at zero.
+  void find_amaxes(const Unit& unit, int32_t* amaxes) const {
+    // In a single block one column per group is still one group.
+    const int64_t group_cols = unit.groups == 1 ? std::max<int64_t>(unit.cols, 2) : block_cols_;
+    const auto find = [&](int64_t row, int64_t col, int64_t rows, int64_t cols, int32_t* group_amax) {
+      kernels_.amax({x_at(row, col), args_.x_format, rows, cols, args_.x_stride, group_cols, group_amax});
+    };
+    if (slices(unit) == 1) {
+      find(unit.row, unit.col, unit.rows, unit.cols, amaxes);
+      return;
+    }
+    over_slices(unit, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
+      std::array<int32_t, kUnitCols> own;
+      std::fill_n(own.begin(), unit.groups, 0);
+      find(row, col, rows, cols, own.data());
+      for (int64_t group = 0; group < unit.groups; ++group) {
+        raise_to(std::atomic_ref(amaxes[group]), own[static_cast<size_t>(group)]);
+      }
+    });
+  }
+
+  // Writes the block's scale and returns its inverse, 0 where the scale is NaN.
+  float set_scale(int64_t index, float amax) const {
+    const float limit = format::max_finite(args_.format);
+    if (args_.scale_format == format::Format::kE8m0) {
+      const uint8_t code = format::E8m0::from_amax(amax, limit, args_.rounding);
+      static_cast<uint8_t*>(args_.scale)[index] = code;
+      return code == format::E8m0::kNan ? 0.0f : format::E8m0::decode_inverse(code);
+    }
+    const BlockScale scale = fp32_block_scale(amax, limit, args_.power_of_two);
+    static_cast<float*>(args_.scale)[index] = scale.scale;
+    return scale.inv_scale;
+  }
+
+  void run_unit(int64_t index) {
+    const Unit unit = unit_at(index);
+    std::array<int32_t, kUnitCols> amaxes;
+    std::fill_n(amaxes.begin(), unit.groups, 0);
+    find_amaxes(unit, amaxes.data());
+    std::array<float, kUnitCols> inv_scale;  // of each column of a slice
+    int32_t largest = 0;
+    for (int64_t group = 0; group < unit.groups; ++group) {
+      const int32_t amax = amaxes[static_cast<size_t>(group)];
+      largest = std::max(largest, amax);
+      const int64_t scale_index = unit.row / block_rows_ * args_.scale_stride + unit.first_group + group;
+      const float inverse = set_scale(scale_index, std::bit_cast<float>(amax));
+      const int64_t begin = group * block_cols_;
+      std::fill_n(inv_scale.begin() + begin, std::min(block_cols_, unit.slice_cols - begin), inverse);
+    }
+    raise_to(amax_, largest);
+    over_slices(unit, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
+      kernels_.encode({.x = x_at(row, col),
+                       .x_format = args_.x_format,
+                       .rows = rows,
+                       .cols = cols,
+                       .x_stride = args_.x_stride,
+                       .codes = args_.codes + row * args_.codes_stride + col,
+                       .format = args_.format,
+                       .codes_stride = args_.codes_stride,
+                       .inv_scale = inv_scale.data(),
+                       .inv_scale_step = 1,
+                       .overflow = format::Overflow::kSaturate});
+    });
+    if (!std::isfinite(std::bit_cast<float>(largest))) poison(unit, amaxes.data());
+  }
+
+  // Blocks that hold NaN or Inf: every code NaN, of one sign whatever the inputs were.
+  void poison(const Unit& unit, const int32_t* amaxes) const {
+    for (int64_t group = 0; group < unit.groups; ++group) {
+      if (std::isfinite(std::bit_cast<float>(amaxes[group]))) continue;
+      const int64_t begin = group * block_cols_, end = std::min(begin + block_cols_, unit.cols);
+      for (int64_t row = unit.row; row < unit.row + unit.rows; ++row) {
+        std::memset(args_.codes + row * args_.codes_stride + unit.col + begin, kNanCode,
+                    static_cast<size_t>(end - begin));
+      }
+    }
+  }
+
+  const QuantizeBlocks& args_;
+  const QuantizeTileKernels& kernels_;
+  int64_t block_rows_, block_cols_;
+  int64_t unit_cols_, row_units_, col_units_;
+  std::atomic<int32_t> amax_ = 0;
+};
+
+}  // namespace
+
+float quantize_blocks(const QuantizeBlocks& args) { return BlockQuantizer(args).run(); }
+
+}  // namespace plimsoll::kernels

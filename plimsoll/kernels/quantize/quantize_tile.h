@@ -1,0 +1,67 @@
+// What an ISA file of this folder supplies: passes over one tile, a piece of a matrix that stays in a core's caches
+// between passes.
+#pragma once
+
+#include <cstdint>
+
+#include "plimsoll/format/format.h"
+
+namespace plimsoll::kernels {
+
+struct EncodeTile {
+  const void* x;  // [rows, cols]
+  format::Format x_format;
+  int64_t rows, cols, x_stride;
+  uint8_t* codes;  // [rows, cols]
+  format::Format format;
+  int64_t codes_stride;
+  const float* inv_scale;  // of column c: inv_scale[c * inv_scale_step]
+  int64_t inv_scale_step;  // 1, or 0 with 16 equal entries
+  format::Overflow overflow;
+};
+
+// Element (row, col) draws word first_element + row * row_elements + col of Philox(seed, step).
+struct RandomWords {
+  uint64_t seed, step;
+  uint64_t first_element, row_elements;
+};
+
+struct AmaxTile {
+  const void* x;  // [rows, cols]
+  format::Format x_format;
+  int64_t rows, cols, x_stride;
+  int64_t group_cols;   // columns that share a maximum, >= 1
+  int32_t* group_amax;  // [ceil(cols / group_cols)] FP32 bit patterns, raised to what the tile holds
+};
+
+struct SumTile {
+  const void* x;  // [rows, cols]
+  format::Format x_format;
+  int64_t rows, cols, x_stride;
+  float* sum;  // [cols], overwritten: x[0, c] + x[1, c] + ... in this order
+};
+
+struct DgeluTile {
+  const void* grad;            // [rows, cols]
+  const void* pre_activation;  // [rows, cols]
+  format::Format x_format;
+  int64_t rows, cols, grad_stride, pre_activation_stride;
+  float* y;  // [rows, cols]
+  int64_t y_stride;
+};
+
+struct QuantizeTileKernels {
+  int32_t (*encode)(const EncodeTile&);  // returns the amax of x as a bit pattern
+  int32_t (*encode_stochastic)(const EncodeTile&, const RandomWords&);
+  void (*amax)(const AmaxTile&);
+  void (*column_sum)(const SumTile&);
+  void (*dgelu)(const DgeluTile&);
+};
+
+extern const QuantizeTileKernels kQuantizeTileAvx2;
+extern const QuantizeTileKernels kQuantizeTileAvx512;
+
+// The best of them at or below runtime::isa() of the calling thread; fetch it before a parallel region.
+const QuantizeTileKernels& quantize_tile_kernels();
+
+}  // namespace plimsoll::kernels

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "plimsoll/kernels/transpose/transpose.h"
+
+namespace plimsoll::kernels {
+
+// One tile, as the portable one. Serves AVX-512 too: the shuffles of 32 bytes already keep up with the stores.
+void transpose_bytes_avx2(const Transpose& tile);
+void transpose_halves_avx2(const Transpose& tile);
+void transpose_words_avx2(const Transpose& tile);
+
+}  // namespace plimsoll::kernels

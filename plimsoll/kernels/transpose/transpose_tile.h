@@ -1,0 +1,16 @@
+// Transposition of one tile on the calling thread, for kernels that transpose what they have just written.
+#pragma once
+
+#include <cstdint>
+
+#include "plimsoll/kernels/transpose/transpose.h"
+
+namespace plimsoll::kernels {
+
+using TransposeTile = void (*)(const Transpose&);
+
+// For elements of 1, 2 or 4 bytes, under runtime::isa() of the calling thread; element_bytes of the argument is then
+// not read.
+TransposeTile transpose_tile(int64_t element_bytes);
+
+}  // namespace plimsoll::kernels
