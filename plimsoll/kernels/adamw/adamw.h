@@ -15,7 +15,7 @@ namespace plimsoll::kernels {
 struct AdamW {
   float* master = nullptr;                             // [count]
   const void* grad = nullptr;                          // [count]
-  format::Format grad_format = format::Format::kFp32;  // fp32, bf16
+  format::Format grad_format = format::Format::kFp32;  // fp32, bf16, fp16
   void* moment1 = nullptr;                             // [count]
   void* moment2 = nullptr;                             // [count]
   // fp32, bf16. BF16 moments round stochastically: to nearest, a second moment that moves by 1 - beta2 = 0.1 % a step

@@ -18,7 +18,8 @@ PLIMSOLL_INLINE F32x16 load_as(const void* data, int64_t i, int64_t n) {
     return n == 16 ? load(p) : load_n(p, n);
   } else {
     const uint16_t* p = static_cast<const uint16_t*>(data) + i;
-    return n == 16 ? load_bf16(p) : load_bf16_n(p, n);
+    if constexpr (kFormat == Format::kBf16) return n == 16 ? load_bf16(p) : load_bf16_n(p, n);
+    return n == 16 ? load_fp16(p) : load_fp16_n(p, n);
   }
 }
 
@@ -99,12 +100,16 @@ int32_t run(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_
   return reduce_max_i(amax);
 }
 
+template <Format kGrad>
+PLIMSOLL_INLINE int32_t run_moment(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end) {
+  return args.moment_format == Format::kFp32 ? run<kGrad, Format::kFp32>(args, c, begin, end)
+                                             : run<kGrad, Format::kBf16>(args, c, begin, end);
+}
+
 PLIMSOLL_INLINE int32_t run_any(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end) {
-  const bool wide_grad = args.grad_format == Format::kFp32, wide_moment = args.moment_format == Format::kFp32;
-  if (wide_grad && wide_moment) return run<Format::kFp32, Format::kFp32>(args, c, begin, end);
-  if (wide_grad) return run<Format::kFp32, Format::kBf16>(args, c, begin, end);
-  if (wide_moment) return run<Format::kBf16, Format::kFp32>(args, c, begin, end);
-  return run<Format::kBf16, Format::kBf16>(args, c, begin, end);
+  if (args.grad_format == Format::kFp32) return run_moment<Format::kFp32>(args, c, begin, end);
+  if (args.grad_format == Format::kBf16) return run_moment<Format::kBf16>(args, c, begin, end);
+  return run_moment<Format::kFp16>(args, c, begin, end);
 }
 
 }  // namespace

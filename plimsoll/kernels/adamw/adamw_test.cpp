@@ -32,7 +32,7 @@ std::vector<Isa> present() {
   return result;
 }
 
-// A tensor in fp32 or bf16.
+// A tensor in fp32, bf16 or fp16.
 struct Buffer {
   Format format = Format::kFp32;
   std::vector<float> wide;
@@ -131,7 +131,7 @@ Expected reference(const AdamW& a, double w, double grad, double m, double v) {
 TEST(AdamW, IsWithinRoundingOfDouble) {
   for (Isa isa : present()) {
     const runtime::ScopedIsa scope(isa);
-    for (Format grad : {Format::kFp32, Format::kBf16}) {
+    for (Format grad : {Format::kFp32, Format::kBf16, Format::kFp16}) {
       for (int64_t count : kCounts) {
         SCOPED_TRACE(std::string(runtime::name(isa)) + " count " + std::to_string(count));
         const Problem before(grad, Format::kFp32, count);
@@ -152,7 +152,7 @@ TEST(AdamW, IsWithinRoundingOfDouble) {
 
 TEST(AdamW, SameBitsOnEveryIsaAndThreadCount) {
   const int threads = runtime::threads();
-  for (Format grad : {Format::kFp32, Format::kBf16}) {
+  for (Format grad : {Format::kFp32, Format::kBf16, Format::kFp16}) {
     for (Format moment : {Format::kFp32, Format::kBf16}) {
       for (int64_t count : kCounts) {
         Problem first(grad, moment, count);

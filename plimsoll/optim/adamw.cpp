@@ -1,0 +1,210 @@
+#include "plimsoll/optim/adamw.h"
+
+#include <torch/serialize/archive.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "plimsoll/kernels/adamw/adamw.h"
+#include "plimsoll/kernels/gradient/gradient.h"
+#include "plimsoll/ops/dtype.h"
+
+namespace plimsoll::optim {
+namespace {
+
+using format::Format;
+using torch::Tensor;
+using torch::optim::AdamWOptions;
+
+constexpr const char* kName = "AdamW";
+
+std::vector<torch::optim::OptimizerParamGroup> torch_groups(const std::vector<NamedGroup>& groups) {
+  std::vector<torch::optim::OptimizerParamGroup> result;
+  for (const NamedGroup& group : groups) {
+    std::vector<Tensor> parameters;
+    for (const auto& [name, parameter] : group.parameters) parameters.push_back(parameter);
+    result.emplace_back(std::move(parameters));
+  }
+  return result;
+}
+
+void check_options(const AdamWOptions& options) {
+  const auto [beta1, beta2] = options.betas();
+  TORCH_CHECK(options.lr() >= 0, kName, ": expected lr >= 0, got ", options.lr());
+  TORCH_CHECK(options.eps() >= 0, kName, ": expected eps >= 0, got ", options.eps());
+  TORCH_CHECK(options.weight_decay() >= 0, kName, ": expected weight_decay >= 0, got ", options.weight_decay());
+  TORCH_CHECK(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, kName, ": expected betas in [0, 1), got ", beta1,
+              " and ", beta2);
+  TORCH_CHECK(!options.amsgrad(), kName, ": expected amsgrad = false, got true");
+}
+
+void check_gradient(const std::string& name, const Tensor& parameter, const Tensor& grad) {
+  TORCH_CHECK(!grad.is_sparse() && grad.device().is_cpu(), kName, ": expected a dense CPU gradient of ", name, ", got ",
+              grad.toString());
+  TORCH_CHECK(grad.sizes() == parameter.sizes(), kName, ": expected a gradient of shape ", parameter.sizes(), " for ",
+              name, ", got ", grad.sizes());
+}
+
+Tensor zeros_like(const Tensor& parameter, Format format) {
+  return torch::zeros(parameter.sizes(), torch::TensorOptions().dtype(ops::dtype_of(format)));
+}
+
+}  // namespace
+
+AdamW::AdamW(const std::vector<NamedGroup>& groups, AdamWSettings settings)
+    : Optimizer(torch_groups(groups), std::make_unique<AdamWOptions>()), settings_(settings) {
+  TORCH_CHECK(settings.moment_format == Format::kFp32 || settings.moment_format == Format::kBf16, kName,
+              ": expected moments in fp32 or bf16, got ", format::info(settings.moment_format).name);
+  std::set<std::string> names;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    check_options(groups[g].options);
+    // Set here, not through the base class: that one replaces whatever equals AdamWOptions' own default.
+    param_groups_[g].set_options(std::make_unique<AdamWOptions>(groups[g].options));
+    for (const auto& [name, parameter] : groups[g].parameters) {
+      TORCH_CHECK(names.insert(name).second, kName, ": expected each name once, got ", name, " twice");
+      add_entry(name, parameter, g);
+    }
+  }
+}
+
+void AdamW::add_entry(const std::string& name, const Tensor& parameter, size_t group) {
+  TORCH_CHECK(parameter.device().is_cpu() && parameter.is_contiguous(), kName, ": expected ", name,
+              " to be a contiguous CPU tensor, got ", parameter.toString(), " with strides ", parameter.strides());
+  const bool wide = ops::format_of(parameter.scalar_type(), kName) == Format::kFp32;
+  const torch::NoGradGuard no_grad;
+  entries_.push_back({.name = name,
+                      .parameter = parameter,
+                      .group = group,
+                      .moment1 = zeros_like(parameter, settings_.moment_format),
+                      .moment2 = zeros_like(parameter, settings_.moment_format),
+                      .steps = torch::zeros({1}, torch::kInt64),
+                      .master = wide ? parameter : parameter.to(torch::kFloat32),
+                      .seen_version = static_cast<int64_t>(parameter._version())});
+}
+
+// Somebody else wrote the parameter (loaded a checkpoint, say): the master follows, unless it already rounds to what
+// was written.
+void AdamW::refresh_master(Entry& entry) const {
+  if (entry.master.is_same(entry.parameter) || entry.seen_version == entry.parameter._version()) return;
+  if (!torch::equal(entry.master.to(entry.parameter.scalar_type()), entry.parameter)) {
+    entry.master.copy_(entry.parameter);
+  }
+  entry.seen_version = entry.parameter._version();
+}
+
+StepReport AdamW::update(const UpdateOptions& options) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Entry*> entries;
+  std::vector<Tensor> grads;
+  std::vector<kernels::GradientTensor> spans;
+  for (Entry& entry : entries_) {
+    if (!entry.parameter.grad().defined()) continue;
+    check_gradient(entry.name, entry.parameter, entry.parameter.grad());
+    entries.push_back(&entry);
+    grads.push_back(entry.parameter.grad().contiguous());
+    spans.push_back({grads.back().data_ptr(), ops::format_of(grads.back().scalar_type(), kName), grads.back().numel()});
+  }
+  const auto summary = kernels::gradient_pass(
+      {.tensors = spans.data(), .tensor_count = spans.size(), .scale = static_cast<float>(options.inv_loss_scale)});
+
+  StepReport report;
+  report.grad_norm = std::sqrt(summary.sum_of_squares);
+  report.non_finite = summary.non_finite;
+  report.skipped = summary.non_finite > 0;
+  if (report.skipped) {
+    report.first_non_finite = entries[static_cast<size_t>(summary.first_non_finite)]->name;
+    ++skipped_steps_;
+  } else {
+    report.clip_factor = std::min(1.0, options.max_norm / (report.grad_norm + 1e-6));
+    const auto grad_scale = static_cast<float>(options.inv_loss_scale * report.clip_factor);
+    for (size_t i = 0; i < entries.size(); ++i) update_entry(*entries[i], grads[i], grad_scale);
+  }
+  last_report_ = report;
+  return report;
+}
+
+void AdamW::update_entry(Entry& entry, const Tensor& grad, float grad_scale) {
+  refresh_master(entry);
+  const auto& options = static_cast<const AdamWOptions&>(param_groups_[entry.group].options());
+  int64_t& step = *entry.steps.data_ptr<int64_t>();
+  const bool narrow = !entry.master.is_same(entry.parameter);
+  const auto index = static_cast<uint64_t>(&entry - entries_.data());
+  kernels::adamw({.master = entry.master.data_ptr<float>(),
+                  .grad = grad.data_ptr(),
+                  .grad_format = ops::format_of(grad.scalar_type(), kName),
+                  .moment1 = entry.moment1.data_ptr(),
+                  .moment2 = entry.moment2.data_ptr(),
+                  .moment_format = settings_.moment_format,
+                  .seed = settings_.seed + 0x9E3779B97F4A7C15u * index,  // far apart for neighbouring tensors
+                  .count = entry.parameter.numel(),
+                  .lr = options.lr(),
+                  .beta1 = std::get<0>(options.betas()),
+                  .beta2 = std::get<1>(options.betas()),
+                  .eps = options.eps(),
+                  .weight_decay = options.weight_decay(),
+                  .step = ++step,
+                  .grad_scale = grad_scale,
+                  .narrow = narrow ? entry.parameter.data_ptr() : nullptr,
+                  .narrow_format = ops::format_of(entry.parameter.scalar_type(), kName)});
+  // Saved tensors and caches of quantized weights must see that the weight has changed.
+  entry.parameter.unsafeGetTensorImpl()->bump_version();
+  entry.seen_version = entry.parameter._version();
+}
+
+Tensor AdamW::step(LossClosure closure) {
+  Tensor loss;
+  if (closure) {
+    const torch::AutoGradMode enabled(true);
+    loss = closure();
+  }
+  update();
+  return loss;
+}
+
+void AdamW::set_lr(double lr) {
+  for (auto& group : param_groups_) group.options().set_lr(lr);
+}
+
+std::map<std::string, Tensor> AdamW::state_dict() const {
+  std::map<std::string, Tensor> state;
+  for (const Entry& entry : entries_) {
+    state[entry.name + ".exp_avg"] = entry.moment1;
+    state[entry.name + ".exp_avg_sq"] = entry.moment2;
+    state[entry.name + ".step"] = entry.steps;
+    if (!entry.master.is_same(entry.parameter)) state[entry.name + ".master"] = entry.master;
+  }
+  return state;
+}
+
+void AdamW::load_state_dict(const std::map<std::string, Tensor>& state) {
+  const torch::NoGradGuard no_grad;
+  std::map<std::string, Tensor> mine = state_dict();
+  for (const auto& [name, tensor] : mine) {
+    const auto found = state.find(name);
+    TORCH_CHECK(found != state.end(), kName, ": expected ", name, " in the state, got none");
+    const Tensor& given = found->second;
+    TORCH_CHECK(given.scalar_type() == tensor.scalar_type() && given.sizes() == tensor.sizes(), kName, ": expected ",
+                name, " to be ", tensor.scalar_type(), " ", tensor.sizes(), ", got ", given.scalar_type(), " ",
+                given.sizes());
+  }
+  for (const auto& [name, tensor] : state) {
+    TORCH_CHECK(mine.count(name) == 1, kName, ": expected the state of this optimizer's parameters, got ", name);
+  }
+  for (auto& [name, tensor] : mine) tensor.copy_(state.at(name));
+}
+
+void AdamW::save(torch::serialize::OutputArchive& archive) const {
+  for (const auto& [name, tensor] : state_dict()) archive.write(name, tensor, /*is_buffer=*/true);
+}
+
+void AdamW::load(torch::serialize::InputArchive& archive) {
+  std::map<std::string, Tensor> state;
+  for (const auto& [name, tensor] : state_dict()) {
+    Tensor& read = state[name];
+    archive.read(name, read, /*is_buffer=*/true);
+  }
+  load_state_dict(state);
+}
+
+}  // namespace plimsoll::optim
