@@ -6,6 +6,10 @@
 //   grad_weight = grad^T * x            A = grad^T, B = x^T           (TN: both k-strided)
 // Transposes are folded into packing; none is stored. Numerics: docs/numerics.md, "gemm".
 //
+// Scales: those constant along k (per tensor, per row) multiply the sum in the epilogue; those that vary along k are
+// folded into the decoded operand, exactly for E8M0, with one FP32 rounding for FP32 scales (such an operand is
+// multiplied in FP32 on every ISA). A NaN scale makes its block NaN.
+//
 // Bits: one accumulation chain per output, in k order, so they do not depend on thread count, on M or N blocking, or on
 // the batch. They may differ between ISAs, within |error| <= gemm_error_bound() of the exact sum. Any m, n, k >= 0; k =
 // 0 gives epilogue(0).
@@ -25,7 +29,7 @@ struct GemmOperand {
   format::Format format = format::Format::kFp32;  // fp32, fp16, bf16, e4m3, e5m2
   int64_t row_stride = 0;                         // elements from (row, k) to (row + 1, k)
   int64_t k_stride = 1;                           // elements from (row, k) to (row, k + 1)
-  ScaleView scale;                                // of codes; blocks are [block_rows, block_k] in this logical matrix
+  ScaleView scale = {};                           // of codes; blocks are [block_rows, block_k] in this logical matrix
 };
 
 enum class GemmActivation : uint8_t {
@@ -49,13 +53,13 @@ struct GemmEpilogue {
 };
 
 struct Gemm {
-  GemmOperand a;
-  GemmOperand b;
+  GemmOperand a = {};
+  GemmOperand b = {};
   int64_t m = 0, n = 0, k = 0;
   void* output = nullptr;                                // [m, n]
   format::Format output_format = format::Format::kFp32;  // fp32, fp16, bf16, e4m3, e5m2
   int64_t output_stride = 0;
-  GemmEpilogue epilogue;
+  GemmEpilogue epilogue = {};
   const void* packed_b = nullptr;  // from gemm_pack_b with the same b, n, k; then b.data is not read
 };
 
@@ -63,12 +67,15 @@ struct Gemm {
 float gemm(const Gemm& args);
 
 // Packs B once for many products (weights). The layout belongs to the ISA in force; `gemm` called under another ISA
-// must not get it.
+// must not get it. Scales that vary along k are packed in; others are read from b.scale by each `gemm`. 64-byte
+// alignment is faster.
 size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k);
 void gemm_pack_b(const GemmOperand& b, int64_t n, int64_t k, void* packed);
 
-// |gemm - exact| for one output before rounding to output_format, given sum over k of |A| * |B|: k + 2 roundings of
-// unit 2^-24, plus the smallest normal per term where inputs and sums are flushed (VDPBF16PS, TDPBF16PS).
-double gemm_error_bound(int64_t k, double sum_of_absolute_products);
+// |gemm - exact| for one output before rounding to output_format, bias and activation aside, given the sum over k of
+// |scale A| * |scale B| and the largest |A| or |B|: k roundings of unit 2^-24 for the sum, one for each FP32 scale
+// folded in or applied and for alpha, and what is lost where subnormal operands and sums are taken as zero (VDPBF16PS).
+inline constexpr int kGemmExtraRoundings = 6;
+double gemm_error_bound(int64_t k, double sum_of_absolute_products, double largest_operand = 1.0);
 
 }  // namespace plimsoll::kernels

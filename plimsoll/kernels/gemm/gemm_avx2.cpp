@@ -1,0 +1,52 @@
+// GEMM on AVX2 and FMA: 6 x 16 outputs in registers, two such blocks down a panel of 12 rows and two across.
+#include "plimsoll/kernels/gemm/gemm_epilogue.inc"
+#include "plimsoll/kernels/gemm/gemm_pack.inc"
+
+namespace plimsoll::kernels {
+namespace {
+
+template <int kRows>
+void multiply_block(const TileProduct& args, int64_t row, int64_t column) {
+  __m256 sum[kRows][2];
+  float* tile = args.tile + row * kTileColumns + column;
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i) {
+    sum[i][0] = args.carry ? _mm256_loadu_ps(tile + i * kTileColumns) : _mm256_setzero_ps();
+    sum[i][1] = args.carry ? _mm256_loadu_ps(tile + i * kTileColumns + 8) : _mm256_setzero_ps();
+  }
+  const float* a = reinterpret_cast<const float*>(args.a) + row;
+  const float* b = reinterpret_cast<const float*>(args.b) + column;
+  for (int64_t k = 0; k < args.k_dwords; ++k, a += kAPitch, b += kBPitch) {
+    const __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i) {
+      const __m256 lanes = _mm256_broadcast_ss(a + i);
+      sum[i][0] = _mm256_fmadd_ps(lanes, b0, sum[i][0]);
+      sum[i][1] = _mm256_fmadd_ps(lanes, b1, sum[i][1]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i) {
+    _mm256_storeu_ps(tile + i * kTileColumns, sum[i][0]);
+    _mm256_storeu_ps(tile + i * kTileColumns + 8, sum[i][1]);
+  }
+}
+
+using MultiplyBlock = void (*)(const TileProduct&, int64_t row, int64_t column);
+constexpr MultiplyBlock kMultiplyBlock[] = {nullptr,           multiply_block<1>, multiply_block<2>, multiply_block<3>,
+                                            multiply_block<4>, multiply_block<5>, multiply_block<6>};
+
+void multiply(const TileProduct& args) {
+  for (int64_t row = 0; row < args.rows; row += 6) {
+    const MultiplyBlock block = kMultiplyBlock[at_most(args.rows - row, 6)];
+    for (int64_t column = 0; column < kTileColumns; column += 16) block(args, row, column);
+  }
+}
+
+constexpr int64_t kPanelRows = 12;
+
+}  // namespace
+
+extern const GemmIsa kGemmAvx2 = {kPanelRows, pack_a<kPanelRows>, pack_b, multiply, nullptr, finish};
+
+}  // namespace plimsoll::kernels

@@ -1,0 +1,18 @@
+// One driver for every instruction set and format. Private to this folder.
+#pragma once
+
+#include "plimsoll/kernels/gemm/gemm_isa.h"
+#include "plimsoll/kernels/gemm/gemm_plan.h"
+
+namespace plimsoll::kernels {
+
+// The dword in which B is packed beforehand; a product needs FP32 if either operand does.
+Dword dword_of(const GemmOperand& operand, int64_t k, const GemmIsa& isa);
+
+// The amax of the output. m, n > 0.
+float multiply(const Gemm& args, const GemmIsa& isa);
+
+// All panels of B, in `layout`.
+void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, const GemmIsa& isa, uint32_t* packed);
+
+}  // namespace plimsoll::kernels

@@ -1,0 +1,81 @@
+// How a product is cut: blocks of k, panels of rows and columns, rectangles for threads. Pure functions of sizes.
+// Private to this folder.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "plimsoll/kernels/gemm/gemm_isa.h"
+
+namespace plimsoll::kernels {
+
+// Longest k block: an A panel (16 dwords wide) of it is 32 KiB and stays in L1 while a B panel streams by.
+inline constexpr int64_t kLongestKBlock = 512;
+// Row panels multiplied with each B panel before the next: the packed A block stays in L2 (192 KiB at most in FP32).
+inline constexpr int64_t kBlockPanels = 12;
+// Packing an element of A costs about as much as this many multiply-adds with it.
+inline constexpr int64_t kPackingColumns = 32;
+// Multiply-adds below which a second thread costs more than it gains.
+inline constexpr int64_t kThreadGrain = int64_t{1} << 19;
+// B packed at a time, where it is not packed beforehand.
+inline constexpr int64_t kPackedBytes = int64_t{32} << 20;
+inline constexpr int64_t kFewestPackedPanels = 32;
+
+constexpr int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+struct Range {
+  int64_t begin = 0, end = 0;
+  constexpr int64_t size() const { return end - begin; }
+};
+constexpr Range part_of(int64_t count, int64_t index, int64_t parts) {
+  return {count * index / parts, count * (index + 1) / parts};
+}
+
+// Blocks of k depend on k alone, and partial sums continue from block to block, so the bits depend on neither.
+struct KBlocks {
+  int64_t k, length, count;  // count >= 1, also for k = 0
+
+  explicit constexpr KBlocks(int64_t k_total)
+      : k(k_total),
+        length(std::max<int64_t>(divide_up(divide_up(k, std::max<int64_t>(divide_up(k, kLongestKBlock), 1)), 32) * 32,
+                                 32)),
+        count(std::max<int64_t>(divide_up(k, length), 1)) {}
+  constexpr Range block(int64_t index) const { return {index * length, std::min((index + 1) * length, k)}; }
+};
+
+// Where a B panel stands among the packed: k block by k block, in each the panels in order.
+struct PackedLayout {
+  KBlocks k_blocks;
+  int64_t panels;
+  Dword dword;
+
+  constexpr int64_t offset(int64_t k_block, int64_t panel) const {
+    const int64_t before = k_block * dwords_of(k_blocks.length, dword) * panels;
+    return (before + dwords_of(k_blocks.block(k_block).size(), dword) * panel) * kBPitch;
+  }
+  constexpr int64_t dwords() const { return dwords_of(k_blocks.k, dword) * panels * kBPitch; }
+};
+
+// The output cut into row_parts x column_parts rectangles of panels, one a thread.
+struct Grid {
+  int64_t row_parts = 1, column_parts = 1;
+};
+
+// The grid whose largest rectangle costs least, packing of its rows of A included.
+inline Grid choose_grid(int64_t row_panels, int64_t panel_rows, int64_t column_panels, int64_t threads) {
+  Grid best;
+  int64_t least = INT64_MAX;
+  for (int64_t row_parts = 1; row_parts <= std::min(threads, row_panels); ++row_parts) {
+    const int64_t column_parts = std::clamp<int64_t>(threads / row_parts, 1, std::max<int64_t>(column_panels, 1));
+    const int64_t rows = divide_up(row_panels, row_parts) * panel_rows;
+    const int64_t columns = divide_up(column_panels, column_parts) * kTileColumns;
+    const int64_t cost = rows * (columns + kPackingColumns);
+    if (cost <= least) {
+      least = cost;
+      best = {row_parts, column_parts};
+    }
+  }
+  return best;
+}
+
+}  // namespace plimsoll::kernels

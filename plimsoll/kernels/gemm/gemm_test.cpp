@@ -1,0 +1,156 @@
+// Products against the exact sum in double: formats, layouts, shapes, and values that are not finite.
+#include "plimsoll/kernels/gemm/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "plimsoll/kernels/gemm/gemm_test_support.h"
+
+namespace plimsoll::kernels::testing {
+namespace {
+
+constexpr Layout kLayouts[3][2] = {{Layout::kKContiguous, Layout::kKContiguous},       // NT
+                                   {Layout::kKContiguous, Layout::kRowContiguous},     // NN
+                                   {Layout::kRowContiguous, Layout::kRowContiguous}};  // TN
+
+void expect_exact(Format a_format, Format b_format, int64_t m, int64_t n, int64_t k, runtime::Isa isa) {
+  SCOPED_TRACE(describe(a_format, b_format, m, n, k, isa));
+  runtime::ScopedIsa scope(isa);
+  for (const auto& [a_layout, b_layout] : kLayouts) {
+    const Operand a(m, k, a_format, 1, {.layout = a_layout}), b(n, k, b_format, 2, {.layout = b_layout});
+    EXPECT_TRUE(all_within(product(a, b, m, n, k), exact_product(a, b, m, n, k)));
+  }
+}
+
+TEST(GemmComparator, RejectsWhatIsWrong) {
+  EXPECT_FALSE(within(-5, -500, 1));
+  EXPECT_FALSE(within(5, std::numeric_limits<double>::quiet_NaN(), 1));
+  EXPECT_FALSE(within(5, std::numeric_limits<double>::infinity(), 1));
+  EXPECT_FALSE(within(std::numeric_limits<double>::quiet_NaN(), 5, 1));
+  EXPECT_FALSE(within(std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), 1));
+  EXPECT_FALSE(within(5, 5.1, 0.05));
+  EXPECT_TRUE(within(5, 5.1, 0.2));
+  EXPECT_TRUE(within(std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), 0));
+}
+
+TEST(GemmBound, IsTightEnoughToSeeOneLostTerm) {
+  // One product of typical size left out of 1000 is far outside the bound.
+  EXPECT_LT(gemm_error_bound(1000, 1000.0), 0.1);
+  EXPECT_GT(gemm_error_bound(1000, 1000.0), 1000.0 * 0x1p-24);
+}
+
+TEST(Gemm, EveryPairOfFormatsIsWithinTheBound) {
+  for (runtime::Isa isa : isas()) {
+    for (Format a : kOperandFormats) {
+      for (Format b : kOperandFormats) expect_exact(a, b, 17, 35, 67, isa);
+    }
+  }
+}
+
+TEST(Gemm, EveryShapeIsWithinTheBound) {
+  const std::vector<std::array<int64_t, 3>> shapes = {{1, 1, 1},     {1, 33, 2},    {13, 31, 15},   {14, 32, 16},
+                                                      {15, 33, 17},  {16, 64, 31},  {28, 1, 513},   {1, 100, 64},
+                                                      {170, 65, 33}, {47, 97, 530}, {185, 40, 1030}};
+  for (runtime::Isa isa : isas()) {
+    for (const auto& [m, n, k] : shapes) {
+      expect_exact(Format::kFp32, Format::kFp32, m, n, k, isa);
+      expect_exact(Format::kBf16, Format::kE4m3, m, n, k, isa);
+    }
+  }
+}
+
+TEST(Gemm, NoSizeIsTooSmall) {
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    const Operand a(3, 4, Format::kFp32, 1), b(5, 4, Format::kFp32, 2);
+    EXPECT_TRUE(product(a, b, 0, 5, 4).empty());
+    EXPECT_TRUE(product(a, b, 3, 0, 4).empty());
+    EXPECT_EQ(product(a, b, 3, 5, 0), std::vector<float>(15, 0.0f));
+    const std::vector<float> bias = {1, 2, 3, 4, 5};
+    const std::vector<float> expected = {1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5};
+    EXPECT_EQ(product(a, b, 3, 5, 0, {.bias = bias.data()}), expected);
+  }
+}
+
+TEST(Gemm, LeadingDimensionsAndAlignmentAreFree) {
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    for (Format format : {Format::kFp32, Format::kBf16, Format::kE4m3}) {
+      for (const auto& [a_layout, b_layout] : kLayouts) {
+        const int64_t m = 29, n = 45, k = 70;
+        const Operand a(m, k, format, 1, {.layout = a_layout, .padding = 5, .misalign = 3});
+        const Operand b(n, k, format, 2, {.layout = b_layout, .padding = 3, .misalign = 1});
+        const int64_t stride = n + 7;
+        std::vector<float> output(static_cast<size_t>(m * stride + 1), 99.0f);
+        gemm({.a = a.view(),
+              .b = b.view(),
+              .m = m,
+              .n = n,
+              .k = k,
+              .output = output.data() + 1,
+              .output_stride = stride});
+        const Exact exact = exact_product(a, b, m, n, k);
+        EXPECT_EQ(output[0], 99.0f);
+        for (int64_t i = 0; i < m; ++i) {
+          for (int64_t j = 0; j < stride; ++j) {
+            const float actual = output[static_cast<size_t>(1 + i * stride + j)];
+            const size_t index = static_cast<size_t>(i * n + j);
+            if (j >= n) {
+              EXPECT_EQ(actual, 99.0f);
+            } else {
+              EXPECT_PRED3(within, actual, exact.value[index], exact.tolerance[index]);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, NanAndInfReachTheirRowsAndColumnsOnly) {
+  const int64_t m = 19, n = 37, k = 50;
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    for (Format format : kOperandFormats) {
+      SCOPED_TRACE(describe(format, format, m, n, k, isa));
+      Operand a(m, k, format, 1), b(n, k, format, 2);
+      const bool has_inf = format != Format::kE4m3;
+      a.set_code(4, 7, encode_reference(format, std::numeric_limits<float>::quiet_NaN()));
+      if (has_inf) b.set_code(33, 49, encode_reference(format, std::numeric_limits<float>::infinity()));
+      const std::vector<float> output = product(a, b, m, n, k);
+      const Exact exact = exact_product(a, b, m, n, k);
+      for (int64_t i = 0; i < m * n; ++i) {
+        const float actual = output[static_cast<size_t>(i)];
+        if (i / n == 4) {
+          EXPECT_TRUE(std::isnan(actual));
+        } else if (has_inf && i % n == 33) {
+          EXPECT_FALSE(std::isfinite(actual));
+        } else {
+          EXPECT_PRED3(within, actual, exact.value[static_cast<size_t>(i)], exact.tolerance[static_cast<size_t>(i)]);
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, SubnormalAndLargestValuesAreWithinTheBound) {
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    for (Format format : kOperandFormats) {
+      const int64_t m = 16, n = 34, k = 40;
+      Operand a(m, k, format, 1), b(n, k, format, 2);
+      for (int64_t i = 0; i < k; ++i) {
+        a.set_code(3, i, 1);                                                     // the smallest subnormal
+        if (format::is_fp8(format)) b.set_code(5, i, i % 2 == 0 ? 0x7b : 0xfb);  // the largest of E5M2; 352 in E4M3
+        a.set_code(6, i, 0);
+      }
+      EXPECT_TRUE(all_within(product(a, b, m, n, k), exact_product(a, b, m, n, k))) << static_cast<int>(format);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels::testing

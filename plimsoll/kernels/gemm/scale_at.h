@@ -1,0 +1,35 @@
+// One scale of a ScaleView as FP32. Internal linkage, because ISA files use it: see simd/vector.h.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "plimsoll/kernels/scale_view.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+[[maybe_unused]] float decode_e8m0(uint8_t code) {
+  // 2^(code - 127); code 0 is the subnormal 2^-127, 255 is NaN.
+  const uint32_t bits = code == 255 ? 0x7fc00000u : code == 0 ? 0x400000u : uint32_t{code} << 23;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// view.data is set.
+[[maybe_unused]] float scale_at(const ScaleView& view, int64_t row, int64_t col) {
+  const int64_t block_row = view.block_rows == 0 ? 0 : row / view.block_rows;
+  const int64_t block_col = view.block_cols == 0 ? 0 : col / view.block_cols;
+  const int64_t index = block_row * view.row_stride + block_col * view.col_stride;
+  return view.format == format::Format::kE8m0 ? decode_e8m0(static_cast<const uint8_t*>(view.data)[index])
+                                              : static_cast<const float*>(view.data)[index];
+}
+
+// A block at least as long as k is one block; whether a scale varies along k must not depend on the rows.
+[[maybe_unused]] bool varies_along_k(const ScaleView& view, int64_t k) {
+  return view.data != nullptr && view.block_cols != 0 && view.block_cols < k;
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels
