@@ -1,0 +1,51 @@
+# Everything a person types. `make` lists the targets; each does the set-up that it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+# PYTHON=/path/to/python   an interpreter that has torch >= 2.11; without it, .venv is made
+# PRESET=debug             a preset of CMakePresets.json
+# WERROR=ON                warnings in our own code are errors
+# JOBS=4                   compilers at a time; each that reads torch's headers takes about 1 GB
+PYTHON ?=
+PRESET ?= release
+WERROR ?= OFF
+JOBS ?= $(shell nproc)
+
+python := $(or $(PYTHON),$(CURDIR)/.venv/bin/python)
+build := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
+configure := --preset $(PRESET) -DPLIMSOLL_PYTHON=$(python) -DPLIMSOLL_WERROR=$(WERROR)
+
+.PHONY: help setup build test bench demo nightly format check clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
+
+setup: ## install missing Debian packages, make .venv
+	@tools/setup $(PYTHON)
+
+# ninja runs CMake again when a CMake file changed; here only when the options did.
+build: setup ## build the library, the tests and build/bin/plimsoll
+	@if [ "$$(cat $(build)/configured 2>/dev/null)" != "$(configure)" ]; then \
+	  cmake $(configure) && echo "$(configure)" > $(build)/configured; fi
+	@ninja -C $(build) -j $(JOBS)
+
+test: build ## run the C++ and Python tests
+	@status=0; ctest --preset $(PRESET) || status=$$?; \
+	$(python) -m pytest tools $(wildcard python/tests) || status=$$?; exit $$status
+
+bench: build ## run the benchmarks
+	@for program in $(build)/bin/*_bench; do echo "== $$program"; $$program; done
+
+demo: build ## train a small GPT in FP32, BF16 and FP8 and compare them (at most 5 minutes)
+	@$(build)/bin/plimsoll compare --recipes fp32,bf16,fp8 --model tiny --steps 300 --out out/demo \
+	  --data "$$($(python) -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
+
+format: setup ## rewrite the sources as clang-format wants them
+	@tools/check_format --fix
+
+check: build ## layers, format, weak symbols, OpenMP runtime
+	@status=0; tools/check_layers || status=1; tools/check_format || status=1; \
+	tools/check_weak_symbols $(build) || status=1; tools/check_openmp $(build) || status=1; exit $$status
+
+clean: ## remove what was built
+	rm -rf build build-debug build-asan build-ubsan build-tsan out

@@ -1,0 +1,66 @@
+"""check_weak_symbols and check_openmp on small programs, good and bad."""
+import pathlib
+import subprocess
+import sys
+
+TOOLS = pathlib.Path(__file__).parent
+
+
+def run(tool, *arguments):
+    command = [sys.executable, TOOLS / tool, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def compile_source(directory, output, source, *options):
+    directory.mkdir(parents=True, exist_ok=True)
+    command = ["g++", "-x", "c++", "-", "-x", "none", "-o", directory / output, *options]
+    subprocess.run(command, input=source, text=True, check=True)
+
+
+def test_functions_with_internal_linkage_pass(tmp_path):
+    source = "namespace { int twice(int x) { return 2 * x; } }\nint entry(int x) { return twice(x); }\n"
+    compile_source(tmp_path, "sum_avx512.cpp.o", source, "-c")
+    result = run("check_weak_symbols", tmp_path)
+    assert (result.returncode, result.stdout) == (0, "weak symbols: ok (1 objects)\n")
+
+
+def test_an_inline_function_in_an_isa_file_is_named(tmp_path):
+    source = "inline int twice(int x) { return 2 * x; }\nint entry(int x) { return twice(x); }\n"
+    compile_source(tmp_path, "sum_avx512_bf16.cpp.o", source, "-c")
+    compile_source(tmp_path, "sum_cpu.cpp.o", source, "-c")
+    result = run("check_weak_symbols", tmp_path)
+    assert result.returncode == 1
+    assert "sum_avx512_bf16.cpp.o: weak function twice(int): expected internal linkage" in result.stdout
+    assert result.stdout.endswith("weak symbols: 1 violations\n")
+
+
+def test_a_build_without_isa_objects_fails(tmp_path):
+    assert run("check_weak_symbols", tmp_path).returncode == 1
+
+
+def link_with(directory, program, *runtimes):
+    """A program that loads an empty library under each of the names."""
+    for runtime in runtimes:
+        compile_source(directory, runtime, "", "-shared", f"-Wl,-soname,{runtime}")
+    libraries = [str(directory / runtime) for runtime in runtimes]
+    compile_source(directory / "bin", program, "int main() {}\n", "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{directory}")
+
+
+def test_one_openmp_runtime_passes(tmp_path):
+    link_with(tmp_path, "first", "libgomp.so.1")
+    link_with(tmp_path, "second", "libgomp.so.1")
+    link_with(tmp_path, "third")
+    result = run("check_openmp", tmp_path)
+    assert (result.returncode, result.stdout) == (0, "openmp: ok (3 programs, libgomp.so.1)\n")
+
+
+def test_two_openmp_runtimes_fail(tmp_path):
+    link_with(tmp_path, "program", "libgomp-a34b3233.so.1", "libiomp5.so")
+    result = run("check_openmp", tmp_path)
+    assert result.returncode == 1
+    assert result.stdout.endswith("openmp: expected one runtime, got 2\n")
+
+
+def test_no_openmp_runtime_at_all_fails(tmp_path):
+    link_with(tmp_path, "program")
+    assert run("check_openmp", tmp_path).stdout.endswith("openmp: expected one runtime, got 0\n")

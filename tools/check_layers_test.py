@@ -1,0 +1,72 @@
+"""check_layers on small trees: what the house allows passes, each kind of violation is named with its file and line."""
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+CHECK = pathlib.Path(__file__).with_name("check_layers")
+
+
+def run(root, files):
+    for name, text in files.items():
+        path = root / "plimsoll" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return subprocess.run([sys.executable, CHECK, root], capture_output=True, text=True, check=False)
+
+
+def test_this_project_follows_its_house():
+    result = subprocess.run([sys.executable, CHECK], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, "layers: ok\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("watch/slots.h", '#include "plimsoll/format/format.h"\n'),
+        ("nn/linear.h", '#include <torch/nn/module.h>\n#include "plimsoll/kernels/gemm/gemm.h"\n'),
+        ("kernels/norm/norm.cpp", '#include "plimsoll/kernels/simd/vector.h"\n#include "plimsoll/kernels/scale_view.h"\n'),
+        ("kernels/norm/norm_test.cpp", '#include "plimsoll/kernels/quantize/quantize.h"\n#include "plimsoll/watch/slots.h"\n'),
+        ("watch/CMakeLists.txt", "plimsoll_library(watch SOURCES a.cpp LINKS Plimsoll::format)\n"),
+        ("kernels/norm/CMakeLists.txt", "plimsoll_test(norm SOURCES a_test.cpp LINKS Plimsoll::kernels_quantize)\n"),
+    ],
+)
+def test_what_the_house_allows_passes(tmp_path, name, text):
+    result = run(tmp_path, {name: text})
+    assert (result.returncode, result.stdout) == (0, "layers: ok\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("format/a.h", '#include "plimsoll/runtime/cpu.h"\n', "a.h:1: plimsoll/runtime/cpu.h: format may include format"),
+        ("ops/a.cpp", '\n\n#include "plimsoll/nn/gpt.h"\n', "a.cpp:3: plimsoll/nn/gpt.h: ops may include format, runtime,"),
+        ("optim/a.h", '#  include "plimsoll/nn/gpt.h"\n', "a.h:1: plimsoll/nn/gpt.h: optim may include"),
+        ("kernels/gemm/gemm.inc", "#include <ATen/ATen.h>\n", "gemm.inc:1: ATen/ATen.h: torch is allowed in ops"),
+        ("watch/a_test.cpp", "#include <torch/torch.h>\n", "a_test.cpp:1: torch/torch.h: torch is allowed in ops"),
+        ("ops/a.cu", "#include <c10/util/Half.h>\n", "a.cu:1: c10/util/Half.h: CUDA files never include torch"),
+        ("watch/a_test.cpp", '#include "plimsoll/ops/linear.h"\n', "a_test.cpp:1: plimsoll/ops/linear.h: watch may"),
+        ("ops/a.h", '#include "linear.h"\n', 'a.h:1: linear.h: expected a path from the root'),
+        ("kernels/norm/a.h", '#include "plimsoll/kernels/gemm/gemm.h"\n', "a.h:1: plimsoll/kernels/gemm/gemm.h: kernels/norm"),
+        ("models/a.h", "", "a.h:1: models: the house has no such folder"),
+        ("io/CMakeLists.txt", "plimsoll_library(io\n  LINKS torch\n  Plimsoll::nn)\n", "CMakeLists.txt:3: Plimsoll::nn: io may"),
+        ("watch/CMakeLists.txt", "plimsoll_library(watch LINKS plimsoll_torch)\n", "plimsoll_torch: torch is allowed in ops"),
+        (
+            "kernels/norm/CMakeLists.txt",
+            "# Plimsoll::ops\ntarget_link_libraries(plimsoll_kernels_norm PUBLIC Plimsoll::kernels_gemm)\n",
+            "CMakeLists.txt:2: Plimsoll::kernels_gemm: kernels/norm may use kernels/norm, kernels/simd",
+        ),
+    ],
+)
+def test_each_violation_is_named(tmp_path, name, text, fault):
+    result = run(tmp_path, {name: text})
+    assert result.returncode == 1
+    assert fault in result.stdout
+    assert result.stdout.endswith("layers: 1 violations\n")
+
+
+def test_a_wrong_root_is_one_line(tmp_path):
+    result = subprocess.run([sys.executable, CHECK, tmp_path], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == f"check_layers: expected a folder plimsoll in {tmp_path}\n"
