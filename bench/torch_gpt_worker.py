@@ -1,0 +1,60 @@
+"""One contestant of gpt_step.py: PyTorch's GPT training step, run on request.
+
+Protocol on stdin/stdout, one JSON object a line: prints {"ready": ...}; for each line "step" runs one step and prints {"seconds", "loss"};
+ends with stdin.
+"""
+
+import argparse
+import json
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+
+from torch_gpt import Gpt, GptShape, saved_bytes
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("layers", "dim", "heads", "context", "batch", "vocabulary", "threads"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args()
+
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(1)
+    model = Gpt(GptShape(args.layers, args.dim, args.heads, args.context, args.vocabulary))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+    tokens = torch.randint(0, args.vocabulary, (args.batch, args.context + 1))
+    run = torch.compile(model) if args.compile else model
+
+    def loss_of():
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
+            logits = run(tokens[:, :-1])
+        return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+
+    def step():
+        loss = loss_of()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    # A compiled graph decides itself what it saves, so hooks see the eager model only.
+    saved = None if args.compile else saved_bytes(lambda: loss_of().backward())
+    optimizer.zero_grad()
+    step()
+    print(json.dumps({"ready": True, "saved_bytes": saved, "version": torch.__version__}), flush=True)
+    for line in sys.stdin:
+        if line.strip() != "step":
+            raise SystemExit(f"gpt_step worker: expected 'step', got '{line.strip()}'")
+        start = time.perf_counter()
+        loss = step()
+        print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
