@@ -17,8 +17,9 @@ constexpr int64_t row_blocks(int64_t rows) { return (rows + kRowBlock - 1) / kRo
 
 // sum[c] = sum over b of partials[b * stride + c]; 0 for no blocks.
 inline void sum_blocks(const float* partials, int64_t blocks, int64_t stride, int64_t cols, float* sum) {
-  constexpr int64_t kColumns = 256;
-  runtime::parallel_for(cols, kColumns, [=](int64_t begin, int64_t end) {
+  constexpr int64_t kColumns = 256, kWorthAThread = 16384;
+  const int64_t pieces = std::max<int64_t>(kWorthAThread / (kColumns * std::max<int64_t>(blocks, 1)), 1);
+  runtime::parallel_for(cols, pieces * kColumns, [=](int64_t begin, int64_t end) {
     for (int64_t first = begin; first < end; first += kColumns) {
       const int64_t width = std::min(kColumns, end - first);
       std::fill_n(sum + first, width, 0.0f);

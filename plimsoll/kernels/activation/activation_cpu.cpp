@@ -25,7 +25,8 @@ float backward_with_column_sum(const ActivationBackward& args) {
   float* partials = static_cast<float*>(
       runtime::scratch(runtime::ScratchSlot::kReduce, static_cast<size_t>(blocks * width) * sizeof(float)));
   SharedAmax amax;
-  runtime::parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
+  const int64_t grain = std::max<int64_t>(kGrain / std::max<int64_t>(kRowBlock * args.cols, 1), 1);
+  runtime::parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       float* partial = partials + block * width;
       std::fill_n(partial, width, 0.0f);

@@ -1,0 +1,77 @@
+// Activations and their derivatives in double, from the definitions, and the error that FP32 may make. For tests.
+#pragma once
+
+#include <cmath>
+
+#include "plimsoll/kernels/activation/activation.h"
+
+namespace plimsoll::kernels::testing {
+
+struct Value {
+  double exact, bound;
+};
+
+enum class Curve { kGelu, kRelu, kSilu };
+
+inline Curve curve_of(Activation kind) {
+  switch (kind) {
+    case Activation::kGelu:
+    case Activation::kGeglu:
+      return Curve::kGelu;
+    case Activation::kRelu:
+    case Activation::kReglu:
+      return Curve::kRelu;
+    case Activation::kSilu:
+    case Activation::kSwiglu:
+      return Curve::kSilu;
+  }
+  return Curve::kRelu;
+}
+
+inline constexpr double kUnit = 0x1p-24;
+inline constexpr double kTiny = 0x1p-126;  // results below are subnormal; e^88.7 overflows where the sigmoid is 2^-128
+inline constexpr double kSecondOrder = 1 + 1e-3;  // products of rounding errors, each below 1e-4
+
+// x sigmoid(z). GELU's z = 2 sqrt(2 / pi) (x + 0.044715 x^3) has two rounded constants and four operations, SiLU's z =
+// x none; exp is within 2 ulp (4 units) and turns the error of z into a relative one; 1 + e and 1 / e round once each.
+struct Sigmoid {
+  double s, error;  // error is relative
+};
+inline Sigmoid sigmoid_oracle(double z, double z_roundings) {
+  const double s = 1 / (1 + std::exp(-z)), rest = 1 / (1 + std::exp(z));
+  return {s, kUnit * ((z_roundings * std::abs(z) + 4) * rest + 2)};
+}
+
+struct Argument {
+  double z, slope, z_roundings, slope_roundings;
+};
+inline Argument argument_of(Curve curve, double x) {
+  if (curve == Curve::kSilu) return {x, 1, 0, 0};
+  const double a = 2 * std::sqrt(2 / M_PI);
+  return {a * (x + 0.044715 * x * x * x), a * (1 + 3 * 0.044715 * x * x), 6, 5};
+}
+
+inline Value activation_oracle(Curve curve, double x) {
+  if (curve == Curve::kRelu) return {x > 0 ? x : 0, 0};
+  const Argument argument = argument_of(curve, x);
+  const Sigmoid sigmoid = sigmoid_oracle(argument.z, argument.z_roundings);
+  const double y = x * sigmoid.s;
+  return {y, std::abs(y) * (sigmoid.error + kUnit) * kSecondOrder + kTiny * (1 + std::abs(x))};
+}
+
+// s (1 + x (1 - s) z').
+inline Value derivative_oracle(Curve curve, double x) {
+  if (curve == Curve::kRelu) return {x > 0 ? 1.0 : 0.0, 0};
+  const Argument argument = argument_of(curve, x);
+  const Sigmoid sigmoid = sigmoid_oracle(argument.z, argument.z_roundings);
+  const double s = sigmoid.s, rest = 1 / (1 + std::exp(argument.z)), term = x * rest * argument.slope;
+  const double rest_error = s * sigmoid.error + kUnit * rest;
+  const double term_error =
+      std::abs(x * argument.slope) * rest_error + std::abs(term) * kUnit * (argument.slope_roundings + 2);
+  const double exact = s * (1 + term);
+  return {exact,
+          (s * (term_error + kUnit * std::abs(1 + term)) + std::abs(exact) * (sigmoid.error + kUnit)) * kSecondOrder +
+              kTiny * (1 + std::abs(term))};
+}
+
+}  // namespace plimsoll::kernels::testing

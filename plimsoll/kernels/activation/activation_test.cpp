@@ -1,0 +1,327 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "plimsoll/kernels/activation/activation_oracle.h"
+#include "plimsoll/kernels/testing.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+using namespace testing;
+
+constexpr std::array kKinds = {Activation::kGelu,  Activation::kRelu,  Activation::kSilu,
+                               Activation::kGeglu, Activation::kReglu, Activation::kSwiglu};
+constexpr std::array kNames = {"GELU", "ReLU", "SiLU", "GEGLU", "ReGLU", "SwiGLU"};
+
+struct Case {
+  Activation kind = Activation::kGelu;
+  int64_t rows = 3, cols = 37;
+  Format x_format = Format::kFp32, dy_format = Format::kFp32, out_format = Format::kFp32;
+  float inv_scale = 1.0f;
+  bool column_sum = true;
+
+  int64_t x_cols() const { return is_gated(kind) ? 2 * cols : cols; }
+  int64_t gate(int64_t row, int64_t col) const { return row * x_cols() + col; }
+  int64_t value(int64_t row, int64_t col) const { return gate(row, col) + cols; }
+};
+
+std::string describe(const Case& c) {
+  return std::string(kNames[static_cast<size_t>(c.kind)]) + " " + std::to_string(c.rows) + " x " +
+         std::to_string(c.cols) + " " + std::string(format::info(c.x_format).name) + " to " +
+         std::string(format::info(c.out_format).name);
+}
+
+struct Inputs {
+  Array x, dy;
+  explicit Inputs(const Case& c)
+      : x(c.x_format, sample(c.rows * c.x_cols(), 1, 0.0f, 3.0f)), dy(c.dy_format, sample(c.rows * c.cols, 2)) {}
+};
+
+struct Forward {
+  Array y;
+  float amax;
+};
+Forward forward(const Case& c, Inputs& in) {
+  Forward out{Array(c.out_format, c.rows * c.cols), 0};
+  out.amax = activation_forward({.kind = c.kind,
+                                 .rows = c.rows,
+                                 .cols = c.cols,
+                                 .x = in.x.data(),
+                                 .x_format = c.x_format,
+                                 .y = out.y.data(),
+                                 .y_format = c.out_format,
+                                 .inv_scale = c.inv_scale});
+  EXPECT_TRUE(out.y.guards_intact());
+  return out;
+}
+
+struct Backward {
+  Array dx, column_sum;
+  float amax;
+};
+Backward backward(const Case& c, Inputs& in) {
+  Backward out{Array(c.out_format, c.rows * c.x_cols()), Array(Format::kFp32, c.x_cols()), 0};
+  out.amax = activation_backward({.kind = c.kind,
+                                  .rows = c.rows,
+                                  .cols = c.cols,
+                                  .x = in.x.data(),
+                                  .x_format = c.x_format,
+                                  .dy = in.dy.data(),
+                                  .dy_format = c.dy_format,
+                                  .dx = out.dx.data(),
+                                  .dx_format = c.out_format,
+                                  .inv_scale = c.inv_scale,
+                                  .column_sum = c.column_sum ? out.column_sum.floats() : nullptr});
+  EXPECT_TRUE(out.dx.guards_intact() && out.column_sum.guards_intact());
+  return out;
+}
+
+double at(const Array& array, int64_t i) { return static_cast<double>(array.at(i)); }
+
+float largest_magnitude(const Array& array) {
+  float largest = 0;
+  for (int64_t i = 0; i < array.count(); ++i) largest = std::max(largest, std::abs(array.at(i)));
+  return largest;
+}
+
+template <class Check>
+void for_cases(Check check) {
+  for (runtime::Isa isa : isas_present()) {
+    const runtime::ScopedIsa scope(isa);
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    for (Activation kind : kKinds) {
+      for (Format x_format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
+        for (const auto& [rows, cols] :
+             {std::pair<int64_t, int64_t>{67, 1}, {3, 15}, {3, 16}, {65, 17}, {2, 1023}, {2, 1025}, {3, 2065}}) {
+          const Case c{.kind = kind, .rows = rows, .cols = cols, .x_format = x_format};
+          SCOPED_TRACE(describe(c));
+          check(c);
+        }
+      }
+    }
+  }
+}
+
+TEST(ActivationOracle, DerivativesAgreeWithDifferences) {
+  constexpr double kStep = 1e-5;  // differences err by kStep^2 and 2^-53 / kStep
+  for (Curve curve : {Curve::kGelu, Curve::kRelu, Curve::kSilu}) {
+    for (double x = -8.013; x < 8; x += 0.1) {
+      const double slope =
+          (activation_oracle(curve, x + kStep).exact - activation_oracle(curve, x - kStep).exact) / (2 * kStep);
+      EXPECT_NEAR(derivative_oracle(curve, x).exact, slope, 1e-9) << x;
+    }
+  }
+}
+
+TEST(ActivationOracle, BoundsAreNarrow) {
+  for (Curve curve : {Curve::kGelu, Curve::kSilu}) {
+    for (double x = -3; x < 6; x += 0.1) {
+      const Value y = activation_oracle(curve, x);
+      EXPECT_LE(y.bound, 128 * kUnit * std::abs(y.exact) + 1e-30) << x;
+      EXPECT_LE(derivative_oracle(curve, x).bound, 128 * kUnit) << x;
+    }
+  }
+}
+
+TEST(ActivationForward, IsWithinTheBoundOfDouble) {
+  for_cases([](const Case& c) {
+    Inputs in(c);
+    const Forward out = forward(c, in);
+    for (int64_t i = 0; i < c.rows * c.cols; ++i) {
+      const int64_t row = i / c.cols, col = i % c.cols;
+      Value y = activation_oracle(curve_of(c.kind), at(in.x, c.gate(row, col)));
+      if (is_gated(c.kind)) {
+        const double value = at(in.x, c.value(row, col));
+        y = {y.exact * value, y.bound * std::abs(value) + kSecondOrder * kUnit * std::abs(y.exact * value) + kTiny};
+      }
+      ASSERT_NEAR(out.y.at(i), y.exact, y.bound) << i;
+    }
+    ASSERT_EQ(out.amax, largest_magnitude(out.y));
+  });
+}
+
+TEST(ActivationForward, NarrowOutputsAreTheFp32OutputEncoded) {
+  for_cases([](Case c) {
+    Inputs in(c);
+    const Forward wide = forward(c, in);
+    c.inv_scale = 21.7f;
+    for (Format format : {Format::kBf16, Format::kFp16, Format::kE4m3, Format::kE5m2}) {
+      c.out_format = format;
+      const Forward narrow = forward(c, in);
+      const float factor = format::is_fp8(format) ? c.inv_scale : 1.0f;
+      for (int64_t i = 0; i < wide.y.count(); ++i) {
+        ASSERT_EQ(narrow.y.code(i), format::encode(format, wide.y.at(i) * factor)) << describe(c) << " " << i;
+      }
+      ASSERT_EQ(narrow.amax, wide.amax);
+    }
+  });
+}
+
+TEST(ActivationForward, GatesWithTheFirstHalf) {
+  for (runtime::Isa isa : isas_present()) {
+    const runtime::ScopedIsa scope(isa);
+    const Case c{.kind = Activation::kReglu, .rows = 2, .cols = 2};
+    Inputs in(c);
+    in.x = Array(Format::kFp32, std::vector<float>{2, -3, -5, 7, 11, 13, -17, 19});
+    const Forward out = forward(c, in);
+    EXPECT_EQ(out.y.at(0), 2 * -5.0f);
+    EXPECT_EQ(out.y.at(1), 0.0f);
+    EXPECT_EQ(out.y.at(2), 11 * -17.0f);
+    EXPECT_EQ(out.y.at(3), 13 * 19.0f);
+    EXPECT_EQ(out.amax, 13 * 19.0f);
+  }
+}
+
+TEST(ActivationBackward, IsWithinTheBoundOfDouble) {
+  for_cases([](Case c) {
+    c.dy_format = c.x_format == Format::kFp16 ? Format::kBf16 : c.x_format;
+    Inputs in(c);
+    const Backward out = backward(c, in);
+    const size_t width = static_cast<size_t>(c.x_cols());
+    std::vector<double> sum(width), magnitude(width), error(width);
+    auto check = [&](int64_t place, double exact, double bound) {
+      const size_t column = static_cast<size_t>(place % c.x_cols());
+      ASSERT_NEAR(out.dx.at(place), exact, bound) << place;
+      sum[column] += exact;
+      magnitude[column] += std::abs(exact) + bound;
+      error[column] += bound;
+    };
+    for (int64_t i = 0; i < c.rows * c.cols; ++i) {
+      const int64_t row = i / c.cols, col = i % c.cols;
+      const double gate = at(in.x, c.gate(row, col)), dy = at(in.dy, i);
+      const double value = is_gated(c.kind) ? at(in.x, c.value(row, col)) : 1;
+      const Value slope = derivative_oracle(curve_of(c.kind), gate), y = activation_oracle(curve_of(c.kind), gate);
+      const double dx = dy * value * slope.exact, dvalue = dy * y.exact;
+      check(c.gate(row, col), dx,
+            std::abs(dy * value) * (1 + gamma(2)) * slope.bound + gamma(2) * std::abs(dx) + kTiny);
+      if (is_gated(c.kind)) {
+        check(c.value(row, col), dvalue,
+              std::abs(dy) * (1 + kUnit) * y.bound + kSecondOrder * kUnit * std::abs(dvalue) + kTiny);
+      }
+    }
+    const double depth = column_sum_depth(c.rows);
+    for (size_t i = 0; i < width; ++i) {
+      ASSERT_NEAR(out.column_sum.at(static_cast<int64_t>(i)), sum[i], error[i] + gamma(depth) * magnitude[i]) << i;
+    }
+    ASSERT_EQ(out.amax, largest_magnitude(out.dx));
+  });
+}
+
+TEST(ActivationBackward, NarrowGradientsAreTheFp32GradientEncodedAndTheSumsAreNot) {
+  for_cases([](Case c) {
+    Inputs in(c);
+    const Backward wide = backward(c, in);
+    c.inv_scale = 500.0f;
+    for (Format format : {Format::kBf16, Format::kFp16, Format::kE4m3, Format::kE5m2}) {
+      c.out_format = format;
+      const Backward narrow = backward(c, in);
+      const float factor = format::is_fp8(format) ? c.inv_scale : 1.0f;
+      for (int64_t i = 0; i < wide.dx.count(); ++i) {
+        ASSERT_EQ(narrow.dx.code(i), format::encode(format, wide.dx.at(i) * factor)) << describe(c) << " " << i;
+      }
+      ASSERT_TRUE(same(narrow.column_sum, wide.column_sum));
+      ASSERT_EQ(narrow.amax, wide.amax);
+    }
+  });
+}
+
+TEST(Activation, GivesTheSameBitsOnEveryIsaAndThreadCount) {
+  for (Activation kind : kKinds) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 1}, {301, 77}, {70, 1027}}) {
+      for (bool column_sum : {true, false}) {
+        const Case c{.kind = kind,
+                     .rows = rows,
+                     .cols = cols,
+                     .x_format = Format::kBf16,
+                     .out_format = Format::kE5m2,
+                     .column_sum = column_sum};
+        Inputs in(c);
+        std::optional<Forward> first;
+        std::optional<Backward> first_back;
+        for (runtime::Isa isa : isas_present()) {
+          for (int threads : {1, 2, 3, 7}) {
+            const runtime::ScopedIsa scope(isa);
+            const ScopedThreads team(threads);
+            const Forward out = forward(c, in);
+            const Backward back = backward(c, in);
+            if (!first) first = out;
+            if (!first_back) first_back = back;
+            EXPECT_TRUE(same(out.y, first->y) && same(out.amax, first->amax) && same(back.dx, first_back->dx) &&
+                        same(back.amax, first_back->amax) && same(back.column_sum, first_back->column_sum))
+                << describe(c) << " " << runtime::name(isa) << " " << threads;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Activation, ANonFiniteValueStaysWhereItIsAndIsSeen) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  for (runtime::Isa isa : isas_present()) {
+    const runtime::ScopedIsa scope(isa);
+    for (Activation kind : kKinds) {
+      for (float poison : {kInf, kNan}) {
+        for (int64_t place : {0, 36}) {
+          const Case c{.kind = kind};
+          Inputs in(c);
+          for (int64_t i = 0; i < in.x.count(); ++i) in.x.set(i, 0.5f);
+          const Forward clean = forward(c, in);
+          const Backward clean_back = backward(c, in);
+          const int64_t spot = c.cols + place;
+          in.x.set(c.gate(1, place), poison);
+          const Forward out = forward(c, in);
+          for (int64_t i = 0; i < out.y.count(); ++i) {
+            ASSERT_TRUE(i == spot ? !std::isfinite(out.y.at(i)) : out.y.code(i) == clean.y.code(i)) << describe(c);
+          }
+          EXPECT_FALSE(std::isfinite(out.amax));
+
+          in.x.set(c.gate(1, place), 0.5f);
+          in.dy.set(spot, poison);
+          const Backward back = backward(c, in);
+          for (int64_t i = 0; i < back.dx.count(); ++i) {
+            const bool poisoned = i == c.gate(1, place) || (is_gated(kind) && i == c.value(1, place));
+            ASSERT_TRUE(poisoned ? !std::isfinite(back.dx.at(i)) : back.dx.code(i) == clean_back.dx.code(i));
+          }
+          EXPECT_FALSE(std::isfinite(back.amax));
+          EXPECT_FALSE(std::isfinite(back.column_sum.at(place)));
+        }
+      }
+    }
+  }
+}
+
+TEST(Activation, ANanBeforeTheActivationMakesANanGradient) {
+  for (runtime::Isa isa : isas_present()) {
+    const runtime::ScopedIsa scope(isa);
+    for (Activation kind : kKinds) {
+      const Case c{.kind = kind};
+      Inputs in(c);
+      in.x.set(c.gate(1, 20), std::numeric_limits<float>::quiet_NaN());
+      EXPECT_TRUE(std::isnan(backward(c, in).dx.at(c.gate(1, 20)))) << describe(c);
+    }
+  }
+}
+
+TEST(Activation, EmptyMatricesGiveZeroAmaxAndZeroSums) {
+  for (runtime::Isa isa : isas_present()) {
+    const runtime::ScopedIsa scope(isa);
+    for (Activation kind : kKinds) {
+      for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{0, 5}, {5, 0}, {0, 0}}) {
+        const Case c{.kind = kind, .rows = rows, .cols = cols};
+        Inputs in(c);
+        EXPECT_EQ(forward(c, in).amax, 0.0f);
+        const Backward back = backward(c, in);
+        EXPECT_EQ(back.amax, 0.0f);
+        for (int64_t i = 0; i < c.x_cols(); ++i) EXPECT_EQ(back.column_sum.at(i), 0.0f);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels
