@@ -34,7 +34,7 @@ struct GemmOperand {
 
 enum class GemmActivation : uint8_t {
   kNone,
-  kGelu,   // output = gelu_tanh(pre); pre goes to `aux` if that is set
+  kGelu,   // output = gelu_tanh(pre); if `aux` is set, pre goes there and counts as rounded to its format
   kDGelu,  // output = acc * gelu_tanh'(aux), aux read
 };
 
