@@ -2,8 +2,8 @@
 #pragma once
 
 #include "plimsoll/kernels/adamw/adamw_range.h"
-#include "plimsoll/kernels/adamw/philox_group.h"
 #include "plimsoll/kernels/simd/codec.h"
+#include "plimsoll/kernels/simd/philox.h"
 #include "plimsoll/kernels/simd/vector.h"
 
 namespace plimsoll::kernels {
@@ -84,16 +84,14 @@ template <Format kGrad, Format kMoment>
 int32_t run(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end) {
   I32x16 amax = set_i(0);
   for (int64_t group = begin; group < end; group += kAdamWGroup) {
-    alignas(64) uint32_t random[kAdamWGroup];
+    I32x16 words[4] = {set_i(0), set_i(0), set_i(0), set_i(0)};
     if constexpr (kMoment == Format::kBf16) {
-      philox_group(args.seed, static_cast<uint64_t>(args.step), static_cast<uint64_t>(group), random);
+      philox_64_words(args.seed, static_cast<uint64_t>(args.step), static_cast<uint64_t>(group / 4), words);
     }
-    const int64_t stop = end - group < kAdamWGroup ? end : group + kAdamWGroup;
-    for (int64_t i = group; i < stop; i += 16) {
-      const int64_t n = stop - i < 16 ? stop - i : 16;
-      I32x16 word = set_i(0);
-      if constexpr (kMoment == Format::kBf16) word = bits(load(reinterpret_cast<const float*>(random + (i - group))));
-      const F32x16 w = update<kGrad, kMoment>(args, c, i, n, word);
+    for (int j = 0; j < 4; ++j) {
+      const int64_t i = group + 16 * j, n = end - i < 16 ? end - i : 16;
+      if (n <= 0) break;
+      const F32x16 w = update<kGrad, kMoment>(args, c, i, n, words[j]);
       amax = amax_of(amax, n == 16 ? w : load_n(args.master + i, n));
     }
   }

@@ -18,7 +18,7 @@ struct AdamWCoefficients {
 };
 
 // Updates elements [begin, end); begin is a multiple of kAdamWGroup. Returns the bit pattern of the amax.
-inline constexpr int64_t kAdamWGroup = 64;  // elements that one call of the vector Philox serves
+inline constexpr int64_t kAdamWGroup = 64;  // elements that one call of philox_64_words serves
 int32_t adamw_range_portable(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end);
 int32_t adamw_range_avx2(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end);
 int32_t adamw_range_avx512(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end);

@@ -26,6 +26,7 @@ struct SimdProbe {
   void (*square_root)(const float* x, float* y, int64_t n);
   float (*sum16)(const float* x);
   float (*amax)(const float* x, int64_t n);
+  void (*philox)(uint64_t seed, uint64_t step, uint64_t first_block, uint32_t* words);  // [64]
 };
 
 extern const SimdProbe kSimdProbePortable, kSimdProbeAvx2, kSimdProbeAvx512;
