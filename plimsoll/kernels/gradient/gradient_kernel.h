@@ -18,12 +18,24 @@ struct SquareSums {
   Doubles8 low, high;
 };
 
-PLIMSOLL_INLINE void add_squares(SquareSums& sums, F32x16 x) {
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+PLIMSOLL_INLINE void widen(F32x16 x, Doubles8& low, Doubles8& high) {
+  low = _mm512_cvtps_pd(_mm512_castps512_ps256(x.v));
+  high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1));
+}
+#else
+PLIMSOLL_INLINE void widen(F32x16 x, Doubles8& low, Doubles8& high) {
   Floats8 halves[2];
   static_assert(sizeof(halves) == sizeof(x));
   __builtin_memcpy(halves, &x, sizeof(halves));
-  const Doubles8 low = __builtin_convertvector(halves[0], Doubles8),
-                 high = __builtin_convertvector(halves[1], Doubles8);
+  low = __builtin_convertvector(halves[0], Doubles8);
+  high = __builtin_convertvector(halves[1], Doubles8);
+}
+#endif
+
+PLIMSOLL_INLINE void add_squares(SquareSums& sums, F32x16 x) {
+  Doubles8 low, high;
+  widen(x, low, high);
   sums.low += low * low;
   sums.high += high * high;
 }
@@ -79,12 +91,15 @@ template <Format kFormat, bool kWrite>
 GradientBlockSum run(const GradientBlock& block) {
   SquareSums squares = {};
   I32x16 non_finite = set_i(0);
-  for (int64_t i = 0; i < block.count; i += 16) {
-    const int64_t n = block.count - i < 16 ? block.count - i : 16;
-    const F32x16 x = mul(load_gradient<kFormat>(block.data, i, n), set(block.scale));
+  const int64_t count = block.count;
+  void* data = block.data;
+  const F32x16 scale = set(block.scale);
+  for (int64_t i = 0; i < count; i += 16) {
+    const int64_t n = count - i < 16 ? count - i : 16;
+    const F32x16 x = mul(load_gradient<kFormat>(data, i, n), scale);
     add_squares(squares, x);
     non_finite = count_non_finite(non_finite, x);
-    if constexpr (kWrite) store_gradient<kFormat>(block.data, i, n, x);
+    if constexpr (kWrite) store_gradient<kFormat>(data, i, n, x);
   }
   return {total(squares), total(non_finite)};
 }
