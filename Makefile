@@ -33,6 +33,9 @@ test: build ## run the C++ and Python tests
 	@status=0; ctest --preset $(PRESET) || status=$$?; \
 	$(python) -m pytest tools $(wildcard python/tests) || status=$$?; exit $$status
 
+nightly: build ## the tests that take minutes, too
+	@PLIMSOLL_NIGHTLY=1 ctest --preset $(PRESET)
+
 bench: build ## run the benchmarks
 	@for program in $(build)/bin/*_bench; do echo "== $$program"; $$program; done
 
