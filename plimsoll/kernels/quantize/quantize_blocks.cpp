@@ -1,14 +1,13 @@
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
-#include "plimsoll/kernels/quantize/atomic_max.h"
 #include "plimsoll/kernels/quantize/block_scale.h"
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/quantize/quantize_tile.h"
+#include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
@@ -48,7 +47,7 @@ class BlockQuantizer {
                               for (int64_t unit = begin; unit < end; ++unit) run_unit(unit);
                             });
     }
-    return std::bit_cast<float>(amax_.load());
+    return amax_.value();
   }
 
  private:
@@ -104,14 +103,16 @@ class BlockQuantizer {
       find(unit.row, unit.col, unit.rows, unit.cols, amaxes);
       return;
     }
+    std::array<SharedAmax, kUnitCols> shared;
     over_slices(unit, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
       std::array<int32_t, kUnitCols> own;
       std::fill_n(own.begin(), unit.groups, 0);
       find(row, col, rows, cols, own.data());
-      for (int64_t group = 0; group < unit.groups; ++group) {
-        raise_to(std::atomic_ref(amaxes[group]), own[static_cast<size_t>(group)]);
-      }
+      for (size_t group = 0; group < static_cast<size_t>(unit.groups); ++group) shared[group].raise(own[group]);
     });
+    for (size_t group = 0; group < static_cast<size_t>(unit.groups); ++group) {
+      amaxes[group] = std::bit_cast<int32_t>(shared[group].value());
+    }
   }
 
   // Writes the block's scale and returns its inverse, 0 where the scale is NaN.
@@ -142,7 +143,7 @@ class BlockQuantizer {
       const int64_t begin = group * block_cols_;
       std::fill_n(inv_scale.begin() + begin, std::min(block_cols_, unit.slice_cols - begin), inverse);
     }
-    raise_to(amax_, largest);
+    amax_.raise(largest);
     over_slices(unit, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
       kernels_.encode({.x = x_at(row, col),
                        .x_format = args_.x_format,
@@ -175,7 +176,7 @@ class BlockQuantizer {
   const QuantizeTileKernels& kernels_;
   int64_t block_rows_, block_cols_;
   int64_t unit_cols_, row_units_, col_units_;
-  std::atomic<int32_t> amax_ = 0;
+  SharedAmax amax_;
 };
 
 }  // namespace

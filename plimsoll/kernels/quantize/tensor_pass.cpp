@@ -1,11 +1,8 @@
 #include "plimsoll/kernels/quantize/tensor_pass.h"
 
 #include <algorithm>
-#include <bit>
 
-#include "plimsoll/kernels/quantize/atomic_max.h"
 #include "plimsoll/kernels/quantize/quantize_counts.h"
-#include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
 namespace {
@@ -68,9 +65,9 @@ void TensorPass::run(const TileRegion& region, const TileInput& input) {
   if (args_.random != nullptr) {
     const auto first = static_cast<uint64_t>(region.row * args_.cols + region.col);
     const RandomWords words = {args_.random->seed, args_.random->step, first, static_cast<uint64_t>(args_.cols)};
-    raise_to(amax_, kernels_.encode_stochastic(tile, words));
+    amax_.raise(kernels_.encode_stochastic(tile, words));
   } else {
-    raise_to(amax_, kernels_.encode(tile));
+    amax_.raise(kernels_.encode(tile));
   }
   if (args_.transposed != nullptr) {
     transpose_({.x = tile.codes,
@@ -96,14 +93,9 @@ void TensorPass::add_counts(const QuantizeCounts& counts) {
 }
 
 float TensorPass::finish() {
-  if (args_.column_sum != nullptr) {
-    runtime::parallel_for(args_.cols, kTileCols, [&](int64_t begin, int64_t end) {
-      kernels_.column_sum({partial_sums_ + begin, format::Format::kFp32, row_tiles_, end - begin, args_.cols,
-                           args_.column_sum + begin});
-    });
-  }
+  if (args_.column_sum != nullptr) sum_blocks(partial_sums_, row_tiles_, args_.cols, args_.cols, args_.column_sum);
   if (args_.counts != nullptr) *args_.counts = {counts_[0], counts_[1], counts_[2], counts_[3]};
-  return std::bit_cast<float>(amax_.load());
+  return amax_.value();
 }
 
 }  // namespace plimsoll::kernels

@@ -7,6 +7,8 @@
 
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/quantize/quantize_tile.h"
+#include "plimsoll/kernels/row_blocks.h"
+#include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/kernels/transpose/transpose_tile.h"
 
 namespace plimsoll::kernels {
@@ -24,9 +26,8 @@ struct TileInput {
 
 class TensorPass {
  public:
-  // Rows of a tile where columns are summed or codes transposed: one cache line of transposed codes. Sums over rows are
-  // sums of sums of this many rows, so it is part of the numerics.
-  static constexpr int64_t kTileRows = 64;
+  // Of a tile where columns are summed or codes transposed: also one cache line of transposed codes.
+  static constexpr int64_t kTileRows = kRowBlock;
   static constexpr int64_t kTileCols = 512;  // with kTileRows: FP32 x fits half of a 256 KB L2
 
   // Takes its ISA from the calling thread.
@@ -56,7 +57,7 @@ class TensorPass {
   int64_t tile_rows_, tile_cols_, row_tiles_, col_tiles_;
   std::array<float, 16> inv_scale_;
   float* partial_sums_ = nullptr;  // [row_tiles, cols]
-  std::atomic<int32_t> amax_ = 0;
+  SharedAmax amax_;
   std::array<std::atomic<int64_t>, 4> counts_{};
 };
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "plimsoll/format/codec.h"
-#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/kernels/testing.h"
 
 namespace plimsoll::kernels::testing {
 
@@ -82,14 +82,6 @@ inline float expected_amax(const TestMatrix& x, int64_t row, int64_t col, int64_
   return std::bit_cast<float>(largest);
 }
 inline float expected_amax(const TestMatrix& x) { return expected_amax(x, 0, 0, x.rows, x.cols); }
-
-inline std::vector<runtime::Isa> isas_present() {
-  std::vector<runtime::Isa> result;
-  for (const runtime::Isa isa : {runtime::Isa::kPortable, runtime::Isa::kAvx2, runtime::Isa::kAvx512}) {
-    if (isa <= runtime::detected_isa()) result.push_back(isa);
-  }
-  return result;
-}
 
 inline constexpr format::Format kInputFormats[] = {format::Format::kFp32, format::Format::kBf16, format::Format::kFp16};
 inline constexpr format::Format kCodeFormats[] = {format::Format::kE4m3, format::Format::kE5m2};

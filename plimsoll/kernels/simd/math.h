@@ -32,8 +32,10 @@ PLIMSOLL_INLINE F32x16 exp(F32x16 x) {
   return select(equal(x, x), mul(mul(p, scale1), scale2), x);
 }
 
-// 1 / (1 + e^-x).
-PLIMSOLL_INLINE F32x16 sigmoid(F32x16 x) { return div(set(1.0f), add(set(1.0f), exp(sub(zero(), x)))); }
+// 1 / (1 + e^-x). Bounded where e^-x no longer changes the sum, because subnormal results of exp take the slow path.
+PLIMSOLL_INLINE F32x16 sigmoid(F32x16 x) {
+  return div(set(1.0f), add(set(1.0f), exp(max(set(-87.0f), sub(zero(), x)))));
+}
 
 PLIMSOLL_INLINE F32x16 relu(F32x16 x) { return select(less(x, zero()), zero(), x); }  // NaN stays NaN
 PLIMSOLL_INLINE F32x16 relu_gradient(F32x16 x) {
