@@ -1,0 +1,47 @@
+// Scaled dot-product attention, FP32 inside; torch's kernel.
+#pragma once
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace plimsoll::nn {
+
+enum class AttentionMask : uint8_t {
+  kNone,
+  kCausal,   // aligned to the last key: query i sees keys 0 .. i + keys - queries; an attention_mask is ignored
+  kPadding,  // attention_mask says which keys each query must not see
+};
+
+// Order of the first two dimensions of hidden states, queries, keys and values: s = sequence, b = batch.
+enum class Layout : uint8_t { kSbhd, kBshd };
+
+struct DotProductAttentionOptions {
+  int64_t num_gqa_groups = 0;  // heads of keys and values; 0: as many as of queries
+  double attention_dropout = 0.0;
+  AttentionMask attn_mask_type = AttentionMask::kCausal;
+  Layout qkv_format = Layout::kSbhd;
+  double softmax_scale = 0.0;  // 0: 1 / sqrt(head_dim)
+};
+
+class DotProductAttentionImpl : public torch::nn::Cloneable<DotProductAttentionImpl> {
+ public:
+  DotProductAttentionImpl(int64_t num_attention_heads, int64_t kv_channels, DotProductAttentionOptions options = {});
+  void reset() override {}
+  void pretty_print(std::ostream& stream) const override;
+
+  // query [seq, batch, heads, kv_channels] (kBshd: [batch, seq, ...]), key and value alike with their own seq and
+  // groups for heads. attention_mask: bool, true = masked, broadcastable to [batch, heads, queries, keys]; needed by
+  // kPadding. A query that may see no key gives 0. Returns [seq, batch, heads * kv_channels] ([batch, seq, ...]) in the
+  // scope's high-precision dtype, outside a scope in that of the query.
+  at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                     const at::Tensor& attention_mask = {});
+
+  int64_t num_attention_heads, kv_channels;
+  DotProductAttentionOptions options;
+};
+TORCH_MODULE(DotProductAttention);
+
+}  // namespace plimsoll::nn

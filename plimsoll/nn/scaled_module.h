@@ -1,0 +1,69 @@
+// What layers with products under a recipe share: the scaling state of each product as named buffers (`input_scale`,
+// `input_amax_history`, `input_step`, `weight_scale`, ...), and a name in reports.
+#pragma once
+
+#include <torch/nn/cloneable.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plimsoll/ops/linear_scaling.h"
+
+namespace plimsoll::nn {
+
+class ScaledLayer {
+ public:
+  struct Product {
+    std::string prefix;  // of its buffers: "", "fc1", "fc2"
+    std::shared_ptr<ops::LinearState> state;
+    bool has_codes = true;  // false: in high precision under every recipe, without buffers
+  };
+
+  virtual ~ScaledLayer() = default;
+  const std::vector<Product>& products() const { return products_; }
+
+ protected:
+  std::vector<Product> products_;
+};
+
+template <class Derived>
+class ScaledModule : public torch::nn::Cloneable<Derived>, public ScaledLayer {
+ public:
+  using torch::nn::Cloneable<Derived>::to;
+
+  // Parameters change their dtype; the scaling state is fp32 and int64 whatever theirs is.
+  void to(torch::Dtype dtype, bool non_blocking = false) override {
+    for (at::Tensor& parameter : this->parameters(/*recurse=*/false)) {
+      parameter.set_data(parameter.to(dtype, non_blocking));
+    }
+  }
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override {
+    this->to(device, non_blocking);
+    this->to(dtype, non_blocking);
+  }
+
+ protected:
+  // Called by reset(), which clears products_ first.
+  std::shared_ptr<ops::LinearState> register_product(const std::string& prefix = {}) {
+    auto state = std::make_shared<ops::LinearState>();
+    for (const recipe::Role role : {recipe::Role::kInput, recipe::Role::kWeight, recipe::Role::kGradOutput}) {
+      ops::OperandSlot& slot = state->slot(role);
+      const std::string name = (prefix.empty() ? prefix : prefix + "_") + std::string(ops::role_name(role));
+      this->register_buffer(name + "_scale", slot.scale);
+      this->register_buffer(name + "_amax_history", slot.amax_history);
+      this->register_buffer(name + "_step", slot.step);
+    }
+    products_.push_back({.prefix = prefix, .state = state});
+    return state;
+  }
+};
+
+// Names every product under `root` for reports by its path: "blocks.0.layernorm_mlp.fc1".
+void name_products(const torch::nn::Module& root, const std::string& path = {});
+
+// Every slot under `root`, in one order: what ops::AmaxReduction asks for.
+std::vector<ops::SharedSlot> operand_slots(const torch::nn::Module& root);
+
+}  // namespace plimsoll::nn
