@@ -55,7 +55,6 @@ class BlockQuantizer {
     int64_t row, col, rows, cols;
     int64_t slice_cols;  // columns handed to a tile pass at once
     int64_t groups;      // blocks
-    int64_t first_group;
   };
 
   Unit unit_at(int64_t index) const {
@@ -66,7 +65,6 @@ class BlockQuantizer {
     unit.cols = std::min(unit_cols_, args_.cols - unit.col);
     unit.slice_cols = std::min(unit.cols, kUnitCols);
     unit.groups = pieces(unit.cols, block_cols_);
-    unit.first_group = unit.col / block_cols_;
     return unit;
   }
 
@@ -92,12 +90,15 @@ class BlockQuantizer {
     return static_cast<const char*>(args_.x) + (row * args_.x_stride + col) * format::bytes(args_.x_format);
   }
 
+  // For tile passes. A slice of a single block is one group, be it one column wide.
+  int64_t group_cols(const Unit& unit) const {
+    return unit.groups == 1 ? std::max<int64_t>(unit.cols, 2) : block_cols_;
+  }
+
   // amaxes starts at zero.
   void find_amaxes(const Unit& unit, int32_t* amaxes) const {
-    // In a single block one column per group is still one group.
-    const int64_t group_cols = unit.groups == 1 ? std::max<int64_t>(unit.cols, 2) : block_cols_;
     const auto find = [&](int64_t row, int64_t col, int64_t rows, int64_t cols, int32_t* group_amax) {
-      kernels_.amax({x_at(row, col), args_.x_format, rows, cols, args_.x_stride, group_cols, group_amax});
+      kernels_.amax({x_at(row, col), args_.x_format, rows, cols, args_.x_stride, group_cols(unit), group_amax});
     };
     if (slices(unit) == 1) {
       find(unit.row, unit.col, unit.rows, unit.cols, amaxes);
@@ -115,34 +116,35 @@ class BlockQuantizer {
     }
   }
 
-  // Writes the block's scale and returns its inverse, 0 where the scale is NaN.
-  float set_scale(int64_t index, float amax) const {
+  // Writes the unit's scales and their inverses, 0 where a scale is NaN.
+  void set_scales(const Unit& unit, const int32_t* amaxes, float* inv_scales) const {
     const float limit = format::max_finite(args_.format);
+    const int64_t first = unit.row / block_rows_ * args_.scale_stride + unit.col / block_cols_;
     if (args_.scale_format == format::Format::kE8m0) {
-      const uint8_t code = format::E8m0::from_amax(amax, limit, args_.rounding);
-      static_cast<uint8_t*>(args_.scale)[index] = code;
-      return code == format::E8m0::kNan ? 0.0f : format::E8m0::decode_inverse(code);
+      uint8_t* codes = static_cast<uint8_t*>(args_.scale) + first;
+      for (int64_t group = 0; group < unit.groups; ++group) {
+        const uint8_t code = format::E8m0::from_amax(std::bit_cast<float>(amaxes[group]), limit, args_.rounding);
+        codes[group] = code;
+        inv_scales[group] = code == format::E8m0::kNan ? 0.0f : format::E8m0::decode_inverse(code);
+      }
+      return;
     }
-    const BlockScale scale = fp32_block_scale(amax, limit, args_.power_of_two);
-    static_cast<float*>(args_.scale)[index] = scale.scale;
-    return scale.inv_scale;
+    float* scales = static_cast<float*>(args_.scale) + first;
+    for (int64_t group = 0; group < unit.groups; ++group) {
+      const BlockScale scale = fp32_block_scale(std::bit_cast<float>(amaxes[group]), limit, args_.power_of_two);
+      scales[group] = scale.scale;
+      inv_scales[group] = scale.inv_scale;
+    }
   }
 
   void run_unit(int64_t index) {
     const Unit unit = unit_at(index);
     std::array<int32_t, kUnitCols> amaxes;
+    std::array<float, kUnitCols> inv_scales;
     std::fill_n(amaxes.begin(), unit.groups, 0);
     find_amaxes(unit, amaxes.data());
-    std::array<float, kUnitCols> inv_scale;  // of each column of a slice
-    int32_t largest = 0;
-    for (int64_t group = 0; group < unit.groups; ++group) {
-      const int32_t amax = amaxes[static_cast<size_t>(group)];
-      largest = std::max(largest, amax);
-      const int64_t scale_index = unit.row / block_rows_ * args_.scale_stride + unit.first_group + group;
-      const float inverse = set_scale(scale_index, std::bit_cast<float>(amax));
-      const int64_t begin = group * block_cols_;
-      std::fill_n(inv_scale.begin() + begin, std::min(block_cols_, unit.slice_cols - begin), inverse);
-    }
+    set_scales(unit, amaxes.data(), inv_scales.data());
+    const int32_t largest = *std::max_element(amaxes.begin(), amaxes.begin() + unit.groups);
     amax_.raise(largest);
     over_slices(unit, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
       kernels_.encode({.x = x_at(row, col),
@@ -153,9 +155,10 @@ class BlockQuantizer {
                        .codes = args_.codes + row * args_.codes_stride + col,
                        .format = args_.format,
                        .codes_stride = args_.codes_stride,
-                       .inv_scale = inv_scale.data(),
-                       .inv_scale_step = 1,
-                       .overflow = format::Overflow::kSaturate});
+                       .inv_scale = inv_scales.data(),
+                       .group_cols = group_cols(unit),
+                       .overflow = format::Overflow::kSaturate,
+                       .prefetch_distance = unit.cols});
     });
     if (!std::isfinite(std::bit_cast<float>(largest))) poison(unit, amaxes.data());
   }

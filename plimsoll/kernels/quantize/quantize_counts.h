@@ -8,7 +8,7 @@
 
 namespace plimsoll::kernels {
 
-// The tile as it was encoded, with one scale: inv_scale_step is 0.
+// The tile as it was encoded, with one scale: group_cols >= cols.
 QuantizeCounts count_quantized(const EncodeTile& tile);
 
 }  // namespace plimsoll::kernels

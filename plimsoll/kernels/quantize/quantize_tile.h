@@ -15,9 +15,11 @@ struct EncodeTile {
   uint8_t* codes;  // [rows, cols]
   format::Format format;
   int64_t codes_stride;
-  const float* inv_scale;  // of column c: inv_scale[c * inv_scale_step]
-  int64_t inv_scale_step;  // 1, or 0 with 16 equal entries
+  const float* inv_scale;  // of column c: inv_scale[c / group_cols]
+  int64_t group_cols;      // >= 1
   format::Overflow overflow;
+  int64_t prefetch_distance =
+      256;  // elements ahead of use: what this thread reads next, and the hardware does not foresee
 };
 
 // Element (row, col) draws word first_element + row * row_elements + col of Philox(seed, step).

@@ -29,7 +29,6 @@ TensorPass::TensorPass(const QuantizeTensor& args)
   tile_cols_ = by_rows ? kTileCols : kTileCols * 16;
   row_tiles_ = pieces(args_.rows, tile_rows_);
   col_tiles_ = pieces(args_.cols, tile_cols_);
-  inv_scale_.fill(args_.inv_scale);
 }
 
 int64_t TensorPass::grain() const {
@@ -59,8 +58,8 @@ void TensorPass::run(const TileRegion& region, const TileInput& input) {
                            .codes = keeps_codes ? args_.codes + region.row * args_.codes_stride + region.col : buffer,
                            .format = args_.format,
                            .codes_stride = keeps_codes ? args_.codes_stride : kTileCols,
-                           .inv_scale = inv_scale_.data(),
-                           .inv_scale_step = 0,
+                           .inv_scale = &args_.inv_scale,
+                           .group_cols = std::max<int64_t>(region.cols, 2),
                            .overflow = args_.overflow};
   if (args_.random != nullptr) {
     const auto first = static_cast<uint64_t>(region.row * args_.cols + region.col);

@@ -55,7 +55,6 @@ class TensorPass {
   const QuantizeTileKernels& kernels_;
   TransposeTile transpose_;
   int64_t tile_rows_, tile_cols_, row_tiles_, col_tiles_;
-  std::array<float, 16> inv_scale_;
   float* partial_sums_ = nullptr;  // [row_tiles, cols]
   SharedAmax amax_;
   std::array<std::atomic<int64_t>, 4> counts_{};
