@@ -80,3 +80,22 @@ PLIMSOLL_INLINE I32x16 amax_of(I32x16 running, F32x16 x) { return max_i(running,
 
 }  // namespace
 }  // namespace plimsoll::kernels
+
+// store_fp8_64<kFormat, kOverflow>(codes, x0, x1, x2, x3): the codes of 64 values, those of encode_fp8.
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#include "plimsoll/kernels/simd/codec_avx512.h"
+#else
+namespace plimsoll::kernels {
+namespace {
+
+template <format::Format kFormat, format::Overflow kOverflow = format::Overflow::kSaturate>
+PLIMSOLL_INLINE void store_fp8_64(uint8_t* codes, F32x16 x0, F32x16 x1, F32x16 x2, F32x16 x3) {
+  store_u8(codes, encode_fp8<kFormat, kOverflow>(x0));
+  store_u8(codes + 16, encode_fp8<kFormat, kOverflow>(x1));
+  store_u8(codes + 32, encode_fp8<kFormat, kOverflow>(x2));
+  store_u8(codes + 48, encode_fp8<kFormat, kOverflow>(x3));
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels
+#endif

@@ -51,19 +51,47 @@ PLIMSOLL_INLINE float sum_row(int64_t count, Term term) {
   return reduce_add(total);
 }
 
+// Elements i, i + 1, ... of p, whose format is kFp32, kBf16 or kFp16.
+template <format::Format kFormat>
+PLIMSOLL_INLINE F32x16 load_as(const void* p, int64_t i, AllLanes) {
+  const uint16_t* halves = static_cast<const uint16_t*>(p) + i;
+  if constexpr (kFormat == format::Format::kBf16) return load_bf16(halves);
+  if constexpr (kFormat == format::Format::kFp16) return load_fp16(halves);
+  if constexpr (kFormat == format::Format::kFp32) return load(static_cast<const float*>(p) + i);
+}
+template <format::Format kFormat>
+PLIMSOLL_INLINE F32x16 load_as(const void* p, int64_t i, int64_t n) {
+  const uint16_t* halves = static_cast<const uint16_t*>(p) + i;
+  if constexpr (kFormat == format::Format::kBf16) return load_bf16_n(halves, n);
+  if constexpr (kFormat == format::Format::kFp16) return load_fp16_n(halves, n);
+  if constexpr (kFormat == format::Format::kFp32) return load_n(static_cast<const float*>(p) + i, n);
+}
+template <format::Format kFormat>
+PLIMSOLL_INLINE void store_as(void* p, int64_t i, F32x16 x, AllLanes) {
+  uint16_t* halves = static_cast<uint16_t*>(p) + i;
+  if constexpr (kFormat == format::Format::kBf16) store_bf16(halves, x);
+  if constexpr (kFormat == format::Format::kFp16) store_fp16(halves, x);
+  if constexpr (kFormat == format::Format::kFp32) store(static_cast<float*>(p) + i, x);
+}
+template <format::Format kFormat>
+PLIMSOLL_INLINE void store_as(void* p, int64_t i, F32x16 x, int64_t n) {
+  uint16_t* halves = static_cast<uint16_t*>(p) + i;
+  if constexpr (kFormat == format::Format::kBf16) store_bf16_n(halves, x, n);
+  if constexpr (kFormat == format::Format::kFp16) store_fp16_n(halves, x, n);
+  if constexpr (kFormat == format::Format::kFp32) store_n(static_cast<float*>(p) + i, x, n);
+}
+
+template <format::Format kFormat>
+inline const float* decode_row(const void* p, int64_t offset, int64_t count, float* buffer) {
+  for_lanes(count, [=](int64_t i, auto lanes) { store(buffer + i, load_as<kFormat>(p, offset + i, lanes), lanes); });
+  return buffer;
+}
+
 // Elements offset .. offset + count - 1 of p as FP32: themselves, or decoded into buffer. kFp32, kBf16, kFp16.
 inline const float* read_row(format::Format format, const void* p, int64_t offset, int64_t count, float* buffer) {
-  if (format == format::Format::kFp32) return static_cast<const float*>(p) + offset;
-  const uint16_t* x = static_cast<const uint16_t*>(p) + offset;
-  int64_t i = 0;
-  if (format == format::Format::kBf16) {
-    for (; i + 16 <= count; i += 16) store(buffer + i, load_bf16(x + i));
-    if (i < count) store_n(buffer + i, load_bf16_n(x + i, count - i), count - i);
-  } else {
-    for (; i + 16 <= count; i += 16) store(buffer + i, load_fp16(x + i));
-    if (i < count) store_n(buffer + i, load_fp16_n(x + i, count - i), count - i);
-  }
-  return buffer;
+  if (format == format::Format::kBf16) return decode_row<format::Format::kBf16>(p, offset, count, buffer);
+  if (format == format::Format::kFp16) return decode_row<format::Format::kFp16>(p, offset, count, buffer);
+  return static_cast<const float*>(p) + offset;
 }
 
 // Where to compute a row that write_row is then given: in place for FP32, in buffer otherwise.
@@ -75,6 +103,10 @@ template <format::Format kFormat>
 inline void write_fp8(uint8_t* codes, int64_t count, const float* row, float inv_scale) {
   const F32x16 factor = set(inv_scale);
   int64_t i = 0;
+  for (; i + 64 <= count; i += 64) {
+    store_fp8_64<kFormat>(codes + i, mul(load(row + i), factor), mul(load(row + i + 16), factor),
+                          mul(load(row + i + 32), factor), mul(load(row + i + 48), factor));
+  }
   for (; i + 16 <= count; i += 16) store_u8(codes + i, encode_fp8<kFormat>(mul(load(row + i), factor)));
   if (i < count) {
     const int64_t left = count - i;
@@ -82,29 +114,20 @@ inline void write_fp8(uint8_t* codes, int64_t count, const float* row, float inv
   }
 }
 
+template <format::Format kFormat>
+inline void encode_row(void* p, int64_t offset, int64_t count, const float* row) {
+  for_lanes(count, [=](int64_t i, auto lanes) { store_as<kFormat>(p, offset + i, load(row + i, lanes), lanes); });
+}
+
 // Elements offset .. offset + count - 1 of p from `row`, which target_row chose. FP8: encode(row * inv_scale),
 // saturating; the other formats leave inv_scale alone.
 inline void write_row(format::Format format, void* p, int64_t offset, int64_t count, const float* row,
                       float inv_scale = 1.0f) {
-  uint16_t* halves = static_cast<uint16_t*>(p) + offset;
   uint8_t* codes = static_cast<uint8_t*>(p) + offset;
-  int64_t i = 0;
-  switch (format) {
-    case format::Format::kBf16:
-      for (; i + 16 <= count; i += 16) store_bf16(halves + i, load(row + i));
-      if (i < count) store_bf16_n(halves + i, load_n(row + i, count - i), count - i);
-      return;
-    case format::Format::kFp16:
-      for (; i + 16 <= count; i += 16) store_fp16(halves + i, load(row + i));
-      if (i < count) store_fp16_n(halves + i, load_n(row + i, count - i), count - i);
-      return;
-    case format::Format::kE4m3:
-      return write_fp8<format::Format::kE4m3>(codes, count, row, inv_scale);
-    case format::Format::kE5m2:
-      return write_fp8<format::Format::kE5m2>(codes, count, row, inv_scale);
-    default:
-      return;
-  }
+  if (format == format::Format::kBf16) return encode_row<format::Format::kBf16>(p, offset, count, row);
+  if (format == format::Format::kFp16) return encode_row<format::Format::kFp16>(p, offset, count, row);
+  if (format == format::Format::kE4m3) return write_fp8<format::Format::kE4m3>(codes, count, row, inv_scale);
+  if (format == format::Format::kE5m2) return write_fp8<format::Format::kE5m2>(codes, count, row, inv_scale);
 }
 
 }  // namespace

@@ -10,6 +10,11 @@ struct SimdProbe {
   void (*encode_e4m3_non_finite)(const float* x, uint8_t* codes, int64_t n);
   void (*encode_e5m2)(const float* x, uint8_t* codes, int64_t n);
   void (*encode_e5m2_non_finite)(const float* x, uint8_t* codes, int64_t n);
+  // The same, only whole groups of 64.
+  void (*encode_e4m3_by_64)(const float* x, uint8_t* codes, int64_t n);
+  void (*encode_e4m3_non_finite_by_64)(const float* x, uint8_t* codes, int64_t n);
+  void (*encode_e5m2_by_64)(const float* x, uint8_t* codes, int64_t n);
+  void (*encode_e5m2_non_finite_by_64)(const float* x, uint8_t* codes, int64_t n);
   void (*decode_e4m3)(const uint8_t* codes, float* y, int64_t n);
   void (*decode_e5m2)(const uint8_t* codes, float* y, int64_t n);
   void (*to_bf16)(const float* x, uint16_t* y, int64_t n);

@@ -1,0 +1,81 @@
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "plimsoll/format/codec.h"
+#include "plimsoll/kernels/activation/activation.h"
+#include "plimsoll/kernels/quantize/stream_bench.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+using format::Format;
+
+// [rows, 1024] results: 256 rows stay in the L2 caches, 32768 come from memory.
+constexpr int64_t kCols = 1024;
+
+std::vector<uint8_t> sample(Format format, int64_t count) {
+  const size_t width = static_cast<size_t>(format::bytes(format));
+  std::vector<uint8_t> result(static_cast<size_t>(count) * width);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (size_t i = 0; i < result.size(); i += width) {
+    const uint32_t code = format::encode(format, normal(random));
+    __builtin_memcpy(&result[i], &code, width);
+  }
+  return result;
+}
+
+void forward_bench(benchmark::State& state, Activation kind, Format x_format, Format y_format) {
+  const int64_t rows = state.range(0), count = rows * kCols;
+  std::vector<uint8_t> x = sample(x_format, is_gated(kind) ? 2 * count : count);
+  std::vector<uint8_t> y(static_cast<size_t>(count * format::bytes(y_format)));
+  const ActivationForward args = {.kind = kind,
+                                  .rows = rows,
+                                  .cols = kCols,
+                                  .x = x.data(),
+                                  .x_format = x_format,
+                                  .y = y.data(),
+                                  .y_format = y_format,
+                                  .inv_scale = 16.0f};
+  bench::run(state, {x.data(), static_cast<int64_t>(x.size()), y.data(), static_cast<int64_t>(y.size())}, count,
+             [&] { benchmark::DoNotOptimize(activation_forward(args)); });
+}
+
+void backward_bench(benchmark::State& state, Activation kind, Format x_format, Format dx_format, bool column_sum) {
+  const int64_t rows = state.range(0), count = rows * kCols, x_count = is_gated(kind) ? 2 * count : count;
+  std::vector<uint8_t> in = sample(x_format, x_count + count);  // x, then dy
+  std::vector<uint8_t> dx(static_cast<size_t>(x_count * format::bytes(dx_format)));
+  std::vector<float> sum(static_cast<size_t>(2 * kCols));
+  const ActivationBackward args = {.kind = kind,
+                                   .rows = rows,
+                                   .cols = kCols,
+                                   .x = in.data(),
+                                   .x_format = x_format,
+                                   .dy = in.data() + x_count * format::bytes(x_format),
+                                   .dy_format = x_format,
+                                   .dx = dx.data(),
+                                   .dx_format = dx_format,
+                                   .inv_scale = 16.0f,
+                                   .column_sum = column_sum ? sum.data() : nullptr};
+  bench::run(state, {in.data(), static_cast<int64_t>(in.size()), dx.data(), static_cast<int64_t>(dx.size())}, count,
+             [&] { benchmark::DoNotOptimize(activation_backward(args)); });
+}
+
+#define PLIMSOLL_ROWS ->Arg(256)->Arg(32768)->UseManualTime()->MinTime(0.2)
+BENCHMARK_CAPTURE(forward_bench, gelu_fp32_fp32, Activation::kGelu, Format::kFp32, Format::kFp32) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(forward_bench, gelu_bf16_bf16, Activation::kGelu, Format::kBf16, Format::kBf16) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(forward_bench, gelu_bf16_e4m3, Activation::kGelu, Format::kBf16, Format::kE4m3) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(forward_bench, relu_bf16_e4m3, Activation::kRelu, Format::kBf16, Format::kE4m3) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(forward_bench, swiglu_bf16_e4m3, Activation::kSwiglu, Format::kBf16, Format::kE4m3) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(backward_bench, gelu_bf16_e5m2, Activation::kGelu, Format::kBf16, Format::kE5m2, false)
+PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(backward_bench, gelu_bf16_e5m2_dbias, Activation::kGelu, Format::kBf16, Format::kE5m2, true)
+PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(backward_bench, swiglu_bf16_e5m2, Activation::kSwiglu, Format::kBf16, Format::kE5m2, false)
+PLIMSOLL_ROWS;
+
+}  // namespace
+}  // namespace plimsoll::kernels

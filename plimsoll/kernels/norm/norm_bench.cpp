@@ -1,0 +1,96 @@
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "plimsoll/format/codec.h"
+#include "plimsoll/kernels/norm/norm.h"
+#include "plimsoll/kernels/quantize/stream_bench.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+using format::Format;
+
+// [rows, 1024]: 256 rows stay in the L2 caches, 32768 come from memory.
+constexpr int64_t kCols = 1024;
+
+// Matrices of one format one after another, so that the plain loop reads (or writes) them as one stream.
+struct Matrices {
+  Matrices(Format format, int64_t row_count, int64_t count)
+      : one(row_count * kCols * format::bytes(format)), bytes(static_cast<size_t>(one * count)) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    const size_t width = static_cast<size_t>(format::bytes(format));
+    for (size_t i = 0; i < bytes.size(); i += width) {
+      const uint32_t code = format::encode(format, normal(random));
+      __builtin_memcpy(&bytes[i], &code, width);
+    }
+  }
+  void* at(int64_t index) { return bytes.data() + index * one; }
+  int64_t size() const { return static_cast<int64_t>(bytes.size()); }
+
+  int64_t one;
+  std::vector<uint8_t> bytes;
+};
+
+void forward_bench(benchmark::State& state, NormKind kind, Format x_format, Format y_format, bool residual) {
+  const int64_t rows = state.range(0);
+  Matrices in(x_format, rows, residual ? 2 : 1), sum(x_format, rows, residual ? 1 : 0), y(y_format, rows, 1);
+  std::vector<float> weight(kCols, 1.0f), bias(kCols, 0.1f), mean(static_cast<size_t>(rows)), rstd(mean);
+  const NormForward args = {.kind = kind,
+                            .rows = rows,
+                            .cols = kCols,
+                            .x = in.at(0),
+                            .residual = residual ? in.at(1) : nullptr,
+                            .sum = residual ? sum.at(0) : nullptr,
+                            .x_format = x_format,
+                            .weight = weight.data(),
+                            .bias = kind == NormKind::kLayerNorm ? bias.data() : nullptr,
+                            .y = y.at(0),
+                            .y_format = y_format,
+                            .inv_scale = 16.0f,
+                            .mean = kind == NormKind::kLayerNorm ? mean.data() : nullptr,
+                            .rstd = rstd.data()};
+  // The sum is a stream of the size of y or larger; the plain loop writes them as one.
+  std::vector<uint8_t> written(static_cast<size_t>(sum.size() + y.size()));
+  bench::run(state, {in.at(0), in.size(), written.data(), sum.size() + y.size()}, rows * kCols,
+             [&] { benchmark::DoNotOptimize(norm_forward(args)); });
+}
+
+void backward_bench(benchmark::State& state, NormKind kind, Format format) {
+  const int64_t rows = state.range(0);
+  Matrices in(format, rows, 2), dx(format, rows, 1);
+  std::vector<float> weight(kCols, 1.0f), dweight(kCols), dbias(kCols);
+  std::vector<float> mean(static_cast<size_t>(rows), 0.0f), rstd(static_cast<size_t>(rows), 1.0f);
+  const NormBackward args = {.kind = kind,
+                             .rows = rows,
+                             .cols = kCols,
+                             .dy = in.at(0),
+                             .dy_format = format,
+                             .x = in.at(1),
+                             .x_format = format,
+                             .weight = weight.data(),
+                             .mean = mean.data(),
+                             .rstd = rstd.data(),
+                             .dx = dx.at(0),
+                             .dx_format = format,
+                             .dweight = dweight.data(),
+                             .dbias = kind == NormKind::kLayerNorm ? dbias.data() : nullptr};
+  bench::run(state, {in.at(0), in.size(), dx.at(0), dx.size()}, rows * kCols, [&] { norm_backward(args); });
+}
+
+#define PLIMSOLL_ROWS ->Arg(256)->Arg(32768)->UseManualTime()->MinTime(0.2)
+constexpr NormKind kLayer = NormKind::kLayerNorm, kRms = NormKind::kRmsNorm;
+BENCHMARK_CAPTURE(forward_bench, layer_fp32_fp32, kLayer, Format::kFp32, Format::kFp32, false) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(forward_bench, layer_bf16_bf16, kLayer, Format::kBf16, Format::kBf16, false) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(forward_bench, layer_bf16_e4m3, kLayer, Format::kBf16, Format::kE4m3, false) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(forward_bench, layer_residual_bf16_e4m3, kLayer, Format::kBf16, Format::kE4m3, true) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(forward_bench, rms_bf16_e4m3, kRms, Format::kBf16, Format::kE4m3, false) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(backward_bench, layer_fp32, kLayer, Format::kFp32) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(backward_bench, layer_bf16, kLayer, Format::kBf16) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(backward_bench, rms_bf16, kRms, Format::kBf16) PLIMSOLL_ROWS;
+
+}  // namespace
+}  // namespace plimsoll::kernels
