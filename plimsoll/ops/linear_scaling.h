@@ -5,24 +5,19 @@
 #include <optional>
 #include <string>
 
+#include "plimsoll/ops/gemm.h"
 #include "plimsoll/ops/operand_slot.h"
 #include "plimsoll/ops/scaled_tensor.h"
 #include "plimsoll/ops/scaling_step.h"
 
 namespace plimsoll::ops {
 
-// The weight as its two products read it. grad_input is undefined until it is wanted.
-struct WeightOperands {
-  ScaledTensor output;
-  ScaledTensor grad_input;
-};
-
-// Kept by is_first_microbatch = true for the calls with false.
+// What is_first_microbatch = true keeps for the calls with false.
 struct WeightCache {
-  WeightOperands operands;
-  int64_t version = -1;  // of the weight (its version counter) when it was quantized
-  at::Tensor packed;     // operands.output in the GEMM's own layout
-  int packed_isa = -1;   // which that layout belongs to
+  Operands operands;
+  recipe::OperandRecipe recipe;  // of operands.output
+  int64_t version = -1;          // of the weight (its version counter) when it was quantized
+  PackedWeight packed;
 };
 
 // Owned by the module, shared with the autograd nodes of its calls. Not thread-safe, as the module is not.
@@ -38,13 +33,20 @@ struct LinearState {
   OperandSlot& slot(recipe::Role role);
 };
 
+// What linear() keeps of its input for grad_weight.
+enum class SaveInput : uint8_t {
+  kCodes,  // its codes (the values, where the recipe has none)
+  kInput,  // the tensor itself, which costs nothing where the op before it keeps it too; codes are made again
+};
+
 struct LinearScaling {
-  SharedRecipe recipe;                 // nullptr: high precision in the dtype of the weight
-  std::shared_ptr<LinearState> state;  // nullptr: nothing is kept or reported; delayed scaling needs one
-  std::shared_ptr<ScalingStep> step;   // nullptr: no amax is recorded
+  SharedRecipe recipe = {};                 // nullptr: high precision in the dtype of the weight
+  std::shared_ptr<LinearState> state = {};  // nullptr: nothing is kept or reported; delayed scaling needs one
+  std::shared_ptr<ScalingStep> step = {};   // nullptr: no amax is recorded
   // nullopt: the weight is quantized at each call. true: quantized and kept. false: what was kept is used; an error if
   // the weight has changed since.
-  std::optional<bool> is_first_microbatch;
+  std::optional<bool> is_first_microbatch = {};
+  SaveInput save_input = SaveInput::kCodes;  // read by linear() alone
 };
 
 }  // namespace plimsoll::ops

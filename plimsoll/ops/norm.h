@@ -17,15 +17,15 @@ struct NormOptions {
 
 // What is normalised, and with what.
 struct NormInput {
-  at::Tensor x;         // [..., dim]
-  at::Tensor residual;  // undefined, or the shape and dtype of x: x + residual is normalised
-  at::Tensor weight;    // [dim]
-  at::Tensor bias;      // [dim] or undefined; LayerNorm only
+  at::Tensor x;              // [..., dim]
+  at::Tensor residual = {};  // undefined, or the shape and dtype of x: x + residual is normalised
+  at::Tensor weight;         // [dim]
+  at::Tensor bias = {};      // [dim] or undefined; LayerNorm only
 };
 
 struct NormOutput {
   at::Tensor output;
-  at::Tensor sum;  // x + residual in the dtype of x, differentiable; undefined without a residual
+  at::Tensor sum = {};  // x + residual in the dtype of x, differentiable; undefined without a residual
 };
 
 // FP32 inside; output in `dtype`, by default that of x. Saved: what was normalised, and one mean and rstd a row.

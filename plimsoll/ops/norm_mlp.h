@@ -8,10 +8,10 @@
 namespace plimsoll::ops {
 
 struct MlpWeights {
-  at::Tensor fc1_weight;  // [ffn, dim]; gated activations [2 ffn, dim], the first half gates
-  at::Tensor fc1_bias;    // [ffn] ([2 ffn]) or undefined
-  at::Tensor fc2_weight;  // [dim, ffn]
-  at::Tensor fc2_bias;    // [dim] or undefined
+  at::Tensor fc1_weight;     // [ffn, dim]; gated activations [2 ffn, dim], the first half gates
+  at::Tensor fc1_bias = {};  // [ffn] ([2 ffn]) or undefined
+  at::Tensor fc2_weight;     // [dim, ffn]
+  at::Tensor fc2_bias = {};  // [dim] or undefined
 };
 
 struct MlpScaling {

@@ -27,7 +27,7 @@ struct OperandSlot {
 std::string_view role_name(recipe::Role role);
 
 // The scale to quantize with now; recipe::kNoScale if the operand has to supply it.
-float current_scale(const OperandSlot& slot);
+float current_scale(OperandSlot& slot);
 
 // End of a step: first scale, history, next scale. amax is finite and that of the whole step.
 void update_slot(OperandSlot& slot, const recipe::DelayedScaling& recipe, float amax);

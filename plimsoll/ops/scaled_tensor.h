@@ -12,14 +12,17 @@
 namespace plimsoll::ops {
 
 struct ScaledTensor {
-  at::Tensor data;   // [rows, cols], contiguous: uint8 codes; or fp32, bf16, fp16 values, and then scale is undefined
-  at::Tensor scale;  // fp32, or uint8 exponents for E8M0: [ceil(rows / block_rows), ceil(cols / block_cols)]
+  at::Tensor data;  // [rows, cols], contiguous: uint8 codes; or fp32, bf16, fp16 values, and then scale is undefined
+  at::Tensor scale = {};  // fp32, or uint8 exponents for E8M0: [ceil(rows / block_rows), ceil(cols / block_cols)]
   format::Format format = format::Format::kFp32;
   recipe::Granularity granularity = {};  // of data as it is stored
   format::Format scale_format = format::Format::kFp32;
 
   bool has_codes() const { return format::is_fp8(format); }
 };
+
+// Values without codes.
+ScaledTensor plain_values(at::Tensor values, format::Format format);
 
 enum class Use : uint8_t { kAsStored, kTransposed };
 

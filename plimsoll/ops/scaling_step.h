@@ -19,21 +19,23 @@ using SharedSlot = std::shared_ptr<OperandSlot>;
 
 // Makes amaxes equal on all ranks.
 struct AmaxReduction {
-  // Replaces each element by its maximum over the ranks. Called once for the forward and once for each backward pass.
+  // Replaces each element by its maximum over the ranks. Called once for a forward pass under a delayed recipe, and
+  // once for each backward pass in which a gradient was quantized.
   std::function<void(std::span<float>)> all_reduce_max;
   // All slots of the model, on every rank in one order, so that the size of the collective never depends on what ran:
   // one that did not run contributes 0 and rolls with the others. Empty: the slots that ran.
   std::vector<SharedSlot> slots;
 };
 
+enum class Pass : uint8_t { kForward, kBackward };
+
 // Collects amaxes and updates their slots together.
 class AmaxCollector {
  public:
   // Folds by max. A non-finite amax counts as a use and never reaches the history. The recipe is a delayed one.
   void record(const SharedSlot& slot, const SharedRecipe& recipe, float amax);
-  // Updates the slots recorded (or reduction->slots of `pass`) and forgets them.
-  enum class Pass : uint8_t { kForward, kBackward };
-  void finish(Pass pass, const AmaxReduction* reduction);
+  // Updates the slots and forgets them. `recipe` is that of reduced slots that did not run here.
+  void finish(Pass pass, const SharedRecipe& recipe, const AmaxReduction* reduction);
 
  private:
   struct Entry {
@@ -41,12 +43,16 @@ class AmaxCollector {
     SharedRecipe recipe;
     float amax = 0;
   };
+  static void reduce(std::vector<Entry>& entries, Pass pass, const SharedRecipe& recipe,
+                     const AmaxReduction& reduction);
+
   std::vector<Entry> entries_;  // in order of first use
 };
 
 class ScalingStep {
  public:
-  explicit ScalingStep(std::shared_ptr<const AmaxReduction> reduction = nullptr) : reduction_(std::move(reduction)) {}
+  explicit ScalingStep(SharedRecipe recipe, std::shared_ptr<const AmaxReduction> reduction = nullptr)
+      : recipe_(std::move(recipe)), reduction_(std::move(reduction)) {}
 
   void record_forward(const SharedSlot& slot, const SharedRecipe& recipe, float amax);
   // Inside a backward pass only; the slots update once, when the whole pass ends.
@@ -55,6 +61,7 @@ class ScalingStep {
 
  private:
   AmaxCollector forward_;
+  SharedRecipe recipe_;
   std::shared_ptr<const AmaxReduction> reduction_;
 };
 

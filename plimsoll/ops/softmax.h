@@ -7,8 +7,8 @@ namespace plimsoll::ops {
 
 struct SoftmaxOptions {
   double scale = 1.0;
-  bool causal = false;  // query i sees keys 0 .. i + keys - queries
-  at::Tensor mask;      // bool, true = masked; undefined, or broadcastable to x
+  bool causal = false;   // query i sees keys 0 .. i + keys - queries
+  at::Tensor mask = {};  // bool, true = masked; undefined, or broadcastable to x
 };
 
 // x [batch, heads, queries, keys]. Masked places are 0; a row that is masked whole is all 0.

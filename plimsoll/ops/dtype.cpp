@@ -1,0 +1,42 @@
+#include "plimsoll/ops/dtype.h"
+
+#include <c10/util/Exception.h>
+
+namespace plimsoll::ops {
+
+format::Format format_of(at::ScalarType dtype, const char* op) {
+  switch (dtype) {
+    case at::kFloat:
+      return format::Format::kFp32;
+    case at::kBFloat16:
+      return format::Format::kBf16;
+    case at::kHalf:
+      return format::Format::kFp16;
+    default:
+      TORCH_CHECK(false, op, ": expected a tensor of float32, bfloat16 or float16, got ", dtype);
+  }
+}
+
+at::ScalarType dtype_of(format::Format format) {
+  switch (format) {
+    case format::Format::kFp32:
+      return at::kFloat;
+    case format::Format::kBf16:
+      return at::kBFloat16;
+    case format::Format::kFp16:
+      return at::kHalf;
+    default:
+      return at::kByte;
+  }
+}
+
+at::Tensor as_matrix(const at::Tensor& x, const char* op) {
+  TORCH_CHECK(x.dim() >= 1, op, ": expected a tensor of one dimension or more, got a scalar");
+  const int64_t cols = x.size(-1);
+  // Not -1: an empty last dimension leaves the rows undetermined.
+  int64_t rows = 1;
+  for (int64_t dim = 0; dim < x.dim() - 1; ++dim) rows *= x.size(dim);
+  return x.contiguous().view({rows, cols});
+}
+
+}  // namespace plimsoll::ops

@@ -1,0 +1,101 @@
+#include "plimsoll/ops/linear_pass.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/weight_operands.h"
+
+namespace plimsoll::ops {
+
+using recipe::GemmKind;
+
+void LinearSaved::exchange(SavedTensors& tensors) {
+  tensors.exchange(input);
+  tensors.exchange(weight);
+}
+
+void check_linear(const LinearNames& names, int64_t in, const at::Tensor& weight, const at::Tensor& bias) {
+  TORCH_CHECK(weight.defined() && weight.dim() == 2 && weight.size(1) == in, names.op, ": expected ", names.layer,
+              "weight [out, ", in, "], got ", weight.defined() ? weight.sizes() : at::IntArrayRef{});
+  format_of(weight.scalar_type(), names.op);
+  if (!bias.defined()) return;
+  TORCH_CHECK(bias.dim() == 1 && bias.size(0) == weight.size(0), names.op, ": expected ", names.layer, "bias [",
+              weight.size(0), "], got ", bias.sizes());
+  format_of(bias.scalar_type(), names.op);
+}
+
+bool requires_grad(const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
+
+LinearCall linear_call(const LinearScaling& scaling, bool needs_input, const at::Tensor& weight,
+                       const at::Tensor& bias) {
+  LinearCall call{.scaling = scaling, .record = at::GradMode::is_enabled()};
+  if (call.record) {
+    call.needs = {.input = needs_input, .weight = requires_grad(weight), .bias = requires_grad(bias)};
+  }
+  if (call.scaling.recipe == nullptr) {
+    const format::Format format = format_of(weight.scalar_type(), "linear");
+    call.scaling.recipe = std::make_shared<const recipe::Recipe>(recipe::HighPrecision{.format = format});
+  }
+  return call;
+}
+
+float linear_output(const LinearForward& forward, const LinearOutput& output, LinearSaved& saved) {
+  const LinearCall& call = forward.call;
+  const WeightOperands weights = weight_operands(forward.weight, call.scaling, forward.maker, call.needs.input);
+  const at::Tensor bias = as_fp32(forward.bias);
+  saved.scaling = call.scaling;
+  saved.needs = call.needs;
+  saved.weight_dtype = forward.weight.scalar_type();
+  if (bias.defined()) saved.bias_dtype = forward.bias.scalar_type();
+  if (call.needs.input) saved.weight = weights.operands.grad_input;
+  Product product{.kind = GemmKind::kOutput,
+                  .a = forward.input,
+                  .b = weights.operands.output,
+                  .epilogue = output.epilogue,
+                  .packed = weights.packed};
+  product.epilogue.bias = data_or_null(bias);
+  const float amax = multiply(product, output.tensor, output.format);
+  forward.maker.report("output", output.format, amax, output.epilogue.inv_scale);
+  return amax;
+}
+
+float input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const OperandMaker& maker,
+                     const LinearOutput& output) {
+  const Product product{.kind = GemmKind::kGradInput, .a = grad, .b = saved.weight, .epilogue = output.epilogue};
+  const float amax = multiply(product, output.tensor, output.format);
+  maker.report("grad_input", output.format, amax, output.epilogue.inv_scale);
+  return amax;
+}
+
+at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& input, const LinearSaved& saved,
+                           const OperandMaker& maker) {
+  at::Tensor gradient =
+      at::empty({grad.data.size(1), input.data.size(1)}, grad.data.options().dtype(saved.weight_dtype));
+  const float amax = multiply({.kind = GemmKind::kGradWeight, .a = grad, .b = input}, gradient);
+  maker.report("grad_weight", format_of(saved.weight_dtype, "linear"), amax);
+  return gradient;
+}
+
+at::Tensor as_fp32(const at::Tensor& vector) {
+  return vector.defined() ? vector.detach().to(at::kFloat).contiguous() : vector;
+}
+
+const float* data_or_null(const at::Tensor& fp32) { return fp32.defined() ? fp32.const_data_ptr<float>() : nullptr; }
+
+std::optional<at::Tensor> optional(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+at::Tensor empty_rows(at::IntArrayRef sizes, int64_t cols, at::ScalarType dtype) {
+  std::vector<int64_t> shape = sizes.vec();
+  shape.back() = cols;
+  return at::empty(shape, at::TensorOptions().dtype(dtype));
+}
+
+void check_once_differentiable(const char* op) {
+  TORCH_CHECK(!at::GradMode::is_enabled(), op, ": expected a backward pass without create_graph, got one with it");
+}
+
+}  // namespace plimsoll::ops

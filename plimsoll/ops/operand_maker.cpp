@@ -1,0 +1,174 @@
+#include "plimsoll/ops/operand_maker.h"
+
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <string>
+
+#include "plimsoll/ops/dtype.h"
+#include "plimsoll/watch/session.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using recipe::GemmKind;
+using recipe::OperandRecipe;
+using recipe::Role;
+using recipe::ScaleSource;
+
+constexpr std::array kGemms = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
+
+bool wants(GemmSet set, GemmKind gemm) {
+  return gemm == GemmKind::kOutput ? set.output : gemm == GemmKind::kGradInput ? set.grad_input : set.grad_weight;
+}
+
+// The recipe of the operand with blocks as they lie in the stored tensor: equal ones share codes.
+OperandRecipe stored_operand(const recipe::Recipe& recipe, Role role, GemmKind gemm) {
+  OperandRecipe operand = recipe.operand(role, gemm);
+  operand.granularity = recipe::stored_granularity(operand.granularity, role, gemm);
+  return operand;
+}
+
+// What all wanted products agree on; nullopt if they differ or none is wanted.
+std::optional<OperandRecipe> common_operand(const recipe::Recipe& recipe, Role role, GemmSet wanted) {
+  std::optional<OperandRecipe> common;
+  for (GemmKind gemm : kGemms) {
+    if (!wants(wanted, gemm)) continue;
+    const OperandRecipe operand = stored_operand(recipe, role, gemm);
+    if (common && !(*common == operand)) return std::nullopt;
+    common = operand;
+  }
+  return common;
+}
+
+Operands shared(const ScaledTensor& tensor, GemmSet wanted) {
+  Operands operands;
+  for (GemmKind gemm : kGemms) {
+    if (wants(wanted, gemm)) operands.of(gemm) = tensor;
+  }
+  return operands;
+}
+
+QuantizeOptions options_of(const OperandRecipe& stored, std::optional<float> delayed_scale) {
+  return {.format = stored.format,
+          .granularity = stored.granularity,
+          .scale_format = stored.scale_format,
+          .power_of_two = stored.power_of_two,
+          .rounding = stored.rounding,
+          .scale = stored.source == ScaleSource::kDelayed ? delayed_scale : std::nullopt};
+}
+
+ScaledTensor in_format(const at::Tensor& x, format::Format format) {
+  return plain_values(x.to(dtype_of(format)).contiguous(), format);
+}
+
+}  // namespace
+
+bool OperandMaker::quantizes(Role role) const {
+  if (recipe_.delayed() == nullptr) return false;
+  for (GemmKind gemm : kGemms) {
+    if (recipe::takes_part(role, gemm) && !recipe_.high_precision(gemm)) return true;
+  }
+  return false;
+}
+
+bool OperandMaker::has_scale(Role role) const {
+  TORCH_CHECK(scaling_.state != nullptr, "linear: expected a state (slots) for delayed scaling, got none");
+  return current_scale(scaling_.state->slot(role)) != recipe::kNoScale;
+}
+
+void OperandMaker::choose_scale(Role role, const std::function<float()>& own_amax) {
+  delayed_scale_.reset();
+  if (!quantizes(role)) return;
+  if (has_scale(role)) {
+    delayed_scale_ = current_scale(scaling_.state->slot(role));
+    return;
+  }
+  float scale = recipe::kNoScale;
+  const recipe::DelayedScaling& delayed = *recipe_.delayed();
+  recipe::first_scale(delayed, recipe::format_of(delayed.fp8_format, role), own_amax(), {scale, {}});
+  delayed_scale_ = scale;
+}
+
+Operands OperandMaker::make(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
+  choose_scale(role, [&] { return ops::amax(x); });
+  return make_each(x, role, wanted, column_sum_out);
+}
+
+Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
+  Operands operands;
+  std::optional<OperandRecipe> made;
+  ScaledTensor last;
+  for (GemmKind gemm : kGemms) {
+    if (!wants(wanted, gemm)) continue;
+    const OperandRecipe operand = stored_operand(recipe_, role, gemm);
+    if (!made || !(*made == operand)) {
+      if (operand.source == ScaleSource::kNone) {
+        last = in_format(x, operand.format);
+      } else {
+        Quantized quantized = quantize(x, options_of(operand, delayed_scale_), column_sum_out);
+        column_sum_out = nullptr;
+        observe(role, operand.format, quantized.amax, quantized.inv_scale);
+        last = std::move(quantized.tensor);
+      }
+      made = operand;
+    }
+    operands.of(gemm) = last;
+  }
+  if (column_sum_out != nullptr) *column_sum_out = column_sum(x);
+  return operands;
+}
+
+Operands OperandMaker::produce(const Producer& producer, Role role, GemmSet wanted) {
+  const std::optional<OperandRecipe> operand = common_operand(recipe_, role, wanted);
+  if (operand && operand->source == ScaleSource::kNone) {
+    const Produced values = producer(operand->format, 1.0f);
+    choose_scale(role, [&] { return values.amax; });
+    observe(role, operand->format, values.amax, 1.0f);
+    return shared(plain_values(values.values, operand->format), wanted);
+  }
+  if (operand && operand->source == ScaleSource::kDelayed && has_scale(role)) {
+    choose_scale(role, [] { return 0.0f; });
+    const float inv_scale = recipe::inv_scale_of(*delayed_scale_);
+    Produced codes = producer(operand->format, inv_scale);
+    observe(role, operand->format, codes.amax, inv_scale);
+    return shared(scaled_codes(std::move(codes.values), operand->format, *delayed_scale_), wanted);
+  }
+  const Produced wide = producer(format::Format::kFp32, 1.0f);
+  choose_scale(role, [&] { return wide.amax; });
+  return make_each(wide.values, role, wanted, nullptr);
+}
+
+ScaledTensor OperandMaker::produce_again(const Producer& producer, Role role, GemmKind gemm,
+                                         std::optional<float> scale) const {
+  const OperandRecipe operand = stored_operand(recipe_, role, gemm);
+  switch (operand.source) {
+    case ScaleSource::kNone:
+      return plain_values(producer(operand.format, 1.0f).values, operand.format);
+    case ScaleSource::kDelayed:
+      return scaled_codes(producer(operand.format, recipe::inv_scale_of(*scale)).values, operand.format, *scale);
+    case ScaleSource::kCurrent:
+      break;
+  }
+  return quantize(producer(format::Format::kFp32, 1.0f).values, options_of(operand, std::nullopt)).tensor;
+}
+
+void OperandMaker::observe(Role role, format::Format format, float amax_value, float inv_scale) const {
+  report(role_name(role), format, amax_value, inv_scale);
+  if (!record_ || !quantizes(role) || scaling_.step == nullptr) return;
+  const SharedSlot slot(scaling_.state, &scaling_.state->slot(role));
+  if (pass_ == Pass::kForward) {
+    scaling_.step->record_forward(slot, scaling_.recipe, amax_value);
+  } else {
+    scaling_.step->record_backward(slot, scaling_.recipe, amax_value);
+  }
+}
+
+void OperandMaker::report(std::string_view name, format::Format format, float amax_value, float inv_scale) const {
+  if (watch::current() == nullptr || scaling_.state == nullptr || scaling_.state->name.empty()) return;
+  std::string path = scaling_.state->name;
+  path.append("/").append(name);
+  watch::report(path, {.format = format, .amax = amax_value, .inv_scale = inv_scale});
+}
+
+}  // namespace plimsoll::ops

@@ -1,0 +1,64 @@
+// Makes the operands of one linear layer in one pass: picks their scales, quantizes, and sees to it that every amax
+// reaches the recipe and the watch.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "plimsoll/ops/gemm.h"
+#include "plimsoll/ops/linear_scaling.h"
+#include "plimsoll/ops/quantize.h"
+
+namespace plimsoll::ops {
+
+// Which products an operand is wanted for.
+struct GemmSet {
+  bool output = false;
+  bool grad_input = false;
+  bool grad_weight = false;
+};
+
+struct Produced {
+  at::Tensor values;  // [rows, cols], kByte for codes
+  float amax = 0;     // before inv_scale
+};
+// A kernel that can write its result in any format: codes = encode(value * inv_scale). Called once.
+using Producer = std::function<Produced(format::Format format, float inv_scale)>;
+
+class OperandMaker {
+ public:
+  // record: amaxes reach the slots at the end of the pass.
+  OperandMaker(const LinearScaling& scaling, Pass pass, bool record)
+      : scaling_(scaling), recipe_(*scaling.recipe), pass_(pass), record_(record) {}
+
+  // From a tensor that is there. column_sum as in quantize().
+  Operands make(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum = nullptr);
+
+  // From a kernel: codes at once where the scale is known before the tensor is, else through FP32.
+  Operands produce(const Producer& producer, recipe::Role role, GemmSet wanted);
+
+  // The same bits as in the pass that reported this scale, and nothing recorded.
+  ScaledTensor produce_again(const Producer& producer, recipe::Role role, recipe::GemmKind gemm,
+                             std::optional<float> scale) const;
+
+  // The delayed scale that the last make() or produce() used or would have used.
+  std::optional<float> delayed_scale() const { return delayed_scale_; }
+
+  // The amax of a product, for the watch. name: "output", "grad_input", "grad_weight".
+  void report(std::string_view name, format::Format format, float amax, float inv_scale = 1.0f) const;
+
+ private:
+  bool quantizes(recipe::Role role) const;  // under delayed scaling, for any product
+  bool has_scale(recipe::Role role) const;
+  void choose_scale(recipe::Role role, const std::function<float()>& own_amax);
+  Operands make_each(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum);
+  void observe(recipe::Role role, format::Format format, float amax, float inv_scale) const;
+
+  const LinearScaling& scaling_;
+  const recipe::Recipe& recipe_;
+  Pass pass_;
+  bool record_;
+  std::optional<float> delayed_scale_;
+};
+
+}  // namespace plimsoll::ops
