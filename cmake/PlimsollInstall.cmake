@@ -1,1 +1,23 @@
-# Installs every folder's target and headers, and PlimsollConfig.cmake.
+# Installs every folder's target and headers, the program, and PlimsollConfig.cmake: find_package(Plimsoll), then link Plimsoll::plimsoll.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Plimsoll)
+
+get_property(libraries GLOBAL PROPERTY PLIMSOLL_LIBRARIES)
+add_library(plimsoll_all INTERFACE)
+add_library(Plimsoll::plimsoll ALIAS plimsoll_all)
+set_target_properties(plimsoll_all PROPERTIES EXPORT_NAME plimsoll)
+target_link_libraries(plimsoll_all INTERFACE ${libraries})
+
+install(TARGETS ${libraries} plimsoll_all EXPORT PlimsollTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+set_target_properties(plimsoll_cli PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+install(TARGETS plimsoll_cli)
+install(EXPORT PlimsollTargets NAMESPACE Plimsoll:: DESTINATION ${package_dir})
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/plimsoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+
+configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/PlimsollConfig.cmake.in ${CMAKE_BINARY_DIR}/PlimsollConfig.cmake
+                              INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/PlimsollConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/PlimsollConfig.cmake ${CMAKE_BINARY_DIR}/PlimsollConfigVersion.cmake
+              ${CMAKE_SOURCE_DIR}/cmake/PlimsollTorch.cmake
+        DESTINATION ${package_dir})

@@ -1,0 +1,11 @@
+# The packages that folders link, found once here: imported targets are visible in the folder that finds them and below.
+find_package(CLI11 REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+if(PLIMSOLL_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(PLIMSOLL_BENCH)
+  find_package(benchmark REQUIRED)
+endif()
