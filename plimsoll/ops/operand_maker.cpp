@@ -150,7 +150,13 @@ ScaledTensor OperandMaker::produce_again(const Producer& producer, Role role, Ge
     case ScaleSource::kCurrent:
       break;
   }
-  return quantize(producer(format::Format::kFp32, 1.0f).values, options_of(operand, std::nullopt)).tensor;
+  return make_again(producer(format::Format::kFp32, 1.0f).values, role, gemm, std::nullopt);
+}
+
+ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind gemm, std::optional<float> scale) const {
+  const OperandRecipe operand = stored_operand(recipe_, role, gemm);
+  if (operand.source == ScaleSource::kNone) return plain_values(x, operand.format);
+  return quantize(x, options_of(operand, scale)).tensor;
 }
 
 void OperandMaker::observe(Role role, format::Format format, float amax_value, float inv_scale) const {

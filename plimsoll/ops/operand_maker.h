@@ -40,6 +40,8 @@ class OperandMaker {
   // The same bits as in the pass that reported this scale, and nothing recorded.
   ScaledTensor produce_again(const Producer& producer, recipe::Role role, recipe::GemmKind gemm,
                              std::optional<float> scale) const;
+  ScaledTensor make_again(const at::Tensor& x, recipe::Role role, recipe::GemmKind gemm,
+                          std::optional<float> scale) const;
 
   // The delayed scale that the last make() or produce() used or would have used.
   std::optional<float> delayed_scale() const { return delayed_scale_; }
