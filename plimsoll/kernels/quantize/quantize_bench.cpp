@@ -7,7 +7,7 @@
 #include "plimsoll/format/codec.h"
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/quantize/quantize_dgelu.h"
-#include "plimsoll/kernels/quantize/stream_bench.h"
+#include "plimsoll/kernels/stream_bench.h"
 
 namespace plimsoll::kernels {
 namespace {

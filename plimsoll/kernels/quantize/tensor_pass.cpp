@@ -50,6 +50,7 @@ TileInput TensorPass::input(const TileRegion& region) const {
 void TensorPass::run(const TileRegion& region, const TileInput& input) {
   alignas(64) uint8_t buffer[kTileRows * kTileCols];  // for codes that are wanted transposed only
   const bool keeps_codes = args_.codes != nullptr;
+  // Fetched ahead: the next tile, which lies to the right.
   const EncodeTile tile = {.x = input.x,
                            .x_format = input.format,
                            .rows = region.rows,
@@ -60,7 +61,8 @@ void TensorPass::run(const TileRegion& region, const TileInput& input) {
                            .codes_stride = keeps_codes ? args_.codes_stride : kTileCols,
                            .inv_scale = &args_.inv_scale,
                            .group_cols = std::max<int64_t>(region.cols, 2),
-                           .overflow = args_.overflow};
+                           .overflow = args_.overflow,
+                           .prefetch_distance = kTileCols};
   if (args_.random != nullptr) {
     const auto first = static_cast<uint64_t>(region.row * args_.cols + region.col);
     const RandomWords words = {args_.random->seed, args_.random->step, first, static_cast<uint64_t>(args_.cols)};

@@ -1,0 +1,51 @@
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "plimsoll/kernels/dequantize/dequantize.h"
+#include "plimsoll/kernels/stream_bench.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+using format::Format;
+
+// [rows, 4096] codes: 64 rows stay in the L2 cache, 16384 come from memory.
+constexpr int64_t kCols = 4096;
+
+void dequantize_bench(benchmark::State& state, Format format, Format output_format, int64_t block_cols,
+                      Format scale_format) {
+  const int64_t rows = state.range(0);
+  std::vector<uint8_t> codes(static_cast<size_t>(rows * kCols));
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 2654435761u >> 24);
+  const int64_t output_bytes = rows * kCols * format::bytes(output_format);
+  std::vector<uint8_t> output(static_cast<size_t>(output_bytes)), e8m0(codes.size() / 32, 120);
+  const std::vector<float> fp32(e8m0.size(), 0.37f);
+  const bool is_e8m0 = scale_format == Format::kE8m0;
+  const Dequantize args = {.codes = codes.data(),
+                           .format = format,
+                           .rows = rows,
+                           .cols = kCols,
+                           .codes_stride = kCols,
+                           .scale = {.data = is_e8m0 ? static_cast<const void*>(e8m0.data()) : fp32.data(),
+                                     .format = scale_format,
+                                     .block_rows = block_cols > 0 ? 1 : 0,
+                                     .block_cols = block_cols,
+                                     .row_stride = block_cols > 0 ? kCols / block_cols : 0,
+                                     .col_stride = 1},
+                           .output = output.data(),
+                           .output_format = output_format,
+                           .output_stride = kCols};
+  bench::run(state, {codes.data(), rows * kCols, output.data(), output_bytes}, rows * kCols, [&] { dequantize(args); });
+}
+
+#define PLIMSOLL_ROWS ->Arg(64)->Arg(16384)->UseManualTime()->MinTime(0.2)
+BENCHMARK_CAPTURE(dequantize_bench, e4m3_bf16, Format::kE4m3, Format::kBf16, 0, Format::kFp32) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(dequantize_bench, e4m3_fp32, Format::kE4m3, Format::kFp32, 0, Format::kFp32) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(dequantize_bench, e5m2_bf16, Format::kE5m2, Format::kBf16, 0, Format::kFp32) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(dequantize_bench, e4m3_bf16_1x128, Format::kE4m3, Format::kBf16, 128, Format::kFp32) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(dequantize_bench, e4m3_bf16_mx, Format::kE4m3, Format::kBf16, 32, Format::kE8m0) PLIMSOLL_ROWS;
+
+}  // namespace
+}  // namespace plimsoll::kernels

@@ -1,0 +1,34 @@
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "plimsoll/kernels/stream_bench.h"
+#include "plimsoll/kernels/transpose/transpose.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+// [rows, 4096]: 64 rows stay in the L2 cache, 16384 come from memory.
+constexpr int64_t kCols = 4096;
+
+void transpose_bench(benchmark::State& state, int64_t element_bytes) {
+  const int64_t rows = state.range(0), bytes = rows * kCols * element_bytes;
+  std::vector<uint8_t> x(static_cast<size_t>(bytes), 1), output(x.size());
+  const Transpose args = {.x = x.data(),
+                          .element_bytes = element_bytes,
+                          .rows = rows,
+                          .cols = kCols,
+                          .x_stride = kCols,
+                          .output = output.data(),
+                          .output_stride = rows};
+  bench::run(state, {x.data(), bytes, output.data(), bytes}, rows * kCols, [&] { transpose(args); });
+}
+
+#define PLIMSOLL_ROWS ->Arg(64)->Arg(16384)->UseManualTime()->MinTime(0.2)
+BENCHMARK_CAPTURE(transpose_bench, bytes, 1) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(transpose_bench, halves, 2) PLIMSOLL_ROWS;
+BENCHMARK_CAPTURE(transpose_bench, words, 4) PLIMSOLL_ROWS;
+
+}  // namespace
+}  // namespace plimsoll::kernels
