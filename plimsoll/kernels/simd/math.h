@@ -7,35 +7,29 @@
 namespace plimsoll::kernels {
 namespace {
 
-// e^x to 2 ulp. Overflows to Inf above 88.73, underflows gradually below -87.3; NaN stays NaN.
+// e^x to 2 ulp. Inf above 88.72; 0 below -87.33, where results would be subnormal, which is slow; NaN stays NaN.
 PLIMSOLL_INLINE F32x16 exp(F32x16 x) {
-  // e^x = 2^n e^r, |r| <= ln(2) / 2. ln(2) in two parts, the first short enough for n * part to be exact (Cody and
-  // Waite).
-  const F32x16 bounded = max(set(-105.0f), min(set(90.0f), x));
-  const F32x16 n = round_even(mul(bounded, set(1.44269504f)));
-  F32x16 r = sub(bounded, mul(n, set(0.693359375f)));
+  // e^x = 2^n e^r, |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds to n and leaves it in the low bits; ln(2) is in two
+  // parts, the first short enough for n * part to be exact (Cody and Waite).
+  const F32x16 shift = set(12582912.0f);
+  const F32x16 shifted = add(mul(x, set(1.44269504f)), shift);
+  const F32x16 n = sub(shifted, shift);
+  F32x16 r = sub(x, mul(n, set(0.693359375f)));
   r = sub(r, mul(n, set(-2.12194440e-4f)));
-  F32x16 p = set(1.0f / 5040.0f);  // Taylor to degree 7: the next term is below 2^-26 for |r| <= 0.35
-  p = add(mul(p, r), set(1.0f / 720.0f));
-  p = add(mul(p, r), set(1.0f / 120.0f));
-  p = add(mul(p, r), set(1.0f / 24.0f));
-  p = add(mul(p, r), set(1.0f / 6.0f));
-  p = add(mul(p, r), set(0.5f));
-  p = add(mul(mul(p, r), r), r);
-  p = add(p, set(1.0f));
-  // 2^n in two factors, each a normal number, so that the result may be subnormal or overflow.
-  const I32x16 exponent = to_int(n);
-  const I32x16 first_half = sub_i(shift_right<1>(add_i(exponent, set_i(256))), set_i(128));
-  const I32x16 second_half = sub_i(exponent, first_half);
-  const F32x16 scale1 = from_bits(shift_left<23>(add_i(first_half, set_i(127))));
-  const F32x16 scale2 = from_bits(shift_left<23>(add_i(second_half, set_i(127))));
-  return select(equal(x, x), mul(mul(p, scale1), scale2), x);
+  // 1 + r + r^2 q(r), q fitted for the least relative error, 2^-28.
+  F32x16 q = set(0.00138145394f);
+  q = add(mul(q, r), set(0.00836874545f));
+  q = add(mul(q, r), set(0.041668389f));
+  q = add(mul(q, r), set(0.166665211f));
+  q = add(mul(q, r), set(0.49999994f));
+  const F32x16 p = add(add(mul(mul(q, r), r), r), set(1.0f));
+  F32x16 result = from_bits(add_i(bits(p), shift_left<23>(bits(shifted))));
+  result = select(less(x, set(-87.33f)), zero(), result);
+  return select(less_equal(x, set(88.722839f)), result, add(x, set(__builtin_inff())));
 }
 
-// 1 / (1 + e^-x). Bounded where e^-x no longer changes the sum, because subnormal results of exp take the slow path.
-PLIMSOLL_INLINE F32x16 sigmoid(F32x16 x) {
-  return div(set(1.0f), add(set(1.0f), exp(max(set(-87.0f), sub(zero(), x)))));
-}
+// 1 / (1 + e^-x).
+PLIMSOLL_INLINE F32x16 sigmoid(F32x16 x) { return div(set(1.0f), add(set(1.0f), exp(sub(zero(), x)))); }
 
 PLIMSOLL_INLINE F32x16 relu(F32x16 x) { return select(less(x, zero()), zero(), x); }  // NaN stays NaN
 PLIMSOLL_INLINE F32x16 relu_gradient(F32x16 x) {
