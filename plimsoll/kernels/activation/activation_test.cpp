@@ -307,6 +307,19 @@ TEST(Activation, ANanBeforeTheActivationMakesANanGradient) {
   }
 }
 
+TEST(Activation, MinusInfIsSeenInGeluAndSiluAndIsZeroInRelu) {
+  for (runtime::Isa isa : isas_present()) {
+    const runtime::ScopedIsa scope(isa);
+    for (Activation kind : {Activation::kGelu, Activation::kRelu, Activation::kSilu}) {
+      const Case c{.kind = kind};
+      Inputs in(c);
+      in.x.set(20, -std::numeric_limits<float>::infinity());
+      const float y = forward(c, in).y.at(20);
+      EXPECT_TRUE(kind == Activation::kRelu ? y == 0.0f : std::isnan(y)) << describe(c);
+    }
+  }
+}
+
 TEST(Activation, EmptyMatricesGiveZeroAmaxAndZeroSums) {
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);

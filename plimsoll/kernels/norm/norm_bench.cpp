@@ -6,7 +6,7 @@
 
 #include "plimsoll/format/codec.h"
 #include "plimsoll/kernels/norm/norm.h"
-#include "plimsoll/kernels/quantize/stream_bench.h"
+#include "plimsoll/kernels/stream_bench.h"
 
 namespace plimsoll::kernels {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "plimsoll/format/codec.h"
-#include "plimsoll/kernels/quantize/stream_bench.h"
 #include "plimsoll/kernels/softmax/softmax.h"
+#include "plimsoll/kernels/stream_bench.h"
 
 namespace plimsoll::kernels {
 namespace {
