@@ -13,6 +13,7 @@ namespace plimsoll::ops {
 at::Tensor activation(const at::Tensor& x, kernels::Activation kind);
 
 // "gelu", "relu", "silu", "geglu", "reglu", "swiglu"; an error that lists them otherwise.
-kernels::Activation parse_activation(std::string_view name);
+kernels::Activation parse_activation(std::string_view text);
+std::string_view name(kernels::Activation kind);
 
 }  // namespace plimsoll::ops

@@ -17,6 +17,19 @@ format::Format format_of(at::ScalarType dtype, const char* op) {
   }
 }
 
+format::Format check_values(const at::Tensor& tensor, const char* op, const char* name) {
+  TORCH_CHECK(tensor.defined(), op, ": expected ", name, ", got no tensor");
+  TORCH_CHECK(tensor.device().is_cpu(), op, ": expected ", name, " on the CPU, got it on ", tensor.device());
+  return format_of(tensor.scalar_type(), op);
+}
+
+format::Format parse_format(std::string_view name, const char* op) {
+  const std::optional<format::Format> format = format::parse_format(name);
+  TORCH_CHECK(format && *format != format::Format::kE2m1 && *format != format::Format::kE8m0, op,
+              ": expected a format of fp32, bf16, fp16, e4m3 or e5m2, got '", name, "'");
+  return *format;
+}
+
 at::ScalarType dtype_of(format::Format format) {
   switch (format) {
     case format::Format::kFp32:

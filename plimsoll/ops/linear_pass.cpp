@@ -17,13 +17,13 @@ void LinearSaved::exchange(SavedTensors& tensors) {
 }
 
 void check_linear(const LinearNames& names, int64_t in, const at::Tensor& weight, const at::Tensor& bias) {
-  TORCH_CHECK(weight.defined() && weight.dim() == 2 && weight.size(1) == in, names.op, ": expected ", names.layer,
-              "weight [out, ", in, "], got ", weight.defined() ? weight.sizes() : at::IntArrayRef{});
-  format_of(weight.scalar_type(), names.op);
+  check_values(weight, names.op, "weight");
+  TORCH_CHECK(weight.dim() == 2 && weight.size(1) == in, names.op, ": expected ", names.layer, "weight [out, ", in,
+              "], got ", weight.sizes());
   if (!bias.defined()) return;
+  check_values(bias, names.op, "bias");
   TORCH_CHECK(bias.dim() == 1 && bias.size(0) == weight.size(0), names.op, ": expected ", names.layer, "bias [",
               weight.size(0), "], got ", bias.sizes());
-  format_of(bias.scalar_type(), names.op);
 }
 
 bool requires_grad(const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }

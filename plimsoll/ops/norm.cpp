@@ -1,9 +1,8 @@
 #include "plimsoll/ops/norm.h"
 
-#include <optional>
-#include <utility>
+#include <torch/csrc/autograd/custom_function.h>
 
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/dispatch.h"
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/ops/norm_pass.h"
 #include "plimsoll/ops/saved.h"
@@ -14,13 +13,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct NormSaved {
+struct Saved {
   NormPass pass;
-  std::vector<int64_t> x_sizes;
+  bool has_residual = false;
   void exchange(SavedTensors& tensors) { pass.exchange(tensors); }
 };
 
-struct NormCall {
+struct Call {
   NormOptions options;
   at::ScalarType dtype;
 };
@@ -29,31 +28,44 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
  public:
   // Returns {output} or, with a residual, {output, sum}.
   static variable_list forward(AutogradContext* context, const at::Tensor& x, const std::optional<at::Tensor>& residual,
-                               const at::Tensor& weight, const std::optional<at::Tensor>& bias, const NormCall& call) {
-    const NormInput input{x, residual.value_or(at::Tensor()), weight, bias.value_or(at::Tensor())};
-    NormPass pass = norm_pass(input, call.options);
-    const Produced produced = norm_producer(pass, input.residual)(format_of(call.dtype, "norm"), 1.0f);
-    variable_list outputs{produced.values.view(x.sizes())};
-    if (residual) outputs.push_back(pass.x.view(x.sizes()));
-    save(context, NormSaved{std::move(pass), x.sizes().vec()});
+                               const at::Tensor& weight, const std::optional<at::Tensor>& bias, const Call& call) {
+    auto [output, sum, mean, rstd] =
+        dispatch::norm_forward(x, residual, weight, bias, dispatch_norm(call.options), call.dtype);
+    variable_list outputs{output};
+    if (residual) outputs.push_back(sum);
+    save(context, Saved{.pass = {.options = call.options,
+                                 .x = residual ? sum : x,
+                                 .weight = weight,
+                                 .bias = bias.value_or(at::Tensor()),
+                                 .mean = mean,
+                                 .rstd = rstd},
+                        .has_residual = residual.has_value()});
     return outputs;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     check_once_differentiable("norm");
-    const NormSaved saved = load<NormSaved>(context);
-    const bool has_residual = gradients.size() == 2;
-    const at::Tensor grad = gradients[0].defined() ? as_matrix(gradients[0], "norm") : gradients[0];
-    NormGradients result = norm_gradients(saved.pass, grad, has_residual ? gradients[1] : at::Tensor(), saved.x_sizes);
-    return {result.x, has_residual ? result.x : at::Tensor(), result.weight, result.bias, at::Tensor()};
+    const Saved saved = load<Saved>(context);
+    const NormPass& pass = saved.pass;
+    const at::Tensor grad_sum = saved.has_residual ? gradients[1] : at::Tensor();
+    const auto residual = [&](const at::Tensor& gradient) { return saved.has_residual ? gradient : at::Tensor(); };
+    if (!gradients[0].defined()) return {grad_sum, residual(grad_sum), at::Tensor(), at::Tensor(), at::Tensor()};
+    const auto [dx, dweight, dbias] = dispatch::norm_backward({.grad = gradients[0],
+                                                               .grad_sum = optional(grad_sum),
+                                                               .x = pass.x,
+                                                               .weight = pass.weight,
+                                                               .mean = pass.mean,
+                                                               .rstd = pass.rstd},
+                                                              dispatch_norm(pass.options));
+    const at::Tensor bias = pass.bias.defined() ? dbias.to(pass.bias.scalar_type()) : at::Tensor();
+    return {dx, residual(dx), dweight.to(pass.weight.scalar_type()), bias, at::Tensor()};
   }
 };
 
 }  // namespace
 
 NormOutput norm(const NormInput& input, const NormOptions& options, std::optional<at::ScalarType> dtype) {
-  check_norm(input, options, "norm");
-  const NormCall call{options, dtype.value_or(input.x.scalar_type())};
+  const Call call{options, dtype.value_or(input.x.scalar_type())};
   const variable_list outputs =
       NormFunction::apply(input.x, optional(input.residual), input.weight, optional(input.bias), call);
   return {outputs[0], outputs.size() == 2 ? outputs[1] : at::Tensor()};

@@ -41,23 +41,23 @@ void NormPass::exchange(SavedTensors& tensors) {
 }
 
 void check_norm(const NormInput& input, const NormOptions& options, const char* op) {
+  check_values(input.x, op, "x");
   TORCH_CHECK(input.x.dim() >= 1, op, ": expected x of one dimension or more, got a scalar");
-  format_of(input.x.scalar_type(), op);
   const int64_t dim = input.x.size(-1);
   if (input.residual.defined()) {
+    check_values(input.residual, op, "residual");
     TORCH_CHECK(input.residual.sizes() == input.x.sizes() && input.residual.scalar_type() == input.x.scalar_type(), op,
                 ": expected a residual ", input.x.sizes(), " of ", input.x.scalar_type(), ", got ",
                 input.residual.sizes(), " of ", input.residual.scalar_type());
   }
-  TORCH_CHECK(input.weight.defined() && input.weight.dim() == 1 && input.weight.size(0) == dim, op,
-              ": expected norm weight [", dim, "], got ",
-              input.weight.defined() ? input.weight.sizes() : at::IntArrayRef{});
-  format_of(input.weight.scalar_type(), op);
+  check_values(input.weight, op, "norm weight");
+  TORCH_CHECK(input.weight.dim() == 1 && input.weight.size(0) == dim, op, ": expected norm weight [", dim, "], got ",
+              input.weight.sizes());
   if (!input.bias.defined()) return;
   TORCH_CHECK(is_layer_norm(options), op, ": expected no norm bias with RMSNorm, got one");
+  check_values(input.bias, op, "norm bias");
   TORCH_CHECK(input.bias.dim() == 1 && input.bias.size(0) == dim, op, ": expected norm bias [", dim, "], got ",
               input.bias.sizes());
-  format_of(input.bias.scalar_type(), op);
 }
 
 bool any_requires_grad(const NormInput& input) {
@@ -96,16 +96,14 @@ Producer norm_producer_again(const NormPass& pass) {
   return [&pass](format::Format format, float inv_scale) { return run(pass, format, inv_scale, {}); };
 }
 
-NormGradients norm_gradients(const NormPass& pass, const at::Tensor& grad, const at::Tensor& grad_sum,
-                             at::IntArrayRef x_sizes) {
+NormGradients run_norm_backward(const NormPass& pass, const at::Tensor& grad, const at::Tensor& grad_sum,
+                                at::IntArrayRef x_sizes) {
   const at::ScalarType dtype = pass.x.scalar_type();
   const at::Tensor direct = grad_sum.defined() ? as_matrix(grad_sum.to(dtype), "norm") : grad_sum;
-  if (!grad.defined()) return {.x = direct.defined() ? direct.view(x_sizes) : direct};
   const at::Tensor weight = as_fp32(pass.weight);
   const auto sums = pass.x.options().dtype(at::kFloat);
-  at::Tensor dweight = at::empty({pass.x.size(1)}, sums);
-  at::Tensor dbias = pass.bias.defined() ? at::empty({pass.x.size(1)}, sums) : at::Tensor();
-  at::Tensor dx = at::empty(x_sizes, pass.x.options());
+  NormGradients result{.x = at::empty(x_sizes, pass.x.options()), .weight = at::empty({pass.x.size(1)}, sums)};
+  if (is_layer_norm(pass.options)) result.bias = at::empty({pass.x.size(1)}, sums);
   kernels::norm_backward({.kind = pass.options.kind,
                           .rows = pass.x.size(0),
                           .cols = pass.x.size(1),
@@ -115,16 +113,35 @@ NormGradients norm_gradients(const NormPass& pass, const at::Tensor& grad, const
                           .x_format = format_of(dtype, "norm"),
                           .weight = weight.const_data_ptr<float>(),
                           .zero_centered = pass.options.zero_centered,
-                          .mean = data_or_null(pass.mean),
+                          .mean = is_layer_norm(pass.options) ? pass.mean.const_data_ptr<float>() : nullptr,
                           .rstd = pass.rstd.const_data_ptr<float>(),
                           .dresidual = direct.defined() ? direct.const_data_ptr() : nullptr,
-                          .dx = dx.mutable_data_ptr(),
+                          .dx = result.x.mutable_data_ptr(),
                           .dx_format = format_of(dtype, "norm"),
-                          .dweight = dweight.mutable_data_ptr<float>(),
-                          .dbias = dbias.defined() ? dbias.mutable_data_ptr<float>() : nullptr});
-  return {.x = dx,
-          .weight = dweight.to(pass.weight.scalar_type()),
-          .bias = dbias.defined() ? dbias.to(pass.bias.scalar_type()) : dbias};
+                          .dweight = result.weight.mutable_data_ptr<float>(),
+                          .dbias = result.bias.defined() ? result.bias.mutable_data_ptr<float>() : nullptr});
+  return result;
+}
+
+NormGradients norm_gradients(const NormPass& pass, const at::Tensor& grad, const at::Tensor& grad_sum,
+                             at::IntArrayRef x_sizes) {
+  if (!grad.defined()) return {.x = grad_sum};
+  NormGradients result = run_norm_backward(pass, grad, grad_sum, x_sizes);
+  result.weight = result.weight.to(pass.weight.scalar_type());
+  result.bias = pass.bias.defined() ? result.bias.to(pass.bias.scalar_type()) : at::Tensor();
+  return result;
+}
+
+dispatch::Norm dispatch_norm(const NormOptions& options) {
+  return {is_layer_norm(options) ? "layernorm" : "rmsnorm", options.zero_centered, options.epsilon};
+}
+
+NormOptions norm_options(const dispatch::Norm& norm) {
+  TORCH_CHECK(norm.kind == "layernorm" || norm.kind == "rmsnorm", "norm: expected kind layernorm or rmsnorm, got '",
+              norm.kind, "'");
+  return {.kind = norm.kind == "rmsnorm" ? kernels::NormKind::kRmsNorm : kernels::NormKind::kLayerNorm,
+          .zero_centered = norm.zero_centered,
+          .epsilon = norm.epsilon};
 }
 
 }  // namespace plimsoll::ops

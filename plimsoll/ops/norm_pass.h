@@ -3,6 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include "plimsoll/ops/dispatch.h"
 #include "plimsoll/ops/norm.h"
 #include "plimsoll/ops/operand_maker.h"
 #include "plimsoll/ops/saved.h"
@@ -11,12 +12,12 @@ namespace plimsoll::ops {
 
 // One normalisation: what it reads, and what backward needs of it.
 struct NormPass {
-  NormOptions options;
-  at::Tensor x;       // [rows, dim]; the sum once it has run
-  at::Tensor weight;  // as the caller gave it
-  at::Tensor bias;
-  at::Tensor mean;  // fp32 [rows]; LayerNorm
-  at::Tensor rstd;  // fp32 [rows]
+  NormOptions options = {};
+  at::Tensor x = {};       // [rows, dim]; the sum once it has run
+  at::Tensor weight = {};  // as the caller gave it
+  at::Tensor bias = {};
+  at::Tensor mean = {};  // fp32 [rows]; LayerNorm
+  at::Tensor rstd = {};  // fp32 [rows]
 
   void exchange(SavedTensors& tensors);
 };
@@ -38,9 +39,16 @@ struct NormGradients {
   at::Tensor weight = {};
   at::Tensor bias = {};
 };
-// grad [rows, dim] of the output, or undefined; grad_sum: the gradient that reaches the sum from elsewhere, or
-// undefined. x is in the shape x_sizes.
+// grad [rows, dim] of the output; grad_sum: the gradient that reaches the sum from elsewhere, or undefined. x is in the
+// shape x_sizes; weight and bias (LayerNorm) are fp32.
+NormGradients run_norm_backward(const NormPass& pass, const at::Tensor& grad, const at::Tensor& grad_sum,
+                                at::IntArrayRef x_sizes);
+
+// In the dtypes of the parameters. Without a grad, the gradient of x is grad_sum and nothing else is defined.
 NormGradients norm_gradients(const NormPass& pass, const at::Tensor& grad, const at::Tensor& grad_sum,
                              at::IntArrayRef x_sizes);
+
+dispatch::Norm dispatch_norm(const NormOptions& options);
+NormOptions norm_options(const dispatch::Norm& norm);
 
 }  // namespace plimsoll::ops

@@ -1,0 +1,51 @@
+#include "plimsoll/ops/activation.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <array>
+#include <string>
+
+#include "plimsoll/ops/dispatch.h"
+#include "plimsoll/ops/linear_pass.h"
+#include "plimsoll/recipe/names.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using kernels::Activation;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// In the order of the enumeration.
+constexpr std::array<std::string_view, 6> kNames = {"gelu", "relu", "silu", "geglu", "reglu", "swiglu"};
+
+class ActivationFunction : public torch::autograd::Function<ActivationFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, Activation kind) {
+    context->save_for_backward({x});
+    context->saved_data["kind"] = static_cast<int64_t>(kind);
+    return dispatch::activation_forward(x, name(kind));
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    check_once_differentiable("activation");
+    const auto kind = static_cast<Activation>(context->saved_data["kind"].toInt());
+    return {dispatch::activation_backward(context->get_saved_variables()[0], gradients[0], name(kind)), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor activation(const at::Tensor& x, Activation kind) { return ActivationFunction::apply(x, kind); }
+
+std::string_view name(Activation kind) { return kNames[static_cast<size_t>(kind)]; }
+
+Activation parse_activation(std::string_view text) {
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == text) return static_cast<Activation>(i);
+  }
+  TORCH_CHECK(false, recipe::unknown_name("activation", text, kNames));
+}
+
+}  // namespace plimsoll::ops
