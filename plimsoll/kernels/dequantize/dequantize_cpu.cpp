@@ -11,7 +11,7 @@
 namespace plimsoll::kernels {
 namespace {
 
-constexpr int64_t kRunCols = 2048;
+constexpr int64_t kRunCols = 2048;  // unless one block is wider
 
 auto choose_run() {
   const runtime::Isa isa = runtime::isa();
@@ -31,36 +31,26 @@ Dequantize flattened(Dequantize args) {
   return args;
 }
 
-// The scales of one run of columns, kept while the row of blocks stays the same.
+// The scales of the blocks in one run of columns, kept while the row of blocks stays the same.
 class RunScales {
  public:
-  RunScales(const ScaleView& view, int64_t col, int64_t cols) : view_(view), col_(col), cols_(cols) {}
-
-  // 0: every column has the same scale.
-  int64_t step() const {
-    return view_.data != nullptr && view_.block_cols > 0 && view_.block_cols < col_ + cols_ ? 1 : 0;
-  }
+  RunScales(const ScaleView& view, int64_t col, int64_t cols)
+      : view_(view),
+        first_block_(view.block_cols > 0 ? col / view.block_cols : 0),
+        blocks_(view.block_cols > 0 ? (cols + view.block_cols - 1) / view.block_cols : 1) {}
 
   const float* of_row(int64_t row) {
     const int64_t block_row = view_.block_rows > 0 ? row / view_.block_rows : 0;
-    if (block_row != block_row_) fill(block_row);
+    if (block_row != block_row_) {
+      block_row_ = block_row;
+      for (int64_t block = 0; block < blocks_; ++block) {
+        values_[static_cast<size_t>(block)] = scale(block_row, first_block_ + block);
+      }
+    }
     return values_.data();
   }
 
  private:
-  void fill(int64_t block_row) {
-    block_row_ = block_row;
-    if (step() == 0) {
-      std::fill_n(values_.begin(), 16, scale(block_row, 0));
-      return;
-    }
-    for (int64_t col = col_; col < col_ + cols_;) {
-      const int64_t block = col / view_.block_cols;
-      const int64_t end = std::min((block + 1) * view_.block_cols, col_ + cols_);
-      std::fill(values_.begin() + (col - col_), values_.begin() + (end - col_), scale(block_row, block));
-      col = end;
-    }
-  }
   float scale(int64_t block_row, int64_t block_col) const {
     if (view_.data == nullptr) return 1.0f;
     const int64_t index = block_row * view_.row_stride + block_col * view_.col_stride;
@@ -69,7 +59,7 @@ class RunScales {
   }
 
   const ScaleView& view_;
-  int64_t col_, cols_;
+  int64_t first_block_, blocks_;
   int64_t block_row_ = -1;
   std::array<float, kRunCols> values_;
 };
@@ -79,13 +69,15 @@ class RunScales {
 void dequantize(const Dequantize& original) {
   const Dequantize args = flattened(original);
   const auto run = choose_run();
-  const int64_t across = (args.cols + kRunCols - 1) / kRunCols;
-  const int64_t grain =
-      32768 / std::max<int64_t>(std::min(args.cols, kRunCols), 1);  // elements: about ten microseconds
+  const int64_t block_cols = args.scale.block_cols;
+  const int64_t run_cols = block_cols > 0 ? std::max<int64_t>(kRunCols / block_cols, 1) * block_cols : kRunCols;
+  const int64_t across = (args.cols + run_cols - 1) / run_cols;
+  constexpr int64_t kWorthWaking = 32768;  // elements: about ten microseconds
+  const int64_t grain = kWorthWaking / std::max<int64_t>(std::min(args.cols, run_cols), 1);
   // Unit i is row i % rows of the run of columns i / rows.
   runtime::parallel_for(args.rows * across, grain, [&](int64_t begin, int64_t end) {
     while (begin < end) {
-      const int64_t col = begin / args.rows * kRunCols, cols = std::min(kRunCols, args.cols - col);
+      const int64_t col = begin / args.rows * run_cols, cols = std::min(run_cols, args.cols - col);
       const int64_t first_row = begin % args.rows, last_row = std::min(args.rows, first_row + end - begin);
       RunScales scales(args.scale, col, cols);
       for (int64_t row = first_row; row < last_row; ++row) {
@@ -93,7 +85,7 @@ void dequantize(const Dequantize& original) {
              .format = args.format,
              .count = cols,
              .scale = scales.of_row(row),
-             .scale_step = scales.step(),
+             .group_count = block_cols > 0 ? block_cols : std::max<int64_t>(cols, 2),
              .output =
                  static_cast<char*>(args.output) + (row * args.output_stride + col) * format::bytes(args.output_format),
              .output_format = args.output_format});

@@ -11,9 +11,9 @@ struct DequantizeRun {
   const uint8_t* codes;  // [count]
   format::Format format;
   int64_t count;
-  const float* scale;  // of element i: scale[i * scale_step]
-  int64_t scale_step;  // 1, or 0 with 16 equal entries
-  void* output;        // [count]
+  const float* scale;   // of element i: scale[i / group_count]
+  int64_t group_count;  // >= 1
+  void* output;         // [count]
   format::Format output_format;
 };
 

@@ -186,12 +186,15 @@ TEST(QuantizeBlocks, OneBadValueSpoilsItsBlockOnly) {
 }
 
 TEST(QuantizeBlocks, LargeBlocksAreTheSameForAnyThreadCount) {
-  const TestMatrix x(Format::kBf16, 300, 5000, 1, Content::kFinite);
+  const TestMatrix x(Format::kBf16, 300, 5000, 1, Content::kFinite), tall(Format::kFp32, 1100, 70, 1, Content::kAll);
   const int before = runtime::threads();
   for (const int threads : {1, 2, 3, 7}) {
     runtime::set_threads(threads);
     for (const Blocks& blocks : {Blocks{0, 0}, Blocks{0, 1}, Blocks{1, 0}, Blocks{128, 128}, Blocks{1, 4096}}) {
       ASSERT_NO_FATAL_FAILURE(expect_blocks(x, Format::kE4m3, blocks, kVariants[0])) << threads;
+    }
+    for (const Blocks& blocks : {Blocks{0, 1}, Blocks{0, 5}, Blocks{700, 32}}) {
+      ASSERT_NO_FATAL_FAILURE(expect_blocks(tall, Format::kE4m3, blocks, kVariants[0])) << threads;
     }
   }
   runtime::set_threads(before);
