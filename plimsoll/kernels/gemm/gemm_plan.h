@@ -17,8 +17,9 @@ inline constexpr int64_t kBlockPanels = 12;
 inline constexpr int64_t kPackingColumns = 32;
 // Multiply-adds below which a second thread costs more than it gains.
 inline constexpr int64_t kThreadGrain = int64_t{1} << 19;
-// B packed at a time, where it is not packed beforehand.
-inline constexpr int64_t kPackedBytes = int64_t{32} << 20;
+// B packed at a time, where it is not packed beforehand: 32 MiB, but at least 1024 columns, so that A is not packed
+// again too often.
+inline constexpr int64_t kPackedDwords = int64_t{8} << 20;
 inline constexpr int64_t kFewestPackedPanels = 32;
 
 constexpr int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
@@ -55,6 +56,10 @@ struct PackedLayout {
   }
   constexpr int64_t dwords() const { return dwords_of(k_blocks.k, dword) * panels * kBPitch; }
 };
+
+constexpr int64_t panels_at_a_time(int64_t panel_dwords, int64_t panels) {
+  return std::min(panels, std::max(kFewestPackedPanels, kPackedDwords / std::max<int64_t>(panel_dwords, 1)));
+}
 
 // The output cut into row_parts x column_parts rectangles of panels, one a thread.
 struct Grid {

@@ -1,0 +1,61 @@
+#include "plimsoll/kernels/gemm/gemm_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace plimsoll::kernels {
+namespace {
+
+TEST(GemmPlan, KBlocksCoverKInOrder) {
+  for (int64_t k = 0; k < 5000; k = k < 70 ? k + 1 : k + 37) {
+    const KBlocks blocks(k);
+    int64_t end = 0;
+    for (int64_t i = 0; i < blocks.count; ++i) {
+      const Range block = blocks.block(i);
+      EXPECT_EQ(block.begin, end);
+      EXPECT_EQ(block.begin % 16, 0);
+      EXPECT_LE(block.size(), kLongestKBlock);
+      EXPECT_TRUE(block.size() > 0 || k == 0);
+      end = block.end;
+    }
+    EXPECT_EQ(end, k);
+  }
+}
+
+TEST(GemmPlan, PackedPanelsDoNotOverlap) {
+  for (int64_t k : {0, 1, 31, 600, 1025}) {
+    for (Dword dword : {Dword::kFp32, Dword::kBf16Pair}) {
+      const PackedLayout layout = {KBlocks(k), 5, dword};
+      int64_t next = 0;
+      for (int64_t block = 0; block < layout.k_blocks.count; ++block) {
+        for (int64_t panel = 0; panel < layout.panels; ++panel) {
+          EXPECT_EQ(layout.offset(block, panel), next);
+          next += dwords_of(layout.k_blocks.block(block).size(), dword) * kBPitch;
+        }
+      }
+      EXPECT_EQ(layout.dwords(), next);
+    }
+  }
+}
+
+TEST(GemmPlan, GridDividesTheDimensionThatBalancesBest) {
+  auto expect_grid = [](int64_t row_panels, int64_t column_panels, int64_t threads, int64_t rows, int64_t columns) {
+    const Grid grid = choose_grid(row_panels, 14, column_panels, threads);
+    EXPECT_EQ(grid.row_parts, rows) << row_panels << " x " << column_panels;
+    EXPECT_EQ(grid.column_parts, columns) << row_panels << " x " << column_panels;
+  };
+  expect_grid(293, 24, 2, 2, 1);  // many tokens: each thread packs half of them
+  expect_grid(1, 96, 2, 1, 2);    // one row panel: only columns can be divided
+  expect_grid(3, 96, 2, 1, 2);    // two to one would leave a thread half idle
+  expect_grid(96, 1, 7, 7, 1);
+  expect_grid(1, 1, 8, 1, 1);
+}
+
+TEST(GemmPlan, FewPanelsArePackedTogether) {
+  EXPECT_EQ(panels_at_a_time(0, 3), 3);
+  EXPECT_EQ(panels_at_a_time(512 * kBPitch, 3), 3);
+  EXPECT_EQ(panels_at_a_time(512 * kBPitch, 100000), 512);
+  EXPECT_EQ(panels_at_a_time(int64_t{1} << 30, 100000), kFewestPackedPanels);
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels
