@@ -21,7 +21,7 @@ namespace plimsoll::amp {
 struct Fp8AutocastOptions {
   bool enabled = true;  // false inside another scope: high precision
   recipe::Recipe recipe = recipe::DelayedScaling{};
-  std::shared_ptr<const ops::AmaxReduction> reduction;  // of the outermost scope
+  std::shared_ptr<const ops::AmaxReduction> reduction = nullptr;  // of the outermost scope
 };
 
 // Thread-local; the inner of two scopes holds inside it. When the outermost enabled scope ends normally, the forward
