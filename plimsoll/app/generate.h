@@ -1,0 +1,25 @@
+// What `plimsoll generate` does.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "plimsoll/app/sampler.h"
+
+namespace plimsoll::app {
+
+struct GenerateOptions {
+  std::filesystem::path checkpoint;  // of one step, or a run, of which the latest good one is taken
+  std::string prompt = "\n";
+  int64_t tokens = 200;  // bytes to write
+  SamplingOptions sampling;
+  int64_t seed = 1;
+};
+
+// Calls `sink` with each byte as it is drawn. The same seed gives the same text. Text beyond the model's context
+// continues from the last half of the context. Throws Error.
+void generate(const GenerateOptions& options, const std::function<void(char)>& sink);
+
+}  // namespace plimsoll::app

@@ -1,0 +1,59 @@
+#include "plimsoll/app/gpt_model.h"
+
+#include <fmt/ranges.h>
+
+#include <stdexcept>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/io/byte_tokenizer.h"
+
+namespace plimsoll::app {
+
+nn::Gpt make_gpt(const ModelShape& shape, int64_t seed) {
+  at::manual_seed(static_cast<uint64_t>(seed));
+  return nn::Gpt(nn::GptConfig{.vocabulary = io::kByteVocabulary,
+                               .layers = shape.layers,
+                               .dim = shape.dim,
+                               .heads = shape.heads,
+                               .context = shape.context});
+}
+
+io::TensorMap tensors_of(const nn::Gpt& model) {
+  io::TensorMap tensors;
+  for (const auto& item : model->named_parameters()) tensors.emplace(item.key(), item.value().detach());
+  for (const auto& item : model->named_buffers()) tensors.emplace(item.key(), item.value().detach());
+  return tensors;
+}
+
+void load_tensors(nn::Gpt& model, const io::TensorMap& tensors) {
+  const at::NoGradGuard no_grad;
+  const auto find = [&](const std::string& name) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) fail("checkpoint: expected a tensor '{}', got none", name);
+    return found->second;
+  };
+  const auto parameters = model->named_parameters();
+  const auto buffers = model->named_buffers();
+  for (const auto& [name, tensor] : tensors) {
+    if (!parameters.contains(name) && !buffers.contains(name)) fail("checkpoint: unknown tensor '{}'", name);
+  }
+  for (const auto& item : parameters) {
+    const at::Tensor tensor = find(item.key());
+    if (tensor.sizes() != item.value().sizes()) {
+      fail("checkpoint: expected '{}' of shape {}, got {}", item.key(), item.value().sizes(), tensor.sizes());
+    }
+    at::Tensor(item.value()).copy_(tensor);
+  }
+  // A history may have any length, so a buffer takes the shape of what was saved.
+  for (const auto& item : buffers) at::Tensor(item.value()).set_data(find(item.key()).clone());
+}
+
+recipe::Recipe parse_recipe(const std::string& text) {
+  try {
+    return text.starts_with('{') ? recipe::from_json(text) : recipe::by_name(text);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(error.what());
+  }
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,23 @@
+// The model of a run, and its tensors by name.
+#pragma once
+
+#include "plimsoll/app/model_shape.h"
+#include "plimsoll/io/safetensors.h"
+#include "plimsoll/nn/gpt.h"
+#include "plimsoll/recipe/recipe.h"
+
+namespace plimsoll::app {
+
+// Weights drawn from `seed`, the same under every recipe.
+nn::Gpt make_gpt(const ModelShape& shape, int64_t seed);
+
+// Parameters and buffers (the recipe's state); they share storage with the model.
+io::TensorMap tensors_of(const nn::Gpt& model);
+
+// Copies. Throws Error unless the names are the model's and every parameter has its shape.
+void load_tensors(nn::Gpt& model, const io::TensorMap& tensors);
+
+// By name or JSON. Throws UsageError.
+recipe::Recipe parse_recipe(const std::string& text);
+
+}  // namespace plimsoll::app

@@ -1,0 +1,42 @@
+#include "plimsoll/app/info.h"
+
+#include <torch/version.h>
+
+#include <algorithm>
+
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::app {
+namespace {
+
+using runtime::Isa;
+
+// Each kernel runs the best file of its folder at or below the level in force.
+std::vector<KernelIsa> kernel_isas() {
+  const auto best_file = [](Isa best) { return std::min(runtime::isa(), best); };
+  return {{"gemm", std::min(runtime::matmul_isa(), Isa::kAvx512Bf16)},
+          {"quantize", best_file(Isa::kAvx512)},
+          {"dequantize", best_file(Isa::kAvx512)},
+          {"transpose", best_file(Isa::kAvx2)},
+          {"norm", best_file(Isa::kAvx512)},
+          {"activation", best_file(Isa::kAvx512)},
+          {"softmax", best_file(Isa::kAvx512)},
+          {"adamw", best_file(Isa::kAvx512)},
+          {"gradient", best_file(Isa::kAvx512)}};
+}
+
+}  // namespace
+
+MachineInfo machine_info() {
+  return {.cpu = runtime::cpu_name(),
+          .detected = runtime::detected_isa(),
+          .in_force = runtime::isa(),
+          .kernels = kernel_isas(),
+          .threads = runtime::threads(),
+          .plimsoll_version = PLIMSOLL_VERSION,
+          .torch_version = TORCH_VERSION,
+          .compiler = "GCC " __VERSION__,
+          .limits = measure_limits()};
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,32 @@
+// What `plimsoll info` reports.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plimsoll/app/limits.h"
+#include "plimsoll/runtime/cpu.h"
+
+namespace plimsoll::app {
+
+struct KernelIsa {
+  std::string_view kernel;
+  runtime::Isa isa;
+};
+
+struct MachineInfo {
+  std::string cpu;
+  runtime::Isa detected;
+  runtime::Isa in_force;
+  std::vector<KernelIsa> kernels;
+  int threads = 0;
+  std::string plimsoll_version;
+  std::string torch_version;
+  std::string compiler;
+  MachineLimits limits;
+};
+
+MachineInfo machine_info();
+
+}  // namespace plimsoll::app

@@ -1,0 +1,58 @@
+#include "plimsoll/app/json_lines.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/io/atomic_file.h"
+
+namespace plimsoll::app {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+bool belongs_to_step_up_to(const std::string& line, int64_t step) {
+  const json value = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  return value.is_object() && value.contains("step") && value["step"].is_number_integer() && value["step"] <= step;
+}
+
+}  // namespace
+
+JsonLines::JsonLines(fs::path path, int flags)
+    : path_(std::move(path)),
+      file_(path_.empty() ? -1 : ::open(path_.c_str(), flags | O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) {
+  if (!path_.empty() && !file_) fail("{}: cannot create: {}", path_.native(), std::strerror(errno));
+}
+
+JsonLines JsonLines::create(const fs::path& path) { return {path, O_TRUNC}; }
+
+JsonLines JsonLines::resume(const fs::path& path, int64_t step) {
+  if (path.empty() || !fs::is_regular_file(path)) return create(path);
+  std::string kept;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line) && belongs_to_step_up_to(line, step);) kept += line + "\n";
+  file.close();
+  io::write_file(path, kept);
+  return {path, O_APPEND};
+}
+
+void JsonLines::write(const json& line) {
+  if (path_.empty()) return;
+  const std::string text = line.dump() + "\n";
+  io::write_all(file_.get(), std::as_bytes(std::span(text)), path_);
+}
+
+std::optional<json> last_json_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string last;
+  for (std::string line; std::getline(file, line);) last = line;
+  json value = json::parse(last, nullptr, /*allow_exceptions=*/false);
+  return value.is_object() ? std::optional(std::move(value)) : std::nullopt;
+}
+
+}  // namespace plimsoll::app

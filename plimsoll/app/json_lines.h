@@ -1,0 +1,34 @@
+// A log for machines: one JSON object a line, each on disk (in the system's hands) before the next step.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "plimsoll/io/file_descriptor.h"
+
+namespace plimsoll::app {
+
+class JsonLines {
+ public:
+  // Starts the file anew; an empty path gives a log that keeps nothing.
+  static JsonLines create(const std::filesystem::path& path);
+  // Goes on after the lines {"step": n} with n <= step; what follows them (lost steps, a torn line, a summary) is
+  // dropped.
+  static JsonLines resume(const std::filesystem::path& path, int64_t step);
+
+  // Throws io::Error when the disk is full.
+  void write(const nlohmann::json& line);
+
+ private:
+  JsonLines(std::filesystem::path path, int flags);
+
+  std::filesystem::path path_;
+  io::FileDescriptor file_;
+};
+
+// The last line of such a file, which for a finished run is its summary; nothing if there is no whole line.
+std::optional<nlohmann::json> last_json_line(const std::filesystem::path& path);
+
+}  // namespace plimsoll::app

@@ -1,0 +1,46 @@
+#include "plimsoll/app/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace plimsoll::app {
+namespace {
+
+constexpr std::array<float, 4> kLogits = {0.0f, 2.0f, 1.0f, 2.0f};
+
+TEST(Sampler, ZeroTemperatureTakesTheFirstLikeliest) {
+  for (const double uniform : {0.0, 0.5, 0.999}) EXPECT_EQ(sample(kLogits, {.temperature = 0}, uniform), 1);
+}
+
+TEST(Sampler, FrequenciesAreThoseOfTheSoftmax) {
+  constexpr int kDraws = 100'000;
+  for (const double temperature : {0.5, 1.0, 2.0}) {
+    std::array<int, 4> counts{};
+    for (int i = 0; i < kDraws; ++i) {
+      ++counts[static_cast<size_t>(sample(kLogits, {.temperature = temperature}, (i + 0.5) / kDraws))];
+    }
+    double total = 0;
+    for (const float logit : kLogits) total += std::exp(logit / temperature);
+    // Evenly spaced draws miss each frequency by at most one at either end of its interval.
+    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(counts[i], kDraws * std::exp(kLogits[i] / temperature) / total, 2);
+  }
+}
+
+TEST(Sampler, TopKDrawsFromTheLikeliestOnly) {
+  for (double uniform = 0; uniform < 1; uniform += 0.01) {
+    const int64_t token = sample(kLogits, {.temperature = 5, .top_k = 2}, uniform);
+    EXPECT_TRUE(token == 1 || token == 3);
+  }
+  EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_k = 100}, 0.9999), 0);
+}
+
+TEST(Sampler, LastDrawStaysInRange) {
+  const double below_one = std::nextafter(1.0, 0.0);
+  EXPECT_EQ(sample(kLogits, {.temperature = 1}, below_one), 0);
+}
+
+}  // namespace
+}  // namespace plimsoll::app

@@ -1,0 +1,163 @@
+#include "plimsoll/app/train.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/interrupt.h"
+#include "plimsoll/app/json_lines.h"
+#include "plimsoll/app/process_memory.h"
+#include "plimsoll/io/text_files.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::app {
+namespace {
+
+using nlohmann::json;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// A run from its options to its end.
+class Run {
+ public:
+  Run(const TrainOptions& options, const TrainObserver& observer)
+      : options_(options), observer_(observer), trainer_(make_trainer(options)) {}
+
+  std::optional<TrainSummary> operator()() {
+    begin();
+    const InterruptScope interrupt;
+    while (trainer_.step() < options_.steps) {
+      one_step();
+      const bool stop = interrupt.requested();
+      if (stop || is_due(options_.save_every) || is_last()) save();
+      if (stop && !is_last()) return std::nullopt;
+    }
+    const TrainSummary summary = summarise();
+    lines_->write(to_json(summary));
+    return summary;
+  }
+
+ private:
+  static Trainer make_trainer(const TrainOptions& options) {
+    const ModelShape shape = shape_of(options);
+    if (options.threads > 0) runtime::set_threads(static_cast<int>(options.threads));
+    if (!options.resume && !io::list_checkpoints(options.out).empty()) {
+      refuse("{}: expected a directory without checkpoints, or --resume", options.out.native());
+    }
+    io::Text text(io::find_text_files(options.data));
+    return {options, shape, io::TokenStream(std::move(text), shape.context, static_cast<uint64_t>(options.seed))};
+  }
+
+  void begin() {
+    if (options_.resume) resume();
+    if (trainer_.step() > options_.steps) {
+      fail("{}: expected at most {} steps done, got {}", options_.out.native(), options_.steps, trainer_.step());
+    }
+    std::error_code error;
+    std::filesystem::create_directories(options_.out, error);
+    if (error) fail("{}: cannot create: {}", options_.out.native(), error.message());
+    lines_.emplace(trainer_.step() > 0 ? JsonLines::resume(options_.json, trainer_.step())
+                                       : JsonLines::create(options_.json));
+  }
+
+  void resume() {
+    const auto latest = io::load_latest_checkpoint(options_.out);
+    if (!latest)
+      return observer_.on_note(fmt::format("{}: no checkpoint yet, starting at step 0", options_.out.native()));
+    for (const std::string& line : latest->refused) observer_.on_note(line);
+    trainer_.restore(latest->checkpoint);
+    measured_ = latest->checkpoint.state.value("measured", json::object());
+    observer_.on_note(fmt::format("resuming after {}", latest->directory.native()));
+  }
+
+  void one_step() {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point start = Clock::now();
+    StepRecord record{.result = trainer_.train_step()};
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    seconds_.push_back(seconds);
+    record.step = trainer_.step();
+    record.tokens_per_s = static_cast<double>(trainer_.tokens_per_step()) / seconds;
+    if (is_due(options_.eval_every) || is_last()) record.val_loss = validation_loss_ = trainer_.validation_loss();
+    lines_->write(to_json(record));
+    if (record.result.warning) observer_.on_note(*record.result.warning);
+    observer_.on_step(record);
+  }
+
+  bool is_last() const { return trainer_.step() == options_.steps; }
+  bool is_due(int64_t every) const { return every > 0 && trainer_.step() % every == 0; }
+
+  void save() {
+    measure();
+    io::Checkpoint checkpoint = trainer_.checkpoint();
+    checkpoint.state["measured"] = measured_;
+    io::save_checkpoint(options_.out, checkpoint);
+    io::remove_old_checkpoints(options_.out, static_cast<size_t>(options_.keep));
+  }
+
+  // A run that is resumed at its end has no steps to measure, so checkpoints carry what was.
+  void measure() {
+    if (seconds_.empty()) return;
+    measured_ = {{"tokens_per_s", static_cast<double>(trainer_.tokens_per_step()) / median(seconds_)},
+                 {"saved_activation_bytes", trainer_.saved_activation_bytes().value_or(0)}};
+  }
+
+  TrainSummary summarise() {
+    return {.recipe = options_.recipe,
+            .steps = trainer_.step(),
+            .parameters = trainer_.parameters(),
+            .final_val_loss = validation_loss_ ? *validation_loss_ : trainer_.validation_loss(),
+            .tokens_per_s = measured_.value("tokens_per_s", 0.0),
+            .saved_activation_bytes = measured_.value("saved_activation_bytes", int64_t{0}),
+            .peak_rss_bytes = peak_rss_bytes()};
+  }
+
+  const TrainOptions& options_;
+  const TrainObserver& observer_;
+  Trainer trainer_;
+  std::optional<JsonLines> lines_;
+  std::vector<double> seconds_;
+  std::optional<double> validation_loss_;
+  json measured_ = json::object();
+};
+
+json or_null(const std::optional<double>& value) { return value ? json(*value) : json(); }
+
+}  // namespace
+
+std::optional<TrainSummary> train(const TrainOptions& options, const TrainObserver& observer) {
+  return Run(options, observer)();
+}
+
+json to_json(const StepRecord& record) {
+  const StepResult& result = record.result;
+  json line = {{"step", record.step},
+               {"loss", result.loss},
+               {"val_loss", or_null(record.val_loss)},
+               {"lr", result.lr},
+               {"grad_norm", result.grad_norm},
+               {"tokens_per_s", record.tokens_per_s},
+               {"headroom_bits", or_null(result.headroom_bits)},
+               {"headroom_slot", result.headroom_slot}};
+  if (result.warning) line["warning"] = *result.warning;
+  return line;
+}
+
+json to_json(const TrainSummary& summary) {
+  return {{"recipe", summary.recipe},
+          {"steps", summary.steps},
+          {"parameters", summary.parameters},
+          {"final_val_loss", summary.final_val_loss},
+          {"tokens_per_s", summary.tokens_per_s},
+          {"saved_activation_bytes", summary.saved_activation_bytes},
+          {"peak_rss_bytes", summary.peak_rss_bytes}};
+}
+
+}  // namespace plimsoll::app

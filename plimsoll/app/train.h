@@ -1,0 +1,46 @@
+// What `plimsoll train` does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "plimsoll/app/train_options.h"
+#include "plimsoll/app/trainer.h"
+
+namespace plimsoll::app {
+
+struct StepRecord {
+  int64_t step = 0;  // counted from 1
+  StepResult result;
+  std::optional<double> val_loss = {};  // of the steps that evaluate
+  double tokens_per_s = 0;         // of this step alone
+};
+
+struct TrainSummary {
+  std::string recipe;
+  int64_t steps = 0;
+  int64_t parameters = 0;
+  double final_val_loss = 0;
+  double tokens_per_s = 0;  // median of the steps; evaluation and checkpoints left out
+  int64_t saved_activation_bytes = 0;
+  int64_t peak_rss_bytes = 0;
+};
+
+// How the run speaks while it goes on.
+struct TrainObserver {
+  std::function<void(const StepRecord&)> on_step;
+  std::function<void(const std::string&)> on_note;  // one line
+};
+
+// Trains until options.steps are done. Returns nothing if SIGINT or SIGTERM asked it to stop; a checkpoint is written
+// then. Throws UsageError or Error; before the first step nothing is written.
+std::optional<TrainSummary> train(const TrainOptions& options, const TrainObserver& observer);
+
+// Lines of the JSON log. What is not finite is null.
+nlohmann::json to_json(const StepRecord& record);
+nlohmann::json to_json(const TrainSummary& summary);
+
+}  // namespace plimsoll::app

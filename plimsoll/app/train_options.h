@@ -1,0 +1,46 @@
+// What a training run is asked to do. The command's table binds to these fields, so their values here are its defaults.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plimsoll/app/model_shape.h"
+
+namespace plimsoll::app {
+
+struct TrainOptions {
+  std::vector<std::filesystem::path> data;  // files and directories
+  std::filesystem::path out;                // directory of the run
+  std::string recipe = "fp8";               // name or JSON
+
+  std::string model = "tiny";
+  std::optional<int64_t> layers, dim, heads, context;  // instead of the model's
+
+  int64_t steps = 300;
+  int64_t batch = 16;      // sequences in a forward pass
+  int64_t accumulate = 1;  // forward passes in a step
+  double lr = 1e-3;        // at its peak
+  int64_t warmup = 30;     // steps
+  double weight_decay = 0.1;
+  double clip = 1.0;  // global gradient norm
+  int64_t seed = 1;
+  int64_t threads = 0;  // 0: as many as cores
+
+  int64_t eval_every = 100;
+  int64_t eval_windows = 128;  // held-out windows in an evaluation
+  int64_t save_every = 100;
+  int64_t keep = 3;  // checkpoints
+  int64_t log_every = 10;
+  bool resume = false;
+  std::filesystem::path json;    // JSON lines
+  nlohmann::json configuration;  // of the whole command, for the record
+};
+
+// The named model with the sizes given instead. Throws UsageError.
+ModelShape shape_of(const TrainOptions& options);
+
+}  // namespace plimsoll::app

@@ -1,0 +1,152 @@
+#include "plimsoll/app/trainer.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/saved_bytes.h"
+#include "plimsoll/optim/schedule.h"
+
+namespace plimsoll::app {
+namespace {
+
+using nlohmann::json;
+
+// The last learning rate, as a share of the peak.
+constexpr double kFinalShare = 0.1;
+
+torch::optim::AdamWOptions adamw_options(const TrainOptions& options) {
+  return torch::optim::AdamWOptions(options.lr).betas({0.9, 0.95}).weight_decay(options.weight_decay);
+}
+
+at::Generator generator() { return at::detail::getDefaultCPUGenerator(); }
+
+// Throws unless the checkpoint says the same as this run about something that its bits depend on.
+void expect_same(const json& state, const char* name, const json& ours) {
+  const json theirs = state.value(name, json());
+  if (theirs != ours) fail("checkpoint: expected a run with {} {}, got {}", name, ours.dump(), theirs.dump());
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainOptions& options, const ModelShape& shape, io::TokenStream stream)
+    : options_(options),
+      shape_(shape),
+      recipe_(parse_recipe(options.recipe)),
+      stream_(std::move(stream)),
+      model_(make_gpt(shape, options.seed)),
+      optimizer_(optim::decay_groups(model_->named_parameters(), adamw_options(options)),
+                 {.seed = static_cast<uint64_t>(options.seed)}) {}
+
+int64_t Trainer::parameters() const {
+  int64_t count = 0;
+  for (const at::Tensor& parameter : model_->parameters()) count += parameter.numel();
+  return count;
+}
+
+at::Tensor Trainer::forward_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch) {
+  const at::Tensor inputs = windows.slice(1, 0, shape_.context), targets = windows.slice(1, 1, shape_.context + 1);
+  amp::Fp8Autocast scope({.recipe = recipe_, .reduction = nullptr});
+  return model_->loss(inputs, targets, is_first_microbatch);
+}
+
+double Trainer::micro_step(int64_t index) {
+  const at::Tensor windows = stream_.next(options_.batch);
+  const auto is_first = options_.accumulate > 1 ? std::optional(index == 0) : std::nullopt;
+  at::Tensor loss;
+  if (saved_activation_bytes_) {
+    loss = forward_loss(windows, is_first);
+  } else {
+    const SavedBytesCounter counter(model_->parameters());
+    loss = forward_loss(windows, is_first);
+    saved_activation_bytes_ = counter.bytes();
+  }
+  (loss / options_.accumulate).backward();
+  return loss.item<double>();
+}
+
+StepResult Trainer::train_step() {
+  StepResult result;
+  result.lr = optim::cosine_lr({.peak_lr = options_.lr,
+                                .final_lr = kFinalShare * options_.lr,
+                                .warmup_steps = options_.warmup,
+                                .total_steps = options_.steps},
+                               step_);
+  model_->train();
+  optimizer_.zero_grad();
+  session_.slots().clear();
+  for (int64_t i = 0; i < options_.accumulate; ++i)
+    result.loss += micro_step(i) / static_cast<double>(options_.accumulate);
+  optimizer_.set_lr(result.lr);
+  const optim::StepReport report = optimizer_.update({.max_norm = options_.clip});
+  result.grad_norm = report.grad_norm;
+  describe_numbers(result, report);
+  ++step_;
+  return result;
+}
+
+void Trainer::describe_numbers(StepResult& result, const optim::StepReport& report) {
+  for (const watch::Record& record : session_.slots().lowest(1)) {
+    if (!std::isfinite(record.headroom_bits)) continue;
+    result.headroom_bits = record.headroom_bits;
+    result.headroom_slot = record.name;
+  }
+  if (report.skipped) {
+    result.warning = fmt::format("step {}: no update, {} gradient elements are not finite, the first in {}", step_ + 1,
+                                 report.non_finite, report.first_non_finite);
+  } else if (const auto records = session_.slots().non_finite(); !records.empty()) {
+    result.warning = fmt::format("step {}: {} holds values that are not finite", step_ + 1, records.front().name);
+  }
+}
+
+double Trainer::validation_loss() {
+  const at::NoGradGuard no_grad;
+  model_->eval();
+  const int64_t count = std::min(options_.eval_windows, stream_.validation_windows());
+  double sum = 0;
+  for (int64_t begin = 0; begin < count; begin += options_.batch) {
+    const int64_t end = std::min(begin + options_.batch, count);
+    const at::Tensor loss = forward_loss(stream_.validation(begin, end, count), std::nullopt);
+    sum += loss.item<double>() * static_cast<double>(end - begin);
+  }
+  return sum / static_cast<double>(count);
+}
+
+io::Checkpoint Trainer::checkpoint() const {
+  const io::TokenStream::Cursor cursor = stream_.cursor();
+  return {.step = step_,
+          .sections = {{"model", tensors_of(model_)},
+                       {"optimizer", optimizer_.state_dict()},
+                       {"random", {{"torch", generator().get_state()}}}},
+          .state = {{"shape", shape_},
+                    {"recipe", options_.recipe},
+                    {"seed", options_.seed},
+                    {"data_bytes", stream_.bytes()},
+                    {"cursor", {{"epoch", cursor.epoch}, {"index", cursor.index}}},
+                    {"configuration", options_.configuration}}};
+}
+
+void Trainer::restore(const io::Checkpoint& checkpoint) {
+  expect_same(checkpoint.state, "shape", shape_);
+  expect_same(checkpoint.state, "recipe", options_.recipe);
+  expect_same(checkpoint.state, "seed", options_.seed);
+  expect_same(checkpoint.state, "data_bytes", stream_.bytes());
+  try {
+    load_tensors(model_, checkpoint.sections.at("model"));
+    optimizer_.load_state_dict(checkpoint.sections.at("optimizer"));
+    generator().set_state(checkpoint.sections.at("random").at("torch"));
+    const json& cursor = checkpoint.state.at("cursor");
+    stream_.seek({.epoch = cursor.at("epoch").get<int64_t>(), .index = cursor.at("index").get<int64_t>()});
+  } catch (const json::exception&) {
+    fail("checkpoint: expected a cursor {{epoch, index}} in state.json");
+  } catch (const std::out_of_range&) {
+    fail("checkpoint: expected the sections model, optimizer and random");
+  }
+  step_ = checkpoint.step;
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,65 @@
+// A model in training: everything that a step changes, and nothing else. What it holds is what a checkpoint holds.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "plimsoll/app/gpt_model.h"
+#include "plimsoll/app/train_options.h"
+#include "plimsoll/io/checkpoint.h"
+#include "plimsoll/io/token_stream.h"
+#include "plimsoll/optim/adamw.h"
+#include "plimsoll/watch/session.h"
+
+namespace plimsoll::app {
+
+struct StepResult {
+  double loss = 0;  // mean over the step's tokens, nats a byte
+  double lr = 0;
+  double grad_norm = 0;
+  std::optional<double> headroom_bits;  // the lowest of all operands; nothing under recipes without codes
+  std::string headroom_slot;            // whose it is
+  std::optional<std::string> warning;   // one line: something was not finite
+};
+
+class Trainer {
+ public:
+  // Works on the calling thread only.
+  Trainer(const TrainOptions& options, const ModelShape& shape, io::TokenStream stream);
+
+  int64_t step() const { return step_; }  // steps done
+  int64_t tokens_per_step() const { return options_.batch * options_.accumulate * shape_.context; }
+  int64_t parameters() const;
+
+  StepResult train_step();
+
+  // Mean over the same held-out windows each time; changes nothing.
+  double validation_loss();
+
+  // Bytes that one forward pass keeps for backward, parameters left out; nothing before the first step of this process.
+  std::optional<int64_t> saved_activation_bytes() const { return saved_activation_bytes_; }
+
+  // Shares storage with the model and the optimizer.
+  io::Checkpoint checkpoint() const;
+  // Throws Error, with a line that says what differs, if it is of another run.
+  void restore(const io::Checkpoint& checkpoint);
+
+ private:
+  at::Tensor forward_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch);
+  double micro_step(int64_t index);
+  void describe_numbers(StepResult& result, const optim::StepReport& report);
+
+  TrainOptions options_;
+  ModelShape shape_;
+  recipe::Recipe recipe_;
+  io::TokenStream stream_;
+  nn::Gpt model_;
+  optim::AdamW optimizer_;
+  watch::Session session_;
+  int64_t step_ = 0;
+  std::optional<int64_t> saved_activation_bytes_;
+};
+
+}  // namespace plimsoll::app

@@ -1,0 +1,41 @@
+// A sub-command as a table: one row per option drives parsing, help, the echoed configuration and the configuration
+// file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "plimsoll/cli/field.h"
+
+namespace plimsoll::cli {
+
+enum class Need : uint8_t { kOptional, kRequired, kPositional /* and required */ };
+
+struct Option {
+  std::string name;         // "batch" is typed --batch
+  std::string placeholder;  // of the value, in the help; empty for a switch
+  Field field;              // the variable with its default, and the check
+  std::string help;
+  Need need = Need::kOptional;
+};
+
+struct Command {
+  std::string name;
+  std::string summary;
+  std::vector<Option> options;
+  // Called when the options are filled; returns the exit code.
+  std::function<int(const nlohmann::json& configuration)> run;
+};
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells count
+
+// {"batch": 16, ...}: the values in force, of the options that have one.
+nlohmann::json configuration(const std::vector<Option>& options);
+
+}  // namespace plimsoll::cli

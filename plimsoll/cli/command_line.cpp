@@ -1,0 +1,181 @@
+#include "plimsoll/cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/cli/report_errors.h"
+#include "plimsoll/io/json.h"
+#include "plimsoll/recipe/names.h"
+
+namespace plimsoll::cli {
+namespace {
+
+using nlohmann::json;
+using Values = std::vector<std::string>;
+
+std::string label_of(const Option& option) {
+  return option.need == Need::kPositional ? option.placeholder : "--" + option.name;
+}
+
+std::string default_text(const Option& option) {
+  const json value = option.field.get();
+  if (value.is_null() || value.is_boolean()) return "";
+  return " [" + (value.is_string() ? value.get<std::string>() : value.dump()) + "]";
+}
+
+std::string help_text(const Option& option) {
+  const char* need = option.need == Need::kRequired ? " (required)" : "";
+  return option.placeholder + default_text(option) + need;
+}
+
+// Throws UsageError that names the nearest of `known`.
+[[noreturn]] void refuse_unknown(std::string_view kind, const std::string& typed,
+                                 const std::vector<std::string>& known) {
+  const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
+    return recipe::edit_distance(typed, a) < recipe::edit_distance(typed, b);
+  });
+  app::refuse("{}: unknown {}, the nearest is {}", typed, kind, *nearest);
+}
+
+// A command with what CLI11 found for it.
+class ParsedCommand {
+ public:
+  ParsedCommand(CLI::App& program, const Command& command)
+      : command_(command),
+        parser_(program.add_subcommand(command.name, command.summary)),
+        typed_(command.options.size()) {
+    parser_->allow_extras();  // reported below, with the nearest name
+    for (size_t i = 0; i < command.options.size(); ++i) add(command.options[i], typed_[i]);
+  }
+
+  bool chosen() const { return parser_->parsed(); }
+
+  int run() {
+    refuse_extras();
+    const json config = read_config();
+    for (size_t i = 0; i < command_.options.size(); ++i) fill(command_.options[i], typed_[i], config);
+    return command_.run(configuration(command_.options));
+  }
+
+ private:
+  void add(const Option& option, Values& values) {
+    const std::string name = option.need == Need::kPositional ? option.name : "--" + option.name;
+    if (option.field.values == Field::Values::kSwitch) {
+      given_[option.name] = parser_->add_flag(name, option.help);
+      return;
+    }
+    CLI::Option* added = parser_->add_option(name, values, option.help)->option_text(help_text(option));
+    if (option.field.values == Field::Values::kOne) {
+      added->expected(1);
+      if (option.need != Need::kPositional) added->take_last();
+    } else {
+      added->expected(1, CLI::detail::expected_max_vector_size);
+    }
+    given_[option.name] = added;
+  }
+
+  void refuse_extras() const {
+    const std::vector<std::string> extras = parser_->remaining();
+    if (extras.empty()) return;
+    const auto dashed =
+        std::find_if(extras.begin(), extras.end(), [](const auto& text) { return text.starts_with('-'); });
+    if (dashed == extras.end()) app::refuse("{}: unexpected argument '{}'", command_.name, extras.front());
+    std::vector<std::string> known{"--help"};
+    for (const Option& option : command_.options) {
+      if (option.need != Need::kPositional) known.push_back("--" + option.name);
+    }
+    refuse_unknown("option", dashed->substr(0, dashed->find('=')), known);
+  }
+
+  json read_config() const {
+    for (size_t i = 0; i < command_.options.size(); ++i) {
+      const Option& option = command_.options[i];
+      if (option.name != kConfigOption || given_.at(option.name)->count() == 0) continue;
+      option.field.set(label_of(option), typed_[i]);
+      const std::string& file = typed_[i].back();
+      json config = io::read_json(file);
+      if (!config.is_object()) app::refuse("{}: expected a JSON object {{option: value}}", file);
+      check_names(file, config);
+      return config;
+    }
+    return json::object();
+  }
+
+  void check_names(const std::string& file, const json& config) const {
+    std::vector<std::string> known;
+    for (const Option& option : command_.options) known.push_back(option.name);
+    for (const auto& [name, value] : config.items()) {
+      if (std::find(known.begin(), known.end(), name) == known.end()) refuse_unknown("option in " + file, name, known);
+    }
+  }
+
+  void fill(const Option& option, const Values& typed, const json& config) const {
+    if (given_.at(option.name)->count() > 0) {
+      option.field.set(label_of(option), typed);
+    } else if (config.contains(option.name)) {
+      option.field.set(option.name + " in the configuration file", texts_of(config.at(option.name)));
+    }
+    if (option.need != Need::kOptional && option.field.get().is_null()) {
+      const std::string name = option.need == Need::kPositional ? "" : label_of(option) + " ";
+      app::refuse("{}: expected {}{}", command_.name, name, option.placeholder);
+    }
+  }
+
+  static std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+  static Values texts_of(const json& value) {
+    if (!value.is_array()) return {text_of(value)};
+    Values texts;
+    std::transform(value.begin(), value.end(), std::back_inserter(texts), text_of);
+    return texts;
+  }
+
+  const Command& command_;
+  CLI::App* parser_;
+  std::vector<Values> typed_;
+  std::map<std::string, CLI::Option*> given_;
+};
+
+int parse_and_run(int argc, const char* const* argv, const std::vector<Command>& commands) {
+  CLI::App program("Trains and runs transformers in FP8, FP16 and BF16, and says how safe the numbers are.",
+                   "plimsoll");
+  program.allow_extras();
+  program.set_version_flag("--version", PLIMSOLL_VERSION);
+  std::vector<ParsedCommand> parsed;
+  parsed.reserve(commands.size());
+  for (const Command& command : commands) parsed.emplace_back(program, command);
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    return program.exit(request);
+  } catch (const CLI::ParseError& error) {
+    throw app::UsageError(error.what());
+  }
+  for (ParsedCommand& command : parsed) {
+    if (command.chosen()) return command.run();
+  }
+  if (const auto extras = program.remaining(); !extras.empty()) {
+    std::vector<std::string> names;
+    for (const Command& command : commands) names.push_back(command.name);
+    refuse_unknown("command", extras.front(), names);
+  }
+  throw app::UsageError("expected a command (see plimsoll --help)");
+}
+
+}  // namespace
+
+json configuration(const std::vector<Option>& options) {
+  json result = json::object();
+  for (const Option& option : options) {
+    if (json value = option.field.get(); !value.is_null()) result[option.name] = std::move(value);
+  }
+  return result;
+}
+
+int run_command_line(int argc, const char* const* argv, const std::vector<Command>& commands) {
+  return report_errors([&] { return parse_and_run(argc, argv, commands); });
+}
+
+}  // namespace plimsoll::cli

@@ -1,0 +1,14 @@
+// The sub-commands. Each file holds one: its table and what it prints.
+#pragma once
+
+#include "plimsoll/cli/command.h"
+
+namespace plimsoll::cli {
+
+Command train_command();
+Command compare_command();
+Command generate_command();
+Command inspect_command();
+Command info_command();
+
+}  // namespace plimsoll::cli

@@ -1,0 +1,133 @@
+// compare, generate, inspect and info through the command.
+#include <gmock/gmock.h>
+
+#include "plimsoll/cli/tiny_run.h"
+
+namespace plimsoll::cli {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST(Compare, EndsWithATableAndAFile) {
+  const TinyRun run;
+  const Outcome outcome =
+      run_program(run.arguments("compare", {"--out", run.file("out"), "--steps", "20", "--recipes", "fp32,fp8,fp8"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  const std::string table = outcome.output.substr(outcome.output.rfind("recipe  "));
+  EXPECT_THAT(table, AllOf(HasSubstr("val loss"), HasSubstr("\nfp32"), HasSubstr("\nfp8"), HasSubstr("+0.00%")));
+
+  const json results = json::parse(io::read_plainly(run.file("out/compare.json"))).at("results");
+  ASSERT_EQ(results.size(), 3u);
+  EXPECT_EQ(results[0]["difference_percent"], 0);
+  EXPECT_LT(results[1]["saved_activation_bytes"], results[0]["saved_activation_bytes"]);
+  EXPECT_EQ(results[1]["final_val_loss"], results[2]["final_val_loss"]);
+  const double reference = results[0]["final_val_loss"], loss = results[1]["final_val_loss"];
+  EXPECT_DOUBLE_EQ(results[1]["difference_percent"], 100 * (loss - reference) / reference);
+}
+
+TEST(Compare, IsTheSameAsTrainingAlone) {
+  const TinyRun run;
+  ASSERT_EQ(run_program(run.arguments("compare", {"--out", run.file("out"), "--steps", "20", "--recipes", "bf16,fp8"}))
+                .exit_code,
+            0);
+  ASSERT_EQ(
+      run.train({"--out", run.file("alone"), "--steps", "20", "--recipe", "fp8", "--json", run.file("alone.jsonl")})
+          .exit_code,
+      0);
+  EXPECT_EQ(run.steps("out/fp8/train.jsonl"), run.steps("alone.jsonl"));
+}
+
+TEST(Compare, InterruptedAndResumedGivesTheSameResults) {
+  const TinyRun run;
+  const auto arguments = [&](const char* out) {
+    return run.arguments("compare", {"--out", run.file(out), "--steps", "150", "--recipes", "fp32,fp8"});
+  };
+  ASSERT_EQ(run_program(arguments("whole")).exit_code, 0);
+  {
+    Program program(arguments("cut"));
+    run.wait_for_steps("cut/fp8/train.jsonl", 20);
+    program.send(SIGINT);
+    ASSERT_EQ(program.wait().exit_code, 130);
+  }
+  std::vector<std::string> again = arguments("cut");
+  again.push_back("--resume");
+  const Outcome resumed = run_program(again);
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.error;
+  EXPECT_EQ(run.steps("cut/fp8/train.jsonl"), run.steps("whole/fp8/train.jsonl"));
+}
+
+TEST(Compare, AFailedRunEndsItWithItsOneLine) {
+  const TinyRun run;
+  const Outcome outcome = run_program(run.arguments("compare", {"--out", run.file("out"), "--context", "100000"}));
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+}
+
+class Trained : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(run_.train({"--out", run_.file("out"), "--steps", "60", "--save-every", "30"}).exit_code, 0);
+  }
+
+  Outcome generate(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"generate", "--checkpoint", run_.file("out"), "--prompt", "line 1", "--tokens", "60"});
+    return run_program(more);
+  }
+
+  TinyRun run_;
+};
+
+TEST_F(Trained, GenerateContinuesThePromptBeyondTheContext) {
+  const Outcome outcome = generate({});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_THAT(outcome.output, StartsWith("line 1"));
+  EXPECT_EQ(outcome.output.size(), 6u + 60u + 1u);
+}
+
+TEST_F(Trained, GenerateDependsOnTheSeedAlone) {
+  EXPECT_EQ(generate({"--seed", "3"}).output, generate({"--seed", "3"}).output);
+  EXPECT_NE(generate({"--seed", "3"}).output, generate({"--seed", "4"}).output);
+  EXPECT_EQ(generate({"--temperature", "0", "--seed", "3"}).output, generate({"--top-k", "1", "--seed", "4"}).output);
+}
+
+TEST_F(Trained, GenerateTakesOneStepToo) {
+  const Outcome outcome = run_program({"generate", "--checkpoint", run_.file("out/step-00000030"), "--tokens", "3"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+}
+
+TEST_F(Trained, GenerateRefusesWhatIsNoCheckpoint) {
+  const Outcome outcome = run_program({"generate", "--checkpoint", run_.file("data")});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.error, HasSubstr("expected a checkpoint or a run with one"));
+}
+
+TEST_F(Trained, InspectReportsEveryTensor) {
+  const Outcome outcome =
+      run_program({"inspect", run_.file("out/step-00000060/model.safetensors"), "--json", run_.file("report")});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_THAT(outcome.output, HasSubstr("token_embedding.weight"));
+  std::istringstream lines(io::read_plainly(run_.file("report")));
+  size_t heads = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const json tensor = json::parse(line);
+    if (tensor["name"] != "head.weight") continue;
+    ++heads;
+    EXPECT_EQ(tensor["shape"], json({256, 32}));
+    EXPECT_GT(tensor["amax"], 0);
+    EXPECT_GT(tensor["headroom_bits"]["e5m2"], tensor["headroom_bits"]["e4m3"]);
+  }
+  EXPECT_EQ(heads, 1u);
+}
+
+TEST(Info, NamesTheMachine) {
+  const Outcome outcome = run_program({"info"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  for (const char* part : {"CPU", "ISA", "gemm", "threads", "torch 2.", "GFLOP/s", "GB/s"})
+    EXPECT_THAT(outcome.output, HasSubstr(part));
+}
+
+}  // namespace
+}  // namespace plimsoll::cli

@@ -1,0 +1,169 @@
+#include "plimsoll/cli/field.h"
+
+#include <algorithm>
+#include <charconv>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/recipe/names.h"
+#include "plimsoll/recipe/recipe.h"
+
+namespace plimsoll::cli {
+namespace {
+
+using nlohmann::json;
+using Typed = std::vector<std::string>;
+
+template <class T>
+std::string describe(Range<T> range, std::string_view kind) {
+  const Range<T> all;
+  if (range.from == all.from && range.to == all.to) return fmt::format("{}", kind);
+  if (range.to == all.to) return fmt::format("{} of at least {}", kind, range.from);
+  return fmt::format("{} from {} to {}", kind, range.from, range.to);
+}
+
+template <class T>
+T parse_number(const std::string& label, const std::string& typed, Range<T> range, std::string_view kind) {
+  T value{};
+  const char* end = typed.data() + typed.size();
+  const auto [stop, error] = std::from_chars(typed.data(), end, value);
+  const bool in_range = value >= range.from && value <= range.to;  // false for NaN
+  if (error != std::errc() || stop != end || !in_range) {
+    app::refuse("{}: expected {}, got '{}'", label, describe(range, kind), typed);
+  }
+  return value;
+}
+
+template <class T>
+json json_of(const T& value) {
+  return value;
+}
+json json_of(const std::optional<int64_t>& value) { return value ? json(*value) : json(); }
+json json_of(const std::filesystem::path& value) { return value.empty() ? json() : json(value.native()); }
+
+// A field of one value that `parse(label, typed)` makes of the text.
+template <class T, class Parse>
+Field single(T& target, Parse parse) {
+  return {
+      .values = Field::Values::kOne,
+      .set = [&target, parse](const std::string& label, const Typed& typed) { target = parse(label, typed.back()); },
+      .get = [&target] { return json_of(target); }};
+}
+
+auto integer_parser(Range<int64_t> range) {
+  return [range](const std::string& label, const std::string& typed) {
+    return parse_number(label, typed, range, "an integer");
+  };
+}
+
+std::string expect_one_of(std::span<const std::string_view> names, const std::string& label, const std::string& typed) {
+  if (std::find(names.begin(), names.end(), typed) == names.end()) {
+    app::refuse("{}", recipe::unknown_name(label, typed, names));
+  }
+  return typed;
+}
+
+std::string parse_recipe(const std::string& label, const std::string& typed) {
+  if (!typed.starts_with('{')) return expect_one_of(recipe::names(), label, typed);
+  try {
+    recipe::from_json(typed);
+  } catch (const std::invalid_argument& error) {
+    app::refuse("{}: {}", label, error.what());
+  }
+  return typed;
+}
+
+// Commas inside the braces of a JSON recipe do not separate.
+std::vector<std::string> split_at_commas(const std::string& typed) {
+  std::vector<std::string> parts(1);
+  int depth = 0;
+  for (const char letter : typed) {
+    depth += (letter == '{') - (letter == '}');
+    if (letter == ',' && depth == 0) {
+      parts.emplace_back();
+    } else {
+      parts.back() += letter;
+    }
+  }
+  return parts;
+}
+
+std::filesystem::path parse_path(const std::string& label, const std::string& typed, PathMust must) {
+  std::error_code ignored;
+  if (typed.empty()) app::refuse("{}: expected a path, got nothing", label);
+  if (must == PathMust::kExist && !std::filesystem::exists(typed, ignored)) {
+    app::refuse("{}: expected a file or directory, got '{}', which does not exist", label, typed);
+  }
+  return typed;
+}
+
+}  // namespace
+
+Field integer(int64_t& target, Range<int64_t> range) { return single(target, integer_parser(range)); }
+
+Field integer(std::optional<int64_t>& target, Range<int64_t> range) { return single(target, integer_parser(range)); }
+
+Field number(double& target, Range<double> range) {
+  return single(target, [range](const std::string& label, const std::string& typed) {
+    return parse_number(label, typed, range, "a number");
+  });
+}
+
+Field toggle(bool& target) {
+  return {.values = Field::Values::kSwitch,
+          .set =
+              [&target](const std::string& label, const Typed& typed) {
+                const bool is_true = typed.empty() || typed.back() == "true";
+                if (!is_true && typed.back() != "false")
+                  app::refuse("{}: expected true or false, got '{}'", label, typed.back());
+                target = is_true;
+              },
+          .get = [&target] { return json(target); }};
+}
+
+Field text(std::string& target) {
+  return single(target, [](const std::string&, const std::string& typed) { return typed; });
+}
+
+Field choice(std::string& target, std::vector<std::string_view> names) {
+  return single(target, [names = std::move(names)](const std::string& label, const std::string& typed) {
+    return expect_one_of(names, label, typed);
+  });
+}
+
+Field recipe(std::string& target) { return single(target, parse_recipe); }
+
+Field recipes(std::vector<std::string>& target) {
+  return {.values = Field::Values::kOne,
+          .set =
+              [&target](const std::string& label, const Typed& typed) {
+                target.clear();
+                for (const std::string& part : split_at_commas(typed.back()))
+                  target.push_back(parse_recipe(label, part));
+              },
+          .get = [&target] { return json(target); }};
+}
+
+Field path(std::filesystem::path& target, PathMust must) {
+  return single(target,
+                [must](const std::string& label, const std::string& typed) { return parse_path(label, typed, must); });
+}
+
+Field existing_paths(std::vector<std::filesystem::path>& target) {
+  return {.values = Field::Values::kMany,
+          .set =
+              [&target](const std::string& label, const Typed& typed) {
+                target.clear();
+                for (const std::string& one : typed) target.push_back(parse_path(label, one, PathMust::kExist));
+              },
+          .get =
+              [&target] {
+                json list = json::array();
+                for (const auto& one : target) list.push_back(one.native());
+                return list.empty() ? json() : list;
+              }};
+}
+
+}  // namespace plimsoll::cli

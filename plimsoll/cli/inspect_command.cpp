@@ -1,0 +1,61 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "plimsoll/app/inspect.h"
+#include "plimsoll/app/json_lines.h"
+#include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/table.h"
+
+namespace plimsoll::cli {
+namespace {
+
+struct InspectOptions {
+  std::filesystem::path path;
+  std::filesystem::path json;
+};
+
+std::string percent(int64_t part, int64_t whole) {
+  return whole > 0 ? fmt::format("{:.2f}%", 100.0 * static_cast<double>(part) / static_cast<double>(whole)) : "-";
+}
+
+std::string bits(const std::optional<double>& headroom) { return headroom ? fmt::format("{:.1f}", *headroom) : "-"; }
+
+void print(const std::vector<app::TensorReport>& reports) {
+  using format::Format;
+  Table table({"tensor", "dtype", "shape", "amax", "rms", "zero", "non-finite", "E4M3", "E5M2", "FP16"});
+  for (const app::TensorReport& report : reports) {
+    const app::TensorStatistics& statistics = report.statistics;
+    table.add({report.name, report.dtype, fmt::format("{}", report.shape), fmt::format("{:.4g}", statistics.amax),
+               fmt::format("{:.4g}", statistics.rms), percent(statistics.zeros, statistics.count),
+               percent(statistics.non_finite, statistics.count), bits(statistics.headroom_bits(Format::kE4m3)),
+               bits(statistics.headroom_bits(Format::kE5m2)), bits(statistics.headroom_bits(Format::kFp16))});
+  }
+  fmt::print("{}The last three columns: headroom in bits, log2(largest value of the format / amax), unscaled.\n",
+             table.text());
+}
+
+int run(const InspectOptions& options) {
+  const std::vector<app::TensorReport> reports = app::inspect(options.path);
+  app::JsonLines lines = app::JsonLines::create(options.json);
+  for (const app::TensorReport& report : reports) lines.write(app::to_json(report));
+  print(reports);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command inspect_command() {
+  const auto options = std::make_shared<InspectOptions>();
+  return {
+      .name = "inspect",
+      .summary = "What the tensors of a safetensors file, a checkpoint or a run hold, and the headroom of each format",
+      .options = {{"path", "FILE|DIR", path(options->path, PathMust::kExist), "what to look at", Need::kPositional},
+                  {"json", "FILE", path(options->json), "write one JSON object a tensor to FILE"}},
+      .run = [options](const nlohmann::json&) { return run(*options); }};
+}
+
+}  // namespace plimsoll::cli

@@ -1,0 +1,61 @@
+#include "plimsoll/cli/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+namespace plimsoll::cli {
+namespace {
+
+constexpr const char* kRewrite = "\r\x1b[K";  // back to the start of the line, which is cleared
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  return whole < 3600 ? fmt::format("{}:{:02}", whole / 60, whole % 60)
+                      : fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+// A tensor scaled to the edge of its format has a headroom of 0, give or take a rounding.
+double without_minus_zero(double bits) { return std::abs(bits) < 0.05 ? 0.0 : bits; }
+
+}  // namespace
+
+Progress::Progress(std::string label, const app::TrainOptions& options)
+    : label_(std::move(label)),
+      steps_(options.steps),
+      log_every_(options.log_every),
+      terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+void Progress::step(const app::StepRecord& record) {
+  ++steps_seen_;
+  const bool lasting = record.val_loss || record.step == steps_;
+  if (terminal_) {
+    fmt::print("{}{}{}", kRewrite, describe(record), lasting ? "\n" : "");
+  } else if (lasting || record.step % log_every_ == 0) {
+    fmt::print("{}\n", describe(record));
+  }
+  std::fflush(stdout);
+}
+
+void Progress::note(const std::string& line) {
+  fmt::print(stderr, "{}plimsoll: {}\n", terminal_ ? kRewrite : "", line);
+}
+
+double Progress::seconds_left(const app::StepRecord& record) const {
+  const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  return passed / static_cast<double>(steps_seen_) * static_cast<double>(steps_ - record.step);
+}
+
+std::string Progress::describe(const app::StepRecord& record) const {
+  std::string line = fmt::format("{}  step {}/{}  loss {:.4f}", label_, record.step, steps_, record.result.loss);
+  if (record.val_loss) line += fmt::format("  val {:.4f}", *record.val_loss);
+  line += fmt::format("  {:.0f} tokens/s  ETA {}", record.tokens_per_s, clock_text(seconds_left(record)));
+  if (record.result.headroom_bits)
+    line += fmt::format("  headroom {:.1f} bits", without_minus_zero(*record.result.headroom_bits));
+  return line;
+}
+
+}  // namespace plimsoll::cli

@@ -1,0 +1,31 @@
+// How a training run looks: on a terminal one line that is rewritten, elsewhere a line an interval.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "plimsoll/app/train.h"
+
+namespace plimsoll::cli {
+
+class Progress {
+ public:
+  Progress(std::string label, const app::TrainOptions& options);
+
+  void step(const app::StepRecord& record);
+  void note(const std::string& line);
+
+ private:
+  std::string describe(const app::StepRecord& record) const;
+  double seconds_left(const app::StepRecord& record) const;
+
+  std::string label_;
+  int64_t steps_;
+  int64_t log_every_;
+  bool terminal_;
+  int64_t steps_seen_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace plimsoll::cli

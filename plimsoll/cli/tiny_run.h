@@ -1,0 +1,62 @@
+// For tests: text and a model that train in a second.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "plimsoll/cli/program.h"
+
+namespace plimsoll::cli {
+
+class TinyRun {
+ public:
+  TinyRun() {
+    std::string text;
+    for (int i = 0; i < 600; ++i) text += "line " + std::to_string(i * i % 97) + " of the text\n";
+    io::write_plainly(files_ / "data/text.txt", text);
+  }
+
+  std::filesystem::path file(const std::string& name) const { return files_ / name; }
+
+  // `command` on the tiny model, then `rest`; what stands twice counts the second time.
+  std::vector<std::string> arguments(const std::string& command, const std::vector<std::string>& rest) const {
+    std::vector<std::string> all = {command, "--data",    file("data"), "--layers",     "1",  "--dim",
+                                    "32",    "--heads",   "2",          "--context",    "16", "--batch",
+                                    "4",     "--warmup",  "2",          "--eval-every", "50", "--eval-windows",
+                                    "8",     "--threads", "1"};
+    all.insert(all.end(), rest.begin(), rest.end());
+    return all;
+  }
+
+  Outcome train(const std::vector<std::string>& rest) const { return run_program(arguments("train", rest)); }
+
+  // What a run logged of each step, timing left out.
+  std::map<int64_t, nlohmann::json> steps(const std::string& name) const {
+    std::map<int64_t, nlohmann::json> result;
+    std::istringstream lines(io::read_plainly(file(name)));
+    for (std::string line; std::getline(lines, line);) {
+      auto json = nlohmann::json::parse(line, nullptr, false);
+      if (!json.is_object() || !json.contains("step")) continue;
+      json.erase("tokens_per_s");
+      result[json["step"].get<int64_t>()] = json;
+    }
+    return result;
+  }
+
+  // Waits, up to a minute, until the log of a run that goes on holds that many steps.
+  void wait_for_steps(const std::string& name, size_t count) const {
+    for (int i = 0; i < 30'000 && steps(name).size() < count; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+
+ private:
+  io::TemporaryDirectory files_;
+};
+
+}  // namespace plimsoll::cli

@@ -1,0 +1,31 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/train_run.h"
+#include "plimsoll/cli/train_table.h"
+
+namespace plimsoll::cli {
+
+Command train_command() {
+  struct Bound {
+    app::TrainOptions options;
+    std::filesystem::path config;
+  };
+  const auto bound = std::make_shared<Bound>();
+  std::vector<Option> table = train_table(bound->options, bound->config);
+  table.push_back(
+      {"recipe", "NAME", recipe(bound->options.recipe),
+       "who picks the scales: fp32, bf16, fp16, fp8, fp8-current, fp8-row, fp8-block, mxfp8, or a JSON object"});
+  return {.name = "train",
+          .summary = "Train a GPT on text under one recipe",
+          .options = std::move(table),
+          .run = [bound](const nlohmann::json& configuration) {
+            bound->options.configuration = configuration;
+            fmt::print("configuration {}\n", configuration.dump());
+            return train_and_print(bound->options);
+          }};
+}
+
+}  // namespace plimsoll::cli

@@ -1,0 +1,28 @@
+#include "plimsoll/cli/train_run.h"
+
+#include <fmt/format.h>
+
+#include "plimsoll/app/train.h"
+#include "plimsoll/cli/command.h"
+#include "plimsoll/cli/progress.h"
+
+namespace plimsoll::cli {
+
+int train_and_print(const app::TrainOptions& options) {
+  Progress progress(options.recipe, options);
+  const auto summary = app::train(options, {.on_step = [&](const app::StepRecord& record) { progress.step(record); },
+                                            .on_note = [&](const std::string& line) { progress.note(line); }});
+  if (!summary) {
+    progress.note(fmt::format("interrupted; a checkpoint is in {}, go on with --resume", options.out.native()));
+    return kExitInterrupted;
+  }
+  fmt::print(
+      "{}  done: {} steps, {:.2f} M parameters, validation loss {:.4f}, {:.0f} tokens/s, {:.1f} MB saved for backward, "
+      "peak memory {:.0f} MB\n",
+      summary->recipe, summary->steps, static_cast<double>(summary->parameters) / 1e6, summary->final_val_loss,
+      summary->tokens_per_s, static_cast<double>(summary->saved_activation_bytes) / 1e6,
+      static_cast<double>(summary->peak_rss_bytes) / 1e6);
+  return kExitOk;
+}
+
+}  // namespace plimsoll::cli

@@ -1,0 +1,39 @@
+#include "plimsoll/cli/train_table.h"
+
+#include "plimsoll/cli/command_line.h"
+
+namespace plimsoll::cli {
+
+std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::path& config) {
+  constexpr Range<int64_t> kFromZero{.from = 0}, kFromOne{.from = 1};
+  constexpr Range<double> kPositive{.from = 1e-30}, kNotNegative{.from = 0};
+  return {
+      {"data", "PATH...", existing_paths(options.data), "files, and directories searched for text files",
+       Need::kRequired},
+      {"out", "DIR", path(options.out), "where checkpoints go", Need::kRequired},
+      {"steps", "N", integer(options.steps, kFromOne), "optimizer steps"},
+      {"model", "NAME", choice(options.model, app::model_names()), "sizes of the model: tiny, small or gpt2"},
+      {"layers", "N", integer(options.layers, kFromOne), "instead of the model's"},
+      {"dim", "N", integer(options.dim, kFromOne), "instead of the model's"},
+      {"heads", "N", integer(options.heads, kFromOne), "instead of the model's; divides dim"},
+      {"context", "N", integer(options.context, kFromOne), "bytes that the model sees, instead of the model's"},
+      {"batch", "N", integer(options.batch, kFromOne), "sequences in a forward pass"},
+      {"accumulate", "N", integer(options.accumulate, kFromOne), "forward passes in a step"},
+      {"lr", "X", number(options.lr, kPositive), "learning rate at its peak; falls to a tenth as a cosine"},
+      {"warmup", "N", integer(options.warmup, kFromZero), "steps from zero to the peak"},
+      {"weight-decay", "X", number(options.weight_decay, kNotNegative), "of matrices and embeddings"},
+      {"clip", "X", number(options.clip, kPositive), "largest global norm of the gradients"},
+      {"seed", "N", integer(options.seed, kFromZero), "of the weights and of the order of the data"},
+      {"threads", "N", integer(options.threads, {.from = 0, .to = 4096}), "0: one a core"},
+      {"eval-every", "N", integer(options.eval_every, kFromZero), "steps between validations; 0: at the end only"},
+      {"eval-windows", "N", integer(options.eval_windows, kFromOne), "held-out sequences in a validation"},
+      {"save-every", "N", integer(options.save_every, kFromZero), "steps between checkpoints; 0: at the end only"},
+      {"keep", "N", integer(options.keep, kFromOne), "checkpoints that are kept"},
+      {"log-every", "N", integer(options.log_every, kFromOne), "steps between lines where there is no terminal"},
+      {"resume", "", toggle(options.resume), "go on after the last good checkpoint in DIR"},
+      {"json", "FILE", path(options.json), "results for machines"},
+      {kConfigOption, "FILE", path(config, PathMust::kExist), "options as a JSON object; the command line wins"},
+  };
+}
+
+}  // namespace plimsoll::cli

@@ -1,0 +1,193 @@
+// Training through the command: what it writes, and what survives.
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include "plimsoll/cli/tiny_run.h"
+
+namespace plimsoll::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kSteps = "300";
+
+// A run that was never disturbed.
+std::vector<std::string> whole_run(const TinyRun& run, const std::string& recipe) {
+  return {"--out", run.file("whole"), "--json", run.file("whole.jsonl"), "--steps", kSteps, "--save-every",
+          "20",    "--recipe",        recipe};
+}
+
+std::vector<std::string> cut_run(const TinyRun& run, const std::string& recipe) {
+  return {"--out", run.file("cut"), "--json", run.file("cut.jsonl"), "--steps", kSteps, "--save-every",
+          "20",    "--recipe",      recipe};
+}
+
+std::vector<std::string> with(std::vector<std::string> arguments, const std::string& more) {
+  arguments.push_back(more);
+  return arguments;
+}
+
+TEST(Train, LossFallsAndTheLogEndsWithASummary) {
+  const TinyRun run;
+  const Outcome outcome = run.train(whole_run(run, "fp8"));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  const auto steps = run.steps("whole.jsonl");
+  ASSERT_EQ(steps.size(), 300u);
+  EXPECT_LT(steps.at(300)["loss"].get<double>(), 0.7 * steps.at(1)["loss"].get<double>());
+  for (const char* key : {"step", "loss", "val_loss", "lr", "grad_norm", "headroom_bits"})
+    EXPECT_TRUE(steps.at(50).contains(key));
+  EXPECT_TRUE(steps.at(50)["val_loss"].is_number());
+  EXPECT_TRUE(steps.at(51)["val_loss"].is_null());
+  EXPECT_TRUE(steps.at(50)["headroom_bits"].is_number());
+
+  const std::string log = io::read_plainly(run.file("whole.jsonl"));
+  const json summary = json::parse(log.substr(log.rfind('\n', log.size() - 2) + 1));
+  EXPECT_EQ(summary["recipe"], "fp8");
+  EXPECT_EQ(summary["final_val_loss"], steps.at(300)["val_loss"]);
+  for (const char* key : {"tokens_per_s", "saved_activation_bytes", "peak_rss_bytes"})
+    EXPECT_GT(summary[key], 0) << key;
+}
+
+class TrainUnder : public testing::TestWithParam<const char*> {};
+
+TEST_P(TrainUnder, KilledAndResumedRunHasTheSameBits) {
+  const TinyRun run;
+  ASSERT_EQ(run.train(whole_run(run, GetParam())).exit_code, 0);
+  {
+    Program program(run.arguments("train", cut_run(run, GetParam())));
+    run.wait_for_steps("cut.jsonl", 110);
+    program.send(SIGKILL);
+    ASSERT_EQ(program.wait().exit_code, 128 + SIGKILL);
+  }
+  const Outcome resumed = run.train(with(cut_run(run, GetParam()), "--resume"));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.error;
+  EXPECT_THAT(resumed.error, HasSubstr("resuming after"));
+  EXPECT_EQ(run.steps("cut.jsonl"), run.steps("whole.jsonl"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, TrainUnder, testing::Values("fp32", "fp8", "mxfp8"),
+                         [](const auto& parameter) { return std::string(parameter.param); });
+
+TEST(Train, CtrlCWritesACheckpointAndExits130) {
+  const TinyRun run;
+  ASSERT_EQ(run.train(whole_run(run, "fp8")).exit_code, 0);
+  std::vector<std::string> arguments = cut_run(run, "fp8");
+  arguments[7] = "0";  // --save-every: the interrupt alone saves
+  Program program(run.arguments("train", arguments));
+  run.wait_for_steps("cut.jsonl", 30);
+  program.send(SIGINT);
+  EXPECT_EQ(program.wait().exit_code, 130);
+  EXPECT_FALSE(fs::is_empty(run.file("cut")));
+  ASSERT_EQ(run.train(with(arguments, "--resume")).exit_code, 0);
+  EXPECT_EQ(run.steps("cut.jsonl"), run.steps("whole.jsonl"));
+}
+
+TEST(Train, ThreadsDoNotChangeTheBits) {
+  const TinyRun run;
+  for (const char* threads : {"1", "2", "3"}) {
+    ASSERT_EQ(run.train({"--out", run.file(threads), "--json", run.file(std::string(threads) + ".jsonl"), "--steps",
+                         "20", "--threads", threads})
+                  .exit_code,
+              0);
+  }
+  EXPECT_EQ(run.steps("1.jsonl"), run.steps("2.jsonl"));
+  EXPECT_EQ(run.steps("1.jsonl"), run.steps("3.jsonl"));
+}
+
+TEST(Train, AccumulationReachesEveryWindow) {
+  const TinyRun run;
+  ASSERT_EQ(run.train({"--out", run.file("a"), "--json", run.file("a.jsonl"), "--steps", "10", "--accumulate", "2",
+                       "--batch", "2", "--recipe", "fp32"})
+                .exit_code,
+            0);
+  ASSERT_EQ(
+      run.train({"--out", run.file("b"), "--json", run.file("b.jsonl"), "--steps", "10", "--recipe", "fp32"}).exit_code,
+      0);
+  // The same windows in another grouping: equal but for the rounding of fp32 sums.
+  for (const auto& [step, line] : run.steps("b.jsonl")) {
+    EXPECT_NEAR(line["loss"].get<double>(), run.steps("a.jsonl").at(step)["loss"].get<double>(), 1e-4) << step;
+  }
+}
+
+class Resume : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(run_.train(first()).exit_code, 0); }
+
+  std::vector<std::string> first() const {
+    return {"--out", run_.file("out"), "--steps", "40", "--save-every", "10", "--json", run_.file("log")};
+  }
+  Outcome resume(std::vector<std::string> more = {}) const {
+    std::vector<std::string> all = with(first(), "--resume");
+    all.insert(all.end(), more.begin(), more.end());
+    return run_.train(all);
+  }
+
+  TinyRun run_;
+};
+
+TEST_F(Resume, TakesThePreviousStepIfTheLastIsTruncatedAndNamesTheFile) {
+  const auto whole = run_.steps("log");
+  const fs::path file = run_.file("out/step-00000040/model.safetensors");
+  fs::resize_file(file, fs::file_size(file) / 2);
+  const Outcome resumed = resume();
+  EXPECT_EQ(resumed.exit_code, 0);
+  EXPECT_THAT(resumed.error, HasSubstr("step-00000040/model.safetensors: expected"));
+  EXPECT_THAT(resumed.error, HasSubstr("resuming after " + run_.file("out/step-00000030").native()));
+  EXPECT_EQ(run_.steps("log"), whole);
+}
+
+TEST_F(Resume, AtTheEndTrainsNothingAndSumsUpAgain) {
+  const std::string before = io::read_plainly(run_.file("log"));
+  EXPECT_EQ(resume().exit_code, 0);
+  const auto value = [&](const std::string& log, const char* key) {
+    return json::parse(log.substr(log.rfind('\n', log.size() - 2) + 1)).at(key);
+  };
+  const std::string after = io::read_plainly(run_.file("log"));
+  for (const char* key : {"final_val_loss", "tokens_per_s", "saved_activation_bytes"})
+    EXPECT_EQ(value(after, key), value(before, key));
+}
+
+TEST_F(Resume, AnotherModelRecipeOrSeedIsRefused) {
+  EXPECT_THAT(resume({"--dim", "64"}).error, HasSubstr("expected a run with shape"));
+  EXPECT_THAT(resume({"--recipe", "bf16"}).error, HasSubstr("expected a run with recipe \"bf16\", got \"fp8\""));
+  EXPECT_EQ(resume({"--seed", "2"}).exit_code, 1);
+}
+
+TEST_F(Resume, WithoutTheFlagCheckpointsAreNotOverwritten) {
+  const Outcome outcome = run_.train(first());
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.error, HasSubstr("expected a directory without checkpoints, or --resume"));
+}
+
+TEST(Train, ResumeOfARunThatNeverSavedStartsIt) {
+  const TinyRun run;
+  const Outcome outcome = run.train({"--out", run.file("out"), "--steps", "2", "--resume"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.error, HasSubstr("no checkpoint yet"));
+}
+
+TEST(Train, FullDiskIsOneLineAndLeavesNothingHalfWritten) {
+  const TinyRun run;
+  const auto small_files = [] {
+    const rlimit limit{10'000, 10'000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  };
+  const Outcome outcome = run_program(run.arguments("train", {"--out", run.file("out"), "--steps", "2"}), small_files);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.error, HasSubstr("model.safetensors: cannot write"));
+  EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1);
+  EXPECT_TRUE(fs::is_empty(run.file("out")));
+}
+
+TEST(Train, FullLogIsAnError) {
+  const TinyRun run;
+  const Outcome outcome = run.train({"--out", run.file("out"), "--steps", "2", "--json", "/dev/full"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.error, HasSubstr("/dev/full: cannot write: No space left"));
+}
+
+}  // namespace
+}  // namespace plimsoll::cli

@@ -1,0 +1,103 @@
+// What users type wrong, and what the command says.
+#include <gmock/gmock.h>
+
+#include "plimsoll/cli/tiny_run.h"
+
+namespace plimsoll::cli {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+void expect_refused(const Outcome& outcome, int exit_code, const std::string& expected) {
+  EXPECT_EQ(outcome.exit_code, exit_code) << outcome.error;
+  EXPECT_THAT(outcome.error, AllOf(StartsWith("plimsoll: "), HasSubstr(expected)));
+  EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+}
+
+TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
+  const TinyRun run;
+  const std::string out = run.file("out");
+  struct Mistake {
+    std::vector<std::string> arguments;
+    std::string expected;
+  };
+  const std::vector<Mistake> mistakes = {
+      {{}, "expected a command"},
+      {{"trian"}, "trian: unknown command, the nearest is train"},
+      {{"train"}, "train: expected --data PATH..."},
+      {run.arguments("train", {}), "train: expected --out DIR"},
+      {run.arguments("train", {"--out", out, "--recpie", "fp8"}), "--recpie: unknown option, the nearest is --recipe"},
+      {run.arguments("train", {"--out", out, "--recipe", "fp9"}), "--recipe: expected fp8"},
+      {run.arguments("train", {"--out", out, "--recipe", "{\"name\":"}), "--recipe: "},
+      {run.arguments("train", {"--out", out, "--model", "tny"}), "--model: expected tiny"},
+      {run.arguments("train", {"--out", out, "--steps", "0"}), "--steps: expected an integer of at least 1, got '0'"},
+      {run.arguments("train", {"--out", out, "--steps", "3x"}), "--steps: expected an integer of at least 1, got '3x'"},
+      {run.arguments("train", {"--out", out, "--steps", "99999999999999999999"}), "--steps: expected an integer"},
+      {run.arguments("train", {"--out", out, "--lr", "nan"}), "--lr: expected a number"},
+      {run.arguments("train", {"--out", out, "--lr", "-1"}), "--lr: expected a number"},
+      {run.arguments("train", {"--out", out, "--steps"}), "--steps"},
+      {run.arguments("train", {"--out", out, "--heads", "3"}), "expected heads that divide dim 32, got 3"},
+      {{"train", "--data", "/nowhere", "--out", out}, "--data: expected a file or directory, got '/nowhere'"},
+      {run.arguments("train", {"--out", out, "--config", "/nowhere"}), "--config: expected a file or directory"},
+      {run.arguments("compare", {"--out", out, "--recipes", "fp32,fp7"}), "--recipes: expected fp"},
+      {{"generate", "--checkpoint", "/nowhere"}, "--checkpoint: expected a file or directory"},
+      {{"generate"}, "generate: expected --checkpoint DIR"},
+      {{"inspect"}, "inspect: expected FILE|DIR"},
+      {{"inspect", "/nowhere"}, "FILE|DIR: expected a file or directory"},
+      {{"info", "now"}, "info: unexpected argument 'now'"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    expect_refused(run_program(mistake.arguments), 2, mistake.expected);
+    EXPECT_FALSE(std::filesystem::exists(out)) << mistake.expected;
+  }
+}
+
+TEST(Usage, DataThatCannotServeIsOneLineAndExitOne) {
+  const TinyRun run;
+  const std::string out = run.file("out");
+  io::write_plainly(run.file("empty"), "");
+  io::write_plainly(run.file("binary/code.bin"), std::string("\0\1", 2));
+  const auto train_on = [&](const char* data) {
+    return run_program({"train", "--data", run.file(data), "--out", out});
+  };
+  expect_refused(train_on("empty"), 1, "data: expected text, got 0 bytes");
+  expect_refused(train_on("binary"), 1, "expected a directory with text files");
+  expect_refused(run.train({"--context", "100000", "--out", out}), 1, "two windows of context 100000");
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+TEST(Usage, HelpListsEveryOptionWithItsDefault) {
+  const Outcome help = run_program({"train", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const char* row :
+       {"--data PATH... (required)", "--steps N [300]", "--recipe NAME [fp8]", "--resume", "--json FILE"}) {
+    EXPECT_THAT(help.output, HasSubstr(row));
+  }
+}
+
+TEST(Usage, ConfigurationFileFillsWhatTheCommandLineLeavesOpen) {
+  const TinyRun run;
+  io::write_plainly(run.file("config.json"), R"({"steps": 3, "recipe": "bf16", "lr": 0.5, "resume": false})");
+  const Outcome outcome = run.train({"--out", run.file("out"), "--config", run.file("config.json"), "--lr", "0.25"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("\"steps\":3"), HasSubstr("\"recipe\":\"bf16\""), HasSubstr("\"lr\":0.25")));
+}
+
+TEST(Usage, MistakesInAConfigurationFileAreNamed) {
+  const TinyRun run;
+  const auto with = [&](const char* config) {
+    io::write_plainly(run.file("config.json"), config);
+    return run.train({"--out", run.file("out"), "--config", run.file("config.json")});
+  };
+  expect_refused(with(R"({"stpes": 3})"), 2, "stpes: unknown option in");
+  expect_refused(with(R"({"steps": "many"})"), 2, "steps in the configuration file: expected an integer");
+  expect_refused(with(R"({"steps": 1, "steps": 2})"), 1, "expected each key once");
+  expect_refused(with("steps: 3"), 1, "expected valid JSON");
+  expect_refused(with("[]"), 2, "expected a JSON object");
+}
+
+}  // namespace
+}  // namespace plimsoll::cli
