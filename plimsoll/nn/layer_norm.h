@@ -18,7 +18,7 @@ class NormImpl : public torch::nn::Cloneable<NormImpl> {
  public:
   NormImpl(int64_t hidden_size, const ops::NormOptions& options);
   void reset() override;
-  void reset_parameters() { parameters_.reset(options); }
+  void reset_parameters() { affine_.reset(options); }
   void pretty_print(std::ostream& stream) const override;
 
   // x [..., hidden_size].
@@ -30,20 +30,20 @@ class NormImpl : public torch::nn::Cloneable<NormImpl> {
   ops::NormOptions options;
 
  private:
-  NormParameters parameters_;
+  NormParameters affine_;
 };
 TORCH_MODULE(Norm);
 
 class LayerNorm : public Norm {
  public:
   explicit LayerNorm(int64_t hidden_size, const LayerNormOptions& options = {});
-  using Norm::Norm;
+  LayerNorm(std::shared_ptr<NormImpl> module) : Norm(std::move(module)) {}  // NOLINT(google-explicit-constructor)
 };
 
 class RmsNorm : public Norm {
  public:
   explicit RmsNorm(int64_t hidden_size, const LayerNormOptions& options = {});
-  using Norm::Norm;
+  RmsNorm(std::shared_ptr<NormImpl> module) : Norm(std::move(module)) {}  // NOLINT(google-explicit-constructor)
 };
 
 }  // namespace plimsoll::nn

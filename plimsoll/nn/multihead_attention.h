@@ -33,11 +33,11 @@ struct MultiheadAttentionOptions {
 };
 
 struct MultiheadAttentionInput {
-  at::Tensor hidden;          // [seq, batch, hidden_size] (kBshd: [batch, seq, hidden_size])
-  at::Tensor residual;        // undefined, or added to hidden before the norm
-  at::Tensor encoder_output;  // cross-attention: what keys and values come from
-  at::Tensor attention_mask;  // DotProductAttention
-  std::optional<bool> is_first_microbatch;
+  at::Tensor hidden = {};          // [seq, batch, hidden_size] (kBshd: [batch, seq, hidden_size])
+  at::Tensor residual = {};        // undefined, or added to hidden before the norm
+  at::Tensor encoder_output = {};  // cross-attention: what keys and values come from
+  at::Tensor attention_mask = {};  // DotProductAttention
+  std::optional<bool> is_first_microbatch = std::nullopt;
   KeyValueCache* cache = nullptr;  // self-attention, kBshd: keys and values go there and are read from there
 };
 

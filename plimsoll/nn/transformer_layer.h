@@ -33,17 +33,17 @@ struct TransformerLayerOptions {
 
 // What a layer reads beside the hidden states. Masks as in DotProductAttention.
 struct TransformerLayerInput {
-  at::Tensor attention_mask;
-  at::Tensor encoder_output;
-  at::Tensor enc_dec_attn_mask;
-  std::optional<bool> is_first_microbatch;
+  at::Tensor attention_mask = {};
+  at::Tensor encoder_output = {};
+  at::Tensor enc_dec_attn_mask = {};
+  std::optional<bool> is_first_microbatch = std::nullopt;
   KeyValueCache* cache = nullptr;
 };
 
 // Hidden states whose last addition is left to the norm that reads them: hidden + residual.
 struct ResidualStream {
-  at::Tensor hidden;
-  at::Tensor residual;  // undefined: hidden alone
+  at::Tensor hidden = {};
+  at::Tensor residual = {};  // undefined: hidden alone
 
   at::Tensor value() const { return residual.defined() ? hidden + residual : hidden; }
 };

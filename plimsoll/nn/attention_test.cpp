@@ -1,0 +1,129 @@
+#include "plimsoll/nn/attention.h"
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/nn/key_value_cache.h"
+#include "plimsoll/nn/testing.h"
+
+namespace plimsoll::nn {
+namespace {
+
+using testing::Tensors;
+
+constexpr int64_t kBatch = 2, kHeads = 4, kChannels = 8;
+
+DotProductAttention attention(DotProductAttentionOptions options) {
+  options.qkv_format = Layout::kBshd;
+  return DotProductAttention(kHeads, kChannels, options);
+}
+
+// Query, key, value [batch, seq, heads, channels]; `masked` bool, true = masked. A row that is masked whole gives 0.
+at::Tensor plain_attention(const Tensors& t, const at::Tensor& masked) {
+  const at::Tensor q = t[0].transpose(1, 2), k = t[1].transpose(1, 2), v = t[2].transpose(1, 2);
+  const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) / std::sqrt(static_cast<double>(kChannels));
+  const at::Tensor weights =
+      scores.masked_fill(masked, -std::numeric_limits<double>::infinity()).softmax(-1).masked_fill(masked, 0);
+  return at::matmul(weights, v).transpose(1, 2).flatten(2);
+}
+
+at::Tensor causal(int64_t queries, int64_t keys) {
+  return torch::ones({queries, keys}, at::kBool).tril(keys - queries).logical_not();
+}
+
+void expect_attention(DotProductAttention& layer, const Tensors& inputs, const at::Tensor& mask,
+                      const at::Tensor& masked) {
+  const at::Tensor seed = torch::randn({kBatch, inputs[0].size(1), kHeads * kChannels});
+  const auto ours = [&](const Tensors& t) { return layer->forward(t[0], t[1], t[2], mask); };
+  testing::expect_matches(
+      testing::run_composition(ours, testing::leaves(inputs, at::kFloat), seed),
+      [&](const Tensors& t) { return plain_attention(t, masked); }, inputs, seed);
+}
+
+Tensors random_inputs(int64_t queries, int64_t keys) {
+  return {torch::randn({kBatch, queries, kHeads, kChannels}), torch::randn({kBatch, keys, kHeads, kChannels}),
+          torch::randn({kBatch, keys, kHeads, kChannels})};
+}
+
+TEST(NnAttention, MatchesTheCompositionUnderEachMask) {
+  torch::manual_seed(1);
+  DotProductAttention none = attention({.attn_mask_type = AttentionMask::kNone});
+  expect_attention(none, random_inputs(5, 7), {}, torch::zeros({5, 7}, at::kBool));
+  DotProductAttention causal_layer = attention({.attn_mask_type = AttentionMask::kCausal});
+  const at::Tensor ignored = torch::ones({9, 9}, at::kBool);
+  expect_attention(causal_layer, random_inputs(9, 9), ignored, causal(9, 9));
+  DotProductAttention padding = attention({.attn_mask_type = AttentionMask::kPadding});
+  at::Tensor masked = torch::zeros({kBatch, 1, 1, 7}, at::kBool);
+  masked[1].slice(2, 4).fill_(true);
+  expect_attention(padding, random_inputs(5, 7), masked, masked);
+  EXPECT_THROW(padding->forward(torch::randn({1, 2, 4, 8}), torch::randn({1, 2, 4, 8}), torch::randn({1, 2, 4, 8})),
+               c10::Error);
+}
+
+TEST(NnAttention, CausalIsAlignedToTheLastKey) {
+  torch::manual_seed(2);
+  DotProductAttention layer = attention({.attn_mask_type = AttentionMask::kCausal});
+  for (const int64_t queries : {1, 3}) expect_attention(layer, random_inputs(queries, 7), {}, causal(queries, 7));
+}
+
+TEST(NnAttention, AQueryWithoutKeysGivesZero) {
+  DotProductAttention layer = attention({.attn_mask_type = AttentionMask::kPadding});
+  const at::Tensor masked = torch::ones({kBatch, 1, 1, 7}, at::kBool);
+  const Tensors t = testing::leaves(random_inputs(5, 7), at::kFloat);
+  const at::Tensor output = layer->forward(t[0], t[1], t[2], masked);
+  EXPECT_EQ(testing::largest(output), 0);
+  output.sum().backward();
+  EXPECT_EQ(testing::largest(t[0].grad()), 0);
+}
+
+TEST(NnAttention, LayoutsGiveTheSameNumbers) {
+  torch::manual_seed(3);
+  const Tensors t = random_inputs(6, 6);
+  DotProductAttention batch_first = attention({});
+  DotProductAttention sequence_first(kHeads, kChannels, DotProductAttentionOptions{.qkv_format = Layout::kSbhd});
+  const at::Tensor expected = batch_first->forward(t[0], t[1], t[2]);
+  const at::Tensor output = sequence_first->forward(t[0].transpose(0, 1), t[1].transpose(0, 1), t[2].transpose(0, 1));
+  EXPECT_TRUE(torch::equal(output.transpose(0, 1), expected));
+}
+
+TEST(NnAttention, HeadsOfAGroupShareKeysAndValues) {
+  torch::manual_seed(4);
+  Tensors t = random_inputs(6, 6);
+  for (size_t i : {1, 2}) t[i] = t[i].slice(2, 0, 2).contiguous();
+  DotProductAttention grouped = attention({.num_gqa_groups = 2});
+  DotProductAttention plain = attention({});
+  const at::Tensor expected = plain->forward(t[0], t[1].repeat_interleave(2, 2), t[2].repeat_interleave(2, 2));
+  EXPECT_LE(testing::largest(grouped->forward(t[0], t[1], t[2]) - expected), 0x1p-20 * testing::largest(expected));
+  EXPECT_THROW(attention({.num_gqa_groups = 3}), c10::ValueError);
+  EXPECT_THROW(grouped->forward(t[0], t[0], t[0]), c10::Error);
+}
+
+TEST(NnAttention, NarrowRecipesComputeInTheirHighPrecisionFormat) {
+  const Tensors t = random_inputs(4, 4);
+  DotProductAttention layer = attention({});
+  const amp::Fp8Autocast scope({.recipe = recipe::by_name("fp8")});
+  EXPECT_EQ(layer->forward(t[0], t[1], t[2]).scalar_type(), at::kBFloat16);
+}
+
+TEST(NnAttention, DropoutIsForTrainingAlone) {
+  torch::manual_seed(5);
+  const Tensors t = random_inputs(6, 6);
+  DotProductAttention layer = attention({.attention_dropout = 0.5});
+  EXPECT_FALSE(torch::equal(layer->forward(t[0], t[1], t[2]), layer->forward(t[0], t[1], t[2])));
+  layer->eval();
+  EXPECT_TRUE(torch::equal(layer->forward(t[0], t[1], t[2]), attention({})->forward(t[0], t[1], t[2])));
+}
+
+TEST(NnKeyValueCache, ReturnsAllTokensAndRefusesMoreThanItHolds) {
+  KeyValueCache cache(5);
+  const at::Tensor keys = torch::randn({2, 5, 3, 4}), values = torch::randn({2, 5, 3, 4});
+  cache.append(keys.slice(1, 0, 3), values.slice(1, 0, 3));
+  const auto [k, v] = cache.append(keys.slice(1, 3), values.slice(1, 3));
+  EXPECT_TRUE(torch::equal(k, keys));
+  EXPECT_TRUE(torch::equal(v, values));
+  EXPECT_THROW(cache.append(keys.slice(1, 0, 1), values.slice(1, 0, 1)), c10::Error);
+  cache.clear();
+  EXPECT_EQ(cache.append(keys.slice(1, 0, 1), values.slice(1, 0, 1)).first.size(1), 1);
+  EXPECT_THROW(cache.append(keys.slice(0, 0, 1).slice(1, 0, 1), values.slice(0, 0, 1).slice(1, 0, 1)), c10::Error);
+}
+
+}  // namespace
+}  // namespace plimsoll::nn

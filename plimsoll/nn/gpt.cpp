@@ -1,0 +1,97 @@
+#include "plimsoll/nn/gpt.h"
+
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/dropout.h>
+
+#include <cmath>
+
+#include "plimsoll/nn/precision.h"
+
+namespace plimsoll::nn {
+namespace {
+
+// Source: Radford et al. 2019 and the code published with it.
+constexpr double kInitialDeviation = 0.02;
+
+bool writes_residual_stream(const std::string& name) {
+  return name.ends_with("proj.weight") || name.ends_with("fc2_weight");
+}
+
+}  // namespace
+
+GptImpl::GptImpl(const GptConfig& settings) : config(settings) {
+  TORCH_CHECK_VALUE(config.layers >= 0 && config.vocabulary > 0 && config.context > 0,
+                    "gpt: expected layers >= 0, vocabulary > 0 and context > 0, got ", config.layers, ", ",
+                    config.vocabulary, " and ", config.context);
+  TORCH_CHECK_VALUE(config.dim > 0 && config.heads > 0 && config.dim % config.heads == 0,
+                    "gpt: expected a number of heads that divides dim ", config.dim, ", got ", config.heads);
+  GptImpl::reset();
+}
+
+void GptImpl::reset() {
+  token_embedding = register_module("token_embedding", Embedding(config.vocabulary, config.dim));
+  position_embedding = register_module("position_embedding", Embedding(config.context, config.dim));
+  blocks = register_module("blocks", torch::nn::ModuleList());
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    blocks->push_back(TransformerLayer(config.dim, 4 * config.dim, config.heads,
+                                       TransformerLayerOptions{.hidden_dropout = config.dropout,
+                                                               .attention_dropout = config.dropout,
+                                                               .fuse_qkv_params = true,
+                                                               .qkv_weight_interleaved = false,
+                                                               .attn_input_format = Layout::kBshd}));
+  }
+  norm = register_module("norm", LayerNorm(config.dim));
+  head = register_module("head",
+                         Linear(config.dim, config.vocabulary, LinearOptions{.bias = false, .high_precision = true}));
+  name_products(*this);
+  reset_parameters();
+}
+
+void GptImpl::reset_parameters(std::optional<at::Generator> generator) {
+  const at::NoGradGuard no_grad;
+  const double residual_deviation = kInitialDeviation / std::sqrt(2.0 * static_cast<double>(config.layers));
+  for (const auto& parameter : named_parameters()) {
+    at::Tensor tensor = parameter.value();
+    if (tensor.dim() == 2) {
+      tensor.normal_(0, writes_residual_stream(parameter.key()) ? residual_deviation : kInitialDeviation, generator);
+    } else if (parameter.key().ends_with("bias")) {
+      tensor.zero_();
+    } else {
+      tensor.fill_(1);
+    }
+  }
+}
+
+at::Tensor GptImpl::run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache) {
+  const at::ScalarType dtype = scope_dtype().value_or(token_embedding->weight.scalar_type());
+  const at::Tensor embedded = embed({.tokens = tokens,
+                                     .token_weight = token_embedding->weight,
+                                     .position_weight = position_embedding->weight,
+                                     .first_position = cache == nullptr ? 0 : cache->length()},
+                                    dtype);
+  ResidualStream stream{.hidden = at::dropout(embedded, config.dropout, is_training())};
+  for (size_t layer = 0; layer < blocks->size(); ++layer) {
+    stream = blocks->at<TransformerLayerImpl>(layer).advance(
+        stream,
+        {.is_first_microbatch = is_first_microbatch, .cache = cache == nullptr ? nullptr : &cache->layers_[layer]});
+  }
+  const at::Tensor normalised = norm->forward(stream.hidden, stream.residual).output;
+  return head->forward(normalised, is_first_microbatch).to(at::kFloat);
+}
+
+at::Tensor GptImpl::forward(const at::Tensor& tokens, std::optional<bool> is_first_microbatch) {
+  return run(tokens, is_first_microbatch, nullptr);
+}
+
+at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets, std::optional<bool> is_first_microbatch) {
+  return at::cross_entropy_loss(forward(tokens, is_first_microbatch).flatten(0, 1), targets.flatten());
+}
+
+at::Tensor GptImpl::extend(const at::Tensor& tokens, GptCache& cache) {
+  TORCH_CHECK(cache.layers_.size() == blocks->size(), "gpt: expected a cache of ", blocks->size(), " layers, got ",
+              cache.layers_.size());
+  const at::NoGradGuard no_grad;
+  return run(tokens, cache.length() == 0, &cache);
+}
+
+}  // namespace plimsoll::nn

@@ -1,0 +1,66 @@
+#include "plimsoll/nn/layer_norm_mlp.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/ops/activation.h"
+
+namespace plimsoll::nn {
+
+LayerNormMlpImpl::LayerNormMlpImpl(int64_t hidden, int64_t ffn_hidden, LayerNormMlpOptions settings)
+    : hidden_size(hidden),
+      ffn_hidden_size(ffn_hidden),
+      options(std::move(settings)),
+      activation_(ops::parse_activation(options.activation)) {
+  LayerNormMlpImpl::reset();
+}
+
+ops::NormOptions LayerNormMlpImpl::norm_options() const {
+  return {.kind = options.normalization, .zero_centered = options.zero_centered_gamma, .epsilon = options.eps};
+}
+
+void LayerNormMlpImpl::reset() {
+  layer_norm = {};
+  layer_norm.register_in(*this, "layer_norm_", hidden_size, norm_options());
+  const int64_t fc1_rows = kernels::is_gated(activation_) ? 2 * ffn_hidden_size : ffn_hidden_size;
+  weights = {};
+  weights.fc1_weight = register_parameter("fc1_weight", at::empty({fc1_rows, hidden_size}));
+  if (options.bias) weights.fc1_bias = register_parameter("fc1_bias", at::empty({fc1_rows}));
+  weights.fc2_weight = register_parameter("fc2_weight", at::empty({hidden_size, ffn_hidden_size}));
+  if (options.bias) weights.fc2_bias = register_parameter("fc2_bias", at::empty({hidden_size}));
+  products_.clear();
+  fc1_ = register_product("fc1");
+  fc2_ = register_product("fc2");
+  reset_parameters();
+}
+
+void LayerNormMlpImpl::reset_parameters() {
+  layer_norm.reset(norm_options());
+  const at::NoGradGuard no_grad;
+  // As torch::nn::Linear: uniform within 1 / sqrt(in_features).
+  const auto draw = [](at::Tensor& tensor, int64_t in_features) {
+    const double bound = in_features > 0 ? 1 / std::sqrt(static_cast<double>(in_features)) : 0;
+    if (tensor.defined()) tensor.uniform_(-bound, bound);
+  };
+  draw(weights.fc1_weight, hidden_size);
+  draw(weights.fc1_bias, hidden_size);
+  draw(weights.fc2_weight, ffn_hidden_size);
+  draw(weights.fc2_bias, ffn_hidden_size);
+}
+
+void LayerNormMlpImpl::pretty_print(std::ostream& stream) const {
+  stream << "plimsoll::nn::LayerNormMlp(hidden_size=" << hidden_size << ", ffn_hidden_size=" << ffn_hidden_size
+         << ", activation=" << options.activation << ")";
+}
+
+ops::NormOutput LayerNormMlpImpl::forward(const at::Tensor& x, const at::Tensor& residual,
+                                          std::optional<bool> is_first_microbatch) {
+  return ops::norm_mlp({.x = x, .residual = residual, .weight = layer_norm.weight, .bias = layer_norm.bias},
+                       norm_options(), weights, activation_,
+                       {.fc1 = amp::linear_scaling(fc1_, weights.fc1_weight, is_first_microbatch),
+                        .fc2 = amp::linear_scaling(fc2_, weights.fc2_weight, is_first_microbatch)});
+}
+
+}  // namespace plimsoll::nn

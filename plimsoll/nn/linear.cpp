@@ -1,0 +1,53 @@
+#include "plimsoll/nn/linear.h"
+
+#include <cmath>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/nn/precision.h"
+#include "plimsoll/ops/linear.h"
+
+namespace plimsoll::nn {
+
+void reset_linear(const SplitParameter& weight, const SplitParameter& bias, int64_t in_features) {
+  const at::NoGradGuard no_grad;
+  const double bound = in_features > 0 ? 1 / std::sqrt(static_cast<double>(in_features)) : 0;
+  for (const SplitParameter* parameter : {&weight, &bias}) {
+    for (const at::Tensor& part : parameter->parts()) at::Tensor(part).uniform_(-bound, bound);
+  }
+}
+
+LinearImpl::LinearImpl(int64_t in, int64_t out, LinearOptions settings)
+    : in_features(in), out_features(out), options(std::move(settings)) {
+  LinearImpl::reset();
+}
+
+void LinearImpl::reset() {
+  weight = SplitParameter(*this, "weight", options.parameters_split, {out_features, in_features});
+  bias = options.bias ? SplitParameter(*this, "bias", options.parameters_split, {out_features}) : SplitParameter();
+  products_.clear();
+  if (options.high_precision) {
+    state_ = std::make_shared<ops::LinearState>();
+    products_.push_back({.prefix = {}, .state = state_, .has_codes = false});
+  } else {
+    state_ = register_product();
+  }
+  reset_parameters();
+}
+
+void LinearImpl::reset_parameters() { reset_linear(weight, bias, in_features); }
+
+void LinearImpl::pretty_print(std::ostream& stream) const {
+  stream << "plimsoll::nn::Linear(in_features=" << in_features << ", out_features=" << out_features
+         << ", bias=" << std::boolalpha << options.bias << ")";
+}
+
+at::Tensor LinearImpl::forward(const at::Tensor& x, std::optional<bool> is_first_microbatch) {
+  const at::Tensor whole = weight.joined();
+  weight.check_unchanged(is_first_microbatch);
+  ops::LinearScaling scaling = amp::linear_scaling(state_, whole, is_first_microbatch);
+  if (options.high_precision) scaling.recipe = without_codes(*scaling.recipe);
+  scaling.save_input = options.save_input;
+  return ops::linear(x, whole, bias.joined(), scaling);
+}
+
+}  // namespace plimsoll::nn

@@ -1,0 +1,20 @@
+#include "plimsoll/nn/norm_parameters.h"
+
+#include <ATen/ops/empty.h>
+
+namespace plimsoll::nn {
+
+void NormParameters::register_in(torch::nn::Module& module, const std::string& prefix, int64_t dim,
+                                 const ops::NormOptions& options) {
+  weight = module.register_parameter(prefix + "weight", at::empty({dim}));
+  if (options.kind == Normalization::kLayerNorm) bias = module.register_parameter(prefix + "bias", at::empty({dim}));
+  reset(options);
+}
+
+void NormParameters::reset(const ops::NormOptions& options) const {
+  const at::NoGradGuard no_grad;
+  weight.fill_(options.zero_centered ? 0 : 1);
+  if (bias.defined()) bias.zero_();
+}
+
+}  // namespace plimsoll::nn

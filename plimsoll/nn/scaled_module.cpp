@@ -1,0 +1,37 @@
+#include "plimsoll/nn/scaled_module.h"
+
+namespace plimsoll::nn {
+namespace {
+
+std::string join(const std::string& path, const std::string& name) {
+  return path.empty() || name.empty() ? path + name : path + "." + name;
+}
+
+void append_slots(const torch::nn::Module& module, std::vector<ops::SharedSlot>& slots) {
+  if (const auto* layer = dynamic_cast<const ScaledLayer*>(&module)) {
+    for (const ScaledLayer::Product& product : layer->products()) {
+      if (!product.has_codes) continue;
+      for (const recipe::Role role : {recipe::Role::kInput, recipe::Role::kWeight, recipe::Role::kGradOutput}) {
+        slots.emplace_back(product.state, &product.state->slot(role));
+      }
+    }
+  }
+  for (const auto& child : module.children()) append_slots(*child, slots);
+}
+
+}  // namespace
+
+void name_products(const torch::nn::Module& root, const std::string& path) {
+  if (const auto* layer = dynamic_cast<const ScaledLayer*>(&root)) {
+    for (const ScaledLayer::Product& product : layer->products()) product.state->name = join(path, product.prefix);
+  }
+  for (const auto& child : root.named_children()) name_products(*child.value(), join(path, child.key()));
+}
+
+std::vector<ops::SharedSlot> operand_slots(const torch::nn::Module& root) {
+  std::vector<ops::SharedSlot> slots;
+  append_slots(root, slots);
+  return slots;
+}
+
+}  // namespace plimsoll::nn
