@@ -17,6 +17,12 @@ at::Tensor heads_last(const at::Tensor& x, Layout layout) {
   return layout == Layout::kSbhd ? x.permute({2, 0, 1, 3}) : x.transpose(1, 2);
 }
 
+void check_heads(const at::Tensor& x, int64_t heads, int64_t channels) {
+  TORCH_CHECK(x.dim() == 4 && x.size(2) == heads && x.size(3) == channels,
+              "attention: expected [seq, batch, heads, channels] with ", heads, " heads of ", channels,
+              " channels, got ", x.sizes());
+}
+
 }  // namespace
 
 DotProductAttentionImpl::DotProductAttentionImpl(int64_t heads, int64_t channels, DotProductAttentionOptions settings)
@@ -33,12 +39,9 @@ void DotProductAttentionImpl::pretty_print(std::ostream& stream) const {
 
 at::Tensor DotProductAttentionImpl::forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                             const at::Tensor& attention_mask) {
-  for (const at::Tensor* x : {&query, &key, &value}) {
-    const int64_t heads = x == &query ? num_attention_heads : options.num_gqa_groups;
-    TORCH_CHECK(x->dim() == 4 && x->size(2) == heads && x->size(3) == kv_channels,
-                "attention: expected [seq, batch, heads, channels] with ", heads, " heads of ", kv_channels,
-                " channels, got ", x->sizes());
-  }
+  check_heads(query, num_attention_heads, kv_channels);
+  check_heads(key, options.num_gqa_groups, kv_channels);
+  check_heads(value, options.num_gqa_groups, kv_channels);
   const at::ScalarType dtype = scope_dtype().value_or(query.scalar_type());
   const at::Tensor q = heads_first(query.to(dtype), options.qkv_format);
   const at::Tensor k = heads_first(key.to(dtype), options.qkv_format);
