@@ -43,7 +43,7 @@ class Reader {
       cache_.clear();
       text = seen_;
     }
-    amp::Fp8Autocast scope({.recipe = recipe_, .reduction = nullptr});
+    amp::Fp8Autocast scope({.recipe = recipe_});
     const at::Tensor logits = model_->extend(io::encode_bytes(text).unsqueeze(0), cache_);
     return logits.select(1, logits.size(1) - 1).squeeze(0).contiguous();
   }

@@ -11,7 +11,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/checkpoint.h"
-#include "plimsoll/io/temporary_directory.h"
+#include "plimsoll/io/testing.h"
 
 namespace plimsoll::app {
 namespace {

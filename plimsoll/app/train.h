@@ -16,7 +16,7 @@ struct StepRecord {
   int64_t step = 0;  // counted from 1
   StepResult result;
   std::optional<double> val_loss = {};  // of the steps that evaluate
-  double tokens_per_s = 0;         // of this step alone
+  double tokens_per_s = 0;              // of this step alone
 };
 
 struct TrainSummary {

@@ -50,7 +50,7 @@ int64_t Trainer::parameters() const {
 
 at::Tensor Trainer::forward_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch) {
   const at::Tensor inputs = windows.slice(1, 0, shape_.context), targets = windows.slice(1, 1, shape_.context + 1);
-  amp::Fp8Autocast scope({.recipe = recipe_, .reduction = nullptr});
+  amp::Fp8Autocast scope({.recipe = recipe_});
   return model_->loss(inputs, targets, is_first_microbatch);
 }
 

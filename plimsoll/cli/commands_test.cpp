@@ -1,7 +1,7 @@
 // compare, generate, inspect and info through the command.
 #include <gmock/gmock.h>
 
-#include "plimsoll/cli/tiny_run.h"
+#include "plimsoll/cli/tiny_run_testing.h"
 
 namespace plimsoll::cli {
 namespace {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
-#include "plimsoll/cli/tiny_run.h"
+#include "plimsoll/cli/tiny_run_testing.h"
 
 namespace plimsoll::cli {
 namespace {

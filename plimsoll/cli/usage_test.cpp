@@ -1,7 +1,7 @@
 // What users type wrong, and what the command says.
 #include <gmock/gmock.h>
 
-#include "plimsoll/cli/tiny_run.h"
+#include "plimsoll/cli/tiny_run_testing.h"
 
 namespace plimsoll::cli {
 namespace {

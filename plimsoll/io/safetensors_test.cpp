@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "plimsoll/io/error.h"
-#include "plimsoll/io/temporary_directory.h"
+#include "plimsoll/io/testing.h"
 
 namespace plimsoll::io {
 namespace {

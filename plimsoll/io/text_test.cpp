@@ -4,7 +4,7 @@
 
 #include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/io/error.h"
-#include "plimsoll/io/temporary_directory.h"
+#include "plimsoll/io/testing.h"
 #include "plimsoll/io/text_files.h"
 
 namespace plimsoll::io {

@@ -8,7 +8,7 @@
 
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/permutation.h"
-#include "plimsoll/io/temporary_directory.h"
+#include "plimsoll/io/testing.h"
 
 namespace plimsoll::io {
 namespace {

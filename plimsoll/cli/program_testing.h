@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "plimsoll/io/temporary_directory.h"
+#include "plimsoll/io/testing.h"
 
 namespace plimsoll::cli {
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "plimsoll/cli/program.h"
+#include "plimsoll/cli/program_testing.h"
 
 namespace plimsoll::cli {
 
