@@ -15,8 +15,8 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/allocator.h"
-#include "plimsoll/app/saved_bytes.h"
 #include "plimsoll/nn/gpt.h"
+#include "plimsoll/ops/saved_bytes.h"
 #include "plimsoll/optim/adamw.h"
 #include "plimsoll/recipe/recipe.h"
 
@@ -55,7 +55,7 @@ class Step {
   }
 
   int64_t saved_bytes() {
-    app::SavedBytesCounter counter(model_->parameters());
+    ops::SavedBytesCounter counter(model_->parameters());
     const at::Tensor value = loss();
     const int64_t bytes = counter.bytes();
     value.backward();

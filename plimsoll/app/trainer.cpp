@@ -8,7 +8,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/saved_bytes.h"
+#include "plimsoll/ops/saved_bytes.h"
 #include "plimsoll/optim/schedule.h"
 
 namespace plimsoll::app {
@@ -61,7 +61,7 @@ double Trainer::micro_step(int64_t index) {
   if (saved_activation_bytes_) {
     loss = forward_loss(windows, is_first);
   } else {
-    const SavedBytesCounter counter(model_->parameters());
+    const ops::SavedBytesCounter counter(model_->parameters());
     loss = forward_loss(windows, is_first);
     saved_activation_bytes_ = counter.bytes();
   }

@@ -4,6 +4,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "plimsoll/nn/precision.h"
+#include "plimsoll/ops/attention.h"
 
 namespace plimsoll::nn {
 namespace {
@@ -60,10 +61,15 @@ at::Tensor DotProductAttentionImpl::forward(const at::Tensor& query, const at::T
   } else if (options.attn_mask_type == AttentionMask::kCausal && queries > 1) {
     visible = at::ones({queries, keys}, q.options().dtype(at::kBool)).tril(keys - queries);
   }
+  const double dropout = is_training() ? options.attention_dropout : 0.0;
+  const bool grouped = options.num_gqa_groups != num_attention_heads;
+  const bool plain = !visible && dropout == 0 && !grouped && q.is_cpu() && q.numel() > 0 && k.numel() > 0;
   const at::Tensor attended =
-      at::scaled_dot_product_attention(q, k, v, visible, is_training() ? options.attention_dropout : 0.0, is_causal,
-                                       options.softmax_scale > 0 ? std::optional(options.softmax_scale) : std::nullopt,
-                                       /*enable_gqa=*/options.num_gqa_groups != num_attention_heads);
+      plain && dtype != at::kFloat && dtype != at::kDouble
+          ? ops::attention(q, k, v, {.scale = options.softmax_scale, .causal = is_causal})
+          : at::scaled_dot_product_attention(
+                q, k, v, visible, dropout, is_causal,
+                options.softmax_scale > 0 ? std::optional(options.softmax_scale) : std::nullopt, grouped);
   return heads_last(attended, options.qkv_format).flatten(2);
 }
 

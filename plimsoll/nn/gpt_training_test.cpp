@@ -3,8 +3,8 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/gpt.h"
-#include "plimsoll/nn/saved_bytes_testing.h"
 #include "plimsoll/nn/testing.h"
+#include "plimsoll/ops/saved_bytes.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::nn {
@@ -57,7 +57,7 @@ constexpr double kTorchBytes = 375.9e6;
 TEST(NnGptTraining, Fp8SavesAtMostSixTenthsOfTorchsBytes) {
   Gpt model(kMeasured);
   const at::Tensor text = torch::randint(256, {16, 257}, at::kLong);
-  const testing::SavedBytes saved(*model);
+  const ops::SavedBytesCounter saved(model->parameters());
   const at::Tensor loss = scoped_loss(model, "fp8", text);
   RecordProperty("saved_bytes", std::to_string(saved.bytes()));
   EXPECT_LE(static_cast<double>(saved.bytes()), 0.6 * kTorchBytes);

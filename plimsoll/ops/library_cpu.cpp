@@ -71,8 +71,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_blocks_cpu(const at::Ten
                 .granularity = granularity(block),
                 .scale_format = scale_format == "e8m0" ? format::Format::kE8m0 : format::Format::kFp32,
                 .power_of_two = power_of_two,
-                .rounding = rounding == "up" ? format::ScaleRounding::kUp : format::ScaleRounding::kDown,
-                .scale = std::nullopt});
+                .rounding = rounding == "up" ? format::ScaleRounding::kUp : format::ScaleRounding::kDown});
   return {result.tensor.data.view(x.sizes()), result.tensor.scale, scalar(result.amax)};
 }
 

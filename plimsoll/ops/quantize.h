@@ -17,7 +17,7 @@ struct QuantizeOptions {
   bool power_of_two = false;
   format::ScaleRounding rounding = format::ScaleRounding::kUp;
   // Per tensor: the scale to use. Absent: from the tensor's (row's, block's) own amax.
-  std::optional<float> scale;
+  std::optional<float> scale = {};
 };
 
 struct Quantized {

@@ -1,4 +1,4 @@
-#include "plimsoll/app/saved_bytes.h"
+#include "plimsoll/ops/saved_bytes.h"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -6,7 +6,7 @@
 #include <mutex>
 #include <unordered_set>
 
-namespace plimsoll::app {
+namespace plimsoll::ops {
 
 namespace autograd = torch::autograd;
 
@@ -74,4 +74,4 @@ int64_t SavedBytesCounter::bytes() const {
   return ledger_->bytes;
 }
 
-}  // namespace plimsoll::app
+}  // namespace plimsoll::ops

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-namespace plimsoll::app {
+namespace plimsoll::ops {
 
 // Counts the bytes of the distinct storages that autograd saves while the counter is alive, on whatever thread:
 // activations, and copies of weights in another format. `excluded` (the parameters) are not counted. One counter at a
@@ -30,4 +30,4 @@ class SavedBytesCounter {
   std::shared_ptr<Ledger> ledger_;
 };
 
-}  // namespace plimsoll::app
+}  // namespace plimsoll::ops

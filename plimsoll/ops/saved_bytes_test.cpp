@@ -1,11 +1,11 @@
-#include "plimsoll/app/saved_bytes.h"
+#include "plimsoll/ops/saved_bytes.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sigmoid.h>
 #include <gtest/gtest.h>
 
-namespace plimsoll::app {
+namespace plimsoll::ops {
 namespace {
 
 at::Tensor parameter(int64_t size) { return at::ones({size}).requires_grad_(true); }
@@ -48,4 +48,4 @@ TEST(SavedBytesCounter, BackwardIsUnchangedInsideAndAfter) {
 }
 
 }  // namespace
-}  // namespace plimsoll::app
+}  // namespace plimsoll::ops
