@@ -101,7 +101,7 @@ class BlockMultiplier {
     (product_.dword == Dword::kFp32 ? product_.isa.multiply : product_.isa.multiply_pairs)(args);
   }
 
-  void finish_tile(int64_t row_panel, int64_t column_panel, const float* tile) {
+  void finish_tile(int64_t row_panel, int64_t column_panel, float* tile) {
     const Gemm& gemm = product_.gemm;
     const int64_t column = column_panel * kTileColumns;
     float* partial = product_.column_partial;

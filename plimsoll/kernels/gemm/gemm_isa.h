@@ -45,9 +45,9 @@ struct TileProduct {
 
 struct TileEpilogue {
   const Gemm* gemm = nullptr;
-  const float* row_scale = nullptr;     // [m], alpha included
-  const float* column_scale = nullptr;  // [n]
-  const float* tile = nullptr;
+  const float* row_scale = nullptr;                    // [m], alpha included
+  const float* column_scale = nullptr;                 // [n]
+  float* tile = nullptr;                               // overwritten
   int64_t row = 0, rows = 0, column = 0, columns = 0;  // of the output
   float* column_partial = nullptr;                     // [columns], sum over these rows, or nullptr
 };
