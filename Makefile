@@ -40,7 +40,7 @@ bench: build ## run the benchmarks
 	@for program in $(build)/bin/*_bench; do echo "== $$program"; $$program; done
 
 demo: build ## train a small GPT in FP32, BF16 and FP8 and compare them (at most 5 minutes)
-	@$(build)/bin/plimsoll compare --recipes fp32,bf16,fp8 --model tiny --steps 300 --out out/demo \
+	@$(build)/bin/plimsoll compare --recipes fp32,bf16,fp8 --model tiny --context 128 --batch 8 --steps 300 --out out/demo \
 	  --data "$$($(python) -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 
 format: setup ## rewrite the sources as clang-format wants them

@@ -104,7 +104,7 @@ bool isa_is_automatic() { return environment() < 0 && scoped_level < 0; }
 Isa matmul_isa() {
   static const bool slow_dpbf16 = is_intel();
   const Isa level = isa();
-  return level == Isa::kAvx512Bf16 && slow_dpbf16 && isa_is_automatic() ? Isa::kAvx512 : level;
+  return level >= Isa::kAvx512Bf16 && slow_dpbf16 && isa_is_automatic() ? Isa::kAvx512 : level;
 }
 
 std::string cpu_name() {

@@ -31,8 +31,8 @@ Isa isa();
 bool isa_is_automatic();
 
 // The level for matrix products. As isa(), except that where the level was not asked for by name, a processor whose
-// VDPBF16PS does no more multiply-adds per cycle than its FP32 FMA (Intel without AMX: half) takes kAvx512: converting
-// to FP32 is exact and faster.
+// VDPBF16PS does no more multiply-adds per cycle than its FP32 FMA (Intel: half) takes kAvx512: converting to FP32 is
+// exact and faster. There is no AMX kernel yet, so that holds for Intel with AMX too.
 Isa matmul_isa();
 
 // Vendor and model for reports, for example "AMD EPYC 9B45".
