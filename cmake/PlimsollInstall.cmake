@@ -8,6 +8,9 @@ add_library(plimsoll_all INTERFACE)
 add_library(Plimsoll::plimsoll ALIAS plimsoll_all)
 set_target_properties(plimsoll_all PROPERTIES EXPORT_NAME plimsoll)
 target_link_libraries(plimsoll_all INTERFACE ${libraries})
+# ops registers its operators with torch in static initialisers, which a linker drops with objects that nothing calls.
+target_link_options(plimsoll_all INTERFACE
+                    "LINKER:--whole-archive,$<TARGET_FILE:Plimsoll::ops>,--no-whole-archive")
 
 install(TARGETS ${libraries} plimsoll_all EXPORT PlimsollTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 set_target_properties(plimsoll_cli PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
