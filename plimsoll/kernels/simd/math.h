@@ -28,6 +28,46 @@ PLIMSOLL_INLINE F32x16 exp(F32x16 x) {
   return select(less_equal(x, set(88.722839f)), result, add(x, set(__builtin_inff())));
 }
 
+// 2^x for x <= 0 to 3 ulp, at two thirds of the cost of exp. Exactly 1 at 0; 0 below -126.5; NaN and +Inf give NaN.
+PLIMSOLL_INLINE F32x16 exp2_down(F32x16 x) {
+  // As exp; the shift leaves n + 127 in the low bits, the exponent of 2^n, and 0 at n = -127 stands for the value 0.
+  const F32x16 shift = set(12582912.0f + 127.0f);
+  const F32x16 bounded = max(set(-127.0f), x);
+  const F32x16 shifted = add(bounded, shift);
+  const F32x16 r = sub(bounded, sub(shifted, shift));
+  // Fitted for the least relative error, 2^-23.4.
+  F32x16 p = set(0.0013264727f);
+  p = add(mul(p, r), set(0.009671513f));
+  p = add(mul(p, r), set(0.055507336f));
+  p = add(mul(p, r), set(0.24022242f));
+  p = add(mul(p, r), set(0.693147f));
+  p = add(mul(p, r), set(1.0f));
+  return mul(p, from_bits(shift_left<23>(bits(shifted))));
+}
+
+// ln x to 2 ulp for normal x > 0; Inf and NaN stay. Source: logf of Moshier's Cephes library.
+PLIMSOLL_INLINE F32x16 log(F32x16 x) {
+  // x = 2^n (1 + r), sqrt(1/2) <= 1 + r < sqrt(2).
+  const I32x16 above = sub_i(bits(x), set_i(0x3f3504f3));
+  const I32x16 exponent = sub_i(shift_right<23>(add_i(above, set_i(0x3f800000))), set_i(127));
+  const F32x16 n = to_float(exponent);
+  const F32x16 r = sub(from_bits(sub_i(bits(x), shift_left<23>(exponent))), set(1.0f));
+  F32x16 p = set(7.0376836292e-2f);
+  p = add(mul(p, r), set(-1.1514610310e-1f));
+  p = add(mul(p, r), set(1.1676998740e-1f));
+  p = add(mul(p, r), set(-1.2420140846e-1f));
+  p = add(mul(p, r), set(1.4249322787e-1f));
+  p = add(mul(p, r), set(-1.6668057665e-1f));
+  p = add(mul(p, r), set(2.0000714765e-1f));
+  p = add(mul(p, r), set(-2.4999993993e-1f));
+  p = add(mul(p, r), set(3.3333331174e-1f));
+  const F32x16 square = mul(r, r);
+  F32x16 tail = add(mul(mul(p, r), square), mul(n, set(-2.12194440e-4f)));
+  tail = sub(tail, mul(set(0.5f), square));
+  const F32x16 result = add(add(r, tail), mul(n, set(0.693359375f)));
+  return select(less(x, set(__builtin_inff())), result, x);
+}
+
 // 1 / (1 + e^-x).
 PLIMSOLL_INLINE F32x16 sigmoid(F32x16 x) { return div(set(1.0f), add(set(1.0f), exp(sub(zero(), x)))); }
 

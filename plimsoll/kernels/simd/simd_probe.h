@@ -21,7 +21,12 @@ struct SimdProbe {
   void (*to_fp16)(const float* x, uint16_t* y, int64_t n);
   void (*from_bf16)(const uint16_t* x, float* y, int64_t n);
   void (*from_fp16)(const uint16_t* x, float* y, int64_t n);
+  // As even and odd elements, only whole groups of 32.
+  void (*to_bf16_by_32)(const float* x, uint16_t* y, int64_t n);
+  void (*from_bf16_by_32)(const uint16_t* x, float* y, int64_t n);
   void (*exp)(const float* x, float* y, int64_t n);
+  void (*exp2_down)(const float* x, float* y, int64_t n);
+  void (*log)(const float* x, float* y, int64_t n);
   void (*sigmoid)(const float* x, float* y, int64_t n);
   void (*gelu)(const float* x, float* y, int64_t n);
   void (*gelu_gradient)(const float* x, float* y, int64_t n);

@@ -133,6 +133,26 @@ TEST(Simd, ConvertsSixteenBitFormatsAsTheFormatSays) {
   }
 }
 
+TEST(Simd, ConvertsPairsOfBf16AsTheFormatSays) {
+  const std::vector<float> x = floats();
+  std::vector<uint16_t> halves(x.size()), all(65536);
+  std::vector<float> y(all.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i * 40503u);  // each once, mixed
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    probe.to_bf16_by_32(x.data(), halves.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size() / 32 * 32; ++i) {
+      if (std::isnan(x[i])) continue;
+      ASSERT_EQ(halves[i], format::Bf16::encode(x[i])) << word(x[i]);
+    }
+    probe.from_bf16_by_32(all.data(), y.data(), 65536);
+    for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(word(y[i]), static_cast<uint32_t>(all[i]) << 16);
+    // NaNs that were bf16 before stay NaN.
+    probe.to_bf16_by_32(y.data(), halves.data(), 65536);
+    for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(halves[i], all[i]);
+  }
+}
+
 TEST(Simd, FunctionsGiveTheSameBitsOnEveryIsa) {
   const std::vector<float> x = floats();
   const int64_t n = static_cast<int64_t>(x.size());
@@ -140,9 +160,9 @@ TEST(Simd, FunctionsGiveTheSameBitsOnEveryIsa) {
   for (const auto& [isa, probe] : present()) {
     SCOPED_TRACE(std::string(runtime::name(isa)));
     using Member = void (*SimdProbe::*)(const float*, float*, int64_t);
-    for (Member member :
-         {&SimdProbe::exp, &SimdProbe::sigmoid, &SimdProbe::gelu, &SimdProbe::gelu_gradient, &SimdProbe::silu,
-          &SimdProbe::silu_gradient, &SimdProbe::round_even, &SimdProbe::square_root}) {
+    for (Member member : {&SimdProbe::exp, &SimdProbe::exp2_down, &SimdProbe::log, &SimdProbe::sigmoid,
+                          &SimdProbe::gelu, &SimdProbe::gelu_gradient, &SimdProbe::silu, &SimdProbe::silu_gradient,
+                          &SimdProbe::round_even, &SimdProbe::square_root}) {
       (kSimdProbePortable.*member)(x.data(), expected.data(), n);
       (probe.*member)(x.data(), y.data(), n);
       for (size_t i = 0; i < x.size(); ++i) {
@@ -195,6 +215,46 @@ TEST(Simd, ExpIsZeroWhereItWouldBeSubnormalAndInfWhereItOverflows) {
     for (size_t i : {1, 2, 3}) EXPECT_EQ(y[i], 0.0f) << x[i];
     EXPECT_TRUE(std::isfinite(y[4]));
     for (size_t i : {5, 6, 7}) EXPECT_EQ(y[i], inf) << x[i];
+  }
+}
+
+TEST(Simd, Exp2DownIsAccurateToThreeUlpAndNeverHidesAValue) {
+  EXPECT_LE(worst_ulp(
+                kSimdProbePortable.exp2_down, [](double x) { return std::exp2(x); }, -126.0f, 0.0f),
+            3.0);
+  EXPECT_LE(worst_ulp(
+                kSimdProbePortable.exp2_down, [](double x) { return std::exp2(x); }, -1.0f, 0.0f),
+            3.0);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x = {0.0f, -0.0f, -126.4f, -126.6f, -1e30f, -inf, nan, std::bit_cast<float>(0x7fffffffu),
+                                inf};
+  std::vector<float> y(x.size());
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    probe.exp2_down(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    for (size_t i : {0, 1}) EXPECT_EQ(y[i], 1.0f);
+    EXPECT_GT(y[2], 0.0f);
+    for (size_t i : {3, 4, 5}) EXPECT_EQ(y[i], 0.0f) << x[i];
+    for (size_t i : {6, 7, 8}) EXPECT_TRUE(std::isnan(y[i])) << x[i];
+  }
+}
+
+TEST(Simd, LogIsAccurateToTwoUlp) {
+  auto exact = [](double x) { return std::log(x); };
+  EXPECT_LE(worst_ulp(kSimdProbePortable.log, exact, 0.5f, 2.0f), 2.0);
+  EXPECT_LE(worst_ulp(kSimdProbePortable.log, exact, 1e-30f, 1e-3f), 2.0);
+  EXPECT_LE(worst_ulp(kSimdProbePortable.log, exact, 1.0f, 1e6f), 2.0);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x = {1.0f, std::numeric_limits<float>::min(), std::numeric_limits<float>::max(), inf, nan};
+  std::vector<float> y(x.size());
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    probe.log(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    EXPECT_EQ(y[0], 0.0f);
+    EXPECT_NEAR(y[1], std::log(0x1p-126), 1e-5);
+    EXPECT_NEAR(y[2], std::log(0x1p128), 1e-5);
+    EXPECT_EQ(y[3], inf);
+    EXPECT_TRUE(std::isnan(y[4]));
   }
 }
 

@@ -1,0 +1,20 @@
+// The rows of a cross entropy on one ISA. Private to this folder.
+#pragma once
+
+#include "plimsoll/kernels/cross_entropy/cross_entropy.h"
+
+namespace plimsoll::kernels {
+
+// Logits taken at a time: their maximum, then their exponentials, from L1.
+inline constexpr int64_t kCrossEntropyChunk = 1024;
+
+constexpr int64_t cross_entropy_chunks(int64_t vocabulary) {
+  return (vocabulary + kCrossEntropyChunk - 1) / kCrossEntropyChunk;
+}
+
+// Rows begin .. end - 1. buffer: the calling thread's, [vocabulary + chunks] floats rounded up to 16 each.
+using CrossEntropyRows = void (*)(const CrossEntropy& args, int64_t begin, int64_t end, float* buffer);
+
+extern const CrossEntropyRows kCrossEntropyRowsAvx2, kCrossEntropyRowsAvx512;
+
+}  // namespace plimsoll::kernels
