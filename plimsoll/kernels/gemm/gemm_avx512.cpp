@@ -1,9 +1,11 @@
-// GEMM on AVX-512: every operand decoded to FP32, multiplied with FMA.
+// GEMM on AVX-512: every operand decoded to FP32, multiplied with FMA. Packing and epilogue serve BF16 pairs too.
 #include "plimsoll/kernels/gemm/gemm_epilogue.inc"
 #include "plimsoll/kernels/gemm/gemm_pack.inc"
 
 namespace plimsoll::kernels {
 namespace {
+
+constexpr Dword kProductDword = Dword::kFp32;
 
 PLIMSOLL_INLINE __m512 accumulate(__m512 sum, __m512i a, __m512i b) {
   return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
@@ -12,10 +14,21 @@ PLIMSOLL_INLINE __m512 accumulate(__m512 sum, __m512i a, __m512i b) {
 }  // namespace
 }  // namespace plimsoll::kernels
 
+#include "plimsoll/kernels/gemm/gemm_few_avx512.inc"
+#include "plimsoll/kernels/gemm/gemm_stored.inc"
 #include "plimsoll/kernels/gemm/gemm_tile_avx512.inc"
 
 namespace plimsoll::kernels {
+namespace {
 
-extern const GemmIsa kGemmAvx512 = {14, pack_a<14>, pack_b, multiply_tile, nullptr, finish};
+void multiply_stored(const StoredProduct& args) {
+  if (args.rows <= kMostFewRows) return multiply_few_stored(args);
+  multiply_chunks<Dword::kFp32, multiply_tile>(args);
+}
+
+}  // namespace
+
+extern const GemmIsa kGemmAvx512 = {14,     pack_a<14>, pack_b, expand, multiply_tile, multiply_stored,
+                                    finish, nullptr,    nullptr};
 
 }  // namespace plimsoll::kernels

@@ -1,23 +1,32 @@
-// The microkernel of BF16 pairs: VDPBF16PS, exact products, FP32 accumulation, subnormals taken and left as zero.
+// The microkernels of BF16 pairs: VDPBF16PS, exact products, FP32 accumulation, subnormals taken and left as zero.
 // Packing and epilogue are AVX-512's.
 #include <immintrin.h>
 
-#include "plimsoll/kernels/gemm/gemm_isa.h"
+#include "plimsoll/kernels/gemm/gemm_expand.inc"
 
 namespace plimsoll::kernels {
 namespace {
 
-static inline __attribute__((always_inline)) __m512 accumulate(__m512 sum, __m512i a, __m512i b) {
+constexpr Dword kProductDword = Dword::kBf16Pair;
+
+PLIMSOLL_INLINE __m512 accumulate(__m512 sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 }
 
 }  // namespace
 }  // namespace plimsoll::kernels
 
+#include "plimsoll/kernels/gemm/gemm_few_avx512.inc"
+#include "plimsoll/kernels/gemm/gemm_stored.inc"
 #include "plimsoll/kernels/gemm/gemm_tile_avx512.inc"
 
 namespace plimsoll::kernels {
 
 void multiply_pairs_avx512_bf16(const TileProduct& args) { multiply_tile(args); }
+
+void multiply_stored_pairs_avx512_bf16(const StoredProduct& args) {
+  if (args.rows <= kMostFewRows) return multiply_few_stored(args);
+  multiply_chunks<Dword::kBf16Pair, multiply_tile>(args);
+}
 
 }  // namespace plimsoll::kernels

@@ -104,6 +104,7 @@ void run(benchmark::State& state, Case c) {
   }
   state.counters["GFLOP/s"] = median(rates);
   state.counters["limit"] = median(limits);
+  state.counters["best"] = *std::max_element(rates.begin(), rates.end());
   state.counters["share_%"] = median(shares);
   state.counters["wall_GFLOP/s"] = median(walls);
 }

@@ -14,8 +14,10 @@ namespace {
 struct Pair {
   Format a, b;
 };
-constexpr Pair kPairs[] = {
-    {Format::kFp32, Format::kFp32}, {Format::kBf16, Format::kE4m3}, {Format::kFp32, Format::kE5m2}};
+constexpr Pair kPairs[] = {{Format::kFp32, Format::kFp32},
+                           {Format::kBf16, Format::kE4m3},
+                           {Format::kFp32, Format::kE5m2},
+                           {Format::kE5m2, Format::kBf16}};
 
 std::vector<float> rows_of(const std::vector<float>& matrix, int64_t first, int64_t count, int64_t columns) {
   const auto begin = matrix.begin() + first * columns;
@@ -105,7 +107,7 @@ TEST(GemmBits, PackedBeforehandIsTheSame) {
     runtime::ScopedIsa scope(isa);
     for (const Pair& pair : kPairs) {
       for (Layout layout : {Layout::kKContiguous, Layout::kRowContiguous}) {
-        for (int64_t m : {1, 40, 180}) {
+        for (int64_t m : {1, 5, 12, 25, 40, 180}) {
           const int64_t n = 77, k = 1030;
           const Operand a(m, k, pair.a, 1);
           Operand b(n, k, pair.b, 2, {.layout = layout});

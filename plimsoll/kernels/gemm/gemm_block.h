@@ -14,7 +14,7 @@ struct Product {
   const Gemm& gemm;
   const GemmIsa& isa;
   KBlocks k_blocks;
-  Dword dword;
+  Dword dword;  // that is multiplied
   int64_t row_panels;
   const float* row_scale;        // [m], alpha included
   const float* column_scale;     // [n]
@@ -22,22 +22,40 @@ struct Product {
   std::atomic<int32_t> amax{0};  // FP32 bits
 
   void raise_amax(int32_t bits);
+  int64_t rows_in(int64_t row_panel) const;
+  void pack_a(Range row_panels, Range k, uint32_t* to) const;
+  void multiply_tile(const TileProduct& args) const;
+  void multiply_stored(const StoredProduct& args) const;
+  void finish_tile(int64_t row_panel, int64_t column_panel, float* tile);
 };
 
-// Some of the columns of B, packed: panel `first_panel` is the first in `layout`. Without `packed`, each thread packs a
-// panel just before it multiplies with it.
+// Some of the columns of B, packed: panel `first_panel` is the first in `layout`. Where they are not packed as they are
+// multiplied, each thread decodes or packs a panel just before that.
 struct ColumnChunk {
   Range panels;
   const uint32_t* packed = nullptr;
   PackedLayout layout;
   int64_t first_panel = 0;
+
+  const uint32_t* at(int64_t k_begin, int64_t panel) const {
+    return packed + layout.offset(k_begin, panel - first_panel);
+  }
 };
 
-// Packs panels of B for one block of k, those that follow `panels.begin` at their places after `to`.
-void pack_b_panels(const GemmOperand& b, int64_t n, Range panels, const KBlocks& k_blocks, int64_t k_block, Dword dword,
-                   const GemmIsa& isa, uint32_t* to);
+// Packs panels of B from one block of k, panel_stride dwords apart.
+struct PackColumns {
+  Range panels, k;
+  Dword dword = Dword::kFp32;
+  uint32_t* to = nullptr;
+  int64_t panel_stride = 0;
+};
+void pack_columns(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa, const PackColumns& args);
 
-// Row panels times column panels, epilogue included. Without chunk.packed, at most kBlockPanels row panels.
+// Row panels times column panels, epilogue included. Unless chunk is packed as it is multiplied, at most kBlockPanels
+// row panels.
 void multiply_rectangle(Product& product, const ColumnChunk& chunk, Range row_panels, Range column_panels);
+
+// All row panels, at most kFewPanels, times column panels: each panel of B is read once, from its first k to its last.
+void multiply_few_rows(Product& product, const ColumnChunk& chunk, Range column_panels);
 
 }  // namespace plimsoll::kernels

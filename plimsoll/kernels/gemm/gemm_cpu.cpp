@@ -12,6 +12,7 @@ const GemmIsa& chosen_isa() {
   static const GemmIsa with_pairs = [] {
     GemmIsa isa = kGemmAvx512;
     isa.multiply_pairs = multiply_pairs_avx512_bf16;
+    isa.multiply_stored_pairs = multiply_stored_pairs_avx512_bf16;
     return isa;
   }();
   switch (runtime::matmul_isa()) {
@@ -29,7 +30,7 @@ const GemmIsa& chosen_isa() {
 }
 
 PackedLayout packed_layout(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa) {
-  return {KBlocks(k), divide_up(n, kTileColumns), dword_of(b, k, isa)};
+  return {k, divide_up(n, kTileColumns), stored_dword_of(b, k, isa)};
 }
 
 }  // namespace

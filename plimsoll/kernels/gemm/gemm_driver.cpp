@@ -14,10 +14,10 @@ namespace {
 constexpr int64_t kPackGrain = 4;  // panels
 
 enum class BSource {
-  kPackedBefore,   // args.packed_b as it is
-  kExpandedPairs,  // args.packed_b holds BF16 pairs, the product needs FP32
-  kPackedHere,     // a part of the columns at a time, all threads together
-  kAsNeeded,       // few rows: a panel at a time, by the thread that multiplies with it
+  kPackedBefore,  // args.packed_b as it is
+  kExpanded,      // args.packed_b, decoded a part of the columns at a time by all threads together
+  kPackedHere,    // B, likewise
+  kAsNeeded,      // few rows: a panel at a time, by the thread that multiplies with it
 };
 
 // Memory that the calling thread lends to the whole product.
@@ -48,45 +48,49 @@ void fill_scales(const ScaleView& scale, int64_t rows, int64_t k, float factor, 
 
 void pack_chunk(const GemmOperand& b, int64_t n, Range panels, const PackedLayout& layout, const GemmIsa& isa,
                 uint32_t* packed) {
+  const KBlocks k_blocks(layout.k);
   runtime::parallel_for(panels.size(), kPackGrain, [&](int64_t begin, int64_t end) {
-    const Range part = {panels.begin + begin, panels.begin + end};
-    for (int64_t block = 0; block < layout.k_blocks.count; ++block) {
-      pack_b_panels(b, n, part, layout.k_blocks, block, layout.dword, isa, packed + layout.offset(block, begin));
+    for (int64_t block = 0; block < k_blocks.count; ++block) {
+      const Range k = k_blocks.block(block);
+      pack_columns(b, n, layout.k, isa,
+                   {.panels = {panels.begin + begin, panels.begin + end},
+                    .k = k,
+                    .dword = layout.dword,
+                    .to = packed + layout.offset(k.begin, begin),
+                    .panel_stride = layout.panel_dwords()});
     }
   });
 }
 
-void expand_panel(const uint32_t* pairs, Range k, uint32_t* panel) {
-  for (int64_t i = 0; i < k.size(); ++i) {
-    const uint32_t* from = pairs + i / 2 * kBPitch;
-    uint32_t* to = panel + i * kBPitch;
-    for (int64_t j = 0; j < kBPitch; ++j) to[j] = i % 2 == 0 ? from[j] << 16 : from[j] & 0xffff0000u;
-  }
-}
-
-// BF16 pairs to FP32, exactly.
-void expand_chunk(const uint32_t* pairs, const PackedLayout& of_pairs, Range panels, const PackedLayout& layout,
-                  uint32_t* packed) {
-  runtime::parallel_for(panels.size(), kPackGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t block = 0; block < layout.k_blocks.count; ++block) {
-      for (int64_t panel = begin; panel < end; ++panel) {
-        expand_panel(pairs + of_pairs.offset(block, panels.begin + panel), layout.k_blocks.block(block),
-                     packed + layout.offset(block, panel));
-      }
+void expand_chunk(const ColumnChunk& stored, const GemmIsa& isa, const PackedLayout& layout, uint32_t* packed) {
+  runtime::parallel_for(stored.panels.size(), kPackGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      isa.expand({.k = layout.k,
+                  .stored = stored.layout.dword,
+                  .dword = layout.dword,
+                  .from = stored.at(0, stored.panels.begin + panel),
+                  .to = packed + layout.offset(0, panel)});
     }
   });
 }
 
 void multiply_chunk(Product& product, const ColumnChunk& chunk, int64_t threads) {
   const int64_t columns = chunk.panels.size();
-  // A panel packed as needed serves all rows: then they are not divided.
-  const Grid grid = chunk.packed == nullptr ? Grid{1, std::min(threads, columns)}
-                                            : choose_grid(product.row_panels, product.isa.panel_rows, columns, threads);
+  const bool few = product.row_panels <= kFewPanels;
+  // A panel made as needed serves all rows: then they are not divided.
+  const bool whole_rows = few || chunk.packed == nullptr || chunk.layout.dword != product.dword;
+  const Grid grid = whole_rows ? Grid{1, std::min(threads, columns)}
+                               : choose_grid(product.row_panels, product.isa.panel_rows, columns, threads);
   runtime::parallel_for(grid.row_parts * grid.column_parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const Range rows = part_of(product.row_panels, i / grid.column_parts, grid.row_parts);
       const Range part = part_of(columns, i % grid.column_parts, grid.column_parts);
-      multiply_rectangle(product, chunk, rows, {chunk.panels.begin + part.begin, chunk.panels.begin + part.end});
+      const Range panels = {chunk.panels.begin + part.begin, chunk.panels.begin + part.end};
+      if (few) {
+        multiply_few_rows(product, chunk, panels);
+      } else {
+        multiply_rectangle(product, chunk, rows, panels);
+      }
     }
   });
 }
@@ -111,50 +115,60 @@ Dword dword_of(const GemmOperand& operand, int64_t k, const GemmIsa& isa) {
   return isa.multiply_pairs != nullptr && fits_bf16 && !inexact_scale ? Dword::kBf16Pair : Dword::kFp32;
 }
 
+Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmIsa& isa) {
+  if (varies_along_k(b.scale, k)) return dword_of(b, k, isa);
+  switch (b.format) {
+    case format::Format::kBf16:
+      return Dword::kBf16Pair;
+    case format::Format::kE4m3:
+      return Dword::kE4m3Quad;
+    case format::Format::kE5m2:
+      return Dword::kE5m2Quad;
+    default:
+      return Dword::kFp32;
+  }
+}
+
 void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, const GemmIsa& isa, uint32_t* packed) {
   pack_chunk(b, n, {0, layout.panels}, layout, isa, packed);
 }
 
 float multiply(const Gemm& args, const GemmIsa& isa) {
-  const KBlocks k_blocks(args.k);
-  const Dword b_dword = dword_of(args.b, args.k, isa);
-  const Dword dword = dword_of(args.a, args.k, isa) == Dword::kBf16Pair ? b_dword : Dword::kFp32;
+  const bool pairs =
+      dword_of(args.a, args.k, isa) == Dword::kBf16Pair && dword_of(args.b, args.k, isa) == Dword::kBf16Pair;
+  const Dword dword = pairs ? Dword::kBf16Pair : Dword::kFp32, stored = stored_dword_of(args.b, args.k, isa);
   const int64_t row_panels = divide_up(args.m, isa.panel_rows), column_panels = divide_up(args.n, kTileColumns);
   const int64_t work = args.m * args.n * args.k;
   const int64_t threads = std::clamp<int64_t>(work / kThreadGrain, 1, runtime::threads());
 
-  const BSource source = args.packed_b != nullptr
-                             ? (b_dword == dword ? BSource::kPackedBefore : BSource::kExpandedPairs)
-                             : (row_panels <= kBlockPanels ? BSource::kAsNeeded : BSource::kPackedHere);
+  const BSource source = row_panels <= kBlockPanels ? BSource::kAsNeeded
+                         : args.packed_b == nullptr ? BSource::kPackedHere
+                         : stored == dword          ? BSource::kPackedBefore
+                                                    : BSource::kExpanded;
   const bool whole = source == BSource::kPackedBefore || source == BSource::kAsNeeded;
-  const int64_t panel_dwords = dwords_of(args.k, dword) * kBPitch;
+  const PackedLayout all = {args.k, column_panels, stored};
+  const int64_t panel_dwords = PackedLayout{args.k, 1, dword}.panel_dwords();
   const int64_t chunk_panels = whole ? column_panels : panels_at_a_time(panel_dwords, column_panels);
   const SharedScratch shared(args, row_panels, whole ? 0 : chunk_panels * panel_dwords);
   fill_scales(args.a.scale, args.m, args.k, args.epilogue.alpha, shared.row_scale);
   fill_scales(args.b.scale, args.n, args.k, 1.0f, shared.column_scale);
 
   Product product = {
-      args, isa, k_blocks, dword, row_panels, shared.row_scale, shared.column_scale, shared.column_partial};
-  const PackedLayout all = {k_blocks, column_panels, b_dword};
+      args, isa, KBlocks(args.k), dword, row_panels, shared.row_scale, shared.column_scale, shared.column_partial};
   for (int64_t first = 0; first < column_panels; first += chunk_panels) {
     const Range panels = {first, std::min(first + chunk_panels, column_panels)};
-    const PackedLayout layout = {k_blocks, panels.size(), dword};
-    ColumnChunk chunk = {panels, shared.packed, layout, first};
-    switch (source) {
-      case BSource::kPackedBefore:
-        chunk.packed = static_cast<const uint32_t*>(args.packed_b);
-        break;
-      case BSource::kExpandedPairs:
-        expand_chunk(static_cast<const uint32_t*>(args.packed_b), all, panels, layout, shared.packed);
-        break;
-      case BSource::kPackedHere:
-        pack_chunk(args.b, args.n, panels, layout, isa, shared.packed);
-        break;
-      case BSource::kAsNeeded:
-        chunk.packed = nullptr;
-        break;
+    const PackedLayout layout = {args.k, panels.size(), dword};
+    const ColumnChunk before = {panels, static_cast<const uint32_t*>(args.packed_b), all, 0};
+    if (whole) {
+      multiply_chunk(product, before, threads);
+      continue;
     }
-    multiply_chunk(product, chunk, threads);
+    if (source == BSource::kExpanded) {
+      expand_chunk(before, isa, layout, shared.packed);
+    } else {
+      pack_chunk(args.b, args.n, panels, layout, isa, shared.packed);
+    }
+    multiply_chunk(product, {panels, shared.packed, layout, first}, threads);
   }
   if (args.epilogue.column_sum != nullptr) sum_columns(product, args.epilogue.column_sum);
   return std::bit_cast<float>(product.amax.load());

@@ -6,8 +6,11 @@
 
 namespace plimsoll::kernels {
 
-// The dword in which B is packed beforehand; a product needs FP32 if either operand does.
+// The dword in which an operand is multiplied; a product needs FP32 if either operand does.
 Dword dword_of(const GemmOperand& operand, int64_t k, const GemmIsa& isa);
+
+// The dword in which B is packed beforehand: as narrow as the operand, unless scales are folded in.
+Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmIsa& isa);
 
 // The amax of the output. m, n > 0.
 float multiply(const Gemm& args, const GemmIsa& isa);

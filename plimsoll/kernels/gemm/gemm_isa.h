@@ -1,6 +1,6 @@
 // What each instruction set supplies to the driver, on panels of one geometry:
 //   an A panel is [k dword][16], panel_rows of the 16 used; a B panel is [k dword][32]; a tile of output is [rows][32]
-//   FP32. A dword is one FP32 value, or two consecutive k as BF16, so one driver serves every format.
+//   FP32. A dword is one value, or two or four consecutive k, so one driver serves every format.
 // Private to this folder.
 #pragma once
 
@@ -12,23 +12,44 @@ namespace plimsoll::kernels {
 
 inline constexpr int64_t kAPitch = 16, kBPitch = 32, kTileColumns = 32;
 
+// What a dword holds. The first two are multiplied; B packed beforehand may be any of them.
 enum class Dword : uint8_t {
   kFp32,      // any operand: decoding to FP32 is exact
-  kBf16Pair,  // operands that BF16 holds exactly; an odd last k is paired with zero
+  kBf16Pair,  // operands that BF16 holds exactly; what is missing after the last k is zero
+  kE4m3Quad,
+  kE5m2Quad,
 };
 
-static constexpr int64_t dwords_of(int64_t k, Dword dword) { return dword == Dword::kFp32 ? k : (k + 1) / 2; }
+static constexpr int64_t depth_of(Dword dword) { return dword == Dword::kFp32 ? 1 : dword == Dword::kBf16Pair ? 2 : 4; }
+static constexpr int64_t dwords_of(int64_t k, Dword dword) { return (k + depth_of(dword) - 1) / depth_of(dword); }
 
-// Panels of `rows_per_panel` rows of an operand, decoded, the scales that vary along k folded in if `fold_scale`.
+// Panels of rows_per_panel rows of an operand, decoded, the scales that vary along k folded in if `fold_scale`.
 struct PackPanels {
   const GemmOperand* operand = nullptr;
   int64_t row_begin = 0, row_end = 0;  // rows of the operand that fill the panels
   int64_t readable_end = 0;            // all rows of the operand
-  int64_t k_begin = 0, k_end = 0;      // k_begin is a multiple of 16
-  bool fold_scale = false;
+  int64_t k_begin = 0, k_end = 0;      // k_begin is a multiple of 64
+  bool fold_scale = false;             // only to kFp32 and kBf16Pair
   Dword dword = Dword::kFp32;
   uint32_t* panels = nullptr;
   int64_t panel_stride = 0;  // dwords
+};
+
+// A part of a B panel, stored in one kind of dword, in the kind that is multiplied. Writes whole stored dwords: up to
+// three k beyond the last.
+struct ExpandPanel {
+  int64_t k = 0;
+  Dword stored = Dword::kFp32;
+  Dword dword = Dword::kFp32;
+  const uint32_t* from = nullptr;
+  uint32_t* to = nullptr;
+};
+
+// A row of a tile's output after the other, in bytes.
+struct Touch {
+  const char* data = nullptr;
+  int64_t stride = 0;
+  int64_t bytes = 0;  // from the first line of a row to the last
 };
 
 // tile = A panel x B panel, or tile += ... with the tile as the start of each chain.
@@ -41,6 +62,17 @@ struct TileProduct {
   bool carry = false;
   const char* prefetch = nullptr;  // of the B panel that comes next, prefetch_step bytes per k dword
   int64_t prefetch_step = 0;
+  Touch written = {};  // where the tile goes after this product, if it does
+};
+
+// The same with B as it is stored, all of k: for few rows, where B is read once and A is small.
+struct StoredProduct {
+  int64_t k = 0;
+  Dword stored = Dword::kFp32;
+  const uint32_t* a = nullptr;
+  const uint32_t* b = nullptr;
+  float* tile = nullptr;
+  int64_t rows = 0;
 };
 
 struct TileEpilogue {
@@ -56,13 +88,17 @@ struct GemmIsa {
   int64_t panel_rows;
   void (*pack_a)(const PackPanels&);
   void (*pack_b)(const PackPanels&);
-  void (*multiply)(const TileProduct&);        // Dword::kFp32
-  void (*multiply_pairs)(const TileProduct&);  // Dword::kBf16Pair; nullptr where there is none
-  int32_t (*finish)(const TileEpilogue&);      // returns the amax of the tile as FP32 bits
+  void (*expand)(const ExpandPanel&);
+  void (*multiply)(const TileProduct&);                 // Dword::kFp32
+  void (*multiply_stored)(const StoredProduct&);        // A is Dword::kFp32
+  int32_t (*finish)(const TileEpilogue&);               // returns the amax of the tile as FP32 bits
+  void (*multiply_pairs)(const TileProduct&);           // Dword::kBf16Pair; nullptr where there is none
+  void (*multiply_stored_pairs)(const StoredProduct&);  // A is Dword::kBf16Pair
 };
 
 extern const GemmIsa kGemmPortable, kGemmAvx2, kGemmAvx512;
 
 void multiply_pairs_avx512_bf16(const TileProduct&);
+void multiply_stored_pairs_avx512_bf16(const StoredProduct&);
 
 }  // namespace plimsoll::kernels

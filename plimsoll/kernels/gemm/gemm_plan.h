@@ -13,6 +13,8 @@ namespace plimsoll::kernels {
 inline constexpr int64_t kLongestKBlock = 512;
 // Row panels multiplied with each B panel before the next: the packed A block stays in L2 (192 KiB at most in FP32).
 inline constexpr int64_t kBlockPanels = 12;
+// At most so many row panels read B once, without blocks of k, while A stays in L2.
+inline constexpr int64_t kFewPanels = 2;
 // Packing an element of A costs about as much as this many multiply-adds with it.
 inline constexpr int64_t kPackingColumns = 32;
 // Multiply-adds below which a second thread costs more than it gains.
@@ -38,23 +40,23 @@ struct KBlocks {
 
   explicit constexpr KBlocks(int64_t k_total)
       : k(k_total),
-        length(std::max<int64_t>(divide_up(divide_up(k, std::max<int64_t>(divide_up(k, kLongestKBlock), 1)), 32) * 32,
-                                 32)),
+        length(std::max<int64_t>(divide_up(divide_up(k, std::max<int64_t>(divide_up(k, kLongestKBlock), 1)), 64) * 64,
+                                 64)),
         count(std::max<int64_t>(divide_up(k, length), 1)) {}
   constexpr Range block(int64_t index) const { return {index * length, std::min((index + 1) * length, k)}; }
 };
 
-// Where a B panel stands among the packed: k block by k block, in each the panels in order.
+// Where a B panel stands among the packed: one after the other, each with all of k (and up to three more, so that
+// whole stored dwords can be decoded), so that few rows read B as one stream.
 struct PackedLayout {
-  KBlocks k_blocks;
-  int64_t panels;
+  int64_t k, panels;
   Dword dword;
 
-  constexpr int64_t offset(int64_t k_block, int64_t panel) const {
-    const int64_t before = k_block * dwords_of(k_blocks.length, dword) * panels;
-    return (before + dwords_of(k_blocks.block(k_block).size(), dword) * panel) * kBPitch;
+  constexpr int64_t panel_dwords() const { return dwords_of(divide_up(k, 4) * 4, dword) * kBPitch; }
+  constexpr int64_t offset(int64_t k_begin, int64_t panel) const {
+    return panel * panel_dwords() + dwords_of(k_begin, dword) * kBPitch;
   }
-  constexpr int64_t dwords() const { return dwords_of(k_blocks.k, dword) * panels * kBPitch; }
+  constexpr int64_t dwords() const { return panels * panel_dwords(); }
 };
 
 constexpr int64_t panels_at_a_time(int64_t panel_dwords, int64_t panels) {

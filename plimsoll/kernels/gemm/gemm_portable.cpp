@@ -31,7 +31,14 @@ void multiply(const TileProduct& args) {
 constexpr int64_t kPanelRows = 16;
 
 }  // namespace
+}  // namespace plimsoll::kernels
 
-extern const GemmIsa kGemmPortable = {kPanelRows, pack_a<kPanelRows>, pack_b, multiply, nullptr, finish};
+#include "plimsoll/kernels/gemm/gemm_stored.inc"
+
+namespace plimsoll::kernels {
+
+extern const GemmIsa kGemmPortable = {
+    kPanelRows, pack_a<kPanelRows>, pack_b, expand, multiply, multiply_chunks<Dword::kFp32, multiply>, finish, nullptr,
+    nullptr};
 
 }  // namespace plimsoll::kernels

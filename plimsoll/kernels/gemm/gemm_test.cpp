@@ -75,6 +75,47 @@ TEST(Gemm, NoSizeIsTooSmall) {
   }
 }
 
+// Rows of the identity pick out single elements of B, so each code shows as its value: packed or not, decoded at once
+// or as it is multiplied.
+TEST(Gemm, EveryFp8CodeCountsAsItsValue) {
+  const int64_t k = 259, n = 41;
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    for (Format format : {Format::kE4m3, Format::kE5m2}) {
+      for (Layout layout : {Layout::kKContiguous, Layout::kRowContiguous}) {
+        Operand identity(k, k, Format::kBf16, 1), b(n, k, format, 2, {.layout = layout});
+        for (int64_t i = 0; i < k * k; ++i) identity.set_code(i / k, i % k, i / k == i % k ? 0x3f80 : 0);
+        for (int64_t i = 0; i < n * k; ++i) {
+          const uint32_t code = static_cast<uint32_t>(i) % 256;
+          b.set_code(i / k, i % k, std::isfinite(decode_reference(format, code)) ? code : 0);
+        }
+        std::vector<char> packed(gemm_packed_b_bytes(b.view(), n, k));
+        gemm_pack_b(b.view(), n, k, packed.data());
+        for (int64_t rows : {int64_t{1}, int64_t{3}, int64_t{6}, int64_t{9}, int64_t{50}, k}) {
+          for (const void* packed_b : {static_cast<const void*>(nullptr), static_cast<const void*>(packed.data())}) {
+            const int64_t first = k - rows;
+            GemmOperand a = identity.view();
+            a.data = static_cast<const uint16_t*>(a.data) + first * k;
+            std::vector<float> output(static_cast<size_t>(rows * n));
+            gemm({.a = a,
+                  .b = b.view(),
+                  .m = rows,
+                  .n = n,
+                  .k = k,
+                  .output = output.data(),
+                  .output_stride = n,
+                  .packed_b = packed_b});
+            for (int64_t i = 0; i < rows * n; ++i) {
+              ASSERT_EQ(output[static_cast<size_t>(i)], b.value(i % n, first + i / n))
+                  << describe(Format::kBf16, format, rows, n, k, isa) << (packed_b == nullptr ? "" : " packed");
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Gemm, LeadingDimensionsAndAlignmentAreFree) {
   for (runtime::Isa isa : isas()) {
     runtime::ScopedIsa scope(isa);

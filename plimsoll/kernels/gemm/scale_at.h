@@ -17,13 +17,19 @@ namespace {
   return value;
 }
 
+[[maybe_unused]] int64_t block_row_of(const ScaleView& view, int64_t row) {
+  return view.block_rows == 0 ? 0 : view.block_rows == 1 ? row : row / view.block_rows;
+}
+
 // view.data is set.
-[[maybe_unused]] float scale_at(const ScaleView& view, int64_t row, int64_t col) {
-  const int64_t block_row = view.block_rows == 0 ? 0 : row / view.block_rows;
-  const int64_t block_col = view.block_cols == 0 ? 0 : col / view.block_cols;
+[[maybe_unused]] float scale_of_block(const ScaleView& view, int64_t block_row, int64_t block_col) {
   const int64_t index = block_row * view.row_stride + block_col * view.col_stride;
   return view.format == format::Format::kE8m0 ? decode_e8m0(static_cast<const uint8_t*>(view.data)[index])
                                               : static_cast<const float*>(view.data)[index];
+}
+
+[[maybe_unused]] float scale_at(const ScaleView& view, int64_t row, int64_t col) {
+  return scale_of_block(view, block_row_of(view, row), view.block_cols == 0 ? 0 : col / view.block_cols);
 }
 
 // A block at least as long as k is one block; whether a scale varies along k must not depend on the rows.

@@ -1,0 +1,57 @@
+// A dword of narrow values, consecutive along k, to the dwords that are multiplied. Internal linkage, because ISA files
+// use it: see simd/vector.h.
+#pragma once
+
+#include <cstdint>
+
+#include "plimsoll/kernels/gemm/fp8_quads.h"
+#include "plimsoll/kernels/gemm/gemm_isa.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+using format::Format;
+
+constexpr int64_t bytes_of(Format format) {
+  return format == Format::kFp32 ? 4 : format == Format::kFp16 || format == Format::kBf16 ? 2 : 1;
+}
+constexpr int64_t dwords_from(Format format, Dword to) { return 4 / bytes_of(format) / depth_of(to); }
+
+constexpr Format format_of(Dword stored) {
+  switch (stored) {
+    case Dword::kBf16Pair:
+      return Format::kBf16;
+    case Dword::kE4m3Quad:
+      return Format::kE4m3;
+    case Dword::kE5m2Quad:
+      return Format::kE5m2;
+    default:
+      return Format::kFp32;
+  }
+}
+
+PLIMSOLL_INLINE void store_dwords(uint32_t* to, I32x16 x) { store(reinterpret_cast<float*>(to), from_bits(x)); }
+PLIMSOLL_INLINE I32x16 load_dwords(const void* from) { return bits(load(static_cast<const float*>(from))); }
+
+PLIMSOLL_INLINE I32x16 join_pair(F32x16 even, F32x16 odd) {
+  return or_i(shift_right<16>(bits(even)), and_i(bits(odd), set_i(INT32_C(-0x10000))));
+}
+
+template <Format kFormat, Dword kTo>
+PLIMSOLL_INLINE void decode_dword(I32x16 dword, I32x16 (&decoded)[dwords_from(kFormat, kTo)]) {
+  if constexpr (bytes_of(kFormat) == 1 && kTo == Dword::kFp32) {
+    F32x16 value[4];
+    decode_quads<kFormat>(dword, value);
+    for (int i = 0; i < 4; ++i) decoded[i] = bits(value[i]);
+  } else if constexpr (bytes_of(kFormat) == 1 && kTo == Dword::kBf16Pair) {
+    decode_quads_to_pairs<kFormat>(dword, decoded[0], decoded[1]);
+  } else if constexpr (bytes_of(kFormat) == 2 && kTo == Dword::kFp32) {
+    decoded[0] = shift_left<16>(dword);
+    decoded[1] = and_i(dword, set_i(INT32_C(-0x10000)));
+  } else {
+    decoded[0] = dword;
+  }
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels

@@ -1,0 +1,67 @@
+// The steps of a product in terms of what the instruction set supplies.
+#include <algorithm>
+
+#include "plimsoll/kernels/gemm/gemm_block.h"
+#include "plimsoll/kernels/gemm/scale_at.h"
+
+namespace plimsoll::kernels {
+
+void Product::raise_amax(int32_t bits) {
+  int32_t seen = amax.load(std::memory_order_relaxed);
+  while (seen < bits && !amax.compare_exchange_weak(seen, bits, std::memory_order_relaxed)) {
+  }
+}
+
+int64_t Product::rows_in(int64_t row_panel) const {
+  return std::min(isa.panel_rows, gemm.m - row_panel * isa.panel_rows);
+}
+
+void Product::pack_a(Range panels, Range k, uint32_t* to) const {
+  isa.pack_a({.operand = &gemm.a,
+              .row_begin = panels.begin * isa.panel_rows,
+              .row_end = std::min(panels.end * isa.panel_rows, gemm.m),
+              .readable_end = gemm.m,
+              .k_begin = k.begin,
+              .k_end = k.end,
+              .fold_scale = varies_along_k(gemm.a.scale, gemm.k),
+              .dword = dword,
+              .panels = to,
+              .panel_stride = dwords_of(k.size(), dword) * kAPitch});
+}
+
+void Product::multiply_tile(const TileProduct& args) const {
+  (dword == Dword::kFp32 ? isa.multiply : isa.multiply_pairs)(args);
+}
+
+void Product::multiply_stored(const StoredProduct& args) const {
+  (dword == Dword::kFp32 ? isa.multiply_stored : isa.multiply_stored_pairs)(args);
+}
+
+void Product::finish_tile(int64_t row_panel, int64_t column_panel, float* tile) {
+  const int64_t column = column_panel * kTileColumns;
+  raise_amax(isa.finish(
+      {.gemm = &gemm,
+       .row_scale = row_scale,
+       .column_scale = column_scale,
+       .tile = tile,
+       .row = row_panel * isa.panel_rows,
+       .rows = rows_in(row_panel),
+       .column = column,
+       .columns = std::min(kTileColumns, gemm.n - column),
+       .column_partial = column_partial == nullptr ? nullptr : column_partial + row_panel * gemm.n + column}));
+}
+
+void pack_columns(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa, const PackColumns& args) {
+  isa.pack_b({.operand = &b,
+              .row_begin = args.panels.begin * kTileColumns,
+              .row_end = std::min(args.panels.end * kTileColumns, n),
+              .readable_end = n,
+              .k_begin = args.k.begin,
+              .k_end = args.k.end,
+              .fold_scale = varies_along_k(b.scale, k),
+              .dword = args.dword,
+              .panels = args.to,
+              .panel_stride = args.panel_stride});
+}
+
+}  // namespace plimsoll::kernels
