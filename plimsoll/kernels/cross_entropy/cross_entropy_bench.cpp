@@ -1,10 +1,10 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
-#include <random>
+#include <initializer_list>
 #include <vector>
 
-#include "plimsoll/format/codec.h"
+#include "plimsoll/kernels/bench_data.h"
 #include "plimsoll/kernels/cross_entropy/cross_entropy.h"
 #include "plimsoll/kernels/stream_bench.h"
 
@@ -14,26 +14,18 @@ namespace {
 using format::Format;
 
 struct Logits {
-  Logits(Format format, int64_t row_count, int64_t cols)
-      : rows(row_count), vocabulary(cols), bytes(static_cast<size_t>(rows * cols * format::bytes(format))) {
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal;
-    const auto width = static_cast<size_t>(format::bytes(format));
-    for (size_t i = 0; i < bytes.size(); i += width) {
-      const uint32_t code = format::encode(format, normal(random));
-      __builtin_memcpy(&bytes[i], &code, width);
-    }
+  Logits(Format format, int64_t cols) : vocabulary(cols), bytes(bench::random_elements(format, rows * cols)) {
     for (int64_t row = 0; row < rows; ++row) targets.push_back(row * 7919 % vocabulary);
   }
 
-  int64_t rows, vocabulary;
+  int64_t rows = 4096, vocabulary;
   std::vector<uint8_t> bytes;
   std::vector<int64_t> targets;
 };
 
 // The gradient overwrites the logits and is the next round's logits.
 void in_place_bench(benchmark::State& state, Format format, bool gradient) {
-  Logits logits(format, state.range(0), state.range(1));
+  Logits logits(format, state.range(0));
   std::vector<float> loss(static_cast<size_t>(logits.rows));
   const CrossEntropy args = {.rows = logits.rows,
                              .vocabulary = logits.vocabulary,
@@ -50,12 +42,14 @@ void in_place_bench(benchmark::State& state, Format format, bool gradient) {
              logits.rows * logits.vocabulary, [&] { cross_entropy(args); });
 }
 
-#define PLIMSOLL_SHAPES ->Args({4096, 256})->Args({4096, 50257})->UseManualTime()->MinTime(0.2)
-BENCHMARK_CAPTURE(in_place_bench, fp32, Format::kFp32, true) PLIMSOLL_SHAPES;
-BENCHMARK_CAPTURE(in_place_bench, bf16, Format::kBf16, true) PLIMSOLL_SHAPES;
-BENCHMARK_CAPTURE(in_place_bench, fp16, Format::kFp16, true) PLIMSOLL_SHAPES;
-BENCHMARK_CAPTURE(in_place_bench, fp32_loss_only, Format::kFp32, false) PLIMSOLL_SHAPES;
-BENCHMARK_CAPTURE(in_place_bench, bf16_loss_only, Format::kBf16, false) PLIMSOLL_SHAPES;
+constexpr std::initializer_list<int64_t> kVocabularies = {256, 50257};
+const bool kRegistered[] = {
+    bench::add("cross_entropy/fp32", kVocabularies, in_place_bench, Format::kFp32, true),
+    bench::add("cross_entropy/bf16", kVocabularies, in_place_bench, Format::kBf16, true),
+    bench::add("cross_entropy/fp16", kVocabularies, in_place_bench, Format::kFp16, true),
+    bench::add("cross_entropy/fp32_loss_only", kVocabularies, in_place_bench, Format::kFp32, false),
+    bench::add("cross_entropy/bf16_loss_only", kVocabularies, in_place_bench, Format::kBf16, false),
+};
 
 }  // namespace
 }  // namespace plimsoll::kernels

@@ -5,7 +5,7 @@
 
 namespace plimsoll::kernels {
 
-// Logits taken at a time: their maximum, then their exponentials, from L1.
+// Logits whose exponentials are relative to one of them and are summed in FP32.
 inline constexpr int64_t kCrossEntropyChunk = 1024;
 
 constexpr int64_t cross_entropy_chunks(int64_t vocabulary) {

@@ -282,7 +282,8 @@ TEST(CrossEntropy, BoundsAreTightEnoughToFail) {
   const Array logits(c.format, sample(c.count(), 1, 0.5f, 3.0f));
   const Exact exact = oracle(c, row_of(logits, 0, c.vocabulary), 0);
   EXPECT_GT(1e-5 * exact.loss, exact.loss_bound);
-  for (size_t i = 0; i < exact.grad.size(); ++i) ASSERT_GT(1e-4 * std::abs(exact.grad[i]) + 0x1p-120, exact.grad_bound[i]);
+  for (size_t i = 0; i < exact.grad.size(); ++i)
+    ASSERT_GT(1e-4 * std::abs(exact.grad[i]) + 0x1p-120, exact.grad_bound[i]);
 }
 
 TEST(CrossEntropy, GivesTheSameBitsOnEveryIsaThreadCountAndInPlace) {

@@ -28,8 +28,9 @@ PLIMSOLL_INLINE F32x16 exp(F32x16 x) {
   return select(less_equal(x, set(88.722839f)), result, add(x, set(__builtin_inff())));
 }
 
-// 2^x for x <= 0 to 3 ulp, at two thirds of the cost of exp. Exactly 1 at 0; 0 below -126.5; NaN and +Inf give NaN.
-PLIMSOLL_INLINE F32x16 exp2_down(F32x16 x) {
+// 2^x to 3 ulp, at two thirds of the cost of exp: no meaning above 127, but NaN and +Inf give NaN. Exactly 1 at 0; 0
+// below -126.5.
+PLIMSOLL_INLINE F32x16 exp2_bounded(F32x16 x) {
   // As exp; the shift leaves n + 127 in the low bits, the exponent of 2^n, and 0 at n = -127 stands for the value 0.
   const F32x16 shift = set(12582912.0f + 127.0f);
   const F32x16 bounded = max(set(-127.0f), x);

@@ -81,33 +81,43 @@ PLIMSOLL_INLINE void zip4(I32x16 w0, I32x16 w1, I32x16 w2, I32x16 w3, I32x16 (&z
 
 #endif
 
-// words[j], lane i = word 4 * first_block + 16 * j + i of runtime::Philox{seed, step}.
-PLIMSOLL_INLINE void philox_64_words(uint64_t seed, uint64_t step, uint64_t first_block, I32x16 (&words)[4]) {
+// Ten rounds on 16 counters, one a lane: counter[j] goes in as word j of each counter and comes out as random word j.
+PLIMSOLL_INLINE void philox_rounds(uint64_t seed, I32x16 (&counter)[4]) {
   constexpr uint32_t kMultiply0 = 0xD2511F53u, kMultiply1 = 0xCD9E8D57u;
   constexpr uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;
-  const auto low_half = [](uint64_t x) { return set_i(static_cast<int32_t>(x)); };
-  const auto high_half = [](uint64_t x) { return set_i(static_cast<int32_t>(x >> 32)); };
-
-  // Lane 4 g + j takes block 4 j + g, so that zip4 leaves the words in order.
-  alignas(64) constexpr int32_t kBlocks[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
-  I32x16 offset;
-  __builtin_memcpy(&offset, kBlocks, sizeof(offset));
-  const I32x16 sign = set_i(INT32_MIN);  // turns an unsigned comparison into a signed one
-  I32x16 c0 = add_i(low_half(first_block), offset);
-  const Mask16 carry = less_i(xor_i(c0, sign), xor_i(offset, sign));
-  I32x16 c1 = add_i(high_half(first_block), select_i(carry, set_i(1), set_i(0)));
-  I32x16 c2 = low_half(step), c3 = high_half(step);
   uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
-    const WideProduct p0 = mul_wide(c0, kMultiply0), p1 = mul_wide(c2, kMultiply1);
-    c0 = xor_i(xor_i(p1.high, c1), set_i(static_cast<int32_t>(key0)));
-    c1 = p1.low;
-    c2 = xor_i(xor_i(p0.high, c3), set_i(static_cast<int32_t>(key1)));
-    c3 = p0.low;
+    const WideProduct p0 = mul_wide(counter[0], kMultiply0), p1 = mul_wide(counter[2], kMultiply1);
+    counter[0] = xor_i(xor_i(p1.high, counter[1]), set_i(static_cast<int32_t>(key0)));
+    counter[1] = p1.low;
+    counter[2] = xor_i(xor_i(p0.high, counter[3]), set_i(static_cast<int32_t>(key1)));
+    counter[3] = p0.low;
     key0 += kWeyl0;
     key1 += kWeyl1;
   }
-  zip4(c0, c1, c2, c3, words);
+}
+
+// The counters of blocks first_block + offset[lane] of runtime::Philox{seed, step}; offsets are unsigned.
+PLIMSOLL_INLINE void philox_counters(uint64_t step, uint64_t first_block, I32x16 offset, I32x16 (&counter)[4]) {
+  const auto low_half = [](uint64_t x) { return set_i(static_cast<int32_t>(x)); };
+  const auto high_half = [](uint64_t x) { return set_i(static_cast<int32_t>(x >> 32)); };
+  const I32x16 sign = set_i(INT32_MIN);  // turns an unsigned comparison into a signed one
+  counter[0] = add_i(low_half(first_block), offset);
+  const Mask16 carry = less_i(xor_i(counter[0], sign), xor_i(offset, sign));
+  counter[1] = add_i(high_half(first_block), select_i(carry, set_i(1), set_i(0)));
+  counter[2] = low_half(step);
+  counter[3] = high_half(step);
+}
+
+// words[j], lane i = word 4 * first_block + 16 * j + i of runtime::Philox{seed, step}.
+PLIMSOLL_INLINE void philox_64_words(uint64_t seed, uint64_t step, uint64_t first_block, I32x16 (&words)[4]) {
+  // Lane 4 g + j takes block 4 j + g, so that zip4 leaves the words in order.
+  alignas(64) constexpr int32_t kBlocks[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  I32x16 offset, counter[4];
+  __builtin_memcpy(&offset, kBlocks, sizeof(offset));
+  philox_counters(step, first_block, offset, counter);
+  philox_rounds(seed, counter);
+  zip4(counter[0], counter[1], counter[2], counter[3], words);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct SimdProbe {
   void (*to_bf16_by_32)(const float* x, uint16_t* y, int64_t n);
   void (*from_bf16_by_32)(const uint16_t* x, float* y, int64_t n);
   void (*exp)(const float* x, float* y, int64_t n);
-  void (*exp2_down)(const float* x, float* y, int64_t n);
+  void (*exp2_bounded)(const float* x, float* y, int64_t n);
   void (*log)(const float* x, float* y, int64_t n);
   void (*sigmoid)(const float* x, float* y, int64_t n);
   void (*gelu)(const float* x, float* y, int64_t n);
