@@ -7,6 +7,7 @@ SHELL := /bin/bash
 # WERROR=ON                warnings in our own code are errors
 # JOBS=4                   compilers at a time; each that reads torch's headers takes about 1 GB
 PYTHON ?=
+BENCH_FLAGS ?=
 PRESET ?= release
 WERROR ?= OFF
 JOBS ?= $(shell nproc)
@@ -31,13 +32,14 @@ build: setup ## build the library, the tests and build/bin/plimsoll
 
 test: build ## run the C++ and Python tests
 	@status=0; ctest --preset $(PRESET) || status=$$?; \
-	$(python) -m pytest tools $(wildcard python/tests) || status=$$?; exit $$status
+	$(python) -m pytest tools bench $(wildcard python/tests) || status=$$?; exit $$status
 
 nightly: build ## the tests that take minutes, too
 	@PLIMSOLL_NIGHTLY=1 ctest --preset $(PRESET)
 
-bench: build ## run the benchmarks
-	@for program in $(build)/bin/*_bench; do echo "== $$program"; $$program; done
+# On one core, whose clock and caches the limits are measured on, too. BENCH_FLAGS=--benchmark_filter=norm runs some.
+bench: build ## benchmark every kernel against the machine's limit into bench.json (10 minutes)
+	@taskset -c 0 $(build)/bin/plimsoll_bench --benchmark_min_time=0.05 --benchmark_out=bench.json $(BENCH_FLAGS)
 
 demo: build ## train a small GPT in FP32, BF16 and FP8 and compare them (at most 5 minutes)
 	@$(build)/bin/plimsoll compare --recipes fp32,bf16,fp8 --model tiny --context 128 --batch 8 --steps 300 --out out/demo \

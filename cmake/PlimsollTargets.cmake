@@ -93,13 +93,17 @@ function(plimsoll_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
 endfunction()
 
-# plimsoll_bench(folder SOURCES ... [LINKS ...]): one Google Benchmark binary, folder_bench.
+# plimsoll_bench(folder SOURCES ... [LINKS ...]): the folder's part of bin/plimsoll_bench (bench/). The target folder_bench, built only
+# when asked for, is a program of this part alone.
 function(plimsoll_bench name)
   if(NOT PLIMSOLL_BENCH)
     return()
   endif()
   cmake_parse_arguments(arg "" "" "SOURCES;LINKS" ${ARGN})
-  add_executable(${name}_bench ${arg_SOURCES})
-  plimsoll_options(${name}_bench)
-  target_link_libraries(${name}_bench PRIVATE ${arg_LINKS} benchmark::benchmark_main)
+  add_library(${name}_bench_objects OBJECT ${arg_SOURCES})
+  plimsoll_options(${name}_bench_objects)
+  target_link_libraries(${name}_bench_objects PUBLIC ${arg_LINKS} benchmark::benchmark)
+  set_property(GLOBAL APPEND PROPERTY PLIMSOLL_BENCHES ${name}_bench_objects)
+  add_executable(${name}_bench EXCLUDE_FROM_ALL)
+  target_link_libraries(${name}_bench PRIVATE ${name}_bench_objects benchmark::benchmark_main)
 endfunction()

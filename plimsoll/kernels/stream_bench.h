@@ -1,15 +1,13 @@
-// A kernel that streams through memory against plain loops over the same buffers in the same process: bandwidth depends
-// on where the pages lie and on the neighbours, so only the ratio travels.
+// A kernel that streams through memory against plain passes over the same buffers in the same process: bandwidth
+// depends on where the pages lie and on the neighbours, so only the ratio travels.
 #pragma once
 
-#include <benchmark/benchmark.h>
-
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 
+#include "plimsoll/kernels/bench_report.h"
 #include "plimsoll/kernels/limits/limits.h"
+#include "plimsoll/kernels/limits/memory_pass.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels::bench {
@@ -17,24 +15,27 @@ namespace plimsoll::kernels::bench {
 struct Stream {
   const void* input;
   int64_t input_bytes;
-  void* output;  // nullptr: the kernel only reads
+  void* output;  // nullptr: the kernel only reads; the input itself: it works in place
   int64_t output_bytes;
 };
 
 // Reads the input once and writes the output once, piece by piece as the kernels do, with nothing in between.
 inline void plain_loop(const Stream& stream) {
-  constexpr int64_t kPieces = 256;
-  runtime::parallel_for(kPieces, 1, [&](int64_t begin, int64_t end) {
+  constexpr int64_t kPieceBytes = 65536, kWord = 64;
+  const int64_t pieces = (stream.input_bytes + stream.output_bytes + kPieceBytes - 1) / kPieceBytes;
+  const auto piece_of = [=](int64_t bytes, int64_t piece) { return bytes / kWord * piece / pieces * kWord; };
+  runtime::parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
     for (int64_t piece = begin; piece < end; ++piece) {
-      const int64_t first = stream.input_bytes / 8 * piece / kPieces,
-                    last = stream.input_bytes / 8 * (piece + 1) / kPieces;
-      const auto* words = static_cast<const uint64_t*>(stream.input);
-      uint64_t mixed = 0;
-      for (int64_t i = first; i < last; ++i) mixed |= words[i];
-      benchmark::DoNotOptimize(mixed);
-      if (stream.output == nullptr) continue;
-      const int64_t out = stream.output_bytes * piece / kPieces, out_end = stream.output_bytes * (piece + 1) / kPieces;
-      std::memset(static_cast<char*>(stream.output) + out, static_cast<int>(mixed), static_cast<size_t>(out_end - out));
+      const int64_t from = piece_of(stream.input_bytes, piece), to = piece_of(stream.output_bytes, piece);
+      const int64_t read = piece_of(stream.input_bytes, piece + 1) - from;
+      const int64_t written = piece_of(stream.output_bytes, piece + 1) - to;
+      auto* output = static_cast<char*>(stream.output);
+      if (stream.output == stream.input) {
+        rewrite_memory(output + to, written);
+      } else {
+        read_memory(static_cast<const char*>(stream.input) + from, read);
+        write_memory(output + to, written);
+      }
     }
   });
 }
@@ -52,24 +53,28 @@ double seconds(Body body) {
   return now() - start;
 }
 
-// Times kernel() and the plain loop in turn. Counters: bytes/s moved, elements/s, and of_plain_loop = the loop's time /
-// the kernel's, both the best seen.
-template <class Kernel>
-void run(benchmark::State& state, const Stream& stream, int64_t elements, Kernel kernel) {
-  double kernel_best = 1e9, plain_best = 1e9;
-  plain_loop(stream);
+// Times kernel() and plain(), which move `bytes` both, in turn.
+template <class Kernel, class Plain>
+void run(benchmark::State& state, int64_t bytes, Kernel kernel, Plain plain) {
+  const auto size = static_cast<double>(bytes);
+  Rounds rounds;
+  plain();
   kernel();
   for (auto unused : state) {
+    const double limit = size / seconds(plain);
     const double time = seconds(kernel);
-    kernel_best = std::min(kernel_best, time);
     state.SetIterationTime(time);
-    plain_best = std::min(plain_best, seconds([&] { plain_loop(stream); }));
+    rounds.add(size / time, limit);
   }
-  const double rounds = static_cast<double>(state.iterations());
-  state.counters["elements/s"] =
-      benchmark::Counter(static_cast<double>(elements) * rounds, benchmark::Counter::kIsRate);
-  state.counters["of_plain_loop"] = plain_best / kernel_best;
-  state.SetBytesProcessed(state.iterations() * (stream.input_bytes + stream.output_bytes));
+  rounds.report(state, "GB/s");
+}
+
+// The same against plain_loop(stream), with the elements/s that the kernel does.
+template <class Kernel>
+void run(benchmark::State& state, const Stream& stream, int64_t elements, Kernel kernel) {
+  run(state, stream.input_bytes + stream.output_bytes, kernel, [&] { plain_loop(stream); });
+  state.counters["elements/s"] = benchmark::Counter(
+      static_cast<double>(elements) * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
 }  // namespace plimsoll::kernels::bench

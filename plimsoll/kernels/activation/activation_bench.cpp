@@ -1,11 +1,11 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
-#include <random>
+#include <initializer_list>
 #include <vector>
 
-#include "plimsoll/format/codec.h"
 #include "plimsoll/kernels/activation/activation.h"
+#include "plimsoll/kernels/bench_data.h"
 #include "plimsoll/kernels/stream_bench.h"
 
 namespace plimsoll::kernels {
@@ -16,21 +16,9 @@ using format::Format;
 // [rows, 1024] results: 256 rows stay in the L2 caches, 32768 come from memory.
 constexpr int64_t kCols = 1024;
 
-std::vector<uint8_t> sample(Format format, int64_t count) {
-  const size_t width = static_cast<size_t>(format::bytes(format));
-  std::vector<uint8_t> result(static_cast<size_t>(count) * width);
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  for (size_t i = 0; i < result.size(); i += width) {
-    const uint32_t code = format::encode(format, normal(random));
-    __builtin_memcpy(&result[i], &code, width);
-  }
-  return result;
-}
-
 void forward_bench(benchmark::State& state, Activation kind, Format x_format, Format y_format) {
   const int64_t rows = state.range(0), count = rows * kCols;
-  std::vector<uint8_t> x = sample(x_format, is_gated(kind) ? 2 * count : count);
+  std::vector<uint8_t> x = bench::random_elements(x_format, is_gated(kind) ? 2 * count : count);
   std::vector<uint8_t> y(static_cast<size_t>(count * format::bytes(y_format)));
   const ActivationForward args = {.kind = kind,
                                   .rows = rows,
@@ -46,7 +34,7 @@ void forward_bench(benchmark::State& state, Activation kind, Format x_format, Fo
 
 void backward_bench(benchmark::State& state, Activation kind, Format x_format, Format dx_format, bool column_sum) {
   const int64_t rows = state.range(0), count = rows * kCols, x_count = is_gated(kind) ? 2 * count : count;
-  std::vector<uint8_t> in = sample(x_format, x_count + count);  // x, then dy
+  std::vector<uint8_t> in = bench::random_elements(x_format, x_count + count);  // x, then dy
   std::vector<uint8_t> dx(static_cast<size_t>(x_count * format::bytes(dx_format)));
   std::vector<float> sum(static_cast<size_t>(2 * kCols));
   const ActivationBackward args = {.kind = kind,
@@ -64,18 +52,25 @@ void backward_bench(benchmark::State& state, Activation kind, Format x_format, F
              [&] { benchmark::DoNotOptimize(activation_backward(args)); });
 }
 
-#define PLIMSOLL_ROWS ->Arg(256)->Arg(32768)->UseManualTime()->MinTime(0.2)
-BENCHMARK_CAPTURE(forward_bench, gelu_fp32_fp32, Activation::kGelu, Format::kFp32, Format::kFp32) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(forward_bench, gelu_bf16_bf16, Activation::kGelu, Format::kBf16, Format::kBf16) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(forward_bench, gelu_bf16_e4m3, Activation::kGelu, Format::kBf16, Format::kE4m3) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(forward_bench, relu_bf16_e4m3, Activation::kRelu, Format::kBf16, Format::kE4m3) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(forward_bench, swiglu_bf16_e4m3, Activation::kSwiglu, Format::kBf16, Format::kE4m3) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(backward_bench, gelu_bf16_e5m2, Activation::kGelu, Format::kBf16, Format::kE5m2, false)
-PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(backward_bench, gelu_bf16_e5m2_dbias, Activation::kGelu, Format::kBf16, Format::kE5m2, true)
-PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(backward_bench, swiglu_bf16_e5m2, Activation::kSwiglu, Format::kBf16, Format::kE5m2, false)
-PLIMSOLL_ROWS;
+constexpr std::initializer_list<int64_t> kSizes = {256, 32768};
+const bool kRegistered[] = {
+    bench::add("activation/forward/gelu_fp32_fp32", kSizes, forward_bench, Activation::kGelu, Format::kFp32,
+               Format::kFp32),
+    bench::add("activation/forward/gelu_bf16_bf16", kSizes, forward_bench, Activation::kGelu, Format::kBf16,
+               Format::kBf16),
+    bench::add("activation/forward/gelu_bf16_e4m3", kSizes, forward_bench, Activation::kGelu, Format::kBf16,
+               Format::kE4m3),
+    bench::add("activation/forward/relu_bf16_e4m3", kSizes, forward_bench, Activation::kRelu, Format::kBf16,
+               Format::kE4m3),
+    bench::add("activation/forward/swiglu_bf16_e4m3", kSizes, forward_bench, Activation::kSwiglu, Format::kBf16,
+               Format::kE4m3),
+    bench::add("activation/backward/gelu_bf16_e5m2", kSizes, backward_bench, Activation::kGelu, Format::kBf16,
+               Format::kE5m2, false),
+    bench::add("activation/backward/gelu_bf16_e5m2_dbias", kSizes, backward_bench, Activation::kGelu, Format::kBf16,
+               Format::kE5m2, true),
+    bench::add("activation/backward/swiglu_bf16_e5m2", kSizes, backward_bench, Activation::kSwiglu, Format::kBf16,
+               Format::kE5m2, false),
+};
 
 }  // namespace
 }  // namespace plimsoll::kernels

@@ -1,6 +1,7 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "plimsoll/kernels/dequantize/dequantize.h"
@@ -40,12 +41,15 @@ void dequantize_bench(benchmark::State& state, Format format, Format output_form
   bench::run(state, {codes.data(), rows * kCols, output.data(), output_bytes}, rows * kCols, [&] { dequantize(args); });
 }
 
-#define PLIMSOLL_ROWS ->Arg(64)->Arg(16384)->UseManualTime()->MinTime(0.2)
-BENCHMARK_CAPTURE(dequantize_bench, e4m3_bf16, Format::kE4m3, Format::kBf16, 0, Format::kFp32) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(dequantize_bench, e4m3_fp32, Format::kE4m3, Format::kFp32, 0, Format::kFp32) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(dequantize_bench, e5m2_bf16, Format::kE5m2, Format::kBf16, 0, Format::kFp32) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(dequantize_bench, e4m3_bf16_1x128, Format::kE4m3, Format::kBf16, 128, Format::kFp32) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(dequantize_bench, e4m3_bf16_mx, Format::kE4m3, Format::kBf16, 32, Format::kE8m0) PLIMSOLL_ROWS;
+constexpr std::initializer_list<int64_t> kSizes = {64, 16384};
+const bool kRegistered[] = {
+    bench::add("dequantize/e4m3_bf16", kSizes, dequantize_bench, Format::kE4m3, Format::kBf16, 0, Format::kFp32),
+    bench::add("dequantize/e4m3_fp32", kSizes, dequantize_bench, Format::kE4m3, Format::kFp32, 0, Format::kFp32),
+    bench::add("dequantize/e5m2_bf16", kSizes, dequantize_bench, Format::kE5m2, Format::kBf16, 0, Format::kFp32),
+    bench::add("dequantize/e4m3_bf16_1x128", kSizes, dequantize_bench, Format::kE4m3, Format::kBf16, 128,
+               Format::kFp32),
+    bench::add("dequantize/e4m3_bf16_mx", kSizes, dequantize_bench, Format::kE4m3, Format::kBf16, 32, Format::kE8m0),
+};
 
 }  // namespace
 }  // namespace plimsoll::kernels

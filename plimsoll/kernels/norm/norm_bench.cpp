@@ -1,10 +1,10 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
-#include <random>
+#include <initializer_list>
 #include <vector>
 
-#include "plimsoll/format/codec.h"
+#include "plimsoll/kernels/bench_data.h"
 #include "plimsoll/kernels/norm/norm.h"
 #include "plimsoll/kernels/stream_bench.h"
 
@@ -19,15 +19,8 @@ constexpr int64_t kCols = 1024;
 // Matrices of one format one after another, so that the plain loop reads (or writes) them as one stream.
 struct Matrices {
   Matrices(Format format, int64_t row_count, int64_t count)
-      : one(row_count * kCols * format::bytes(format)), bytes(static_cast<size_t>(one * count)) {
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal;
-    const size_t width = static_cast<size_t>(format::bytes(format));
-    for (size_t i = 0; i < bytes.size(); i += width) {
-      const uint32_t code = format::encode(format, normal(random));
-      __builtin_memcpy(&bytes[i], &code, width);
-    }
-  }
+      : one(row_count * kCols * format::bytes(format)),
+        bytes(bench::random_elements(format, row_count * kCols * count)) {}
   void* at(int64_t index) { return bytes.data() + index * one; }
   int64_t size() const { return static_cast<int64_t>(bytes.size()); }
 
@@ -81,16 +74,19 @@ void backward_bench(benchmark::State& state, NormKind kind, Format format) {
   bench::run(state, {in.at(0), in.size(), dx.at(0), dx.size()}, rows * kCols, [&] { norm_backward(args); });
 }
 
-#define PLIMSOLL_ROWS ->Arg(256)->Arg(32768)->UseManualTime()->MinTime(0.2)
+constexpr std::initializer_list<int64_t> kSizes = {256, 32768};
 constexpr NormKind kLayer = NormKind::kLayerNorm, kRms = NormKind::kRmsNorm;
-BENCHMARK_CAPTURE(forward_bench, layer_fp32_fp32, kLayer, Format::kFp32, Format::kFp32, false) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(forward_bench, layer_bf16_bf16, kLayer, Format::kBf16, Format::kBf16, false) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(forward_bench, layer_bf16_e4m3, kLayer, Format::kBf16, Format::kE4m3, false) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(forward_bench, layer_residual_bf16_e4m3, kLayer, Format::kBf16, Format::kE4m3, true) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(forward_bench, rms_bf16_e4m3, kRms, Format::kBf16, Format::kE4m3, false) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(backward_bench, layer_fp32, kLayer, Format::kFp32) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(backward_bench, layer_bf16, kLayer, Format::kBf16) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(backward_bench, rms_bf16, kRms, Format::kBf16) PLIMSOLL_ROWS;
+const bool kRegistered[] = {
+    bench::add("norm/forward/layer_fp32_fp32", kSizes, forward_bench, kLayer, Format::kFp32, Format::kFp32, false),
+    bench::add("norm/forward/layer_bf16_bf16", kSizes, forward_bench, kLayer, Format::kBf16, Format::kBf16, false),
+    bench::add("norm/forward/layer_bf16_e4m3", kSizes, forward_bench, kLayer, Format::kBf16, Format::kE4m3, false),
+    bench::add("norm/forward/layer_residual_bf16_e4m3", kSizes, forward_bench, kLayer, Format::kBf16, Format::kE4m3,
+               true),
+    bench::add("norm/forward/rms_bf16_e4m3", kSizes, forward_bench, kRms, Format::kBf16, Format::kE4m3, false),
+    bench::add("norm/backward/layer_fp32", kSizes, backward_bench, kLayer, Format::kFp32),
+    bench::add("norm/backward/layer_bf16", kSizes, backward_bench, kLayer, Format::kBf16),
+    bench::add("norm/backward/rms_bf16", kSizes, backward_bench, kRms, Format::kBf16),
+};
 
 }  // namespace
 }  // namespace plimsoll::kernels

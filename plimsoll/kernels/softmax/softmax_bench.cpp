@@ -1,10 +1,10 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
-#include <random>
+#include <initializer_list>
 #include <vector>
 
-#include "plimsoll/format/codec.h"
+#include "plimsoll/kernels/bench_data.h"
 #include "plimsoll/kernels/softmax/softmax.h"
 #include "plimsoll/kernels/stream_bench.h"
 
@@ -20,16 +20,8 @@ struct Scores {
   Scores(Format format, int64_t batch, int64_t matrices)
       : count(batch * 4 * 256 * 256),
         one(count * format::bytes(format)),
-        in(static_cast<size_t>(one * matrices)),
-        out(static_cast<size_t>(one)) {
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal;
-    const size_t width = static_cast<size_t>(format::bytes(format));
-    for (size_t i = 0; i < in.size(); i += width) {
-      const uint32_t code = format::encode(format, normal(random));
-      __builtin_memcpy(&in[i], &code, width);
-    }
-  }
+        in(bench::random_elements(format, count * matrices)),
+        out(static_cast<size_t>(one)) {}
   bench::Stream stream() { return {in.data(), static_cast<int64_t>(in.size()), out.data(), one}; }
 
   int64_t count, one;
@@ -72,13 +64,15 @@ void backward_bench(benchmark::State& state, Format format) {
   bench::run(state, scores.stream(), scores.count, [&] { softmax_backward(args); });
 }
 
-#define PLIMSOLL_BATCH ->Arg(1)->Arg(128)->UseManualTime()->MinTime(0.2)
-BENCHMARK_CAPTURE(forward_bench, fp32, Format::kFp32, false) PLIMSOLL_BATCH;
-BENCHMARK_CAPTURE(forward_bench, bf16, Format::kBf16, false) PLIMSOLL_BATCH;
-BENCHMARK_CAPTURE(forward_bench, bf16_causal, Format::kBf16, true) PLIMSOLL_BATCH;
-BENCHMARK_CAPTURE(masked_bench, bf16, Format::kBf16) PLIMSOLL_BATCH;
-BENCHMARK_CAPTURE(backward_bench, fp32, Format::kFp32) PLIMSOLL_BATCH;
-BENCHMARK_CAPTURE(backward_bench, bf16, Format::kBf16) PLIMSOLL_BATCH;
+constexpr std::initializer_list<int64_t> kSizes = {1, 128};
+const bool kRegistered[] = {
+    bench::add("softmax/forward/fp32", kSizes, forward_bench, Format::kFp32, false),
+    bench::add("softmax/forward/bf16", kSizes, forward_bench, Format::kBf16, false),
+    bench::add("softmax/forward/bf16_causal", kSizes, forward_bench, Format::kBf16, true),
+    bench::add("softmax/masked/bf16", kSizes, masked_bench, Format::kBf16),
+    bench::add("softmax/backward/fp32", kSizes, backward_bench, Format::kFp32),
+    bench::add("softmax/backward/bf16", kSizes, backward_bench, Format::kBf16),
+};
 
 }  // namespace
 }  // namespace plimsoll::kernels

@@ -1,6 +1,7 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "plimsoll/kernels/stream_bench.h"
@@ -25,10 +26,12 @@ void transpose_bench(benchmark::State& state, int64_t element_bytes) {
   bench::run(state, {x.data(), bytes, output.data(), bytes}, rows * kCols, [&] { transpose(args); });
 }
 
-#define PLIMSOLL_ROWS ->Arg(64)->Arg(16384)->UseManualTime()->MinTime(0.2)
-BENCHMARK_CAPTURE(transpose_bench, bytes, 1) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(transpose_bench, halves, 2) PLIMSOLL_ROWS;
-BENCHMARK_CAPTURE(transpose_bench, words, 4) PLIMSOLL_ROWS;
+constexpr std::initializer_list<int64_t> kSizes = {64, 16384};
+const bool kRegistered[] = {
+    bench::add("transpose/bytes", kSizes, transpose_bench, 1),
+    bench::add("transpose/halves", kSizes, transpose_bench, 2),
+    bench::add("transpose/words", kSizes, transpose_bench, 4),
+};
 
 }  // namespace
 }  // namespace plimsoll::kernels
