@@ -14,8 +14,8 @@
 #include <string>
 
 #include "plimsoll/amp/fp8_autocast.h"
-#include "plimsoll/app/allocator.h"
 #include "plimsoll/nn/gpt.h"
+#include "plimsoll/ops/caching_allocator.h"
 #include "plimsoll/ops/saved_bytes.h"
 #include "plimsoll/optim/adamw.h"
 #include "plimsoll/recipe/recipe.h"
@@ -85,7 +85,7 @@ void serve(Step& step) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  app::keep_freed_memory();
+  use_caching_allocator();
   Options options;
   CLI::App command("Plimsoll's GPT training step, run on request");
   command.add_option("--layers", options.shape.layers);

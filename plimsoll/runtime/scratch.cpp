@@ -1,22 +1,20 @@
 #include "plimsoll/runtime/scratch.h"
 
-#include <sys/mman.h>
-
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 
+#include "plimsoll/runtime/pages.h"
+
 namespace plimsoll::runtime {
 namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
 
 struct Block {
   void* base = nullptr;
   size_t size = 0;
 
   void release() {
-    if (base != nullptr) munmap(base, size);
+    if (base != nullptr) unmap_pages(base, size);
     base = nullptr;
     size = 0;
   }
@@ -38,12 +36,11 @@ void* scratch(ScratchSlot slot, size_t bytes) {
   if (bytes <= block.size) return block.base;
   const size_t size = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   block.release();
-  void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) {
+  void* base = map_pages(size);
+  if (base == nullptr) {
     std::fprintf(stderr, "scratch: expected %zu bytes of memory, the system has none left\n", size);
     std::abort();
   }
-  madvise(base, size, MADV_HUGEPAGE);
   block = {base, size};
   return base;
 }

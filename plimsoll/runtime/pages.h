@@ -1,0 +1,15 @@
+// Memory straight from the system, on huge pages where it has them. Private to this folder.
+#pragma once
+
+#include <cstddef>
+
+namespace plimsoll::runtime {
+
+inline constexpr size_t kHugePage = size_t{2} << 20;  // bytes, x86-64
+
+// Zeroed memory at an address that is a multiple of a huge page; nullptr when the system has none. `bytes` is a
+// multiple of 4 KiB; what is left over from whole huge pages lies on small ones.
+void* map_pages(size_t bytes);
+void unmap_pages(void* base, size_t bytes);
+
+}  // namespace plimsoll::runtime
