@@ -7,7 +7,7 @@
 namespace plimsoll::runtime {
 
 // Who the block belongs to. Two kernels that can be active on one thread at a time use different slots.
-enum class ScratchSlot : int { kGemmA, kGemmB, kGemmTile, kRows, kReduce, kCount };
+enum class ScratchSlot : int { kGemmA, kGemmB, kGemmTile, kRows, kReduce, kAttention, kCount };
 
 // At least `bytes` bytes, 64-byte aligned, private to the calling thread. Contents are those of the last use, or zero.
 // Valid until the next call with the same slot on the same thread. Ends the process with one line when the system has

@@ -1,0 +1,89 @@
+// Scaled dot-product attention: weights = softmax(scale * q k^T + bias) over the keys that a query may see, output =
+// dropout(weights) v. Softmax and sums are FP32; nothing of queries x keys is ever in memory. A query that may see no
+// key gives 0 and takes no gradient. Products: FP32 multiply-adds of exactly converted operands, weights in FP32; with
+// VDPBF16PS (bf16 operands where it is fast), weights and their gradients rounded to bf16.
+// Same bits for any thread count and whatever else is in the batch. Source: Dao, "FlashAttention-2", 2023.
+#pragma once
+
+#include <cstdint>
+
+#include "plimsoll/format/format.h"
+
+namespace plimsoll::kernels {
+
+struct AttentionShape {
+  int64_t batch = 0, heads = 0, groups = 0;  // groups: heads of k and v; head h reads group h / (heads / groups)
+  int64_t queries = 0, keys = 0;
+  int64_t channels = 0, value_channels = 0;
+};
+
+// A tensor [batch, heads or groups, rows, channels]: strides in elements, channels contiguous. Views of a fused
+// projection and of a cache are such tensors.
+struct AttentionInput {
+  const void* data = nullptr;
+  int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
+};
+struct AttentionOutput {
+  void* data = nullptr;
+  int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
+};
+
+// A matrix [batch, heads, queries, keys]; a stride of 0 broadcasts.
+struct AttentionMatrixStrides {
+  int64_t batch = 0, head = 0, query = 0, key = 0;
+};
+
+// Each draw depends on (seed, offset) and its place alone: the weight of query i and key j is dropped where
+// word(((b * heads + h) * queries + i) * 4 * ceil(keys / 4) + j) of Philox{seed, offset} < probability * 2^32.
+struct AttentionDropout {
+  float probability = 0.0f;  // in [0, 1); weights that stay grow by 1 / (1 - probability)
+  uint64_t seed = 0, offset = 0;
+};
+
+struct AttentionRules {
+  float scale = 1.0f;
+  bool causal = false;                   // query i sees keys 0 .. i + keys - queries
+  const int64_t* key_lengths = nullptr;  // [batch]: keys from there on are not there; k and v are not read there
+  const uint8_t* mask = nullptr;         // nonzero: the query must not see the key
+  AttentionMatrixStrides mask_strides = {};
+  const void* bias = nullptr;  // added to the scaled scores; -Inf masks
+  format::Format bias_format = format::Format::kFp32;
+  AttentionMatrixStrides bias_strides = {};
+  AttentionDropout dropout = {};
+};
+
+// FP32, one per [batch, group, key]; strides of 0 make it one for all.
+struct AttentionScale {
+  const float* data = nullptr;
+  int64_t batch_stride = 0, group_stride = 0, key_stride = 0;
+};
+
+struct AttentionForward {
+  AttentionShape shape = {};
+  AttentionRules rules = {};
+  format::Format format = format::Format::kFp32;        // of q and output: fp32, bf16, fp16
+  AttentionInput q = {}, k = {}, v = {};                // heads of k and v are groups
+  format::Format cache_format = format::Format::kFp32;  // of k and v: `format`, or E4M3 codes with scales
+  AttentionScale k_scale = {}, v_scale = {};            // of codes
+  AttentionOutput output = {};                          // channels are value_channels
+  float* lse = nullptr;  // [batch, heads, queries] or nullptr: log(sum(exp(scores))); -Inf where no key is seen
+};
+
+void attention_forward(const AttentionForward& args);
+
+struct AttentionBackward {
+  AttentionShape shape = {};
+  AttentionRules rules = {};  // as in forward
+  format::Format format = format::Format::kFp32;
+  AttentionInput q = {}, k = {}, v = {}, output = {}, grad_output = {};
+  const float* lse = nullptr;
+  AttentionOutput grad_q = {}, grad_k = {}, grad_v = {};
+  // FP32 or nullptr: the gradient of the bias is added to what is there. Strides of 0 sum over that dimension, in
+  // order.
+  float* grad_bias = nullptr;
+  AttentionMatrixStrides grad_bias_strides = {};
+};
+
+void attention_backward(const AttentionBackward& args);
+
+}  // namespace plimsoll::kernels

@@ -1,0 +1,184 @@
+// Medians of the useful GFLOP/s of attention (what the causal mask hides is not counted) against the limit of what it
+// is multiplied with, FP32 FMA or VDPBF16PS, measured between the calls. Both are per CPU second of the threads at
+// work. Decoding: bytes/s of the cache against a plain loop over the same memory.
+//   ATTENTION_BENCH_THREADS=2 plimsoll_bench --benchmark_filter=attention
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "plimsoll/kernels/attention/attention.h"
+#include "plimsoll/kernels/bench_data.h"
+#include "plimsoll/kernels/stream_bench.h"
+#include "plimsoll/runtime/cpu.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+using format::Format;
+
+struct Case {
+  AttentionShape shape;
+  Format format;
+  bool causal;
+  float dropout = 0.0f;
+};
+
+void use_threads() {
+  const char* threads = std::getenv("ATTENTION_BENCH_THREADS");
+  runtime::set_threads(threads == nullptr ? 1 : std::atoi(threads));
+}
+
+// [batch, rows, heads, channels].
+struct Tensor {
+  int64_t heads, rows, channels;
+  std::vector<uint8_t> bytes;
+
+  Tensor(Format format, int64_t batch, int64_t head_count, int64_t row_count, int64_t channel_count)
+      : heads(head_count), rows(row_count), channels(channel_count) {
+    bytes = bench::random_elements(format, batch * heads * rows * channels);
+  }
+  AttentionInput input() const { return {bytes.data(), heads * rows * channels, channels, heads * channels}; }
+  AttentionOutput output() { return {bytes.data(), heads * rows * channels, channels, heads * channels}; }
+};
+
+double pairs_seen(const Case& c) {
+  double count = 0;
+  for (int64_t i = 0; i < c.shape.queries; ++i) {
+    count += static_cast<double>(c.causal ? i + 1 + c.shape.keys - c.shape.queries : c.shape.keys);
+  }
+  return count * static_cast<double>(c.shape.batch * c.shape.heads);
+}
+
+struct Tensors {
+  Tensor q, k, v, output, grad, grad_q, grad_k, grad_v;
+  std::vector<float> lse;
+  explicit Tensors(const Case& c)
+      : q(c.format, c.shape.batch, c.shape.heads, c.shape.queries, c.shape.channels),
+        k(c.format, c.shape.batch, c.shape.groups, c.shape.keys, c.shape.channels),
+        v(k),
+        output(q),
+        grad(q),
+        grad_q(q),
+        grad_k(k),
+        grad_v(k),
+        lse(static_cast<size_t>(c.shape.batch * c.shape.heads * c.shape.queries)) {}
+};
+
+AttentionForward forward_args(const Case& c, Tensors& t) {
+  return {.shape = c.shape,
+          .rules = {.scale = 1.0f / std::sqrt(static_cast<float>(c.shape.channels)),
+                    .causal = c.causal,
+                    .dropout = {.probability = c.dropout, .seed = 1}},
+          .format = c.format,
+          .q = t.q.input(),
+          .k = t.k.input(),
+          .v = t.v.input(),
+          .cache_format = c.format,
+          .output = t.output.output(),
+          .lse = t.lse.data()};
+}
+
+AttentionBackward backward_args(const Case& c, Tensors& t) {
+  return {.shape = c.shape,
+          .rules = forward_args(c, t).rules,
+          .format = c.format,
+          .q = t.q.input(),
+          .k = t.k.input(),
+          .v = t.v.input(),
+          .output = t.output.input(),
+          .grad_output = t.grad.input(),
+          .lse = t.lse.data(),
+          .grad_q = t.grad_q.output(),
+          .grad_k = t.grad_k.output(),
+          .grad_v = t.grad_v.output()};
+}
+
+template <class Body>
+void measure(benchmark::State& state, const Case& c, double operations, Body body) {
+  const bool pairs = c.format == Format::kBf16 && runtime::matmul_isa() >= runtime::Isa::kAvx512Bf16;
+  const auto measure_limit = pairs ? measure_bf16_limit : measure_fp32_limit;
+  bench::Rounds rounds;
+  body();
+  for (auto unused : state) {
+    const double before = measure_limit(0.002).rate(), start = process_cpu_seconds();
+    body();
+    const double time = process_cpu_seconds() - start;
+    state.SetIterationTime(time);
+    rounds.add(operations / time, (before + measure_limit(0.002).rate()) / 2);
+  }
+  rounds.report(state, "GFLOP/s");
+}
+
+void run_forward(benchmark::State& state, Case c) {
+  use_threads();
+  Tensors t(c);
+  const AttentionForward args = forward_args(c, t);
+  const double products = static_cast<double>(2 * (c.shape.channels + c.shape.value_channels));
+  measure(state, c, products * pairs_seen(c), [&] { attention_forward(args); });
+}
+
+void run_backward(benchmark::State& state, Case c) {
+  use_threads();
+  Tensors t(c);
+  attention_forward(forward_args(c, t));
+  const AttentionBackward args = backward_args(c, t);
+  const double products = static_cast<double>(6 * c.shape.channels + 4 * c.shape.value_channels);
+  measure(state, c, products * pairs_seen(c), [&] { attention_backward(args); });
+}
+
+// state.range(0) queries over a cache of [batch, groups, keys, channels].
+void run_decode(benchmark::State& state, Format cache_format) {
+  use_threads();
+  const Case c = {{8, 12, 12, state.range(0), 4096, 64, 64}, Format::kBf16, true};
+  const AttentionShape& s = c.shape;
+  Tensors t(c);
+  Tensor cache(cache_format, 2 * s.batch, s.groups, s.keys, s.channels);
+  const std::vector<float> scales(static_cast<size_t>(s.batch * s.groups * s.keys), 0.5f);
+  AttentionForward args = forward_args(c, t);
+  const int64_t half = static_cast<int64_t>(cache.bytes.size() / 2);
+  const int64_t head = s.keys * s.channels;
+  args.k = {cache.bytes.data(), s.groups * head, head, s.channels};
+  args.v = {cache.bytes.data() + half, s.groups * head, head, s.channels};
+  args.cache_format = cache_format;
+  if (cache_format == Format::kE4m3) {
+    args.k_scale = args.v_scale = {scales.data(), s.groups * s.keys, s.keys, 1};
+  }
+  bench::run(state, {cache.bytes.data(), 2 * half, nullptr, 0}, s.batch * s.groups * s.keys,
+             [&] { attention_forward(args); });
+}
+
+std::string name_of(Format format) { return std::string(format::info(format).name); }
+
+AttentionShape self_attention(int64_t batch, int64_t heads, int64_t tokens, int64_t channels) {
+  return {batch, heads, heads, tokens, tokens, channels, channels};
+}
+
+const bool kRegistered = [] {
+  struct Size {
+    const char* name;
+    AttentionShape shape;
+  };
+  for (const Size& size :
+       {Size{"d64_t512", self_attention(8, 12, 512, 64)}, Size{"d128_t2048", self_attention(1, 16, 2048, 128)},
+        Size{"d64_t256", self_attention(8, 6, 256, 64)}}) {
+    for (Format format : {Format::kBf16, Format::kFp32}) {
+      for (bool causal : {true, false}) {
+        const Case c = {size.shape, format, causal};
+        const std::string name = std::string(size.name) + (causal ? "/causal/" : "/full/") + name_of(format);
+        bench::add("attention/forward/" + name, {}, run_forward, c);
+        bench::add("attention/backward/" + name, {}, run_backward, c);
+      }
+    }
+  }
+  const Case dropped = {self_attention(8, 12, 512, 64), Format::kBf16, true, 0.1f};
+  bench::add("attention/forward/d64_t512/causal_dropout/bf16", {}, run_forward, dropped);
+  bench::add("attention/backward/d64_t512/causal_dropout/bf16", {}, run_backward, dropped);
+  for (Format cache : {Format::kBf16, Format::kE4m3}) {
+    bench::add("attention/decode/" + name_of(cache), {1, 4, 8}, run_decode, cache);
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace plimsoll::kernels

@@ -1,0 +1,94 @@
+// The public entries: the choice of instruction set, and the division into parts.
+#include <algorithm>
+
+#include "plimsoll/kernels/attention/attention_isa.h"
+#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/scratch.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+using format::Format;
+
+constexpr int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
+
+const AttentionIsa& fp32_isa() {
+  if (runtime::matmul_isa() >= runtime::Isa::kAvx512) return kAttentionAvx512;
+  if (runtime::matmul_isa() >= runtime::Isa::kAvx2) return kAttentionAvx2;
+  return kAttentionPortable;
+}
+
+const AttentionIsa& isa_of(Format format, Format cache_format) {
+  const bool pairs = runtime::matmul_isa() >= runtime::Isa::kAvx512Bf16;
+  return pairs && format == Format::kBf16 && cache_format == Format::kBf16 ? kAttentionAvx512Bf16 : fp32_isa();
+}
+
+float* part_scratch(int64_t count) {
+  return static_cast<float*>(
+      runtime::scratch(runtime::ScratchSlot::kAttention, static_cast<size_t>(count) * sizeof(float)));
+}
+
+// Queries of a part: as many as keep the sums of a group's heads in L2, fewer where threads would be idle.
+int64_t queries_of_part(const AttentionShape& shape) {
+  constexpr int64_t kSums = 64 * 1024;
+  const int64_t fitting = kSums / (shape.heads / shape.groups * std::max<int64_t>(shape.value_channels, 1));
+  const int64_t parts = divide_up(runtime::threads(), shape.batch * shape.groups);
+  const int64_t queries = std::min(fitting, divide_up(shape.queries, parts));
+  return std::max<int64_t>(divide_up(queries, kAttentionQueries), 1) * kAttentionQueries;
+}
+
+void forward_few(const AttentionForward& args) {
+  const AttentionIsa& isa = fp32_isa();
+  const int64_t count = isa.few_queries_scratch(args);
+  runtime::parallel_for(args.shape.batch * args.shape.groups, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      isa.few_queries(args, i / args.shape.groups, i % args.shape.groups, part_scratch(count));
+    }
+  });
+}
+
+}  // namespace
+
+void attention_forward(const AttentionForward& args) {
+  const AttentionShape& shape = args.shape;
+  if (shape.batch * shape.heads * shape.queries == 0) return;
+  if (shape.queries <= kFewQueries && args.rules.dropout.probability == 0.0f) return forward_few(args);
+  const AttentionIsa& isa = isa_of(args.format, args.cache_format);
+  const int64_t queries = queries_of_part(shape), parts = divide_up(shape.queries, queries);
+  const int64_t count = isa.forward_scratch(args, queries);
+  runtime::parallel_for(shape.batch * shape.groups * parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i % parts * queries;
+      isa.forward(args,
+                  {.batch = i / parts / shape.groups,
+                   .group = i / parts % shape.groups,
+                   .query_begin = first,
+                   .query_end = std::min(first + queries, shape.queries)},
+                  part_scratch(count));
+    }
+  });
+}
+
+void attention_backward(const AttentionBackward& args) {
+  const AttentionShape& shape = args.shape;
+  if (shape.batch * shape.heads == 0) return;
+  const AttentionIsa& isa = isa_of(args.format, args.format);
+  // What adds to one gradient of the bias is one part.
+  const AttentionMatrixStrides& strides = args.grad_bias_strides;
+  const bool sums = args.grad_bias != nullptr;
+  const int64_t batch_parts = sums && strides.batch == 0 ? 1 : shape.batch;
+  const int64_t group_parts = sums && strides.head == 0 ? 1 : shape.groups;
+  const int64_t batches = shape.batch / batch_parts, groups = shape.groups / group_parts;
+  const int64_t count = isa.backward_scratch(args);
+  runtime::parallel_for(batch_parts * group_parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t batch = i / group_parts * batches, group = i % group_parts * groups;
+      isa.backward(
+          args, {.batch_begin = batch, .batch_end = batch + batches, .group_begin = group, .group_end = group + groups},
+          part_scratch(count));
+    }
+  });
+}
+
+}  // namespace plimsoll::kernels

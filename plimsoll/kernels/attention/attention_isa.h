@@ -1,0 +1,38 @@
+// What each instruction set supplies: the work on one part of the batch and heads, in scratch of the thread. Private to
+// this folder.
+#pragma once
+
+#include "plimsoll/kernels/attention/attention.h"
+
+namespace plimsoll::kernels {
+
+// Queries of one group's heads: a multiple of kAttentionQueries from a multiple of it, or up to the last.
+inline constexpr int64_t kAttentionQueries = 64;
+struct ForwardPart {
+  int64_t batch, group, query_begin, query_end;
+};
+
+// Batch elements and groups, each worked on in order.
+struct BackwardPart {
+  int64_t batch_begin, batch_end, group_begin, group_end;
+};
+
+// Up to this many queries are multiplied with k and v as they stream by, without packing.
+inline constexpr int64_t kFewQueries = 8;
+
+struct AttentionIsa {
+  // FP32 values of scratch that a part needs, 64-byte aligned.
+  int64_t (*forward_scratch)(const AttentionForward& args, int64_t queries);
+  void (*forward)(const AttentionForward& args, const ForwardPart& part, float* scratch);
+  // All queries of a group; no dropout.
+  int64_t (*few_queries_scratch)(const AttentionForward& args);
+  void (*few_queries)(const AttentionForward& args, int64_t batch, int64_t group, float* scratch);
+  int64_t (*backward_scratch)(const AttentionBackward& args);
+  void (*backward)(const AttentionBackward& args, const BackwardPart& part, float* scratch);
+};
+
+extern const AttentionIsa kAttentionPortable, kAttentionAvx2, kAttentionAvx512;
+// For bf16 operands; streams few queries as kAttentionAvx512 does.
+extern const AttentionIsa kAttentionAvx512Bf16;
+
+}  // namespace plimsoll::kernels

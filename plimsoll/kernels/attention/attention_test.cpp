@@ -1,0 +1,246 @@
+#include "plimsoll/kernels/attention/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "plimsoll/kernels/attention/attention_test_support.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+using namespace testing;
+
+constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
+template <class Check>
+void on_every_isa(Check check) {
+  for (runtime::Isa isa : attention_isas()) {
+    const runtime::ScopedIsa scope(isa);
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    check();
+  }
+}
+
+void expect_within(const Array& got, const ExactTensor& exact, const char* what) {
+  std::string fault;
+  EXPECT_TRUE(within(got, exact, &fault)) << what << ", " << fault;
+  EXPECT_TRUE(got.guards_intact()) << what;
+}
+
+void expect_exact(const AttentionCase& c) {
+  const AttentionProblem problem(c);
+  const ExactAttention plain = exact_attention(problem, false);
+  on_every_isa([&] {
+    SCOPED_TRACE(describe(c));
+    const ExactAttention of_pairs = multiplies_pairs(c) ? exact_attention(problem, true) : ExactAttention{};
+    const ExactAttention& exact = multiplies_pairs(c) ? of_pairs : plain;
+    AttentionResult result(c);
+    run_forward(problem, result);
+    expect_within(result.output.array, exact.output, "output");
+    expect_within(result.lse, exact.lse, "lse");
+    if (c.codes) return;
+    run_backward(problem, result);
+    expect_within(result.grad_q.array, exact.grad_q, "grad_q");
+    expect_within(result.grad_k.array, exact.grad_k, "grad_k");
+    expect_within(result.grad_v.array, exact.grad_v, "grad_v");
+    expect_within(result.grad_bias, exact.grad_bias, "grad_bias");
+  });
+}
+
+AttentionShape shape_of(int64_t queries, int64_t keys, int64_t channels) {
+  return {.batch = 1,
+          .heads = 2,
+          .groups = 1,
+          .queries = queries,
+          .keys = keys,
+          .channels = channels,
+          .value_channels = channels};
+}
+
+TEST(Attention, EveryShapeIsWithinTheBoundOfDouble) {
+  for (const AttentionShape& shape : {shape_of(1, 1, 1), shape_of(3, 5, 7), shape_of(8, 70, 33), shape_of(9, 16, 16),
+                                      shape_of(31, 31, 15), shape_of(32, 64, 17), shape_of(33, 65, 48),
+                                      shape_of(65, 129, 32), shape_of(70, 40, 80), shape_of(150, 260, 64)}) {
+    for (Format format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
+      for (bool causal : {false, true}) expect_exact({.shape = shape, .format = format, .causal = causal});
+    }
+  }
+}
+
+TEST(Attention, ValuesMayHaveOtherChannelsThanKeys) {
+  for (Format format : {Format::kFp32, Format::kBf16}) {
+    AttentionShape shape = shape_of(40, 50, 24);
+    shape.value_channels = 41;
+    expect_exact({.shape = shape, .format = format});
+  }
+}
+
+TEST(Attention, PanelsOfKeysAddUp) {
+  // At 256 channels a panel is 128 keys forward, 64 backward.
+  for (Format format : {Format::kFp32, Format::kBf16}) {
+    expect_exact({.shape = shape_of(140, 270, 256), .format = format, .causal = true});
+    expect_exact({.shape = shape_of(70, 200, 250), .format = format});
+  }
+}
+
+TEST(Attention, EveryRuleIsWithinTheBoundOfDouble) {
+  for (Format format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
+    for (int64_t queries : {5, 37, 70}) {
+      AttentionCase c = {.format = format};
+      c.shape.queries = queries;
+      c.shape.keys = queries + 40;
+      for (bool causal : {false, true}) {
+        c.causal = causal;
+        AttentionCase lengths = c;
+        lengths.key_lengths = true;
+        expect_exact(lengths);
+        for (Extent extent : {Extent::kFull, Extent::kOverBatch, Extent::kOverHeadsAndQueries}) {
+          AttentionCase masked = c;
+          masked.mask = extent;
+          expect_exact(masked);
+          AttentionCase biased = c;
+          biased.bias = extent;
+          biased.bias_format = extent == Extent::kFull ? format : Format::kFp32;
+          expect_exact(biased);
+        }
+        AttentionCase dropped = c;
+        dropped.dropout = 0.3f;
+        expect_exact(dropped);
+      }
+      AttentionCase all = c;
+      all.key_lengths = true;
+      all.mask = Extent::kFull;
+      all.bias = Extent::kOverBatch;
+      all.dropout = 0.2f;
+      expect_exact(all);
+    }
+  }
+}
+
+TEST(Attention, ReadsCachesOfCodes) {
+  for (Format format : {Format::kFp32, Format::kBf16}) {
+    for (int64_t queries : {1, 3, 20}) {
+      AttentionCase c = {.format = format, .causal = true, .key_lengths = true, .codes = true};
+      c.shape.queries = queries;
+      c.shape.keys = 90;
+      expect_exact(c);
+    }
+  }
+}
+
+TEST(Attention, SpreadScoresStayWithinTheBound) {
+  for (Format format : {Format::kFp32, Format::kBf16}) {
+    expect_exact({.shape = shape_of(40, 300, 64), .format = format, .causal = true, .deviation = 6.0f});
+  }
+}
+
+TEST(Attention, TheBoundsFailOnWrongAnswers) {
+  const AttentionCase c = {.format = Format::kBf16, .causal = true};
+  const AttentionProblem problem(c);
+  const ExactAttention exact = exact_attention(problem, false);
+  AttentionResult result(c);
+  run_forward(problem, result);
+  run_backward(problem, result);
+  for (HeadsArray* tensor : {&result.output, &result.grad_q, &result.grad_k, &result.grad_v}) {
+    const ExactTensor& right = tensor == &result.output   ? exact.output
+                               : tensor == &result.grad_q ? exact.grad_q
+                               : tensor == &result.grad_k ? exact.grad_k
+                                                          : exact.grad_v;
+    ASSERT_TRUE(within(tensor->array, right));
+    int64_t largest = 0;
+    for (int64_t i = 0; i < tensor->array.count(); ++i) {
+      const auto magnitude = [&](int64_t at) { return std::abs(right.value[static_cast<size_t>(at)]); };
+      if (std::isnan(magnitude(largest)) || magnitude(i) > magnitude(largest)) largest = i;
+    }
+    const float value = tensor->array.at(largest);
+    for (float wrong : {value * 1.05f, value * 100, -value, kNan, kInf}) {
+      tensor->array.set(largest, wrong);
+      EXPECT_FALSE(within(tensor->array, right)) << wrong;
+    }
+  }
+}
+
+TEST(Attention, AQueryWithoutKeysGivesZeroAndTakesNoGradient) {
+  for (int64_t queries : {6, 20}) {
+    AttentionCase c = {.shape = shape_of(queries, 4, 16), .causal = true};  // the first queries see nothing
+    const AttentionProblem problem(c);
+    on_every_isa([&] {
+      AttentionResult result(c);
+      run_forward(problem, result);
+      run_backward(problem, result);
+      for (int64_t i = 0; i < queries - 4; ++i) {
+        EXPECT_EQ(result.lse.at(i), -kInf);
+        for (int64_t channel = 0; channel < 16; ++channel) {
+          EXPECT_EQ(result.output.at(0, 0, i, channel), 0.0);
+          EXPECT_EQ(result.grad_q.at(0, 0, i, channel), 0.0);
+        }
+      }
+    });
+  }
+}
+
+TEST(Attention, KeysBeyondTheLengthAreNotRead) {
+  for (int64_t queries : {3, 20}) {
+    AttentionCase c = {.key_lengths = true};
+    c.shape.queries = queries;
+    AttentionProblem problem(c);
+    on_every_isa([&] {
+      AttentionResult clean(c), poisoned(c);
+      run_forward(problem, clean);
+      run_backward(problem, clean);
+      AttentionProblem with_nan = problem;
+      for (int64_t key = problem.lengths[0]; key < c.shape.keys; ++key) {
+        with_nan.k.array.set(with_nan.k.index(0, 1, key, 2), kNan);
+        with_nan.v.array.set(with_nan.v.index(0, 1, key, 2), kNan);
+      }
+      run_forward(with_nan, poisoned);
+      run_backward(with_nan, poisoned);
+      EXPECT_TRUE(same(clean.output.array, poisoned.output.array));
+      EXPECT_TRUE(same(clean.grad_q.array, poisoned.grad_q.array));
+      EXPECT_TRUE(same(clean.grad_k.array, poisoned.grad_k.array));
+      EXPECT_EQ(poisoned.grad_k.at(0, 1, problem.lengths[0], 0), 0.0);
+    });
+  }
+}
+
+TEST(Attention, NonFiniteValuesPropagate) {
+  for (int64_t queries : {4, 40}) {
+    AttentionCase c = {.shape = shape_of(queries, 50, 16)};
+    for (float poison : {kNan, kInf}) {
+      on_every_isa([&] {
+        AttentionProblem problem(c);
+        problem.q.array.set(problem.q.index(0, 1, 2, 3), kNan);
+        problem.v.array.set(problem.v.index(0, 0, 49, 5), poison);
+        AttentionResult result(c);
+        run_forward(problem, result);
+        run_backward(problem, result);
+        for (int64_t channel = 0; channel < 16; ++channel) EXPECT_TRUE(std::isnan(result.output.at(0, 1, 2, channel)));
+        for (int64_t i = 0; i < queries; ++i) {
+          EXPECT_FALSE(std::isfinite(result.output.at(0, 0, i, 5)));
+          EXPECT_TRUE(std::isfinite(result.output.at(0, 0, i, 4)));
+        }
+        EXPECT_TRUE(std::isnan(result.grad_q.at(0, 1, 2, 0)));
+        EXPECT_TRUE(std::isnan(result.grad_k.at(0, 0, 7, 0)));
+      });
+    }
+  }
+}
+
+TEST(Attention, NothingToDoIsDone) {
+  for (const AttentionShape& shape : {shape_of(0, 5, 8), shape_of(20, 0, 8), shape_of(3, 0, 8), shape_of(5, 5, 0)}) {
+    const AttentionCase c = {.shape = shape};
+    const AttentionProblem problem(c);
+    AttentionResult result(c);
+    run_forward(problem, result);
+    run_backward(problem, result);
+    const ExactAttention exact = exact_attention(problem, false);
+    EXPECT_TRUE(within(result.output.array, exact.output));
+    EXPECT_TRUE(within(result.grad_q.array, exact.grad_q));
+    for (int64_t channel = 0; shape.queries == 0 && channel < 8; ++channel)
+      EXPECT_EQ(result.grad_k.at(0, 0, 4, channel), 0.0);
+  }
+}
+
+}  // namespace
+}  // namespace plimsoll::kernels
