@@ -12,6 +12,9 @@ namespace {
 
 using format::Format;
 
+// Dwords between what is read of a stored B and what is asked for: 8 KiB hide the latency of memory.
+constexpr int64_t kStreamAhead = 2048;
+
 constexpr int64_t bytes_of(Format format) {
   return format == Format::kFp32 ? 4 : format == Format::kFp16 || format == Format::kBf16 ? 2 : 1;
 }

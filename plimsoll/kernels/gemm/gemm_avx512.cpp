@@ -15,20 +15,17 @@ PLIMSOLL_INLINE __m512 accumulate(__m512 sum, __m512i a, __m512i b) {
 }  // namespace plimsoll::kernels
 
 #include "plimsoll/kernels/gemm/gemm_few_avx512.inc"
-#include "plimsoll/kernels/gemm/gemm_stored.inc"
 #include "plimsoll/kernels/gemm/gemm_tile_avx512.inc"
 
 namespace plimsoll::kernels {
-namespace {
 
-void multiply_stored(const StoredProduct& args) {
-  if (args.rows <= kMostFewRows) return multiply_few_stored(args);
-  multiply_chunks<Dword::kFp32, multiply_tile>(args);
-}
-
-}  // namespace
-
-extern const GemmIsa kGemmAvx512 = {14,     pack_a<14>, pack_b, expand, multiply_tile, multiply_stored,
-                                    finish, nullptr,    nullptr};
+extern const GemmIsa kGemmAvx512 = {.panel_rows = 14,
+                                    .few_rows = kMostFewRows,
+                                    .pack_a = pack_a<14>,
+                                    .pack_b = pack_b,
+                                    .expand = expand,
+                                    .finish = finish,
+                                    .multiply = multiply_tile,
+                                    .multiply_few = multiply_few_rows};
 
 }  // namespace plimsoll::kernels

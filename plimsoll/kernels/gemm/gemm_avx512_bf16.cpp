@@ -2,7 +2,7 @@
 // Packing and epilogue are AVX-512's.
 #include <immintrin.h>
 
-#include "plimsoll/kernels/gemm/gemm_expand.inc"
+#include "plimsoll/kernels/gemm/decode_dword.h"
 
 namespace plimsoll::kernels {
 namespace {
@@ -17,16 +17,12 @@ PLIMSOLL_INLINE __m512 accumulate(__m512 sum, __m512i a, __m512i b) {
 }  // namespace plimsoll::kernels
 
 #include "plimsoll/kernels/gemm/gemm_few_avx512.inc"
-#include "plimsoll/kernels/gemm/gemm_stored.inc"
 #include "plimsoll/kernels/gemm/gemm_tile_avx512.inc"
 
 namespace plimsoll::kernels {
 
 void multiply_pairs_avx512_bf16(const TileProduct& args) { multiply_tile(args); }
 
-void multiply_stored_pairs_avx512_bf16(const StoredProduct& args) {
-  if (args.rows <= kMostFewRows) return multiply_few_stored(args);
-  multiply_chunks<Dword::kBf16Pair, multiply_tile>(args);
-}
+void multiply_few_pairs_avx512_bf16(const FewRowsProduct& args) { multiply_few_rows(args); }
 
 }  // namespace plimsoll::kernels

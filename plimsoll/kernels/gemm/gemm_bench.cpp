@@ -1,11 +1,14 @@
-// Medians of the GFLOP/s of each product against the limit of what it is multiplied with (FP32 FMA, or VDPBF16PS),
-// measured between the products. Both are per CPU second of the threads at work; `wall` is what a clock shows.
-//   gemm_bench --benchmark_filter=e4m3       GEMM_BENCH_THREADS=2 gemm_bench
+// gemm/<formats>/<layout>/<m>x<n>x<k>: the GFLOP/s of each product against the limit of what it is multiplied with
+// (FP32 FMA, or VDPBF16PS), measured between the products. Both are per CPU second of the threads at work; `share_%` is
+// the median, `best_share_%` the best rate over the median limit, `wall` what a clock shows.
+// rows/<formats>/<layout>/<m>x<n>x<k>: few rows, where B is read once, against a plain read of the same bytes.
+//   kernels_gemm_bench --benchmark_filter=e4m3       GEMM_BENCH_THREADS=2 kernels_gemm_bench
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "plimsoll/format/codec.h"
 #include "plimsoll/kernels/gemm/gemm.h"
 #include "plimsoll/kernels/limits/limits.h"
+#include "plimsoll/kernels/limits/memory_pass.h"
 #include "plimsoll/runtime/cpu.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -21,30 +25,97 @@ namespace {
 
 using format::Format;
 
+enum class Layout { kNtPacked, kNt, kNn, kTn };
+constexpr const char* kLayoutNames[] = {"nt_packed", "nt", "nn", "tn"};
+
 struct Case {
-  std::string name;
-  int64_t m, n, k;
-  Format a, b, output;
-  bool a_transposed = false, b_transposed = false;  // k is the slower dimension
-  bool packed = false;
-  GemmEpilogue epilogue = {};
+  std::string group;
+  Layout layout = Layout::kNt;
+  int64_t m = 0, n = 0, k = 0;
+  Format a = Format::kFp32, b = Format::kFp32, output = Format::kFp32;
+  GemmActivation activation = GemmActivation::kNone;
+  bool bias = false, accumulate = false, column_sum = false;
+
+  std::string name() const {
+    return group + "/" + kLayoutNames[static_cast<int>(layout)] + "/" + std::to_string(m) + "x" + std::to_string(n) +
+           "x" + std::to_string(k);
+  }
 };
 
-std::vector<uint8_t> random_elements(Format format, int64_t count) {
-  std::mt19937 random(1);
-  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-  const size_t size = static_cast<size_t>(format::bytes(format));
-  std::vector<uint8_t> result(static_cast<size_t>(count) * size);
-  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
-    const uint32_t code = format::encode(format, uniform(random));
-    __builtin_memcpy(result.data() + i * size, &code, size);
+// On a cache line, as torch's tensors are.
+class Buffer {
+ public:
+  explicit Buffer(int64_t bytes)
+      : bytes_(std::max<int64_t>((bytes + 63) / 64 * 64, 64)),
+        data_(static_cast<uint8_t*>(std::aligned_alloc(64, static_cast<size_t>(bytes_)))) {
+    std::fill_n(data_.get(), bytes_, uint8_t{0});
+  }
+  uint8_t* data() const { return data_.get(); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(uint8_t* p) const { std::free(p); }
+  };
+  int64_t bytes_;
+  std::unique_ptr<uint8_t[], Free> data_;
+};
+
+Buffer random_elements(Format format, int64_t count) {
+  const int64_t size = format::bytes(format);
+  Buffer result(count * size);
+  uint32_t random = 1;
+  for (int64_t i = 0; i < count; ++i) {
+    random = random * 1664525u + 1013904223u;
+    const uint32_t code = format::encode(format, static_cast<float>(random >> 8) * 0x1p-23f - 1.0f);
+    __builtin_memcpy(result.data() + i * size, &code, static_cast<size_t>(size));
   }
   return result;
 }
 
-GemmOperand operand(const std::vector<uint8_t>& data, Format format, int64_t rows, int64_t k, bool transposed) {
-  return {.data = data.data(), .format = format, .row_stride = transposed ? 1 : k, .k_stride = transposed ? rows : 1};
-}
+// The operands of a case, and B packed where the layout says so.
+class Problem {
+ public:
+  explicit Problem(const Case& c)
+      : a_(random_elements(c.a, c.m * c.k)),
+        b_(random_elements(c.b, c.n * c.k)),
+        output_(c.m * c.n * format::bytes(c.output)),
+        aux_(c.activation == GemmActivation::kNone ? 0 : c.m * c.n * 2),
+        vector_(c.n * 4),
+        packed_(0) {
+    const bool a_transposed = c.layout == Layout::kTn, b_transposed = a_transposed || c.layout == Layout::kNn;
+    gemm_ = {.a = operand(a_, c.a, c.m, c.k, a_transposed),
+             .b = operand(b_, c.b, c.n, c.k, b_transposed),
+             .m = c.m,
+             .n = c.n,
+             .k = c.k,
+             .output = output_.data(),
+             .output_format = c.output,
+             .output_stride = c.n,
+             .epilogue = {.alpha = 1.0f / static_cast<float>(c.k),
+                          .bias = c.bias ? reinterpret_cast<const float*>(vector_.data()) : nullptr,
+                          .activation = c.activation,
+                          .aux = c.activation == GemmActivation::kNone ? nullptr : aux_.data(),
+                          .aux_stride = c.n,
+                          .column_sum = c.column_sum ? reinterpret_cast<float*>(vector_.data()) : nullptr,
+                          .accumulate = c.accumulate}};
+    if (c.layout != Layout::kNtPacked) return;
+    packed_ = Buffer(static_cast<int64_t>(gemm_packed_b_bytes(gemm_.b, c.n, c.k)));
+    gemm_pack_b(gemm_.b, c.n, c.k, packed_.data());
+    gemm_.packed_b = packed_.data();
+  }
+
+  void multiply() const { gemm(gemm_); }
+  const Buffer& read_once() const { return gemm_.packed_b == nullptr ? b_ : packed_; }
+
+ private:
+  static GemmOperand operand(const Buffer& data, Format format, int64_t rows, int64_t k, bool transposed) {
+    return {.data = data.data(), .format = format, .row_stride = transposed ? 1 : k, .k_stride = transposed ? rows : 1};
+  }
+
+  Buffer a_, b_, output_, aux_, vector_, packed_;
+  Gemm gemm_;
+};
 
 bool multiplies_pairs(const Case& c) {
   auto narrow = [](Format format) { return format == Format::kBf16 || format::is_fp8(format); };
@@ -56,109 +127,149 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void run(benchmark::State& state, Case c) {
+void set_threads() {
   const char* threads = std::getenv("GEMM_BENCH_THREADS");
   runtime::set_threads(threads == nullptr ? 1 : std::atoi(threads));
-  const std::vector<uint8_t> a = random_elements(c.a, c.m * c.k), b = random_elements(c.b, c.n * c.k);
-  std::vector<uint8_t> output(static_cast<size_t>(c.m * c.n * format::bytes(c.output)));
-  std::vector<float> bias(static_cast<size_t>(c.n), 0.1f);
-  std::vector<uint8_t> aux(static_cast<size_t>(c.epilogue.activation == GemmActivation::kNone ? 0 : c.m * c.n * 2));
-  Gemm gemm_args = {.a = operand(a, c.a, c.m, c.k, c.a_transposed),
-                    .b = operand(b, c.b, c.n, c.k, c.b_transposed),
-                    .m = c.m,
-                    .n = c.n,
-                    .k = c.k,
-                    .output = output.data(),
-                    .output_format = c.output,
-                    .output_stride = c.n,
-                    .epilogue = c.epilogue};
-  gemm_args.epilogue.alpha = 1.0f / static_cast<float>(c.k);
-  if (c.epilogue.activation != GemmActivation::kNone) {
-    gemm_args.epilogue.bias = bias.data();
-    gemm_args.epilogue.aux = aux.data();
-    gemm_args.epilogue.aux_stride = c.n;
-  }
-  std::vector<uint8_t> packed;
-  if (c.packed) {
-    packed.resize(gemm_packed_b_bytes(gemm_args.b, c.n, c.k));
-    gemm_pack_b(gemm_args.b, c.n, c.k, packed.data());
-    gemm_args.packed_b = packed.data();
-  }
-  gemm(gemm_args);
+}
 
+struct Time {
+  double cpu, wall;
+};
+
+template <class Body>
+Time time_of(Body body) {
+  const auto start = std::chrono::steady_clock::now();
+  const double cpu = process_cpu_seconds();
+  body();
+  const double used = process_cpu_seconds() - cpu;
+  return {used, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+}
+
+void run_products(benchmark::State& state, const Case& c) {
+  set_threads();
+  const Problem problem(c);
+  problem.multiply();
   const auto measure_limit = multiplies_pairs(c) ? measure_bf16_limit : measure_fp32_limit;
   std::vector<double> rates, limits, shares, walls;
-  const double operations = 2.0 * static_cast<double>(c.m * c.n * c.k);
+  const double operations = 2e-9 * static_cast<double>(c.m * c.n * c.k);
   for (auto _ : state) {
-    const double limit = measure_limit(0.002).rate();
-    const auto start = std::chrono::steady_clock::now();
-    const double cpu = process_cpu_seconds();
-    gemm(gemm_args);
-    const double rate = operations / (process_cpu_seconds() - cpu);
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    state.SetIterationTime(elapsed.count());
-    rates.push_back(rate * 1e-9);
-    limits.push_back(limit * 1e-9);
-    shares.push_back(100.0 * rate / limit);
-    walls.push_back(operations / elapsed.count() * 1e-9);
+    const double limit = measure_limit(0.002).rate() * 1e-9;
+    const Time time = time_of([&] { problem.multiply(); });
+    state.SetIterationTime(time.wall);
+    rates.push_back(operations / time.cpu);
+    limits.push_back(limit);
+    shares.push_back(100.0 * rates.back() / limit);
+    walls.push_back(operations / time.wall);
   }
   state.counters["GFLOP/s"] = median(rates);
   state.counters["limit"] = median(limits);
-  state.counters["best"] = *std::max_element(rates.begin(), rates.end());
   state.counters["share_%"] = median(shares);
+  state.counters["best_share_%"] = 100.0 * *std::max_element(rates.begin(), rates.end()) / median(limits);
   state.counters["wall_GFLOP/s"] = median(walls);
 }
 
-std::string short_name(Format format) { return std::string(format::info(format).name); }
+void run_rows(benchmark::State& state, const Case& c) {
+  set_threads();
+  const Problem problem(c);
+  const Buffer& read = problem.read_once();
+  const int64_t pieces = read.bytes() / 64;
+  auto plain_read = [&] {
+    runtime::parallel_for(
+        pieces, 1024, [&](int64_t begin, int64_t end) { read_memory(read.data() + begin * 64, (end - begin) * 64); });
+  };
+  problem.multiply();
+  double product = 1e9, plain = 1e9;
+  for (auto _ : state) {
+    const Time time = time_of([&] { problem.multiply(); });
+    state.SetIterationTime(time.wall);
+    product = std::min(product, time.wall);
+    plain = std::min(plain, time_of(plain_read).wall);
+  }
+  state.counters["us"] = product * 1e6;
+  state.counters["GB/s"] = static_cast<double>(read.bytes()) / product * 1e-9;
+  state.counters["read_GB/s"] = static_cast<double>(read.bytes()) / plain * 1e-9;
+  state.counters["of_read_%"] = 100.0 * plain / product;
+}
 
-std::vector<Case> cases() {
-  std::vector<Case> result;
-  const std::pair<Format, Format> pairs[] = {{Format::kFp32, Format::kFp32},
-                                             {Format::kFp16, Format::kFp16},
-                                             {Format::kBf16, Format::kBf16},
-                                             {Format::kE4m3, Format::kE4m3},
-                                             {Format::kE5m2, Format::kE4m3}};
-  struct Shape {
+void add_products(std::vector<Case>& cases, Format a, Format b, const std::string& formats) {
+  const Format wide = a == Format::kFp32 ? Format::kFp32 : Format::kBf16;
+  const std::string group = "gemm/" + formats;
+  for (int64_t size : {512, 1024, 2048, 4096}) {
+    for (Layout layout : {Layout::kNtPacked, Layout::kNt, Layout::kNn}) {
+      cases.push_back({group, layout, size, size, size, a, b, wide});
+    }
+    cases.push_back({group, Layout::kTn, size, size, size, a, b, Format::kFp32});
+  }
+  struct Linear {
     int64_t tokens, in, out;
   };
-  for (const auto& [a, b] : pairs) {
-    const std::string formats = short_name(a) + "*" + short_name(b);
-    const Format wide = a == Format::kFp32 ? Format::kFp32 : Format::kBf16;
-    for (int64_t size : {512, 1024, 2048}) {
-      const std::string cube = formats + "/cube/" + std::to_string(size);
-      result.push_back({cube + "/nt_packed", size, size, size, a, b, wide, false, false, true});
-      result.push_back({cube + "/nt", size, size, size, a, b, wide});
-      result.push_back({cube + "/nn", size, size, size, a, b, wide, false, true});
-      result.push_back({cube + "/tn", size, size, size, a, b, Format::kFp32, true, true});
-    }
-    for (const Shape& s : {Shape{2048, 256, 1024}, Shape{2048, 1024, 256}, Shape{4096, 384, 1152},
-                           Shape{2048, 768, 2304}, Shape{2048, 768, 3072}, Shape{2048, 3072, 768}}) {
-      const std::string name =
-          formats + "/gpt/" + std::to_string(s.tokens) + "x" + std::to_string(s.in) + "x" + std::to_string(s.out);
-      result.push_back({name + "/output", s.tokens, s.out, s.in, a, b, wide, false, false, true});
-      result.push_back({name + "/grad_input", s.tokens, s.in, s.out, a, b, wide, false, true, true});
-      result.push_back({name + "/grad_weight", s.out, s.in, s.tokens, a, b, Format::kFp32, true, true});
-    }
-    for (int64_t rows : {1, 4, 16, 64}) {
-      result.push_back({formats + "/rows/" + std::to_string(rows), rows, 4096, 4096, a, b, wide});
-      result.push_back(
-          {formats + "/rows_packed/" + std::to_string(rows), rows, 4096, 4096, a, b, wide, false, false, true});
+  for (const Linear& s : {Linear{4096, 384, 1152}, Linear{4096, 384, 384}, Linear{4096, 384, 1536},
+                          Linear{4096, 1536, 384}, Linear{2048, 768, 2304}, Linear{2048, 768, 768},
+                          Linear{2048, 768, 3072}, Linear{2048, 3072, 768}, Linear{2048, 768, 50257}}) {
+    cases.push_back({group, Layout::kNt, s.tokens, s.out, s.in, a, b, wide});
+    cases.push_back({group, Layout::kNn, s.tokens, s.in, s.out, a, b, wide});
+    cases.push_back({group, Layout::kTn, s.out, s.in, s.tokens, a, b, Format::kFp32});
+  }
+}
+
+// Weights of 64 Mi elements do not fit into caches that one user can count on.
+void add_rows(std::vector<Case>& cases, Format a, Format b, const std::string& formats) {
+  const Format wide = a == Format::kFp32 ? Format::kFp32 : Format::kBf16;
+  for (int64_t rows : {1, 2, 4, 8, 16}) {
+    for (int64_t size : {4096, 8192}) {
+      cases.push_back({"rows/" + formats, Layout::kNtPacked, rows, size, size, a, b, wide});
+      cases.push_back({"rows/" + formats, Layout::kNt, rows, size, size, a, b, wide});
     }
   }
-  for (Format output : {Format::kFp32, Format::kBf16, Format::kE4m3}) {
-    Case c = {
-        "epilogue/" + short_name(output), 2048, 3072, 768, Format::kE4m3, Format::kE4m3, output, false, false, true};
-    result.push_back(c);
-    c.name += "/bias_gelu";
-    c.epilogue.activation = GemmActivation::kGelu;
-    result.push_back(c);
+}
+
+void add_epilogues(std::vector<Case>& cases) {
+  for (int64_t k : {384, 768}) {
+    Case c = {"epilogue", Layout::kNt, 2048, 3072, k, Format::kE4m3, Format::kE4m3, Format::kBf16};
+    for (Format output : {Format::kFp32, Format::kBf16, Format::kE4m3}) {
+      c.output = output;
+      c.group = "epilogue/" + std::string(format::info(output).name);
+      cases.push_back(c);
+    }
+    auto add = [&](const char* name, auto change) {
+      Case changed = c;
+      change(changed);
+      changed.group = std::string("epilogue/") + name;
+      cases.push_back(changed);
+    };
+    add("bias_gelu_e4m3", [](Case& changed) {
+      changed.bias = true;
+      changed.activation = GemmActivation::kGelu;
+    });
+    add("dgelu_column_sum_bf16", [](Case& changed) {
+      changed.output = Format::kBf16;
+      changed.activation = GemmActivation::kDGelu;
+      changed.column_sum = true;
+    });
+    add("accumulate_fp32", [](Case& changed) {
+      changed.output = Format::kFp32;
+      changed.accumulate = true;
+    });
   }
-  return result;
 }
 
 const bool kRegistered = [] {
-  for (const Case& c : cases()) {
-    benchmark::RegisterBenchmark(c.name.c_str(), run, c)->UseManualTime()->MinTime(0.2);
+  std::vector<Case> products, rows;
+  for (const auto& [a, b] : {std::pair{Format::kFp32, Format::kFp32}, std::pair{Format::kFp16, Format::kFp16},
+                             std::pair{Format::kBf16, Format::kBf16}, std::pair{Format::kE4m3, Format::kE4m3},
+                             std::pair{Format::kE5m2, Format::kE4m3}}) {
+    const std::string formats = std::string(format::info(a).name) + "*" + std::string(format::info(b).name);
+    add_products(products, a, b, formats);
+    if (b != Format::kFp16 && a != Format::kE5m2) add_rows(rows, a, b, formats);
+  }
+  // Few rows are of activations in BF16.
+  add_rows(rows, Format::kBf16, Format::kE4m3, "bf16*e4m3");
+  add_epilogues(products);
+  for (const Case& c : products) {
+    benchmark::RegisterBenchmark(c.name().c_str(), run_products, c)->UseManualTime()->MinTime(0.2);
+  }
+  for (const Case& c : rows) {
+    benchmark::RegisterBenchmark(c.name().c_str(), run_rows, c)->UseManualTime()->MinTime(0.2);
   }
   return true;
 }();

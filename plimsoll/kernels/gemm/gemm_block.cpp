@@ -79,17 +79,14 @@ class BlockMultiplier {
     return tiles_ + (column * block_rows_.size() + row) * tile_size_;
   }
 
-  // What is written next: the output of this tile, or, between blocks of k, the next tile.
-  Touch written_next(int64_t row_panel, int64_t column_panel, const float* tile) const {
-    if (!is_last_) {
-      constexpr int64_t kRow = kTileColumns * 4;
-      return {reinterpret_cast<const char*>(tile + tile_size_), kRow, kRow / 2};
-    }
-    const Gemm& gemm = product_.gemm;
-    const int64_t element = format::bytes(gemm.output_format), row = row_panel * product_.isa.panel_rows,
-                  column = column_panel * kTileColumns, columns = std::min(kTileColumns, gemm.n - column);
-    return {static_cast<const char*>(gemm.output) + (row * gemm.output_stride + column) * element,
-            gemm.output_stride * element, columns * element - 1};
+  // Of a matrix beside the tile, row stride and element in its units.
+  RowBytes bytes_at(const void* base, int64_t stride, format::Format format, int64_t row_panel,
+                    int64_t column_panel) const {
+    if (base == nullptr) return {};
+    const int64_t size = format::bytes(format), row = row_panel * product_.isa.panel_rows,
+                  column = column_panel * kTileColumns;
+    return {static_cast<const char*>(base) + (row * stride + column) * size, stride * size,
+            std::min(kTileColumns, product_.gemm.n - column) * size};
   }
 
   void multiply_tile(int64_t row_panel, int64_t column_panel, const uint32_t* b, float* tile) const {
@@ -97,15 +94,23 @@ class BlockMultiplier {
     // Each row panel brings its share of the next B panel nearer.
     const int64_t step = is_ready_ ? divide_up(kBPitch * 4, block_rows_.size()) : 0;
     const int64_t ahead = is_ready_ ? chunk_.layout.panel_dwords() * 4 + index * step * k_dwords_ : 0;
-    product_.multiply_tile({.k_dwords = k_dwords_,
-                            .a = a_ + index * k_dwords_ * kAPitch,
-                            .b = b,
-                            .tile = tile,
-                            .rows = product_.rows_in(row_panel),
-                            .carry = k_.begin > 0,
-                            .prefetch = reinterpret_cast<const char*>(b) + ahead,
-                            .prefetch_step = step,
-                            .written = written_next(row_panel, column_panel, tile)});
+    const Gemm& gemm = product_.gemm;
+    TileProduct args = {.k_dwords = k_dwords_,
+                        .a = a_ + index * k_dwords_ * kAPitch,
+                        .b = b,
+                        .tile = tile,
+                        .rows = product_.rows_in(row_panel),
+                        .carry = k_.begin > 0,
+                        .prefetch = reinterpret_cast<const char*>(b) + ahead,
+                        .prefetch_step = step};
+    if (is_last_) {
+      const GemmEpilogue& epilogue = gemm.epilogue;
+      args.next[0] = bytes_at(gemm.output, gemm.output_stride, gemm.output_format, row_panel, column_panel);
+      args.next[1] = bytes_at(epilogue.aux, epilogue.aux_stride, epilogue.aux_format, row_panel, column_panel);
+    } else {
+      args.next[0] = {reinterpret_cast<const char*>(tile + tile_size_), kTileColumns * 4, kTileColumns * 4};
+    }
+    product_.multiply_tile(args);
   }
 
   Product& product_;

@@ -25,7 +25,7 @@ struct Product {
   int64_t rows_in(int64_t row_panel) const;
   void pack_a(Range row_panels, Range k, uint32_t* to) const;
   void multiply_tile(const TileProduct& args) const;
-  void multiply_stored(const StoredProduct& args) const;
+  void multiply_few(const FewRowsProduct& args) const;
   void finish_tile(int64_t row_panel, int64_t column_panel, float* tile);
 };
 

@@ -12,7 +12,7 @@ const GemmIsa& chosen_isa() {
   static const GemmIsa with_pairs = [] {
     GemmIsa isa = kGemmAvx512;
     isa.multiply_pairs = multiply_pairs_avx512_bf16;
-    isa.multiply_stored_pairs = multiply_stored_pairs_avx512_bf16;
+    isa.multiply_few_pairs = multiply_few_pairs_avx512_bf16;
     return isa;
   }();
   switch (runtime::matmul_isa()) {

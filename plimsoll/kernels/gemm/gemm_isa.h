@@ -45,11 +45,11 @@ struct ExpandPanel {
   uint32_t* to = nullptr;
 };
 
-// A row of a tile's output after the other, in bytes.
-struct Touch {
+// Where the rows of a tile go or come from, in bytes.
+struct RowBytes {
   const char* data = nullptr;
   int64_t stride = 0;
-  int64_t bytes = 0;  // from the first line of a row to the last
+  int64_t count = 0;  // of a row
 };
 
 // tile = A panel x B panel, or tile += ... with the tile as the start of each chain.
@@ -62,17 +62,18 @@ struct TileProduct {
   bool carry = false;
   const char* prefetch = nullptr;  // of the B panel that comes next, prefetch_step bytes per k dword
   int64_t prefetch_step = 0;
-  Touch written = {};  // where the tile goes after this product, if it does
+  RowBytes next[2] = {};  // what is read or written after this product
 };
 
-// The same with B as it is stored, all of k: for few rows, where B is read once and A is small.
-struct StoredProduct {
+// The same with B as it is stored: for few rows, where B is read once and decoding would take longer than multiplying.
+struct FewRowsProduct {
   int64_t k = 0;
   Dword stored = Dword::kFp32;
   const uint32_t* a = nullptr;
   const uint32_t* b = nullptr;
   float* tile = nullptr;
   int64_t rows = 0;
+  bool carry = false;
 };
 
 struct TileEpilogue {
@@ -86,19 +87,22 @@ struct TileEpilogue {
 
 struct GemmIsa {
   int64_t panel_rows;
+  int64_t few_rows;  // at most so many for multiply_few; 0 where there is none
   void (*pack_a)(const PackPanels&);
   void (*pack_b)(const PackPanels&);
   void (*expand)(const ExpandPanel&);
-  void (*multiply)(const TileProduct&);                 // Dword::kFp32
-  void (*multiply_stored)(const StoredProduct&);        // A is Dword::kFp32
-  int32_t (*finish)(const TileEpilogue&);               // returns the amax of the tile as FP32 bits
-  void (*multiply_pairs)(const TileProduct&);           // Dword::kBf16Pair; nullptr where there is none
-  void (*multiply_stored_pairs)(const StoredProduct&);  // A is Dword::kBf16Pair
+  int32_t (*finish)(const TileEpilogue&);  // returns the amax of the tile as FP32 bits
+  // A and B of Dword::kFp32; for few rows, A.
+  void (*multiply)(const TileProduct&);
+  void (*multiply_few)(const FewRowsProduct&) = nullptr;
+  // The same of Dword::kBf16Pair, where there are such products.
+  void (*multiply_pairs)(const TileProduct&) = nullptr;
+  void (*multiply_few_pairs)(const FewRowsProduct&) = nullptr;
 };
 
 extern const GemmIsa kGemmPortable, kGemmAvx2, kGemmAvx512;
 
 void multiply_pairs_avx512_bf16(const TileProduct&);
-void multiply_stored_pairs_avx512_bf16(const StoredProduct&);
+void multiply_few_pairs_avx512_bf16(const FewRowsProduct&);
 
 }  // namespace plimsoll::kernels

@@ -31,14 +31,13 @@ void multiply(const TileProduct& args) {
 constexpr int64_t kPanelRows = 16;
 
 }  // namespace
-}  // namespace plimsoll::kernels
 
-#include "plimsoll/kernels/gemm/gemm_stored.inc"
-
-namespace plimsoll::kernels {
-
-extern const GemmIsa kGemmPortable = {
-    kPanelRows, pack_a<kPanelRows>, pack_b, expand, multiply, multiply_chunks<Dword::kFp32, multiply>, finish, nullptr,
-    nullptr};
+extern const GemmIsa kGemmPortable = {.panel_rows = kPanelRows,
+                                      .few_rows = 0,
+                                      .pack_a = pack_a<kPanelRows>,
+                                      .pack_b = pack_b,
+                                      .expand = expand,
+                                      .finish = finish,
+                                      .multiply = multiply};
 
 }  // namespace plimsoll::kernels

@@ -33,8 +33,8 @@ void Product::multiply_tile(const TileProduct& args) const {
   (dword == Dword::kFp32 ? isa.multiply : isa.multiply_pairs)(args);
 }
 
-void Product::multiply_stored(const StoredProduct& args) const {
-  (dword == Dword::kFp32 ? isa.multiply_stored : isa.multiply_stored_pairs)(args);
+void Product::multiply_few(const FewRowsProduct& args) const {
+  (dword == Dword::kFp32 ? isa.multiply_few : isa.multiply_few_pairs)(args);
 }
 
 void Product::finish_tile(int64_t row_panel, int64_t column_panel, float* tile) {
