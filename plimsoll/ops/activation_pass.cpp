@@ -3,12 +3,15 @@
 #include <ATen/ops/empty.h>
 
 #include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/traffic.h"
+#include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
 
 Produced activate(kernels::Activation kind, const at::Tensor& x, format::Format format, float inv_scale) {
   const int64_t cols = kernels::is_gated(kind) ? x.size(1) / 2 : x.size(1);
   at::Tensor y = at::empty({x.size(0), cols}, x.options().dtype(dtype_of(format)));
+  const watch::Span span("activation", {.bytes = traffic(x, y)});
   const float amax = kernels::activation_forward({.kind = kind,
                                                   .rows = x.size(0),
                                                   .cols = cols,
@@ -29,6 +32,7 @@ Produced activation_gradient(const ActivationGrad& args, format::Format format, 
   const at::Tensor& x = args.x;
   if (column_sum != nullptr) *column_sum = at::empty({x.size(1)}, x.options().dtype(at::kFloat));
   at::Tensor dx = at::empty(x.sizes(), x.options().dtype(dtype_of(format)));
+  const watch::Span span("activation backward", {.bytes = traffic(x, args.grad, dx)});
   const float amax = kernels::activation_backward(
       {.kind = args.kind,
        .rows = args.grad.size(0),

@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 
 #include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/traffic.h"
+#include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -38,6 +40,12 @@ Matrix matrix_b(const Product& product) {
   return matrix(product.b, product.kind == GemmKind::kOutput ? Use::kAsStored : Use::kTransposed);
 }
 
+std::string_view span_name(GemmKind kind) {
+  return kind == GemmKind::kOutput      ? "gemm output"
+         : kind == GemmKind::kGradInput ? "gemm grad_input"
+                                        : "gemm grad_weight";
+}
+
 }  // namespace
 
 float multiply(const Product& product, const at::Tensor& output, format::Format codes) {
@@ -45,6 +53,8 @@ float multiply(const Product& product, const at::Tensor& output, format::Format 
   TORCH_INTERNAL_ASSERT(a.k == b.k && output.numel() == a.rows * b.rows && output.is_contiguous());
   const bool packed =
       product.packed != nullptr && product.packed->data.defined() && product.packed->isa == runtime::matmul_isa();
+  const watch::Span span(span_name(product.kind), {.operations = 2.0 * static_cast<double>(a.rows * b.rows * a.k),
+                                                   .bytes = traffic(product.a.data, product.b.data, output)});
   return kernels::gemm(
       {.a = a.operand,
        .b = b.operand,
@@ -62,6 +72,7 @@ PackedWeight pack_weight(const ScaledTensor& weight) {
   const Matrix b = matrix(weight, Use::kAsStored);
   const size_t bytes = kernels::gemm_packed_b_bytes(b.operand, b.rows, b.k);
   at::Tensor data = at::empty({static_cast<int64_t>(bytes)}, weight.data.options().dtype(at::kByte));
+  const watch::Span span("gemm pack", {.bytes = traffic(weight.data, data)});
   kernels::gemm_pack_b(b.operand, b.rows, b.k, data.mutable_data_ptr());
   return {std::move(data), runtime::matmul_isa()};
 }

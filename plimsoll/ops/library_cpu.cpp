@@ -15,6 +15,8 @@
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/ops/norm_pass.h"
 #include "plimsoll/ops/quantize.h"
+#include "plimsoll/ops/traffic.h"
+#include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -96,6 +98,7 @@ at::Tensor transpose_cpu(const at::Tensor& x) {
   TORCH_CHECK(bytes == 1 || bytes == 2 || bytes == 4, "transpose: expected elements of 1, 2 or 4 bytes, got ", bytes);
   const at::Tensor dense = x.contiguous();
   at::Tensor output = at::empty({x.size(1), x.size(0)}, x.options());
+  const watch::Span span("transpose", {.bytes = traffic(dense, output)});
   kernels::transpose({.x = dense.const_data_ptr(),
                       .element_bytes = bytes,
                       .rows = x.size(0),
@@ -188,6 +191,7 @@ at::Tensor softmax_forward_cpu(const at::Tensor& x, double scale, bool causal, c
     args.mask_head_stride = broadcast.stride(1);
     args.mask_query_stride = broadcast.stride(2);
   }
+  const watch::Span span("softmax", {.bytes = traffic(dense, y)});
   kernels::softmax_forward(args);
   return y;
 }
@@ -195,6 +199,7 @@ at::Tensor softmax_forward_cpu(const at::Tensor& x, double scale, bool causal, c
 at::Tensor softmax_backward_cpu(const at::Tensor& y, const at::Tensor& grad, double scale) {
   const at::Tensor y_dense = y.contiguous(), grad_dense = grad.to(y.scalar_type()).contiguous();
   at::Tensor dx = at::empty(y.sizes(), y_dense.options());
+  const watch::Span span("softmax backward", {.bytes = traffic(y_dense, grad_dense, dx)});
   kernels::softmax_backward({.shape = softmax_shape(y),
                              .y = y_dense.const_data_ptr(),
                              .dy = grad_dense.const_data_ptr(),

@@ -8,6 +8,8 @@
 
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/linear_pass.h"
+#include "plimsoll/ops/traffic.h"
+#include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -30,6 +32,8 @@ Produced run(const NormPass& pass, format::Format format, float inv_scale, kerne
   args.y = values.mutable_data_ptr();
   args.y_format = format;
   args.inv_scale = inv_scale;
+  const double matrices = 1 + (args.residual != nullptr) + (args.sum != nullptr);
+  const watch::Span span("norm", {.bytes = matrices * traffic(pass.x) + traffic(values)});
   const float amax = kernels::norm_forward(args);
   return {std::move(values), amax};
 }
@@ -104,6 +108,7 @@ NormGradients run_norm_backward(const NormPass& pass, const at::Tensor& grad, co
   const auto sums = pass.x.options().dtype(at::kFloat);
   NormGradients result{.x = at::empty(x_sizes, pass.x.options()), .weight = at::empty({pass.x.size(1)}, sums)};
   if (is_layer_norm(pass.options)) result.bias = at::empty({pass.x.size(1)}, sums);
+  const watch::Span span("norm backward", {.bytes = traffic(grad, pass.x, direct, result.x)});
   kernels::norm_backward({.kind = pass.options.kind,
                           .rows = pass.x.size(0),
                           .cols = pass.x.size(1),

@@ -8,7 +8,9 @@
 
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/traffic.h"
 #include "plimsoll/recipe/delayed_scaling.h"
+#include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -39,6 +41,7 @@ Quantized quantize_tensor(const at::Tensor& x, const QuantizeOptions& options, a
   pass.codes = codes.mutable_data_ptr<uint8_t>();
   pass.format = options.format;
   pass.inv_scale = inv_scale;
+  const watch::Span span("quantize", {.bytes = traffic(x, codes)});
   const float amax = kernels::quantize_tensor(pass);
   return {scaled_codes(std::move(codes), options.format, *options.scale), amax, inv_scale};
 }
@@ -52,6 +55,7 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
                       .format = options.format,
                       .granularity = options.granularity,
                       .scale_format = options.scale_format};
+  const watch::Span span("quantize blocks", {.bytes = traffic(x, tensor.data, tensor.scale)});
   const float amax = kernels::quantize_blocks({.x = x.const_data_ptr(),
                                                .x_format = format_of(x.scalar_type(), "quantize"),
                                                .rows = rows,
@@ -94,6 +98,7 @@ ScaledTensor scaled_codes(at::Tensor codes, format::Format format, float scale) 
 
 float amax(const at::Tensor& x) {
   const at::Tensor dense = with_dense_rows(x);
+  const watch::Span span("amax", {.bytes = traffic(x)});
   return kernels::amax({.x = dense.const_data_ptr(),
                         .x_format = format_of(x.scalar_type(), "amax"),
                         .rows = dense.size(0),
@@ -104,6 +109,7 @@ float amax(const at::Tensor& x) {
 at::Tensor column_sum(const at::Tensor& x) {
   at::Tensor sum;
   const at::Tensor dense = with_dense_rows(x);
+  const watch::Span span("column sum", {.bytes = traffic(x)});
   kernels::quantize_tensor(tensor_pass(dense, &sum));
   return sum;
 }

@@ -7,6 +7,8 @@
 
 #include "plimsoll/kernels/dequantize/dequantize.h"
 #include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/traffic.h"
+#include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -46,6 +48,7 @@ at::Tensor dequantize(const ScaledTensor& tensor, at::ScalarType dtype) {
   const format::Format output_format = format_of(dtype, "dequantize");
   if (!tensor.has_codes()) return tensor.data.to(dtype);
   at::Tensor output = at::empty(tensor.data.sizes(), tensor.data.options().dtype(dtype));
+  const watch::Span span("dequantize", {.bytes = traffic(tensor.data, output)});
   kernels::dequantize({.codes = tensor.data.const_data_ptr<uint8_t>(),
                        .format = tensor.format,
                        .rows = tensor.data.size(0),

@@ -9,6 +9,8 @@
 #include "plimsoll/kernels/adamw/adamw.h"
 #include "plimsoll/kernels/gradient/gradient.h"
 #include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/traffic.h"
+#include "plimsoll/watch/profile.h"
 
 namespace plimsoll::optim {
 namespace {
@@ -48,6 +50,16 @@ void check_gradient(const std::string& name, const Tensor& parameter, const Tens
 
 Tensor zeros_like(const Tensor& parameter, Format format) {
   return torch::zeros(parameter.sizes(), torch::TensorOptions().dtype(ops::dtype_of(format)));
+}
+
+kernels::GradientSummary check_gradients(const std::vector<kernels::GradientTensor>& tensors, double scale) {
+  double bytes = 0;
+  for (const kernels::GradientTensor& tensor : tensors) {
+    bytes += static_cast<double>(tensor.count * format::bytes(tensor.format));
+  }
+  const watch::Span span("gradient norm", {.bytes = bytes});
+  return kernels::gradient_pass(
+      {.tensors = tensors.data(), .tensor_count = tensors.size(), .scale = static_cast<float>(scale)});
 }
 
 }  // namespace
@@ -105,8 +117,7 @@ StepReport AdamW::update(const UpdateOptions& options) {
     grads.push_back(entry.parameter.grad().contiguous());
     spans.push_back({grads.back().data_ptr(), ops::format_of(grads.back().scalar_type(), kName), grads.back().numel()});
   }
-  const auto summary = kernels::gradient_pass(
-      {.tensors = spans.data(), .tensor_count = spans.size(), .scale = static_cast<float>(options.inv_loss_scale)});
+  const auto summary = check_gradients(spans, options.inv_loss_scale);
 
   StepReport report;
   report.grad_norm = std::sqrt(summary.sum_of_squares);
@@ -130,6 +141,8 @@ void AdamW::update_entry(Entry& entry, const Tensor& grad, float grad_scale) {
   int64_t& step = *entry.steps.data_ptr<int64_t>();
   const bool narrow = !entry.master.is_same(entry.parameter);
   const auto index = static_cast<uint64_t>(&entry - entries_.data());
+  const watch::Span span("adamw",
+                         {.bytes = ops::traffic(grad) + 2 * ops::traffic(entry.master, entry.moment1, entry.moment2)});
   kernels::adamw({.master = entry.master.data_ptr<float>(),
                   .grad = grad.data_ptr(),
                   .grad_format = ops::format_of(grad.scalar_type(), kName),
