@@ -66,9 +66,20 @@ struct Gemm {
 // Returns the amax of the values before inv_scale (after activation): NaN > Inf > finite; 0 for an empty output.
 float gemm(const Gemm& args);
 
-// Packs B once for many products (weights). The layout belongs to the ISA in force; `gemm` called under another ISA
-// must not get it. Scales that vary along k are packed in; others are read from b.scale by each `gemm`. 64-byte
-// alignment is faster.
+// Products of the same shape, formats, scales and epilogue, such as [batch, m, k] x [batch, k, n]: product i reads and
+// writes i * step elements further. Bits are those of `gemm` on each.
+struct BatchedGemm {
+  Gemm first = {};  // neither aux nor column_sum, which are of one product
+  int64_t batch = 0;
+  int64_t a_step = 0, b_step = 0, output_step = 0;  // elements; 0: the same for all. packed_b: for all
+};
+
+// The largest amax.
+float gemm_batched(const BatchedGemm& args);
+
+// Packs B once for many products (weights): as many bytes as B has, rounded up to 32 columns, but FP32 for FP16 and for
+// codes whose scales vary along k, which are packed in (other scales are read from b.scale by each `gemm`). The layout
+// belongs to the ISA in force; `gemm` called under another ISA must not get it. 64-byte alignment is faster.
 size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k);
 void gemm_pack_b(const GemmOperand& b, int64_t n, int64_t k, void* packed);
 

@@ -1,11 +1,11 @@
 // The work of one thread: a rectangle of the output. Private to this folder.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 #include "plimsoll/kernels/gemm/gemm_isa.h"
 #include "plimsoll/kernels/gemm/gemm_plan.h"
+#include "plimsoll/kernels/shared_amax.h"
 
 namespace plimsoll::kernels {
 
@@ -16,12 +16,11 @@ struct Product {
   KBlocks k_blocks;
   Dword dword;  // that is multiplied
   int64_t row_panels;
-  const float* row_scale;        // [m], alpha included
-  const float* column_scale;     // [n]
-  float* column_partial;         // [row_panels, n] or nullptr
-  std::atomic<int32_t> amax{0};  // FP32 bits
+  const float* row_scale;     // [m], alpha included
+  const float* column_scale;  // [n]
+  float* column_partial;      // [row_panels, n] or nullptr
+  SharedAmax amax = {};
 
-  void raise_amax(int32_t bits);
   int64_t rows_in(int64_t row_panel) const;
   void pack_a(Range row_panels, Range k, uint32_t* to) const;
   void multiply_tile(const TileProduct& args) const;

@@ -1,12 +1,9 @@
 // The public entries and the choice of instruction set.
-#include <algorithm>
-
 #include "plimsoll/kernels/gemm/gemm.h"
 #include "plimsoll/kernels/gemm/gemm_driver.h"
 #include "plimsoll/runtime/cpu.h"
 
 namespace plimsoll::kernels {
-namespace {
 
 const GemmIsa& chosen_isa() {
   static const GemmIsa with_pairs = [] {
@@ -29,19 +26,15 @@ const GemmIsa& chosen_isa() {
   return kGemmPortable;
 }
 
+namespace {
+
 PackedLayout packed_layout(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa) {
   return {k, divide_up(n, kTileColumns), stored_dword_of(b, k, isa)};
 }
 
 }  // namespace
 
-float gemm(const Gemm& args) {
-  if (args.m == 0 || args.n == 0) {
-    if (args.epilogue.column_sum != nullptr) std::fill_n(args.epilogue.column_sum, args.n, 0.0f);
-    return 0.0f;
-  }
-  return multiply(args, chosen_isa());
-}
+float gemm(const Gemm& args) { return multiply(args, chosen_isa()); }
 
 size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k) {
   return static_cast<size_t>(packed_layout(b, n, k, chosen_isa()).dwords()) * sizeof(uint32_t);

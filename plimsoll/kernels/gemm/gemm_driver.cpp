@@ -1,7 +1,6 @@
 #include "plimsoll/kernels/gemm/gemm_driver.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "plimsoll/kernels/gemm/gemm_block.h"
 #include "plimsoll/kernels/gemm/scale_at.h"
@@ -134,6 +133,10 @@ void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, 
 }
 
 float multiply(const Gemm& args, const GemmIsa& isa) {
+  if (args.m == 0 || args.n == 0) {
+    if (args.epilogue.column_sum != nullptr) std::fill_n(args.epilogue.column_sum, args.n, 0.0f);
+    return 0.0f;
+  }
   const bool pairs =
       dword_of(args.a, args.k, isa) == Dword::kBf16Pair && dword_of(args.b, args.k, isa) == Dword::kBf16Pair;
   const Dword dword = pairs ? Dword::kBf16Pair : Dword::kFp32, stored = stored_dword_of(args.b, args.k, isa);
@@ -171,7 +174,7 @@ float multiply(const Gemm& args, const GemmIsa& isa) {
     multiply_chunk(product, {panels, shared.packed, layout, first}, threads);
   }
   if (args.epilogue.column_sum != nullptr) sum_columns(product, args.epilogue.column_sum);
-  return std::bit_cast<float>(product.amax.load());
+  return product.amax.value();
 }
 
 }  // namespace plimsoll::kernels

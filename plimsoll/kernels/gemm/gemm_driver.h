@@ -6,13 +6,16 @@
 
 namespace plimsoll::kernels {
 
+// Of the calling thread.
+const GemmIsa& chosen_isa();
+
 // The dword in which an operand is multiplied; a product needs FP32 if either operand does.
 Dword dword_of(const GemmOperand& operand, int64_t k, const GemmIsa& isa);
 
 // The dword in which B is packed beforehand: as narrow as the operand, unless scales are folded in.
 Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmIsa& isa);
 
-// The amax of the output. m, n > 0.
+// The amax of the output; 0 where there is none.
 float multiply(const Gemm& args, const GemmIsa& isa);
 
 // All panels of B, in `layout`.

@@ -85,4 +85,11 @@ inline Grid choose_grid(int64_t row_panels, int64_t panel_rows, int64_t column_p
   return best;
 }
 
+// Whether threads take whole products of a batch: not where the last round would leave many without one, unless the
+// products are too small to be divided.
+constexpr bool whole_products(int64_t batch, int64_t work_of_each, int64_t threads) {
+  if (work_of_each < threads * kThreadGrain) return true;
+  return divide_up(batch, threads) * threads * 8 <= batch * 9;
+}
+
 }  // namespace plimsoll::kernels

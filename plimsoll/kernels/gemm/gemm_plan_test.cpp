@@ -55,5 +55,14 @@ TEST(GemmPlan, FewPanelsArePackedTogether) {
   EXPECT_EQ(panels_at_a_time(int64_t{1} << 30, 100000), kFewestPackedPanels);
 }
 
+TEST(GemmPlan, ThreadsTakeWholeProductsUnlessSomeWouldWait) {
+  const int64_t large = 100 * kThreadGrain;
+  EXPECT_TRUE(whole_products(8, large, 4));
+  EXPECT_FALSE(whole_products(9, large, 4));
+  EXPECT_TRUE(whole_products(31, large, 4));
+  EXPECT_FALSE(whole_products(1, large, 2));
+  EXPECT_TRUE(whole_products(3, kThreadGrain, 2));
+}
+
 }  // namespace
 }  // namespace plimsoll::kernels

@@ -6,12 +6,6 @@
 
 namespace plimsoll::kernels {
 
-void Product::raise_amax(int32_t bits) {
-  int32_t seen = amax.load(std::memory_order_relaxed);
-  while (seen < bits && !amax.compare_exchange_weak(seen, bits, std::memory_order_relaxed)) {
-  }
-}
-
 int64_t Product::rows_in(int64_t row_panel) const {
   return std::min(isa.panel_rows, gemm.m - row_panel * isa.panel_rows);
 }
@@ -39,7 +33,7 @@ void Product::multiply_few(const FewRowsProduct& args) const {
 
 void Product::finish_tile(int64_t row_panel, int64_t column_panel, float* tile) {
   const int64_t column = column_panel * kTileColumns;
-  raise_amax(isa.finish(
+  amax.raise(isa.finish(
       {.gemm = &gemm,
        .row_scale = row_scale,
        .column_scale = column_scale,
