@@ -1,13 +1,16 @@
 // The operators as torch knows them: torch.ops.plimsoll.*. Formats are "fp32", "bf16", "fp16", "e4m3", "e5m2"; codes
 // are uint8; blocks are [rows, cols] of the tensor as stored, 0 for the whole extent; a scale is fp32, or uint8
 // exponents (E8M0), and dequantizes.
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "plimsoll/ops/activation.h"
 #include "plimsoll/ops/dispatch.h"
+#include "plimsoll/ops/find_operator.h"
+#include "plimsoll/ops/library_attention.h"
 #include "plimsoll/ops/library_cpu.h"
+#include "plimsoll/ops/library_embedding.h"
 #include "plimsoll/ops/library_linear.h"
+#include "plimsoll/ops/library_loss.h"
 #include "plimsoll/ops/library_meta.h"
 #include "plimsoll/ops/norm.h"
 #include "plimsoll/ops/norm_pass.h"
@@ -63,11 +66,6 @@ at::Tensor softmax_op(const at::Tensor& x, double scale, bool causal, const std:
   return softmax(x, {.scale = scale, .causal = causal, .mask = defined_or_none(mask)});
 }
 
-template <class Function>
-c10::TypedOperatorHandle<Function> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
-}
-
 }  // namespace
 
 TORCH_LIBRARY(plimsoll, library) {
@@ -84,32 +82,46 @@ TORCH_LIBRARY(plimsoll, library) {
       &norm_residual_op);
   library.def("activation(Tensor x, str kind) -> Tensor", &activation_op);
   library.def("softmax(Tensor x, float scale=1.0, bool causal=False, Tensor? mask=None) -> Tensor", &softmax_op);
+  define_attention(library);
+  define_embedding(library);
+  define_loss(library);
 }
 
-TORCH_LIBRARY_IMPL(plimsoll, CPU, library) { register_cpu(library); }
-TORCH_LIBRARY_IMPL(plimsoll, Meta, library) { register_meta(library); }
+TORCH_LIBRARY_IMPL(plimsoll, CPU, library) {
+  register_cpu(library);
+  register_attention_cpu(library);
+  register_embedding_cpu(library);
+  register_loss_cpu(library);
+}
+TORCH_LIBRARY_IMPL(plimsoll, Meta, library) {
+  register_meta(library);
+  register_attention_meta(library);
+  register_embedding_meta(library);
+  register_loss_meta(library);
+}
 
 namespace dispatch {
 
 at::Tensor activation_forward(const at::Tensor& x, std::string_view kind) {
-  static const auto op = find<at::Tensor(const at::Tensor&, std::string_view)>("plimsoll::activation_forward");
+  static const auto op = find_operator<at::Tensor(const at::Tensor&, std::string_view)>("plimsoll::activation_forward");
   return op.call(x, kind);
 }
 
 at::Tensor activation_backward(const at::Tensor& x, const at::Tensor& grad, std::string_view kind) {
-  static const auto op =
-      find<at::Tensor(const at::Tensor&, const at::Tensor&, std::string_view)>("plimsoll::activation_backward");
+  static const auto op = find_operator<at::Tensor(const at::Tensor&, const at::Tensor&, std::string_view)>(
+      "plimsoll::activation_backward");
   return op.call(x, grad, kind);
 }
 
 at::Tensor softmax_forward(const at::Tensor& x, double scale, bool causal, const std::optional<at::Tensor>& mask) {
-  static const auto op =
-      find<at::Tensor(const at::Tensor&, double, bool, const std::optional<at::Tensor>&)>("plimsoll::softmax_forward");
+  static const auto op = find_operator<at::Tensor(const at::Tensor&, double, bool, const std::optional<at::Tensor>&)>(
+      "plimsoll::softmax_forward");
   return op.call(x, scale, causal, mask);
 }
 
 at::Tensor softmax_backward(const at::Tensor& y, const at::Tensor& grad, double scale) {
-  static const auto op = find<at::Tensor(const at::Tensor&, const at::Tensor&, double)>("plimsoll::softmax_backward");
+  static const auto op =
+      find_operator<at::Tensor(const at::Tensor&, const at::Tensor&, double)>("plimsoll::softmax_backward");
   return op.call(y, grad, scale);
 }
 
@@ -118,25 +130,26 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> norm_forward(const at
                                                                         const at::Tensor& weight,
                                                                         const std::optional<at::Tensor>& bias,
                                                                         const Norm& norm, at::ScalarType dtype) {
-  static const auto op = find<decltype(norm_forward_cpu)>("plimsoll::norm_forward");
+  static const auto op = find_operator<decltype(norm_forward_cpu)>("plimsoll::norm_forward");
   return op.call(x, residual, weight, bias, norm.kind, norm.zero_centered, norm.epsilon, dtype);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward(const NormBackward& args, const Norm& norm) {
-  static const auto op = find<decltype(norm_backward_cpu)>("plimsoll::norm_backward");
+  static const auto op = find_operator<decltype(norm_backward_cpu)>("plimsoll::norm_backward");
   return op.call(args.grad, args.grad_sum, args.x, args.weight, args.mean, args.rstd, norm.kind, norm.zero_centered,
                  norm.epsilon);
 }
 
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& bias, std::string_view kind,
                 at::ScalarType dtype) {
-  static const auto op = find<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
-                                         std::string_view, at::ScalarType)>("plimsoll::gemm");
+  static const auto op =
+      find_operator<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
+                               at::ScalarType)>("plimsoll::gemm");
   return op.call(a, b, bias, kind, dtype);
 }
 
 at::Tensor column_sum(const at::Tensor& x) {
-  static const auto op = find<at::Tensor(const at::Tensor&)>("plimsoll::column_sum");
+  static const auto op = find_operator<at::Tensor(const at::Tensor&)>("plimsoll::column_sum");
   return op.call(x);
 }
 

@@ -77,6 +77,21 @@ TEST(Library, MetaKernelsAgreeWithTheCpu) {
   expect_meta_agrees("softmax_backward", {scores, scores, 0.5});
   expect_meta_agrees("softmax", {scores});
   expect_meta_agrees("linear", {sample({2, 3, 6}), y, none, bf16});
+  const at::Tensor tokens = at::zeros({2, 3}, at::kLong), hidden = sample({2, 3, 6});
+  expect_meta_agrees("embedding_forward", {tokens, y, y, 1, bf16});
+  expect_meta_agrees("embedding_backward", {hidden, tokens, 5, 4, 1, bf16});
+  expect_meta_agrees("embedding", {tokens, y});
+  for (const char* reduction : {"none", "mean", "sum"}) {
+    expect_meta_agrees("cross_entropy_forward", {hidden, tokens, none, reduction, -100, 0.0, true});
+    expect_meta_agrees("cross_entropy_forward", {hidden, tokens, vector, reduction, -100, 0.0, false});
+    expect_meta_agrees("linear_cross_entropy_forward",
+                       {hidden, y, tokens, reduction, -100, 0.0, bf16, std::vector<bool>{true, false}});
+    expect_meta_agrees("linear_cross_entropy_forward",
+                       {hidden, y, tokens, reduction, -100, 0.0, fp32, std::vector<bool>{false, true}});
+    expect_meta_agrees("cross_entropy", {hidden, tokens, none, reduction});
+  }
+  expect_meta_agrees("cross_entropy_backward", {vector.select(0, 0), hidden, tokens, none, "mean", -100, 0.0});
+  expect_meta_agrees("linear_cross_entropy", {hidden, y, tokens});
 }
 
 // FP32 against double: 64 roundings of the largest term, which row sums of this length stay well under.
