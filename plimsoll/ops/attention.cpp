@@ -1,12 +1,14 @@
 #include "plimsoll/ops/attention.h"
 
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <optional>
+#include <cmath>
+#include <mutex>
 
+#include "plimsoll/ops/library_attention.h"
 #include "plimsoll/ops/linear_pass.h"
+#include "plimsoll/ops/saved.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -14,32 +16,97 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-std::optional<double> scale_of(double scale) { return scale > 0 ? std::optional(scale) : std::nullopt; }
+int64_t draw_seed() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return static_cast<int64_t>(at::check_generator<at::CPUGeneratorImpl>(generator)->random64());
+}
+
+AttentionRules rules_of(const AttentionOptions& options, int64_t channels) {
+  AttentionRules rules = {.key_lengths = optional(options.key_lengths),
+                          .mask = optional(options.mask),
+                          .bias = optional(options.bias),
+                          .scale = options.scale,
+                          .causal = options.causal,
+                          .dropout = options.dropout};
+  if (rules.scale == 0) rules.scale = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(channels, 1)));
+  if (rules.dropout > 0) rules.seed = draw_seed();
+  if (rules.key_lengths && rules.key_lengths->scalar_type() == at::kInt) {
+    rules.key_lengths = rules.key_lengths->to(at::kLong);
+  }
+  return rules;
+}
+
+// Inputs: query, key and value, or qkv alone.
+struct AttentionState {
+  std::vector<at::Tensor> inputs;
+  PackedHeads packed = {0, 0};
+  at::Tensor output, lse, key_lengths, mask, bias;
+  AttentionRules rules;  // without its tensors
+
+  AttentionState(std::vector<at::Tensor> tensors, const std::tuple<at::Tensor, at::Tensor>& result,
+                 const AttentionRules& from)
+      : inputs(std::move(tensors)), output(std::get<0>(result)), lse(std::get<1>(result)), rules(from) {
+    key_lengths = std::exchange(rules.key_lengths, {}).value_or(at::Tensor());
+    mask = std::exchange(rules.mask, {}).value_or(at::Tensor());
+    bias = std::exchange(rules.bias, {}).value_or(at::Tensor());
+  }
+  void exchange(SavedTensors& tensors) {
+    for (at::Tensor& tensor : inputs) tensors.exchange(tensor);
+    for (at::Tensor* tensor : {&output, &lse, &key_lengths, &mask, &bias}) tensors.exchange(*tensor);
+  }
+  AttentionRules all_rules() const {
+    AttentionRules all = rules;
+    all.key_lengths = optional(key_lengths);
+    all.mask = optional(mask);
+    all.bias = optional(bias);
+    return all;
+  }
+};
+
+at::Tensor unless_empty(const at::Tensor& gradient, bool wanted) { return wanted ? gradient : at::Tensor(); }
 
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
-                            const at::Tensor& value, const AttentionOptions& options) {
-    const auto [wide, log_sum] = at::_scaled_dot_product_flash_attention_for_cpu(
-        query.to(at::kFloat), key.to(at::kFloat), value.to(at::kFloat), /*dropout_p=*/0.0, options.causal,
-        /*attn_mask=*/std::nullopt, scale_of(options.scale));
-    at::Tensor output = wide.to(query.scalar_type());
-    context->save_for_backward({query, key, value, output, log_sum});
-    context->saved_data["causal"] = options.causal;
-    context->saved_data["scale"] = options.scale;
+                            const at::Tensor& value, const at::Tensor& /*bias*/, const AttentionRules& rules) {
+    AttentionState state({query, key, value}, dispatch::attention_forward({query, key, value}, rules), rules);
+    at::Tensor output = state.output;
+    save(context, std::move(state));
     return output;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     check_once_differentiable("attention");
-    const variable_list saved = context->get_saved_variables();
-    const auto wide = [](const at::Tensor& x) { return x.to(at::kFloat); };
-    const auto [query, key, value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        wide(gradients[0]), wide(saved[0]), wide(saved[1]), wide(saved[2]), wide(saved[3]), saved[4],
-        /*dropout_p=*/0.0, context->saved_data["causal"].toBool(), /*attn_mask=*/std::nullopt,
-        scale_of(context->saved_data["scale"].toDouble()));
-    const at::ScalarType dtype = saved[0].scalar_type();
-    return {query.to(dtype), key.to(dtype), value.to(dtype), at::Tensor()};
+    if (!gradients[0].defined()) return variable_list(5);
+    const AttentionState state = load<AttentionState>(context);
+    const bool wants_bias = state.bias.defined() && context->needs_input_grad(3);
+    const std::array<at::Tensor, 4> grads =
+        dispatch::attention_backward(gradients[0], {state.inputs[0], state.inputs[1], state.inputs[2]},
+                                     {state.output, state.lse}, state.all_rules(), wants_bias);
+    return {grads[0], grads[1], grads[2], unless_empty(grads[3], wants_bias), at::Tensor()};
+  }
+};
+
+class PackedAttentionFunction : public torch::autograd::Function<PackedAttentionFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv, const at::Tensor& /*bias*/,
+                            const PackedHeads& packed, const AttentionRules& rules) {
+    AttentionState state({qkv}, dispatch::attention_forward(unpack_heads(qkv, packed), rules), rules);
+    state.packed = packed;
+    at::Tensor output = state.output;
+    save(context, std::move(state));
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    check_once_differentiable("attention");
+    if (!gradients[0].defined()) return variable_list(4);
+    const AttentionState state = load<AttentionState>(context);
+    const bool wants_bias = state.bias.defined() && context->needs_input_grad(1);
+    const std::array<at::Tensor, 2> grads = dispatch::attention_packed_backward(
+        gradients[0], state.inputs[0], state.packed, {state.output, state.lse}, state.all_rules(), wants_bias);
+    return {grads[0], unless_empty(grads[1], wants_bias), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -47,18 +114,18 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionOptions& options) {
-  const at::ScalarType dtype = query.scalar_type();
-  TORCH_CHECK(
-      (dtype == at::kBFloat16 || dtype == at::kHalf) && key.scalar_type() == dtype && value.scalar_type() == dtype,
-      "attention: expected query, key and value all bf16 or all fp16, got ", dtype, ", ", key.scalar_type(), " and ",
-      value.scalar_type());
-  TORCH_CHECK(query.dim() == 4 && key.dim() == 4 && value.sizes() == key.sizes() && key.size(0) == query.size(0) &&
-                  key.size(1) == query.size(1) && key.size(3) == query.size(3),
-              "attention: expected [batch, heads, seq, channels] that agree but in seq, got ", query.sizes(), ", ",
-              key.sizes(), " and ", value.sizes());
-  TORCH_CHECK(!options.causal || query.size(2) == key.size(2), "attention: expected as many keys as queries under the ",
-              "causal mask, got ", query.size(2), " queries and ", key.size(2), " keys");
-  return AttentionFunction::apply(query, key, value, options);
+  TORCH_CHECK(query.dim() == 4, "attention: expected query [batch, heads, queries, channels], got ", query.sizes());
+  return AttentionFunction::apply(query, key, value, options.bias, rules_of(options, query.size(3)));
+}
+
+at::Tensor attention_packed(const at::Tensor& qkv, const PackedHeads& packed, const AttentionOptions& options) {
+  TORCH_CHECK(qkv.dim() == 4 && qkv.size(2) == packed.heads + 2 * packed.groups,
+              "attention: expected qkv [batch, seq, ", packed.heads + 2 * packed.groups, ", channels], got ",
+              qkv.sizes());
+  TORCH_CHECK(!packed.interleaved || packed.heads == packed.groups,
+              "attention: expected as many groups as heads where they are interleaved, got ", packed.groups, " and ",
+              packed.heads);
+  return PackedAttentionFunction::apply(qkv, options.bias, packed, rules_of(options, qkv.size(3))).transpose(1, 2);
 }
 
 }  // namespace plimsoll::ops

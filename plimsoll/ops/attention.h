@@ -1,5 +1,4 @@
-// Attention on operands in 16 bits with FP32 inside: exact products, FP32 softmax and FP32 weights. Differentiable
-// once.
+// Scaled dot-product attention with FP32 inside. Differentiable once. CPU only.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -7,15 +6,30 @@
 namespace plimsoll::ops {
 
 struct AttentionOptions {
-  double scale = 0.0;   // of the scores; 0: 1 / sqrt(channels)
-  bool causal = false;  // query i sees keys 0 .. i; needs as many keys as queries
+  double scale = 0.0;           // of the scores; 0: 1 / sqrt(channels)
+  bool causal = false;          // query i sees keys 0 .. i + keys - queries
+  at::Tensor key_lengths = {};  // int64 or int32 [batch]: how many keys there are; undefined: all
+  at::Tensor mask = {};         // bool, true = masked; undefined, or broadcastable to [batch, heads, queries, keys]
+  at::Tensor bias = {};         // added to the scaled scores; likewise, fp32, bf16 or fp16; differentiable
+  double dropout = 0.0;         // of the weights; drawn from torch's CPU generator
 };
 
-// query [batch, heads, queries, channels], key and value [batch, heads, keys, channels], all bf16 or all fp16 -> the
-// shape and dtype of query. Saved for backward: the three, the output, and one fp32 number a query; never anything of
-// queries x keys. Torch's own 16-bit path rounds the softmax weights to 16 bits, and its many small bf16 products run
-// at half the speed of FP32 on processors without AMX. CPU only.
+// query [batch, heads, queries, channels], key [batch, groups, keys, channels], value [batch, groups, keys, any], all
+// fp32, all bf16 or all fp16; groups divides heads. Views are read in place if channels are contiguous. Returns [batch,
+// heads, queries, value channels] in the dtype, its dimensions in memory in the order of query's, so that what follows
+// a projection precedes the next one without a copy. A query that sees no key gives 0. Saved for backward: query, key,
+// value, the output, and one fp32 number a query.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionOptions& options);
+
+// Where query, key and value lie in a fused projection [batch, seq, heads + 2 groups, channels].
+struct PackedHeads {
+  int64_t heads, groups;
+  bool interleaved = false;  // query, key, value of each head in turn (heads == groups), not all of each
+};
+
+// attention() on the parts of qkv; the gradient is one tensor, nothing is joined. Returns [batch, seq, heads,
+// channels], dense in the order of qkv's dimensions.
+at::Tensor attention_packed(const at::Tensor& qkv, const PackedHeads& packed, const AttentionOptions& options);
 
 }  // namespace plimsoll::ops

@@ -1,108 +1,226 @@
 #include "plimsoll/ops/attention.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include "plimsoll/ops/testing.h"
 
 namespace plimsoll::ops {
 namespace {
 
-constexpr double kBf16Rounding = 0x1p-8;  // half a unit in the last place, relative
+using Tensors = std::vector<at::Tensor>;
 
-struct Exact {
-  at::Tensor weights, output, grad_query, grad_key, grad_value;
-  at::Tensor output_bound, query_bound, key_bound, value_bound;
+constexpr int64_t kBatch = 2, kHeads = 4;
+
+struct Case {
+  at::ScalarType dtype = at::kFloat;
+  int64_t groups = kHeads, queries = 21, keys = 30, channels = 16;
+  bool causal = false;
+  at::Tensor key_lengths = {}, mask = {};
+  at::IntArrayRef bias_sizes = {};
+
+  AttentionOptions options(const at::Tensor& bias) const {
+    return {.causal = causal, .key_lengths = key_lengths, .mask = mask, .bias = bias};
+  }
 };
 
-// In double, with the error that FP32 sums and one rounding of the output to bf16 may cause. The backward pass takes
-// sum(grad * output) from the rounded output: that error enters the gradients of query and key through the weights.
-Exact exact_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& grad,
-                      bool causal) {
-  const at::Tensor q = query.to(at::kDouble), k = key.to(at::kDouble), v = value.to(at::kDouble);
-  const at::Tensor g = grad.to(at::kDouble);
-  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
-  at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * scale;
-  if (causal) {
-    const at::Tensor seen = at::ones({q.size(2), k.size(2)}, at::kBool).tril();
-    scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+// query, key, value and perhaps bias: leaves whose values the dtype holds.
+Tensors leaves(const Case& c) {
+  Tensors inputs = {testing::leaf(at::randn({kBatch, kHeads, c.queries, c.channels}), c.dtype),
+                    testing::leaf(at::randn({kBatch, c.groups, c.keys, c.channels}), c.dtype),
+                    testing::leaf(at::randn({kBatch, c.groups, c.keys, c.channels}), c.dtype)};
+  if (!c.bias_sizes.empty()) inputs.push_back(testing::leaf(at::randn(c.bias_sizes)));
+  return inputs;
+}
+
+Tensors in_double(const Tensors& inputs) {
+  Tensors result;
+  for (const at::Tensor& x : inputs) result.push_back(testing::leaf(x, at::kDouble));
+  return result;
+}
+
+at::Tensor composition(const Case& c, const Tensors& x) {
+  const int64_t repeats = kHeads / c.groups;
+  const at::Tensor k = x[1].repeat_interleave(repeats, 1), v = x[2].repeat_interleave(repeats, 1);
+  at::Tensor scores = at::matmul(x[0], k.transpose(2, 3)) / std::sqrt(static_cast<double>(c.channels));
+  if (x.size() > 3) scores = scores + x[3];
+  at::Tensor masked = at::zeros({c.queries, c.keys}, at::kBool);
+  if (c.causal) masked = at::ones({c.queries, c.keys}, at::kBool).tril(c.keys - c.queries).logical_not();
+  if (c.mask.defined()) masked = masked | c.mask;
+  if (c.key_lengths.defined()) masked = masked | (at::arange(c.keys) >= c.key_lengths.view({kBatch, 1, 1, 1}));
+  const at::Tensor weights = scores.masked_fill(masked, -std::numeric_limits<double>::infinity()).softmax(-1);
+  return at::matmul(at::nan_to_num(weights), v);
+}
+
+// Kernels hold their bounds in their own tests; here what could go wrong is of the order of the values. Sums of these
+// lengths stay under 256 roundings of the largest, in FP32 or of the output to 16 bits.
+void expect_close(const at::Tensor& got, const at::Tensor& exact, at::ScalarType dtype, const std::string& what) {
+  const double unit = dtype == at::kFloat ? 256 * 0x1p-24 : 4 * (dtype == at::kHalf ? 0x1p-11 : 0x1p-8);
+  const double largest = std::max(exact.abs().max().item<double>(), 1.0);
+  testing::expect_within(got, exact, at::full_like(exact, unit * largest), what);
+}
+
+void expect_composition(const Case& c) {
+  const Tensors inputs = leaves(c), exact_inputs = in_double(inputs);
+  const at::Tensor got =
+      attention(inputs[0], inputs[1], inputs[2], c.options(inputs.size() > 3 ? inputs[3] : at::Tensor()));
+  const at::Tensor exact = composition(c, exact_inputs), grad = at::randn(exact.sizes()).to(c.dtype);
+  EXPECT_EQ(got.scalar_type(), c.dtype);
+  got.backward(grad);
+  exact.backward(grad.to(at::kDouble));
+  expect_close(got.detach(), exact.detach(), c.dtype, "output");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    EXPECT_EQ(inputs[i].grad().scalar_type(), inputs[i].scalar_type());
+    expect_close(inputs[i].grad(), at::nan_to_num(exact_inputs[i].grad()), c.dtype, "gradient " + std::to_string(i));
   }
-  Exact e;
-  e.weights = scores.softmax(-1);
-  e.output = at::matmul(e.weights, v);
-  const at::Tensor grad_weights = at::matmul(g, v.transpose(2, 3));
-  const at::Tensor along = (g * e.output).sum(-1, true);
-  const at::Tensor grad_scores = e.weights * (grad_weights - along) * scale;
-  e.grad_query = at::matmul(grad_scores, k);
-  e.grad_key = at::matmul(grad_scores.transpose(2, 3), q);
-  e.grad_value = at::matmul(e.weights.transpose(2, 3), g);
-
-  // FP32: each of the four chained sums errs by its length in units of 2^-24 of the sum of magnitudes.
-  const double fp32 = 4 * static_cast<double>(q.size(3) + k.size(2) + q.size(2) + 16) * 0x1p-24;
-  const at::Tensor magnitude =
-      e.weights * (at::matmul(g.abs(), v.abs().transpose(2, 3)) + (g * e.output).abs().sum(-1, true)) * scale;
-  const at::Tensor score_bound =
-      magnitude * fp32 + e.weights * (g * e.output).abs().sum(-1, true) * kBf16Rounding * scale;
-  const auto rounded = [](const at::Tensor& x) { return x.abs() * kBf16Rounding + 1e-30; };
-  e.output_bound = rounded(e.output) + at::matmul(e.weights, v.abs()) * fp32;
-  e.query_bound = rounded(e.grad_query) + at::matmul(score_bound, k.abs());
-  e.key_bound = rounded(e.grad_key) + at::matmul(score_bound.transpose(2, 3), q.abs());
-  e.value_bound = rounded(e.grad_value) + at::matmul(e.weights.transpose(2, 3), g.abs()) * fp32;
-  return e;
 }
-
-void expect_within(const at::Tensor& actual, const at::Tensor& exact, const at::Tensor& bound) {
-  EXPECT_TRUE(((actual.to(at::kDouble) - exact).abs() <= bound).all().item<bool>());
-}
-
-at::Tensor narrow_leaf(at::IntArrayRef sizes) { return testing::leaf(at::randn(sizes), at::kBFloat16); }
 
 TEST(OpsAttention, MatchesTheCompositionInDouble) {
   at::manual_seed(1);
-  for (const bool causal : {false, true}) {
-    for (const int64_t queries : {1, 5, 70}) {
-      const int64_t keys = causal ? queries : queries + 3;
-      at::Tensor q = narrow_leaf({2, 3, queries, 16}), k = narrow_leaf({2, 3, keys, 16}),
-                 v = narrow_leaf({2, 3, keys, 16});
-      const at::Tensor grad = at::randn({2, 3, queries, 16}).to(at::kBFloat16);
-      const at::Tensor output = attention(q, k, v, {.causal = causal});
-      EXPECT_EQ(output.scalar_type(), at::kBFloat16);
-      output.backward(grad);
-      const Exact e = exact_attention(q.detach(), k.detach(), v.detach(), grad, causal);
-      expect_within(output.detach(), e.output, e.output_bound);
-      expect_within(q.grad(), e.grad_query, e.query_bound);
-      expect_within(k.grad(), e.grad_key, e.key_bound);
-      expect_within(v.grad(), e.grad_value, e.value_bound);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t queries : {1, 5, 21}) {
+      for (const bool causal : {false, true}) {
+        expect_composition({.dtype = dtype, .queries = queries, .causal = causal});
+        expect_composition({.dtype = dtype, .groups = 2, .queries = queries, .causal = causal});
+      }
     }
   }
 }
 
-TEST(OpsAttention, BoundsAreTightEnoughToFail) {
+TEST(OpsAttention, TakesMasksLengthsAndBias) {
   at::manual_seed(2);
-  const at::Tensor q = at::randn({1, 2, 9, 16}).to(at::kBFloat16), k = at::randn({1, 2, 9, 16}).to(at::kBFloat16);
-  const Exact e = exact_attention(q, k, k, q, true);
-  EXPECT_FALSE(((e.output * 1.02 - e.output).abs() <= e.output_bound).all().item<bool>());
-  EXPECT_FALSE(((e.grad_query * 1.5 - e.grad_query).abs() <= e.query_bound).all().item<bool>());
+  const at::Tensor random = at::rand({kBatch, 1, 21, 30}) > 0.7;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    expect_composition({.dtype = dtype, .mask = random});
+    expect_composition({.dtype = dtype, .causal = true, .mask = at::rand({30}) > 0.5});
+    expect_composition({.dtype = dtype, .key_lengths = at::tensor({7, 30}, at::kLong)});
+    expect_composition({.dtype = dtype, .key_lengths = at::tensor({0, 12}, at::kInt)});
+    for (const at::IntArrayRef& sizes : {at::IntArrayRef{1, kHeads, 21, 30}, at::IntArrayRef{kBatch, 1, 1, 30},
+                                         at::IntArrayRef{kBatch, kHeads, 21, 1}, at::IntArrayRef{21, 30}}) {
+      expect_composition({.dtype = dtype, .causal = true, .bias_sizes = sizes});
+    }
+  }
+}
+
+TEST(OpsAttention, ReadsViewsAndLaysTheOutputOutLikeTheQuery) {
+  at::manual_seed(3);
+  const at::Tensor query = at::randn({kBatch, 9, kHeads, 8}), key = at::randn({kBatch, 9, kHeads, 8});
+  const at::Tensor expected = attention(query.transpose(1, 2).contiguous(), key.transpose(1, 2).contiguous(),
+                                        key.transpose(1, 2).contiguous(), {.causal = true});
+  EXPECT_TRUE(expected.is_contiguous());
+  const at::Tensor got = attention(query.transpose(1, 2), key.transpose(1, 2), key.transpose(1, 2), {.causal = true});
+  EXPECT_TRUE(at::equal(got, expected));
+  EXPECT_TRUE(got.transpose(1, 2).is_contiguous());
+  const at::Tensor every_other = at::randn({kBatch, kHeads, 9, 16}).slice(3, 0, 16, 2);
+  EXPECT_TRUE(at::equal(attention(every_other, every_other, every_other, {}),
+                        attention(every_other.contiguous(), every_other.contiguous(), every_other.contiguous(), {})));
+}
+
+TEST(OpsAttention, PackedIsAttentionOfTheParts) {
+  at::manual_seed(4);
+  for (const bool interleaved : {false, true}) {
+    for (const bool sequence_first : {false, true}) {
+      const int64_t groups = interleaved ? kHeads : 2, parts = kHeads + 2 * groups;
+      const at::Tensor values = at::randn({kBatch, 13, parts, 8}), grad = at::randn({kBatch, 13, kHeads, 8});
+      const at::Tensor packed = testing::leaf(values), split = testing::leaf(values);
+      const at::Tensor memory = packed.transpose(0, 1).contiguous();
+      const at::Tensor qkv = sequence_first ? memory.transpose(0, 1) : packed;
+      const at::Tensor got = attention_packed(qkv, {kHeads, groups, interleaved}, {.causal = true});
+      EXPECT_TRUE((sequence_first ? got.transpose(0, 1) : got).is_contiguous());
+      const at::Tensor by_head = split.view({kBatch, 13, kHeads, -1, 8});
+      const auto part = [&](int64_t index, int64_t begin, int64_t count) {
+        return (interleaved ? by_head.select(3, index) : split.narrow(2, begin, count)).transpose(1, 2);
+      };
+      const at::Tensor expected = interleaved ? attention(part(0, 0, 0), part(1, 0, 0), part(2, 0, 0), {.causal = true})
+                                              : attention(part(0, 0, kHeads), part(1, kHeads, groups),
+                                                          part(2, kHeads + groups, groups), {.causal = true});
+      EXPECT_TRUE(at::equal(got, expected.transpose(1, 2)));
+      got.backward(grad);
+      expected.backward(grad.transpose(1, 2));
+      EXPECT_TRUE(at::equal(packed.grad(), split.grad()));
+    }
+  }
+}
+
+TEST(OpsAttention, DropoutFollowsTorchsSeed) {
+  const at::Tensor x = at::randn({kBatch, kHeads, 21, 8});
+  const auto run = [&](uint64_t seed) {
+    at::manual_seed(seed);
+    const at::Tensor input = testing::leaf(x);
+    const at::Tensor output = attention(input, input, input, {.dropout = 0.4});
+    output.sum().backward();
+    return Tensors{output.detach(), input.grad()};
+  };
+  const Tensors first = run(1), again = run(1), other = run(2);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(at::equal(first[i], again[i]));
+    EXPECT_FALSE(at::equal(first[i], other[i]));
+  }
+  // The mean over many draws is the attention without dropout: 400 of them bring the deviation of a weight down to
+  // sqrt(0.4 / 0.6) / 20 = 0.041 of itself, and six of those are not seen.
+  at::Tensor mean = at::zeros_like(x);
+  for (int draw = 0; draw < 400; ++draw) mean += attention(x, x, x, {.dropout = 0.4}) / 400;
+  const at::Tensor exact = attention(x, x, x, {}), magnitude = attention(x, x, x.abs(), {});
+  EXPECT_TRUE(((mean - exact).abs() <= 6 * 0.041 * magnitude).all().item<bool>());
 }
 
 TEST(OpsAttention, BitsDoNotDependOnThreads) {
   const auto run = [](int threads) {
     const testing::ScopedThreads scope(threads);
-    at::manual_seed(3);
-    at::Tensor q = narrow_leaf({2, 3, 65, 32}), k = narrow_leaf({2, 3, 65, 32}), v = narrow_leaf({2, 3, 65, 32});
-    const at::Tensor output = attention(q, k, v, {.causal = true});
+    at::manual_seed(5);
+    Tensors inputs = leaves({.dtype = at::kBFloat16, .queries = 65, .keys = 65});
+    const at::Tensor output = attention(inputs[0], inputs[1], inputs[2], {.causal = true, .dropout = 0.1});
     output.sum().backward();
-    return std::vector<at::Tensor>{output.detach(), q.grad(), k.grad(), v.grad()};
+    return Tensors{output.detach(), inputs[0].grad(), inputs[1].grad(), inputs[2].grad()};
   };
-  const auto one = run(1);
+  const Tensors one = run(1);
   for (const int threads : {2, 3}) {
-    const auto many = run(threads);
+    const Tensors many = run(threads);
     for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::equal(one[i], many[i])) << i;
   }
 }
 
+TEST(OpsAttention, MetaKernelsAgreeWithTheCpu) {
+  const auto call = [](const char* name, std::vector<c10::IValue> stack, bool meta) {
+    for (c10::IValue& value : stack) {
+      if (meta && value.isTensor()) value = value.toTensor().to(at::kMeta);
+    }
+    c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(stack);
+    return stack;
+  };
+  const auto expect_agreement = [&](const char* name, const std::vector<c10::IValue>& arguments) {
+    const auto real = call(name, arguments, false), meta = call(name, arguments, true);
+    ASSERT_EQ(real.size(), meta.size());
+    for (size_t i = 0; i < real.size(); ++i) {
+      EXPECT_EQ(meta[i].toTensor().sizes(), real[i].toTensor().sizes()) << name << " result " << i;
+      EXPECT_EQ(meta[i].toTensor().strides(), real[i].toTensor().strides()) << name << " result " << i;
+      EXPECT_EQ(meta[i].toTensor().scalar_type(), real[i].toTensor().scalar_type()) << name << " result " << i;
+    }
+  };
+  const c10::IValue none;
+  const at::Tensor q = at::randn({kBatch, 5, kHeads, 8}).transpose(1, 2), k = at::randn({kBatch, kHeads, 7, 8});
+  const at::Tensor qkv = at::randn({kBatch, 5, 3 * kHeads, 8}), out = at::zeros({kBatch, kHeads, 5, 8});
+  const at::Tensor lse = at::zeros({kBatch, kHeads, 5}), bias = at::randn({1, kHeads, 5, 7});
+  expect_agreement("plimsoll::attention_forward", {q, k, k, none, none, bias, 0.5, true, 0.0, 0});
+  expect_agreement("plimsoll::attention_backward", {q, q, k, k, out, lse, none, none, bias, 0.5, true, 0.0, 0, true});
+  expect_agreement("plimsoll::attention_backward", {q, q, k, k, out, lse, none, none, none, 0.5, false, 0.0, 0, false});
+  expect_agreement("plimsoll::attention_packed_backward",
+                   {out, qkv, kHeads, kHeads, true, out, lse, none, none, none, 0.5, true, 0.0, 0, false});
+  expect_agreement("plimsoll::attention", {q, k, k, none, none, bias, 0.0, false, 0.0});
+  expect_agreement("plimsoll::attention_packed", {qkv, kHeads, kHeads, false, none, none, none, 0.0, true, 0.0});
+}
+
 TEST(OpsAttention, RefusesWhatItDoesNotCompute) {
-  const at::Tensor narrow = at::zeros({1, 2, 3, 8}, at::kBFloat16);
-  EXPECT_THROW(attention(narrow.to(at::kFloat), narrow, narrow, {}), c10::Error);
-  EXPECT_THROW(attention(narrow, narrow.select(0, 0), narrow, {}), c10::Error);
-  EXPECT_THROW(attention(narrow.slice(2, 0, 2), narrow, narrow, {.causal = true}), c10::Error);
+  const at::Tensor x = at::zeros({1, 2, 3, 8});
+  EXPECT_THROW(attention(x.to(at::kBFloat16), x, x, {}), c10::Error);
+  EXPECT_THROW(attention(x.to(at::kDouble), x.to(at::kDouble), x.to(at::kDouble), {}), c10::Error);
+  EXPECT_THROW(attention(x, x.select(0, 0), x, {}), c10::Error);
+  EXPECT_THROW(attention(at::zeros({1, 3, 3, 8}), x, x, {}), c10::Error);
+  EXPECT_THROW(attention(x, x, x, {.mask = at::zeros({3, 4}, at::kBool)}), c10::Error);
+  EXPECT_THROW(attention(x, x, x, {.mask = at::zeros({3, 3})}), c10::Error);
+  EXPECT_THROW(attention(x, x, x, {.key_lengths = at::tensor({1, 2}, at::kLong)}), c10::Error);
+  EXPECT_THROW(attention(x, x, x, {.dropout = 1.0}), c10::Error);
+  EXPECT_THROW(attention_packed(at::zeros({1, 3, 5, 8}), {2, 2}, {}), c10::Error);
+  EXPECT_THROW(attention_packed(at::zeros({1, 3, 6, 8}), {4, 1, true}, {}), c10::Error);
 }
 
 }  // namespace

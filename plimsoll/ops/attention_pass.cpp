@@ -1,0 +1,190 @@
+#include "plimsoll/ops/attention_pass.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "plimsoll/kernels/attention/attention.h"
+#include "plimsoll/ops/dtype.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using kernels::AttentionMatrixStrides;
+
+at::Tensor with_dense_channels(const at::Tensor& x) { return x.stride(3) == 1 || x.size(3) <= 1 ? x : x.contiguous(); }
+
+kernels::AttentionInput input(const at::Tensor& x) {
+  return {x.const_data_ptr(), x.stride(0), x.stride(1), x.stride(2)};
+}
+kernels::AttentionOutput output(const at::Tensor& x) {
+  return {x.mutable_data_ptr(), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+kernels::AttentionShape shape_of(const AttentionOperands& operands) {
+  return {.batch = operands.query.size(0),
+          .heads = operands.query.size(1),
+          .groups = operands.key.size(1),
+          .queries = operands.query.size(2),
+          .keys = operands.key.size(2),
+          .channels = operands.query.size(3),
+          .value_channels = operands.value.size(3)};
+}
+
+std::array<int64_t, 4> matrix_sizes(const AttentionOperands& operands) {
+  return {operands.query.size(0), operands.query.size(1), operands.query.size(2), operands.key.size(2)};
+}
+
+AttentionMatrixStrides strides_of(const at::Tensor& expanded) {
+  return {expanded.stride(0), expanded.stride(1), expanded.stride(2), expanded.stride(3)};
+}
+
+// The kernel's view of the rules, and what keeps it valid.
+struct KernelRules {
+  kernels::AttentionRules rules;
+  at::Tensor key_lengths, mask, bias;
+
+  KernelRules(const AttentionOperands& operands, const AttentionRules& from) {
+    rules.scale = static_cast<float>(from.scale);
+    rules.causal = from.causal;
+    rules.dropout = {.probability = static_cast<float>(from.dropout), .seed = static_cast<uint64_t>(from.seed)};
+    const auto sizes = matrix_sizes(operands);
+    if (from.key_lengths) {
+      key_lengths = from.key_lengths->contiguous();
+      rules.key_lengths = key_lengths.const_data_ptr<int64_t>();
+    }
+    if (from.mask) {
+      mask = from.mask->expand(sizes);
+      rules.mask = static_cast<const uint8_t*>(mask.const_data_ptr());
+      rules.mask_strides = strides_of(mask);
+    }
+    if (from.bias) {
+      bias = from.bias->expand(sizes);
+      rules.bias = bias.const_data_ptr();
+      rules.bias_format = format_of(bias.scalar_type(), "attention");
+      rules.bias_strides = strides_of(bias);
+    }
+  }
+};
+
+void check_matrix(const std::optional<at::Tensor>& matrix, const char* name, const AttentionOperands& operands) {
+  if (!matrix) return;
+  const auto sizes = matrix_sizes(operands);
+  bool fits = matrix->dim() <= 4 && matrix->device().is_cpu();
+  for (int64_t dim = 1; fits && dim <= matrix->dim(); ++dim) {
+    const int64_t size = matrix->size(-dim);
+    fits = size == 1 || size == sizes[static_cast<size_t>(4 - dim)];
+  }
+  TORCH_CHECK(fits, "attention: expected a ", name, " on the CPU that broadcasts to ", at::IntArrayRef(sizes), ", got ",
+              matrix->sizes(), " on ", matrix->device());
+}
+
+}  // namespace
+
+AttentionOperands unpack_heads(const at::Tensor& qkv, const PackedHeads& packed) {
+  const at::Tensor heads_first = qkv.transpose(1, 2);
+  if (packed.interleaved) {
+    const at::Tensor parts = heads_first.unflatten(1, {packed.heads, 3});
+    return {parts.select(2, 0), parts.select(2, 1), parts.select(2, 2)};
+  }
+  return {heads_first.narrow(1, 0, packed.heads), heads_first.narrow(1, packed.heads, packed.groups),
+          heads_first.narrow(1, packed.heads + packed.groups, packed.groups)};
+}
+
+at::Tensor empty_attention_output(const at::Tensor& query, const c10::SymInt& channels) {
+  // Batch, seq, heads where strides do not tell.
+  std::array<int64_t, 3> order = {0, 2, 1};
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return query.sym_stride(a) > query.sym_stride(b); });
+  const std::vector<c10::SymInt> sizes = {query.sym_size(0), query.sym_size(1), query.sym_size(2), channels};
+  std::vector<c10::SymInt> strides(4, c10::SymInt(1));
+  c10::SymInt step = channels;
+  for (size_t i = order.size(); i-- > 0;) {
+    strides[static_cast<size_t>(order[i])] = step;
+    step = step * sizes[static_cast<size_t>(order[i])];
+  }
+  return at::empty_strided_symint(sizes, strides, query.options().requires_grad(false));
+}
+
+void check_attention(const AttentionOperands& operands, const AttentionRules& rules) {
+  const auto& [query, key, value] = operands;
+  check_values(query, "attention", "query");
+  check_values(key, "attention", "key");
+  check_values(value, "attention", "value");
+  TORCH_CHECK(key.scalar_type() == query.scalar_type() && value.scalar_type() == query.scalar_type(),
+              "attention: expected query, key and value of one dtype, got ", query.scalar_type(), ", ",
+              key.scalar_type(), " and ", value.scalar_type());
+  const bool shaped = query.dim() == 4 && key.dim() == 4 && value.dim() == 4;
+  TORCH_CHECK(shaped && key.size(0) == query.size(0) && key.size(3) == query.size(3) &&
+                  value.sizes().slice(0, 3) == key.sizes().slice(0, 3),
+              "attention: expected query [batch, heads, queries, channels], key and value [batch, groups, keys, "
+              "channels], got ",
+              query.sizes(), ", ", key.sizes(), " and ", value.sizes());
+  TORCH_CHECK(key.size(1) > 0 && query.size(1) % key.size(1) == 0, "attention: expected groups that divide ",
+              query.size(1), " heads, got ", key.size(1));
+  TORCH_CHECK(rules.dropout >= 0 && rules.dropout < 1, "attention: expected a dropout in [0, 1), got ", rules.dropout);
+  check_matrix(rules.mask, "mask", operands);
+  check_matrix(rules.bias, "bias", operands);
+  TORCH_CHECK(!rules.mask || rules.mask->scalar_type() == at::kBool, "attention: expected a mask of bool, got ",
+              rules.mask ? rules.mask->scalar_type() : at::kBool);
+  if (rules.bias) check_values(*rules.bias, "attention", "bias");
+  if (rules.key_lengths) {
+    const at::Tensor& lengths = *rules.key_lengths;
+    TORCH_CHECK(lengths.scalar_type() == at::kLong && lengths.device().is_cpu() && lengths.dim() == 1 &&
+                    lengths.size(0) == query.size(0),
+                "attention: expected key_lengths [", query.size(0), "] of int64 or int32 on the CPU, got ",
+                lengths.sizes(), " of ", lengths.scalar_type(), " on ", lengths.device());
+  }
+}
+
+std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, const AttentionRules& rules) {
+  check_attention(operands, rules);
+  const at::Tensor query = with_dense_channels(operands.query), key = with_dense_channels(operands.key),
+                   value = with_dense_channels(operands.value);
+  at::Tensor result = empty_attention_output(operands.query, operands.value.sym_size(3));
+  at::Tensor lse = at::empty(operands.query.sizes().slice(0, 3), query.options().dtype(at::kFloat));
+  const KernelRules kernel(operands, rules);
+  const format::Format format = format_of(query.scalar_type(), "attention");
+  kernels::attention_forward({.shape = shape_of(operands),
+                              .rules = kernel.rules,
+                              .format = format,
+                              .q = input(query),
+                              .k = input(key),
+                              .v = input(value),
+                              .cache_format = format,
+                              .output = output(result),
+                              .lse = lse.mutable_data_ptr<float>()});
+  return {result, lse};
+}
+
+at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& operands, const AttentionSaved& saved,
+                           const AttentionRules& rules, const AttentionOperands& to, bool wants_bias) {
+  const at::Tensor query = with_dense_channels(operands.query), key = with_dense_channels(operands.key),
+                   value = with_dense_channels(operands.value),
+                   upstream = with_dense_channels(grad.to(query.scalar_type())),
+                   out = with_dense_channels(saved.output);
+  const bool sums = wants_bias && rules.bias;
+  const at::Tensor grad_bias = sums ? at::zeros(rules.bias->sizes(), query.options().dtype(at::kFloat))
+                                    : at::empty({0}, query.options().dtype(at::kFloat));
+  const at::Tensor expanded = sums ? grad_bias.expand(matrix_sizes(operands)) : at::Tensor();
+  const KernelRules kernel(operands, rules);
+  kernels::attention_backward({.shape = shape_of(operands),
+                               .rules = kernel.rules,
+                               .format = format_of(query.scalar_type(), "attention"),
+                               .q = input(query),
+                               .k = input(key),
+                               .v = input(value),
+                               .output = input(out),
+                               .grad_output = input(upstream),
+                               .lse = saved.lse.const_data_ptr<float>(),
+                               .grad_q = output(to.query),
+                               .grad_k = output(to.key),
+                               .grad_v = output(to.value),
+                               .grad_bias = sums ? grad_bias.mutable_data_ptr<float>() : nullptr,
+                               .grad_bias_strides = sums ? strides_of(expanded) : AttentionMatrixStrides{}});
+  return sums ? grad_bias.to(rules.bias->scalar_type()) : grad_bias;
+}
+
+}  // namespace plimsoll::ops

@@ -1,0 +1,47 @@
+// The kernels of attention on tensors: checks, allocation, strides. Private to this folder.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <array>
+#include <optional>
+#include <tuple>
+
+#include "plimsoll/ops/attention.h"
+
+namespace plimsoll::ops {
+
+// What the passes read beside query, key and value.
+struct AttentionRules {
+  std::optional<at::Tensor> key_lengths, mask, bias;  // key_lengths: int64
+  double scale = 1.0;
+  bool causal = false;
+  double dropout = 0.0;
+  int64_t seed = 0;  // of the dropout
+};
+
+// [batch, heads or groups, seq, channels].
+struct AttentionOperands {
+  at::Tensor query, key, value;
+};
+
+// Views of qkv [batch, seq, heads + 2 groups, channels].
+AttentionOperands unpack_heads(const at::Tensor& qkv, const PackedHeads& packed);
+
+// Uninitialised, [batch, heads, queries, channels] with the dimensions in memory in the order of query's. Symbolic
+// sizes may pass.
+at::Tensor empty_attention_output(const at::Tensor& query, const c10::SymInt& channels);
+
+void check_attention(const AttentionOperands& operands, const AttentionRules& rules);
+
+// {output, lse}; lse fp32 [batch, heads, queries].
+std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, const AttentionRules& rules);
+
+// Gradients go to `to`. Returns that of the bias in its dtype, empty without a bias or unless wanted.
+struct AttentionSaved {
+  at::Tensor output, lse;
+};
+at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& operands, const AttentionSaved& saved,
+                           const AttentionRules& rules, const AttentionOperands& to, bool wants_bias);
+
+}  // namespace plimsoll::ops

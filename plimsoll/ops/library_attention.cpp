@@ -1,0 +1,168 @@
+#include "plimsoll/ops/library_attention.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "plimsoll/ops/find_operator.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                               const OptionalTensor& key_lengths, const OptionalTensor& mask,
+                                               const OptionalTensor& bias, double scale, bool causal, double dropout,
+                                               int64_t seed) {
+  return attend({query, key, value}, {key_lengths, mask, bias, scale, causal, dropout, seed});
+}
+
+FourTensors backward_cpu(const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
+                         const at::Tensor& value, const at::Tensor& output, const at::Tensor& lse,
+                         const OptionalTensor& key_lengths, const OptionalTensor& mask, const OptionalTensor& bias,
+                         double scale, bool causal, double dropout, int64_t seed, bool wants_bias) {
+  const AttentionOperands to = {empty_attention_output(query, query.sym_size(3)),
+                                empty_attention_output(key, key.sym_size(3)),
+                                empty_attention_output(value, value.sym_size(3))};
+  const at::Tensor grad_bias = attend_backward(grad, {query, key, value}, {output, lse},
+                                               {key_lengths, mask, bias, scale, causal, dropout, seed}, to, wants_bias);
+  return {to.query, to.key, to.value, grad_bias};
+}
+
+std::tuple<at::Tensor, at::Tensor> packed_backward_cpu(const at::Tensor& grad, const at::Tensor& qkv, int64_t heads,
+                                                       int64_t groups, bool interleaved, const at::Tensor& output,
+                                                       const at::Tensor& lse, const OptionalTensor& key_lengths,
+                                                       const OptionalTensor& mask, const OptionalTensor& bias,
+                                                       double scale, bool causal, double dropout, int64_t seed,
+                                                       bool wants_bias) {
+  const PackedHeads packed = {heads, groups, interleaved};
+  at::Tensor grad_qkv = at::empty_like(qkv);
+  const at::Tensor grad_bias = attend_backward(grad, unpack_heads(qkv, packed), {output, lse},
+                                               {key_lengths, mask, bias, scale, causal, dropout, seed},
+                                               unpack_heads(grad_qkv, packed), wants_bias);
+  return {grad_qkv, grad_bias};
+}
+
+at::Tensor grad_bias_meta(const at::Tensor& like, const OptionalTensor& bias, bool wanted) {
+  return wanted && bias ? at::empty_symint(bias->sym_sizes(), bias->options())
+                        : at::empty_symint({0}, like.options().dtype(at::kFloat));
+}
+
+std::tuple<at::Tensor, at::Tensor> forward_meta(const at::Tensor& query, const at::Tensor&, const at::Tensor& value,
+                                                const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                                                double, bool, double, int64_t) {
+  const at::Tensor lse =
+      at::empty_symint({query.sym_size(0), query.sym_size(1), query.sym_size(2)}, query.options().dtype(at::kFloat));
+  return {empty_attention_output(query, value.sym_size(3)), lse};
+}
+
+FourTensors backward_meta(const at::Tensor&, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const at::Tensor&, const at::Tensor&, const OptionalTensor&, const OptionalTensor&,
+                          const OptionalTensor& bias, double, bool, double, int64_t, bool wants_bias) {
+  return {empty_attention_output(query, query.sym_size(3)), empty_attention_output(key, key.sym_size(3)),
+          empty_attention_output(value, value.sym_size(3)), grad_bias_meta(query, bias, wants_bias)};
+}
+
+std::tuple<at::Tensor, at::Tensor> packed_backward_meta(const at::Tensor&, const at::Tensor& qkv, int64_t, int64_t,
+                                                        bool, const at::Tensor&, const at::Tensor&,
+                                                        const OptionalTensor&, const OptionalTensor&,
+                                                        const OptionalTensor& bias, double, bool, double, int64_t,
+                                                        bool wants_bias) {
+  return {at::empty_like(qkv), grad_bias_meta(qkv, bias, wants_bias)};
+}
+
+AttentionOptions options_of(const OptionalTensor& key_lengths, const OptionalTensor& mask, const OptionalTensor& bias,
+                            double scale, bool causal, double dropout) {
+  const auto tensor = [](const OptionalTensor& x) { return x.value_or(at::Tensor()); };
+  return {.scale = scale,
+          .causal = causal,
+          .key_lengths = tensor(key_lengths),
+          .mask = tensor(mask),
+          .bias = tensor(bias),
+          .dropout = dropout};
+}
+
+at::Tensor attention_op(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                        const OptionalTensor& key_lengths, const OptionalTensor& mask, const OptionalTensor& bias,
+                        double scale, bool causal, double dropout) {
+  return attention(query, key, value, options_of(key_lengths, mask, bias, scale, causal, dropout));
+}
+
+at::Tensor attention_packed_op(const at::Tensor& qkv, int64_t heads, int64_t groups, bool interleaved,
+                               const OptionalTensor& key_lengths, const OptionalTensor& mask,
+                               const OptionalTensor& bias, double scale, bool causal, double dropout) {
+  return attention_packed(qkv, {heads, groups, interleaved},
+                          options_of(key_lengths, mask, bias, scale, causal, dropout));
+}
+
+}  // namespace
+
+void define_attention(torch::Library& library) {
+  // [batch, heads or groups, seq, channels]; the scale is taken as it is.
+  library.def(
+      "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? key_lengths, Tensor? mask, Tensor? bias, "
+      "float scale, bool causal, float dropout, int seed) -> (Tensor output, Tensor lse)",
+      {at::Tag::pt2_compliant_tag});
+  library.def(
+      "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, "
+      "Tensor? key_lengths, Tensor? mask, Tensor? bias, float scale, bool causal, float dropout, int seed, "
+      "bool wants_bias) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_bias)",
+      {at::Tag::pt2_compliant_tag});
+  library.def(
+      "attention_packed_backward(Tensor grad, Tensor qkv, int heads, int groups, bool interleaved, Tensor output, "
+      "Tensor lse, Tensor? key_lengths, Tensor? mask, Tensor? bias, float scale, bool causal, float dropout, int seed, "
+      "bool wants_bias) -> (Tensor grad_qkv, Tensor grad_bias)",
+      {at::Tag::pt2_compliant_tag});
+  library.def(
+      "attention(Tensor query, Tensor key, Tensor value, Tensor? key_lengths=None, Tensor? mask=None, "
+      "Tensor? bias=None, float scale=0.0, bool causal=False, float dropout=0.0) -> Tensor",
+      &attention_op);
+  library.def(
+      "attention_packed(Tensor qkv, int heads, int groups, bool interleaved=False, Tensor? key_lengths=None, "
+      "Tensor? mask=None, Tensor? bias=None, float scale=0.0, bool causal=False, float dropout=0.0) -> Tensor",
+      &attention_packed_op);
+}
+
+void register_attention_cpu(torch::Library& library) {
+  library.impl("attention_forward", &forward_cpu);
+  library.impl("attention_backward", &backward_cpu);
+  library.impl("attention_packed_backward", &packed_backward_cpu);
+}
+
+void register_attention_meta(torch::Library& library) {
+  library.impl("attention_forward", &forward_meta);
+  library.impl("attention_backward", &backward_meta);
+  library.impl("attention_packed_backward", &packed_backward_meta);
+}
+
+namespace dispatch {
+
+std::tuple<at::Tensor, at::Tensor> attention_forward(const AttentionOperands& operands, const AttentionRules& rules) {
+  static const auto op = find_operator<decltype(forward_cpu)>("plimsoll::attention_forward");
+  return op.call(operands.query, operands.key, operands.value, rules.key_lengths, rules.mask, rules.bias, rules.scale,
+                 rules.causal, rules.dropout, rules.seed);
+}
+
+std::array<at::Tensor, 4> attention_backward(const at::Tensor& grad, const AttentionOperands& operands,
+                                             const AttentionSaved& saved, const AttentionRules& rules,
+                                             bool wants_bias) {
+  static const auto op = find_operator<decltype(backward_cpu)>("plimsoll::attention_backward");
+  const auto [query, key, value, bias] =
+      op.call(grad, operands.query, operands.key, operands.value, saved.output, saved.lse, rules.key_lengths,
+              rules.mask, rules.bias, rules.scale, rules.causal, rules.dropout, rules.seed, wants_bias);
+  return {query, key, value, bias};
+}
+
+std::array<at::Tensor, 2> attention_packed_backward(const at::Tensor& grad, const at::Tensor& qkv,
+                                                    const PackedHeads& packed, const AttentionSaved& saved,
+                                                    const AttentionRules& rules, bool wants_bias) {
+  static const auto op = find_operator<decltype(packed_backward_cpu)>("plimsoll::attention_packed_backward");
+  const auto [grad_qkv, bias] =
+      op.call(grad, qkv, packed.heads, packed.groups, packed.interleaved, saved.output, saved.lse, rules.key_lengths,
+              rules.mask, rules.bias, rules.scale, rules.causal, rules.dropout, rules.seed, wants_bias);
+  return {grad_qkv, bias};
+}
+
+}  // namespace dispatch
+}  // namespace plimsoll::ops
