@@ -43,7 +43,8 @@ LinearCall linear_call(const LinearScaling& scaling, bool needs_input, const at:
 
 float linear_output(const LinearForward& forward, const LinearOutput& output, LinearSaved& saved) {
   const LinearCall& call = forward.call;
-  const WeightOperands weights = weight_operands(forward.weight, call.scaling, forward.maker, call.needs.input);
+  const WeightOperands weights = weight_operands(forward.weight, call.scaling, forward.maker,
+                                                 {.grad_input = call.needs.input, .training = call.record});
   const at::Tensor bias = as_fp32(forward.bias);
   saved.scaling = call.scaling;
   saved.needs = call.needs;
@@ -54,7 +55,7 @@ float linear_output(const LinearForward& forward, const LinearOutput& output, Li
                   .a = forward.input,
                   .b = weights.operands.output,
                   .epilogue = output.epilogue,
-                  .packed = weights.packed};
+                  .packed = &weights.packed};
   product.epilogue.bias = data_or_null(bias);
   const float amax = multiply(product, output.tensor, output.format);
   forward.maker.report("output", output.format, amax, output.epilogue.inv_scale);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "plimsoll/ops/gemm.h"
+#include "plimsoll/ops/inference_weight.h"
 #include "plimsoll/ops/operand_slot.h"
 #include "plimsoll/ops/scaled_tensor.h"
 #include "plimsoll/ops/scaling_step.h"
@@ -29,6 +30,7 @@ struct LinearState {
   OperandSlot weight{recipe::Role::kWeight};
   OperandSlot grad_output{recipe::Role::kGradOutput};
   WeightCache weight_cache;
+  InferenceWeight inference_weight;
 
   OperandSlot& slot(recipe::Role role);
 };
@@ -43,8 +45,8 @@ struct LinearScaling {
   SharedRecipe recipe = {};                 // nullptr: high precision in the dtype of the weight
   std::shared_ptr<LinearState> state = {};  // nullptr: nothing is kept or reported; delayed scaling needs one
   std::shared_ptr<ScalingStep> step = {};   // nullptr: no amax is recorded
-  // nullopt: the weight is quantized at each call. true: quantized and kept. false: what was kept is used; an error if
-  // the weight has changed since.
+  // nullopt: the weight is quantized at each call, but kept for inference (weight_operands.h). true: quantized and
+  // kept. false: what was kept is used; an error if the weight has changed since.
   std::optional<bool> is_first_microbatch = {};
   SaveInput save_input = SaveInput::kCodes;  // read by linear() alone
 };

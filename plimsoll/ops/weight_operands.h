@@ -1,4 +1,4 @@
-// The weight of a linear layer for its products, quantized now or kept from the first microbatch.
+// The weight of a linear layer for its products: quantized now, kept from the first microbatch, or kept for inference.
 #pragma once
 
 #include "plimsoll/ops/linear_scaling.h"
@@ -8,11 +8,17 @@ namespace plimsoll::ops {
 
 struct WeightOperands {
   Operands operands;
-  const PackedWeight* packed = nullptr;  // in the layer's cache
+  PackedWeight packed;  // of operands.output; undefined: the product packs
 };
 
-// As scaling.is_first_microbatch says. operands.grad_input is defined if wanted.
+struct WeightUse {
+  bool grad_input = false;  // operands.grad_input is wanted
+  bool training = false;    // the caller's grad mode
+};
+
+// As scaling.is_first_microbatch says. Where it says nothing, outside training, an unchanged weight is kept from call
+// to call, quantized and packed; while somebody watches it is measured each time.
 WeightOperands weight_operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
-                               bool wants_grad_input);
+                               WeightUse use);
 
 }  // namespace plimsoll::ops
