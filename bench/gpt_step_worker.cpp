@@ -1,7 +1,6 @@
 // One contestant of gpt_step.py: Plimsoll's GPT training step under one recipe, run on request.
 // Protocol on stdin and stdout, one JSON object a line: {"ready": true, "saved_bytes": N}, then for each line "step"
-// one step and
-// {"seconds", "loss"}; ends with stdin.
+// one step and {"seconds", "loss", "peak_rss_bytes"}; ends with stdin.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
@@ -14,6 +13,7 @@
 #include <string>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/app/process_memory.h"
 #include "plimsoll/nn/gpt.h"
 #include "plimsoll/ops/caching_allocator.h"
 #include "plimsoll/ops/saved_bytes.h"
@@ -78,7 +78,9 @@ void serve(Step& step) {
     const auto start = std::chrono::steady_clock::now();
     const double loss = step.run();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    std::cout << nlohmann::json({{"seconds", seconds.count()}, {"loss", loss}}) << std::endl;
+    std::cout << nlohmann::json(
+                     {{"seconds", seconds.count()}, {"loss", loss}, {"peak_rss_bytes", app::peak_rss_bytes()}})
+              << std::endl;
   }
 }
 

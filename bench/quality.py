@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/quality.py --data DIR... [--seeds 1,2,3] [--out out/quality] [-- more flags of compare]
 
-Prints, per recipe, the difference from fp32 for each seed and its mean, in percent; exit code 1 if a mean is beyond 0.5 or one seed
-beyond 1.
+Prints, per recipe, the difference from fp32 for each seed and its mean, in percent; exit code 1 if a mean is further off than 0.5
+or one seed than 1, to either side.
 """
 
 import argparse
@@ -45,8 +45,8 @@ def main():
     for recipe in args.recipes.split(","):
         percents = [run[recipe] for run in by_seed]
         mean = statistics.mean(percents)
-        # A recipe that beats fp32 is within any limit; NaN is within none.
-        within = mean <= MEAN_LIMIT and all(percent <= SEED_LIMIT for percent in percents)
+        # Far below fp32 is as wrong as far above; NaN is within no limit.
+        within = abs(mean) <= MEAN_LIMIT and all(abs(percent) <= SEED_LIMIT for percent in percents)
         good = good and within
         print(f"{recipe:14}" + "".join(f"{p:+9.2f}%" for p in percents) + f"{mean:+9.2f}%{'' if within else '  beyond the limit'}")
     return 0 if good else 1

@@ -1,11 +1,12 @@
 """One contestant of gpt_step.py: PyTorch's GPT training step, run on request.
 
-Protocol on stdin/stdout, one JSON object a line: prints {"ready": ...}; for each line "step" runs one step and prints {"seconds", "loss"};
-ends with stdin.
+Protocol on stdin/stdout, one JSON object a line: prints {"ready": ...}; for each line "step" runs one step and prints
+{"seconds", "loss", "peak_rss_bytes"}; ends with stdin.
 """
 
 import argparse
 import json
+import resource
 import sys
 import time
 
@@ -53,7 +54,9 @@ def main():
             raise SystemExit(f"gpt_step worker: expected 'step', got '{line.strip()}'")
         start = time.perf_counter()
         loss = step()
-        print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss}), flush=True)
+        seconds = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({"seconds": seconds, "loss": loss, "peak_rss_bytes": peak}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+"""A process under test: it waits on its standard input, so that only one runs at a time and each has its own memory settings."""
+
+import json
+import os
+import subprocess
+
+# glibc keeps large blocks instead of returning them to the system after each operator; torch backs them with huge pages.
+TUNED = {
+    "THP_MEM_ALLOC_ENABLE": "1",
+    "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592:glibc.malloc.top_pad=268435456",
+}
+
+
+class Contestant:
+    """Prints one JSON object when it is ready (`info`), and one for each line that it is asked."""
+
+    def __init__(self, name, command, environment=None):
+        self.name = name
+        environment = {**os.environ, **(environment or {})}
+        self.process = subprocess.Popen(
+            [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.info = self._read()
+
+    def ask(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"'{self.name}' ended with exit code {self.process.wait()}")
+        return json.loads(line)
