@@ -1,4 +1,4 @@
-// Learned vectors of tokens and of positions.
+// Learned vectors, looked up by ops::embedding.
 #pragma once
 
 #include <torch/nn/cloneable.h>
@@ -17,16 +17,5 @@ class EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl> {
   at::Tensor weight;
 };
 TORCH_MODULE(Embedding);
-
-struct TokensAndPositions {
-  at::Tensor tokens;           // int64 [batch, seq]
-  at::Tensor token_weight;     // [vocabulary, dim]
-  at::Tensor position_weight;  // [context, dim]
-  int64_t first_position = 0;
-};
-
-// token_weight[tokens] + position_weight[first_position .. first_position + seq) [batch, seq, dim], in `dtype` after
-// one rounding. Gradients are sums in a fixed order, whatever the number of threads. Differentiable once.
-at::Tensor embed(const TokensAndPositions& input, at::ScalarType dtype);
 
 }  // namespace plimsoll::nn

@@ -1,17 +1,21 @@
 #include "plimsoll/nn/gpt.h"
 
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 
 #include <cmath>
 
 #include "plimsoll/nn/precision.h"
+#include "plimsoll/ops/cross_entropy.h"
+#include "plimsoll/ops/embedding.h"
 
 namespace plimsoll::nn {
 namespace {
 
 // Source: Radford et al. 2019 and the code published with it.
 constexpr double kInitialDeviation = 0.02;
+
+// From here on the logits outweigh the hidden states by far; below, the plain product is faster.
+constexpr int64_t kLargeVocabulary = 4096;
 
 bool writes_residual_stream(const std::string& name) {
   return name.ends_with("proj.weight") || name.ends_with("fc2_weight");
@@ -62,21 +66,24 @@ void GptImpl::reset_parameters(std::optional<at::Generator> generator) {
   }
 }
 
-at::Tensor GptImpl::run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache) {
+at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache) {
   const at::ScalarType dtype = scope_dtype().value_or(token_embedding->weight.scalar_type());
-  const at::Tensor embedded = embed({.tokens = tokens,
-                                     .token_weight = token_embedding->weight,
-                                     .position_weight = position_embedding->weight,
-                                     .first_position = cache == nullptr ? 0 : cache->length()},
-                                    dtype);
+  const at::Tensor embedded = ops::embedding({.tokens = tokens,
+                                              .token_weight = token_embedding->weight,
+                                              .position_weight = position_embedding->weight,
+                                              .first_position = cache == nullptr ? 0 : cache->length()},
+                                             dtype);
   ResidualStream stream{.hidden = at::dropout(embedded, config.dropout, is_training())};
   for (size_t layer = 0; layer < blocks->size(); ++layer) {
     stream = blocks->at<TransformerLayerImpl>(layer).advance(
         stream,
         {.is_first_microbatch = is_first_microbatch, .cache = cache == nullptr ? nullptr : &cache->layers_[layer]});
   }
-  const at::Tensor normalised = norm->forward(stream.hidden, stream.residual).output;
-  return head->forward(normalised, is_first_microbatch).to(at::kFloat);
+  return norm->forward(stream.hidden, stream.residual).output;
+}
+
+at::Tensor GptImpl::run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache) {
+  return head->forward(normalised(tokens, is_first_microbatch, cache), is_first_microbatch).to(at::kFloat);
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& tokens, std::optional<bool> is_first_microbatch) {
@@ -84,7 +91,12 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens, std::optional<bool> is_fir
 }
 
 at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets, std::optional<bool> is_first_microbatch) {
-  return at::cross_entropy_loss(forward(tokens, is_first_microbatch).flatten(0, 1), targets.flatten());
+  const at::Tensor hidden = normalised(tokens, is_first_microbatch, nullptr);
+  if (config.vocabulary < kLargeVocabulary) {
+    return ops::cross_entropy(head->forward(hidden, is_first_microbatch), targets);
+  }
+  const at::Tensor weight = head->weight.joined();
+  return ops::linear_cross_entropy(hidden, weight, targets, {}, scope_dtype().value_or(weight.scalar_type()));
 }
 
 at::Tensor GptImpl::extend(const at::Tensor& tokens, GptCache& cache) {

@@ -51,7 +51,8 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   // scope's high-precision dtype, and so is the head's product. is_first_microbatch: ops::LinearScaling.
   at::Tensor forward(const at::Tensor& tokens, std::optional<bool> is_first_microbatch = std::nullopt);
 
-  // Mean cross entropy over all targets, int64 [batch, seq], in fp32.
+  // Mean cross entropy over all targets, int64 [batch, seq], in fp32. A large vocabulary's logits are never held whole:
+  // ops::linear_cross_entropy.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
                   std::optional<bool> is_first_microbatch = std::nullopt);
 
@@ -66,6 +67,8 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   Linear head{nullptr};
 
  private:
+  // What the head reads.
+  at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache);
   at::Tensor run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache);
 };
 TORCH_MODULE(Gpt);

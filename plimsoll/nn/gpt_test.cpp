@@ -61,13 +61,32 @@ TEST(NnGpt, MatchesTheCompositionInFp32) {
       ours, [&](const Tensors& t) { return plain_gpt(t, tokens, kSmall); }, model->parameters(), seed);
 }
 
+// With logits of all tokens at once, and without.
 TEST(NnGpt, LossIsTheMeanCrossEntropy) {
-  torch::manual_seed(2);
-  Gpt model(kSmall);
-  const at::Tensor tokens = random_tokens(kSmall, 3, 9), targets = random_tokens(kSmall, 3, 9);
-  const at::Tensor log_probabilities = model->forward(tokens).to(at::kDouble).log_softmax(-1);
-  const double expected = -log_probabilities.gather(-1, targets.unsqueeze(-1)).mean().item<double>();
-  EXPECT_NEAR(model->loss(tokens, targets).item<double>(), expected, 0x1p-20 * expected);
+  for (const int64_t vocabulary : {40, 5000}) {
+    torch::manual_seed(2);
+    GptConfig config = kSmall;
+    config.vocabulary = vocabulary;
+    Gpt model(config);
+    const at::Tensor tokens = random_tokens(config, 3, 9), targets = random_tokens(config, 3, 9);
+    const at::Tensor logits = model->forward(tokens);
+    const at::Tensor log_probabilities = logits.to(at::kDouble).log_softmax(-1);
+    const double expected = -log_probabilities.gather(-1, targets.unsqueeze(-1)).mean().item<double>();
+    const at::Tensor loss = model->loss(tokens, targets);
+    EXPECT_NEAR(loss.item<double>(), expected, 0x1p-20 * expected);
+
+    Tensors ours;
+    loss.backward();
+    for (at::Tensor& parameter : model->parameters()) {
+      ours.push_back(parameter.grad().clone());
+      parameter.mutable_grad().reset();
+    }
+    at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten()).backward();
+    for (size_t i = 0; i < ours.size(); ++i) {
+      const at::Tensor grad = model->parameters()[i].grad();
+      EXPECT_LE(testing::largest(ours[i] - grad), 0x1p-16 * testing::largest(grad)) << vocabulary << " tensor " << i;
+    }
+  }
 }
 
 TEST(NnGpt, InitialisationComesFromTheGeneratorAlone) {

@@ -11,6 +11,8 @@
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/gemm.h"
 #include "plimsoll/ops/linear_pass.h"
+#include "plimsoll/ops/traffic.h"
+#include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -90,6 +92,7 @@ struct Rows {
 };
 
 void run(const Terms& terms, const Rows& rows) {
+  const watch::Span span("cross_entropy", {.bytes = traffic(rows.logits, rows.grad)});
   kernels::cross_entropy({.rows = rows.logits.size(0),
                           .vocabulary = terms.vocabulary,
                           .logits = rows.logits.const_data_ptr(),

@@ -9,6 +9,8 @@
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/embedding.h"
 #include "plimsoll/ops/find_operator.h"
+#include "plimsoll/ops/traffic.h"
+#include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -32,6 +34,7 @@ at::Tensor embedding_forward_cpu(const at::Tensor& tokens, const at::Tensor& tok
   at::Tensor positions;
   if (position_weight) positions = position_weight->narrow(0, first_position, seq).contiguous();
   at::Tensor output = at::empty({tokens.size(0), seq, dim}, weight.options().dtype(dtype));
+  const watch::Span span("embedding", {.bytes = 2 * traffic(output)});
   kernels::embedding_forward({.shape = {tokens.size(0), seq, dim},
                               .tokens = dense.const_data_ptr<int64_t>(),
                               .token_weight = weight.const_data_ptr(),
@@ -56,6 +59,7 @@ std::tuple<at::Tensor, at::Tensor> embedding_backward_cpu(const at::Tensor& grad
     position_grad.narrow(0, first_position + seq, positions - first_position - seq).zero_();
     seen = position_grad.narrow(0, first_position, seq);
   }
+  const watch::Span span("embedding backward", {.bytes = traffic(values, token_grad, position_grad)});
   kernels::embedding_backward({.shape = {tokens.size(0), seq, dim},
                                .tokens = dense.const_data_ptr<int64_t>(),
                                .grad = values.const_data_ptr(),
