@@ -69,7 +69,8 @@ at::Tensor unless_empty(const at::Tensor& gradient, bool wanted) { return wanted
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
-                            const at::Tensor& value, const at::Tensor& /*bias*/, const AttentionRules& rules) {
+                            const at::Tensor& value, const std::optional<at::Tensor>& /*bias*/,
+                            const AttentionRules& rules) {
     AttentionState state({query, key, value}, dispatch::attention_forward({query, key, value}, rules), rules);
     at::Tensor output = state.output;
     save(context, std::move(state));
@@ -90,7 +91,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
 
 class PackedAttentionFunction : public torch::autograd::Function<PackedAttentionFunction> {
  public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv, const at::Tensor& /*bias*/,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv, const std::optional<at::Tensor>& /*bias*/,
                             const PackedHeads& packed, const AttentionRules& rules) {
     AttentionState state({qkv}, dispatch::attention_forward(unpack_heads(qkv, packed), rules), rules);
     state.packed = packed;
@@ -115,7 +116,7 @@ class PackedAttentionFunction : public torch::autograd::Function<PackedAttention
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionOptions& options) {
   TORCH_CHECK(query.dim() == 4, "attention: expected query [batch, heads, queries, channels], got ", query.sizes());
-  return AttentionFunction::apply(query, key, value, options.bias, rules_of(options, query.size(3)));
+  return AttentionFunction::apply(query, key, value, optional(options.bias), rules_of(options, query.size(3)));
 }
 
 at::Tensor attention_packed(const at::Tensor& qkv, const PackedHeads& packed, const AttentionOptions& options) {
@@ -125,7 +126,8 @@ at::Tensor attention_packed(const at::Tensor& qkv, const PackedHeads& packed, co
   TORCH_CHECK(!packed.interleaved || packed.heads == packed.groups,
               "attention: expected as many groups as heads where they are interleaved, got ", packed.groups, " and ",
               packed.heads);
-  return PackedAttentionFunction::apply(qkv, options.bias, packed, rules_of(options, qkv.size(3))).transpose(1, 2);
+  return PackedAttentionFunction::apply(qkv, optional(options.bias), packed, rules_of(options, qkv.size(3)))
+      .transpose(1, 2);
 }
 
 }  // namespace plimsoll::ops
