@@ -35,8 +35,7 @@ MachineInfo machine_info() {
           .threads = runtime::threads(),
           .plimsoll_version = PLIMSOLL_VERSION,
           .torch_version = TORCH_VERSION,
-          .compiler = "GCC " __VERSION__,
-          .limits = measure_limits()};
+          .compiler = "GCC " __VERSION__};
 }
 
 }  // namespace plimsoll::app

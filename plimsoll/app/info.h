@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "plimsoll/app/limits.h"
 #include "plimsoll/runtime/cpu.h"
 
 namespace plimsoll::app {
@@ -24,7 +23,6 @@ struct MachineInfo {
   std::string plimsoll_version;
   std::string torch_version;
   std::string compiler;
-  MachineLimits limits;
 };
 
 MachineInfo machine_info();

@@ -16,6 +16,21 @@ TEST(Limits, ArePlausibleForAnyMachine) {
   EXPECT_EQ(limits.bf16_gflops.has_value(), runtime::isa() >= runtime::Isa::kAvx512Bf16);
 }
 
+TEST(Limits, OfAllLevelsAreInOrder) {
+  const AllLimits limits = measure_all_limits();
+  for (const Rate& rate :
+       {limits.l2.read, limits.l2.copy, limits.l2.in_place, limits.l3.read, limits.l3.copy, limits.l3.in_place,
+        limits.memory.read, limits.memory.copy, limits.memory.in_place, limits.first_touch, limits.first_touch_huge}) {
+    EXPECT_GT(rate.one_thread, 0.1);
+    EXPECT_LT(rate.all_threads, 1e5);
+  }
+  EXPECT_GT(limits.fp32_gflops.all_threads, 0.5 * limits.fp32_gflops.one_thread);
+  EXPECT_GT(limits.l2.read.one_thread, limits.memory.read.one_thread);
+  // A pass over fresh pages is the pass and the page faults.
+  EXPECT_LT(limits.first_touch.one_thread, limits.l2.in_place.one_thread);
+  EXPECT_EQ(limits.bf16_gflops.has_value(), runtime::isa() >= runtime::Isa::kAvx512Bf16);
+}
+
 TEST(Info, KernelsStayAtOrBelowTheLevelInForce) {
   const runtime::ScopedIsa lowered(runtime::Isa::kPortable);
   for (const KernelIsa& kernel : machine_info().kernels)

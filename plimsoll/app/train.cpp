@@ -41,6 +41,7 @@ class Run {
     }
     const TrainSummary summary = summarise();
     lines_->write(to_json(summary));
+    if (profile_ && profile_->steps() > 0) report_profile();
     return summary;
   }
 
@@ -63,6 +64,7 @@ class Run {
     std::error_code error;
     std::filesystem::create_directories(options_.out, error);
     if (error) fail("{}: cannot create: {}", options_.out.native(), error.message());
+    if (options_.profile) profile_.emplace(options_.steps - trainer_.step());
     lines_.emplace(trainer_.step() > 0 ? JsonLines::resume(options_.json, trainer_.step())
                                        : JsonLines::create(options_.json));
   }
@@ -80,7 +82,8 @@ class Run {
   void one_step() {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point start = Clock::now();
-    StepRecord record{.result = trainer_.train_step()};
+    const auto train_step = [this] { return trainer_.train_step(); };
+    StepRecord record{.result = profile_ ? profile_->run(train_step) : train_step()};
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     seconds_.push_back(seconds);
     record.step = trainer_.step();
@@ -100,6 +103,11 @@ class Run {
     checkpoint.state["measured"] = measured_;
     io::save_checkpoint(options_.out, checkpoint);
     io::remove_old_checkpoints(options_.out, static_cast<size_t>(options_.keep));
+  }
+
+  void report_profile() {
+    if (!options_.profile->empty()) write_trace(*options_.profile, profile_->profile());
+    observer_.on_profile(report_of(profile_->profile(), profile_->steps(), measure_all_limits()));
   }
 
   // A run that is resumed at its end has no steps to measure, so checkpoints carry what was.
@@ -123,6 +131,7 @@ class Run {
   const TrainObserver& observer_;
   Trainer trainer_;
   std::optional<JsonLines> lines_;
+  std::optional<StepProfile> profile_;
   std::vector<double> seconds_;
   std::optional<double> validation_loss_;
   json measured_ = json::object();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "plimsoll/app/step_profile.h"
 #include "plimsoll/app/train_options.h"
 #include "plimsoll/app/trainer.h"
 
@@ -32,7 +33,8 @@ struct TrainSummary {
 // How the run speaks while it goes on.
 struct TrainObserver {
   std::function<void(const StepRecord&)> on_step;
-  std::function<void(const std::string&)> on_note;  // one line
+  std::function<void(const std::string&)> on_note;            // one line
+  std::function<void(const ProfileReport&)> on_profile = {};  // at the end, where options.profile asks for one
 };
 
 // Trains until options.steps are done. Returns nothing if SIGINT or SIGTERM asked it to stop; a checkpoint is written

@@ -36,8 +36,9 @@ struct TrainOptions {
   int64_t keep = 3;  // checkpoints
   int64_t log_every = 10;
   bool resume = false;
-  std::filesystem::path json;    // JSON lines
-  nlohmann::json configuration;  // of the whole command, for the record
+  std::filesystem::path json;                    // JSON lines
+  std::optional<std::filesystem::path> profile;  // of some steps; the trace of them goes there, unless it is empty
+  nlohmann::json configuration;                  // of the whole command, for the record
 };
 
 // The named model with the sizes given instead. Throws UsageError.

@@ -10,6 +10,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/ops/saved_bytes.h"
 #include "plimsoll/optim/schedule.h"
+#include "plimsoll/watch/profile.h"
 
 namespace plimsoll::app {
 namespace {
@@ -54,19 +55,39 @@ at::Tensor Trainer::forward_loss(const at::Tensor& windows, std::optional<bool> 
   return model_->loss(inputs, targets, is_first_microbatch);
 }
 
+at::Tensor Trainer::next_windows() {
+  const watch::Span phase("data");
+  const watch::Span span("token stream");
+  return stream_.next(options_.batch);
+}
+
+at::Tensor Trainer::counted_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch) {
+  const watch::Span span("forward");
+  if (saved_activation_bytes_) return forward_loss(windows, is_first_microbatch);
+  const ops::SavedBytesCounter counter(model_->parameters());
+  const at::Tensor loss = forward_loss(windows, is_first_microbatch);
+  saved_activation_bytes_ = counter.bytes();
+  return loss;
+}
+
 double Trainer::micro_step(int64_t index) {
-  const at::Tensor windows = stream_.next(options_.batch);
+  const at::Tensor windows = next_windows();
   const auto is_first = options_.accumulate > 1 ? std::optional(index == 0) : std::nullopt;
-  at::Tensor loss;
-  if (saved_activation_bytes_) {
-    loss = forward_loss(windows, is_first);
-  } else {
-    const ops::SavedBytesCounter counter(model_->parameters());
-    loss = forward_loss(windows, is_first);
-    saved_activation_bytes_ = counter.bytes();
-  }
+  const at::Tensor loss = counted_loss(windows, is_first);
+  const watch::Span span("backward");
   (loss / options_.accumulate).backward();
   return loss.item<double>();
+}
+
+void Trainer::zero_grad() {
+  const watch::Span phase("optimizer");
+  const watch::Span span("zero grad");
+  optimizer_.zero_grad();
+}
+
+optim::StepReport Trainer::update() {
+  const watch::Span phase("optimizer");
+  return optimizer_.update({.max_norm = options_.clip});
 }
 
 StepResult Trainer::train_step() {
@@ -77,12 +98,12 @@ StepResult Trainer::train_step() {
                                 .total_steps = options_.steps},
                                step_);
   model_->train();
-  optimizer_.zero_grad();
+  zero_grad();
   session_.slots().clear();
   for (int64_t i = 0; i < options_.accumulate; ++i)
     result.loss += micro_step(i) / static_cast<double>(options_.accumulate);
   optimizer_.set_lr(result.lr);
-  const optim::StepReport report = optimizer_.update({.max_norm = options_.clip});
+  const optim::StepReport report = update();
   result.grad_norm = report.grad_norm;
   describe_numbers(result, report);
   ++step_;

@@ -48,7 +48,12 @@ class Trainer {
 
  private:
   at::Tensor forward_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch);
+  at::Tensor next_windows();
+  // The first time, with a count of what it saves.
+  at::Tensor counted_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch);
   double micro_step(int64_t index);
+  void zero_grad();
+  optim::StepReport update();
   void describe_numbers(StepResult& result, const optim::StepReport& report);
 
   TrainOptions options_;

@@ -70,6 +70,8 @@ class ParsedCommand {
     if (option.field.values == Field::Values::kOne) {
       added->expected(1);
       if (option.need != Need::kPositional) added->take_last();
+    } else if (option.field.values == Field::Values::kOptional) {
+      added->expected(0, 1)->take_last();
     } else {
       added->expected(1, CLI::detail::expected_max_vector_size);
     }

@@ -129,5 +129,12 @@ TEST(Info, NamesTheMachine) {
     EXPECT_THAT(outcome.output, HasSubstr(part));
 }
 
+TEST(Info, LimitsAreATable) {
+  const Outcome outcome = run_program({"info", "--limits"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  for (const char* row : {"\nFP32 multiply-add", "\nL2 read", "\nL3 copy", "\nmemory in place", "\nfirst touch"})
+    EXPECT_THAT(outcome.output, HasSubstr(row));
+}
+
 }  // namespace
 }  // namespace plimsoll::cli

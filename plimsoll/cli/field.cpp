@@ -151,6 +151,24 @@ Field path(std::filesystem::path& target, PathMust must) {
                 [must](const std::string& label, const std::string& typed) { return parse_path(label, typed, must); });
 }
 
+Field optional_path(std::optional<std::filesystem::path>& target) {
+  return {.values = Field::Values::kOptional,
+          .set =
+              [&target](const std::string&, const Typed& typed) {
+                target.reset();
+                if (typed.empty() || typed.back() == "true") {
+                  target.emplace();
+                } else if (typed.back() != "false") {
+                  target.emplace(typed.back());
+                }
+              },
+          .get =
+              [&target] {
+                if (!target) return json();
+                return target->empty() ? json(true) : json(target->native());
+              }};
+}
+
 Field existing_paths(std::vector<std::filesystem::path>& target) {
   return {.values = Field::Values::kMany,
           .set =

@@ -15,7 +15,7 @@
 namespace plimsoll::cli {
 
 struct Field {
-  enum class Values : uint8_t { kSwitch, kOne, kMany };
+  enum class Values : uint8_t { kSwitch, kOptional, kOne, kMany };
 
   Values values = Values::kOne;
   // Checks and stores what was typed. Throws app::UsageError that opens with `label`, the option as typed.
@@ -44,6 +44,8 @@ Field recipes(std::vector<std::string>& target);
 
 enum class PathMust : uint8_t { kNothing, kExist };
 Field path(std::filesystem::path& target, PathMust must = PathMust::kNothing);
+// Asked for without a path: set to an empty one.
+Field optional_path(std::optional<std::filesystem::path>& target);
 Field existing_paths(std::vector<std::filesystem::path>& target);
 
 }  // namespace plimsoll::cli

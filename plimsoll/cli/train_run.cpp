@@ -4,14 +4,17 @@
 
 #include "plimsoll/app/train.h"
 #include "plimsoll/cli/command.h"
+#include "plimsoll/cli/profile_table.h"
 #include "plimsoll/cli/progress.h"
 
 namespace plimsoll::cli {
 
 int train_and_print(const app::TrainOptions& options) {
   Progress progress(options.recipe, options);
+  std::optional<app::ProfileReport> profile;
   const auto summary = app::train(options, {.on_step = [&](const app::StepRecord& record) { progress.step(record); },
-                                            .on_note = [&](const std::string& line) { progress.note(line); }});
+                                            .on_note = [&](const std::string& line) { progress.note(line); },
+                                            .on_profile = [&](const app::ProfileReport& report) { profile = report; }});
   if (!summary) {
     progress.note(fmt::format("interrupted; a checkpoint is in {}, go on with --resume", options.out.native()));
     return kExitInterrupted;
@@ -22,6 +25,7 @@ int train_and_print(const app::TrainOptions& options) {
       summary->recipe, summary->steps, static_cast<double>(summary->parameters) / 1e6, summary->final_val_loss,
       summary->tokens_per_s, static_cast<double>(summary->saved_activation_bytes) / 1e6,
       static_cast<double>(summary->peak_rss_bytes) / 1e6);
+  if (profile) fmt::print("{}", profile_text(*profile));
   return kExitOk;
 }
 

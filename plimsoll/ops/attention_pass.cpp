@@ -8,6 +8,8 @@
 
 #include "plimsoll/kernels/attention/attention.h"
 #include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/traffic.h"
+#include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -81,6 +83,19 @@ void check_matrix(const std::optional<at::Tensor>& matrix, const char* name, con
               matrix->sizes(), " on ", matrix->device());
 }
 
+// Multiplications and additions of so many products [queries, keys] x channels a head, of the pairs that a causal rule
+// leaves; masks and lengths, whose values would have to be read, count as if they let everything through.
+double operations_of(const AttentionOperands& operands, const AttentionRules& rules, double products) {
+  const double queries = static_cast<double>(operands.query.size(2)), keys = static_cast<double>(operands.key.size(2));
+  // Query i sees keys 0 .. i + keys - queries.
+  const double skipped = !rules.causal     ? 0
+                         : queries <= keys ? queries * (queries - 1) / 2
+                                           : queries * keys - keys * (keys + 1) / 2;
+  const double heads = static_cast<double>(operands.query.size(0) * operands.query.size(1));
+  return products * heads * (queries * keys - skipped) *
+         static_cast<double>(operands.query.size(3) + operands.value.size(3));
+}
+
 }  // namespace
 
 AttentionOperands unpack_heads(const at::Tensor& qkv, const PackedHeads& packed) {
@@ -147,6 +162,8 @@ std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, con
   at::Tensor lse = at::empty(operands.query.sizes().slice(0, 3), query.options().dtype(at::kFloat));
   const KernelRules kernel(operands, rules);
   const format::Format format = format_of(query.scalar_type(), "attention");
+  const watch::Span span(
+      "attention", {.operations = operations_of(operands, rules, 2), .bytes = traffic(query, key, value, result)});
   kernels::attention_forward({.shape = shape_of(operands),
                               .rules = kernel.rules,
                               .format = format,
@@ -170,6 +187,8 @@ at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& oper
                                     : at::empty({0}, query.options().dtype(at::kFloat));
   const at::Tensor expanded = sums ? grad_bias.expand(matrix_sizes(operands)) : at::Tensor();
   const KernelRules kernel(operands, rules);
+  const watch::Span span("attention backward", {.operations = operations_of(operands, rules, 5),
+                                                .bytes = 2 * traffic(query, key, value) + traffic(upstream, out)});
   kernels::attention_backward({.shape = shape_of(operands),
                                .rules = kernel.rules,
                                .format = format_of(query.scalar_type(), "attention"),

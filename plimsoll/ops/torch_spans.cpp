@@ -29,10 +29,11 @@ struct OpenSpan : at::ObserverContext {
   std::optional<watch::Span> span;
 };
 
-// Operators of our own library open spans themselves.
+// Operators of our own library open spans themselves, and autograd's engine wraps other operators.
+bool opens_span(std::string_view name) { return !name.starts_with("plimsoll::") && !name.starts_with("autograd::"); }
+
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-  if (watch::open_spans() != kInsidePhase || std::string_view(function.name()).starts_with("plimsoll::"))
-    return nullptr;
+  if (watch::open_spans() != kInsidePhase || !opens_span(function.name())) return nullptr;
   auto context = std::make_unique<OpenSpan>(function.name());
   context->span->add({.bytes = traffic_of(function.inputs())});
   return context;

@@ -1,0 +1,29 @@
+#include "plimsoll/cli/profile_table.h"
+
+#include <fmt/format.h>
+
+#include "plimsoll/cli/table.h"
+
+namespace plimsoll::cli {
+namespace {
+
+std::string or_dash(bool known, const std::string& text) { return known ? text : "-"; }
+
+}  // namespace
+
+std::string profile_text(const app::ProfileReport& report) {
+  Table table({"phase", "op", "calls", "ms", "of step", "rate", "", "of limit", "MB"});
+  for (const app::ProfileRow& row : report.rows) {
+    const bool known = row.rate.has_value();
+    table.add({row.phase, row.op, or_dash(row.calls > 0, fmt::format("{:.4g}", row.calls)),
+               fmt::format("{:.2f}", 1e3 * row.seconds),
+               fmt::format("{:.1f}%", 100 * row.seconds / report.step_seconds),
+               or_dash(known, fmt::format("{:.1f}", row.rate.value_or(0))), row.unit,
+               or_dash(known, fmt::format("{:.0f}%", 100 * row.share_of_limit)),
+               or_dash(known, fmt::format("{:.1f}", 1e3 * row.gigabytes))});
+  }
+  return fmt::format("profile of {} steps, {:.1f} ms each; named ops account for {:.1f}%\n{}", report.steps,
+                     1e3 * report.step_seconds, 100 * report.accounted_share, table.text());
+}
+
+}  // namespace plimsoll::cli

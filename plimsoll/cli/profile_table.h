@@ -1,0 +1,12 @@
+// A profile as a user reads it.
+#pragma once
+
+#include <string>
+
+#include "plimsoll/app/step_profile.h"
+
+namespace plimsoll::cli {
+
+std::string profile_text(const app::ProfileReport& report);
+
+}  // namespace plimsoll::cli
