@@ -1,9 +1,7 @@
 // Medians of the useful GFLOP/s of attention (what the causal mask hides is not counted) against the limit of what it
 // is multiplied with, FP32 FMA or VDPBF16PS, measured between the calls. Both are per CPU second of the threads at
 // work. Decoding: bytes/s of the cache against a plain loop over the same memory.
-//   ATTENTION_BENCH_THREADS=2 plimsoll_bench --benchmark_filter=attention
 #include <cmath>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -23,11 +21,6 @@ struct Case {
   bool causal;
   float dropout = 0.0f;
 };
-
-void use_threads() {
-  const char* threads = std::getenv("ATTENTION_BENCH_THREADS");
-  runtime::set_threads(threads == nullptr ? 1 : std::atoi(threads));
-}
 
 // [batch, rows, heads, channels].
 struct Tensor {
@@ -111,7 +104,6 @@ void measure(benchmark::State& state, const Case& c, double operations, Body bod
 }
 
 void run_forward(benchmark::State& state, Case c) {
-  use_threads();
   Tensors t(c);
   const AttentionForward args = forward_args(c, t);
   const double products = static_cast<double>(2 * (c.shape.channels + c.shape.value_channels));
@@ -119,7 +111,6 @@ void run_forward(benchmark::State& state, Case c) {
 }
 
 void run_backward(benchmark::State& state, Case c) {
-  use_threads();
   Tensors t(c);
   attention_forward(forward_args(c, t));
   const AttentionBackward args = backward_args(c, t);
@@ -129,7 +120,6 @@ void run_backward(benchmark::State& state, Case c) {
 
 // state.range(0) queries over a cache of [batch, groups, keys, channels].
 void run_decode(benchmark::State& state, Format cache_format) {
-  use_threads();
   const Case c = {{8, 12, 12, state.range(0), 4096, 64, 64}, Format::kBf16, true};
   const AttentionShape& s = c.shape;
   Tensors t(c);

@@ -2,12 +2,11 @@
 // (FP32 FMA, or VDPBF16PS), measured between the products. Both are per CPU second of the threads at work; `share_%` is
 // the median, `best_share_%` the best rate over the median limit, `wall` what a clock shows.
 // rows/<formats>/<layout>/<m>x<n>x<k>: few rows, where B is read once, against a plain read of the same bytes.
-//   kernels_gemm_bench --benchmark_filter=e4m3       GEMM_BENCH_THREADS=2 kernels_gemm_bench
+//   plimsoll_bench --threads 2 --benchmark_filter=gemm/e4m3       OMP_NUM_THREADS=1 kernels_gemm_bench
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -127,11 +126,6 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void set_threads() {
-  const char* threads = std::getenv("GEMM_BENCH_THREADS");
-  runtime::set_threads(threads == nullptr ? 1 : std::atoi(threads));
-}
-
 struct Time {
   double cpu, wall;
 };
@@ -146,7 +140,6 @@ Time time_of(Body body) {
 }
 
 void run_products(benchmark::State& state, const Case& c) {
-  set_threads();
   const Problem problem(c);
   problem.multiply();
   const auto measure_limit = multiplies_pairs(c) ? measure_bf16_limit : measure_fp32_limit;
@@ -169,7 +162,6 @@ void run_products(benchmark::State& state, const Case& c) {
 }
 
 void run_rows(benchmark::State& state, const Case& c) {
-  set_threads();
   const Problem problem(c);
   const Buffer& read = problem.read_once();
   const int64_t pieces = read.bytes() / 64;
@@ -187,8 +179,8 @@ void run_rows(benchmark::State& state, const Case& c) {
   }
   state.counters["us"] = product * 1e6;
   state.counters["GB/s"] = static_cast<double>(read.bytes()) / product * 1e-9;
-  state.counters["read_GB/s"] = static_cast<double>(read.bytes()) / plain * 1e-9;
-  state.counters["of_read_%"] = 100.0 * plain / product;
+  state.counters["limit"] = static_cast<double>(read.bytes()) / plain * 1e-9;
+  state.counters["share_%"] = 100.0 * plain / product;
 }
 
 void add_products(std::vector<Case>& cases, Format a, Format b, const std::string& formats) {
