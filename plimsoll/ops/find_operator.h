@@ -5,9 +5,12 @@
 
 namespace plimsoll::ops {
 
+// Defined beside the registrations: whoever looks for an operator links them.
+c10::OperatorHandle find_operator(const char* name);
+
 template <class Function>
 c10::TypedOperatorHandle<Function> find_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
+  return find_operator(name).typed<Function>();
 }
 
 }  // namespace plimsoll::ops

@@ -100,6 +100,8 @@ TORCH_LIBRARY_IMPL(plimsoll, Meta, library) {
   register_loss_meta(library);
 }
 
+c10::OperatorHandle find_operator(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }
+
 namespace dispatch {
 
 at::Tensor activation_forward(const at::Tensor& x, std::string_view kind) {
