@@ -24,6 +24,29 @@ void check_heads(const at::Tensor& x, int64_t heads, int64_t channels) {
               " channels, got ", x.sizes());
 }
 
+at::ScalarType dtype_for(const at::Tensor& x) { return scope_dtype().value_or(x.scalar_type()); }
+
+// Whether our kernel does it.
+bool computes(const at::Tensor& x) { return x.is_cpu() && dtype_for(x) != at::kDouble; }
+
+struct HeadsFirst {
+  at::Tensor query, key, value;
+};
+
+at::Tensor torch_attention(const HeadsFirst& x, const ops::AttentionOptions& rules) {
+  const int64_t queries = x.query.size(2), keys = x.key.size(2);
+  std::optional<at::Tensor> visible;
+  if (rules.mask.defined()) visible = rules.mask.logical_not();
+  // Torch aligns its causal mask to the first key.
+  const bool aligned = queries == keys;
+  if (rules.causal && !aligned && queries > 1) {
+    visible = at::ones({queries, keys}, x.query.options().dtype(at::kBool)).tril(keys - queries);
+  }
+  return at::scaled_dot_product_attention(x.query, x.key, x.value, visible, rules.dropout, rules.causal && aligned,
+                                          rules.scale > 0 ? std::optional(rules.scale) : std::nullopt,
+                                          x.query.size(1) != x.key.size(1));
+}
+
 }  // namespace
 
 DotProductAttentionImpl::DotProductAttentionImpl(int64_t heads, int64_t channels, DotProductAttentionOptions settings)
@@ -43,34 +66,40 @@ at::Tensor DotProductAttentionImpl::forward(const at::Tensor& query, const at::T
   check_heads(query, num_attention_heads, kv_channels);
   check_heads(key, options.num_gqa_groups, kv_channels);
   check_heads(value, options.num_gqa_groups, kv_channels);
-  const at::ScalarType dtype = scope_dtype().value_or(query.scalar_type());
+  const at::ScalarType dtype = dtype_for(query);
   const at::Tensor q = heads_first(query.to(dtype), options.qkv_format);
   const at::Tensor k = heads_first(key.to(dtype), options.qkv_format);
   const at::Tensor v = heads_first(value.to(dtype), options.qkv_format);
-
-  const int64_t queries = q.size(2), keys = k.size(2);
-  bool is_causal = false;
-  std::optional<at::Tensor> visible;
-  if (options.attn_mask_type == AttentionMask::kPadding) {
-    TORCH_CHECK(attention_mask.defined() && attention_mask.scalar_type() == at::kBool,
-                "attention: expected a bool attention_mask for the padding mask, got ",
-                attention_mask.defined() ? c10::toString(attention_mask.scalar_type()) : "none");
-    visible = attention_mask.logical_not();
-  } else if (options.attn_mask_type == AttentionMask::kCausal && queries == keys) {
-    is_causal = true;  // torch aligns this one to the first key
-  } else if (options.attn_mask_type == AttentionMask::kCausal && queries > 1) {
-    visible = at::ones({queries, keys}, q.options().dtype(at::kBool)).tril(keys - queries);
-  }
-  const double dropout = is_training() ? options.attention_dropout : 0.0;
-  const bool grouped = options.num_gqa_groups != num_attention_heads;
-  const bool plain = !visible && dropout == 0 && !grouped && q.is_cpu() && q.numel() > 0 && k.numel() > 0;
   const at::Tensor attended =
-      plain && dtype != at::kFloat && dtype != at::kDouble
-          ? ops::attention(q, k, v, {.scale = options.softmax_scale, .causal = is_causal})
-          : at::scaled_dot_product_attention(
-                q, k, v, visible, dropout, is_causal,
-                options.softmax_scale > 0 ? std::optional(options.softmax_scale) : std::nullopt, grouped);
+      computes(q) ? ops::attention(q, k, v, rules(attention_mask)) : torch_attention({q, k, v}, rules(attention_mask));
   return heads_last(attended, options.qkv_format).flatten(2);
+}
+
+bool DotProductAttentionImpl::packs(const at::Tensor& qkv, bool interleaved) const {
+  return computes(qkv) && (!interleaved || options.num_gqa_groups == num_attention_heads);
+}
+
+at::Tensor DotProductAttentionImpl::forward_packed(const at::Tensor& qkv, const at::Tensor& attention_mask,
+                                                   bool interleaved) {
+  const int64_t groups = options.num_gqa_groups;
+  check_heads(qkv, num_attention_heads + 2 * groups, kv_channels);
+  const auto batch_first = [&](const at::Tensor& x) {
+    return options.qkv_format == Layout::kSbhd ? x.transpose(0, 1) : x;
+  };
+  const at::Tensor attended = ops::attention_packed(batch_first(qkv.to(dtype_for(qkv))),
+                                                    {num_attention_heads, groups, interleaved}, rules(attention_mask));
+  return batch_first(attended).flatten(2);
+}
+
+ops::AttentionOptions DotProductAttentionImpl::rules(const at::Tensor& attention_mask) const {
+  const bool padding = options.attn_mask_type == AttentionMask::kPadding;
+  TORCH_CHECK(!padding || (attention_mask.defined() && attention_mask.scalar_type() == at::kBool),
+              "attention: expected a bool attention_mask for the padding mask, got ",
+              attention_mask.defined() ? c10::toString(attention_mask.scalar_type()) : "none");
+  return {.scale = options.softmax_scale,
+          .causal = options.attn_mask_type == AttentionMask::kCausal,
+          .mask = padding ? attention_mask : at::Tensor(),
+          .dropout = is_training() ? options.attention_dropout : 0.0};
 }
 
 }  // namespace plimsoll::nn

@@ -1,4 +1,4 @@
-// Scaled dot-product attention, FP32 inside; torch's kernel.
+// Scaled dot-product attention, FP32 inside: ops::attention on the CPU, torch's elsewhere.
 #pragma once
 
 #include <torch/nn/cloneable.h>
@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <string_view>
+
+#include "plimsoll/ops/attention.h"
 
 namespace plimsoll::nn {
 
@@ -39,8 +41,17 @@ class DotProductAttentionImpl : public torch::nn::Cloneable<DotProductAttentionI
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const at::Tensor& attention_mask = {});
 
+  // The same on the fused projection [seq, batch, heads + 2 groups, kv_channels] (kBshd: [batch, seq, ...]), whose
+  // gradient is then one tensor. interleaved: as in ops::PackedHeads.
+  at::Tensor forward_packed(const at::Tensor& qkv, const at::Tensor& attention_mask = {}, bool interleaved = false);
+  // Whether forward_packed takes such a tensor.
+  bool packs(const at::Tensor& qkv, bool interleaved) const;
+
   int64_t num_attention_heads, kv_channels;
   DotProductAttentionOptions options;
+
+ private:
+  ops::AttentionOptions rules(const at::Tensor& attention_mask) const;
 };
 TORCH_MODULE(DotProductAttention);
 

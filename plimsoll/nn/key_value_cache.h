@@ -22,7 +22,8 @@ class KeyValueCache {
  private:
   int64_t capacity_;  // tokens
   int64_t length_ = 0;
-  at::Tensor key_, value_;  // [batch, capacity, groups, channels]
+  // [batch, capacity, groups, channels]; in memory capacity comes after groups, so that a head is read in one stream.
+  at::Tensor key_, value_;
 };
 
 }  // namespace plimsoll::nn

@@ -74,13 +74,17 @@ static std::vector<at::Tensor> split_heads(const at::Tensor& x, const std::vecto
   return parts;
 }
 
-MultiheadAttentionImpl::Projected MultiheadAttentionImpl::project_self(const MultiheadAttentionInput& input) {
+ops::NormOutput MultiheadAttentionImpl::project_packed(const MultiheadAttentionInput& input) {
   ops::NormOutput projected;
   if (options.input_layernorm) {
     projected = layernorm_qkv->forward(input.hidden, input.residual, input.is_first_microbatch);
   } else {
     projected.output = qkv->forward(input.hidden, input.is_first_microbatch);
   }
+  return projected;
+}
+
+MultiheadAttentionImpl::Projected MultiheadAttentionImpl::split_packed(const ops::NormOutput& projected) const {
   const int64_t groups = options.num_gqa_groups;
   std::vector<at::Tensor> parts =
       split_heads(projected.output, {num_attention_heads, groups, groups}, groups, options.qkv_weight_interleaved);
@@ -106,7 +110,19 @@ ops::NormOutput MultiheadAttentionImpl::forward(const MultiheadAttentionInput& i
               "attention: expected hidden [seq, batch, ", hidden_size, "], got ", input.hidden.sizes());
   TORCH_CHECK(options.input_layernorm || !input.residual.defined(),
               "attention: expected input_layernorm where there is a residual, got none");
-  Projected projected = options.attention_type == AttentionType::kSelf ? project_self(input) : project_cross(input);
+  if (options.attention_type == AttentionType::kCross) return attend(project_cross(input), input);
+  const ops::NormOutput packed = project_packed(input);
+  const bool interleaved = options.qkv_weight_interleaved;
+  if (input.cache != nullptr || !core_attention->packs(packed.output, interleaved)) {
+    return attend(split_packed(packed), input);
+  }
+  const int64_t parts = num_attention_heads + 2 * options.num_gqa_groups;
+  const at::Tensor attended = core_attention->forward_packed(packed.output.unflatten(2, {parts, options.kv_channels}),
+                                                             input.attention_mask, interleaved);
+  return {proj->forward(attended, input.is_first_microbatch), packed.sum};
+}
+
+ops::NormOutput MultiheadAttentionImpl::attend(Projected projected, const MultiheadAttentionInput& input) {
   if (input.cache != nullptr) {
     TORCH_CHECK(options.qkv_format == Layout::kBshd, "attention: expected the layout bshd with a cache, got sbhd");
     std::tie(projected.key, projected.value) = input.cache->append(projected.key, projected.value);

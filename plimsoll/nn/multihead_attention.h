@@ -60,8 +60,11 @@ class MultiheadAttentionImpl : public torch::nn::Cloneable<MultiheadAttentionImp
     at::Tensor query, key, value;  // [.., .., heads or groups, channels]
     at::Tensor sum;
   };
-  Projected project_self(const MultiheadAttentionInput& input);
+  // [.., .., (heads + 2 groups) * channels]
+  ops::NormOutput project_packed(const MultiheadAttentionInput& input);
+  Projected split_packed(const ops::NormOutput& projected) const;
   Projected project_cross(const MultiheadAttentionInput& input);
+  ops::NormOutput attend(Projected projected, const MultiheadAttentionInput& input);
 };
 TORCH_MODULE(MultiheadAttention);
 
