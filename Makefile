@@ -32,7 +32,7 @@ build: setup ## build the library, the tests and build/bin/plimsoll
 
 test: build ## run the C++ and Python tests
 	@status=0; ctest --preset $(PRESET) || status=$$?; \
-	$(python) -m pytest tools bench $(wildcard python/tests) || status=$$?; exit $$status
+	PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m pytest tools bench python/tests || status=$$?; exit $$status
 
 nightly: build ## the tests that take minutes, too
 	@PLIMSOLL_NIGHTLY=1 ctest --preset $(PRESET)
