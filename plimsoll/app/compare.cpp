@@ -8,6 +8,7 @@
 #include "plimsoll/app/gpt_model.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/io/atomic_file.h"
+#include "plimsoll/io/error.h"
 
 namespace plimsoll::app {
 namespace {
@@ -19,7 +20,7 @@ using nlohmann::json;
 std::string directory_name(const std::string& recipe, std::set<std::string>& taken) {
   const std::string name(parse_recipe(recipe).name());
   std::string candidate = name;
-  for (int number = 2; !taken.insert(candidate).second; ++number) candidate = fmt::format("{}-{}", name, number);
+  for (int number = 2; !taken.insert(candidate).second; ++number) candidate = io::compose("{}-{}", name, number);
   return candidate;
 }
 

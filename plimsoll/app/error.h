@@ -1,11 +1,9 @@
 // What went wrong, in one line. The command turns UsageError into exit code 2 and everything else into 1.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <stdexcept>
-#include <string>
-#include <utility>
+
+#include "plimsoll/io/error.h"
 
 namespace plimsoll::app {
 
@@ -21,13 +19,13 @@ class UsageError : public Error {
 };
 
 template <class... Args>
-[[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) {
-  throw Error(fmt::format(text, std::forward<Args>(args)...));
+[[noreturn]] void fail(fmt::format_string<Args...> text, const Args&... args) {
+  throw Error(io::compose_arguments(text, fmt::make_format_args(args...)));
 }
 
 template <class... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {
-  throw UsageError(fmt::format(text, std::forward<Args>(args)...));
+[[noreturn]] void refuse(fmt::format_string<Args...> text, const Args&... args) {
+  throw UsageError(io::compose_arguments(text, fmt::make_format_args(args...)));
 }
 
 }  // namespace plimsoll::app

@@ -9,6 +9,7 @@
 #include "plimsoll/app/interrupt.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/process_memory.h"
+#include "plimsoll/io/error.h"
 #include "plimsoll/io/text_files.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -72,11 +73,11 @@ class Run {
   void resume() {
     const auto latest = io::load_latest_checkpoint(options_.out);
     if (!latest)
-      return observer_.on_note(fmt::format("{}: no checkpoint yet, starting at step 0", options_.out.native()));
+      return observer_.on_note(io::compose("{}: no checkpoint yet, starting at step 0", options_.out.native()));
     for (const std::string& line : latest->refused) observer_.on_note(line);
     trainer_.restore(latest->checkpoint);
     measured_ = latest->checkpoint.state.value("measured", json::object());
-    observer_.on_note(fmt::format("resuming after {}", latest->directory.native()));
+    observer_.on_note(io::compose("resuming after {}", latest->directory.native()));
   }
 
   void one_step() {

@@ -8,6 +8,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
+#include "plimsoll/io/error.h"
 #include "plimsoll/ops/saved_bytes.h"
 #include "plimsoll/optim/schedule.h"
 #include "plimsoll/watch/profile.h"
@@ -117,10 +118,10 @@ void Trainer::describe_numbers(StepResult& result, const optim::StepReport& repo
     result.headroom_slot = record.name;
   }
   if (report.skipped) {
-    result.warning = fmt::format("step {}: no update, {} gradient elements are not finite, the first in {}", step_ + 1,
+    result.warning = io::compose("step {}: no update, {} gradient elements are not finite, the first in {}", step_ + 1,
                                  report.non_finite, report.first_non_finite);
   } else if (const auto records = session_.slots().non_finite(); !records.empty()) {
-    result.warning = fmt::format("step {}: {} holds values that are not finite", step_ + 1, records.front().name);
+    result.warning = io::compose("step {}: {} holds values that are not finite", step_ + 1, records.front().name);
   }
 }
 

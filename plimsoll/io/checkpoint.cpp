@@ -90,7 +90,7 @@ Checkpoint read_contents(const fs::path& directory) {
 
 fs::path save_checkpoint(const fs::path& run, const Checkpoint& checkpoint) {
   return translated([&] {
-    const fs::path final_name = run / fmt::format("{}{:08}", kPrefix, checkpoint.step);
+    const fs::path final_name = run / compose("{}{:08}", kPrefix, checkpoint.step);
     const fs::path partial = final_name.native() + ".partial", replaced = final_name.native() + ".replaced";
     fs::create_directories(run);
     fs::remove_all(partial);

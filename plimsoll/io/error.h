@@ -5,7 +5,6 @@
 
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace plimsoll::io {
 
@@ -14,9 +13,18 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// fmt is header-only here: to format in one file alone spares every other 4 s of compiling.
+std::string compose_arguments(fmt::string_view text, fmt::format_args args);
+
+// `text` with its arguments in place.
 template <class... Args>
-[[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) {
-  throw Error(fmt::format(text, std::forward<Args>(args)...));
+std::string compose(fmt::format_string<Args...> text, const Args&... args) {
+  return compose_arguments(text, fmt::make_format_args(args...));
+}
+
+template <class... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> text, const Args&... args) {
+  throw Error(compose_arguments(text, fmt::make_format_args(args...)));
 }
 
 }  // namespace plimsoll::io

@@ -1,6 +1,5 @@
 #include "plimsoll/io/sha256.h"
 
-#include <fmt/format.h>
 #include <openssl/evp.h>
 
 #include <array>
@@ -17,7 +16,7 @@ std::string sha256(std::span<const std::byte> bytes) {
     fail("sha256: the cryptographic library refused the digest");
   }
   std::string text;
-  for (unsigned i = 0; i < length; ++i) text += fmt::format("{:02x}", digest[i]);
+  for (unsigned i = 0; i < length; ++i) text += compose("{:02x}", digest[i]);
   return text;
 }
 
