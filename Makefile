@@ -16,7 +16,7 @@ python := $(or $(PYTHON),$(CURDIR)/.venv/bin/python)
 build := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
 configure := --preset $(PRESET) -DPLIMSOLL_PYTHON=$(python) -DPLIMSOLL_WERROR=$(WERROR)
 
-.PHONY: help setup build test bench demo nightly format check clean
+.PHONY: help setup build test benchmarks bench demo nightly format check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -38,7 +38,10 @@ nightly: build ## the tests that take minutes, too
 	@PLIMSOLL_NIGHTLY=1 ctest --preset $(PRESET)
 
 # On one core, whose clock and caches the limits are measured on, too. BENCH_FLAGS=--benchmark_filter=norm runs some.
-bench: build ## benchmark every kernel against the machine's limit into bench.json (10 minutes)
+benchmarks: build ## build the benchmark programs
+	@ninja -C $(build) -j $(JOBS) benchmarks
+
+bench: benchmarks ## benchmark every kernel against the machine's limit into bench.json (10 minutes)
 	@taskset -c 0 $(build)/bin/plimsoll_bench --benchmark_min_time=0.05 --benchmark_out=bench.json $(BENCH_FLAGS)
 
 demo: build ## train a small GPT in FP32, BF16 and FP8 and compare them (at most 5 minutes)
