@@ -8,12 +8,12 @@ all of them together would not fit.
 """
 
 import argparse
-import json
 import statistics
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import json_file
 from contestant import TUNED, Contestant
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -168,10 +168,7 @@ def main():
     peer, rows = rows_of(runners, one_thread, args.batch * args.context)
     print(table(peer, rows))
     if args.json:
-        text = json.dumps({"arguments": vars(args), "peer": peer, "rows": rows}, indent=1)
-        beside = Path(args.json + ".part")
-        beside.write_text(text + "\n")
-        beside.replace(args.json)
+        json_file.write(args.json, {"arguments": vars(args), "peer": peer, "rows": rows})
 
 
 if __name__ == "__main__":

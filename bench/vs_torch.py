@@ -8,11 +8,11 @@ Plimsoll is under the same setting; the last column is Plimsoll caching against 
 """
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
 
+import json_file
 import torch
 from contestant import TUNED, Contestant
 
@@ -67,9 +67,7 @@ def main():
     for worker in workers.values():
         worker.close()
     if args.json:
-        beside = Path(args.json + ".part")
-        beside.write_text(json.dumps({"arguments": vars(args), "rows": rows}, indent=1) + "\n")
-        beside.replace(args.json)
+        json_file.write(args.json, {"arguments": vars(args), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@
 
 #include "plimsoll/format/codec.h"
 #include "plimsoll/runtime/cpu.h"
-#include "plimsoll/runtime/threads.h"
+#include "plimsoll/runtime/threads_testing.h"
 
 namespace plimsoll::kernels::testing {
 
@@ -26,16 +26,7 @@ inline std::vector<runtime::Isa> isas_present() {
   return result;
 }
 
-class ScopedThreads {
- public:
-  explicit ScopedThreads(int count) : previous_(runtime::threads()) { runtime::set_threads(count); }
-  ~ScopedThreads() { runtime::set_threads(previous_); }
-  ScopedThreads(const ScopedThreads&) = delete;
-  ScopedThreads& operator=(const ScopedThreads&) = delete;
-
- private:
-  int previous_;
-};
+using runtime::testing::ScopedThreads;
 
 // Elements of one format, one element past any alignment, with guard bytes on both sides.
 class Array {

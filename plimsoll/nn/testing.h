@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "plimsoll/runtime/threads.h"
+#include "plimsoll/runtime/threads_testing.h"
 
 namespace plimsoll::nn::testing {
 
@@ -18,16 +18,7 @@ using Tensors = std::vector<at::Tensor>;
 // From inputs (and parameters) to outputs, with torch's own ops.
 using Composition = std::function<at::Tensor(const Tensors&)>;
 
-class ScopedThreads {
- public:
-  explicit ScopedThreads(int count) : previous_(runtime::threads()) { runtime::set_threads(count); }
-  ~ScopedThreads() { runtime::set_threads(previous_); }
-  ScopedThreads(const ScopedThreads&) = delete;
-  ScopedThreads& operator=(const ScopedThreads&) = delete;
-
- private:
-  int previous_;
-};
+using runtime::testing::ScopedThreads;
 
 inline Tensors leaves(const Tensors& tensors, at::ScalarType dtype) {
   Tensors result;

@@ -214,7 +214,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward_cpu(
                                      .ignore_index = ignore_index,
                                      .label_smoothing = label_smoothing});
   const format::Format format = format_of(dtype, kOp);
-  const at::ScalarType logits_dtype = dtype == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  const at::ScalarType logits_dtype = cross_entropy_logits_dtype(dtype);
   const at::Tensor matrix = as_matrix(hidden, kOp).to(dtype);
   const int64_t rows = matrix.size(0), vocabulary = terms.vocabulary;
   const at::TensorOptions options = at::TensorOptions().dtype(logits_dtype);

@@ -34,7 +34,7 @@ at::Tensor cross_entropy_backward_meta(const at::Tensor&, const at::Tensor& logi
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward_meta(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, std::string_view reduction, int64_t,
     double, at::ScalarType dtype, std::array<bool, 2> wants_grad) {
-  const at::ScalarType logits_dtype = dtype == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  const at::ScalarType logits_dtype = cross_entropy_logits_dtype(dtype);
   const at::Tensor loss =
       reduction == "none" ? empty(targets.sym_sizes(), hidden, at::kFloat) : empty({}, hidden, at::kFloat);
   return {loss, gradient_of(hidden, wants_grad[0], logits_dtype), gradient_of(weight, wants_grad[1], at::kFloat)};

@@ -12,20 +12,11 @@
 #include "plimsoll/format/format.h"
 #include "plimsoll/kernels/gemm/gemm.h"
 #include "plimsoll/ops/linear_scaling.h"
-#include "plimsoll/runtime/threads.h"
+#include "plimsoll/runtime/threads_testing.h"
 
 namespace plimsoll::ops::testing {
 
-class ScopedThreads {
- public:
-  explicit ScopedThreads(int count) : previous_(runtime::threads()) { runtime::set_threads(count); }
-  ~ScopedThreads() { runtime::set_threads(previous_); }
-  ScopedThreads(const ScopedThreads&) = delete;
-  ScopedThreads& operator=(const ScopedThreads&) = delete;
-
- private:
-  int previous_;
-};
+using runtime::testing::ScopedThreads;
 
 inline SharedRecipe shared(recipe::Recipe recipe) { return std::make_shared<const recipe::Recipe>(std::move(recipe)); }
 
