@@ -2,8 +2,8 @@
 #   LINKS is the list of folders and packages it may include. ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, ISA_AMX: files built with
 #   those instructions; they hold intrinsics only, so that no inline function of the standard library is compiled for them.
 # plimsoll_test(folder SOURCES ... [LINKS ...]): one GoogleTest binary and one ctest entry.
-# Both take the flag TORCH_PCH or PROGRAM_PCH (and any other target plimsoll_use_pch): headers precompiled once for all. NO_PCH lists the
-# sources that need none of them, because loading them costs 3 s.
+# Both take the flag TORCH_PCH or PROGRAM_PCH (and any other target plimsoll_use_pch): headers precompiled once for all, sources
+# compiled a few at a time. NO_PCH lists the sources that need none of these headers: they are compiled one by one, without.
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1
@@ -25,10 +25,12 @@ function(plimsoll_options target)
                          $<$<BOOL:${PLIMSOLL_WERROR}>:-Werror>)
 endfunction()
 
-# Parsing torch's headers costs 10 s a file; precompiled, 3 s. One target for each set of headers compiles them, with the flags that
-# all users share: the torch set for the library's folders, the program set (JSON and fmt, but little of torch: what a
-# precompiled header leaves to instantiate is instantiated in every file) for io, app and cli.
+# Parsing torch's headers costs 10 s a file; precompiled, 4 s, because GCC instantiates their pending templates anew for each file
+# that it compiles: five sources are therefore compiled as one. One target for each set of headers compiles them, with the
+# flags that all users share: the torch set for what includes torch::nn or defines operators, the program set (JSON and fmt,
+# little of torch) for io and cli.
 option(PLIMSOLL_PCH "Precompile headers once" ON)
+option(PLIMSOLL_UNITY "Compile the sources that share precompiled headers five at a time" ON)
 set(PLIMSOLL_HEADERS_TORCH <torch/nn/module.h> <torch/library.h> <torch/csrc/autograd/custom_function.h>)
 set(PLIMSOLL_HEADERS_PROGRAM <ATen/core/TensorBody.h> <fmt/format.h> <nlohmann/json.hpp> <filesystem> <fstream>)
 
@@ -56,6 +58,7 @@ function(plimsoll_use_pch target set)
     target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess $<$<CONFIG:Release>:-O1>)
     target_link_libraries(${target} PRIVATE plimsoll_openmp)
     target_precompile_headers(${target} REUSE_FROM plimsoll_${set}_pch)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ${PLIMSOLL_UNITY} UNITY_BUILD_BATCH_SIZE 5)
   endif()
 endfunction()
 
@@ -67,7 +70,7 @@ function(plimsoll_pch_of_arguments target)
     plimsoll_use_pch(${target} program)
   endif()
   if(arg_NO_PCH)
-    set_source_files_properties(${arg_NO_PCH} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    set_source_files_properties(${arg_NO_PCH} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
 endfunction()
 

@@ -5,8 +5,8 @@
 
 #include "plimsoll/app/child_process.h"
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/gpt_model.h"
 #include "plimsoll/app/json_lines.h"
+#include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/error.h"
 

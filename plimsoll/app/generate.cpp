@@ -6,6 +6,7 @@
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gpt_model.h"
+#include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/runtime/philox.h"

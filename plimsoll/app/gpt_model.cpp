@@ -2,8 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <stdexcept>
-
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/byte_tokenizer.h"
 
@@ -46,14 +44,6 @@ void load_tensors(nn::Gpt& model, const io::TensorMap& tensors) {
   }
   // A history may have any length, so a buffer takes the shape of what was saved.
   for (const auto& item : buffers) at::Tensor(item.value()).set_data(find(item.key()).clone());
-}
-
-recipe::Recipe parse_recipe(const std::string& text) {
-  try {
-    return text.starts_with('{') ? recipe::from_json(text) : recipe::by_name(text);
-  } catch (const std::invalid_argument& error) {
-    throw UsageError(error.what());
-  }
 }
 
 }  // namespace plimsoll::app

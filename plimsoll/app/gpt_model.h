@@ -4,7 +4,6 @@
 #include "plimsoll/app/model_shape.h"
 #include "plimsoll/io/safetensors.h"
 #include "plimsoll/nn/gpt.h"
-#include "plimsoll/recipe/recipe.h"
 
 namespace plimsoll::app {
 
@@ -16,8 +15,5 @@ io::TensorMap tensors_of(const nn::Gpt& model);
 
 // Copies. Throws Error unless the names are the model's and every parameter has its shape.
 void load_tensors(nn::Gpt& model, const io::TensorMap& tensors);
-
-// By name or JSON. Throws UsageError.
-recipe::Recipe parse_recipe(const std::string& text);
 
 }  // namespace plimsoll::app

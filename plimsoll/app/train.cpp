@@ -9,6 +9,7 @@
 #include "plimsoll/app/interrupt.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/process_memory.h"
+#include "plimsoll/app/trainer.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/text_files.h"
 #include "plimsoll/runtime/threads.h"

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "plimsoll/app/step_profile.h"
+#include "plimsoll/app/step_result.h"
 #include "plimsoll/app/train_options.h"
-#include "plimsoll/app/trainer.h"
 
 namespace plimsoll::app {
 

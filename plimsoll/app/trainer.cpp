@@ -8,6 +8,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/ops/saved_bytes.h"
 #include "plimsoll/optim/schedule.h"

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <string>
 
 #include "plimsoll/app/gpt_model.h"
+#include "plimsoll/app/step_result.h"
 #include "plimsoll/app/train_options.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/token_stream.h"
@@ -14,15 +13,6 @@
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::app {
-
-struct StepResult {
-  double loss = 0;  // mean over the step's tokens, nats a byte
-  double lr = 0;
-  double grad_norm = 0;
-  std::optional<double> headroom_bits;  // the lowest of all operands; nothing under recipes without codes
-  std::string headroom_slot;            // whose it is
-  std::optional<std::string> warning;   // one line: something was not finite
-};
 
 class Trainer {
  public:

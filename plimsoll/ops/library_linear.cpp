@@ -18,7 +18,7 @@ at::Tensor rows(const at::Tensor& x, at::ScalarType dtype) {
   return x.dim() == 1 ? x.to(dtype).unsqueeze(0) : x.to(dtype).flatten(0, -2);
 }
 
-class LinearFunction : public torch::autograd::Function<LinearFunction> {
+class LinearOperatorFunction : public torch::autograd::Function<LinearOperatorFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias, at::ScalarType dtype) {
@@ -54,7 +54,7 @@ at::Tensor linear_op(const at::Tensor& x, const at::Tensor& weight, const std::o
                      std::optional<at::ScalarType> dtype) {
   TORCH_CHECK(x.dim() >= 1 && weight.dim() == 2 && x.sym_size(-1) == weight.sym_size(1),
               "linear: expected x [..., in] and weight [out, in], got ", x.sym_sizes(), " and ", weight.sym_sizes());
-  return LinearFunction::apply(x, weight, bias, dtype.value_or(weight.scalar_type()));
+  return LinearOperatorFunction::apply(x, weight, bias, dtype.value_or(weight.scalar_type()));
 }
 
 }  // namespace plimsoll::ops

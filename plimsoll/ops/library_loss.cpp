@@ -1,20 +1,15 @@
 #include "plimsoll/ops/library_loss.h"
 
-#include <ATen/ops/empty.h>
-
 #include "plimsoll/ops/cross_entropy_pass.h"
 #include "plimsoll/ops/find_operator.h"
 #include "plimsoll/ops/linear_pass.h"
+#include "plimsoll/ops/meta.h"
 
 namespace plimsoll::ops {
 namespace {
 
-at::Tensor empty(c10::SymIntArrayRef sizes, const at::Tensor& like, at::ScalarType dtype) {
-  return at::empty_symint(sizes, like.options().dtype(dtype));
-}
-
 at::Tensor gradient_of(const at::Tensor& tensor, bool wanted, at::ScalarType dtype) {
-  return wanted ? empty(tensor.sym_sizes(), tensor, dtype) : empty({0}, tensor, dtype);
+  return wanted ? empty_meta(tensor.sym_sizes(), tensor, dtype) : empty_meta({0}, tensor, dtype);
 }
 
 std::tuple<at::Tensor, at::Tensor> cross_entropy_forward_meta(const at::Tensor& logits, const at::Tensor& targets,
@@ -22,7 +17,7 @@ std::tuple<at::Tensor, at::Tensor> cross_entropy_forward_meta(const at::Tensor& 
                                                               std::string_view reduction, int64_t, double,
                                                               bool wants_grad) {
   const at::Tensor loss =
-      reduction == "none" ? empty(targets.sym_sizes(), logits, at::kFloat) : empty({}, logits, at::kFloat);
+      reduction == "none" ? empty_meta(targets.sym_sizes(), logits, at::kFloat) : empty_meta({}, logits, at::kFloat);
   return {loss, gradient_of(logits, wants_grad, logits.scalar_type())};
 }
 
@@ -36,7 +31,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward_meta
     double, at::ScalarType dtype, std::array<bool, 2> wants_grad) {
   const at::ScalarType logits_dtype = cross_entropy_logits_dtype(dtype);
   const at::Tensor loss =
-      reduction == "none" ? empty(targets.sym_sizes(), hidden, at::kFloat) : empty({}, hidden, at::kFloat);
+      reduction == "none" ? empty_meta(targets.sym_sizes(), hidden, at::kFloat) : empty_meta({}, hidden, at::kFloat);
   return {loss, gradient_of(hidden, wants_grad[0], logits_dtype), gradient_of(weight, wants_grad[1], at::kFloat)};
 }
 

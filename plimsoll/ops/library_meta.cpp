@@ -1,12 +1,11 @@
 #include "plimsoll/ops/library_meta.h"
 
-#include <ATen/ops/empty.h>
-
 #include <optional>
 #include <string_view>
 #include <tuple>
 
 #include "plimsoll/ops/activation.h"
+#include "plimsoll/ops/meta.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -14,13 +13,10 @@ namespace {
 using c10::SymInt;
 using c10::SymIntArrayRef;
 
-at::Tensor empty(SymIntArrayRef sizes, const at::Tensor& like, at::ScalarType dtype) {
-  return at::empty_symint(sizes, like.options().dtype(dtype));
-}
 at::Tensor empty_like_dense(const at::Tensor& like, at::ScalarType dtype) {
-  return empty(like.sym_sizes(), like, dtype);
+  return empty_meta(like.sym_sizes(), like, dtype);
 }
-at::Tensor scalar(const at::Tensor& like) { return empty({}, like, at::kFloat); }
+at::Tensor scalar(const at::Tensor& like) { return empty_meta({}, like, at::kFloat); }
 
 std::tuple<at::Tensor, at::Tensor> quantize_meta(const at::Tensor& x, const at::Tensor&, std::string_view) {
   return {empty_like_dense(x, at::kByte), scalar(x)};
@@ -42,7 +38,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_blocks_meta(const at::Te
                                                                     std::string_view) {
   const at::ScalarType scale_dtype = scale_format == "e8m0" ? at::kByte : at::kFloat;
   const at::Tensor scale =
-      empty({blocks_in(rows_of(x), block[0]), blocks_in(x.sym_size(-1), block[1])}, x, scale_dtype);
+      empty_meta({blocks_in(rows_of(x), block[0]), blocks_in(x.sym_size(-1), block[1])}, x, scale_dtype);
   return {empty_like_dense(x, at::kByte), scale, scalar(x)};
 }
 
@@ -52,12 +48,14 @@ at::Tensor dequantize_meta(const at::Tensor& codes, const at::Tensor&, std::stri
 }
 
 at::Tensor amax_meta(const at::Tensor& x) { return scalar(x); }
-at::Tensor column_sum_meta(const at::Tensor& x) { return empty({x.sym_size(-1)}, x, at::kFloat); }
-at::Tensor transpose_meta(const at::Tensor& x) { return empty({x.sym_size(1), x.sym_size(0)}, x, x.scalar_type()); }
+at::Tensor column_sum_meta(const at::Tensor& x) { return empty_meta({x.sym_size(-1)}, x, at::kFloat); }
+at::Tensor transpose_meta(const at::Tensor& x) {
+  return empty_meta({x.sym_size(1), x.sym_size(0)}, x, x.scalar_type());
+}
 
 at::Tensor gemm_meta(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>&, std::string_view kind,
                      at::ScalarType dtype) {
-  return empty({a.sym_size(kind == "grad_weight" ? 1 : 0), b.sym_size(kind == "output" ? 0 : 1)}, a, dtype);
+  return empty_meta({a.sym_size(kind == "grad_weight" ? 1 : 0), b.sym_size(kind == "output" ? 0 : 1)}, a, dtype);
 }
 
 at::Tensor scaled_gemm_meta(const at::Tensor& a, const at::Tensor& b, const at::Tensor&, const at::Tensor&,
@@ -69,24 +67,24 @@ at::Tensor scaled_gemm_meta(const at::Tensor& a, const at::Tensor& b, const at::
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> norm_forward_meta(
     const at::Tensor& x, const std::optional<at::Tensor>& residual, const at::Tensor&, const std::optional<at::Tensor>&,
     std::string_view kind, bool, double, at::ScalarType dtype) {
-  const at::Tensor sum = residual ? empty_like_dense(x, x.scalar_type()) : empty({0}, x, x.scalar_type());
+  const at::Tensor sum = residual ? empty_like_dense(x, x.scalar_type()) : empty_meta({0}, x, x.scalar_type());
   const SymInt rows = rows_of(x);
-  const at::Tensor mean = empty({kind == "rmsnorm" ? SymInt(0) : rows}, x, at::kFloat);
-  return {empty_like_dense(x, dtype), sum, mean, empty({rows}, x, at::kFloat)};
+  const at::Tensor mean = empty_meta({kind == "rmsnorm" ? SymInt(0) : rows}, x, at::kFloat);
+  return {empty_like_dense(x, dtype), sum, mean, empty_meta({rows}, x, at::kFloat)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward_meta(const at::Tensor&, const std::optional<at::Tensor>&,
                                                                   const at::Tensor& x, const at::Tensor& weight,
                                                                   const at::Tensor&, const at::Tensor&,
                                                                   std::string_view kind, bool, double) {
-  const at::Tensor dbias = empty({kind == "rmsnorm" ? SymInt(0) : x.sym_size(-1)}, x, at::kFloat);
+  const at::Tensor dbias = empty_meta({kind == "rmsnorm" ? SymInt(0) : x.sym_size(-1)}, x, at::kFloat);
   return {empty_like_dense(x, x.scalar_type()), empty_like_dense(weight, at::kFloat), dbias};
 }
 
 at::Tensor activation_forward_meta(const at::Tensor& x, std::string_view kind) {
   std::vector<SymInt> sizes = x.sym_sizes().vec();
   if (kernels::is_gated(parse_activation(kind))) sizes.back() = sizes.back() / 2;
-  return empty(sizes, x, x.scalar_type());
+  return empty_meta(sizes, x, x.scalar_type());
 }
 
 at::Tensor activation_backward_meta(const at::Tensor& x, const at::Tensor&, std::string_view) {

@@ -16,7 +16,7 @@ using recipe::Role;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Saved {
+struct NormLinearSaved {
   NormPass norm;
   LinearSaved linear;
   std::vector<int64_t> x_sizes;
@@ -27,19 +27,20 @@ struct Saved {
   }
 };
 
-struct Call {
+struct NormLinearCall {
   NormOptions options;
   LinearCall linear;
 };
 
-struct Result {
+struct NormLinearResult {
   at::Tensor output;
-  Saved saved;
+  NormLinearSaved saved;
 };
 
-Result forward(const NormInput& input, const at::Tensor& weight, const at::Tensor& bias, const Call& call) {
-  Result result{.output = {},
-                .saved = {.norm = norm_pass(input, call.options), .linear = {}, .x_sizes = input.x.sizes().vec()}};
+NormLinearResult forward(const NormInput& input, const at::Tensor& weight, const at::Tensor& bias,
+                         const NormLinearCall& call) {
+  NormLinearResult result{
+      .output = {}, .saved = {.norm = norm_pass(input, call.options), .linear = {}, .x_sizes = input.x.sizes().vec()}};
   OperandMaker maker(call.linear.scaling, Pass::kForward, call.linear.record);
   const Operands normalised =
       maker.produce(norm_producer(result.saved.norm, input.residual), Role::kInput, {.output = true});
@@ -51,16 +52,16 @@ Result forward(const NormInput& input, const at::Tensor& weight, const at::Tenso
   return result;
 }
 
-struct Gradients {
+struct NormLinearGradients {
   at::Tensor input;  // of the normalised rows
   at::Tensor weight;
   at::Tensor bias;
 };
 
-Gradients linear_gradients(const at::Tensor& grad, const Saved& saved) {
+NormLinearGradients linear_gradients(const at::Tensor& grad, const NormLinearSaved& saved) {
   const LinearNeeds needs = saved.linear.needs;
   OperandMaker maker(saved.linear.scaling, Pass::kBackward, true);
-  Gradients result;
+  NormLinearGradients result;
   const Operands grads = maker.make(grad, Role::kGradOutput, {.grad_input = needs.input, .grad_weight = needs.weight},
                                     needs.bias ? &result.bias : nullptr);
   if (needs.bias) result.bias = result.bias.to(saved.linear.bias_dtype);
@@ -82,9 +83,10 @@ class NormLinearFunction : public torch::autograd::Function<NormLinearFunction> 
   // Returns {output} or, with a residual, {output, sum}.
   static variable_list forward(AutogradContext* context, const at::Tensor& x, const std::optional<at::Tensor>& residual,
                                const at::Tensor& norm_weight, const std::optional<at::Tensor>& norm_bias,
-                               const at::Tensor& weight, const std::optional<at::Tensor>& bias, const Call& call) {
+                               const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                               const NormLinearCall& call) {
     const NormInput input{x, residual.value_or(at::Tensor()), norm_weight, norm_bias.value_or(at::Tensor())};
-    Result result = ops::forward(input, weight, bias.value_or(at::Tensor()), call);
+    NormLinearResult result = ops::forward(input, weight, bias.value_or(at::Tensor()), call);
     variable_list outputs{result.output};
     if (residual) outputs.push_back(result.saved.norm.x.view(x.sizes()));
     save(context, std::move(result.saved));
@@ -93,9 +95,9 @@ class NormLinearFunction : public torch::autograd::Function<NormLinearFunction> 
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     check_once_differentiable("norm_linear");
-    const Saved saved = load<Saved>(context);
+    const NormLinearSaved saved = load<NormLinearSaved>(context);
     const bool has_residual = gradients.size() == 2;
-    Gradients linear;
+    NormLinearGradients linear;
     if (gradients[0].defined()) linear = linear_gradients(as_matrix(gradients[0], "norm_linear"), saved);
     const NormGradients norm =
         norm_gradients(saved.norm, linear.input, has_residual ? gradients[1] : at::Tensor(), saved.x_sizes);
@@ -110,7 +112,7 @@ NormOutput norm_linear(const NormInput& input, const NormOptions& options, const
                        const at::Tensor& bias, const LinearScaling& scaling) {
   check_norm(input, options, "norm_linear");
   check_linear({.op = "norm_linear", .layer = ""}, input.x.size(-1), weight, bias);
-  const Call call{options, linear_call(scaling, any_requires_grad(input), weight, bias)};
+  const NormLinearCall call{options, linear_call(scaling, any_requires_grad(input), weight, bias)};
   const variable_list outputs = NormLinearFunction::apply(input.x, optional(input.residual), input.weight,
                                                           optional(input.bias), weight, optional(bias), call);
   return {outputs[0], outputs.size() == 2 ? outputs[1] : at::Tensor()};

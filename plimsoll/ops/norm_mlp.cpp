@@ -18,7 +18,7 @@ using recipe::Role;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Saved {
+struct NormMlpSaved {
   NormPass norm;
   LinearSaved fc1, fc2;
   Activation activation = Activation::kGelu;
@@ -33,19 +33,19 @@ struct Saved {
   }
 };
 
-struct Call {
+struct NormMlpCall {
   NormOptions options;
   Activation activation = Activation::kGelu;
   LinearCall fc1, fc2;
 };
 
-struct Result {
+struct NormMlpResult {
   at::Tensor output;
-  Saved saved;
+  NormMlpSaved saved;
 };
 
 // What fc1 and the activation make of the normalised rows. GELU is part of fc1's epilogue.
-Producer activated_producer(const LinearForward& fc1, Saved& saved) {
+Producer activated_producer(const LinearForward& fc1, NormMlpSaved& saved) {
   return [&fc1, &saved](format::Format format, float inv_scale) -> Produced {
     const format::Format wide = fc1.call.scaling.recipe->high_precision_format();
     const int64_t rows = fc1.input.data.size(0), cols = fc1.weight.size(0);
@@ -69,9 +69,9 @@ Producer activated_producer(const LinearForward& fc1, Saved& saved) {
   };
 }
 
-Result forward(const NormInput& input, const MlpWeights& weights, const Call& call) {
-  Result result;
-  Saved& saved = result.saved;
+NormMlpResult forward(const NormInput& input, const MlpWeights& weights, const NormMlpCall& call) {
+  NormMlpResult result;
+  NormMlpSaved& saved = result.saved;
   saved.norm = norm_pass(input, call.options);
   saved.activation = call.activation;
   saved.x_sizes = input.x.sizes().vec();
@@ -99,7 +99,7 @@ Result forward(const NormInput& input, const MlpWeights& weights, const Call& ca
 }
 
 // The gradient of the pre-activation. dGELU is part of the epilogue of fc2's grad_input.
-Producer pre_activation_gradient(const ScaledTensor& grad, const Saved& saved, const OperandMaker& fc2_maker,
+Producer pre_activation_gradient(const ScaledTensor& grad, const NormMlpSaved& saved, const OperandMaker& fc2_maker,
                                  at::Tensor* column_sum) {
   return [&grad, &saved, &fc2_maker, column_sum](format::Format format, float inv_scale) -> Produced {
     const at::Tensor& pre = saved.pre_activation;
@@ -125,12 +125,12 @@ Producer pre_activation_gradient(const ScaledTensor& grad, const Saved& saved, c
   };
 }
 
-struct Gradients {
+struct NormMlpGradients {
   at::Tensor normalised, fc1_weight, fc1_bias, fc2_weight, fc2_bias;
 };
 
-Gradients mlp_gradients(const at::Tensor& grad, const Saved& saved) {
-  Gradients result;
+NormMlpGradients mlp_gradients(const at::Tensor& grad, const NormMlpSaved& saved) {
+  NormMlpGradients result;
   const LinearNeeds fc1_needs = saved.fc1.needs, fc2_needs = saved.fc2.needs;
   OperandMaker fc1_maker(saved.fc1.scaling, Pass::kBackward, true);
   OperandMaker fc2_maker(saved.fc2.scaling, Pass::kBackward, true);
@@ -170,11 +170,11 @@ class NormMlpFunction : public torch::autograd::Function<NormMlpFunction> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x, const Optional& residual,
                                const at::Tensor& norm_weight, const Optional& norm_bias, const at::Tensor& fc1_weight,
                                const Optional& fc1_bias, const at::Tensor& fc2_weight, const Optional& fc2_bias,
-                               const Call& call) {
+                               const NormMlpCall& call) {
     const at::Tensor none;
     const NormInput input{x, residual.value_or(none), norm_weight, norm_bias.value_or(none)};
     const MlpWeights weights{fc1_weight, fc1_bias.value_or(none), fc2_weight, fc2_bias.value_or(none)};
-    Result result = ops::forward(input, weights, call);
+    NormMlpResult result = ops::forward(input, weights, call);
     variable_list outputs{result.output};
     if (residual) outputs.push_back(result.saved.norm.x.view(x.sizes()));
     save(context, std::move(result.saved));
@@ -183,9 +183,9 @@ class NormMlpFunction : public torch::autograd::Function<NormMlpFunction> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     check_once_differentiable("norm_mlp");
-    const Saved saved = load<Saved>(context);
+    const NormMlpSaved saved = load<NormMlpSaved>(context);
     const bool has_residual = gradients.size() == 2;
-    Gradients mlp;
+    NormMlpGradients mlp;
     if (gradients[0].defined()) mlp = mlp_gradients(as_matrix(gradients[0], "norm_mlp"), saved);
     const NormGradients norm =
         norm_gradients(saved.norm, mlp.normalised, has_residual ? gradients[1] : at::Tensor(), saved.x_sizes);
@@ -211,10 +211,10 @@ NormOutput norm_mlp(const NormInput& input, const NormOptions& options, const Ml
                weights.fc2_bias);
   const bool fc1_input = any_requires_grad(input);
   const bool fc2_input = fc1_input || requires_grad(weights.fc1_weight) || requires_grad(weights.fc1_bias);
-  const Call call{.options = options,
-                  .activation = activation,
-                  .fc1 = linear_call(scaling.fc1, fc1_input, weights.fc1_weight, weights.fc1_bias),
-                  .fc2 = linear_call(scaling.fc2, fc2_input, weights.fc2_weight, weights.fc2_bias)};
+  const NormMlpCall call{.options = options,
+                         .activation = activation,
+                         .fc1 = linear_call(scaling.fc1, fc1_input, weights.fc1_weight, weights.fc1_bias),
+                         .fc2 = linear_call(scaling.fc2, fc2_input, weights.fc2_weight, weights.fc2_bias)};
   const variable_list outputs =
       NormMlpFunction::apply(input.x, optional(input.residual), input.weight, optional(input.bias), weights.fc1_weight,
                              optional(weights.fc1_bias), weights.fc2_weight, optional(weights.fc2_bias), call);

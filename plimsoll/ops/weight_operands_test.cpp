@@ -15,7 +15,7 @@ using testing::expect_equal;
 using testing::sample;
 using testing::scaling_of;
 
-struct Layer {
+struct InferenceLayer {
   at::Tensor x = sample({3, 70}), weight = sample({40, 70}, 0.1);
   LinearScaling scaling;
 
@@ -32,7 +32,7 @@ TEST(InferenceWeight, IsKeptFromTheSecondCallOn) {
   const at::NoGradGuard no_grad;
   for (const SharedRecipe& recipe : every_recipe()) {
     SCOPED_TRACE(std::string(recipe->name()));
-    const Layer layer{.scaling = scaling_of(recipe)};
+    const InferenceLayer layer{.scaling = scaling_of(recipe)};
     const at::Tensor expected = layer.expected();
     for (int call = 0; call < 3; ++call) expect_equal(layer.run(), expected, "call");
     change_unseen(layer.weight);
@@ -45,7 +45,7 @@ TEST(InferenceWeight, IsMadeAgainWhenItsTensorChanges) {
   const at::NoGradGuard no_grad;
   for (const SharedRecipe& recipe : every_recipe()) {
     SCOPED_TRACE(std::string(recipe->name()));
-    Layer layer{.scaling = scaling_of(recipe)};
+    InferenceLayer layer{.scaling = scaling_of(recipe)};
     for (int change = 0; change < 3; ++change) {
       for (int call = 0; call < 3; ++call) expect_equal(layer.run(), layer.expected(), "in place");
       layer.weight.mul_(-1.5);
@@ -64,7 +64,7 @@ TEST(InferenceWeight, IsMadeAgainWhenItsTensorChanges) {
 TEST(InferenceWeight, FollowsTheDelayedScale) {
   at::manual_seed(1);
   const at::NoGradGuard no_grad;
-  const Layer layer{.scaling = scaling_of(testing::shared(recipe::DelayedScaling{}))};
+  const InferenceLayer layer{.scaling = scaling_of(testing::shared(recipe::DelayedScaling{}))};
   LinearState& state = *layer.scaling.state;
   for (float scale : {0.001f, 0.01f}) {
     state.weight.scale.fill_(scale);
@@ -77,7 +77,7 @@ TEST(InferenceWeight, FollowsTheDelayedScale) {
 
 TEST(InferenceWeight, IsLetGoByTrainingAndMeasuredForAWatch) {
   at::manual_seed(1);
-  const Layer layer{.scaling = scaling_of(every_recipe().front())};
+  const InferenceLayer layer{.scaling = scaling_of(every_recipe().front())};
   auto infer = [&] {
     const at::NoGradGuard no_grad;
     return layer.run();
