@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "plimsoll/app/fresh_pages.h"
 #include "plimsoll/kernels/limits/limits.h"
@@ -90,6 +92,20 @@ Rate first_touch(FreshPages::Size size) {
   });
 }
 
+double fork_join_us() {
+  using Clock = std::chrono::steady_clock;
+  const int threads = runtime::threads();
+  std::vector<double> micros(1001);
+  for (double& each : micros) {
+    const Clock::time_point start = Clock::now();
+    runtime::parallel_for(threads, 1, [](int64_t, int64_t) {});
+    each = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+  }
+  const auto median = micros.begin() + static_cast<std::ptrdiff_t>(micros.size() / 2);
+  std::nth_element(micros.begin(), median, micros.end());
+  return *median;
+}
+
 // 0 where the system does not say.
 int64_t cache_bytes(int name) { return std::max<int64_t>(sysconf(name), 0); }
 int64_t l2_bytes() { return std::max(cache_bytes(_SC_LEVEL2_CACHE_SIZE), kMiB / 2); }
@@ -116,7 +132,8 @@ AllLimits measure_all_limits() {
                    .l3 = memory_rates([](int) { return 4 * l2_bytes(); }),
                    .memory = memory_rates([](int threads) { return beyond_caches() / threads; }),
                    .first_touch = first_touch(FreshPages::Size::kSmall),
-                   .first_touch_huge = first_touch(FreshPages::Size::kHuge)};
+                   .first_touch_huge = first_touch(FreshPages::Size::kHuge),
+                   .fork_join_us = fork_join_us()};
   if (has_pairs()) limits.bf16_gflops = rate_of([](int) { return bf16_gflops(); });
   return limits;
 }

@@ -31,6 +31,7 @@ struct AllLimits {
   MemoryRates memory;  // of buffers together twice as large as the last cache
   // Writing fresh memory for the first time, GB/s: on the system's small pages, and where huge ones were asked for.
   Rate first_touch, first_touch_huge;
+  double fork_join_us = 0;  // median of starting all threads on nothing and waiting for them, one right after another
 };
 
 // Takes some seconds and up to 512 MiB.

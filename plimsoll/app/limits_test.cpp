@@ -28,6 +28,8 @@ TEST(Limits, OfAllLevelsAreInOrder) {
   EXPECT_GT(limits.l2.read.one_thread, limits.memory.read.one_thread);
   // A pass over fresh pages is the pass and the page faults.
   EXPECT_LT(limits.first_touch.one_thread, limits.l2.in_place.one_thread);
+  EXPECT_GT(limits.fork_join_us, 0);
+  EXPECT_LT(limits.fork_join_us, 1e5);
   EXPECT_EQ(limits.bf16_gflops.has_value(), runtime::isa() >= runtime::Isa::kAvx512Bf16);
 }
 

@@ -132,7 +132,8 @@ TEST(Info, NamesTheMachine) {
 TEST(Info, LimitsAreATable) {
   const Outcome outcome = run_program({"info", "--limits"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
-  for (const char* row : {"\nFP32 multiply-add", "\nL2 read", "\nL3 copy", "\nmemory in place", "\nfirst touch"})
+  for (const char* row :
+       {"\nFP32 multiply-add", "\nL2 read", "\nL3 copy", "\nmemory in place", "\nfirst touch", "\nfork and join"})
     EXPECT_THAT(outcome.output, HasSubstr(row));
 }
 

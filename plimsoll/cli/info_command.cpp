@@ -36,6 +36,7 @@ void print_all_limits(int threads) {
   add_rows(table, "memory", limits.memory);
   add_row(table, "first touch, small pages", "GB/s", limits.first_touch);
   add_row(table, "first touch, huge pages", "GB/s", limits.first_touch_huge);
+  table.add({"fork and join", "us", "", fmt::format("{:.2f}", limits.fork_join_us)});
   fmt::print("{}", table.text());
 }
 

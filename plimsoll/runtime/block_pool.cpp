@@ -1,6 +1,7 @@
 #include "plimsoll/runtime/block_pool.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "plimsoll/runtime/pages.h"
 
@@ -12,8 +13,7 @@ constexpr size_t kSlack = size_t{64} << 20;  // bytes that may lie idle whatever
 // modulo 4 KiB would have its loads wait for unrelated stores (4K aliasing; Intel optimization manual, 15.8).
 constexpr size_t kLine = 64, kPage = 4096, kColourStep = 13 * kLine;
 
-// Blocks grow in such steps, so that slightly different sizes share them.
-constexpr size_t kGranule = size_t{64} << 10;
+constexpr size_t kGranule = size_t{64} << 10;  // of blocks' sizes
 
 size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -28,44 +28,60 @@ void* BlockPool::allocate(size_t bytes) {
   const std::lock_guard guard(mutex_);
   const size_t size = rounded_up(bytes + kPage, kGranule);
   if (size < bytes) return nullptr;
-  Block block;
-  if (!take_idle(size, block)) {
-    make_room(size);
-    block = {map_pages(size), size};
-    if (block.base == nullptr) {
-      while (!idle_.empty()) release_oldest();
-      block.base = map_pages(size);
-    }
-    if (block.base == nullptr) return nullptr;
-    ++statistics_.mapped;
-  }
+  char* base = take_idle(size);
+  if (base == nullptr && map_more(size)) base = take_idle(size);
+  if (base == nullptr) return nullptr;
   const size_t colour = static_cast<size_t>(clock_++) * kColourStep % kPage;
-  void* const data = static_cast<char*>(block.base) + colour;
-  used_[data] = block;
-  statistics_.in_use += block.size;
+  used_[base + colour] = {base, size};
+  statistics_.in_use += size;
   statistics_.peak = std::max(statistics_.peak, statistics_.in_use);
-  return data;
+  return base + colour;
 }
 
-bool BlockPool::take_idle(size_t size, Block& block) {
-  const auto found = idle_.lower_bound(size);
-  if (found == idle_.end() || found->first > size + size / 8) return false;
-  block = found->second;
-  idle_.erase(found);
-  statistics_.idle -= block.size;
-  return true;
+void BlockPool::add_idle(char* base, IdleRange range) {
+  statistics_.idle += range.size;
+  auto next = idle_.lower_bound(base);
+  if (next != idle_.end() && next->first == base + range.size) {
+    const auto after = next++;
+    range.size += remove_idle(after).size;
+  }
+  if (next != idle_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second.size == base) {
+      base = before->first;
+      range.size += remove_idle(before).size;
+    }
+  }
+  idle_.emplace(base, range);
+  idle_by_size_.emplace(range.size, base);
+}
+
+// The caller keeps statistics_.idle true.
+BlockPool::IdleRange BlockPool::remove_idle(IdleRanges::iterator range) {
+  const IdleRange removed = range->second;
+  idle_by_size_.erase({removed.size, range->first});
+  idle_.erase(range);
+  return removed;
+}
+
+char* BlockPool::take_idle(size_t size) {
+  const auto found = idle_by_size_.lower_bound({size, nullptr});
+  if (found == idle_by_size_.end()) return nullptr;
+  char* const base = found->second;
+  const IdleRange range = remove_idle(idle_.find(base));
+  statistics_.idle -= range.size;
+  if (range.size > size) add_idle(base + size, {range.size - size, range.freed});
+  return base;
 }
 
 void BlockPool::free(void* data) {
   const std::lock_guard guard(mutex_);
   const auto found = used_.find(data);
   if (found == used_.end()) return;
-  Block block = found->second;
+  const Block block = found->second;
   used_.erase(found);
-  block.freed = clock_++;
   statistics_.in_use -= block.size;
-  statistics_.idle += block.size;
-  idle_.emplace(block.size, block);
+  add_idle(block.base, {block.size, clock_++});
 }
 
 bool BlockPool::owns(const void* data) const {
@@ -73,18 +89,30 @@ bool BlockPool::owns(const void* data) const {
   return used_.contains(data);
 }
 
-void BlockPool::make_room(size_t size) {
+// An idle range of at least `size`.
+bool BlockPool::map_more(size_t size) {
+  const size_t mapped = rounded_up(size, kHugePage);
   const size_t peak = std::max(statistics_.peak, statistics_.in_use + size);
-  const size_t limit = std::max(peak + peak / 4, peak + kSlack);
-  while (!idle_.empty() && statistics_.in_use + statistics_.idle + size > limit) release_oldest();
+  const size_t limit = peak + std::max(peak / 16, kSlack);
+  while (!idle_.empty() && statistics_.in_use + statistics_.idle + mapped > limit) release_oldest();
+  void* base = map_pages(mapped);
+  if (base == nullptr) {
+    while (!idle_.empty()) release_oldest();
+    base = map_pages(mapped);
+  }
+  if (base == nullptr) return false;
+  ++statistics_.mapped;
+  add_idle(static_cast<char*>(base), {mapped, clock_++});
+  return true;
 }
 
 void BlockPool::release_oldest() {
   const auto oldest = std::min_element(idle_.begin(), idle_.end(),
                                        [](const auto& a, const auto& b) { return a.second.freed < b.second.freed; });
-  unmap_pages(oldest->second.base, oldest->second.size);
-  statistics_.idle -= oldest->second.size;
-  idle_.erase(oldest);
+  char* const base = oldest->first;
+  const size_t size = remove_idle(oldest).size;
+  statistics_.idle -= size;
+  unmap_pages(base, size);
 }
 
 void BlockPool::release_idle() {

@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <set>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
 namespace plimsoll::runtime {
 
@@ -15,9 +16,9 @@ class BlockPool {
  public:
   struct Statistics {
     size_t in_use = 0;   // bytes of blocks handed out
-    size_t idle = 0;     // bytes of blocks kept for the next call
+    size_t idle = 0;     // bytes kept for the next call
     size_t peak = 0;     // the most that was in use at a time
-    int64_t mapped = 0;  // blocks asked of the system since the start
+    int64_t mapped = 0;  // times that memory was asked of the system
   };
 
   BlockPool() = default;
@@ -25,9 +26,9 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  // At least `bytes` bytes, 64-byte aligned, contents undefined; nullptr when the system has no memory. An idle block
-  // is taken if at most an eighth of it would be wasted. What lies idle never makes the whole larger than
-  // max(1.25 peak, peak + 64 MiB): the blocks that were freed first go back to the system.
+  // At least `bytes` bytes, 64-byte aligned, contents undefined; nullptr when the system has no memory. Taken from the
+  // smallest idle range that is large enough; neighbours that lie idle are one range. What lies idle never makes the
+  // whole larger than peak + max(peak / 16, 64 MiB): the ranges that were freed first go back to the system.
   void* allocate(size_t bytes);
   void free(void* data);              // what allocate returned
   bool owns(const void* data) const;  // whether it is a block in use
@@ -41,17 +42,24 @@ class BlockPool {
 
  private:
   struct Block {
-    void* base = nullptr;
+    char* base = nullptr;
+    size_t size = 0;
+  };
+  struct IdleRange {
     size_t size = 0;
     uint64_t freed = 0;  // when, for the order of release
   };
+  using IdleRanges = std::map<char*, IdleRange>;  // by address
 
-  bool take_idle(size_t size, Block& block);
-  void make_room(size_t size);
+  void add_idle(char* base, IdleRange range);
+  IdleRange remove_idle(IdleRanges::iterator range);
+  char* take_idle(size_t size);
+  bool map_more(size_t size);
   void release_oldest();
 
   mutable std::mutex mutex_;
-  std::multimap<size_t, Block> idle_;  // by size
+  IdleRanges idle_;
+  std::set<std::pair<size_t, char*>> idle_by_size_;
   std::unordered_map<const void*, Block> used_;
   Statistics statistics_;
   uint64_t clock_ = 0;

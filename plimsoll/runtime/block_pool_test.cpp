@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <set>
@@ -50,13 +51,26 @@ TEST(BlockPool, BlocksInUseNeverOverlap) {
   }
 }
 
-TEST(BlockPool, AMuchLargerBlockIsNotSpentOnASmallOne) {
+TEST(BlockPool, ASmallBlockTakesAPartOfALargeOne) {
   BlockPool pool;
   pool.free(pool.allocate(64 * kMebibyte));
   void* const small = pool.allocate(kMebibyte);
-  EXPECT_EQ(pool.statistics().mapped, 2);
-  EXPECT_LT(pool.statistics().in_use, 2 * kMebibyte);
+  void* const rest = pool.allocate(60 * kMebibyte);
+  EXPECT_EQ(pool.statistics().mapped, 1);
+  EXPECT_LT(pool.statistics().in_use, 62 * kMebibyte);
+  EXPECT_LT(pool.statistics().idle, 6 * kMebibyte);
   pool.free(small);
+  pool.free(rest);
+}
+
+TEST(BlockPool, IdleNeighboursServeALargerBlock) {
+  BlockPool pool;
+  pool.free(pool.allocate(64 * kMebibyte));
+  std::vector<void*> parts;
+  for (int i = 0; i < 5; ++i) parts.push_back(pool.allocate(12 * kMebibyte));
+  for (const int i : {1, 4, 0, 3, 2}) pool.free(parts[static_cast<size_t>(i)]);
+  pool.free(pool.allocate(64 * kMebibyte));
+  EXPECT_EQ(pool.statistics().mapped, 1);
 }
 
 TEST(BlockPool, WhatLiesIdleIsBounded) {
@@ -64,7 +78,7 @@ TEST(BlockPool, WhatLiesIdleIsBounded) {
   for (size_t i = 1; i <= 100; ++i) pool.free(pool.allocate(i * 4 * kMebibyte));
   const BlockPool::Statistics seen = pool.statistics();
   EXPECT_EQ(seen.in_use, 0u);
-  EXPECT_LE(seen.idle, seen.peak + seen.peak / 4);
+  EXPECT_LE(seen.idle, seen.peak + std::max(seen.peak / 16, 64 * kMebibyte));
   pool.release_idle();
   EXPECT_EQ(pool.statistics().idle, 0u);
 }

@@ -7,16 +7,17 @@
 namespace plimsoll::runtime {
 
 void* map_pages(size_t bytes) {
-  // Mapped with room to align, then trimmed at both ends.
+  // Mapped with room to align, then trimmed at both ends. The system places a mapping below the one before it, so what
+  // is aligned at the upper end joins that one.
   const size_t room = bytes + kHugePage;
   void* const mapped = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
-  char* const begin = static_cast<char*>(mapped);
-  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(mapped) % kHugePage) % kHugePage;
-  if (before > 0) munmap(begin, before);
-  munmap(begin + before + bytes, kHugePage - before);
-  madvise(begin + before, bytes, MADV_HUGEPAGE);
-  return begin + before;
+  char* const low = static_cast<char*>(mapped);
+  char* const base = low + (kHugePage - reinterpret_cast<uintptr_t>(low) % kHugePage);
+  munmap(low, static_cast<size_t>(base - low));
+  if (const auto after = static_cast<size_t>(low + room - base) - bytes; after > 0) munmap(base + bytes, after);
+  madvise(base, bytes, MADV_HUGEPAGE);
+  return base;
 }
 
 void unmap_pages(void* base, size_t bytes) { munmap(base, bytes); }
