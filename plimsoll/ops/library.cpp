@@ -47,8 +47,9 @@ constexpr const char* kSchemas[] = {
 at::Tensor defined_or_none(const std::optional<at::Tensor>& tensor) { return tensor.value_or(at::Tensor()); }
 
 at::Tensor norm_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                   std::string_view kind, bool zero_centered, double epsilon) {
-  return norm({.x = x, .weight = weight, .bias = defined_or_none(bias)}, norm_options({kind, zero_centered, epsilon}))
+                   std::string_view kind, bool zero_centered, double epsilon, std::optional<at::ScalarType> dtype) {
+  return norm({.x = x, .weight = weight, .bias = defined_or_none(bias)}, norm_options({kind, zero_centered, epsilon}),
+              dtype)
       .output;
 }
 
@@ -74,7 +75,7 @@ TORCH_LIBRARY(plimsoll, library) {
   library.def("linear(Tensor x, Tensor weight, Tensor? bias=None, *, ScalarType? dtype=None) -> Tensor", &linear_op);
   library.def(
       "norm(Tensor x, Tensor weight, Tensor? bias=None, str kind='layernorm', bool zero_centered=False, "
-      "float epsilon=1e-05) -> Tensor",
+      "float epsilon=1e-05, ScalarType? dtype=None) -> Tensor",
       &norm_op);
   library.def(
       "norm_residual(Tensor x, Tensor residual, Tensor weight, Tensor? bias=None, str kind='layernorm', "

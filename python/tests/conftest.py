@@ -1,8 +1,6 @@
-"""Loads the operators. PLIMSOLL_BUILD: the build directory, if it is not build/."""
-import os
+"""Puts the package of this clone first. PLIMSOLL_BUILD: the build directory, if it is not build/."""
 import pathlib
+import sys
 
-import torch
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-torch.ops.load_library(pathlib.Path(os.environ.get("PLIMSOLL_BUILD", ROOT / "build")) / "lib" / "libplimsoll_python.so")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import plimsoll  # noqa: E402, F401  registers the operators

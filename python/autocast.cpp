@@ -1,0 +1,41 @@
+// Python's `with fp8_autocast(...)` as amp::Fp8Autocast: the same scope, opened and closed by operators.
+#include <torch/library.h>
+
+#include <memory>
+#include <vector>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "python/recipe_text.h"
+
+namespace plimsoll::python {
+namespace {
+
+thread_local std::vector<std::unique_ptr<amp::Fp8Autocast>> scopes;
+
+// recipe: JSON; none: high precision inside.
+void autocast_enter(std::optional<std::string_view> recipe) {
+  amp::Fp8AutocastOptions options{.enabled = recipe.has_value()};
+  if (recipe) options.recipe = *recipe_of(*recipe);
+  scopes.push_back(std::make_unique<amp::Fp8Autocast>(std::move(options)));
+}
+
+// failed: an exception left the scope, so nothing updates.
+void autocast_exit(bool failed) {
+  TORCH_CHECK(!scopes.empty(), "autocast_exit: expected a scope that this thread has entered, got none");
+  const std::unique_ptr<amp::Fp8Autocast> scope = std::move(scopes.back());
+  scopes.pop_back();
+  if (failed) {
+    scope->abandon();
+  } else {
+    scope->end();
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+  library.def("autocast_enter(str? recipe) -> ()", &autocast_enter);
+  library.def("autocast_exit(bool failed) -> ()", &autocast_exit);
+}
+
+}  // namespace plimsoll::python

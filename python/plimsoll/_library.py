@@ -1,0 +1,38 @@
+"""Finds and loads the shared library that registers the operators."""
+
+import os
+from pathlib import Path
+
+import torch
+
+NAME = "libplimsoll_python.so"
+PACKAGE = Path(__file__).resolve().parent
+
+
+def folders() -> list[Path]:
+    """Where the library may lie: $PLIMSOLL_BUILD/lib alone if that is set; else in the package, or in the clone's build."""
+    if build := os.environ.get("PLIMSOLL_BUILD"):
+        return [Path(build) / "lib"]
+    return [PACKAGE, PACKAGE.parent.parent / "build" / "lib"]
+
+
+def check_torch(folder: Path) -> None:
+    """A library built for another torch would fail with an undefined symbol, or without one."""
+    needed = (folder / "plimsoll_torch_version").read_text().strip()
+    found = torch.__version__.split("+")[0]
+    if found != needed:
+        raise ImportError(
+            f"plimsoll: expected torch {needed}, for which {folder / NAME} was built, got torch {torch.__version__} in "
+            f"{Path(torch.__file__).parent}; install torch {needed}, or build Plimsoll with this Python: "
+            "make build PYTHON=/path/to/python"
+        )
+
+
+def load() -> None:
+    tried = folders()
+    folder = next((folder for folder in tried if (folder / NAME).is_file()), None)
+    if folder is None:
+        places = " or ".join(str(folder) for folder in tried)
+        raise ImportError(f"plimsoll: expected {NAME} in {places}, found none; run `make build`, or set PLIMSOLL_BUILD")
+    check_torch(folder)
+    torch.ops.load_library(folder / NAME)

@@ -1,0 +1,250 @@
+"""Recipes: who picks the scale of each FP8 operand, and when.
+
+Names, fields and defaults are Transformer Engine's; what is ours says so. Recipes are values: scales and histories
+belong to the modules. docs/python.md lists what differs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple
+
+
+class _Largest(NamedTuple):
+    max_fwd: float
+    max_bwd: float
+
+
+class Format(Enum):
+    """FP8 formats of the forward and the backward pass; the value holds their largest numbers."""
+
+    E4M3 = _Largest(448, 448)
+    E5M2 = _Largest(57344, 57344)
+    HYBRID = _Largest(448, 57344)  # E4M3 forward, E5M2 for gradients
+
+
+@dataclass(frozen=True)
+class MMParams:
+    """Options of a matrix product. Products always accumulate in FP32, so both values give the same bits."""
+
+    use_split_accumulator: bool = True
+
+
+_HIGH_PRECISION = (None, "fp32", "bf16", "fp16")
+
+
+class Recipe:
+    """Base of all recipes. Ours, on each: ``override_linear_precision`` = (fprop, dgrad, wgrad), True runs that product
+    in high precision; ``high_precision_format`` = "fp32", "bf16" or "fp16", None: the dtype of torch.autocast where that
+    is on, else of the layer's parameters."""
+
+    _name: ClassVar[str]
+    _only_at_default: ClassVar[tuple[str, ...]] = ("fp8_dpa", "fp8_mha", "backward_override")
+
+    fp8_format: Format
+    override_linear_precision: tuple[bool, bool, bool]
+    high_precision_format: str | None
+
+    @classmethod
+    def delayed(cls) -> bool:
+        return issubclass(cls, DelayedScaling)
+
+    @classmethod
+    def mxfp8(cls) -> bool:
+        return issubclass(cls, MXFP8BlockScaling)
+
+    @classmethod
+    def float8_current_scaling(cls) -> bool:
+        return issubclass(cls, Float8CurrentScaling)
+
+    @classmethod
+    def float8_per_tensor_scaling(cls) -> bool:
+        return issubclass(cls, (DelayedScaling, Float8CurrentScaling))
+
+    @classmethod
+    def float8_block_scaling(cls) -> bool:
+        return issubclass(cls, Float8BlockScaling)
+
+    @classmethod
+    def nvfp4(cls) -> bool:
+        return False
+
+    @classmethod
+    def custom(cls) -> bool:
+        return False
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raises ValueError, or TypeError, that names the field, what was expected and what came."""
+        self._expect(isinstance(self.fp8_format, Format), "fp8_format", "a Format", TypeError)
+        self._expect(
+            self.fp8_format is not Format.E5M2,
+            "fp8_format",
+            "Format.E4M3 or Format.HYBRID (two mantissa bits are too few for inputs and weights)",
+        )
+        override = self.override_linear_precision
+        three = isinstance(override, (tuple, list)) and len(override) == 3 and all(isinstance(item, bool) for item in override)
+        self._expect(three, "override_linear_precision", "(fprop, dgrad, wgrad), each True or False", TypeError)
+        self._expect(self.high_precision_format in _HIGH_PRECISION, "high_precision_format", f"one of {_HIGH_PRECISION}")
+        for field in fields(self):  # type: ignore[arg-type]
+            if field.name in self._only_at_default:
+                self._expect(getattr(self, field.name) == field.default, field.name, f"{field.default!r} (the only one)")
+
+    def _expect(self, condition: bool, field: str, expected: str, error: type[Exception] = ValueError) -> None:
+        if not condition:
+            raise error(f"{type(self).__name__}: expected {field} {expected}, got {getattr(self, field)!r}")
+
+    def _expect_integer(self, field: str, lowest: int, highest: int | None = None) -> None:
+        value = getattr(self, field)
+        self._expect(isinstance(value, int) and not isinstance(value, bool), field, "an integer", TypeError)
+        bounds = f">= {lowest}" if highest is None else f"in [{lowest}, {highest}]"
+        self._expect(value >= lowest and (highest is None or value <= highest), field, bounds)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {}
+
+    def to_json(self, high_precision_format: str) -> str:
+        """As C++ reads it (plimsoll/recipe/recipe.h). high_precision_format: where the recipe itself has none."""
+        return json.dumps(
+            {
+                "name": self._name,
+                "fp8_format": self.fp8_format.name,
+                "override_linear_precision": list(self.override_linear_precision),
+                "high_precision_format": self.high_precision_format or high_precision_format,
+                **self._arguments(),
+            }
+        )
+
+
+@dataclass
+class DelayedScaling(Recipe):
+    """Scales from the amaxes of the steps before. Ours: interval is honoured, the first amax of an operand is its own,
+    an amax that is not finite never enters a history, and ``power_of_two``."""
+
+    margin: int = 0
+    interval: int = 1
+    fp8_format: Format = Format.HYBRID
+    amax_history_len: int = 1024
+    amax_compute_algo: str | Callable[..., Any] = "max"
+    scaling_factor_compute_algo: Callable[..., Any] | None = None
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+    reduce_amax: bool = True
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    power_of_two: bool = False
+    high_precision_format: str | None = None
+
+    _name: ClassVar[str] = "fp8"
+
+    def check(self) -> None:
+        super().check()
+        self._expect_integer("margin", -127, 127)
+        self._expect_integer("interval", 1)
+        self._expect_integer("amax_history_len", 1)
+        for field in ("amax_compute_algo", "scaling_factor_compute_algo"):
+            if callable(getattr(self, field)):
+                raise NotImplementedError(
+                    f'DelayedScaling: {field} is not a function here; use "max" or "most_recent", and power_of_two'
+                )
+        self._expect(self.amax_compute_algo in ("max", "most_recent"), "amax_compute_algo", '"max" or "most_recent"')
+        self._expect(self.scaling_factor_compute_algo is None, "scaling_factor_compute_algo", "None", TypeError)
+
+    def _arguments(self) -> dict[str, Any]:
+        names = ("margin", "interval", "amax_history_len", "amax_compute_algo", "reduce_amax", "power_of_two")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass
+class Float8CurrentScaling(Recipe):
+    """Scales from the tensor's own amax. Ours: ``granularity`` = "tensor", or "row" for one scale a row of the input and
+    an output row of the weight."""
+
+    use_power_2_scales: bool = False
+    fp8_format: Format = Format.HYBRID
+    fp8_gemm_fprop: MMParams = MMParams(use_split_accumulator=False)
+    fp8_gemm_dgrad: MMParams = MMParams(use_split_accumulator=True)
+    fp8_gemm_wgrad: MMParams = MMParams(use_split_accumulator=True)
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    granularity: str = "tensor"
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+    high_precision_format: str | None = None
+
+    def check(self) -> None:
+        super().check()
+        self._expect(self.granularity in ("tensor", "row"), "granularity", '"tensor" or "row"')
+
+    @property
+    def _name(self) -> str:  # type: ignore[override]
+        return "fp8-row" if self.granularity == "row" else "fp8-current"
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"power_of_two": self.use_power_2_scales}
+
+
+@dataclass
+class Float8BlockScaling(Recipe):
+    """A scale for each 1 x 128 block of inputs and gradients and each 128 x 128 block of weights."""
+
+    use_f32_scales: bool = False
+    fp8_format: Format = Format.E4M3
+    x_block_scaling_dim: int = 1
+    w_block_scaling_dim: int = 2
+    grad_block_scaling_dim: int = 1
+    fp8_gemm_fprop: MMParams = MMParams(use_split_accumulator=True)
+    fp8_gemm_dgrad: MMParams = MMParams(use_split_accumulator=True)
+    fp8_gemm_wgrad: MMParams = MMParams(use_split_accumulator=True)
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+    high_precision_format: str | None = None
+
+    _name: ClassVar[str] = "fp8-block"
+    _only_at_default: ClassVar[tuple[str, ...]] = (
+        *Recipe._only_at_default,
+        "x_block_scaling_dim",
+        "w_block_scaling_dim",
+        "grad_block_scaling_dim",
+    )
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"power_of_two": not self.use_f32_scales}
+
+
+@dataclass
+class MXFP8BlockScaling(Recipe):
+    """OCP microscaling: a power of two for each 1 x 32 block. Ours: ``rounding`` of that power = "up", under which no
+    value saturates, or "down", the rule of the OCP text."""
+
+    margin: int = 0
+    fp8_format: Format = Format.E4M3
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    rounding: str = "up"
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+    high_precision_format: str | None = None
+
+    _name: ClassVar[str] = "mxfp8"
+    _only_at_default: ClassVar[tuple[str, ...]] = (*Recipe._only_at_default, "margin")
+
+    def check(self) -> None:
+        super().check()
+        self._expect(self.rounding in ("up", "down"), "rounding", '"up" or "down"')
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"rounding": self.rounding}
+
+
+# The names of the C++ library.
+CurrentScaling = Float8CurrentScaling
+BlockScaling = Float8BlockScaling
+Mxfp8 = MXFP8BlockScaling

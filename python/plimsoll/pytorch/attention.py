@@ -1,0 +1,170 @@
+"""DotProductAttention: FP32 inside, nothing of queries x keys in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from plimsoll.pytorch.arguments import ONLY, check_choice, check_rest, check_size
+from plimsoll.pytorch.autocast import high_precision_dtype
+
+MASKS = ("no_mask", "causal", "causal_bottom_right", "padding", "padding_causal", "padding_causal_bottom_right", "arbitrary")
+LAYOUTS = ("sbhd", "bshd")
+_attention = torch.ops.plimsoll.attention.default
+_attention_packed = torch.ops.plimsoll.attention_packed.default
+
+MADE_ONLY = {
+    **{name: ONLY[name] for name in ("sequence_parallel", "tp_size", "tp_group", "get_rng_state_tracker")},
+    "cp_group": None,
+    "cp_global_ranks": None,
+    "cp_stream": None,
+    "cp_comm_type": "p2p",
+    "softmax_type": "vanilla",
+    "return_max_logit": False,
+}
+CALLED_ONLY = {
+    "cu_seqlens_q": None,
+    "cu_seqlens_kv": None,
+    "cu_seqlens_q_padded": None,
+    "cu_seqlens_kv_padded": None,
+    "max_seqlen_q": None,
+    "max_seqlen_kv": None,
+    "checkpoint_core_attention": False,
+    "alibi_slopes": None,
+    "inference_params": None,
+    "pad_between_seqs": None,
+    "fp8_output": False,
+}
+
+
+def check_layout(where: str, name: str, layout: str) -> str:
+    if layout == "thd":
+        raise NotImplementedError(f"{where}: expected {name} 'sbhd' or 'bshd', got 'thd'; pad the sequences and use a mask")
+    return check_choice(where, name, layout, LAYOUTS)
+
+
+def check_window(where: str, window_size: tuple[int, int] | None) -> None:
+    if window_size is not None and tuple(window_size) not in ((-1, -1), (-1, 0)):
+        raise NotImplementedError(f"{where}: expected window_size None, (-1, -1) or (-1, 0), got {window_size}")
+
+
+def _bool_mask(attention_mask: Any, mask_type: str) -> torch.Tensor:
+    # Cross-attention brings masks of queries and keys; a masked query's row is the caller's to ignore.
+    mask = attention_mask[-1] if isinstance(attention_mask, (tuple, list)) else attention_mask
+    if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, torch.Tensor) else mask
+        raise TypeError(f"DotProductAttention: expected attention_mask of bool (True = masked) for '{mask_type}', got {got}")
+    return mask
+
+
+def mask_rules(mask_type: str, attention_mask: Any, queries: int, keys: int) -> tuple[torch.Tensor | None, bool]:
+    """(mask, causal) as the operator wants them. Its causal mask is aligned to the last key."""
+    uses_mask = mask_type.startswith("padding") or mask_type == "arbitrary"
+    mask = _bool_mask(attention_mask, mask_type) if uses_mask else None
+    if "causal" not in mask_type:
+        return mask, False
+    if mask_type.endswith("bottom_right") or queries == keys:
+        return mask, True
+    above = torch.ones(queries, keys, dtype=torch.bool).triu(1)  # aligned to the first key
+    return (above if mask is None else mask | above), False
+
+
+class DotProductAttention(torch.nn.Module):
+    """softmax(scale Q K^T + bias, masked) V.
+
+    attn_mask_type: "no_mask", "causal" (aligned to the first key; "causal_bottom_right": to the last), "padding" (with an
+    attention_mask that says which keys nobody may see), "padding_causal", "arbitrary". softmax_scale: by default
+    1 / sqrt(kv_channels).
+    """
+
+    def __init__(
+        self,
+        num_attention_heads: int,
+        kv_channels: int,
+        num_gqa_groups: int | None = None,
+        attention_dropout: float = 0.0,
+        qkv_format: str = "sbhd",
+        attn_mask_type: str = "causal",
+        window_size: tuple[int, int] | None = None,
+        *,
+        layer_number: int | None = None,
+        attention_type: str = "self",
+        softmax_scale: float | None = None,
+        **rest: Any,
+    ) -> None:
+        where = type(self).__name__
+        check_rest(where, rest, MADE_ONLY)
+        check_window(where, window_size)
+        super().__init__()
+        self.num_attention_heads = check_size(where, "num_attention_heads", num_attention_heads, 1)
+        self.kv_channels = check_size(where, "kv_channels", kv_channels, 1)
+        self.num_gqa_groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
+        if check_size(where, "num_gqa_groups", self.num_gqa_groups, 1) and num_attention_heads % self.num_gqa_groups:
+            raise ValueError(
+                f"{where}: expected num_gqa_groups that divides {num_attention_heads} heads, got {num_gqa_groups}"
+            )
+        self.attention_dropout = attention_dropout
+        self.qkv_format = check_layout(where, "qkv_format", qkv_format)
+        self.attn_mask_type = check_choice(where, "attn_mask_type", attn_mask_type, MASKS)
+        self.attention_type = check_choice(where, "attention_type", attention_type, ("self", "cross"))
+        self.layer_number = layer_number
+        self.softmax_scale = softmax_scale
+
+    def _check_heads(self, name: str, x: torch.Tensor, heads: int) -> None:
+        if x.dim() != 4 or x.shape[2:] != (heads, self.kv_channels):
+            raise ValueError(
+                f"DotProductAttention: expected {name} [seq, batch, {heads}, {self.kv_channels}] "
+                f"(bshd: [batch, seq, ...]), got {list(x.shape)}"
+            )
+
+    def _options(self, mask: torch.Tensor | None, bias: torch.Tensor | None, causal: bool) -> tuple[Any, ...]:
+        dropout = self.attention_dropout if self.training else 0.0
+        return (None, mask, bias, self.softmax_scale or 0.0, causal, dropout)
+
+    def forward(
+        self,
+        query_layer: torch.Tensor,
+        key_layer: torch.Tensor,
+        value_layer: torch.Tensor,
+        attention_mask: Any = None,
+        *,
+        qkv_format: str | None = None,
+        attn_mask_type: str | None = None,
+        window_size: tuple[int, int] | None = None,
+        core_attention_bias_type: str = "no_bias",
+        core_attention_bias: torch.Tensor | None = None,
+        fast_zero_fill: bool = True,
+        **rest: Any,
+    ) -> torch.Tensor:
+        """query_layer [seq, batch, heads, kv_channels] (bshd: [batch, seq, ...]), key_layer and value_layer alike with
+        num_gqa_groups heads -> [seq, batch, heads * kv_channels] in the high-precision dtype of the scope, outside
+        scopes in that of the query. A query that may see no key gives 0."""
+        where = "DotProductAttention.forward"
+        check_rest(where, rest, CALLED_ONLY)
+        check_window(where, window_size)
+        layout = self.qkv_format if qkv_format is None else check_layout(where, "qkv_format", qkv_format)
+        mask_type = attn_mask_type or self.attn_mask_type
+        check_choice(where, "attn_mask_type", mask_type, MASKS)
+        check_choice(where, "core_attention_bias_type", core_attention_bias_type, ("no_bias", "post_scale_bias"))
+        bias = core_attention_bias if core_attention_bias_type == "post_scale_bias" else None
+        self._check_heads("query_layer", query_layer, self.num_attention_heads)
+        self._check_heads("key_layer", key_layer, self.num_gqa_groups)
+        self._check_heads("value_layer", value_layer, self.num_gqa_groups)
+        dtype = high_precision_dtype(query_layer.dtype)
+        to_heads_first = (1, 2, 0, 3) if layout == "sbhd" else (0, 2, 1, 3)
+        query, key, value = (x.to(dtype).permute(to_heads_first) for x in (query_layer, key_layer, value_layer))
+        mask, causal = mask_rules(mask_type, attention_mask, query.shape[2], key.shape[2])
+        attended = _attention(query, key, value, *self._options(mask, bias, causal))
+        return attended.permute((2, 0, 1, 3) if layout == "sbhd" else (0, 2, 1, 3)).flatten(2)
+
+    def forward_packed(self, qkv: torch.Tensor, mask_type: str, attention_mask: Any, interleaved: bool) -> torch.Tensor:
+        """The same on the fused projection [seq, batch, heads + 2 groups, kv_channels] (bshd: [batch, seq, ...]), whose
+        gradient is then one tensor. interleaved: query, key, value of each head in turn, where heads == groups."""
+        heads, groups = self.num_attention_heads, self.num_gqa_groups
+        batch_first = qkv.transpose(0, 1) if self.qkv_format == "sbhd" else qkv
+        mask, causal = mask_rules(mask_type, attention_mask, batch_first.shape[1], batch_first.shape[1])
+        attended = _attention_packed(
+            batch_first.to(high_precision_dtype(qkv.dtype)), heads, groups, interleaved, *self._options(mask, None, causal)
+        )
+        return (attended.transpose(0, 1) if self.qkv_format == "sbhd" else attended).flatten(2)

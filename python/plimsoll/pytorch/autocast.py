@@ -1,0 +1,123 @@
+"""Scopes: inside one, modules compute under its recipe."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ContextDecorator
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from plimsoll.common.recipe import DelayedScaling, Recipe
+from plimsoll.pytorch.arguments import DTYPES, format_of
+
+_enter = torch.ops.plimsoll.autocast_enter.default
+_exit = torch.ops.plimsoll.autocast_exit.default
+
+
+class Scope:
+    """What modules read. recipe: None for high precision."""
+
+    def __init__(self, recipe: Recipe | None, outer: Scope | None) -> None:
+        self.recipe = recipe
+        self.outer = outer
+        self._texts: dict[str, str] = {}
+
+    def text(self, high_precision_format: str) -> str:
+        assert self.recipe is not None
+        if high_precision_format not in self._texts:
+            self._texts[high_precision_format] = self.recipe.to_json(high_precision_format)
+        return self._texts[high_precision_format]
+
+
+class _Thread(threading.local):
+    innermost: Scope | None = None
+
+
+_thread = _Thread()
+
+
+def current_recipe() -> Recipe | None:
+    """Of the innermost scope of this thread; None outside all and where it is not enabled."""
+    scope = _thread.innermost
+    return None if scope is None else scope.recipe
+
+
+def high_precision_dtype(default: torch.dtype) -> torch.dtype:
+    """Of what is not quantized: as the recipe says, else that of torch.autocast where it is on, else `default`."""
+    recipe = current_recipe()
+    if recipe is not None and recipe.high_precision_format is not None:
+        return DTYPES[recipe.high_precision_format]
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else default
+
+
+def recipe_text(where: str, parameter: torch.Tensor) -> str:
+    """What a layer with this parameter computes under, as the operators read it."""
+    wide = format_of(where, high_precision_dtype(parameter.dtype))
+    scope = _thread.innermost
+    return f'"{wide}"' if scope is None or scope.recipe is None else scope.text(wide)
+
+
+def _check_group(recipe: Recipe, group: Any) -> None:
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if group is not None and not distributed:
+        raise ValueError(f"autocast: expected a group of an initialised torch.distributed, got {group!r} before that")
+    reduces = isinstance(recipe, DelayedScaling) and recipe.reduce_amax
+    if reduces and distributed and torch.distributed.get_world_size(group) > 1:
+        raise NotImplementedError(
+            "autocast: amaxes are not reduced over ranks; use DelayedScaling(reduce_amax=False), or another recipe"
+        )
+
+
+class autocast(ContextDecorator):
+    """Modules inside compute under `recipe` (None: DelayedScaling()); with enabled=False in high precision.
+
+    Belongs to the thread; the inner of two scopes holds inside it. A backward pass uses the recipe of its forward pass.
+    When the outermost enabled scope ends, the scales of inputs and weights follow from what was seen; those of gradients
+    when a backward pass ends. Left by an exception, a scope changes no scale; under no_grad nothing is recorded.
+    """
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        calibrating: bool = False,
+        recipe: Recipe | None = None,
+        amax_reduction_group: Any = None,
+    ) -> None:
+        if calibrating:
+            raise NotImplementedError("autocast: calibrating is left out; the first use of a tensor sets its first scale")
+        if recipe is not None and not isinstance(recipe, Recipe):
+            raise TypeError(f"autocast: expected recipe a plimsoll.common.recipe.Recipe, got {recipe!r}")
+        self._arguments = (enabled, calibrating, recipe, amax_reduction_group)
+        self._recipe = (DelayedScaling() if recipe is None else recipe) if enabled else None
+        if self._recipe is not None:
+            self._recipe.check()
+            _check_group(self._recipe, amax_reduction_group)
+
+    def _recreate_cm(self) -> autocast:  # as a decorator: a scope for each call
+        return type(self)(*self._arguments)
+
+    def __enter__(self) -> None:
+        scope = Scope(self._recipe, _thread.innermost)
+        _enter(None if self._recipe is None else scope.text("fp32"))
+        _thread.innermost = scope
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        scope = _thread.innermost
+        assert scope is not None
+        _thread.innermost = scope.outer
+        _exit(error_type is not None)
+
+
+def fp8_autocast(
+    enabled: bool = True,
+    calibrating: bool = False,
+    fp8_recipe: Recipe | None = None,
+    fp8_group: Any = None,
+    _graph: bool = False,
+) -> autocast:
+    """:class:`autocast` under the names of Transformer Engine's first releases."""
+    return autocast(enabled=enabled, calibrating=calibrating, recipe=fp8_recipe, amax_reduction_group=fp8_group)

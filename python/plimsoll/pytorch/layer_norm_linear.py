@@ -1,0 +1,101 @@
+"""LayerNormLinear."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from plimsoll.pytorch.arguments import ONLY, UB, check_choice, check_rest
+from plimsoll.pytorch.linear import FP8_BETWEEN
+from plimsoll.pytorch.norm import new_norm_parameters, norm_kind, run_norm
+from plimsoll.pytorch.scaled_module import Initializer
+from plimsoll.pytorch.split_weight import Split, SplitWeightModule
+
+_norm_linear = torch.ops.plimsoll.norm_linear.default
+
+
+class LayerNormLinear(SplitWeightModule):
+    """A norm and a linear as one op: the norm writes the codes that the product reads.
+
+    Parameters layer_norm_weight, layer_norm_bias (LayerNorm), weight, bias; normalization "LayerNorm" or "RMSNorm".
+    return_layernorm_output: forward gives what the norm made, too, last. The rest as in Linear.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        eps: float = 1e-5,
+        *,
+        bias: bool = True,
+        init_method: Initializer | None = None,
+        normalization: str = "LayerNorm",
+        return_bias: bool = False,
+        params_dtype: torch.dtype | None = None,
+        parallel_mode: str | None = None,
+        return_layernorm_output: bool = False,
+        parameters_split: Split = None,
+        zero_centered_gamma: bool = False,
+        device: torch.device | str | None = None,
+        name: str | None = None,
+        **rest: Any,
+    ) -> None:
+        check_rest("LayerNormLinear", rest, {**ONLY, **UB})
+        check_choice("LayerNormLinear", "parallel_mode", parallel_mode, (None, "row", "column"))
+        super().__init__(device, params_dtype)
+        self.eps = eps
+        self.normalization = normalization
+        self._kind = norm_kind("LayerNormLinear", normalization)
+        self.zero_centered_gamma = zero_centered_gamma
+        self.return_bias = return_bias
+        self.return_layernorm_output = return_layernorm_output
+        self.name = name
+        new_norm_parameters(self, "layer_norm_", in_features, self._kind, zero_centered_gamma)
+        self._new_weight(in_features, out_features, bias, parameters_split, init_method)
+        self._new_product()
+        self.reset_parameters(defer_init=self._made_with["device"].type == "meta")
+
+    def run(
+        self,
+        inp: torch.Tensor,
+        residual: torch.Tensor | None = None,
+        is_first_microbatch: bool | None = None,
+        bias: bool = True,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of inp + residual, which comes back second (inp itself without a residual)."""
+        weight = self._whole_weight(is_first_microbatch)
+        return _norm_linear(
+            inp,
+            residual,
+            self.layer_norm_weight,
+            self.layer_norm_bias,
+            weight,
+            self._joined("bias") if bias else None,
+            self._state(),
+            self._recipe(weight),
+            self._kind,
+            self.zero_centered_gamma,
+            self.eps,
+            is_first_microbatch,
+        )
+
+    def normalized(self, inp: torch.Tensor) -> torch.Tensor:
+        """What the norm makes of inp, in high precision."""
+        return run_norm(
+            inp, self.layer_norm_weight, self.layer_norm_bias, self._kind, self.zero_centered_gamma, self.eps
+        )
+
+    def forward(
+        self, inp: torch.Tensor, is_first_microbatch: bool | None = None, fp8_output: bool = False, fp8_grad: bool = False
+    ) -> Any:
+        """inp [..., in_features] -> [..., out_features]; with return_bias and return_layernorm_output a tuple."""
+        check_rest("LayerNormLinear.forward", {"fp8_output": fp8_output, "fp8_grad": fp8_grad}, FP8_BETWEEN)
+        output, _ = self.run(inp, None, is_first_microbatch, bias=not self.return_bias)
+        results = [output]
+        if self.return_bias:
+            bias = self._joined("bias")
+            results.append(None if bias is None else bias.to(output.dtype))
+        if self.return_layernorm_output:
+            results.append(self.normalized(inp))
+        return output if len(results) == 1 else tuple(results)

@@ -1,0 +1,85 @@
+"""LayerNorm and RMSNorm over the last dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from plimsoll.pytorch.arguments import check_choice, check_rest, check_size
+from plimsoll.pytorch.autocast import high_precision_dtype
+from plimsoll.pytorch.scaled_module import InitializedModule, Initializer
+
+NORMALIZATIONS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
+_norm = torch.ops.plimsoll.norm.default
+
+
+def norm_kind(where: str, normalization: str) -> str:
+    """The operators' name of a norm."""
+    return NORMALIZATIONS[check_choice(where, "normalization", normalization, tuple(NORMALIZATIONS))]
+
+
+def new_norm_parameters(module: InitializedModule, prefix: str, size: int, kind: str, zero_centered: bool) -> None:
+    """PREFIXweight, and PREFIXbias for LayerNorm: the identity."""
+    identity: Initializer = torch.nn.init.zeros_ if zero_centered else torch.nn.init.ones_
+    module._new_parameter(f"{prefix}weight", (size,), identity)
+    if kind == "layernorm":
+        module._new_parameter(f"{prefix}bias", (size,), torch.nn.init.zeros_)
+    else:
+        module.register_parameter(f"{prefix}bias", None)
+
+
+def run_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kind: str, zero_centered: bool, eps: float
+) -> torch.Tensor:
+    """FP32 inside; the result in the high-precision dtype of the scope, outside scopes in that of x."""
+    return _norm(x, weight, bias, kind, zero_centered, eps, high_precision_dtype(x.dtype))
+
+
+class _Norm(InitializedModule):
+    _kind: str
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...] | None = None,
+        eps: float = 1e-5,
+        sequence_parallel: bool | None = None,
+        params_dtype: torch.dtype | None = None,
+        zero_centered_gamma: bool = False,
+        hidden_size: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **rest: Any,
+    ) -> None:
+        where = type(self).__name__
+        check_rest(where, {"sequence_parallel": bool(sequence_parallel), **rest}, {"sequence_parallel": False})
+        super().__init__(device, dtype if params_dtype is None else params_dtype)
+        shape = hidden_size if normalized_shape is None else normalized_shape
+        if isinstance(shape, (tuple, list)):
+            if len(shape) != 1:
+                raise NotImplementedError(f"{where}: expected normalized_shape of one dimension, got {tuple(shape)}")
+            shape = shape[0]
+        self.hidden_size = check_size(where, "normalized_shape", shape, 1)
+        self.eps = eps
+        self.zero_centered_gamma = zero_centered_gamma
+        new_norm_parameters(self, "", self.hidden_size, self._kind, zero_centered_gamma)
+        self.reset_parameters(defer_init=self.weight.is_meta)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """input [..., hidden_size] -> the same shape."""
+        return run_norm(input, self.weight, self.bias, self._kind, self.zero_centered_gamma, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.hidden_size}, eps={self.eps}, zero_centered_gamma={self.zero_centered_gamma}"
+
+
+class LayerNorm(_Norm):
+    """(x - mean) / sqrt(variance + eps) * weight + bias. zero_centered_gamma: weight starts at 0, 1 + weight multiplies."""
+
+    _kind = "layernorm"
+
+
+class RMSNorm(_Norm):
+    """x / sqrt(mean(x^2) + eps) * weight. zero_centered_gamma: weight starts at 0, 1 + weight multiplies."""
+
+    _kind = "rmsnorm"

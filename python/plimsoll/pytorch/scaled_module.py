@@ -1,0 +1,113 @@
+"""What layers share: parameters with their initialisers, and the scaling state of each matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+
+from plimsoll.pytorch.arguments import format_of
+from plimsoll.pytorch.autocast import recipe_text
+
+ROLES = ("input", "weight", "grad_output")
+Initializer = Callable[[torch.Tensor], Any]
+
+normal: Initializer = partial(torch.nn.init.normal_, mean=0.0, std=0.023)
+
+
+def check_device(where: str, device: torch.device | str | None) -> torch.device:
+    chosen = torch.get_default_device() if device is None else torch.device(device)
+    if chosen.type not in ("cpu", "meta"):
+        raise NotImplementedError(f"{where}: expected device 'cpu' or 'meta', got '{chosen}'")
+    return chosen
+
+
+class InitializedModule(torch.nn.Module):
+    """Parameters that reset_parameters() can draw again, and materialise where they are on the device "meta"."""
+
+    def __init__(self, device: torch.device | str | None, params_dtype: torch.dtype | None) -> None:
+        super().__init__()
+        where = type(self).__name__
+        dtype = torch.get_default_dtype() if params_dtype is None else params_dtype
+        format_of(where, dtype)
+        self._made_with = {"device": check_device(where, device), "dtype": dtype}
+        self._initializers: dict[str, Initializer] = {}
+
+    def _new_parameter(self, name: str, shape: Iterable[int], initializer: Initializer) -> None:
+        self.register_parameter(name, torch.nn.Parameter(torch.empty(*shape, **self._made_with)))
+        self._initializers[name] = initializer
+
+    @torch.no_grad()
+    def reset_parameters(self, defer_init: bool = False) -> None:
+        if defer_init:
+            return
+        for name, initializer in self._initializers.items():
+            parameter = self._parameters[name]
+            if parameter is None:
+                continue
+            if parameter.is_meta:
+                empty = torch.empty_like(parameter, device="cpu")
+                self._parameters[name] = parameter = torch.nn.Parameter(empty, requires_grad=parameter.requires_grad)
+            if not parameter.is_meta:
+                initializer(parameter)
+
+
+class ScaledModule(InitializedModule):
+    """The state of each product is nine named buffers, `input_scale`, `input_amax_history`, `input_step`, `weight_scale`,
+    ..., with a prefix where a module has two products. They are FP32 and int64 whatever the parameters are, and belong
+    to the state dict. A history has the recipe's length once it has been used."""
+
+    def __init__(self, device: torch.device | str | None, params_dtype: torch.dtype | None) -> None:
+        super().__init__(device, params_dtype)
+        self._products: dict[str, list[str]] = {}  # prefix -> names of its buffers
+        self._keys: dict[str, torch.Tensor] = {}  # prefix -> what C++ keeps its caches with (python/layer_state.h)
+
+    def _new_product(self, prefix: str = "") -> None:
+        names = []
+        for role in ROLES:
+            for part, dtype in (("scale", torch.float32), ("amax_history", torch.float32), ("step", torch.int64)):
+                names.append(f"{prefix}{role}_{part}")
+                self.register_buffer(names[-1], torch.zeros(1, dtype=dtype, device=self._made_with["device"]))
+        self._products[prefix] = names
+        self._keys[prefix] = torch.empty(0)
+
+    def _state(self, prefix: str = "") -> list[torch.Tensor]:
+        return [self._keys[prefix], *(self._buffers[name] for name in self._products[prefix])]
+
+    def _recipe(self, parameter: torch.Tensor) -> str:
+        return recipe_text(type(self).__name__, parameter)
+
+    def _state_names(self) -> list[str]:
+        return [name for names in self._products.values() for name in names]
+
+    @torch.no_grad()
+    def reset_parameters(self, defer_init: bool = False) -> None:
+        super().reset_parameters(defer_init)
+        if defer_init:
+            return
+        for name in self._state_names():
+            buffer = self._buffers[name]
+            if buffer.is_meta:
+                self._buffers[name] = buffer = torch.empty_like(buffer, device="cpu")
+            buffer.zero_()
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> ScaledModule:
+        before = {name: self._buffers[name] for name in self._state_names()}
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            if self._buffers[name].dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(self._buffers[name].device)
+        return self
+
+    def _load_from_state_dict(  # a history may come in any length; a checkpoint without FP8 leaves the state as it is
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str], *rest: Any
+    ) -> None:
+        for name in self._state_names():
+            loaded = state_dict.get(prefix + name)
+            if name.endswith("_amax_history") and loaded is not None and loaded.dim() == 1:
+                self._buffers[name] = self._buffers[name].new_zeros(loaded.shape)
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
+        optional = {prefix + name for name in self._state_names()}
+        missing[:] = [key for key in missing if key not in optional]

@@ -1,0 +1,166 @@
+"""TransformerLayer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from plimsoll.pytorch.arguments import HINTS, ONLY, check_choice, check_rest
+from plimsoll.pytorch.attention import check_layout, check_window
+from plimsoll.pytorch.autocast import high_precision_dtype
+from plimsoll.pytorch.layer_norm_mlp import LayerNormMLP
+from plimsoll.pytorch.multihead_attention import FORWARD_ONLY, QK_NORM, MultiheadAttention
+from plimsoll.pytorch.scaled_module import Initializer
+
+LAYER_ONLY = {
+    **ONLY,
+    **QK_NORM,
+    "apply_residual_connection_post_layernorm": False,
+    "output_layernorm": False,
+    "parallel_attention_mlp": False,
+    "drop_path_rate": 0.0,
+    "ub_tp_comm_overlap": False,
+    "ub_overlap_ag": True,
+    "ub_overlap_rs": True,
+    "ub_overlap_rs_dgrad": False,
+    "ub_bulk_dgrad": True,
+    "ub_bulk_wgrad": True,
+    "activation_params": None,
+    "softmax_type": "vanilla",
+}
+
+
+class TransformerLayer(torch.nn.Module):
+    """One pre-norm block. Children: self_attention, inter_attention (layer_type "decoder"), layernorm_mlp.
+
+    Residual additions are part of the norm that follows them. Hidden states come in as [seq, batch, hidden_size], with
+    attn_input_format "bshd" as [batch, seq, hidden_size].
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        ffn_hidden_size: int,
+        num_attention_heads: int,
+        num_gqa_groups: int | None = None,
+        layernorm_epsilon: float = 1e-5,
+        hidden_dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        *,
+        init_method: Initializer | None = None,
+        output_layer_init_method: Initializer | None = None,
+        layer_number: int | None = None,
+        kv_channels: int | None = None,
+        self_attn_mask_type: str = "causal",
+        window_size: tuple[int, int] | None = None,
+        enc_dec_attn_mask_type: str = "no_mask",
+        enc_dec_window_size: tuple[int, int] | None = None,
+        params_dtype: torch.dtype | None = None,
+        layer_type: str = "encoder",
+        set_parallel_mode: bool = False,
+        fuse_qkv_params: bool = False,
+        zero_centered_gamma: bool = False,
+        qkv_weight_interleaved: bool = True,
+        bias: bool = True,
+        activation: str = "gelu",
+        normalization: str = "LayerNorm",
+        device: torch.device | str | None = None,
+        attn_input_format: str = "sbhd",
+        name: str | None = None,
+        **rest: Any,
+    ) -> None:
+        where = type(self).__name__
+        check_rest(where, rest, LAYER_ONLY, HINTS)
+        check_window(where, window_size)
+        check_window(where, enc_dec_window_size)
+        check_layout(where, "attn_input_format", attn_input_format)
+        super().__init__()
+        self.layer_type = check_choice(where, "layer_type", layer_type, ("encoder", "decoder"))
+        self.hidden_dropout = hidden_dropout
+        self.layer_number = layer_number
+        self.name = name
+        made = {
+            "init_method": init_method,
+            "output_layer_init_method": output_layer_init_method,
+            "params_dtype": params_dtype,
+            "zero_centered_gamma": zero_centered_gamma,
+            "bias": bias,
+            "normalization": normalization,
+            "device": device,
+        }
+        attention = {
+            **made,
+            "kv_channels": kv_channels,
+            "attention_dropout": attention_dropout,
+            "layernorm_epsilon": layernorm_epsilon,
+            "layer_number": layer_number,
+            "num_gqa_groups": num_gqa_groups,
+            "input_layernorm": True,
+            "fuse_qkv_params": fuse_qkv_params,
+            "qkv_weight_interleaved": qkv_weight_interleaved,
+            "qkv_format": attn_input_format,
+        }
+        self.self_attention = MultiheadAttention(
+            hidden_size, num_attention_heads, attn_mask_type=self_attn_mask_type, **attention
+        )
+        if layer_type == "decoder":
+            self.inter_attention = MultiheadAttention(
+                hidden_size,
+                num_attention_heads,
+                attn_mask_type=enc_dec_attn_mask_type,
+                attention_type="cross",
+                **attention,
+            )
+        self.layernorm_mlp = LayerNormMLP(
+            hidden_size, ffn_hidden_size, eps=layernorm_epsilon, activation=activation, **made
+        )
+
+    def _dropout(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.dropout(x, self.hidden_dropout, self.training)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: Any = None,
+        self_attn_mask_type: str | None = None,
+        window_size: tuple[int, int] | None = None,
+        encoder_output: torch.Tensor | None = None,
+        enc_dec_attn_mask: Any = None,
+        enc_dec_attn_mask_type: str | None = None,
+        enc_dec_window_size: tuple[int, int] | None = None,
+        is_first_microbatch: bool | None = None,
+        core_attention_bias_type: str = "no_bias",
+        core_attention_bias: torch.Tensor | None = None,
+        **rest: Any,
+    ) -> torch.Tensor:
+        """hidden_states [seq, batch, hidden_size] (bshd: [batch, seq, ...]) -> the same shape, in the high-precision dtype
+        of the scope. Masks as in DotProductAttention; the attention bias is that of self-attention."""
+        check_rest("TransformerLayer.forward", rest, FORWARD_ONLY)
+        check_window("TransformerLayer.forward", window_size)
+        check_window("TransformerLayer.forward", enc_dec_window_size)
+        bias = {}
+        if core_attention_bias_type != "no_bias":
+            bias = {"core_attention_bias_type": core_attention_bias_type, "core_attention_bias": core_attention_bias}
+        hidden = hidden_states.to(high_precision_dtype(hidden_states.dtype))
+        attended, _ = self.self_attention.run(
+            hidden,
+            attention_mask=attention_mask,
+            attn_mask_type=self_attn_mask_type,
+            is_first_microbatch=is_first_microbatch,
+            bias=bias,
+        )
+        residual = hidden
+        hidden = self._dropout(attended)
+        if self.layer_type == "decoder":
+            attended, residual = self.inter_attention.run(
+                hidden,
+                residual,
+                attention_mask=enc_dec_attn_mask,
+                encoder_output=encoder_output,
+                attn_mask_type=enc_dec_attn_mask_type,
+                is_first_microbatch=is_first_microbatch,
+            )
+            hidden = self._dropout(attended)
+        output, residual = self.layernorm_mlp.run(hidden, residual, is_first_microbatch)
+        return self._dropout(output) + residual

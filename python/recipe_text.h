@@ -1,0 +1,13 @@
+// Recipes as Python hands them over: JSON.
+#pragma once
+
+#include <string_view>
+
+#include "plimsoll/ops/scaling_step.h"
+
+namespace plimsoll::python {
+
+// recipe::from_json; a mistake is Python's ValueError.
+ops::SharedRecipe recipe_of(std::string_view json);
+
+}  // namespace plimsoll::python

@@ -1,0 +1,182 @@
+"""DotProductAttention, MultiheadAttention and TransformerLayer against torch's functions in double."""
+import composition
+import oracle
+import plimsoll.pytorch as te
+import pytest
+import torch
+from torch.nn import functional
+
+HEADS, CHANNELS, HIDDEN = 4, 8, 32
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(11)
+
+
+def attention(query, key, value, hidden_keys=None):
+    """[seq, batch, heads, channels], in the dtype that comes in; hidden_keys as attn_mask of torch, inverted."""
+    query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+    repeat = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
+    visible = None if hidden_keys is None else ~hidden_keys
+    return functional.scaled_dot_product_attention(query, key, value, visible).permute(2, 0, 1, 3).flatten(2)
+
+
+def causal(queries, keys, diagonal=1):
+    return torch.ones(queries, keys, dtype=torch.bool).triu(diagonal)
+
+
+def qkv(queries, keys, groups=HEADS, batch=3):
+    return torch.randn(queries, batch, HEADS, CHANNELS), torch.randn(keys, batch, groups, CHANNELS), torch.randn(keys, batch, groups, CHANNELS)
+
+
+@pytest.mark.parametrize("groups", [4, 2, 1])
+@pytest.mark.parametrize("queries,keys", [(1, 1), (9, 9), (5, 12)])
+@pytest.mark.parametrize("mask_type", ["no_mask", "causal", "causal_bottom_right", "padding", "padding_causal", "arbitrary"])
+def test_masks(mask_type, queries, keys, groups):
+    module = te.DotProductAttention(HEADS, CHANNELS, groups, attn_mask_type=mask_type)
+    padding = torch.arange(keys) >= torch.tensor([1, keys, (keys + 1) // 2])[:, None]
+    above = causal(queries, keys, 1 + (keys - queries if mask_type.endswith("bottom_right") else 0))
+    given = {"padding": padding[:, None, None], "padding_causal": padding[:, None, None],
+             "arbitrary": torch.rand(queries, keys) < 0.3}.get(mask_type)
+    if mask_type == "arbitrary":
+        given[:, 0] = False
+    hidden = {"no_mask": None, "causal": above, "causal_bottom_right": above, "padding_causal": None if given is None else given | above}.get(mask_type, given)
+    composition.check(module, lambda p, q, k, v: attention(q, k, v, hidden), *qkv(queries, keys, groups),
+                      forward=lambda q, k, v: module(q, k, v, given))
+
+
+def test_causal_ignores_a_mask_and_layouts_agree():
+    module = te.DotProductAttention(HEADS, CHANNELS)
+    q, k, v = qkv(6, 6)
+    expected = module(q, k, v)
+    assert torch.equal(expected, module(q, k, v, torch.ones(3, 1, 1, 6, dtype=torch.bool)))
+    other = module(*(x.transpose(0, 1) for x in (q, k, v)), qkv_format="bshd")
+    assert torch.equal(expected, other.transpose(0, 1))
+
+
+def test_a_bias_is_added_to_the_scores():
+    module = te.DotProductAttention(HEADS, CHANNELS, attn_mask_type="no_mask", softmax_scale=0.5)
+    bias = torch.randn(1, HEADS, 5, 6)
+    q, k, v = qkv(5, 6)
+    output = module(q, k, v, core_attention_bias_type="post_scale_bias", core_attention_bias=bias)
+    scores = torch.einsum("sbhd,tbhd->bhst", q.double(), k.double()) * 0.5 + bias
+    exact = torch.einsum("bhst,tbhd->sbhd", scores.softmax(-1), v.double()).flatten(2)
+    composition.assert_close(output, exact, "output")
+
+
+def test_dropout_is_drawn_while_training_only():
+    module = te.DotProductAttention(HEADS, CHANNELS, attention_dropout=0.5)
+    q, k, v = qkv(9, 9)
+    assert not torch.equal(module(q, k, v), module(q, k, v))
+    module.eval()
+    assert torch.equal(module(q, k, v), module(q, k, v))
+
+
+def weights_of(p, prefix, names):
+    def joined(suffix):
+        return torch.cat([p[f"{prefix}{name}_{suffix}"] for name in names])
+    return joined("weight"), joined("bias")
+
+
+def multihead(p, prefix, x, groups, hidden_keys, memory=None, fused=None):
+    """Self-attention of x, or cross-attention of x to memory; with a norm where there is one."""
+    kind = "layernorm_qkv" if memory is None else "layernorm_query"
+    if f"{prefix}{kind}.layer_norm_weight" in p:
+        x = composition.norm(x, p[f"{prefix}{kind}.layer_norm_weight"], p[f"{prefix}{kind}.layer_norm_bias"], "LayerNorm")
+    else:
+        kind = "qkv" if memory is None else "query_layer"
+    if memory is None and fused is None:
+        parts = [functional.linear(x, p[f"{prefix}{kind}.{name}_weight"], p[f"{prefix}{kind}.{name}_bias"]) for name in ("query", "key", "value")]
+    elif memory is None:
+        parts = fused(functional.linear(x, p[f"{prefix}{kind}.weight"], p[f"{prefix}{kind}.bias"]))
+    else:
+        parts = [functional.linear(x, p[f"{prefix}{kind}.weight"], p[f"{prefix}{kind}.bias"])]
+        parts += [functional.linear(memory, p[f"{prefix}key_value.{name}_weight"], p[f"{prefix}key_value.{name}_bias"]) for name in ("key", "value")]
+    query, key, value = (part.unflatten(2, (-1, CHANNELS)) for part in parts)
+    attended = attention(query, key, value, hidden_keys)
+    return functional.linear(attended, p[f"{prefix}proj.weight"], p[f"{prefix}proj.bias"])
+
+
+@pytest.mark.parametrize("input_layernorm", [False, True])
+@pytest.mark.parametrize("groups", [4, 2])
+def test_multihead_attention(groups, input_layernorm):
+    module = te.MultiheadAttention(HIDDEN, HEADS, num_gqa_groups=groups, attention_dropout=0.0, input_layernorm=input_layernorm)
+    composition.randomize(module)
+    composition.check(module, lambda p, x: multihead(p, "", x, groups, causal(7, 7)), torch.randn(7, 3, HIDDEN))
+
+
+@pytest.mark.parametrize("groups", [4, 2])
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_fused_parameters_come_interleaved_or_one_after_the_other(interleaved, groups):
+    module = te.MultiheadAttention(HIDDEN, HEADS, num_gqa_groups=groups, attention_dropout=0.0, fuse_qkv_params=True,
+                                   qkv_weight_interleaved=interleaved, attn_mask_type="no_mask")
+    composition.randomize(module)
+
+    def split(projected):
+        if not interleaved:
+            return projected.split([HIDDEN, groups * CHANNELS, groups * CHANNELS], 2)
+        grouped = projected.unflatten(2, (groups, HEADS // groups + 2, CHANNELS))
+        return [part.flatten(2) for part in grouped.split([HEADS // groups, 1, 1], 3)]
+
+    composition.check(module, lambda p, x: multihead(p, "", x, groups, None, fused=split), torch.randn(7, 3, HIDDEN))
+
+
+def test_cross_attention():
+    module = te.MultiheadAttention(HIDDEN, HEADS, attention_dropout=0.0, attention_type="cross", attn_mask_type="no_mask", input_layernorm=True)
+    composition.randomize(module)
+    composition.check(module, lambda p, x, memory: multihead(p, "", x, HEADS, None, memory), torch.randn(5, 3, HIDDEN), torch.randn(9, 3, HIDDEN),
+                      forward=lambda x, memory: module(x, encoder_output=memory))
+
+
+def transformer(p, x, memory=None):
+    x = x + multihead(p, "self_attention.", x, HEADS, causal(x.shape[0], x.shape[0]))
+    if memory is not None:
+        x = x + multihead(p, "inter_attention.", x, HEADS, None, memory)
+    hidden = composition.norm(x, p["layernorm_mlp.layer_norm_weight"], p["layernorm_mlp.layer_norm_bias"], "LayerNorm")
+    hidden = composition.activate(functional.linear(hidden, p["layernorm_mlp.fc1_weight"], p["layernorm_mlp.fc1_bias"]), "gelu")
+    return x + functional.linear(hidden, p["layernorm_mlp.fc2_weight"], p["layernorm_mlp.fc2_bias"])
+
+
+def layer_of(**options):
+    return composition.randomize(te.TransformerLayer(HIDDEN, 64, HEADS, hidden_dropout=0.0, attention_dropout=0.0, **options))
+
+
+def test_transformer_encoder_and_decoder_layers():
+    x, memory = torch.randn(7, 3, HIDDEN), torch.randn(9, 3, HIDDEN)
+    composition.check(layer_of(), transformer, x)
+    decoder = layer_of(layer_type="decoder")
+    composition.check(decoder, transformer, x, memory, forward=lambda a, b: decoder(a, encoder_output=b))
+
+
+def test_transformer_layouts_agree():
+    layer = layer_of(fuse_qkv_params=True)
+    other = layer_of(fuse_qkv_params=True, attn_input_format="bshd")
+    other.load_state_dict(layer.state_dict())
+    x = torch.randn(7, 3, HIDDEN)
+    composition.assert_close(other(x.transpose(0, 1)).transpose(0, 1).detach(), layer(x).detach().double(), "output")
+
+
+@pytest.mark.parametrize("name", oracle.RECIPES)
+def test_a_layer_under_a_recipe_stays_near_the_exact_one_and_trains(name):
+    layer = layer_of()
+    x = torch.randn(7, 3, HIDDEN)
+    with te.fp8_autocast(fp8_recipe=oracle.RECIPES[name]):
+        output = layer(x)
+    output.square().sum().backward()
+    exact = transformer({key: p.detach().double() for key, p in layer.named_parameters()}, x.double())
+    # The residual stream is exact, and every branch has two or three products of operands within 2^-4 of themselves.
+    assert (output.double() - exact).norm() / exact.norm() < 5 * 2.0**-4
+    assert not torch.equal(output.double(), exact.double())
+    assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
+
+
+def test_torch_autocast_decides_the_dtype_and_gradients_stay_fp32():
+    layer = layer_of()
+    x = torch.randn(7, 3, HIDDEN, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16), te.fp8_autocast():
+        output = layer(x)
+    assert output.dtype == torch.bfloat16
+    output.float().sum().backward()
+    assert {x.grad.dtype, *(p.grad.dtype for p in layer.parameters())} == {torch.float32}
