@@ -33,7 +33,7 @@ PLIMSOLL_INLINE void zip4(I32x16 w0, I32x16 w1, I32x16 w2, I32x16 w3, I32x16 (&z
   zipped[3] = {_mm512_unpackhi_epi64(high01, high23)};
 }
 
-#elif defined(__AVX2__) && defined(__F16C__)
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 PLIMSOLL_INLINE WideProduct mul_wide(I32x16 a, uint32_t factor) {
   const __m256i wide = _mm256_set1_epi64x(factor);

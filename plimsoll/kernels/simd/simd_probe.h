@@ -21,10 +21,12 @@ struct SimdProbe {
   void (*to_fp16)(const float* x, uint16_t* y, int64_t n);
   void (*from_bf16)(const uint16_t* x, float* y, int64_t n);
   void (*from_fp16)(const uint16_t* x, float* y, int64_t n);
-  // As even and odd elements, only whole groups of 32.
+  // Only whole groups of 32; pairs: as even and odd elements.
   void (*to_bf16_by_32)(const float* x, uint16_t* y, int64_t n);
-  void (*from_bf16_by_32)(const uint16_t* x, float* y, int64_t n);
+  void (*to_bf16_pairs)(const float* x, uint16_t* y, int64_t n);
+  void (*from_bf16_pairs)(const uint16_t* x, float* y, int64_t n);
   void (*exp)(const float* x, float* y, int64_t n);
+  void (*exp_clamped)(const float* x, float* y, int64_t n);
   void (*exp2_bounded)(const float* x, float* y, int64_t n);
   void (*log)(const float* x, float* y, int64_t n);
   void (*sigmoid)(const float* x, float* y, int64_t n);
@@ -34,6 +36,9 @@ struct SimdProbe {
   void (*silu_gradient)(const float* x, float* y, int64_t n);
   void (*round_even)(const float* x, float* y, int64_t n);
   void (*square_root)(const float* x, float* y, int64_t n);
+  // y = a b + c, and y = c - a b.
+  void (*fma)(const float* a, const float* b, const float* c, float* y, int64_t n);
+  void (*fnma)(const float* a, const float* b, const float* c, float* y, int64_t n);
   float (*sum16)(const float* x);
   float (*amax)(const float* x, int64_t n);
   void (*philox)(uint64_t seed, uint64_t step, uint64_t first_block, uint32_t* words);  // [64]

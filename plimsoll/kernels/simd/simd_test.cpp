@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -118,6 +119,8 @@ TEST(Simd, ConvertsSixteenBitFormatsAsTheFormatSays) {
     SCOPED_TRACE(std::string(runtime::name(isa)));
     probe.to_bf16(x.data(), halves.data(), static_cast<int64_t>(x.size()));
     for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(halves[i], format::Bf16::encode(x[i])) << word(x[i]);
+    probe.to_bf16_by_32(x.data(), halves.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size() / 32 * 32; ++i) ASSERT_EQ(halves[i], format::Bf16::encode(x[i])) << word(x[i]);
     probe.to_fp16(x.data(), halves.data(), static_cast<int64_t>(x.size()));
     for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(halves[i], format::Fp16::encode(x[i])) << word(x[i]);
     probe.from_bf16(all.data(), y.data(), 65536);
@@ -140,15 +143,15 @@ TEST(Simd, ConvertsPairsOfBf16AsTheFormatSays) {
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i * 40503u);  // each once, mixed
   for (const auto& [isa, probe] : present()) {
     SCOPED_TRACE(std::string(runtime::name(isa)));
-    probe.to_bf16_by_32(x.data(), halves.data(), static_cast<int64_t>(x.size()));
+    probe.to_bf16_pairs(x.data(), halves.data(), static_cast<int64_t>(x.size()));
     for (size_t i = 0; i < x.size() / 32 * 32; ++i) {
       if (std::isnan(x[i])) continue;
       ASSERT_EQ(halves[i], format::Bf16::encode(x[i])) << word(x[i]);
     }
-    probe.from_bf16_by_32(all.data(), y.data(), 65536);
+    probe.from_bf16_pairs(all.data(), y.data(), 65536);
     for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(word(y[i]), static_cast<uint32_t>(all[i]) << 16);
     // NaNs that were bf16 before stay NaN.
-    probe.to_bf16_by_32(y.data(), halves.data(), 65536);
+    probe.to_bf16_pairs(y.data(), halves.data(), 65536);
     for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(halves[i], all[i]);
   }
 }
@@ -160,9 +163,9 @@ TEST(Simd, FunctionsGiveTheSameBitsOnEveryIsa) {
   for (const auto& [isa, probe] : present()) {
     SCOPED_TRACE(std::string(runtime::name(isa)));
     using Member = void (*SimdProbe::*)(const float*, float*, int64_t);
-    for (Member member : {&SimdProbe::exp, &SimdProbe::exp2_bounded, &SimdProbe::log, &SimdProbe::sigmoid,
-                          &SimdProbe::gelu, &SimdProbe::gelu_gradient, &SimdProbe::silu, &SimdProbe::silu_gradient,
-                          &SimdProbe::round_even, &SimdProbe::square_root}) {
+    for (Member member : {&SimdProbe::exp, &SimdProbe::exp_clamped, &SimdProbe::exp2_bounded, &SimdProbe::log,
+                          &SimdProbe::sigmoid, &SimdProbe::gelu, &SimdProbe::gelu_gradient, &SimdProbe::silu,
+                          &SimdProbe::silu_gradient, &SimdProbe::round_even, &SimdProbe::square_root}) {
       (kSimdProbePortable.*member)(x.data(), expected.data(), n);
       (probe.*member)(x.data(), y.data(), n);
       for (size_t i = 0; i < x.size(); ++i) {
@@ -174,6 +177,32 @@ TEST(Simd, FunctionsGiveTheSameBitsOnEveryIsa) {
       const float sum = probe.sum16(x.data() + i), reference = kSimdProbePortable.sum16(x.data() + i);
       ASSERT_TRUE(word(sum) == word(reference) || (std::isnan(sum) && std::isnan(reference)));
     }
+  }
+}
+
+TEST(Simd, FusedMultiplyAddRoundsOnce) {
+  const std::vector<float> x = floats();
+  const int64_t n = static_cast<int64_t>(x.size());
+  std::vector<float> a(x), b(x), c(x), y(x);
+  std::mt19937 random(11);
+  std::shuffle(b.begin(), b.end(), random);
+  // Sums near zero, where a rounded product shows, and sums of zeros of either sign.
+  for (size_t i = 0; i < x.size(); ++i) c[i] = i % 2 == 0 ? -a[i] * b[i] : x[(i * 31) % x.size()];
+  for (float* p : {a.data(), b.data(), c.data()}) {
+    for (size_t i = 0; i < 64; ++i) p[i] = random() % 2 == 0 ? 0.0f : -0.0f;
+  }
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    auto check = [&](auto function, float sign) {
+      function(a.data(), b.data(), c.data(), y.data(), n);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const float expected = std::fma(sign * a[i], b[i], c[i]);
+        ASSERT_TRUE(word(y[i]) == word(expected) || (std::isnan(y[i]) && std::isnan(expected)))
+            << a[i] << " " << b[i] << " " << c[i];
+      }
+    };
+    check(probe.fma, 1.0f);
+    check(probe.fnma, -1.0f);
   }
 }
 
@@ -215,6 +244,36 @@ TEST(Simd, ExpIsZeroWhereItWouldBeSubnormalAndInfWhereItOverflows) {
     for (size_t i : {1, 2, 3}) EXPECT_EQ(y[i], 0.0f) << x[i];
     EXPECT_TRUE(std::isfinite(y[4]));
     for (size_t i : {5, 6, 7}) EXPECT_EQ(y[i], inf) << x[i];
+  }
+}
+
+TEST(Simd, ExpClampedIsWithinThreeUnitsAndEndsInZeroAndInf) {
+  for (const auto& [low, high] : {std::pair<float, float>{-87.33f, 88.37f}, {-1.0f, 1.0f}}) {
+    constexpr int64_t kPoints = 200001;
+    std::vector<float> x(kPoints), y(kPoints);
+    for (int64_t i = 0; i < kPoints; ++i) {
+      x[static_cast<size_t>(i)] = low + (high - low) * static_cast<float>(i) / static_cast<float>(kPoints - 1);
+    }
+    kSimdProbePortable.exp_clamped(x.data(), y.data(), kPoints);
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double exact = std::exp(static_cast<double>(x[i]));
+      worst = std::max(worst, std::abs(static_cast<double>(y[i]) - exact) / exact);
+    }
+    EXPECT_LE(worst, 3 * 0x1p-24);
+  }
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x = {0.0f, -0.0f, -87.6f, -87.7f, -1e30f, -inf, 88.37f, 88.4f, 1e30f, inf, nan};
+  std::vector<float> y(x.size());
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    probe.exp_clamped(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    for (size_t i : {0, 1}) EXPECT_EQ(y[i], 1.0f);
+    EXPECT_GT(y[2], 0.0f);
+    for (size_t i : {3, 4, 5}) EXPECT_EQ(y[i], 0.0f) << x[i];
+    EXPECT_TRUE(std::isfinite(y[6]));
+    for (size_t i : {7, 8, 9}) EXPECT_EQ(y[i], inf) << x[i];
+    EXPECT_TRUE(std::isnan(y[10]));
   }
 }
 

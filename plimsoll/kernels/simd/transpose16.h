@@ -38,7 +38,7 @@ PLIMSOLL_INLINE void transpose16(F32x16 (&row)[16]) {
   }
 }
 
-#elif defined(__AVX2__) && defined(__F16C__)
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 PLIMSOLL_INLINE void transpose8(__m256 (&row)[8]) {
   __m256 pair[8], quad[8];

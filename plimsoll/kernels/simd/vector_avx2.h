@@ -1,4 +1,4 @@
-// vector.h on AVX2 and F16C: two registers of 8 lanes.
+// vector.h on AVX2, FMA and F16C: two registers of 8 lanes.
 #pragma once
 
 #include <immintrin.h>
@@ -61,6 +61,10 @@ PLIMSOLL_INLINE __m256i narrow_to_16(__m256i a, __m256i b) {
 PLIMSOLL_INLINE void store_bf16(uint16_t* p, F32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_to_16(float_to_bf16(x.a), float_to_bf16(x.b)));
 }
+PLIMSOLL_INLINE void store_bf16_32(uint16_t* p, F32x16 a, F32x16 b) {
+  store_bf16(p, a);
+  store_bf16(p + 16, b);
+}
 PLIMSOLL_INLINE void store_fp16(uint16_t* p, F32x16 x) {
   constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.a, kNearest));
@@ -79,6 +83,12 @@ PLIMSOLL_INLINE F32x16 add(F32x16 x, F32x16 y) { return {_mm256_add_ps(x.a, y.a)
 PLIMSOLL_INLINE F32x16 sub(F32x16 x, F32x16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 PLIMSOLL_INLINE F32x16 mul(F32x16 x, F32x16 y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
 PLIMSOLL_INLINE F32x16 div(F32x16 x, F32x16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+PLIMSOLL_INLINE F32x16 fma(F32x16 x, F32x16 y, F32x16 z) {
+  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+PLIMSOLL_INLINE F32x16 fnma(F32x16 x, F32x16 y, F32x16 z) {
+  return {_mm256_fnmadd_ps(x.a, y.a, z.a), _mm256_fnmadd_ps(x.b, y.b, z.b)};
+}
 PLIMSOLL_INLINE F32x16 min(F32x16 x, F32x16 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
 PLIMSOLL_INLINE F32x16 max(F32x16 x, F32x16 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
 PLIMSOLL_INLINE F32x16 sqrt(F32x16 x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }

@@ -63,6 +63,34 @@ PLIMSOLL_INLINE void store_bf16(uint16_t* p, F32x16 x) { _mm256_storeu_si256((__
 PLIMSOLL_INLINE void store_bf16_n(uint16_t* p, F32x16 x, int64_t n) {
   _mm256_mask_storeu_epi16(p, first(n), float_to_bf16(x));
 }
+// The upper halves of a's and b's words, a's in the even places, and their lower halves.
+struct SplitWords {
+  __m512i upper, lower;
+};
+PLIMSOLL_INLINE SplitWords split_words(F32x16 a, F32x16 b) {
+  constexpr int kOrAnd = 0xf8;  // x | (y & z)
+  const __m512i even = _mm512_castps_si512(a.v), odd = _mm512_castps_si512(b.v);
+  return {
+      _mm512_ternarylogic_epi32(_mm512_srli_epi32(even, 16), odd, _mm512_set1_epi32(INT32_C(-0x10000)), kOrAnd),
+      _mm512_ternarylogic_epi32(_mm512_slli_epi32(odd, 16), even, _mm512_set1_epi32(0xffff), kOrAnd),
+  };
+}
+// BF16 in the places of `upper`, nearest even; no NaN that has bits below.
+PLIMSOLL_INLINE __m512i round_to_bf16(SplitWords x) {
+  const __m512i odd = _mm512_and_si512(x.upper, _mm512_set1_epi16(1));
+  const __mmask32 up = _mm512_cmpgt_epu16_mask(_mm512_adds_epu16(x.lower, odd), _mm512_set1_epi16(-0x8000));
+  return _mm512_mask_sub_epi16(x.upper, up, x.upper, _mm512_set1_epi16(-1));
+}
+PLIMSOLL_INLINE __mmask16 unordered(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q); }
+PLIMSOLL_INLINE void store_bf16_32(uint16_t* p, F32x16 a, F32x16 b) {
+  if (__builtin_expect(unordered(a, b) != 0, 0)) {
+    store_bf16(p, a);
+    return store_bf16(p + 16, b);
+  }
+  const __m512i in_order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1,  //
+                                            30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  _mm512_storeu_si512(p, _mm512_permutexvar_epi16(in_order, round_to_bf16(split_words(a, b))));
+}
 PLIMSOLL_INLINE void store_fp16(uint16_t* p, F32x16 x) { _mm256_storeu_si256((__m256i*)p, float_to_fp16(x)); }
 PLIMSOLL_INLINE void store_fp16_n(uint16_t* p, F32x16 x, int64_t n) {
   _mm256_mask_storeu_epi16(p, first(n), float_to_fp16(x));
@@ -76,6 +104,8 @@ PLIMSOLL_INLINE F32x16 add(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)
 PLIMSOLL_INLINE F32x16 sub(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 PLIMSOLL_INLINE F32x16 mul(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 PLIMSOLL_INLINE F32x16 div(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+PLIMSOLL_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+PLIMSOLL_INLINE F32x16 fnma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
 PLIMSOLL_INLINE F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 PLIMSOLL_INLINE F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 PLIMSOLL_INLINE F32x16 sqrt(F32x16 a) { return {_mm512_sqrt_ps(a.v)}; }

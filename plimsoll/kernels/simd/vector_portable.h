@@ -69,6 +69,10 @@ PLIMSOLL_INLINE void store_bf16(uint16_t* p, F32x16 x) {
   store(lanes, x);
   for (int i = 0; i < 16; ++i) p[i] = format::Bf16::encode(lanes[i]);
 }
+PLIMSOLL_INLINE void store_bf16_32(uint16_t* p, F32x16 a, F32x16 b) {
+  store_bf16(p, a);
+  store_bf16(p + 16, b);
+}
 PLIMSOLL_INLINE void store_fp16(uint16_t* p, F32x16 x) {
   float lanes[16];
   store(lanes, x);
@@ -93,6 +97,18 @@ PLIMSOLL_INLINE F32x16 mul(F32x16 a, F32x16 b) {
 }
 PLIMSOLL_INLINE F32x16 div(F32x16 a, F32x16 b) {
   return groups<F32x16>([&](int i) { return a.v[i] / b.v[i]; });
+}
+PLIMSOLL_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+  float x[16], y[16], z[16];
+  store(x, a);
+  store(y, b);
+  store(z, c);
+  for (int i = 0; i < 16; ++i) z[i] = __builtin_fmaf(x[i], y[i], z[i]);
+  return load(z);
+}
+PLIMSOLL_INLINE F32x16 fnma(F32x16 a, F32x16 b, F32x16 c) {
+  const F32x16 negative = groups<F32x16>([&](int i) { return -a.v[i]; });
+  return fma(negative, b, c);
 }
 PLIMSOLL_INLINE F32x16 min(F32x16 a, F32x16 b) {
   return groups<F32x16>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
