@@ -20,7 +20,7 @@ PLIMSOLL_INLINE F32x16 keep(F32x16 x, AllLanes) { return x; }
 PLIMSOLL_INLINE F32x16 keep(F32x16 x, int64_t n) { return keep_n(x, n); }
 
 // Bytes of an element of kFp32, kBf16, kFp16, kE4m3, kE5m2.
-PLIMSOLL_INLINE int64_t element_bytes(format::Format format) {
+PLIMSOLL_INLINE int64_t bytes_of(format::Format format) {
   if (format == format::Format::kFp32) return 4;
   return format == format::Format::kBf16 || format == format::Format::kFp16 ? 2 : 1;
 }
