@@ -18,10 +18,10 @@ from contestant import TUNED, Contestant
 
 ROOT = Path(__file__).resolve().parent.parent
 
-SHAPE = ("layers", "dim", "heads", "context", "batch", "vocabulary")
+SHAPE = ("layers", "dim", "heads", "context", "batch", "vocabulary", "tied")
 PRESETS = {
-    "small": dict(zip(SHAPE, (6, 384, 6, 256, 16, 256))),  # 10.9 M parameters
-    "gpt2": dict(zip(SHAPE, (12, 768, 12, 512, 4, 50257))),  # 124 M and an untied head
+    "small": dict(zip(SHAPE, (6, 384, 6, 256, 16, 256, 0))),  # 10.9 M parameters
+    "gpt2": dict(zip(SHAPE, (12, 768, 12, 512, 4, 50257, 1))),  # 124 M
 }
 TORCH = {
     "torch-fp32": (["--dtype", "fp32"], {}),

@@ -95,6 +95,7 @@ int main(int argc, char** argv) {
   command.add_option("--heads", options.shape.heads);
   command.add_option("--context", options.shape.context);
   command.add_option("--vocabulary", options.shape.vocabulary);
+  command.add_option("--tied", options.shape.tie_embeddings);
   command.add_option("--batch", options.batch);
   command.add_option("--threads", options.threads);
   command.add_option("--recipe", options.recipe);

@@ -1,4 +1,4 @@
-"""The peer: the GPT of plimsoll/nn/gpt.h written with torch.nn alone, pre-norm, GELU (tanh), learned positions, untied head."""
+"""The peer: the GPT of plimsoll/nn/gpt.h written with torch.nn alone, pre-norm, GELU (tanh), learned positions."""
 
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ class GptShape:
     heads: int
     context: int
     vocabulary: int = 256
+    tied: bool = False  # the head reads the token embedding
 
 
 class Block(nn.Module):
@@ -48,6 +49,8 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.dim)
         self.head = nn.Linear(shape.dim, shape.vocabulary, bias=False)
+        if shape.tied:
+            self.head.weight = self.token_embedding.weight
 
     def forward(self, tokens):
         x = self.token_embedding(tokens) + self.position_embedding.weight[: tokens.shape[1]]

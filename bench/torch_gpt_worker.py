@@ -18,7 +18,7 @@ from torch_gpt import Gpt, GptShape, saved_bytes
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("layers", "dim", "heads", "context", "batch", "vocabulary", "threads"):
+    for name in ("layers", "dim", "heads", "context", "batch", "vocabulary", "tied", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
     parser.add_argument("--compile", action="store_true")
@@ -26,7 +26,7 @@ def main():
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
-    model = Gpt(GptShape(args.layers, args.dim, args.heads, args.context, args.vocabulary))
+    model = Gpt(GptShape(args.layers, args.dim, args.heads, args.context, args.vocabulary, bool(args.tied)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     tokens = torch.randint(0, args.vocabulary, (args.batch, args.context + 1))
     run = torch.compile(model) if args.compile else model

@@ -7,6 +7,7 @@
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/ops/cross_entropy.h"
 #include "plimsoll/ops/embedding.h"
+#include "plimsoll/ops/linear.h"
 
 namespace plimsoll::nn {
 namespace {
@@ -45,8 +46,13 @@ void GptImpl::reset() {
                                                                .attn_input_format = Layout::kBshd}));
   }
   norm = register_module("norm", LayerNorm(config.dim));
-  head = register_module("head",
-                         Linear(config.dim, config.vocabulary, LinearOptions{.bias = false, .high_precision = true}));
+  if (config.tie_embeddings) {
+    tied_head_ = std::make_shared<ops::LinearState>();
+    tied_head_->name = "head";
+  } else {
+    head = register_module("head",
+                           Linear(config.dim, config.vocabulary, LinearOptions{.bias = false, .high_precision = true}));
+  }
   name_products(*this);
   reset_parameters();
 }
@@ -83,7 +89,13 @@ at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_
 }
 
 at::Tensor GptImpl::run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache) {
-  return head->forward(normalised(tokens, is_first_microbatch, cache), is_first_microbatch).to(at::kFloat);
+  return logits(normalised(tokens, is_first_microbatch, cache), is_first_microbatch).to(at::kFloat);
+}
+
+at::Tensor GptImpl::logits(const at::Tensor& hidden, std::optional<bool> is_first_microbatch) {
+  if (!config.tie_embeddings) return head->forward(hidden, is_first_microbatch);
+  const at::Tensor& weight = token_embedding->weight;
+  return ops::linear(hidden, weight, {}, high_precision_scaling(tied_head_, weight, is_first_microbatch));
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& tokens, std::optional<bool> is_first_microbatch) {
@@ -93,9 +105,9 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens, std::optional<bool> is_fir
 at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets, std::optional<bool> is_first_microbatch) {
   const at::Tensor hidden = normalised(tokens, is_first_microbatch, nullptr);
   if (config.vocabulary < kLargeVocabulary) {
-    return ops::cross_entropy(head->forward(hidden, is_first_microbatch), targets);
+    return ops::cross_entropy(logits(hidden, is_first_microbatch), targets);
   }
-  const at::Tensor weight = head->weight.joined();
+  const at::Tensor weight = config.tie_embeddings ? token_embedding->weight : head->weight.joined();
   return ops::linear_cross_entropy(hidden, weight, targets, {}, scope_dtype().value_or(weight.scalar_type()));
 }
 

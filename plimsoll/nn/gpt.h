@@ -1,5 +1,6 @@
-// A GPT: learned positions, pre-norm blocks, GELU (tanh), final norm, untied head without bias.
-// Children: token_embedding, position_embedding, blocks.N (TransformerLayer, fused [q; k; v]), norm, head.
+// A GPT: learned positions, pre-norm blocks, GELU (tanh), final norm, head without bias.
+// Children: token_embedding, position_embedding, blocks.N (TransformerLayer, fused [q; k; v]), norm, and head unless
+// the head is tied to the token embedding.
 #pragma once
 
 #include <torch/nn/modules/container/modulelist.h>
@@ -17,9 +18,10 @@ struct GptConfig {
   int64_t vocabulary = 256;
   int64_t layers = 4;
   int64_t dim = 256;
-  int64_t heads = 4;      // must divide dim
-  int64_t context = 256;  // tokens that the model can see
-  double dropout = 0.0;   // of embeddings, attention and hidden states, while training
+  int64_t heads = 4;            // must divide dim
+  int64_t context = 256;        // tokens that the model can see
+  bool tie_embeddings = false;  // the head reads token_embedding.weight, as GPT-2's
+  double dropout = 0.0;         // of embeddings, attention and hidden states, while training
 };
 
 // What the model has seen of a batch of texts.
@@ -64,12 +66,15 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   Embedding token_embedding{nullptr}, position_embedding{nullptr};
   torch::nn::ModuleList blocks{nullptr};
   LayerNorm norm{nullptr};
-  Linear head{nullptr};
+  Linear head{nullptr};  // none if tied
 
  private:
   // What the head reads.
   at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache);
   at::Tensor run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache);
+  at::Tensor logits(const at::Tensor& hidden, std::optional<bool> is_first_microbatch);
+
+  std::shared_ptr<ops::LinearState> tied_head_;
 };
 TORCH_MODULE(Gpt);
 

@@ -44,28 +44,39 @@ at::Tensor plain_gpt(const Tensors& t, const at::Tensor& tokens, const GptConfig
     x = x + linear(F::gelu(inner, F::GELUFuncOptions().approximate("tanh")));
   }
   const at::Tensor normalised = norm(x);
-  return F::linear(normalised, t[next]);
+  return F::linear(normalised, config.tie_embeddings ? t[0] : t[next]);
+}
+
+GptConfig small_gpt(bool tied) {
+  GptConfig config = kSmall;
+  config.tie_embeddings = tied;
+  return config;
 }
 
 TEST(NnGpt, MatchesTheCompositionInFp32) {
-  torch::manual_seed(1);
-  Gpt model(kSmall);
-  testing::randomize(*model);
-  const at::Tensor tokens = random_tokens(kSmall, 3, 9), seed = torch::randn({3, 9, kSmall.vocabulary});
-  const at::Tensor logits = model->forward(tokens);
-  EXPECT_EQ(logits.scalar_type(), at::kFloat);
-  logits.backward(seed);
-  Tensors ours = {logits.detach()};
-  for (const at::Tensor& parameter : model->parameters()) ours.push_back(parameter.grad());
-  testing::expect_matches(
-      ours, [&](const Tensors& t) { return plain_gpt(t, tokens, kSmall); }, model->parameters(), seed);
+  for (const bool tied : {false, true}) {
+    SCOPED_TRACE(tied);
+    const GptConfig config = small_gpt(tied);
+    torch::manual_seed(1);
+    Gpt model(config);
+    EXPECT_EQ(model->named_parameters().contains("head.weight"), !tied);
+    testing::randomize(*model);
+    const at::Tensor tokens = random_tokens(config, 3, 9), seed = torch::randn({3, 9, config.vocabulary});
+    const at::Tensor logits = model->forward(tokens);
+    EXPECT_EQ(logits.scalar_type(), at::kFloat);
+    logits.backward(seed);
+    Tensors ours = {logits.detach()};
+    for (const at::Tensor& parameter : model->parameters()) ours.push_back(parameter.grad());
+    testing::expect_matches(
+        ours, [&](const Tensors& t) { return plain_gpt(t, tokens, config); }, model->parameters(), seed);
+  }
 }
 
 // With logits of all tokens at once, and without.
 TEST(NnGpt, LossIsTheMeanCrossEntropy) {
-  for (const int64_t vocabulary : {40, 5000}) {
+  for (const auto& [vocabulary, tied] : {std::pair(40, false), {40, true}, {5000, false}, {5000, true}}) {
     torch::manual_seed(2);
-    GptConfig config = kSmall;
+    GptConfig config = small_gpt(tied);
     config.vocabulary = vocabulary;
     Gpt model(config);
     const at::Tensor tokens = random_tokens(config, 3, 9), targets = random_tokens(config, 3, 9);
@@ -84,7 +95,8 @@ TEST(NnGpt, LossIsTheMeanCrossEntropy) {
     at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten()).backward();
     for (size_t i = 0; i < ours.size(); ++i) {
       const at::Tensor grad = model->parameters()[i].grad();
-      EXPECT_LE(testing::largest(ours[i] - grad), 0x1p-16 * testing::largest(grad)) << vocabulary << " tensor " << i;
+      EXPECT_LE(testing::largest(ours[i] - grad), 0x1p-16 * testing::largest(grad))
+          << vocabulary << " tied " << tied << " tensor " << i;
     }
   }
 }
@@ -117,9 +129,9 @@ TEST(NnGpt, ProductsAreNamedAfterTheirPath) {
   EXPECT_EQ(mlp->products()[1].state->name, "blocks.1.layernorm_mlp.fc2");
 }
 
-TEST(NnGpt, TokensOneByOneGiveTheLogitsOfTheWholeText) {
+void expect_pieces_like_the_whole(bool tied) {
   torch::manual_seed(4);
-  Gpt model(kSmall);
+  Gpt model(small_gpt(tied));
   model->eval();
   const at::Tensor tokens = random_tokens(kSmall, 2, kSmall.context);
   for (const char* name : {"fp32", "bf16", "fp8", "fp8-row"}) {
@@ -141,6 +153,11 @@ TEST(NnGpt, TokensOneByOneGiveTheLogitsOfTheWholeText) {
     EXPECT_LE(testing::largest(at::cat(pieces, 1) - whole), step * testing::largest(whole));
     EXPECT_THROW(model->extend(tokens.slice(1, 0, 1), cache), c10::Error);
   }
+}
+
+TEST(NnGpt, TokensOneByOneGiveTheLogitsOfTheWholeText) {
+  expect_pieces_like_the_whole(/*tied=*/false);
+  expect_pieces_like_the_whole(/*tied=*/true);
 }
 
 TEST(NnGpt, ExtendNoticesThatTheWeightsChanged) {

@@ -44,8 +44,8 @@ void LinearImpl::pretty_print(std::ostream& stream) const {
 at::Tensor LinearImpl::forward(const at::Tensor& x, std::optional<bool> is_first_microbatch) {
   const at::Tensor whole = weight.joined();
   weight.check_unchanged(is_first_microbatch);
-  ops::LinearScaling scaling = amp::linear_scaling(state_, whole, is_first_microbatch);
-  if (options.high_precision) scaling.recipe = without_codes(*scaling.recipe);
+  ops::LinearScaling scaling = options.high_precision ? high_precision_scaling(state_, whole, is_first_microbatch)
+                                                      : amp::linear_scaling(state_, whole, is_first_microbatch);
   scaling.save_input = options.save_input;
   return ops::linear(x, whole, bias.joined(), scaling);
 }

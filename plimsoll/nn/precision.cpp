@@ -13,8 +13,12 @@ std::optional<at::ScalarType> scope_dtype() {
   return std::nullopt;
 }
 
-ops::SharedRecipe without_codes(const recipe::Recipe& recipe) {
-  return std::make_shared<const recipe::Recipe>(recipe::HighPrecision{.format = recipe.high_precision_format()});
+ops::LinearScaling high_precision_scaling(const std::shared_ptr<ops::LinearState>& state, const at::Tensor& weight,
+                                          std::optional<bool> is_first_microbatch) {
+  ops::LinearScaling scaling = amp::linear_scaling(state, weight, is_first_microbatch);
+  const recipe::HighPrecision uncoded{.format = scaling.recipe->high_precision_format()};
+  scaling.recipe = std::make_shared<const recipe::Recipe>(uncoded);
+  return scaling;
 }
 
 }  // namespace plimsoll::nn

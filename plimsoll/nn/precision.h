@@ -3,6 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <memory>
 #include <optional>
 
 #include "plimsoll/ops/linear_scaling.h"
@@ -12,7 +13,8 @@ namespace plimsoll::nn {
 // The high-precision dtype of the Fp8Autocast scope, else torch's autocast dtype; nullopt outside both.
 std::optional<at::ScalarType> scope_dtype();
 
-// The recipe with every product in its high-precision format.
-ops::SharedRecipe without_codes(const recipe::Recipe& recipe);
+// amp::linear_scaling with every product in the recipe's high-precision format.
+ops::LinearScaling high_precision_scaling(const std::shared_ptr<ops::LinearState>& state, const at::Tensor& weight,
+                                          std::optional<bool> is_first_microbatch);
 
 }  // namespace plimsoll::nn
