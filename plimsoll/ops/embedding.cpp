@@ -1,7 +1,6 @@
 #include "plimsoll/ops/embedding.h"
 
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "plimsoll/ops/library_embedding.h"
@@ -39,20 +38,6 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
 }  // namespace
 
 at::Tensor embedding(const TokensAndPositions& input, at::ScalarType dtype) {
-  TORCH_CHECK(input.tokens.dim() == 2 && input.tokens.scalar_type() == at::kLong,
-              "embedding: expected tokens int64 [batch, seq], got ", c10::toString(input.tokens.scalar_type()), " ",
-              input.tokens.sym_sizes());
-  TORCH_CHECK(input.token_weight.dim() == 2, "embedding: expected a token weight [vocabulary, dim], got ",
-              input.token_weight.sym_sizes());
-  if (const at::Tensor& positions = input.position_weight; positions.defined()) {
-    TORCH_CHECK(positions.dim() == 2 && positions.sym_size(1) == input.token_weight.sym_size(1) &&
-                    positions.scalar_type() == input.token_weight.scalar_type(),
-                "embedding: expected a position weight of ", input.token_weight.scalar_type(), " [context, ",
-                input.token_weight.sym_size(1), "], got ", positions.scalar_type(), " ", positions.sym_sizes());
-    TORCH_CHECK(input.first_position >= 0 && input.first_position + input.tokens.sym_size(1) <= positions.sym_size(0),
-                "embedding: expected at most ", positions.sym_size(0), " positions, got ",
-                input.first_position + input.tokens.sym_size(1));
-  }
   return EmbeddingFunction::apply(input.token_weight, optional(input.position_weight), input.tokens,
                                   input.first_position, dtype);
 }

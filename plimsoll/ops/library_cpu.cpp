@@ -47,6 +47,10 @@ ScaledTensor scaled_tensor(const at::Tensor& codes, const at::Tensor& scale, std
   return tensor;
 }
 
+void check_sizes(const at::Tensor& tensor, at::IntArrayRef sizes, const char* op, const char* name) {
+  TORCH_CHECK(tensor.sizes() == sizes, op, ": expected ", name, " ", sizes, ", got ", tensor.sizes());
+}
+
 at::Tensor scalar(float value) { return at::scalar_tensor(value, at::kFloat); }
 
 std::tuple<at::Tensor, at::Tensor> quantize_cpu(const at::Tensor& x, const at::Tensor& scale, std::string_view format) {
@@ -161,9 +165,14 @@ at::Tensor activation_forward_cpu(const at::Tensor& x, std::string_view kind) {
 }
 
 at::Tensor activation_backward_cpu(const at::Tensor& x, const at::Tensor& grad, std::string_view kind) {
+  const format::Format format = check_values(x, "activation", "x");
+  const kernels::Activation activation = parse_activation(kind);
   const at::Tensor x_matrix = as_matrix(x, "activation"), grad_matrix = as_matrix(grad, "activation");
-  return activation_gradient({parse_activation(kind), x_matrix, grad_matrix}, check_values(x, "activation", "x"), 1.0f)
-      .values.view(x.sizes());
+  const int64_t halves = kernels::is_gated(activation) ? 2 : 1;
+  check_values(grad, "activation", "the gradient");
+  TORCH_CHECK(grad_matrix.size(0) == x_matrix.size(0) && grad_matrix.size(1) * halves == x_matrix.size(1),
+              "activation: expected a gradient that fits x ", x.sizes(), " of ", kind, ", got ", grad.sizes());
+  return activation_gradient({activation, x_matrix, grad_matrix}, format, 1.0f).values.view(x.sizes());
 }
 
 kernels::SoftmaxShape softmax_shape(const at::Tensor& x) {
@@ -197,6 +206,8 @@ at::Tensor softmax_forward_cpu(const at::Tensor& x, double scale, bool causal, c
 }
 
 at::Tensor softmax_backward_cpu(const at::Tensor& y, const at::Tensor& grad, double scale) {
+  TORCH_CHECK(y.dim() == 4, "softmax: expected y [batch, heads, queries, keys], got ", y.sizes());
+  check_sizes(grad, y.sizes(), "softmax", "a gradient");
   const at::Tensor y_dense = y.contiguous(), grad_dense = grad.to(y.scalar_type()).contiguous();
   at::Tensor dx = at::empty(y.sizes(), y_dense.options());
   const watch::Span span("softmax backward", {.bytes = traffic(y_dense, grad_dense, dx)});
@@ -237,6 +248,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward_cpu(
                       .weight = weight,
                       .mean = mean,
                       .rstd = rstd};
+  check_norm({.x = x, .weight = weight}, pass.options, "norm");
+  check_sizes(grad, x.sizes(), "norm", "a gradient");
+  if (grad_sum) check_sizes(*grad_sum, x.sizes(), "norm", "a gradient of the sum");
+  const int64_t rows = pass.x.size(0);
+  const bool has_mean = pass.options.kind == kernels::NormKind::kLayerNorm;
+  TORCH_CHECK(rstd.numel() == rows && rstd.scalar_type() == at::kFloat && (!has_mean || mean.numel() == rows) &&
+                  mean.scalar_type() == at::kFloat && mean.is_contiguous() && rstd.is_contiguous(),
+              "norm: expected a dense fp32 mean and rstd of ", rows, " rows, got ", mean.sizes(), " of ",
+              mean.scalar_type(), " and ", rstd.sizes(), " of ", rstd.scalar_type());
   const NormGradients result =
       run_norm_backward(pass, as_matrix(grad, "norm"), grad_sum.value_or(at::Tensor()), x.sizes());
   return {result.x, result.weight, result.bias.defined() ? result.bias : at::empty({0}, result.weight.options())};

@@ -15,8 +15,26 @@
 namespace plimsoll::ops {
 namespace {
 
+void check_shapes(const at::Tensor& tokens, const at::Tensor& token_weight,
+                  const std::optional<at::Tensor>& position_weight, int64_t first_position) {
+  TORCH_CHECK(token_weight.dim() == 2, "embedding: expected a token weight [vocabulary, dim], got ",
+              token_weight.sym_sizes());
+  TORCH_CHECK(tokens.dim() == 2, "embedding: expected tokens int64 [batch, seq], got ", tokens.sym_sizes());
+  if (!position_weight) return;
+  TORCH_CHECK(position_weight->dim() == 2 && position_weight->sym_size(1) == token_weight.sym_size(1) &&
+                  position_weight->scalar_type() == token_weight.scalar_type(),
+              "embedding: expected a position weight of ", token_weight.scalar_type(), " [context, ",
+              token_weight.sym_size(1), "], got ", position_weight->scalar_type(), " ", position_weight->sym_sizes());
+  TORCH_CHECK(first_position >= 0 && first_position + tokens.sym_size(1) <= position_weight->sym_size(0),
+              "embedding: expected at most ", position_weight->sym_size(0), " positions, got ",
+              first_position + tokens.sym_size(1));
+}
+
 // Dense, and every token in 0 .. vocabulary - 1.
 at::Tensor check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
+  TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
+              "embedding: expected tokens int64 [batch, seq], got ", c10::toString(tokens.scalar_type()), " ",
+              tokens.sizes());
   at::Tensor dense = tokens.contiguous();
   const int64_t* begin = dense.const_data_ptr<int64_t>();
   const int64_t* end = begin + dense.numel();
@@ -29,6 +47,7 @@ at::Tensor embedding_forward_cpu(const at::Tensor& tokens, const at::Tensor& tok
                                  const std::optional<at::Tensor>& position_weight, int64_t first_position,
                                  at::ScalarType dtype) {
   const format::Format weight_format = check_values(token_weight, "embedding", "the token weight");
+  check_shapes(tokens, token_weight, position_weight, first_position);
   const at::Tensor dense = check_tokens(tokens, token_weight.size(0)), weight = token_weight.contiguous();
   const int64_t seq = tokens.size(1), dim = weight.size(1);
   at::Tensor positions;
@@ -50,6 +69,8 @@ std::tuple<at::Tensor, at::Tensor> embedding_backward_cpu(const at::Tensor& grad
                                                           at::ScalarType dtype) {
   const format::Format grad_format = check_values(grad, "embedding", "the gradient");
   const at::Tensor dense = check_tokens(tokens, vocabulary), values = grad.contiguous();
+  TORCH_CHECK(grad.dim() == 3 && grad.size(0) == tokens.size(0) && grad.size(1) == tokens.size(1),
+              "embedding: expected a gradient [", tokens.size(0), ", ", tokens.size(1), ", dim], got ", grad.sizes());
   const int64_t seq = tokens.size(1), dim = grad.size(2);
   const at::TensorOptions options = grad.options().dtype(dtype);
   at::Tensor token_grad = at::empty({vocabulary, dim}, options), position_grad = at::empty({positions, dim}, options);
@@ -72,7 +93,9 @@ std::tuple<at::Tensor, at::Tensor> embedding_backward_cpu(const at::Tensor& grad
 }
 
 at::Tensor embedding_forward_meta(const at::Tensor& tokens, const at::Tensor& token_weight,
-                                  const std::optional<at::Tensor>&, int64_t, at::ScalarType dtype) {
+                                  const std::optional<at::Tensor>& position_weight, int64_t first_position,
+                                  at::ScalarType dtype) {
+  check_shapes(tokens, token_weight, position_weight, first_position);
   return at::empty_symint({tokens.sym_size(0), tokens.sym_size(1), token_weight.sym_size(1)},
                           token_weight.options().dtype(dtype));
 }

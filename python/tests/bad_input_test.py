@@ -1,0 +1,169 @@
+"""Mistakes end in one exception that names the argument, what was expected and what came; never in an abort."""
+import random
+import subprocess
+import sys
+
+import plimsoll
+import plimsoll.pytorch as te
+import pytest
+import torch
+from plimsoll.common import recipe
+
+MODULES = {
+    "Linear": lambda **keywords: te.Linear(4, 4, **keywords),
+    "LayerNormLinear": lambda **keywords: te.LayerNormLinear(4, 4, **keywords),
+    "LayerNormMLP": lambda **keywords: te.LayerNormMLP(4, 4, **keywords),
+    "LayerNorm": lambda **keywords: te.LayerNorm(4, **keywords),
+    "MultiheadAttention": lambda **keywords: te.MultiheadAttention(4, 2, **keywords),
+    "TransformerLayer": lambda **keywords: te.TransformerLayer(4, 4, 2, **keywords),
+    "DotProductAttention": lambda **keywords: te.DotProductAttention(2, 4, **keywords),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_unknown_arguments_are_type_errors(name):
+    with pytest.raises(TypeError, match=f"{name}.*'biass'"):
+        MODULES[name](biass=True)
+
+
+@pytest.mark.parametrize("name,argument,default,other", [
+    ("Linear", "tp_size", 1, 2),
+    ("Linear", "ub_overlap_ag", False, True),
+    ("Linear", "fuse_wgrad_accumulation", False, True),
+    ("LayerNormLinear", "sequence_parallel", False, True),
+    ("LayerNorm", "sequence_parallel", None, True),
+    ("LayerNormMLP", "activation_params", None, {"alpha": 1}),
+    ("MultiheadAttention", "qk_norm_type", None, "L2Normalization"),
+    ("TransformerLayer", "ub_bulk_dgrad", True, False),
+    ("TransformerLayer", "output_layernorm", False, True),
+    ("TransformerLayer", "window_size", (-1, 0), (128, 0)),
+    ("DotProductAttention", "qkv_format", "sbhd", "thd"),
+    ("DotProductAttention", "cp_group", None, "group"),
+])
+def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name, argument, default, other):
+    MODULES[name](**{argument: default})
+    with pytest.raises(NotImplementedError, match=argument):
+        MODULES[name](**{argument: other})
+
+
+@pytest.mark.parametrize("call,error,message", [
+    (lambda: te.Linear(4, 4, device="cuda"), NotImplementedError, "device"),
+    (lambda: te.Linear(4, 4, params_dtype=torch.float64), TypeError, "float64"),
+    (lambda: te.Linear(4, -1), ValueError, "out_features >= 0, got -1"),
+    (lambda: te.Linear(4, 2.5), TypeError, "out_features an integer, got 2.5"),
+    (lambda: te.Linear(4, 4, parameters_split={"a": 3}), ValueError, "parameters_split of 4 rows"),
+    (lambda: te.Linear(4, 4, parallel_mode="both"), ValueError, "parallel_mode"),
+    (lambda: te.LayerNormMLP(4, 4, activation="tanh"), ValueError, "activation one of .*got 'tanh'"),
+    (lambda: te.LayerNormLinear(4, 4, normalization="BatchNorm"), ValueError, "normalization"),
+    (lambda: te.MultiheadAttention(10, 3), ValueError, "divides 10"),
+    (lambda: te.DotProductAttention(4, 8, 3), ValueError, "num_gqa_groups that divides 4"),
+    (lambda: te.fp8_autocast(fp8_recipe="fp8"), TypeError, "recipe"),
+    (lambda: te.fp8_autocast(calibrating=True), NotImplementedError, "calibrating"),
+    (lambda: te.fp8_autocast(fp8_group="group"), ValueError, "group of an initialised"),
+    (lambda: te.fp8_model_init(), NotImplementedError, "fp8_model_init"),
+    (lambda: te.make_graphed_callables(None), NotImplementedError, "make_graphed_callables"),
+    (lambda: te.onnx_export(), NotImplementedError, "onnx_export"),
+])
+def test_construction(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize("x,message", [
+    (torch.zeros(2, 5), r"weight \[out, 5\], got \[3, 4\]"),
+    (torch.zeros(2, 4, dtype=torch.float64), "expected x of float32, bfloat16 or float16, got Double"),
+    (torch.zeros(2, 4, dtype=torch.int64), "expected x of float32.*got Long"),
+    (torch.zeros(2, 4, device="meta"), "expected x on the CPU, got it on meta"),
+    (torch.tensor(1.0), "one dimension or more"),
+])
+@pytest.mark.parametrize("enabled", [False, True])
+def test_linear_inputs(x, message, enabled):
+    with pytest.raises((RuntimeError, TypeError, ValueError), match=message), te.fp8_autocast(enabled=enabled):
+        te.Linear(4, 3)(x)
+
+
+def test_attention_inputs():
+    module = te.DotProductAttention(2, 4)
+    good, short = torch.zeros(3, 1, 2, 4), torch.zeros(3, 1, 2, 5)
+    with pytest.raises(ValueError, match="key_layer .*got .3, 1, 2, 5."):
+        module(good, short, good)
+    with pytest.raises(TypeError, match="attention_mask of bool"):
+        module(good, good, good, torch.zeros(3, 3), attn_mask_type="padding")
+    with pytest.raises(ValueError, match="hidden_states .*got .3, 1, 9."):
+        te.MultiheadAttention(8, 2)(torch.zeros(3, 1, 9))
+    with pytest.raises(ValueError, match="encoder_output"):
+        te.MultiheadAttention(8, 2, attention_type="cross")(torch.zeros(3, 1, 8))
+
+
+def test_fp8_between_modules_is_refused_by_name():
+    with pytest.raises(NotImplementedError, match="fp8_output"):
+        te.Linear(4, 4)(torch.zeros(1, 4), fp8_output=True)
+
+
+def test_scopes_stay_in_order_after_errors():
+    for _ in range(3):
+        with pytest.raises(RuntimeError), te.fp8_autocast():
+            te.Linear(4, 3)(torch.zeros(2, 5))
+    with pytest.raises(RuntimeError, match="autocast_exit"):
+        torch.ops.plimsoll.autocast_exit(False)
+
+
+def random_tensor(draw):
+    dtype = draw.choice([torch.float32, torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8])
+    tensor = torch.ones([draw.choice([0, 1, 2, 3, 8]) for _ in range(draw.choice([0, 1, 2, 2, 2, 3, 4]))]).to(dtype)
+    return tensor.transpose(0, -1) if tensor.dim() > 1 and draw.random() < 0.3 else tensor
+
+
+def random_argument(draw, kind):
+    if kind == "Tensor[]":
+        product = te.Linear(2, 2)._state()
+        return product if draw.random() < 0.8 else [random_tensor(draw) for _ in range(10)]
+    if kind.startswith("Optional") and draw.random() < 0.4:
+        return None
+    if "Tensor" in kind:
+        return random_tensor(draw)
+    if kind == "str" or kind == "Optional[str]":
+        return draw.choice(['"fp32"', '"fp8"', '"mxfp8"', '"fp8-block"', "gelu", "swiglu", "layernorm", "rmsnorm", "e4m3", "output", "nonsense"])
+    if "List[int]" in kind:
+        return [draw.choice([0, 1, 32, 128, -1]) for _ in range(2)]
+    return {"bool": draw.random() < 0.5, "int": draw.choice([0, 1, 2, -1, 15]), "float": draw.choice([0.0, 1e-5, 1.0])}.get(
+        kind.removeprefix("Optional[").removesuffix("]"), draw.random() < 0.5)
+
+
+def fuzz(calls, seed):
+    """Random arguments for every operator of ours that takes tensors. Exceptions are answers; a crash is not."""
+    draw = random.Random(seed)
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("plimsoll::")]
+    schemas = [torch._C._get_schema(name, "") for name in names]
+    schemas = [schema for schema in schemas if any("Tensor" in str(a.type) for a in schema.arguments)]
+    for _ in range(calls):
+        schema = draw.choice(schemas)
+        arguments = [random_argument(draw, "Tensor[]" if str(a.type) == "List[Tensor]" else str(a.type)) for a in schema.arguments]
+        arguments = [torch.float32 if "dtype" in a.name else value for a, value in zip(schema.arguments, arguments)]
+        try:
+            getattr(torch.ops.plimsoll, schema.name.split("::")[1])(
+                *(value for a, value in zip(schema.arguments, arguments) if not a.kwarg_only))
+        except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
+            pass
+    return len(schemas)
+
+
+def test_ten_thousand_random_calls_do_not_crash():
+    """In a process of its own, which says how it ended."""
+    script = f"import sys; sys.path[:0] = {sys.path[:2]!r}; import plimsoll, bad_input_test; print(bad_input_test.fuzz(10_000, 5))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 15
+
+
+def test_a_library_for_another_torch_is_refused(monkeypatch, tmp_path):
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / plimsoll._library.NAME).write_bytes(b"")
+    (folder / "plimsoll_torch_version").write_text("1.13.1\n")
+    monkeypatch.setenv("PLIMSOLL_BUILD", str(tmp_path))
+    with pytest.raises(ImportError, match=f"expected torch 1.13.1.*got torch {torch.__version__[:4]}"):
+        plimsoll._library.load()
+    (folder / plimsoll._library.NAME).unlink()
+    with pytest.raises(ImportError, match="found none; run `make build`"):
+        plimsoll._library.load()

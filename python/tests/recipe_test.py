@@ -1,0 +1,90 @@
+"""Recipes: Transformer Engine's fields, and errors that name the field, what was expected and what came."""
+import dataclasses
+import json
+
+import oracle
+import plimsoll.pytorch as te
+import pytest
+import torch
+from plimsoll.common import recipe
+
+
+def defaults(kind):
+    return {field.name: getattr(kind(), field.name) for field in dataclasses.fields(kind)}
+
+
+def test_fields_and_defaults_are_those_of_transformer_engine():
+    shared = {"fp8_dpa": False, "fp8_mha": False, "backward_override": None}
+    hybrid, e4m3 = recipe.Format.HYBRID, recipe.Format.E4M3
+    delayed = {"margin": 0, "fp8_format": hybrid, "amax_history_len": 1024, "amax_compute_algo": "max",
+               "scaling_factor_compute_algo": None, "reduce_amax": True, **shared}
+    assert delayed.items() <= defaults(recipe.DelayedScaling).items()
+    assert {"use_power_2_scales": False, "fp8_format": hybrid, **shared}.items() <= defaults(recipe.Float8CurrentScaling).items()
+    blocks = {"use_f32_scales": False, "fp8_format": e4m3, "x_block_scaling_dim": 1, "w_block_scaling_dim": 2, "grad_block_scaling_dim": 1, **shared}
+    assert blocks.items() <= defaults(recipe.Float8BlockScaling).items()
+    assert {"margin": 0, "fp8_format": e4m3, **shared}.items() <= defaults(recipe.MXFP8BlockScaling).items()
+    assert recipe.Format.HYBRID.value == (448, 57344) and recipe.Format.E4M3.value.max_bwd == 448
+
+
+@pytest.mark.parametrize("kind,true", [
+    (recipe.DelayedScaling, {"delayed", "float8_per_tensor_scaling"}),
+    (recipe.Float8CurrentScaling, {"float8_current_scaling", "float8_per_tensor_scaling"}),
+    (recipe.Float8BlockScaling, {"float8_block_scaling"}),
+    (recipe.MXFP8BlockScaling, {"mxfp8"}),
+])
+def test_predicates_hold_on_classes_and_objects(kind, true):
+    names = ("delayed", "mxfp8", "float8_current_scaling", "float8_per_tensor_scaling", "float8_block_scaling", "nvfp4", "custom")
+    for which in (kind, kind()):
+        assert {name for name in names if getattr(which, name)()} == true
+
+
+def test_our_names_are_the_same_objects():
+    assert recipe.CurrentScaling is recipe.Float8CurrentScaling
+    assert recipe.BlockScaling is recipe.Float8BlockScaling
+    assert recipe.Mxfp8 is recipe.MXFP8BlockScaling
+
+
+@pytest.mark.parametrize("kind,arguments,message", [
+    (recipe.DelayedScaling, {"fp8_format": recipe.Format.E5M2}, "fp8_format Format.E4M3 or Format.HYBRID.*got <Format.E5M2"),
+    (recipe.MXFP8BlockScaling, {"fp8_format": recipe.Format.E5M2}, "fp8_format"),
+    (recipe.DelayedScaling, {"fp8_format": "E4M3"}, "fp8_format a Format, got 'E4M3'"),
+    (recipe.DelayedScaling, {"margin": 1.5}, "margin an integer, got 1.5"),
+    (recipe.DelayedScaling, {"margin": 200}, "margin in .*got 200"),
+    (recipe.DelayedScaling, {"interval": 0}, "interval >= 1, got 0"),
+    (recipe.DelayedScaling, {"amax_history_len": 0}, "amax_history_len >= 1, got 0"),
+    (recipe.DelayedScaling, {"amax_compute_algo": "mean"}, "amax_compute_algo .*got 'mean'"),
+    (recipe.DelayedScaling, {"override_linear_precision": (True, False)}, "override_linear_precision"),
+    (recipe.DelayedScaling, {"high_precision_format": "fp64"}, "high_precision_format .*got 'fp64'"),
+    (recipe.DelayedScaling, {"fp8_dpa": True}, "fp8_dpa False"),
+    (recipe.DelayedScaling, {"history": 3}, "history"),
+    (recipe.Float8CurrentScaling, {"granularity": "column"}, "granularity"),
+    (recipe.Float8BlockScaling, {"w_block_scaling_dim": 1}, "w_block_scaling_dim 2"),
+    (recipe.MXFP8BlockScaling, {"rounding": "even"}, "rounding"),
+    (recipe.MXFP8BlockScaling, {"margin": 1}, "margin 0"),
+])
+def test_mistakes_are_named(kind, arguments, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        kind(**arguments)
+
+
+def test_functions_are_left_out_by_name():
+    with pytest.raises(NotImplementedError, match="amax_compute_algo.*most_recent"):
+        recipe.DelayedScaling(amax_compute_algo=max)
+
+
+def test_a_field_changed_later_is_checked_where_it_is_used():
+    rule = recipe.DelayedScaling()
+    rule.amax_history_len = -1
+    with pytest.raises(ValueError, match="amax_history_len"), te.fp8_autocast(fp8_recipe=rule):
+        pass
+
+
+@pytest.mark.parametrize("name", oracle.RECIPES)
+def test_cpp_reads_every_field_that_it_is_given(name):
+    text = oracle.RECIPES[name].to_json("bf16")
+    assert json.loads(text)["high_precision_format"] == "bf16"
+    layer = te.Linear(2, 2)
+    run = torch.ops.plimsoll.scaled_linear
+    assert run(torch.ones(1, 2), layer.weight, None, layer._state(), text).dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="nonsense"):
+        run(torch.ones(1, 2), layer.weight, None, layer._state(), text.replace("margin", "nonsense").replace("fp8_format", "nonsense"))
