@@ -6,10 +6,15 @@ namespace plimsoll::kernels {
 namespace {
 
 constexpr bool kPairs = true;
-constexpr int kTileRows = 8, kTileVectors = 2;
+constexpr int kTileRows = 4, kTileVectors = 4;
 
 PLIMSOLL_INLINE F32x16 accumulate(F32x16 sum, F32x16 a, F32x16 b) {
   return {_mm512_dpbf16_ps(sum.v, (__m512bh)_mm512_castps_si512(a.v), (__m512bh)_mm512_castps_si512(b.v))};
+}
+
+PLIMSOLL_INLINE F32x16 guard(F32x16 a, F32x16 b) {
+  const __mmask32 factors = _mm512_test_epi16_mask(_mm512_castps_si512(a.v), _mm512_set1_epi16(0x7fff));
+  return {_mm512_castsi512_ps(_mm512_maskz_mov_epi16(factors, _mm512_castps_si512(b.v)))};
 }
 
 // Row k of the result joins rows 2 k and 2 k + 1; `count` is even.

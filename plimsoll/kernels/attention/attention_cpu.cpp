@@ -31,7 +31,7 @@ float* part_scratch(int64_t count) {
 
 // Queries of a part: as many as keep the sums of a group's heads in L2, fewer where threads would be idle.
 int64_t queries_of_part(const AttentionShape& shape) {
-  constexpr int64_t kSums = 64 * 1024;
+  constexpr int64_t kSums = 128 * 1024;
   const int64_t fitting = kSums / (shape.heads / shape.groups * std::max<int64_t>(shape.value_channels, 1));
   const int64_t parts = divide_up(runtime::threads(), shape.batch * shape.groups);
   const int64_t queries = std::min(fitting, divide_up(shape.queries, parts));
@@ -59,13 +59,13 @@ void attention_forward(const AttentionForward& args) {
   const int64_t count = isa.forward_scratch(args, queries);
   runtime::parallel_for(shape.batch * shape.groups * parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i % parts * queries;
-      isa.forward(args,
-                  {.batch = i / parts / shape.groups,
-                   .group = i / parts % shape.groups,
-                   .query_begin = first,
-                   .query_end = std::min(first + queries, shape.queries)},
-                  part_scratch(count));
+      const int64_t first = i % parts * queries, head = i / parts, next = (i + 1) / parts;
+      ForwardPart part = {.batch = head / shape.groups,
+                          .group = head % shape.groups,
+                          .query_begin = first,
+                          .query_end = std::min(first + queries, shape.queries)};
+      if (i + 1 < end && next != head) part.next = {next / shape.groups, next % shape.groups};
+      isa.forward(args, part, part_scratch(count));
     }
   });
 }
@@ -83,10 +83,11 @@ void attention_backward(const AttentionBackward& args) {
   const int64_t count = isa.backward_scratch(args);
   runtime::parallel_for(batch_parts * group_parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t batch = i / group_parts * batches, group = i % group_parts * groups;
-      isa.backward(
-          args, {.batch_begin = batch, .batch_end = batch + batches, .group_begin = group, .group_end = group + groups},
-          part_scratch(count));
+      const int64_t batch = i / group_parts * batches, group = i % group_parts * groups, next = i + 1;
+      BackwardPart part = {
+          .batch_begin = batch, .batch_end = batch + batches, .group_begin = group, .group_end = group + groups};
+      if (next < end) part.next = {next / group_parts * batches, next % group_parts * groups};
+      isa.backward(args, part, part_scratch(count));
     }
   });
 }

@@ -6,15 +6,22 @@
 
 namespace plimsoll::kernels {
 
+// Whose keys and values the same thread works on next: what is there may be fetched ahead. -1: none.
+struct NextKeys {
+  int64_t batch = -1, group = -1;
+};
+
 // Queries of one group's heads: a multiple of kAttentionQueries from a multiple of it, or up to the last.
 inline constexpr int64_t kAttentionQueries = 64;
 struct ForwardPart {
   int64_t batch, group, query_begin, query_end;
+  NextKeys next = {};
 };
 
 // Batch elements and groups, each worked on in order.
 struct BackwardPart {
   int64_t batch_begin, batch_end, group_begin, group_end;
+  NextKeys next = {};
 };
 
 // Up to this many queries are multiplied with k and v as they stream by, without packing.

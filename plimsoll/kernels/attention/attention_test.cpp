@@ -77,7 +77,7 @@ TEST(Attention, ValuesMayHaveOtherChannelsThanKeys) {
 }
 
 TEST(Attention, PanelsOfKeysAddUp) {
-  // At 256 channels a panel is 128 keys forward, 64 backward.
+  // At 256 channels a panel is 128 keys forward and backward.
   for (Format format : {Format::kFp32, Format::kBf16}) {
     expect_exact({.shape = shape_of(140, 270, 256), .format = format, .causal = true});
     expect_exact({.shape = shape_of(70, 200, 250), .format = format});
@@ -222,6 +222,78 @@ TEST(Attention, NonFiniteValuesPropagate) {
         }
         EXPECT_TRUE(std::isnan(result.grad_q.at(0, 1, 2, 0)));
         EXPECT_TRUE(std::isnan(result.grad_k.at(0, 0, 7, 0)));
+      });
+    }
+  }
+}
+
+// Bits of the rows first <= row < end of every batch and head.
+bool same_rows(const HeadsArray& a, const HeadsArray& b, const AttentionShape& s, int64_t heads, int64_t first,
+               int64_t end) {
+  for (int64_t i = 0; i < s.batch * heads; ++i) {
+    for (int64_t row = first; row < end; ++row) {
+      for (int64_t channel = 0; channel < s.channels; ++channel) {
+        if (!(a.at(i / heads, i % heads, row, channel) == b.at(i / heads, i % heads, row, channel))) return false;
+      }
+    }
+  }
+  return true;
+}
+
+TEST(Attention, WhatAMaskHidesReachesNothing) {
+  for (Format format : {Format::kFp32, Format::kBf16}) {
+    for (int64_t queries : {40, 150}) {
+      for (float dropout : {0.0f, 0.25f}) {
+        AttentionCase c = {.format = format, .mask = Extent::kOverHeadsAndQueries, .dropout = dropout};
+        c.shape.queries = queries;
+        const AttentionProblem problem(c);
+        AttentionProblem poisoned = problem;
+        const AttentionShape& s = c.shape;
+        for (int64_t i = 0; i < s.batch * s.keys; ++i) {
+          if (problem.mask[static_cast<size_t>(i)] == 0) continue;
+          poisoned.k.array.set(poisoned.k.index(i / s.keys, 1, i % s.keys, 3), kNan);
+          poisoned.v.array.set(poisoned.v.index(i / s.keys, 1, i % s.keys, 5), i % 2 == 0 ? kNan : kInf);
+        }
+        on_every_isa([&] {
+          SCOPED_TRACE(describe(c));
+          AttentionResult clean(c), result(c);
+          run_forward(problem, clean);
+          run_backward(problem, clean);
+          run_forward(poisoned, result);
+          run_backward(poisoned, result);
+          EXPECT_TRUE(same(result.output.array, clean.output.array));
+          EXPECT_TRUE(same(result.grad_q.array, clean.grad_q.array));
+          EXPECT_TRUE(same(result.grad_k.array, clean.grad_k.array));
+          EXPECT_TRUE(same(result.grad_v.array, clean.grad_v.array));
+        });
+      }
+    }
+  }
+}
+
+TEST(Attention, WhatTheCausalRuleHidesReachesNothing) {
+  for (Format format : {Format::kFp32, Format::kBf16}) {
+    for (int64_t length : {30, 90}) {
+      const AttentionCase c = {.shape = shape_of(length, length, 48), .format = format, .causal = true};
+      const int64_t place = length - 3;
+      const AttentionProblem problem(c);
+      AttentionProblem bad_value = problem, bad_gradient = problem;
+      bad_value.v.array.set(bad_value.v.index(0, 0, place, 7), kInf);
+      bad_gradient.grad.array.set(bad_gradient.grad.index(0, 1, place, 7), kNan);
+      on_every_isa([&] {
+        SCOPED_TRACE(describe(c));
+        AttentionResult clean(c), result(c);
+        run_forward(problem, clean);
+        run_backward(problem, clean);
+        run_forward(bad_value, result);
+        EXPECT_TRUE(same_rows(result.output, clean.output, c.shape, 2, 0, place));
+        EXPECT_FALSE(std::isfinite(result.output.at(0, 1, place, 7)));
+        run_forward(problem, result);
+        run_backward(bad_gradient, result);
+        EXPECT_TRUE(same_rows(result.grad_v, clean.grad_v, c.shape, 1, place + 1, length));
+        EXPECT_TRUE(same_rows(result.grad_k, clean.grad_k, c.shape, 1, place + 1, length));
+        EXPECT_TRUE(std::isnan(result.grad_v.at(0, 0, place, 7)));
+        EXPECT_TRUE(std::isnan(result.grad_k.at(0, 0, place, 0)));
       });
     }
   }
