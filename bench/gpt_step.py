@@ -30,6 +30,8 @@ TORCH = {
     "torch-bf16-tuned": (["--dtype", "bf16"], TUNED),
     "torch-fp32-compiled": (["--dtype", "fp32", "--compile"], TUNED),
     "torch-bf16-compiled": (["--dtype", "bf16", "--compile"], TUNED),
+    "torch-fp32-pooled": (["--dtype", "fp32", "--pooled"], {}),  # under plimsoll::use_caching_allocator()
+    "torch-bf16-pooled": (["--dtype", "bf16", "--pooled"], {}),
 }
 # What a knowing user of PyTorch would run: whichever is fastest is the peer.
 PEERS = ("torch-fp32-tuned", "torch-bf16-tuned", "torch-fp32-compiled", "torch-bf16-compiled")
@@ -75,6 +77,7 @@ def runner(name, threads, args):
     shape = [f"--{key}={getattr(args, key)}" for key in SHAPE] + [f"--threads={threads}"]
     if name in TORCH:
         options, environment = TORCH[name]
+        options = [*options, f"--library={args.build}/lib/libplimsoll_python.so"]
         command = [sys.executable, ROOT / "bench" / "torch_gpt_worker.py", *options, *shape]
     else:
         environment = {}

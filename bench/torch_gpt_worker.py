@@ -22,8 +22,13 @@ def main():
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--pooled", action="store_true", help="with Plimsoll's caching allocator")
+    parser.add_argument("--library", help="libplimsoll_python.so, for --pooled")
     args = parser.parse_args()
 
+    if args.pooled:
+        torch.ops.load_library(args.library)
+        torch.ops.plimsoll.use_caching_allocator()
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
     model = Gpt(GptShape(args.layers, args.dim, args.heads, args.context, args.vocabulary, bool(args.tied)))
