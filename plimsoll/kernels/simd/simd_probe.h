@@ -23,6 +23,7 @@ struct SimdProbe {
   void (*from_fp16)(const uint16_t* x, float* y, int64_t n);
   // Only whole groups of 32; pairs: as even and odd elements.
   void (*to_bf16_by_32)(const float* x, uint16_t* y, int64_t n);
+  void (*upper_by_32)(const float* x, uint16_t* y, int64_t n);
   void (*to_bf16_pairs)(const float* x, uint16_t* y, int64_t n);
   void (*from_bf16_pairs)(const uint16_t* x, float* y, int64_t n);
   void (*exp)(const float* x, float* y, int64_t n);

@@ -121,6 +121,8 @@ TEST(Simd, ConvertsSixteenBitFormatsAsTheFormatSays) {
     for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(halves[i], format::Bf16::encode(x[i])) << word(x[i]);
     probe.to_bf16_by_32(x.data(), halves.data(), static_cast<int64_t>(x.size()));
     for (size_t i = 0; i < x.size() / 32 * 32; ++i) ASSERT_EQ(halves[i], format::Bf16::encode(x[i])) << word(x[i]);
+    probe.upper_by_32(x.data(), halves.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size() / 32 * 32; ++i) ASSERT_EQ(halves[i], word(x[i]) >> 16);
     probe.to_fp16(x.data(), halves.data(), static_cast<int64_t>(x.size()));
     for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(halves[i], format::Fp16::encode(x[i])) << word(x[i]);
     probe.from_bf16(all.data(), y.data(), 65536);

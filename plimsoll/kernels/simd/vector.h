@@ -10,11 +10,12 @@
 //   keep_n(v, n)                                                               lanes past n become 0
 //   load_bf16 load_fp16 load_u8 / store_bf16 store_fp16 store_u8, and _n       16-bit stores round to nearest even
 //   store_bf16_32(p, a, b)                                                     store_bf16 of both, cheaper
+//   store_upper_32(p, a, b)                                                    the upper halves of 32 words
 //   add sub mul div min max sqrt abs                                           min, max: b if either is NaN
 //   fma(a, b, c) fnma(a, b, c)                                                 a b + c, c - a b, rounded once
 //   bits from_bits to_float to_int round_even                                  to_int: of values from round_even
 //   and_i or_i xor_i add_i sub_i min_i max_i shift_left<k> shift_right<k>      shifts logical, min_i and max_i signed
-//   less less_equal equal less_i select select_i any
+//   less less_equal equal less_i select select_i any all
 //   reduce_add reduce_max_i
 #pragma once
 

@@ -65,6 +65,13 @@ PLIMSOLL_INLINE void store_bf16_32(uint16_t* p, F32x16 a, F32x16 b) {
   store_bf16(p, a);
   store_bf16(p + 16, b);
 }
+PLIMSOLL_INLINE void store_upper_32(uint16_t* p, I32x16 a, I32x16 b) {
+  auto upper = [](I32x16 x) __attribute__((always_inline)) {
+    return narrow_to_16(_mm256_srli_epi32(x.a, 16), _mm256_srli_epi32(x.b, 16));
+  };
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), upper(a));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 16), upper(b));
+}
 PLIMSOLL_INLINE void store_fp16(uint16_t* p, F32x16 x) {
   constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.a, kNearest));
@@ -135,6 +142,7 @@ PLIMSOLL_INLINE I32x16 select_i(Mask16 m, I32x16 yes, I32x16 no) {
 }
 PLIMSOLL_INLINE F32x16 select(Mask16 m, F32x16 yes, F32x16 no) { return from_bits(select_i(m, bits(yes), bits(no))); }
 PLIMSOLL_INLINE bool any(Mask16 m) { return _mm256_movemask_epi8(_mm256_or_si256(m.a, m.b)) != 0; }
+PLIMSOLL_INLINE bool all(Mask16 m) { return _mm256_movemask_epi8(_mm256_and_si256(m.a, m.b)) == -1; }
 
 // Lane i + lane i + 8, then + 4, + 2, + 1.
 PLIMSOLL_INLINE float reduce_add(F32x16 x) {

@@ -81,15 +81,22 @@ PLIMSOLL_INLINE __m512i round_to_bf16(SplitWords x) {
   const __mmask32 up = _mm512_cmpgt_epu16_mask(_mm512_adds_epu16(x.lower, odd), _mm512_set1_epi16(-0x8000));
   return _mm512_mask_sub_epi16(x.upper, up, x.upper, _mm512_set1_epi16(-1));
 }
+// The even places, then the odd ones.
+PLIMSOLL_INLINE void store_even_odd(uint16_t* p, __m512i x) {
+  const __m512i in_order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1,  //
+                                            30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  _mm512_storeu_si512(p, _mm512_permutexvar_epi16(in_order, x));
+}
 PLIMSOLL_INLINE __mmask16 unordered(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q); }
 PLIMSOLL_INLINE void store_bf16_32(uint16_t* p, F32x16 a, F32x16 b) {
   if (__builtin_expect(unordered(a, b) != 0, 0)) {
     store_bf16(p, a);
     return store_bf16(p + 16, b);
   }
-  const __m512i in_order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1,  //
-                                            30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-  _mm512_storeu_si512(p, _mm512_permutexvar_epi16(in_order, round_to_bf16(split_words(a, b))));
+  store_even_odd(p, round_to_bf16(split_words(a, b)));
+}
+PLIMSOLL_INLINE void store_upper_32(uint16_t* p, I32x16 a, I32x16 b) {
+  store_even_odd(p, split_words({_mm512_castsi512_ps(a.v)}, {_mm512_castsi512_ps(b.v)}).upper);
 }
 PLIMSOLL_INLINE void store_fp16(uint16_t* p, F32x16 x) { _mm256_storeu_si256((__m256i*)p, float_to_fp16(x)); }
 PLIMSOLL_INLINE void store_fp16_n(uint16_t* p, F32x16 x, int64_t n) {
@@ -142,6 +149,7 @@ PLIMSOLL_INLINE Mask16 less_i(I32x16 a, I32x16 b) { return {_mm512_cmplt_epi32_m
 PLIMSOLL_INLINE F32x16 select(Mask16 m, F32x16 yes, F32x16 no) { return {_mm512_mask_mov_ps(no.v, m.v, yes.v)}; }
 PLIMSOLL_INLINE I32x16 select_i(Mask16 m, I32x16 yes, I32x16 no) { return {_mm512_mask_mov_epi32(no.v, m.v, yes.v)}; }
 PLIMSOLL_INLINE bool any(Mask16 m) { return m.v != 0; }
+PLIMSOLL_INLINE bool all(Mask16 m) { return m.v == 0xffff; }
 
 // Lane i + lane i + 8, then + 4, + 2, + 1.
 PLIMSOLL_INLINE float reduce_add(F32x16 a) {

@@ -73,6 +73,12 @@ PLIMSOLL_INLINE void store_bf16_32(uint16_t* p, F32x16 a, F32x16 b) {
   store_bf16(p, a);
   store_bf16(p + 16, b);
 }
+PLIMSOLL_INLINE void store_upper_32(uint16_t* p, I32x16 a, I32x16 b) {
+  uint32_t words[32];
+  std::memcpy(words, &a, sizeof(a));
+  std::memcpy(words + 16, &b, sizeof(b));
+  for (int i = 0; i < 32; ++i) p[i] = static_cast<uint16_t>(words[i] >> 16);
+}
 PLIMSOLL_INLINE void store_fp16(uint16_t* p, F32x16 x) {
   float lanes[16];
   store(lanes, x);
@@ -189,8 +195,12 @@ PLIMSOLL_INLINE I32x16 select_i(Mask16 m, I32x16 yes, I32x16 no) {
 }
 PLIMSOLL_INLINE F32x16 select(Mask16 m, F32x16 yes, F32x16 no) { return from_bits(select_i(m, bits(yes), bits(no))); }
 PLIMSOLL_INLINE bool any(Mask16 m) {
-  const I32x4 all = m.v[0] | m.v[1] | m.v[2] | m.v[3];
-  return (all[0] | all[1] | all[2] | all[3]) != 0;
+  const I32x4 either = m.v[0] | m.v[1] | m.v[2] | m.v[3];
+  return (either[0] | either[1] | either[2] | either[3]) != 0;
+}
+PLIMSOLL_INLINE bool all(Mask16 m) {
+  const I32x4 both = m.v[0] & m.v[1] & m.v[2] & m.v[3];
+  return (both[0] & both[1] & both[2] & both[3]) != 0;
 }
 
 // Adding 2^23 to the magnitude leaves the nearest integer in the mantissa; larger values are integers already. Zero
