@@ -7,6 +7,13 @@ namespace {
 
 constexpr int kTileRows = 4, kTileVectors = 4;
 
+// E4M3's bits are those of an FP16 number 2^8 times smaller, subnormals too.
+constexpr float kCodeUnit = 256.0f;
+PLIMSOLL_INLINE F32x16 load_codes(const uint8_t* codes) {
+  const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)codes)), 7);
+  return {_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(-0x4001)))};
+}
+
 PLIMSOLL_INLINE F32x16 multiply_add(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 
 }  // namespace
@@ -16,7 +23,7 @@ PLIMSOLL_INLINE F32x16 multiply_add(F32x16 a, F32x16 b, F32x16 c) { return {_mm5
 
 namespace plimsoll::kernels {
 
-extern const AttentionIsa kAttentionAvx512 = {forward_scratch, forward_part,     few_queries_scratch,
-                                              few_queries,     backward_scratch, backward_part};
+extern const AttentionIsa kAttentionAvx512 = {forward_scratch, forward_part,       few_queries_scratch, few_size,
+                                              few_queries,     few_queries_finish, backward_scratch,    backward_part};
 
 }  // namespace plimsoll::kernels

@@ -49,7 +49,7 @@ const float* join_columns(const float* rows, int64_t count, int64_t pitch, float
 
 namespace plimsoll::kernels {
 
-extern const AttentionIsa kAttentionAvx512Bf16 = {forward_scratch, forward_part,     nullptr,
-                                                  nullptr,         backward_scratch, backward_part};
+extern const AttentionIsa kAttentionAvx512Bf16 = {forward_scratch, forward_part, nullptr,          nullptr,
+                                                  nullptr,         nullptr,      backward_scratch, backward_part};
 
 }  // namespace plimsoll::kernels

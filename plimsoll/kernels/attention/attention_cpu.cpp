@@ -24,10 +24,10 @@ const AttentionIsa& isa_of(Format format, Format cache_format) {
   return pairs && format == Format::kBf16 && cache_format == Format::kBf16 ? kAttentionAvx512Bf16 : fp32_isa();
 }
 
-float* part_scratch(int64_t count) {
-  return static_cast<float*>(
-      runtime::scratch(runtime::ScratchSlot::kAttention, static_cast<size_t>(count) * sizeof(float)));
+float* scratch(runtime::ScratchSlot slot, int64_t count) {
+  return static_cast<float*>(runtime::scratch(slot, static_cast<size_t>(count) * sizeof(float)));
 }
+float* part_scratch(int64_t count) { return scratch(runtime::ScratchSlot::kAttention, count); }
 
 // Queries of a part: as many as keep the sums of a group's heads in L2, fewer where threads would be idle.
 int64_t queries_of_part(const AttentionShape& shape) {
@@ -40,10 +40,19 @@ int64_t queries_of_part(const AttentionShape& shape) {
 
 void forward_few(const AttentionForward& args) {
   const AttentionIsa& isa = fp32_isa();
-  const int64_t count = isa.few_queries_scratch(args);
-  runtime::parallel_for(args.shape.batch * args.shape.groups, 1, [&](int64_t begin, int64_t end) {
+  const AttentionShape& shape = args.shape;
+  const int64_t parts = std::max<int64_t>(divide_up(shape.keys, kFewKeys), 1), heads = shape.batch * shape.groups;
+  const int64_t size = isa.few_size(args), count = isa.few_queries_scratch(args);
+  float* sums = scratch(runtime::ScratchSlot::kReduce, heads * parts * size);
+  runtime::parallel_for(heads * parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      isa.few_queries(args, i / args.shape.groups, i % args.shape.groups, part_scratch(count));
+      const FewPart part = {i / parts / shape.groups, i / parts % shape.groups, i % parts * kFewKeys};
+      isa.few_queries(args, part, sums + i * size, part_scratch(count));
+    }
+  });
+  runtime::parallel_for(heads, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      isa.few_queries_finish(args, i / shape.groups, i % shape.groups, sums + i * parts * size, parts);
     }
   });
 }
