@@ -11,19 +11,23 @@ namespace {
 using recipe::Role;
 
 constexpr Role kRoles[] = {Role::kInput, Role::kWeight, Role::kGradOutput};
-constexpr size_t kTensors = 1 + 3 * std::size(kRoles);
+static_assert(kStateTensors == 1 + 3 * std::size(kRoles));
 
 // Carried by the key.
 struct KeptState : c10::BackendMeta {
   std::shared_ptr<ops::LinearState> state = std::make_shared<ops::LinearState>();
 };
 
+std::shared_ptr<ops::LinearState> find_state(const at::Tensor& key) {
+  const auto* kept = dynamic_cast<const KeptState*>(key.unsafeGetTensorImpl()->get_backend_meta());
+  return kept == nullptr ? nullptr : kept->state;
+}
+
 std::shared_ptr<ops::LinearState> state_of(const at::Tensor& key) {
-  c10::TensorImpl& holder = *key.unsafeGetTensorImpl();
-  if (const auto* kept = dynamic_cast<const KeptState*>(holder.get_backend_meta())) return kept->state;
+  if (auto found = find_state(key)) return found;
   auto kept = c10::make_intrusive<KeptState>();
   std::shared_ptr<ops::LinearState> state = kept->state;
-  holder.set_backend_meta(std::move(kept));
+  key.unsafeGetTensorImpl()->set_backend_meta(std::move(kept));
   return state;
 }
 
@@ -34,8 +38,9 @@ void point_to(at::Tensor& buffer, const at::Tensor& now) {
 }  // namespace
 
 std::shared_ptr<ops::LinearState> layer_state(at::TensorList product) {
-  TORCH_CHECK_VALUE(product.size() == kTensors, "state: expected ", kTensors, " tensors (a key; scale, history and ",
-                    "step of input, weight and grad_output), got ", product.size());
+  TORCH_CHECK_VALUE(product.size() == kStateTensors, "state: expected ", kStateTensors,
+                    " tensors (a key; scale, history and ", "step of input, weight and grad_output), got ",
+                    product.size());
   static std::mutex mutex;  // two threads may bring the same new key
   const std::lock_guard<std::mutex> lock(mutex);
   std::shared_ptr<ops::LinearState> state = state_of(product[0]);
@@ -48,6 +53,12 @@ std::shared_ptr<ops::LinearState> layer_state(at::TensorList product) {
                      "_step: expected one int64, got ", product[next].sizes(), " of ", product[next].scalar_type());
     point_to(slot.step, product[next++]);
   }
+  return state;
+}
+
+std::shared_ptr<ops::LinearState> kept_state(const at::Tensor& key) {
+  std::shared_ptr<ops::LinearState> state = find_state(key);
+  TORCH_CHECK_VALUE(state != nullptr, "keys: expected the key of a layer that has run, got another tensor");
   return state;
 }
 

@@ -10,9 +10,14 @@
 
 namespace plimsoll::python {
 
+inline constexpr size_t kStateTensors = 10;
+
 // product: [key, input_scale, input_amax_history, input_step, weight_scale, ..., grad_output_step]. The state belongs
 // to the key and ends with it; a key that is new (a copied module's, a loaded one's) starts one. Its slots are the
 // buffers given, whichever they were before.
 std::shared_ptr<ops::LinearState> layer_state(at::TensorList product);
+
+// That of a layer that has run, by its key alone.
+std::shared_ptr<ops::LinearState> kept_state(const at::Tensor& key);
 
 }  // namespace plimsoll::python

@@ -33,6 +33,9 @@ std::shared_ptr<AmaxCollector> backward_collector(const SharedRecipe& recipe,
   return collector;
 }
 
+// A slot is its buffers: two views of one (a pass that runs again) count as one.
+bool same_slot(const SharedSlot& a, const SharedSlot& b) { return a->scale.is_same(b->scale); }
+
 bool belongs_to(recipe::Role role, Pass pass) {
   return (role == recipe::Role::kGradOutput) == (pass == Pass::kBackward);
 }
@@ -42,7 +45,7 @@ bool belongs_to(recipe::Role role, Pass pass) {
 void AmaxCollector::record(const SharedSlot& slot, const SharedRecipe& recipe, float amax) {
   const float finite = std::isfinite(amax) ? amax : 0.0f;
   for (Entry& entry : entries_) {
-    if (entry.slot != slot) continue;
+    if (!same_slot(entry.slot, slot)) continue;
     entry.recipe = recipe;
     entry.amax = std::max(entry.amax, finite);
     return;
@@ -62,7 +65,7 @@ void AmaxCollector::reduce(std::vector<Entry>& entries, Pass pass, const SharedR
     std::vector<Entry> all;
     for (const SharedSlot& slot : reduction.slots) {
       if (!belongs_to(slot->role, pass)) continue;
-      const auto ran = std::ranges::find(entries, slot, &Entry::slot);
+      const auto ran = std::ranges::find_if(entries, [&](const Entry& entry) { return same_slot(entry.slot, slot); });
       all.push_back(ran != entries.end() ? *ran : Entry{slot, recipe, 0.0f});
     }
     entries = std::move(all);

@@ -120,6 +120,10 @@ class DotProductAttention(torch.nn.Module):
 
     def _options(self, mask: torch.Tensor | None, bias: torch.Tensor | None, causal: bool) -> tuple[Any, ...]:
         dropout = self.attention_dropout if self.training else 0.0
+        if dropout > 0 and torch.compiler.is_compiling():  # the seed would be drawn once, while tracing
+            raise NotImplementedError(
+                f"DotProductAttention: expected attention_dropout=0.0 under torch.compile, got {dropout}"
+            )
         return (None, mask, bias, self.softmax_scale or 0.0, causal, dropout)
 
     def forward(

@@ -22,13 +22,8 @@ class Scope:
     def __init__(self, recipe: Recipe | None, outer: Scope | None) -> None:
         self.recipe = recipe
         self.outer = outer
-        self._texts: dict[str, str] = {}
-
-    def text(self, high_precision_format: str) -> str:
-        assert self.recipe is not None
-        if high_precision_format not in self._texts:
-            self._texts[high_precision_format] = self.recipe.to_json(high_precision_format)
-        return self._texts[high_precision_format]
+        # By high-precision format; made here, where torch.compile does not look.
+        self.texts = {} if recipe is None else {name: recipe.to_json(name) for name in DTYPES}
 
 
 class _Thread(threading.local):
@@ -56,7 +51,7 @@ def recipe_text(where: str, parameter: torch.Tensor) -> str:
     """What a layer with this parameter computes under, as the operators read it."""
     wide = format_of(where, high_precision_dtype(parameter.dtype))
     scope = _thread.innermost
-    return f'"{wide}"' if scope is None or scope.recipe is None else scope.text(wide)
+    return f'"{wide}"' if scope is None or scope.recipe is None else scope.texts[wide]
 
 
 def _check_group(recipe: Recipe, group: Any) -> None:
@@ -100,7 +95,7 @@ class autocast(ContextDecorator):
 
     def __enter__(self) -> None:
         scope = Scope(self._recipe, _thread.innermost)
-        _enter(None if self._recipe is None else scope.text("fp32"))
+        _enter(None if self._recipe is None else scope.texts["fp32"])
         _thread.innermost = scope
 
     def __exit__(

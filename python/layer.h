@@ -1,0 +1,43 @@
+// One call of a layer of plimsoll.pytorch, as Python describes it: Linear, LayerNormLinear or LayerNormMLP.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plimsoll/ops/linear_scaling.h"
+#include "plimsoll/ops/norm.h"
+
+namespace plimsoll::python {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+// In the order in which ops::linear, norm_linear and norm_mlp take theirs. Linear has x, weight and bias; without
+// kFc2Weight, kWeight and kBias are the only linear's.
+enum LayerInput : size_t { kX, kResidual, kNormWeight, kNormBias, kWeight, kBias, kFc2Weight, kFc2Bias, kLayerInputs };
+using LayerInputs = std::array<OptionalTensor, kLayerInputs>;
+
+struct LayerCall {
+  std::string recipe;  // JSON
+  std::optional<bool> is_first_microbatch = {};
+  bool save_input = false;  // Linear: keep x for backward, not its codes
+  std::string normalization = "layernorm";
+  bool zero_centered = false;
+  double epsilon = 1e-5;
+  std::string activation = "gelu";  // LayerNormMLP
+};
+
+// One of each for each product. state: ten tensors a product, as layer_state.h lists them. Amaxes go to the scope that
+// the thread is in.
+using LayerStates = std::vector<std::shared_ptr<ops::LinearState>>;
+using LayerScaling = std::vector<ops::LinearScaling>;
+LayerStates layer_states(at::TensorList state);
+LayerScaling layer_scaling(const LayerCall& call, const LayerStates& states);
+
+// sum: x + residual; undefined without a residual.
+ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, const LayerScaling& scaling);
+
+}  // namespace plimsoll::python

@@ -1,0 +1,110 @@
+"""torch.compile without a graph break gives the bits of eager modules, and the same scaling state."""
+import copy
+
+import composition
+import oracle
+import plimsoll.pytorch as te
+import pytest
+import torch
+from plimsoll.common import recipe
+
+MODULES = {
+    "Linear": lambda: te.Linear(16, 8),
+    "Linear without bias": lambda: te.Linear(16, 8, bias=False),
+    "split Linear": lambda: te.Linear(16, 8, parameters_split=("a", "b")),
+    "LayerNorm": lambda: te.LayerNorm(16),
+    "LayerNormLinear": lambda: te.LayerNormLinear(16, 8),
+    "LayerNormMLP": lambda: te.LayerNormMLP(16, 24),
+    "gated LayerNormMLP": lambda: te.LayerNormMLP(16, 24, activation="swiglu", normalization="RMSNorm"),
+    "TransformerLayer": lambda: te.TransformerLayer(16, 24, 2, hidden_dropout=0.0, attention_dropout=0.0),
+    "decoder": lambda: te.TransformerLayer(16, 24, 2, hidden_dropout=0.0, attention_dropout=0.0, layer_type="decoder"),
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.manual_seed(3)
+    torch._dynamo.reset()
+
+
+def step(module, call, x, rule, **keywords):
+    module.zero_grad()
+    x = x.clone().requires_grad_()
+    with te.fp8_autocast(enabled=rule is not None, fp8_recipe=rule):
+        output = call(x, **keywords)
+    output.square().sum().backward()
+    return {"output": output.detach(), "input": x.grad, **{name: p.grad for name, p in module.named_parameters()},
+            **{name: buffer.clone() for name, buffer in module.named_buffers()}}
+
+
+def assert_same_steps(make, rules, backend="aot_eager"):
+    eager = composition.randomize(make())
+    traced = copy.deepcopy(eager)
+    compiled = torch.compile(traced, fullgraph=True, backend=backend)
+    for number, rule in enumerate(rules):
+        x = torch.randn(5, 3, 16) * (number + 1)
+        keywords = {"encoder_output": torch.randn(4, 3, 16)} if getattr(eager, "layer_type", "") == "decoder" else {}
+        expected = step(eager, eager, x, rule, **keywords)
+        ours = step(traced, compiled, x, rule, **keywords)
+        assert expected.keys() == ours.keys()
+        for name, value in expected.items():
+            assert torch.equal(value, ours[name]), f"step {number}: {name}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_under_delayed_scaling(name):
+    assert_same_steps(MODULES[name], [recipe.DelayedScaling(amax_history_len=2)] * 3)
+
+
+@pytest.mark.parametrize("name", [None, *oracle.RECIPES])
+def test_recipes(name):
+    assert_same_steps(MODULES["LayerNormMLP"], [oracle.RECIPES.get(name)] * 2)
+
+
+def test_another_recipe_is_another_graph():
+    assert_same_steps(MODULES["Linear"], [None, recipe.DelayedScaling(), recipe.MXFP8BlockScaling(), None, recipe.DelayedScaling()])
+
+
+def test_overrides_and_the_dtype_of_torch_autocast():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_same_steps(MODULES["Linear"], [recipe.DelayedScaling(override_linear_precision=(True, False, False))] * 2)
+
+
+def test_the_default_compiler():
+    assert_same_steps(MODULES["Linear"], [recipe.DelayedScaling(amax_history_len=2)] * 2, backend="inductor")
+
+
+def test_a_module_used_twice_counts_once():
+    layer = te.Linear(16, 16)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def twice(x):
+        return layer(layer(x))
+
+    for number in (1, 2):
+        with te.fp8_autocast(fp8_recipe=recipe.DelayedScaling()):
+            output = twice(torch.randn(3, 16, requires_grad=True))
+        output.sum().backward()
+        assert layer.input_step.item() == layer.grad_output_step.item() == number
+
+
+def test_no_grad_records_nothing():
+    layer = te.Linear(16, 8)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.no_grad(), te.fp8_autocast():
+        assert torch.equal(compiled(torch.ones(2, 16)), layer(torch.ones(2, 16)))
+    assert layer.input_step.item() == 0
+
+
+def test_dropout_in_attention_is_refused():
+    module = te.DotProductAttention(2, 4, attention_dropout=0.1)
+    x = torch.randn(3, 1, 2, 4)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="attention_dropout=0.0 under torch.compile"):
+        torch.compile(module, fullgraph=True, backend="eager")(x, x, x)
+
+
+def test_modules_on_the_device_meta_answer_with_shapes():
+    layer = te.LayerNormMLP(16, 24, device="meta")
+    with te.fp8_autocast(fp8_recipe=recipe.DelayedScaling(high_precision_format="bf16")):
+        output = layer(torch.empty(5, 16, device="meta"))
+    assert output.is_meta and output.shape == (5, 16) and output.dtype == torch.bfloat16
