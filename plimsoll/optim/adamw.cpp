@@ -2,7 +2,6 @@
 
 #include <torch/serialize/archive.h>
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -127,7 +126,7 @@ StepReport AdamW::update(const UpdateOptions& options) {
     report.first_non_finite = entries[static_cast<size_t>(summary.first_non_finite)]->name;
     ++skipped_steps_;
   } else {
-    report.clip_factor = std::min(1.0, options.max_norm / (report.grad_norm + 1e-6));
+    report.clip_factor = ops::clip_factor(options.max_norm, report.grad_norm);
     const auto grad_scale = static_cast<float>(options.inv_loss_scale * report.clip_factor);
     for (size_t i = 0; i < entries.size(); ++i) update_entry(*entries[i], grads[i], grad_scale);
   }

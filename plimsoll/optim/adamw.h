@@ -9,12 +9,12 @@
 
 #include <torch/optim/optimizer.h>
 
-#include <limits>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "plimsoll/format/format.h"
+#include "plimsoll/ops/scaled_optimizer.h"
 #include "plimsoll/optim/groups.h"
 
 namespace plimsoll::optim {
@@ -24,26 +24,17 @@ struct AdamWSettings {
   uint64_t seed = 0;                                     // of the stochastic rounding
 };
 
-struct UpdateOptions {
-  double max_norm = std::numeric_limits<double>::infinity();  // of all gradients together, after inv_loss_scale
-  double inv_loss_scale = 1;
-};
+using ops::StepReport;
+using ops::UpdateOptions;
 
-struct StepReport {
-  bool skipped = false;          // a gradient was not finite: no weight, moment or step count has changed
-  double grad_norm = 0;          // global norm after inv_loss_scale, before clipping; not finite if skipped
-  double clip_factor = 1;        // min(1, max_norm / (grad_norm + 1e-6)), as torch.nn.utils.clip_grad_norm_
-  int64_t non_finite = 0;        // gradient elements
-  std::string first_non_finite;  // the first parameter that holds one
-};
-
-class AdamW : public torch::optim::Optimizer {
+class AdamW : public torch::optim::Optimizer, public ops::ScaledOptimizer {
  public:
   // Throws c10::Error: amsgrad, a parameter that is not a contiguous CPU tensor of fp32, bf16 or fp16, two of one name,
   // options out of range.
   explicit AdamW(const std::vector<NamedGroup>& groups, AdamWSettings settings = {});
 
-  StepReport update(const UpdateOptions& options = {});
+  using ScaledOptimizer::update;
+  StepReport update(const UpdateOptions& options) override;
 
   // update() without clipping; the report is last_report().
   torch::Tensor step(LossClosure closure = nullptr) override;

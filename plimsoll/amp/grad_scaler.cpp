@@ -1,0 +1,191 @@
+#include "plimsoll/amp/grad_scaler.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "plimsoll/amp/unscale.h"
+
+namespace plimsoll::amp {
+namespace {
+
+using ops::StepReport;
+using torch::optim::Optimizer;
+
+struct OptimizerGradients {
+  std::vector<at::Tensor> grads;
+  std::vector<std::string> names;  // of their parameters
+};
+
+// torch's optimizers know their parameters by place alone.
+OptimizerGradients gradients_of(const Optimizer& optimizer, bool in_place) {
+  OptimizerGradients result;
+  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    const std::vector<at::Tensor>& parameters = optimizer.param_groups()[group].params();
+    for (size_t index = 0; index < parameters.size(); ++index) {
+      at::Tensor grad = parameters[index].grad();
+      if (!grad.defined()) continue;
+      const std::string name = "parameter " + std::to_string(index) + " of group " + std::to_string(group);
+      TORCH_CHECK(!in_place || grad.scalar_type() != at::kHalf,
+                  "GradScaler: expected gradients in fp32 or bf16 to unscale in place, got fp16 in ", name,
+                  ": keep master weights in fp32 and compute in fp16 under autocast");
+      if (grad.is_sparse() && !grad.is_coalesced()) {
+        grad = grad.coalesce();
+        at::Tensor(parameters[index]).mutable_grad() = grad;
+      }
+      result.grads.push_back(grad);
+      result.names.push_back(name);
+    }
+  }
+  TORCH_CHECK(!result.grads.empty(), "GradScaler: expected a gradient in one parameter of this optimizer at least; ",
+              "call backward() on scale(loss) first");
+  return result;
+}
+
+StepReport unscaled(const Optimizer& optimizer, const UnscaleOptions& options) {
+  const OptimizerGradients gradients = gradients_of(optimizer, /*in_place=*/true);
+  const UnscaleSummary summary = unscale_gradients_(gradients.grads, options);
+  StepReport report{.skipped = summary.non_finite > 0,
+                    .grad_norm = summary.grad_norm,
+                    .clip_factor = summary.clip_factor,
+                    .non_finite = summary.non_finite,
+                    .first_non_finite = {}};
+  if (report.skipped) report.first_non_finite = gradients.names[static_cast<size_t>(summary.first_non_finite)];
+  return report;
+}
+
+at::Tensor times(const at::Tensor& loss, float scale) {
+  return loss.scalar_type() == at::kDouble ? loss * static_cast<double>(scale) : loss.to(at::kFloat) * scale;
+}
+
+}  // namespace
+
+GradScaler::GradScaler(GradScalerOptions options) : options_(options), scale_(0) {
+  TORCH_CHECK(options.growth_factor > 1, "GradScaler: expected growth_factor > 1, got ", options.growth_factor);
+  TORCH_CHECK(options.backoff_factor > 0 && options.backoff_factor < 1,
+              "GradScaler: expected backoff_factor between 0 and 1, got ", options.backoff_factor);
+  TORCH_CHECK(options.growth_interval > 0, "GradScaler: expected growth_interval > 0, got ", options.growth_interval);
+  TORCH_CHECK(options.min_scale >= 0 && options.min_scale <= options.max_scale,
+              "GradScaler: expected 0 <= min_scale <= max_scale, got ", options.min_scale, " and ", options.max_scale);
+  set_scale("GradScaler", options.init_scale);
+}
+
+void GradScaler::set_scale(const char* call, double scale) {
+  const auto narrow = static_cast<float>(scale);
+  TORCH_CHECK(narrow > 0 && std::isfinite(narrow) && std::isfinite(1 / narrow), call,
+              ": expected a positive scale that fp32 holds, and its reciprocal, got ", scale);
+  scale_ = narrow;
+}
+
+at::Tensor GradScaler::scale(const at::Tensor& loss) {
+  if (!options_.enabled) return loss;
+  TORCH_CHECK(loss.is_floating_point(), "GradScaler.scale: expected a loss of floating point, got ",
+              loss.scalar_type());
+  scaled_ = true;
+  return times(loss, scale_);
+}
+
+std::vector<at::Tensor> GradScaler::scale(const std::vector<at::Tensor>& losses) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& loss : losses) result.push_back(scale(loss));
+  return result;
+}
+
+GradScaler::OptimizerState& GradScaler::state_for(const char* call, const Optimizer& optimizer) {
+  TORCH_CHECK(scaled_, "GradScaler.", call, ": expected scale(loss) to be called before, it never was");
+  return states_[&optimizer];
+}
+
+StepReport GradScaler::unscale_(Optimizer& optimizer, const ClipOptions& options) {
+  if (!options_.enabled) {
+    return std::isfinite(options.max_norm) ? unscaled(optimizer, {.max_norm = options.max_norm}) : StepReport();
+  }
+  OptimizerState& state = state_for("unscale_", optimizer);
+  TORCH_CHECK(state.stage != Stage::kUnscaled,
+              "GradScaler: unscale_() has already been called on this optimizer since the last update()");
+  TORCH_CHECK(state.stage != Stage::kStepped, "GradScaler: unscale_() is being called after step()");
+  state.report = unscaled(optimizer, {.inv_scale = inv_scale(), .max_norm = options.max_norm});
+  state.stage = Stage::kUnscaled;
+  return state.report;
+}
+
+StepReport GradScaler::step(Optimizer& optimizer, const ClipOptions& options) {
+  auto* const fused = dynamic_cast<ops::ScaledOptimizer*>(&optimizer);
+  if (!options_.enabled) {
+    if (fused != nullptr) return fused->update({.max_norm = options.max_norm});
+    StepReport report;
+    if (std::isfinite(options.max_norm)) report = unscaled(optimizer, {.max_norm = options.max_norm});
+    optimizer.step();
+    report.skipped = false;
+    return report;
+  }
+  OptimizerState& state = state_for("step", optimizer);
+  TORCH_CHECK(state.stage != Stage::kStepped, "GradScaler: step() has already been called since the last update()");
+  if (state.stage == Stage::kUnscaled) {
+    TORCH_CHECK(!std::isfinite(options.max_norm),
+                "GradScaler.step: expected max_norm in unscale_(), which has been called, got it here");
+    if (!state.report.skipped) optimizer.step();
+  } else if (fused != nullptr) {
+    gradients_of(optimizer, /*in_place=*/false);
+    state.report = fused->update({.max_norm = options.max_norm, .inv_loss_scale = static_cast<double>(inv_scale())});
+  } else {
+    state.report = unscaled(optimizer, {.inv_scale = inv_scale(), .max_norm = options.max_norm});
+    if (!state.report.skipped) optimizer.step();
+  }
+  state.stage = Stage::kStepped;
+  return state.report;
+}
+
+void GradScaler::update() {
+  if (!options_.enabled) return;
+  bool seen = false, skipped = false;
+  for (const auto& [optimizer, state] : states_) {
+    seen = seen || state.stage != Stage::kReady;
+    skipped = skipped || state.report.skipped;
+  }
+  TORCH_CHECK(seen, "GradScaler.update: expected unscale_() or step() since the last update(), got neither");
+  const double now = static_cast<double>(scale_);
+  if (skipped) {
+    scale_ = static_cast<float>(std::max(now * options_.backoff_factor, std::min(options_.min_scale, now)));
+    growth_tracker_ = 0;
+  } else if (++growth_tracker_ == options_.growth_interval) {
+    const auto grown = static_cast<float>(std::min(now * options_.growth_factor, std::max(options_.max_scale, now)));
+    if (std::isfinite(grown)) scale_ = grown;
+    growth_tracker_ = 0;
+  }
+  states_.clear();
+}
+
+void GradScaler::update(double new_scale) {
+  if (!options_.enabled) return;
+  set_scale("GradScaler.update", new_scale);
+  states_.clear();
+}
+
+std::map<std::string, double> GradScaler::state_dict() const {
+  if (!options_.enabled) return {};
+  return {{"scale", get_scale()},
+          {"growth_factor", options_.growth_factor},
+          {"backoff_factor", options_.backoff_factor},
+          {"growth_interval", static_cast<double>(options_.growth_interval)},
+          {"_growth_tracker", static_cast<double>(growth_tracker_)}};
+}
+
+void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
+  if (!options_.enabled) return;
+  TORCH_CHECK(!state.empty(),
+              "GradScaler: expected the state of an enabled scaler, got an empty one, as a disabled scaler saves it");
+  for (const auto& [name, value] : state_dict()) {
+    TORCH_CHECK(state.contains(name), "GradScaler: expected ", name, " in the state, got none");
+  }
+  GradScalerOptions options = options_;
+  options.init_scale = state.at("scale");
+  options.growth_factor = state.at("growth_factor");
+  options.backoff_factor = state.at("backoff_factor");
+  options.growth_interval = static_cast<int64_t>(state.at("growth_interval"));
+  *this = GradScaler(options);
+  growth_tracker_ = static_cast<int64_t>(state.at("_growth_tracker"));
+}
+
+}  // namespace plimsoll::amp

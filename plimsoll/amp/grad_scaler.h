@@ -1,0 +1,89 @@
+// torch.amp.GradScaler in C++: multiplies the loss so that small gradients survive FP16, takes the factor off again,
+// skips steps with gradients that are not finite, and adapts the factor.
+//
+//   GradScaler scaler;
+//   scaler.scale(loss).backward();
+//   scaler.step(optimizer, {.max_norm = 1.0});
+//   scaler.update();
+//
+// Between backward and step, unscale_(optimizer) gives the gradients their true size, to look at or to change them.
+// Several losses: scale each; several optimizers: step each; one update().
+// Source: Micikevicius et al., Mixed Precision Training, 2018; interface: torch.amp.GradScaler.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "plimsoll/ops/scaled_optimizer.h"
+
+namespace plimsoll::amp {
+
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;        // > 1
+  double backoff_factor = 0.5;     // in (0, 1)
+  int64_t growth_interval = 2000;  // clean steps until the scale grows
+  bool enabled = true;             // false: every call does what it would do without a scaler
+  double min_scale = 0;            // backing off stops here,
+  double max_scale = std::numeric_limits<double>::infinity();  // and growing here; it never reaches Inf
+};
+
+struct ClipOptions {
+  double max_norm = std::numeric_limits<double>::infinity();  // of all gradients together, without the scale
+};
+
+// Every misuse throws c10::Error and changes nothing.
+class GradScaler {
+ public:
+  explicit GradScaler(GradScalerOptions options = {});
+
+  // loss * scale, in fp32 (fp64 stays): fp16 could not hold it.
+  at::Tensor scale(const at::Tensor& loss);
+  std::vector<at::Tensor> scale(const std::vector<at::Tensor>& losses);
+
+  // Once an optimizer between two update(), before its step(). In place; see unscale_gradients_.
+  ops::StepReport unscale_(torch::optim::Optimizer& optimizer, const ClipOptions& options = {});
+
+  // Unscales unless unscale_ did, and then steps unless a gradient is not finite. An ops::ScaledOptimizer takes the
+  // scale off itself, and its gradients stay as they are.
+  ops::StepReport step(torch::optim::Optimizer& optimizer, const ClipOptions& options = {});
+
+  // After all steps: backs off if any optimizer saw something that is not finite, else counts towards growth.
+  void update();
+  void update(double new_scale);
+
+  double get_scale() const { return options_.enabled ? static_cast<double>(scale_) : 1; }
+  int64_t growth_tracker() const { return growth_tracker_; }  // clean steps since the scale changed
+  const GradScalerOptions& options() const { return options_; }
+  bool is_enabled() const { return options_.enabled; }
+
+  // torch's keys: scale, growth_factor, backoff_factor, growth_interval, _growth_tracker; empty if disabled.
+  std::map<std::string, double> state_dict() const;
+  void load_state_dict(const std::map<std::string, double>& state);
+
+ private:
+  enum class Stage { kReady, kUnscaled, kStepped };
+  struct OptimizerState {
+    Stage stage = Stage::kReady;
+    ops::StepReport report;
+  };
+
+  // The state of an optimizer that may be unscaled or stepped now.
+  OptimizerState& state_for(const char* call, const torch::optim::Optimizer& optimizer);
+  float inv_scale() const { return static_cast<float>(1.0 / static_cast<double>(scale_)); }
+  void set_scale(const char* call, double scale);
+
+  GradScalerOptions options_;
+  float scale_;
+  int64_t growth_tracker_ = 0;
+  bool scaled_ = false;  // a loss has been scaled
+  std::unordered_map<const torch::optim::Optimizer*, OptimizerState> states_;
+};
+
+}  // namespace plimsoll::amp

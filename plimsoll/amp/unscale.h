@@ -1,0 +1,27 @@
+// Takes the loss scale off gradients: one pass multiplies, looks for what is not finite and sums the squares.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <limits>
+
+namespace plimsoll::amp {
+
+struct UnscaleOptions {
+  float inv_scale = 1;                                        // finite
+  double max_norm = std::numeric_limits<double>::infinity();  // finite: clipped to it, which costs one more read
+};
+
+struct UnscaleSummary {
+  double grad_norm = 0;           // L2 norm after inv_scale, before clipping; not finite if non_finite > 0
+  double clip_factor = 1;         // ops::StepReport
+  int64_t non_finite = 0;         // elements
+  int64_t first_non_finite = -1;  // index of the first gradient that holds one; -1: none
+};
+
+// In place. CPU tensors of fp32, bf16, fp16 or fp64, of any strides; of a sparse one the values, coalesced. Nothing is
+// clipped if something is not finite. Throws c10::Error.
+UnscaleSummary unscale_gradients_(at::TensorList grads, const UnscaleOptions& options);
+
+}  // namespace plimsoll::amp
