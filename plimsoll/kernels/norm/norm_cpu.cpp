@@ -31,7 +31,7 @@ float norm_forward(const NormForward& args) {
   const NormRows& rows = rows_of(runtime::isa());
   SharedAmax amax;
   runtime::parallel_for(args.rows, grain_of(args.cols), [&](int64_t begin, int64_t end) {
-    amax.raise(rows.forward(args, begin, end, floats(runtime::ScratchSlot::kRows, 2 * args.cols)));
+    amax.raise(rows.forward(args, begin, end, floats(runtime::ScratchSlot::kRows, (kRowsTogether + 1) * args.cols)));
   });
   return amax.value();
 }

@@ -6,9 +6,9 @@
 namespace plimsoll::kernels {
 
 struct NormRows {
-  // Rows begin .. end - 1; returns amax(y) as bits. buffer: [2, cols], the calling thread's.
+  // Rows begin .. end - 1; returns amax(y) as bits. buffer: the calling thread's.
   int32_t (*forward)(const NormForward& args, int64_t begin, int64_t end, float* buffer);
-  // The same, and the rows' sums into dweight and dbias [cols], each optional. buffer: [3, cols].
+  // The same, and the rows' sums into dweight and dbias [cols], each optional.
   void (*backward)(const NormBackward& args, int64_t begin, int64_t end, float* buffer, float* dweight, float* dbias);
 };
 

@@ -39,6 +39,11 @@ PLIMSOLL_INLINE void for_lanes(int64_t count, Body body) {
   if (i < count) body(i, count - i);
 }
 
+// Short rows go a few together through each pass, so that the sum of one is joined while others are passed over; a row
+// of 1,024 elements hides that by itself, and more would not stay in L1.
+inline constexpr int64_t kRowsTogether = 4;
+PLIMSOLL_INLINE int64_t rows_together(int64_t count) { return count <= 256 ? kRowsTogether : count <= 512 ? 2 : 1; }
+
 // Sums over the row, kCount of them at once: add_terms(i, lanes, sums) adds the terms of the elements that are there to
 // sums[0 .. kCount - 1]. Blocks of 1,024 terms in four chains of 16 additions a lane, the blocks in one chain: a term
 // passes at most 22 + ceil(count / 1024) additions (16 + 2, the blocks, reduce_add's 4), so the error is at most that

@@ -32,8 +32,9 @@ void for_rows(const SoftmaxShape& shape, Body body) {
 
 void softmax_forward(const SoftmaxForward& args) {
   const SoftmaxRows& rows = rows_of(runtime::isa());
-  for_rows(args.shape,
-           [&](int64_t begin, int64_t end) { rows.forward(args, begin, end, row_buffer(args.shape.keys)); });
+  for_rows(args.shape, [&](int64_t begin, int64_t end) {
+    rows.forward(args, begin, end, row_buffer(kRowsTogether * args.shape.keys));
+  });
 }
 
 void softmax_backward(const SoftmaxBackward& args) {
