@@ -75,6 +75,20 @@ at::Tensor DotProductAttentionImpl::forward(const at::Tensor& query, const at::T
   return heads_last(attended, options.qkv_format).flatten(2);
 }
 
+at::Tensor DotProductAttentionImpl::forward_cached(const at::Tensor& query, const CachedTokens& tokens,
+                                                   const at::Tensor& attention_mask) {
+  TORCH_CHECK(options.qkv_format == Layout::kBshd, "attention: expected the layout bshd with a cache, got sbhd");
+  if (!tokens.key_scale.defined()) return forward(query, tokens.key, tokens.value, attention_mask);
+  check_heads(query, num_attention_heads, kv_channels);
+  check_heads(tokens.key, options.num_gqa_groups, kv_channels);
+  check_heads(tokens.value, options.num_gqa_groups, kv_channels);
+  const at::Tensor q = heads_first(query.to(dtype_for(query)), Layout::kBshd);
+  const at::Tensor attended =
+      ops::attention_over_codes(q, {heads_first(tokens.key, Layout::kBshd), tokens.key_scale},
+                                {heads_first(tokens.value, Layout::kBshd), tokens.value_scale}, rules(attention_mask));
+  return heads_last(attended, Layout::kBshd).flatten(2);
+}
+
 bool DotProductAttentionImpl::packs(const at::Tensor& qkv, bool interleaved) const {
   return computes(qkv) && (!interleaved || options.num_gqa_groups == num_attention_heads);
 }

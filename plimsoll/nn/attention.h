@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "plimsoll/nn/key_value_cache.h"
 #include "plimsoll/ops/attention.h"
 
 namespace plimsoll::nn {
@@ -40,6 +41,9 @@ class DotProductAttentionImpl : public torch::nn::Cloneable<DotProductAttentionI
   // scope's high-precision dtype, outside a scope in that of the query.
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const at::Tensor& attention_mask = {});
+
+  // The same over a cache: kBshd, key and value are those of all tokens so far.
+  at::Tensor forward_cached(const at::Tensor& query, const CachedTokens& tokens, const at::Tensor& attention_mask = {});
 
   // The same on the fused projection [seq, batch, heads + 2 groups, kv_channels] (kBshd: [batch, seq, ...]), whose
   // gradient is then one tensor. interleaved: as in ops::PackedHeads.

@@ -116,13 +116,46 @@ TEST(NnKeyValueCache, ReturnsAllTokensAndRefusesMoreThanItHolds) {
   KeyValueCache cache(5);
   const at::Tensor keys = torch::randn({2, 5, 3, 4}), values = torch::randn({2, 5, 3, 4});
   cache.append(keys.slice(1, 0, 3), values.slice(1, 0, 3));
-  const auto [k, v] = cache.append(keys.slice(1, 3), values.slice(1, 3));
-  EXPECT_TRUE(torch::equal(k, keys));
-  EXPECT_TRUE(torch::equal(v, values));
+  const CachedTokens all = cache.append(keys.slice(1, 3), values.slice(1, 3));
+  EXPECT_TRUE(torch::equal(all.key, keys));
+  EXPECT_TRUE(torch::equal(all.value, values));
   EXPECT_THROW(cache.append(keys.slice(1, 0, 1), values.slice(1, 0, 1)), c10::Error);
   cache.clear();
-  EXPECT_EQ(cache.append(keys.slice(1, 0, 1), values.slice(1, 0, 1)).first.size(1), 1);
+  EXPECT_EQ(cache.append(keys.slice(1, 0, 1), values.slice(1, 0, 1)).key.size(1), 1);
   EXPECT_THROW(cache.append(keys.slice(0, 0, 1).slice(1, 0, 1), values.slice(0, 0, 1).slice(1, 0, 1)), c10::Error);
+}
+
+TEST(NnKeyValueCache, KeepsCodesWithAScaleForEachToken) {
+  torch::manual_seed(6);
+  const Tensors t = random_inputs(7, 7);
+  KeyValueCache whole(8, CacheFormat::kE4m3), pieces(8, CacheFormat::kE4m3);
+  const CachedTokens all = whole.append(t[1], t[2]);
+  pieces.append(t[1].slice(1, 0, 4), t[2].slice(1, 0, 4));
+  const CachedTokens last = pieces.append(t[1].slice(1, 4), t[2].slice(1, 4));
+  EXPECT_EQ(all.key.scalar_type(), at::kByte);
+  EXPECT_TRUE(torch::equal(all.key, last.key));
+  EXPECT_TRUE(torch::equal(all.value, last.value));
+  EXPECT_TRUE(torch::equal(all.key_scale, last.key_scale));
+  EXPECT_TRUE(torch::equal(all.value_scale, last.value_scale));
+  // The largest element of a token has the largest code, so that each value is within half a unit of 2^-3 of itself.
+  const at::Tensor largest = t[1].abs().amax(3).transpose(1, 2);
+  EXPECT_TRUE(torch::allclose(all.key_scale * 448, largest, 0x1p-22, 0));
+}
+
+TEST(NnKeyValueCache, AttentionOverCodesIsCloseToAttentionOverValues) {
+  torch::manual_seed(7);
+  const Tensors t = random_inputs(6, 6);
+  DotProductAttention layer = attention({});
+  KeyValueCache cache(6, CacheFormat::kE4m3);
+  layer->eval();
+  const at::Tensor got = layer->forward_cached(t[0], cache.append(t[1], t[2]));
+  // E4M3 rounds keys and values by 2^-4 of themselves. A score then moves by at most 2^-4 sum|q k| / sqrt(channels), a
+  // weight by twice as much of itself, with the sum.
+  const at::Tensor magnitude = torch::matmul(t[0].abs().transpose(1, 2), t[1].abs().permute({0, 2, 3, 1}));
+  const double shift = (0x1p-4 * magnitude / std::sqrt(static_cast<double>(kChannels))).max().item<double>();
+  const at::Tensor bound = (0x1p-4 + std::expm1(2 * shift)) * 1.1 * layer->forward(t[0], t[1], t[2].abs());
+  EXPECT_TRUE(((got - layer->forward(t[0], t[1], t[2])).abs() <= bound).all().item<bool>());
+  EXPECT_FALSE(torch::equal(got, layer->forward(t[0], t[1], t[2])));
 }
 
 }  // namespace

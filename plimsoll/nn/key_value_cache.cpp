@@ -3,22 +3,53 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-namespace plimsoll::nn {
+#include "plimsoll/ops/quantize.h"
 
-std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& key, const at::Tensor& value) {
+namespace plimsoll::nn {
+namespace {
+
+// Room for the tokens of x [batch, seq, groups, channels], seen as [batch, capacity, groups, channels].
+at::Tensor room(const at::Tensor& x, int64_t capacity, at::ScalarType dtype) {
+  const std::vector<int64_t> sizes = {x.size(0), x.size(2), capacity, x.size(3)};
+  return at::empty(sizes, x.options().dtype(dtype).requires_grad(false)).transpose(1, 2);
+}
+
+at::Tensor scale_room(const at::Tensor& x, int64_t capacity) {
+  return at::empty({x.size(0), x.size(2), capacity}, x.options().dtype(at::kFloat).requires_grad(false));
+}
+
+void write_codes(const at::Tensor& x, int64_t at, const at::Tensor& codes, const at::Tensor& scale) {
+  const ops::ScaledTensor rows = ops::quantize(x.detach().flatten(0, 2), {.granularity = recipe::kPerRow}).tensor;
+  codes.narrow(1, at, x.size(1)).copy_(rows.data.view(x.sizes()));
+  scale.narrow(2, at, x.size(1)).copy_(rows.scale.view(x.sizes().slice(0, 3)).transpose(1, 2));
+}
+
+}  // namespace
+
+CachedTokens KeyValueCache::append(const at::Tensor& key, const at::Tensor& value) {
   const int64_t batch = key.size(0), tokens = key.size(1);
   TORCH_CHECK(length_ + tokens <= capacity_, "cache: expected at most ", capacity_ - length_, " tokens more, got ",
               tokens);
+  const bool codes = format_ == CacheFormat::kE4m3;
   if (length_ == 0) {
-    const std::vector<int64_t> sizes = {batch, key.size(2), capacity_, key.size(3)};
-    key_ = at::empty(sizes, key.options().requires_grad(false)).transpose(1, 2);
-    value_ = at::empty(sizes, value.options().requires_grad(false)).transpose(1, 2);
+    tokens_.key = room(key, capacity_, codes ? at::kByte : key.scalar_type());
+    tokens_.value = room(value, capacity_, codes ? at::kByte : value.scalar_type());
+    if (codes) tokens_.key_scale = scale_room(key, capacity_);
+    if (codes) tokens_.value_scale = scale_room(value, capacity_);
   }
-  TORCH_CHECK(key_.size(0) == batch, "cache: expected a batch of ", key_.size(0), ", got ", batch);
-  key_.narrow(1, length_, tokens).copy_(key);
-  value_.narrow(1, length_, tokens).copy_(value);
+  TORCH_CHECK(tokens_.key.size(0) == batch, "cache: expected a batch of ", tokens_.key.size(0), ", got ", batch);
+  if (codes) {
+    write_codes(key, length_, tokens_.key, tokens_.key_scale);
+    write_codes(value, length_, tokens_.value, tokens_.value_scale);
+  } else {
+    tokens_.key.narrow(1, length_, tokens).copy_(key);
+    tokens_.value.narrow(1, length_, tokens).copy_(value);
+  }
   length_ += tokens;
-  return {key_.narrow(1, 0, length_), value_.narrow(1, 0, length_)};
+  CachedTokens all = {tokens_.key.narrow(1, 0, length_), tokens_.value.narrow(1, 0, length_)};
+  if (codes) all.key_scale = tokens_.key_scale.narrow(2, 0, length_);
+  if (codes) all.value_scale = tokens_.value_scale.narrow(2, 0, length_);
+  return all;
 }
 
 }  // namespace plimsoll::nn

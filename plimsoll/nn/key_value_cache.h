@@ -3,27 +3,41 @@
 
 #include <ATen/core/TensorBody.h>
 
-#include <utility>
+#include <cstdint>
 
 namespace plimsoll::nn {
 
+enum class CacheFormat : uint8_t {
+  kAsGiven,
+  kE4m3,  // a scale for each token of each group; no gradient
+};
+
+// [batch, tokens, groups, channels] of all tokens so far. Codes are uint8 and have fp32 scales [batch, groups, tokens].
+struct CachedTokens {
+  at::Tensor key, value;
+  at::Tensor key_scale = {}, value_scale = {};
+};
+
 class KeyValueCache {
  public:
-  explicit KeyValueCache(int64_t capacity) : capacity_(capacity) {}
+  explicit KeyValueCache(int64_t capacity, CacheFormat format = CacheFormat::kAsGiven)
+      : capacity_(capacity), format_(format) {}
 
-  // key, value [batch, seq, groups, channels] of new tokens. Returns those of all tokens so far, which stay valid until
-  // the next call. The first call fixes batch and dtype.
-  std::pair<at::Tensor, at::Tensor> append(const at::Tensor& key, const at::Tensor& value);
+  // key, value [batch, seq, groups, channels] of new tokens. What it returns stays valid until the next call. The first
+  // call fixes batch and dtype.
+  CachedTokens append(const at::Tensor& key, const at::Tensor& value);
 
   int64_t length() const { return length_; }
   int64_t capacity() const { return capacity_; }
+  CacheFormat format() const { return format_; }
   void clear() { length_ = 0; }
 
  private:
   int64_t capacity_;  // tokens
+  CacheFormat format_;
   int64_t length_ = 0;
-  // [batch, capacity, groups, channels]; in memory capacity comes after groups, so that a head is read in one stream.
-  at::Tensor key_, value_;
+  // Of `capacity` tokens; in memory capacity comes after groups, so that a head is read in one stream.
+  CachedTokens tokens_;
 };
 
 }  // namespace plimsoll::nn

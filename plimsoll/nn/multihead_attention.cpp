@@ -122,13 +122,14 @@ ops::NormOutput MultiheadAttentionImpl::forward(const MultiheadAttentionInput& i
   return {proj->forward(attended, input.is_first_microbatch), packed.sum};
 }
 
-ops::NormOutput MultiheadAttentionImpl::attend(Projected projected, const MultiheadAttentionInput& input) {
-  if (input.cache != nullptr) {
-    TORCH_CHECK(options.qkv_format == Layout::kBshd, "attention: expected the layout bshd with a cache, got sbhd");
-    std::tie(projected.key, projected.value) = input.cache->append(projected.key, projected.value);
-  }
+ops::NormOutput MultiheadAttentionImpl::attend(const Projected& projected, const MultiheadAttentionInput& input) {
+  TORCH_CHECK(input.cache == nullptr || options.qkv_format == Layout::kBshd,
+              "attention: expected the layout bshd with a cache, got sbhd");
   const at::Tensor attended =
-      core_attention->forward(projected.query, projected.key, projected.value, input.attention_mask);
+      input.cache == nullptr
+          ? core_attention->forward(projected.query, projected.key, projected.value, input.attention_mask)
+          : core_attention->forward_cached(projected.query, input.cache->append(projected.key, projected.value),
+                                           input.attention_mask);
   return {proj->forward(attended, input.is_first_microbatch), projected.sum};
 }
 

@@ -64,7 +64,7 @@ class MultiheadAttentionImpl : public torch::nn::Cloneable<MultiheadAttentionImp
   ops::NormOutput project_packed(const MultiheadAttentionInput& input);
   Projected split_packed(const ops::NormOutput& projected) const;
   Projected project_cross(const MultiheadAttentionInput& input);
-  ops::NormOutput attend(Projected projected, const MultiheadAttentionInput& input);
+  ops::NormOutput attend(const Projected& projected, const MultiheadAttentionInput& input);
 };
 TORCH_MODULE(MultiheadAttention);
 

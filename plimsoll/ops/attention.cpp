@@ -119,6 +119,14 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   return AttentionFunction::apply(query, key, value, optional(options.bias), rules_of(options, query.size(3)));
 }
 
+at::Tensor attention_over_codes(const at::Tensor& query, const AttentionCodes& key, const AttentionCodes& value,
+                                const AttentionOptions& options) {
+  TORCH_CHECK(query.dim() == 4, "attention: expected query [batch, heads, queries, channels], got ", query.sizes());
+  TORCH_CHECK(options.dropout == 0, "attention: expected no dropout over codes, got ", options.dropout);
+  return dispatch::attention_codes_forward({query, key.codes, value.codes, key.scale, value.scale},
+                                           rules_of(options, query.size(3)));
+}
+
 at::Tensor attention_packed(const at::Tensor& qkv, const PackedHeads& packed, const AttentionOptions& options) {
   TORCH_CHECK(qkv.dim() == 4 && qkv.size(2) == packed.heads + 2 * packed.groups,
               "attention: expected qkv [batch, seq, ", packed.heads + 2 * packed.groups, ", channels], got ",

@@ -32,4 +32,14 @@ struct PackedHeads {
 // channels], dense in the order of qkv's dimensions.
 at::Tensor attention_packed(const at::Tensor& qkv, const PackedHeads& packed, const AttentionOptions& options);
 
+// Keys or values as E4M3 codes, value = scale * code.
+struct AttentionCodes {
+  at::Tensor codes;  // uint8 [batch, groups, keys, channels]
+  at::Tensor scale;  // fp32, broadcastable to [batch, groups, keys]
+};
+
+// attention() over a cache of codes. No gradient, no dropout.
+at::Tensor attention_over_codes(const at::Tensor& query, const AttentionCodes& key, const AttentionCodes& value,
+                                const AttentionOptions& options);
+
 }  // namespace plimsoll::ops

@@ -39,6 +39,12 @@ std::array<int64_t, 4> matrix_sizes(const AttentionOperands& operands) {
   return {operands.query.size(0), operands.query.size(1), operands.query.size(2), operands.key.size(2)};
 }
 
+kernels::AttentionScale scale_of(const at::Tensor& scale, const at::Tensor& codes) {
+  if (!scale.defined()) return {};
+  const at::Tensor expanded = scale.expand(codes.sizes().slice(0, 3));
+  return {expanded.const_data_ptr<float>(), expanded.stride(0), expanded.stride(1), expanded.stride(2)};
+}
+
 AttentionMatrixStrides strides_of(const at::Tensor& expanded) {
   return {expanded.stride(0), expanded.stride(1), expanded.stride(2), expanded.stride(3)};
 }
@@ -83,6 +89,20 @@ void check_matrix(const std::optional<at::Tensor>& matrix, const char* name, con
               matrix->sizes(), " on ", matrix->device());
 }
 
+// Keys or values that are codes, and their scale.
+void check_codes(const at::Tensor& codes, const at::Tensor& scale, const char* name) {
+  TORCH_CHECK(codes.scalar_type() == at::kByte && codes.device().is_cpu(), "attention: expected ", name,
+              " as codes (uint8) on the CPU, got ", codes.scalar_type(), " on ", codes.device());
+  bool fits = scale.defined() && scale.scalar_type() == at::kFloat && scale.device().is_cpu() && scale.dim() <= 3 &&
+              codes.dim() == 4;
+  for (int64_t dim = 1; fits && dim <= scale.dim(); ++dim) {
+    fits = scale.size(-dim) == 1 || scale.size(-dim) == codes.size(3 - dim);
+  }
+  TORCH_CHECK(fits, "attention: expected a scale of ", name,
+              " of fp32 that broadcasts to its [batch, groups, keys], got ", scale.sizes(), " of ",
+              scale.scalar_type());
+}
+
 // Multiplications and additions of so many products [queries, keys] x channels a head, of the pairs that a causal rule
 // leaves; masks and lengths, whose values would have to be read, count as if they let everything through.
 double operations_of(const AttentionOperands& operands, const AttentionRules& rules, double products) {
@@ -124,13 +144,18 @@ at::Tensor empty_attention_output(const at::Tensor& query, const c10::SymInt& ch
 }
 
 void check_attention(const AttentionOperands& operands, const AttentionRules& rules) {
-  const auto& [query, key, value] = operands;
+  const at::Tensor &query = operands.query, &key = operands.key, &value = operands.value;
   check_values(query, "attention", "query");
-  check_values(key, "attention", "key");
-  check_values(value, "attention", "value");
-  TORCH_CHECK(key.scalar_type() == query.scalar_type() && value.scalar_type() == query.scalar_type(),
-              "attention: expected query, key and value of one dtype, got ", query.scalar_type(), ", ",
-              key.scalar_type(), " and ", value.scalar_type());
+  if (operands.has_codes()) {
+    check_codes(key, operands.key_scale, "key");
+    check_codes(value, operands.value_scale, "value");
+  } else {
+    check_values(key, "attention", "key");
+    check_values(value, "attention", "value");
+    TORCH_CHECK(key.scalar_type() == query.scalar_type() && value.scalar_type() == query.scalar_type(),
+                "attention: expected query, key and value of one dtype, got ", query.scalar_type(), ", ",
+                key.scalar_type(), " and ", value.scalar_type());
+  }
   const bool shaped = query.dim() == 4 && key.dim() == 4 && value.dim() == 4;
   TORCH_CHECK(shaped && key.size(0) == query.size(0) && key.size(3) == query.size(3) &&
                   value.sizes().slice(0, 3) == key.sizes().slice(0, 3),
@@ -170,7 +195,9 @@ std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, con
                               .q = input(query),
                               .k = input(key),
                               .v = input(value),
-                              .cache_format = format,
+                              .cache_format = operands.has_codes() ? format::Format::kE4m3 : format,
+                              .k_scale = scale_of(operands.key_scale, key),
+                              .v_scale = scale_of(operands.value_scale, value),
                               .output = output(result),
                               .lse = lse.mutable_data_ptr<float>()});
   return {result, lse};

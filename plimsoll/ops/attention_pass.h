@@ -23,6 +23,9 @@ struct AttentionRules {
 // [batch, heads or groups, seq, channels].
 struct AttentionOperands {
   at::Tensor query, key, value;
+  at::Tensor key_scale = {}, value_scale = {};  // of codes: fp32, broadcastable to [batch, groups, keys]
+
+  bool has_codes() const { return key_scale.defined(); }
 };
 
 // Views of qkv [batch, seq, heads + 2 groups, channels].

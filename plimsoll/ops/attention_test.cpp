@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "plimsoll/ops/quantize.h"
 #include "plimsoll/ops/testing.h"
 
 namespace plimsoll::ops {
@@ -141,6 +142,48 @@ TEST(OpsAttention, PackedIsAttentionOfTheParts) {
   }
 }
 
+// A cache [batch, groups, keys, channels] as codes, and the values that the codes stand for.
+struct Cache {
+  AttentionCodes codes;
+  at::Tensor values;
+};
+Cache cache_of(const at::Tensor& x, bool one_scale) {
+  QuantizeOptions options = {.granularity = recipe::kPerRow};
+  if (one_scale) options = {.scale = 0.03125f};
+  const ScaledTensor rows = quantize(x.flatten(0, 2), options).tensor;
+  const at::Tensor scale = one_scale ? rows.scale.flatten() : rows.scale.view(x.sizes().slice(0, 3));
+  return {{rows.data.view(x.sizes()), scale}, dequantize(rows, at::kFloat).view(x.sizes())};
+}
+
+TEST(OpsAttention, ReadsCachesOfCodes) {
+  at::manual_seed(7);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t groups : {kHeads, int64_t{2}}) {
+      for (const int64_t queries : {1, 5, 21}) {
+        for (const bool one_scale : {false, true}) {
+          const Case c = {.dtype = dtype, .groups = groups, .queries = queries, .causal = true};
+          const Tensors inputs = leaves(c);
+          const Cache key = cache_of(inputs[1].detach(), one_scale), value = cache_of(inputs[2].detach(), one_scale);
+          const at::Tensor query = inputs[0].detach();
+          const at::Tensor got = attention_over_codes(query, key.codes, value.codes, {.causal = true});
+          EXPECT_EQ(got.scalar_type(), dtype);
+          const Tensors exact = {query.to(at::kDouble), key.values.to(at::kDouble), value.values.to(at::kDouble)};
+          expect_close(got, composition(c, exact), dtype, "codes, " + std::to_string(queries) + " queries");
+        }
+      }
+    }
+  }
+}
+
+TEST(OpsAttention, RefusesCodesThatDoNotFit) {
+  const at::Tensor q = at::zeros({1, 2, 3, 8}), x = at::zeros({1, 2, 5, 8}, at::kByte), scale = at::ones({1, 2, 5});
+  EXPECT_NO_THROW(attention_over_codes(q, {x, scale}, {x, scale}, {}));
+  EXPECT_THROW(attention_over_codes(q, {q, scale}, {x, scale}, {}), c10::Error);
+  EXPECT_THROW(attention_over_codes(q, {x, at::ones({3})}, {x, scale}, {}), c10::Error);
+  EXPECT_THROW(attention_over_codes(q, {x, scale}, {x, scale.to(at::kDouble)}, {}), c10::Error);
+  EXPECT_THROW(attention_over_codes(q, {x, scale}, {x, scale}, {.dropout = 0.5}), c10::Error);
+}
+
 TEST(OpsAttention, DropoutFollowsTorchsSeed) {
   const at::Tensor x = at::randn({kBatch, kHeads, 21, 8});
   const auto run = [&](uint64_t seed) {
@@ -205,6 +248,8 @@ TEST(OpsAttention, MetaKernelsAgreeWithTheCpu) {
   expect_agreement("plimsoll::attention_backward", {q, q, k, k, out, lse, none, none, none, 0.5, false, 0.0, 0, false});
   expect_agreement("plimsoll::attention_packed_backward",
                    {out, qkv, kHeads, kHeads, true, out, lse, none, none, none, 0.5, true, 0.0, 0, false});
+  const at::Tensor codes = k.to(at::kByte), ones = at::ones({1});
+  expect_agreement("plimsoll::attention_codes_forward", {q, codes, codes, ones, ones, none, none, none, 0.5, true});
   expect_agreement("plimsoll::attention", {q, k, k, none, none, bias, 0.0, false, 0.0});
   expect_agreement("plimsoll::attention_packed", {qkv, kHeads, kHeads, false, none, none, none, 0.0, true, 0.0});
 }

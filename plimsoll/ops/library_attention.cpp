@@ -18,6 +18,13 @@ std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& query, const at
   return attend({query, key, value}, {key_lengths, mask, bias, scale, causal, dropout, seed});
 }
 
+at::Tensor codes_forward_cpu(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                             const at::Tensor& key_scale, const at::Tensor& value_scale,
+                             const OptionalTensor& key_lengths, const OptionalTensor& mask, const OptionalTensor& bias,
+                             double scale, bool causal) {
+  return std::get<0>(attend({query, key, value, key_scale, value_scale}, {key_lengths, mask, bias, scale, causal}));
+}
+
 FourTensors backward_cpu(const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
                          const at::Tensor& value, const at::Tensor& output, const at::Tensor& lse,
                          const OptionalTensor& key_lengths, const OptionalTensor& mask, const OptionalTensor& bias,
@@ -57,6 +64,12 @@ std::tuple<at::Tensor, at::Tensor> forward_meta(const at::Tensor& query, const a
   return {empty_attention_output(query, value.sym_size(3)), lse};
 }
 
+at::Tensor codes_forward_meta(const at::Tensor& query, const at::Tensor&, const at::Tensor& value, const at::Tensor&,
+                              const at::Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                              double, bool) {
+  return empty_attention_output(query, value.sym_size(3));
+}
+
 FourTensors backward_meta(const at::Tensor&, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                           const at::Tensor&, const at::Tensor&, const OptionalTensor&, const OptionalTensor&,
                           const OptionalTensor& bias, double, bool, double, int64_t, bool wants_bias) {
@@ -89,6 +102,14 @@ at::Tensor attention_op(const at::Tensor& query, const at::Tensor& key, const at
   return attention(query, key, value, options_of(key_lengths, mask, bias, scale, causal, dropout));
 }
 
+at::Tensor attention_over_codes_op(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                   const at::Tensor& key_scale, const at::Tensor& value_scale,
+                                   const OptionalTensor& key_lengths, const OptionalTensor& mask,
+                                   const OptionalTensor& bias, double scale, bool causal) {
+  return attention_over_codes(query, {key, key_scale}, {value, value_scale},
+                              options_of(key_lengths, mask, bias, scale, causal, 0));
+}
+
 at::Tensor attention_packed_op(const at::Tensor& qkv, int64_t heads, int64_t groups, bool interleaved,
                                const OptionalTensor& key_lengths, const OptionalTensor& mask,
                                const OptionalTensor& bias, double scale, bool causal, double dropout) {
@@ -105,6 +126,10 @@ void define_attention(torch::Library& library) {
       "float scale, bool causal, float dropout, int seed) -> (Tensor output, Tensor lse)",
       {at::Tag::pt2_compliant_tag});
   library.def(
+      "attention_codes_forward(Tensor query, Tensor key, Tensor value, Tensor key_scale, Tensor value_scale, "
+      "Tensor? key_lengths, Tensor? mask, Tensor? bias, float scale, bool causal) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  library.def(
       "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, "
       "Tensor? key_lengths, Tensor? mask, Tensor? bias, float scale, bool causal, float dropout, int seed, "
       "bool wants_bias) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_bias)",
@@ -119,6 +144,10 @@ void define_attention(torch::Library& library) {
       "Tensor? bias=None, float scale=0.0, bool causal=False, float dropout=0.0) -> Tensor",
       &attention_op);
   library.def(
+      "attention_over_codes(Tensor query, Tensor key, Tensor value, Tensor key_scale, Tensor value_scale, "
+      "Tensor? key_lengths=None, Tensor? mask=None, Tensor? bias=None, float scale=0.0, bool causal=False) -> Tensor",
+      &attention_over_codes_op);
+  library.def(
       "attention_packed(Tensor qkv, int heads, int groups, bool interleaved=False, Tensor? key_lengths=None, "
       "Tensor? mask=None, Tensor? bias=None, float scale=0.0, bool causal=False, float dropout=0.0) -> Tensor",
       &attention_packed_op);
@@ -126,12 +155,14 @@ void define_attention(torch::Library& library) {
 
 void register_attention_cpu(torch::Library& library) {
   library.impl("attention_forward", &forward_cpu);
+  library.impl("attention_codes_forward", &codes_forward_cpu);
   library.impl("attention_backward", &backward_cpu);
   library.impl("attention_packed_backward", &packed_backward_cpu);
 }
 
 void register_attention_meta(torch::Library& library) {
   library.impl("attention_forward", &forward_meta);
+  library.impl("attention_codes_forward", &codes_forward_meta);
   library.impl("attention_backward", &backward_meta);
   library.impl("attention_packed_backward", &packed_backward_meta);
 }
@@ -142,6 +173,12 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const AttentionOperands& op
   static const auto op = find_operator<decltype(forward_cpu)>("plimsoll::attention_forward");
   return op.call(operands.query, operands.key, operands.value, rules.key_lengths, rules.mask, rules.bias, rules.scale,
                  rules.causal, rules.dropout, rules.seed);
+}
+
+at::Tensor attention_codes_forward(const AttentionOperands& operands, const AttentionRules& rules) {
+  static const auto op = find_operator<decltype(codes_forward_cpu)>("plimsoll::attention_codes_forward");
+  return op.call(operands.query, operands.key, operands.value, operands.key_scale, operands.value_scale,
+                 rules.key_lengths, rules.mask, rules.bias, rules.scale, rules.causal);
 }
 
 std::array<at::Tensor, 4> attention_backward(const at::Tensor& grad, const AttentionOperands& operands,

@@ -19,6 +19,8 @@ namespace dispatch {
 // {output, lse}.
 std::tuple<at::Tensor, at::Tensor> attention_forward(const AttentionOperands& operands, const AttentionRules& rules);
 
+at::Tensor attention_codes_forward(const AttentionOperands& operands, const AttentionRules& rules);
+
 // Gradients of query, key, value and bias; that of the bias is empty unless wanted.
 std::array<at::Tensor, 4> attention_backward(const at::Tensor& grad, const AttentionOperands& operands,
                                              const AttentionSaved& saved, const AttentionRules& rules, bool wants_bias);
