@@ -1,0 +1,117 @@
+"""torch.amp.GradScaler whose gradients are unscaled, checked, measured and clipped in one pass on the CPU."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What the gradients of one optimizer were like."""
+
+    grad_norm: float  # L2, without the scale, before clipping; not finite if skipped
+    clip_factor: float  # min(1, max_norm / (grad_norm + 1e-6))
+    non_finite: int  # elements
+    first_non_finite: str | None  # the first parameter that holds one: "parameter 3 of group 0"
+
+    @property
+    def skipped(self) -> bool:
+        return self.non_finite > 0
+
+
+def _default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class GradScaler(torch.amp.GradScaler):
+    """A drop-in for :class:`torch.amp.GradScaler`: the same methods, errors, state and, on the CPU, bits.
+
+    What it adds: ``unscale_`` and ``step`` take ``max_norm`` and clip all gradients of the optimizer together;
+    :meth:`last_report` tells the norm and which parameter first was not finite; ``scale`` never returns fp16, which
+    could not hold a scaled loss; ``min_scale`` and ``max_scale`` bound the scale (off by default).
+
+    Args:
+        device: of the losses; by default "cuda" where there is one, else "cpu".
+        init_scale, growth_factor, backoff_factor, growth_interval, enabled: as torch's.
+
+    Raises:
+        ValueError: bounds that contradict each other; fp16 gradients in unscale_ (keep master weights in fp32).
+    """
+
+    def __init__(
+        self,
+        device: str | None = None,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        *,
+        min_scale: float = 0.0,
+        max_scale: float = math.inf,
+    ) -> None:
+        if not 0 <= min_scale <= max_scale:
+            raise ValueError(f"GradScaler: expected 0 <= min_scale <= max_scale, got {min_scale} and {max_scale}")
+        super().__init__(device or _default_device(), init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        self._min_scale, self._max_scale = min_scale, max_scale
+        self._max_norm: float | None = None  # of the call in progress
+        self._reports: dict[int, StepReport] = {}
+
+    def last_report(self, optimizer: torch.optim.Optimizer) -> StepReport | None:
+        """Of the gradients that unscale_ or step last saw of this optimizer; None before, and of CUDA gradients."""
+        return self._reports.get(id(optimizer))
+
+    def scale(self, outputs):
+        if self._enabled and isinstance(outputs, torch.Tensor) and outputs.dtype in (torch.float16, torch.bfloat16):
+            outputs = outputs.float()
+        elif isinstance(outputs, (list, tuple)):
+            return type(outputs)(self.scale(output) for output in outputs)
+        return super().scale(outputs)
+
+    def unscale_(self, optimizer: torch.optim.Optimizer, max_norm: float | None = None) -> None:
+        """Divides the gradients by the scale, in place, and clips their common norm to `max_norm`, if given."""
+        self._max_norm = max_norm
+        try:
+            super().unscale_(optimizer)
+        finally:
+            self._max_norm = None
+
+    def step(self, optimizer: torch.optim.Optimizer, *args, max_norm: float | None = None, **kwargs):
+        """Unscales (unless unscale_ did), clips to `max_norm`, if given, and steps unless a gradient is not finite."""
+        if max_norm is not None and self._enabled:
+            self.unscale_(optimizer, max_norm)
+        return super().step(optimizer, *args, **kwargs)
+
+    def update(self, new_scale=None) -> None:
+        before = self._scale.item() if self._scale is not None else None
+        super().update(new_scale)
+        if new_scale is None and before is not None:
+            self._scale.clamp_(min(self._min_scale, before), max(self._max_scale, before))
+
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        names, grads = [], []
+        for group, parameters in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(parameters["params"]):
+                if parameter.grad is None:
+                    continue
+                if parameter.grad.device.type != "cpu" or inv_scale.device.type != "cpu":
+                    return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+                name = f"parameter {index} of group {group}"
+                if parameter.grad.dtype == torch.float16 and not allow_fp16:
+                    raise ValueError(
+                        f"Attempting to unscale FP16 gradients: expected fp32 or bf16, got fp16 in {name}; keep master "
+                        "weights in fp32 and compute in fp16 under autocast"
+                    )
+                if parameter.grad.is_sparse and not parameter.grad.is_coalesced():
+                    parameter.grad = parameter.grad.coalesce()
+                names.append(name)
+                grads.append(parameter.grad)
+        if not grads:
+            return {}
+        with torch.no_grad():
+            values = [grad._values() if grad.is_sparse else grad for grad in grads]
+            norm, clip, count, first = torch.ops.plimsoll.unscale_gradients_(values, inv_scale.item(), self._max_norm)
+        self._reports[id(optimizer)] = StepReport(norm, clip, count, names[first] if count else None)
+        found_inf.fill_(float(count > 0))
+        return {found_inf.device: found_inf}

@@ -1,0 +1,165 @@
+"""plimsoll.amp.GradScaler beside torch.amp.GradScaler."""
+import copy
+import math
+import pickle
+import random
+
+import pytest
+import torch
+from plimsoll.amp import GradScaler
+from torch import nn
+
+
+def model(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
+
+
+# And how many steps each is tried.
+OPTIMIZERS = {
+    "sgd": (lambda parameters: torch.optim.SGD(parameters, lr=0.01), 2000),
+    "adamw": (lambda parameters: torch.optim.AdamW(parameters, lr=0.01, foreach=True), 200),
+    "adamw fused": (lambda parameters: torch.optim.AdamW(parameters, lr=0.01, fused=True), 200),
+}
+
+
+class Run:
+    """Models and optimizers under one scaler."""
+
+    def __init__(self, scaler, make_optimizer, count):
+        self.scaler = scaler
+        self.models = [model(seed) for seed in range(count)]
+        self.optimizers = [make_optimizer(one.parameters()) for one in self.models]
+
+    def step(self, batches, poisons, unscales):
+        for one, optimizer, batch, poison in zip(self.models, self.optimizers, batches, poisons):
+            optimizer.zero_grad()
+            self.scaler.scale(one(batch).square().mean()).backward()
+            if poison is not None:
+                one[0].weight.grad[2, 3] = poison
+        for optimizer in self.optimizers:
+            if unscales:
+                self.scaler.unscale_(optimizer)
+            self.scaler.step(optimizer)
+        self.scaler.update()
+
+
+@pytest.mark.parametrize("unscales", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_random_steps_are_torchs_bit_for_bit(name, count, unscales):
+    make_optimizer, steps = OPTIMIZERS[name]
+    ours = Run(GradScaler("cpu", growth_interval=5), make_optimizer, count)
+    theirs = Run(torch.amp.GradScaler("cpu", growth_interval=5), make_optimizer, count)
+    dice = random.Random(1)
+    skipped = 0
+    for _ in range(steps):
+        batches = [torch.randn(4, 5) for _ in range(count)]
+        poisons = [dice.choice([math.inf, -math.inf, math.nan]) if dice.random() < 0.05 else None for _ in range(count)]
+        skipped += any(poison is not None for poison in poisons)
+        ours.step(batches, poisons, unscales)
+        theirs.step(batches, poisons, unscales)
+        assert ours.scaler.state_dict() == theirs.scaler.state_dict()
+        for mine, other in zip(ours.models, theirs.models):
+            assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters()))
+    assert skipped > steps / 40
+
+
+def scaled_model(poison=None):
+    one = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+    scaler = GradScaler("cpu")
+    scaler.scale(one(torch.ones(4, 3)).sum()).backward()
+    if poison is not None:
+        one.bias.grad[1] = poison
+    return one, optimizer, scaler
+
+
+def test_clipping_is_clip_grad_norm_():
+    one, optimizer, scaler = scaled_model()
+    scaler.unscale_(optimizer, max_norm=0.5)
+    plain = nn.Linear(3, 2)
+    plain(torch.ones(4, 3)).sum().backward()
+    norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+    torch.testing.assert_close(one.weight.grad, plain.weight.grad, rtol=2**-22, atol=0)
+    report = scaler.last_report(optimizer)
+    assert report.grad_norm == pytest.approx(norm.item(), rel=2**-20)
+    assert not report.skipped
+
+
+def test_step_clips_too():
+    one, optimizer, scaler = scaled_model()
+    before = one.bias.detach().clone()
+    scaler.step(optimizer, max_norm=1e-3)
+    assert (one.bias - before).norm() < 1e-3
+
+
+def test_the_report_names_the_parameter():
+    one, optimizer, scaler = scaled_model(math.nan)
+    before = one.weight.detach().clone()
+    scaler.step(optimizer)
+    report = scaler.last_report(optimizer)
+    assert report.skipped and report.non_finite == 1
+    assert report.first_non_finite == "parameter 1 of group 0"
+    assert torch.equal(one.weight, before)
+
+
+def test_a_scaled_loss_is_never_fp16():
+    scaler = GradScaler("cpu")
+    assert scaler.scale(torch.tensor(100.0, dtype=torch.float16)).item() == 6553600
+    losses = scaler.scale([torch.ones(2, dtype=torch.bfloat16), torch.ones(())])
+    assert [loss.dtype for loss in losses] == [torch.float32, torch.float32]
+
+
+def test_sparse_gradients_are_coalesced_first():
+    embedding = nn.Embedding(6, 2, sparse=True)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
+    scaler = GradScaler("cpu")
+    before = embedding.weight.detach().clone()
+    scaler.scale(embedding(torch.tensor([1, 1, 4])).sum()).backward()
+    scaler.step(optimizer)
+    assert torch.equal(before - embedding.weight, torch.tensor([0, 2.0, 0, 0, 1, 0])[:, None].expand(6, 2))
+
+
+def test_bounds_hold():
+    one, optimizer, _ = scaled_model()
+    scaler = GradScaler("cpu", init_scale=64, growth_interval=1, min_scale=32, max_scale=100)
+    for expected, poison in [(100, None), (100, None), (50, math.inf), (32, math.inf), (32, math.inf)]:
+        optimizer.zero_grad()
+        scaler.scale(one(torch.ones(1, 3)).sum()).backward()
+        if poison:
+            one.bias.grad.fill_(poison)
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == expected
+
+
+def test_bad_use_is_named():
+    one, optimizer, scaler = scaled_model()
+    scaler.unscale_(optimizer)
+    with pytest.raises(RuntimeError, match="already been called on this optimizer since the last update"):
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    with pytest.raises(RuntimeError, match="is being called after step"):
+        scaler.unscale_(optimizer)
+    with pytest.raises(ValueError, match="0 <= min_scale <= max_scale, got 2 and 1"):
+        GradScaler(min_scale=2, max_scale=1)
+    half = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    optimizer = torch.optim.SGD([half], lr=0.1)
+    scaler = GradScaler("cpu")
+    scaler.scale((half.float() * 1e-3).sum()).backward()
+    with pytest.raises(ValueError, match="FP16 gradients: expected fp32 or bf16, got fp16 in parameter 0 of group 0"):
+        scaler.unscale_(optimizer)
+
+
+def test_it_copies_pickles_and_goes_on():
+    _, optimizer, scaler = scaled_model()
+    scaler.step(optimizer)
+    scaler.update()
+    for again in (copy.deepcopy(scaler), pickle.loads(pickle.dumps(scaler))):
+        assert again.state_dict() == scaler.state_dict()
+    other = GradScaler("cpu")
+    other.load_state_dict(scaler.state_dict())
+    assert other.state_dict() == scaler.state_dict()
+    with pytest.raises(RuntimeError, match="source state dict is empty"):
+        other.load_state_dict(GradScaler("cpu", enabled=False).state_dict())
