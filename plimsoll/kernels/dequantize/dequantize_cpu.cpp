@@ -11,7 +11,8 @@
 namespace plimsoll::kernels {
 namespace {
 
-constexpr int64_t kRunCols = 2048;  // unless one block is wider
+constexpr int64_t kRunCols =
+    2048;  // blocks of a run at most, and columns of a piece of a row unless one block is wider
 
 auto choose_run() {
   const runtime::Isa isa = runtime::isa();
@@ -29,6 +30,14 @@ Dequantize flattened(Dequantize args) {
     args.codes_stride = args.output_stride = args.cols;
   }
   return args;
+}
+
+// Whole rows where there are many, as memory is read best; of few rows pieces that threads can share.
+int64_t columns_of_run(const Dequantize& args) {
+  constexpr int64_t kManyRows = 64;
+  const int64_t block_cols = args.scale.block_cols;
+  if (args.rows >= kManyRows) return block_cols > 0 ? kRunCols * block_cols : std::max<int64_t>(args.cols, 1);
+  return block_cols > 0 ? std::max<int64_t>(kRunCols / block_cols, 1) * block_cols : kRunCols;
 }
 
 // The scales of the blocks in one run of columns, kept while the row of blocks stays the same.
@@ -70,7 +79,7 @@ void dequantize(const Dequantize& original) {
   const Dequantize args = flattened(original);
   const auto run = choose_run();
   const int64_t block_cols = args.scale.block_cols;
-  const int64_t run_cols = block_cols > 0 ? std::max<int64_t>(kRunCols / block_cols, 1) * block_cols : kRunCols;
+  const int64_t run_cols = columns_of_run(args);
   const int64_t across = (args.cols + run_cols - 1) / run_cols;
   constexpr int64_t kWorthWaking = 32768;  // elements: about ten microseconds
   const int64_t grain = kWorthWaking / std::max<int64_t>(std::min(args.cols, run_cols), 1);
