@@ -10,6 +10,7 @@ struct StepResult {
   double loss = 0;  // mean over the step's tokens, nats a byte
   double lr = 0;
   double grad_norm = 0;
+  std::optional<double> loss_scale;     // of this step, where there is one
   std::optional<double> headroom_bits;  // the lowest of all operands; nothing under recipes without codes
   std::string headroom_slot;            // whose it is
   std::optional<std::string> warning;   // one line: something was not finite

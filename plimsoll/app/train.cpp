@@ -157,6 +157,7 @@ json to_json(const StepRecord& record) {
                {"tokens_per_s", record.tokens_per_s},
                {"headroom_bits", or_null(result.headroom_bits)},
                {"headroom_slot", result.headroom_slot}};
+  if (result.loss_scale) line["loss_scale"] = *result.loss_scale;
   if (result.warning) line["warning"] = *result.warning;
   return line;
 }

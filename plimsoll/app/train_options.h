@@ -26,7 +26,8 @@ struct TrainOptions {
   double lr = 1e-3;        // at its peak
   int64_t warmup = 30;     // steps
   double weight_decay = 0.1;
-  double clip = 1.0;  // global gradient norm
+  double clip = 1.0;                  // global gradient norm
+  std::string loss_scale = "recipe";  // parse_loss_scale
   int64_t seed = 1;
   int64_t threads = 0;  // 0: as many as cores
 

@@ -8,6 +8,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/loss_scale.h"
 #include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/ops/saved_bytes.h"
@@ -43,7 +44,8 @@ Trainer::Trainer(const TrainOptions& options, const ModelShape& shape, io::Token
       stream_(std::move(stream)),
       model_(make_gpt(shape, options.seed)),
       optimizer_(optim::decay_groups(model_->named_parameters(), adamw_options(options)),
-                 {.seed = static_cast<uint64_t>(options.seed)}) {}
+                 {.seed = static_cast<uint64_t>(options.seed)}),
+      scaler_(parse_loss_scale(options.loss_scale, recipe_)) {}
 
 int64_t Trainer::parameters() const {
   int64_t count = 0;
@@ -77,7 +79,7 @@ double Trainer::micro_step(int64_t index) {
   const auto is_first = options_.accumulate > 1 ? std::optional(index == 0) : std::nullopt;
   const at::Tensor loss = counted_loss(windows, is_first);
   const watch::Span span("backward");
-  (loss / options_.accumulate).backward();
+  scaler_.scale(loss / options_.accumulate).backward();
   return loss.item<double>();
 }
 
@@ -89,7 +91,9 @@ void Trainer::zero_grad() {
 
 optim::StepReport Trainer::update() {
   const watch::Span phase("optimizer");
-  return optimizer_.update({.max_norm = options_.clip});
+  const optim::StepReport report = scaler_.step(optimizer_, {.max_norm = options_.clip});
+  scaler_.update();
+  return report;
 }
 
 StepResult Trainer::train_step() {
@@ -99,6 +103,7 @@ StepResult Trainer::train_step() {
                                 .warmup_steps = options_.warmup,
                                 .total_steps = options_.steps},
                                step_);
+  if (scaler_.is_enabled()) result.loss_scale = scaler_.get_scale();
   model_->train();
   zero_grad();
   session_.slots().clear();
@@ -121,6 +126,7 @@ void Trainer::describe_numbers(StepResult& result, const optim::StepReport& repo
   if (report.skipped) {
     result.warning = io::compose("step {}: no update, {} gradient elements are not finite, the first in {}", step_ + 1,
                                  report.non_finite, report.first_non_finite);
+    if (scaler_.is_enabled()) *result.warning += io::compose("; loss scale now {}", scaler_.get_scale());
   } else if (const auto records = session_.slots().non_finite(); !records.empty()) {
     result.warning = io::compose("step {}: {} holds values that are not finite", step_ + 1, records.front().name);
   }
@@ -147,6 +153,8 @@ io::Checkpoint Trainer::checkpoint() const {
                        {"random", {{"torch", generator().get_state()}}}},
           .state = {{"shape", shape_},
                     {"recipe", options_.recipe},
+                    {"loss_scale", options_.loss_scale},
+                    {"grad_scaler", scaler_.state_dict()},
                     {"seed", options_.seed},
                     {"data_bytes", stream_.bytes()},
                     {"cursor", {{"epoch", cursor.epoch}, {"index", cursor.index}}},
@@ -157,15 +165,17 @@ void Trainer::restore(const io::Checkpoint& checkpoint) {
   expect_same(checkpoint.state, "shape", shape_);
   expect_same(checkpoint.state, "recipe", options_.recipe);
   expect_same(checkpoint.state, "seed", options_.seed);
+  expect_same(checkpoint.state, "loss_scale", options_.loss_scale);
   expect_same(checkpoint.state, "data_bytes", stream_.bytes());
   try {
     load_tensors(model_, checkpoint.sections.at("model"));
     optimizer_.load_state_dict(checkpoint.sections.at("optimizer"));
     generator().set_state(checkpoint.sections.at("random").at("torch"));
+    scaler_.load_state_dict(checkpoint.state.at("grad_scaler").get<std::map<std::string, double>>());
     const json& cursor = checkpoint.state.at("cursor");
     stream_.seek({.epoch = cursor.at("epoch").get<int64_t>(), .index = cursor.at("index").get<int64_t>()});
   } catch (const json::exception&) {
-    fail("checkpoint: expected a cursor {{epoch, index}} in state.json");
+    fail("checkpoint: expected grad_scaler and a cursor {{epoch, index}} in state.json");
   } catch (const std::out_of_range&) {
     fail("checkpoint: expected the sections model, optimizer and random");
   }

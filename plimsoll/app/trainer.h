@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "plimsoll/amp/grad_scaler.h"
 #include "plimsoll/app/gpt_model.h"
 #include "plimsoll/app/step_result.h"
 #include "plimsoll/app/train_options.h"
@@ -52,6 +53,7 @@ class Trainer {
   io::TokenStream stream_;
   nn::Gpt model_;
   optim::AdamW optimizer_;
+  amp::GradScaler scaler_;
   watch::Session session_;
   int64_t step_ = 0;
   std::optional<int64_t> saved_activation_bytes_;

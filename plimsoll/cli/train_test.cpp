@@ -51,6 +51,21 @@ TEST(Train, LossFallsAndTheLogEndsWithASummary) {
     EXPECT_GT(summary[key], 0) << key;
 }
 
+TEST(Train, Fp16ScalesItsLossUnlessToldOtherwise) {
+  const TinyRun run;
+  ASSERT_EQ(run.train(whole_run(run, "fp16")).exit_code, 0);
+  const auto steps = run.steps("whole.jsonl");
+  EXPECT_EQ(steps.at(1)["loss_scale"], 65536);
+  EXPECT_LT(steps.at(300)["loss"].get<double>(), 0.7 * steps.at(1)["loss"].get<double>());
+  std::vector<std::string> fixed = cut_run(run, "fp16");
+  fixed.insert(fixed.end(), {"--loss-scale", "1e37", "--steps", "3"});
+  const Outcome outcome = run.train(fixed);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  const auto skipped = run.steps("cut.jsonl");
+  EXPECT_EQ(skipped.at(3)["loss_scale"], static_cast<double>(1e37f));
+  EXPECT_THAT(skipped.at(3)["warning"].get<std::string>(), HasSubstr("no update"));
+}
+
 class TrainUnder : public testing::TestWithParam<const char*> {};
 
 TEST_P(TrainUnder, KilledAndResumedRunHasTheSameBits) {
@@ -68,7 +83,7 @@ TEST_P(TrainUnder, KilledAndResumedRunHasTheSameBits) {
   EXPECT_EQ(run.steps("cut.jsonl"), run.steps("whole.jsonl"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, TrainUnder, testing::Values("fp32", "fp8", "mxfp8"),
+INSTANTIATE_TEST_SUITE_P(Recipes, TrainUnder, testing::Values("fp32", "fp16", "fp8", "mxfp8"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
 TEST(Train, CtrlCWritesACheckpointAndExits130) {
