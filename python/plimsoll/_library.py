@@ -28,11 +28,17 @@ def check_torch(folder: Path) -> None:
         )
 
 
-def load() -> None:
+def find() -> Path:
+    """The folder that holds the library."""
     tried = folders()
-    folder = next((folder for folder in tried if (folder / NAME).is_file()), None)
-    if folder is None:
-        places = " or ".join(str(folder) for folder in tried)
-        raise ImportError(f"plimsoll: expected {NAME} in {places}, found none; run `make build`, or set PLIMSOLL_BUILD")
+    for folder in tried:
+        if (folder / NAME).is_file():
+            return folder
+    places = " or ".join(str(folder) for folder in tried)
+    raise ImportError(f"plimsoll: expected {NAME} in {places}, found none; run `make build`, or set PLIMSOLL_BUILD")
+
+
+def load() -> None:
+    folder = find()
     check_torch(folder)
     torch.ops.load_library(folder / NAME)

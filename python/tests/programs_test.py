@@ -1,0 +1,57 @@
+"""What users run: the tutorial, `python -m plimsoll`, and wrappers of torch around our modules."""
+import copy
+import os
+import pathlib
+import subprocess
+import sys
+
+import plimsoll
+import plimsoll.pytorch as te
+import pytest
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run(*command):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300, check=False, env=environment)
+
+
+def test_the_tutorial_trains_in_fp8_as_in_fp32():
+    done = run(ROOT / "examples" / "te_tutorial.py", "--steps", "6")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "loss over the last tenth" in done.stdout
+
+
+def test_the_module_is_the_command():
+    program = plimsoll._library.find().parent / "bin" / "plimsoll"
+    done = run("-m", "plimsoll", "--help")
+    if program.is_file():
+        assert done.returncode == 0 and "train" in done.stdout
+    else:
+        assert done.returncode == 1 and str(program) in done.stderr
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed_data_parallel_wraps_without_special_code(process_group):
+    torch.manual_seed(5)
+    layer = te.TransformerLayer(32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0)
+    alone = copy.deepcopy(layer)
+    wrapped = torch.nn.parallel.DistributedDataParallel(layer)
+    for _ in range(2):
+        x = torch.randn(5, 2, 32)
+        for module in (wrapped, alone):
+            with te.fp8_autocast(fp8_group=torch.distributed.group.WORLD):
+                output = module(x)
+            output.sum().backward()
+    for (name, mine), other in zip(layer.named_parameters(), alone.parameters(), strict=True):
+        assert torch.equal(mine.grad, other.grad), name
+    for (name, mine), other in zip(layer.named_buffers(), alone.buffers(), strict=True):
+        assert torch.equal(mine, other), name
