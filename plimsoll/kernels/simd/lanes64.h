@@ -37,12 +37,6 @@ PLIMSOLL_INLINE void store_64(void* p, int64_t i, const Lanes64& value) {
   }
 }
 
-PLIMSOLL_INLINE float first_lane(F32x16 x) {
-  float lane;
-  store_n(&lane, x, 1);
-  return lane;
-}
-
 // Of all lanes; there is no NaN among them.
 PLIMSOLL_INLINE float reduce_max(F32x16 x) {
   // As integers, floats are ordered once the negative ones are turned round.

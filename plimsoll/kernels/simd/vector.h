@@ -16,7 +16,7 @@
 //   bits from_bits to_float to_int round_even                                  to_int: of values from round_even
 //   and_i or_i xor_i add_i sub_i min_i max_i shift_left<k> shift_right<k>      shifts logical, min_i and max_i signed
 //   less less_equal equal less_i select select_i any all
-//   reduce_add reduce_max_i
+//   reduce_add reduce_max_i first_lane
 #pragma once
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)

@@ -151,6 +151,7 @@ PLIMSOLL_INLINE float reduce_add(F32x16 x) {
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+PLIMSOLL_INLINE float first_lane(F32x16 x) { return _mm256_cvtss_f32(x.a); }
 PLIMSOLL_INLINE int32_t reduce_max_i(I32x16 x) {
   const __m256i eight = _mm256_max_epi32(x.a, x.b);
   const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));

@@ -158,6 +158,7 @@ PLIMSOLL_INLINE float reduce_add(F32x16 a) {
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+PLIMSOLL_INLINE float first_lane(F32x16 a) { return _mm512_cvtss_f32(a.v); }
 PLIMSOLL_INLINE int32_t reduce_max_i(I32x16 a) { return _mm512_reduce_max_epi32(a.v); }
 
 }  // namespace

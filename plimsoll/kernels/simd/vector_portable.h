@@ -217,6 +217,7 @@ PLIMSOLL_INLINE float reduce_add(F32x16 a) {
   const F32x4 four = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
+PLIMSOLL_INLINE float first_lane(F32x16 a) { return a.v[0][0]; }
 PLIMSOLL_INLINE int32_t reduce_max_i(I32x16 a) {
   int32_t lanes[16];
   std::memcpy(lanes, &a, sizeof(lanes));
