@@ -184,6 +184,12 @@ const bool kRegistered = [] {
       }
     }
   }
+  for (int64_t tokens : {1024, 2048, 4096, 8192}) {  // the cost of a token grows with their number, the share does not
+    const Case c = {self_attention(1, 4, tokens, 64), Format::kBf16, true};
+    const std::string name = "growth/d64_t" + std::to_string(tokens) + "/causal/bf16";
+    bench::add("attention/forward/" + name, {}, run_forward, c);
+    bench::add("attention/backward/" + name, {}, run_backward, c);
+  }
   const Case dropped = {self_attention(8, 12, 512, 64), Format::kBf16, true, 0.1f};
   bench::add("attention/forward/d64_t512/causal_dropout/bf16", {}, run_forward, dropped);
   bench::add("attention/backward/d64_t512/causal_dropout/bf16", {}, run_backward, dropped);
