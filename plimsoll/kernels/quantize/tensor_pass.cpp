@@ -77,7 +77,8 @@ void TensorPass::run(const TileRegion& region, const TileInput& input) {
                 .cols = tile.cols,
                 .x_stride = tile.codes_stride,
                 .output = args_.transposed + region.col * args_.transposed_stride + region.row,
-                .output_stride = args_.transposed_stride});
+                .output_stride = args_.transposed_stride},
+               0);
   }
   if (args_.column_sum != nullptr) {
     float* sum = partial_sums_ + region.row / tile_rows_ * args_.cols + region.col;

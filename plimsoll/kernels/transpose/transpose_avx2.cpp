@@ -47,16 +47,27 @@ inline void transpose_block(const Element* x, int64_t x_stride, Element* output,
   for (int i = 0; i < n; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(output + i * output_stride), rows[i]);
 }
 
+// The line at the start of each row: rows lie on pages of their own, which the hardware does not foresee.
 template <class Element>
-inline void transpose_any(const Transpose& tile) {
-  constexpr int64_t n = 16 / sizeof(Element);
+inline void prefetch_rows(const Element* p, int64_t stride, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) __builtin_prefetch(p + i * stride);
+}
+
+template <class Element>
+inline void transpose_any(const Transpose& tile, int64_t next_rows) {
+  constexpr int64_t n = 16 / sizeof(Element), line = 64 / sizeof(Element);
   const auto* x = static_cast<const Element*>(tile.x);
   auto* output = static_cast<Element*>(tile.output);
   const int64_t whole_rows = tile.rows / (2 * n) * (2 * n), whole_cols = tile.cols / n * n;
   for (int64_t col = 0; col < whole_cols; col += n) {
     for (int64_t row = 0; row < whole_rows; row += 2 * n) {
-      transpose_block(x + row * tile.x_stride + col, tile.x_stride, output + col * tile.output_stride + row,
-                      tile.output_stride);
+      const Element* from = x + row * tile.x_stride + col;
+      Element* to = output + col * tile.output_stride + row;
+      if (next_rows > 0) {
+        if (col % line == 0) prefetch_rows(from + next_rows * tile.x_stride, tile.x_stride, 2 * n);
+        if (row % line == 0) prefetch_rows(to + next_rows, tile.output_stride, n);
+      }
+      transpose_block(from, tile.x_stride, to, tile.output_stride);
     }
   }
   for (int64_t col = 0; col < tile.cols; ++col) {
@@ -68,8 +79,8 @@ inline void transpose_any(const Transpose& tile) {
 
 }  // namespace
 
-void transpose_bytes_avx2(const Transpose& tile) { transpose_any<uint8_t>(tile); }
-void transpose_halves_avx2(const Transpose& tile) { transpose_any<uint16_t>(tile); }
-void transpose_words_avx2(const Transpose& tile) { transpose_any<uint32_t>(tile); }
+void transpose_bytes_avx2(const Transpose& tile, int64_t next_rows) { transpose_any<uint8_t>(tile, next_rows); }
+void transpose_halves_avx2(const Transpose& tile, int64_t next_rows) { transpose_any<uint16_t>(tile, next_rows); }
+void transpose_words_avx2(const Transpose& tile, int64_t next_rows) { transpose_any<uint32_t>(tile, next_rows); }
 
 }  // namespace plimsoll::kernels

@@ -11,7 +11,7 @@ namespace {
 
 // In squares whose lines of both sides fit L1 together.
 template <class Element>
-void transpose_portable(const Transpose& tile) {
+void transpose_portable(const Transpose& tile, int64_t) {
   constexpr int64_t kSquare = 16;
   const auto* x = static_cast<const Element*>(tile.x);
   auto* output = static_cast<Element*>(tile.output);
@@ -51,7 +51,7 @@ void transpose(const Transpose& args) {
       tile.output = static_cast<char*>(args.output) + (col * args.output_stride + row) * args.element_bytes;
       tile.rows = std::min(kTileRows, args.rows - row);
       tile.cols = std::min(kTileCols, args.cols - col);
-      run(tile);
+      run(tile, tile.rows);
     }
   });
 }

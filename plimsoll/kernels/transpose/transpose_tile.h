@@ -7,7 +7,8 @@
 
 namespace plimsoll::kernels {
 
-using TransposeTile = void (*)(const Transpose&);
+// next_rows: 0, or the rows down to the tile that comes next, whose lines are asked for meanwhile.
+using TransposeTile = void (*)(const Transpose&, int64_t next_rows);
 
 // For elements of 1, 2 or 4 bytes, under runtime::isa() of the calling thread; element_bytes of the argument is then
 // not read.
