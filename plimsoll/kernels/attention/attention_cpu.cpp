@@ -30,13 +30,17 @@ float* scratch(runtime::ScratchSlot slot, int64_t count) {
 float* part_scratch(int64_t count) { return scratch(runtime::ScratchSlot::kAttention, count); }
 
 // Queries of a part: as many as keep the sums of a group's heads in L2, fewer where threads would be idle.
-int64_t queries_of_part(const AttentionShape& shape) {
+int64_t queries_of_part(const AttentionShape& shape, bool causal) {
   constexpr int64_t kSums = 128 * 1024;
   const int64_t fitting = kSums / (shape.heads / shape.groups * std::max<int64_t>(shape.value_channels, 1));
-  const int64_t parts = divide_up(runtime::threads(), shape.batch * shape.groups);
+  const int64_t idle = divide_up(runtime::threads(), shape.batch * shape.groups);
+  const int64_t parts = causal && idle > 1 ? 2 * idle : idle;
   const int64_t queries = std::min(fitting, divide_up(shape.queries, parts));
   return std::max<int64_t>(divide_up(queries, kAttentionQueries), 1) * kAttentionQueries;
 }
+
+// The first part, the last, the second, the last but one, ...: under the causal rule two neighbours are equal work.
+int64_t pair_up(int64_t i, int64_t parts) { return i % 2 == 0 ? i / 2 : parts - 1 - i / 2; }
 
 void forward_few(const AttentionForward& args) {
   const AttentionIsa& isa = fp32_isa();
@@ -64,11 +68,11 @@ void attention_forward(const AttentionForward& args) {
   if (shape.batch * shape.heads * shape.queries == 0) return;
   if (shape.queries <= kFewQueries && args.rules.dropout.probability == 0.0f) return forward_few(args);
   const AttentionIsa& isa = isa_of(args.format, args.cache_format);
-  const int64_t queries = queries_of_part(shape), parts = divide_up(shape.queries, queries);
+  const int64_t queries = queries_of_part(shape, args.rules.causal), parts = divide_up(shape.queries, queries);
   const int64_t count = isa.forward_scratch(args, queries);
   runtime::parallel_for(shape.batch * shape.groups * parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i % parts * queries, head = i / parts, next = (i + 1) / parts;
+      const int64_t first = pair_up(i % parts, parts) * queries, head = i / parts, next = (i + 1) / parts;
       ForwardPart part = {.batch = head / shape.groups,
                           .group = head % shape.groups,
                           .query_begin = first,
