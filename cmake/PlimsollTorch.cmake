@@ -1,5 +1,8 @@
 # Finds the libtorch inside the chosen Python (PLIMSOLL_PYTHON) and the OpenMP runtime that it loads.
 # Sets: targets `plimsoll_torch` and `plimsoll_openmp`, both imported, so that an installed Plimsoll makes them anew for its own machine.
+if(SKBUILD) # pip builds for its own interpreter
+  set(PLIMSOLL_PYTHON "${Python_EXECUTABLE}" CACHE FILEPATH "Python interpreter that has torch >= 2.11")
+endif()
 set(PLIMSOLL_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "Python interpreter that has torch >= 2.11")
 if(NOT EXISTS "${PLIMSOLL_PYTHON}")
   message(FATAL_ERROR "PLIMSOLL_PYTHON: expected a Python interpreter with torch, got '${PLIMSOLL_PYTHON}' (run `make setup`)")

@@ -73,11 +73,16 @@ ForwardResult layer_forward_cpu(const OptionalTensors& tensors, at::TensorList s
 ForwardResult layer_forward_meta(const OptionalTensors& tensors, at::TensorList state, std::string_view recipe,
                                  std::optional<bool>, bool, std::string_view, bool, double, std::string_view, int64_t,
                                  bool) {
+  TORCH_CHECK_VALUE(tensors.size() == kLayerInputs && tensors.get(kX) && tensors.get(kWeight), "inputs: expected ",
+                    size_t{kLayerInputs}, " with x and weight, got ", tensors.size());
   const at::Tensor x = *tensors.get(kX);
   const OptionalTensor residual = tensors.get(kResidual), fc2_weight = tensors.get(kFc2Weight);
+  const at::Tensor weight = *tensors.get(kWeight), last_weight = fc2_weight ? *fc2_weight : weight;
+  TORCH_CHECK(x.dim() >= 1 && weight.dim() == 2 && last_weight.dim() == 2 && x.sym_size(-1) == weight.sym_size(1),
+              "layer: expected x [..., in] and weight [out, in], got ", x.sym_sizes(), " and ", weight.sym_sizes());
   const at::ScalarType dtype = ops::dtype_of(recipe_of(recipe)->high_precision_format());
   std::vector<c10::SymInt> sizes = x.sym_sizes().vec();
-  sizes.back() = (fc2_weight ? *fc2_weight : *tensors.get(kWeight)).sym_size(0);
+  sizes.back() = last_weight.sym_size(0);
   const auto empty = [&](c10::SymIntArrayRef shape, at::ScalarType type) {
     return at::empty_symint(shape, x.options().dtype(type));
   };
@@ -143,7 +148,7 @@ std::vector<at::Tensor> layer_backward_meta(const OptionalTensor&, const Optiona
                                             std::string_view, std::optional<bool>, bool, std::string_view, bool, double,
                                             std::string_view, int64_t needs) {
   std::vector<at::Tensor> wanted;
-  for (size_t i = 0; i < kLayerInputs; ++i) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
     const OptionalTensor tensor = tensors.get(i);
     if (tensor && needs_bit(needs, i)) {
       wanted.push_back(at::empty_symint(tensor->sym_sizes(), tensor->options()));

@@ -108,3 +108,11 @@ def test_modules_on_the_device_meta_answer_with_shapes():
     with te.fp8_autocast(fp8_recipe=recipe.DelayedScaling(high_precision_format="bf16")):
         output = layer(torch.empty(5, 16, device="meta"))
     assert output.is_meta and output.shape == (5, 16) and output.dtype == torch.bfloat16
+
+
+def test_mistakes_are_named_while_tracing():
+    layer = te.Linear(16, 8, device="meta")
+    with pytest.raises(RuntimeError, match="expected x .* got .*4"):
+        layer(torch.empty(2, 4, device="meta"))
+    with pytest.raises(RuntimeError, match="expected x"):
+        layer(torch.empty((), device="meta"))
