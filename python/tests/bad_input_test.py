@@ -1,4 +1,5 @@
 """Mistakes end in one exception that names the argument, what was expected and what came; never in an abort."""
+import pathlib
 import random
 import subprocess
 import sys
@@ -152,7 +153,11 @@ def fuzz(calls, seed):
 
 def test_ten_thousand_random_calls_do_not_crash():
     """In a process of its own, which says how it ended."""
-    script = f"import sys; sys.path[:0] = {sys.path[:2]!r}; import plimsoll, bad_input_test; print(bad_input_test.fuzz(10_000, 5))"
+    tests = pathlib.Path(__file__).resolve().parent
+    script = (
+        f"import sys; sys.path[:0] = {[str(tests.parent), str(tests)]!r}; "
+        "import plimsoll, bad_input_test; print(bad_input_test.fuzz(10_000, 5))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) > 15
