@@ -41,7 +41,7 @@ struct SharedScratch {
 
 // The scales that the epilogue applies, times `factor`.
 void fill_scales(const ScaleView& scale, int64_t rows, int64_t k, float factor, float* to) {
-  const bool in_epilogue = scale.data != nullptr && !varies_along_k(scale, k);
+  const bool in_epilogue = k > 0 && scale.data != nullptr && !varies_along_k(scale, k);  // of no values there is none
   for (int64_t i = 0; i < rows; ++i) to[i] = in_epilogue ? factor * scale_at(scale, i, 0) : factor;
 }
 

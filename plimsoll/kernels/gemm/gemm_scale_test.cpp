@@ -108,5 +108,21 @@ TEST(GemmScales, NanScaleMakesItsBlockNan) {
   }
 }
 
+// A gradient of weights from no tokens: the scales of the rows of X vary along k, and there is none of them.
+TEST(GemmScales, OfNoValuesAreNotRead) {
+  const float nan = std::nanf("");
+  const ScaleView none = {.data = &nan, .block_rows = 0, .block_cols = 1, .row_stride = 0, .col_stride = 1};
+  const GemmOperand operand = {.data = &nan, .format = Format::kE4m3, .row_stride = 1, .k_stride = 17, .scale = none};
+  for (runtime::Isa isa : isas()) {
+    SCOPED_TRACE(runtime::name(isa));
+    runtime::ScopedIsa scope(isa);
+    for (const int64_t m : {1, 17}) {
+      std::vector<float> output(static_cast<size_t>(m * 33), nan);
+      gemm({.a = operand, .b = operand, .m = m, .n = 33, .k = 0, .output = output.data(), .output_stride = 33});
+      EXPECT_EQ(output, std::vector<float>(output.size(), 0.0f)) << m;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace plimsoll::kernels::testing
