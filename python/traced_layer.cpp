@@ -11,6 +11,7 @@
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/find_operator.h"
 #include "plimsoll/ops/linear_pass.h"
+#include "plimsoll/ops/meta.h"
 #include "plimsoll/ops/saved.h"
 #include "python/layer_state.h"
 #include "python/recipe_text.h"
@@ -83,12 +84,10 @@ ForwardResult layer_forward_meta(const OptionalTensors& tensors, at::TensorList 
   const at::ScalarType dtype = ops::dtype_of(recipe_of(recipe)->high_precision_format());
   std::vector<c10::SymInt> sizes = x.sym_sizes().vec();
   sizes.back() = last_weight.sym_size(0);
-  const auto empty = [&](c10::SymIntArrayRef shape, at::ScalarType type) {
-    return at::empty_symint(shape, x.options().dtype(type));
-  };
   const auto scales = static_cast<int64_t>(2 * state.size() / kStateTensors);
-  return {empty(sizes, dtype), residual ? empty(x.sym_sizes(), x.scalar_type()) : empty({0}, dtype),
-          empty({scales}, at::kFloat)};
+  return {ops::empty_meta(sizes, x, dtype),
+          residual ? ops::empty_meta(x.sym_sizes(), x, x.scalar_type()) : ops::empty_meta({0}, x, dtype),
+          ops::empty_meta({scales}, x, at::kFloat)};
 }
 
 // The scales of the forward pass, from scales[first] on, and the gradient's own state.

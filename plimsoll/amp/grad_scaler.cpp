@@ -13,45 +13,62 @@ namespace {
 using ops::StepReport;
 using torch::optim::Optimizer;
 
+// torch's optimizers know their parameters by place alone.
+struct Place {
+  size_t group, index;
+};
+std::string name(const Place& place) {
+  return "parameter " + std::to_string(place.index) + " of group " + std::to_string(place.group);
+}
+
+void expect_gradient(bool any) {
+  TORCH_CHECK(any, "GradScaler: expected a gradient in one parameter of this optimizer at least; ",
+              "call backward() on scale(loss) first");
+}
+
+bool has_gradient(const Optimizer& optimizer) {
+  return std::ranges::any_of(optimizer.param_groups(), [](const auto& group) {
+    return std::ranges::any_of(group.params(), [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  });
+}
+
 struct OptimizerGradients {
   std::vector<at::Tensor> grads;
-  std::vector<std::string> names;  // of their parameters
+  std::vector<Place> places;  // of their parameters
 };
 
-// torch's optimizers know their parameters by place alone.
-OptimizerGradients gradients_of(const Optimizer& optimizer, bool in_place) {
+// To be unscaled in place.
+OptimizerGradients gradients_of(const Optimizer& optimizer) {
   OptimizerGradients result;
   for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
     const std::vector<at::Tensor>& parameters = optimizer.param_groups()[group].params();
     for (size_t index = 0; index < parameters.size(); ++index) {
       at::Tensor grad = parameters[index].grad();
       if (!grad.defined()) continue;
-      const std::string name = "parameter " + std::to_string(index) + " of group " + std::to_string(group);
-      TORCH_CHECK(!in_place || grad.scalar_type() != at::kHalf,
-                  "GradScaler: expected gradients in fp32 or bf16 to unscale in place, got fp16 in ", name,
-                  ": keep master weights in fp32 and compute in fp16 under autocast");
+      TORCH_CHECK(grad.scalar_type() != at::kHalf,
+                  "GradScaler: expected gradients in fp32 or bf16 to unscale in place, got fp16 in ",
+                  name({group, index}), ": keep master weights in fp32 and compute in fp16 under autocast");
       if (grad.is_sparse() && !grad.is_coalesced()) {
         grad = grad.coalesce();
         at::Tensor(parameters[index]).mutable_grad() = grad;
       }
       result.grads.push_back(grad);
-      result.names.push_back(name);
+      result.places.push_back({group, index});
     }
   }
-  TORCH_CHECK(!result.grads.empty(), "GradScaler: expected a gradient in one parameter of this optimizer at least; ",
-              "call backward() on scale(loss) first");
+  expect_gradient(!result.grads.empty());
   return result;
 }
 
 StepReport unscaled(const Optimizer& optimizer, const UnscaleOptions& options) {
-  const OptimizerGradients gradients = gradients_of(optimizer, /*in_place=*/true);
+  const OptimizerGradients gradients = gradients_of(optimizer);
   const UnscaleSummary summary = unscale_gradients_(gradients.grads, options);
   StepReport report{.skipped = summary.non_finite > 0,
                     .grad_norm = summary.grad_norm,
                     .clip_factor = summary.clip_factor,
                     .non_finite = summary.non_finite,
                     .first_non_finite = {}};
-  if (report.skipped) report.first_non_finite = gradients.names[static_cast<size_t>(summary.first_non_finite)];
+  if (report.skipped) report.first_non_finite = name(gradients.places[static_cast<size_t>(summary.first_non_finite)]);
   return report;
 }
 
@@ -127,7 +144,7 @@ StepReport GradScaler::step(Optimizer& optimizer, const ClipOptions& options) {
                 "GradScaler.step: expected max_norm in unscale_(), which has been called, got it here");
     if (!state.report.skipped) optimizer.step();
   } else if (fused != nullptr) {
-    gradients_of(optimizer, /*in_place=*/false);
+    expect_gradient(has_gradient(optimizer));
     state.report = fused->update({.max_norm = options.max_norm, .inv_loss_scale = static_cast<double>(inv_scale())});
   } else {
     state.report = unscaled(optimizer, {.inv_scale = inv_scale(), .max_norm = options.max_norm});

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include "plimsoll/ops/find_operator.h"
+#include "plimsoll/ops/meta.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -52,15 +53,13 @@ std::tuple<at::Tensor, at::Tensor> packed_backward_cpu(const at::Tensor& grad, c
 }
 
 at::Tensor grad_bias_meta(const at::Tensor& like, const OptionalTensor& bias, bool wanted) {
-  return wanted && bias ? at::empty_symint(bias->sym_sizes(), bias->options())
-                        : at::empty_symint({0}, like.options().dtype(at::kFloat));
+  return wanted && bias ? empty_meta(bias->sym_sizes(), *bias, bias->scalar_type()) : empty_meta({0}, like, at::kFloat);
 }
 
 std::tuple<at::Tensor, at::Tensor> forward_meta(const at::Tensor& query, const at::Tensor&, const at::Tensor& value,
                                                 const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
                                                 double, bool, double, int64_t) {
-  const at::Tensor lse =
-      at::empty_symint({query.sym_size(0), query.sym_size(1), query.sym_size(2)}, query.options().dtype(at::kFloat));
+  const at::Tensor lse = empty_meta({query.sym_size(0), query.sym_size(1), query.sym_size(2)}, query, at::kFloat);
   return {empty_attention_output(query, value.sym_size(3)), lse};
 }
 

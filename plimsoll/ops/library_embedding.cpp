@@ -9,6 +9,7 @@
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/embedding.h"
 #include "plimsoll/ops/find_operator.h"
+#include "plimsoll/ops/meta.h"
 #include "plimsoll/ops/traffic.h"
 #include "plimsoll/watch/profile.h"
 
@@ -96,16 +97,14 @@ at::Tensor embedding_forward_meta(const at::Tensor& tokens, const at::Tensor& to
                                   const std::optional<at::Tensor>& position_weight, int64_t first_position,
                                   at::ScalarType dtype) {
   check_shapes(tokens, token_weight, position_weight, first_position);
-  return at::empty_symint({tokens.sym_size(0), tokens.sym_size(1), token_weight.sym_size(1)},
-                          token_weight.options().dtype(dtype));
+  return empty_meta({tokens.sym_size(0), tokens.sym_size(1), token_weight.sym_size(1)}, token_weight, dtype);
 }
 
 std::tuple<at::Tensor, at::Tensor> embedding_backward_meta(const at::Tensor& grad, const at::Tensor&,
                                                            int64_t vocabulary, int64_t positions, int64_t,
                                                            at::ScalarType dtype) {
-  const at::TensorOptions options = grad.options().dtype(dtype);
-  return {at::empty_symint({vocabulary, grad.sym_size(2)}, options),
-          at::empty_symint({positions, grad.sym_size(2)}, options)};
+  return {empty_meta({vocabulary, grad.sym_size(2)}, grad, dtype),
+          empty_meta({positions, grad.sym_size(2)}, grad, dtype)};
 }
 
 at::Tensor embedding_op(const at::Tensor& tokens, const at::Tensor& token_weight,

@@ -8,14 +8,14 @@ import torch
 
 from plimsoll.pytorch.arguments import ONLY, UB, check_choice, check_rest
 from plimsoll.pytorch.linear import FP8_BETWEEN
-from plimsoll.pytorch.norm import new_norm_parameters, norm_kind, run_norm
+from plimsoll.pytorch.norm import Normed
 from plimsoll.pytorch.scaled_module import Initializer
 from plimsoll.pytorch.split_weight import Split, SplitWeightModule
 
 _norm_linear = torch.ops.plimsoll.norm_linear.default
 
 
-class LayerNormLinear(SplitWeightModule):
+class LayerNormLinear(Normed, SplitWeightModule):
     """A norm and a linear as one op: the norm writes the codes that the product reads.
 
     Parameters layer_norm_weight, layer_norm_bias (LayerNorm), weight, bias; normalization "LayerNorm" or "RMSNorm".
@@ -44,14 +44,9 @@ class LayerNormLinear(SplitWeightModule):
         check_rest("LayerNormLinear", rest, {**ONLY, **UB})
         check_choice("LayerNormLinear", "parallel_mode", parallel_mode, (None, "row", "column"))
         super().__init__(device, params_dtype)
-        self.eps = eps
-        self.normalization = normalization
-        self._kind = norm_kind("LayerNormLinear", normalization)
-        self.zero_centered_gamma = zero_centered_gamma
         self.return_bias = return_bias
-        self.return_layernorm_output = return_layernorm_output
         self.name = name
-        new_norm_parameters(self, "layer_norm_", in_features, self._kind, zero_centered_gamma)
+        self._new_norm(in_features, eps, normalization, zero_centered_gamma, return_layernorm_output)
         self._new_weight(in_features, out_features, bias, parameters_split, init_method)
         self._new_product()
         self.reset_parameters(defer_init=self._made_with["device"].type == "meta")
@@ -80,22 +75,10 @@ class LayerNormLinear(SplitWeightModule):
             is_first_microbatch,
         )
 
-    def normalized(self, inp: torch.Tensor) -> torch.Tensor:
-        """What the norm makes of inp, in high precision."""
-        return run_norm(
-            inp, self.layer_norm_weight, self.layer_norm_bias, self._kind, self.zero_centered_gamma, self.eps
-        )
-
     def forward(
         self, inp: torch.Tensor, is_first_microbatch: bool | None = None, fp8_output: bool = False, fp8_grad: bool = False
     ) -> Any:
         """inp [..., in_features] -> [..., out_features]; with return_bias and return_layernorm_output a tuple."""
         check_rest("LayerNormLinear.forward", {"fp8_output": fp8_output, "fp8_grad": fp8_grad}, FP8_BETWEEN)
         output, _ = self.run(inp, None, is_first_microbatch, bias=not self.return_bias)
-        results = [output]
-        if self.return_bias:
-            bias = self._joined("bias")
-            results.append(None if bias is None else bias.to(output.dtype))
-        if self.return_layernorm_output:
-            results.append(self.normalized(inp))
-        return output if len(results) == 1 else tuple(results)
+        return self._results(output, self._joined("bias") if self.return_bias else None, inp)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch.arguments import HINTS, ONLY, UB, check_choice, check_rest, check_size
-from plimsoll.pytorch.norm import new_norm_parameters, norm_kind, run_norm
+from plimsoll.pytorch.norm import Normed
 from plimsoll.pytorch.scaled_module import Initializer, ScaledModule, normal
 
 ACTIVATIONS = ("gelu", "relu", "silu", "geglu", "swiglu", "reglu")
@@ -15,7 +15,7 @@ GATED = ("geglu", "swiglu", "reglu")
 _norm_mlp = torch.ops.plimsoll.norm_mlp.default
 
 
-class LayerNormMLP(ScaledModule):
+class LayerNormMLP(Normed, ScaledModule):
     """Norm, fc1, activation, fc2 as one op.
 
     Parameters layer_norm_weight, layer_norm_bias (LayerNorm), fc1_weight, fc1_bias, fc2_weight, fc2_bias. activation: gelu
@@ -47,16 +47,11 @@ class LayerNormMLP(ScaledModule):
         super().__init__(device, params_dtype)
         self.hidden_size = check_size("LayerNormMLP", "hidden_size", hidden_size)
         self.ffn_hidden_size = check_size("LayerNormMLP", "ffn_hidden_size", ffn_hidden_size)
-        self.eps = eps
-        self.normalization = normalization
-        self._kind = norm_kind("LayerNormMLP", normalization)
         self.activation = check_choice("LayerNormMLP", "activation", activation, ACTIVATIONS)
-        self.zero_centered_gamma = zero_centered_gamma
         self.return_bias = return_bias
-        self.return_layernorm_output = return_layernorm_output
         self.use_bias = bias
         self.name = name
-        new_norm_parameters(self, "layer_norm_", hidden_size, self._kind, zero_centered_gamma)
+        self._new_norm(hidden_size, eps, normalization, zero_centered_gamma, return_layernorm_output)
         fc1_rows = (2 if activation in GATED else 1) * ffn_hidden_size
         for layer, rows, cols, initializer in (
             ("fc1", fc1_rows, hidden_size, init_method),
@@ -99,16 +94,7 @@ class LayerNormMLP(ScaledModule):
     def forward(self, inp: torch.Tensor, is_first_microbatch: bool | None = None) -> Any:
         """inp [..., hidden_size] -> the same shape; with return_bias and return_layernorm_output a tuple."""
         output, _ = self.run(inp, None, is_first_microbatch, fc2_bias=not self.return_bias)
-        results = [output]
-        if self.return_bias:
-            results.append(None if self.fc2_bias is None else self.fc2_bias.to(output.dtype))
-        if self.return_layernorm_output:
-            results.append(
-                run_norm(
-                    inp, self.layer_norm_weight, self.layer_norm_bias, self._kind, self.zero_centered_gamma, self.eps
-                )
-            )
-        return output if len(results) == 1 else tuple(results)
+        return self._results(output, self.fc2_bias, inp)
 
     def extra_repr(self) -> str:
         return f"{self.hidden_size}, {self.ffn_hidden_size}, activation={self.activation}, bias={self.use_bias}"

@@ -36,6 +36,35 @@ def run_norm(
     return _norm(x, weight, bias, kind, zero_centered, eps, high_precision_dtype(x.dtype))
 
 
+class Normed(InitializedModule):
+    """A layer that begins with a norm: parameters layer_norm_weight and, for LayerNorm, layer_norm_bias."""
+
+    def _new_norm(
+        self, size: int, eps: float, normalization: str, zero_centered_gamma: bool, return_layernorm_output: bool
+    ) -> None:
+        self.eps = eps
+        self.normalization = normalization
+        self._kind = norm_kind(type(self).__name__, normalization)
+        self.zero_centered_gamma = zero_centered_gamma
+        self.return_layernorm_output = return_layernorm_output
+        new_norm_parameters(self, "layer_norm_", size, self._kind, zero_centered_gamma)
+
+    def normalized(self, inp: torch.Tensor) -> torch.Tensor:
+        """What the norm makes of inp, in high precision."""
+        return run_norm(
+            inp, self.layer_norm_weight, self.layer_norm_bias, self._kind, self.zero_centered_gamma, self.eps
+        )
+
+    def _results(self, output: torch.Tensor, bias: torch.Tensor | None, inp: torch.Tensor) -> Any:
+        """output, with bias after it if return_bias, and then what the norm made if return_layernorm_output."""
+        results = [output]
+        if self.return_bias:
+            results.append(None if bias is None else bias.to(output.dtype))
+        if self.return_layernorm_output:
+            results.append(self.normalized(inp))
+        return output if len(results) == 1 else tuple(results)
+
+
 class _Norm(InitializedModule):
     _kind: str
 
