@@ -94,6 +94,14 @@ def test_step_clips_too():
     assert (one.bias - before).norm() < 1e-3
 
 
+def test_a_disabled_scaler_clips_too():
+    one, optimizer, _ = scaled_model()
+    scaler = GradScaler("cpu", enabled=False)
+    before = one.bias.detach().clone()
+    scaler.step(optimizer, max_norm=1e-3)
+    assert 0 < (one.bias - before).norm() < 1e-3
+
+
 def test_the_report_names_the_parameter():
     one, optimizer, scaler = scaled_model(math.nan)
     before = one.weight.detach().clone()

@@ -20,6 +20,11 @@ class StepReport:
         return self.non_finite > 0
 
 
+def _clip(optimizer: torch.optim.Optimizer, max_norm: float) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+
 def _default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -71,6 +76,8 @@ class GradScaler(torch.amp.GradScaler):
 
     def unscale_(self, optimizer: torch.optim.Optimizer, max_norm: float | None = None) -> None:
         """Divides the gradients by the scale, in place, and clips their common norm to `max_norm`, if given."""
+        if not self._enabled and max_norm is not None:
+            return _clip(optimizer, max_norm)
         self._max_norm = max_norm
         try:
             super().unscale_(optimizer)
@@ -79,7 +86,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def step(self, optimizer: torch.optim.Optimizer, *args, max_norm: float | None = None, **kwargs):
         """Unscales (unless unscale_ did), clips to `max_norm`, if given, and steps unless a gradient is not finite."""
-        if max_norm is not None and self._enabled:
+        if max_norm is not None:
             self.unscale_(optimizer, max_norm)
         return super().step(optimizer, *args, **kwargs)
 
@@ -96,7 +103,10 @@ class GradScaler(torch.amp.GradScaler):
                 if parameter.grad is None:
                     continue
                 if parameter.grad.device.type != "cpu" or inv_scale.device.type != "cpu":
-                    return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+                    found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+                    if self._max_norm is not None:
+                        _clip(optimizer, self._max_norm)
+                    return found
                 name = f"parameter {index} of group {group}"
                 if parameter.grad.dtype == torch.float16 and not allow_fp16:
                     raise ValueError(
