@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "plimsoll/amp/unscale.h"
-
 namespace plimsoll::amp {
 namespace {
 
@@ -26,10 +24,14 @@ void expect_gradient(bool any) {
               "call backward() on scale(loss) first");
 }
 
-bool has_gradient(const Optimizer& optimizer) {
-  return std::ranges::any_of(optimizer.param_groups(), [](const auto& group) {
-    return std::ranges::any_of(group.params(), [](const at::Tensor& parameter) { return parameter.grad().defined(); });
-  });
+std::vector<at::Tensor> gradients_as_they_are(const Optimizer& optimizer) {
+  std::vector<at::Tensor> grads;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.grad().defined()) grads.push_back(parameter.grad());
+    }
+  }
+  return grads;
 }
 
 struct OptimizerGradients {
@@ -58,18 +60,6 @@ OptimizerGradients gradients_of(const Optimizer& optimizer) {
   }
   expect_gradient(!result.grads.empty());
   return result;
-}
-
-StepReport unscaled(const Optimizer& optimizer, const UnscaleOptions& options) {
-  const OptimizerGradients gradients = gradients_of(optimizer);
-  const UnscaleSummary summary = unscale_gradients_(gradients.grads, options);
-  StepReport report{.skipped = summary.non_finite > 0,
-                    .grad_norm = summary.grad_norm,
-                    .clip_factor = summary.clip_factor,
-                    .non_finite = summary.non_finite,
-                    .first_non_finite = {}};
-  if (report.skipped) report.first_non_finite = name(gradients.places[static_cast<size_t>(summary.first_non_finite)]);
-  return report;
 }
 
 at::Tensor times(const at::Tensor& loss, float scale) {
@@ -109,6 +99,21 @@ std::vector<at::Tensor> GradScaler::scale(const std::vector<at::Tensor>& losses)
   return result;
 }
 
+GradScaler::OptimizerState GradScaler::unscaled(const Optimizer& optimizer, UnscaleOptions options) {
+  const OptimizerGradients gradients = gradients_of(optimizer);
+  options.expect_clip = clipped_;
+  const UnscaleSummary summary = unscale_gradients_(gradients.grads, options);
+  clipped_ = summary.clip_factor < 1;
+  StepReport report{.skipped = summary.non_finite > 0,
+                    .grad_norm = summary.grad_norm,
+                    .clip_factor = summary.clip_factor,
+                    .non_finite = summary.non_finite,
+                    .first_non_finite = {}};
+  if (report.skipped) report.first_non_finite = name(gradients.places[static_cast<size_t>(summary.first_non_finite)]);
+  flushed_share_ = summary.histogram.flushed_share();
+  return {.report = std::move(report), .histogram = summary.histogram};
+}
+
 GradScaler::OptimizerState& GradScaler::state_for(const char* call, const Optimizer& optimizer) {
   TORCH_CHECK(scaled_, "GradScaler.", call, ": expected scale(loss) to be called before, it never was");
   return states_[&optimizer];
@@ -116,13 +121,13 @@ GradScaler::OptimizerState& GradScaler::state_for(const char* call, const Optimi
 
 StepReport GradScaler::unscale_(Optimizer& optimizer, const ClipOptions& options) {
   if (!options_.enabled) {
-    return std::isfinite(options.max_norm) ? unscaled(optimizer, {.max_norm = options.max_norm}) : StepReport();
+    return std::isfinite(options.max_norm) ? unscaled(optimizer, {.max_norm = options.max_norm}).report : StepReport();
   }
   OptimizerState& state = state_for("unscale_", optimizer);
   TORCH_CHECK(state.stage != Stage::kUnscaled,
               "GradScaler: unscale_() has already been called on this optimizer since the last update()");
   TORCH_CHECK(state.stage != Stage::kStepped, "GradScaler: unscale_() is being called after step()");
-  state.report = unscaled(optimizer, {.inv_scale = inv_scale(), .max_norm = options.max_norm});
+  state = unscaled(optimizer, {.inv_scale = inv_scale(), .max_norm = options.max_norm});
   state.stage = Stage::kUnscaled;
   return state.report;
 }
@@ -132,7 +137,7 @@ StepReport GradScaler::step(Optimizer& optimizer, const ClipOptions& options) {
   if (!options_.enabled) {
     if (fused != nullptr) return fused->update({.max_norm = options.max_norm});
     StepReport report;
-    if (std::isfinite(options.max_norm)) report = unscaled(optimizer, {.max_norm = options.max_norm});
+    if (std::isfinite(options.max_norm)) report = unscaled(optimizer, {.max_norm = options.max_norm}).report;
     optimizer.step();
     report.skipped = false;
     return report;
@@ -144,10 +149,13 @@ StepReport GradScaler::step(Optimizer& optimizer, const ClipOptions& options) {
                 "GradScaler.step: expected max_norm in unscale_(), which has been called, got it here");
     if (!state.report.skipped) optimizer.step();
   } else if (fused != nullptr) {
-    expect_gradient(has_gradient(optimizer));
+    const std::vector<at::Tensor> grads = gradients_as_they_are(optimizer);
+    expect_gradient(!grads.empty());
+    state.histogram = gradient_histogram(grads);
+    flushed_share_ = state.histogram.flushed_share();
     state.report = fused->update({.max_norm = options.max_norm, .inv_loss_scale = static_cast<double>(inv_scale())});
   } else {
-    state.report = unscaled(optimizer, {.inv_scale = inv_scale(), .max_norm = options.max_norm});
+    state = unscaled(optimizer, {.inv_scale = inv_scale(), .max_norm = options.max_norm});
     if (!state.report.skipped) optimizer.step();
   }
   state.stage = Stage::kStepped;
@@ -162,16 +170,33 @@ void GradScaler::update() {
     skipped = skipped || state.report.skipped;
   }
   TORCH_CHECK(seen, "GradScaler.update: expected unscale_() or step() since the last update(), got neither");
-  const double now = static_cast<double>(scale_);
   if (skipped) {
+    const double now = static_cast<double>(scale_);
     scale_ = static_cast<float>(std::max(now * options_.backoff_factor, std::min(options_.min_scale, now)));
     growth_tracker_ = 0;
-  } else if (++growth_tracker_ == options_.growth_interval) {
-    const auto grown = static_cast<float>(std::min(now * options_.growth_factor, std::max(options_.max_scale, now)));
-    if (std::isfinite(grown)) scale_ = grown;
-    growth_tracker_ = 0;
+  } else {
+    follow_clean_step();
   }
   states_.clear();
+}
+
+void GradScaler::follow_clean_step() {
+  const double now = static_cast<double>(scale_);
+  const bool may_grow = ++growth_tracker_ == options_.growth_interval;
+  double next = may_grow ? now * options_.growth_factor : now;
+  if (options_.automatic) {
+    ScaleEvidence evidence{.may_grow = may_grow};
+    for (const auto& [optimizer, state] : states_) {
+      evidence.histogram += state.histogram;
+      evidence.grad_norm = std::max(evidence.grad_norm, state.report.grad_norm);
+    }
+    next = automatic_scale(now, evidence, *options_.automatic);
+  }
+  if (may_grow || next < now) growth_tracker_ = 0;
+  // Bounds that the scale is outside of already move it no further.
+  const auto bounded =
+      static_cast<float>(std::clamp(next, std::min(options_.min_scale, now), std::max(options_.max_scale, now)));
+  if (std::isfinite(bounded)) scale_ = bounded;
 }
 
 void GradScaler::update(double new_scale) {

@@ -16,10 +16,13 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "plimsoll/amp/automatic_scale.h"
+#include "plimsoll/amp/unscale.h"
 #include "plimsoll/ops/scaled_optimizer.h"
 
 namespace plimsoll::amp {
@@ -32,6 +35,7 @@ struct GradScalerOptions {
   bool enabled = true;             // false: every call does what it would do without a scaler
   double min_scale = 0;            // backing off stops here,
   double max_scale = std::numeric_limits<double>::infinity();  // and growing here; it never reaches Inf
+  std::optional<AutomaticScale> automatic = std::nullopt;      // instead of growing blindly: AutomaticLossScaler
 };
 
 struct ClipOptions {
@@ -60,6 +64,8 @@ class GradScaler {
 
   double get_scale() const { return options_.enabled ? static_cast<double>(scale_) : 1; }
   int64_t growth_tracker() const { return growth_tracker_; }  // clean steps since the scale changed
+  // Of the gradients that the last unscale_() or step() saw: GradientHistogram::flushed_share.
+  double flushed_share() const { return flushed_share_; }
   const GradScalerOptions& options() const { return options_; }
   bool is_enabled() const { return options_.enabled; }
 
@@ -72,18 +78,32 @@ class GradScaler {
   struct OptimizerState {
     Stage stage = Stage::kReady;
     ops::StepReport report;
+    GradientHistogram histogram;  // of the scaled gradients
   };
 
   // The state of an optimizer that may be unscaled or stepped now.
   OptimizerState& state_for(const char* call, const torch::optim::Optimizer& optimizer);
+  OptimizerState unscaled(const torch::optim::Optimizer& optimizer, UnscaleOptions options);
+  void follow_clean_step();
   float inv_scale() const { return static_cast<float>(1.0 / static_cast<double>(scale_)); }
   void set_scale(const char* call, double scale);
 
   GradScalerOptions options_;
   float scale_;
   int64_t growth_tracker_ = 0;
-  bool scaled_ = false;  // a loss has been scaled
+  bool scaled_ = false;   // a loss has been scaled
+  bool clipped_ = false;  // the last gradients were
+  double flushed_share_ = 0;
   std::unordered_map<const torch::optim::Optimizer*, OptimizerState> states_;
+};
+
+// Picks the scale from the histogram of the gradients: grows while FP16 would flush too many of them, and gives way
+// before they overflow. An overflow all the same backs off as ever.
+class AutomaticLossScaler : public GradScaler {
+ public:
+  // Looks every growth_interval clean steps whether to grow.
+  explicit AutomaticLossScaler(const AutomaticScale& automatic = {}, int64_t growth_interval = 20)
+      : GradScaler({.growth_interval = growth_interval, .automatic = automatic}) {}
 };
 
 }  // namespace plimsoll::amp

@@ -96,16 +96,17 @@ class Gradients {
 UnscaleSummary unscale_gradients_(at::TensorList grads, const UnscaleOptions& options) {
   TORCH_CHECK(std::isfinite(options.inv_scale), "unscale_: expected a finite inverse scale, got ", options.inv_scale);
   const at::NoGradGuard no_grad;
+  UnscaleSummary summary{.histogram = gradient_histogram(grads)};
   const Gradients gradients(grads);
   const bool clips = std::isfinite(options.max_norm);
-  const kernels::GradientSummary seen = gradients.pass(options.inv_scale, /*write=*/!clips);
-  UnscaleSummary summary{.grad_norm = std::sqrt(seen.sum_of_squares),
-                         .non_finite = seen.non_finite,
-                         .first_non_finite = seen.first_non_finite};
-  if (clips) {
-    if (seen.non_finite == 0) summary.clip_factor = ops::clip_factor(options.max_norm, summary.grad_norm);
-    gradients.pass(static_cast<float>(options.inv_scale * summary.clip_factor), /*write=*/true);
-  }
+  const bool writes = options.inv_scale != 1 && !(clips && options.expect_clip);
+  const kernels::GradientSummary seen = gradients.pass(options.inv_scale, writes);
+  summary.grad_norm = std::sqrt(seen.sum_of_squares);
+  summary.non_finite = seen.non_finite;
+  summary.first_non_finite = seen.first_non_finite;
+  if (clips && seen.non_finite == 0) summary.clip_factor = ops::clip_factor(options.max_norm, summary.grad_norm);
+  const auto left = static_cast<float>((writes ? 1 : options.inv_scale) * summary.clip_factor);
+  if (left != 1) gradients.pass(left, /*write=*/true);
   return summary;
 }
 

@@ -6,11 +6,16 @@
 #include <cstdint>
 #include <limits>
 
+#include "plimsoll/amp/gradient_histogram.h"
+
 namespace plimsoll::amp {
 
 struct UnscaleOptions {
   float inv_scale = 1;                                        // finite
-  double max_norm = std::numeric_limits<double>::infinity();  // finite: clipped to it, which costs one more read
+  double max_norm = std::numeric_limits<double>::infinity();  // finite: clipped to it
+  // Clipping needs the norm of all gradients first. Where it is expected, the first pass only reads; where it comes
+  // unexpected, what that pass wrote is read and written again.
+  bool expect_clip = false;
 };
 
 struct UnscaleSummary {
@@ -18,6 +23,7 @@ struct UnscaleSummary {
   double clip_factor = 1;         // ops::StepReport
   int64_t non_finite = 0;         // elements
   int64_t first_non_finite = -1;  // index of the first gradient that holds one; -1: none
+  GradientHistogram histogram;    // of the gradients as they came
 };
 
 // In place. CPU tensors of fp32, bf16, fp16 or fp64, of any strides; of a sparse one the values, coalesced. Nothing is

@@ -1,0 +1,30 @@
+// How large gradients are: how many of their elements lie between each power of two and the next.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <array>
+#include <cstdint>
+
+namespace plimsoll::amp {
+
+constexpr int kSmallestNormalFp16 = -14;  // 2^-14; smaller ones lose bits, and all of them from 2^-25 on
+
+struct GradientHistogram {
+  // [e]: elements of 2^(e - 127) <= |x| < 2^(e - 126); [0]: subnormals of fp32. Zeros and what is not finite are left
+  // out: where there was nothing, nothing was lost.
+  std::array<int64_t, 256> counts{};
+
+  int64_t total() const;
+  // Of the elements, those below 2^exponent; 0 of none.
+  double share_below(int exponent) const;
+  // Of gradients with the loss scale on them: the elements that fp16 flushes to zero or holds as subnormals.
+  double flushed_share() const { return share_below(kSmallestNormalFp16); }
+  GradientHistogram& operator+=(const GradientHistogram& other);
+};
+
+// Of a sample of about 2^18 elements, all of them where there are no more; the same places for the same sizes. Tensors
+// as for unscale_gradients_.
+GradientHistogram gradient_histogram(at::TensorList grads);
+
+}  // namespace plimsoll::amp

@@ -1,0 +1,15 @@
+// The rows of precision_table() that torch's own CPU autocast lacks, as kernels of its dispatch key. They hold where a
+// thread says so; elsewhere, under a plain torch.autocast, operators do what they do without this library.
+#pragma once
+
+#include <string_view>
+
+namespace plimsoll::amp {
+
+bool precision_table_holds();
+void set_precision_table_holds(bool holds);
+
+// Whether torch's CPU autocast lacks the row.
+bool is_mended(std::string_view op);
+
+}  // namespace plimsoll::amp
