@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "python/rank_group.h"
 #include "python/recipe_text.h"
 
 namespace plimsoll::python {
@@ -12,10 +13,11 @@ namespace {
 
 thread_local std::vector<std::unique_ptr<amp::Fp8Autocast>> scopes;
 
-// recipe: JSON; none: high precision inside.
-void autocast_enter(std::optional<std::string_view> recipe) {
+// recipe: JSON; none: high precision inside. group: the name of a process group over whose ranks amaxes are reduced.
+void autocast_enter(std::optional<std::string_view> recipe, std::optional<std::string_view> group, int64_t ranks) {
   amp::Fp8AutocastOptions options{.enabled = recipe.has_value()};
   if (recipe) options.recipe = *recipe_of(*recipe);
+  if (group) options.reduction = amax_reduction_over(*group, ranks);
   scopes.push_back(std::make_unique<amp::Fp8Autocast>(std::move(options)));
 }
 
@@ -34,7 +36,7 @@ void autocast_exit(bool failed) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
-  library.def("autocast_enter(str? recipe) -> ()", &autocast_enter);
+  library.def("autocast_enter(str? recipe, str? group=None, int ranks=1) -> ()", &autocast_enter);
   library.def("autocast_exit(bool failed) -> ()", &autocast_exit);
 }
 

@@ -9,19 +9,52 @@
 #include "plimsoll/ops/norm_mlp.h"
 #include "plimsoll/ops/norm_pass.h"
 #include "python/layer_state.h"
+#include "python/rank_group.h"
 #include "python/recipe_text.h"
+#include "python/scale_tape.h"
 
 namespace plimsoll::python {
 namespace {
 
 at::Tensor given(const LayerInputs& inputs, LayerInput which) { return inputs[which].value_or(at::Tensor()); }
 
+ops::ScaledTensor codes_of(const HeldWeight& held, const at::Tensor& weight) {
+  const at::Tensor &codes = *held.codes, scale = held.scale.value_or(at::Tensor());
+  TORCH_CHECK(codes.scalar_type() == at::kByte && codes.sizes() == weight.sizes() && codes.is_contiguous(),
+              "held: expected codes of uint8, contiguous, ", weight.sizes(), ", got ", codes.sizes(), " of ",
+              codes.scalar_type());
+  TORCH_CHECK(scale.defined() && scale.scalar_type() == at::kFloat && scale.numel() == 1,
+              "held: expected one scale of float32 for the codes");
+  return {.data = codes, .scale = scale.view({1, 1}), .format = format::Format::kE4m3};
+}
+
+at::Tensor main_grad_of(const HeldWeight& held, const at::Tensor& weight) {
+  const at::Tensor& main_grad = *held.main_grad;
+  TORCH_CHECK(main_grad.scalar_type() == at::kFloat && main_grad.sizes() == weight.sizes() &&
+                  main_grad.is_contiguous() && main_grad.is_cpu(),
+              "fuse_wgrad_accumulation: expected a main_grad of float32, contiguous, ", weight.sizes(), ", got ",
+              main_grad.sizes(), " of ", main_grad.scalar_type());
+  return main_grad;
+}
+
+void hold(ops::LinearScaling& scaling, const HeldWeight& held, const at::Tensor& weight) {
+  if (held.codes) scaling.held_weight = codes_of(held, weight);
+  if (held.main_grad) scaling.main_grad = main_grad_of(held, weight);
+}
+
+ops::LinearParallel linear_parallel(const ParallelCall& call, bool by_rows) {
+  if (!call.tp_group) return {};
+  return {.group = rank_group(*call.tp_group, call.tp_size),
+          .mode = by_rows ? ops::ParallelMode::kRow : ops::ParallelMode::kColumn,
+          .sequence = call.sequence};
+}
+
 }  // namespace
 
 LayerStates layer_states(at::TensorList state) {
   LayerStates states;
   for (size_t first = 0; first < state.size(); first += kStateTensors) {
-    states.push_back(layer_state(state.slice(first, std::min(kStateTensors, state.size() - first))));
+    states.push_back(taped(layer_state(state.slice(first, std::min(kStateTensors, state.size() - first)))));
   }
   return states;
 }
@@ -31,18 +64,32 @@ LayerScaling layer_scaling(const LayerCall& call, const LayerStates& states) {
   for (const auto& state : states) {
     scaling.push_back({.recipe = recipe_of(call.recipe),
                        .state = state,
-                       .step = amp::current_step(),
+                       .step = replays_layers() ? nullptr : amp::current_step(),
                        .is_first_microbatch = call.is_first_microbatch,
-                       .save_input = call.save_input ? ops::SaveInput::kInput : ops::SaveInput::kCodes});
+                       .save_input = call.save_input ? ops::SaveInput::kInput : ops::SaveInput::kCodes,
+                       .parallel = linear_parallel(call.parallel, call.parallel.by_rows || !scaling.empty())});
   }
   return scaling;
 }
 
-ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, const LayerScaling& scaling) {
+std::vector<HeldWeight> held_weights(const OptionalTensors& tensors) {
+  TORCH_CHECK_VALUE(tensors.size() % 3 == 0, "held: expected codes, scale and main_grad of each product, got ",
+                    tensors.size(), " tensors");
+  std::vector<HeldWeight> held;
+  for (size_t i = 0; i < tensors.size(); i += 3)
+    held.push_back({tensors.get(i), tensors.get(i + 1), tensors.get(i + 2)});
+  return held;
+}
+
+ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, LayerScaling scaling) {
   const size_t products = inputs[kFc2Weight] ? 2 : 1;
   TORCH_CHECK_VALUE(scaling.size() == products, "state: expected ", products * kStateTensors, " tensors for ", products,
                     " products, got those of ", scaling.size());
+  TORCH_CHECK_VALUE(call.held.empty() || call.held.size() == products, "held: expected that of ", products,
+                    " products, got ", call.held.size());
   const at::Tensor x = given(inputs, kX), weight = given(inputs, kWeight), bias = given(inputs, kBias);
+  if (!call.held.empty()) hold(scaling[0], call.held[0], weight);
+  if (call.held.size() == 2) hold(scaling[1], call.held[1], given(inputs, kFc2Weight));
   if (!inputs[kNormWeight]) return {.output = ops::linear(x, weight, bias, scaling[0])};
   const ops::NormInput norm{.x = x,
                             .residual = given(inputs, kResidual),

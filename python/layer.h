@@ -1,6 +1,7 @@
 // One call of a layer of plimsoll.pytorch, as Python describes it: Linear, LayerNormLinear or LayerNormMLP.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/TensorBody.h>
 
 #include <array>
@@ -14,11 +15,26 @@
 namespace plimsoll::python {
 
 using OptionalTensor = std::optional<at::Tensor>;
+using OptionalTensors = c10::List<OptionalTensor>;
 
 // In the order in which ops::linear, norm_linear and norm_mlp take theirs. Linear has x, weight and bias; without
 // kFc2Weight, kWeight and kBias are the only linear's.
 enum LayerInput : size_t { kX, kResidual, kNormWeight, kNormBias, kWeight, kBias, kFc2Weight, kFc2Bias, kLayerInputs };
 using LayerInputs = std::array<OptionalTensor, kLayerInputs>;
+
+// How a product's weight is held beside its values, as LinearScaling takes it.
+struct HeldWeight {
+  OptionalTensor codes, scale;  // E4M3, of one scale
+  OptionalTensor main_grad;
+};
+
+// The group of ranks that share the layer; two products: the first is split by columns, the second by rows.
+struct ParallelCall {
+  std::optional<std::string> tp_group = {};
+  int64_t tp_size = 1;
+  bool sequence = false;
+  bool by_rows = false;
+};
 
 struct LayerCall {
   std::string recipe;  // JSON
@@ -27,7 +43,9 @@ struct LayerCall {
   std::string normalization = "layernorm";
   bool zero_centered = false;
   double epsilon = 1e-5;
-  std::string activation = "gelu";  // LayerNormMLP
+  std::string activation = "gelu";    // LayerNormMLP
+  std::vector<HeldWeight> held = {};  // one for each product, or none
+  ParallelCall parallel = {};
 };
 
 // One of each for each product. state: ten tensors a product, as layer_state.h lists them. Amaxes go to the scope that
@@ -37,7 +55,10 @@ using LayerScaling = std::vector<ops::LinearScaling>;
 LayerStates layer_states(at::TensorList state);
 LayerScaling layer_scaling(const LayerCall& call, const LayerStates& states);
 
+// From what Python hands over: codes, scale and main_grad of each product; empty: no weight has any.
+std::vector<HeldWeight> held_weights(const OptionalTensors& tensors);
+
 // sum: x + residual; undefined without a residual.
-ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, const LayerScaling& scaling);
+ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, LayerScaling scaling);
 
 }  // namespace plimsoll::python

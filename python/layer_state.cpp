@@ -1,9 +1,14 @@
 #include "python/layer_state.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <mutex>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "python/scale_tape.h"
 
 namespace plimsoll::python {
 namespace {
@@ -16,19 +21,33 @@ static_assert(kStateTensors == 1 + 3 * std::size(kRoles));
 // Carried by the key.
 struct KeptState : c10::BackendMeta {
   std::shared_ptr<ops::LinearState> state = std::make_shared<ops::LinearState>();
+  bool ran_in_scope = false;  // the last forward pass
 };
 
-std::shared_ptr<ops::LinearState> find_state(const at::Tensor& key) {
-  const auto* kept = dynamic_cast<const KeptState*>(key.unsafeGetTensorImpl()->get_backend_meta());
-  return kept == nullptr ? nullptr : kept->state;
+KeptState* find_kept(const at::Tensor& key) {
+  return dynamic_cast<KeptState*>(key.unsafeGetTensorImpl()->get_backend_meta());
 }
 
-std::shared_ptr<ops::LinearState> state_of(const at::Tensor& key) {
-  if (auto found = find_state(key)) return found;
+KeptState& kept_of(const at::Tensor& key) {
+  if (KeptState* found = find_kept(key)) return *found;
   auto kept = c10::make_intrusive<KeptState>();
-  std::shared_ptr<ops::LinearState> state = kept->state;
+  KeptState& result = *kept;
   key.unsafeGetTensorImpl()->set_backend_meta(std::move(kept));
-  return state;
+  return result;
+}
+
+// torch.utils.checkpoint runs a layer again in the backward pass, after the scope has ended: in high precision, and
+// with use_reentrant=True without a word.
+void check_scope(KeptState& kept) {
+  const bool in_scope = amp::current_recipe() != nullptr;
+  if (torch::autograd::get_current_graph_task_id() == -1) {
+    kept.ran_in_scope = in_scope;
+    return;
+  }
+  TORCH_CHECK(in_scope || !kept.ran_in_scope || !at::GradMode::is_enabled() || replays_layers(),
+              "checkpoint: expected a layer that runs again in a backward pass to find the autocast scope of its first "
+              "run, got no scope; use plimsoll.pytorch.checkpoint, or torch.utils.checkpoint.checkpoint with "
+              "use_reentrant=False, context_fn=plimsoll.pytorch.checkpoint_contexts");
 }
 
 void point_to(at::Tensor& buffer, const at::Tensor& now) {
@@ -43,7 +62,9 @@ std::shared_ptr<ops::LinearState> layer_state(at::TensorList product) {
                     product.size());
   static std::mutex mutex;  // two threads may bring the same new key
   const std::lock_guard<std::mutex> lock(mutex);
-  std::shared_ptr<ops::LinearState> state = state_of(product[0]);
+  KeptState& kept = kept_of(product[0]);
+  check_scope(kept);
+  std::shared_ptr<ops::LinearState> state = kept.state;
   size_t next = 1;
   for (const Role role : kRoles) {
     ops::OperandSlot& slot = state->slot(role);
@@ -57,8 +78,17 @@ std::shared_ptr<ops::LinearState> layer_state(at::TensorList product) {
 }
 
 std::shared_ptr<ops::LinearState> kept_state(const at::Tensor& key) {
-  std::shared_ptr<ops::LinearState> state = find_state(key);
-  TORCH_CHECK_VALUE(state != nullptr, "keys: expected the key of a layer that has run, got another tensor");
+  const KeptState* kept = find_kept(key);
+  TORCH_CHECK_VALUE(kept != nullptr, "keys: expected the key of a layer that has run, got another tensor");
+  return kept->state;
+}
+
+std::shared_ptr<ops::LinearState> pinned_state(const ops::LinearState& kept, at::Tensor input_scale,
+                                               at::Tensor weight_scale) {
+  auto state = std::make_shared<ops::LinearState>(kept.name);
+  state->input.scale = std::move(input_scale);
+  state->weight.scale = std::move(weight_scale);
+  state->grad_output = kept.grad_output;
   return state;
 }
 

@@ -8,9 +8,20 @@ namespace plimsoll::python {
 namespace {
 
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
+using OptionalName = std::optional<std::string_view>;
+
+ParallelCall parallel_call(OptionalName tp_group, int64_t tp_size, bool sequence, bool by_rows = false) {
+  ParallelCall call{.tp_size = tp_size, .sequence = sequence, .by_rows = by_rows};
+  if (tp_group) call.tp_group = std::string(*tp_group);
+  return call;
+}
 
 ops::NormOutput layer(const LayerInputs& inputs, const LayerCall& call, at::TensorList state) {
-  if (is_traced(*inputs[kX])) return run_traced_layer(inputs, call, state);
+  if (is_traced(*inputs[kX])) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!call.parallel.tp_group, "tp_size: expected 1 under torch.compile, got ",
+                                call.parallel.tp_size);
+    return run_traced_layer(inputs, call, state);
+  }
   return run_layer(inputs, call, layer_scaling(call, layer_states(state)));
 }
 
@@ -20,64 +31,84 @@ TwoTensors output_and_sum(const ops::NormOutput& result, const at::Tensor& x) {
 }
 
 at::Tensor scaled_linear(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias,
-                         at::TensorList state, std::string_view recipe, std::optional<bool> is_first_microbatch,
-                         bool save_input) {
+                         at::TensorList state, const OptionalTensors& held, std::string_view recipe,
+                         std::optional<bool> is_first_microbatch, bool save_input, OptionalName tp_group,
+                         int64_t tp_size, bool sequence_parallel, std::string_view parallel_mode) {
+  TORCH_CHECK_VALUE(parallel_mode == "column" || parallel_mode == "row",
+                    "linear: expected parallel_mode 'column' or 'row', got '", parallel_mode, "'");
   LayerInputs inputs;
   inputs[kX] = x;
   inputs[kWeight] = weight;
   inputs[kBias] = bias;
-  const LayerCall call{
-      .recipe = std::string(recipe), .is_first_microbatch = is_first_microbatch, .save_input = save_input};
+  const LayerCall call{.recipe = std::string(recipe),
+                       .is_first_microbatch = is_first_microbatch,
+                       .save_input = save_input,
+                       .held = held_weights(held),
+                       .parallel = parallel_call(tp_group, tp_size, sequence_parallel, parallel_mode == "row")};
   return layer(inputs, call, state).output;
 }
 
 TwoTensors norm_linear(const at::Tensor& x, const OptionalTensor& residual, const at::Tensor& norm_weight,
                        const OptionalTensor& norm_bias, const at::Tensor& weight, const OptionalTensor& bias,
-                       at::TensorList state, std::string_view recipe, std::string_view normalization,
-                       bool zero_centered, double epsilon, std::optional<bool> is_first_microbatch) {
+                       at::TensorList state, const OptionalTensors& held, std::string_view recipe,
+                       std::string_view normalization, bool zero_centered, double epsilon,
+                       std::optional<bool> is_first_microbatch, OptionalName tp_group, int64_t tp_size,
+                       bool sequence_parallel) {
   const LayerCall call{.recipe = std::string(recipe),
                        .is_first_microbatch = is_first_microbatch,
                        .normalization = std::string(normalization),
                        .zero_centered = zero_centered,
-                       .epsilon = epsilon};
+                       .epsilon = epsilon,
+                       .held = held_weights(held),
+                       .parallel = parallel_call(tp_group, tp_size, sequence_parallel)};
   return output_and_sum(layer({x, residual, norm_weight, norm_bias, weight, bias}, call, state), x);
 }
 
 TwoTensors norm_mlp(const at::Tensor& x, const OptionalTensor& residual, const at::Tensor& norm_weight,
                     const OptionalTensor& norm_bias, const at::Tensor& fc1_weight, const OptionalTensor& fc1_bias,
                     const at::Tensor& fc2_weight, const OptionalTensor& fc2_bias, std::string_view activation,
-                    at::TensorList state, std::string_view recipe, std::string_view normalization, bool zero_centered,
-                    double epsilon, std::optional<bool> is_first_microbatch) {
+                    at::TensorList state, const OptionalTensors& held, std::string_view recipe,
+                    std::string_view normalization, bool zero_centered, double epsilon,
+                    std::optional<bool> is_first_microbatch, OptionalName tp_group, int64_t tp_size,
+                    bool sequence_parallel) {
   const LayerCall call{.recipe = std::string(recipe),
                        .is_first_microbatch = is_first_microbatch,
                        .normalization = std::string(normalization),
                        .zero_centered = zero_centered,
                        .epsilon = epsilon,
-                       .activation = std::string(activation)};
+                       .activation = std::string(activation),
+                       .held = held_weights(held),
+                       .parallel = parallel_call(tp_group, tp_size, sequence_parallel)};
   const LayerInputs inputs{x, residual, norm_weight, norm_bias, fc1_weight, fc1_bias, fc2_weight, fc2_bias};
   return output_and_sum(layer(inputs, call, state), x);
 }
 
+// The process group of the ranks that share the layer, by name.
+#define PLIMSOLL_PARALLEL_SCHEMA "str? tp_group=None, int tp_size=1, bool sequence_parallel=False"
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
-  // state: ten tensors for each product (layer_state.h); recipe: JSON; save_input: keep x for backward, not its codes,
-  // because the op before keeps it too.
+  // state: ten tensors for each product (layer_state.h); held: three for each, or none (layer.h); recipe: JSON;
+  // save_input: keep x for backward, not its codes, because the op before keeps it too.
   library.def(
-      "scaled_linear(Tensor x, Tensor weight, Tensor? bias, Tensor[] state, str recipe, "
-      "bool? is_first_microbatch=None, bool save_input=False) -> Tensor",
+      "scaled_linear(Tensor x, Tensor weight, Tensor? bias, Tensor[] state, Tensor?[] held, str recipe, "
+      "bool? is_first_microbatch=None, bool save_input=False, " PLIMSOLL_PARALLEL_SCHEMA
+      ", str parallel_mode='column') -> Tensor",
       &scaled_linear);
   // `sum` is x + residual.
   library.def(
       "norm_linear(Tensor x, Tensor? residual, Tensor norm_weight, Tensor? norm_bias, Tensor weight, Tensor? bias, "
-      "Tensor[] state, str recipe, str normalization='layernorm', bool zero_centered=False, float epsilon=1e-05, "
-      "bool? is_first_microbatch=None) -> (Tensor output, Tensor sum)",
+      "Tensor[] state, Tensor?[] held, str recipe, str normalization='layernorm', bool zero_centered=False, "
+      "float epsilon=1e-05, bool? is_first_microbatch=None, " PLIMSOLL_PARALLEL_SCHEMA
+      ") -> (Tensor output, Tensor sum)",
       &norm_linear);
   library.def(
       "norm_mlp(Tensor x, Tensor? residual, Tensor norm_weight, Tensor? norm_bias, Tensor fc1_weight, "
-      "Tensor? fc1_bias, Tensor fc2_weight, Tensor? fc2_bias, str activation, Tensor[] state, str recipe, "
+      "Tensor? fc1_bias, Tensor fc2_weight, Tensor? fc2_bias, str activation, Tensor[] state, Tensor?[] held, str "
+      "recipe, "
       "str normalization='layernorm', bool zero_centered=False, float epsilon=1e-05, "
-      "bool? is_first_microbatch=None) -> (Tensor output, Tensor sum)",
+      "bool? is_first_microbatch=None, " PLIMSOLL_PARALLEL_SCHEMA ") -> (Tensor output, Tensor sum)",
       &norm_mlp);
 }
 

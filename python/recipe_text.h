@@ -7,7 +7,8 @@
 
 namespace plimsoll::python {
 
-// recipe::from_json; a mistake is Python's ValueError.
+// recipe::from_json, and amax_function and inv_scale_function: numbers of functions of Python's. A mistake is Python's
+// ValueError.
 ops::SharedRecipe recipe_of(std::string_view json);
 
 }  // namespace plimsoll::python

@@ -21,7 +21,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using OptionalTensors = c10::List<OptionalTensor>;
 
 // What the operators take beside tensors. needs: a bit for each LayerInput whose gradient will be asked for; record:
 // amaxes count.
@@ -90,15 +89,6 @@ ForwardResult layer_forward_meta(const OptionalTensors& tensors, at::TensorList 
           ops::empty_meta({scales}, x, at::kFloat)};
 }
 
-// The scales of the forward pass, from scales[first] on, and the gradient's own state.
-std::shared_ptr<ops::LinearState> pinned(const ops::LinearState& kept, const at::Tensor& scales, int64_t first) {
-  auto state = std::make_shared<ops::LinearState>(kept.name);
-  state->input.scale = scales.narrow(0, first, 1);
-  state->weight.scale = scales.narrow(0, first + 1, 1);
-  state->grad_output = kept.grad_output;
-  return state;
-}
-
 // The gradients that `needs` names, in order. keys: one a product; the state is theirs, so that no buffer that changes
 // between the passes is an argument.
 std::vector<at::Tensor> layer_backward_cpu(const OptionalTensor& grad, const OptionalTensor& grad_sum,
@@ -114,7 +104,9 @@ std::vector<at::Tensor> layer_backward_cpu(const OptionalTensor& grad, const Opt
                     scales.scalar_type());
   LayerStates states;
   for (const at::Tensor& key : keys) {
-    states.push_back(pinned(*kept_state(key), scales.flatten(), static_cast<int64_t>(2 * states.size())));
+    const auto first = static_cast<int64_t>(2 * states.size());
+    states.push_back(
+        pinned_state(*kept_state(key), scales.flatten().narrow(0, first, 1), scales.flatten().narrow(0, first + 1, 1)));
   }
   LayerScaling scaling = layer_scaling(call, states);
   for (ops::LinearScaling& product : scaling) product.step = std::make_shared<ops::ScalingStep>(product.recipe);
@@ -220,6 +212,9 @@ bool is_traced(const at::Tensor& x) {
 }
 
 ops::NormOutput run_traced_layer(const LayerInputs& inputs, const LayerCall& call, at::TensorList state) {
+  TORCH_CHECK_NOT_IMPLEMENTED(call.held.empty(),
+                              "layer: expected weights without codes of their own (fp8_model_init) and without "
+                              "fuse_wgrad_accumulation under torch.compile, got one with them");
   const at::Device device = inputs[kX]->device();
   for (const OptionalTensor& input : inputs) {
     TORCH_CHECK(!input || input->device() == device, "layer: expected x on the ", input->device(),

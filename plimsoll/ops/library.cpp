@@ -12,6 +12,7 @@
 #include "plimsoll/ops/library_linear.h"
 #include "plimsoll/ops/library_loss.h"
 #include "plimsoll/ops/library_meta.h"
+#include "plimsoll/ops/library_rotary.h"
 #include "plimsoll/ops/norm.h"
 #include "plimsoll/ops/norm_pass.h"
 #include "plimsoll/ops/softmax.h"
@@ -86,6 +87,7 @@ TORCH_LIBRARY(plimsoll, library) {
   define_attention(library);
   define_embedding(library);
   define_loss(library);
+  define_rotary(library);
 }
 
 TORCH_LIBRARY_IMPL(plimsoll, CPU, library) {
@@ -93,12 +95,14 @@ TORCH_LIBRARY_IMPL(plimsoll, CPU, library) {
   register_attention_cpu(library);
   register_embedding_cpu(library);
   register_loss_cpu(library);
+  register_rotary_cpu(library);
 }
 TORCH_LIBRARY_IMPL(plimsoll, Meta, library) {
   register_meta(library);
   register_attention_meta(library);
   register_embedding_meta(library);
   register_loss_meta(library);
+  register_rotary_meta(library);
 }
 
 c10::OperatorHandle find_operator(const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); }

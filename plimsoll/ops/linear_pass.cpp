@@ -72,6 +72,14 @@ float input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const O
 
 at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& input, const LinearSaved& saved,
                            const OperandMaker& maker) {
+  const at::Tensor& main_grad = saved.scaling.main_grad;
+  if (main_grad.defined()) {
+    const bool accumulates = !saved.scaling.is_first_microbatch.value_or(false);
+    const float amax = multiply(
+        {.kind = GemmKind::kGradWeight, .a = grad, .b = input, .epilogue = {.accumulate = accumulates}}, main_grad);
+    maker.report("main_grad", format::Format::kFp32, amax);
+    return {};
+  }
   at::Tensor gradient =
       at::empty({grad.data.size(1), input.data.size(1)}, grad.data.options().dtype(saved.weight_dtype));
   const float amax = multiply({.kind = GemmKind::kGradWeight, .a = grad, .b = input}, gradient);

@@ -72,7 +72,7 @@ float linear_output(const LinearForward& forward, const LinearOutput& output, Li
 float input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const OperandMaker& maker,
                      const LinearOutput& output);
 
-// grad^T input [out, in], in the dtype of the weight.
+// grad^T input [out, in], in the dtype of the weight; undefined where it went to scaling.main_grad.
 at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& input, const LinearSaved& saved,
                            const OperandMaker& maker);
 

@@ -7,6 +7,7 @@
 
 #include "plimsoll/ops/gemm.h"
 #include "plimsoll/ops/inference_weight.h"
+#include "plimsoll/ops/linear_parallel.h"
 #include "plimsoll/ops/operand_slot.h"
 #include "plimsoll/ops/scaled_tensor.h"
 #include "plimsoll/ops/scaling_step.h"
@@ -49,6 +50,13 @@ struct LinearScaling {
   // kept. false: what was kept is used; an error if the weight has changed since.
   std::optional<bool> is_first_microbatch = {};
   SaveInput save_input = SaveInput::kCodes;  // read by linear() alone
+  LinearParallel parallel = {};              // by default the layer is whole on each rank
+  // The weight as its owner holds it: per-tensor codes. Then no value of the weight tensor is read, and no amax of it
+  // is recorded.
+  ScaledTensor held_weight = {};
+  // fp32 [out, in], contiguous: grad_weight is added to it (is_first_microbatch = true: takes its place), and autograd
+  // gets none.
+  at::Tensor main_grad = {};
 };
 
 }  // namespace plimsoll::ops

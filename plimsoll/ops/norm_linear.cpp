@@ -7,11 +7,11 @@
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/ops/norm_pass.h"
+#include "plimsoll/ops/token_gather.h"
 
 namespace plimsoll::ops {
 namespace {
 
-using recipe::GemmKind;
 using recipe::Role;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -44,10 +44,15 @@ NormLinearResult forward(const NormInput& input, const at::Tensor& weight, const
   OperandMaker maker(call.linear.scaling, Pass::kForward, call.linear.record);
   const Operands normalised =
       maker.produce(norm_producer(result.saved.norm, input.residual), Role::kInput, {.output = true});
-  result.saved.linear.input_scale = maker.delayed_scale();
+  result.saved.linear.input_scale = maker.known_scale();
   const format::Format format = call.linear.scaling.recipe->high_precision_format();
-  result.output = empty_rows(input.x.sizes(), weight.size(0), dtype_of(format));
-  linear_output({.input = normalised.output, .weight = weight, .bias = bias, .call = call.linear, .maker = maker},
+  const LinearParallel& parallel = call.linear.scaling.parallel;
+  result.output = empty_rows(parallel.product_sizes(input.x.sizes()), weight.size(0), dtype_of(format));
+  linear_output({.input = of_all_tokens(call.linear.scaling, Role::kInput, normalised.output),
+                 .weight = weight,
+                 .bias = bias,
+                 .call = call.linear,
+                 .maker = maker},
                 {.tensor = result.output, .format = format}, result.saved.linear);
   return result;
 }
@@ -62,17 +67,20 @@ NormLinearGradients linear_gradients(const at::Tensor& grad, const NormLinearSav
   const LinearNeeds needs = saved.linear.needs;
   OperandMaker maker(saved.linear.scaling, Pass::kBackward, true);
   NormLinearGradients result;
-  const Operands grads = maker.make(grad, Role::kGradOutput, {.grad_input = needs.input, .grad_weight = needs.weight},
-                                    needs.bias ? &result.bias : nullptr);
+  const LinearScaling& scaling = saved.linear.scaling;
+  const Operands grads = make_gradient(grad, scaling, maker, {.grad_input = needs.input, .grad_weight = needs.weight},
+                                       needs.bias ? &result.bias : nullptr);
   if (needs.bias) result.bias = result.bias.to(saved.linear.bias_dtype);
   if (needs.input) {
-    const format::Format format = saved.linear.scaling.recipe->high_precision_format();
-    result.input = at::empty(saved.norm.x.sizes(), grad.options().dtype(dtype_of(format)));
+    const format::Format format = scaling.recipe->high_precision_format();
+    result.input =
+        at::empty(scaling.parallel.product_sizes(saved.norm.x.sizes()), grad.options().dtype(dtype_of(format)));
     input_gradient(grads.grad_input, saved.linear, maker, {.tensor = result.input, .format = format});
+    result.input = scaling.parallel.grad_input(result.input);
   }
   if (needs.weight) {
-    const ScaledTensor input = maker.produce_again(norm_producer_again(saved.norm), Role::kInput, GemmKind::kGradWeight,
-                                                   saved.linear.input_scale);
+    const ScaledTensor input = produce_input_again(norm_producer_again(saved.norm), saved.norm.x.size(0), scaling,
+                                                   maker, saved.linear.input_scale);
     result.weight = weight_gradient(grads.grad_weight, input, saved.linear, maker);
   }
   return result;
@@ -112,6 +120,9 @@ NormOutput norm_linear(const NormInput& input, const NormOptions& options, const
                        const at::Tensor& bias, const LinearScaling& scaling) {
   check_norm(input, options, "norm_linear");
   check_linear({.op = "norm_linear", .layer = ""}, input.x.size(-1), weight, bias);
+  check_parallel(scaling.parallel, input.x, bias, "norm_linear");
+  TORCH_CHECK(scaling.parallel.mode != ParallelMode::kRow,
+              "norm_linear: expected parallel_mode 'column', got 'row': a norm needs all features");
   const NormLinearCall call{options, linear_call(scaling, any_requires_grad(input), weight, bias)};
   const variable_list outputs = NormLinearFunction::apply(input.x, optional(input.residual), input.weight,
                                                           optional(input.bias), weight, optional(bias), call);

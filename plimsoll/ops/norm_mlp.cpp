@@ -8,6 +8,7 @@
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/ops/norm_pass.h"
+#include "plimsoll/ops/token_gather.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -79,22 +80,24 @@ NormMlpResult forward(const NormInput& input, const MlpWeights& weights, const N
   OperandMaker fc2_maker(call.fc2.scaling, Pass::kForward, call.fc2.record);
   const Operands normalised =
       fc1_maker.produce(norm_producer(saved.norm, input.residual), Role::kInput, {.output = true});
-  saved.fc1.input_scale = fc1_maker.delayed_scale();
-  const LinearForward fc1{.input = normalised.output,
+  saved.fc1.input_scale = fc1_maker.known_scale();
+  const LinearForward fc1{.input = of_all_tokens(call.fc1.scaling, Role::kInput, normalised.output),
                           .weight = weights.fc1_weight,
                           .bias = weights.fc1_bias,
                           .call = call.fc1,
                           .maker = fc1_maker};
   const Operands activated = fc2_maker.produce(activated_producer(fc1, saved), Role::kInput, {.output = true});
-  saved.fc2.input_scale = fc2_maker.delayed_scale();
+  saved.fc2.input_scale = fc2_maker.known_scale();
   const format::Format wide = call.fc2.scaling.recipe->high_precision_format();
-  result.output = empty_rows(input.x.sizes(), weights.fc2_weight.size(0), dtype_of(wide));
+  const LinearParallel& fc1_parallel = call.fc1.scaling.parallel;
+  result.output = empty_rows(fc1_parallel.product_sizes(input.x.sizes()), weights.fc2_weight.size(0), dtype_of(wide));
   linear_output({.input = activated.output,
                  .weight = weights.fc2_weight,
                  .bias = weights.fc2_bias,
                  .call = call.fc2,
                  .maker = fc2_maker},
                 {.tensor = result.output, .format = wide}, saved.fc2);
+  result.output = call.fc2.scaling.parallel.output(result.output);
   return result;
 }
 
@@ -134,9 +137,9 @@ NormMlpGradients mlp_gradients(const at::Tensor& grad, const NormMlpSaved& saved
   const LinearNeeds fc1_needs = saved.fc1.needs, fc2_needs = saved.fc2.needs;
   OperandMaker fc1_maker(saved.fc1.scaling, Pass::kBackward, true);
   OperandMaker fc2_maker(saved.fc2.scaling, Pass::kBackward, true);
-  const Operands grads =
-      fc2_maker.make(grad, Role::kGradOutput, {.grad_input = fc2_needs.input, .grad_weight = fc2_needs.weight},
-                     fc2_needs.bias ? &result.fc2_bias : nullptr);
+  const Operands grads = make_gradient(grad, saved.fc2.scaling, fc2_maker,
+                                       {.grad_input = fc2_needs.input, .grad_weight = fc2_needs.weight},
+                                       fc2_needs.bias ? &result.fc2_bias : nullptr);
   if (fc2_needs.bias) result.fc2_bias = result.fc2_bias.to(saved.fc2.bias_dtype);
   if (fc2_needs.weight) {
     const ScaledTensor input = fc2_maker.produce_again(activation_producer(saved.activation, saved.pre_activation),
@@ -151,14 +154,16 @@ NormMlpGradients mlp_gradients(const at::Tensor& grad, const NormMlpSaved& saved
                         {.grad_input = fc1_needs.input, .grad_weight = fc1_needs.weight});
   if (fc1_needs.bias) result.fc1_bias = result.fc1_bias.to(saved.fc1.bias_dtype);
   if (fc1_needs.weight) {
-    const ScaledTensor input = fc1_maker.produce_again(norm_producer_again(saved.norm), Role::kInput,
-                                                       GemmKind::kGradWeight, saved.fc1.input_scale);
+    const ScaledTensor input = produce_input_again(norm_producer_again(saved.norm), saved.norm.x.size(0),
+                                                   saved.fc1.scaling, fc1_maker, saved.fc1.input_scale);
     result.fc1_weight = weight_gradient(pre_grads.grad_weight, input, saved.fc1, fc1_maker);
   }
   if (fc1_needs.input) {
     const format::Format wide = saved.fc1.scaling.recipe->high_precision_format();
-    result.normalised = at::empty(saved.norm.x.sizes(), grad.options().dtype(dtype_of(wide)));
+    const LinearParallel& parallel = saved.fc1.scaling.parallel;
+    result.normalised = at::empty(parallel.product_sizes(saved.norm.x.sizes()), grad.options().dtype(dtype_of(wide)));
     input_gradient(pre_grads.grad_input, saved.fc1, fc1_maker, {.tensor = result.normalised, .format = wide});
+    result.normalised = parallel.grad_input(result.normalised);
   }
   return result;
 }
@@ -209,6 +214,8 @@ NormOutput norm_mlp(const NormInput& input, const NormOptions& options, const Ml
               weights.fc1_weight.size(0));
   check_linear({.op = "norm_mlp", .layer = "fc2 "}, weights.fc1_weight.size(0) / halves, weights.fc2_weight,
                weights.fc2_bias);
+  check_parallel(scaling.fc1.parallel, input.x, weights.fc1_bias, "norm_mlp");
+  check_parallel(scaling.fc2.parallel, {}, weights.fc2_bias, "norm_mlp");
   const bool fc1_input = any_requires_grad(input);
   const bool fc2_input = fc1_input || requires_grad(weights.fc1_weight) || requires_grad(weights.fc1_bias);
   const NormMlpCall call{.options = options,

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/rank_amaxes.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::ops {
@@ -49,17 +50,25 @@ Operands shared(const ScaledTensor& tensor, GemmSet wanted) {
   return operands;
 }
 
-QuantizeOptions options_of(const OperandRecipe& stored, std::optional<float> delayed_scale) {
+QuantizeOptions options_of(const OperandRecipe& stored, std::optional<float> known_scale) {
   return {.format = stored.format,
           .granularity = stored.granularity,
           .scale_format = stored.scale_format,
           .power_of_two = stored.power_of_two,
           .rounding = stored.rounding,
-          .scale = stored.source == ScaleSource::kDelayed ? delayed_scale : std::nullopt};
+          .scale = stored.granularity == recipe::kPerTensor ? known_scale : std::nullopt};
 }
 
 ScaledTensor in_format(const at::Tensor& x, format::Format format) {
   return plain_values(x.to(dtype_of(format)).contiguous(), format);
+}
+
+ScaledTensor converted(const ScaledTensor& codes, const OperandRecipe& to) {
+  if (to.source == ScaleSource::kNone) return plain_values(dequantize(codes, dtype_of(to.format)), to.format);
+  if (to.format == codes.format && to.granularity == codes.granularity && to.scale_format == codes.scale_format) {
+    return codes;
+  }
+  return quantize(dequantize(codes, at::kFloat), options_of(to, std::nullopt)).tensor;
 }
 
 }  // namespace
@@ -72,22 +81,42 @@ bool OperandMaker::quantizes(Role role) const {
   return false;
 }
 
+std::optional<QuantizeOptions> OperandMaker::shared_scale(Role role) const {
+  if (!scaling_.parallel.gathers(role)) return std::nullopt;
+  for (GemmKind gemm : kGemms) {
+    if (!recipe::takes_part(role, gemm)) continue;
+    const OperandRecipe operand = recipe_.operand(role, gemm);
+    if (operand.source == ScaleSource::kCurrent && operand.granularity == recipe::kPerTensor) {
+      return options_of(operand, std::nullopt);
+    }
+  }
+  return std::nullopt;
+}
+
+float OperandMaker::amax_of_all_tokens(Role role, float amax_value) const {
+  return scaling_.parallel.gathers(role) ? largest_amax(*scaling_.parallel.group, amax_value) : amax_value;
+}
+
 bool OperandMaker::has_scale(Role role) const {
   TORCH_CHECK(scaling_.state != nullptr, "linear: expected a state (slots) for delayed scaling, got none");
   return current_scale(scaling_.state->slot(role)) != recipe::kNoScale;
 }
 
 void OperandMaker::choose_scale(Role role, const std::function<float()>& own_amax) {
-  delayed_scale_.reset();
+  known_scale_.reset();
+  if (const std::optional<QuantizeOptions> options = shared_scale(role)) {
+    known_scale_ = tensor_scale(*options, amax_of_all_tokens(role, own_amax()));
+  }
   if (!quantizes(role)) return;
   if (has_scale(role)) {
-    delayed_scale_ = current_scale(scaling_.state->slot(role));
+    known_scale_ = current_scale(scaling_.state->slot(role));
     return;
   }
   float scale = recipe::kNoScale;
   const recipe::DelayedScaling& delayed = *recipe_.delayed();
-  recipe::first_scale(delayed, recipe::format_of(delayed.fp8_format, role), own_amax(), {scale, {}});
-  delayed_scale_ = scale;
+  recipe::first_scale(delayed, recipe::format_of(delayed.fp8_format, role), amax_of_all_tokens(role, own_amax()),
+                      {scale, {}});
+  known_scale_ = scale;
 }
 
 Operands OperandMaker::make(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
@@ -106,7 +135,7 @@ Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted,
       if (operand.source == ScaleSource::kNone) {
         last = in_format(x, operand.format);
       } else {
-        Quantized quantized = quantize(x, options_of(operand, delayed_scale_), column_sum_out);
+        Quantized quantized = quantize(x, options_of(operand, known_scale_), column_sum_out);
         column_sum_out = nullptr;
         observe(role, operand.format, quantized.amax, quantized.inv_scale);
         last = std::move(quantized.tensor);
@@ -116,6 +145,20 @@ Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted,
     operands.of(gemm) = last;
   }
   if (column_sum_out != nullptr) *column_sum_out = column_sum(x);
+  return operands;
+}
+
+Operands OperandMaker::make_from(const ScaledTensor& codes, Role role, GemmSet wanted) const {
+  Operands operands;
+  std::optional<OperandRecipe> made;
+  ScaledTensor last;
+  for (GemmKind gemm : kGemms) {
+    if (!wants(wanted, gemm)) continue;
+    const OperandRecipe operand = stored_operand(recipe_, role, gemm);
+    if (!made || !(*made == operand)) last = converted(codes, operand);
+    made = operand;
+    operands.of(gemm) = last;
+  }
   return operands;
 }
 
@@ -129,10 +172,10 @@ Operands OperandMaker::produce(const Producer& producer, Role role, GemmSet want
   }
   if (operand && operand->source == ScaleSource::kDelayed && has_scale(role)) {
     choose_scale(role, [] { return 0.0f; });
-    const float inv_scale = recipe::inv_scale_of(*delayed_scale_);
+    const float inv_scale = recipe::inv_scale_of(*known_scale_);
     Produced codes = producer(operand->format, inv_scale);
     observe(role, operand->format, codes.amax, inv_scale);
-    return shared(scaled_codes(std::move(codes.values), operand->format, *delayed_scale_), wanted);
+    return shared(scaled_codes(std::move(codes.values), operand->format, *known_scale_), wanted);
   }
   const Produced wide = producer(format::Format::kFp32, 1.0f);
   choose_scale(role, [&] { return wide.amax; });
@@ -150,12 +193,12 @@ ScaledTensor OperandMaker::produce_again(const Producer& producer, Role role, Ge
     case ScaleSource::kCurrent:
       break;
   }
-  return make_again(producer(format::Format::kFp32, 1.0f).values, role, gemm, std::nullopt);
+  return make_again(producer(format::Format::kFp32, 1.0f).values, role, gemm, scale);
 }
 
 ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind gemm, std::optional<float> scale) const {
   const OperandRecipe operand = stored_operand(recipe_, role, gemm);
-  if (operand.source == ScaleSource::kNone) return plain_values(x, operand.format);
+  if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
   return quantize(x, options_of(operand, scale)).tensor;
 }
 
@@ -163,6 +206,7 @@ void OperandMaker::observe(Role role, format::Format format, float amax_value, f
   report(role_name(role), format, amax_value, inv_scale);
   if (!record_ || !quantizes(role) || scaling_.step == nullptr) return;
   const SharedSlot slot(scaling_.state, &scaling_.state->slot(role));
+  if (!scaling_.step->reduces(recipe_)) amax_value = amax_of_all_tokens(role, amax_value);
   if (pass_ == Pass::kForward) {
     scaling_.step->record_forward(slot, scaling_.recipe, amax_value);
   } else {

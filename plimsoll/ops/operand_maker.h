@@ -34,6 +34,9 @@ class OperandMaker {
   // From a tensor that is there. column_sum as in quantize().
   Operands make(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum = nullptr);
 
+  // From codes: as they are for products that want such codes, else by way of their values. Nothing is recorded.
+  Operands make_from(const ScaledTensor& codes, recipe::Role role, GemmSet wanted) const;
+
   // From a kernel: codes at once where the scale is known before the tensor is, else through FP32.
   Operands produce(const Producer& producer, recipe::Role role, GemmSet wanted);
 
@@ -43,8 +46,9 @@ class OperandMaker {
   ScaledTensor make_again(const at::Tensor& x, recipe::Role role, recipe::GemmKind gemm,
                           std::optional<float> scale) const;
 
-  // The delayed scale that the last make() or produce() used or would have used.
-  std::optional<float> delayed_scale() const { return delayed_scale_; }
+  // The scale per tensor that the last make() or produce() used or would have used, if it was known before the codes
+  // were made: delayed scaling's, or current scaling's where ranks agree on one.
+  std::optional<float> known_scale() const { return known_scale_; }
 
   // The amax of a product, for the watch. name: "output", "grad_input", "grad_weight".
   void report(std::string_view name, format::Format format, float amax, float inv_scale = 1.0f) const;
@@ -52,6 +56,10 @@ class OperandMaker {
  private:
   bool quantizes(recipe::Role role) const;  // under delayed scaling, for any product
   bool has_scale(recipe::Role role) const;
+  // How codes with one current scale are made, where other ranks make codes of the other tokens with the same scale.
+  std::optional<QuantizeOptions> shared_scale(recipe::Role role) const;
+  // Where this rank has only some of the tokens, the largest of all.
+  float amax_of_all_tokens(recipe::Role role, float amax) const;
   void choose_scale(recipe::Role role, const std::function<float()>& own_amax);
   Operands make_each(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum);
   void observe(recipe::Role role, format::Format format, float amax, float inv_scale) const;
@@ -60,7 +68,7 @@ class OperandMaker {
   const recipe::Recipe& recipe_;
   Pass pass_;
   bool record_;
-  std::optional<float> delayed_scale_;
+  std::optional<float> known_scale_;
 };
 
 }  // namespace plimsoll::ops

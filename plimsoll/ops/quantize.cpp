@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "plimsoll/kernels/quantize/block_scale.h"
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/traffic.h"
@@ -87,6 +88,10 @@ Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tens
   }
   if (column_sum_out != nullptr) *column_sum_out = column_sum(dense);
   return quantize_blocks(dense, options);
+}
+
+float tensor_scale(const QuantizeOptions& options, float amax) {
+  return kernels::fp32_block_scale(amax, format::max_finite(options.format), options.power_of_two).scale;
 }
 
 ScaledTensor scaled_codes(at::Tensor codes, format::Format format, float scale) {

@@ -30,6 +30,9 @@ struct Quantized {
 // the rows.
 Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tensor* column_sum = nullptr);
 
+// What quantize() gives a tensor with this amax, under options with one scale for the whole of it.
+float tensor_scale(const QuantizeOptions& options, float amax);
+
 // Codes that another kernel wrote, with their scale.
 ScaledTensor scaled_codes(at::Tensor codes, format::Format format, float scale);
 

@@ -71,10 +71,15 @@ void AmaxCollector::reduce(std::vector<Entry>& entries, Pass pass, const SharedR
     entries = std::move(all);
   }
   std::vector<float> amaxes;
-  for (const Entry& entry : entries) amaxes.push_back(entry.amax);
+  for (const Entry& entry : entries) {
+    if (entry.recipe->delayed()->reduce_amax) amaxes.push_back(entry.amax);
+  }
   if (amaxes.empty()) return;
   reduction.all_reduce_max(amaxes);
-  for (size_t i = 0; i < entries.size(); ++i) entries[i].amax = amaxes[i];
+  auto reduced = amaxes.begin();
+  for (Entry& entry : entries) {
+    if (entry.recipe->delayed()->reduce_amax) entry.amax = *reduced++;
+  }
 }
 
 void ScalingStep::record_forward(const SharedSlot& slot, const SharedRecipe& recipe, float amax) {
@@ -83,6 +88,10 @@ void ScalingStep::record_forward(const SharedSlot& slot, const SharedRecipe& rec
 
 void ScalingStep::record_backward(const SharedSlot& slot, const SharedRecipe& recipe, float amax) const {
   backward_collector(recipe_, reduction_)->record(slot, recipe, amax);
+}
+
+bool ScalingStep::reduces(const recipe::Recipe& recipe) const {
+  return reduction_ != nullptr && recipe.delayed() != nullptr && recipe.delayed()->reduce_amax;
 }
 
 void ScalingStep::end_forward() { forward_.finish(Pass::kForward, recipe_, reduction_.get()); }

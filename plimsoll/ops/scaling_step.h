@@ -17,10 +17,10 @@ namespace plimsoll::ops {
 using SharedRecipe = std::shared_ptr<const recipe::Recipe>;
 using SharedSlot = std::shared_ptr<OperandSlot>;
 
-// Makes amaxes equal on all ranks.
+// Makes the amaxes of delayed recipes with reduce_amax equal on all ranks.
 struct AmaxReduction {
-  // Replaces each element by its maximum over the ranks. Called once for a forward pass under a delayed recipe, and
-  // once for each backward pass in which a gradient was quantized.
+  // Replaces each element by its maximum over the ranks. Called once for a forward pass in which such a recipe
+  // recorded an amax, and once for each such backward pass.
   std::function<void(std::span<float>)> all_reduce_max;
   // All slots of the model, on every rank in one order, so that the size of the collective never depends on what ran:
   // one that did not run contributes 0 and rolls with the others. Empty: the slots that ran.
@@ -58,6 +58,9 @@ class ScalingStep {
   // Inside a backward pass only; the slots update once, when the whole pass ends.
   void record_backward(const SharedSlot& slot, const SharedRecipe& recipe, float amax) const;
   void end_forward();
+
+  // Whether amaxes under this recipe reach the slots as the largest of all ranks.
+  bool reduces(const recipe::Recipe& recipe) const;
 
  private:
   AmaxCollector forward_;

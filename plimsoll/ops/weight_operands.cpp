@@ -55,6 +55,9 @@ std::optional<InferenceWeight::Kept> kept_for_inference(const at::Tensor& weight
 
 WeightOperands weight_operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
                                WeightUse use) {
+  if (scaling.held_weight.data.defined()) {
+    return {maker.make_from(scaling.held_weight, Role::kWeight, {.output = true, .grad_input = use.grad_input}), {}};
+  }
   if (scaling.is_first_microbatch) return of_first_microbatch(weight, scaling, maker);
   WeightOperands weights;
   if (may_keep(weight, scaling, use)) {

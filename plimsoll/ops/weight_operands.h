@@ -1,4 +1,5 @@
-// The weight of a linear layer for its products: quantized now, kept from the first microbatch, or kept for inference.
+// The weight of a linear layer for its products: held as codes, quantized now, kept from the first microbatch, or kept
+// for inference.
 #pragma once
 
 #include "plimsoll/ops/linear_scaling.h"
@@ -16,8 +17,8 @@ struct WeightUse {
   bool training = false;    // the caller's grad mode
 };
 
-// As scaling.is_first_microbatch says. Where it says nothing, outside training, an unchanged weight is kept from call
-// to call, quantized and packed; while somebody watches it is measured each time.
+// Held codes as they are. Else as scaling.is_first_microbatch says. Where it says nothing, outside training, an
+// unchanged weight is kept from call to call, quantized and packed; while somebody watches it is measured each time.
 WeightOperands weight_operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
                                WeightUse use);
 

@@ -28,17 +28,14 @@ def test_unknown_arguments_are_type_errors(name):
 
 
 @pytest.mark.parametrize("name,argument,default,other", [
-    ("Linear", "tp_size", 1, 2),
+    ("Linear", "delay_wgrad_compute", False, True),
     ("Linear", "ub_overlap_ag", False, True),
-    ("Linear", "fuse_wgrad_accumulation", False, True),
-    ("LayerNormLinear", "sequence_parallel", False, True),
-    ("LayerNorm", "sequence_parallel", None, True),
+    ("LayerNormLinear", "return_layernorm_output_gathered", False, True),
     ("LayerNormMLP", "activation_params", None, {"alpha": 1}),
     ("MultiheadAttention", "qk_norm_type", None, "L2Normalization"),
     ("TransformerLayer", "ub_bulk_dgrad", True, False),
     ("TransformerLayer", "output_layernorm", False, True),
     ("TransformerLayer", "window_size", (-1, 0), (128, 0)),
-    ("DotProductAttention", "qkv_format", "sbhd", "thd"),
     ("DotProductAttention", "cp_group", None, "group"),
 ])
 def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name, argument, default, other):
@@ -61,7 +58,6 @@ def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name
     (lambda: te.fp8_autocast(fp8_recipe="fp8"), TypeError, "recipe"),
     (lambda: te.fp8_autocast(calibrating=True), NotImplementedError, "calibrating"),
     (lambda: te.fp8_autocast(fp8_group="group"), ValueError, "group of an initialised"),
-    (lambda: te.fp8_model_init(), NotImplementedError, "fp8_model_init"),
     (lambda: te.make_graphed_callables(None), NotImplementedError, "make_graphed_callables"),
     (lambda: te.onnx_export(), NotImplementedError, "onnx_export"),
 ])

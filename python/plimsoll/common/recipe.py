@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
+from plimsoll.common.recipe_functions import number_of
+
 
 class _Largest(NamedTuple):
     max_fwd: float
@@ -124,7 +126,13 @@ class Recipe:
 @dataclass
 class DelayedScaling(Recipe):
     """Scales from the amaxes of the steps before. Ours: interval is honoured, the first amax of an operand is its own,
-    an amax that is not finite never enters a history, and ``power_of_two``."""
+    an amax that is not finite never enters a history, and ``power_of_two``.
+
+    amax_compute_algo: "max", "most_recent" or a function of the history [amax_history_len, 1] (row 0 is this step's) that
+    gives an amax. scaling_factor_compute_algo: a function of amax [1], the scale before [1], the format's largest number
+    [1] and the recipe, or margin where its fourth argument has that name, that gives the scale that values are
+    multiplied by. Both run in each step for each operand, so torch.compile and speed are better without.
+    """
 
     margin: int = 0
     interval: int = 1
@@ -147,17 +155,23 @@ class DelayedScaling(Recipe):
         self._expect_integer("margin", -127, 127)
         self._expect_integer("interval", 1)
         self._expect_integer("amax_history_len", 1)
-        for field in ("amax_compute_algo", "scaling_factor_compute_algo"):
-            if callable(getattr(self, field)):
-                raise NotImplementedError(
-                    f'DelayedScaling: {field} is not a function here; use "max" or "most_recent", and power_of_two'
-                )
-        self._expect(self.amax_compute_algo in ("max", "most_recent"), "amax_compute_algo", '"max" or "most_recent"')
-        self._expect(self.scaling_factor_compute_algo is None, "scaling_factor_compute_algo", "None", TypeError)
+        amax = self.amax_compute_algo
+        self._expect(
+            callable(amax) or amax in ("max", "most_recent"), "amax_compute_algo", '"max", "most_recent" or a function'
+        )
+        scale = self.scaling_factor_compute_algo
+        self._expect(scale is None or callable(scale), "scaling_factor_compute_algo", "None or a function", TypeError)
 
     def _arguments(self) -> dict[str, Any]:
-        names = ("margin", "interval", "amax_history_len", "amax_compute_algo", "reduce_amax", "power_of_two")
-        return {name: getattr(self, name) for name in names}
+        names = ("margin", "interval", "amax_history_len", "reduce_amax", "power_of_two")
+        arguments = {name: getattr(self, name) for name in names}
+        if callable(self.amax_compute_algo):
+            arguments["amax_function"] = number_of(self)
+        else:
+            arguments["amax_compute_algo"] = self.amax_compute_algo
+        if self.scaling_factor_compute_algo is not None:
+            arguments["inv_scale_function"] = number_of(self)
+        return arguments
 
 
 @dataclass

@@ -7,15 +7,9 @@ from typing import Any
 
 import torch
 
-# Accepted at these values and refused by name at any other: overlap of communication and CUDA's products, tensor and
-# sequence parallelism, and what is fused into CUDA kernels.
+# Accepted at these values and refused by name at any other: overlap of communication and CUDA's products, and what is
+# fused into CUDA kernels.
 ONLY = {
-    "sequence_parallel": False,
-    "fuse_wgrad_accumulation": False,
-    "tp_group": None,
-    "tp_size": 1,
-    "get_rng_state_tracker": None,
-    "rng_tracker_name": None,
     "delay_wgrad_compute": False,
     "symmetric_ar_type": None,
     "return_layernorm_output_gathered": False,
@@ -27,12 +21,6 @@ UB = {
     "ub_overlap_rs_dgrad": False,
     "ub_bulk_dgrad": False,
     "ub_bulk_wgrad": False,
-}
-INSTEAD = {
-    "fuse_wgrad_accumulation": "let autograd accumulate into .grad",
-    "tp_size": "train with torch's DistributedDataParallel, or FSDP2",
-    "tp_group": "train with torch's DistributedDataParallel, or FSDP2",
-    "sequence_parallel": "train with torch's DistributedDataParallel, or FSDP2",
 }
 # Hints for CUDA, of no consequence here.
 HINTS = ("seq_length", "micro_batch_size")
@@ -48,8 +36,7 @@ def check_rest(where: str, rest: Mapping[str, Any], only: Mapping[str, Any], hin
             raise TypeError(f"{where}: got an unexpected keyword argument '{name}'")
         default = only[name]
         if value is not default and value != default:
-            instead = f"; {INSTEAD[name]}" if name in INSTEAD else ""
-            raise NotImplementedError(f"{where}: expected {name}={default!r}, got {value!r}{instead}")
+            raise NotImplementedError(f"{where}: expected {name}={default!r}, got {value!r}")
 
 
 def check_choice(where: str, name: str, value: Any, choices: tuple[Any, ...]) -> Any:

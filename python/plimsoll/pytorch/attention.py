@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import ONLY, check_choice, check_rest, check_size
+from plimsoll.pytorch.arguments import check_choice, check_rest, check_size
 from plimsoll.pytorch.autocast import high_precision_dtype
+from plimsoll.pytorch.extra_state import drop_extra_state
+from plimsoll.pytorch.packed_sequences import Packing, attend_each
+from plimsoll.pytorch.tensor_parallel import TensorParallel, take_parallel
 
 MASKS = ("no_mask", "causal", "causal_bottom_right", "padding", "padding_causal", "padding_causal_bottom_right", "arbitrary")
-LAYOUTS = ("sbhd", "bshd")
+LAYOUTS = ("sbhd", "bshd", "thd")
 _attention = torch.ops.plimsoll.attention.default
 _attention_packed = torch.ops.plimsoll.attention_packed.default
 
 MADE_ONLY = {
-    **{name: ONLY[name] for name in ("sequence_parallel", "tp_size", "tp_group", "get_rng_state_tracker")},
     "cp_group": None,
     "cp_global_ranks": None,
     "cp_stream": None,
@@ -24,24 +27,25 @@ MADE_ONLY = {
     "return_max_logit": False,
 }
 CALLED_ONLY = {
-    "cu_seqlens_q": None,
-    "cu_seqlens_kv": None,
-    "cu_seqlens_q_padded": None,
-    "cu_seqlens_kv_padded": None,
-    "max_seqlen_q": None,
-    "max_seqlen_kv": None,
-    "checkpoint_core_attention": False,
     "alibi_slopes": None,
     "inference_params": None,
-    "pad_between_seqs": None,
     "fp8_output": False,
 }
+# What CUDA's kernels need to know; and recomputing attention alone, which keeps one number a query beside its output.
+CALLED_HINTS = ("max_seqlen_q", "max_seqlen_kv", "pad_between_seqs", "checkpoint_core_attention", "fast_zero_fill")
+PACKED = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
 
 
 def check_layout(where: str, name: str, layout: str) -> str:
-    if layout == "thd":
-        raise NotImplementedError(f"{where}: expected {name} 'sbhd' or 'bshd', got 'thd'; pad the sequences and use a mask")
     return check_choice(where, name, layout, LAYOUTS)
+
+
+def take_packed(where: str, layout: str, rest: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of packed sequences out of `rest`."""
+    packed = {name: rest.pop(name) for name in PACKED if rest.get(name) is not None}
+    if packed and layout != "thd":
+        raise NotImplementedError(f"{where}: expected {next(iter(packed))} with qkv_format 'thd' alone, got '{layout}'")
+    return packed
 
 
 def check_window(where: str, window_size: tuple[int, int] | None) -> None:
@@ -75,7 +79,7 @@ class DotProductAttention(torch.nn.Module):
 
     attn_mask_type: "no_mask", "causal" (aligned to the first key; "causal_bottom_right": to the last), "padding" (with an
     attention_mask that says which keys nobody may see), "padding_causal", "arbitrary". softmax_scale: by default
-    1 / sqrt(kv_channels).
+    1 / sqrt(kv_channels). tp_size: of that many ranks, each has its share of the heads.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class DotProductAttention(torch.nn.Module):
         **rest: Any,
     ) -> None:
         where = type(self).__name__
+        parallel = TensorParallel(where, True, **take_parallel(rest))
         check_rest(where, rest, MADE_ONLY)
         check_window(where, window_size)
         super().__init__()
@@ -110,12 +115,15 @@ class DotProductAttention(torch.nn.Module):
         self.attention_type = check_choice(where, "attention_type", attention_type, ("self", "cross"))
         self.layer_number = layer_number
         self.softmax_scale = softmax_scale
+        self._parallel = parallel
+        self.num_attention_heads = parallel.part("num_attention_heads", self.num_attention_heads)
+        self.num_gqa_groups = parallel.part("num_gqa_groups", self.num_gqa_groups)
 
-    def _check_heads(self, name: str, x: torch.Tensor, heads: int) -> None:
-        if x.dim() != 4 or x.shape[2:] != (heads, self.kv_channels):
+    def _check_heads(self, name: str, x: torch.Tensor, heads: int, layout: str) -> None:
+        if x.dim() != len(layout) or x.shape[-2:] != (heads, self.kv_channels):
+            first = {"sbhd": "seq, batch", "bshd": "batch, seq", "thd": "tokens"}[layout]
             raise ValueError(
-                f"DotProductAttention: expected {name} [seq, batch, {heads}, {self.kv_channels}] "
-                f"(bshd: [batch, seq, ...]), got {list(x.shape)}"
+                f"DotProductAttention: expected {name} [{first}, {heads}, {self.kv_channels}], got {list(x.shape)}"
             )
 
     def _options(self, mask: torch.Tensor | None, bias: torch.Tensor | None, causal: bool) -> tuple[Any, ...]:
@@ -125,6 +133,11 @@ class DotProductAttention(torch.nn.Module):
                 f"DotProductAttention: expected attention_dropout=0.0 under torch.compile, got {dropout}"
             )
         return (None, mask, bias, self.softmax_scale or 0.0, causal, dropout)
+
+    def _dropout_state(self) -> AbstractContextManager[Any]:
+        """Ranks that share the heads drop other weights each; with sequence_parallel that is the caller's concern."""
+        drops = self.training and self.attention_dropout > 0 and not self._parallel.sequence
+        return self._parallel.fork() if drops else nullcontext()
 
     def forward(
         self,
@@ -138,29 +151,54 @@ class DotProductAttention(torch.nn.Module):
         window_size: tuple[int, int] | None = None,
         core_attention_bias_type: str = "no_bias",
         core_attention_bias: torch.Tensor | None = None,
-        fast_zero_fill: bool = True,
         **rest: Any,
     ) -> torch.Tensor:
-        """query_layer [seq, batch, heads, kv_channels] (bshd: [batch, seq, ...]), key_layer and value_layer alike with
-        num_gqa_groups heads -> [seq, batch, heads * kv_channels] in the high-precision dtype of the scope, outside
-        scopes in that of the query. A query that may see no key gives 0."""
+        """query_layer [seq, batch, heads, kv_channels] (bshd: [batch, seq, ...]; thd: [tokens, ...], with cu_seqlens_q and
+        cu_seqlens_kv), key_layer and value_layer alike with num_gqa_groups heads -> the same with heads * kv_channels in
+        the high-precision dtype of the scope, outside scopes in that of the query. A query that may see no key gives 0.
+        The mask type "causal" holds within each packed sequence; their padding needs no mask."""
         where = "DotProductAttention.forward"
-        check_rest(where, rest, CALLED_ONLY)
-        check_window(where, window_size)
         layout = self.qkv_format if qkv_format is None else check_layout(where, "qkv_format", qkv_format)
+        packed = take_packed(where, layout, rest)
+        check_rest(where, rest, CALLED_ONLY, CALLED_HINTS)
+        check_window(where, window_size)
         mask_type = attn_mask_type or self.attn_mask_type
         check_choice(where, "attn_mask_type", mask_type, MASKS)
         check_choice(where, "core_attention_bias_type", core_attention_bias_type, ("no_bias", "post_scale_bias"))
         bias = core_attention_bias if core_attention_bias_type == "post_scale_bias" else None
-        self._check_heads("query_layer", query_layer, self.num_attention_heads)
-        self._check_heads("key_layer", key_layer, self.num_gqa_groups)
-        self._check_heads("value_layer", value_layer, self.num_gqa_groups)
+        self._check_heads("query_layer", query_layer, self.num_attention_heads, layout)
+        self._check_heads("key_layer", key_layer, self.num_gqa_groups, layout)
+        self._check_heads("value_layer", value_layer, self.num_gqa_groups, layout)
         dtype = high_precision_dtype(query_layer.dtype)
+        if layout == "thd":
+            if bias is not None or mask_type == "arbitrary":
+                what = "core_attention_bias" if bias is not None else "attn_mask_type='arbitrary'"
+                raise NotImplementedError(f"{where}: expected no {what} with qkv_format 'thd'")
+            tensors = [x.to(dtype) for x in (query_layer, key_layer, value_layer)]
+            return self._attend_packed(tensors, packed, mask_type.replace("padding_", "").replace("padding", "no_mask"))
         to_heads_first = (1, 2, 0, 3) if layout == "sbhd" else (0, 2, 1, 3)
         query, key, value = (x.to(dtype).permute(to_heads_first) for x in (query_layer, key_layer, value_layer))
         mask, causal = mask_rules(mask_type, attention_mask, query.shape[2], key.shape[2])
-        attended = _attention(query, key, value, *self._options(mask, bias, causal))
+        with self._dropout_state():
+            attended = _attention(query, key, value, *self._options(mask, bias, causal))
         return attended.permute((2, 0, 1, 3) if layout == "sbhd" else (0, 2, 1, 3)).flatten(2)
+
+    def _attend_packed(self, tensors: list[torch.Tensor], packed: dict[str, Any], mask_type: str) -> torch.Tensor:
+        def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            mask, causal = mask_rules(mask_type, None, query.shape[2], key.shape[2])
+            attended: torch.Tensor = _attention(query, key, value, *self._options(mask, None, causal))
+            return attended
+
+        query, key, value = tensors
+        queries, keys = (
+            Packing(name, packed.get(name), packed.get(f"{name}_padded"), x.shape[0])
+            for name, x in (("cu_seqlens_q", query), ("cu_seqlens_kv", key))
+        )
+        return attend_each(attend, (query, queries), key, value, keys).flatten(1)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        drop_extra_state(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward_packed(self, qkv: torch.Tensor, mask_type: str, attention_mask: Any, interleaved: bool) -> torch.Tensor:
         """The same on the fused projection [seq, batch, heads + 2 groups, kv_channels] (bshd: [batch, seq, ...]), whose
@@ -168,7 +206,7 @@ class DotProductAttention(torch.nn.Module):
         heads, groups = self.num_attention_heads, self.num_gqa_groups
         batch_first = qkv.transpose(0, 1) if self.qkv_format == "sbhd" else qkv
         mask, causal = mask_rules(mask_type, attention_mask, batch_first.shape[1], batch_first.shape[1])
-        attended = _attention_packed(
-            batch_first.to(high_precision_dtype(qkv.dtype)), heads, groups, interleaved, *self._options(mask, None, causal)
-        )
+        wide = batch_first.to(high_precision_dtype(qkv.dtype))
+        with self._dropout_state():
+            attended = _attention_packed(wide, heads, groups, interleaved, *self._options(mask, None, causal))
         return (attended.transpose(0, 1) if self.qkv_format == "sbhd" else attended).flatten(2)

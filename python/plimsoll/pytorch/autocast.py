@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ContextDecorator
+from collections.abc import Iterator
+from contextlib import ContextDecorator, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -11,19 +12,26 @@ import torch
 
 from plimsoll.common.recipe import DelayedScaling, Recipe
 from plimsoll.pytorch.arguments import DTYPES, format_of
+from plimsoll.pytorch.distributed import Ranks, is_initialized, ranks_of
 
 _enter = torch.ops.plimsoll.autocast_enter.default
 _exit = torch.ops.plimsoll.autocast_exit.default
 
 
 class Scope:
-    """What modules read. recipe: None for high precision."""
+    """What modules read. recipe: None for high precision. ranks: those over which the end of the outermost enabled scope
+    reduces amaxes."""
 
-    def __init__(self, recipe: Recipe | None, outer: Scope | None) -> None:
+    def __init__(self, recipe: Recipe | None, outer: Scope | None, ranks: Ranks | None) -> None:
         self.recipe = recipe
         self.outer = outer
+        self.ranks = ranks
         # By high-precision format; made here, where torch.compile does not look.
         self.texts = {} if recipe is None else {name: recipe.to_json(name) for name in DTYPES}
+
+    def is_enabled(self) -> bool:
+        """It, or one around it."""
+        return self.recipe is not None or (self.outer is not None and self.outer.is_enabled())
 
 
 class _Thread(threading.local):
@@ -31,6 +39,21 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+
+def innermost_scope() -> Scope | None:
+    """Of this thread."""
+    return _thread.innermost
+
+
+@contextmanager
+def resumed(scope: Scope | None) -> Iterator[None]:
+    """Modules inside compute under `scope`, which may have ended; no scale follows from what they see."""
+    now, _thread.innermost = _thread.innermost, scope
+    try:
+        yield
+    finally:
+        _thread.innermost = now
 
 
 def current_recipe() -> Recipe | None:
@@ -54,15 +77,12 @@ def recipe_text(where: str, parameter: torch.Tensor) -> str:
     return f'"{wide}"' if scope is None or scope.recipe is None else scope.texts[wide]
 
 
-def _check_group(recipe: Recipe, group: Any) -> None:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if group is not None and not distributed:
-        raise ValueError(f"autocast: expected a group of an initialised torch.distributed, got {group!r} before that")
-    reduces = isinstance(recipe, DelayedScaling) and recipe.reduce_amax
-    if reduces and distributed and torch.distributed.get_world_size(group) > 1:
-        raise NotImplementedError(
-            "autocast: amaxes are not reduced over ranks; use DelayedScaling(reduce_amax=False), or another recipe"
-        )
+def _reducing_ranks(group: Any) -> Ranks | None:
+    """None where there is nobody to reduce with. group None: all ranks, where there are several processes at all."""
+    if group is None and not is_initialized():
+        return None
+    ranks = ranks_of("autocast", "fp8_group (amax_reduction_group)", group)
+    return ranks if ranks.size > 1 else None
 
 
 class autocast(ContextDecorator):
@@ -71,6 +91,10 @@ class autocast(ContextDecorator):
     Belongs to the thread; the inner of two scopes holds inside it. A backward pass uses the recipe of its forward pass.
     When the outermost enabled scope ends, the scales of inputs and weights follow from what was seen; those of gradients
     when a backward pass ends. Left by an exception, a scope changes no scale; under no_grad nothing is recorded.
+
+    amax_reduction_group: a process group, None for all ranks. At these two ends amaxes under DelayedScaling(reduce_amax=True)
+    become the largest of its ranks', so all of them go on with equal scales. Ranks that recorded another number of amaxes
+    raise RuntimeError.
     """
 
     def __init__(
@@ -88,14 +112,26 @@ class autocast(ContextDecorator):
         self._recipe = (DelayedScaling() if recipe is None else recipe) if enabled else None
         if self._recipe is not None:
             self._recipe.check()
-            _check_group(self._recipe, amax_reduction_group)
+            _reducing_ranks(amax_reduction_group)
 
     def _recreate_cm(self) -> autocast:  # as a decorator: a scope for each call
         return type(self)(*self._arguments)
 
+    def _ranks(self, outer: Scope | None) -> Ranks | None:
+        group = self._arguments[3]
+        if self._recipe is None:
+            return None if outer is None else outer.ranks
+        ranks = _reducing_ranks(group)
+        if outer is None or not outer.is_enabled():
+            return ranks
+        if group is not None and ranks != outer.ranks:
+            raise ValueError("autocast: expected the fp8_group of the outermost scope, which reduces at its end, got another")
+        return outer.ranks
+
     def __enter__(self) -> None:
-        scope = Scope(self._recipe, _thread.innermost)
-        _enter(None if self._recipe is None else scope.texts["fp32"])
+        outer = _thread.innermost
+        scope = Scope(self._recipe, outer, self._ranks(outer))
+        _enter(None if self._recipe is None else scope.texts["fp32"], *(scope.ranks or ()))
         _thread.innermost = scope
 
     def __exit__(

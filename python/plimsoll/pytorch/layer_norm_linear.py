@@ -8,9 +8,11 @@ import torch
 
 from plimsoll.pytorch.arguments import ONLY, UB, check_choice, check_rest
 from plimsoll.pytorch.linear import FP8_BETWEEN
+from plimsoll.pytorch.main_grad import mark_in_backward
 from plimsoll.pytorch.norm import Normed
 from plimsoll.pytorch.scaled_module import Initializer
 from plimsoll.pytorch.split_weight import Split, SplitWeightModule
+from plimsoll.pytorch.tensor_parallel import TensorParallel, take_parallel
 
 _norm_linear = torch.ops.plimsoll.norm_linear.default
 
@@ -32,6 +34,7 @@ class LayerNormLinear(Normed, SplitWeightModule):
         init_method: Initializer | None = None,
         normalization: str = "LayerNorm",
         return_bias: bool = False,
+        fuse_wgrad_accumulation: bool = False,
         params_dtype: torch.dtype | None = None,
         parallel_mode: str | None = None,
         return_layernorm_output: bool = False,
@@ -41,15 +44,23 @@ class LayerNormLinear(Normed, SplitWeightModule):
         name: str | None = None,
         **rest: Any,
     ) -> None:
+        parallel = take_parallel(rest)
         check_rest("LayerNormLinear", rest, {**ONLY, **UB})
         check_choice("LayerNormLinear", "parallel_mode", parallel_mode, (None, "row", "column"))
-        super().__init__(device, params_dtype)
+        super().__init__(device, params_dtype, fuse_wgrad_accumulation)
+        self.parallel_mode = parallel_mode
+        self._parallel = TensorParallel("LayerNormLinear", parallel_mode is not None, **parallel)
+        if self.tp_size > 1 and parallel_mode == "row":
+            raise ValueError("LayerNormLinear: expected parallel_mode 'column', got 'row': a norm needs all features")
         self.return_bias = return_bias
         self.name = name
         self._new_norm(in_features, eps, normalization, zero_centered_gamma, return_layernorm_output)
         self._new_weight(in_features, out_features, bias, parameters_split, init_method)
         self._new_product()
         self.reset_parameters(defer_init=self._made_with["device"].type == "meta")
+
+    def _parallel_marks(self) -> dict[str, int | None]:
+        return super()._parallel_marks() | {"layer_norm_weight": None, "layer_norm_bias": None}
 
     def run(
         self,
@@ -60,7 +71,7 @@ class LayerNormLinear(Normed, SplitWeightModule):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of inp + residual, which comes back second (inp itself without a residual)."""
         weight = self._whole_weight(is_first_microbatch)
-        return _norm_linear(
+        output, total = _norm_linear(
             inp,
             residual,
             self.layer_norm_weight,
@@ -68,12 +79,17 @@ class LayerNormLinear(Normed, SplitWeightModule):
             weight,
             self._joined("bias") if bias else None,
             self._state(),
+            self._held(weight),
             self._recipe(weight),
             self._kind,
             self.zero_centered_gamma,
             self.eps,
             is_first_microbatch,
+            *self._parallel.call(),
         )
+        if self.fuse_wgrad_accumulation:
+            mark_in_backward(output, weight)
+        return output, total
 
     def forward(
         self, inp: torch.Tensor, is_first_microbatch: bool | None = None, fp8_output: bool = False, fp8_grad: bool = False

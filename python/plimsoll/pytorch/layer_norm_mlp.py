@@ -7,20 +7,23 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch.arguments import HINTS, ONLY, UB, check_choice, check_rest, check_size
+from plimsoll.pytorch.main_grad import mark_in_backward
 from plimsoll.pytorch.norm import Normed
 from plimsoll.pytorch.scaled_module import Initializer, ScaledModule, normal
+from plimsoll.pytorch.tensor_parallel import ParallelModule, PartInitializer, TensorParallel, take_parallel
 
 ACTIVATIONS = ("gelu", "relu", "silu", "geglu", "swiglu", "reglu")
 GATED = ("geglu", "swiglu", "reglu")
 _norm_mlp = torch.ops.plimsoll.norm_mlp.default
 
 
-class LayerNormMLP(Normed, ScaledModule):
+class LayerNormMLP(Normed, ParallelModule, ScaledModule):
     """Norm, fc1, activation, fc2 as one op.
 
     Parameters layer_norm_weight, layer_norm_bias (LayerNorm), fc1_weight, fc1_bias, fc2_weight, fc2_bias. activation: gelu
     (the tanh form), relu, silu, or gated geglu, swiglu, reglu: fc1 then has 2 ffn_hidden_size rows, the first half gates.
     return_bias: forward gives (y without fc2_bias, fc2_bias). return_layernorm_output: what the norm made, too, last.
+    set_parallel_mode: the ranks of tp_group split the rows of fc1 and the columns of fc2, as in Linear.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class LayerNormMLP(Normed, ScaledModule):
         bias: bool = True,
         normalization: str = "LayerNorm",
         activation: str = "gelu",
+        fuse_wgrad_accumulation: bool = False,
         params_dtype: torch.dtype | None = None,
         return_layernorm_output: bool = False,
         set_parallel_mode: bool = False,
@@ -43,27 +47,36 @@ class LayerNormMLP(Normed, ScaledModule):
         name: str | None = None,
         **rest: Any,
     ) -> None:
+        parallel = take_parallel(rest)
         check_rest("LayerNormMLP", rest, {**ONLY, **UB, "activation_params": None, "checkpoint": False}, HINTS)
-        super().__init__(device, params_dtype)
+        super().__init__(device, params_dtype, fuse_wgrad_accumulation)
+        self._parallel = TensorParallel("LayerNormMLP", set_parallel_mode, **parallel)
         self.hidden_size = check_size("LayerNormMLP", "hidden_size", hidden_size)
         self.ffn_hidden_size = check_size("LayerNormMLP", "ffn_hidden_size", ffn_hidden_size)
+        features = self._parallel.part("ffn_hidden_size", ffn_hidden_size)
         self.activation = check_choice("LayerNormMLP", "activation", activation, ACTIVATIONS)
         self.return_bias = return_bias
         self.use_bias = bias
         self.name = name
         self._new_norm(hidden_size, eps, normalization, zero_centered_gamma, return_layernorm_output)
-        fc1_rows = (2 if activation in GATED else 1) * ffn_hidden_size
-        for layer, rows, cols, initializer in (
-            ("fc1", fc1_rows, hidden_size, init_method),
-            ("fc2", hidden_size, ffn_hidden_size, output_layer_init_method),
+        halves = 2 if activation in GATED else 1
+        for layer, rows, cols, initializer, dim in (
+            ("fc1", halves * features, hidden_size, init_method, 0),
+            ("fc2", hidden_size, features, output_layer_init_method, 1),
         ):
-            self._new_parameter(f"{layer}_weight", (rows, cols), initializer or normal)
+            whole = (ffn_hidden_size,) * (halves if dim == 0 else 1)
+            part = PartInitializer(initializer or normal, self._parallel, dim, whole)
+            self._new_parameter(f"{layer}_weight", (rows, cols), part)
             if bias:
                 self._new_parameter(f"{layer}_bias", (rows,), torch.nn.init.zeros_)
             else:
                 self.register_parameter(f"{layer}_bias", None)
             self._new_product(f"{layer}_")
         self.reset_parameters(defer_init=self._made_with["device"].type == "meta")
+
+    def _parallel_marks(self) -> dict[str, int | None]:
+        marks = {"fc1_weight": 0, "fc1_bias": 0, "fc2_weight": 1, "fc2_bias": None}
+        return marks | {"layer_norm_weight": None, "layer_norm_bias": None}
 
     def run(
         self,
@@ -73,7 +86,8 @@ class LayerNormMLP(Normed, ScaledModule):
         fc2_bias: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of inp + residual, which comes back second (inp itself without a residual)."""
-        return _norm_mlp(
+        adds_bias = fc2_bias and self.tp_size > 1 and self.fc2_bias is not None  # once, to the sum of the ranks
+        output, total = _norm_mlp(
             inp,
             residual,
             self.layer_norm_weight,
@@ -81,15 +95,22 @@ class LayerNormMLP(Normed, ScaledModule):
             self.fc1_weight,
             self.fc1_bias,
             self.fc2_weight,
-            self.fc2_bias if fc2_bias else None,
+            self.fc2_bias if fc2_bias and not adds_bias else None,
             self.activation,
             self._state("fc1_") + self._state("fc2_"),
+            self._held(self.fc1_weight, self.fc2_weight),
             self._recipe(self.fc1_weight),
             self._kind,
             self.zero_centered_gamma,
             self.eps,
             is_first_microbatch,
+            *self._parallel.call(),
         )
+        if self.fuse_wgrad_accumulation:
+            mark_in_backward(output, self.fc1_weight, self.fc2_weight)
+        if adds_bias:
+            output = output + self.fc2_bias.to(output.dtype)
+        return output, total
 
     def forward(self, inp: torch.Tensor, is_first_microbatch: bool | None = None) -> Any:
         """inp [..., hidden_size] -> the same shape; with return_bias and return_layernorm_output a tuple."""

@@ -14,11 +14,6 @@ def _left_out(name: str, instead: str) -> Any:
     return function
 
 
-fp8_model_init = _left_out("fp8_model_init", "build the model as usual: weights are quantized in each forward pass")
-quantized_model_init = _left_out(
-    "quantized_model_init", "build the model as usual: weights are quantized in each forward pass"
-)
-checkpoint = _left_out("checkpoint", "an FP8 layer saves one byte an input element; keep the activations")
 make_graphed_callables = _left_out("make_graphed_callables", "CUDA graphs have no counterpart on a CPU: call the module")
 onnx_export = _left_out("onnx_export", "export the model with torch.nn's modules and the same weights")
 GroupedLinear = _left_out("GroupedLinear", "use a Linear for each group")

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch.arguments import ONLY, UB, check_choice, check_rest
+from plimsoll.pytorch.main_grad import mark_in_backward
 from plimsoll.pytorch.scaled_module import Initializer
 from plimsoll.pytorch.split_weight import Split, SplitWeightModule
+from plimsoll.pytorch.tensor_parallel import TensorParallel, take_parallel
 
 _linear = torch.ops.plimsoll.scaled_linear.default
 
@@ -22,7 +24,14 @@ class Linear(SplitWeightModule):
     Parameters weight [out_features, in_features], bias [out_features]; with parameters_split (names, or names with their
     rows) one of each for every part. return_bias: forward gives (y without bias, bias). use_bias: the name of bias in
     Transformer Engine's first examples. save_original_input: keep the input for backward, not its codes, which costs
-    nothing where the op before keeps it too. Other arguments of Transformer Engine are accepted at their default only.
+    nothing where the op before keeps it too. fuse_wgrad_accumulation: the gradient of the weight is added to
+    weight.main_grad, an FP32 tensor, by the product itself, or takes its place if is_first_microbatch is True, and
+    weight.grad stays None. Other arguments of Transformer
+    Engine are accepted at their default only.
+
+    parallel_mode with the ranks of tp_group: "column" splits the rows of the weight, and each rank gets its features of
+    the output; "row" splits the columns, each rank has its features of the input, and outputs are summed.
+    sequence_parallel: where features are whole, each rank has its tokens, the first dimension's. docs/python.md.
     """
 
     def __init__(
@@ -34,6 +43,7 @@ class Linear(SplitWeightModule):
         init_method: Initializer | None = None,
         return_bias: bool = False,
         params_dtype: torch.dtype | None = None,
+        fuse_wgrad_accumulation: bool = False,
         parallel_mode: str | None = None,
         parameters_split: Split = None,
         device: torch.device | str | None = None,
@@ -42,9 +52,12 @@ class Linear(SplitWeightModule):
         use_bias: bool | None = None,
         **rest: Any,
     ) -> None:
+        parallel = take_parallel(rest)
         check_rest("Linear", rest, {**ONLY, **UB})
         check_choice("Linear", "parallel_mode", parallel_mode, (None, "row", "column"))
-        super().__init__(device, params_dtype)
+        super().__init__(device, params_dtype, fuse_wgrad_accumulation)
+        self.parallel_mode = parallel_mode
+        self._parallel = TensorParallel("Linear", parallel_mode is not None, **parallel)
         self.name = name
         self.return_bias = return_bias
         self.save_original_input = save_original_input
@@ -64,13 +77,20 @@ class Linear(SplitWeightModule):
         check_rest("Linear.forward", {"fp8_output": fp8_output, "fp8_grad": fp8_grad}, FP8_BETWEEN)
         weight = self._whole_weight(is_first_microbatch)
         bias = self._joined("bias")
+        adds_bias = self.parallel_mode == "row" and self.tp_size > 1 and bias is not None  # once, to the sum of the ranks
         output = _linear(
             inp,
             weight,
-            None if self.return_bias else bias,
+            None if self.return_bias or adds_bias else bias,
             self._state(),
+            self._held(weight),
             self._recipe(weight),
             is_first_microbatch,
             self.save_original_input,
+            *self._parallel.call(self.parallel_mode),
         )
-        return (output, None if bias is None else bias.to(output.dtype)) if self.return_bias else output
+        if self.fuse_wgrad_accumulation:
+            mark_in_backward(output, weight)
+        if self.return_bias:
+            return output, None if bias is None else bias.to(output.dtype)
+        return output + bias.to(output.dtype) if adds_bias else output

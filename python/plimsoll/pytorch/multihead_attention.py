@@ -7,26 +7,31 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch.arguments import HINTS, ONLY, UB, check_choice, check_rest, check_size
-from plimsoll.pytorch.attention import CALLED_ONLY, MASKS, DotProductAttention, check_layout, check_window
+from plimsoll.pytorch.attention import (
+    CALLED_HINTS,
+    CALLED_ONLY,
+    MASKS,
+    DotProductAttention,
+    check_layout,
+    check_window,
+    take_packed,
+)
 from plimsoll.pytorch.layer_norm_linear import LayerNormLinear
 from plimsoll.pytorch.linear import Linear
-from plimsoll.pytorch.scaled_module import Initializer
+from plimsoll.pytorch.rotary import RotaryEmbedding, turn_query_and_key
+from plimsoll.pytorch.scaled_module import Initializer, normal
+from plimsoll.pytorch.tensor_parallel import Parallel, Segments, TensorParallel, take_parallel
 
 QK_NORM = {"qk_norm_type": None, "qk_norm_eps": 1e-6, "qk_norm_before_rope": False}
-FORWARD_ONLY = {
-    **CALLED_ONLY,
-    "rotary_pos_emb": None,
-    "fast_zero_fill": True,
-}
 
 
-class MultiheadAttention(torch.nn.Module):
+class MultiheadAttention(Parallel):
     """Children: layernorm_qkv (qkv without input_layernorm), core_attention, proj; cross-attention has layernorm_query
     (query_layer) and key_value in place of the first.
 
     fuse_qkv_params: one weight in place of query_weight, key_weight and value_weight. Its rows with
     qkv_weight_interleaved: for each group its queries, key, value; else all of q, then k, then v. attention_type "cross":
-    keys and values come from encoder_output.
+    keys and values come from encoder_output. set_parallel_mode: the ranks of tp_group share the heads, as in Linear.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class MultiheadAttention(torch.nn.Module):
         return_layernorm_output: bool = False,
         input_layernorm: bool = False,
         attention_type: str = "self",
+        fuse_wgrad_accumulation: bool = False,
         set_parallel_mode: bool = False,
         fuse_qkv_params: bool = False,
         zero_centered_gamma: bool = False,
@@ -56,19 +62,24 @@ class MultiheadAttention(torch.nn.Module):
         normalization: str = "LayerNorm",
         device: torch.device | str | None = None,
         qkv_format: str = "sbhd",
+        rotary_pos_interleaved: bool = False,
         name: str | None = None,
         **rest: Any,
     ) -> None:
         where = type(self).__name__
+        parallel = take_parallel(rest)
         check_rest(where, rest, {**ONLY, **UB, **QK_NORM}, HINTS)
         check_window(where, window_size)
         super().__init__()
+        self._parallel = TensorParallel(where, set_parallel_mode, **parallel)
         self.hidden_size = check_size(where, "hidden_size", hidden_size, 1)
-        self.num_attention_heads = heads = check_size(where, "num_attention_heads", num_attention_heads, 1)
+        heads = check_size(where, "num_attention_heads", num_attention_heads, 1)
         if kv_channels is None and hidden_size % heads:
             raise ValueError(f"{where}: expected num_attention_heads that divides {hidden_size}, got {heads}")
         self.kv_channels = kv_channels or hidden_size // heads
-        self.num_gqa_groups = groups = num_gqa_groups or heads
+        groups = num_gqa_groups or heads
+        self.num_attention_heads = self._parallel.part("num_attention_heads", heads)  # of this rank
+        self.num_gqa_groups = self._parallel.part("num_gqa_groups", groups)
         self.attn_mask_type = check_choice(where, "attn_mask_type", attn_mask_type, MASKS)
         self.attention_type = check_choice(where, "attention_type", attention_type, ("self", "cross"))
         self.input_layernorm = input_layernorm
@@ -76,31 +87,46 @@ class MultiheadAttention(torch.nn.Module):
         self.return_layernorm_output = return_layernorm_output
         self.qkv_format = check_layout(where, "qkv_format", qkv_format)
         self.interleaved = fuse_qkv_params and qkv_weight_interleaved
+        self.rotary_pos_interleaved = rotary_pos_interleaved
         self.name = name
 
         query_rows, key_rows = heads * self.kv_channels, groups * self.kv_channels
-        made = {"params_dtype": params_dtype, "device": device, "bias": bias}
-        linear = {**made, "init_method": init_method}
+        made = {
+            "params_dtype": params_dtype,
+            "device": device,
+            "bias": bias,
+            "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
+            **parallel,
+        }
+        linear = {**made, "parallel_mode": "column" if set_parallel_mode else None}
         norm_linear = {
             **linear,
             "eps": layernorm_epsilon,
             "normalization": normalization,
             "zero_centered_gamma": zero_centered_gamma,
         }
+
+        def in_parts(*rows: int) -> Initializer | None:
+            """Of a fused weight whose rows are not interleaved, each rank has its part of queries, keys and values."""
+            fused = fuse_qkv_params and not self.interleaved
+            return Segments(init_method or normal, rows) if fused else init_method
+
         if attention_type == "self":
             parts = None if fuse_qkv_params else {"query": query_rows, "key": key_rows, "value": key_rows}
+            split = {"parameters_split": parts, "init_method": in_parts(query_rows, key_rows, key_rows)}
             rows = query_rows + 2 * key_rows
             if input_layernorm:
-                self.layernorm_qkv = LayerNormLinear(hidden_size, rows, parameters_split=parts, **norm_linear)
+                self.layernorm_qkv = LayerNormLinear(hidden_size, rows, **split, **norm_linear)
             else:
-                self.qkv = Linear(hidden_size, rows, parameters_split=parts, **linear)
+                self.qkv = Linear(hidden_size, rows, **split, **linear)
         else:
             if input_layernorm:
-                self.layernorm_query = LayerNormLinear(hidden_size, query_rows, **norm_linear)
+                self.layernorm_query = LayerNormLinear(hidden_size, query_rows, init_method=init_method, **norm_linear)
             else:
-                self.query_layer = Linear(hidden_size, query_rows, **linear)
+                self.query_layer = Linear(hidden_size, query_rows, init_method=init_method, **linear)
             parts = None if fuse_qkv_params else {"key": key_rows, "value": key_rows}
-            self.key_value = Linear(hidden_size, 2 * key_rows, parameters_split=parts, **linear)
+            split = {"parameters_split": parts, "init_method": in_parts(key_rows, key_rows)}
+            self.key_value = Linear(hidden_size, 2 * key_rows, **split, **linear)
         self.core_attention = DotProductAttention(
             heads,
             self.kv_channels,
@@ -110,6 +136,7 @@ class MultiheadAttention(torch.nn.Module):
             attn_mask_type,
             attention_type=attention_type,
             layer_number=layer_number,
+            **{**parallel, "tp_group": None, "tp_size": self.tp_size},
         )
         # Attention keeps its output for its own backward pass, so proj keeps that instead of codes of it.
         self.proj = Linear(
@@ -118,16 +145,17 @@ class MultiheadAttention(torch.nn.Module):
             init_method=output_layer_init_method,
             return_bias=return_bias,
             save_original_input=True,
+            parallel_mode="row" if set_parallel_mode else None,
             **made,
         )
 
     def _split_heads(self, x: torch.Tensor, heads: tuple[int, ...]) -> list[torch.Tensor]:
-        """[a, b, rows] -> for each of `heads`: [a, b, heads, kv_channels]."""
+        """[..., rows] -> for each of `heads`: [..., heads, kv_channels]."""
         if not self.interleaved:
-            return list(x.unflatten(2, (sum(heads), self.kv_channels)).split(heads, 2))
+            return list(x.unflatten(-1, (sum(heads), self.kv_channels)).split(heads, -2))
         per_group = [count // self.num_gqa_groups for count in heads]
-        grouped = x.unflatten(2, (self.num_gqa_groups, sum(per_group), self.kv_channels))
-        return [part.flatten(2, 3) for part in grouped.split(per_group, 3)]
+        grouped = x.unflatten(-1, (self.num_gqa_groups, sum(per_group), self.kv_channels))
+        return [part.flatten(-3, -2) for part in grouped.split(per_group, -2)]
 
     def _project(
         self, module: LayerNormLinear | Linear, hidden: torch.Tensor, residual: torch.Tensor | None, first: bool | None
@@ -137,14 +165,43 @@ class MultiheadAttention(torch.nn.Module):
         return module(hidden, is_first_microbatch=first), hidden
 
     def _attend_self(
-        self, projected: torch.Tensor, mask_type: str, mask: Any, bias: dict[str, Any]
+        self,
+        projected: torch.Tensor,
+        mask_type: str,
+        mask: Any,
+        rotary: RotaryEmbedding | None,
+        options: dict[str, Any],
     ) -> torch.Tensor:
         heads, groups = self.num_attention_heads, self.num_gqa_groups
-        if not bias and (not self.interleaved or heads == groups):
+        if not options and rotary is None and self.qkv_format != "thd" and (not self.interleaved or heads == groups):
             packed = projected.unflatten(2, (heads + 2 * groups, self.kv_channels))
             return self.core_attention.forward_packed(packed, mask_type, mask, self.interleaved)
         query, key, value = self._split_heads(projected, (heads, groups, groups))
-        return self.core_attention(query, key, value, mask, attn_mask_type=mask_type, **bias)
+        return self._attend(query, key, value, mask, mask_type, rotary, options)
+
+    def _attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: Any,
+        mask_type: str,
+        rotary: RotaryEmbedding | None,
+        options: dict[str, Any],
+    ) -> torch.Tensor:
+        if rotary is not None:
+            query, key = turn_query_and_key(
+                query,
+                key,
+                rotary,
+                tensor_format=self.qkv_format,
+                interleaved=self.rotary_pos_interleaved,
+                cu_seqlens=tuple(
+                    options.get(f"{name}_padded", options.get(name)) for name in ("cu_seqlens_q", "cu_seqlens_kv")
+                ),
+            )
+        attended: torch.Tensor = self.core_attention(query, key, value, mask, attn_mask_type=mask_type, **options)
+        return attended
 
     def run(
         self,
@@ -155,29 +212,31 @@ class MultiheadAttention(torch.nn.Module):
         encoder_output: torch.Tensor | None = None,
         attn_mask_type: str | None = None,
         is_first_microbatch: bool | None = None,
-        bias: dict[str, Any] | None = None,
+        rotary_pos_emb: RotaryEmbedding | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[Any, torch.Tensor]:
-        """Of hidden_states + residual, which comes back second. bias: the arguments core_attention_bias_*."""
-        if hidden_states.dim() != 3 or hidden_states.shape[2] != self.hidden_size:
+        """Of hidden_states + residual, which comes back second. options: DotProductAttention's arguments
+        core_attention_bias_* and cu_seqlens_*."""
+        if hidden_states.dim() != len(self.qkv_format) - 1 or hidden_states.shape[-1] != self.hidden_size:
             raise ValueError(
                 f"MultiheadAttention: expected hidden_states [seq, batch, {self.hidden_size}] "
-                f"(bshd: [batch, seq, ...]), got {list(hidden_states.shape)}"
+                f"(bshd: [batch, seq, ...]; thd: [tokens, ...]), got {list(hidden_states.shape)}"
             )
         mask_type = check_choice("MultiheadAttention", "attn_mask_type", attn_mask_type or self.attn_mask_type, MASKS)
         if self.attention_type == "self":
             projection = self.layernorm_qkv if self.input_layernorm else self.qkv
             projected, total = self._project(projection, hidden_states, residual, is_first_microbatch)
-            attended = self._attend_self(projected, mask_type, attention_mask, bias or {})
+            attended = self._attend_self(projected, mask_type, attention_mask, rotary_pos_emb, options or {})
         else:
             if encoder_output is None:
                 raise ValueError("MultiheadAttention: expected encoder_output for cross-attention, got None")
             projection = self.layernorm_query if self.input_layernorm else self.query_layer
             projected, total = self._project(projection, hidden_states, residual, is_first_microbatch)
-            query = projected.unflatten(2, (self.num_attention_heads, self.kv_channels))
+            query = projected.unflatten(-1, (self.num_attention_heads, self.kv_channels))
             groups = self.num_gqa_groups
             both = self.key_value(encoder_output, is_first_microbatch=is_first_microbatch)
             key, value = self._split_heads(both, (groups, groups))
-            attended = self.core_attention(query, key, value, attention_mask, attn_mask_type=mask_type, **(bias or {}))
+            attended = self._attend(query, key, value, attention_mask, mask_type, rotary_pos_emb, options or {})
         return self.proj(attended, is_first_microbatch=is_first_microbatch), total
 
     def forward(
@@ -190,22 +249,26 @@ class MultiheadAttention(torch.nn.Module):
         is_first_microbatch: bool | None = None,
         core_attention_bias_type: str = "no_bias",
         core_attention_bias: torch.Tensor | None = None,
+        rotary_pos_emb: RotaryEmbedding | None = None,
         **rest: Any,
     ) -> Any:
-        """hidden_states [seq, batch, hidden_size] (bshd: [batch, seq, ...]) -> the same shape; with return_bias and
-        return_layernorm_output a tuple. Masks as in DotProductAttention."""
-        check_rest("MultiheadAttention.forward", rest, FORWARD_ONLY)
-        check_window("MultiheadAttention.forward", window_size)
-        bias = {}
+        """hidden_states [seq, batch, hidden_size] (bshd: [batch, seq, ...]; thd: [tokens, ...], with cu_seqlens_q and
+        cu_seqlens_kv) -> the same shape; with return_bias and return_layernorm_output a tuple. Masks as in
+        DotProductAttention. rotary_pos_emb: angles of RotaryPositionEmbedding, or a pair for queries and keys."""
+        where = "MultiheadAttention.forward"
+        options = take_packed(where, self.qkv_format, rest)
+        check_rest(where, rest, CALLED_ONLY, CALLED_HINTS)
+        check_window(where, window_size)
         if core_attention_bias_type != "no_bias":
-            bias = {"core_attention_bias_type": core_attention_bias_type, "core_attention_bias": core_attention_bias}
+            options |= {"core_attention_bias_type": core_attention_bias_type, "core_attention_bias": core_attention_bias}
         output, _ = self.run(
             hidden_states,
             attention_mask=attention_mask,
             encoder_output=encoder_output,
             attn_mask_type=attn_mask_type,
             is_first_microbatch=is_first_microbatch,
-            bias=bias,
+            rotary_pos_emb=rotary_pos_emb,
+            options=options,
         )
         results = list(output) if self.return_bias else [output]
         if self.input_layernorm and self.return_layernorm_output:

@@ -81,7 +81,7 @@ class _Norm(InitializedModule):
         **rest: Any,
     ) -> None:
         where = type(self).__name__
-        check_rest(where, {"sequence_parallel": bool(sequence_parallel), **rest}, {"sequence_parallel": False})
+        check_rest(where, rest, {})
         super().__init__(device, dtype if params_dtype is None else params_dtype)
         shape = hidden_size if normalized_shape is None else normalized_shape
         if isinstance(shape, (tuple, list)):
@@ -91,8 +91,15 @@ class _Norm(InitializedModule):
         self.hidden_size = check_size(where, "normalized_shape", shape, 1)
         self.eps = eps
         self.zero_centered_gamma = zero_centered_gamma
+        self.sequence_parallel = sequence_parallel
         new_norm_parameters(self, "", self.hidden_size, self._kind, zero_centered_gamma)
         self.reset_parameters(defer_init=self.weight.is_meta)
+
+    def reset_parameters(self, defer_init: bool = False) -> None:
+        super().reset_parameters(defer_init)
+        if self.sequence_parallel is not None:  # the mark by which Megatron-LM knows gradients of a rank's tokens
+            for parameter in self.parameters():
+                parameter.sequence_parallel = self.sequence_parallel  # type: ignore[attr-defined]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """input [..., hidden_size] -> the same shape."""

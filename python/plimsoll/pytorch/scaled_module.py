@@ -8,8 +8,12 @@ from typing import Any
 
 import torch
 
+from plimsoll.pytorch import extra_state
 from plimsoll.pytorch.arguments import format_of
 from plimsoll.pytorch.autocast import recipe_text
+from plimsoll.pytorch.main_grad import main_grad_of
+from plimsoll.pytorch.quantized_init import weights_as_codes
+from plimsoll.pytorch.quantized_tensor import QuantizedTensor
 
 ROLES = ("input", "weight", "grad_output")
 Initializer = Callable[[torch.Tensor], Any]
@@ -51,16 +55,30 @@ class InitializedModule(torch.nn.Module):
                 empty = torch.empty_like(parameter, device="cpu")
                 self._parameters[name] = parameter = torch.nn.Parameter(empty, requires_grad=parameter.requires_grad)
             if not parameter.is_meta:
-                initializer(parameter)
+                self._parameters[name] = self._initialized(parameter, initializer)
+
+    def _initialized(self, parameter: torch.nn.Parameter, initializer: Initializer) -> torch.nn.Parameter:
+        initializer(parameter)
+        return parameter
+
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        extra_state.drop_extra_state(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class ScaledModule(InitializedModule):
     """The state of each product is nine named buffers, `input_scale`, `input_amax_history`, `input_step`, `weight_scale`,
     ..., with a prefix where a module has two products. They are FP32 and int64 whatever the parameters are, and belong
-    to the state dict. A history has the recipe's length once it has been used."""
+    to the state dict. A history has the recipe's length once it has been used. Parameters of two dimensions are weights
+    of products; quantized_model_init makes codes of them."""
 
-    def __init__(self, device: torch.device | str | None, params_dtype: torch.dtype | None) -> None:
+    def __init__(
+        self, device: torch.device | str | None, params_dtype: torch.dtype | None, fuse_wgrad_accumulation: bool = False
+    ) -> None:
         super().__init__(device, params_dtype)
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        self._as_codes = weights_as_codes()
         self._products: dict[str, list[str]] = {}  # prefix -> names of its buffers
         self._keys: dict[str, torch.Tensor] = {}  # prefix -> what C++ keeps its caches with (python/layer_state.h)
 
@@ -75,6 +93,22 @@ class ScaledModule(InitializedModule):
 
     def _state(self, prefix: str = "") -> list[torch.Tensor]:
         return [self._keys[prefix], *(self._buffers[name] for name in self._products[prefix])]
+
+    def _held(self, *weights: torch.Tensor) -> list[torch.Tensor | None]:
+        """Codes, scale and main_grad of the weight of each product, as the operators take them; [] if none has any."""
+        if not self.fuse_wgrad_accumulation and not any(isinstance(weight, QuantizedTensor) for weight in weights):
+            return []
+        held: list[torch.Tensor | None] = []
+        for weight in weights:
+            held += (weight.codes, weight.scale) if isinstance(weight, QuantizedTensor) else (None, None)
+            fuses = self.fuse_wgrad_accumulation and weight.is_leaf and weight.requires_grad and torch.is_grad_enabled()
+            held.append(main_grad_of(type(self).__name__, weight) if fuses else None)
+        return held
+
+    def _initialized(self, parameter: torch.nn.Parameter, initializer: Initializer) -> torch.nn.Parameter:
+        if self._as_codes is None or parameter.dim() != 2:
+            return super()._initialized(parameter, initializer)
+        return self._as_codes.initialized(parameter, initializer)
 
     def _recipe(self, parameter: torch.Tensor) -> str:
         return recipe_text(type(self).__name__, parameter)
@@ -95,7 +129,10 @@ class ScaledModule(InitializedModule):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> ScaledModule:
         before = {name: self._buffers[name] for name in self._state_names()}
+        codes = {name: weight for name, weight in self._parameters.items() if isinstance(weight, QuantizedTensor)}
+        self._parameters.update(dict.fromkeys(codes))
         super()._apply(fn, recurse)
+        self._parameters.update({name: weight.applied(fn) for name, weight in codes.items()})
         for name, buffer in before.items():
             if self._buffers[name].dtype != buffer.dtype:
                 self._buffers[name] = buffer.to(self._buffers[name].device)
@@ -104,6 +141,9 @@ class ScaledModule(InitializedModule):
     def _load_from_state_dict(  # a history may come in any length; a checkpoint without FP8 leaves the state as it is
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str], *rest: Any
     ) -> None:
+        if (theirs := prefix + extra_state.NAME) in state_dict:  # Transformer Engine's
+            buffers = extra_state.buffers_of(state_dict.pop(theirs), list(self._products))
+            state_dict.update({prefix + name: buffer for name, buffer in buffers.items()})
         for name in self._state_names():
             loaded = state_dict.get(prefix + name)
             if name.endswith("_amax_history") and loaded is not None and loaded.dim() == 1:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from plimsoll.pytorch.arguments import check_size
+from plimsoll.pytorch.main_grad import AddToMainGrad
 from plimsoll.pytorch.scaled_module import Initializer, ScaledModule, normal
+from plimsoll.pytorch.tensor_parallel import ParallelModule, PartInitializer, Segments
 
 Split = Mapping[str, int] | Iterable[str] | str | None
 
@@ -26,30 +28,57 @@ def parts_of(where: str, split: Split, rows: int) -> dict[str, int]:
     return parts
 
 
-class SplitWeightModule(ScaledModule):
-    """Parameters weight [out, in] and bias [out], or NAME_weight and NAME_bias for each part of the rows."""
+class SplitWeightModule(ParallelModule, ScaledModule):
+    """Parameters weight [out, in] and bias [out], or NAME_weight and NAME_bias for each part of the rows. Of a module that
+    ranks share each has a part: with parallel_mode "column" of the rows, with "row" of the columns."""
 
+    parallel_mode: str | None = None
     _split_version = -1
 
     def _new_weight(
         self, in_features: int, out_features: int, bias: bool, split: Split, initializer: Initializer | None
     ) -> None:
         where = type(self).__name__
-        self.in_features = check_size(where, "in_features", in_features)
-        self.out_features = check_size(where, "out_features", out_features)
+        check_size(where, "in_features", in_features)
+        check_size(where, "out_features", out_features)
         self.use_bias = bias
         self._parts = parts_of(where, split, out_features)
+        parallel, by_rows = self._parallel, self.parallel_mode == "row"
+        self.in_features = parallel.part("in_features", in_features) if by_rows else in_features
+        self.out_features = out_features if by_rows else parallel.part("out_features", out_features)
+        draw = initializer or normal
         for name, rows in self._parts.items():
-            self._new_parameter(f"{name}weight", (rows, in_features), initializer or normal)
+            segments = draw.rows if isinstance(draw, Segments) else (rows,)
+            part = PartInitializer(draw, parallel, 1, (in_features,)) if by_rows else PartInitializer(draw, parallel, 0, segments)
+            self._new_parameter(f"{name}weight", (self._rows_here(name, rows), self.in_features), part)
         for name, rows in self._parts.items():
             if bias:
-                self._new_parameter(f"{name}bias", (rows,), torch.nn.init.zeros_)
+                self._new_parameter(f"{name}bias", (self._rows_here(name, rows),), torch.nn.init.zeros_)
             else:
                 self.register_parameter(f"{name}bias", None)
+
+    def _rows_here(self, name: str, rows: int) -> int:
+        if self.parallel_mode == "row":
+            return rows
+        return self._parallel.part(f"parameters_split['{name[:-1]}']" if name else "out_features", rows)
+
+    def _parallel_marks(self) -> dict[str, int | None]:
+        if self.parallel_mode is None:
+            return {}
+        by_rows = self.parallel_mode == "row"
+        marks: dict[str, int | None] = {f"{name}weight": 1 if by_rows else 0 for name in self._parts}
+        return marks | {f"{name}bias": None if by_rows else 0 for name in self._parts}
 
     def _joined(self, suffix: str) -> torch.Tensor | None:
         parts = [self._parameters[name + suffix] for name in self._parts]
         return parts[0] if len(parts) == 1 or parts[0] is None else torch.cat(parts)
+
+    def _joined_weight(self, is_first_microbatch: bool | None) -> torch.Tensor:
+        if len(self._parts) == 1 or not self.fuse_wgrad_accumulation or not torch.is_grad_enabled():
+            return self._joined("weight")
+        where, parts = type(self).__name__, (self._parameters[f"{name}weight"] for name in self._parts)
+        first = bool(is_first_microbatch)
+        return torch.cat([AddToMainGrad.apply(part, where, first) if part.requires_grad else part for part in parts])
 
     def _whole_weight(self, is_first_microbatch: bool | None) -> torch.Tensor:
         """A joined copy has no history of changes, so its parts are asked."""
@@ -61,7 +90,7 @@ class SplitWeightModule(ScaledModule):
                 raise RuntimeError(
                     f"{type(self).__name__}: expected the weight that is_first_microbatch=True has seen, got one changed since"
                 )
-        return self._joined("weight")
+        return self._joined_weight(is_first_microbatch)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.use_bias}"

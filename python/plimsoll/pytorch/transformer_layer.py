@@ -7,11 +7,13 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch.arguments import HINTS, ONLY, check_choice, check_rest
-from plimsoll.pytorch.attention import check_layout, check_window
+from plimsoll.pytorch.attention import CALLED_HINTS, CALLED_ONLY, check_layout, check_window, take_packed
 from plimsoll.pytorch.autocast import high_precision_dtype
 from plimsoll.pytorch.layer_norm_mlp import LayerNormMLP
-from plimsoll.pytorch.multihead_attention import FORWARD_ONLY, QK_NORM, MultiheadAttention
+from plimsoll.pytorch.multihead_attention import QK_NORM, MultiheadAttention
+from plimsoll.pytorch.rotary import RotaryEmbedding
 from plimsoll.pytorch.scaled_module import Initializer
+from plimsoll.pytorch.tensor_parallel import Parallel, TensorParallel, take_parallel
 
 LAYER_ONLY = {
     **ONLY,
@@ -31,11 +33,12 @@ LAYER_ONLY = {
 }
 
 
-class TransformerLayer(torch.nn.Module):
+class TransformerLayer(Parallel):
     """One pre-norm block. Children: self_attention, inter_attention (layer_type "decoder"), layernorm_mlp.
 
     Residual additions are part of the norm that follows them. Hidden states come in as [seq, batch, hidden_size], with
-    attn_input_format "bshd" as [batch, seq, hidden_size].
+    attn_input_format "bshd" as [batch, seq, hidden_size]. set_parallel_mode: the ranks of tp_group share heads and
+    features, as in Linear; with sequence_parallel each has its part of the first dimension, before, between and after.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class TransformerLayer(torch.nn.Module):
         enc_dec_window_size: tuple[int, int] | None = None,
         params_dtype: torch.dtype | None = None,
         layer_type: str = "encoder",
+        fuse_wgrad_accumulation: bool = False,
         set_parallel_mode: bool = False,
         fuse_qkv_params: bool = False,
         zero_centered_gamma: bool = False,
@@ -67,10 +71,12 @@ class TransformerLayer(torch.nn.Module):
         normalization: str = "LayerNorm",
         device: torch.device | str | None = None,
         attn_input_format: str = "sbhd",
+        rotary_pos_interleaved: bool = False,
         name: str | None = None,
         **rest: Any,
     ) -> None:
         where = type(self).__name__
+        parallel = take_parallel(rest)
         check_rest(where, rest, LAYER_ONLY, HINTS)
         check_window(where, window_size)
         check_window(where, enc_dec_window_size)
@@ -88,7 +94,11 @@ class TransformerLayer(torch.nn.Module):
             "bias": bias,
             "normalization": normalization,
             "device": device,
+            "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
+            "set_parallel_mode": set_parallel_mode,
+            **parallel,
         }
+        self._parallel = TensorParallel(where, set_parallel_mode, **parallel)
         attention = {
             **made,
             "kv_channels": kv_channels,
@@ -100,6 +110,7 @@ class TransformerLayer(torch.nn.Module):
             "fuse_qkv_params": fuse_qkv_params,
             "qkv_weight_interleaved": qkv_weight_interleaved,
             "qkv_format": attn_input_format,
+            "rotary_pos_interleaved": rotary_pos_interleaved,
         }
         self.self_attention = MultiheadAttention(
             hidden_size, num_attention_heads, attn_mask_type=self_attn_mask_type, **attention
@@ -132,23 +143,29 @@ class TransformerLayer(torch.nn.Module):
         is_first_microbatch: bool | None = None,
         core_attention_bias_type: str = "no_bias",
         core_attention_bias: torch.Tensor | None = None,
+        rotary_pos_emb: RotaryEmbedding | None = None,
         **rest: Any,
     ) -> torch.Tensor:
-        """hidden_states [seq, batch, hidden_size] (bshd: [batch, seq, ...]) -> the same shape, in the high-precision dtype
-        of the scope. Masks as in DotProductAttention; the attention bias is that of self-attention."""
-        check_rest("TransformerLayer.forward", rest, FORWARD_ONLY)
-        check_window("TransformerLayer.forward", window_size)
-        check_window("TransformerLayer.forward", enc_dec_window_size)
-        bias = {}
+        """hidden_states [seq, batch, hidden_size] (bshd: [batch, seq, ...]; thd: [tokens, ...], with cu_seqlens_q and
+        cu_seqlens_kv) -> the same shape, in the high-precision dtype of the scope. Masks as in DotProductAttention, angles
+        as in MultiheadAttention; the attention bias and the angles are those of self-attention."""
+        where = "TransformerLayer.forward"
+        options = take_packed(where, self.self_attention.qkv_format, rest)
+        if options and self.layer_type == "decoder":
+            raise NotImplementedError(f"{where}: expected layer_type 'encoder' with qkv_format 'thd', got 'decoder'")
+        check_rest(where, rest, CALLED_ONLY, CALLED_HINTS)
+        check_window(where, window_size)
+        check_window(where, enc_dec_window_size)
         if core_attention_bias_type != "no_bias":
-            bias = {"core_attention_bias_type": core_attention_bias_type, "core_attention_bias": core_attention_bias}
+            options |= {"core_attention_bias_type": core_attention_bias_type, "core_attention_bias": core_attention_bias}
         hidden = hidden_states.to(high_precision_dtype(hidden_states.dtype))
         attended, _ = self.self_attention.run(
             hidden,
             attention_mask=attention_mask,
             attn_mask_type=self_attn_mask_type,
             is_first_microbatch=is_first_microbatch,
-            bias=bias,
+            rotary_pos_emb=rotary_pos_emb,
+            options=options,
         )
         residual = hidden
         hidden = self._dropout(attended)

@@ -1,0 +1,69 @@
+"""Scopes in which modules are made with weights that are codes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from plimsoll.common.recipe import Recipe
+from plimsoll.pytorch.quantized_tensor import QuantizedTensor
+
+
+@dataclass(frozen=True)
+class WeightsAsCodes:
+    """How a module holds its weights; None in its place: as values."""
+
+    preserve_high_precision_init_val: bool
+
+    def initialized(self, parameter: torch.nn.Parameter, initializer: Callable[[torch.Tensor], Any]) -> torch.nn.Parameter:
+        """`parameter` with the codes of what the initialiser draws; a new one where it has none yet."""
+        values = torch.empty(parameter.shape, dtype=parameter.dtype)
+        initializer(values)
+        if isinstance(parameter, QuantizedTensor):
+            parameter.quantize_(values)
+        else:
+            parameter = torch.nn.Parameter(QuantizedTensor.quantize(values), requires_grad=parameter.requires_grad)
+        if self.preserve_high_precision_init_val:
+            parameter._high_precision_init_val = values  # type: ignore[attr-defined]
+        return parameter
+
+
+class _Thread(threading.local):
+    innermost: WeightsAsCodes | None = None
+
+
+_thread = _Thread()
+
+
+def weights_as_codes() -> WeightsAsCodes | None:
+    """What modules made now are to do."""
+    return _thread.innermost
+
+
+@contextmanager
+def quantized_model_init(
+    enabled: bool = True, recipe: Recipe | None = None, preserve_high_precision_init_val: bool = False
+) -> Iterator[None]:
+    """Modules made inside hold the weights of their products as FP8 codes, one byte an element, and no other copy.
+
+    Codes are E4M3 of one scale, which products under DelayedScaling and Float8CurrentScaling read as they are; those of
+    other recipes make theirs from the values. An optimizer writes through to the codes: steps smaller than half a code's
+    distance are lost, so training wants FP32 master weights, for which `preserve_high_precision_init_val` keeps what
+    the initialiser drew (``parameter.get_high_precision_init_val()``).
+    """
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise TypeError(f"quantized_model_init: expected recipe a plimsoll.common.recipe.Recipe, got {recipe!r}")
+    outer = _thread.innermost
+    _thread.innermost = WeightsAsCodes(preserve_high_precision_init_val) if enabled else None
+    try:
+        yield
+    finally:
+        _thread.innermost = outer
+
+
+fp8_model_init = quantized_model_init

@@ -1,0 +1,152 @@
+"""A parameter held as FP8 codes: one byte an element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+aten = torch.ops.aten
+CODES = "e4m3"
+WHOLE = (0, 0)  # one scale for the tensor
+
+
+def encode(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(codes, scale [1]). The scale is a power of two, so that every code is a number of bfloat16 and float32."""
+    codes, scale, _ = torch.ops.plimsoll.quantize_blocks(values.detach(), CODES, WHOLE, "fp32", True)
+    return codes, scale.view(1)
+
+
+class QuantizedTensor(torch.Tensor):
+    """A matrix of `dtype` whose values are `scale` [1] times the E4M3 `codes` [rows, cols].
+
+    Modules read the codes. Every other function sees the values, in `dtype`, and gives plain tensors; what writes into
+    the tensor (an optimizer's step, copy_, an initialiser) writes values, which are quantized anew under their own
+    largest. ``torch.save`` and state dicts keep the codes.
+    """
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    _high_precision_init_val: torch.Tensor | None = None
+
+    @staticmethod
+    def __new__(
+        cls, codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, requires_grad: bool = False
+    ) -> QuantizedTensor:
+        made: QuantizedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, codes.shape, dtype=dtype, device=codes.device, requires_grad=requires_grad
+        )
+        return made
+
+    def __init__(
+        self, codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, requires_grad: bool = False
+    ) -> None:
+        self.codes = codes
+        self.scale = scale
+
+    @classmethod
+    def quantize(cls, values: torch.Tensor) -> QuantizedTensor:
+        return cls(*encode(values), values.dtype)
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The values, by default in the tensor's dtype."""
+        values: torch.Tensor = torch.ops.plimsoll.dequantize(
+            self.codes, self.scale.view(1, 1), CODES, WHOLE, self.dtype if dtype is None else dtype
+        )
+        return values
+
+    def float(self, *_layout: Any, **_keywords: Any) -> torch.Tensor:  # a master weight, of a tensor of FP32, too
+        return self.dequantize(torch.float32)
+
+    def quantize_(self, values: torch.Tensor) -> QuantizedTensor:
+        """Takes the values over, in place."""
+        codes, scale = encode(values.dequantize() if isinstance(values, QuantizedTensor) else values)
+        self.codes.copy_(codes)
+        self.scale.copy_(scale)
+        return self
+
+    def get_high_precision_init_val(self) -> torch.Tensor | None:
+        """What the initialiser drew, where quantized_model_init(preserve_high_precision_init_val=True) kept it."""
+        return self._high_precision_init_val
+
+    def clear_high_precision_init_val(self) -> None:
+        self._high_precision_init_val = None
+
+    def applied(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Parameter:
+        """What torch.nn.Module._apply(fn) makes of the parameter: another dtype keeps the codes."""
+        probe, codes = fn(torch.empty(0, dtype=self.dtype, device=self.device)), fn(self.codes)
+        if codes is self.codes and probe.dtype == self.dtype:
+            return self  # type: ignore[return-value]
+        if probe.is_meta:
+            made = torch.nn.Parameter(torch.empty(self.shape, dtype=probe.dtype, device="meta"), self.requires_grad)
+        else:
+            made = torch.nn.Parameter(QuantizedTensor(codes, self.scale, probe.dtype), self.requires_grad)
+        if self.grad is not None:
+            made.grad = fn(self.grad)
+        return made
+
+    # `.data = values` quantizes them; torch would look for a storage.
+    @property
+    def data(self) -> torch.Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, values: torch.Tensor) -> None:
+        with torch.no_grad():
+            self.copy_(values)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"QuantizedTensor({self.dequantize()}, scale={self.scale.item()})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild, (self.codes, self.scale, self.dtype, self.requires_grad, isinstance(self, torch.nn.Parameter))
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (aten.detach.default, aten.alias.default):
+            return cls(args[0].codes, args[0].scale, args[0].dtype)
+        if func is aten.clone.default:
+            return cls(args[0].codes.clone(), args[0].scale.clone(), args[0].dtype)
+        return _on_values(func, args, kwargs)
+
+
+def _on_values(func: Any, args: Any, kwargs: Any) -> Any:
+    """func on the values; those that it wrote go back into the codes."""
+    written: list[tuple[QuantizedTensor, torch.Tensor]] = []
+
+    def values_of(tensor: QuantizedTensor, writes: bool) -> torch.Tensor:
+        values = tensor.dequantize()
+        if writes:
+            written.append((tensor, values))
+        return values
+
+    def opened(argument: Any, value: Any) -> Any:
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        return tree_map_only(QuantizedTensor, lambda tensor: values_of(tensor, writes), value)
+
+    schema = func._schema.arguments
+    named = {argument.name: argument for argument in schema}
+    opened_args = [opened(argument, value) for argument, value in zip(schema, args)]
+    result = func(*opened_args, **{name: opened(named[name], value) for name, value in kwargs.items()})
+    owners = {}
+    for tensor, values in written:
+        tensor.quantize_(values)
+        owners[id(values)] = tensor
+    return tree_map_only(torch.Tensor, lambda made: owners.get(id(made), made), result) if owners else result
+
+
+def _rebuild(
+    codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, requires_grad: bool, is_parameter: bool
+) -> QuantizedTensor:
+    made = QuantizedTensor(codes, scale, dtype, requires_grad)
+    if is_parameter:
+        made._is_param = True
+    return made
+
+
+torch.serialization.add_safe_globals([_rebuild])

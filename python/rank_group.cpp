@@ -1,0 +1,114 @@
+#include "python/rank_group.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plimsoll/ops/rank_amaxes.h"
+#include "plimsoll/watch/profile.h"
+
+namespace plimsoll::python {
+namespace {
+
+// Boxed, because the type of a group in torch's schemas changes with its version.
+at::Tensor call(const char* op, torch::jit::Stack stack) {
+  c10::Dispatcher::singleton().findSchemaOrThrow(op, "").callBoxed(stack);
+  return stack.at(0).toTensor();
+}
+
+at::Tensor bytes_of(const at::Tensor& x) { return x.contiguous().flatten().view(at::kByte); }
+
+// Backends differ in the dtypes that they add up (Gloo: no bf16, and its reduce_scatter is an all_reduce for each
+// rank). So bytes travel, and sums are made here. Maxima are of int32, which all of them have.
+class NamedGroup : public ops::RankGroup {
+ public:
+  NamedGroup(std::string_view name, int64_t size) : name_(name), size_(size) {}
+
+  int64_t size() const override { return size_; }
+
+  at::Tensor all_gather(const at::Tensor& x) const override {
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes[0] *= size_;
+    if (x.numel() == 0) return x.new_empty(sizes);
+    const at::Tensor bytes = run("_c10d_functional::all_gather_into_tensor", {bytes_of(x), size_, name_}, x.nbytes());
+    return bytes.view(x.scalar_type()).view(sizes);
+  }
+
+  at::Tensor reduce_scatter(const at::Tensor& x) const override {
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes[0] /= size_;
+    if (x.numel() == 0) return x.new_empty(sizes);
+    const std::vector<c10::SymInt> parts(static_cast<size_t>(size_), static_cast<int64_t>(x.nbytes()) / size_);
+    const at::Tensor bytes = run("_c10d_functional::all_to_all_single", {bytes_of(x), parts, parts, name_}, x.nbytes());
+    return at::sum(bytes.view(x.scalar_type()).view({size_, -1}), {0}, false, at::kFloat)
+        .to(x.scalar_type())
+        .view(sizes);
+  }
+
+  at::Tensor all_reduce(const at::Tensor& x) const override {
+    const int64_t part = (x.numel() + size_ - 1) / size_;  // of each rank; zeros fill the last one
+    at::Tensor flat = x.flatten();
+    if (flat.numel() != part * size_) {
+      flat = at::zeros({part * size_}, x.options());
+      flat.narrow(0, 0, x.numel()).copy_(x.flatten());
+    }
+    return all_gather(reduce_scatter(flat)).narrow(0, 0, x.numel()).view(x.sizes());
+  }
+
+  void all_reduce_max(std::span<int32_t> values) const override {
+    const auto size = static_cast<int64_t>(values.size());
+    const at::Tensor mine = at::from_blob(values.data(), {size}, at::kInt);
+    mine.copy_(run("_c10d_functional::all_reduce", {mine, "max", name_}, values.size_bytes()));
+  }
+
+ private:
+  at::Tensor run(const char* op, torch::jit::Stack arguments, size_t bytes) const {
+    const watch::Span span(op, {.bytes = static_cast<double>(bytes)});
+    const at::AutoDispatchBelowADInplaceOrView no_gradient;
+    try {
+      return call("_c10d_functional::wait_tensor", {call(op, std::move(arguments))});
+    } catch (const c10::Error& error) {
+      fail(op, error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      fail(op, error.what());
+    }
+  }
+
+  [[noreturn]] void fail(const char* op, const char* why) const {
+    C10_THROW_ERROR(DistBackendError, std::string(op) + " over the process group '" + name_ + "' of " +
+                                          std::to_string(size_) +
+                                          " ranks failed; a rank may have ended, or not come here: " + why);
+  }
+
+  std::string name_;
+  int64_t size_;
+};
+
+}  // namespace
+
+std::shared_ptr<const ops::RankGroup> rank_group(std::string_view name, int64_t size) {
+  TORCH_CHECK_VALUE(size > 1, "tp_size: expected a group of two ranks or more, got ", size);
+  return std::make_shared<const NamedGroup>(name, size);
+}
+
+std::shared_ptr<const ops::AmaxReduction> amax_reduction_over(std::string_view name, int64_t size) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, int64_t>, std::weak_ptr<const ops::AmaxReduction>> reductions;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::weak_ptr<const ops::AmaxReduction>& kept = reductions[{std::string(name), size}];
+  std::shared_ptr<const ops::AmaxReduction> reduction = kept.lock();
+  if (reduction == nullptr) kept = reduction = ops::amax_reduction(rank_group(name, size));
+  return reduction;
+}
+
+}  // namespace plimsoll::python

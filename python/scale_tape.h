@@ -1,0 +1,37 @@
+// What the layers of a stretch of code ran with, so that a second run of the same calls (activation recompute) has the
+// same bits and leaves their state alone.
+#pragma once
+
+#include <torch/custom_class.h>
+
+#include <memory>
+#include <vector>
+
+#include "plimsoll/ops/linear_scaling.h"
+
+namespace plimsoll::python {
+
+// Python: torch.classes.plimsoll.ScaleTape.
+class ScaleTape : public torch::CustomClassHolder {
+ public:
+  // From enter to exit the calls of this thread's layers are recorded, or (replays) run with what was recorded, from
+  // the first on. Tapes may be nested.
+  void enter(bool replays);
+  void exit();
+
+  std::shared_ptr<ops::LinearState> pass(std::shared_ptr<ops::LinearState> state);
+  bool replays() const { return replays_; }
+
+ private:
+  std::vector<std::shared_ptr<ops::LinearState>> calls_;
+  size_t next_ = 0;
+  bool replays_ = false;
+};
+
+// The state that this call of a layer runs with: its own, or that on the tape.
+std::shared_ptr<ops::LinearState> taped(std::shared_ptr<ops::LinearState> state);
+
+// Whether this thread runs layers again. Their amaxes count already.
+bool replays_layers();
+
+}  // namespace plimsoll::python

@@ -1,0 +1,293 @@
+"""Parameters that are FP8 codes."""
+import copy
+import io
+import pickle
+
+import composition
+import oracle
+import plimsoll.pytorch as te
+import pytest
+import torch
+from plimsoll.common import recipe
+from plimsoll.pytorch import QuantizedTensor
+
+MODULES = {
+    "Linear": lambda: te.Linear(32, 48),
+    "LayerNormLinear": lambda: te.LayerNormLinear(32, 48),
+    "LayerNormMLP": lambda: te.LayerNormMLP(32, 48, activation="swiglu"),
+    "TransformerLayer": lambda: te.TransformerLayer(32, 48, 2, hidden_dropout=0.0, attention_dropout=0.0),
+}
+
+
+def quantized(make, seed=4, **keywords):
+    torch.manual_seed(seed)
+    with te.fp8_model_init(**keywords):
+        return make()
+
+
+def weights_of(module):
+    return {name: p for name, p in module.named_parameters() if isinstance(p, QuantizedTensor)}
+
+
+def twin_of(module, make):
+    """The same values, not held as codes."""
+    twin = make()
+    twin.load_state_dict(module.state_dict())
+    assert not weights_of(twin)
+    return twin
+
+
+def step(module, x, rule):
+    x = x.clone().requires_grad_()
+    with te.fp8_autocast(enabled=rule is not None, fp8_recipe=rule):
+        output = module(x)
+    output.square().sum().backward()
+    gradients = {name: p.grad.clone() for name, p in module.named_parameters()}
+    module.zero_grad()
+    return {"output": output.detach(), "input": x.grad, **gradients}
+
+
+def assert_same(ours, expected):
+    assert ours.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(ours[name], value), name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_weights_are_codes_and_the_rest_is_not(name):
+    module = quantized(MODULES[name])
+    weights = weights_of(module)
+    assert weights.keys() == {name for name, p in module.named_parameters() if p.dim() == 2}
+    for weight in weights.values():
+        assert isinstance(weight, torch.nn.Parameter) and weight.requires_grad and weight.is_leaf
+        assert weight.dtype == torch.float32 and weight.device.type == "cpu"
+        assert weight.codes.dtype == torch.uint8 and weight.codes.nbytes == weight.numel()
+        assert torch.frexp(weight.scale)[0].item() == 0.5  # a power of two
+    assert not weights_of(MODULES[name]())  # outside the scope
+
+
+# Codes of a power-of-two scale are numbers of every recipe with such scales: no second rounding, no difference.
+EXACT = {
+    None: None,
+    "power-of-two": recipe.DelayedScaling(power_of_two=True, fp8_format=recipe.Format.E4M3),
+    "current-power-of-two": recipe.Float8CurrentScaling(use_power_2_scales=True),
+    "block": recipe.Float8BlockScaling(),
+    "mxfp8": recipe.MXFP8BlockScaling(),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("rule", EXACT)
+def test_products_have_the_bits_of_the_values(name, rule):
+    module = quantized(MODULES[name])
+    twin = twin_of(module, MODULES[name])
+    x = torch.randn(6, 3, 32)
+    assert_same(step(module, x, EXACT[rule]), step(twin, x, EXACT[rule]))
+
+
+@pytest.mark.parametrize("rule", ["delayed", "current", "row", "block-fp32"])
+def test_products_are_within_the_bound_of_the_codes(rule):
+    """Of exact products with the codes, where the recipe takes them as they are, or with its own codes of the values."""
+    module = quantized(MODULES["Linear"])
+    x, grad = torch.randn(17, 32), torch.randn(17, 48)
+    weight = module.weight.dequantize()
+    leaf = x.clone().requires_grad_()
+    with te.fp8_autocast(fp8_recipe=oracle.RECIPES[rule]):
+        output = module(leaf)
+    output.backward(grad)
+    same = rule in ("delayed", "current")
+    one, two = (
+        weight.double() if same else oracle.operand(oracle.RECIPES[rule], weight, "weight", product) for product in ("fprop", "dgrad")
+    )
+    inputs = oracle.operand(oracle.RECIPES[rule], x, "input", "fprop")
+    gradient = oracle.operand(oracle.RECIPES[rule], grad, "grad_output", "dgrad")
+    exact, bound = oracle.product(inputs, one.T, 32)
+    exact = exact + module.bias.double()
+    oracle.assert_within(output, (exact, bound + 2.0**-23 * (exact.abs() + module.bias.abs())), "output")
+    oracle.assert_within(leaf.grad, oracle.product(gradient, two, 48), "input")
+
+
+def test_a_quantized_weight_records_no_amax():
+    module = quantized(MODULES["Linear"])
+    step(module, torch.randn(3, 32), recipe.DelayedScaling())
+    assert module.weight_step.item() == 0 and module.input_step.item() == module.grad_output_step.item() == 1
+
+
+@pytest.mark.parametrize("optimizer", [
+    lambda p: torch.optim.SGD(p, lr=2.0, momentum=0.9),
+    lambda p: torch.optim.AdamW(p, lr=0.05),
+    lambda p: torch.optim.AdamW(p, lr=0.05, foreach=True),
+    lambda p: torch.optim.Adagrad(p, lr=0.05),
+])
+def test_optimizers_step_through_the_codes(optimizer):
+    module = quantized(MODULES["LayerNormMLP"])
+    x, target = torch.randn(64, 32), torch.randn(64, 32)
+    chosen = optimizer(module.parameters())
+    losses = []
+    for _ in range(30):
+        with te.fp8_autocast():
+            loss = (module(x) - target).square().mean()
+        loss.backward()
+        chosen.step()
+        chosen.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    assert len(weights_of(module)) == 2
+
+
+def test_an_optimizers_step_is_that_of_the_values_rounded_to_codes():
+    module = quantized(MODULES["Linear"])
+    values = module.weight.dequantize().requires_grad_()
+    gradient = torch.randn(48, 32)
+    module.weight.grad, values.grad = gradient, gradient
+    torch.optim.SGD([module.weight], lr=0.5).step()
+    torch.optim.SGD([values], lr=0.5).step()
+    assert torch.equal(module.weight.dequantize(), QuantizedTensor.quantize(values.detach()).dequantize())
+
+
+def test_high_precision_values_are_kept_for_master_weights():
+    module = quantized(MODULES["Linear"], preserve_high_precision_init_val=True)
+    values = module.weight.get_high_precision_init_val()
+    torch.manual_seed(4)
+    assert torch.equal(values, te.Linear(32, 48).weight)
+    assert torch.equal(module.weight.dequantize(), QuantizedTensor.quantize(values).dequantize())
+    module.weight.clear_high_precision_init_val()
+    assert module.weight.get_high_precision_init_val() is None
+    assert quantized(MODULES["Linear"]).weight.get_high_precision_init_val() is None
+
+
+def test_master_weights_write_through():
+    module = quantized(MODULES["Linear"], preserve_high_precision_init_val=True)
+    master = module.weight.get_high_precision_init_val().clone()
+    for _ in range(5):
+        master += 1e-4
+        with torch.no_grad():
+            module.weight.copy_(master)
+    module.weight.data = master + 1
+    assert isinstance(module.weight, QuantizedTensor)
+    assert torch.equal(module.weight.dequantize(), QuantizedTensor.quantize(master + 1).dequantize())
+    assert type(module.weight.clone().float()) is torch.Tensor and type(module.weight.detach() + 0) is torch.Tensor
+
+
+def copied(module, make):
+    return copy.deepcopy(module)
+
+
+def pickled(module, make):
+    return pickle.loads(pickle.dumps(module))
+
+
+def saved(module, make):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def loaded(module, make):
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    fresh = quantized(make, seed=9)
+    fresh.load_state_dict(torch.load(file, weights_only=True))
+    return fresh
+
+
+def loaded_by_assignment(module, make):
+    fresh = quantized(make, seed=9)
+    fresh.load_state_dict(copy.deepcopy(module.state_dict()), assign=True)
+    return fresh
+
+
+@pytest.mark.parametrize("copier", [copied, pickled, saved, loaded, loaded_by_assignment])
+def test_copies_hold_the_same_codes(copier):
+    make = MODULES["LayerNormMLP"]
+    module = quantized(make)
+    step(module, torch.randn(4, 32), recipe.DelayedScaling())
+    other = copier(module, make)
+    assert weights_of(other).keys() == weights_of(module).keys()
+    x = torch.randn(4, 32)
+    assert_same(step(other, x, recipe.DelayedScaling()), step(module, x, recipe.DelayedScaling()))
+
+
+def test_a_checkpoint_of_values_loads_into_codes():
+    plain = te.Linear(32, 48)
+    module = quantized(MODULES["Linear"])
+    module.load_state_dict(plain.state_dict())
+    assert torch.equal(module.weight.dequantize(), QuantizedTensor.quantize(plain.weight).dequantize())
+
+
+def test_another_dtype_keeps_the_codes():
+    module = quantized(MODULES["Linear"])
+    codes = module.weight.codes.clone()
+    module.to(torch.bfloat16)
+    assert isinstance(module.weight, QuantizedTensor) and module.weight.dtype == torch.bfloat16
+    assert torch.equal(module.weight.codes, codes) and module.weight.requires_grad
+    with te.fp8_autocast():
+        module(torch.randn(2, 32, dtype=torch.bfloat16)).sum().backward()
+    assert module.weight.grad.dtype == torch.bfloat16
+    assert module.float().weight.grad.dtype == torch.float32
+    assert torch.equal(module.weight.codes, codes) and module.to("meta").weight.is_meta
+
+
+def test_meta_modules_materialise_as_codes():
+    module = quantized(lambda: te.Linear(32, 48, device="meta"))
+    module.reset_parameters()
+    assert isinstance(module.weight, QuantizedTensor)
+    codes = module.weight.codes
+    module.reset_parameters()
+    assert module.weight.codes is codes
+
+
+def test_memory_is_one_byte_an_element():
+    module = quantized(lambda: te.Linear(256, 256, bias=False))
+    assert module.weight.codes.untyped_storage().nbytes() + module.weight.scale.nbytes == 256 * 256 + 4
+
+
+def test_inference_and_frozen_weights():
+    module = quantized(MODULES["LayerNormMLP"])
+    x = torch.randn(5, 32)
+    rule = recipe.DelayedScaling()
+    expected = step(module, x, rule)["output"]
+    with torch.no_grad(), te.fp8_autocast(fp8_recipe=rule):
+        assert torch.equal(module(x), expected)
+    with torch.inference_mode(), te.fp8_autocast(fp8_recipe=rule):
+        assert torch.equal(module(x), expected)
+    module.requires_grad_(False)
+    with te.fp8_autocast(fp8_recipe=rule):
+        assert not module(x).requires_grad
+
+
+def test_recompute_and_microbatches():
+    module = quantized(MODULES["LayerNormMLP"])
+    twin = copy.deepcopy(module)
+    x = torch.randn(5, 32)
+    for first in (None, True, False):
+        with te.fp8_autocast():
+            te.checkpoint(module, x, is_first_microbatch=first).sum().backward()
+            twin(x).sum().backward()
+    assert torch.equal(module.fc1_weight.grad, twin.fc1_weight.grad)
+
+
+def test_scopes():
+    with te.fp8_model_init(enabled=False):
+        assert not weights_of(te.Linear(4, 4))
+    with te.quantized_model_init(recipe=recipe.MXFP8BlockScaling()):
+        assert weights_of(te.Linear(4, 4))
+        with te.fp8_model_init(enabled=False):
+            assert not weights_of(te.Linear(4, 4))
+        assert weights_of(te.Linear(4, 4))
+    with pytest.raises(TypeError, match="recipe"), te.fp8_model_init(recipe="fp8"):
+        pass
+    assert not weights_of(te.Linear(4, 4))
+
+
+def test_weights_are_within_half_a_code_of_what_was_drawn():
+    module = quantized(MODULES["Linear"], preserve_high_precision_init_val=True)
+    composition.assert_close(module.weight.dequantize(), module.weight.get_high_precision_init_val(), "weight", 2.0**-4)
+
+
+def test_torch_compile_is_refused_by_name():
+    module = quantized(MODULES["Linear"])
+    with pytest.raises(Exception, match="fp8_model_init|QuantizedTensor"):
+        torch.compile(module, fullgraph=True, backend="eager")(torch.randn(2, 32))
