@@ -1,0 +1,113 @@
+"""Functions that run in several processes with Gloo groups between them. Starting processes costs most, so one set of them
+runs the cases of all test modules.
+
+    @ranks.case(2)
+    def sums_are_equal(group):  # on the ranks of `group`, which are 0 and 1
+        ...
+
+    @pytest.mark.parametrize("name", ranks.names(__name__))
+    def test_on_ranks(outcomes, name):
+        outcomes.check(name)
+"""
+import datetime
+import importlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import traceback
+
+import torch
+import torch.distributed as dist
+
+WORLD = 4
+LIMIT = datetime.timedelta(seconds=30)  # of a collective
+CASES = {}  # "module.function" -> (ranks, function)
+
+
+def case(ranks):
+    def register(function):
+        CASES[f"{function.__module__}.{function.__name__}"] = (ranks, function)
+        return function
+
+    return register
+
+
+def names(module):
+    return [name for name in CASES if name.startswith(module + ".")]
+
+
+def gathered(group, value):
+    """What each rank has, in order."""
+    values = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def assert_same_bits(group, named):
+    """named: {name: tensor}, the same on each rank."""
+    mine = {name: tensor.detach().numpy().tobytes() for name, tensor in named.items()}
+    for rank, theirs in enumerate(gathered(group, mine)):
+        assert theirs.keys() == mine.keys()
+        different = [name for name in mine if theirs[name] != mine[name]]
+        assert not different, f"rank {rank} has other bits of {different}"
+
+
+class Outcomes:
+    def __init__(self, errors):
+        self.errors = errors  # one {case: traceback} for each rank
+
+    def check(self, name):
+        ranks, _ = CASES[name]
+        found = {rank: errors.get(name, "did not run") for rank, errors in enumerate(self.errors[:ranks])}
+        failed = {rank: error for rank, error in found.items() if error}
+        assert not failed, "\n".join(f"rank {rank}: {error}" for rank, error in failed.items())
+
+
+def run(modules):
+    """The cases of these modules; a process that ends early leaves out those that it has not run."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        command = [sys.executable, __file__, folder, ",".join(modules)]
+        processes = [
+            subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True)
+            for rank in range(WORLD)
+        ]
+        said = [process.communicate(timeout=300)[1] for process in processes]
+        errors = []
+        for rank, process in enumerate(processes):
+            file = pathlib.Path(folder, f"{rank}.json")
+            found = json.loads(file.read_text()) if file.exists() else {}
+            if process.returncode:
+                found = {name: found.get(name, f"ended with {process.returncode}: {said[rank][-2000:]}") for name in CASES}
+            errors.append(found)
+        return Outcomes(errors)
+
+
+def _run_rank(folder, modules, rank):
+    tests = pathlib.Path(__file__).resolve().parent
+    sys.path[:0] = [str(tests.parent), str(tests)]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD, timeout=LIMIT)
+    for module in modules:
+        importlib.import_module(module)
+    cases = sys.modules["ranks"].CASES
+    # One for each, because a case that fails on one rank may leave its group out of step.
+    groups = {name: dist.new_group(list(range(size)), timeout=LIMIT) for name, (size, _) in cases.items()}
+    errors = {}
+    for name, (size, function) in cases.items():
+        if rank >= size:
+            continue
+        try:
+            function(groups[name])
+            errors[name] = ""
+        except BaseException:
+            errors[name] = traceback.format_exc()
+        pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(errors))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    _run_rank(sys.argv[1], sys.argv[2].split(","), int(sys.argv[3]))
