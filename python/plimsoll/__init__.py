@@ -1,9 +1,15 @@
 """Plimsoll: training in FP8, FP16 and BF16 that says how safe it is.
 
 Importing it registers the operators ``torch.ops.plimsoll.*``. Modules: :mod:`plimsoll.pytorch`; recipes:
-:mod:`plimsoll.common.recipe`. Scripts written for Transformer Engine change one name; see docs/python.md.
+:mod:`plimsoll.common.recipe`; an existing model in FP8: :func:`convert`; a page about training runs: :func:`report`.
+Scripts written for Transformer Engine change one name; see docs/python.md.
 """
 
 from plimsoll._library import load
 
 load()
+
+from plimsoll.convert import convert, convert_back  # noqa: E402  they use the operators
+from plimsoll.report import report  # noqa: E402
+
+__all__ = ["convert", "convert_back", "report"]

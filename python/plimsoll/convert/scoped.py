@@ -1,0 +1,56 @@
+"""A model whose forward pass is a scope of its own."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from plimsoll.common.recipe import Recipe
+from plimsoll.pytorch.autocast import autocast
+
+
+class Scoped(torch.nn.Module):
+    """Base of the classes that scoped_class() makes."""
+
+    _scope_recipe: Recipe
+    _unscoped: type[torch.nn.Module]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # no import finds the class
+        return _new, (self._unscoped,), self.__getstate__()
+
+
+def _new(unscoped: type[torch.nn.Module]) -> torch.nn.Module:
+    kind = scoped_class(unscoped)
+    return kind.__new__(kind)
+
+
+@functools.cache
+def scoped_class(unscoped: type[torch.nn.Module]) -> type[Scoped]:
+    """A subclass with its name and its forward's signature, which others look at."""
+
+    # torch.compile goes on with the frames inside: the scope is around the graph.
+    @torch.compiler.disable(recursive=False)
+    def in_scope(self: Scoped, *arguments: Any, **keywords: Any) -> Any:
+        with autocast(recipe=self._scope_recipe):
+            return unscoped.forward(self, *arguments, **keywords)
+
+    @functools.wraps(unscoped.forward)
+    def forward(self: Scoped, *arguments: Any, **keywords: Any) -> Any:
+        return in_scope(self, *arguments, **keywords)
+
+    members = {"forward": forward, "_unscoped": unscoped, "__module__": unscoped.__module__, "__doc__": unscoped.__doc__}
+    return type(unscoped.__name__, (Scoped, unscoped), members)
+
+
+def enter_scope(module: torch.nn.Module, recipe: Recipe) -> None:
+    """From now on, forward runs under the recipe; another one replaces it."""
+    module.__dict__["_scope_recipe"] = recipe
+    if not isinstance(module, Scoped):
+        module.__class__ = scoped_class(type(module))
+
+
+def leave_scope(module: Scoped) -> None:
+    del module.__dict__["_scope_recipe"]
+    module.__class__ = module._unscoped
