@@ -1,12 +1,15 @@
-"""``python -m plimsoll ...`` is the command ``build/bin/plimsoll ...``."""
+"""``python -m plimsoll ...`` is the command ``build/bin/plimsoll ...``, and ``python -m plimsoll report ...``."""
 
 import os
 import sys
 
 from plimsoll._library import find
+from plimsoll.report.command import main as report
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["report"]:
+        sys.exit(report(sys.argv[2:]))
     program = find().parent / "bin" / "plimsoll"
     if not program.is_file():
         sys.exit(f"plimsoll: expected the program {program}, found none; run `make build`")

@@ -1,0 +1,73 @@
+"""Loss curves, and bars of speed and memory."""
+
+from __future__ import annotations
+
+from statistics import fmean, median
+from typing import Any
+
+from plimsoll.report.runs import Run
+from plimsoll.report.style import Figure, axis, colour, layout
+
+MOST_POINTS = 2000  # of a curve
+
+
+def _thin(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+    """Means of as many neighbours as it takes."""
+    size = -(-len(steps) // MOST_POINTS)
+    if size <= 1:
+        return steps, values
+    begins = range(0, len(steps), size)
+    return [steps[min(begin + size, len(steps)) - 1] for begin in begins], [fmean(values[begin : begin + size]) for begin in begins]
+
+
+def losses(runs: list[Run]) -> Figure:
+    data: list[dict[str, Any]] = []
+    for index, run in enumerate(runs):
+        shared = {"type": "scatter", "legendgroup": run.label, "hovertemplate": "%{y:.4f}"}
+        steps, values = _thin(*run.series("loss"))
+        line = {"color": colour(index), "width": 1.2}
+        data.append({**shared, "name": run.label, "x": steps, "y": values, "mode": "lines", "line": line, "opacity": 0.55})
+        steps, values = run.series("val_loss")
+        if values:
+            line = {"color": colour(index), "width": 2.5}
+            data.append({**shared, "name": f"{run.label}, validation", "x": steps, "y": values, "mode": "lines+markers", "line": line})
+    return {"data": data, "layout": layout(430, xaxis=axis("step"), yaxis=axis("loss, nats a byte"), hovermode="x unified")}
+
+
+def tokens_per_s(run: Run) -> float | None:
+    """Of the summary; of a run that goes on, the median so far."""
+    if run.summary.get("tokens_per_s"):
+        return run.summary["tokens_per_s"]
+    values = run.series("tokens_per_s")[1]
+    return median(values) if values else None
+
+
+def megabytes(run: Run, name: str) -> float | None:
+    value = run.summary.get(name)
+    return value / 1e6 if value else None
+
+
+def bars(runs: list[Run]) -> Figure:
+    panels = [
+        ("tokens a second", ",.0f", [tokens_per_s(run) for run in runs]),
+        ("saved for backward, MB", ",.1f", [megabytes(run, "saved_activation_bytes") for run in runs]),
+        ("peak memory, MB", ",.0f", [megabytes(run, "peak_rss_bytes") for run in runs]),
+    ]
+    figure: Figure = {"data": [], "layout": layout(320, showlegend=False, grid={"rows": 1, "columns": 3, "pattern": "independent"})}
+    for number, (title, form, values) in enumerate(panels):
+        suffix = str(number + 1) if number else ""
+        figure["data"].append(
+            {
+                "type": "bar",
+                "x": [run.label for run in runs],
+                "y": values,
+                "text": ["not finished" if value is None else format(value, form) for value in values],
+                "hoverinfo": "x+text",
+                "marker": {"color": [colour(index) for index in range(len(runs))]},
+                "xaxis": f"x{suffix}",
+                "yaxis": f"y{suffix}",
+            }
+        )
+        figure["layout"][f"xaxis{suffix}"] = axis(title, type="category")
+        figure["layout"][f"yaxis{suffix}"] = axis(rangemode="tozero")
+    return figure

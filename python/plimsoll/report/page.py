@@ -1,0 +1,59 @@
+"""The page: one file that needs no other and no network."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from plimsoll.report.curves import bars, losses
+from plimsoll.report.operands import headroom, histories
+from plimsoll.report.runs import Run, RunPath, read_runs
+from plimsoll.report.table import table
+
+NO_OPERANDS = "No operand was recorded: train with --log-scales N."
+
+
+def _plotly_script() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise ImportError("report: expected the package plotly, found none; pip install plotly") from None
+    return get_plotlyjs()
+
+
+def sections(runs: list[Run]) -> list[dict[str, Any]]:
+    """Title, text, and figures by name; with several a reader chooses."""
+    heat, curves = headroom(runs), histories(runs)
+    bits = "Bits between an operand's largest value and its format's, layer by step. Below 0 values saturated. FP32 and BF16 are left out."
+    return [
+        {"title": "Loss", "text": "Of each step, and on held-out text.", "figures": {"loss": losses(runs)}},
+        {"title": "Speed and memory", "text": "Tokens a second are the median of the steps.", "figures": {"bars": bars(runs)}},
+        {"title": "Headroom", "text": bits if heat else "No FP8 or FP16 operand was recorded.", "figures": heat},
+        {"title": "Amax and scale", "text": "value = scale * code." if curves else NO_OPERANDS, "figures": curves},
+    ]
+
+
+def _embedded(value: Any) -> str:
+    """JSON that no closing tag inside can end."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def report(runs: RunPath | Iterable[RunPath], path: RunPath = "report.html") -> Path:
+    """Writes one HTML page about training runs, which needs no network, and returns its path.
+
+    runs: logs of JSON lines (`plimsoll train --json FILE`), directories of runs (`--out DIR`, which holds train.jsonl), or
+    of `plimsoll compare`; one, or several. Loss curves; speed and memory; headroom of each layer at each step; amax and
+    scale of each operand. Raises FileNotFoundError or ValueError that names the file, what was expected and what came.
+    """
+    read = read_runs(runs)
+    title = "Training runs: " + ", ".join(run.label for run in read)
+    template = Template(Path(__file__).with_name("page.html").read_text())
+    text = template.substitute(title=escape(title), table=table(read), plotly=_plotly_script(), sections=_embedded(sections(read)))
+    target = Path(path)
+    target.write_text(text)
+    return target

@@ -1,0 +1,141 @@
+"""plimsoll.report: one page from the logs of training runs, and one clear line where a log is not one."""
+import json
+import re
+
+import plimsoll
+import pytest
+from plimsoll.report import command, curves, operands, runs
+
+plotly = pytest.importorskip("plotly")
+
+
+def slot(amax, scale, headroom, name="e4m3"):
+    return {"format": name, "amax": amax, "scale": scale, "headroom_bits": headroom, "non_finite": 0}
+
+
+def write_run(folder, steps=6, recipe="fp8", finished=True, scaled=True):
+    folder.mkdir(parents=True)
+    lines = []
+    for step in range(1, steps + 1):
+        line = {"step": step, "loss": 5.0 / step, "val_loss": 5.0 / step + 0.1 if step % 3 == 0 else None, "tokens_per_s": 100.0 + step,
+                "headroom_bits": 1.0 - step / 8 if scaled else None, "headroom_slot": "blocks.0.fc1/input" if scaled else ""}
+        if scaled and step % 2 == 1:
+            line["slots"] = {f"blocks.{layer}.fc1/{role}": slot(step, step / 448, layer / 4) for layer in (0, 2, 10) for role in ("input", "weight")}
+            line["slots"]["blocks.0.fc1/output"] = slot(0.0, 1.0, None, "bf16")
+        lines.append(line)
+    if finished:
+        lines.append({"recipe": recipe, "steps": steps, "parameters": 1234567, "final_val_loss": 2.5, "tokens_per_s": 103.0,
+                      "saved_activation_bytes": 2_000_000, "peak_rss_bytes": 3_000_000})
+    (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def sections_of(page):
+    text = re.search(r'<script type="application/json" id="sections">(.*?)</script>', page, re.DOTALL).group(1)
+    return {section["title"]: section for section in json.loads(text)}
+
+
+def test_a_comparison_becomes_one_page_that_needs_no_network(tmp_path):
+    write_run(tmp_path / "demo" / "fp8")
+    write_run(tmp_path / "demo" / "fp32", recipe="fp32", scaled=False)
+    path = plimsoll.report(tmp_path / "demo", tmp_path / "page.html")
+    page = path.read_text()
+    assert not re.search(r'<(script|link|img)[^>]+(src|href)="(?!data:)', page.replace("</script>", "\n"))
+    assert "Plotly" in page and "1,234,567" in page and "1.00" not in page.split("<main>")[0].split("</thead>")[1].split("fp8")[0]
+    found = sections_of(page)
+    assert list(found) == ["Loss", "Speed and memory", "Headroom", "Amax and scale"]
+    names = [trace["name"] for trace in found["Loss"]["figures"]["loss"]["data"]]
+    assert names == ["fp32", "fp32, validation", "fp8", "fp8, validation"]
+    assert [bar["y"] for bar in found["Speed and memory"]["figures"]["bars"]["data"]] == [[103.0, 103.0], [2.0, 2.0], [3.0, 3.0]]
+    for section in found.values():
+        for figure in section["figures"].values():
+            plotly.graph_objects.Figure(figure)  # every key and value is plotly's
+
+
+def test_the_heat_map_is_layers_in_order_by_recorded_steps(tmp_path):
+    run = runs.read_runs(write_run(tmp_path / "run"))
+    figures = operands.headroom(run)
+    assert list(figures) == ["run: input", "run: weight"]
+    heat = figures["run: input"]["data"][0]
+    assert heat["y"] == ["blocks.0.fc1", "blocks.2.fc1", "blocks.10.fc1"]
+    assert heat["x"] == [1, 3, 5]
+    assert heat["z"] == [[0.0] * 3, [0.5] * 3, [2.5] * 3]
+
+
+def test_histories_have_amax_and_scale_of_each_operand(tmp_path):
+    figures = operands.histories(runs.read_runs(write_run(tmp_path / "run")))
+    assert list(figures) == ["blocks.0.fc1", "blocks.2.fc1", "blocks.10.fc1"]
+    traces = {(trace["name"], trace.get("yaxis", "y")): trace["y"] for trace in figures["blocks.0.fc1"]["data"]}
+    assert traces["run, input", "y"] == [1, 3, 5]
+    assert traces["run, input", "y2"] == [step / 448 for step in (1, 3, 5)]
+    assert traces["run, output", "y"] == [None] * 3  # 0 has no logarithm
+    assert ("run, output", "y2") not in traces
+
+
+def test_long_runs_are_thinned_to_means(tmp_path):
+    (run,) = runs.read_runs(write_run(tmp_path / "run", steps=2 * curves.MOST_POINTS + 1, scaled=False))
+    trace = curves.losses([run])["data"][0]
+    assert len(trace["y"]) <= curves.MOST_POINTS and trace["x"][-1] == 2 * curves.MOST_POINTS + 1
+    assert trace["y"][0] == pytest.approx((5 + 5 / 2 + 5 / 3) / 3)
+
+
+def test_a_run_that_goes_on_is_shown_so_far(tmp_path, capsys):
+    log = write_run(tmp_path / "run", finished=False) / "train.jsonl"
+    page = tmp_path / "page.html"
+    assert command.main([str(log), "--out", str(page)]) == 0
+    assert capsys.readouterr().out == f"report: {page}\n"
+    assert "6, not finished" in page.read_text()
+    assert sections_of(page.read_text())["Speed and memory"]["figures"]["bars"]["data"][0]["y"] == [103.5]
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    found = runs.read_runs([write_run(tmp_path / "a" / "fp8"), write_run(tmp_path / "b" / "fp8")])
+    assert [run.label for run in found] == ["a/fp8", "b/fp8"]
+
+
+def test_names_cannot_end_the_script(tmp_path):
+    folder = write_run(tmp_path / "run")
+    log = folder / "train.jsonl"
+    log.write_text(log.read_text().replace("blocks.0.fc1", "</script><b>"))
+    found = sections_of(plimsoll.report(folder, tmp_path / "page.html").read_text())
+    assert "</script><b>" in found["Amax and scale"]["figures"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "train.jsonl: expected one step or more, got an empty log"),
+        ('{"step": 1, "loss": 2.0}\n{"step": 2, "lo', "train.jsonl: expected a JSON object in line 2, got '{\"step\": 2, \"lo' .*--resume"),
+        ("[1]\n", "expected a JSON object in line 1, got '\\[1\\]'"),
+        ('{"name": "x"}\n', 'expected "step" and "loss", or the summary of a run, in line 1'),
+        ('{"step": 1, "loss": "low"}\n', 'expected "step" and "loss"'),
+        ('{"final_val_loss": 2.0}\n', "expected one step or more, got none"),
+    ],
+)
+def test_bad_logs_are_one_clear_line(tmp_path, capsys, text, message):
+    (tmp_path / "train.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        plimsoll.report(tmp_path, tmp_path / "page.html")
+    assert command.main([str(tmp_path), "--out", str(tmp_path / "page.html")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("plimsoll: report: ") and error.count("\n") == 1
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_paths_without_logs_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere: expected a log or the directory of a run, found nothing"):
+        plimsoll.report([tmp_path / "nowhere"])
+    with pytest.raises(FileNotFoundError, match=r"expected train.jsonl in it, or in directories in it, found none"):
+        plimsoll.report(tmp_path)
+    with pytest.raises(ValueError, match="expected one run or more, got none"):
+        plimsoll.report([])
+    (tmp_path / "train.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="got a file that is not text"):
+        plimsoll.report(tmp_path)
+
+
+def test_values_that_are_not_finite_are_gaps(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"step": 1, "loss": null}\n{"step": 2, "loss": NaN}\n{"step": 3, "loss": 1.0}\n')
+    (run,) = runs.read_runs(tmp_path)
+    assert run.series("loss") == ([3], [1.0])
+    plimsoll.report(tmp_path, tmp_path / "page.html")
