@@ -23,26 +23,26 @@ class FewRows {
         runtime::scratch(runtime::ScratchSlot::kGemmA, static_cast<size_t>(a_dwords + b_dwords) * sizeof(uint32_t)));
     b_ = a_ + a_dwords;
     tile_size_ = product.isa.panel_rows * kTileColumns;
-    tiles_ = static_cast<float*>(runtime::scratch(
-        runtime::ScratchSlot::kGemmTile, static_cast<size_t>(product.row_panels * tile_size_) * sizeof(float)));
+    const int64_t tiles = std::max<int64_t>(product.row_panels, 2);
+    tiles_ = static_cast<float*>(
+        runtime::scratch(runtime::ScratchSlot::kGemmTile, static_cast<size_t>(tiles * tile_size_) * sizeof(float)));
     product.pack_a({0, product.row_panels}, {0, product.gemm.k}, a_);
   }
 
-  void multiply(int64_t column) {
-    const int64_t depth = !as_stored_                ? kDepth
-                          : chunk_.packed != nullptr ? std::max<int64_t>(product_.gemm.k, 1)
-                                                     : kDepth * depth_of(stored_);
-    int64_t k = 0;
-    do {
-      const Range part = {k, std::min(k + depth, product_.gemm.k)};
-      if (as_stored_) {
-        multiply_as_stored(column, part);
+  void multiply(Range columns) {
+    const bool whole = as_stored_ && chunk_.packed != nullptr;
+    const int64_t step = whole && product_.gemm.m <= kRowsOfTwoPanels ? 2 : 1;
+    for (int64_t column = columns.begin; column < columns.end; column += step) {
+      const int64_t count = std::min(step, columns.end - column);
+      if (whole) {
+        multiply_as_stored(column, count);
       } else {
-        multiply_tiles(column, part);
+        multiply_parts(column);
       }
-      k += depth;
-    } while (k < product_.gemm.k);
-    for (int64_t row = 0; row < product_.row_panels; ++row) product_.finish_tile(row, column, tile(row));
+      for (int64_t row = 0; row < product_.row_panels; ++row) {
+        for (int64_t i = 0; i < count; ++i) product_.finish_tile(row, column + i, tile(row + i));
+      }
+    }
   }
 
  private:
@@ -50,16 +50,37 @@ class FewRows {
   const uint32_t* a_panel(int64_t row_panel, int64_t k) const {
     return a_ + row_panel * a_panel_dwords() + dwords_of(k, product_.dword) * kAPitch;
   }
-  float* tile(int64_t row_panel) const { return tiles_ + row_panel * tile_size_; }
+  // Of a row panel; of the few rows that multiply_few takes, of the first or second panel of B.
+  float* tile(int64_t index) const { return tiles_ + index * tile_size_; }
 
-  void multiply_as_stored(int64_t column, Range k) const {
-    product_.multiply_few({.k = k.size(),
+  void multiply_as_stored(int64_t column, int64_t count) const {
+    product_.multiply_few({.k = product_.gemm.k,
                            .stored = stored_,
-                           .a = a_panel(0, k.begin),
-                           .b = chunk_.packed != nullptr ? chunk_.at(k.begin, column) : pack(column, k, stored_),
-                           .tile = tile(0),
-                           .rows = product_.gemm.m,
-                           .carry = k.begin > 0});
+                           .a = a_panel(0, 0),
+                           .b = {chunk_.at(0, column), count == 2 ? chunk_.at(0, column + 1) : nullptr},
+                           .tile = {tile(0), tile(1)},
+                           .rows = product_.gemm.m});
+  }
+
+  // A panel made a part of k at a time.
+  void multiply_parts(int64_t column) const {
+    const int64_t depth = as_stored_ ? kDepth * depth_of(stored_) : kDepth;
+    int64_t k = 0;
+    do {
+      const Range part = {k, std::min(k + depth, product_.gemm.k)};
+      if (as_stored_) {
+        product_.multiply_few({.k = part.size(),
+                               .stored = stored_,
+                               .a = a_panel(0, k),
+                               .b = {pack(column, part, stored_)},
+                               .tile = {tile(0)},
+                               .rows = product_.gemm.m,
+                               .carry = k > 0});
+      } else {
+        multiply_tiles(column, part);
+      }
+      k += depth;
+    } while (k < product_.gemm.k);
   }
 
   void multiply_tiles(int64_t column, Range k) const {
@@ -104,8 +125,7 @@ class FewRows {
 }  // namespace
 
 void multiply_few_rows(Product& product, const ColumnChunk& chunk, Range column_panels) {
-  FewRows rows(product, chunk);
-  for (int64_t column = column_panels.begin; column < column_panels.end; ++column) rows.multiply(column);
+  FewRows(product, chunk).multiply(column_panels);
 }
 
 }  // namespace plimsoll::kernels

@@ -66,12 +66,14 @@ struct TileProduct {
 };
 
 // The same with B as it is stored: for few rows, where B is read once and decoding would take longer than multiplying.
+// One panel of B, or two with at most kRowsOfTwoPanels rows: a sum is a chain, and too few of them would wait.
+inline constexpr int64_t kRowsOfTwoPanels = 2;
 struct FewRowsProduct {
   int64_t k = 0;
   Dword stored = Dword::kFp32;
   const uint32_t* a = nullptr;
-  const uint32_t* b = nullptr;
-  float* tile = nullptr;
+  const uint32_t* b[2] = {};  // the second may be nullptr
+  float* tile[2] = {};
   int64_t rows = 0;
   bool carry = false;
 };
@@ -101,6 +103,12 @@ struct GemmIsa {
 };
 
 extern const GemmIsa kGemmPortable, kGemmAvx2, kGemmAvx512;
+
+// What AVX-512 does better with VBMI.
+void pack_a_vbmi(const PackPanels&);
+void pack_b_vbmi(const PackPanels&);
+void expand_vbmi(const ExpandPanel&);
+void multiply_few_vbmi(const FewRowsProduct&);
 
 void multiply_pairs_avx512_bf16(const TileProduct&);
 void multiply_few_pairs_avx512_bf16(const FewRowsProduct&);
