@@ -34,6 +34,28 @@ def losses(runs: list[Run]) -> Figure:
     return {"data": data, "layout": layout(430, xaxis=axis("step"), yaxis=axis("loss, nats a byte"), hovermode="x unified")}
 
 
+def differences(runs: list[Run], reference: Run) -> Figure:
+    """Of the loss from the reference's at the same step."""
+    theirs = dict(zip(*reference.series("loss"), strict=True))
+    data = []
+    for index, run in enumerate(runs):
+        if run is not reference:
+            ours = [(step, loss - theirs[step]) for step, loss in zip(*run.series("loss"), strict=True) if step in theirs]
+            steps, values = _thin([step for step, _ in ours], [value for _, value in ours])
+            line = {"color": colour(index), "width": 1.5}
+            data.append({"type": "scatter", "mode": "lines", "name": run.label, "x": steps, "y": values, "line": line, "hovertemplate": "%{y:+.4f}"})
+    y = axis(f"loss less that of {reference.label}", zeroline=True, zerolinecolor="#888")
+    return {"data": data, "layout": layout(430, xaxis=axis("step"), yaxis=y, hovermode="x unified", showlegend=True)}
+
+
+def loss_figures(runs: list[Run]) -> dict[str, Figure]:
+    figures = {"loss": losses(runs)}
+    reference = next((run for run in runs if run.is_fp32), None)
+    if reference is not None and len(runs) > 1:
+        figures[f"difference from {reference.label}"] = differences(runs, reference)
+    return figures
+
+
 def tokens_per_s(run: Run) -> float | None:
     """Of the summary; of a run that goes on, the median so far."""
     if run.summary.get("tokens_per_s"):

@@ -26,7 +26,7 @@ def _thinned(run: Run) -> list[tuple[int, Slots]]:
 
 
 def _layers(runs: list[Run], role: str | None = None) -> list[str]:
-    """In the order of the model."""
+    """By name, numbers in it by their value."""
     names = {name for run in runs for _, slots in run.recorded() for name in slots}
     found = {name.rpartition("/")[0] for name in names if role is None or name.rpartition("/")[2] == role}
     return sorted(found, key=_natural)

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from plimsoll.report.curves import bars, losses
+from plimsoll.report.curves import bars, loss_figures
 from plimsoll.report.operands import headroom, histories
 from plimsoll.report.runs import Run, RunPath, read_runs
 from plimsoll.report.table import table
@@ -31,7 +31,7 @@ def sections(runs: list[Run]) -> list[dict[str, Any]]:
     heat, curves = headroom(runs), histories(runs)
     bits = "Bits between an operand's largest value and its format's, layer by step. Below 0 values saturated. FP32 and BF16 are left out."
     return [
-        {"title": "Loss", "text": "Of each step, and on held-out text.", "figures": {"loss": losses(runs)}},
+        {"title": "Loss", "text": "Of each step, and on held-out text.", "figures": loss_figures(runs)},
         {"title": "Speed and memory", "text": "Tokens a second are the median of the steps.", "figures": {"bars": bars(runs)}},
         {"title": "Headroom", "text": bits if heat else "No FP8 or FP16 operand was recorded.", "figures": heat},
         {"title": "Amax and scale", "text": "value = scale * code." if curves else NO_OPERANDS, "figures": curves},

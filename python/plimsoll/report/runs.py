@@ -29,6 +29,10 @@ class Run:
         found = [(line["step"], line[name]) for line in self.steps if isinstance(line.get(name), (int, float))]
         return [step for step, _ in found], [value for _, value in found]
 
+    @property
+    def is_fp32(self) -> bool:
+        return self.summary.get("recipe") == "fp32" or self.label.rpartition("/")[2] == "fp32"
+
     def recorded(self) -> list[tuple[int, dict[str, dict[str, Any]]]]:
         """(step, {operand: {"format", "amax", "scale", "headroom_bits", ...}}) of the steps that logged them."""
         return [(line["step"], line["slots"]) for line in self.steps if isinstance(line.get("slots"), dict)]

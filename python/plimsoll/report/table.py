@@ -7,7 +7,7 @@ from html import escape
 from plimsoll.report.curves import megabytes, tokens_per_s
 from plimsoll.report.runs import Run
 
-HEAD = ("run", "recipe", "steps", "parameters", "validation loss", "vs fp32", "tokens/s", "saved MB", "peak MB", "lowest headroom", "warnings")
+HEAD = ("run", "recipe", "steps", "parameters", "validation loss", "vs fp32", "tokens/s", "saved MB", "peak MB", "warnings", "lowest headroom")
 
 
 def _number(value: float | None, form: str) -> str:
@@ -19,10 +19,6 @@ def _validation_loss(run: Run) -> float | None:
     return run.summary.get("final_val_loss") or (last[-1] if last else None)
 
 
-def _is_fp32(run: Run) -> bool:
-    return run.summary.get("recipe") == "fp32" or run.label.rpartition("/")[2] == "fp32"
-
-
 def _lowest_headroom(run: Run) -> str:
     lines = [line for line in run.steps if isinstance(line.get("headroom_bits"), (int, float))]
     if not lines:
@@ -32,7 +28,7 @@ def _lowest_headroom(run: Run) -> str:
 
 
 def table(runs: list[Run]) -> str:
-    reference = next((_validation_loss(run) for run in runs if _is_fp32(run)), None)
+    reference = next((_validation_loss(run) for run in runs if run.is_fp32), None)
     rows = []
     for run in runs:
         loss = _validation_loss(run)
@@ -47,8 +43,8 @@ def table(runs: list[Run]) -> str:
             _number(tokens_per_s(run), ",.0f"),
             _number(megabytes(run, "saved_activation_bytes"), ".1f"),
             _number(megabytes(run, "peak_rss_bytes"), ".0f"),
-            _lowest_headroom(run),
             str(sum("warning" in line for line in run.steps)),
+            _lowest_headroom(run),
         )
         rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
     head = "".join(f"<th>{name}</th>" for name in HEAD)
