@@ -1,5 +1,8 @@
-"""Mixed precision under torch.amp's names: :class:`GradScaler`."""
+"""Mixed precision under torch.amp's names: autocast, GradScaler, custom_fwd and custom_bwd; and AutomaticLossScaler."""
 
+from plimsoll.amp.autocast import autocast
+from plimsoll.amp.automatic_loss_scaler import AutomaticLossScaler
+from plimsoll.amp.custom_function import custom_bwd, custom_fwd
 from plimsoll.amp.grad_scaler import GradScaler, StepReport
 
-__all__ = ["GradScaler", "StepReport"]
+__all__ = ["AutomaticLossScaler", "GradScaler", "StepReport", "autocast", "custom_bwd", "custom_fwd"]

@@ -14,6 +14,7 @@ class StepReport:
     clip_factor: float  # min(1, max_norm / (grad_norm + 1e-6))
     non_finite: int  # elements
     first_non_finite: str | None  # the first parameter that holds one: "parameter 3 of group 0"
+    flushed_share: float  # of the elements with the scale on them, those that fp16 holds as zero or subnormal
 
     @property
     def skipped(self) -> bool:
@@ -61,6 +62,8 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__(device or _default_device(), init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         self._min_scale, self._max_scale = min_scale, max_scale
         self._max_norm: float | None = None  # of the call in progress
+        self._clipped = False  # the last gradients were
+        self._keeps_scale = False  # the call in progress leaves the gradients as they are
         self._reports: dict[int, StepReport] = {}
 
     def last_report(self, optimizer: torch.optim.Optimizer) -> StepReport | None:
@@ -91,10 +94,29 @@ class GradScaler(torch.amp.GradScaler):
         return super().step(optimizer, *args, **kwargs)
 
     def update(self, new_scale=None) -> None:
-        before = self._scale.item() if self._scale is not None else None
+        before = self._current_scale()
         super().update(new_scale)
         if new_scale is None and before is not None:
-            self._scale.clamp_(min(self._min_scale, before), max(self._max_scale, before))
+            self._scale.fill_(self._bounded(self._scale.item(), before))
+
+    def _current_scale(self) -> float | None:
+        """None before the first loss, and where the scaler is disabled."""
+        return self._scale.item() if self._enabled and self._scale is not None else None
+
+    def _bounded(self, scale: float, before: float) -> float:
+        """A bound that the scale is outside of already moves it no further."""
+        return min(max(scale, min(self._min_scale, before)), max(self._max_scale, before))
+
+    def _check_inf_per_device(self, optimizer):
+        """Of an optimizer that takes the scale off itself, and whose gradients keep it until then."""
+        self._keeps_scale = True
+        try:
+            return super()._check_inf_per_device(optimizer)
+        finally:
+            self._keeps_scale = False
+
+    def _observe(self, report: StepReport, histogram: torch.Tensor) -> None:
+        """Of each optimizer's gradients, once between two update(). histogram: amp::GradientHistogram, with the scale."""
 
     def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
         names, grads = [], []
@@ -121,7 +143,14 @@ class GradScaler(torch.amp.GradScaler):
             return {}
         with torch.no_grad():
             values = [grad._values() if grad.is_sparse else grad for grad in grads]
-            norm, clip, count, first = torch.ops.plimsoll.unscale_gradients_(values, inv_scale.item(), self._max_norm)
-        self._reports[id(optimizer)] = StepReport(norm, clip, count, names[first] if count else None)
+            norm, clip, count, first, flushed, histogram = torch.ops.plimsoll.unscale_gradients_(
+                values, inv_scale.item(), self._max_norm, self._clipped
+            )
+        self._clipped = clip < 1
+        if self._keeps_scale:
+            norm /= self.get_scale()
+        report = StepReport(norm, clip, count, names[first] if count else None, flushed)
+        self._reports[id(optimizer)] = report
+        self._observe(report, histogram)
         found_inf.fill_(float(count > 0))
         return {found_inf.device: found_inf}

@@ -1,0 +1,77 @@
+"""A loss scale from what the gradients are, instead of from the overflows that a scale too large makes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from plimsoll.amp.grad_scaler import GradScaler, StepReport
+
+
+class AutomaticLossScaler(GradScaler):
+    """A :class:`GradScaler` that picks its scale from the histogram of the gradients' magnitudes.
+
+    The scale is a power of two. It gives way, at once, before the gradients could overflow: it leaves `headroom` between
+    their norm and the largest fp16. It grows, every `growth_interval` clean steps at most, while fp16 would flush more
+    than `flushed_share` of their elements. An overflow all the same backs off as ever. CUDA gradients have no histogram:
+    with them it is a :class:`GradScaler`.
+
+    Args:
+        flushed_share: of the gradients' elements, those that fp16 may hold as zero or subnormal.
+        headroom: how many times the gradients' norm may grow from one step to the next.
+        device, init_scale, backoff_factor, growth_interval, enabled, min_scale, max_scale: as :class:`GradScaler`'s.
+    """
+
+    def __init__(
+        self,
+        device: str | None = None,
+        init_scale: float = 2.0**16,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 20,
+        enabled: bool = True,
+        *,
+        flushed_share: float = 2.0**-10,
+        headroom: float = 8.0,
+        min_scale: float = 0.0,
+        max_scale: float = math.inf,
+    ) -> None:
+        super().__init__(
+            device,
+            init_scale,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+            enabled=enabled,
+            min_scale=min_scale,
+            max_scale=max_scale,
+        )
+        self._flushed_share, self._headroom = flushed_share, headroom
+        self._forget()
+
+    def _forget(self) -> None:
+        self._histogram: torch.Tensor | None = None
+        self._grad_norm = 0.0  # the largest of all optimizers
+
+    def _observe(self, report: StepReport, histogram: torch.Tensor) -> None:
+        self._histogram = histogram if self._histogram is None else self._histogram + histogram
+        self._grad_norm = math.inf if report.skipped else max(self._grad_norm, report.grad_norm)
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        before = self._current_scale()
+        super().update(new_scale)
+        if new_scale is None and before is not None and self._histogram is not None and self._grad_norm < math.inf:
+            self._follow_clean_step(before)
+        self._forget()
+
+    def _follow_clean_step(self, before: float) -> None:
+        scale = torch.ops.plimsoll.automatic_scale(
+            self._histogram,
+            before,
+            self._grad_norm,
+            self._growth_tracker.item() == 0,
+            flushed_share=self._flushed_share,
+            headroom=self._headroom,
+        )
+        if scale < before:
+            self._growth_tracker.zero_()
+        self._scale.fill_(self._bounded(scale, before))
