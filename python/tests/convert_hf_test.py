@@ -7,6 +7,7 @@ import sys
 
 import composition
 import plimsoll
+import plimsoll.pytorch as te
 import pytest
 import torch
 from plimsoll.common import recipe
@@ -72,6 +73,22 @@ def test_a_converted_model_saves_and_loads_as_its_class(tmp_path):
     plimsoll.convert_back(model)
     tokens = torch.arange(8).reshape(1, 8)
     assert torch.equal(again(tokens).logits, model(tokens).logits)
+
+
+def test_gradient_checkpointing_has_the_same_bits():
+    configuration = transformers.BertConfig(**SIZES, max_position_embeddings=16)
+    model = transformers.BertForSequenceClassification(configuration)
+    plimsoll.convert(model, recipe=recipe.DelayedScaling(amax_history_len=4))
+    kept = copy.deepcopy(model)
+    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": te.checkpoint_contexts})
+    for _ in range(2):
+        for each in (model, kept):
+            torch.manual_seed(1)
+            each(torch.arange(16).reshape(2, 8), labels=torch.tensor([0, 1])).loss.backward()
+    for (name, mine), (_, other) in zip(model.named_parameters(), kept.named_parameters(), strict=True):
+        assert torch.equal(mine.grad, other.grad), name
+    for (name, mine), (_, other) in zip(model.named_buffers(), kept.named_buffers(), strict=True):
+        assert torch.equal(mine, other), name
 
 
 def test_the_example_trains_in_fp8_as_in_fp32():

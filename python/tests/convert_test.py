@@ -8,6 +8,7 @@ import plimsoll
 import plimsoll.pytorch as te
 import pytest
 import torch
+import torch._dynamo.testing
 from plimsoll.common import recipe
 from plimsoll.convert.linear import ConvertedLinear
 from plimsoll.convert.norm_pairs import ConvertedSequential
@@ -256,7 +257,7 @@ def test_compiled_models_have_the_bits_of_eager_ones(make):
     model = make()
     plimsoll.convert(model, recipe=DELAYED)
     eager = copy.deepcopy(model)
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)  # the scope is outside
     for _ in range(2):
         x = torch.randn(5, 3, 24)
         ours, expected = compiled(x), eager(x)
@@ -267,13 +268,15 @@ def test_compiled_models_have_the_bits_of_eager_ones(make):
         assert torch.equal(mine, other), name
 
 
-def test_a_model_without_a_recipe_compiles_into_one_graph():
-    model = make_mlp()
-    plimsoll.convert(model)
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    x = torch.randn(5, 24)
-    with te.fp8_autocast(fp8_recipe=DELAYED):
-        assert torch.equal(compiled(x), model(x))
+def test_forward_is_one_graph_with_and_without_a_recipe():
+    for rule in (DELAYED, None):
+        model, graphs = Named(), torch._dynamo.testing.CompileCounter()
+        plimsoll.convert(model, recipe=rule)
+        compiled = torch.compile(model, backend=graphs, fullgraph=True)
+        x = torch.randn(5, 24)
+        with te.fp8_autocast(enabled=rule is None, fp8_recipe=DELAYED):
+            assert torch.equal(compiled(x), model(x))
+        assert graphs.frame_count == 1
 
 
 def test_pairs_fuse_where_nobody_looks_between():

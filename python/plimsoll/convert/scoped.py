@@ -26,20 +26,33 @@ def _new(unscoped: type[torch.nn.Module]) -> torch.nn.Module:
     return kind.__new__(kind)
 
 
+class _Scope:
+    """autocast, out of torch.compile's sight."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+
+    @torch.compiler.disable
+    def __enter__(self) -> None:
+        self._autocast = autocast(recipe=self._recipe)
+        self._autocast.__enter__()
+
+    @torch.compiler.disable
+    def __exit__(self, *error: Any) -> None:
+        self._autocast.__exit__(*error)
+
+
 @functools.cache
 def scoped_class(unscoped: type[torch.nn.Module]) -> type[Scoped]:
     """A subclass with its name and its forward's signature, which others look at."""
 
-    # torch.compile goes on with the frames inside: the scope is around the graph.
+    # torch.compile goes on with the frame of the unscoped forward: the scope is around its graph.
     @torch.compiler.disable(recursive=False)
-    def in_scope(self: Scoped, *arguments: Any, **keywords: Any) -> Any:
-        with autocast(recipe=self._scope_recipe):
+    def forward(self: Scoped, *arguments: Any, **keywords: Any) -> Any:
+        with _Scope(self._scope_recipe):
             return unscoped.forward(self, *arguments, **keywords)
 
-    @functools.wraps(unscoped.forward)
-    def forward(self: Scoped, *arguments: Any, **keywords: Any) -> Any:
-        return in_scope(self, *arguments, **keywords)
-
+    functools.update_wrapper(forward, unscoped.forward)
     members = {"forward": forward, "_unscoped": unscoped, "__module__": unscoped.__module__, "__doc__": unscoped.__doc__}
     return type(unscoped.__name__, (Scoped, unscoped), members)
 
