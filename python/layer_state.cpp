@@ -77,12 +77,6 @@ std::shared_ptr<ops::LinearState> layer_state(at::TensorList product) {
   return state;
 }
 
-std::shared_ptr<ops::LinearState> kept_state(const at::Tensor& key) {
-  const KeptState* kept = find_kept(key);
-  TORCH_CHECK_VALUE(kept != nullptr, "keys: expected the key of a layer that has run, got another tensor");
-  return kept->state;
-}
-
 std::shared_ptr<ops::LinearState> pinned_state(const ops::LinearState& kept, at::Tensor input_scale,
                                                at::Tensor weight_scale) {
   auto state = std::make_shared<ops::LinearState>(kept.name);

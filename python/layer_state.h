@@ -17,9 +17,6 @@ inline constexpr size_t kStateTensors = 10;
 // buffers given, whichever they were before.
 std::shared_ptr<ops::LinearState> layer_state(at::TensorList product);
 
-// That of a layer that has run, by its key alone.
-std::shared_ptr<ops::LinearState> kept_state(const at::Tensor& key);
-
 // A state for one call at these scales, fp32 [1]. Its gradients' slot is that of `kept`.
 std::shared_ptr<ops::LinearState> pinned_state(const ops::LinearState& kept, at::Tensor input_scale,
                                                at::Tensor weight_scale);

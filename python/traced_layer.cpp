@@ -2,8 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros_like.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -13,7 +12,6 @@
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/ops/meta.h"
 #include "plimsoll/ops/saved.h"
-#include "python/layer_state.h"
 #include "python/recipe_text.h"
 
 namespace plimsoll::python {
@@ -22,11 +20,26 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What the operators take beside tensors. needs: a bit for each LayerInput whose gradient will be asked for; record:
-// amaxes count.
-#define PLIMSOLL_CALL_SCHEMA                                                                                       \
-  "str recipe, bool? is_first_microbatch, bool save_input, str normalization, bool zero_centered, float epsilon, " \
-  "str activation, int needs"
+// A forward pass as its backward pass finds it: carried by a tensor without elements, which a graph hands from one to
+// the other as it does what the pass has saved.
+struct KeptPass : c10::BackendMeta {
+  c10::intrusive_ptr<torch::autograd::Node> node;
+};
+
+at::Tensor ticket_of(c10::intrusive_ptr<torch::autograd::Node> node) {
+  auto pass = c10::make_intrusive<KeptPass>();
+  pass->node = std::move(node);
+  at::Tensor ticket = at::empty({0}, at::kFloat);
+  ticket.unsafeGetTensorImpl()->set_backend_meta(std::move(pass));
+  return ticket;
+}
+
+torch::autograd::Node& node_of(const at::Tensor& ticket) {
+  const auto* pass = dynamic_cast<const KeptPass*>(ticket.unsafeGetTensorImpl()->get_backend_meta());
+  TORCH_CHECK_VALUE(pass != nullptr && pass->node != nullptr,
+                    "ticket: expected that of a forward pass with gradients, got another tensor");
+  return *pass->node;
+}
 
 OptionalTensors listed(const LayerInputs& inputs) {
   OptionalTensors list;
@@ -34,7 +47,17 @@ OptionalTensors listed(const LayerInputs& inputs) {
   return list;
 }
 
-bool needs_bit(int64_t needs, size_t input) { return ((needs >> input) & 1) != 0; }
+bool has_bit(int64_t bits, size_t input) { return ((bits >> input) & 1) != 0; }
+
+// A bit for each LayerInput that `which` is true of.
+template <class Which>
+int64_t bits_of(const LayerInputs& inputs, Which which) {
+  int64_t bits = 0;
+  for (size_t i = 0; i < kLayerInputs; ++i) {
+    if (inputs[i] && which(*inputs[i])) bits |= int64_t{1} << i;
+  }
+  return bits;
+}
 
 // Outside the graph that the tensors belong to.
 LayerInputs leaves(const OptionalTensors& tensors, int64_t needs) {
@@ -43,35 +66,46 @@ LayerInputs leaves(const OptionalTensors& tensors, int64_t needs) {
   LayerInputs inputs;
   for (size_t i = 0; i < kLayerInputs; ++i) {
     const OptionalTensor tensor = tensors.get(i);
-    if (tensor) inputs[i] = tensor->detach().requires_grad_(needs_bit(needs, i));
+    if (tensor) inputs[i] = tensor->detach().requires_grad_(has_bit(needs, i));
   }
   return inputs;
 }
 
-using ForwardResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-ForwardResult layer_forward_cpu(const OptionalTensors& tensors, at::TensorList state, std::string_view recipe,
-                                std::optional<bool> is_first_microbatch, bool save_input, std::string_view norm,
-                                bool zero_centered, double epsilon, std::string_view activation, int64_t needs,
-                                bool record) {
-  const LayerCall call{std::string(recipe),    is_first_microbatch, save_input,
-                       std::string(norm),      zero_centered,       epsilon,
-                       std::string(activation)};
-  const LayerScaling scaling = layer_scaling(call, layer_states(state));
-  const at::Tensor scales = at::empty({static_cast<int64_t>(2 * scaling.size())}, at::kFloat);
-  float* scale = scales.mutable_data_ptr<float>();
-  for (const ops::LinearScaling& product : scaling) {
-    *scale++ = ops::current_scale(product.state->input);
-    *scale++ = ops::current_scale(product.state->weight);
-  }
-  const at::AutoGradMode grad_mode(record);
-  const ops::NormOutput result = run_layer(leaves(tensors, needs), call, scaling);
-  const at::Tensor sum = result.sum.defined() ? result.sum.detach() : at::empty({0}, result.output.options());
-  return {result.output.detach(), sum, scales};
+// Whether the pass saves x itself: not where it saves codes, or x + residual.
+bool saves_x(bool has_norm, bool has_residual, std::string_view recipe) {
+  if (has_norm) return !has_residual;
+  return recipe_of(recipe)->operand(recipe::Role::kInput, recipe::GemmKind::kGradWeight).source ==
+         recipe::ScaleSource::kNone;
 }
 
-ForwardResult layer_forward_meta(const OptionalTensors& tensors, at::TensorList state, std::string_view recipe,
-                                 std::optional<bool>, bool, std::string_view, bool, double, std::string_view, int64_t,
+using ForwardResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+// kept: the x that the pass saves, its own copy: whoever compiles the graph may use the memory of x for something else.
+ForwardResult layer_forward_cpu(const OptionalTensors& tensors, at::TensorList state, std::string_view recipe,
+                                std::optional<bool> is_first_microbatch, std::string_view norm, bool zero_centered,
+                                double epsilon, std::string_view activation, int64_t needs, bool record) {
+  const LayerCall call{.recipe = std::string(recipe),
+                       .is_first_microbatch = is_first_microbatch,
+                       .normalization = std::string(norm),
+                       .zero_centered = zero_centered,
+                       .epsilon = epsilon,
+                       .activation = std::string(activation)};
+  const LayerScaling scaling = layer_scaling(call, layer_states(state));
+  LayerInputs inputs = leaves(tensors, needs);
+  TORCH_CHECK_VALUE(inputs[kX] && inputs[kWeight], "inputs: expected x and weight, got none");
+  at::Tensor kept = at::empty({0}, inputs[kX]->options());
+  if (needs != 0 && saves_x(inputs[kNormWeight].has_value(), inputs[kResidual].has_value(), recipe)) {
+    kept = inputs[kX]->detach().clone(at::MemoryFormat::Contiguous);
+    inputs[kX] = kept.detach().requires_grad_(has_bit(needs, kX));
+  }
+  const at::AutoGradMode grad_mode(record);
+  const ops::NormOutput result = run_layer(inputs, call, scaling);
+  const at::Tensor sum = result.sum.defined() ? result.sum.detach() : at::empty({0}, result.output.options());
+  return {result.output.detach(), sum, kept, ticket_of(result.output.grad_fn())};
+}
+
+ForwardResult layer_forward_meta(const OptionalTensors& tensors, at::TensorList, std::string_view recipe,
+                                 std::optional<bool>, std::string_view, bool, double, std::string_view, int64_t needs,
                                  bool) {
   TORCH_CHECK_VALUE(tensors.size() == kLayerInputs && tensors.get(kX) && tensors.get(kWeight), "inputs: expected ",
                     size_t{kLayerInputs}, " with x and weight, got ", tensors.size());
@@ -83,82 +117,99 @@ ForwardResult layer_forward_meta(const OptionalTensors& tensors, at::TensorList 
   const at::ScalarType dtype = ops::dtype_of(recipe_of(recipe)->high_precision_format());
   std::vector<c10::SymInt> sizes = x.sym_sizes().vec();
   sizes.back() = last_weight.sym_size(0);
-  const auto scales = static_cast<int64_t>(2 * state.size() / kStateTensors);
-  return {ops::empty_meta(sizes, x, dtype),
-          residual ? ops::empty_meta(x.sym_sizes(), x, x.scalar_type()) : ops::empty_meta({0}, x, dtype),
-          ops::empty_meta({scales}, x, at::kFloat)};
+  const bool keeps = needs != 0 && saves_x(tensors.get(kNormWeight).has_value(), residual.has_value(), recipe);
+  const auto like_x = [&](bool full) {
+    return full ? ops::empty_meta(x.sym_sizes(), x, x.scalar_type()) : ops::empty_meta({0}, x, x.scalar_type());
+  };
+  return {ops::empty_meta(sizes, x, dtype), residual ? like_x(true) : ops::empty_meta({0}, x, dtype), like_x(keeps),
+          ops::empty_meta({0}, x, at::kFloat)};
 }
 
-// The gradients that `needs` names, in order. keys: one a product; the state is theirs, so that no buffer that changes
-// between the passes is an argument.
-std::vector<at::Tensor> layer_backward_cpu(const OptionalTensor& grad, const OptionalTensor& grad_sum,
-                                           const OptionalTensors& tensors, at::TensorList keys,
-                                           const at::Tensor& scales, std::string_view recipe,
-                                           std::optional<bool> /*is_first_microbatch*/, bool save_input,
-                                           std::string_view norm, bool zero_centered, double epsilon,
-                                           std::string_view activation, int64_t needs) {
-  const LayerCall call{std::string(recipe),    std::nullopt, save_input, std::string(norm), zero_centered, epsilon,
-                       std::string(activation)};
-  TORCH_CHECK_VALUE(scales.numel() == static_cast<int64_t>(2 * keys.size()) && scales.scalar_type() == at::kFloat,
-                    "scales: expected ", 2 * keys.size(), " of float32, got ", scales.sizes(), " of ",
-                    scales.scalar_type());
-  LayerStates states;
-  for (const at::Tensor& key : keys) {
-    const auto first = static_cast<int64_t>(2 * states.size());
-    states.push_back(
-        pinned_state(*kept_state(key), scales.flatten().narrow(0, first, 1), scales.flatten().narrow(0, first + 1, 1)));
-  }
-  LayerScaling scaling = layer_scaling(call, states);
-  for (ops::LinearScaling& product : scaling) product.step = std::make_shared<ops::ScalingStep>(product.recipe);
-  const LayerInputs inputs = leaves(tensors, needs);
-  ops::NormOutput result;
-  {
-    const at::AutoGradMode grad_mode(true);
-    result = run_layer(inputs, call, scaling);
-  }
-  const at::AutoGradMode grad_mode(false);
-  variable_list gradients;
-  if (const auto node = result.output.grad_fn()) {
-    // Not through the engine: the gradient's amax belongs to the backward pass that is under way.
-    variable_list seeds{grad.value_or(at::Tensor())};
-    if (result.sum.defined()) seeds.push_back(grad_sum.value_or(at::Tensor()));
-    gradients = (*node)(std::move(seeds));
-  }
-  std::vector<at::Tensor> wanted;
-  size_t next = 0;
+// What layer_pass_backward takes beside gradients and the ticket. kept and sum are what the pass has saved of what
+// others may see: as arguments they stay as they are until then.
+struct BackwardCall {
+  at::Tensor kept;
+  OptionalTensor sum;
+  OptionalTensors parameters;  // as LayerInputs, without x and residual
+  at::ScalarType x_dtype = at::kFloat, residual_dtype = at::kFloat;
+  int64_t present = 0, needs = 0;  // bits of LayerInputs
+};
+
+// Of each gradient that is asked for, in order. Those of x and residual have the shape of grad but for the last size.
+std::vector<at::Tensor> empty_gradients(const OptionalTensor& grad, const OptionalTensor& grad_sum,
+                                        const BackwardCall& call) {
+  std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < kLayerInputs; ++i) {
-    if (!inputs[i]) continue;
+    if (!has_bit(call.needs, i)) continue;
+    if (i != kX && i != kResidual) {
+      const at::Tensor parameter = *call.parameters.get(i);
+      gradients.push_back(at::empty_symint(parameter.sym_sizes(), parameter.options()));
+      continue;
+    }
+    const at::Tensor& given = grad ? *grad : *grad_sum;
+    std::vector<c10::SymInt> sizes = given.sym_sizes().vec();
+    sizes.back() = call.parameters.get(kWeight)->sym_size(1);
+    gradients.push_back(ops::empty_meta(sizes, given, i == kX ? call.x_dtype : call.residual_dtype));
+  }
+  return gradients;
+}
+
+void check_backward(const OptionalTensor& grad, const OptionalTensor& grad_sum, const BackwardCall& call) {
+  TORCH_CHECK_VALUE(call.parameters.size() == kLayerInputs && call.parameters.get(kWeight), "parameters: expected ",
+                    size_t{kLayerInputs}, " with a weight, got ", call.parameters.size());
+  TORCH_CHECK_VALUE(call.parameters.get(kWeight)->dim() == 2, "parameters: expected a weight [out, in]");
+  TORCH_CHECK_VALUE((grad || grad_sum) && (grad ? *grad : *grad_sum).dim() >= 1,
+                    "layer: expected a gradient of one dimension or more, got none");
+  for (size_t i = 0; i < kLayerInputs; ++i) {
+    const bool is_parameter = i != kX && i != kResidual;
+    TORCH_CHECK_VALUE(!is_parameter || !has_bit(call.needs, i) || call.parameters.get(i),
+                      "parameters: expected number ", i, ", whose gradient is asked for");
+  }
+}
+
+std::vector<at::Tensor> layer_backward_cpu(const OptionalTensor& grad, const OptionalTensor& grad_sum,
+                                           const at::Tensor& ticket, const at::Tensor& kept, const OptionalTensor& sum,
+                                           const OptionalTensors& parameters, at::ScalarType x_dtype,
+                                           at::ScalarType residual_dtype, int64_t present, int64_t needs) {
+  const BackwardCall call{kept, sum, parameters, x_dtype, residual_dtype, present, needs};
+  check_backward(grad, grad_sum, call);
+  variable_list seeds{grad.value_or(at::Tensor())};
+  if (has_bit(present, kResidual)) seeds.push_back(grad_sum.value_or(at::Tensor()));
+  // Not through the engine: the gradient's amax belongs to the backward pass that is under way.
+  const variable_list gradients = node_of(ticket)(std::move(seeds));
+  std::vector<at::Tensor> wanted = empty_gradients(grad, grad_sum, call);
+  size_t next = 0, place = 0;
+  for (size_t i = 0; i < kLayerInputs; ++i) {
+    if (!has_bit(present, i)) continue;
     const at::Tensor gradient = next < gradients.size() ? gradients[next++] : at::Tensor();
-    if (needs_bit(needs, i)) wanted.push_back(gradient.defined() ? gradient : at::zeros_like(*inputs[i]));
+    if (!has_bit(needs, i)) continue;
+    at::Tensor& result = wanted[place++];
+    result = gradient.defined() ? gradient.to(result.scalar_type()) : result.zero_();
   }
   return wanted;
 }
 
-std::vector<at::Tensor> layer_backward_meta(const OptionalTensor&, const OptionalTensor&,
-                                            const OptionalTensors& tensors, at::TensorList, const at::Tensor&,
-                                            std::string_view, std::optional<bool>, bool, std::string_view, bool, double,
-                                            std::string_view, int64_t needs) {
-  std::vector<at::Tensor> wanted;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const OptionalTensor tensor = tensors.get(i);
-    if (tensor && needs_bit(needs, i)) {
-      wanted.push_back(at::empty_symint(tensor->sym_sizes(), tensor->options()));
-    }
-  }
-  return wanted;
+std::vector<at::Tensor> layer_backward_meta(const OptionalTensor& grad, const OptionalTensor& grad_sum,
+                                            const at::Tensor& /*ticket*/, const at::Tensor& kept,
+                                            const OptionalTensor& sum, const OptionalTensors& parameters,
+                                            at::ScalarType x_dtype, at::ScalarType residual_dtype, int64_t present,
+                                            int64_t needs) {
+  const BackwardCall call{kept, sum, parameters, x_dtype, residual_dtype, present, needs};
+  check_backward(grad, grad_sum, call);
+  return empty_gradients(grad, grad_sum, call);
 }
 
 struct TracedLayer {
   LayerCall call;
-  int64_t needs = 0;
-  std::vector<at::Tensor> inputs = {};  // undefined where absent
-  std::vector<at::Tensor> keys = {};
-  at::Tensor scales = {};
+  size_t state_tensors = 0;
+  int64_t present = 0, needs = 0;
+  at::ScalarType x_dtype = at::kFloat, residual_dtype = at::kFloat;
+  std::vector<at::Tensor> parameters = {};  // undefined where absent, and for x and residual
+  at::Tensor ticket = {}, kept = {}, sum = {};
 
   void exchange(ops::SavedTensors& tensors) {
-    for (at::Tensor& input : inputs) tensors.exchange(input);
-    for (at::Tensor& key : keys) tensors.exchange(key);
-    tensors.exchange(scales);
+    for (at::Tensor& parameter : parameters) tensors.exchange(parameter);
+    for (at::Tensor* tensor : {&ticket, &kept, &sum}) tensors.exchange(*tensor);
   }
 };
 
@@ -171,13 +222,19 @@ class TracedLayerFunction : public torch::autograd::Function<TracedLayerFunction
                                const OptionalTensor& fc2_weight, const OptionalTensor& fc2_bias, TracedLayer layer,
                                at::TensorList state, bool record) {
     const LayerInputs inputs{x, residual, norm_weight, norm_bias, weight, bias, fc2_weight, fc2_bias};
-    static const auto op = ops::find_operator<decltype(layer_forward_cpu)>("plimsoll::layer_forward");
+    static const auto op = ops::find_operator<decltype(layer_forward_cpu)>("plimsoll::layer_pass");
     const LayerCall& call = layer.call;
-    auto [output, sum, scales] =
-        op.call(listed(inputs), state, call.recipe, call.is_first_microbatch, call.save_input, call.normalization,
-                call.zero_centered, call.epsilon, call.activation, layer.needs, record);
-    for (const OptionalTensor& input : inputs) layer.inputs.push_back(input.value_or(at::Tensor()));
-    layer.scales = scales;
+    auto [output, sum, kept, ticket] =
+        op.call(listed(inputs), state, call.recipe, call.is_first_microbatch, call.normalization, call.zero_centered,
+                call.epsilon, call.activation, layer.needs, record);
+    layer.x_dtype = x->scalar_type();
+    if (residual) layer.residual_dtype = residual->scalar_type();
+    for (size_t i = 0; i < kLayerInputs; ++i) {
+      layer.parameters.push_back(i == kX || i == kResidual ? at::Tensor() : inputs[i].value_or(at::Tensor()));
+    }
+    layer.ticket = ticket;
+    layer.kept = kept;
+    if (residual) layer.sum = sum;
     ops::save(context, std::move(layer));
     variable_list outputs{output};
     if (residual) outputs.push_back(sum);
@@ -187,18 +244,17 @@ class TracedLayerFunction : public torch::autograd::Function<TracedLayerFunction
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     ops::check_once_differentiable("layer");
     const TracedLayer layer = ops::load<TracedLayer>(context);
-    LayerInputs inputs;
-    for (size_t i = 0; i < kLayerInputs; ++i) inputs[i] = ops::optional(layer.inputs[i]);
-    static const auto op = ops::find_operator<decltype(layer_backward_cpu)>("plimsoll::layer_backward");
-    const LayerCall& call = layer.call;
+    OptionalTensors parameters;
+    for (const at::Tensor& parameter : layer.parameters) parameters.push_back(ops::optional(parameter));
+    static const auto op = ops::find_operator<decltype(layer_backward_cpu)>("plimsoll::layer_pass_backward");
     const std::vector<at::Tensor> wanted =
         op.call(ops::optional(gradients[0]), gradients.size() == 2 ? ops::optional(gradients[1]) : std::nullopt,
-                listed(inputs), layer.keys, layer.scales, call.recipe, call.is_first_microbatch, call.save_input,
-                call.normalization, call.zero_centered, call.epsilon, call.activation, layer.needs);
-    variable_list result(kLayerInputs + 2 + layer.keys.size() * kStateTensors);  // those of the rest stay undefined
+                layer.ticket, layer.kept, ops::optional(layer.sum), parameters, layer.x_dtype, layer.residual_dtype,
+                layer.present, layer.needs);
+    variable_list result(kLayerInputs + 2 + layer.state_tensors);  // those of the rest stay undefined
     size_t next = 0;
     for (size_t i = 0; i < kLayerInputs; ++i) {
-      if (needs_bit(layer.needs, i)) result[i] = wanted[next++];
+      if (has_bit(layer.needs, i)) result[i] = wanted[next++];
     }
     return result;
   }
@@ -221,35 +277,38 @@ ops::NormOutput run_traced_layer(const LayerInputs& inputs, const LayerCall& cal
                 " as its parameters, got it on ", device);
   }
   const bool record = at::GradMode::is_enabled();
-  TracedLayer layer{.call = call};
-  for (size_t first = 0; first < state.size(); first += kStateTensors) layer.keys.push_back(state[first]);
-  for (size_t i = 0; record && i < kLayerInputs; ++i) {
-    if (inputs[i] && inputs[i]->requires_grad()) layer.needs |= int64_t{1} << i;
-  }
+  TracedLayer layer{.call = call, .state_tensors = state.size()};
+  layer.present = bits_of(inputs, [](const at::Tensor&) { return true; });
+  if (record) layer.needs = bits_of(inputs, [](const at::Tensor& input) { return input.requires_grad(); });
   const variable_list outputs =
       TracedLayerFunction::apply(inputs[kX], inputs[kResidual], inputs[kNormWeight], inputs[kNormBias], inputs[kWeight],
                                  inputs[kBias], inputs[kFc2Weight], inputs[kFc2Bias], std::move(layer), state, record);
   return {outputs[0], outputs.size() == 2 ? outputs[1] : at::Tensor()};
 }
 
+// needs: a bit for each LayerInput whose gradient will be asked for; record: amaxes count. save_input is not an
+// argument: codes of the input are saved in its place.
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
-  library.def("layer_forward(Tensor?[] inputs, Tensor[] state, " PLIMSOLL_CALL_SCHEMA
-              ", bool record) -> (Tensor output, Tensor sum, Tensor scales)",
-              {at::Tag::pt2_compliant_tag});
   library.def(
-      "layer_backward(Tensor? grad, Tensor? grad_sum, Tensor?[] inputs, Tensor[] state, Tensor "
-      "scales, " PLIMSOLL_CALL_SCHEMA ") -> Tensor[]",
+      "layer_pass(Tensor?[] inputs, Tensor[] state, str recipe, bool? is_first_microbatch, str normalization, "
+      "bool zero_centered, float epsilon, str activation, int needs, bool record) -> "
+      "(Tensor output, Tensor sum, Tensor kept, Tensor ticket)",
+      {at::Tag::pt2_compliant_tag});
+  library.def(
+      "layer_pass_backward(Tensor? grad, Tensor? grad_sum, Tensor ticket, Tensor kept, Tensor? sum, Tensor?[] "
+      "parameters, "
+      "ScalarType x_dtype, ScalarType residual_dtype, int present, int needs) -> Tensor[]",
       {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(plimsoll, CPU, library) {
-  library.impl("layer_forward", &layer_forward_cpu);
-  library.impl("layer_backward", &layer_backward_cpu);
+  library.impl("layer_pass", &layer_forward_cpu);
+  library.impl("layer_pass_backward", &layer_backward_cpu);
 }
 
 TORCH_LIBRARY_IMPL(plimsoll, Meta, library) {
-  library.impl("layer_forward", &layer_forward_meta);
-  library.impl("layer_backward", &layer_backward_meta);
+  library.impl("layer_pass", &layer_forward_meta);
+  library.impl("layer_pass_backward", &layer_backward_meta);
 }
 
 }  // namespace plimsoll::python

@@ -1,6 +1,6 @@
 // The layers where a compiler looks on: forward and backward are one operator each, whose results have shapes that
-// follow from those of the arguments. Backward runs the layer again under the scales of its forward pass, so it has the
-// bits of the layers that nobody traces, and costs their forward products once more.
+// follow from those of the arguments. Forward runs the layer that nobody traces and keeps its autograd node for
+// backward, so both have its bits and cost what it costs, but for a copy of the input of a layer that saves it.
 #pragma once
 
 #include "python/layer.h"

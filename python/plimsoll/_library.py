@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import torch
+from torch.compiler import config
 
 NAME = "libplimsoll_python.so"
 PACKAGE = Path(__file__).resolve().parent
@@ -38,7 +39,14 @@ def find() -> Path:
     raise ImportError(f"plimsoll: expected {NAME} in {places}, found none; run `make build`, or set PLIMSOLL_BUILD")
 
 
+def mark_caches(library: Path) -> None:
+    """torch.compile keeps what it made of our operators on disk, and would use it with another build of them."""
+    built = library.stat()
+    config.cache_key_tag += f" plimsoll {built.st_size} {built.st_mtime_ns}"
+
+
 def load() -> None:
     folder = find()
     check_torch(folder)
     torch.ops.load_library(folder / NAME)
+    mark_caches(folder / NAME)

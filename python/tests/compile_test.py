@@ -70,8 +70,34 @@ def test_overrides_and_the_dtype_of_torch_autocast():
         assert_same_steps(MODULES["Linear"], [recipe.DelayedScaling(override_linear_precision=(True, False, False))] * 2)
 
 
-def test_the_default_compiler():
-    assert_same_steps(MODULES["Linear"], [recipe.DelayedScaling(amax_history_len=2)] * 2, backend="inductor")
+class Between(torch.nn.Module):
+    """Layers with elementwise work around them, whose memory a compiler uses again as soon as it may."""
+
+    def __init__(self):
+        super().__init__()
+        self.mlp, self.linear = te.LayerNormMLP(16, 24), te.Linear(16, 16)
+
+    def forward(self, x):
+        x = x.abs() * 0.5
+        hidden = self.mlp(x)
+        wide = self.linear(hidden.abs() + 1) + x
+        return self.linear((wide * 2).abs())
+
+
+@pytest.mark.parametrize("rule", [None, recipe.DelayedScaling(amax_history_len=2)])
+def test_the_default_compiler(rule):
+    assert_same_steps(Between, [rule] * 2, backend="inductor")
+
+
+def test_backward_reads_what_forward_made():
+    layer = te.Linear(16, 8)
+    x = torch.randn(3, 16, requires_grad=True)
+    rule = recipe.Float8CurrentScaling()
+    with te.fp8_autocast(fp8_recipe=rule):
+        expected = torch.autograd.grad(layer(x).sum(), x)[0]
+        output = torch.compile(layer, fullgraph=True, backend="aot_eager")(x)
+    layer.weight.data.mul_(-3)
+    assert torch.equal(torch.autograd.grad(output.sum(), x)[0], expected)
 
 
 def test_a_module_used_twice_counts_once():
