@@ -8,7 +8,7 @@ import torch
 from plimsoll.amp import GradScaler, autocast
 from torch.nn.functional import mse_loss
 
-WEIGHT = 0.01
+WEIGHT = 0.2
 
 
 def train(penalty_weight: float) -> tuple[list[float], float]:
