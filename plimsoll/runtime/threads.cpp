@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "plimsoll/runtime/overflow_traps.h"
+
 namespace plimsoll::runtime {
 
 int threads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
@@ -17,7 +19,9 @@ void parallel_for(int64_t count, int64_t grain, RangeFunction body) {
   grain = std::max<int64_t>(grain, 1);
   const int64_t pieces = (count + grain - 1) / grain;
   const int team = static_cast<int>(std::min<int64_t>(pieces, threads()));
+  OverflowLog* const log = overflow_log();
   if (team <= 1) {
+    const ArmOverflow arm(log);
     body(0, count);
     return;
   }
@@ -26,7 +30,10 @@ void parallel_for(int64_t count, int64_t grain, RangeFunction body) {
     const int64_t index = omp_get_thread_num(), size = omp_get_num_threads();
     const int64_t begin = pieces * index / size * grain;
     const int64_t end = std::min(pieces * (index + 1) / size * grain, count);
-    if (begin < end) body(begin, end);
+    if (begin < end) {
+      const ArmOverflow arm(log);
+      body(begin, end);
+    }
   }
 }
 

@@ -1,22 +1,36 @@
 #include "plimsoll/watch/session.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace plimsoll::watch {
 namespace {
-thread_local Slots* in_force = nullptr;
+thread_local Session* in_force = nullptr;
 }
 
-Session::Session() : previous_(std::exchange(in_force, &slots_)) {}
+Session::Session(const SessionOptions& options) : options_(options) {
+  if (mode() == Mode::kTrap) traps_.emplace();
+  previous_ = std::exchange(in_force, mode() == Mode::kOff ? nullptr : this);
+}
+
 Session::~Session() { in_force = previous_; }
 
-Slots* current() { return in_force; }
+std::vector<Record> Session::warnings() const {
+  std::vector<Record> low = slots_.records();
+  std::erase_if(
+      low, [&](const Record& record) { return record.non_finite == 0 && record.headroom_bits >= options_.warn_bits; });
+  std::stable_sort(low.begin(), low.end(),
+                   [](const Record& a, const Record& b) { return a.headroom_bits < b.headroom_bits; });
+  return low;
+}
 
-Adopt::Adopt(Slots* slots) : previous_(std::exchange(in_force, slots)) {}
+Session* current() { return in_force; }
+
+Adopt::Adopt(Session* session) : previous_(std::exchange(in_force, session)) {}
 Adopt::~Adopt() { in_force = previous_; }
 
 void report(std::string_view name, const Observation& observation) {
-  if (in_force) in_force->report(name, observation);
+  if (in_force != nullptr) in_force->slots().report(name, observation);
 }
 
 }  // namespace plimsoll::watch

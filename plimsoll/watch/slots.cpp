@@ -12,7 +12,7 @@ double headroom_bits(const Observation& observation) {
   return std::log2(double{format::max_finite(observation.format)} / largest);
 }
 
-void Slots::report(std::string_view name, const Observation& observation) {
+int64_t Slots::report(std::string_view name, const Observation& observation) {
   const bool finite = std::isfinite(observation.amax);
   const int64_t non_finite = std::max<int64_t>(observation.non_finite, finite ? 0 : 1);
   const std::lock_guard lock(mutex_);
@@ -23,6 +23,7 @@ void Slots::report(std::string_view name, const Observation& observation) {
   }
   Record& record = found->second;
   record.format = observation.format;
+  record.inv_scale = observation.inv_scale;
   if (finite) {
     record.amax = std::max(record.amax, observation.amax);
     record.headroom_bits = std::min(record.headroom_bits, headroom_bits(observation));
@@ -32,8 +33,14 @@ void Slots::report(std::string_view name, const Observation& observation) {
     record.first_non_finite_at = observations_;
   }
   record.non_finite += non_finite;
-  ++record.calls;
   ++observations_;
+  return record.calls++;
+}
+
+void Slots::count(std::string_view name, const Counts& counts) {
+  const std::lock_guard lock(mutex_);
+  const auto found = slots_.find(name);
+  if (found != slots_.end()) found->second.counts += counts;
 }
 
 std::vector<Record> Slots::records() const {
@@ -78,6 +85,14 @@ void write_json_lines(std::ostream& out, const std::vector<Record>& records) {
     line["headroom_bits"] = record.headroom_bits;
     line["non_finite"] = record.non_finite;
     line["first_non_finite_call"] = record.first_non_finite_call;
+    if (const Counts& counts = record.counts; counts.elements > 0) {
+      line["counted"] = counts.elements;
+      line["overflowed"] = counts.overflowed;
+      line["flushed"] = counts.flushed;
+      line["subnormal"] = counts.subnormal;
+      line["underflow_share"] = counts.underflow_share();
+      line["underflow_mass_share"] = counts.underflow_mass_share();
+    }
     out << line.dump() << '\n';
   }
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "plimsoll/format/format.h"
+#include "plimsoll/watch/counts.h"
 
 namespace plimsoll::watch {
 
@@ -28,14 +29,16 @@ struct Record {
   std::string name;
   format::Format format = format::Format::kFp32;  // of the last call
   int64_t calls = 0;
-  float amax = 0;  // largest finite one
+  float amax = 0;       // largest finite one
+  float inv_scale = 1;  // of the last call
   // log2(max_finite / (amax * inv_scale)), the lowest of all calls: below 0 values saturated or overflowed. Infinite
   // while all is zero.
   double headroom_bits = std::numeric_limits<double>::infinity();
   int64_t non_finite = 0;              // elements
   int64_t first_non_finite_call = -1;  // call of this slot, counted from 0; -1: none
   int64_t first_non_finite_at =
-      -1;  // observation of the whole registry, counted from 0, so that slots can be ordered in time
+      -1;              // observation of the whole registry, counted from 0, so that slots can be ordered in time
+  Counts counts = {};  // Mode::kCount: of the calls that came near an end of the format
 };
 
 // Of one call; +infinity for an amax of 0, NaN for one that is not finite.
@@ -44,7 +47,10 @@ double headroom_bits(const Observation& observation);
 // The registry. Thread-safe.
 class Slots {
  public:
-  void report(std::string_view name, const Observation& observation);
+  // Returns which call of this slot it is, counted from 0.
+  int64_t report(std::string_view name, const Observation& observation);
+  // Of a slot that has been reported.
+  void count(std::string_view name, const Counts& counts);
 
   std::vector<Record> records() const;             // by name
   std::vector<Record> lowest(size_t count) const;  // by headroom, lowest first
@@ -62,7 +68,8 @@ class Slots {
 };
 
 // One JSON object a line: {"name", "format", "calls", "amax", "headroom_bits", "non_finite", "first_non_finite_call"};
-// an infinite headroom is null.
+// an infinite headroom is null. Where elements were counted: "counted", "overflowed", "flushed", "subnormal",
+// "underflow_share", "underflow_mass_share", too.
 void write_json_lines(std::ostream& out, const std::vector<Record>& records);
 
 }  // namespace plimsoll::watch

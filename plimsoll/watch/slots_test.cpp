@@ -33,12 +33,13 @@ TEST(Slots, KeepTheWorstOfAllCalls) {
   Slots slots;
   slots.report("fc1/input", {.format = Format::kE4m3, .amax = 7});
   slots.report("fc1/input", {.format = Format::kE4m3, .amax = 28});
-  slots.report("fc1/input", {.format = Format::kE4m3, .amax = 14});
+  slots.report("fc1/input", {.format = Format::kE4m3, .amax = 14, .inv_scale = 2});
   const std::vector<Record> records = slots.records();
   ASSERT_EQ(records.size(), 1u);
   EXPECT_EQ(records[0].name, "fc1/input");
   EXPECT_EQ(records[0].calls, 3);
   EXPECT_EQ(records[0].amax, 28);
+  EXPECT_EQ(records[0].inv_scale, 2);
   EXPECT_EQ(records[0].headroom_bits, 4);
   EXPECT_EQ(records[0].non_finite, 0);
   EXPECT_EQ(records[0].first_non_finite_call, -1);

@@ -1,0 +1,130 @@
+#include "plimsoll/watch/report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace plimsoll::watch {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kLowest = 10;  // slots in the text
+
+std::string bits_text(double headroom_bits) {
+  return std::isnan(headroom_bits) ? "not finite" : fmt::format("{:+.1f} bits", headroom_bits);
+}
+
+std::string facts_text(const TensorFacts& facts) {
+  std::string text = fmt::format("{} [{}] {}, amax {:.6g}", facts.name, fmt::join(facts.shape, ", "),
+                                 format::info(facts.format).name, facts.amax);
+  if (facts.at_place) text += fmt::format(", there {:.6g}", *facts.at_place);
+  return text;
+}
+
+std::string incident_text(const Incident& incident) {
+  std::string text = fmt::format("{}: {}, call {}\n", incident.path, incident.op, incident.call);
+  text += fmt::format("  first at row {}, column {} (token {}); {} elements; {}\n", incident.row, incident.column,
+                      incident.token, incident.bad_elements, name(incident.harm));
+  text += fmt::format("  result   {}\n", facts_text(incident.result));
+  for (const TensorFacts& operand : incident.operands) text += fmt::format("  operand  {}\n", facts_text(operand));
+  if (incident.value) text += fmt::format("  the value there is {:.6g}\n", *incident.value);
+  if (const auto& term = incident.largest_term) {
+    text += fmt::format("  largest term of its sum: {:.6g} = {:.6g} * {:.6g}, at {}\n", term->product(), term->a,
+                        term->b, term->index);
+  }
+  if (const auto& replay = incident.replay) {
+    text += fmt::format("  again in fp32: amax {:.6g}, headroom {}, relative error of the finite ones {:.2g}\n",
+                        replay->amax, bits_text(replay->headroom_bits), replay->relative_error);
+  }
+  if (!incident.instruction.empty()) text += fmt::format("  overflowed at {}\n", incident.instruction);
+  for (const Step& step : incident.before) {
+    text += fmt::format("  before   {}: amax {:.6g}, {}\n", step.path, step.amax, bits_text(step.headroom_bits));
+  }
+  for (const Consumer& consumer : incident.consumers) {
+    text += fmt::format("  then     {}: {}\n", consumer.path, name(consumer.harm));
+  }
+  for (const std::string& frame : incident.backtrace) text += fmt::format("  called   {}\n", frame);
+  return text;
+}
+
+// A number that is not finite is written as null; amaxes are, so they are words.
+ordered_json number(float amax) {
+  if (std::isfinite(amax)) return amax;
+  return std::isnan(amax) ? "nan" : "inf";
+}
+
+ordered_json facts_json(const TensorFacts& facts) {
+  ordered_json json = {{"name", facts.name},
+                       {"shape", facts.shape},
+                       {"format", format::info(facts.format).name},
+                       {"amax", number(facts.amax)}};
+  if (facts.at_place) json["at_place"] = *facts.at_place;
+  return json;
+}
+
+ordered_json incident_json(const Incident& incident) {
+  ordered_json json = {{"incident", incident.path},
+                       {"op", incident.op},
+                       {"call", incident.call},
+                       {"harm", name(incident.harm)},
+                       {"row", incident.row},
+                       {"column", incident.column},
+                       {"token", incident.token},
+                       {"bad_elements", incident.bad_elements},
+                       {"result", facts_json(incident.result)},
+                       {"operands", ordered_json::array()},
+                       {"consumers", ordered_json::array()},
+                       {"before", ordered_json::array()},
+                       {"instruction", incident.instruction},
+                       {"backtrace", incident.backtrace}};
+  for (const TensorFacts& operand : incident.operands) json["operands"].push_back(facts_json(operand));
+  for (const Consumer& consumer : incident.consumers) {
+    json["consumers"].push_back({{"path", consumer.path}, {"harm", name(consumer.harm)}});
+  }
+  for (const Step& step : incident.before) {
+    json["before"].push_back({{"path", step.path}, {"amax", number(step.amax)}, {"headroom_bits", step.headroom_bits}});
+  }
+  if (incident.value) json["value"] = *incident.value;
+  if (const auto& term = incident.largest_term) {
+    json["largest_term"] = {{"index", term->index}, {"a", term->a}, {"b", term->b}, {"product", term->product()}};
+  }
+  if (const auto& replay = incident.replay) {
+    json["replay"] = {{"amax", number(replay->amax)},
+                      {"headroom_bits", replay->headroom_bits},
+                      {"relative_error", replay->relative_error}};
+  }
+  return json;
+}
+
+}  // namespace
+
+void write_text(std::ostream& out, const Session& session) {
+  const std::vector<Incident> incidents = session.incidents().all();
+  const std::vector<Record> warnings = session.warnings();
+  out << fmt::format("watch {}: {} made Inf or NaN, {} with less than {:g} bits of headroom\n", name(session.mode()),
+                     incidents.size(), warnings.size(), session.warn_bits());
+  for (const Incident& incident : incidents) out << incident_text(incident);
+  const std::vector<Record> lowest = session.slots().lowest(kLowest);
+  for (const Record& record : warnings.empty() ? lowest : warnings) {
+    out << fmt::format("{:<12} {} {} amax {:.6g}", bits_text(record.headroom_bits), record.name,
+                       format::info(record.format).name, record.amax);
+    if (record.non_finite > 0) {
+      out << fmt::format(", not finite in {} (call {})", record.non_finite, record.first_non_finite_call);
+    }
+    if (const Counts& counts = record.counts; counts.elements > 0) {
+      out << fmt::format(", of {} overflowed {}, flushed {}, subnormal {} ({:.2g} of the mass)", counts.elements,
+                         counts.overflowed, counts.flushed, counts.subnormal, counts.underflow_mass_share());
+    }
+    out << '\n';
+  }
+}
+
+void write_json_lines(std::ostream& out, const Session& session) {
+  write_json_lines(out, session.slots().records());
+  for (const Incident& incident : session.incidents().all()) out << incident_json(incident).dump() << '\n';
+}
+
+}  // namespace plimsoll::watch
