@@ -28,8 +28,8 @@ at::Tensor call(const char* op, torch::jit::Stack stack) {
 
 at::Tensor bytes_of(const at::Tensor& x) { return x.contiguous().flatten().view(at::kByte); }
 
-// Backends differ in the dtypes that they add up (Gloo: no bf16, and its reduce_scatter is an all_reduce for each
-// rank). So bytes travel, and sums are made here. Maxima are of int32, which all of them have.
+// Bytes travel, which every backend can move (Gloo knows no FP8 dtype), and sums are made here, in FP32: a backend's
+// bf16 rounds after each addition, and Gloo's reduce_scatter sends as much as an all_reduce. Maxima are of int32.
 class NamedGroup : public ops::RankGroup {
  public:
   NamedGroup(std::string_view name, int64_t size) : name_(name), size_(size) {}
