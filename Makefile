@@ -44,9 +44,10 @@ benchmarks: build ## build the benchmark programs
 bench: benchmarks ## benchmark every kernel against the machine's limit into bench.json (10 minutes)
 	@taskset -c 0 $(build)/bin/plimsoll_bench --benchmark_min_time=0.05 --benchmark_out=bench.json $(BENCH_FLAGS)
 
-demo: build ## train a small GPT in FP32, BF16 and FP8 and compare them (at most 5 minutes)
+demo: build ## train a small GPT in FP32, BF16 and FP8, compare them and draw a page (at most 5 minutes)
 	@$(build)/bin/plimsoll compare --recipes fp32,bf16,fp8 --model tiny --context 128 --batch 8 --steps 300 --out out/demo \
 	  --data "$$($(python) -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
+	@PYTHONPATH=python PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m plimsoll report out/demo --out out/demo/report.html
 
 format: setup ## rewrite the sources as clang-format wants them
 	@tools/check_format --fix
