@@ -105,6 +105,12 @@ def test_recompute_adds_once():
     assert torch.equal(fused.fc1_weight.main_grad, apart.fc1_weight.grad)
 
 
+def test_torch_compile_is_refused_by_name():
+    fused, _ = pair("Linear")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="fuse_wgrad_accumulation=False under torch.compile"):
+        torch.compile(fused, fullgraph=True, backend="eager")(torch.randn(2, 24))
+
+
 def test_no_tokens_add_nothing_and_no_grad_asks_for_nothing():
     fused, _ = pair("Linear")
     before = fused.weight.main_grad.clone()

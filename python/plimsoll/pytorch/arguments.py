@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+Choice = TypeVar("Choice")
 
 # Accepted at these values and refused by name at any other: overlap of communication and CUDA's products, and what is
 # fused into CUDA kernels.
@@ -39,7 +41,7 @@ def check_rest(where: str, rest: Mapping[str, Any], only: Mapping[str, Any], hin
             raise NotImplementedError(f"{where}: expected {name}={default!r}, got {value!r}")
 
 
-def check_choice(where: str, name: str, value: Any, choices: tuple[Any, ...]) -> Any:
+def check_choice(where: str, name: str, value: Choice, choices: tuple[Choice, ...]) -> Choice:
     if value not in choices:
         raise ValueError(f"{where}: expected {name} one of {', '.join(repr(choice) for choice in choices)}, got {value!r}")
     return value

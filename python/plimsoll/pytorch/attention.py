@@ -180,13 +180,14 @@ class DotProductAttention(torch.nn.Module):
         query, key, value = (x.to(dtype).permute(to_heads_first) for x in (query_layer, key_layer, value_layer))
         mask, causal = mask_rules(mask_type, attention_mask, query.shape[2], key.shape[2])
         with self._dropout_state():
-            attended = _attention(query, key, value, *self._options(mask, bias, causal))
+            attended: torch.Tensor = _attention(query, key, value, *self._options(mask, bias, causal))
         return attended.permute((2, 0, 1, 3) if layout == "sbhd" else (0, 2, 1, 3)).flatten(2)
 
     def _attend_packed(self, tensors: list[torch.Tensor], packed: dict[str, Any], mask_type: str) -> torch.Tensor:
         def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             mask, causal = mask_rules(mask_type, None, query.shape[2], key.shape[2])
-            attended: torch.Tensor = _attention(query, key, value, *self._options(mask, None, causal))
+            with self._dropout_state():
+                attended: torch.Tensor = _attention(query, key, value, *self._options(mask, None, causal))
             return attended
 
         query, key, value = tensors
@@ -208,5 +209,5 @@ class DotProductAttention(torch.nn.Module):
         mask, causal = mask_rules(mask_type, attention_mask, batch_first.shape[1], batch_first.shape[1])
         wide = batch_first.to(high_precision_dtype(qkv.dtype))
         with self._dropout_state():
-            attended = _attention_packed(wide, heads, groups, interleaved, *self._options(mask, None, causal))
+            attended: torch.Tensor = _attention_packed(wide, heads, groups, interleaved, *self._options(mask, None, causal))
         return (attended.transpose(0, 1) if self.qkv_format == "sbhd" else attended).flatten(2)

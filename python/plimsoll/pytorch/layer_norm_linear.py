@@ -24,6 +24,9 @@ class LayerNormLinear(Normed, SplitWeightModule):
     return_layernorm_output: forward gives what the norm made, too, last. The rest as in Linear.
     """
 
+    weight: torch.nn.Parameter
+    bias: torch.nn.Parameter | None
+
     def __init__(
         self,
         in_features: int,

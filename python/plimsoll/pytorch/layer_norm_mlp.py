@@ -26,6 +26,11 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
     set_parallel_mode: the ranks of tp_group split the rows of fc1 and the columns of fc2, as in Linear.
     """
 
+    fc1_weight: torch.nn.Parameter
+    fc1_bias: torch.nn.Parameter | None
+    fc2_weight: torch.nn.Parameter
+    fc2_bias: torch.nn.Parameter | None
+
     def __init__(
         self,
         hidden_size: int,
@@ -86,7 +91,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         fc2_bias: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of inp + residual, which comes back second (inp itself without a residual)."""
-        adds_bias = fc2_bias and self.tp_size > 1 and self.fc2_bias is not None  # once, to the sum of the ranks
+        adds_bias = fc2_bias and self.tp_size > 1  # once, to the sum of the ranks
         output, total = _norm_mlp(
             inp,
             residual,
@@ -108,7 +113,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         )
         if self.fuse_wgrad_accumulation:
             mark_in_backward(output, self.fc1_weight, self.fc2_weight)
-        if adds_bias:
+        if adds_bias and self.fc2_bias is not None:
             output = output + self.fc2_bias.to(output.dtype)
         return output, total
 

@@ -34,6 +34,9 @@ class Linear(SplitWeightModule):
     sequence_parallel: where features are whole, each rank has its tokens, the first dimension's. docs/python.md.
     """
 
+    weight: torch.nn.Parameter
+    bias: torch.nn.Parameter | None
+
     def __init__(
         self,
         in_features: int,
@@ -77,8 +80,8 @@ class Linear(SplitWeightModule):
         check_rest("Linear.forward", {"fp8_output": fp8_output, "fp8_grad": fp8_grad}, FP8_BETWEEN)
         weight = self._whole_weight(is_first_microbatch)
         bias = self._joined("bias")
-        adds_bias = self.parallel_mode == "row" and self.tp_size > 1 and bias is not None  # once, to the sum of the ranks
-        output = _linear(
+        adds_bias = self.parallel_mode == "row" and self.tp_size > 1  # once, to the sum of the ranks
+        output: torch.Tensor = _linear(
             inp,
             weight,
             None if self.return_bias or adds_bias else bias,
@@ -93,4 +96,4 @@ class Linear(SplitWeightModule):
             mark_in_backward(output, weight)
         if self.return_bias:
             return output, None if bias is None else bias.to(output.dtype)
-        return output + bias.to(output.dtype) if adds_bias else output
+        return output if bias is None or not adds_bias else output + bias.to(output.dtype)

@@ -35,16 +35,22 @@ def mark_in_backward(output: torch.Tensor, *weights: torch.Tensor) -> None:
         output.register_hook(mark)
 
 
-class AddToMainGrad(torch.autograd.Function):
-    """A weight that is part of a larger one: its rows of the gradient go to its own main_grad."""
+def add_to_main_grad(where: str, weight: torch.Tensor, overwrites: bool) -> torch.Tensor:
+    """A weight that becomes part of a larger one: its rows of the gradient go to its own main_grad."""
+    if not weight.requires_grad:
+        return weight
+    watched: torch.Tensor = _AddToMainGrad.apply(weight, where, overwrites)  # type: ignore[no-untyped-call]
+    return watched
 
+
+class _AddToMainGrad(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, where: str, overwrites: bool) -> torch.Tensor:
         ctx.weight, ctx.main_grad, ctx.overwrites = weight, main_grad_of(where, weight), overwrites
         return weight.view_as(weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None]:
         if ctx.overwrites:
             ctx.main_grad.copy_(grad)
         else:

@@ -91,15 +91,15 @@ class MultiheadAttention(Parallel):
         self.name = name
 
         query_rows, key_rows = heads * self.kv_channels, groups * self.kv_channels
-        made = {
+        made: dict[str, Any] = {
             "params_dtype": params_dtype,
             "device": device,
             "bias": bias,
             "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
             **parallel,
         }
-        linear = {**made, "parallel_mode": "column" if set_parallel_mode else None}
-        norm_linear = {
+        linear: dict[str, Any] = {**made, "parallel_mode": "column" if set_parallel_mode else None}
+        norm_linear: dict[str, Any] = {
             **linear,
             "eps": layernorm_epsilon,
             "normalization": normalization,
@@ -113,7 +113,7 @@ class MultiheadAttention(Parallel):
 
         if attention_type == "self":
             parts = None if fuse_qkv_params else {"query": query_rows, "key": key_rows, "value": key_rows}
-            split = {"parameters_split": parts, "init_method": in_parts(query_rows, key_rows, key_rows)}
+            split: dict[str, Any] = {"parameters_split": parts, "init_method": in_parts(query_rows, key_rows, key_rows)}
             rows = query_rows + 2 * key_rows
             if input_layernorm:
                 self.layernorm_qkv = LayerNormLinear(hidden_size, rows, **split, **norm_linear)

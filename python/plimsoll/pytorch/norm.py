@@ -33,11 +33,16 @@ def run_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kind: str, zero_centered: bool, eps: float
 ) -> torch.Tensor:
     """FP32 inside; the result in the high-precision dtype of the scope, outside scopes in that of x."""
-    return _norm(x, weight, bias, kind, zero_centered, eps, high_precision_dtype(x.dtype))
+    normalized: torch.Tensor = _norm(x, weight, bias, kind, zero_centered, eps, high_precision_dtype(x.dtype))
+    return normalized
 
 
 class Normed(InitializedModule):
     """A layer that begins with a norm: parameters layer_norm_weight and, for LayerNorm, layer_norm_bias."""
+
+    layer_norm_weight: torch.nn.Parameter
+    layer_norm_bias: torch.nn.Parameter | None
+    return_bias: bool
 
     def _new_norm(
         self, size: int, eps: float, normalization: str, zero_centered_gamma: bool, return_layernorm_output: bool
@@ -57,7 +62,7 @@ class Normed(InitializedModule):
 
     def _results(self, output: torch.Tensor, bias: torch.Tensor | None, inp: torch.Tensor) -> Any:
         """output, with bias after it if return_bias, and then what the norm made if return_layernorm_output."""
-        results = [output]
+        results: list[Any] = [output]
         if self.return_bias:
             results.append(None if bias is None else bias.to(output.dtype))
         if self.return_layernorm_output:
@@ -66,6 +71,8 @@ class Normed(InitializedModule):
 
 
 class _Norm(InitializedModule):
+    weight: torch.nn.Parameter
+    bias: torch.nn.Parameter | None
     _kind: str
 
     def __init__(

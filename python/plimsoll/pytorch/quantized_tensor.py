@@ -35,7 +35,7 @@ class QuantizedTensor(torch.Tensor):
     def __new__(
         cls, codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, requires_grad: bool = False
     ) -> QuantizedTensor:
-        made: QuantizedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: QuantizedTensor = torch.Tensor._make_wrapper_subclass(
             cls, codes.shape, dtype=dtype, device=codes.device, requires_grad=requires_grad
         )
         return made
@@ -97,16 +97,18 @@ class QuantizedTensor(torch.Tensor):
         with torch.no_grad():
             self.copy_(values)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"QuantizedTensor({self.dequantize()}, scale={self.scale.item()})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _rebuild, (self.codes, self.scale, self.dtype, self.requires_grad, isinstance(self, torch.nn.Parameter))
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func in (aten.detach.default, aten.alias.default):
             return cls(args[0].codes, args[0].scale, args[0].dtype)

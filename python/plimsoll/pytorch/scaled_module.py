@@ -36,7 +36,7 @@ class InitializedModule(torch.nn.Module):
         where = type(self).__name__
         dtype = torch.get_default_dtype() if params_dtype is None else params_dtype
         format_of(where, dtype)
-        self._made_with = {"device": check_device(where, device), "dtype": dtype}
+        self._made_with: dict[str, Any] = {"device": check_device(where, device), "dtype": dtype}
         self._initializers: dict[str, Initializer] = {}
 
     def _new_parameter(self, name: str, shape: Iterable[int], initializer: Initializer) -> None:
@@ -92,12 +92,17 @@ class ScaledModule(InitializedModule):
         self._keys[prefix] = torch.empty(0)
 
     def _state(self, prefix: str = "") -> list[torch.Tensor]:
-        return [self._keys[prefix], *(self._buffers[name] for name in self._products[prefix])]
+        return [self._keys[prefix], *(self._buffers[name] for name in self._products[prefix])]  # type: ignore[list-item]
 
     def _held(self, *weights: torch.Tensor) -> list[torch.Tensor | None]:
         """Codes, scale and main_grad of the weight of each product, as the operators take them; [] if none has any."""
         if not self.fuse_wgrad_accumulation and not any(isinstance(weight, QuantizedTensor) for weight in weights):
             return []
+        if torch.compiler.is_compiling():
+            raise NotImplementedError(
+                f"{type(self).__name__}: expected weights that are values (no fp8_model_init) and "
+                "fuse_wgrad_accumulation=False under torch.compile"
+            )
         held: list[torch.Tensor | None] = []
         for weight in weights:
             held += (weight.codes, weight.scale) if isinstance(weight, QuantizedTensor) else (None, None)
@@ -122,20 +127,22 @@ class ScaledModule(InitializedModule):
         if defer_init:
             return
         for name in self._state_names():
-            buffer = self._buffers[name]
-            if buffer.is_meta:
-                self._buffers[name] = buffer = torch.empty_like(buffer, device="cpu")
-            buffer.zero_()
+            if self.get_buffer(name).is_meta:
+                self._buffers[name] = torch.empty_like(self.get_buffer(name), device="cpu")
+            self.get_buffer(name).zero_()
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> ScaledModule:
-        before = {name: self._buffers[name] for name in self._state_names()}
-        codes = {name: weight for name, weight in self._parameters.items() if isinstance(weight, QuantizedTensor)}
+        before = {name: self.get_buffer(name) for name in self._state_names()}
+        codes: dict[str, Any] = {
+            name: weight for name, weight in self._parameters.items() if isinstance(weight, QuantizedTensor)
+        }
         self._parameters.update(dict.fromkeys(codes))
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._parameters.update({name: weight.applied(fn) for name, weight in codes.items()})
         for name, buffer in before.items():
-            if self._buffers[name].dtype != buffer.dtype:
-                self._buffers[name] = buffer.to(self._buffers[name].device)
+            now = self.get_buffer(name)
+            if now.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(now.device)
         return self
 
     def _load_from_state_dict(  # a history may come in any length; a checkpoint without FP8 leaves the state as it is
@@ -147,7 +154,7 @@ class ScaledModule(InitializedModule):
         for name in self._state_names():
             loaded = state_dict.get(prefix + name)
             if name.endswith("_amax_history") and loaded is not None and loaded.dim() == 1:
-                self._buffers[name] = self._buffers[name].new_zeros(loaded.shape)
+                self._buffers[name] = self.get_buffer(name).new_zeros(loaded.shape)
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
         optional = {prefix + name for name in self._state_names()}
         missing[:] = [key for key in missing if key not in optional]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from plimsoll.pytorch.arguments import check_size
-from plimsoll.pytorch.main_grad import AddToMainGrad
+from plimsoll.pytorch.main_grad import add_to_main_grad
 from plimsoll.pytorch.scaled_module import Initializer, ScaledModule, normal
 from plimsoll.pytorch.tensor_parallel import ParallelModule, PartInitializer, Segments
 
@@ -70,20 +70,24 @@ class SplitWeightModule(ParallelModule, ScaledModule):
         return marks | {f"{name}bias": None if by_rows else 0 for name in self._parts}
 
     def _joined(self, suffix: str) -> torch.Tensor | None:
-        parts = [self._parameters[name + suffix] for name in self._parts]
-        return parts[0] if len(parts) == 1 or parts[0] is None else torch.cat(parts)
+        all_parts = [self._parameters[name + suffix] for name in self._parts]
+        parts: list[torch.Tensor] = [part for part in all_parts if part is not None]
+        if not parts:
+            return None
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _joined_weight(self, is_first_microbatch: bool | None) -> torch.Tensor:
         if len(self._parts) == 1 or not self.fuse_wgrad_accumulation or not torch.is_grad_enabled():
-            return self._joined("weight")
-        where, parts = type(self).__name__, (self._parameters[f"{name}weight"] for name in self._parts)
-        first = bool(is_first_microbatch)
-        return torch.cat([AddToMainGrad.apply(part, where, first) if part.requires_grad else part for part in parts])
+            joined = self._joined("weight")
+            assert joined is not None
+            return joined
+        parts = (self.get_parameter(f"{name}weight") for name in self._parts)
+        return torch.cat([add_to_main_grad(type(self).__name__, part, bool(is_first_microbatch)) for part in parts])
 
     def _whole_weight(self, is_first_microbatch: bool | None) -> torch.Tensor:
         """A joined copy has no history of changes, so its parts are asked."""
         if is_first_microbatch is not None and len(self._parts) > 1:
-            version = sum(self._parameters[f"{name}weight"]._version for name in self._parts)
+            version: int = sum(self.get_parameter(f"{name}weight")._version for name in self._parts)
             if is_first_microbatch:
                 self._split_version = version
             elif version != self._split_version:

@@ -86,7 +86,8 @@ class TensorParallel:
         """Around what has to be drawn from another random state on each rank."""
         if self.get_rng_state_tracker is None:
             return nullcontext()
-        return self.get_rng_state_tracker().fork(self.rng_tracker_name or MODEL_PARALLEL)
+        context: AbstractContextManager[Any] = self.get_rng_state_tracker().fork(self.rng_tracker_name or MODEL_PARALLEL)
+        return context
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TensorParallel:
         copied = TensorParallel.__new__(TensorParallel)

@@ -86,7 +86,7 @@ class TransformerLayer(Parallel):
         self.hidden_dropout = hidden_dropout
         self.layer_number = layer_number
         self.name = name
-        made = {
+        made: dict[str, Any] = {
             "init_method": init_method,
             "output_layer_init_method": output_layer_init_method,
             "params_dtype": params_dtype,
@@ -99,7 +99,7 @@ class TransformerLayer(Parallel):
             **parallel,
         }
         self._parallel = TensorParallel(where, set_parallel_mode, **parallel)
-        attention = {
+        attention: dict[str, Any] = {
             **made,
             "kv_channels": kv_channels,
             "attention_dropout": attention_dropout,
