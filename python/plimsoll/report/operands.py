@@ -9,8 +9,8 @@ from plimsoll.report.runs import Run
 from plimsoll.report.style import Figure, axis, colour, layout, log_axis
 
 WIDE = ("fp32", "bf16")  # formats with FP32's range: a scale of 1, and headroom without end
-ROLES = ("input", "weight", "grad_output", "output")
-DASHES = {"input": "solid", "weight": "dash", "grad_output": "dot", "output": "dashdot"}
+ROLES = ("input", "weight", "grad_output", "output", "grad_input")
+DASHES = {"input": "solid", "weight": "dash", "grad_output": "dot", "output": "dashdot", "grad_input": "longdash"}
 MOST_COLUMNS = 400  # of a heat map
 
 Slots = dict[str, dict[str, Any]]
@@ -51,9 +51,9 @@ def _headroom(run: Run, role: str) -> Figure | None:
         "x": [step for step, _ in recorded],
         "y": layers,
         "z": rows,
-        "zmin": -1,
-        "zmax": 7,
-        "colorscale": [[0, "#67001f"], [0.125, "#d6604d"], [0.375, "#fddbc7"], [0.625, "#d1e5f0"], [1, "#2166ac"]],
+        "zmin": -2,
+        "zmax": 6,
+        "colorscale": [[0, "#b2182b"], [0.25, "#f7f7f7"], [1, "#2166ac"]],  # white at 0
         "colorbar": {"title": {"text": "bits"}},
         "hovertemplate": "%{y}<br>step %{x}: %{z:.2f} bits<extra></extra>",
     }

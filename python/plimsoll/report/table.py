@@ -24,7 +24,8 @@ def _lowest_headroom(run: Run) -> str:
     if not lines:
         return "–"
     lowest = min(lines, key=lambda line: line["headroom_bits"])
-    return f"{lowest['headroom_bits']:.2f} bits, step {lowest['step']}, {lowest.get('headroom_slot', '')}"
+    bits = round(lowest["headroom_bits"], 2) + 0.0  # without -0
+    return f"{bits:.2f} bits, step {lowest['step']}, {lowest.get('headroom_slot', '')}"
 
 
 def table(runs: list[Run]) -> str:
