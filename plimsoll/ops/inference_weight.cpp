@@ -1,9 +1,11 @@
 #include "plimsoll/ops/inference_weight.h"
 
+#include <utility>
+
 namespace plimsoll::ops {
 
 std::optional<InferenceWeight::Kept> InferenceWeight::find(const at::Tensor& weight, const WeightKey& key,
-                                                           const std::function<ScaledTensor()>& make) {
+                                                           const std::function<Made()>& make) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool same = seen_ && seen_->_unsafe_get_target() == weight.unsafeGetTensorImpl() && key == key_;
   if (!same) {
@@ -14,8 +16,9 @@ std::optional<InferenceWeight::Kept> InferenceWeight::find(const at::Tensor& wei
     return std::nullopt;
   }
   if (!kept_) {
-    const ScaledTensor operand = make();
-    kept_ = {.operand = operand, .packed = pack_weight(operand)};
+    Made made = make();
+    PackedWeight packed = pack_weight(made.operand);
+    kept_ = {.made = std::move(made), .packed = std::move(packed)};
     source_ = weight.detach();
   }
   return kept_;

@@ -9,6 +9,7 @@
 
 #include "plimsoll/ops/gemm.h"
 #include "plimsoll/recipe/operand.h"
+#include "plimsoll/watch/slots.h"
 
 namespace plimsoll::ops {
 
@@ -25,14 +26,18 @@ struct WeightKey {
 
 class InferenceWeight {
  public:
-  struct Kept {
+  struct Made {
     ScaledTensor operand;
+    std::optional<watch::Observation> seen;  // by the watch, while it was made
+  };
+  struct Kept {
+    Made made;
     PackedWeight packed;
   };
 
   // From the second call in a row on that sees the same tensor and key: nothing is kept of a tensor made for one call.
   // Safe to call from several threads.
-  std::optional<Kept> find(const at::Tensor& weight, const WeightKey& key, const std::function<ScaledTensor()>& make);
+  std::optional<Kept> find(const at::Tensor& weight, const WeightKey& key, const std::function<Made()>& make);
 
   void release();
 

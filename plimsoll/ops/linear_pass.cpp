@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/watched_product.h"
 #include "plimsoll/ops/weight_operands.h"
 
 namespace plimsoll::ops {
@@ -57,17 +58,13 @@ float linear_output(const LinearForward& forward, const LinearOutput& output, Li
                   .epilogue = output.epilogue,
                   .packed = &weights.packed};
   product.epilogue.bias = data_or_null(bias);
-  const float amax = multiply(product, output.tensor, output.format);
-  forward.maker.report("output", output.format, amax, output.epilogue.inv_scale);
-  return amax;
+  return multiply({product, forward.maker.path(), "output"}, output.tensor, output.format);
 }
 
 float input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const OperandMaker& maker,
                      const LinearOutput& output) {
   const Product product{.kind = GemmKind::kGradInput, .a = grad, .b = saved.weight, .epilogue = output.epilogue};
-  const float amax = multiply(product, output.tensor, output.format);
-  maker.report("grad_input", output.format, amax, output.epilogue.inv_scale);
-  return amax;
+  return multiply({product, maker.path(), "grad_input"}, output.tensor, output.format);
 }
 
 at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& input, const LinearSaved& saved,
@@ -75,15 +72,15 @@ at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& input, 
   const at::Tensor& main_grad = saved.scaling.main_grad;
   if (main_grad.defined()) {
     const bool accumulates = !saved.scaling.is_first_microbatch.value_or(false);
-    const float amax = multiply(
-        {.kind = GemmKind::kGradWeight, .a = grad, .b = input, .epilogue = {.accumulate = accumulates}}, main_grad);
-    maker.report("main_grad", format::Format::kFp32, amax);
+    const Product product{
+        .kind = GemmKind::kGradWeight, .a = grad, .b = input, .epilogue = {.accumulate = accumulates}};
+    multiply({product, maker.path(), "main_grad"}, main_grad);
     return {};
   }
   at::Tensor gradient =
       at::empty({grad.data.size(1), input.data.size(1)}, grad.data.options().dtype(saved.weight_dtype));
-  const float amax = multiply({.kind = GemmKind::kGradWeight, .a = grad, .b = input}, gradient);
-  maker.report("grad_weight", format_of(saved.weight_dtype, "linear"), amax);
+  const Product product{.kind = GemmKind::kGradWeight, .a = grad, .b = input};
+  multiply({product, maker.path(), "grad_weight"}, gradient);
   return gradient;
 }
 

@@ -223,7 +223,7 @@ TEST(Linear, AnInfiniteGradientIsReportedAndNeverReachesTheHistory) {
   EXPECT_FALSE(at::isfinite(got.weight).all().item<bool>());
   EXPECT_TRUE(at::isfinite(scaling.state->grad_output.amax_history).all().item<bool>());
   EXPECT_EQ(scaling.state->grad_output.scale.item<float>(), scale);
-  const auto bad = watch::current()->non_finite();
+  const auto bad = session.slots().non_finite();
   ASSERT_FALSE(bad.empty());
   EXPECT_EQ(bad.front().name, "layer/grad_output");
 }

@@ -6,6 +6,7 @@
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/ops/norm_pass.h"
 #include "plimsoll/ops/saved.h"
+#include "plimsoll/ops/watched_operators.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -65,6 +66,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
 }  // namespace
 
 NormOutput norm(const NormInput& input, const NormOptions& options, std::optional<at::ScalarType> dtype) {
+  if (watch::Session* session = watch::current()) observe_operators(*session);
   const Call call{options, dtype.value_or(input.x.scalar_type())};
   const variable_list outputs =
       NormFunction::apply(input.x, optional(input.residual), input.weight, optional(input.bias), call);

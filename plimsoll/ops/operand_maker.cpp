@@ -202,8 +202,9 @@ ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind g
   return quantize(x, options_of(operand, scale)).tensor;
 }
 
-void OperandMaker::observe(Role role, format::Format format, float amax_value, float inv_scale) const {
-  report(role_name(role), format, amax_value, inv_scale);
+void OperandMaker::observe(Role role, format::Format format, float amax_value, float inv_scale) {
+  last_seen_ = {.format = format, .amax = amax_value, .inv_scale = inv_scale};
+  report(role, *last_seen_);
   if (!record_ || !quantizes(role) || scaling_.step == nullptr) return;
   const SharedSlot slot(scaling_.state, &scaling_.state->slot(role));
   if (!scaling_.step->reduces(recipe_)) amax_value = amax_of_all_tokens(role, amax_value);
@@ -214,11 +215,15 @@ void OperandMaker::observe(Role role, format::Format format, float amax_value, f
   }
 }
 
-void OperandMaker::report(std::string_view name, format::Format format, float amax_value, float inv_scale) const {
-  if (watch::current() == nullptr || scaling_.state == nullptr || scaling_.state->name.empty()) return;
-  std::string path = scaling_.state->name;
-  path.append("/").append(name);
-  watch::report(path, {.format = format, .amax = amax_value, .inv_scale = inv_scale});
+std::string_view OperandMaker::path() const {
+  return scaling_.state == nullptr ? std::string_view() : scaling_.state->name;
+}
+
+void OperandMaker::report(Role role, const watch::Observation& seen) const {
+  if (watch::current() == nullptr || path().empty()) return;
+  std::string slot(path());
+  slot.append("/").append(role_name(role));
+  watch::report(slot, seen);
 }
 
 }  // namespace plimsoll::ops

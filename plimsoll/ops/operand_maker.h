@@ -8,6 +8,7 @@
 #include "plimsoll/ops/gemm.h"
 #include "plimsoll/ops/linear_scaling.h"
 #include "plimsoll/ops/quantize.h"
+#include "plimsoll/watch/slots.h"
 
 namespace plimsoll::ops {
 
@@ -50,8 +51,14 @@ class OperandMaker {
   // were made: delayed scaling's, or current scaling's where ranks agree on one.
   std::optional<float> known_scale() const { return known_scale_; }
 
-  // The amax of a product, for the watch. name: "output", "grad_input", "grad_weight".
-  void report(std::string_view name, format::Format format, float amax, float inv_scale = 1.0f) const;
+  // The layer's, for the watch; empty: it reports nothing.
+  std::string_view path() const;
+
+  // What the watch is told of the operand that was made last, whether or not somebody watches; nothing of one without
+  // codes.
+  const std::optional<watch::Observation>& last_seen() const { return last_seen_; }
+  // Of an operand that was made earlier.
+  void report(recipe::Role role, const watch::Observation& seen) const;
 
  private:
   bool quantizes(recipe::Role role) const;  // under delayed scaling, for any product
@@ -62,13 +69,14 @@ class OperandMaker {
   float amax_of_all_tokens(recipe::Role role, float amax) const;
   void choose_scale(recipe::Role role, const std::function<float()>& own_amax);
   Operands make_each(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum);
-  void observe(recipe::Role role, format::Format format, float amax, float inv_scale) const;
+  void observe(recipe::Role role, format::Format format, float amax, float inv_scale);
 
   const LinearScaling& scaling_;
   const recipe::Recipe& recipe_;
   Pass pass_;
   bool record_;
   std::optional<float> known_scale_;
+  std::optional<watch::Observation> last_seen_;
 };
 
 }  // namespace plimsoll::ops

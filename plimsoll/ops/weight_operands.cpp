@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "plimsoll/watch/session.h"
+#include <utility>
 
 namespace plimsoll::ops {
 namespace {
@@ -34,8 +34,7 @@ WeightOperands of_first_microbatch(const at::Tensor& weight, const LinearScaling
 
 // Inference tensors have no version counter.
 bool may_keep(const at::Tensor& weight, const LinearScaling& scaling, WeightUse use) {
-  return scaling.state != nullptr && !use.training && !use.grad_input && !weight.is_inference() &&
-         watch::current() == nullptr;
+  return scaling.state != nullptr && !use.training && !use.grad_input && !weight.is_inference();
 }
 
 std::optional<InferenceWeight::Kept> kept_for_inference(const at::Tensor& weight, const LinearScaling& scaling,
@@ -47,8 +46,14 @@ std::optional<InferenceWeight::Kept> kept_for_inference(const at::Tensor& weight
                          .version = version_of(weight),
                          .data = weight.const_data_ptr(),
                          .isa = runtime::matmul_isa()};
-  return state.inference_weight.find(weight, key,
-                                     [&] { return maker.make(weight, Role::kWeight, {.output = true}).output; });
+  bool is_new = false;
+  std::optional<InferenceWeight::Kept> kept = state.inference_weight.find(weight, key, [&] {
+    is_new = true;
+    ScaledTensor operand = maker.make(weight, Role::kWeight, {.output = true}).output;
+    return InferenceWeight::Made{std::move(operand), maker.last_seen()};
+  });
+  if (kept && !is_new && kept->made.seen) maker.report(Role::kWeight, *kept->made.seen);
+  return kept;
 }
 
 }  // namespace
@@ -62,7 +67,7 @@ WeightOperands weight_operands(const at::Tensor& weight, const LinearScaling& sc
   WeightOperands weights;
   if (may_keep(weight, scaling, use)) {
     if (std::optional<InferenceWeight::Kept> kept = kept_for_inference(weight, scaling, maker)) {
-      weights.operands.output = std::move(kept->operand);
+      weights.operands.output = std::move(kept->made.operand);
       weights.packed = std::move(kept->packed);
       return weights;
     }

@@ -75,9 +75,10 @@ TEST(InferenceWeight, FollowsTheDelayedScale) {
   }
 }
 
-TEST(InferenceWeight, IsLetGoByTrainingAndMeasuredForAWatch) {
+TEST(InferenceWeight, IsLetGoByTrainingAndReportedToAWatch) {
   at::manual_seed(1);
-  const InferenceLayer layer{.scaling = scaling_of(every_recipe().front())};
+  const InferenceLayer layer{.scaling = scaling_of(testing::shared(recipe::by_name("fp8")))};
+  layer.scaling.state->name = "layer";
   auto infer = [&] {
     const at::NoGradGuard no_grad;
     return layer.run();
@@ -87,9 +88,16 @@ TEST(InferenceWeight, IsLetGoByTrainingAndMeasuredForAWatch) {
   change_unseen(layer.weight);
   expect_equal(infer(), layer.expected(), "after training");
   for (int call = 0; call < 3; ++call) infer();
+  const at::Tensor expected = infer();
+  const float amax = layer.weight.abs().max().item<float>();
   change_unseen(layer.weight);
-  const watch::Session session;
-  expect_equal(infer(), layer.expected(), "watched");
+  watch::Session session;
+  expect_equal(infer(), expected, "kept");
+  const std::vector<watch::Record> records = session.slots().records();
+  const auto weight = std::find_if(records.begin(), records.end(),
+                                   [](const watch::Record& record) { return record.name == "layer/weight"; });
+  ASSERT_NE(weight, records.end());
+  EXPECT_EQ(weight->amax, amax);
 }
 
 }  // namespace

@@ -24,32 +24,6 @@ std::string facts_text(const TensorFacts& facts) {
   return text;
 }
 
-std::string incident_text(const Incident& incident) {
-  std::string text = fmt::format("{}: {}, call {}\n", incident.path, incident.op, incident.call);
-  text += fmt::format("  first at row {}, column {} (token {}); {} elements; {}\n", incident.row, incident.column,
-                      incident.token, incident.bad_elements, name(incident.harm));
-  text += fmt::format("  result   {}\n", facts_text(incident.result));
-  for (const TensorFacts& operand : incident.operands) text += fmt::format("  operand  {}\n", facts_text(operand));
-  if (incident.value) text += fmt::format("  the value there is {:.6g}\n", *incident.value);
-  if (const auto& term = incident.largest_term) {
-    text += fmt::format("  largest term of its sum: {:.6g} = {:.6g} * {:.6g}, at {}\n", term->product(), term->a,
-                        term->b, term->index);
-  }
-  if (const auto& replay = incident.replay) {
-    text += fmt::format("  again in fp32: amax {:.6g}, headroom {}, relative error of the finite ones {:.2g}\n",
-                        replay->amax, bits_text(replay->headroom_bits), replay->relative_error);
-  }
-  if (!incident.instruction.empty()) text += fmt::format("  overflowed at {}\n", incident.instruction);
-  for (const Step& step : incident.before) {
-    text += fmt::format("  before   {}: amax {:.6g}, {}\n", step.path, step.amax, bits_text(step.headroom_bits));
-  }
-  for (const Consumer& consumer : incident.consumers) {
-    text += fmt::format("  then     {}: {}\n", consumer.path, name(consumer.harm));
-  }
-  for (const std::string& frame : incident.backtrace) text += fmt::format("  called   {}\n", frame);
-  return text;
-}
-
 // A number that is not finite is written as null; amaxes are, so they are words.
 ordered_json number(float amax) {
   if (std::isfinite(amax)) return amax;
@@ -101,12 +75,38 @@ ordered_json incident_json(const Incident& incident) {
 
 }  // namespace
 
+std::string describe(const Incident& incident) {
+  std::string text = fmt::format("{}: {}, call {}\n", incident.path, incident.op, incident.call);
+  text += fmt::format("  first at row {}, column {} (token {}); {} elements; {}\n", incident.row, incident.column,
+                      incident.token, incident.bad_elements, name(incident.harm));
+  text += fmt::format("  result   {}\n", facts_text(incident.result));
+  for (const TensorFacts& operand : incident.operands) text += fmt::format("  operand  {}\n", facts_text(operand));
+  if (incident.value) text += fmt::format("  the value there is {:.6g}\n", *incident.value);
+  if (const auto& term = incident.largest_term) {
+    text += fmt::format("  largest term of its sum: {:.6g} = {:.6g} * {:.6g}, at {}\n", term->product(), term->a,
+                        term->b, term->index);
+  }
+  if (const auto& replay = incident.replay) {
+    text += fmt::format("  again in fp32: amax {:.6g}, headroom {}, relative error of the finite ones {:.2g}\n",
+                        replay->amax, bits_text(replay->headroom_bits), replay->relative_error);
+  }
+  if (!incident.instruction.empty()) text += fmt::format("  overflowed at {}\n", incident.instruction);
+  for (const Step& step : incident.before) {
+    text += fmt::format("  before   {}: amax {:.6g}, {}\n", step.path, step.amax, bits_text(step.headroom_bits));
+  }
+  for (const Consumer& consumer : incident.consumers) {
+    text += fmt::format("  then     {}: {}\n", consumer.path, name(consumer.harm));
+  }
+  for (const std::string& frame : incident.backtrace) text += fmt::format("  called   {}\n", frame);
+  return text;
+}
+
 void write_text(std::ostream& out, const Session& session) {
   const std::vector<Incident> incidents = session.incidents().all();
   const std::vector<Record> warnings = session.warnings();
   out << fmt::format("watch {}: {} made Inf or NaN, {} with less than {:g} bits of headroom\n", name(session.mode()),
                      incidents.size(), warnings.size(), session.warn_bits());
-  for (const Incident& incident : incidents) out << incident_text(incident);
+  for (const Incident& incident : incidents) out << describe(incident);
   const std::vector<Record> lowest = session.slots().lowest(kLowest);
   for (const Record& record : warnings.empty() ? lowest : warnings) {
     out << fmt::format("{:<12} {} {} amax {:.6g}", bits_text(record.headroom_bits), record.name,

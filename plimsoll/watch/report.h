@@ -2,10 +2,13 @@
 #pragma once
 
 #include <ostream>
+#include <string>
 
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::watch {
+
+std::string describe(const Incident& incident);
 
 // One block: the incidents, the first one in full, then the results with the least headroom.
 void write_text(std::ostream& out, const Session& session);

@@ -22,6 +22,7 @@ namespace plimsoll::watch {
 struct SessionOptions {
   Mode mode = Mode::kGuard;
   double warn_bits = 2;  // headroom below which a result is worth a warning
+  bool stops = false;    // kTrap, kShadow: the first product at an incident, or after it, throws
 };
 
 // In force on the constructing thread, until destruction there. Nests: the inner one holds; one with Mode::kOff means
@@ -36,6 +37,7 @@ class Session {
   Mode mode() const { return options_.mode; }
   bool follows() const { return mode() == Mode::kTrap || mode() == Mode::kShadow; }  // operand by operand
   double warn_bits() const { return options_.warn_bits; }
+  bool stops() const { return options_.stops; }
 
   Slots& slots() { return slots_; }
   const Slots& slots() const { return slots_; }

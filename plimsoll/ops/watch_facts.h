@@ -1,0 +1,29 @@
+// What a watch::Incident says about tensors. For the watch's own use: nothing here is seen by observers of operators.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <string>
+
+#include "plimsoll/watch/incidents.h"
+
+namespace plimsoll::ops {
+
+// NaN > Inf > finite; 0 of a tensor that is not fp32, bf16 or fp16 on the CPU.
+float amax_of_any(const at::Tensor& tensor);
+
+watch::TensorFacts facts_of(std::string name, const at::Tensor& tensor);
+
+// Fills where the first element of `result` is that is not finite, and how many there are. False if all are.
+bool find_bad(const at::Tensor& result, watch::Incident& incident);
+
+// The element of `tensor` where the first bad one of an equally large result is.
+double element_at(const at::Tensor& tensor, const watch::Incident& incident);
+
+// exact: the FP32 values that `result` was rounded from.
+watch::Replay compare(const at::Tensor& exact, const at::Tensor& result);
+
+// What an op made of operands that were not finite: the amaxes of the operands together, and of the result.
+watch::Harm harm_of(float operands, float result);
+
+}  // namespace plimsoll::ops
