@@ -23,7 +23,7 @@ struct GradientHistogram {
   GradientHistogram& operator+=(const GradientHistogram& other);
 };
 
-// Of a sample of about 2^18 elements, all of them where there are no more; the same places for the same sizes. Tensors
+// Of a sample of about 2^16 elements, all of them where there are no more; the same places for the same sizes. Tensors
 // as for unscale_gradients_.
 GradientHistogram gradient_histogram(at::TensorList grads);
 

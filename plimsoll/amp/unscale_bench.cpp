@@ -34,7 +34,8 @@ struct Model {
 };
 
 void torchs_calls(const Model& model, float inv_scale, double max_norm) {
-  const at::Tensor found = at::zeros({1}), inverse = at::full({1}, inv_scale);
+  at::Tensor found = at::zeros({1});
+  const at::Tensor inverse = at::full({1}, inv_scale);
   at::_amp_foreach_non_finite_check_and_unscale_(model.grads, found, inverse);
   torch::nn::utils::clip_grad_norm_(model.parameters, max_norm);
   benchmark::DoNotOptimize(found.item<float>());
