@@ -3,6 +3,7 @@ find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_library(SENTENCEPIECE_LIBRARY sentencepiece REQUIRED) # linked by its name: Debian ships no CMake package
 if(PLIMSOLL_TESTS)
   find_package(GTest REQUIRED)
 endif()

@@ -77,7 +77,8 @@ void generate(const GenerateOptions& options, const std::function<void(char)>& s
   for (int64_t i = 0; i < options.tokens; ++i) {
     const at::Tensor logits = reader.read(next);
     const double uniform = philox.word(static_cast<uint64_t>(i)) * 0x1p-32;
-    next = io::decode_byte(sample({logits.const_data_ptr<float>(), io::kByteVocabulary}, options.sampling, uniform));
+    next =
+        io::decode_byte(nn::sample({logits.const_data_ptr<float>(), io::kByteVocabulary}, options.sampling, uniform));
     sink(next.front());
   }
 }

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "plimsoll/app/sampler.h"
+#include "plimsoll/nn/sampler.h"
 
 namespace plimsoll::app {
 
@@ -14,7 +14,7 @@ struct GenerateOptions {
   std::filesystem::path checkpoint;  // of one step, or a run, of which the latest good one is taken
   std::string prompt = "\n";
   int64_t tokens = 200;  // bytes to write
-  SamplingOptions sampling;
+  nn::SamplingOptions sampling;
   int64_t seed = 1;
 };
 

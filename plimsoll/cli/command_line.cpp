@@ -144,6 +144,7 @@ int parse_and_run(int argc, const char* const* argv, const std::vector<Command>&
   CLI::App program("Trains and runs transformers in FP8, FP16 and BF16, and says how safe the numbers are.",
                    "plimsoll");
   program.allow_extras();
+  program.require_subcommand(0, 1);  // behind a command, another one's name is an argument: t5 generate
   program.set_version_flag("--version", PLIMSOLL_VERSION);
   std::vector<ParsedCommand> parsed;
   parsed.reserve(commands.size());

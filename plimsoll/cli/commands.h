@@ -9,6 +9,7 @@ Command train_command();
 Command compare_command();
 Command generate_command();
 Command inspect_command();
+Command t5_command();
 Command info_command();
 
 }  // namespace plimsoll::cli

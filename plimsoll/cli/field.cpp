@@ -40,7 +40,10 @@ template <class T>
 json json_of(const T& value) {
   return value;
 }
-json json_of(const std::optional<int64_t>& value) { return value ? json(*value) : json(); }
+template <class T>
+json json_of(const std::optional<T>& value) {
+  return value ? json(*value) : json();
+}
 json json_of(const std::filesystem::path& value) { return value.empty() ? json() : json(value.native()); }
 
 // A field of one value that `parse(label, typed)` makes of the text.
@@ -90,6 +93,8 @@ std::vector<std::string> split_at_commas(const std::string& typed) {
   return parts;
 }
 
+std::string as_typed(const std::string&, const std::string& typed) { return typed; }
+
 std::filesystem::path parse_path(const std::string& label, const std::string& typed, PathMust must) {
   std::error_code ignored;
   if (typed.empty()) app::refuse("{}: expected a path, got nothing", label);
@@ -123,9 +128,9 @@ Field toggle(bool& target) {
           .get = [&target] { return json(target); }};
 }
 
-Field text(std::string& target) {
-  return single(target, [](const std::string&, const std::string& typed) { return typed; });
-}
+Field text(std::string& target) { return single(target, as_typed); }
+
+Field text(std::optional<std::string>& target) { return single(target, as_typed); }
 
 Field choice(std::string& target, std::vector<std::string_view> names) {
   return single(target, [names = std::move(names)](const std::string& label, const std::string& typed) {

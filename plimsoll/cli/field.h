@@ -35,6 +35,7 @@ Field integer(std::optional<int64_t>& target, Range<int64_t> range);
 Field number(double& target, Range<double> range);
 Field toggle(bool& target);
 Field text(std::string& target);
+Field text(std::optional<std::string>& target);
 // One of `names`.
 Field choice(std::string& target, std::vector<std::string_view> names);
 // A recipe's name, or its JSON object.

@@ -10,5 +10,5 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is an error like any other, with its one line
   return cli::run_command_line(argc, argv,
                                {cli::train_command(), cli::compare_command(), cli::generate_command(),
-                                cli::inspect_command(), cli::info_command()});
+                                cli::inspect_command(), cli::t5_command(), cli::info_command()});
 }

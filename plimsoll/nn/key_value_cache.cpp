@@ -52,4 +52,17 @@ CachedTokens KeyValueCache::append(const at::Tensor& key, const at::Tensor& valu
   return all;
 }
 
+void KeyValueCache::reorder(const at::Tensor& rows) {
+  if (length_ == 0) return;
+  const auto reorder_first = [&](const at::Tensor& tensor, int64_t dim) {
+    if (!tensor.defined()) return;
+    at::Tensor used = tensor.narrow(dim, 0, length_);
+    used.copy_(used.index_select(0, rows));
+  };
+  reorder_first(tokens_.key, 1);
+  reorder_first(tokens_.value, 1);
+  reorder_first(tokens_.key_scale, 2);
+  reorder_first(tokens_.value_scale, 2);
+}
+
 }  // namespace plimsoll::nn

@@ -27,6 +27,9 @@ class KeyValueCache {
   // call fixes batch and dtype.
   CachedTokens append(const at::Tensor& key, const at::Tensor& value);
 
+  // Row i goes on where row `rows[i]` stands: rows int64 [batch].
+  void reorder(const at::Tensor& rows);
+
   int64_t length() const { return length_; }
   int64_t capacity() const { return capacity_; }
   CacheFormat format() const { return format_; }

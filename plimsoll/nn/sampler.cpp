@@ -1,11 +1,11 @@
-#include "plimsoll/app/sampler.h"
+#include "plimsoll/nn/sampler.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
-namespace plimsoll::app {
+namespace plimsoll::nn {
 
 int64_t sample(std::span<const float> logits, const SamplingOptions& options, double uniform) {
   std::vector<int64_t> order(logits.size());
@@ -20,8 +20,13 @@ int64_t sample(std::span<const float> logits, const SamplingOptions& options, do
   for (size_t i = 0; i < order.size(); ++i) {
     cumulative[i] = sum += std::exp((logit(order[i]) - logit(order.front())) / options.temperature);
   }
+  if (options.top_p < 1) {
+    const auto enough = std::lower_bound(cumulative.begin(), cumulative.end() - 1, options.top_p * sum);
+    sum = *enough;
+    cumulative.erase(enough + 1, cumulative.end());
+  }
   const auto chosen = std::upper_bound(cumulative.begin(), cumulative.end(), uniform * sum);
   return order[static_cast<size_t>(std::min(chosen, cumulative.end() - 1) - cumulative.begin())];
 }
 
-}  // namespace plimsoll::app
+}  // namespace plimsoll::nn

@@ -1,4 +1,4 @@
-#include "plimsoll/app/sampler.h"
+#include "plimsoll/nn/sampler.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-namespace plimsoll::app {
+namespace plimsoll::nn {
 namespace {
 
 constexpr std::array<float, 4> kLogits = {0.0f, 2.0f, 1.0f, 2.0f};
@@ -37,10 +37,24 @@ TEST(Sampler, TopKDrawsFromTheLikeliestOnly) {
   EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_k = 100}, 0.9999), 0);
 }
 
+TEST(Sampler, TopPDrawsFromAsFewAsHoldTheShare) {
+  // exp(2) twice, exp(1), 1 of their sum: 0.399, 0.399, 0.147, 0.054.
+  for (double uniform = 0; uniform < 1; uniform += 0.01) {
+    EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_p = 0.39}, uniform), 1);
+    EXPECT_NE(sample(kLogits, {.temperature = 1, .top_p = 0.79}, uniform), 2);
+    EXPECT_NE(sample(kLogits, {.temperature = 1, .top_p = 0.94}, uniform), 0);
+  }
+  EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_p = 0.94}, 0.999), 2);
+  EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_p = 0.95}, 0.999), 0);
+  EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_p = 0}, 0.999), 1);
+  // Of the two that top_k leaves each has half.
+  EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_k = 2, .top_p = 0.49}, 0.999), 1);
+}
+
 TEST(Sampler, LastDrawStaysInRange) {
   const double below_one = std::nextafter(1.0, 0.0);
   EXPECT_EQ(sample(kLogits, {.temperature = 1}, below_one), 0);
 }
 
 }  // namespace
-}  // namespace plimsoll::app
+}  // namespace plimsoll::nn

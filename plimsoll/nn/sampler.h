@@ -4,15 +4,16 @@
 #include <cstdint>
 #include <span>
 
-namespace plimsoll::app {
+namespace plimsoll::nn {
 
 struct SamplingOptions {
   double temperature = 0.8;  // 0: always the likeliest
   int64_t top_k = 0;         // of the likeliest only; 0: of all
+  double top_p = 1.0;        // of as few of these as hold this share of their probability
 };
 
 // Draws from softmax(logits / temperature) with `uniform` in [0, 1) as the only source of chance. Of equal logits the
 // first wins.
 int64_t sample(std::span<const float> logits, const SamplingOptions& options, double uniform);
 
-}  // namespace plimsoll::app
+}  // namespace plimsoll::nn

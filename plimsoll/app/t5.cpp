@@ -1,0 +1,156 @@
+#include "plimsoll/app/t5.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/log_softmax.h>
+
+#include <algorithm>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/t5_inputs.h"
+#include "plimsoll/app/t5_model.h"
+
+namespace plimsoll::app {
+namespace {
+
+// A model with the texts that it is asked to read.
+struct T5Session {
+  explicit T5Session(const T5Options& settings)
+      : options(settings),
+        model(load_t5(io::HuggingFaceDirectory(options.model), parse_t5_dtype(options.dtype))),
+        texts(options.model, model->config.vocab_size),
+        inputs(texts.read(options.input)) {
+    model->numerics = parse_t5_fixes(options.fixes);
+  }
+
+  // use(batch, first input) for each batch.
+  void each_batch(const std::function<void(const T5Batch&, size_t)>& use) const {
+    const auto step = static_cast<size_t>(options.batch);
+    for (size_t begin = 0; begin < inputs.size(); begin += step) {
+      use(t5_batch(inputs, begin, std::min(begin + step, inputs.size()), model->config.pad_token_id), begin);
+    }
+  }
+
+  void check_has_decoder() const {
+    if (model->config.encoder_only)
+      fail("{}: expected a model with a decoder, got an encoder alone", options.model.native());
+  }
+
+  const T5Options& options;
+  nn::T5ForConditionalGeneration model;
+  T5Texts texts;
+  std::vector<std::vector<int64_t>> inputs;
+};
+
+// A row without the start and without what follows its end.
+std::vector<int64_t> written_ids(const at::Tensor& row, const nn::T5Config& config) {
+  const int64_t* first = row.const_data_ptr<int64_t>();
+  const int64_t* last = first + row.numel();
+  return {first + 1, std::find(first + 1, last, config.eos_token_id)};
+}
+
+// The text of a growing list of ids, piece by piece: what stands before the last character, which may still change.
+class TextStream {
+ public:
+  TextStream(T5Texts& texts, const nn::T5Config& config, const std::function<void(const std::string&)>& write)
+      : texts_(texts), config_(config), write_(write) {}
+
+  void add(int64_t token) {
+    if (token == config_.eos_token_id) return;
+    ids_.push_back(token);
+    const std::string text = texts_.decode(ids_);
+    const size_t settled = text.find_last_of(' ');
+    if (settled != text.npos && settled > done_) write(text.substr(0, settled));
+  }
+  void finish() { write(texts_.decode(ids_)); }
+
+ private:
+  void write(const std::string& text) {
+    if (text.size() > done_) write_(text.substr(done_));
+    done_ = std::max(done_, text.size());
+  }
+
+  T5Texts& texts_;
+  const nn::T5Config& config_;
+  const std::function<void(const std::string&)>& write_;
+  std::vector<int64_t> ids_;
+  size_t done_ = 0;  // bytes written
+};
+
+}  // namespace
+
+void t5_generate(const T5Options& options, const std::function<void(const T5Written&)>& sink,
+                 const std::function<void(const std::string&)>& stream) {
+  if (stream && (options.generation.beams > 1 || options.generation.sequences > 1)) {
+    refuse("stream: expected one text for each input, got beams or several");
+  }
+  T5Options settings = options;
+  if (stream) settings.batch = 1;
+  T5Session session(settings);
+  session.check_has_decoder();
+  const nn::T5Config& config = session.model->config;
+  session.each_batch([&](const T5Batch& batch, size_t first) {
+    nn::T5TokenSink tokens;
+    std::optional<TextStream> text;
+    if (stream) {
+      text.emplace(session.texts, config, stream);
+      tokens = [&](const at::Tensor& step) { text->add(step.const_data_ptr<int64_t>()[0]); };
+    }
+    const at::Tensor rows =
+        nn::generate(*session.model, batch.ids, batch.mask, options.generation, tokens).contiguous();
+    if (text) text->finish();
+    for (int64_t row = 0; row < rows.size(0); ++row) {
+      T5Written written{.input = static_cast<int64_t>(first) + row / options.generation.sequences,
+                        .ids = written_ids(rows.select(0, row), config),
+                        .text = {}};
+      if (session.texts.can_decode()) written.text = session.texts.decode(written.ids);
+      sink(written);
+    }
+  });
+}
+
+void t5_score(const T5Options& options, const std::function<void(const T5Score&)>& sink) {
+  T5Session session(options);
+  session.check_has_decoder();
+  const std::vector<std::vector<int64_t>> targets = session.texts.read(options.target);
+  if (targets.size() != session.inputs.size()) {
+    fail("target: expected one for each of {} inputs, got {}", session.inputs.size(), targets.size());
+  }
+  const at::NoGradGuard no_grad;
+  session.each_batch([&](const T5Batch& batch, size_t first) {
+    const auto rows = static_cast<size_t>(batch.ids.size(0));
+    const T5Batch target = t5_batch(targets, first, first + rows, session.model->config.pad_token_id);
+    const nn::T5Output output = session.model->forward({.input_ids = batch.ids,
+                                                        .attention_mask = batch.mask,
+                                                        .decoder_input_ids = session.model->shift_right(target.ids)});
+    const at::Tensor each =
+        at::log_softmax(output.logits, -1, at::kDouble).gather(2, target.ids.unsqueeze(2)).squeeze(2);
+    const at::Tensor sums = each.masked_fill(target.mask.logical_not(), 0).sum(1);
+    for (size_t row = 0; row < rows; ++row) {
+      sink({.input = static_cast<int64_t>(first + row),
+            .tokens = static_cast<int64_t>(targets[first + row].size()),
+            .log_probability = sums.const_data_ptr<double>()[row]});
+    }
+  });
+}
+
+void t5_encode(const T5Options& options, const std::function<void(const T5Encoding&)>& sink) {
+  T5Session session(options);
+  const at::NoGradGuard no_grad;
+  io::TensorMap outputs;
+  session.each_batch([&](const T5Batch& batch, size_t first) {
+    const at::Tensor hidden = session.model->encode(batch.ids, batch.mask).to(at::kFloat);
+    for (int64_t row = 0; row < hidden.size(0); ++row) {
+      const size_t input = first + static_cast<size_t>(row);
+      const auto tokens = static_cast<int64_t>(session.inputs[input].size());
+      const at::Tensor output = hidden.select(0, row).narrow(0, 0, tokens);
+      sink({.input = static_cast<int64_t>(input),
+            .tokens = tokens,
+            .rms = output.square().mean().sqrt().item<double>(),
+            .amax = output.abs().max().item<double>()});
+      outputs.emplace(fmt::format("input.{}", input), output);
+    }
+  });
+  if (!options.out.empty()) io::save_safetensors(options.out, outputs);
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,51 @@
+// What `plimsoll t5` does.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "plimsoll/nn/t5/generation.h"
+
+namespace plimsoll::app {
+
+struct T5Options {
+  std::filesystem::path model;  // a Hugging Face directory
+  std::string input;            // T5Texts::read
+  std::string target;           // score: as input, one for each
+  std::string dtype = "stored";
+  std::string fixes = "seed";  // fp16: seed (t5_fixes), none (as Hugging Face computes), gauge (of a gauged model)
+  int64_t batch = 8;           // inputs at a time
+  nn::T5GenerationOptions generation;
+  std::filesystem::path out;  // encode: a safetensors file for the encoder's outputs
+};
+
+struct T5Written {
+  int64_t input = 0;  // its number, from 0
+  std::vector<int64_t> ids;
+  std::string text;  // empty without a tokenizer
+};
+// Each text in the order of the inputs. A `stream` is called with the pieces of one text as they are written, inputs
+// one at a time. Throws Error or UsageError.
+void t5_generate(const T5Options& options, const std::function<void(const T5Written&)>& sink,
+                 const std::function<void(const std::string&)>& stream = {});
+
+struct T5Score {
+  int64_t input = 0;
+  int64_t tokens = 0;          // of the target, </s> among them
+  double log_probability = 0;  // of the target, given the input: a sum over its tokens
+};
+void t5_score(const T5Options& options, const std::function<void(const T5Score&)>& sink);
+
+struct T5Encoding {
+  int64_t input = 0;
+  int64_t tokens = 0;
+  double rms = 0;
+  double amax = 0;
+};
+// The encoder's outputs go to options.out as "input.N" [tokens, d_model], fp32.
+void t5_encode(const T5Options& options, const std::function<void(const T5Encoding&)>& sink);
+
+}  // namespace plimsoll::app

@@ -1,0 +1,55 @@
+// What a T5 is asked to read.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plimsoll/io/t5_tokenizer.h"
+
+namespace plimsoll::app {
+
+// What a T5 reads and, if it is known, what its decoder reads then.
+struct T5Example {
+  std::vector<int64_t> input;
+  std::vector<int64_t> decoder_input;  // empty: unknown
+};
+
+// The tokenizer of a model's directory, opened when a text needs it: inputs may be ids.
+class T5Texts {
+ public:
+  T5Texts(std::filesystem::path directory, int64_t vocabulary)
+      : directory_(std::move(directory)), vocabulary_(vocabulary) {}
+
+  // `input` names a file or is a text. A file holds one text a line, or, as *.jsonl, an object {"text": ...} or
+  // {"input_ids": [...]} a line. Throws Error that names file and line; UsageError for no input at all.
+  std::vector<std::vector<int64_t>> read(const std::string& input);
+
+  // Of a file as read() takes it, whose objects may have {"decoder_input_ids": [...]}, too.
+  std::vector<T5Example> read_examples(const std::filesystem::path& file);
+
+  std::string decode(const std::vector<int64_t>& ids) { return tokenizer().decode(ids); }
+  // Without a tokenizer ids stay ids.
+  bool can_decode() const { return std::filesystem::exists(directory_ / "spiece.model"); }
+
+ private:
+  const io::T5Tokenizer& tokenizer();
+  T5Example example_of_line(const std::string& line, const std::string& where);
+
+  std::filesystem::path directory_;
+  int64_t vocabulary_;
+  std::optional<io::T5Tokenizer> tokenizer_;
+};
+
+// Rows [begin, end) of `texts`, padded to the longest.
+struct T5Batch {
+  at::Tensor ids;   // int64 [rows, longest]
+  at::Tensor mask;  // bool [rows, longest], true where there is a token
+};
+T5Batch t5_batch(const std::vector<std::vector<int64_t>>& texts, size_t begin, size_t end, int64_t pad);
+
+}  // namespace plimsoll::app

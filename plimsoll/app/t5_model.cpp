@@ -1,0 +1,113 @@
+#include "plimsoll/app/t5_model.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/t5_config.h"
+
+namespace plimsoll::app {
+namespace {
+
+// Older checkpoints' copies of other tensors, and a table that nothing reads.
+bool is_ignored(const std::string& name, const nn::T5Config& config) {
+  return name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight" ||
+         name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight" ||
+         (name == "lm_head.weight" && config.tie_word_embeddings) ||
+         (config.encoder_only && (name.starts_with("decoder.") || name == "lm_head.weight"));
+}
+
+bool is_of_model(const std::string& name, const nn::T5Config& config) {
+  constexpr std::array<std::string_view, 4> kRoots = {"shared.", "encoder.", "decoder.", "lm_head."};
+  return !is_ignored(name, config) &&
+         std::any_of(kRoots.begin(), kRoots.end(), [&](std::string_view root) { return name.starts_with(root); });
+}
+
+// The name under which a parameter is stored.
+std::string stored_name(const io::HuggingFaceDirectory& directory, const std::string& parameter) {
+  constexpr const char* kOfEncoders = "encoder.embed_tokens.weight";
+  const bool other = parameter == "shared.weight" && !directory.contains(parameter) && directory.contains(kOfEncoders);
+  return other ? kOfEncoders : parameter;
+}
+
+at::Tensor weight_of(const io::HuggingFaceDirectory& directory, const std::string& parameter) {
+  const std::string name = stored_name(directory, parameter);
+  const at::Tensor tensor = directory.tensor(name);
+  const at::ScalarType dtype = tensor.scalar_type();
+  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) {
+    fail("{}: tensor '{}': expected F32, BF16 or F16, got {}", directory.path().native(), name,
+         io::safetensors_dtype(dtype));
+  }
+  return tensor;
+}
+
+at::ScalarType computed_in(T5Dtype dtype, at::ScalarType stored) {
+  switch (dtype) {
+    case T5Dtype::kAsStored:
+      return stored;
+    case T5Dtype::kFp32:
+      return at::kFloat;
+    case T5Dtype::kFp16:
+      return at::kHalf;
+    case T5Dtype::kBf16:
+    case T5Dtype::kFp8:
+      return at::kBFloat16;
+  }
+  return stored;
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& t5_dtype_names() {
+  static const std::vector<std::string_view> names = {"stored", "fp32", "bf16", "fp16", "fp8"};
+  return names;
+}
+
+T5Dtype parse_t5_dtype(std::string_view name) {
+  const auto& names = t5_dtype_names();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) refuse("dtype: expected stored, fp32, bf16, fp16 or fp8, got '{}'", name);
+  return static_cast<T5Dtype>(found - names.begin());
+}
+
+nn::T5Numerics parse_t5_fixes(std::string_view name) {
+  if (name == "gauge") return std::nullopt;
+  if (name == "none") return nn::T5Fixes{};
+  if (name == "seed") return nn::T5Fixes::seed();
+  refuse("fixes: expected seed, none or gauge, got '{}'", name);
+}
+
+nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype) {
+  const at::NoGradGuard no_grad;
+  const nn::T5Config config = t5_config(directory);
+  nn::T5ForConditionalGeneration model(config);
+  io::HuggingFaceDirectory::Shapes shapes;
+  for (const auto& parameter : model->named_parameters()) {
+    shapes.emplace(stored_name(directory, parameter.key()), parameter.value().sizes().vec());
+  }
+  directory.check_tensors(shapes, [&](const std::string& name) { return is_of_model(name, config); });
+
+  const at::Tensor table = weight_of(directory, "shared.weight");
+  const at::ScalarType computed = computed_in(dtype, table.scalar_type());
+  for (const auto& item : model->named_modules("", /*include_self=*/false)) {
+    const std::string name = item.key() + ".weight";
+    if (auto* linear = dynamic_cast<nn::T5LinearImpl*>(item.value().get())) {
+      const at::Tensor weight = weight_of(directory, name);
+      if (dtype == T5Dtype::kFp8) {
+        linear->quantize(weight);
+      } else {
+        linear->weight.set_data(weight.to(computed));
+      }
+    } else if (auto* held = dynamic_cast<nn::T5WeightImpl*>(item.value().get())) {
+      // With codes, few rows of the embedding are ever read: it stays as it is stored.
+      const bool stays = name == "shared.weight" && dtype == T5Dtype::kFp8;
+      held->weight.set_data(stays ? table : weight_of(directory, name).to(computed));
+    }
+  }
+  if (dtype == T5Dtype::kFp8 && !config.encoder_only && config.tie_word_embeddings) model->quantize_head(table);
+  model->eval();
+  return model;
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,125 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/json_lines.h"
+#include "plimsoll/app/t5.h"
+#include "plimsoll/app/t5_model.h"
+#include "plimsoll/cli/commands.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::cli {
+namespace {
+
+struct T5Command {
+  app::T5Options options;
+  std::string task;
+  std::optional<std::string> input, target;
+  std::string early_stopping = "heuristic";
+  bool stream = false;
+  int64_t threads = 0;
+  std::filesystem::path json;
+};
+
+void write_line(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::putchar('\n') == EOF) {
+    app::fail("output: cannot write");
+  }
+}
+
+void write_piece(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    app::fail("output: cannot write");
+  }
+}
+
+void generate(const T5Command& command, app::JsonLines& lines) {
+  const auto report = [&](const app::T5Written& written) {
+    lines.write({{"input", written.input}, {"ids", written.ids}, {"text", written.text}});
+    if (command.stream) return write_line("");
+    write_line(written.text.empty() ? fmt::format("{}", fmt::join(written.ids, " ")) : written.text);
+  };
+  app::t5_generate(command.options, report, command.stream ? write_piece : std::function<void(const std::string&)>());
+}
+
+void score(const T5Command& command, app::JsonLines& lines) {
+  if (!command.target) app::refuse("t5 score: expected --target TEXT|FILE");
+  app::t5_score(command.options, [&](const app::T5Score& score) {
+    const double mean = score.log_probability / static_cast<double>(score.tokens);
+    lines.write({{"input", score.input}, {"tokens", score.tokens}, {"log_probability", score.log_probability}});
+    write_line(fmt::format("log probability {:.6g} over {} tokens, {:.6g} a token", score.log_probability, score.tokens,
+                           mean));
+  });
+}
+
+void encode(const T5Command& command, app::JsonLines& lines) {
+  app::t5_encode(command.options, [&](const app::T5Encoding& encoding) {
+    lines.write(
+        {{"input", encoding.input}, {"tokens", encoding.tokens}, {"rms", encoding.rms}, {"amax", encoding.amax}});
+    write_line(fmt::format("{} tokens, rms {:.4g}, amax {:.4g}", encoding.tokens, encoding.rms, encoding.amax));
+  });
+}
+
+int run_t5(T5Command& command) {
+  if (command.task.empty()) app::refuse("t5: expected generate, encode or score");
+  using nn::EarlyStopping;
+  nn::T5GenerationOptions& generation = command.options.generation;
+  generation.early_stopping = command.early_stopping == "heuristic" ? EarlyStopping::kHeuristic
+                              : command.early_stopping == "first"   ? EarlyStopping::kFirstFull
+                                                                    : EarlyStopping::kNever;
+  command.options.input = command.input.value_or("");
+  command.options.target = command.target.value_or("");
+  if (command.threads > 0) runtime::set_threads(static_cast<int>(command.threads));
+  app::JsonLines lines = app::JsonLines::create(command.json);
+  if (command.task == "generate") generate(command, lines);
+  if (command.task == "score") score(command, lines);
+  if (command.task == "encode") encode(command, lines);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command t5_command() {
+  const auto command = std::make_shared<T5Command>();
+  app::T5Options& options = command->options;
+  nn::T5GenerationOptions& generation = options.generation;
+  constexpr Range<int64_t> kFromZero{.from = 0}, kFromOne{.from = 1, .to = 1 << 20};
+  return {
+      .name = "t5",
+      .summary = "Read and write text with a T5: generate, encode (the encoder's outputs) or score (a target)",
+      .options =
+          {{"task", "generate|encode|score", choice(command->task, {"generate", "encode", "score"}), "what to do",
+            Need::kPositional},
+           {"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
+           {"input", "TEXT|FILE", text(command->input),
+            "a text, or a file with one a line (*.jsonl: objects with a text or input_ids)", Need::kRequired},
+           {"target", "TEXT|FILE", text(command->target), "score: of each input"},
+           {"dtype", "NAME", choice(options.dtype, app::t5_dtype_names()),
+            "of the weights: stored, fp32, bf16, fp16 or fp8"},
+           {"fixes", "NAME", choice(options.fixes, {"seed", "gauge", "none"}),
+            "against overflow in fp16: seed (t5_fixes), gauge (the model is gauged) or none"},
+           {"batch", "N", integer(options.batch, kFromOne), "inputs at a time"},
+           {"max-new-tokens", "N", integer(generation.max_new_tokens, {.from = 0, .to = 1 << 24}), "of each text"},
+           {"beams", "N", integer(generation.beams, kFromOne), "texts written side by side, of which the best wins"},
+           {"length-penalty", "X", number(generation.length_penalty, {.from = -100, .to = 100}),
+            "beams: score = log probability / length^X"},
+           {"early-stopping", "NAME", choice(command->early_stopping, {"heuristic", "first", "never"}),
+            "beams: stop when none is likely to improve, when as many as beams are finished, or when none can"},
+           {"sample", "", toggle(generation.samples), "draw tokens instead of taking the likeliest"},
+           {"temperature", "X", number(generation.sampling.temperature, {.from = 0, .to = 1000}), "of the draws"},
+           {"top-k", "N", integer(generation.sampling.top_k, kFromZero), "draw from the N likeliest; 0: from all"},
+           {"top-p", "X", number(generation.sampling.top_p, {.from = 0, .to = 1}),
+            "draw from as few as hold this share of the probability"},
+           {"seed", "N", integer(generation.seed, kFromZero), "of the draws"},
+           {"stream", "", toggle(command->stream), "generate: write each text as it comes, one input at a time"},
+           {"out", "FILE", path(options.out), "encode: write the outputs as safetensors"},
+           {"threads", "N", integer(command->threads, {.from = 0, .to = 4096}), "0: one a core"},
+           {"json", "FILE", path(command->json), "write one JSON object a result to FILE"}},
+      .run = [command](const nlohmann::json&) { return run_t5(*command); }};
+}
+
+}  // namespace plimsoll::cli

@@ -1,0 +1,28 @@
+// A sentencepiece model (spiece.model): text to ids and back, through Google's library.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace plimsoll::io {
+
+class SentencePiece {
+ public:
+  // Throws Error for a file that is missing or no such model.
+  explicit SentencePiece(const std::filesystem::path& path);
+
+  int64_t size() const;  // pieces
+  std::vector<int64_t> encode(std::string_view text) const;
+  // Ids outside [0, size()) are left out.
+  std::string decode(const std::vector<int64_t>& ids) const;
+
+ private:
+  struct Processor;
+  std::shared_ptr<const Processor> processor_;
+};
+
+}  // namespace plimsoll::io

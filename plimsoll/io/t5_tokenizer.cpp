@@ -1,0 +1,87 @@
+#include "plimsoll/io/t5_tokenizer.h"
+
+#include <array>
+#include <charconv>
+
+#include "plimsoll/io/error.h"
+#include "plimsoll/io/json.h"
+
+namespace plimsoll::io {
+namespace {
+
+constexpr int64_t kSentinels = 100;
+constexpr std::string_view kSentinelStart = "<extra_id_";
+
+// Of tokenizer_config.json; without one, as many as T5 has if they fit.
+int64_t sentinels_of(const std::filesystem::path& directory, int64_t pieces, int64_t vocabulary) {
+  const std::filesystem::path path = directory / "tokenizer_config.json";
+  const int64_t fitting = pieces + kSentinels <= vocabulary ? kSentinels : 0;
+  if (!std::filesystem::exists(path)) return fitting;
+  const nlohmann::json config = read_json(path);
+  const auto found = config.find("extra_ids");
+  if (!config.is_object() || found == config.end()) return fitting;
+  if (!found->is_number_unsigned()) fail("{}: extra_ids: expected an integer of at least 0", path.native());
+  const auto count = found->get<uint64_t>();
+  if (count > static_cast<uint64_t>(vocabulary)) {
+    fail("{}: extra_ids: expected at most the model's vocabulary of {}, got {}", path.native(), vocabulary, count);
+  }
+  return static_cast<int64_t>(count);
+}
+
+}  // namespace
+
+T5Tokenizer::T5Tokenizer(const std::filesystem::path& directory, int64_t vocabulary)
+    : pieces_(directory / "spiece.model"), sentinels_(sentinels_of(directory, pieces_.size(), vocabulary)) {
+  if (pieces_.size() + sentinels_ > vocabulary) {
+    fail("{}: expected at most the model's vocabulary of {} tokens, got {} pieces and {} sentinels",
+         (directory / "spiece.model").native(), vocabulary, pieces_.size(), sentinels_);
+  }
+}
+
+std::optional<T5Tokenizer::Special> T5Tokenizer::special_at(std::string_view text) const {
+  constexpr std::array<std::string_view, 3> kNames = {"<pad>", "</s>", "<unk>"};  // by id
+  for (size_t id = 0; id < kNames.size(); ++id) {
+    if (text.starts_with(kNames[id])) return Special{kNames[id].size(), static_cast<int64_t>(id)};
+  }
+  if (!text.starts_with(kSentinelStart)) return std::nullopt;
+  const char* digits = text.data() + kSentinelStart.size();
+  const char* end = text.data() + text.size();
+  int64_t number = -1;
+  const auto [stop, error] = std::from_chars(digits, end, number);
+  const bool canonical = stop == digits + 1 || *digits != '0';
+  if (error != std::errc() || !canonical || stop == end || *stop != '>' || number < 0 || number >= sentinels_) {
+    return std::nullopt;
+  }
+  return Special{static_cast<size_t>(stop - text.data()) + 1, pieces_.size() + sentinels_ - 1 - number};
+}
+
+std::vector<int64_t> T5Tokenizer::encode(std::string_view text) const {
+  std::vector<int64_t> ids;
+  size_t begin = 0;  // of what stands between two special tokens
+  const auto append_until = [&](size_t end) {
+    const std::vector<int64_t> more = pieces_.encode(text.substr(begin, end - begin));
+    ids.insert(ids.end(), more.begin(), more.end());
+  };
+  for (size_t place = text.find('<'); place != text.npos; place = text.find('<', place)) {
+    if (const auto special = special_at(text.substr(place))) {
+      append_until(place);
+      ids.push_back(special->id);
+      begin = place += special->bytes;
+    } else {
+      ++place;
+    }
+  }
+  append_until(text.size());
+  ids.push_back(kEnd);
+  return ids;
+}
+
+std::string T5Tokenizer::decode(const std::vector<int64_t>& ids) const {
+  std::vector<int64_t> pieces;
+  for (const int64_t id : ids) {
+    if (id > kUnknown) pieces.push_back(id);
+  }
+  return pieces_.decode(pieces);
+}
+
+}  // namespace plimsoll::io

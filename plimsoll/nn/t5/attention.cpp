@@ -1,0 +1,83 @@
+#include "plimsoll/nn/t5/attention.h"
+
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/softmax.h>
+
+#include "plimsoll/ops/attention.h"
+
+namespace plimsoll::nn {
+namespace {
+
+// As Hugging Face's modules compute it in FP16: every step is rounded, so a masked score may be -Inf, and a query that
+// sees no other key gives NaN.
+at::Tensor attend_in_steps(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                           const at::Tensor& bias) {
+  const at::Tensor scores = at::matmul(query, key.transpose(2, 3)) + bias;
+  return at::matmul(at::softmax(scores, -1, at::kFloat).to(scores.scalar_type()), value);
+}
+
+}  // namespace
+
+T5AttentionImpl::T5AttentionImpl(const T5Config& settings, bool has_relative_bias)
+    : config(settings), has_relative_bias_(has_relative_bias) {
+  T5AttentionImpl::reset();
+}
+
+void T5AttentionImpl::reset() {
+  const int64_t inner = config.num_heads * config.d_kv;
+  q = register_module("q", T5Linear(config.d_model, inner));
+  k = register_module("k", T5Linear(config.d_model, inner));
+  v = register_module("v", T5Linear(config.d_model, inner));
+  o = register_module("o", T5Linear(inner, config.d_model));
+  if (has_relative_bias_) {
+    const std::vector<int64_t> sizes = {config.relative_attention_num_buckets, config.num_heads};
+    relative_attention_bias = register_module("relative_attention_bias", T5Weight(sizes));
+  }
+}
+
+at::Tensor T5AttentionImpl::split_heads(const at::Tensor& x) const {
+  return x.view({x.size(0), x.size(1), config.num_heads, config.d_kv}).transpose(1, 2);
+}
+
+at::Tensor T5AttentionImpl::attend(const Operands& operands, const T5KeyMask& keys, const at::Tensor& bias) const {
+  const auto& [query, key, value] = operands;
+  const double dropout = is_training() ? config.dropout_rate : 0.0;
+  if (!keys.additive.defined()) {
+    return ops::attention(query, key, value,
+                          {.scale = 1.0,
+                           .causal = keys.causal,
+                           .key_lengths = keys.lengths,
+                           .mask = keys.mask,
+                           .bias = bias,
+                           .dropout = dropout});
+  }
+  const at::Tensor sum = bias.defined() ? bias + keys.additive : keys.additive;
+  if (keys.saturates) return attend_in_steps(query, key, value, sum);
+  return ops::attention(query, key, value, {.scale = 1.0, .bias = sum, .dropout = dropout});
+}
+
+at::Tensor T5AttentionImpl::forward(const at::Tensor& x, const T5KeyMask& keys, const at::Tensor& bias,
+                                    KeyValueCache* cache) {
+  Operands operands{split_heads(q(x)), split_heads(k(x)), split_heads(v(x))};
+  if (cache != nullptr) {
+    const CachedTokens all = cache->append(operands.key.transpose(1, 2), operands.value.transpose(1, 2));
+    operands.key = all.key.transpose(1, 2);
+    operands.value = all.value.transpose(1, 2);
+  }
+  return o(attend(operands, keys, bias).transpose(1, 2).flatten(2));
+}
+
+T5CrossKeys T5AttentionImpl::cross_keys(const at::Tensor& encoder_output) {
+  return {split_heads(k(encoder_output)), split_heads(v(encoder_output))};
+}
+
+at::Tensor T5AttentionImpl::forward_cross(const at::Tensor& x, const T5KeyMask& keys, const T5CrossKeys& encoder) {
+  // No key is hidden from some queries alone, so all that read one text are queries of one row.
+  const int64_t batch = encoder.key.size(0);
+  const at::Tensor queries = q(x).view({batch, -1, config.num_heads * config.d_kv});
+  const at::Tensor read = attend({split_heads(queries), encoder.key, encoder.value}, keys, {});
+  return o(read.transpose(1, 2).flatten(2).view({x.size(0), x.size(1), -1}));
+}
+
+}  // namespace plimsoll::nn

@@ -1,0 +1,52 @@
+#include "plimsoll/nn/t5/feed_forward.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/tanh.h>
+
+#include "plimsoll/ops/activation.h"
+
+namespace plimsoll::nn {
+namespace {
+
+// tanh-GELU as Hugging Face's gelu_new writes it, each step rounded to the dtype of x: in FP16 x^3 is Inf from |x| = 41
+// on, which tanh absorbs, and the gradient of x^3 is from |x| = 148 on, which makes NaN.
+at::Tensor gelu_in_steps(const at::Tensor& x) {
+  constexpr double kSqrtTwoOverPi = 0.7978845608028654;
+  return 0.5 * x * (1.0 + at::tanh(kSqrtTwoOverPi * (x + 0.044715 * at::pow(x, 3.0))));
+}
+
+}  // namespace
+
+T5DenseReluDenseImpl::T5DenseReluDenseImpl(const T5Config& settings) : config(settings) {
+  T5DenseReluDenseImpl::reset();
+}
+
+void T5DenseReluDenseImpl::reset() {
+  if (config.gated()) {
+    wi_0 = register_module("wi_0", T5Linear(config.d_model, config.d_ff));
+    wi_1 = register_module("wi_1", T5Linear(config.d_model, config.d_ff));
+  } else {
+    wi = register_module("wi", T5Linear(config.d_model, config.d_ff));
+  }
+  wo = register_module("wo", T5Linear(config.d_ff, config.d_model));
+}
+
+at::Tensor T5DenseReluDenseImpl::hidden(const at::Tensor& x, const T5Numerics& numerics) {
+  if (!config.gated()) return ops::activation(wi(x), config.feed_forward);
+  const at::Tensor gate = wi_0(x), linear = wi_1(x);
+  const bool in_steps = numerics && numerics->gelu_guard == 0 && x.scalar_type() == at::kHalf &&
+                        config.feed_forward == kernels::Activation::kGeglu;
+  if (in_steps) return gelu_in_steps(gate) * linear;
+  return ops::activation(at::cat({gate, linear}, -1), config.feed_forward);
+}
+
+at::Tensor T5DenseReluDenseImpl::forward(const at::Tensor& x, const T5Numerics& numerics) {
+  const at::Tensor inner = at::dropout(hidden(x, numerics), config.dropout_rate, is_training());
+  const double scale = numerics && x.scalar_type() == at::kHalf ? numerics->downproject_scale : 1;
+  if (scale == 1) return wo(inner);
+  return wo(inner * (1 / scale)).to(at::kFloat) * scale;
+}
+
+}  // namespace plimsoll::nn

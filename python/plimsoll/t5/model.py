@@ -1,0 +1,173 @@
+"""T5ForConditionalGeneration over the C++ model, with Hugging Face's names and arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import types
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from plimsoll.t5.parameter_tree import register
+
+_DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", None: "stored", "auto": "stored"}
+_SEED = {"downproject_scale": 8.0, "residual_fp32": True, "mask_scale": 0.75, "gelu_guard": 39.0, "no_dynamic_clamp": True}
+_NO_FIX = {"downproject_scale": 1.0, "residual_fp32": False, "mask_scale": 1.0, "gelu_guard": 0.0, "no_dynamic_clamp": False}
+_EARLY_STOPPING = {False: "heuristic", True: "first", "never": "never"}
+
+
+class T5Output(NamedTuple):
+    """loss is None without labels; logits [batch, target, vocab_size]; encoder_last_hidden_state [batch, seq, d_model]."""
+
+    loss: torch.Tensor | None
+    logits: torch.Tensor
+    encoder_last_hidden_state: torch.Tensor
+
+
+class T5ForConditionalGeneration(torch.nn.Module):
+    """A T5 with the parameters of Hugging Face's class of that name; made by from_pretrained().
+
+    t5_fixes says how FP16 is computed, and nothing else: "seed" (the five switches, the default), None (FP32 inside each
+    op, FP16 between them), or a dict of some of the switches, the others off: downproject_scale, residual_fp32, mask_scale,
+    gelu_guard, no_dynamic_clamp. With {} it is Hugging Face's arithmetic.
+    """
+
+    def __init__(self, model: Any, config: dict[str, Any], t5_fixes: dict[str, Any] | str | None = "seed") -> None:
+        super().__init__()
+        self.config = types.SimpleNamespace(**config)
+        self._model = model
+        self.t5_fixes = t5_fixes
+        register(self, model.parameters())
+        self.eval()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        directory: str | os.PathLike[str],
+        dtype: torch.dtype | str | None = None,
+        t5_fixes: dict[str, Any] | str | None = "seed",
+    ) -> T5ForConditionalGeneration:
+        """directory: config.json with model.safetensors or its shards. dtype: of the weights, a torch.dtype, "fp32", "bf16",
+        "fp16", "fp8" (E4M3 codes with a scale a row, for inference), or None: as they are stored."""
+        name = _DTYPES.get(dtype, dtype)
+        if name not in (*_DTYPES.values(), "fp8"):
+            raise ValueError(f"from_pretrained: expected dtype float32, bfloat16, float16 or 'fp8', got {dtype!r}")
+        model = torch.classes.plimsoll.T5Model(str(directory), name)
+        config = json.loads((Path(directory) / "config.json").read_text())
+        return cls(model, config, t5_fixes)
+
+    def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
+        """config.json and model.safetensors, which from_pretrained() reads, and Hugging Face's."""
+        from safetensors.torch import save_file
+
+        if any(parameter.numel() == 0 for parameter in self.parameters()):
+            raise ValueError("save_pretrained: expected weights, got FP8 codes; load the model with another dtype")
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        tensors = {name: parameter.detach().contiguous() for name, parameter in self.named_parameters()}
+        save_file(tensors, Path(directory) / "model.safetensors", metadata={"format": "pt"})
+        (Path(directory) / "config.json").write_text(json.dumps(vars(self.config), indent=2) + "\n")
+
+    @property
+    def t5_fixes(self) -> dict[str, Any] | str | None:
+        return self._t5_fixes
+
+    @t5_fixes.setter
+    def t5_fixes(self, fixes: dict[str, Any] | str | None) -> None:
+        if fixes is None:
+            self._model.clear_fixes()
+        else:
+            switches = _SEED if fixes == "seed" else fixes
+            if not isinstance(switches, dict) or not switches.keys() <= _NO_FIX.keys():
+                raise ValueError(f"t5_fixes: expected 'seed', None or a dict of {', '.join(_NO_FIX)}, got {fixes!r}")
+            self._model.set_fixes(*(type(off)(switches.get(name, off)) for name, off in _NO_FIX.items()))
+        self._t5_fixes = fixes
+
+    def train(self, mode: bool = True) -> T5ForConditionalGeneration:
+        self._model.train(mode)
+        return super().train(mode)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> T5ForConditionalGeneration:
+        copy = type(self)(self._model.clone(), dict(vars(self.config)), self.t5_fixes)
+        for mine, theirs in zip(self.parameters(), copy.parameters(), strict=True):
+            theirs.requires_grad_(mine.requires_grad)
+        memo[id(self)] = copy
+        return copy.train(self.training)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of everything between the products."""
+        return self.get_parameter("encoder.final_layer_norm.weight").dtype
+
+    def encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """The encoder's output [batch, seq, d_model] of input_ids [batch, seq]."""
+        return self._model.encode(input_ids, attention_mask)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: Any = None,
+        labels: torch.Tensor | None = None,
+    ) -> T5Output:
+        """ids int64 [batch, seq]; masks are nonzero where there is a token. labels: -100 is ignored; without
+        decoder_input_ids they are these, shifted right. encoder_outputs: a tensor, or a tuple that starts with one."""
+        encoded = encoder_outputs if encoder_outputs is None or torch.is_tensor(encoder_outputs) else encoder_outputs[0]
+        return T5Output(
+            *self._model.forward(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, labels, encoded)
+        )
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        *,
+        max_new_tokens: int | None = None,
+        max_length: int | None = None,
+        num_beams: int = 1,
+        length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
+        num_return_sequences: int = 1,
+        do_sample: bool = False,
+        temperature: float = 1.0,
+        top_k: int = 50,
+        top_p: float = 1.0,
+        streamer: Any = None,
+    ) -> torch.Tensor:
+        """Ids [batch * num_return_sequences, length]: the start token, what was written, pad behind </s>. Arguments and
+        defaults are Hugging Face's. Draws follow torch.manual_seed. streamer: put(ids) is called at each step, end() at the
+        end. Without an attention_mask every token counts, pad too, as in Hugging Face's encoder-decoders."""
+        new_tokens = max_new_tokens
+        if new_tokens is None:
+            new_tokens = 20 if max_length is None else max_length - 1
+        if num_beams > 1:
+            if do_sample or streamer is not None:
+                raise ValueError("generate: expected num_beams=1 with do_sample or a streamer")
+            if early_stopping not in _EARLY_STOPPING:
+                raise ValueError(f"generate: expected early_stopping False, True or 'never', got {early_stopping!r}")
+            stopping = _EARLY_STOPPING[early_stopping]
+            return self._model.beam_search(
+                input_ids, attention_mask, new_tokens, num_beams, float(length_penalty), stopping, num_return_sequences
+            )
+        seed = int(torch.randint(2**62, ())) if do_sample else 0
+        steps = self._model.decode(
+            input_ids, attention_mask, new_tokens, do_sample, float(temperature), top_k or 0, float(top_p), seed,
+            num_return_sequences,
+        )
+        if streamer is not None:
+            streamer.put(steps.sequences()[:, 0])
+        while not steps.done():
+            tokens = steps.step()
+            if streamer is not None:
+                streamer.put(tokens)
+        if streamer is not None:
+            streamer.end()
+        return steps.sequences()

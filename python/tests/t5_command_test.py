@@ -1,0 +1,223 @@
+"""`plimsoll t5` on small models with a tokenizer of their own: texts, ids, scores, encodings; and what it says to bad input."""
+import json
+import pathlib
+import subprocess
+
+import plimsoll
+import pytest
+import sentencepiece
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from t5_models import inputs, make, relative, save
+
+PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
+SENTENCES = """The quick brown fox jumps over the lazy dog.
+Der schnelle braune Fuchs springt über den faulen Hund.
+Le vif renard brun saute par-dessus le chien paresseux.
+敏捷的棕色狐狸跳过懒狗。
+すばやい茶色の狐はのろまな犬を飛び越える。
+Быстрая коричневая лиса перепрыгивает через ленивую собаку.
+الثعلب البني السريع يقفز فوق الكلب الكسول.
+빠른 갈색 여우가 게으른 개를 뛰어넘는다.
+1234567890 + - * / = ( ) [ ] { } < > @ # $ % & ! ? ; :
+Ligatures ﬁ ﬂ, full width ＡＢＣ, a  double   space, a\ttab, an emoji 😀 and e\u0301 decomposed.
+""".splitlines()
+PIECES, SENTINELS = 420, 100
+
+
+@pytest.fixture(scope="module")
+def spiece(tmp_path_factory):
+    """A unigram model as T5's: pad 0, </s> 1, <unk> 2."""
+    folder = tmp_path_factory.mktemp("spiece")
+    (folder / "text").write_text("\n".join(SENTENCES * 20))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text"), model_prefix=str(folder / "spiece"), vocab_size=PIECES, model_type="unigram",
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2)
+    return folder / "spiece.model"
+
+
+@pytest.fixture(scope="module")
+def model(spiece, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    theirs = make("v1.1", vocab_size=PIECES + SENTINELS + 8)
+    save(theirs, folder)
+    (folder / "spiece.model").write_bytes(spiece.read_bytes())
+    return theirs, folder
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, "t5", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+
+
+def results(tmp_path, *arguments):
+    done = run(*arguments, "--json", tmp_path / "out.jsonl")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()], done.stdout
+
+
+def reference_ids(spiece, text):
+    return sentencepiece.SentencePieceProcessor(model_file=str(spiece)).encode(text) + [1]
+
+
+def test_texts_become_the_ids_of_hugging_faces_tokenizer(model, spiece, tmp_path):
+    theirs, folder = model
+    tokenizer = transformers.T5Tokenizer.from_pretrained(folder)
+    (tmp_path / "in").write_text("\n".join(SENTENCES))
+    encoded, _ = results(tmp_path, "encode", "--model", folder, "--input", tmp_path / "in", "--out", tmp_path / "e")
+    outputs = load_file(tmp_path / "e")
+    for number, text in enumerate(SENTENCES):
+        ids = tokenizer(text).input_ids
+        assert ids == reference_ids(spiece, text)
+        assert encoded[number]["tokens"] == len(ids)
+        with torch.no_grad():
+            want = theirs.encoder(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        assert relative(outputs[f"input.{number}"], want) < 1e-5
+
+
+def write_ids(path, rows):
+    path.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
+    return path
+
+
+def test_generate_writes_hugging_faces_ids(model, tmp_path):
+    theirs, folder = model
+    ids, mask = inputs(theirs, [7, 12, 3])
+    rows = [row[: int(length)].tolist() for row, length in zip(ids, mask.sum(1), strict=True)]
+    file = write_ids(tmp_path / "in.jsonl", rows)
+    for options, theirs_options in (([], {"do_sample": False}), (["--beams", "4"], {"num_beams": 4}),
+                                    (["--beams", "3", "--length-penalty", "0.5", "--early-stopping", "first"],
+                                     {"num_beams": 3, "length_penalty": 0.5, "early_stopping": True})):
+        want = theirs.generate(input_ids=ids, attention_mask=mask, max_new_tokens=30, **theirs_options)
+        for batch in (1, 2):
+            got, printed = results(tmp_path, "generate", "--model", folder, "--input", file, "--batch", batch,
+                                   "--max-new-tokens", 30, *options)
+            assert [line["input"] for line in got] == [0, 1, 2]
+            assert len(printed.splitlines()) >= 3
+            for row, line in zip(want.tolist(), got, strict=True):
+                end = row.index(1) if 1 in row else len(row)
+                assert line["ids"] == row[1:end]
+
+
+def test_a_stream_is_the_text(model):
+    _, folder = model
+    whole = run("generate", "--model", folder, "--input", SENTENCES[0])
+    streamed = run("generate", "--model", folder, "--input", SENTENCES[0], "--stream")
+    assert whole.returncode == 0 and streamed.stdout == whole.stdout
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "fp8"])
+def test_score_is_the_targets_log_probability(model, spiece, dtype, tmp_path):
+    theirs, folder = model
+    source, target = SENTENCES[0], SENTENCES[1]
+    (got,), _ = results(tmp_path, "score", "--model", folder, "--input", source, "--target", target, "--dtype", dtype)
+    labels = torch.tensor([reference_ids(spiece, target)])
+    with torch.no_grad():
+        loss = theirs(input_ids=torch.tensor([reference_ids(spiece, source)]), labels=labels).loss.item()
+    assert got["tokens"] == labels.numel()
+    allowed = {"fp32": 1e-6, "fp16": 2e-3, "bf16": 2e-2, "fp8": 1e-1}[dtype]
+    assert got["log_probability"] == pytest.approx(-loss * labels.numel(), rel=allowed)
+
+
+def test_sentinels_have_their_ids(model, spiece, tmp_path):
+    _, folder = model
+    last = PIECES_OF(spiece) + SENTINELS - 1
+    text = "The <extra_id_0> fox <extra_id_12>"
+    write_ids(tmp_path / "in.jsonl", [])
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": text}))
+    (encoded,), _ = results(tmp_path, "encode", "--model", folder, "--input", tmp_path / "in.jsonl")
+    parts = [*reference_ids(spiece, "The ")[:-1], last, *reference_ids(spiece, " fox ")[:-1], last - 12, 1]
+    assert encoded["tokens"] == len(parts)
+
+
+def PIECES_OF(spiece):
+    return sentencepiece.SentencePieceProcessor(model_file=str(spiece)).get_piece_size()
+
+
+def copy_of(folder, to):
+    to.mkdir()
+    for file in pathlib.Path(folder).iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    return to
+
+
+def edit_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def edit_tensors(folder, edit):
+    tensors = load_file(folder / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def truncate(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def drop_two(tensors):
+    del tensors["shared.weight"], tensors["encoder.block.1.layer.0.SelfAttention.q.weight"]
+
+
+BROKEN = {
+    "truncated": (truncate, 1, "truncated?"),
+    "missing keys": (lambda folder: edit_tensors(folder, drop_two), 1,
+                     "missing: encoder.block.1.layer.0.SelfAttention.q.weight, shared.weight"),
+    "fewer layers": (lambda folder: edit_config(folder, num_layers=2), 1, "unknown: encoder.block.2."),
+    "another width": (lambda folder: edit_config(folder, d_ff=49), 1, "[48, 32] instead of [49, 32]"),
+    "another kind": (lambda folder: edit_config(folder, model_type="bert"), 1, "model_type: expected t5, mt5 or umt5"),
+    "no number": (lambda folder: edit_config(folder, d_model="x"), 1, "d_model: expected an integer"),
+    "no size": (lambda folder: edit_config(folder, num_heads=0), 1, "num_heads"),
+    "beyond memory": (lambda folder: edit_config(folder, d_model=2**40), 1, "d_model"),
+    "no activation": (lambda folder: edit_config(folder, feed_forward_proj="gated-tanh"), 1, "feed_forward_proj"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), 1, "expected valid JSON"),
+    "no tokenizer": (lambda folder: (folder / "spiece.model").unlink(), 1, "spiece.model: cannot open"),
+    "another tokenizer": (lambda folder: (folder / "spiece.model").write_text("no model"), 1, "expected a sentencepiece model"),
+    "too many tokens": (lambda folder: (folder / "tokenizer_config.json").write_text('{"extra_ids": 400}'), 1,
+                        "expected at most the model's vocabulary"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_directories_are_one_line(model, name, tmp_path):
+    damage, code, expected = BROKEN[name]
+    folder = copy_of(model[1], tmp_path / "model")
+    damage(folder)
+    done = run("generate", "--model", folder, "--input", "text")
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("plimsoll: ") and done.stderr.count("\n") == 1, done.stderr
+    assert expected in done.stderr, done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(("arguments", "code", "expected"), [
+    ([], 2, "t5: expected "),
+    (["--model", "{model}", "--input", "x"], 2, "t5: expected generate"),
+    (["generte"], 2, "expected generate"),
+    (["generate"], 2, "expected --model DIR"),
+    (["generate", "--model", "/nowhere", "--input", "x"], 2, "--model: expected a file or directory"),
+    (["generate", "--model", "{model}"], 2, "expected --input TEXT|FILE"),
+    (["score", "--model", "{model}", "--input", "x"], 2, "expected --target"),
+    (["generate", "--model", "{model}", "--input", "x", "--beams", "0"], 2, "--beams"),
+    (["generate", "--model", "{model}", "--input", "x", "--beams", "2", "--stream"], 2, "stream"),
+    (["generate", "--model", "{model}", "--input", "x", "--beams", "2", "--sample"], 1, "beams or sampling"),
+    (["generate", "--model", "{model}", "--input", "x", "--dtype", "fp4"], 2, "--dtype"),
+    (["generate", "--model", "{model}", "--input", "{empty}"], 1, "expected at least one line"),
+    (["generate", "--model", "{model}", "--input", "{bad}"], 1, "line 1: input_ids: expected an array of ids from 0 to 527"),
+    (["encode", "--model", "{model}", "--input", "x", "--out", "/nowhere/out"], 1, "/nowhere/out"),
+])
+def test_mistakes_are_one_line(model, arguments, code, expected, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    write_ids(tmp_path / "bad.jsonl", [[528]])
+    places = {"{model}": model[1], "{empty}": tmp_path / "empty.txt", "{bad}": tmp_path / "bad.jsonl"}
+    done = run(*(places.get(argument, argument) for argument in arguments))
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("plimsoll: ") and done.stderr.count("\n") == 1, done.stderr
+    assert expected in done.stderr, done.stderr
+
+
+def test_an_empty_text_is_a_text(model):
+    done = run("generate", "--model", model[1], "--input", "", "--max-new-tokens", 3)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,64 @@
+"""Hugging Face's T5s with seeded random weights, small enough for tests, as directories that both libraries load."""
+import torch
+import transformers
+
+SMALL = {"vocab_size": 130, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 6,
+         "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "dropout_rate": 0.1}
+KINDS = {
+    "v1.0": (transformers.T5Config, transformers.T5ForConditionalGeneration, {"feed_forward_proj": "relu"}),
+    "v1.1": (transformers.T5Config, transformers.T5ForConditionalGeneration,
+             {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "silu, tied": (transformers.T5Config, transformers.T5ForConditionalGeneration, {"feed_forward_proj": "gated-silu"}),
+    "few buckets": (transformers.T5Config, transformers.T5ForConditionalGeneration,
+                    {"relative_attention_num_buckets": 12, "relative_attention_max_distance": 20}),
+    "mT5": (transformers.MT5Config, transformers.MT5ForConditionalGeneration,
+            {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "UMT5": (transformers.UMT5Config, transformers.UMT5ForConditionalGeneration, {"feed_forward_proj": "gated-gelu"}),
+}
+
+
+def make(kind, seed=7, ends=0.0, **changes):
+    """In eval mode. ends: a factor of the logit of </s>, so that some texts end."""
+    config_class, model_class, options = KINDS[kind]
+    torch.manual_seed(seed)
+    untied = options.get("tie_word_embeddings") is False
+    model = model_class(config_class(**{**SMALL, **options, **changes})).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "layer_norm" in name:
+                parameter.uniform_(0.5, 1.5)
+            if "relative_attention_bias" in name:
+                parameter.normal_(0, 1)
+        if untied:
+            untie(model)
+        if ends:
+            model.lm_head.weight[1] *= ends  # larger logits, either way
+    return model
+
+
+def untie(model):
+    """A head of its own: since version 5 Hugging Face's configs tie it whatever they are told."""
+    head = torch.nn.Linear(*reversed(model.shared.weight.shape), bias=False)
+    head.weight.copy_(torch.randn_like(head.weight))
+    model.lm_head = head
+    model.config.tie_word_embeddings = False
+
+
+def save(model, path, **options):
+    model.save_pretrained(path, **options)
+    return path
+
+
+def inputs(model, lengths, seed=11):
+    """input_ids and attention_mask of random texts of these lengths, padded on the right."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, model.config.vocab_size, (len(lengths), max(lengths)), generator=generator)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    ids = ids.masked_fill(~mask, 0)
+    for row, length in enumerate(lengths):
+        ids[row, length - 1] = 1
+    return ids, mask.long()
+
+
+def relative(ours, theirs):
+    return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
