@@ -3,16 +3,22 @@
     PYTHONPATH=python .venv/bin/python bench/python_modules.py [--filter mlp] [--rounds 15] [--threads 2] [--json FILE]
 
 Prints medians in ms and how many times faster ours are. "call" is one tiny Linear: what a call costs beside its arithmetic.
+
+    ... bench/python_modules.py --overhead [--build build] [--threads 1]
+
+times Linear 4096 x 768 -> 3072 against C++'s nn::Linear (build/bin/linear_step_worker) instead: CPU time of each process, in turn.
 """
 
 import argparse
 import os
 import statistics
 import time
+from pathlib import Path
 
 import json_file
 import plimsoll.pytorch as te
 import torch
+from contestant import Contestant
 from plimsoll.common import recipe
 
 RECIPES = {"delayed": recipe.DelayedScaling(), "current": recipe.Float8CurrentScaling(), "mxfp8": recipe.MXFP8BlockScaling()}
@@ -82,6 +88,42 @@ def row_of(name, rule, rounds):
     return {"name": name, **medians, "ratio": medians["torch"] / medians["plimsoll"]}
 
 
+def overhead_row(rule, rounds, threads, build):
+    """Of CPU time, which others on the machine disturb less than time on the wall."""
+    rows, columns, outputs = 4096, 768, 3072
+    torch.manual_seed(1)
+    x = torch.randn(rows, columns).requires_grad_()
+    module = te.Linear(columns, outputs)
+    grad = torch.randn(rows, outputs)
+    options = [f"--{key}={value}" for key, value in zip(("rows", "in", "out", "threads"), (rows, columns, outputs, threads))]
+    worker = Contestant("C++", [Path(build) / "bin" / "linear_step_worker", *options, f"--recipe={rule.to_json('fp32')}"], {})
+    times = {"python": [], "cpp": []}
+    try:
+        for number in range(rounds + 2):
+            start = time.process_time()
+            with te.fp8_autocast(fp8_recipe=rule):
+                output = module(x)
+            output.backward(grad)
+            elapsed = time.process_time() - start
+            module.zero_grad()
+            x.grad = None
+            other = worker.ask("step")["cpu_seconds"]
+            if number >= 2:
+                times["python"].append(elapsed)
+                times["cpp"].append(other)
+    finally:
+        worker.close()
+    medians = {who: statistics.median(values) for who, values in times.items()}
+    least = {who: min(values) for who, values in times.items()}
+    return {
+        "name": "overhead/linear/768_3072",
+        "median_seconds": medians,
+        "least_seconds": least,
+        "median_ratio": medians["python"] / medians["cpp"],
+        "least_ratio": least["python"] / least["cpp"],
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--filter", default="")
@@ -89,8 +131,19 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--json")
+    parser.add_argument("--overhead", action="store_true", help="against C++'s nn::Linear, not torch.nn")
+    parser.add_argument("--build", default=str(Path(__file__).resolve().parent.parent / "build"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.overhead:
+        row = overhead_row(RECIPES[args.recipe], args.rounds, args.threads, args.build)
+        for what in ("median", "least"):
+            seconds = row[f"{what}_seconds"]
+            python, cpp = 1e3 * seconds["python"], 1e3 * seconds["cpp"]
+            print(f"{what:8}Python {python:9.3f} ms   C++ {cpp:9.3f} ms   ratio {row[f'{what}_ratio']:.4f}")
+        if args.json:
+            json_file.write(args.json, {"arguments": vars(args), "rows": [row]})
+        return
     rows = []
     print(f"{'module':18}{'torch ms':>10}{'plimsoll':>10}{'x':>7}")
     for name in CASES:
