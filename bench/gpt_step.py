@@ -26,8 +26,10 @@ PRESETS = {
 TORCH = {
     "torch-fp32": (["--dtype", "fp32"], {}),
     "torch-bf16": (["--dtype", "bf16"], {}),
+    "torch-fp16": (["--dtype", "fp16"], {}),  # autocast and GradScaler
     "torch-fp32-tuned": (["--dtype", "fp32"], TUNED),
     "torch-bf16-tuned": (["--dtype", "bf16"], TUNED),
+    "torch-fp16-tuned": (["--dtype", "fp16"], TUNED),
     "torch-fp32-compiled": (["--dtype", "fp32", "--compile"], TUNED),
     "torch-bf16-compiled": (["--dtype", "bf16", "--compile"], TUNED),
     "torch-fp32-pooled": (["--dtype", "fp32", "--pooled"], {}),  # under plimsoll::use_caching_allocator()

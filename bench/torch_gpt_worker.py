@@ -15,12 +15,14 @@ import torch.nn.functional as F
 
 from torch_gpt import Gpt, GptShape, saved_bytes
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 def main():
     parser = argparse.ArgumentParser()
     for name in ("layers", "dim", "heads", "context", "batch", "vocabulary", "tied", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
+    parser.add_argument("--dtype", choices=DTYPES, required=True)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--pooled", action="store_true", help="with Plimsoll's caching allocator")
     parser.add_argument("--library", help="libplimsoll_python.so, for --pooled")
@@ -33,19 +35,22 @@ def main():
     torch.manual_seed(1)
     model = Gpt(GptShape(args.layers, args.dim, args.heads, args.context, args.vocabulary, bool(args.tied)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+    scaler = torch.amp.GradScaler("cpu", enabled=args.dtype == "fp16")
     tokens = torch.randint(0, args.vocabulary, (args.batch, args.context + 1))
     run = torch.compile(model) if args.compile else model
 
     def loss_of():
-        with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
+        with torch.autocast("cpu", DTYPES[args.dtype], enabled=args.dtype != "fp32"):
             logits = run(tokens[:, :-1])
         return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
 
     def step():
         loss = loss_of()
-        loss.backward()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
         return loss.item()
 
