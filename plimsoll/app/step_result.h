@@ -3,6 +3,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "plimsoll/watch/slots.h"
 
 namespace plimsoll::app {
 
@@ -13,6 +16,7 @@ struct StepResult {
   std::optional<double> loss_scale;     // of this step, where there is one
   std::optional<double> headroom_bits;  // the lowest of all operands; nothing under recipes without codes
   std::string headroom_slot;            // whose it is
+  std::vector<watch::Record> slots;     // of all operands, by name, in the steps that log them
   std::optional<std::string> warning;   // one line: something was not finite
 };
 

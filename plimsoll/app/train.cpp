@@ -141,6 +141,18 @@ class Run {
 
 json or_null(const std::optional<double>& value) { return value ? json(*value) : json(); }
 
+json slots_json(const std::vector<watch::Record>& records) {
+  json slots = json::object();
+  for (const watch::Record& record : records) {
+    slots[record.name] = {{"format", format::info(record.format).name},
+                          {"amax", record.amax},
+                          {"scale", 1.0 / double{record.inv_scale}},
+                          {"headroom_bits", record.headroom_bits},
+                          {"non_finite", record.non_finite}};
+  }
+  return slots;
+}
+
 }  // namespace
 
 std::optional<TrainSummary> train(const TrainOptions& options, const TrainObserver& observer) {
@@ -158,6 +170,7 @@ json to_json(const StepRecord& record) {
                {"headroom_bits", or_null(result.headroom_bits)},
                {"headroom_slot", result.headroom_slot}};
   if (result.loss_scale) line["loss_scale"] = *result.loss_scale;
+  if (!result.slots.empty()) line["slots"] = slots_json(result.slots);
   if (result.warning) line["warning"] = *result.warning;
   return line;
 }

@@ -36,6 +36,7 @@ struct TrainOptions {
   int64_t save_every = 100;
   int64_t keep = 3;  // checkpoints
   int64_t log_every = 10;
+  int64_t log_scales = 10;  // steps between records of every operand's amax and scale; 0: none
   bool resume = false;
   std::filesystem::path json;                    // JSON lines
   std::optional<std::filesystem::path> profile;  // of some steps; the trace of them goes there, unless it is empty

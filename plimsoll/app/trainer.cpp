@@ -123,6 +123,7 @@ void Trainer::describe_numbers(StepResult& result, const optim::StepReport& repo
     result.headroom_bits = record.headroom_bits;
     result.headroom_slot = record.name;
   }
+  if (options_.log_scales > 0 && step_ % options_.log_scales == 0) result.slots = session_.slots().records();
   if (report.skipped) {
     result.warning = io::compose("step {}: no update, {} gradient elements are not finite, the first in {}", step_ + 1,
                                  report.non_finite, report.first_non_finite);

@@ -24,9 +24,11 @@ Command train_command() {
           .summary = "Train a GPT on text under one recipe",
           .options = std::move(table),
           .run = [bound](const nlohmann::json& configuration) {
-            bound->options.configuration = configuration;
+            app::TrainOptions& options = bound->options;
+            options.configuration = configuration;
+            if (options.json.empty()) options.json = options.out / "train.jsonl";
             fmt::print("configuration {}\n", configuration.dump());
-            return train_and_print(bound->options);
+            return train_and_print(options);
           }};
 }
 

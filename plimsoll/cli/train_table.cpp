@@ -32,8 +32,10 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
       {"save-every", "N", integer(options.save_every, kFromZero), "steps between checkpoints; 0: at the end only"},
       {"keep", "N", integer(options.keep, kFromOne), "checkpoints that are kept"},
       {"log-every", "N", integer(options.log_every, kFromOne), "steps between lines where there is no terminal"},
+      {"log-scales", "N", integer(options.log_scales, kFromZero),
+       "steps between records of each operand's amax and scale in the log; 0: none"},
       {"resume", "", toggle(options.resume), "go on after the last good checkpoint in DIR"},
-      {"json", "FILE", path(options.json), "results for machines"},
+      {"json", "FILE", path(options.json), "results for machines; train: DIR/train.jsonl if not given"},
       {kConfigOption, "FILE", path(config, PathMust::kExist), "options as a JSON object; the command line wins"},
   };
 }

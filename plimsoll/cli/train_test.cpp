@@ -51,6 +51,25 @@ TEST(Train, LossFallsAndTheLogEndsWithASummary) {
     EXPECT_GT(summary[key], 0) << key;
 }
 
+TEST(Train, LogsAmaxAndScaleOfEachOperandEveryFewSteps) {
+  const TinyRun run;
+  ASSERT_EQ(run.train({"--out", run.file("out"), "--steps", "8", "--log-scales", "3"}).exit_code, 0);
+  const auto steps = run.steps("out/train.jsonl");
+  ASSERT_EQ(steps.size(), 8u);
+  for (const auto& [step, line] : steps) EXPECT_EQ(line.contains("slots"), step % 3 == 1) << step;
+  for (const char* role : {"input", "weight", "grad_output"}) {
+    const json& first = steps.at(1)["slots"].at(std::string("blocks.0.layernorm_mlp.fc1/") + role);
+    // Of the first step, an operand's scale is that of its own amax.
+    EXPECT_NEAR(first["headroom_bits"].get<double>(), 0, 1e-5) << role;
+    const double largest = first["format"] == "e4m3" ? 448 : 57344;
+    EXPECT_NEAR(first["amax"].get<double>() / first["scale"].get<double>() / largest, 1, 1e-6) << role;
+    EXPECT_EQ(first["non_finite"], 0);
+  }
+  EXPECT_EQ(steps.at(1)["slots"].size(), steps.at(7)["slots"].size());
+  ASSERT_EQ(run.train({"--out", run.file("none"), "--steps", "2", "--log-scales", "0"}).exit_code, 0);
+  EXPECT_FALSE(run.steps("none/train.jsonl").at(1).contains("slots"));
+}
+
 TEST(Train, Fp16ScalesItsLossUnlessToldOtherwise) {
   const TinyRun run;
   ASSERT_EQ(run.train(whole_run(run, "fp16")).exit_code, 0);
@@ -190,7 +209,8 @@ TEST(Train, FullDiskIsOneLineAndLeavesNothingHalfWritten) {
     const rlimit limit{10'000, 10'000};
     setrlimit(RLIMIT_FSIZE, &limit);
   };
-  const Outcome outcome = run_program(run.arguments("train", {"--out", run.file("out"), "--steps", "2"}), small_files);
+  const Outcome outcome = run_program(
+      run.arguments("train", {"--out", run.file("out"), "--json", "/dev/null", "--steps", "2"}), small_files);
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.error, HasSubstr("model.safetensors: cannot write"));
   EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1);
