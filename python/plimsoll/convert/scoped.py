@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -26,30 +27,36 @@ def _new(unscoped: type[torch.nn.Module]) -> torch.nn.Module:
     return kind.__new__(kind)
 
 
-class _Scope:
-    """autocast, out of torch.compile's sight."""
+@functools.cache
+def _scope_class() -> type[AbstractContextManager[None]]:
+    """autocast, out of torch.compile's sight. Made late, because torch.compiler.disable imports what takes a second."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
+    class Scope(AbstractContextManager[None]):
+        def __init__(self, recipe: Recipe) -> None:
+            self._recipe = recipe
 
-    @torch.compiler.disable
-    def __enter__(self) -> None:
-        self._autocast = autocast(recipe=self._recipe)
-        self._autocast.__enter__()
+        @torch.compiler.disable
+        def __enter__(self) -> None:
+            self._autocast = autocast(recipe=self._recipe)
+            self._autocast.__enter__()
 
-    @torch.compiler.disable
-    def __exit__(self, *error: Any) -> None:
-        self._autocast.__exit__(*error)
+        @torch.compiler.disable
+        def __exit__(self, *error: Any) -> None:
+            self._autocast.__exit__(*error)
+
+    return Scope
 
 
 @functools.cache
 def scoped_class(unscoped: type[torch.nn.Module]) -> type[Scoped]:
     """A subclass with its name and its forward's signature, which others look at."""
 
+    scope = _scope_class()
+
     # torch.compile goes on with the frame of the unscoped forward: the scope is around its graph.
     @torch.compiler.disable(recursive=False)
     def forward(self: Scoped, *arguments: Any, **keywords: Any) -> Any:
-        with _Scope(self._scope_recipe):
+        with scope(self._scope_recipe):
             return unscoped.forward(self, *arguments, **keywords)
 
     functools.update_wrapper(forward, unscoped.forward)
