@@ -1,0 +1,26 @@
+// What FP16 does to numbers that are multiplied by a power of two first.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <array>
+#include <cstdint>
+
+namespace plimsoll::gauge {
+
+// log2(65504 / (amax * 2^exponent)): infinite for an amax of 0.
+double fp16_headroom(float amax, int exponent = 0);
+
+// How many elements of a weight have which exponent. Zeros have none.
+struct ExponentCounts {
+  float amax = 0;
+  int64_t elements = 0;                  // that are not 0
+  std::array<int64_t, 256> counts = {};  // by FP32's biased exponent
+};
+// Of fp32, bf16 or fp16 values.
+ExponentCounts count_exponents(const at::Tensor& weight);
+
+// Bits of FP16's 11 that an element loses to subnormal numbers, the mean of all elements that are not 0.
+double lost_bits(const ExponentCounts& counts, int exponent);
+
+}  // namespace plimsoll::gauge

@@ -1,0 +1,9 @@
+#include "plimsoll/gauge/freedoms.h"
+
+namespace plimsoll::gauge {
+
+int exponent_of(const GaugedTensor& tensor, const Exponents& exponents) {
+  return (tensor.residual ? exponents.residual : 0) + (tensor.pair ? tensor.sign * exponents.pairs[*tensor.pair] : 0);
+}
+
+}  // namespace plimsoll::gauge

@@ -1,0 +1,21 @@
+// The exponents under which every tensor fits FP16 and least is lost to its subnormal numbers.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "plimsoll/gauge/fp16_range.h"
+#include "plimsoll/gauge/freedoms.h"
+
+namespace plimsoll::gauge {
+
+using Amaxes = std::map<std::string, float>;                 // of values, by GaugedTensor::name
+using WeightRanges = std::map<std::string, ExponentCounts>;  // of parameters, by name
+
+// First, headroom_bits between the amax of each value and weight and FP16's largest number, as nearly as the freedoms
+// allow; then the fewest bits of the weights' precision lost; then the smallest exponents. Given the residual stream's
+// exponent no pair touches another one, so each is searched by itself. A name that is missing from the maps is an
+// error; all amaxes must be finite.
+Exponents search(const Freedoms& freedoms, const WeightRanges& weights, const Amaxes& values, int headroom_bits);
+
+}  // namespace plimsoll::gauge
