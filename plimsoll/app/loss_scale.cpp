@@ -11,6 +11,7 @@ namespace plimsoll::app {
 amp::GradScalerOptions parse_loss_scale(const std::string& text, const recipe::Recipe& recipe) {
   if (text == "recipe") return {.enabled = recipe.high_precision_format() == format::Format::kFp16};
   if (text == "dynamic") return {};
+  if (text == "auto") return amp::AutomaticLossScaler().options();
   if (text == "none") return {.enabled = false};
   double scale = 0;
   const char* const end = text.data() + text.size();
@@ -18,7 +19,7 @@ amp::GradScalerOptions parse_loss_scale(const std::string& text, const recipe::R
   const auto narrow = static_cast<float>(scale);
   if (parsed.ec != std::errc() || parsed.ptr != end || !(narrow > 0) || !std::isfinite(narrow) ||
       !std::isfinite(1 / narrow)) {
-    refuse("loss scale: expected dynamic, none, recipe or a positive number that fp32 holds, got '{}'", text);
+    refuse("loss scale: expected dynamic, auto, none, recipe or a positive number that fp32 holds, got '{}'", text);
   }
   return {.init_scale = scale,
           .growth_interval = std::numeric_limits<int64_t>::max(),

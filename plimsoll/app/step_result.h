@@ -14,6 +14,7 @@ struct StepResult {
   double lr = 0;
   double grad_norm = 0;
   std::optional<double> loss_scale;     // of this step, where there is one
+  std::optional<double> flushed_share;  // of the gradients at that scale: amp::GradScaler::flushed_share
   std::optional<double> headroom_bits;  // the lowest of all operands; nothing under recipes without codes
   std::string headroom_slot;            // whose it is
   std::vector<watch::Record> slots;     // of all operands, by name, in the steps that log them

@@ -170,6 +170,7 @@ json to_json(const StepRecord& record) {
                {"headroom_bits", or_null(result.headroom_bits)},
                {"headroom_slot", result.headroom_slot}};
   if (result.loss_scale) line["loss_scale"] = *result.loss_scale;
+  if (result.flushed_share) line["flushed_share"] = *result.flushed_share;
   if (!result.slots.empty()) line["slots"] = slots_json(result.slots);
   if (result.warning) line["warning"] = *result.warning;
   return line;

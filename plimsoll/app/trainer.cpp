@@ -111,6 +111,7 @@ StepResult Trainer::train_step() {
     result.loss += micro_step(i) / static_cast<double>(options_.accumulate);
   optimizer_.set_lr(result.lr);
   const optim::StepReport report = update();
+  if (scaler_.is_enabled()) result.flushed_share = scaler_.flushed_share();
   result.grad_norm = report.grad_norm;
   describe_numbers(result, report);
   ++step_;

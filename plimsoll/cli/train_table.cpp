@@ -24,7 +24,7 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
       {"weight-decay", "X", number(options.weight_decay, kNotNegative), "of matrices and embeddings"},
       {"clip", "X", number(options.clip, kPositive), "largest global norm of the gradients"},
       {"loss-scale", "X", text(options.loss_scale),
-       "dynamic, none, a number, or recipe: dynamic under fp16, none under the others"},
+       "dynamic, auto, none, a number, or recipe: dynamic under fp16, none under the others"},
       {"seed", "N", integer(options.seed, kFromZero), "of the weights and of the order of the data"},
       {"threads", "N", integer(options.threads, {.from = 0, .to = 4096}), "0: one a core"},
       {"eval-every", "N", integer(options.eval_every, kFromZero), "steps between validations; 0: at the end only"},
