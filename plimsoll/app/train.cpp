@@ -42,6 +42,7 @@ class Run {
       if (stop && !is_last()) return std::nullopt;
     }
     const TrainSummary summary = summarise();
+    if (options_.watch != watch::Mode::kOff && observer_.on_watch) observer_.on_watch(trainer_.session());
     lines_->write(to_json(summary));
     if (profile_ && profile_->steps() > 0) report_profile();
     return summary;

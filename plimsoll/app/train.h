@@ -10,6 +10,7 @@
 #include "plimsoll/app/step_profile.h"
 #include "plimsoll/app/step_result.h"
 #include "plimsoll/app/train_options.h"
+#include "plimsoll/watch/session.h"
 
 namespace plimsoll::app {
 
@@ -35,6 +36,7 @@ struct TrainObserver {
   std::function<void(const StepRecord&)> on_step;
   std::function<void(const std::string&)> on_note;            // one line
   std::function<void(const ProfileReport&)> on_profile = {};  // at the end, where options.profile asks for one
+  std::function<void(const watch::Session&)> on_watch = {};   // at the end, where options.watch asks for it
 };
 
 // Trains until options.steps are done. Returns nothing if SIGINT or SIGTERM asked it to stop; a checkpoint is written

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plimsoll/app/model_shape.h"
+#include "plimsoll/watch/mode.h"
 
 namespace plimsoll::app {
 
@@ -36,7 +37,8 @@ struct TrainOptions {
   int64_t save_every = 100;
   int64_t keep = 3;  // checkpoints
   int64_t log_every = 10;
-  int64_t log_scales = 10;  // steps between records of every operand's amax and scale; 0: none
+  int64_t log_scales = 10;                // steps between records of every operand's amax and scale; 0: none
+  watch::Mode watch = watch::Mode::kOff;  // reported at the end; the headroom of each step is watched always
   bool resume = false;
   std::filesystem::path json;                    // JSON lines
   std::optional<std::filesystem::path> profile;  // of some steps; the trace of them goes there, unless it is empty

@@ -45,7 +45,8 @@ Trainer::Trainer(const TrainOptions& options, const ModelShape& shape, io::Token
       model_(make_gpt(shape, options.seed)),
       optimizer_(optim::decay_groups(model_->named_parameters(), adamw_options(options)),
                  {.seed = static_cast<uint64_t>(options.seed)}),
-      scaler_(parse_loss_scale(options.loss_scale, recipe_)) {}
+      scaler_(parse_loss_scale(options.loss_scale, recipe_)),
+      session_({.mode = options.watch == watch::Mode::kOff ? watch::Mode::kGuard : options.watch}) {}
 
 int64_t Trainer::parameters() const {
   int64_t count = 0;

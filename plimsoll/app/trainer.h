@@ -29,6 +29,9 @@ class Trainer {
   // Mean over the same held-out windows each time; changes nothing.
   double validation_loss();
 
+  // Of the last step the operands, of all steps the incidents.
+  const watch::Session& session() const { return session_; }
+
   // Bytes that one forward pass keeps for backward, parameters left out; nothing before the first step of this process.
   std::optional<int64_t> saved_activation_bytes() const { return saved_activation_bytes_; }
 

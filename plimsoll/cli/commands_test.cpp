@@ -98,6 +98,23 @@ TEST_F(Trained, GenerateTakesOneStepToo) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
 }
 
+TEST_F(Trained, GenerateSaysWhatTheWatchHasSeen) {
+  const Outcome outcome = generate({"--watch", "guard", "--json", run_.file("watch")});
+  EXPECT_EQ(outcome.output, generate({}).output);
+  EXPECT_THAT(outcome.error, StartsWith("watch guard: 0 made Inf or NaN"));
+  const std::string lines = io::read_plainly(run_.file("watch"));
+  EXPECT_THAT(lines, HasSubstr("\"name\":\"blocks.0.layernorm_mlp.fc1/output\""));
+  EXPECT_EQ(generate({"--watch", "gard"}).exit_code, 2);
+}
+
+TEST(Train, SaysWhatTheWatchHasSeen) {
+  const TinyRun run;
+  const Outcome outcome = run.train({"--out", run.file("out"), "--steps", "3", "--watch", "count"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_THAT(outcome.error, HasSubstr("watch count: 0 made Inf or NaN"));
+  EXPECT_THAT(io::read_plainly(run.file("out/watch.jsonl")), HasSubstr("/grad_weight\""));
+}
+
 TEST_F(Trained, GenerateRefusesWhatIsNoCheckpoint) {
   const Outcome outcome = run_program({"generate", "--checkpoint", run_.file("data")});
   EXPECT_EQ(outcome.exit_code, 1);

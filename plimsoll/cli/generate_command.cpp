@@ -6,6 +6,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/generate.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/watch_option.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -14,17 +15,27 @@ void write_byte(char byte) {
   if (std::putchar(byte) == EOF || std::fflush(stdout) != 0) app::fail("output: cannot write");
 }
 
-int run(const app::GenerateOptions& options) {
-  for (const char byte : options.prompt) write_byte(byte);
-  app::generate(options, write_byte);
+struct GenerateCommand {
+  app::GenerateOptions options;
+  std::string watch = "off";
+  std::filesystem::path json;
+};
+
+int run_generate(const GenerateCommand& command) {
+  app::JsonLines lines = app::JsonLines::create(command.json);
+  const watch::Session session(watch_options(command.watch));
+  for (const char byte : command.options.prompt) write_byte(byte);
+  app::generate(command.options, write_byte);
   write_byte('\n');
+  print_watch(session, lines);
   return kExitOk;
 }
 
 }  // namespace
 
 Command generate_command() {
-  const auto options = std::make_shared<app::GenerateOptions>();
+  const auto command = std::make_shared<GenerateCommand>();
+  app::GenerateOptions* const options = &command->options;
   constexpr Range<int64_t> kFromZero{.from = 0};
   return {
       .name = "generate",
@@ -36,8 +47,10 @@ Command generate_command() {
                   {"temperature", "X", number(options->sampling.temperature, {.from = 0, .to = 1000}),
                    "0: always the likeliest"},
                   {"top-k", "N", integer(options->sampling.top_k, kFromZero), "draw from the N likeliest; 0: from all"},
-                  {"seed", "N", integer(options->seed, kFromZero), "of the draws"}},
-      .run = [options](const nlohmann::json&) { return run(*options); }};
+                  {"seed", "N", integer(options->seed, kFromZero), "of the draws"},
+                  watch_option(command->watch),
+                  {"json", "FILE", path(command->json), "write what the watch sees as one JSON object a line"}},
+      .run = [command](const nlohmann::json&) { return run_generate(*command); }};
 }
 
 }  // namespace plimsoll::cli

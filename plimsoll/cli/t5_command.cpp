@@ -10,6 +10,7 @@
 #include "plimsoll/app/t5.h"
 #include "plimsoll/app/t5_model.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/watch_option.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::cli {
@@ -23,6 +24,7 @@ struct T5Command {
   bool stream = false;
   int64_t threads = 0;
   std::filesystem::path json;
+  std::string watch = "off";
 };
 
 void write_line(const std::string& text) {
@@ -75,9 +77,11 @@ int run_t5(T5Command& command) {
   command.options.target = command.target.value_or("");
   if (command.threads > 0) runtime::set_threads(static_cast<int>(command.threads));
   app::JsonLines lines = app::JsonLines::create(command.json);
+  const watch::Session session(watch_options(command.watch));
   if (command.task == "generate") generate(command, lines);
   if (command.task == "score") score(command, lines);
   if (command.task == "encode") encode(command, lines);
+  print_watch(session, lines);
   return kExitOk;
 }
 
@@ -118,6 +122,7 @@ Command t5_command() {
            {"stream", "", toggle(command->stream), "generate: write each text as it comes, one input at a time"},
            {"out", "FILE", path(options.out), "encode: write the outputs as safetensors"},
            {"threads", "N", integer(command->threads, {.from = 0, .to = 4096}), "0: one a core"},
+           watch_option(command->watch),
            {"json", "FILE", path(command->json), "write one JSON object a result to FILE"}},
       .run = [command](const nlohmann::json&) { return run_t5(*command); }};
 }

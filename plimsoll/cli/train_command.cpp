@@ -5,6 +5,7 @@
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/train_run.h"
 #include "plimsoll/cli/train_table.h"
+#include "plimsoll/cli/watch_option.h"
 
 namespace plimsoll::cli {
 
@@ -12,6 +13,7 @@ Command train_command() {
   struct Bound {
     app::TrainOptions options;
     std::filesystem::path config;
+    std::string watch = "off";
   };
   const auto bound = std::make_shared<Bound>();
   std::vector<Option> table = train_table(bound->options, bound->config);
@@ -20,6 +22,7 @@ Command train_command() {
        "who picks the scales: fp32, bf16, fp16, fp8, fp8-current, fp8-row, fp8-block, mxfp8, or a JSON object"});
   table.push_back({"profile", "[FILE]", optional_path(bound->options.profile),
                    "print the time of every op over up to 20 steps; FILE gets them as a Chrome trace"});
+  table.push_back(watch_option(bound->watch));
   return {.name = "train",
           .summary = "Train a GPT on text under one recipe",
           .options = std::move(table),
@@ -28,6 +31,7 @@ Command train_command() {
             options.configuration = configuration;
             if (options.json.empty()) options.json = options.out / "train.jsonl";
             fmt::print("configuration {}\n", configuration.dump());
+            options.watch = watch_options(bound->watch).mode;
             return train_and_print(options);
           }};
 }

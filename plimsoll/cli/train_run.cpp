@@ -6,6 +6,7 @@
 #include "plimsoll/cli/command.h"
 #include "plimsoll/cli/profile_table.h"
 #include "plimsoll/cli/progress.h"
+#include "plimsoll/cli/watch_option.h"
 
 namespace plimsoll::cli {
 
@@ -14,7 +15,13 @@ int train_and_print(const app::TrainOptions& options) {
   std::optional<app::ProfileReport> profile;
   const auto summary = app::train(options, {.on_step = [&](const app::StepRecord& record) { progress.step(record); },
                                             .on_note = [&](const std::string& line) { progress.note(line); },
-                                            .on_profile = [&](const app::ProfileReport& report) { profile = report; }});
+                                            .on_profile = [&](const app::ProfileReport& report) { profile = report; },
+                                            .on_watch =
+                                                [&](const watch::Session& session) {
+                                                  app::JsonLines lines =
+                                                      app::JsonLines::create(options.out / "watch.jsonl");
+                                                  print_watch(session, lines);
+                                                }});
   if (!summary) {
     progress.note(fmt::format("interrupted; a checkpoint is in {}, go on with --resume", options.out.native()));
     return kExitInterrupted;

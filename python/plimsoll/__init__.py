@@ -1,7 +1,8 @@
 """Plimsoll: training in FP8, FP16 and BF16 that says how safe it is.
 
 Importing it registers the operators ``torch.ops.plimsoll.*``. Modules: :mod:`plimsoll.pytorch`; recipes:
-:mod:`plimsoll.common.recipe`; an existing model in FP8: :func:`convert`; a page about training runs: :func:`report`.
+:mod:`plimsoll.common.recipe`; an existing model in FP8: :func:`convert`; a page about training runs: :func:`report`;
+what overflows, and where: :func:`watch`.
 Scripts written for Transformer Engine change one name; see docs/python.md.
 """
 
@@ -11,5 +12,6 @@ load()
 
 from plimsoll.convert import convert, convert_back  # noqa: E402  they use the operators
 from plimsoll.report import report  # noqa: E402
+from plimsoll.watch import enable_floating_point_exceptions, watch  # noqa: E402
 
-__all__ = ["convert", "convert_back", "report"]
+__all__ = ["convert", "convert_back", "enable_floating_point_exceptions", "report", "watch"]

@@ -1,0 +1,72 @@
+"""Seeing overflow before it happens and when it does; docs/watch.md."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+
+class watch:
+    """``with plimsoll.watch("trap") as w: ...; print(w.report())``
+
+    mode: "off", "guard" (amaxes that cost nothing), "count" (over- and underflow), "trap" (the processor's overflow
+    exceptions) or "shadow" (again in FP32). Holds for the thread that enters it; what it has seen stays after it. With
+    stops=True the layer that first makes Inf or NaN raises RuntimeError with the report.
+    """
+
+    def __init__(self, mode: str = "guard", *, warn_bits: float = 2.0, stops: bool = False) -> None:
+        self.mode = mode
+        self._watch = torch.classes.plimsoll.Watch(mode, float(warn_bits), stops)
+
+    def __enter__(self) -> watch:
+        self._watch.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._watch.exit()
+
+    def report(self) -> str:
+        """One block for people: the incidents, then the results with the least headroom."""
+        return str(self._watch.text())
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """What each operand and result did, by name: amax, headroom_bits, non_finite, counts."""
+        return [line for line in self._lines() if "name" in line]
+
+    @property
+    def incidents(self) -> list[dict[str, Any]]:
+        """The ops that made Inf or NaN of finite operands, the first to do so first."""
+        return [line for line in self._lines() if "incident" in line]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Records and incidents as JSON lines."""
+        Path(path).write_text(self._watch.json_lines())
+
+    def _lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._watch.json_lines().splitlines()]
+
+
+_switched_on: list[watch] = []
+
+
+def enable_floating_point_exceptions(enabled: bool = True) -> watch | None:
+    """PopTorch's switch: from here on this thread is watched in mode "trap", and the first overflow raises.
+
+    Returns the watch; with False the one that ends, if there is one.
+    """
+    if enabled and not _switched_on:
+        _switched_on.append(watch("trap", stops=True).__enter__())
+        return _switched_on[0]
+    if not enabled and _switched_on:
+        ended = _switched_on.pop()
+        ended.__exit__(None, None, None)
+        return ended
+    return _switched_on[0] if _switched_on else None

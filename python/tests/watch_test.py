@@ -1,0 +1,147 @@
+"""plimsoll.watch on a T5 in FP16: where it overflows, what comes of it, and that watching changes no number."""
+import json
+
+import plimsoll
+import pytest
+import torch
+from plimsoll.t5 import T5ForConditionalGeneration
+from t5_models import inputs, make, save
+
+PATH = "encoder.block.1.layer.1.DenseReluDense.wo"
+PLAIN = {"no_dynamic_clamp": True}
+
+
+@pytest.fixture
+def ours(tmp_path):
+    """A function from a change of Hugging Face's model to (ids, mask, ours in FP16)."""
+    def build(change=lambda model: None):
+        theirs = make("v1.1")
+        with torch.no_grad():
+            change(theirs)
+        model = T5ForConditionalGeneration.from_pretrained(save(theirs, tmp_path), torch.float16)
+        return *inputs(theirs, [9, 7]), model
+    return build
+
+
+def largest_output(model, ids, mask, layer):
+    seen = []
+    handle = layer.register_forward_hook(lambda _, __, y: seen.append(y.abs().max().item()))
+    with torch.no_grad():
+        model.encoder(input_ids=ids, attention_mask=mask)
+    handle.remove()
+    return seen[0]
+
+
+def down_projection_reaches(amax):
+    def change(model):
+        layer = model.encoder.block[1].layer[1].DenseReluDense.wo
+        layer.weight *= amax / largest_output(model, *inputs(model, [9, 7]), layer)
+    return change
+
+
+def watched(case, mode, fixes=PLAIN):
+    ids, mask, model = case
+    model.t5_fixes = fixes
+    with plimsoll.watch(mode) as w, torch.no_grad():
+        output = model.encode(ids, mask)
+    return w, output
+
+
+def incident_of(w):
+    return next(incident for incident in w.incidents if incident["incident"] == PATH)
+
+
+def test_guard_warns_before_there_is_an_infinity(ours):
+    w, output = watched(ours(down_projection_reaches(30_000)), "guard")
+    assert output.isfinite().all() and not w.incidents
+    low = [record for record in w.records if record["headroom_bits"] is not None and record["headroom_bits"] < 2]
+    assert f"{PATH}/output" in [record["name"] for record in low]
+    assert all("layer_norm/" in record["name"] for record in low if not record["name"].startswith(PATH))  # what it adds to
+    assert f"{PATH}/output" in w.report()
+
+
+def test_count_tells_how_many_elements(ours):
+    w, _ = watched(ours(down_projection_reaches(30_000)), "count")
+    record = next(record for record in w.records if record["name"] == f"{PATH}/output")
+    assert record["counted"] > 0 and record["overflowed"] == 0
+    w, _ = watched(ours(down_projection_reaches(90_000)), "count")
+    record = next(record for record in w.records if record["name"] == f"{PATH}/output")
+    assert record["overflowed"] > 0
+
+
+def test_trap_stops_where_the_seed_did_and_shadow_agrees(ours):
+    case = ours(down_projection_reaches(90_000))
+    trap, output = watched(case, "trap")
+    shadow, _ = watched(case, "shadow")
+    assert output.isnan().any()
+    a, b = incident_of(trap), incident_of(shadow)
+    assert trap.incidents[0]["incident"] == shadow.incidents[0]["incident"] == PATH
+    for key in ("row", "column", "token", "bad_elements", "operands", "largest_term", "value", "harm"):
+        assert a[key] == b[key], key
+    assert a["harm"] == "NaN-producing" and "norm" in a["consumers"][0]["path"]
+    assert [operand["shape"] for operand in a["operands"]] == [[18, 48], [32, 48]]
+    assert abs(a["value"]) > 65504 and a["token"] == a["row"] % 9
+    assert a["instruction"] and not b["instruction"]
+    assert b["replay"]["headroom_bits"] < 0 and "replay" not in a
+    assert PATH in trap.report() and f"row {a['row']}, column {a['column']}" in trap.report()
+
+
+def test_the_seeds_switches_leave_nothing_to_report(ours):
+    for mode in ("trap", "shadow"):
+        w, output = watched(ours(down_projection_reaches(90_000)), mode, "seed")
+        assert output.isfinite().all() and not w.incidents
+
+
+def test_gelu_is_absorbed(ours):
+    def change(model):
+        for block in model.encoder.block:
+            block.layer[-1].DenseReluDense.wi_0.weight.mul_(100)
+            block.layer[-1].DenseReluDense.wo.weight.mul_(0.01)
+    w, output = watched(ours(change), "shadow")
+    assert output.isfinite().all()
+    assert {incident["op"] for incident in w.incidents} == {"aten::pow"}
+    assert {incident["harm"] for incident in w.incidents} == {"absorbed"}
+    assert "aten::tanh" in w.incidents[0]["consumers"][-1]["path"]
+
+
+def test_a_masked_score_beyond_the_format_is_absorbed_by_softmax(ours):
+    def change(model):
+        model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.fill_(-40)
+    w, output = watched(ours(change), "shadow")
+    assert output.isfinite().all()
+    assert w.incidents[0]["op"] == "aten::add" and w.incidents[0]["harm"] == "absorbed"
+
+
+def test_off_sees_nothing_and_no_mode_changes_a_number(ours):
+    ids, mask, model = ours()
+    expected = model.generate(ids, attention_mask=mask, max_new_tokens=5)
+    for mode in ("off", "guard", "count", "trap", "shadow"):
+        with plimsoll.watch(mode) as w:
+            assert torch.equal(model.generate(ids, attention_mask=mask, max_new_tokens=5), expected)
+        assert bool(w.records) is (mode != "off")
+        assert not w.incidents
+
+
+def test_the_switch_of_poptorch_raises_with_the_layer(ours):
+    ids, mask, model = ours(down_projection_reaches(90_000))
+    model.t5_fixes = PLAIN
+    on = plimsoll.enable_floating_point_exceptions(True)
+    try:
+        with pytest.raises(RuntimeError, match=PATH):
+            model.encode(ids, mask)
+    finally:
+        assert plimsoll.enable_floating_point_exceptions(False) is on
+    assert on.incidents[0]["incident"] == PATH
+    assert model.encode(ids, mask).isnan().any()  # nobody watches any more
+
+
+def test_a_report_for_machines(ours, tmp_path):
+    w, _ = watched(ours(down_projection_reaches(90_000)), "trap")
+    w.save(tmp_path / "watch.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "watch.jsonl").read_text().splitlines()]
+    assert lines == w.records + w.incidents
+
+
+def test_unknown_modes_are_refused():
+    with pytest.raises(ValueError, match="shadow"):
+        plimsoll.watch("shado")

@@ -1,0 +1,68 @@
+// plimsoll.watch: a watch::Session that Python opens and closes.
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <sstream>
+
+#include "plimsoll/recipe/names.h"
+#include "plimsoll/watch/report.h"
+
+namespace plimsoll::python {
+namespace {
+
+watch::Mode mode_of(const std::string& name) {
+  const std::optional<watch::Mode> mode = watch::parse_mode(name);
+  TORCH_CHECK_VALUE(mode.has_value(), recipe::unknown_name("mode of the watch", name, watch::kModeNames));
+  return *mode;
+}
+
+// In force between enter() and exit() on the thread that calls them; what it has seen stays.
+struct Watch : torch::CustomClassHolder {
+  Watch(const std::string& mode, double warn_bits, bool stops)
+      : options{.mode = mode_of(mode), .warn_bits = warn_bits, .stops = stops} {}
+
+  void enter() {
+    TORCH_CHECK(session == nullptr, "watch: expected a session that is not in force, got one that is");
+    session = std::make_unique<watch::Session>(options);
+  }
+  void exit() {
+    TORCH_CHECK(session != nullptr, "watch: expected a session that is in force, got one that is not");
+    text_seen = text();
+    lines_seen = json_lines();
+    session.reset();
+  }
+
+  std::string text() const {
+    return written([](auto& out, const auto& of) { watch::write_text(out, of); }, text_seen);
+  }
+  std::string json_lines() const {
+    return written([](auto& out, const auto& of) { watch::write_json_lines(out, of); }, lines_seen);
+  }
+
+  watch::SessionOptions options;
+  std::unique_ptr<watch::Session> session;
+  std::string text_seen, lines_seen;  // of the session that was in force last
+
+ private:
+  template <class Write>
+  std::string written(Write write, const std::string& seen) const {
+    if (session == nullptr) return seen;
+    std::ostringstream out;
+    write(out, *session);
+    return out.str();
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+  library.class_<Watch>("Watch")
+      .def(torch::init<std::string, double, bool>())
+      .def("enter", &Watch::enter)
+      .def("exit", &Watch::exit)
+      .def("text", &Watch::text)
+      .def("json_lines", &Watch::json_lines);
+}
+
+}  // namespace plimsoll::python
