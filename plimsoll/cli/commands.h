@@ -10,6 +10,8 @@ Command compare_command();
 Command generate_command();
 Command inspect_command();
 Command t5_command();
+Command gauge_command();
+Command parity_command();
 Command info_command();
 
 }  // namespace plimsoll::cli

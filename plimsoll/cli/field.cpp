@@ -104,6 +104,18 @@ std::filesystem::path parse_path(const std::string& label, const std::string& ty
   return typed;
 }
 
+// A field of comma-separated values, each as `single`.
+template <class Parse>
+Field several(std::vector<std::string>& target, Parse parse) {
+  return {.values = Field::Values::kOne,
+          .set =
+              [&target, parse](const std::string& label, const Typed& typed) {
+                target.clear();
+                for (const std::string& part : split_at_commas(typed.back())) target.push_back(parse(label, part));
+              },
+          .get = [&target] { return json(target); }};
+}
+
 }  // namespace
 
 Field integer(int64_t& target, Range<int64_t> range) { return single(target, integer_parser(range)); }
@@ -138,18 +150,15 @@ Field choice(std::string& target, std::vector<std::string_view> names) {
   });
 }
 
+Field choices(std::vector<std::string>& target, std::vector<std::string_view> names) {
+  return several(target, [names = std::move(names)](const std::string& label, const std::string& typed) {
+    return expect_one_of(names, label, typed);
+  });
+}
+
 Field recipe(std::string& target) { return single(target, parse_recipe); }
 
-Field recipes(std::vector<std::string>& target) {
-  return {.values = Field::Values::kOne,
-          .set =
-              [&target](const std::string& label, const Typed& typed) {
-                target.clear();
-                for (const std::string& part : split_at_commas(typed.back()))
-                  target.push_back(parse_recipe(label, part));
-              },
-          .get = [&target] { return json(target); }};
-}
+Field recipes(std::vector<std::string>& target) { return several(target, parse_recipe); }
 
 Field path(std::filesystem::path& target, PathMust must) {
   return single(target,

@@ -38,6 +38,8 @@ Field text(std::string& target);
 Field text(std::optional<std::string>& target);
 // One of `names`.
 Field choice(std::string& target, std::vector<std::string_view> names);
+// Comma-separated, each one of `names`.
+Field choices(std::vector<std::string>& target, std::vector<std::string_view> names);
 // A recipe's name, or its JSON object.
 Field recipe(std::string& target);
 // Comma-separated, each as above.

@@ -3,12 +3,15 @@
 #include "plimsoll/cli/command_line.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/ops/caching_allocator.h"
+#include "plimsoll/runtime/cpu_quota.h"
 
 int main(int argc, char** argv) {
   using namespace plimsoll;
   use_caching_allocator();
+  runtime::keep_to_cpu_quota();
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is an error like any other, with its one line
-  return cli::run_command_line(argc, argv,
-                               {cli::train_command(), cli::compare_command(), cli::generate_command(),
-                                cli::inspect_command(), cli::t5_command(), cli::info_command()});
+  return cli::run_command_line(
+      argc, argv,
+      {cli::train_command(), cli::compare_command(), cli::generate_command(), cli::inspect_command(), cli::t5_command(),
+       cli::gauge_command(), cli::parity_command(), cli::info_command()});
 }

@@ -5,6 +5,7 @@
 #include <ATen/ops/pow.h>
 #include <ATen/ops/tanh.h>
 
+#include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/activation.h"
 
 namespace plimsoll::nn {
@@ -44,6 +45,7 @@ at::Tensor T5DenseReluDenseImpl::hidden(const at::Tensor& x, const T5Numerics& n
 
 at::Tensor T5DenseReluDenseImpl::forward(const at::Tensor& x, const T5Numerics& numerics) {
   const at::Tensor inner = at::dropout(hidden(x, numerics), config.dropout_rate, is_training());
+  report_values(wo->path(), "hidden", inner);
   const double scale = numerics && x.scalar_type() == at::kHalf ? numerics->downproject_scale : 1;
   if (scale == 1) return wo(inner);
   return wo(inner * (1 / scale)).to(at::kFloat) * scale;

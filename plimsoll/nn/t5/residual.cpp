@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "plimsoll/format/format.h"
+#include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/norm.h"
 
 namespace plimsoll::nn {
@@ -32,6 +33,7 @@ at::Tensor T5Residual::normalised(const T5WeightImpl& norm, double epsilon) {
                                            {.kind = kernels::NormKind::kRmsNorm, .epsilon = epsilon}, dtype_);
   if (pending_.defined()) hidden_ = result.sum;
   pending_ = at::Tensor();
+  report_values(norm.path, "input", hidden_);
   return result.output;
 }
 

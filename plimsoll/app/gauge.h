@@ -1,0 +1,25 @@
+// What `plimsoll gauge` does: a checkpoint of the same function that plain FP16 can run.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace plimsoll::app {
+
+struct GaugeOptions {
+  std::filesystem::path model;      // a Hugging Face directory of a T5
+  std::filesystem::path out;        // the directory to make; must not exist
+  std::filesystem::path calibrate;  // T5Texts::read_examples; empty: the worst case, from the weights alone
+  int64_t headroom_bits = 3;
+  int64_t batch = 8;            // inputs at a time
+  int64_t max_new_tokens = 32;  // of the texts written for inputs without decoder_input_ids
+};
+
+inline constexpr const char* kGaugeCertificate = "plimsoll_gauge.json";
+
+// Writes the checkpoint with its certificate in it, or, if it would not have the bits of the source in FP32, throws
+// Error and writes nothing. Returns the certificate (gauge_certificate.h).
+nlohmann::json gauge_checkpoint(const GaugeOptions& options);
+
+}  // namespace plimsoll::app

@@ -1,0 +1,54 @@
+#include "plimsoll/app/gauge_certificate.h"
+
+#include <cmath>
+
+namespace plimsoll::app {
+namespace {
+
+using nlohmann::json;
+
+// JSON has no infinity: a tensor of zeros has null.
+json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(); }
+
+json describe(const gauge::GaugedTensor& tensor, float amax, int exponent) {
+  return {{"name", tensor.name},
+          {"exponent", exponent},
+          {"amax", std::ldexp(amax, exponent)},
+          {"headroom_bits", finite_or_null(gauge::fp16_headroom(amax, exponent))},
+          {"headroom_bits_before", finite_or_null(gauge::fp16_headroom(amax))}};
+}
+
+}  // namespace
+
+json describe(const GaugeFindings& findings) {
+  json weights = json::array(), values = json::array(), below = json::array(), pairs = json::object();
+  const auto note = [&](const gauge::GaugedTensor& tensor, float amax, int exponent) {
+    const auto wanted = static_cast<double>(findings.headroom_bits);
+    if (gauge::fp16_headroom(amax, exponent) < wanted) below.push_back(tensor.name);
+  };
+  for (const gauge::GaugedTensor& tensor : findings.freedoms.weights) {
+    const gauge::ExponentCounts& counts = findings.weights.at(tensor.name);
+    const int exponent = exponent_of(tensor, findings.exponents);
+    json entry = describe(tensor, counts.amax, exponent);
+    entry["lost_bits"] = gauge::lost_bits(counts, exponent);
+    weights.push_back(std::move(entry));
+    note(tensor, counts.amax, exponent);
+  }
+  for (const gauge::GaugedTensor& tensor : findings.freedoms.values) {
+    const float amax = findings.values.at(tensor.name);
+    const int exponent = exponent_of(tensor, findings.exponents);
+    values.push_back(describe(tensor, amax, exponent));
+    note(tensor, amax, exponent);
+  }
+  for (size_t i = 0; i < findings.freedoms.pairs.size(); ++i) {
+    pairs[findings.freedoms.pairs[i]] = findings.exponents.pairs[i];
+  }
+  return {{"headroom_bits", findings.headroom_bits},
+          {"exponents", {{"residual", findings.exponents.residual}, {"pairs", std::move(pairs)}}},
+          {"weights", std::move(weights)},
+          {"values", std::move(values)},
+          {"below_headroom", std::move(below)},
+          {"without_freedom", findings.freedoms.without}};
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,24 @@
+// A checkpoint's directory with its tensors multiplied by powers of two.
+#pragma once
+
+#include <filesystem>
+
+#include "plimsoll/gauge/freedoms.h"
+#include "plimsoll/io/hugging_face_directory.h"
+#include "plimsoll/nn/t5/config.h"
+
+namespace plimsoll::app {
+
+struct GaugeRewrite {
+  const io::HuggingFaceDirectory& source;
+  const nn::T5Config& config;  // of the source
+  const gauge::Freedoms& freedoms;
+  const gauge::Exponents& exponents;
+};
+
+// Fills an empty directory: config.json, model.safetensors, and the source's other files that hold no weights. Tensors keep
+// their dtype where it holds the product exactly, and are FP32 otherwise. A tied head is stored by itself if the
+// embedding is scaled.
+void write_gauged(const GaugeRewrite& rewrite, const std::filesystem::path& directory);
+
+}  // namespace plimsoll::app

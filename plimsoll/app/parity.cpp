@@ -1,0 +1,160 @@
+#include "plimsoll/app/parity.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/log_softmax.h>
+
+#include <cmath>
+
+#include "plimsoll/app/relative_error.h"
+#include "plimsoll/app/t5_examples.h"
+#include "plimsoll/app/t5_model.h"
+#include "plimsoll/nn/t5/generation.h"
+#include "plimsoll/watch/session.h"
+
+namespace plimsoll::app {
+namespace {
+
+using nlohmann::json;
+
+json number_or_null(double value) { return std::isfinite(value) ? json(value) : json(); }
+
+// What FP32 says to one batch, and what it writes.
+struct ParityReference {
+  nn::T5Input input;
+  at::Tensor encoder;            // [tokens, d_model], without padding
+  at::Tensor log_probabilities;  // [decoder tokens, vocab_size], fp64; undefined without a decoder
+  at::Tensor written;            // int64 [rows, length]
+};
+
+at::Tensor without_padding(const at::Tensor& values, const at::Tensor& mask) {
+  return values.reshape({-1, values.size(-1)}).index({mask.reshape({-1})});
+}
+
+// Rows of `a` and `b` that are the same but for padding at the end.
+int64_t equal_rows(const at::Tensor& a, const at::Tensor& b, int64_t pad) {
+  const int64_t shared = std::min(a.size(1), b.size(1));
+  const auto rest_is_padding = [&](const at::Tensor& ids) {
+    return ids.narrow(1, shared, ids.size(1) - shared).eq(pad).all(1);
+  };
+  const at::Tensor same = a.narrow(1, 0, shared).eq(b.narrow(1, 0, shared)).all(1);
+  return same.logical_and(rest_is_padding(a)).logical_and(rest_is_padding(b)).sum().item<int64_t>();
+}
+
+// One dtype of the model against FP32.
+class ParityRun {
+ public:
+  ParityRun(nn::T5ForConditionalGeneration model, int64_t max_new_tokens)
+      : model_(std::move(model)), max_new_tokens_(max_new_tokens) {}
+
+  nn::T5Output run(const nn::T5Input& input) {
+    watch::Session session;
+    nn::T5Output output = t5_output(*model_, input);
+    for (const watch::Record& record : session.slots().records()) note(record);
+    finite_ = finite_ && output.encoder_output.isfinite().all().item<bool>();
+    if (output.logits.defined()) finite_ = finite_ && output.logits.isfinite().all().item<bool>();
+    return output;
+  }
+
+  ParityReference as_reference(const nn::T5Input& input) {
+    const nn::T5Output output = run(input);
+    ParityReference reference{.input = input,
+                              .encoder = without_padding(output.encoder_output, input.attention_mask),
+                              .log_probabilities = {},
+                              .written = {}};
+    if (!output.logits.defined()) return reference;
+    reference.log_probabilities =
+        at::log_softmax(without_padding(output.logits, input.decoder_attention_mask).to(at::kDouble), -1);
+    reference.written = write(input);
+    return reference;
+  }
+
+  void compare(const ParityReference& reference) {
+    const nn::T5Input& input = reference.input;
+    const nn::T5Output output = run(input);
+    encoder_.add(without_padding(output.encoder_output, input.attention_mask), reference.encoder);
+    if (!output.logits.defined()) return;
+    const at::Tensor& want = reference.log_probabilities;
+    const at::Tensor got =
+        at::log_softmax(without_padding(output.logits, input.decoder_attention_mask).to(at::kDouble), -1);
+    divergence_ += (want.exp() * (want - got)).sum().item<double>();
+    agreeing_ += got.argmax(-1).eq(want.argmax(-1)).sum().item<int64_t>();
+    tokens_ += want.size(0);
+    texts_ += input.input_ids.size(0);
+    matching_ += equal_rows(write(input), reference.written, model_->config.pad_token_id);
+  }
+
+  json result() const {
+    json result = {{"finite", finite_}, {"encoder_relative_l2", number_or_null(encoder_.value())}};
+    if (tokens_ > 0) {
+      result["logits_kl"] = number_or_null(divergence_ / static_cast<double>(tokens_));
+      result["top1_agreement"] = static_cast<double>(agreeing_) / static_cast<double>(tokens_);
+      result["string_match"] = static_cast<double>(matching_) / static_cast<double>(texts_);
+    }
+    for (const auto& [name, record] : records_) {
+      result["headroom"][name] = record.non_finite > 0 ? json() : number_or_null(record.headroom_bits);
+      if (record.format != format::Format::kFp32) continue;
+      const watch::Observation in_fp16{.format = format::Format::kFp16, .amax = record.amax};
+      result["headroom_fp16"][name] = number_or_null(watch::headroom_bits(in_fp16));
+    }
+    return result;
+  }
+
+ private:
+  at::Tensor write(const nn::T5Input& input) {
+    return nn::generate(*model_, input.input_ids, input.attention_mask, {.max_new_tokens = max_new_tokens_});
+  }
+
+  void note(const watch::Record& record) {
+    const auto [found, is_new] = records_.try_emplace(record.name, record);
+    if (is_new) return;
+    watch::Record& all = found->second;
+    all.amax = std::max(all.amax, record.amax);
+    all.headroom_bits = std::min(all.headroom_bits, record.headroom_bits);
+    all.non_finite += record.non_finite;
+  }
+
+  nn::T5ForConditionalGeneration model_;
+  int64_t max_new_tokens_;
+  std::map<std::string, watch::Record> records_;
+  RelativeError encoder_;
+  double divergence_ = 0;
+  int64_t tokens_ = 0, agreeing_ = 0, texts_ = 0, matching_ = 0;
+  bool finite_ = true;
+};
+
+}  // namespace
+
+json parity(const ParityOptions& options) {
+  const at::NoGradGuard no_grad;
+  const io::HuggingFaceDirectory directory(options.model);
+  const nn::T5Numerics numerics = parse_t5_fixes(options.fixes);
+  for (const std::string& dtype : options.dtypes) parse_t5_dtype(dtype);
+  std::vector<ParityReference> references;
+  json result = {{"dtypes", json::object()}};
+  {
+    nn::T5ForConditionalGeneration exact = load_t5(directory, T5Dtype::kFp32);
+    T5Texts texts(options.model, exact->config.vocab_size);
+    const std::vector<T5Example> examples = texts.read_examples(options.data);
+    ParityRun run(exact, options.max_new_tokens);
+    for (const nn::T5Input& input :
+         t5_inputs_of(examples, *exact, {.batch = options.batch, .max_new_tokens = options.max_new_tokens})) {
+      references.push_back(run.as_reference(input));
+    }
+    result["inputs"] = examples.size();
+  }
+  int64_t tokens = 0;
+  for (const ParityReference& reference : references) {
+    if (reference.log_probabilities.defined()) tokens += reference.log_probabilities.size(0);
+  }
+  result["decoder_tokens"] = tokens;
+  for (const std::string& dtype : options.dtypes) {
+    nn::T5ForConditionalGeneration model = load_t5(directory, parse_t5_dtype(dtype));
+    model->numerics = numerics;
+    ParityRun run(std::move(model), options.max_new_tokens);
+    for (const ParityReference& reference : references) run.compare(reference);
+    result["dtypes"][dtype] = run.result();
+  }
+  return result;
+}
+
+}  // namespace plimsoll::app

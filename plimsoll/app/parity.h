@@ -1,0 +1,34 @@
+// What `plimsoll parity` does: one T5 in several dtypes on the user's data, each against FP32.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace plimsoll::app {
+
+struct ParityOptions {
+  std::filesystem::path model;                                        // a Hugging Face directory of a T5
+  std::filesystem::path data;                                         // T5Texts::read_examples
+  std::vector<std::string> dtypes = {"fp32", "bf16", "fp16", "fp8"};  // the names of T5Dtype
+  std::string fixes = "seed";                                         // of fp16: parse_t5_fixes
+  int64_t batch = 8;                                                  // inputs at a time
+  int64_t max_new_tokens = 32;                                        // of each text that is written
+};
+
+// {"inputs", "decoder_tokens", "dtypes": {name: {...}}}, of each dtype
+//   finite: whether all outputs are,
+//   encoder_relative_l2: of the encoder's outputs to FP32's, padding left out,
+// and, with a decoder, over the decoder's tokens: those given, or those that FP32 writes,
+//   logits_kl: mean KL divergence of FP32's distribution of the next token to this dtype's, nats,
+//   top1_agreement: share of the tokens whose likeliest follower is FP32's,
+//   string_match: share of the inputs for which greedy decoding writes the tokens that FP32 writes,
+// and the headroom map
+//   headroom: {value: bits to the largest number of the format in which it is held}, null where it was not finite,
+// in FP32's entry headroom_fp16, where FP16 would overflow: below 0.
+// Numbers that are not finite are null.
+nlohmann::json parity(const ParityOptions& options);
+
+}  // namespace plimsoll::app

@@ -1,0 +1,15 @@
+#include "plimsoll/app/relative_error.h"
+
+#include <cmath>
+
+namespace plimsoll::app {
+
+void RelativeError::add(const at::Tensor& got, const at::Tensor& want) {
+  const at::Tensor exact = want.to(at::kDouble);
+  distance_ += (got.to(at::kDouble) - exact).square().sum().item<double>();
+  length_ += exact.square().sum().item<double>();
+}
+
+double RelativeError::value() const { return std::sqrt(distance_ / length_); }
+
+}  // namespace plimsoll::app

@@ -1,0 +1,20 @@
+// How far tensors are from what they should be: |got - want| / |want|, over all that were added.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+namespace plimsoll::app {
+
+class RelativeError {
+ public:
+  // In FP64.
+  void add(const at::Tensor& got, const at::Tensor& want);
+  bool empty() const { return length_ == 0; }
+  // NaN once a difference was.
+  double value() const;
+
+ private:
+  double distance_ = 0, length_ = 0;  // squared
+};
+
+}  // namespace plimsoll::app

@@ -1,0 +1,60 @@
+#include "plimsoll/app/t5_examples.h"
+
+#include <ATen/ops/cat.h>
+
+#include "plimsoll/nn/t5/generation.h"
+
+namespace plimsoll::app {
+namespace {
+
+// The rows [begin, end) that are one batch.
+size_t batch_end(const std::vector<T5Example>& examples, size_t begin, int64_t batch) {
+  const bool given = !examples[begin].decoder_input.empty();
+  size_t end = begin;
+  while (end < examples.size() && end - begin < static_cast<size_t>(batch) &&
+         examples[end].decoder_input.empty() != given) {
+    ++end;
+  }
+  return end;
+}
+
+// True up to and with the first end of each row.
+at::Tensor through_end(const at::Tensor& ids, int64_t end_token) {
+  const at::Tensor ends = ids.eq(end_token).to(at::kLong);
+  return (ends.cumsum(1) - ends).eq(0);
+}
+
+}  // namespace
+
+std::vector<nn::T5Input> t5_inputs_of(const std::vector<T5Example>& examples, nn::T5ForConditionalGenerationImpl& model,
+                                      const T5ExampleOptions& options) {
+  std::vector<std::vector<int64_t>> inputs, decoder_inputs;
+  for (const T5Example& example : examples) {
+    inputs.push_back(example.input);
+    decoder_inputs.push_back(example.decoder_input);
+  }
+  const int64_t pad = model.config.pad_token_id;
+  std::vector<nn::T5Input> result;
+  for (size_t begin = 0, end = 0; begin < examples.size(); begin = end) {
+    end = batch_end(examples, begin, options.batch);
+    const T5Batch batch = t5_batch(inputs, begin, end, pad);
+    nn::T5Input input{.input_ids = batch.ids, .attention_mask = batch.mask};
+    if (!model.config.encoder_only && !decoder_inputs[begin].empty()) {
+      const T5Batch decoder = t5_batch(decoder_inputs, begin, end, pad);
+      input.decoder_input_ids = decoder.ids;
+      input.decoder_attention_mask = decoder.mask;
+    } else if (!model.config.encoder_only) {
+      input.decoder_input_ids = nn::generate(model, batch.ids, batch.mask, {.max_new_tokens = options.max_new_tokens});
+      input.decoder_attention_mask = through_end(input.decoder_input_ids, model.config.eos_token_id);
+    }
+    result.push_back(std::move(input));
+  }
+  return result;
+}
+
+nn::T5Output t5_output(nn::T5ForConditionalGenerationImpl& model, const nn::T5Input& input) {
+  if (!model.config.encoder_only) return model.forward(input);
+  return {.loss = {}, .logits = {}, .encoder_output = model.encode(input.input_ids, input.attention_mask)};
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "plimsoll/app/gauge.h"
+#include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/table.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kRows = 8;  // of the tensors with least headroom
+
+struct GaugeCommand {
+  app::GaugeOptions options;
+  int64_t threads = 0;
+};
+
+double headroom(const json& tensor, const char* member) {
+  const json& value = tensor.at(member);
+  return value.is_null() ? std::numeric_limits<double>::infinity() : value.get<double>();
+}
+
+// The tensors that had least headroom, before and after.
+void print_headroom(const json& certificate) {
+  std::vector<json> tensors = certificate.at("values").get<std::vector<json>>();
+  for (const json& weight : certificate.at("weights")) tensors.push_back(weight);
+  std::stable_sort(tensors.begin(), tensors.end(), [](const json& a, const json& b) {
+    return headroom(a, "headroom_bits_before") < headroom(b, "headroom_bits_before");
+  });
+  tensors.resize(std::min(tensors.size(), kRows));
+  Table table({"least headroom in FP16, bits", "before", "after", "times 2^"});
+  for (const json& tensor : tensors) {
+    table.add({tensor.at("name").get<std::string>(), fmt::format("{:.1f}", headroom(tensor, "headroom_bits_before")),
+               fmt::format("{:.1f}", headroom(tensor, "headroom_bits")), tensor.at("exponent").dump()});
+  }
+  fmt::print("{}", table.text());
+}
+
+void print(const json& certificate, const app::GaugeOptions& options) {
+  print_headroom(certificate);
+  const auto below = certificate.at("below_headroom").size();
+  if (below > 0)
+    fmt::print("{} tensors have less than {} bits; the certificate names them\n", below, options.headroom_bits);
+  const json& fp16 = certificate.at("fp16");
+  if (fp16.at("finite").get<bool>()) {
+    fmt::print("fp32: the source's bits; fp16: finite, relative L2 {:.2g} at the encoder's output\n",
+               fp16.at("encoder_relative_l2").get<double>());
+  } else {
+    fmt::print("fp32: the source's bits; fp16: Inf or NaN remain\n");
+  }
+  fmt::print("{}\n", options.out.native());
+}
+
+int run_gauge(const GaugeCommand& command) {
+  if (command.threads > 0) runtime::set_threads(static_cast<int>(command.threads));
+  print(app::gauge_checkpoint(command.options), command.options);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command gauge_command() {
+  const auto command = std::make_shared<GaugeCommand>();
+  app::GaugeOptions& options = command->options;
+  return {
+      .name = "gauge",
+      .summary = "Rewrite a T5 checkpoint, exactly, so that plain FP16 runs it, with a certificate",
+      .options = {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
+                  {"out", "DIR", path(options.out), "the directory to make", Need::kRequired},
+                  {"calibrate", "FILE", path(options.calibrate, PathMust::kExist),
+                   "inputs: a text a line, or *.jsonl: objects with a text or input_ids, and decoder_input_ids; "
+                   "without: the worst case, from the weights"},
+                  {"headroom-bits", "N", integer(options.headroom_bits, {.from = 0, .to = 12}),
+                   "between the largest value of each tensor and FP16's"},
+                  {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
+                  {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
+                   "written to calibrate the decoder on, for inputs without decoder_input_ids"},
+                  {"threads", "N", integer(command->threads, {.from = 0, .to = 4096}), "0: one a core"}},
+      .run = [command](const json&) { return run_gauge(*command); }};
+}
+
+}  // namespace plimsoll::cli

@@ -1,0 +1,83 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "plimsoll/app/parity.h"
+#include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/table.h"
+#include "plimsoll/io/atomic_file.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::cli {
+namespace {
+
+using nlohmann::json;
+
+struct ParityCommand {
+  app::ParityOptions options;
+  std::filesystem::path json_file;
+  int64_t threads = 0;
+};
+
+std::string cell(const json& result, const char* member) {
+  const auto found = result.find(member);
+  if (found == result.end()) return "-";
+  return found->is_null() ? "NaN" : fmt::format("{:.3g}", found->get<double>());
+}
+
+// The least of the headroom map with the name of its value; values that are not finite come first.
+std::string least_headroom(const json& result) {
+  const auto map = result.find("headroom");
+  if (map == result.end()) return "-";
+  const auto bits = [](const json& value) { return value.is_null() ? -1e9 : value.get<double>(); };
+  std::string name = map->begin().key();
+  for (const auto& [other, value] : map->items()) {
+    if (bits(value) < bits(map->at(name))) name = other;
+  }
+  const json& least = map->at(name);
+  return least.is_null() ? fmt::format("Inf or NaN at {}", name)
+                         : fmt::format("{:.1f} bits at {}", least.get<double>(), name);
+}
+
+void print_parity(const json& result) {
+  Table table({"dtype", "finite", "encoder L2", "KL, nats", "top 1", "same text", "least headroom"});
+  for (const auto& [dtype, entry] : result.at("dtypes").items()) {
+    table.add({dtype, entry.at("finite").get<bool>() ? "yes" : "no", cell(entry, "encoder_relative_l2"),
+               cell(entry, "logits_kl"), cell(entry, "top1_agreement"), cell(entry, "string_match"),
+               least_headroom(entry)});
+  }
+  fmt::print("{}{} inputs, {} decoder tokens, each dtype against fp32\n", table.text(),
+             result.at("inputs").get<int64_t>(), result.at("decoder_tokens").get<int64_t>());
+}
+
+int run_parity(const ParityCommand& command) {
+  if (command.threads > 0) runtime::set_threads(static_cast<int>(command.threads));
+  const json result = app::parity(command.options);
+  if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
+  print_parity(result);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command parity_command() {
+  const auto command = std::make_shared<ParityCommand>();
+  app::ParityOptions& options = command->options;
+  return {.name = "parity",
+          .summary = "How far a T5 in several dtypes is from itself in FP32, on your data, and where its headroom ends",
+          .options =
+              {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
+               {"data", "FILE", path(options.data, PathMust::kExist),
+                "a text a line, or *.jsonl: objects with a text or input_ids, and decoder_input_ids", Need::kRequired},
+               {"dtypes", "A,B", choices(options.dtypes, {"fp32", "bf16", "fp16", "fp8"}), "of fp32, bf16, fp16, fp8"},
+               {"fixes", "NAME", choice(options.fixes, {"seed", "gauge", "none"}), "of fp16, as plimsoll t5"},
+               {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
+               {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
+                "of each text that is written"},
+               {"threads", "N", integer(command->threads, {.from = 0, .to = 4096}), "0: one a core"},
+               {"json", "FILE", path(command->json_file), "write all figures and the headroom map to FILE"}},
+          .run = [command](const json&) { return run_parity(*command); }};
+}
+
+}  // namespace plimsoll::cli
