@@ -56,6 +56,13 @@ std::string_view op_name(GemmKind kind) {
                                         : "gemm grad_weight";
 }
 
+// The first NaN among operands was made by what is fused with this product, such as a norm.
+watch::Harm harm_to(const watch::Session& session, float operands, float result) {
+  const std::vector<watch::Incident> incidents = session.incidents().all();
+  const bool is_known = !incidents.empty() && incidents.back().harm == watch::Harm::kNanProducing;
+  return std::isnan(operands) && !is_known ? watch::Harm::kNanProducing : harm_of(operands, result);
+}
+
 struct Outcome {
   const at::Tensor& output;
   float amax;
@@ -75,7 +82,7 @@ void examine(watch::Session& session, const WatchedProduct& watched, const Outco
                        operand_facts(product.kind == GemmKind::kGradWeight ? "input" : "weight", product.b, b)};
   const float operands = largest(incident.operands[0].amax, incident.operands[1].amax);
   if (!std::isfinite(operands)) {
-    session.incidents().follow(watched.path, harm_of(operands, amax_of_any(outcome.output)));
+    session.incidents().follow(watched.path, harm_to(session, operands, amax_of_any(outcome.output)));
     return;
   }
   if (session.incidents().knows(watched.path)) return;

@@ -1,5 +1,6 @@
 """plimsoll.watch on a T5 in FP16: where it overflows, what comes of it, and that watching changes no number."""
 import json
+import subprocess
 
 import plimsoll
 import pytest
@@ -140,6 +141,23 @@ def test_a_report_for_machines(ours, tmp_path):
     w.save(tmp_path / "watch.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "watch.jsonl").read_text().splitlines()]
     assert lines == w.records + w.incidents
+
+
+def test_the_option_of_the_command(tmp_path):
+    theirs = make("v1.1")
+    with torch.no_grad():
+        down_projection_reaches(90_000)(theirs)
+    ids, _ = inputs(theirs, [9, 7])
+    (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({"input_ids": row.tolist()}) for row in ids))
+    program = plimsoll._library.find().parent / "bin" / "plimsoll"
+    command = [program, "t5", "encode", "--model", save(theirs, tmp_path / "model"), "--input", tmp_path / "in.jsonl",
+               "--dtype", "fp16", "--fixes", "none", "--watch", "trap", "--json", tmp_path / "out.jsonl"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    incident = next(line for line in lines if "incident" in line)
+    assert incident["incident"] == PATH and incident["harm"] == "absorbed"  # by Hugging Face's clamp
+    assert incident["consumers"][-1]["path"].startswith("aten::clamp")
+    assert PATH in result.stderr and "watch" not in result.stdout
 
 
 def test_unknown_modes_are_refused():
