@@ -50,6 +50,8 @@ class ParityRun {
     watch::Session session;
     nn::T5Output output = t5_output(*model_, input);
     for (const watch::Record& record : session.slots().records()) note(record);
+    const std::vector<watch::Record> bad = session.slots().non_finite();
+    if (first_non_finite_.empty() && !bad.empty()) first_non_finite_ = bad.front().name;
     finite_ = finite_ && output.encoder_output.isfinite().all().item<bool>();
     if (output.logits.defined()) finite_ = finite_ && output.logits.isfinite().all().item<bool>();
     return output;
@@ -90,6 +92,7 @@ class ParityRun {
       result["top1_agreement"] = static_cast<double>(agreeing_) / static_cast<double>(tokens_);
       result["string_match"] = static_cast<double>(matching_) / static_cast<double>(texts_);
     }
+    if (!first_non_finite_.empty()) result["first_non_finite"] = first_non_finite_;
     for (const auto& [name, record] : records_) {
       result["headroom"][name] = record.non_finite > 0 ? json() : number_or_null(record.headroom_bits);
       if (record.format != format::Format::kFp32) continue;
@@ -116,6 +119,7 @@ class ParityRun {
   nn::T5ForConditionalGeneration model_;
   int64_t max_new_tokens_;
   std::map<std::string, watch::Record> records_;
+  std::string first_non_finite_;  // the value in which Inf or NaN came up
   RelativeError encoder_;
   double divergence_ = 0;
   int64_t tokens_ = 0, agreeing_ = 0, texts_ = 0, matching_ = 0;

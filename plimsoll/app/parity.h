@@ -20,6 +20,7 @@ struct ParityOptions {
 
 // {"inputs", "decoder_tokens", "dtypes": {name: {...}}}, of each dtype
 //   finite: whether all outputs are,
+//   first_non_finite: if not, the value in which the first of them came up,
 //   encoder_relative_l2: of the encoder's outputs to FP32's, padding left out,
 // and, with a decoder, over the decoder's tokens: those given, or those that FP32 writes,
 //   logits_kl: mean KL divergence of FP32's distribution of the next token to this dtype's, nats,

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "plimsoll/app/parity.h"
@@ -26,18 +26,20 @@ std::string cell(const json& result, const char* member) {
   return found->is_null() ? "NaN" : fmt::format("{:.3g}", found->get<double>());
 }
 
-// The least of the headroom map with the name of its value; values that are not finite come first.
+// The least of the headroom map with the name of its value, or where values stopped being finite.
 std::string least_headroom(const json& result) {
-  const auto map = result.find("headroom");
-  if (map == result.end()) return "-";
-  const auto bits = [](const json& value) { return value.is_null() ? -1e9 : value.get<double>(); };
-  std::string name = map->begin().key();
-  for (const auto& [other, value] : map->items()) {
-    if (bits(value) < bits(map->at(name))) name = other;
+  if (const auto first = result.find("first_non_finite"); first != result.end()) {
+    return fmt::format("Inf or NaN from {}", first->get<std::string>());
   }
-  const json& least = map->at(name);
-  return least.is_null() ? fmt::format("Inf or NaN at {}", name)
-                         : fmt::format("{:.1f} bits at {}", least.get<double>(), name);
+  std::string name;
+  double least = std::numeric_limits<double>::infinity();
+  const json map = result.value("headroom", json::object());
+  for (const auto& [value, bits] : map.items()) {
+    if (bits.is_null() || bits.get<double>() >= least) continue;
+    least = bits.get<double>();
+    name = value;
+  }
+  return name.empty() ? "-" : fmt::format("{:.1f} bits at {}", least, name);
 }
 
 void print_parity(const json& result) {

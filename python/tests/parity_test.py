@@ -1,0 +1,86 @@
+"""`plimsoll parity`: FP32 against itself is exact, narrow dtypes are near it, and where FP16 overflows is on the map."""
+import json
+import subprocess
+
+import plimsoll
+import pytest
+import torch
+from t5_models import inputs, make, save
+
+PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
+
+
+def parity(folder, data, out, *arguments):
+    done = subprocess.run([PROGRAM, "parity", "--model", folder, "--data", data, "--json", out, *map(str, arguments)],
+                          capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text()), done.stdout
+
+
+def write_ids(path, ids, mask, **more):
+    rows = [{"input_ids": row[: int(m.sum())].tolist(), **more} for row, m in zip(ids, mask)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@torch.no_grad()
+def test_each_dtype_against_fp32(tmp_path):
+    theirs = make("v1.1")
+    ids, mask = inputs(theirs, [9, 6, 7])
+    targets = [0, 5, 9, 14]
+    data = write_ids(tmp_path / "in.jsonl", ids, mask, decoder_input_ids=targets)
+    result, printed = parity(save(theirs, tmp_path / "model"), data, tmp_path / "out.json", "--batch", 2, "--max-new-tokens", 6)
+    assert result["inputs"] == 3 and result["decoder_tokens"] == 3 * len(targets)
+    exact = result["dtypes"]["fp32"]
+    assert exact["encoder_relative_l2"] == exact["logits_kl"] == 0
+    assert exact["top1_agreement"] == exact["string_match"] == 1
+    for dtype, unit in (("bf16", 2**-8), ("fp16", 2**-11), ("fp8", 2**-4)):
+        narrow = result["dtypes"][dtype]
+        assert narrow["finite"] and 0 < narrow["encoder_relative_l2"] < 8 * unit, dtype
+        assert narrow["logits_kl"] > 0
+        assert dtype in printed
+    assert result["dtypes"]["fp16"]["logits_kl"] < result["dtypes"]["fp8"]["logits_kl"]
+
+
+@torch.no_grad()
+def test_the_divergence_is_that_of_the_definition(tmp_path):
+    theirs = make("v1.0")
+    ids, mask = inputs(theirs, [8])
+    decoder_ids = torch.tensor([[0, 7, 3]])
+    folder = save(theirs, tmp_path / "model")
+    data = write_ids(tmp_path / "in.jsonl", ids, mask, decoder_input_ids=decoder_ids[0].tolist())
+    result, _ = parity(folder, data, tmp_path / "out.json", "--dtypes", "bf16")
+    assert list(result["dtypes"]) == ["bf16"]
+
+    def log_probabilities(dtype):
+        from plimsoll.t5 import T5ForConditionalGeneration
+        model = T5ForConditionalGeneration.from_pretrained(folder, dtype)
+        return torch.log_softmax(model(input_ids=ids, decoder_input_ids=decoder_ids).logits.double(), -1)
+
+    want, got = log_probabilities(torch.float32), log_probabilities(torch.bfloat16)
+    assert result["dtypes"]["bf16"]["logits_kl"] == pytest.approx(float((want.exp() * (want - got)).sum(-1).mean()), rel=1e-6)
+    assert result["dtypes"]["bf16"]["top1_agreement"] == float((want.argmax(-1) == got.argmax(-1)).double().mean())
+
+
+@torch.no_grad()
+def test_the_map_shows_where_fp16_overflows(tmp_path):
+    theirs = make("v1.1")
+    theirs.encoder.block[1].layer[1].DenseReluDense.wo.weight[3] *= 3e5
+    ids, mask = inputs(theirs, [9])
+    data = write_ids(tmp_path / "in.jsonl", ids, mask)
+    result, printed = parity(save(theirs, tmp_path / "model"), data, tmp_path / "out.json", "--dtypes", "fp32,fp16", "--fixes", "gauge")
+    place = "encoder.block.1.layer.1.DenseReluDense.wo/output"
+    before = "encoder.block.0.layer.1.DenseReluDense.wo/output"
+    exact, narrow = result["dtypes"]["fp32"], result["dtypes"]["fp16"]
+    assert exact["headroom_fp16"][place] < 0 < exact["headroom_fp16"][before]
+    assert exact["headroom"][place] > 0
+    assert not narrow["finite"] and narrow["headroom"][place] is None and narrow["headroom"][before] > 0
+    assert narrow["encoder_relative_l2"] is None and narrow["logits_kl"] is None
+    assert narrow["first_non_finite"] == place and "first_non_finite" not in exact
+    assert f"Inf or NaN from {place}" in printed
+
+
+def test_an_unknown_dtype_is_named(tmp_path):
+    done = subprocess.run([PROGRAM, "parity", "--model", tmp_path, "--data", tmp_path, "--dtypes", "fp32,fp4"],
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "fp4" in done.stderr and done.stderr.count("\n") == 1
