@@ -185,7 +185,8 @@ void GradScaler::follow_clean_step() {
   const bool may_grow = ++growth_tracker_ == options_.growth_interval;
   double next = may_grow ? now * options_.growth_factor : now;
   if (options_.automatic) {
-    ScaleEvidence evidence{.may_grow = may_grow};
+    ScaleEvidence evidence;
+    evidence.may_grow = may_grow;
     for (const auto& [optimizer, state] : states_) {
       evidence.histogram += state.histogram;
       evidence.grad_norm = std::max(evidence.grad_norm, state.report.grad_norm);

@@ -81,7 +81,8 @@ class Search {
   }
 
   Exponents run() const {
-    Exponents result{.residual = best_exponent([&](int residual) { return cost_with(residual); }).exponent};
+    Exponents result;
+    result.residual = best_exponent([&](int residual) { return cost_with(residual); }).exponent;
     for (size_t i = 0; i < pairs_.size(); ++i) result.pairs.push_back(best_pair(i, result.residual).exponent);
     return result;
   }

@@ -32,8 +32,8 @@ void check(const T5GenerationOptions& options);
 // Called after each step with int64 [rows]: the tokens written, pad where a row has ended. Not with beams.
 using T5TokenSink = std::function<void(const at::Tensor& tokens)>;
 
-// int64 [batch * sequences, length]: decoder_start_token_id, what was written, pad behind eos (with beams eos, where pad
-// is 0). An attention_mask that is undefined leaves out nothing.
+// int64 [batch * sequences, length]: decoder_start_token_id, what was written, pad behind eos (with beams eos, where
+// pad is 0). An attention_mask that is undefined leaves out nothing.
 at::Tensor generate(T5ForConditionalGenerationImpl& model, const at::Tensor& input_ids,
                     const at::Tensor& attention_mask, const T5GenerationOptions& options, const T5TokenSink& sink = {});
 
