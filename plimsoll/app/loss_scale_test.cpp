@@ -1,11 +1,68 @@
+// FP16 training with and without loss scaling: the effect that scaling protects from has to be there.
 #include "plimsoll/app/loss_scale.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/trainer.h"
+#include "plimsoll/io/testing.h"
+#include "plimsoll/io/text_files.h"
+#include "plimsoll/runtime/threads_testing.h"
 
 namespace plimsoll::app {
 namespace {
+
+// Words in an order of which two bits a word are chance.
+std::string text() {
+  uint32_t state = 1;
+  const auto random = [&](uint32_t end) {
+    state = state * 1664525 + 1013904223;
+    return (state >> 16) % end;
+  };
+  std::vector<std::string> words(64);
+  for (std::string& word : words) {
+    for (uint32_t left = 2 + random(5); left > 0; --left) word += static_cast<char>('a' + random(26));
+  }
+  std::string result;
+  for (uint32_t word = 0; result.size() < 60'000; word = (5 * word + random(4)) % 64) result += words[word] + ' ';
+  return result;
+}
+
+// After 150 steps of 1,024 tokens.
+double validation_loss(const std::string& recipe, const std::string& loss_scale) {
+  const runtime::testing::ScopedThreads threads(1);  // too small for more
+  const io::TemporaryDirectory files;
+  io::write_plainly(files / "text.txt", text());
+  TrainOptions options;
+  options.recipe = recipe;
+  options.layers = 2;
+  options.dim = 32;
+  options.heads = 2;
+  options.context = 64;
+  options.steps = 150;
+  options.batch = 16;
+  options.lr = 3e-3;
+  options.warmup = 10;
+  options.loss_scale = loss_scale;
+  const ModelShape shape = shape_of(options);
+  const auto seed = static_cast<uint64_t>(options.seed);
+  Trainer trainer(options, shape,
+                  io::TokenStream(io::Text(io::find_text_files({files / "text.txt"})), shape.context, seed));
+  while (trainer.step() < options.steps) trainer.train_step();
+  return trainer.validation_loss();
+}
+
+// Gradients shrink as batches grow, for the loss is a mean: those of 1,024 tokens at a loss scale of 2^-10 are those of
+// a million tokens, as large runs have in a step, at a loss scale of 1.
+TEST(LossScale, Fp16TrainsAsFp32DoesWhereWithoutItsGradientsUnderflow) {
+  const double fp32 = validation_loss("fp32", "none");
+  EXPECT_NEAR(validation_loss("fp16", "dynamic"), fp32, 0.01 * fp32);
+  EXPECT_NEAR(validation_loss("fp16", "auto"), fp32, 0.01 * fp32);
+  EXPECT_GT(validation_loss("fp16", std::to_string(0x1p-10)), 1.1 * fp32);
+}
 
 TEST(LossScale, IsReadFromText) {
   const recipe::Recipe fp16 = recipe::by_name("fp16"), bf16 = recipe::by_name("bf16");
