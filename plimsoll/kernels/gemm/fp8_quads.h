@@ -5,15 +5,11 @@
 #include <cstdint>
 
 #include "plimsoll/kernels/simd/codec.h"
-#if defined(__AVX512VBMI__)
-#include "plimsoll/kernels/gemm/fp8_quads_vbmi.h"
-#endif
 
 namespace plimsoll::kernels {
 namespace {
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
-#if !defined(__AVX512VBMI__)
 
 // The bytes of BF16 values: exponents are rebiased by an even number, so that a code's upper bits give the upper byte
 // and its lower bits the lower byte. Codes whose exponent is all zeros, Inf and NaN ("rare") come from tables by their
@@ -80,8 +76,6 @@ PLIMSOLL_INLINE void decode_quads(I32x16 codes, F32x16 (&value)[4]) {
     value[2 * i + 1] = from_bits(and_i(pair[i], upper));
   }
 }
-
-#endif
 
 // Byte j of lane i of quad[q] = lines[(4 q + j) * stride + i]: 16 lines of 16 bytes.
 PLIMSOLL_INLINE void gather_quads(const uint8_t* lines, int64_t stride, I32x16 (&quad)[4]) {

@@ -6,16 +6,8 @@
 namespace plimsoll::kernels {
 
 const GemmIsa& chosen_isa() {
-  static const GemmIsa with_vbmi = [] {
-    GemmIsa isa = kGemmAvx512;
-    isa.pack_a = pack_a_vbmi;
-    isa.pack_b = pack_b_vbmi;
-    isa.expand = expand_vbmi;
-    isa.multiply_few = multiply_few_vbmi;
-    return isa;
-  }();
   static const GemmIsa with_pairs = [] {
-    GemmIsa isa = with_vbmi;
+    GemmIsa isa = kGemmAvx512;
     isa.multiply_pairs = multiply_pairs_avx512_bf16;
     isa.multiply_few_pairs = multiply_few_pairs_avx512_bf16;
     return isa;
@@ -25,8 +17,8 @@ const GemmIsa& chosen_isa() {
       return kGemmPortable;
     case runtime::Isa::kAvx2:
       return kGemmAvx2;
-    case runtime::Isa::kAvx512:  // a processor that has VDPBF16PS has VBMI
-      return runtime::isa() > runtime::Isa::kAvx512 ? with_vbmi : kGemmAvx512;
+    case runtime::Isa::kAvx512:
+      return kGemmAvx512;
     case runtime::Isa::kAvx512Bf16:
     case runtime::Isa::kAmx:  // AMX processors have VDPBF16PS too; there is no tile kernel
       return with_pairs;

@@ -104,12 +104,6 @@ struct GemmIsa {
 
 extern const GemmIsa kGemmPortable, kGemmAvx2, kGemmAvx512;
 
-// What AVX-512 does better with VBMI.
-void pack_a_vbmi(const PackPanels&);
-void pack_b_vbmi(const PackPanels&);
-void expand_vbmi(const ExpandPanel&);
-void multiply_few_vbmi(const FewRowsProduct&);
-
 void multiply_pairs_avx512_bf16(const TileProduct&);
 void multiply_few_pairs_avx512_bf16(const FewRowsProduct&);
 
