@@ -4,12 +4,17 @@
 
 Prints medians in ms and how many times faster ours are. "call" is one tiny Linear: what a call costs beside its arithmetic.
 
+    ... bench/python_modules.py --torchao        (after .venv/bin/pip install --no-deps torchao==0.18.0)
+
+has torchao's float8 training of torch.nn's modules, emulated as on any CPU, as a third contestant.
+
     ... bench/python_modules.py --overhead [--build build] [--threads 1]
 
 times Linear 4096 x 768 -> 3072 against C++'s nn::Linear (build/bin/linear_step_worker) instead: CPU time of each process, in turn.
 """
 
 import argparse
+import copy
 import os
 import statistics
 import time
@@ -71,13 +76,21 @@ def step(module, x, grad, rule):
     return run
 
 
-def row_of(name, rule, rounds):
+def in_torchao(module):
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    return convert_to_float8_training(copy.deepcopy(module), config=Float8LinearConfig(emulate=True))
+
+
+def row_of(name, rule, rounds, with_torchao):
     torch.manual_seed(1)
     theirs, ours, shape = CASES[name]
     x = torch.randn(shape).requires_grad_()
     theirs, ours = theirs(), ours()
     grad = torch.randn_like(theirs(x))
     contestants = {"torch": step(theirs, x, grad, None), "plimsoll": step(ours, x, grad, rule)}
+    if with_torchao:
+        contestants["torchao"] = step(in_torchao(theirs), x, grad, None)
     times = {who: [] for who in contestants}
     for number in range(rounds + 2):
         for who, run in contestants.items():
@@ -131,6 +144,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--json")
+    parser.add_argument("--torchao", action="store_true", help="time torchao's float8 training, too")
     parser.add_argument("--overhead", action="store_true", help="against C++'s nn::Linear, not torch.nn")
     parser.add_argument("--build", default=str(Path(__file__).resolve().parent.parent / "build"))
     args = parser.parse_args()
@@ -145,11 +159,14 @@ def main():
             json_file.write(args.json, {"arguments": vars(args), "rows": [row]})
         return
     rows = []
-    print(f"{'module':18}{'torch ms':>10}{'plimsoll':>10}{'x':>7}")
+    print(f"{'module':18}{'torch ms':>10}{'plimsoll':>10}{'x':>7}" + (f"{'torchao':>10}{'x':>7}" if args.torchao else ""))
     for name in CASES:
         if args.filter in name:
-            rows.append(row_of(name, RECIPES[args.recipe], args.rounds))
-            print(f"{name:18}{1e3 * rows[-1]['torch']:10.3f}{1e3 * rows[-1]['plimsoll']:10.3f}{rows[-1]['ratio']:7.2f}")
+            row = row_of(name, RECIPES[args.recipe], args.rounds, args.torchao)
+            rows.append(row)
+            theirs, ours, torchao = (1e3 * row.get(who, 0) for who in ("torch", "plimsoll", "torchao"))
+            more = f"{torchao:10.3f}{torchao / ours:7.2f}" if args.torchao else ""
+            print(f"{name:18}{theirs:10.3f}{ours:10.3f}{row['ratio']:7.2f}{more}")
     if args.json:
         json_file.write(args.json, {"arguments": vars(args), "rows": rows})
 
