@@ -7,7 +7,7 @@
 #include "plimsoll/app/gauge.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
-#include "plimsoll/runtime/threads.h"
+#include "plimsoll/cli/threads_option.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -58,7 +58,7 @@ void print(const json& certificate, const app::GaugeOptions& options) {
 }
 
 int run_gauge(const GaugeCommand& command) {
-  if (command.threads > 0) runtime::set_threads(static_cast<int>(command.threads));
+  use_threads(command.threads);
   print(app::gauge_checkpoint(command.options), command.options);
   return kExitOk;
 }
@@ -81,7 +81,7 @@ Command gauge_command() {
                   {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
                   {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
                    "written to calibrate the decoder on, for inputs without decoder_input_ids"},
-                  {"threads", "N", integer(command->threads, {.from = 0, .to = 4096}), "0: one a core"}},
+                  threads_option(command->threads)},
       .run = [command](const json&) { return run_gauge(*command); }};
 }
 

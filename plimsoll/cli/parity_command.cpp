@@ -6,8 +6,8 @@
 #include "plimsoll/app/parity.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
+#include "plimsoll/cli/threads_option.h"
 #include "plimsoll/io/atomic_file.h"
-#include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -54,7 +54,7 @@ void print_parity(const json& result) {
 }
 
 int run_parity(const ParityCommand& command) {
-  if (command.threads > 0) runtime::set_threads(static_cast<int>(command.threads));
+  use_threads(command.threads);
   const json result = app::parity(command.options);
   if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
   print_parity(result);
@@ -77,7 +77,7 @@ Command parity_command() {
                {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
                {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
                 "of each text that is written"},
-               {"threads", "N", integer(command->threads, {.from = 0, .to = 4096}), "0: one a core"},
+               threads_option(command->threads),
                {"json", "FILE", path(command->json_file), "write all figures and the headroom map to FILE"}},
           .run = [command](const json&) { return run_parity(*command); }};
 }

@@ -10,8 +10,8 @@
 #include "plimsoll/app/t5.h"
 #include "plimsoll/app/t5_model.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/threads_option.h"
 #include "plimsoll/cli/watch_option.h"
-#include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -75,7 +75,7 @@ int run_t5(T5Command& command) {
                                                                     : EarlyStopping::kNever;
   command.options.input = command.input.value_or("");
   command.options.target = command.target.value_or("");
-  if (command.threads > 0) runtime::set_threads(static_cast<int>(command.threads));
+  use_threads(command.threads);
   app::JsonLines lines = app::JsonLines::create(command.json);
   const watch::Session session(watch_options(command.watch));
   if (command.task == "generate") generate(command, lines);
@@ -121,7 +121,7 @@ Command t5_command() {
            {"seed", "N", integer(generation.seed, kFromZero), "of the draws"},
            {"stream", "", toggle(command->stream), "generate: write each text as it comes, one input at a time"},
            {"out", "FILE", path(options.out), "encode: write the outputs as safetensors"},
-           {"threads", "N", integer(command->threads, {.from = 0, .to = 4096}), "0: one a core"},
+           threads_option(command->threads),
            watch_option(command->watch),
            {"json", "FILE", path(command->json), "write one JSON object a result to FILE"}},
       .run = [command](const nlohmann::json&) { return run_t5(*command); }};

@@ -50,6 +50,22 @@ Operands shared(const ScaledTensor& tensor, GemmSet wanted) {
   return operands;
 }
 
+// make(recipe) once for wanted products that follow each other with equal recipes: they share what it made.
+template <class Make>
+Operands one_of_each_recipe(const recipe::Recipe& recipe, Role role, GemmSet wanted, Make make) {
+  Operands operands;
+  std::optional<OperandRecipe> made;
+  ScaledTensor last;
+  for (GemmKind gemm : kGemms) {
+    if (!wants(wanted, gemm)) continue;
+    const OperandRecipe operand = stored_operand(recipe, role, gemm);
+    if (!made || !(*made == operand)) last = make(operand);
+    made = operand;
+    operands.of(gemm) = last;
+  }
+  return operands;
+}
+
 QuantizeOptions options_of(const OperandRecipe& stored, std::optional<float> known_scale) {
   return {.format = stored.format,
           .granularity = stored.granularity,
@@ -125,41 +141,20 @@ Operands OperandMaker::make(const at::Tensor& x, Role role, GemmSet wanted, at::
 }
 
 Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
-  Operands operands;
-  std::optional<OperandRecipe> made;
-  ScaledTensor last;
-  for (GemmKind gemm : kGemms) {
-    if (!wants(wanted, gemm)) continue;
-    const OperandRecipe operand = stored_operand(recipe_, role, gemm);
-    if (!made || !(*made == operand)) {
-      if (operand.source == ScaleSource::kNone) {
-        last = in_format(x, operand.format);
-      } else {
-        Quantized quantized = quantize(x, options_of(operand, known_scale_), column_sum_out);
-        column_sum_out = nullptr;
-        observe(role, operand.format, quantized.amax, quantized.inv_scale);
-        last = std::move(quantized.tensor);
-      }
-      made = operand;
-    }
-    operands.of(gemm) = last;
-  }
+  Operands operands = one_of_each_recipe(recipe_, role, wanted, [&](const OperandRecipe& operand) {
+    if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
+    Quantized quantized = quantize(x, options_of(operand, known_scale_), column_sum_out);
+    column_sum_out = nullptr;
+    observe(role, operand.format, quantized.amax, quantized.inv_scale);
+    return std::move(quantized.tensor);
+  });
   if (column_sum_out != nullptr) *column_sum_out = column_sum(x);
   return operands;
 }
 
 Operands OperandMaker::make_from(const ScaledTensor& codes, Role role, GemmSet wanted) const {
-  Operands operands;
-  std::optional<OperandRecipe> made;
-  ScaledTensor last;
-  for (GemmKind gemm : kGemms) {
-    if (!wants(wanted, gemm)) continue;
-    const OperandRecipe operand = stored_operand(recipe_, role, gemm);
-    if (!made || !(*made == operand)) last = converted(codes, operand);
-    made = operand;
-    operands.of(gemm) = last;
-  }
-  return operands;
+  return one_of_each_recipe(recipe_, role, wanted,
+                            [&](const OperandRecipe& operand) { return converted(codes, operand); });
 }
 
 Operands OperandMaker::produce(const Producer& producer, Role role, GemmSet wanted) {

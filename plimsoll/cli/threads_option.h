@@ -1,0 +1,15 @@
+// --threads, of the commands that compute without training.
+#pragma once
+
+#include <cstdint>
+
+#include "plimsoll/cli/command.h"
+
+namespace plimsoll::cli {
+
+Option threads_option(int64_t& threads);
+
+// As the option says; 0 leaves what the process has.
+void use_threads(int64_t threads);
+
+}  // namespace plimsoll::cli
