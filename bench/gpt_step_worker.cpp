@@ -13,6 +13,8 @@
 #include <string>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/amp/grad_scaler.h"
+#include "plimsoll/app/loss_scale.h"
 #include "plimsoll/app/process_memory.h"
 #include "plimsoll/nn/gpt.h"
 #include "plimsoll/ops/caching_allocator.h"
@@ -38,6 +40,7 @@ class Step {
         model_(options.shape),
         optimizer_(
             optim::decay_groups(model_->named_parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.01))),
+        scaler_(app::parse_loss_scale("recipe", recipe_)),
         tokens_(at::randint(options.shape.vocabulary, {options.batch, options.shape.context + 1}, at::kLong)) {}
 
   at::Tensor loss() {
@@ -48,8 +51,9 @@ class Step {
 
   double run() {
     const at::Tensor value = loss();
-    value.backward();
-    optimizer_.update({.max_norm = 1.0});
+    scaler_.scale(value).backward();
+    scaler_.step(optimizer_, {.max_norm = 1.0});
+    scaler_.update();
     optimizer_.zero_grad();
     return value.item<double>();
   }
@@ -67,6 +71,7 @@ class Step {
   recipe::Recipe recipe_;
   nn::Gpt model_;
   optim::AdamW optimizer_;
+  amp::GradScaler scaler_;
   at::Tensor tokens_;
 };
 
