@@ -74,6 +74,45 @@ def fsdp2_with_each_ranks_own_amaxes(group):
     gradients_are_the_mean_over_ranks(group, fsdp, False)
 
 
+def codes_stay_equal_on_all_ranks(group, wrap):
+    """Parameters that are FP8 codes, which each rank's own optimizer steps."""
+    torch.manual_seed(0)
+    with te.fp8_model_init():
+        module = te.TransformerLayer(32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0)
+    before = {name: values_of(parameter) for name, parameter in module.named_parameters()}
+    wrapped = wrap(module, group)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    for step in range(2):
+        torch.manual_seed(10 * step + dist.get_rank(group))
+        with te.fp8_autocast(fp8_recipe=DelayedScaling(amax_history_len=4), fp8_group=group):
+            wrapped(torch.randn(5, 2, 32)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    after = {name: values_of(parameter) for name, parameter in module.named_parameters()}
+    assert all(not torch.equal(after[name], before[name]) for name in before)
+    ranks.assert_same_bits(group, after)
+    return module
+
+
+def values_of(parameter):
+    full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+    return full.detach().clone().dequantize() if isinstance(full, te.QuantizedTensor) else full.detach().clone()
+
+
+@ranks.case(2)
+def ddp_with_parameters_of_codes(group):
+    module = codes_stay_equal_on_all_ranks(group, ddp)
+    assert isinstance(module.layernorm_mlp.fc1_weight, te.QuantizedTensor)
+    codes = {n: p.codes for n, p in module.named_parameters() if isinstance(p, te.QuantizedTensor)}
+    ranks.assert_same_bits(group, codes)
+
+
+@ranks.case(2)
+def fsdp2_holds_shards_of_the_values_where_parameters_were_codes(group):
+    module = codes_stay_equal_on_all_ranks(group, fsdp)
+    assert module.layernorm_mlp.fc1_weight.to_local().dtype == torch.float32
+
+
 @ranks.case(2)
 def ddp_by_default_starts_each_step_with_the_scales_of_rank_0(group):
     module = layer_of()
