@@ -1,36 +1,17 @@
 """`plimsoll gauge`: outliers that no fixed scale survives, in plain FP16 with FP32's answers, and the bits of FP32 kept."""
-import json
 import subprocess
 
-import plimsoll
 import pytest
 import torch
-import transformers
+from gauge_program import PROGRAM, gauge, hugging_face, write_ids
 from plimsoll.t5 import T5ForConditionalGeneration
 from safetensors.torch import load_file
 from t5_models import inputs, make, relative, save
-from t5_outliers import graft, largest_output
+from t5_outliers import graft
 
-PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 # The table of docs/t5.md: 8 layers, d_model 512, 64 tokens.
 ENCODER = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_decoder_layers": 2, "num_heads": 6}
 AMAX = 1.9e6  # g = 1e5
-
-
-def gauge(folder, out, *arguments):
-    done = subprocess.run([PROGRAM, "gauge", "--model", folder, "--out", out, *map(str, arguments)], capture_output=True,
-                          text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads((out / "plimsoll_gauge.json").read_text())
-
-
-def write_ids(path, *rows):
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    return path
-
-
-def hugging_face(folder, kind=transformers.T5ForConditionalGeneration):
-    return kind.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def logits_bound(theirs, decoder_ids, narrow, want):
@@ -44,7 +25,7 @@ def outliers(tmp_path_factory):
     """(Hugging Face's model, ids, decoder ids, its directory, the gauged directory, the certificate)."""
     theirs = make("v1.1", **ENCODER)
     ids, _ = inputs(theirs, [64])
-    graft(theirs, ids, AMAX)
+    assert graft(theirs, ids, AMAX).largest_output() == pytest.approx(AMAX, rel=0.05)
     decoder_ids = torch.cat([torch.zeros(1, 1, dtype=torch.long), ids[:, :20]], 1)
     root = tmp_path_factory.mktemp("gauge")
     folder, out = save(theirs, root / "model"), root / "gauged"
@@ -55,7 +36,6 @@ def outliers(tmp_path_factory):
 @torch.no_grad()
 def test_plain_fp16_has_fp32s_answers(outliers):
     theirs, ids, decoder_ids, folder, out, certificate = outliers
-    assert largest_output(theirs, ids) == pytest.approx(AMAX, rel=0.05)
     want = theirs(input_ids=ids, decoder_input_ids=decoder_ids)
 
     def fp16(directory, fixes):

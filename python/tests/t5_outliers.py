@@ -16,26 +16,45 @@ def hooks(handles):
             handle.remove()
 
 
-def down_projection(model, block):
-    return model.encoder.block[block].layer[1].DenseReluDense.wo
+class Grafted:
+    """A stack of `model`, "encoder" or "decoder", on these ids; `blocks` are those whose down-projections are to overflow."""
+
+    def __init__(self, model, ids, decoder_ids=None, stack="encoder", blocks=BLOCKS):
+        self.model, self.ids, self.decoder_ids, self.blocks = model, ids, decoder_ids, blocks
+        self.stack = getattr(model, stack)
+
+    def run(self):
+        with torch.no_grad():
+            if self.stack is self.model.encoder:
+                self.stack(input_ids=self.ids)
+            else:
+                self.model(input_ids=self.ids, decoder_input_ids=self.decoder_ids)
+
+    def down_projections(self):
+        return [self.stack.block[block].layer[-1].DenseReluDense.wo for block in self.blocks]
+
+    def outputs(self):
+        """Of each down-projection."""
+        seen = []
+        with hooks([wo.register_forward_hook(lambda _, __, y: seen.append(y)) for wo in self.down_projections()]):
+            self.run()
+        return seen
+
+    def largest_output(self):
+        return max(y.abs().max().item() for y in self.outputs())
+
+    def norms_behind(self):
+        """In the order in which they run."""
+        each = len(self.stack.block[0].layer)
+        return [layer.layer_norm for block in self.stack.block for layer in block.layer][each * (self.blocks[0] + 1):] + [self.stack.final_layer_norm]
 
 
-def largest_output(model, ids):
-    """The amax of the down-projections of BLOCKS."""
-    seen = []
-    handles = [down_projection(model, block).register_forward_hook(lambda _, __, y: seen.append(y.abs().max().item()))
-               for block in BLOCKS]
-    with hooks(handles), torch.no_grad():
-        model.encoder(input_ids=ids)
-    return max(seen)
-
-
-def graft(model, ids, amax):
-    """Lets some channels of the encoder's residual stream grow until a down-projection reaches `amax` on `ids`, and gives
-    each later norm weights under which these channels and the others have unit rms: what the blocks compute stays small."""
-    channels = torch.arange(CHANNELS) * (model.config.d_model // CHANNELS) + 3
+def graft(model, ids, amax, channels=CHANNELS, **where):
+    """Lets some channels of a stack's residual stream grow until a down-projection reaches `amax` on `ids`, and gives each
+    later norm weights under which these channels and the others have unit rms: what the blocks compute stays small."""
+    grafted = Grafted(model, ids, **where)
     outlier = torch.zeros(model.config.d_model, dtype=torch.bool)
-    outlier[channels] = True
+    outlier[torch.arange(channels) * (model.config.d_model // channels) + 3] = True
 
     def level(norm, arguments):
         h = arguments[0].detach()
@@ -43,18 +62,11 @@ def graft(model, ids, amax):
         for group in (outlier, ~outlier):
             norm.weight[group] = 1 / y[..., group].pow(2).mean().sqrt()
 
-    def level_all():
-        with hooks([norm.register_forward_pre_hook(level) for norm in later]), torch.no_grad():
-            model.encoder(input_ids=ids)
-
-    norms = [module for name, module in model.encoder.named_modules() if name.endswith("layer_norm")]
-    after = 2 * BLOCKS[0] + 2  # two norms a block
-    order = sorted(norms, key=lambda norm: norm is model.encoder.final_layer_norm)
-    later = order[after:]
     with torch.no_grad():
-        for _ in range(3):  # block 5 reads what block 2 has written, so one step does not reach the amax exactly
-            factor = amax / largest_output(model, ids)
-            for block in BLOCKS:
-                down_projection(model, block).weight[channels] *= factor
-            level_all()
-    return model
+        for _ in range(3):  # a later block reads what an earlier one has written, so one step does not reach the amax exactly
+            factor = amax / grafted.largest_output()
+            for wo in grafted.down_projections():
+                wo.weight[outlier] *= factor
+            with hooks([norm.register_forward_pre_hook(level) for norm in grafted.norms_behind()]):
+                grafted.run()
+    return grafted
