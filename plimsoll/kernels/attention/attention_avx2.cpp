@@ -1,14 +1,10 @@
 // Attention on AVX2 and FMA: 4 x 16 sums in eight registers.
-#include "plimsoll/kernels/simd/codec.h"
 #include "plimsoll/kernels/simd/vector.h"
 
 namespace plimsoll::kernels {
 namespace {
 
 constexpr int kTileRows = 4, kTileVectors = 1;
-
-constexpr float kCodeUnit = 1.0f;
-PLIMSOLL_INLINE F32x16 load_codes(const uint8_t* codes) { return decode_fp8<format::Format::kE4m3>(load_u8(codes)); }
 
 PLIMSOLL_INLINE F32x16 multiply_add(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmadd_ps(a.a, b.a, c.a), _mm256_fmadd_ps(a.b, b.b, c.b)};

@@ -7,13 +7,6 @@ namespace {
 
 constexpr int kTileRows = 4, kTileVectors = 4;
 
-// E4M3's bits are those of an FP16 number 2^8 times smaller, subnormals too.
-constexpr float kCodeUnit = 256.0f;
-PLIMSOLL_INLINE F32x16 load_codes(const uint8_t* codes) {
-  const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)codes)), 7);
-  return {_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(-0x4001)))};
-}
-
 PLIMSOLL_INLINE F32x16 multiply_add(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 
 }  // namespace

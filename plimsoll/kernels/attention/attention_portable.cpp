@@ -1,14 +1,10 @@
 // Attention without any instruction set by name: product and sum rounded separately.
-#include "plimsoll/kernels/simd/codec.h"
 #include "plimsoll/kernels/simd/vector.h"
 
 namespace plimsoll::kernels {
 namespace {
 
 constexpr int kTileRows = 4, kTileVectors = 1;
-
-constexpr float kCodeUnit = 1.0f;
-PLIMSOLL_INLINE F32x16 load_codes(const uint8_t* codes) { return decode_fp8<format::Format::kE4m3>(load_u8(codes)); }
 
 PLIMSOLL_INLINE F32x16 multiply_add(F32x16 a, F32x16 b, F32x16 c) { return add(mul(a, b), c); }
 

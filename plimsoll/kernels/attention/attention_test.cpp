@@ -228,6 +228,29 @@ TEST(Attention, NonFiniteValuesPropagate) {
   }
 }
 
+TEST(Attention, ANanAmongCodesReachesItsChannelAndNoOther) {
+  for (int64_t queries : {1, 7}) {
+    const AttentionCase c = {.shape = shape_of(queries, 150, 48), .codes = true};
+    const AttentionProblem problem(c);
+    AttentionProblem bad = problem;
+    bad.v.array.set(bad.v.index(0, 0, 70, 5), kNan);
+    on_every_isa([&] {
+      AttentionResult clean(c), result(c);
+      run_forward(problem, clean);
+      run_forward(bad, result);
+      for (int64_t i = 0; i < queries; ++i) {
+        for (int64_t channel = 0; channel < 48; ++channel) {
+          if (channel == 5) {
+            EXPECT_TRUE(std::isnan(result.output.at(0, 0, i, channel)));
+          } else {
+            EXPECT_EQ(result.output.at(0, 0, i, channel), clean.output.at(0, 0, i, channel));
+          }
+        }
+      }
+    });
+  }
+}
+
 // Bits of the rows first <= row < end of every batch and head.
 bool same_rows(const HeadsArray& a, const HeadsArray& b, const AttentionShape& s, int64_t heads, int64_t first,
                int64_t end) {
