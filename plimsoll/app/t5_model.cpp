@@ -95,7 +95,7 @@ nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory
     if (auto* linear = dynamic_cast<nn::T5LinearImpl*>(item.value().get())) {
       const at::Tensor weight = weight_of(directory, name);
       if (dtype == T5Dtype::kFp8) {
-        linear->quantize(weight);
+        linear->quantize({.weight = weight, .done = directory.releaser(name)});
       } else {
         linear->weight.set_data(weight.to(computed));
       }
@@ -105,7 +105,9 @@ nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory
       held->weight.set_data(stays ? table : weight_of(directory, name).to(computed));
     }
   }
-  if (dtype == T5Dtype::kFp8 && !config.encoder_only && config.tie_word_embeddings) model->quantize_head(table);
+  if (dtype == T5Dtype::kFp8 && !config.encoder_only && config.tie_word_embeddings) {
+    model->head().quantize({.weight = table, .done = directory.releaser(stored_name(directory, "shared.weight"))});
+  }
   model->eval();
   return model;
 }

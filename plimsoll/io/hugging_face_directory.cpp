@@ -83,10 +83,20 @@ void HuggingFaceDirectory::open_shards() {
   if (!lost.empty()) fail("{}: expected the tensors {}, got none", (path_ / kIndex).native(), fmt::join(lost, ", "));
 }
 
-at::Tensor HuggingFaceDirectory::tensor(const std::string& name) const {
+const HuggingFaceDirectory::Entry& HuggingFaceDirectory::find(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) fail("{}: expected a tensor '{}'", path_.native(), name);
-  return found->second.file->tensor(*found->second.entry);
+  return found->second;
+}
+
+at::Tensor HuggingFaceDirectory::tensor(const std::string& name) const {
+  const Entry& found = find(name);
+  return found.file->tensor(*found.entry);
+}
+
+std::function<void()> HuggingFaceDirectory::releaser(const std::string& name) const {
+  const Entry& found = find(name);
+  return found.file->releaser(*found.entry);
 }
 
 std::vector<std::string> HuggingFaceDirectory::names() const {

@@ -25,7 +25,8 @@ class HuggingFaceDirectory {
 
   bool contains(const std::string& name) const { return entries_.contains(name); }
   at::Tensor tensor(const std::string& name) const;
-  std::vector<std::string> names() const;  // of all tensors, sorted
+  std::function<void()> releaser(const std::string& name) const;  // see SafetensorsFile
+  std::vector<std::string> names() const;                         // of all tensors, sorted
 
   // Names that `is_of_model` accepts are all there, of these shapes, and no others; the error lists every name that is
   // missing, of another shape or unknown.
@@ -37,6 +38,7 @@ class HuggingFaceDirectory {
     const SafetensorsFile* file = nullptr;
     const SafetensorsEntry* entry = nullptr;
   };
+  const Entry& find(const std::string& name) const;
   void open_file();
   void open_shards();
 

@@ -18,6 +18,10 @@ class MappedFile {
 
   std::span<std::byte> bytes() const { return bytes_; }
 
+  // Gives the memory of whole pages inside `part` back: what was written to them is lost, and they are read again when
+  // they are touched again.
+  void release(std::span<const std::byte> part) const;
+
  private:
   std::span<std::byte> bytes_;
 };

@@ -46,6 +46,11 @@ TensorMap SafetensorsFile::tensors() const {
   return result;
 }
 
+std::function<void()> SafetensorsFile::releaser(const SafetensorsEntry& entry) const {
+  const auto part = file_->bytes().subspan(header_.data_offset + entry.begin, entry.end - entry.begin);
+  return [file = file_, part] { file->release(part); };
+}
+
 void save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
                       const SafetensorsMetadata& metadata) {
   std::vector<SafetensorsEntry> entries;

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,6 +31,10 @@ class SafetensorsFile {
   at::Tensor tensor(const SafetensorsEntry& entry) const;
   at::Tensor tensor(std::string_view name) const;
   TensorMap tensors() const;
+
+  // Gives the memory that a tensor's pages take back, which are read again when it is touched again. The call may
+  // outlive the file. What was written to the tensor is lost.
+  std::function<void()> releaser(const SafetensorsEntry& entry) const;
 
  private:
   std::string name_;

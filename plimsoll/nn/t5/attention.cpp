@@ -30,6 +30,10 @@ void T5AttentionImpl::reset() {
   k = register_module("k", T5Linear(config.d_model, inner));
   v = register_module("v", T5Linear(config.d_model, inner));
   o = register_module("o", T5Linear(inner, config.d_model));
+  query_key_value_ = T5Product({q, k, v});
+  query_ = T5Product({q});
+  key_value_ = T5Product({k, v});
+  output_ = T5Product({o});
   if (has_relative_bias_) {
     const std::vector<int64_t> sizes = {config.relative_attention_num_buckets, config.num_heads};
     relative_attention_bias = register_module("relative_attention_bias", T5Weight(sizes));
@@ -59,25 +63,27 @@ at::Tensor T5AttentionImpl::attend(const Operands& operands, const T5KeyMask& ke
 
 at::Tensor T5AttentionImpl::forward(const at::Tensor& x, const T5KeyMask& keys, const at::Tensor& bias,
                                     KeyValueCache* cache) {
-  Operands operands{split_heads(q(x)), split_heads(k(x)), split_heads(v(x))};
+  const std::vector<at::Tensor> parts = query_key_value_.parts(x);
+  Operands operands{split_heads(parts[0]), split_heads(parts[1]), split_heads(parts[2])};
   if (cache != nullptr) {
     const CachedTokens all = cache->append(operands.key.transpose(1, 2), operands.value.transpose(1, 2));
     operands.key = all.key.transpose(1, 2);
     operands.value = all.value.transpose(1, 2);
   }
-  return o(attend(operands, keys, bias).transpose(1, 2).flatten(2));
+  return output_.joined(attend(operands, keys, bias).transpose(1, 2).flatten(2));
 }
 
 T5CrossKeys T5AttentionImpl::cross_keys(const at::Tensor& encoder_output) {
-  return {split_heads(k(encoder_output)), split_heads(v(encoder_output))};
+  const std::vector<at::Tensor> parts = key_value_.parts(encoder_output);
+  return {split_heads(parts[0]), split_heads(parts[1])};
 }
 
 at::Tensor T5AttentionImpl::forward_cross(const at::Tensor& x, const T5KeyMask& keys, const T5CrossKeys& encoder) {
   // No key is hidden from some queries alone, so all that read one text are queries of one row.
   const int64_t batch = encoder.key.size(0);
-  const at::Tensor queries = q(x).view({batch, -1, config.num_heads * config.d_kv});
+  const at::Tensor queries = query_.joined(x).view({batch, -1, config.num_heads * config.d_kv});
   const at::Tensor read = attend({split_heads(queries), encoder.key, encoder.value}, keys, {});
-  return o(read.transpose(1, 2).flatten(2).view({x.size(0), x.size(1), -1}));
+  return output_.joined(read.transpose(1, 2).flatten(2).view({x.size(0), x.size(1), -1}));
 }
 
 }  // namespace plimsoll::nn

@@ -4,7 +4,7 @@
 #include "plimsoll/nn/key_value_cache.h"
 #include "plimsoll/nn/t5/config.h"
 #include "plimsoll/nn/t5/key_mask.h"
-#include "plimsoll/nn/t5/linear.h"
+#include "plimsoll/nn/t5/product.h"
 #include "plimsoll/nn/t5/weight.h"
 
 namespace plimsoll::nn {
@@ -42,6 +42,7 @@ class T5AttentionImpl : public torch::nn::Cloneable<T5AttentionImpl> {
   at::Tensor attend(const Operands& operands, const T5KeyMask& keys, const at::Tensor& bias) const;
 
   bool has_relative_bias_;
+  T5Product query_key_value_, query_, key_value_, output_;
 };
 TORCH_MODULE(T5Attention);
 

@@ -1,6 +1,5 @@
 #include "plimsoll/nn/t5/feed_forward.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/tanh.h>
@@ -32,23 +31,24 @@ void T5DenseReluDenseImpl::reset() {
     wi = register_module("wi", T5Linear(config.d_model, config.d_ff));
   }
   wo = register_module("wo", T5Linear(config.d_ff, config.d_model));
+  up_ = config.gated() ? T5Product({wi_0, wi_1}) : T5Product({wi});
+  down_ = T5Product({wo});
 }
 
 at::Tensor T5DenseReluDenseImpl::hidden(const at::Tensor& x, const T5Numerics& numerics) {
-  if (!config.gated()) return ops::activation(wi(x), config.feed_forward);
-  const at::Tensor gate = wi_0(x), linear = wi_1(x);
   const bool in_steps = numerics && numerics->gelu_guard == 0 && x.scalar_type() == at::kHalf &&
                         config.feed_forward == kernels::Activation::kGeglu;
-  if (in_steps) return gelu_in_steps(gate) * linear;
-  return ops::activation(at::cat({gate, linear}, -1), config.feed_forward);
+  if (!in_steps) return ops::activation(up_.joined(x), config.feed_forward);
+  const std::vector<at::Tensor> parts = up_.parts(x);
+  return gelu_in_steps(parts[0]) * parts[1];
 }
 
 at::Tensor T5DenseReluDenseImpl::forward(const at::Tensor& x, const T5Numerics& numerics) {
   const at::Tensor inner = at::dropout(hidden(x, numerics), config.dropout_rate, is_training());
   report_values(wo->path(), "hidden", inner);
   const double scale = numerics && x.scalar_type() == at::kHalf ? numerics->downproject_scale : 1;
-  if (scale == 1) return wo(inner);
-  return wo(inner * (1 / scale)).to(at::kFloat) * scale;
+  if (scale == 1) return down_.joined(inner);
+  return down_.joined(inner * (1 / scale)).to(at::kFloat) * scale;
 }
 
 }  // namespace plimsoll::nn

@@ -3,7 +3,7 @@
 
 #include "plimsoll/nn/t5/config.h"
 #include "plimsoll/nn/t5/fixes.h"
-#include "plimsoll/nn/t5/linear.h"
+#include "plimsoll/nn/t5/product.h"
 
 namespace plimsoll::nn {
 
@@ -21,6 +21,8 @@ class T5DenseReluDenseImpl : public torch::nn::Cloneable<T5DenseReluDenseImpl> {
 
  private:
   at::Tensor hidden(const at::Tensor& x, const T5Numerics& numerics);
+
+  T5Product up_, down_;
 };
 TORCH_MODULE(T5DenseReluDense);
 

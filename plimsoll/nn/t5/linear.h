@@ -1,30 +1,18 @@
-// y = x weight^T, the products of a T5: under the recipe of the scope, or, for inference, from FP8 codes.
+// A weight of T5's products y = x weight^T, none of which has a bias. T5Product multiplies with it.
 #pragma once
 
 #include <torch/nn/pimpl.h>
 
-#include <memory>
-#include <optional>
+#include <functional>
 
 #include "plimsoll/nn/scaled_module.h"
-#include "plimsoll/nn/t5/coded_weight.h"
 
 namespace plimsoll::nn {
 
-// A weight that someone else holds (a tied head) as this product reads it.
-class T5Product {
- public:
-  // What the recipe keeps between calls. Codes, once made, stay.
-  void use(std::shared_ptr<ops::LinearState> state) { state_ = std::move(state); }
-
-  at::Tensor operator()(const at::Tensor& x, const at::Tensor& weight) const;
-
-  // From here on reads codes of `weight`, whatever the calls give; no gradients.
-  void quantize(const at::Tensor& weight) { codes_ = std::make_shared<const CodedWeight>(weight); }
-
- private:
-  std::shared_ptr<ops::LinearState> state_;
-  std::shared_ptr<const CodedWeight> codes_;
+// What FP8 codes are made of when they are first needed.
+struct T5CodeSource {
+  at::Tensor weight = {};           // [out_features, in_features], fp32, bf16 or fp16; undefined: none
+  std::function<void()> done = {};  // called when it has been read
 };
 
 class T5LinearImpl : public ScaledModule<T5LinearImpl> {
@@ -33,11 +21,15 @@ class T5LinearImpl : public ScaledModule<T5LinearImpl> {
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
-  // x [..., in_features] -> [..., out_features].
-  at::Tensor forward(const at::Tensor& x) { return product_(x, weight); }
+  // x [..., in_features] -> [..., out_features], under the recipe of the scope and with gradients.
+  at::Tensor forward(const at::Tensor& x) const;
 
-  // From here on reads codes of `source` [out_features, in_features]; the parameter is left empty.
-  void quantize(const at::Tensor& source);
+  // From here on for inference alone, by codes of `source`; the parameter is left empty.
+  void quantize(T5CodeSource source);
+  const T5CodeSource& code_source() const { return code_source_; }
+
+  // From here on, until it is quantized, reads the parameter of another module; its own is empty.
+  void tie(const at::Tensor& other);
 
   const std::string& path() const { return products_.front().state->name; }  // in the model, for reports
 
@@ -45,7 +37,7 @@ class T5LinearImpl : public ScaledModule<T5LinearImpl> {
   at::Tensor weight;  // [out_features, in_features], uninitialised: T5Weight
 
  private:
-  T5Product product_;
+  T5CodeSource code_source_;
 };
 TORCH_MODULE(T5Linear);
 

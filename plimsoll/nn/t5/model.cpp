@@ -34,13 +34,16 @@ void T5ForConditionalGenerationImpl::reset() {
   encoder = register_module("encoder", T5Stack(config, T5Role::kEncoder));
   if (!config.encoder_only) {
     decoder = register_module("decoder", T5Stack(config, T5Role::kDecoder));
+    const T5CodeSource source = head_.is_empty() ? T5CodeSource{} : head_->code_source();  // of what is cloned
+    head_ = T5Linear(config.d_model, config.vocab_size);
     if (config.tie_word_embeddings) {
-      auto state = std::make_shared<ops::LinearState>();
-      state->name = "lm_head";
-      tied_head_.use(std::move(state));
+      head_->tie(shared->weight);
+      if (source.weight.defined()) head_->quantize(source);
+      name_products(*head_, "lm_head");
     } else {
-      lm_head = register_module("lm_head", T5Linear(config.d_model, config.vocab_size));
+      lm_head = register_module("lm_head", head_);
     }
+    logits_ = T5Product({head_});
   }
   name_products(*this);
   for (const auto& item : named_modules("", /*include_self=*/false)) {
@@ -86,7 +89,7 @@ void T5ForConditionalGenerationImpl::check_has_decoder() const {
 at::Tensor T5ForConditionalGenerationImpl::logits(const at::Tensor& hidden) {
   const double factor = 1 / std::sqrt(static_cast<double>(config.d_model));
   const at::Tensor x = config.scale_decoder_outputs ? hidden * factor : hidden;
-  return config.tie_word_embeddings ? tied_head_(x, shared->weight) : lm_head(x);
+  return logits_.joined(x);
 }
 
 T5Output T5ForConditionalGenerationImpl::forward(const T5Input& input) {
@@ -121,15 +124,6 @@ at::Tensor T5ForConditionalGenerationImpl::extend(const at::Tensor& tokens, T5Ca
   const at::NoGradGuard no_grad;
   const at::Tensor hidden = decoder->forward({.hidden = embed(tokens), .numerics = numerics, .cache = &cache});
   return logits(hidden.narrow(1, tokens.size(1) - 1, 1)).squeeze(1).to(at::kFloat);
-}
-
-void T5ForConditionalGenerationImpl::quantize_head(const at::Tensor& weight) {
-  check_has_decoder();
-  if (config.tie_word_embeddings) {
-    tied_head_.quantize(weight);
-  } else {
-    lm_head->quantize(weight);
-  }
 }
 
 at::Tensor T5ForConditionalGenerationImpl::shift_right(const at::Tensor& labels) const {

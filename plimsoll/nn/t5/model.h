@@ -44,8 +44,8 @@ class T5ForConditionalGenerationImpl : public torch::nn::Cloneable<T5ForConditio
   // it.
   at::Tensor extend(const at::Tensor& tokens, T5Cache& cache);
 
-  // From here on the head, tied or not, reads FP8 codes of `weight` [vocab_size, d_model]. Other products: T5Linear.
-  void quantize_head(const at::Tensor& weight);
+  // Of a model with a decoder. Tied, it is no child and reads shared.weight.
+  T5LinearImpl& head() { return *head_; }
 
   // decoder_input_ids of labels: one place later, behind decoder_start_token_id, -100 as pad.
   at::Tensor shift_right(const at::Tensor& labels) const;
@@ -61,7 +61,8 @@ class T5ForConditionalGenerationImpl : public torch::nn::Cloneable<T5ForConditio
   at::Tensor logits(const at::Tensor& hidden);
   void check_has_decoder() const;
 
-  T5Product tied_head_;
+  T5Linear head_{nullptr};
+  T5Product logits_;
 };
 TORCH_MODULE(T5ForConditionalGeneration);
 

@@ -1,0 +1,123 @@
+#include "plimsoll/nn/t5/product.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "plimsoll/nn/precision.h"
+#include "plimsoll/watch/session.h"
+
+namespace plimsoll::nn {
+namespace {
+
+// Gradients, recipes and whoever watches take each product by itself; inference tensors do not say when they change.
+bool may_pack(const T5LinearImpl& layer, const at::Tensor& x) {
+  return !at::GradMode::is_enabled() && watch::current() == nullptr && !scope_dtype() &&
+         x.scalar_type() == layer.weight.scalar_type() && !layer.weight.is_inference();
+}
+
+}  // namespace
+
+// Safe to use from several threads.
+class T5Product::Packed {
+ public:
+  using Weights = std::shared_ptr<const PackedWeights>;
+
+  Weights codes(const std::vector<T5Linear>& layers) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (weights_ == nullptr) {
+      std::vector<at::Tensor> sources;
+      for (const T5Linear& layer : layers) sources.push_back(layer->code_source().weight);
+      weights_ = std::make_shared<const PackedWeights>(sources, PackedWeights::Form::kCodes);
+      for (const T5Linear& layer : layers) {
+        if (layer->code_source().done) layer->code_source().done();
+      }
+    }
+    return weights_;
+  }
+
+  // nullptr in the first of two calls in a row that see the same weights: nothing is packed for one call.
+  Weights values(const std::vector<T5Linear>& layers) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const bool same =
+        std::equal(layers.begin(), layers.end(), seen_.begin(), seen_.end(),
+                   [](const T5Linear& layer, const Source& source) { return source_of(*layer) == source; });
+    if (!same) {
+      forget();
+      for (const T5Linear& layer : layers) seen_.push_back(source_of(*layer));
+    } else if (weights_ == nullptr) {
+      for (const T5Linear& layer : layers) held_.push_back(layer->weight.detach());
+      weights_ = std::make_shared<const PackedWeights>(held_, PackedWeights::Form::kValues);
+    }
+    return weights_;
+  }
+
+  void release() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    forget();
+  }
+
+ private:
+  // What packed values were made from.
+  struct Source {
+    const c10::TensorImpl* tensor;
+    const void* data;
+    int64_t version;
+    runtime::Isa isa;
+
+    friend bool operator==(const Source&, const Source&) = default;
+  };
+  static Source source_of(const T5LinearImpl& layer) {
+    return {layer.weight.unsafeGetTensorImpl(), layer.weight.const_data_ptr(),
+            static_cast<int64_t>(layer.weight._version()), runtime::matmul_isa()};
+  }
+
+  void forget() {
+    seen_.clear();
+    held_.clear();
+    weights_.reset();
+  }
+
+  std::mutex mutex_;
+  std::vector<Source> seen_;
+  std::vector<at::Tensor> held_;  // so that no other tensor can stand at the address of what weights_ was made from
+  Weights weights_;
+};
+
+T5Product::T5Product(std::vector<T5Linear> layers) : layers_(std::move(layers)), packed_(std::make_shared<Packed>()) {}
+
+std::shared_ptr<const PackedWeights> T5Product::packed_for(const at::Tensor& x) const {
+  if (layers_.front()->code_source().weight.defined()) return packed_->codes(layers_);
+  if (may_pack(*layers_.front(), x)) return packed_->values(layers_);
+  if (at::GradMode::is_enabled()) packed_->release();
+  return nullptr;
+}
+
+at::Tensor T5Product::joined(const at::Tensor& x) const {
+  if (const auto packed = packed_for(x)) return packed->multiply(x);
+  if (layers_.size() == 1) return layers_.front()->forward(x);
+  return at::cat(parts_of_layers(x), -1);
+}
+
+std::vector<at::Tensor> T5Product::parts(const at::Tensor& x) const {
+  const auto packed = packed_for(x);
+  if (packed == nullptr) return parts_of_layers(x);
+  const at::Tensor all = packed->multiply(x);
+  std::vector<at::Tensor> result;
+  int64_t begin = 0;
+  for (const T5Linear& layer : layers_) {
+    result.push_back(all.narrow(-1, begin, layer->out_features));
+    begin += layer->out_features;
+  }
+  return result;
+}
+
+std::vector<at::Tensor> T5Product::parts_of_layers(const at::Tensor& x) const {
+  std::vector<at::Tensor> result;
+  for (const T5Linear& layer : layers_) result.push_back(layer->forward(x));
+  return result;
+}
+
+}  // namespace plimsoll::nn

@@ -1,0 +1,29 @@
+// x times the weights of layers that read the same x: one product in inference, with the weights packed once.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "plimsoll/nn/t5/linear.h"
+#include "plimsoll/nn/t5/packed_weights.h"
+
+namespace plimsoll::nn {
+
+class T5Product {
+ public:
+  T5Product() = default;
+  explicit T5Product(std::vector<T5Linear> layers);
+
+  at::Tensor joined(const at::Tensor& x) const;              // [..., in] -> [..., sum of out_features]
+  std::vector<at::Tensor> parts(const at::Tensor& x) const;  // [..., out_features] of each
+
+ private:
+  class Packed;
+  std::shared_ptr<const PackedWeights> packed_for(const at::Tensor& x) const;  // nullptr: layer by layer
+  std::vector<at::Tensor> parts_of_layers(const at::Tensor& x) const;
+
+  std::vector<T5Linear> layers_;
+  std::shared_ptr<Packed> packed_;
+};
+
+}  // namespace plimsoll::nn
