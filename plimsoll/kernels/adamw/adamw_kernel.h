@@ -137,12 +137,13 @@ PLIMSOLL_INLINE void prefetch_group(const AdamW& args, int64_t i) {
 template <Format kGrad, Format kMoment>
 int32_t run(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end) {
   constexpr int64_t kAhead = 4 * kAdamWGroup;
+  const PhiloxKeys keys(args.seed);
   I32x16 amax = set_i(0);
   for (int64_t group = begin; group < end; group += kAdamWGroup) {
     I32x16 words[4] = {set_i(0), set_i(0), set_i(0), set_i(0)};
     prefetch_group<kGrad, kMoment>(args, group + kAhead);
     if constexpr (kMoment == Format::kBf16) {
-      philox_64_words(args.seed, static_cast<uint64_t>(args.step), static_cast<uint64_t>(group / 4), words);
+      philox_64_words(keys, static_cast<uint64_t>(args.step), static_cast<uint64_t>(group / 4), words);
       if (group + kAdamWGroup <= end) {
         amax = update_32<kGrad>(args, c, group, words, amax);
         amax = update_32<kGrad>(args, c, group + 32, words + 2, amax);

@@ -12,13 +12,13 @@ namespace {
 // Hands out 16 consecutive words from any element on; neighbouring requests share the blocks that were made.
 class PhiloxCache {
  public:
-  PhiloxCache(uint64_t seed, uint64_t step) : seed_(seed), step_(step) {}
+  PhiloxCache(const PhiloxKeys& keys, uint64_t step) : keys_(keys), step_(step) {}
 
   I32x16 at(uint64_t element) {
     if (element < begin_ || element + 16 > begin_ + 64) {
       begin_ = element / 4 * 4;
       I32x16 words[4];
-      philox_64_words(seed_, step_, element / 4, words);
+      philox_64_words(keys_, step_, element / 4, words);
       __builtin_memcpy(words_, words, sizeof(words_));
     }
     float lanes[16];
@@ -27,7 +27,8 @@ class PhiloxCache {
   }
 
  private:
-  uint64_t seed_, step_;
+  const PhiloxKeys& keys_;
+  uint64_t step_;
   uint64_t begin_ = ~uint64_t{0};  // no element is at or past it, so the first request fills words_
   uint32_t words_[64];
 };

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "plimsoll/kernels/quantize/block_scale.h"
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/quantize/quantize_tile.h"
 #include "plimsoll/kernels/shared_amax.h"
@@ -116,25 +115,17 @@ class BlockQuantizer {
     }
   }
 
-  // Writes the unit's scales and their inverses, 0 where a scale is NaN.
-  void set_scales(const Unit& unit, const int32_t* amaxes, float* inv_scales) const {
-    const float limit = format::max_finite(args_.format);
+  // Writes the unit's scales and their inverses, 0 where a scale is NaN; returns the largest amax.
+  int32_t set_scales(const Unit& unit, const int32_t* amaxes, float* inv_scales) const {
     const int64_t first = unit.row / block_rows_ * args_.scale_stride + unit.col / block_cols_;
-    if (args_.scale_format == format::Format::kE8m0) {
-      uint8_t* codes = static_cast<uint8_t*>(args_.scale) + first;
-      for (int64_t group = 0; group < unit.groups; ++group) {
-        const uint8_t code = format::E8m0::from_amax(std::bit_cast<float>(amaxes[group]), limit, args_.rounding);
-        codes[group] = code;
-        inv_scales[group] = code == format::E8m0::kNan ? 0.0f : format::E8m0::decode_inverse(code);
-      }
-      return;
-    }
-    float* scales = static_cast<float*>(args_.scale) + first;
-    for (int64_t group = 0; group < unit.groups; ++group) {
-      const BlockScale scale = fp32_block_scale(std::bit_cast<float>(amaxes[group]), limit, args_.power_of_two);
-      scales[group] = scale.scale;
-      inv_scales[group] = scale.inv_scale;
-    }
+    return kernels_.block_scales({.amax = amaxes,
+                                  .count = unit.groups,
+                                  .format = args_.format,
+                                  .scale = static_cast<char*>(args_.scale) + first * format::bytes(args_.scale_format),
+                                  .scale_format = args_.scale_format,
+                                  .power_of_two = args_.power_of_two,
+                                  .rounding = args_.rounding,
+                                  .inv_scale = inv_scales});
   }
 
   void run_unit(int64_t index) {
@@ -143,22 +134,21 @@ class BlockQuantizer {
     std::array<float, kUnitCols> inv_scales;
     std::fill_n(amaxes.begin(), unit.groups, 0);
     find_amaxes(unit, amaxes.data());
-    set_scales(unit, amaxes.data(), inv_scales.data());
-    const int32_t largest = *std::max_element(amaxes.begin(), amaxes.begin() + unit.groups);
+    const int32_t largest = set_scales(unit, amaxes.data(), inv_scales.data());
     amax_.raise(largest);
     over_slices(unit, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
-      kernels_.encode({.x = x_at(row, col),
-                       .x_format = args_.x_format,
-                       .rows = rows,
-                       .cols = cols,
-                       .x_stride = args_.x_stride,
-                       .codes = args_.codes + row * args_.codes_stride + col,
-                       .format = args_.format,
-                       .codes_stride = args_.codes_stride,
-                       .inv_scale = inv_scales.data(),
-                       .group_cols = group_cols(unit),
-                       .overflow = format::Overflow::kSaturate,
-                       .prefetch_distance = unit.cols});
+      kernels_.encode_groups({.x = x_at(row, col),
+                              .x_format = args_.x_format,
+                              .rows = rows,
+                              .cols = cols,
+                              .x_stride = args_.x_stride,
+                              .codes = args_.codes + row * args_.codes_stride + col,
+                              .format = args_.format,
+                              .codes_stride = args_.codes_stride,
+                              .inv_scale = inv_scales.data(),
+                              .group_cols = group_cols(unit),
+                              .overflow = format::Overflow::kSaturate,
+                              .prefetch_distance = unit.cols});
     });
     if (!std::isfinite(std::bit_cast<float>(largest))) poison(unit, amaxes.data());
   }

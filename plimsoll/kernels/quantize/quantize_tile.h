@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "plimsoll/format/e8m0.h"
 #include "plimsoll/format/format.h"
 
 namespace plimsoll::kernels {
@@ -16,7 +17,7 @@ struct EncodeTile {
   format::Format format;
   int64_t codes_stride;
   const float* inv_scale;  // of column c: inv_scale[c / group_cols]
-  int64_t group_cols;      // >= 1
+  int64_t group_cols;      // >= 1; encode_groups alone reads it
   format::Overflow overflow;
   int64_t prefetch_distance =
       256;  // elements ahead of use: what this thread reads next, and the hardware does not foresee
@@ -34,6 +35,17 @@ struct AmaxTile {
   int64_t rows, cols, x_stride;
   int64_t group_cols;   // columns that share a maximum, >= 1
   int32_t* group_amax;  // [ceil(cols / group_cols)] FP32 bit patterns, raised to what the tile holds
+};
+
+struct BlockScales {
+  const int32_t* amax;  // [count] of blocks, FP32 bit patterns
+  int64_t count;
+  format::Format format;  // of the codes
+  void* scale;            // [count]
+  format::Format scale_format;
+  bool power_of_two;
+  format::ScaleRounding rounding;
+  float* inv_scale;  // [count] what x is multiplied with: 0 where the scale is NaN
 };
 
 struct SumTile {
@@ -54,8 +66,10 @@ struct DgeluTile {
 
 struct QuantizeTileKernels {
   int32_t (*encode)(const EncodeTile&);  // returns the amax of x as a bit pattern
+  void (*encode_groups)(const EncodeTile&);
   int32_t (*encode_stochastic)(const EncodeTile&, const RandomWords&);
   void (*amax)(const AmaxTile&);
+  int32_t (*block_scales)(const BlockScales&);  // returns the largest amax
   void (*column_sum)(const SumTile&);
   void (*dgelu)(const DgeluTile&);
 };

@@ -47,5 +47,45 @@ PLIMSOLL_INLINE I32x16 encode_fp8_stochastic(F32x16 x, I32x16 random) {
   return or_i(code, sign);
 }
 
+// Codes of 64 values in order; random[j]: the words of x[j].
+template <format::Format kFormat, format::Overflow kOverflow>
+PLIMSOLL_INLINE void store_fp8_stochastic_by_16(uint8_t* codes, const F32x16 (&x)[4], const I32x16 (&random)[4]) {
+  for (int k = 0; k < 4; ++k) {
+    store_u8(codes + 16 * k, encode_fp8_stochastic<kFormat, kOverflow>(x[k], random[k]));
+  }
+}
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+// Rounded as FP32: adding what is left to the next code minus the random bits carries where they are below the
+// fraction.
+template <format::Format kFormat, format::Overflow kOverflow>
+PLIMSOLL_INLINE void store_fp8_64_stochastic(uint8_t* codes, const F32x16 (&x)[4], const I32x16 (&random)[4]) {
+  using Words = Fp8Words<kFormat>;
+  constexpr int kCut = 23 - Fp8Layout<kFormat>::kMantissaBits;
+  constexpr int kOneCode = 1 << Words::kShift;
+  constexpr int kLargest = kOverflow == format::Overflow::kSaturate ? 0x7f7f : Words::kLargest;
+  __m512i rounded[4];
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    const I32x16 raised = bits(mul(x[k], set(Words::kRaise)));
+    const I32x16 above = sub_i(set_i((1 << kCut) - 1), shift_right<32 - kCut>(random[k]));
+    rounded[k] = add_i(raised, above).v;
+  }
+  const __m512i even = upper_halves(rounded[0], rounded[2]), odd = upper_halves(rounded[1], rounded[3]);
+  const __m512i magnitude = _mm512_set1_epi16(static_cast<short>(0x8000 - kOneCode));
+  const __m512i a = _mm512_and_si512(even, magnitude), b = _mm512_and_si512(odd, magnitude);
+  // The smallest normal code may come from below, and a NaN may have been carried away.
+  const bool rare = any_outside(a, b, Words::kSmallest + kOneCode, kLargest);
+  const bool nan = (unordered(x[0], x[1]) | unordered(x[2], x[3])) != 0;
+  if (__builtin_expect(rare || nan, 0)) return store_fp8_stochastic_by_16<kFormat, kOverflow>(codes, x, random);
+  store_in_order(codes, join_codes<kFormat>(even, a, odd, b));
+}
+#else
+template <format::Format kFormat, format::Overflow kOverflow>
+PLIMSOLL_INLINE void store_fp8_64_stochastic(uint8_t* codes, const F32x16 (&x)[4], const I32x16 (&random)[4]) {
+  store_fp8_stochastic_by_16<kFormat, kOverflow>(codes, x, random);
+}
+#endif
+
 }  // namespace
 }  // namespace plimsoll::kernels

@@ -78,22 +78,41 @@ PLIMSOLL_INLINE F32x16 decode_fp8(I32x16 code) {
 // Running amax as integers: NaN > Inf > finite. Finish with from_bits or reduce_max_i.
 PLIMSOLL_INLINE I32x16 amax_of(I32x16 running, F32x16 x) { return max_i(running, and_i(bits(x), set_i(0x7fffffff))); }
 
+// Where the values of 64 codes stand in four vectors: in order, or as even and odd elements of 32 (bf16_pairs.h).
+enum class Order { kInOrder, kEvenOdd };
+
+template <format::Format kFormat, format::Overflow kOverflow, Order kOrder>
+PLIMSOLL_INLINE void store_fp8_by_16(uint8_t* codes, F32x16 x0, F32x16 x1, F32x16 x2, F32x16 x3) {
+  const auto encode = [](F32x16 x) __attribute__((always_inline)) { return encode_fp8<kFormat, kOverflow>(x); };
+  if constexpr (kOrder == Order::kEvenOdd) {
+    // A word of codes in the upper half of each lane.
+    const I32x16 low = or_i(shift_left<16>(encode(x0)), shift_left<24>(encode(x1)));
+    const I32x16 high = or_i(shift_left<16>(encode(x2)), shift_left<24>(encode(x3)));
+    uint16_t words[32];
+    store_upper_32(words, low, high);
+    __builtin_memcpy(codes, words, sizeof(words));
+  } else {
+    store_u8(codes, encode(x0));
+    store_u8(codes + 16, encode(x1));
+    store_u8(codes + 32, encode(x2));
+    store_u8(codes + 48, encode(x3));
+  }
+}
+
 }  // namespace
 }  // namespace plimsoll::kernels
 
-// store_fp8_64<kFormat, kOverflow>(codes, x0, x1, x2, x3): the codes of 64 values, those of encode_fp8.
+// store_fp8_64<kFormat, kOverflow, kOrder>(codes, x0, x1, x2, x3): the codes of 64 values, those of encode_fp8.
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include "plimsoll/kernels/simd/codec_avx512.h"
 #else
 namespace plimsoll::kernels {
 namespace {
 
-template <format::Format kFormat, format::Overflow kOverflow = format::Overflow::kSaturate>
+template <format::Format kFormat, format::Overflow kOverflow = format::Overflow::kSaturate,
+          Order kOrder = Order::kInOrder>
 PLIMSOLL_INLINE void store_fp8_64(uint8_t* codes, F32x16 x0, F32x16 x1, F32x16 x2, F32x16 x3) {
-  store_u8(codes, encode_fp8<kFormat, kOverflow>(x0));
-  store_u8(codes + 16, encode_fp8<kFormat, kOverflow>(x1));
-  store_u8(codes + 32, encode_fp8<kFormat, kOverflow>(x2));
-  store_u8(codes + 48, encode_fp8<kFormat, kOverflow>(x3));
+  store_fp8_by_16<kFormat, kOverflow, kOrder>(codes, x0, x1, x2, x3);
 }
 
 }  // namespace

@@ -109,11 +109,26 @@ PLIMSOLL_INLINE void philox_counters(uint64_t step, uint64_t first_block, I32x16
   counter[3] = high_half(step);
 }
 
+// The keys of the ten rounds, made once for many words. They stay in memory, from where a broadcast takes no
+// arithmetic; known to be in registers, they would each be moved over for every 64 words.
+struct PhiloxKeys {
+  uint64_t seed;
+  uint32_t even[10], odd[10];
+
+  explicit PhiloxKeys(uint64_t words_seed) : seed(words_seed) {
+    for (uint32_t round = 0; round < 10; ++round) {
+      even[round] = static_cast<uint32_t>(seed) + round * 0x9E3779B9u;
+      odd[round] = static_cast<uint32_t>(seed >> 32) + round * 0xBB67AE85u;
+    }
+    __asm__ volatile("" : "+m"(*this));
+  }
+};
+
 // words[j], lane i = word 4 * first_block + 16 * j + i of runtime::Philox{seed, step}.
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 // A counter's words in the low halves of eight 64-bit lanes, where products need no rearranging; what stands above them
 // is not read.
-PLIMSOLL_INLINE void philox_64_words(uint64_t seed, uint64_t step, uint64_t first_block, I32x16 (&words)[4]) {
+PLIMSOLL_INLINE void philox_64_words(const PhiloxKeys& keys, uint64_t step, uint64_t first_block, I32x16 (&words)[4]) {
   const __m512i multiply0 = _mm512_set1_epi64(0xD2511F53), multiply1 = _mm512_set1_epi64(0xCD9E8D57);
   // Even lanes take blocks 0 to 3, odd ones 4 to 7, as unpacking wants them.
   const __m512i offset = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
@@ -126,11 +141,10 @@ PLIMSOLL_INLINE void philox_64_words(uint64_t seed, uint64_t step, uint64_t firs
     c2[half] = _mm512_set1_epi64(static_cast<int64_t>(step));
     c3[half] = _mm512_srli_epi64(c2[half], 32);
   }
-  uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
 #pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
-    const __m512i k0 = _mm512_set1_epi32(static_cast<int32_t>(key0)),
-                  k1 = _mm512_set1_epi32(static_cast<int32_t>(key1));
+    const __m512i k0 = _mm512_set1_epi32(static_cast<int32_t>(keys.even[round])),
+                  k1 = _mm512_set1_epi32(static_cast<int32_t>(keys.odd[round]));
     constexpr int kXor3 = 0x96;
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
@@ -140,8 +154,6 @@ PLIMSOLL_INLINE void philox_64_words(uint64_t seed, uint64_t step, uint64_t firs
       c2[half] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), c3[half], k1, kXor3);
       c3[half] = p0;
     }
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
   }
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
@@ -153,13 +165,13 @@ PLIMSOLL_INLINE void philox_64_words(uint64_t seed, uint64_t step, uint64_t firs
   }
 }
 #else
-PLIMSOLL_INLINE void philox_64_words(uint64_t seed, uint64_t step, uint64_t first_block, I32x16 (&words)[4]) {
+PLIMSOLL_INLINE void philox_64_words(const PhiloxKeys& keys, uint64_t step, uint64_t first_block, I32x16 (&words)[4]) {
   // Lane 4 g + j takes block 4 j + g, so that zip4 leaves the words in order.
   alignas(64) constexpr int32_t kBlocks[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
   I32x16 offset, counter[4];
   __builtin_memcpy(&offset, kBlocks, sizeof(offset));
   philox_counters(step, first_block, offset, counter);
-  philox_rounds(seed, counter);
+  philox_rounds(keys.seed, counter);
   zip4(counter[0], counter[1], counter[2], counter[3], words);
 }
 #endif

@@ -12,9 +12,13 @@ struct SimdProbe {
   void (*encode_e5m2_non_finite)(const float* x, uint8_t* codes, int64_t n);
   // The same, only whole groups of 64.
   void (*encode_e4m3_by_64)(const float* x, uint8_t* codes, int64_t n);
+  void (*encode_e4m3_pairs)(const float* x, uint8_t* codes, int64_t n);
   void (*encode_e4m3_non_finite_by_64)(const float* x, uint8_t* codes, int64_t n);
+  void (*encode_e4m3_non_finite_pairs)(const float* x, uint8_t* codes, int64_t n);
   void (*encode_e5m2_by_64)(const float* x, uint8_t* codes, int64_t n);
+  void (*encode_e5m2_pairs)(const float* x, uint8_t* codes, int64_t n);
   void (*encode_e5m2_non_finite_by_64)(const float* x, uint8_t* codes, int64_t n);
+  void (*encode_e5m2_non_finite_pairs)(const float* x, uint8_t* codes, int64_t n);
   void (*decode_e4m3)(const uint8_t* codes, float* y, int64_t n);
   void (*decode_e5m2)(const uint8_t* codes, float* y, int64_t n);
   void (*to_bf16)(const float* x, uint16_t* y, int64_t n);
@@ -42,6 +46,8 @@ struct SimdProbe {
   void (*fnma)(const float* a, const float* b, const float* c, float* y, int64_t n);
   float (*sum16)(const float* x);
   float (*amax)(const float* x, int64_t n);
+  void (*max_u16)(const uint16_t* a, const uint16_t* b, uint16_t* y, int64_t n);        // whole groups of 32
+  void (*reduce_max_16)(const int32_t* rows, int32_t* largest);                         // [16, 16] to [16]
   void (*philox)(uint64_t seed, uint64_t step, uint64_t first_block, uint32_t* words);  // [64]
 };
 

@@ -86,9 +86,13 @@ TEST(Simd, EncodesFp8By64AsTheFormatSays) {
         for (size_t i = 0; i < whole; ++i) ASSERT_EQ(codes[i], encode(x[i], overflow)) << x[i] << " " << word(x[i]);
       };
       check(probe.encode_e4m3_by_64, format::E4m3::encode, Overflow::kSaturate);
+      check(probe.encode_e4m3_pairs, format::E4m3::encode, Overflow::kSaturate);
       check(probe.encode_e4m3_non_finite_by_64, format::E4m3::encode, Overflow::kNonFinite);
+      check(probe.encode_e4m3_non_finite_pairs, format::E4m3::encode, Overflow::kNonFinite);
       check(probe.encode_e5m2_by_64, format::E5m2::encode, Overflow::kSaturate);
+      check(probe.encode_e5m2_pairs, format::E5m2::encode, Overflow::kSaturate);
       check(probe.encode_e5m2_non_finite_by_64, format::E5m2::encode, Overflow::kNonFinite);
+      check(probe.encode_e5m2_non_finite_pairs, format::E5m2::encode, Overflow::kNonFinite);
     }
   }
 }
@@ -376,6 +380,24 @@ TEST(Simd, AmaxPutsNanAboveInfAboveFinite) {
     x[5] = -nan;
     EXPECT_TRUE(std::isnan(probe.amax(x.data(), 37)));
     EXPECT_EQ(probe.amax(x.data(), 0), 0.0f);
+  }
+}
+
+TEST(Simd, FindsMaximaOfHalvesAndOfSixteenVectors) {
+  std::mt19937 random(13);
+  std::vector<uint16_t> a(320), b(a.size()), y(a.size());
+  for (uint16_t& value : a) value = static_cast<uint16_t>(random());
+  for (uint16_t& value : b) value = static_cast<uint16_t>(random());
+  std::vector<int32_t> rows(256), largest(16);
+  for (int32_t& value : rows) value = static_cast<int32_t>(random());
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    probe.max_u16(a.data(), b.data(), y.data(), static_cast<int64_t>(a.size()));
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(y[i], std::max(a[i], b[i]));
+    probe.reduce_max_16(rows.data(), largest.data());
+    for (int i = 0; i < 16; ++i) {
+      ASSERT_EQ(largest[static_cast<size_t>(i)], *std::max_element(rows.begin() + 16 * i, rows.begin() + 16 * i + 16));
+    }
   }
 }
 

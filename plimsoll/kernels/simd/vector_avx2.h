@@ -116,6 +116,7 @@ PLIMSOLL_INLINE I32x16 add_i(I32x16 x, I32x16 y) { return {_mm256_add_epi32(x.a,
 PLIMSOLL_INLINE I32x16 sub_i(I32x16 x, I32x16 y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
 PLIMSOLL_INLINE I32x16 min_i(I32x16 x, I32x16 y) { return {_mm256_min_epi32(x.a, y.a), _mm256_min_epi32(x.b, y.b)}; }
 PLIMSOLL_INLINE I32x16 max_i(I32x16 x, I32x16 y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
+PLIMSOLL_INLINE I32x16 max_u16(I32x16 x, I32x16 y) { return {_mm256_max_epu16(x.a, y.a), _mm256_max_epu16(x.b, y.b)}; }
 template <int kBits>
 PLIMSOLL_INLINE I32x16 shift_left(I32x16 x) {
   return {_mm256_slli_epi32(x.a, kBits), _mm256_slli_epi32(x.b, kBits)};

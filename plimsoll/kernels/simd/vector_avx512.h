@@ -133,6 +133,7 @@ PLIMSOLL_INLINE I32x16 add_i(I32x16 a, I32x16 b) { return {_mm512_add_epi32(a.v,
 PLIMSOLL_INLINE I32x16 sub_i(I32x16 a, I32x16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 PLIMSOLL_INLINE I32x16 min_i(I32x16 a, I32x16 b) { return {_mm512_min_epi32(a.v, b.v)}; }
 PLIMSOLL_INLINE I32x16 max_i(I32x16 a, I32x16 b) { return {_mm512_max_epi32(a.v, b.v)}; }
+PLIMSOLL_INLINE I32x16 max_u16(I32x16 a, I32x16 b) { return {_mm512_max_epu16(a.v, b.v)}; }
 template <int kBits>
 PLIMSOLL_INLINE I32x16 shift_left(I32x16 a) {
   return {_mm512_slli_epi32(a.v, kBits)};

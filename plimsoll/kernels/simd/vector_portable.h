@@ -16,6 +16,7 @@ namespace {
 typedef float F32x4 __attribute__((vector_size(16)));
 typedef int32_t I32x4 __attribute__((vector_size(16)));
 typedef uint32_t U32x4 __attribute__((vector_size(16)));
+typedef uint16_t U16x8 __attribute__((vector_size(16)));
 
 struct F32x16 {
   F32x4 v[4];
@@ -167,6 +168,12 @@ PLIMSOLL_INLINE I32x16 min_i(I32x16 a, I32x16 b) {
 }
 PLIMSOLL_INLINE I32x16 max_i(I32x16 a, I32x16 b) {
   return groups<I32x16>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+PLIMSOLL_INLINE I32x16 max_u16(I32x16 a, I32x16 b) {
+  return groups<I32x16>([&](int g) {
+    const U16x8 x = reinterpret_cast<U16x8>(a.v[g]), y = reinterpret_cast<U16x8>(b.v[g]);
+    return reinterpret_cast<I32x4>(x > y ? x : y);
+  });
 }
 template <int kBits>
 PLIMSOLL_INLINE I32x16 shift_left(I32x16 a) {
