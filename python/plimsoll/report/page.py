@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from plimsoll.report.checkpoints import read_checkpoint
 from plimsoll.report.curves import bars, loss_figures
 from plimsoll.report.operands import headroom, histories
 from plimsoll.report.runs import Run, RunPath, read_runs
@@ -44,16 +45,33 @@ def _embedded(value: Any) -> str:
 
 
 def report(runs: RunPath | Iterable[RunPath], path: RunPath = "report.html") -> Path:
-    """Writes one HTML page about training runs, which needs no network, and returns its path.
+    """Writes one HTML page about training runs and checkpoints, which needs no network, and returns its path.
 
     runs: logs of JSON lines (`plimsoll train --json FILE`), directories of runs (`--out DIR`, which holds train.jsonl), or
-    of `plimsoll compare`; one, or several. Loss curves; speed and memory; headroom of each layer at each step; amax and
-    scale of each operand. Raises FileNotFoundError or ValueError that names the file, what was expected and what came.
+    of `plimsoll compare`: loss curves; speed and memory; headroom of each layer at each step; amax and scale of each
+    operand. Results of `plimsoll parity --json FILE` and directories of `plimsoll gauge`: their figures, and where FP16
+    overflows. One of these, or several. Raises FileNotFoundError or ValueError that names the file, what was expected and
+    what came.
     """
-    read = read_runs(runs)
-    title = "Training runs: " + ", ".join(run.label for run in read)
+    given = [Path(each) for each in ([runs] if isinstance(runs, (str, os.PathLike)) else runs)]
+    found = {each: read_checkpoint(each) for each in given}
+    checkpoints = [checkpoint for checkpoint in found.values() if checkpoint is not None]
+    logs = [each for each in given if found[each] is None]
+    read = read_runs(logs) if logs or not checkpoints else []
+    title = ": ".join(
+        (
+            "Training runs" if not checkpoints else "Checkpoints" if not read else "Training runs and checkpoints",
+            ", ".join([run.label for run in read] + [checkpoint.label for checkpoint in checkpoints]),
+        )
+    )
     template = Template(Path(__file__).with_name("page.html").read_text())
-    text = template.substitute(title=escape(title), table=table(read), plotly=_plotly_script(), sections=_embedded(sections(read)))
+    text = template.substitute(
+        title=escape(title),
+        table=table(read) if read else "",
+        checkpoints="".join(f"<section>{checkpoint.html()}</section>" for checkpoint in checkpoints),
+        plotly=_plotly_script() if read else "",
+        sections=_embedded(sections(read) if read else []),
+    )
     target = Path(path)
     target.write_text(text)
     return target

@@ -1,0 +1,86 @@
+"""What `plimsoll parity --json FILE` and `plimsoll gauge` (plimsoll_gauge.json) say of a checkpoint, as HTML."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from plimsoll.report.headroom_map import HeadroomMap
+from plimsoll.report.heat_map_svg import heat_maps
+
+CERTIFICATE = "plimsoll_gauge.json"
+COLUMNS = {
+    "encoder_relative_l2": "encoder, relative L2",
+    "logits_kl": "KL, nats",
+    "top1_agreement": "top-1 agreement",
+    "string_match": "same text",
+    "first_non_finite": "Inf or NaN from",
+}
+
+
+@dataclass
+class Checkpoint:
+    label: str
+    maps: list[HeadroomMap]
+    table: str = ""  # HTML
+
+    def html(self) -> str:
+        """The picture says how many values are beyond FP16's largest number, and shows which."""
+        counts = "; ".join(f"{each.title}: {each.overflows} of {len(each.bits)} values beyond FP16's range" for each in self.maps)
+        return f"<h2>{escape(self.label)}</h2>{self.table}<p>Bits of headroom in FP16. {escape(counts)}.</p>{heat_maps(self.maps)}"
+
+
+def _cell(value: Any) -> str:
+    return "NaN" if value is None else f"{value:.3g}" if isinstance(value, (int, float)) else str(value)
+
+
+def _figures(dtypes: dict[str, Any]) -> str:
+    names = [name for name in COLUMNS if any(name in entry for entry in dtypes.values())]
+    head = "".join(f"<th>{text}</th>" for text in ["dtype", *(COLUMNS[name] for name in names)])
+    rows = []
+    for dtype, entry in dtypes.items():
+        cells = [dtype, *(_cell(entry[name]) if name in entry else "–" for name in names)]
+        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _of_parity(label: str, found: dict[str, Any]) -> Checkpoint:
+    dtypes = found["dtypes"]
+    maps = []
+    if "headroom_fp16" in dtypes.get("fp32", {}):
+        maps.append(HeadroomMap("FP32's values in FP16", dtypes["fp32"]["headroom_fp16"]))
+    if "headroom" in dtypes.get("fp16", {}):
+        maps.append(HeadroomMap("as FP16 computes them", dtypes["fp16"]["headroom"]))
+    return Checkpoint(label, maps, _figures(dtypes))
+
+
+def _of_certificate(label: str, found: dict[str, Any]) -> Checkpoint:
+    before = {value["name"]: value["headroom_bits_before"] for value in found["values"]}
+    after = {value["name"]: value["headroom_bits"] for value in found["values"]}
+    zeros = [name for name in before if before[name] is None]  # a value of nothing but zeros has headroom without end
+    maps = [HeadroomMap(title, {name: bits for name, bits in each.items() if name not in zeros}) for title, each in (("before gauge", before), ("after gauge", after))]
+    fp16 = found["fp16"]
+    text = f"r = {found['exponents']['residual']}; FP32: {'the same bits' if found['fp32']['bit_identical'] else 'other bits'}; FP16: "
+    text += f"relative L2 {fp16['encoder_relative_l2']:.2g} at the encoder's output" if fp16["finite"] else "Inf or NaN remain"
+    return Checkpoint(label, maps, f"<p>{escape(text)}</p>")
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """None: the file is no result of parity and no certificate, nor has the directory one."""
+    if path.is_dir():
+        path = path / CERTIFICATE
+    if path.suffix != ".json" or not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        return None  # a log of JSON lines
+    if not isinstance(found, dict):
+        return None
+    label = path.resolve().parent.name if path.name == CERTIFICATE else path.stem
+    if isinstance(found.get("dtypes"), dict):
+        return _of_parity(label, found)
+    return _of_certificate(label, found) if "exponents" in found and "values" in found else None
