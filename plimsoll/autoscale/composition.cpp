@@ -1,0 +1,170 @@
+#include "plimsoll/autoscale/composition.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "plimsoll/autoscale/storage.h"
+
+namespace plimsoll::autoscale {
+namespace {
+
+constexpr int32_t kNoExponent = std::numeric_limits<int32_t>::min();
+constexpr double kFewBits = 7;  // Growth::kFew
+
+double degree_of(char mode) {
+  switch (mode) {
+    case '1':
+      return 1;
+    case '-':
+      return -1;
+    case '2':
+      return 2;
+    case 'h':
+      return 0.5;
+    case 'i':
+      return -0.5;
+    default:
+      return 0;
+  }
+}
+
+bool is_half_degree(char mode) { return mode == 'h' || mode == 'i'; }
+
+// Roots halve exponents: an odd bit moves into the data.
+Scale even(const Scale& scale) { return scale.exponent % 2 == 0 ? scale : with_exponent(scale, scale.exponent - 1); }
+
+// Runs f(mode, value) on each number of the call that has a part in the rule.
+template <class Stack, class F>
+void for_each_number(const Plan& plan, Stack& stack, F&& f) {
+  const size_t base = stack.size() - plan.arguments.size();
+  for (size_t i = 0; i < plan.arguments.size(); ++i) {
+    const ArgumentPlan& argument = plan.arguments[i];
+    if (argument.kind == ArgumentKind::kNumber && argument.mode != '.' && !stack[base + i].isNone())
+      f(argument.mode, stack[base + i]);
+  }
+}
+
+double number(const c10::IValue& value) { return value.toScalar().to<double>(); }
+
+// Operands at one exponent.
+class Alignment {
+ public:
+  void add(const Scale& scale) {
+    if (scale.is_zero()) return add_mask(scale);
+    exponent_ = std::max(exponent_, scale.exponent);
+    largest_ = std::max(largest_, scale.largest());
+    rms_ = std::isinf(rms_) ? scale.rms() : rms_ + 0.5 * std::log2(1 + std::exp2(2 * (scale.rms() - rms_)));
+  }
+  // A constant has no rms to keep near 1: it is enough that it fits.
+  void add_constant(const Scale& scale) {
+    if (scale.is_zero()) return add_mask(scale);
+    exponent_ = std::max(exponent_, static_cast<int32_t>(std::ceil(scale.largest() - kHeadroom)));
+    largest_ = std::max(largest_, scale.largest());
+    if (std::isinf(rms_)) rms_ = scale.rms();
+  }
+  Scale scale() const {
+    if (exponent_ == kNoExponent) return zero_scale();
+    return {.exponent = exponent_, .remainder = rms_ - exponent_, .bound = std::max(largest_ - exponent_, mask_bound_)};
+  }
+
+ private:
+  void add_mask(const Scale& scale) {
+    if (!scale.is_mask()) return;
+    exponent_ = std::max(exponent_, 0);
+    mask_bound_ = scale.bound;
+  }
+
+  int32_t exponent_ = kNoExponent;
+  double largest_ = -kUnbounded, mask_bound_ = -kUnbounded;
+  double rms_ = -std::numeric_limits<double>::infinity();
+};
+
+void multiply_by(double factor, at::Tensor& data) {
+  if (factor != 1) data = data * factor;
+}
+
+}  // namespace
+
+Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stack& stack) {
+  Scale product, self = zero_scale();
+  Alignment alignment;
+  bool aligned = false, accumulates = false;
+  for (const Operand& operand : operands.all()) {
+    if (!operand.is_data()) continue;
+    const bool constant = operand.tensor.dim() == 0 && !is_scaled(operand.tensor);
+    if (operand.mode == '=' || operand.mode == 'c') {
+      constant ? alignment.add_constant(operand.scale) : alignment.add(operand.scale);
+      aligned |= operand.mode == '=';
+    } else if (operand.mode == '+') {
+      self = operand.scale;
+      accumulates = true;
+    } else {
+      const Scale& scale = operand.scale;
+      const Scale factor = power(is_half_degree(operand.mode) ? even(scale) : scale, degree_of(operand.mode));
+      product = autoscale::product(product, factor);
+    }
+  }
+  double shifted_factor = 1;
+  for_each_number(plan, stack, [&](char mode, const c10::IValue& value) {
+    const Scale scale = scale_of_number(number(value));
+    if (mode == '=') alignment.add_constant(scale);
+    if (mode == 'f') shifted_factor = number(value);
+    if (mode == '1' || mode == '-') product = autoscale::product(product, power(scale, degree_of(mode)));
+  });
+  Composition result{.expected = product, .product = product, .common = alignment.scale().exponent};
+  if (accumulates) {
+    const Scale term = autoscale::product(product, scale_of_number(shifted_factor));
+    result.expected = settled_if_due(sum(self, term));
+    result.common = result.expected.exponent;
+  } else if (aligned) {
+    result.expected = alignment.scale();
+  }
+  return result;
+}
+
+Scale grown(const Scale& scale, Growth growth, int64_t terms) {
+  Scale result = scale;
+  switch (growth) {
+    case Growth::kNone:
+      return scale;
+    case Growth::kTerm:
+      result.bound += 1;
+      return result;
+    case Growth::kFew:
+      result.bound += kFewBits;
+      return result;
+    case Growth::kSum:
+      return sum_over(scale, terms);
+    case Growth::kMean:
+      return mean_over(scale, terms);
+  }
+  return result;
+}
+
+void apply(const Composition& composition, const Plan& plan, Operands& operands, torch::jit::Stack& stack) {
+  for (Operand& operand : operands.all()) {
+    if (!operand.is_data() || operand.scale.is_zero()) continue;
+    const bool aligned = operand.mode == '=' || operand.mode == 'c' || operand.mode == '+';
+    if (aligned && operand.data.is_floating_point()) {
+      operand.data = times_power(operand.data, operand.scale.exponent - composition.common, operand.data.scalar_type());
+    } else if (is_half_degree(operand.mode)) {
+      multiply_by(shift(operand.scale, even(operand.scale).exponent), operand.data);
+    }
+  }
+  for_each_number(plan, stack, [&](char mode, c10::IValue& value) {
+    const double x = number(value);
+    const Scale scale = scale_of_number(x);
+    if (mode == 'f') {
+      value = x * shift(composition.product, composition.common);
+    } else if (mode == '=' && scale.is_mask()) {
+      value = std::copysign(std::exp2(kMaskData), x);
+    } else if (mode == '=' && std::isfinite(x)) {
+      value = x == 0 ? 0.0 : x * std::exp2(-static_cast<double>(composition.common));
+    } else if ((mode == '1' || mode == '-') && !scale.is_zero()) {
+      value = x * std::exp2(-static_cast<double>(scale.exponent));
+    }
+  });
+}
+
+}  // namespace plimsoll::autoscale

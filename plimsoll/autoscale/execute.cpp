@@ -1,0 +1,131 @@
+#include "plimsoll/autoscale/execute.h"
+
+#include <algorithm>
+
+#include "plimsoll/autoscale/composition.h"
+#include "plimsoll/autoscale/operands.h"
+#include "plimsoll/autoscale/storage.h"
+
+namespace plimsoll::autoscale {
+namespace {
+
+using torch::jit::Stack;
+
+int64_t elements_of_first(Operands& operands) {
+  for (const Operand& operand : operands.all())
+    if (operand.is_data()) return operand.data.numel();
+  return 1;
+}
+
+bool measures(const Plan& plan) {
+  return std::any_of(plan.results.begin(), plan.results.end(), [](const ResultPlan& row) { return row.mode == 'm'; });
+}
+
+// The dtype that the caller asks for decides, too.
+at::ScalarType logical_of(const Plan& plan, const Operands& operands, const Stack& stack) {
+  if (plan.dtype_argument < 0) return operands.logical();
+  const c10::IValue& dtype = stack[stack.size() - plan.arguments.size() + static_cast<size_t>(plan.dtype_argument)];
+  const bool floating = dtype.isInt() && at::isFloatingType(dtype.toScalarType());
+  return floating ? dtype.toScalarType() : operands.logical();
+}
+
+struct Prepared {
+  Composition composition = {};
+  at::ScalarType logical = at::kFloat;
+  int64_t terms = 1;  // elements of the first operand
+};
+
+Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
+  Prepared prepared{.logical = logical_of(plan, operands, stack)};
+  const std::string& name = plan.name;
+  if (plan.is_fallback()) {
+    operands.enter_values();
+    operands.session()->count(name, &CallCounts::fallback);
+  } else {
+    operands.enter();
+    prepared.composition = compose(plan, operands, stack);
+    prepared.terms = elements_of_first(operands);
+    const Scale largest = grown(prepared.composition.expected, plan.rule->growth, prepared.terms);
+    const bool rounds_once = plan.in_place && operands.session()->settings().rounding == Rounding::kStochastic;
+    const bool narrow = operands.one_format() && !operands.wide() && !measures(plan) && !rounds_once &&
+                        fits(largest.bound, operands.session()->settings().storage);
+    if (!narrow) operands.widen();
+    apply(prepared.composition, plan, operands, stack);
+    operands.session()->count(name, narrow ? &CallCounts::storage : &CallCounts::wide);
+  }
+  operands.write(plan, stack);
+  return prepared;
+}
+
+// The scaled tensors that the kernel wrote into get their values.
+void assign_written(Operands& operands) {
+  for (const Operand& operand : operands.all())
+    if (operand.written && is_scaled(operand.tensor)) assign(scaled_impl(operand.tensor), {.data = operand.data});
+}
+
+at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, Operands& operands,
+                         const Prepared& prepared) {
+  if (!result.defined() || !result.is_floating_point() || mode == '.') return result;
+  const int64_t terms = std::max<int64_t>(1, prepared.terms / std::max<int64_t>(1, result.numel()));
+  const int32_t exponent = prepared.composition.expected.exponent;
+  const Scale expected = plan.is_fallback() ? Scale{} : grown(prepared.composition.expected, plan.rule->growth, terms);
+  const Encoded encoded =
+      encode({.data = result, .exponent = exponent}, storage_dtype(*operands.session(), result.dim(), operands.wide()),
+             mode == '*' ? &expected : nullptr);
+  return make_scaled(
+      encoded.data,
+      {.scale = encoded.scale, .session = operands.session(), .logical = prepared.logical, .wide = operands.wide()});
+}
+
+// The result of the functional twin, written into the first argument.
+void finish_in_place(const Plan& plan, Operands& operands, const Prepared& prepared, Stack& stack) {
+  const at::Tensor result = torch::jit::pop(stack).toTensor();
+  const at::Tensor& self = operands.all().front().tensor;
+  const int64_t terms = std::max<int64_t>(1, prepared.terms / std::max<int64_t>(1, result.numel()));
+  const Scale expected = grown(prepared.composition.expected, plan.rule->growth, terms);
+  const bool follows = plan.results.front().mode == '*';
+  assign(scaled_impl(self), {.data = result, .exponent = prepared.composition.expected.exponent},
+         follows ? &expected : nullptr);
+  stack.emplace_back(self);
+}
+
+// The tensor that the caller gave as argument `index`.
+const at::Tensor& original(Operands& operands, size_t index) {
+  const auto same = [&](const Operand& operand) { return operand.argument == index; };
+  return std::find_if(operands.all().begin(), operands.all().end(), same)->tensor;
+}
+
+void finish(const Plan& plan, Operands& operands, const Prepared& prepared, Stack& stack) {
+  assign_written(operands);
+  const size_t base = stack.size() - plan.results.size();
+  for (size_t i = 0; i < plan.results.size(); ++i) {
+    const ResultPlan& row = plan.results[i];
+    c10::IValue& value = stack[base + i];
+    if (row.written >= 0) {
+      value = original(operands, static_cast<size_t>(row.written));
+    } else if (value.isTensor()) {
+      value = scaled_result(value.toTensor(), row.mode, plan, operands, prepared);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector())
+        list.push_back(scaled_result(tensor, row.mode, plan, operands, prepared));
+      value = std::move(list);
+    }
+  }
+}
+
+}  // namespace
+
+void execute(const Plan& plan, Stack& stack) {
+  Operands operands(plan, stack);
+  const BelowAutoscale below;
+  const Prepared prepared = prepare(plan, operands, stack);
+  plan.run.callBoxed(stack);
+  if (plan.in_place) {
+    finish_in_place(plan, operands, prepared, stack);
+  } else {
+    finish(plan, operands, prepared, stack);
+  }
+}
+
+}  // namespace plimsoll::autoscale

@@ -1,0 +1,143 @@
+#include "plimsoll/autoscale/matmul.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "plimsoll/autoscale/operands.h"
+#include "plimsoll/autoscale/storage.h"
+#include "plimsoll/kernels/gemm/gemm.h"
+#include "plimsoll/ops/dtype.h"
+
+namespace plimsoll::autoscale {
+namespace {
+
+using torch::jit::Stack;
+
+// [batch, rows, columns] of which rows or columns lie one after the other, as the kernel needs it.
+at::Tensor readable(const at::Tensor& matrix) {
+  const at::Tensor x = matrix.dim() == 2 ? matrix.unsqueeze(0) : matrix;
+  const auto leads = [&](int64_t inner, int64_t outer) {
+    return x.stride(inner) == 1 && (x.size(outer) == 1 || x.stride(outer) >= std::max<int64_t>(1, x.size(inner)));
+  };
+  return leads(2, 1) || leads(1, 2) ? x : x.contiguous();
+}
+
+kernels::GemmOperand gemm_operand(const at::Tensor& x, int64_t row_dim, int64_t k_dim) {
+  return {.data = x.const_data_ptr(),
+          .format = ops::format_of(x.scalar_type(), "autoscale"),
+          .row_stride = x.stride(row_dim),
+          .k_stride = x.stride(k_dim)};
+}
+
+struct Product {
+  at::Tensor a, b;  // [batch, m, k], [batch, k, n]
+  float alpha = 1;
+  const float* bias = nullptr;  // [n]
+};
+
+// Returns the amax before rounding.
+float multiply(const Product& product, at::Tensor& output) {
+  const at::Tensor a = readable(product.a), b = readable(product.b);
+  const int64_t n = b.size(2);
+  return kernels::gemm_batched({.first = {.a = gemm_operand(a, 1, 2),
+                                          .b = gemm_operand(b, 2, 1),
+                                          .m = a.size(1),
+                                          .n = n,
+                                          .k = a.size(2),
+                                          .output = output.mutable_data_ptr(),
+                                          .output_format = ops::format_of(output.scalar_type(), "autoscale"),
+                                          .output_stride = n,
+                                          .epilogue = {.alpha = product.alpha, .bias = product.bias}},
+                                .batch = a.size(0),
+                                .a_step = a.stride(0),
+                                .b_step = b.stride(0),
+                                .output_step = output.stride(0)});
+}
+
+// The factors of self and of the product.
+struct Factors {
+  double beta = 0, alpha = 1;
+};
+
+Factors factors_of(const Plan& plan, const Stack& stack) {
+  if (plan.arguments.size() < 5) return {};
+  return {.beta = stack[stack.size() - 2].toScalar().to<double>(), .alpha = stack.back().toScalar().to<double>()};
+}
+
+struct MatmulOperands {
+  const Operand &a, &b;
+  const Operand* added = nullptr;  // of addmm and baddbmm
+
+  bool has_bias() const { return added != nullptr && added->data.dim() == 1; }
+};
+
+// value = output * 2^scale.exponent, under a scale that holds the sum's largest element.
+Encoded scaled_product(const MatmulOperands& operands, const Factors& factors, at::ScalarType dtype) {
+  const at::Tensor &a = operands.a.data, &b = operands.b.data;
+  const Scale scale = product(operands.a.scale, operands.b.scale);
+  const bool with_bias = operands.has_bias() && factors.beta != 0;
+  Scale expected = sum_over(scale, a.size(-1));
+  if (factors.alpha != 1) expected = product(expected, scale_of(std::fabs(factors.alpha), std::fabs(factors.alpha)));
+  if (with_bias) expected = sum(expected, operands.added->scale);
+  expected = settled(expected);
+  std::vector<int64_t> sizes = a.sizes().vec();
+  sizes.back() = b.size(-1);
+  at::Tensor output = at::empty(sizes, a.options().dtype(dtype));
+  at::Tensor rows = output.dim() == 2 ? output.unsqueeze(0) : output;
+  while (true) {
+    at::Tensor bias;
+    if (with_bias) {
+      bias = times_power(operands.added->data, shift_to(operands.added->scale, expected), at::kFloat).contiguous();
+      if (factors.beta != 1) bias = bias * factors.beta;
+    }
+    const float amax = multiply({.a = a,
+                                 .b = b,
+                                 .alpha = static_cast<float>(factors.alpha * shift(scale, expected.exponent)),
+                                 .bias = with_bias ? bias.const_data_ptr<float>() : nullptr},
+                                rows);
+    const double bound = amax > 0 ? std::log2(static_cast<double>(amax)) : -kHeadroom;
+    expected.bound = std::isfinite(amax) ? bound : kUnbounded;
+    if (fits(expected.bound, dtype) || !std::isfinite(amax)) return {.data = output, .scale = expected};
+    expected = with_exponent(expected, expected.exponent + static_cast<int32_t>(std::ceil(bound - kHeadroom)));
+  }
+}
+
+}  // namespace
+
+void matmul(const Plan& plan, Stack& stack) {
+  Operands operands(plan, stack);
+  const BelowAutoscale below;
+  operands.enter();
+  const Factors factors = factors_of(plan, stack);
+  std::vector<Operand>& all = operands.all();
+  const MatmulOperands matrices = {
+      .a = all[all.size() - 2], .b = all.back(), .added = all.size() == 3 ? &all.front() : nullptr};
+  const int64_t batch_dims = plan.name.find("bmm") != std::string::npos ? 3 : 2;
+  TORCH_CHECK(matrices.a.data.dim() == batch_dims && matrices.b.data.dim() == batch_dims &&
+                  matrices.a.data.size(-1) == matrices.b.data.size(-2),
+              plan.name, ": expected matrices [m, k] and [k, n], got ", matrices.a.data.sizes(), " and ",
+              matrices.b.data.sizes());
+  const at::ScalarType dtype = storage_dtype(*operands.session(), batch_dims, operands.wide());
+  Encoded result = scaled_product(matrices, factors, dtype);
+  if (matrices.added != nullptr && !matrices.has_bias() && factors.beta != 0) {
+    const at::Tensor values =
+        times_power(matrices.added->data, shift_to(matrices.added->scale, result.scale), at::kFloat);
+    const at::Tensor total = result.data.to(at::kFloat).add(values, factors.beta);
+    result = encode({.data = total, .exponent = result.scale.exponent}, dtype);
+  }
+  operands.session()->count(plan.name, &CallCounts::storage);
+  torch::jit::drop(stack, plan.arguments.size());
+  if (plan.in_place) {
+    assign(scaled_impl(all.front().tensor), {.data = result.data, .exponent = result.scale.exponent}, &result.scale);
+    stack.emplace_back(all.front().tensor);
+    return;
+  }
+  stack.emplace_back(make_scaled(
+      result.data,
+      {.scale = result.scale, .session = operands.session(), .logical = operands.logical(), .wide = operands.wide()}));
+}
+
+}  // namespace plimsoll::autoscale

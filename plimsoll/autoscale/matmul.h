@@ -1,0 +1,13 @@
+// Matrix products on the library's GEMM: the power of two is in its factor, and its amax is the bound of the result.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "plimsoll/autoscale/plan.h"
+
+namespace plimsoll::autoscale {
+
+// mm, bmm, addmm and baddbmm.
+void matmul(const Plan& plan, torch::jit::Stack& stack);
+
+}  // namespace plimsoll::autoscale

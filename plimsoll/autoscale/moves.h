@@ -1,0 +1,21 @@
+// What only moves data: views, copies into tensors, other dtypes, tensors of zeros and ones.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "plimsoll/autoscale/plan.h"
+
+namespace plimsoll::autoscale {
+
+// Any operator whose result is a view of its first argument.
+void run_view(const Plan& plan, torch::jit::Stack& stack);
+
+void copy_into(const Plan& plan, torch::jit::Stack& stack);
+void fill(const Plan& plan, torch::jit::Stack& stack);
+void zero(const Plan& plan, torch::jit::Stack& stack);
+void to_dtype(const Plan& plan, torch::jit::Stack& stack);
+// Zeros like a parameter are an optimizer's state, which stays in FP32.
+void zeros_like(const Plan& plan, torch::jit::Stack& stack);
+void ones_like(const Plan& plan, torch::jit::Stack& stack);
+
+}  // namespace plimsoll::autoscale

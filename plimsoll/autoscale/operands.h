@@ -1,0 +1,58 @@
+// The tensors of one call, and the scale that follows from them.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+#include <ATen/core/stack.h>
+
+#include <memory>
+#include <vector>
+
+#include "plimsoll/autoscale/plan.h"
+#include "plimsoll/autoscale/scaled_tensor_impl.h"
+
+namespace plimsoll::autoscale {
+
+struct Operand {
+  at::Tensor tensor;     // as the caller gave it
+  at::Tensor data = {};  // what the kernel gets
+  Scale scale = {};      // of data
+  char mode = '.';
+  bool written = false;
+  size_t argument = 0;  // of the call
+
+  // Whether its scale has a part in the result's.
+  bool is_data() const { return tensor.defined() && mode != 'v' && mode != '.'; }
+};
+
+class Operands {
+ public:
+  // The arguments of `plan` that are on top of the stack. At least one is scaled.
+  Operands(const Plan& plan, const torch::jit::Stack& stack);
+
+  const std::shared_ptr<Session>& session() const { return session_; }
+  at::ScalarType logical() const { return logical_; }
+  bool wide() const { return wide_; }
+  std::vector<Operand>& all() { return operands_; }
+
+  // Data are those of the tensors, and plain ones are given a scale.
+  void enter();
+  // Values in FP32.
+  void enter_values();
+
+  // Whether all data with dimensions are in the session's format, and none is a value.
+  bool one_format() const;
+  void widen();
+
+  // The arguments as the kernel gets them.
+  void write(const Plan& plan, torch::jit::Stack& stack) const;
+
+ private:
+  void add(const at::Tensor& tensor, const ArgumentPlan& plan, size_t argument);
+
+  std::vector<Operand> operands_;
+  std::shared_ptr<Session> session_;
+  at::ScalarType logical_ = at::kFloat;
+  bool wide_ = false;
+};
+
+}  // namespace plimsoll::autoscale

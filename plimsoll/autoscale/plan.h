@@ -1,0 +1,47 @@
+// How one operator of torch is run on scaled tensors: its schema read once, with the rule that it has, if any.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+#include <vector>
+
+#include "plimsoll/autoscale/rule.h"
+
+namespace plimsoll::autoscale {
+
+enum class ArgumentKind : uint8_t { kTensor, kTensors, kOptionalTensors, kNumber, kOther };
+
+struct ArgumentPlan {
+  ArgumentKind kind = ArgumentKind::kOther;
+  char mode = '.';       // of Rule::operands or Rule::scalars
+  bool written = false;  // by the operator
+};
+
+struct ResultPlan {
+  char mode = 'm';   // of Rule::results
+  int written = -1;  // the argument that is returned
+};
+
+struct Plan {
+  c10::OperatorHandle called;
+  c10::OperatorHandle run;  // what is called on data: the functional twin of an operator with a rule
+  std::string name;
+  const Rule* rule = nullptr;  // none: values in FP32
+  bool in_place = false;       // the result of `run` is written into the first argument
+  bool is_view = false;
+  bool is_composite = false;  // torch has it in terms of other operators
+  std::vector<ArgumentPlan> arguments = {};
+  std::vector<ResultPlan> results = {};
+  int dtype_argument = -1;
+
+  bool is_fallback() const { return rule == nullptr; }
+};
+
+// rule: nullptr, or that of `op` or of its functional twin `run`.
+Plan make_plan(const c10::OperatorHandle& op, const Rule* rule, const c10::OperatorHandle& run);
+
+// The plan of an operator that no rule names, made when it is first called.
+const Plan& plan_without_rule(const c10::OperatorHandle& op);
+
+}  // namespace plimsoll::autoscale

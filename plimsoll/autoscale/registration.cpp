@@ -1,0 +1,87 @@
+// Hands the rules to torch's dispatcher.
+#include <torch/library.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "plimsoll/autoscale/execute.h"
+#include "plimsoll/autoscale/matmul.h"
+#include "plimsoll/autoscale/moves.h"
+#include "plimsoll/autoscale/plan.h"
+#include "plimsoll/autoscale/rule.h"
+#include "plimsoll/autoscale/scaled_tensor_impl.h"
+
+namespace plimsoll::autoscale {
+namespace {
+
+using c10::DispatchKeySet;
+using c10::OperatorHandle;
+using torch::jit::Stack;
+using Run = void (*)(const Plan&, Stack&);
+
+void fallback(const OperatorHandle& op, Stack* stack) {
+  const Plan& plan = plan_without_rule(op);
+  TORCH_CHECK(!op.hasTag(at::Tag::inplace_view), plan.name,
+              ": expected an operator that leaves the shape of a scaled tensor, got one that changes it in place");
+  if (plan.is_view) return run_view(plan, *stack);
+  // Its parts come here one by one.
+  if (plan.is_composite) return op.redispatchBoxed(DispatchKeySet(c10::DispatchKey::CPU), stack);
+  execute(plan, *stack);
+}
+
+class RuleKernel final : public c10::OperatorKernel {
+ public:
+  RuleKernel(Plan plan, Run run) : plan_(std::move(plan)), run_(run) {}
+
+  void operator()(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
+    // A plain tensor that scaled ones are written into gets their values.
+    if (plan_.in_place && !is_scaled((*stack)[stack->size() - plan_.arguments.size()].toTensor()))
+      return execute(plan_without_rule(op), *stack);
+    run_(plan_, *stack);
+  }
+
+ private:
+  const Plan plan_;
+  const Run run_;
+};
+
+// Operators that are more than a pass over their arguments' data.
+Run run_of(std::string_view op) {
+  static const std::unordered_map<std::string_view, Run> runs = {
+      {"mm", &matmul},          {"bmm", &matmul},        {"addmm", &matmul},
+      {"baddbmm", &matmul},     {"copy_", &copy_into},   {"fill_.Scalar", &fill},
+      {"zero_", &zero},         {"_to_copy", &to_dtype}, {"zeros_like", &zeros_like},
+      {"ones_like", &ones_like}};
+  const auto found = runs.find(op);
+  return found == runs.end() ? &execute : found->second;
+}
+
+std::optional<OperatorHandle> find(std::string_view name, std::string_view overload) {
+  return c10::Dispatcher::singleton().findSchema({"aten::" + std::string(name), std::string(overload)});
+}
+
+void implement(torch::Library& library, const Rule& rule, const OperatorHandle& op, const OperatorHandle& run) {
+  auto kernel = std::make_unique<RuleKernel>(make_plan(op, &rule, run), run_of(rule.op));
+  library.impl(c10::toString(op.operator_name()).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, Fake, library) {
+  static_assert(kScaledKey == c10::DispatchKey::Fake);
+  for (const Rule& rule : rules()) {
+    const size_t dot = std::min(rule.op.find('.'), rule.op.size());
+    const std::string_view name = rule.op.substr(0, dot), overload = rule.op.substr(std::min(dot + 1, rule.op.size()));
+    const std::optional<OperatorHandle> op = find(name, overload);
+    if (!op) continue;  // another release of torch
+    implement(library, rule, *op, *op);
+    const std::optional<OperatorHandle> twin = find(std::string(name) + "_", overload);
+    if (twin && twin->schema().arguments().size() == op->schema().arguments().size())
+      implement(library, rule, *twin, *op);
+  }
+}
+
+TORCH_LIBRARY_IMPL(_, Fake, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+
+}  // namespace plimsoll::autoscale

@@ -1,0 +1,71 @@
+#include "plimsoll/autoscale/scaled_tensor_impl.h"
+
+#include <c10/util/Exception.h>
+
+#include "plimsoll/autoscale/storage.h"
+
+namespace plimsoll::autoscale {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+DispatchKeySet scaled_keys() {
+  return DispatchKeySet({DispatchKey::CPU, kScaledKey, DispatchKey::AutogradCPU, DispatchKey::ADInplaceOrView});
+}
+
+}  // namespace
+
+ScaledTensorImpl::ScaledTensorImpl(at::Tensor data, std::shared_ptr<SharedScale> shared, at::ScalarType logical)
+    : TensorImpl(scaled_keys(), c10::scalarTypeToTypeMeta(logical), data.device()),
+      data_(std::move(data)),
+      shared_(std::move(shared)) {
+  set_sizes_and_strides(data_.sizes(), data_.strides(), data_.storage_offset());
+  set_storage_access_should_throw();
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ScaledTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                                              bool allow_metadata_change) const {
+  auto copy = c10::make_intrusive<ScaledTensorImpl>(data_, shared_, c10::typeMetaToScalarType(dtype()));
+  copy_tensor_metadata(this, copy.get(), version, allow_metadata_change);
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ScaledTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                                              bool allow_metadata_change) const {
+  auto copy = c10::make_intrusive<ScaledTensorImpl>(data_, shared_, c10::typeMetaToScalarType(dtype()));
+  copy_tensor_metadata(this, copy.get(), std::move(version), allow_metadata_change);
+  return copy;
+}
+
+void ScaledTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
+  at::Tensor other(impl);
+  if (!is_scaled(other)) other = as_scaled(other, shared_->session);
+  const ScaledTensorImpl& source = scaled_impl(other);
+  copy_tensor_metadata(&source, this, version_counter(), allow_tensor_metadata_change());
+  data_ = source.data_;
+  shared_ = source.shared_;
+}
+
+bool is_scaled(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(kScaledKey); }
+
+ScaledTensorImpl& scaled_impl(const at::Tensor& tensor) {
+  auto* impl = dynamic_cast<ScaledTensorImpl*>(tensor.unsafeGetTensorImpl());
+  TORCH_CHECK(impl != nullptr,
+              "autoscale: expected a scaled tensor, got one of libtorch's FakeTensor mode, or a plain one into whose "
+              ".data a scaled one was put; the two cannot be used together");
+  return *impl;
+}
+
+at::Tensor make_scaled(const at::Tensor& data, const ScaledOptions& options) {
+  auto shared = std::make_shared<SharedScale>(
+      SharedScale{.base = data, .scale = options.scale, .session = options.session, .wide = options.wide});
+  return at::Tensor(c10::make_intrusive<ScaledTensorImpl>(data, std::move(shared), options.logical));
+}
+
+at::Tensor make_view(const at::Tensor& data, const ScaledTensorImpl& base) {
+  return at::Tensor(
+      c10::make_intrusive<ScaledTensorImpl>(data, base.shared_pointer(), c10::typeMetaToScalarType(base.dtype())));
+}
+
+}  // namespace plimsoll::autoscale

@@ -1,0 +1,74 @@
+// A tensor that is data in a narrow format and a scale, and that torch takes for a tensor of its logical dtype.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+#include <c10/core/TensorImpl.h>
+
+#include <memory>
+#include <optional>
+
+#include "plimsoll/autoscale/scale.h"
+#include "plimsoll/autoscale/session.h"
+
+namespace plimsoll::autoscale {
+
+// Below autograd, above the backend. libtorch has the key for its C++ FakeTensor mode; of a tensor that carries it and
+// is not ours, scaled_impl() says so.
+inline constexpr c10::DispatchKey kScaledKey = c10::DispatchKey::Fake;
+
+// What all views of one memory share: where one of them changes the exponent, all are rescaled.
+struct SharedScale {
+  at::Tensor base;  // the whole memory
+  Scale scale;
+  std::shared_ptr<Session> session;
+  bool wide = false;  // stays in FP32: an optimizer's state, whose squares no 16 bits hold
+};
+
+class ScaledTensorImpl final : public c10::TensorImpl {
+ public:
+  // data: strided, on the CPU, a view of shared->base.
+  ScaledTensorImpl(at::Tensor data, std::shared_ptr<SharedScale> shared, at::ScalarType logical);
+
+  const at::Tensor& data() const { return data_; }
+  const Scale& scale() const { return shared_->scale; }
+  SharedScale& shared() const { return *shared_; }
+  const std::shared_ptr<SharedScale>& shared_pointer() const { return shared_; }
+  // Whether nothing but this tensor is in the memory.
+  bool is_whole() const { return data_.numel() == shared_->base.numel(); }
+
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                         bool allow_metadata_change) const override;
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                         bool allow_metadata_change) const override;
+  // tensor.data = other: a plain other is brought to the session's format.
+  void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
+
+ private:
+  const char* tensorimpl_type_name() const override { return "plimsoll::autoscale::ScaledTensorImpl"; }
+
+  at::Tensor data_;
+  std::shared_ptr<SharedScale> shared_;
+};
+
+bool is_scaled(const at::Tensor& tensor);
+// Of a scaled tensor.
+ScaledTensorImpl& scaled_impl(const at::Tensor& tensor);
+
+struct ScaledOptions {
+  Scale scale = {};
+  std::shared_ptr<Session> session;
+  at::ScalarType logical = at::kFloat;
+  bool wide = false;
+};
+// value = data * 2^scale.exponent, in memory of its own.
+at::Tensor make_scaled(const at::Tensor& data, const ScaledOptions& options);
+// data: a view of the memory of `base`.
+at::Tensor make_view(const at::Tensor& data, const ScaledTensorImpl& base);
+
+// The operators called in its scope see plain tensors: neither ours nor autograd's kernels run.
+class BelowAutoscale {
+  const c10::impl::ExcludeDispatchKeyGuard guard_{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                                  c10::autocast_dispatch_keyset | c10::DispatchKeySet(kScaledKey)};
+};
+
+}  // namespace plimsoll::autoscale

@@ -1,0 +1,54 @@
+// Between values and (data, scale): the only places where a value is rounded, and where data are looked at.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <memory>
+
+#include "plimsoll/autoscale/scaled_tensor_impl.h"
+
+namespace plimsoll::autoscale {
+
+// data * 2^exponent in `dtype`, exactly wherever that is normal. A tensor of its own, unless it is the same.
+at::Tensor times_power(const at::Tensor& data, int32_t exponent, at::ScalarType dtype);
+
+// The value in FP32 (FP64 where that is the logical dtype); a plain tensor is its own.
+at::Tensor value_of(const at::Tensor& tensor);
+
+// What an operator's kernel has written: value = data * 2^exponent.
+struct Raw {
+  at::Tensor data;
+  int32_t exponent = 0;
+};
+struct Encoded {
+  at::Tensor data;
+  Scale scale;
+};
+// Without `expected` the data are measured: their rms, and their largest element. Inf and NaN, which are the same under
+// any scale, do not count for it, nor do masks: finite values of 2^120 or more, such as FP32's lowest number, which
+// attention masks hold instead of -Inf. These saturate, unless there is nothing else. expected: the scale of raw.data
+// that the rule foresees, of which the exponent is raw's; it holds where it says that dtype holds the data, and
+// otherwise they are measured.
+Encoded encode(const Raw& raw, at::ScalarType dtype, const Scale* expected = nullptr,
+               Rounding rounding = Rounding::kNearest);
+
+// A plain tensor, or a constant, at the scale that it is measured to need. One of masks alone is that much of a mask,
+// too.
+Encoded encode_plain(const at::Tensor& x, at::ScalarType dtype);
+
+// Whether `dtype` holds all data of this bound.
+bool fits(double bound, at::ScalarType dtype);
+
+// x, floating point, at the scale that it is measured to need. A tensor without dimensions stays in FP32.
+at::Tensor as_scaled(const at::Tensor& x, const std::shared_ptr<Session>& session);
+
+// Writes a value into a scaled tensor. One that is alone in its memory takes the scale over; in a view of a larger one
+// the exponent only rises, and then the whole is rescaled.
+void assign(ScaledTensorImpl& target, const Raw& value, const Scale* expected = nullptr);
+
+// The same value with another exponent, all views of its memory along.
+void set_exponent(SharedScale& shared, int32_t exponent);
+
+at::ScalarType storage_dtype(const Session& session, int64_t dimensions, bool wide);
+
+}  // namespace plimsoll::autoscale

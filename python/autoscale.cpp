@@ -1,0 +1,121 @@
+// plimsoll.autoscale: making scaled tensors, looking into them, and what a session has counted.
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plimsoll/autoscale/rule.h"
+#include "plimsoll/autoscale/scaled_tensor_impl.h"
+#include "plimsoll/autoscale/session.h"
+#include "plimsoll/autoscale/storage.h"
+
+namespace plimsoll::python {
+namespace {
+
+using autoscale::scaled_impl;
+
+// A session as Python holds it.
+struct SessionHandle : torch::CustomClassHolder {
+  SessionHandle(int64_t dtype, bool stochastic)
+      : session(std::make_shared<autoscale::Session>(autoscale::Settings{
+            .storage = static_cast<at::ScalarType>(dtype),
+            .rounding = stochastic ? autoscale::Rounding::kStochastic : autoscale::Rounding::kNearest})) {}
+  explicit SessionHandle(std::shared_ptr<autoscale::Session> other) : session(std::move(other)) {}
+
+  // op: calls in the format of the data, in FP32, without a rule.
+  c10::Dict<std::string, std::vector<int64_t>> counts() const {
+    c10::Dict<std::string, std::vector<int64_t>> rows;
+    for (const auto& [op, count] : session->counts())
+      rows.insert(op, std::vector<int64_t>{count.storage, count.wide, count.fallback});
+    return rows;
+  }
+
+  const std::shared_ptr<autoscale::Session> session;
+};
+
+using SessionPointer = c10::intrusive_ptr<SessionHandle>;
+
+bool is_scaled(const at::Tensor& x) { return autoscale::is_scaled(x); }
+
+at::Tensor as_scaled(const at::Tensor& x, const SessionPointer& session) {
+  return autoscale::as_scaled(x, session->session);
+}
+
+// data of the session's dtype or wider; the value is data * 2^exponent.
+at::Tensor make(const at::Tensor& data, int64_t exponent, const SessionPointer& session) {
+  const autoscale::BelowAutoscale below;
+  const at::ScalarType dtype = autoscale::storage_dtype(*session->session, data.dim(), false);
+  const autoscale::Scale scale =
+      autoscale::encode({.data = data.detach(), .exponent = static_cast<int32_t>(exponent)}, at::kFloat).scale;
+  const autoscale::Scale kept =
+      scale.is_zero() ? scale : autoscale::with_exponent(scale, static_cast<int32_t>(exponent));
+  TORCH_CHECK(autoscale::fits(kept.bound, dtype), "scaled_array: expected data that ", dtype, " holds, up to 2^",
+              autoscale::kHeadroom, ", got 2^", kept.bound);
+  return autoscale::make_scaled(data.detach().to(dtype, false, true), {.scale = kept, .session = session->session});
+}
+
+at::Tensor data(const at::Tensor& x) { return scaled_impl(x).data(); }
+int64_t exponent(const at::Tensor& x) { return scaled_impl(x).scale().exponent; }
+double remainder(const at::Tensor& x) { return scaled_impl(x).scale().remainder; }
+
+at::Tensor value(const at::Tensor& x) {
+  const autoscale::BelowAutoscale below;
+  return autoscale::value_of(x);
+}
+
+// The same value with data * 2^(old - exponent).
+at::Tensor with_exponent(const at::Tensor& x, int64_t exponent) {
+  const autoscale::BelowAutoscale below;
+  const autoscale::ScaledTensorImpl& impl = scaled_impl(x);
+  const auto to = static_cast<int32_t>(exponent);
+  const int32_t left = impl.scale().is_zero() ? 0 : impl.scale().exponent - to;
+  const at::ScalarType dtype = impl.data().scalar_type();
+  const autoscale::Scale moved = autoscale::with_exponent(impl.scale(), to);
+  TORCH_CHECK(autoscale::fits(moved.bound, dtype), "rebalance: expected a scale under which ", dtype,
+              " holds the data, up to 2^", autoscale::kHeadroom, ", got one that makes them 2^", moved.bound);
+  return autoscale::make_scaled(
+      autoscale::times_power(impl.data(), left, dtype).clone(),
+      {.scale = moved, .session = impl.shared().session, .logical = x.scalar_type(), .wide = impl.shared().wide});
+}
+
+SessionPointer session_of(const at::Tensor& x) {
+  return c10::make_intrusive<SessionHandle>(scaled_impl(x).shared().session);
+}
+
+std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>> rule_table() {
+  std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>> rows;
+  for (const autoscale::Rule& rule : autoscale::rules()) {
+    std::get<0>(rows).emplace_back(rule.op);
+    std::get<1>(rows).emplace_back(name_of(rule.rule_class));
+    std::get<2>(rows).emplace_back(bound_of(rule.rule_class));
+  }
+  return rows;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+  library.class_<SessionHandle>("AutoscaleSession")
+      .def(torch::init<int64_t, bool>())
+      .def("counts", &SessionHandle::counts)
+      .def("clear_counts", [](const SessionPointer& self) { self->session->clear_counts(); })
+      .def("dtype", [](const SessionPointer& self) { return static_cast<int64_t>(self->session->settings().storage); });
+  library.def("autoscale_is_scaled(Tensor x) -> bool", &is_scaled);
+  library.def("autoscale_as_scaled(Tensor x, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> Tensor",
+              &as_scaled);
+  library.def(
+      "autoscale_make(Tensor data, int exponent, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> Tensor",
+      &make);
+  library.def("autoscale_data(Tensor x) -> Tensor", &data);
+  library.def("autoscale_exponent(Tensor x) -> int", &exponent);
+  library.def("autoscale_remainder(Tensor x) -> float", &remainder);
+  library.def("autoscale_value(Tensor x) -> Tensor", &value);
+  library.def("autoscale_with_exponent(Tensor x, int exponent) -> Tensor", &with_exponent);
+  library.def("autoscale_session_of(Tensor x) -> __torch__.torch.classes.plimsoll.AutoscaleSession", &session_of);
+  library.def("autoscale_rules() -> (str[] ops, str[] classes, str[] bounds)", &rule_table);
+}
+
+}  // namespace plimsoll::python

@@ -1,0 +1,53 @@
+"""Any PyTorch model on scaled tensors: data in 16 bits, and a power of two beside them. See docs/autoscale.md.
+
+The module is a function, too::
+
+    model = plimsoll.autoscale(model, dtype=torch.float16)
+"""
+
+import sys
+from types import ModuleType
+
+from plimsoll.autoscale.packing import ScaledArray, pack, unpack
+from plimsoll.autoscale.report import OpCalls, Report, report
+from plimsoll.autoscale.tensors import (
+    as_scaled,
+    dynamic_rescale_l1,
+    dynamic_rescale_l2,
+    dynamic_rescale_max,
+    get_data_scale,
+    is_scaled,
+    rebalance,
+    scaled_array,
+    set_scale,
+    value,
+)
+from plimsoll.autoscale.transform import autoscale
+
+__all__ = [
+    "OpCalls",
+    "Report",
+    "ScaledArray",
+    "as_scaled",
+    "autoscale",
+    "dynamic_rescale_l1",
+    "dynamic_rescale_l2",
+    "dynamic_rescale_max",
+    "get_data_scale",
+    "is_scaled",
+    "pack",
+    "rebalance",
+    "report",
+    "scaled_array",
+    "set_scale",
+    "unpack",
+    "value",
+]
+
+
+class _Callable(ModuleType):
+    def __call__(self, *args, **kwargs):
+        return autoscale(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

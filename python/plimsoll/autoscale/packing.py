@@ -1,0 +1,55 @@
+"""Scaled tensors as two plain ones each, for files: a scaled tensor has no storage that torch.save could write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.utils._pytree import tree_map
+
+from plimsoll.autoscale.tensors import get_data_scale, is_scaled, scaled_array
+
+SCALE = ".scale"
+
+
+@dataclass(frozen=True)
+class ScaledArray:
+    """value = data * scale."""
+
+    data: torch.Tensor
+    scale: torch.Tensor  # float64, a power of two; 0: an exact zero
+
+    @staticmethod
+    def of(x: torch.Tensor) -> ScaledArray:
+        data, scale = get_data_scale(x)
+        return ScaledArray(data.detach().clone(), torch.tensor(scale, dtype=torch.float64))
+
+    def tensor(self) -> torch.Tensor:
+        """The scaled tensor. Data in FP32, as an optimizer's state has them, stay so."""
+        return scaled_array(self.data, self.scale, dtype=self.data.dtype)
+
+
+torch.serialization.add_safe_globals([ScaledArray])
+
+
+def pack(tree):
+    """Lists, tuples and dicts with a ScaledArray for each scaled tensor: torch.save(pack(optimizer.state_dict()), path)."""
+    return tree_map(lambda x: ScaledArray.of(x) if is_scaled(x) else x, tree)
+
+
+def unpack(tree):
+    """The inverse of pack()."""
+    return tree_map(lambda x: x.tensor() if isinstance(x, ScaledArray) else x, tree)
+
+
+def save_hook(module: torch.nn.Module, state: dict, prefix: str, metadata: dict) -> None:
+    """Each scaled tensor `name` of a state dict as `name`, its data, and `name.scale`."""
+    for name in [name for name, x in state.items() if name.startswith(prefix) and is_scaled(x)]:
+        packed = ScaledArray.of(state[name])
+        state[name], state[name + SCALE] = packed.data, packed.scale
+
+
+def load_hook(module: torch.nn.Module, state: dict, prefix: str, *_) -> None:
+    """The inverse; a tensor without a scale, of any other checkpoint, is a value."""
+    for name in [name for name in state if name.startswith(prefix) and name + SCALE in state]:
+        state[name] = ScaledArray(state[name], state.pop(name + SCALE)).tensor()

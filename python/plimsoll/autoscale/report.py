@@ -1,0 +1,66 @@
+"""Which operators ran on scaled tensors, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from plimsoll.autoscale.session import session_of
+from plimsoll.autoscale.tensors import is_scaled
+
+
+@dataclass(frozen=True)
+class OpCalls:
+    """Of one operator."""
+
+    op: str
+    storage: int  # by its rule, in the format of the data: their bounds say that nothing overflows
+    wide: int  # by its rule, in FP32
+    fallback: int  # without a rule: on the values in FP32, the result's scale measured
+
+    @property
+    def calls(self) -> int:
+        return self.storage + self.wide + self.fallback
+
+
+@dataclass(frozen=True)
+class Report:
+    """Printed, it is a table."""
+
+    ops: list[OpCalls]
+
+    @property
+    def calls(self) -> int:
+        return sum(row.calls for row in self.ops)
+
+    @property
+    def fallback_share(self) -> float:
+        return sum(row.fallback for row in self.ops) / max(1, self.calls)
+
+    @property
+    def without_rule(self) -> list[str]:
+        return [row.op for row in self.ops if row.fallback]
+
+    def __str__(self) -> str:
+        width = max((len(row.op) for row in self.ops), default=2)
+        lines = [f"{'op':{width}}  storage     wide  fallback"]
+        lines += [f"{row.op:{width}}  {row.storage:7}  {row.wide:7}  {row.fallback:8}" for row in self.ops]
+        return "\n".join([*lines, f"{self.calls} calls, {100 * self.fallback_share:.1f} % without a rule"])
+
+
+def _session(of: torch.nn.Module | torch.Tensor):
+    tensors = [of] if isinstance(of, torch.Tensor) else of.parameters()
+    for tensor in tensors:
+        if is_scaled(tensor):
+            return session_of(tensor)
+    raise TypeError("report: expected a scaled tensor, or a module that autoscale() returned, got neither")
+
+
+def report(of: torch.nn.Module | torch.Tensor, *, clear: bool = False) -> Report:
+    """What has run so far in the session of a module or of a scaled tensor; clear: and count from here on anew."""
+    session = _session(of)
+    rows = [OpCalls(op, *counts) for op, counts in sorted(session.counts().items())]
+    if clear:
+        session.clear_counts()
+    return Report(rows)

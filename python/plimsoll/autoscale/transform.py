@@ -1,0 +1,63 @@
+"""autoscale(): a module, or a function, on scaled tensors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch.utils._pytree import tree_map
+
+from plimsoll.autoscale.packing import load_hook, save_hook
+from plimsoll.autoscale.session import new_session
+from plimsoll.autoscale.tensors import enter, is_scaled
+
+_T = TypeVar("_T", torch.nn.Module, Callable)
+
+
+def _entering(session):
+    def scaled(x):
+        return enter(x, session) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+    return lambda tree: tree_map(scaled, tree)
+
+
+def _scale_parameters(module: torch.nn.Module, session) -> None:
+    seen: dict[int, torch.nn.Parameter] = {}  # tied ones stay tied
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is None or not parameter.is_floating_point() or is_scaled(parameter):
+                continue
+            if id(parameter) not in seen:
+                data = enter(parameter.detach(), session)
+                seen[id(parameter)] = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
+            part._parameters[name] = seen[id(parameter)]
+
+
+def autoscale(module_or_function: _T, *, dtype: torch.dtype = torch.float16, rounding: str = "nearest") -> _T:
+    """Runs a module or a function on scaled tensors: forward, backward, and the optimizer's step.
+
+    module: the same module, whose parameters are scaled tensors now; make the optimizer afterwards. Buffers, such as
+    BatchNorm's statistics, stay plain. Floating point arguments become scaled, and so are the results; `loss.item()`,
+    `loss.backward()` and torch's optimizers are used as ever.
+    dtype: of the data, float16, bfloat16 or float32. rounding: of what is written in place, such as an updated weight:
+    "nearest" or "stochastic", which small steps need.
+    """
+    session = new_session(dtype, rounding)
+    entering = _entering(session)
+    if isinstance(module_or_function, torch.nn.Module):
+        module = module_or_function
+        _scale_parameters(module, session)
+        module.register_forward_pre_hook(lambda _, args, kwargs: (entering(args), entering(kwargs)), with_kwargs=True)
+        module.register_state_dict_post_hook(save_hook)
+        module.register_load_state_dict_pre_hook(load_hook)
+        return module
+    if not callable(module_or_function):
+        raise TypeError(f"autoscale: expected a torch.nn.Module or a function, got {type(module_or_function).__name__}")
+
+    @functools.wraps(module_or_function)
+    def scaled(*args, **kwargs):
+        return module_or_function(*entering(args), **entering(kwargs))
+
+    return scaled

@@ -1,0 +1,141 @@
+"""Unmodified models and torch's own optimizers on scaled tensors, against the same in FP32."""
+import copy
+import io
+
+import autoscale_models as models
+import plimsoll
+import plimsoll.autoscale as autoscale
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_a_model_trains_as_in_fp32(name):
+    reference, _ = models.train(name, 50, prepare=lambda model: model)
+    losses, model = models.train(name, 50, prepare=plimsoll.autoscale)
+    assert max(abs(loss - expected) / expected for loss, expected in zip(losses, reference)) < 0.01
+    report = autoscale.report(model)
+    assert report.calls > 1000 and report.without_rule == []
+    for parameter in model.parameters():
+        assert autoscale.get_data_scale(parameter)[0].dtype == torch.float16
+
+
+def small(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 5))
+
+
+def step(model, optimizer, steps=3):
+    torch.manual_seed(9)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(16, 12)), torch.randint(5, (16,))).backward()
+        optimizer.step()
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-2),
+    "AdamW, foreach": lambda p: torch.optim.AdamW(p, lr=1e-2, foreach=True),
+    "AdamW, fused": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
+    "SGD, foreach": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True),
+    "SGD, fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_makes_the_steps_of_fp32(name):
+    reference, model = small(), plimsoll.autoscale(small())
+    step(reference, OPTIMIZERS[name](reference.parameters()))
+    step(model, OPTIMIZERS[name](model.parameters()))
+    for parameter, expected in zip(model.parameters(), reference.parameters()):
+        error = (autoscale.value(parameter) - expected).norm() / expected.norm()
+        assert error < 0.01
+
+
+def test_stochastic_rounding_does_not_lose_small_steps():
+    weights = {}
+    for rounding in ("nearest", "stochastic"):
+        model = plimsoll.autoscale(nn.Linear(64, 64, bias=False), rounding=rounding)
+        with torch.no_grad():
+            model.weight.fill_(1.0)
+            torch.manual_seed(1)
+            for _ in range(64):
+                model.weight.add_(torch.ones(64, 64), alpha=2.0**-14)
+        weights[rounding] = autoscale.value(model.weight).mean().item()
+    assert weights["nearest"] == 1.0
+    # The mean of 4,096 weights: each step's rounding has a variance of at most (2^-10 / 2)^2.
+    assert abs(weights["stochastic"] - (1 + 2.0**-8)) < 5 * 2.0**-11 * (64 / 4096) ** 0.5
+
+
+def test_gradients_of_arguments_and_functions():
+    x = torch.randn(6, requires_grad=True)
+    loss = plimsoll.autoscale(lambda a: (a * a).sum())(x)
+    assert autoscale.is_scaled(loss)
+    loss.backward()
+    assert not autoscale.is_scaled(x.grad) and torch.allclose(x.grad, 2 * x, rtol=2**-9)
+    with pytest.raises(TypeError, match="expected a torch.nn.Module or a function, got int"):
+        plimsoll.autoscale(3)
+
+
+def test_clipping_and_accumulation_see_values():
+    model = plimsoll.autoscale(small())
+    for _ in range(2):
+        (F.cross_entropy(model(torch.ones(4, 12)), torch.zeros(4, dtype=torch.int64)) * 100).backward()
+    before = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    after = sum(autoscale.value(p.grad).double().square().sum() for p in model.parameters()).sqrt()
+    assert before.item() > 1 and after == pytest.approx(0.5, rel=2**-9)
+
+
+def test_recomputed_activations_give_the_same_gradients():
+    from torch.utils.checkpoint import checkpoint
+
+    model = plimsoll.autoscale(small())
+    x = torch.randn(4, 12)
+    model(x).square().sum().backward()
+    expected = [autoscale.value(p.grad).clone() for p in model.parameters()]
+    model.zero_grad()
+    checkpoint(model, x, use_reentrant=False).square().sum().backward()
+    assert all(torch.equal(autoscale.value(p.grad), grad) for p, grad in zip(model.parameters(), expected))
+
+
+def test_a_state_dict_holds_data_and_scales_and_loads_again():
+    model = plimsoll.autoscale(small())
+    state = model.state_dict()
+    assert state["0.weight"].dtype == torch.float16 and state["0.weight.scale"].dtype == torch.float64
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    other = plimsoll.autoscale(small(seed=1))
+    other.load_state_dict(torch.load(file))
+    for a, b in zip(model.parameters(), other.parameters()):
+        assert torch.equal(autoscale.value(a), autoscale.value(b))
+    plain = small(seed=2)
+    other.load_state_dict(plain.state_dict())
+    assert torch.allclose(autoscale.value(other[0].weight), plain[0].weight, rtol=2**-11, atol=2**-26)
+
+
+def test_a_copied_model_is_its_own():
+    model = plimsoll.autoscale(small())
+    twin = copy.deepcopy(model)
+    step(twin, torch.optim.SGD(twin.parameters(), lr=0.1))
+    assert not torch.equal(autoscale.value(model[0].weight), autoscale.value(twin[0].weight))
+
+
+def test_tied_parameters_stay_tied():
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
+    model["b"].weight = model["a"].weight
+    plimsoll.autoscale(model)
+    assert model["a"].weight is model["b"].weight
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="expected dtype to be one of torch.float16"):
+        plimsoll.autoscale(small(), dtype=torch.int8)
+    with pytest.raises(ValueError, match="expected rounding to be one of nearest, stochastic, got 'up'"):
+        plimsoll.autoscale(small(), rounding="up")
+    with pytest.raises(TypeError, match="report: expected a scaled tensor"):
+        autoscale.report(small())
