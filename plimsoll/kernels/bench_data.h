@@ -29,4 +29,10 @@ inline std::vector<uint8_t> random_elements(format::Format format, int64_t count
   return result;
 }
 
+// The first whole cache line of storage, which has 64 bytes to spare: tensors of torch start at one, too.
+inline uint8_t* first_line(std::vector<uint8_t>& storage) {
+  const auto address = reinterpret_cast<uintptr_t>(storage.data());
+  return storage.data() + (64 - address % 64) % 64;
+}
+
 }  // namespace plimsoll::kernels::bench

@@ -22,16 +22,18 @@ struct Buffers {
       : rows(row_count),
         x_bytes(rows * kCols * format::bytes(format)),
         x(bench::random_elements(format, rows * kCols * matrices, /*deviation=*/8.0f)),
-        codes(static_cast<size_t>(rows * kCols * matrices)),
-        scale(codes.size() / 32) {}
+        storage(static_cast<size_t>(rows * kCols * matrices + 64)),
+        codes(bench::first_line(storage)),
+        scale(storage.size() / 32) {}
   // Matrices one after another, read (or written) as one stream.
   bench::Stream stream(int64_t read, int64_t written) {
-    return {x.data(), read * x_bytes, codes.data(), written * rows * kCols};
+    return {x.data(), read * x_bytes, codes, written * rows * kCols};
   }
   int64_t elements() const { return rows * kCols; }
 
   int64_t rows, x_bytes;  // x_bytes: of one matrix
-  std::vector<uint8_t> x, codes;
+  std::vector<uint8_t> x, storage;
+  uint8_t* codes;  // in storage
   std::vector<float> scale;
 };
 
@@ -41,7 +43,7 @@ QuantizeTensor tensor(Buffers& buffers, Format x_format) {
           .rows = buffers.rows,
           .cols = kCols,
           .x_stride = kCols,
-          .codes = buffers.codes.data(),
+          .codes = buffers.codes,
           .codes_stride = kCols,
           .inv_scale = 1.5f};
 }
@@ -65,7 +67,7 @@ void transpose_bench(benchmark::State& state, Format x_format, bool with_sum) {
   Buffers buffers(x_format, state.range(0), 2);
   std::vector<float> column_sum(kCols);
   QuantizeTensor args = tensor(buffers, x_format);
-  args.transposed = buffers.codes.data() + buffers.elements();
+  args.transposed = buffers.codes + buffers.elements();
   args.transposed_stride = buffers.rows;
   args.column_sum = with_sum ? column_sum.data() : nullptr;
   bench::run(state, buffers.stream(1, 2), buffers.elements(), [&] { quantize_tensor(args); });
@@ -87,7 +89,7 @@ void blocks_bench(benchmark::State& state, Format x_format, int64_t block_rows, 
                                .rows = buffers.rows,
                                .cols = kCols,
                                .x_stride = kCols,
-                               .codes = buffers.codes.data(),
+                               .codes = buffers.codes,
                                .codes_stride = kCols,
                                .block_rows = block_rows,
                                .block_cols = block_cols,
@@ -106,7 +108,7 @@ void dgelu_bench(benchmark::State& state, Format x_format) {
                               .cols = kCols,
                               .grad_stride = kCols,
                               .pre_activation_stride = kCols,
-                              .codes = buffers.codes.data(),
+                              .codes = buffers.codes,
                               .codes_stride = kCols};
   bench::run(state, buffers.stream(2, 1), buffers.elements(), [&] { quantize_dgelu(args); });
 }
@@ -115,6 +117,7 @@ constexpr std::initializer_list<int64_t> kSizes = {64, 16384};
 const bool kRegistered[] = {
     bench::add("quantize/amax/fp32", kSizes, amax_bench, Format::kFp32),
     bench::add("quantize/amax/bf16", kSizes, amax_bench, Format::kBf16),
+    bench::add("quantize/amax/fp16", kSizes, amax_bench, Format::kFp16),
     bench::add("quantize/tensor/fp32_e4m3", kSizes, tensor_bench, Format::kFp32, Format::kE4m3),
     bench::add("quantize/tensor/bf16_e4m3", kSizes, tensor_bench, Format::kBf16, Format::kE4m3),
     bench::add("quantize/tensor/bf16_e5m2", kSizes, tensor_bench, Format::kBf16, Format::kE5m2),

@@ -23,7 +23,13 @@ QuantizeTensor flattened(QuantizeTensor args) {
 }  // namespace
 
 TensorPass::TensorPass(const QuantizeTensor& args)
-    : args_(flattened(args)), kernels_(quantize_tile_kernels()), transpose_(transpose_tile(1)) {
+    : args_(flattened(args)),
+      kernels_(quantize_tile_kernels()),
+      transpose_({.element_bytes = 1,
+                  .rows = args_.rows,
+                  .cols = args_.cols,
+                  .output = args_.transposed,
+                  .output_stride = args_.transposed_stride}) {
   const bool by_rows = args_.transposed != nullptr || args_.column_sum != nullptr || args_.codes == nullptr;
   tile_rows_ = by_rows ? kTileRows : kTileRows / 8;
   tile_cols_ = by_rows ? kTileCols : kTileCols * 16;
@@ -71,14 +77,14 @@ void TensorPass::run(const TileRegion& region, const TileInput& input) {
     amax_.raise(kernels_.encode(tile));
   }
   if (args_.transposed != nullptr) {
-    transpose_({.x = tile.codes,
-                .element_bytes = 1,
-                .rows = tile.rows,
-                .cols = tile.cols,
-                .x_stride = tile.codes_stride,
-                .output = args_.transposed + region.col * args_.transposed_stride + region.row,
-                .output_stride = args_.transposed_stride},
-               0);
+    transpose_.run({.x = tile.codes,
+                    .element_bytes = 1,
+                    .rows = tile.rows,
+                    .cols = tile.cols,
+                    .x_stride = tile.codes_stride,
+                    .output = args_.transposed + region.col * args_.transposed_stride + region.row,
+                    .output_stride = args_.transposed_stride},
+                   0);
   }
   if (args_.column_sum != nullptr) {
     float* sum = partial_sums_ + region.row / tile_rows_ * args_.cols + region.col;

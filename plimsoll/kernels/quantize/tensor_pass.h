@@ -53,7 +53,7 @@ class TensorPass {
 
   QuantizeTensor args_;
   const QuantizeTileKernels& kernels_;
-  TransposeTile transpose_;
+  TransposeTiles transpose_;
   int64_t tile_rows_, tile_cols_, row_tiles_, col_tiles_;
   float* partial_sums_ = nullptr;  // [row_tiles, cols]
   SharedAmax amax_;

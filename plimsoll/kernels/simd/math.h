@@ -127,5 +127,25 @@ PLIMSOLL_INLINE F32x16 gelu_gradient(F32x16 x) {
   return mul(s, fma(mul(bounded, sub(set(1.0f), s)), slope, set(1.0f)));
 }
 
+// A function and its gradient from one exponential; the bits of gelu and gelu_gradient, and so on. The gradients'
+// clamps lie where exp_clamped is constant.
+struct ValueAndSlope {
+  F32x16 value, slope;
+};
+PLIMSOLL_INLINE ValueAndSlope relu_and_gradient(F32x16 x) { return {relu(x), relu_gradient(x)}; }
+PLIMSOLL_INLINE ValueAndSlope silu_and_gradient(F32x16 x) {
+  const F32x16 bounded = max(set(-110.0f), min(set(110.0f), x));
+  const F32x16 denominator = add(set(1.0f), exp_clamped(sub(zero(), bounded)));
+  const F32x16 s = div(set(1.0f), denominator);
+  return {div(x, denominator), mul(s, fma(bounded, sub(set(1.0f), s), set(1.0f)))};
+}
+PLIMSOLL_INLINE ValueAndSlope gelu_and_gradient(F32x16 x) {
+  const F32x16 bounded = max(set(-16.0f), min(set(16.0f), x));
+  const F32x16 denominator = add(set(1.0f), exp_clamped(sub(zero(), gelu_argument(bounded))));
+  const F32x16 s = div(set(1.0f), denominator);
+  const F32x16 slope = fma(mul(bounded, bounded), set(3.0f * kGeluCubic), set(kGeluLinear));
+  return {div(x, denominator), mul(s, fma(mul(bounded, sub(set(1.0f), s)), slope, set(1.0f)))};
+}
+
 }  // namespace
 }  // namespace plimsoll::kernels

@@ -39,6 +39,11 @@ struct SimdProbe {
   void (*gelu_gradient)(const float* x, float* y, int64_t n);
   void (*silu)(const float* x, float* y, int64_t n);
   void (*silu_gradient)(const float* x, float* y, int64_t n);
+  // One of the two that gelu_and_gradient and silu_and_gradient give.
+  void (*gelu_of_both)(const float* x, float* y, int64_t n);
+  void (*gelu_gradient_of_both)(const float* x, float* y, int64_t n);
+  void (*silu_of_both)(const float* x, float* y, int64_t n);
+  void (*silu_gradient_of_both)(const float* x, float* y, int64_t n);
   void (*round_even)(const float* x, float* y, int64_t n);
   void (*square_root)(const float* x, float* y, int64_t n);
   // y = a b + c, and y = c - a b.

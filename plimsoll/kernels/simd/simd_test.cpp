@@ -186,6 +186,27 @@ TEST(Simd, FunctionsGiveTheSameBitsOnEveryIsa) {
   }
 }
 
+TEST(Simd, AFunctionTogetherWithItsGradientHasTheSameBits) {
+  const std::vector<float> x = floats();
+  const int64_t n = static_cast<int64_t>(x.size());
+  std::vector<float> expected(x.size()), y(x.size());
+  using Member = void (*SimdProbe::*)(const float*, float*, int64_t);
+  constexpr std::pair<Member, Member> kPairs[] = {{&SimdProbe::gelu, &SimdProbe::gelu_of_both},
+                                                  {&SimdProbe::gelu_gradient, &SimdProbe::gelu_gradient_of_both},
+                                                  {&SimdProbe::silu, &SimdProbe::silu_of_both},
+                                                  {&SimdProbe::silu_gradient, &SimdProbe::silu_gradient_of_both}};
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    for (const auto& [alone, both] : kPairs) {
+      (probe.*alone)(x.data(), expected.data(), n);
+      (probe.*both)(x.data(), y.data(), n);
+      for (size_t i = 0; i < x.size(); ++i) {
+        ASSERT_TRUE(word(y[i]) == word(expected[i]) || (std::isnan(y[i]) && std::isnan(expected[i]))) << x[i];
+      }
+    }
+  }
+}
+
 TEST(Simd, FusedMultiplyAddRoundsOnce) {
   const std::vector<float> x = floats();
   const int64_t n = static_cast<int64_t>(x.size());

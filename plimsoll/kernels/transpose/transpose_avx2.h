@@ -4,7 +4,8 @@
 
 namespace plimsoll::kernels {
 
-// One tile, as the portable one. Serves AVX-512 too: the shuffles of 32 bytes already keep up with the stores.
+// One tile, as the portable one. Serves AVX-512 too where the output stays in the caches: the shuffles of 32 bytes
+// already keep up with the stores.
 void transpose_bytes_avx2(const Transpose& tile, int64_t next_rows);
 void transpose_halves_avx2(const Transpose& tile, int64_t next_rows);
 void transpose_words_avx2(const Transpose& tile, int64_t next_rows);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -54,6 +55,39 @@ TEST(Transpose, MovesEveryElementOfEveryShapeAndTouchesNothingElse) {
       }
     }
   }
+}
+
+// What is larger than the caches is written in whole lines of 64 bytes, where they are aligned.
+template <class Element>
+void expect_large_transposed(int64_t rows, int64_t cols) {
+  constexpr int64_t kLine = 64 / sizeof(Element);
+  const int64_t output_stride = (rows + kLine - 1) / kLine * kLine;
+  std::vector<Element> x(static_cast<size_t>(rows * cols)), storage(static_cast<size_t>(cols * output_stride + kLine));
+  std::mt19937 random(5);
+  for (Element& element : x) element = static_cast<Element>(random());
+  void* aligned = storage.data();
+  size_t space = storage.size() * sizeof(Element);
+  std::align(64, static_cast<size_t>(cols * output_stride) * sizeof(Element), aligned, space);
+  auto* output = static_cast<Element*>(aligned);
+  transpose({.x = x.data(),
+             .element_bytes = sizeof(Element),
+             .rows = rows,
+             .cols = cols,
+             .x_stride = cols,
+             .output = output,
+             .output_stride = output_stride});
+  for (int64_t col = 0; col < cols; ++col) {
+    for (int64_t row = 0; row < output_stride; ++row) {
+      const Element expected = row < rows ? x[static_cast<size_t>(row * cols + col)] : Element{0};
+      ASSERT_EQ(output[col * output_stride + row], expected) << row << ", " << col;
+    }
+  }
+}
+
+TEST(Transpose, MovesEveryElementOfALargeMatrix) {
+  expect_large_transposed<uint8_t>(2239, 2053);
+  expect_large_transposed<uint16_t>(1601, 1411);
+  expect_large_transposed<uint32_t>(1201, 1033);
 }
 
 TEST(Transpose, IsTheSameForAnyThreadCount) {
