@@ -45,7 +45,7 @@ at::Tensor as_scaled(const at::Tensor& x, const SessionPointer& session) {
 }
 
 // data of the session's dtype or wider; the value is data * 2^exponent.
-at::Tensor make(const at::Tensor& data, int64_t exponent, const SessionPointer& session) {
+at::Tensor make_scaled(const at::Tensor& data, int64_t exponent, const SessionPointer& session) {
   const autoscale::BelowAutoscale below;
   const at::ScalarType dtype = autoscale::storage_dtype(*session->session, data.dim(), false);
   const autoscale::Scale scale =
@@ -57,11 +57,11 @@ at::Tensor make(const at::Tensor& data, int64_t exponent, const SessionPointer& 
   return autoscale::make_scaled(data.detach().to(dtype, false, true), {.scale = kept, .session = session->session});
 }
 
-at::Tensor data(const at::Tensor& x) { return scaled_impl(x).data(); }
-int64_t exponent(const at::Tensor& x) { return scaled_impl(x).scale().exponent; }
-double remainder(const at::Tensor& x) { return scaled_impl(x).scale().remainder; }
+at::Tensor data_of_scaled(const at::Tensor& x) { return scaled_impl(x).data(); }
+int64_t exponent_of_scaled(const at::Tensor& x) { return scaled_impl(x).scale().exponent; }
+double remainder_of_scaled(const at::Tensor& x) { return scaled_impl(x).scale().remainder; }
 
-at::Tensor value(const at::Tensor& x) {
+at::Tensor value_of_scaled(const at::Tensor& x) {
   const autoscale::BelowAutoscale below;
   return autoscale::value_of(x);
 }
@@ -108,11 +108,11 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
               &as_scaled);
   library.def(
       "autoscale_make(Tensor data, int exponent, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> Tensor",
-      &make);
-  library.def("autoscale_data(Tensor x) -> Tensor", &data);
-  library.def("autoscale_exponent(Tensor x) -> int", &exponent);
-  library.def("autoscale_remainder(Tensor x) -> float", &remainder);
-  library.def("autoscale_value(Tensor x) -> Tensor", &value);
+      &make_scaled);
+  library.def("autoscale_data(Tensor x) -> Tensor", &data_of_scaled);
+  library.def("autoscale_exponent(Tensor x) -> int", &exponent_of_scaled);
+  library.def("autoscale_remainder(Tensor x) -> float", &remainder_of_scaled);
+  library.def("autoscale_value(Tensor x) -> Tensor", &value_of_scaled);
   library.def("autoscale_with_exponent(Tensor x, int exponent) -> Tensor", &with_exponent);
   library.def("autoscale_session_of(Tensor x) -> __torch__.torch.classes.plimsoll.AutoscaleSession", &session_of);
   library.def("autoscale_rules() -> (str[] ops, str[] classes, str[] bounds)", &rule_table);
