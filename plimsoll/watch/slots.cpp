@@ -12,9 +12,17 @@ double headroom_bits(const Observation& observation) {
   return std::log2(double{format::max_finite(observation.format)} / largest);
 }
 
+bool overflows(const Observation& observation) {
+  if (!std::isfinite(observation.amax)) return true;
+  if (observation.format != format::Format::kFp16 && observation.format != format::Format::kBf16) return false;
+  const format::FormatInfo& info = format::info(observation.format);
+  const double unit = std::ldexp(1.0, std::ilogb(info.max_finite) - info.mantissa_bits);
+  return double{observation.amax} * double{observation.inv_scale} >= double{info.max_finite} + unit / 2;
+}
+
 int64_t Slots::report(std::string_view name, const Observation& observation) {
   const bool finite = std::isfinite(observation.amax);
-  const int64_t non_finite = std::max<int64_t>(observation.non_finite, finite ? 0 : 1);
+  const int64_t non_finite = std::max<int64_t>(observation.non_finite, overflows(observation) ? 1 : 0);
   const std::lock_guard lock(mutex_);
   auto found = slots_.find(name);
   if (found == slots_.end()) {

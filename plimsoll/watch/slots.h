@@ -22,7 +22,7 @@ struct Observation {
   format::Format format = format::Format::kFp32;
   float amax = 0;
   float inv_scale = 1;     // the codes hold value * inv_scale
-  int64_t non_finite = 0;  // elements, where the kernel counts them; a non-finite amax counts as one otherwise
+  int64_t non_finite = 0;  // elements, where the kernel counts them; one that overflows counts as one otherwise
 };
 
 struct Record {
@@ -40,6 +40,11 @@ struct Record {
       -1;              // observation of the whole registry, counted from 0, so that slots can be ordered in time
   Counts counts = {};  // Mode::kCount: of the calls that came near an end of the format
 };
+
+// Whether the format holds Inf or NaN then: codes saturate, and what is beyond FP16's or BF16's largest number
+// by half a unit or more is Inf, even where the amax, which is that of FP32's values before they are rounded, is
+// finite.
+bool overflows(const Observation& observation);
 
 // Of one call; +infinity for an amax of 0, NaN for one that is not finite.
 double headroom_bits(const Observation& observation);

@@ -29,6 +29,20 @@ TEST(Headroom, IsTheDistanceToTheLargestCodeInBits) {
   EXPECT_TRUE(std::isnan(headroom_bits({.format = Format::kFp16, .amax = kInf})));
 }
 
+TEST(Slots, WhatBecomesInfWhenItIsRoundedIsNotFinite) {
+  EXPECT_FALSE(overflows({.format = Format::kFp16, .amax = std::nextafter(65520.0f, 0.0f)}));
+  EXPECT_TRUE(overflows({.format = Format::kFp16, .amax = 65520}));
+  EXPECT_TRUE(overflows({.format = Format::kBf16, .amax = std::numeric_limits<float>::max()}));
+  EXPECT_FALSE(overflows({.format = Format::kFp32, .amax = std::numeric_limits<float>::max()}));
+  EXPECT_FALSE(overflows({.format = Format::kE5m2, .amax = 1e6}));  // saturates
+  EXPECT_TRUE(overflows({.format = Format::kE5m2, .amax = kNan}));
+  Slots slots;
+  slots.report("wo", {.format = Format::kFp16, .amax = 185000});
+  EXPECT_EQ(slots.records().front().non_finite, 1);
+  EXPECT_EQ(slots.records().front().amax, 185000);  // the bits that are missing stay known
+  EXPECT_LT(slots.records().front().headroom_bits, -1);
+}
+
 TEST(Slots, KeepTheWorstOfAllCalls) {
   Slots slots;
   slots.report("fc1/input", {.format = Format::kE4m3, .amax = 7});
