@@ -90,23 +90,29 @@ nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory
 
   const at::Tensor table = weight_of(directory, "shared.weight");
   const at::ScalarType computed = computed_in(dtype, table.scalar_type());
+  // Its own memory, if it was converted; the pages of the file are given back then.
+  const auto converted = [&](const std::string& name) {
+    const at::Tensor stored = weight_of(directory, name);
+    const at::Tensor weight = stored.to(computed);
+    if (!weight.is_same(stored)) directory.releaser(stored_name(directory, name))();
+    return weight;
+  };
   for (const auto& item : model->named_modules("", /*include_self=*/false)) {
     const std::string name = item.key() + ".weight";
     if (auto* linear = dynamic_cast<nn::T5LinearImpl*>(item.value().get())) {
-      const at::Tensor weight = weight_of(directory, name);
       if (dtype == T5Dtype::kFp8) {
-        linear->quantize({.weight = weight, .done = directory.releaser(name)});
+        linear->quantize({.weight = weight_of(directory, name), .done = directory.releaser(name)});
       } else {
-        linear->weight.set_data(weight.to(computed));
+        linear->weight.set_data(converted(name));
       }
     } else if (auto* held = dynamic_cast<nn::T5WeightImpl*>(item.value().get())) {
       // With codes, few rows of the embedding are ever read: it stays as it is stored.
       const bool stays = name == "shared.weight" && dtype == T5Dtype::kFp8;
-      held->weight.set_data(stays ? table : weight_of(directory, name).to(computed));
+      held->weight.set_data(stays ? table : converted(name));
     }
   }
   if (dtype == T5Dtype::kFp8 && !config.encoder_only && config.tie_word_embeddings) {
-    model->head().quantize({.weight = table, .done = directory.releaser(stored_name(directory, "shared.weight"))});
+    model->head().quantize({.weight = table});  // which may have been written to by then: its pages stay
   }
   model->eval();
   return model;

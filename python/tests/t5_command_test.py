@@ -161,6 +161,15 @@ def drop_two(tensors):
     del tensors["shared.weight"], tensors["encoder.block.1.layer.0.SelfAttention.q.weight"]
 
 
+def in_int8(tensors):
+    tensors["encoder.final_layer_norm.weight"] = tensors["encoder.final_layer_norm.weight"].to(torch.int8)
+
+
+def shard(folder, weight_map):
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
 BROKEN = {
     "truncated": (truncate, 1, "truncated?"),
     "missing keys": (lambda folder: edit_tensors(folder, drop_two), 1,
@@ -175,6 +184,13 @@ BROKEN = {
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), 1, "expected valid JSON"),
     "no tokenizer": (lambda folder: (folder / "spiece.model").unlink(), 1, "spiece.model: cannot open"),
     "another tokenizer": (lambda folder: (folder / "spiece.model").write_text("no model"), 1, "expected a sentencepiece model"),
+    "no architecture": (lambda folder: edit_config(folder, tie_word_embeddings="maybe"), 1, "tie_word_embeddings: expected true or false"),
+    "ids beyond the vocabulary": (lambda folder: edit_config(folder, eos_token_id=10**6), 1, "ids of pad, eos and decoder start"),
+    "codes": (lambda folder: edit_tensors(folder, in_int8), 1, "expected F32, BF16 or F16, got I8"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), 1, "expected model.safetensors or"),
+    "a lost shard": (lambda folder: shard(folder, {"shared.weight": "lost.safetensors"}), 1, "expected the files lost.safetensors"),
+    "a shard elsewhere": (lambda folder: shard(folder, {"shared.weight": "../model.safetensors"}), 1, "expected a file beside the index"),
+    "no index": (lambda folder: shard(folder, ["shared.weight"]), 1, "expected an object with a weight_map"),
     "too many tokens": (lambda folder: (folder / "tokenizer_config.json").write_text('{"extra_ids": 400}'), 1,
                         "expected at most the model's vocabulary"),
 }
@@ -216,6 +232,14 @@ def test_mistakes_are_one_line(model, arguments, code, expected, tmp_path):
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("plimsoll: ") and done.stderr.count("\n") == 1, done.stderr
     assert expected in done.stderr, done.stderr
+
+
+def test_a_prompt_beyond_memory_is_one_line(model, tmp_path):
+    file = write_ids(tmp_path / "long.jsonl", [[5] * 1_000_000])
+    done = run("encode", "--model", model[1], "--input", file)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("plimsoll: ") and done.stderr.count("\n") == 1, done.stderr
+    assert "memory" in done.stderr, done.stderr
 
 
 def test_an_empty_text_is_a_text(model):

@@ -3,17 +3,10 @@
 
 #include <torch/nn/pimpl.h>
 
-#include <functional>
-
 #include "plimsoll/nn/scaled_module.h"
+#include "plimsoll/nn/t5/packed_weights.h"
 
 namespace plimsoll::nn {
-
-// What FP8 codes are made of when they are first needed.
-struct T5CodeSource {
-  at::Tensor weight = {};           // [out_features, in_features], fp32, bf16 or fp16; undefined: none
-  std::function<void()> done = {};  // called when it has been read
-};
 
 class T5LinearImpl : public ScaledModule<T5LinearImpl> {
  public:
@@ -24,9 +17,10 @@ class T5LinearImpl : public ScaledModule<T5LinearImpl> {
   // x [..., in_features] -> [..., out_features], under the recipe of the scope and with gradients.
   at::Tensor forward(const at::Tensor& x) const;
 
-  // From here on for inference alone, by codes of `source`; the parameter is left empty.
-  void quantize(T5CodeSource source);
-  const T5CodeSource& code_source() const { return code_source_; }
+  // From here on for inference alone, by codes of `source`, made when they are first needed; the parameter is left
+  // empty.
+  void quantize(CodeSource source);
+  const CodeSource& code_source() const { return code_source_; }
 
   // From here on, until it is quantized, reads the parameter of another module; its own is empty.
   void tie(const at::Tensor& other);
@@ -37,7 +31,7 @@ class T5LinearImpl : public ScaledModule<T5LinearImpl> {
   at::Tensor weight;  // [out_features, in_features], uninitialised: T5Weight
 
  private:
-  T5CodeSource code_source_;
+  CodeSource code_source_;
 };
 TORCH_MODULE(T5Linear);
 

@@ -1,5 +1,6 @@
 #include "plimsoll/nn/t5/model.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
@@ -34,7 +35,7 @@ void T5ForConditionalGenerationImpl::reset() {
   encoder = register_module("encoder", T5Stack(config, T5Role::kEncoder));
   if (!config.encoder_only) {
     decoder = register_module("decoder", T5Stack(config, T5Role::kDecoder));
-    const T5CodeSource source = head_.is_empty() ? T5CodeSource{} : head_->code_source();  // of what is cloned
+    const CodeSource source = head_.is_empty() ? CodeSource{} : head_->code_source();  // of what is cloned
     head_ = T5Linear(config.d_model, config.vocab_size);
     if (config.tie_word_embeddings) {
       head_->tie(shared->weight);
@@ -122,6 +123,7 @@ at::Tensor T5ForConditionalGenerationImpl::extend(const at::Tensor& tokens, T5Ca
   check_ids(tokens, "tokens");
   TORCH_CHECK(tokens.size(0) == cache.rows(), "t5: expected tokens of ", cache.rows(), " rows, got ", tokens.size(0));
   const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;  // a quarter of a step would be spent in its wrappers
   const at::Tensor hidden = decoder->forward({.hidden = embed(tokens), .numerics = numerics, .cache = &cache});
   return logits(hidden.narrow(1, tokens.size(1) - 1, 1)).squeeze(1).to(at::kFloat);
 }

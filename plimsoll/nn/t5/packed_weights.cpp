@@ -5,6 +5,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/quantize.h"
 #include "plimsoll/recipe/operand.h"
@@ -12,31 +15,46 @@
 namespace plimsoll::nn {
 namespace {
 
+// Of a weight that becomes codes at a time: a head is large, and its pages are given back as it is read.
+constexpr int64_t kPartBytes = int64_t{16} << 20;
+
 at::Tensor joined(const std::vector<at::Tensor>& parts) { return parts.size() == 1 ? parts.front() : at::cat(parts); }
 
-ops::ScaledTensor codes_of(const std::vector<at::Tensor>& weights) {
+ops::ScaledTensor codes_of(const std::vector<CodeSource>& sources) {
   std::vector<at::Tensor> codes, scales;
-  ops::ScaledTensor result;
-  for (const at::Tensor& weight : weights) {
-    result = ops::quantize(weight, {.granularity = recipe::kPerRow}).tensor;
-    codes.push_back(result.data);
-    scales.push_back(result.scale);
+  ops::ScaledTensor part;
+  for (const auto& [weight, done] : sources) {
+    const int64_t rows = weight.size(0);
+    const int64_t step =
+        std::max<int64_t>(kPartBytes / std::max<int64_t>(weight.size(1) * weight.element_size(), 1), 1);
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      part =
+          ops::quantize(weight.narrow(0, begin, std::min(step, rows - begin)), {.granularity = recipe::kPerRow}).tensor;
+      codes.push_back(part.data);
+      scales.push_back(part.scale);
+      if (done) done();
+    }
   }
-  result.data = joined(codes);
-  result.scale = joined(scales);
-  return result;
-}
-
-ops::ScaledTensor values_of(const std::vector<at::Tensor>& weights) {
-  return ops::plain_values(joined(weights).contiguous(),
-                           ops::format_of(weights.front().scalar_type(), "packed weights"));
+  part.data = joined(codes);
+  part.scale = joined(scales);
+  return part;
 }
 
 }  // namespace
 
-PackedWeights::PackedWeights(const std::vector<at::Tensor>& weights, Form form) {
+PackedWeights::PackedWeights(const std::vector<at::Tensor>& weights) {
   const at::NoGradGuard no_grad;
-  weight_ = form == Form::kCodes ? codes_of(weights) : values_of(weights);
+  const format::Format format = ops::format_of(weights.front().scalar_type(), "packed weights");
+  pack(ops::plain_values(joined(weights).contiguous(), format));
+}
+
+PackedWeights::PackedWeights(const std::vector<CodeSource>& sources) {
+  const at::NoGradGuard no_grad;
+  pack(codes_of(sources));
+}
+
+void PackedWeights::pack(ops::ScaledTensor weight) {
+  weight_ = std::move(weight);
   packed_ = ops::pack_weight(weight_);
   weight_.data = at::empty({1}, weight_.data.options()).expand(weight_.data.sizes());
 }

@@ -3,26 +3,32 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <functional>
 #include <vector>
 
 #include "plimsoll/ops/gemm.h"
 
 namespace plimsoll::nn {
 
+// What codes are made of.
+struct CodeSource {
+  at::Tensor weight = {};           // [out, in], fp32, bf16 or fp16
+  std::function<void()> done = {};  // called whenever a part of it has been read
+};
+
 class PackedWeights {
  public:
-  enum class Form : uint8_t {
-    kValues,
-    kCodes,  // E4M3, one byte an element, with one scale a row
-  };
-
-  // weights: [out, in] each, of one dtype, fp32, bf16 or fp16.
-  PackedWeights(const std::vector<at::Tensor>& weights, Form form);
+  // Values: [out, in] each, of one dtype, fp32, bf16 or fp16.
+  explicit PackedWeights(const std::vector<at::Tensor>& weights);
+  // E4M3 codes, one byte an element, with one scale a row.
+  explicit PackedWeights(const std::vector<CodeSource>& sources);
 
   // x [..., in] -> [..., sum of out] in the dtype of x. Records no gradient.
   at::Tensor multiply(const at::Tensor& x) const;
 
  private:
+  void pack(ops::ScaledTensor weight);
+
   ops::ScaledTensor weight_;  // its elements are those of `packed_`: data has the shape alone
   ops::PackedWeight packed_;
 };

@@ -7,15 +7,23 @@
 #include <mutex>
 
 #include "plimsoll/nn/precision.h"
+#include "plimsoll/nn/report_values.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::nn {
 namespace {
 
-// Gradients, recipes and whoever watches take each product by itself; inference tensors do not say when they change.
+// Whoever counts, traps or follows takes each product by itself; so does the guard in FP16, where a product counts
+// before it is rounded to Inf.
+bool watched_closely(const at::Tensor& x) {
+  const watch::Session* session = watch::current();
+  return session != nullptr && (session->mode() != watch::Mode::kGuard || x.scalar_type() == at::kHalf);
+}
+
+// Gradients and recipes take each product by itself, too; inference tensors do not say when they change.
 bool may_pack(const T5LinearImpl& layer, const at::Tensor& x) {
-  return !at::GradMode::is_enabled() && watch::current() == nullptr && !scope_dtype() &&
-         x.scalar_type() == layer.weight.scalar_type() && !layer.weight.is_inference();
+  return !at::GradMode::is_enabled() && !scope_dtype() && x.scalar_type() == layer.weight.scalar_type() &&
+         !layer.weight.is_inference() && !watched_closely(x);
 }
 
 }  // namespace
@@ -28,12 +36,9 @@ class T5Product::Packed {
   Weights codes(const std::vector<T5Linear>& layers) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (weights_ == nullptr) {
-      std::vector<at::Tensor> sources;
-      for (const T5Linear& layer : layers) sources.push_back(layer->code_source().weight);
-      weights_ = std::make_shared<const PackedWeights>(sources, PackedWeights::Form::kCodes);
-      for (const T5Linear& layer : layers) {
-        if (layer->code_source().done) layer->code_source().done();
-      }
+      std::vector<CodeSource> sources;
+      for (const T5Linear& layer : layers) sources.push_back(layer->code_source());
+      weights_ = std::make_shared<const PackedWeights>(sources);
     }
     return weights_;
   }
@@ -49,7 +54,7 @@ class T5Product::Packed {
       for (const T5Linear& layer : layers) seen_.push_back(source_of(*layer));
     } else if (weights_ == nullptr) {
       for (const T5Linear& layer : layers) held_.push_back(layer->weight.detach());
-      weights_ = std::make_shared<const PackedWeights>(held_, PackedWeights::Form::kValues);
+      weights_ = std::make_shared<const PackedWeights>(held_);
     }
     return weights_;
   }
@@ -96,7 +101,11 @@ std::shared_ptr<const PackedWeights> T5Product::packed_for(const at::Tensor& x) 
 }
 
 at::Tensor T5Product::joined(const at::Tensor& x) const {
-  if (const auto packed = packed_for(x)) return packed->multiply(x);
+  if (const auto packed = packed_for(x)) {
+    const at::Tensor all = packed->multiply(x);
+    if (watch::current() != nullptr) report(parts_of(all));
+    return all;
+  }
   if (layers_.size() == 1) return layers_.front()->forward(x);
   return at::cat(parts_of_layers(x), -1);
 }
@@ -104,7 +113,12 @@ at::Tensor T5Product::joined(const at::Tensor& x) const {
 std::vector<at::Tensor> T5Product::parts(const at::Tensor& x) const {
   const auto packed = packed_for(x);
   if (packed == nullptr) return parts_of_layers(x);
-  const at::Tensor all = packed->multiply(x);
+  const std::vector<at::Tensor> result = parts_of(packed->multiply(x));
+  if (watch::current() != nullptr) report(result);
+  return result;
+}
+
+std::vector<at::Tensor> T5Product::parts_of(const at::Tensor& all) const {
   std::vector<at::Tensor> result;
   int64_t begin = 0;
   for (const T5Linear& layer : layers_) {
@@ -112,6 +126,10 @@ std::vector<at::Tensor> T5Product::parts(const at::Tensor& x) const {
     begin += layer->out_features;
   }
   return result;
+}
+
+void T5Product::report(const std::vector<at::Tensor>& parts) const {
+  for (size_t i = 0; i < parts.size(); ++i) report_values(layers_[i]->path(), "output", parts[i]);
 }
 
 std::vector<at::Tensor> T5Product::parts_of_layers(const at::Tensor& x) const {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "plimsoll/nn/t5/linear.h"
-#include "plimsoll/nn/t5/packed_weights.h"
 
 namespace plimsoll::nn {
 
@@ -21,6 +20,8 @@ class T5Product {
   class Packed;
   std::shared_ptr<const PackedWeights> packed_for(const at::Tensor& x) const;  // nullptr: layer by layer
   std::vector<at::Tensor> parts_of_layers(const at::Tensor& x) const;
+  std::vector<at::Tensor> parts_of(const at::Tensor& all) const;
+  void report(const std::vector<at::Tensor>& parts) const;
 
   std::vector<T5Linear> layers_;
   std::shared_ptr<Packed> packed_;
