@@ -4,7 +4,10 @@
 #include <ATen/ops/log_softmax.h>
 
 #include <cmath>
+#include <string>
+#include <tuple>
 
+#include "plimsoll/app/binomial.h"
 #include "plimsoll/app/relative_error.h"
 #include "plimsoll/app/t5_examples.h"
 #include "plimsoll/app/t5_model.h"
@@ -89,8 +92,12 @@ class ParityRun {
     json result = {{"finite", finite_}, {"encoder_relative_l2", number_or_null(encoder_.value())}};
     if (tokens_ > 0) {
       result["logits_kl"] = number_or_null(divergence_ / static_cast<double>(tokens_));
-      result["top1_agreement"] = static_cast<double>(agreeing_) / static_cast<double>(tokens_);
-      result["string_match"] = static_cast<double>(matching_) / static_cast<double>(texts_);
+      for (const auto& [name, same, all] :
+           {std::tuple("top1_agreement", agreeing_, tokens_), std::tuple("string_match", matching_, texts_)}) {
+        const json binomial = binomial_json(same, all);
+        result[name] = binomial.at("share");
+        result[std::string(name) + "_interval"] = binomial.at("interval");
+      }
     }
     if (!first_non_finite_.empty()) result["first_non_finite"] = first_non_finite_;
     for (const auto& [name, record] : records_) {

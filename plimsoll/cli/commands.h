@@ -12,6 +12,7 @@ Command inspect_command();
 Command t5_command();
 Command gauge_command();
 Command parity_command();
+Command mmlu_command();
 Command info_command();
 
 }  // namespace plimsoll::cli

@@ -34,6 +34,8 @@ def test_each_dtype_against_fp32(tmp_path):
     exact = result["dtypes"]["fp32"]
     assert exact["encoder_relative_l2"] == exact["logits_kl"] == 0
     assert exact["top1_agreement"] == exact["string_match"] == 1
+    low, high = exact["string_match_interval"]
+    assert 0 < low < 0.5 and high == pytest.approx(1)  # three of three say little
     for dtype, unit in (("bf16", 2**-8), ("fp16", 2**-11), ("fp8", 2**-4)):
         narrow = result["dtypes"][dtype]
         assert narrow["finite"] and 0 < narrow["encoder_relative_l2"] < 8 * unit, dtype

@@ -1,0 +1,73 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "plimsoll/app/mmlu.h"
+#include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/table.h"
+#include "plimsoll/cli/threads_option.h"
+#include "plimsoll/io/atomic_file.h"
+
+namespace plimsoll::cli {
+namespace {
+
+using nlohmann::json;
+
+struct MmluCommand {
+  app::MmluOptions options;
+  std::filesystem::path json_file;
+  int64_t threads = 0;
+};
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+std::string interval_text(const json& binomial) {
+  const json& ends = binomial.at("interval");
+  return fmt::format("{} to {}", percent(ends.at(0).get<double>()), percent(ends.at(1).get<double>()));
+}
+
+void print_mmlu(const json& result, const std::vector<std::string>& dtypes) {
+  Table table({"dtype", "right", "accuracy", "95 % interval", "answers as " + dtypes.front()});
+  for (const std::string& dtype : dtypes) {
+    const json& accuracy = result.at("dtypes").at(dtype).at("accuracy");
+    table.add({dtype, accuracy.at("correct").dump(), percent(accuracy.at("share").get<double>()),
+               interval_text(accuracy),
+               percent(result.at("dtypes").at(dtype).at("agreement").at("share").get<double>())});
+  }
+  fmt::print("{}{} questions, {} examples before each, fewer before {}\n", table.text(),
+             result.at("questions").get<int64_t>(), result.at("shots").get<int64_t>(),
+             result.at("shortened").get<int64_t>());
+}
+
+int run_mmlu(const MmluCommand& command) {
+  use_threads(command.threads);
+  const json result = app::mmlu(command.options);
+  if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
+  print_mmlu(result, command.options.dtypes);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command mmlu_command() {
+  const auto command = std::make_shared<MmluCommand>();
+  app::MmluOptions& options = command->options;
+  return {
+      .name = "mmlu",
+      .summary = "Let a T5 in several dtypes answer your multiple-choice questions, in MMLU's files",
+      .options =
+          {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
+           {"data", "DIR", path(options.data, PathMust::kExist),
+            "with test/SUBJECT_test.csv and dev/SUBJECT_dev.csv: rows of question,A,B,C,D,answer", Need::kRequired},
+           {"dtypes", "A,B", choices(options.dtypes, {"fp32", "bf16", "fp16", "fp8"}), "of fp32, bf16, fp16, fp8"},
+           {"fixes", "NAME", choice(options.fixes, {"seed", "gauge", "none"}), "of fp16, as plimsoll t5"},
+           {"shots", "N", integer(options.shots, {.from = 0, .to = 1000}), "examples from dev before each question"},
+           {"max-tokens", "N", integer(options.max_tokens, {.from = 1, .to = 1 << 20}),
+            "of a prompt; fewer examples where it would have more"},
+           {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "questions at a time"},
+           threads_option(command->threads),
+           {"json", "FILE", path(command->json_file), "write all figures, by subject, to FILE"}},
+      .run = [command](const json&) { return run_mmlu(*command); }};
+}
+
+}  // namespace plimsoll::cli
