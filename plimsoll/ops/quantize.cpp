@@ -91,7 +91,7 @@ Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tens
 }
 
 float tensor_scale(const QuantizeOptions& options, float amax) {
-  return kernels::fp32_block_scale(amax, format::max_finite(options.format), options.power_of_two).scale;
+  return kernels::fp32_block_scale(amax, format::max_finite(options.format), options.power_of_two);
 }
 
 ScaledTensor scaled_codes(at::Tensor codes, format::Format format, float scale) {

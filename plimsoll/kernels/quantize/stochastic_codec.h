@@ -75,7 +75,7 @@ PLIMSOLL_INLINE void store_fp8_64_stochastic(uint8_t* codes, const F32x16 (&x)[4
   const __m512i magnitude = _mm512_set1_epi16(static_cast<short>(0x8000 - kOneCode));
   const __m512i a = _mm512_and_si512(even, magnitude), b = _mm512_and_si512(odd, magnitude);
   // The smallest normal code may come from below, and a NaN may have been carried away.
-  const bool rare = any_outside(a, b, Words::kSmallest + kOneCode, kLargest);
+  const bool rare = outside(a, b, Words::kSmallest + kOneCode, kLargest).any();
   const bool nan = (unordered(x[0], x[1]) | unordered(x[2], x[3])) != 0;
   if (__builtin_expect(rare || nan, 0)) return store_fp8_stochastic_by_16<kFormat, kOverflow>(codes, x, random);
   store_in_order(codes, join_codes<kFormat>(even, a, odd, b));

@@ -24,6 +24,10 @@ struct Fp8Layout<format::Format::kE5m2> {
   static constexpr bool kHasInf = true;
 };
 
+// A float whose last mantissa bit is worth one FP8 subnormal: adding it rounds to that grid.
+template <format::Format kFormat>
+inline constexpr int32_t kGridBits = (128 - Fp8Layout<kFormat>::kBias - Fp8Layout<kFormat>::kMantissaBits + 23) << 23;
+
 // Codes in the low byte of each lane; nearest even. Needs the default rounding mode, as all of this library does.
 template <format::Format kFormat, format::Overflow kOverflow = format::Overflow::kSaturate>
 PLIMSOLL_INLINE I32x16 encode_fp8(F32x16 x) {
@@ -32,8 +36,6 @@ PLIMSOLL_INLINE I32x16 encode_fp8(F32x16 x) {
   constexpr int32_t kInfBits = 0x7f800000, kNanCode = 0x7f,
                     kInfCode = Layout::kHasInf ? Layout::kLargest + 1 : kNanCode;
   constexpr int32_t kMinNormalBits = (128 - Layout::kBias) << 23;
-  // A float whose last mantissa bit is worth one FP8 subnormal: adding it rounds to that grid.
-  constexpr int32_t kGridBits = (128 - Layout::kBias - Layout::kMantissaBits + 23) << 23;
 
   const I32x16 magnitude = and_i(bits(x), set_i(0x7fffffff));
   const I32x16 sign = and_i(shift_right<24>(bits(x)), set_i(0x80));
@@ -41,7 +43,8 @@ PLIMSOLL_INLINE I32x16 encode_fp8(F32x16 x) {
   const I32x16 half = set_i((1 << (kShift - 1)) - 1);
   const I32x16 rounded = shift_right<kShift>(add_i(add_i(magnitude, half), odd));
   I32x16 code = sub_i(rounded, set_i((127 - Layout::kBias) << Layout::kMantissaBits));
-  const I32x16 tiny = sub_i(bits(add(from_bits(magnitude), from_bits(set_i(kGridBits)))), set_i(kGridBits));
+  const I32x16 tiny =
+      sub_i(bits(add(from_bits(magnitude), from_bits(set_i(kGridBits<kFormat>)))), set_i(kGridBits<kFormat>));
   code = select_i(less_i(magnitude, set_i(kMinNormalBits)), tiny, code);
   if constexpr (kOverflow == format::Overflow::kSaturate) {
     code = min_i(code, set_i(Layout::kLargest));

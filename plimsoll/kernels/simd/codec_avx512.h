@@ -37,13 +37,29 @@ PLIMSOLL_INLINE __m512i upper_halves(__m512i low, __m512i high) {
   return _mm512_ternarylogic_epi32(_mm512_srli_epi32(low, 16), high, _mm512_set1_epi32(INT32_C(-0x10000)), kOrAnd);
 }
 
-// Whether the magnitudes a or b hold anything but zeros and what lies in [smallest, largest].
-PLIMSOLL_INLINE bool any_outside(__m512i a, __m512i b, int smallest, int largest) {
+// Which of two magnitudes hold, in either, anything but zeros and what lies in [smallest, largest].
+struct Outside {
+  __mmask32 below, above;
+  __attribute__((always_inline)) bool any() const { return !_kortestz_mask32_u8(below, above); }
+};
+PLIMSOLL_INLINE Outside outside(__m512i a, __m512i b, int smallest, int largest) {
   const auto word = [](int x) { return _mm512_set1_epi16(static_cast<short>(x)); };
   const __m512i least = _mm512_min_epu16(_mm512_add_epi16(a, word(-1)), _mm512_add_epi16(b, word(-1)));  // 0 is last
-  const __mmask32 below = _mm512_cmplt_epu16_mask(least, word(smallest - 1));
-  const __mmask32 above = _mm512_cmpgt_epu16_mask(_mm512_max_epu16(a, b), word(largest));
-  return !_kortestz_mask32_u8(below, above);
+  return {_mm512_cmplt_epu16_mask(least, word(smallest - 1)),
+          _mm512_cmpgt_epu16_mask(_mm512_max_epu16(a, b), word(largest))};
+}
+
+// `magnitude` with subnormal codes where it lies below the normal ones; low and high are what it was made of.
+template <format::Format kFormat>
+PLIMSOLL_INLINE __m512i with_subnormals(__m512i magnitude, F32x16 low, F32x16 high) {
+  // A float whose last mantissa bit is worth one subnormal: the sum holds the code in its low bits.
+  const F32x16 grid = from_bits(set_i(kGridBits<kFormat>));
+  const __m512i low_code = bits(add(abs(low), grid)).v, high_code = bits(add(abs(high), grid)).v;
+  constexpr int kOrAnd = 0xf8;  // a | (b & c)
+  const __m512i codes =
+      _mm512_ternarylogic_epi32(_mm512_slli_epi32(high_code, 16), low_code, _mm512_set1_epi32(0xffff), kOrAnd);
+  const __mmask32 below = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(Fp8Words<kFormat>::kSmallest));
+  return _mm512_mask_slli_epi16(magnitude, below, codes, Fp8Words<kFormat>::kShift);
 }
 
 // Codes of the words `even` in the even bytes, of `odd` in the odd ones; magnitudes without signs beside them.
@@ -76,16 +92,19 @@ template <format::Format kFormat, format::Overflow kOverflow = format::Overflow:
           Order kOrder = Order::kInOrder>
 PLIMSOLL_INLINE void store_fp8_64(uint8_t* codes, F32x16 x0, F32x16 x1, F32x16 x2, F32x16 x3) {
   using Words = Fp8Words<kFormat>;
-  // Saturation is a minimum; everything else that is not zero or normal goes 16 by 16.
+  // Saturation is a minimum; what is not finite goes 16 by 16.
   constexpr int kLargest = kOverflow == format::Overflow::kSaturate ? 0x7f7f : Words::kLargest;
   constexpr bool kPaired = kOrder == Order::kEvenOdd;
-  const __m512i r0 = round_to_code<kFormat>(x0), r1 = round_to_code<kFormat>(x1);
-  const __m512i r2 = round_to_code<kFormat>(x2), r3 = round_to_code<kFormat>(x3);
-  const __m512i even = upper_halves(r0, kPaired ? r1 : r2), odd = kPaired ? upper_halves(r2, r3) : upper_halves(r1, r3);
+  // What stands in the even bytes of codes, and in the odd ones.
+  const F32x16 even_low = x0, even_high = kPaired ? x1 : x2, odd_low = kPaired ? x2 : x1, odd_high = x3;
+  const __m512i even = upper_halves(round_to_code<kFormat>(even_low), round_to_code<kFormat>(even_high));
+  const __m512i odd = upper_halves(round_to_code<kFormat>(odd_low), round_to_code<kFormat>(odd_high));
   const __m512i magnitude = _mm512_set1_epi16(0x7fff);
-  const __m512i a = _mm512_and_si512(even, magnitude), b = _mm512_and_si512(odd, magnitude);
-  if (__builtin_expect(any_outside(a, b, Words::kSmallest, kLargest), 0)) {
-    return store_fp8_by_16<kFormat, kOverflow, kOrder>(codes, x0, x1, x2, x3);
+  __m512i a = _mm512_and_si512(even, magnitude), b = _mm512_and_si512(odd, magnitude);
+  if (const Outside rare = outside(a, b, Words::kSmallest, kLargest); __builtin_expect(rare.any(), 0)) {
+    if (rare.above != 0) return store_fp8_by_16<kFormat, kOverflow, kOrder>(codes, x0, x1, x2, x3);
+    a = with_subnormals<kFormat>(a, even_low, even_high);
+    b = with_subnormals<kFormat>(b, odd_low, odd_high);
   }
   const __m512i code = join_codes<kFormat>(even, a, odd, b);
   kPaired ? store_pairs(codes, code) : store_in_order(codes, code);
