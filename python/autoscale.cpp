@@ -19,10 +19,10 @@ using autoscale::scaled_impl;
 
 // A session as Python holds it.
 struct SessionHandle : torch::CustomClassHolder {
-  SessionHandle(int64_t dtype, bool stochastic)
+  // rounding: autoscale::Rounding.
+  SessionHandle(int64_t dtype, int64_t rounding)
       : session(std::make_shared<autoscale::Session>(autoscale::Settings{
-            .storage = static_cast<at::ScalarType>(dtype),
-            .rounding = stochastic ? autoscale::Rounding::kStochastic : autoscale::Rounding::kNearest})) {}
+            .storage = static_cast<at::ScalarType>(dtype), .rounding = static_cast<autoscale::Rounding>(rounding)})) {}
   explicit SessionHandle(std::shared_ptr<autoscale::Session> other) : session(std::move(other)) {}
 
   // op: calls in the format of the data, in FP32, without a rule.
@@ -99,7 +99,7 @@ std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.class_<SessionHandle>("AutoscaleSession")
-      .def(torch::init<int64_t, bool>())
+      .def(torch::init<int64_t, int64_t>())
       .def("counts", &SessionHandle::counts)
       .def("clear_counts", [](const SessionPointer& self) { self->session->clear_counts(); })
       .def("dtype", [](const SessionPointer& self) { return static_cast<int64_t>(self->session->settings().storage); });

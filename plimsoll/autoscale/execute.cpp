@@ -29,6 +29,11 @@ at::ScalarType logical_of(const Plan& plan, const Operands& operands, const Stac
   return floating ? dtype.toScalarType() : operands.logical();
 }
 
+// Whether what is written into `target` must not have been rounded before.
+bool rounds_from_fp32(const at::Tensor& target) {
+  return keeps_remainder(target) || scaled_impl(target).shared().session->settings().rounding == Rounding::kStochastic;
+}
+
 struct Prepared {
   Composition composition = {};
   at::ScalarType logical = at::kFloat;
@@ -46,7 +51,7 @@ Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
     prepared.composition = compose(plan, operands, stack);
     prepared.terms = elements_of_first(operands);
     const Scale largest = grown(prepared.composition.expected, plan.rule->growth, prepared.terms);
-    const bool rounds_once = plan.in_place && operands.session()->settings().rounding == Rounding::kStochastic;
+    const bool rounds_once = plan.in_place && rounds_from_fp32(operands.all().front().tensor);
     const bool narrow = operands.one_format() && !operands.wide() && !measures(plan) && !rounds_once &&
                         fits(largest.bound, operands.session()->settings().storage);
     if (!narrow) operands.widen();
@@ -60,7 +65,7 @@ Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
 // The scaled tensors that the kernel wrote into get their values.
 void assign_written(Operands& operands) {
   for (const Operand& operand : operands.all())
-    if (operand.written && is_scaled(operand.tensor)) assign(scaled_impl(operand.tensor), {.data = operand.data});
+    if (operand.written && is_scaled(operand.tensor)) assign(operand.tensor, {.data = operand.data});
 }
 
 at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, Operands& operands,
@@ -84,8 +89,7 @@ void finish_in_place(const Plan& plan, Operands& operands, const Prepared& prepa
   const int64_t terms = std::max<int64_t>(1, prepared.terms / std::max<int64_t>(1, result.numel()));
   const Scale expected = grown(prepared.composition.expected, plan.rule->growth, terms);
   const bool follows = plan.results.front().mode == '*';
-  assign(scaled_impl(self), {.data = result, .exponent = prepared.composition.expected.exponent},
-         follows ? &expected : nullptr);
+  assign(self, {.data = result, .exponent = prepared.composition.expected.exponent}, follows ? &expected : nullptr);
   stack.emplace_back(self);
 }
 

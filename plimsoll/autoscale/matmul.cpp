@@ -131,7 +131,7 @@ void matmul(const Plan& plan, Stack& stack) {
   operands.session()->count(plan.name, &CallCounts::storage);
   torch::jit::drop(stack, plan.arguments.size());
   if (plan.in_place) {
-    assign(scaled_impl(all.front().tensor), {.data = result.data, .exponent = result.scale.exponent}, &result.scale);
+    assign(all.front().tensor, {.data = result.data, .exponent = result.scale.exponent}, &result.scale);
     stack.emplace_back(all.front().tensor);
     return;
   }

@@ -81,9 +81,9 @@ void copy_into(const Plan& plan, Stack& stack) {
     } else if (is_scaled(source)) {
       const ScaledTensorImpl& impl = scaled_impl(source);
       const Scale scale = impl.scale();
-      assign(scaled_impl(self), {.data = impl.data(), .exponent = scale.exponent}, &scale);
+      assign(self, {.data = impl.data(), .exponent = scale.exponent}, &scale);
     } else {
-      assign(scaled_impl(self), {.data = source.is_floating_point() ? source : source.to(at::kFloat)});
+      assign(self, {.data = source.is_floating_point() ? source : source.to(at::kFloat)});
     }
   }
   finish_with(plan, stack, self);
@@ -95,7 +95,7 @@ void fill(const Plan& plan, Stack& stack) {
   count_move(plan, self);
   {
     const BelowAutoscale below;
-    assign(scaled_impl(self), {.data = at::full({}, number, at::kFloat)});
+    assign(self, {.data = at::full({}, number, at::kFloat)});
   }
   finish_with(plan, stack, self);
 }
@@ -107,6 +107,7 @@ void zero(const Plan& plan, Stack& stack) {
     const BelowAutoscale below;
     scaled_impl(self).data().zero_();
   }
+  scaled_impl(self).shared().remainder.reset();
   if (scaled_impl(self).is_whole()) scaled_impl(self).shared().scale = zero_scale();
   finish_with(plan, stack, self);
 }

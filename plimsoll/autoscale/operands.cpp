@@ -22,10 +22,10 @@ void for_each_tensor(ArgumentKind kind, const c10::IValue& value, F&& f) {
 
 // A fresh tensor where the kernel writes into it.
 at::Tensor value_for(const Operand& operand) {
-  at::Tensor value = value_of(operand.tensor);
-  const bool shared =
-      operand.written && is_scaled(operand.tensor) && value.is_alias_of(scaled_impl(operand.tensor).data());
-  return shared ? value.clone() : value;
+  if (!operand.written || !is_scaled(operand.tensor)) return value_of(operand.tensor);
+  const ScaledTensorImpl& impl = scaled_impl(operand.tensor);
+  const at::Tensor value = times_power(data_to_write(impl), impl.scale().exponent, at::kFloat);
+  return value.is_alias_of(impl.data()) ? value.clone() : value;
 }
 
 }  // namespace
@@ -36,6 +36,7 @@ Operands::Operands(const Plan& plan, const torch::jit::Stack& stack) {
     const ArgumentPlan& argument = plan.arguments[i];
     for_each_tensor(argument.kind, stack[base + i], [&](const at::Tensor& tensor) { add(tensor, argument, i); });
   }
+  if (plan.in_place) operands_.front().written = true;
   // As torch promotes: numbers and tensors without dimensions decide where there is nothing else.
   std::optional<at::ScalarType> with_dimensions, without;
   for (const Operand& operand : operands_) {
@@ -63,7 +64,7 @@ void Operands::enter() {
     if (operand.mode == 'v') {
       operand.data = value_for(operand);
     } else if (is_scaled(tensor)) {
-      operand.data = scaled_impl(tensor).data();
+      operand.data = operand.written ? data_to_write(scaled_impl(tensor)) : scaled_impl(tensor).data();
       operand.scale = scaled_impl(tensor).scale();
     } else if (operand.mode == '.' || tensor.scalar_type() == at::kBool) {
       operand.data = tensor;

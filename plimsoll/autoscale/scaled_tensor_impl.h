@@ -22,7 +22,11 @@ struct SharedScale {
   Scale scale;
   std::shared_ptr<Session> session;
   bool wide = false;  // stays in FP32: an optimizer's state, whose squares no 16 bits hold
+  // Of a parameter under Rounding::kRemainder, once it was written: what rounding cut off data, times
+  // 2^kRemainderShift, in the same format. Together they have twice the bits. Undefined: nothing.
+  at::Tensor remainder = {};
 };
+inline constexpr int32_t kRemainderShift = 11;
 
 class ScaledTensorImpl final : public c10::TensorImpl {
  public:
@@ -33,6 +37,11 @@ class ScaledTensorImpl final : public c10::TensorImpl {
   const Scale& scale() const { return shared_->scale; }
   SharedScale& shared() const { return *shared_; }
   const std::shared_ptr<SharedScale>& shared_pointer() const { return shared_; }
+  // Whether it is the whole memory, as it lies.
+  bool is_base() const {
+    const at::Tensor& base = shared_->base;
+    return data_.numel() == base.numel() && data_.sizes() == base.sizes() && data_.strides() == base.strides();
+  }
   // Whether nothing but this tensor is in the memory.
   bool is_whole() const { return data_.numel() == shared_->base.numel(); }
 

@@ -12,12 +12,16 @@
 
 namespace plimsoll::autoscale {
 
-// Of results that are written into a tensor in place, such as a weight.
-enum class Rounding : uint8_t { kNearest, kStochastic };
+// Of results that are written into a tensor in place.
+enum class Rounding : uint8_t {
+  kNearest,
+  kStochastic,
+  kRemainder,  // to nearest, and what is cut off a parameter is kept beside it for the next write
+};
 
 struct Settings {
   at::ScalarType storage = at::kHalf;  // of data with at least one dimension: kHalf, kBFloat16, kFloat
-  Rounding rounding = Rounding::kNearest;
+  Rounding rounding = Rounding::kRemainder;
 };
 
 // How the calls of one operator were computed.

@@ -62,6 +62,14 @@ Measured measure(const at::Tensor& x) {
   return result;
 }
 
+// What rounding to `rounded` lost, as SharedScale::remainder. It is at most half of the last bit of the data, which
+// kRemainderShift makes about as large as they are.
+at::Tensor cut_off(const Raw& value, const Encoded& encoded, const at::Tensor& rounded) {
+  const int32_t left = encoded.scale.is_zero() ? 0 : value.exponent - encoded.scale.exponent;
+  const at::Tensor exact = times_power(value.data, left, at::kFloat);
+  return times_power(exact - rounded.to(at::kFloat), kRemainderShift, at::kFloat).to(rounded.scalar_type());
+}
+
 // data of scale.exponent, rounded.
 Encoded rounded(at::Tensor data, at::ScalarType dtype, const Scale& scale, Rounding rounding) {
   const bool stochastic = rounding == Rounding::kStochastic && dtype != at::kFloat && data.scalar_type() == at::kFloat;
@@ -144,19 +152,40 @@ at::Tensor as_scaled(const at::Tensor& x, const std::shared_ptr<Session>& sessio
 void set_exponent(SharedScale& shared, int32_t exponent) {
   const BelowAutoscale below;
   const int32_t left = shared.scale.exponent - exponent;
-  if (left != 0 && !shared.scale.is_zero()) shared.base.copy_(times_power(shared.base, left, at::kFloat));
+  if (left != 0 && !shared.scale.is_zero()) {
+    shared.base.copy_(times_power(shared.base, left, at::kFloat));
+    if (shared.remainder.defined()) shared.remainder.copy_(times_power(shared.remainder, left, at::kFloat));
+  }
   shared.scale = with_exponent(shared.scale, exponent);
 }
 
-void assign(ScaledTensorImpl& target, const Raw& value, const Scale* expected) {
+at::Tensor data_to_write(const ScaledTensorImpl& target) {
+  const at::Tensor& remainder = target.shared().remainder;
+  if (!remainder.defined() || !target.is_base()) return target.data();
+  return target.data().to(at::kFloat).add_(times_power(remainder, -kRemainderShift, at::kFloat));
+}
+
+bool keeps_remainder(const at::Tensor& target) {
+  const ScaledTensorImpl& impl = scaled_impl(target);
+  const SharedScale& shared = impl.shared();
+  const bool parameter = target.requires_grad() && target.is_leaf();
+  return impl.is_base() && impl.data().scalar_type() != at::kFloat &&
+         (shared.remainder.defined() || (parameter && shared.session->settings().rounding == Rounding::kRemainder));
+}
+
+void assign(const at::Tensor& tensor, const Raw& value, const Scale* expected) {
+  const ScaledTensorImpl& target = scaled_impl(tensor);
   SharedScale& shared = target.shared();
   const at::ScalarType dtype = target.data().scalar_type();
   const Encoded encoded = encode(value, dtype, expected, shared.session->settings().rounding);
   if (target.is_whole()) {
+    const bool keeps = keeps_remainder(tensor);
     target.data().copy_(encoded.data);
     shared.scale = encoded.scale;
+    shared.remainder = keeps ? cut_off(value, encoded, target.data()) : at::Tensor();
     return;
   }
+  shared.remainder.reset();
   const Scale& now = shared.scale;
   const int32_t exponent = std::max(now.exponent, encoded.scale.exponent);
   const double bound = std::max(with_exponent(now, exponent).bound, with_exponent(encoded.scale, exponent).bound);

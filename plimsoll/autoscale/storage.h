@@ -42,9 +42,15 @@ bool fits(double bound, at::ScalarType dtype);
 // x, floating point, at the scale that it is measured to need. A tensor without dimensions stays in FP32.
 at::Tensor as_scaled(const at::Tensor& x, const std::shared_ptr<Session>& session);
 
+// The data of a tensor that is about to be written, with the remainder that belongs to them.
+at::Tensor data_to_write(const ScaledTensorImpl& target);
+
+// Whether what rounding cuts off is kept.
+bool keeps_remainder(const at::Tensor& target);
+
 // Writes a value into a scaled tensor. One that is alone in its memory takes the scale over; in a view of a larger one
 // the exponent only rises, and then the whole is rescaled.
-void assign(ScaledTensorImpl& target, const Raw& value, const Scale* expected = nullptr);
+void assign(const at::Tensor& target, const Raw& value, const Scale* expected = nullptr);
 
 // The same value with another exponent, all views of its memory along.
 void set_exponent(SharedScale& shared, int32_t exponent);

@@ -56,9 +56,9 @@ def test_an_optimizer_makes_the_steps_of_fp32(name):
         assert error < 0.01
 
 
-def test_stochastic_rounding_does_not_lose_small_steps():
+def test_steps_below_half_a_unit_are_lost_by_rounding_to_nearest_alone():
     weights = {}
-    for rounding in ("nearest", "stochastic"):
+    for rounding in ("nearest", "stochastic", "remainder"):
         model = plimsoll.autoscale(nn.Linear(64, 64, bias=False), rounding=rounding)
         with torch.no_grad():
             model.weight.fill_(1.0)
@@ -66,7 +66,7 @@ def test_stochastic_rounding_does_not_lose_small_steps():
             for _ in range(64):
                 model.weight.add_(torch.ones(64, 64), alpha=2.0**-14)
         weights[rounding] = autoscale.value(model.weight).mean().item()
-    assert weights["nearest"] == 1.0
+    assert weights["nearest"] == 1.0 and weights["remainder"] == 1 + 2.0**-8
     # The mean of 4,096 weights: each step's rounding has a variance of at most (2^-10 / 2)^2.
     assert abs(weights["stochastic"] - (1 + 2.0**-8)) < 5 * 2.0**-11 * (64 / 4096) ** 0.5
 
@@ -135,7 +135,7 @@ def test_tied_parameters_stay_tied():
 def test_options_are_checked():
     with pytest.raises(ValueError, match="expected dtype to be one of torch.float16"):
         plimsoll.autoscale(small(), dtype=torch.int8)
-    with pytest.raises(ValueError, match="expected rounding to be one of nearest, stochastic, got 'up'"):
+    with pytest.raises(ValueError, match="expected rounding to be one of nearest, stochastic, remainder, got 'up'"):
         plimsoll.autoscale(small(), rounding="up")
     with pytest.raises(TypeError, match="report: expected a scaled tensor"):
         autoscale.report(small())

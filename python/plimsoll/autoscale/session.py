@@ -6,16 +6,16 @@ import torch
 
 # c10::ScalarType, which torch does not show to Python.
 _SCALAR_TYPES = {torch.float16: 5, torch.bfloat16: 15, torch.float32: 6}
-_ROUNDINGS = ("nearest", "stochastic")
+_ROUNDINGS = ("nearest", "stochastic", "remainder")  # in the order of autoscale::Rounding
 
 
-def new_session(dtype: torch.dtype = torch.float16, rounding: str = "nearest"):
+def new_session(dtype: torch.dtype = torch.float16, rounding: str = "remainder"):
     if dtype not in _SCALAR_TYPES:
         names = ", ".join(str(each) for each in _SCALAR_TYPES)
         raise ValueError(f"autoscale: expected dtype to be one of {names}, got {dtype}")
     if rounding not in _ROUNDINGS:
         raise ValueError(f"autoscale: expected rounding to be one of {', '.join(_ROUNDINGS)}, got {rounding!r}")
-    return torch.classes.plimsoll.AutoscaleSession(_SCALAR_TYPES[dtype], rounding == "stochastic")
+    return torch.classes.plimsoll.AutoscaleSession(_SCALAR_TYPES[dtype], _ROUNDINGS.index(rounding))
 
 
 def session_of(tensor: torch.Tensor):

@@ -35,14 +35,15 @@ def _scale_parameters(module: torch.nn.Module, session) -> None:
             part._parameters[name] = seen[id(parameter)]
 
 
-def autoscale(module_or_function: _T, *, dtype: torch.dtype = torch.float16, rounding: str = "nearest") -> _T:
+def autoscale(module_or_function: _T, *, dtype: torch.dtype = torch.float16, rounding: str = "remainder") -> _T:
     """Runs a module or a function on scaled tensors: forward, backward, and the optimizer's step.
 
     module: the same module, whose parameters are scaled tensors now; make the optimizer afterwards. Buffers, such as
     BatchNorm's statistics, stay plain. Floating point arguments become scaled, and so are the results; `loss.item()`,
     `loss.backward()` and torch's optimizers are used as ever.
-    dtype: of the data, float16, bfloat16 or float32. rounding: of what is written in place, such as an updated weight:
-    "nearest" or "stochastic", which small steps need.
+    dtype: of the data, float16, bfloat16 or float32. rounding: of what is written in place, such as an updated weight.
+    "remainder": to nearest, and what is cut off a parameter is kept for its next step; "stochastic": up or down by chance;
+    "nearest": steps below half a unit of the format are lost.
     """
     session = new_session(dtype, rounding)
     entering = _entering(session)
