@@ -3,8 +3,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/sum.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
@@ -14,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/ops/byte_rank_group.h"
 #include "plimsoll/ops/rank_amaxes.h"
 #include "plimsoll/watch/profile.h"
 
@@ -26,44 +25,11 @@ at::Tensor call(const char* op, torch::jit::Stack stack) {
   return stack.at(0).toTensor();
 }
 
-at::Tensor bytes_of(const at::Tensor& x) { return x.contiguous().flatten().view(at::kByte); }
-
-// Bytes travel, which every backend can move (Gloo knows no FP8 dtype), and sums are made here, in FP32: a backend's
-// bf16 rounds after each addition, and Gloo's reduce_scatter sends as much as an all_reduce. Maxima are of int32.
-class NamedGroup : public ops::RankGroup {
+class NamedGroup : public ops::ByteRankGroup {
  public:
   NamedGroup(std::string_view name, int64_t size) : name_(name), size_(size) {}
 
   int64_t size() const override { return size_; }
-
-  at::Tensor all_gather(const at::Tensor& x) const override {
-    std::vector<int64_t> sizes = x.sizes().vec();
-    sizes[0] *= size_;
-    if (x.numel() == 0) return x.new_empty(sizes);
-    const at::Tensor bytes = run("_c10d_functional::all_gather_into_tensor", {bytes_of(x), size_, name_}, x.nbytes());
-    return bytes.view(x.scalar_type()).view(sizes);
-  }
-
-  at::Tensor reduce_scatter(const at::Tensor& x) const override {
-    std::vector<int64_t> sizes = x.sizes().vec();
-    sizes[0] /= size_;
-    if (x.numel() == 0) return x.new_empty(sizes);
-    const std::vector<c10::SymInt> parts(static_cast<size_t>(size_), static_cast<int64_t>(x.nbytes()) / size_);
-    const at::Tensor bytes = run("_c10d_functional::all_to_all_single", {bytes_of(x), parts, parts, name_}, x.nbytes());
-    return at::sum(bytes.view(x.scalar_type()).view({size_, -1}), {0}, false, at::kFloat)
-        .to(x.scalar_type())
-        .view(sizes);
-  }
-
-  at::Tensor all_reduce(const at::Tensor& x) const override {
-    const int64_t part = (x.numel() + size_ - 1) / size_;  // of each rank; zeros fill the last one
-    at::Tensor flat = x.flatten();
-    if (flat.numel() != part * size_) {
-      flat = at::zeros({part * size_}, x.options());
-      flat.narrow(0, 0, x.numel()).copy_(x.flatten());
-    }
-    return all_gather(reduce_scatter(flat)).narrow(0, 0, x.numel()).view(x.sizes());
-  }
 
   void all_reduce_max(std::span<int32_t> values) const override {
     const auto size = static_cast<int64_t>(values.size());
@@ -72,6 +38,15 @@ class NamedGroup : public ops::RankGroup {
   }
 
  private:
+  at::Tensor gather_bytes(const at::Tensor& mine) const override {
+    return run("_c10d_functional::all_gather_into_tensor", {mine, size_, name_}, mine.nbytes());
+  }
+
+  at::Tensor exchange_bytes(const at::Tensor& parts) const override {
+    const std::vector<c10::SymInt> sizes(static_cast<size_t>(size_), parts.numel() / size_);
+    return run("_c10d_functional::all_to_all_single", {parts, sizes, sizes, name_}, parts.nbytes());
+  }
+
   at::Tensor run(const char* op, torch::jit::Stack arguments, size_t bytes) const {
     const watch::Span span(op, {.bytes = static_cast<double>(bytes)});
     const at::AutoDispatchBelowADInplaceOrView no_gradient;

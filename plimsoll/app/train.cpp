@@ -9,6 +9,7 @@
 #include "plimsoll/app/interrupt.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/process_memory.h"
+#include "plimsoll/app/ranks.h"
 #include "plimsoll/app/trainer.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/text_files.h"
@@ -30,33 +31,43 @@ double median(std::vector<double> values) {
 class Run {
  public:
   Run(const TrainOptions& options, const TrainObserver& observer)
-      : options_(options), observer_(observer), trainer_(make_trainer(options)) {}
+      : options_(options),
+        ranks_(connect_ranks(options)),
+        observer_(speaks(options) ? observer : silent()),
+        trainer_(make_trainer(options, ranks_)) {}
 
   std::optional<TrainSummary> operator()() {
     begin();
     const InterruptScope interrupt;
     while (trainer_.step() < options_.steps) {
       one_step();
-      const bool stop = interrupt.requested();
+      const bool stop = any_rank(interrupt.requested());
       if (stop || is_due(options_.save_every) || is_last()) save();
       if (stop && !is_last()) return std::nullopt;
     }
     const TrainSummary summary = summarise();
     if (options_.watch != watch::Mode::kOff && observer_.on_watch) observer_.on_watch(trainer_.session());
-    lines_->write(to_json(summary));
+    write(to_json(summary));
     if (profile_ && profile_->steps() > 0) report_profile();
     return summary;
   }
 
  private:
-  static Trainer make_trainer(const TrainOptions& options) {
+  static TrainObserver silent() {
+    return {.on_step = [](const StepRecord&) {},
+            .on_note = [](const std::string&) {},
+            .on_profile = [](const ProfileReport&) {}};
+  }
+
+  static Trainer make_trainer(const TrainOptions& options, std::shared_ptr<const shard::Communicator> ranks) {
     const ModelShape shape = shape_of(options);
     if (options.threads > 0) runtime::set_threads(static_cast<int>(options.threads));
     if (!options.resume && !io::list_checkpoints(options.out).empty()) {
       refuse("{}: expected a directory without checkpoints, or --resume", options.out.native());
     }
     io::Text text(io::find_text_files(options.data));
-    return {options, shape, io::TokenStream(std::move(text), shape.context, static_cast<uint64_t>(options.seed))};
+    return {options, shape, io::TokenStream(std::move(text), shape.context, static_cast<uint64_t>(options.seed)),
+            std::move(ranks)};
   }
 
   void begin() {
@@ -64,10 +75,11 @@ class Run {
     if (trainer_.step() > options_.steps) {
       fail("{}: expected at most {} steps done, got {}", options_.out.native(), options_.steps, trainer_.step());
     }
+    if (options_.profile) profile_.emplace(options_.steps - trainer_.step());
+    if (!speaks(options_)) return;
     std::error_code error;
     std::filesystem::create_directories(options_.out, error);
     if (error) fail("{}: cannot create: {}", options_.out.native(), error.message());
-    if (options_.profile) profile_.emplace(options_.steps - trainer_.step());
     lines_.emplace(trainer_.step() > 0 ? JsonLines::resume(options_.json, trainer_.step())
                                        : JsonLines::create(options_.json));
   }
@@ -92,7 +104,7 @@ class Run {
     record.step = trainer_.step();
     record.tokens_per_s = static_cast<double>(trainer_.tokens_per_step()) / seconds;
     if (is_due(options_.eval_every) || is_last()) record.val_loss = validation_loss_ = trainer_.validation_loss();
-    lines_->write(to_json(record));
+    write(to_json(record));
     if (record.result.warning) observer_.on_note(*record.result.warning);
     observer_.on_step(record);
   }
@@ -100,8 +112,24 @@ class Run {
   bool is_last() const { return trainer_.step() == options_.steps; }
   bool is_due(int64_t every) const { return every > 0 && trainer_.step() % every == 0; }
 
+  void write(const json& line) {
+    if (lines_) lines_->write(line);
+  }
+
+  bool any_rank(bool here) const {
+    int32_t any = here ? 1 : 0;
+    ranks_->all_reduce_max({&any, 1});
+    return any != 0;
+  }
+
+  // All have the same to save. None goes on before it is there.
   void save() {
     measure();
+    if (speaks(options_)) save_checkpoint();
+    ranks_->barrier();
+  }
+
+  void save_checkpoint() {
     io::Checkpoint checkpoint = trainer_.checkpoint();
     checkpoint.state["measured"] = measured_;
     io::save_checkpoint(options_.out, checkpoint);
@@ -131,7 +159,8 @@ class Run {
   }
 
   const TrainOptions& options_;
-  const TrainObserver& observer_;
+  std::shared_ptr<const shard::Communicator> ranks_;
+  TrainObserver observer_;
   Trainer trainer_;
   std::optional<JsonLines> lines_;
   std::optional<StepProfile> profile_;

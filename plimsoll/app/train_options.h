@@ -31,6 +31,9 @@ struct TrainOptions {
   std::string loss_scale = "recipe";  // parse_loss_scale
   int64_t seed = 1;
   int64_t threads = 0;  // 0: as many as cores
+  std::string shard =
+      "none";              // what the processes of a launch (shard::launch_from_environment) share: "ddp", the batch
+  int64_t deadline = 600;  // seconds that a process waits for the others
 
   int64_t eval_every = 100;
   int64_t eval_windows = 128;  // held-out windows in an evaluation

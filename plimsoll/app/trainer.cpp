@@ -1,6 +1,7 @@
 #include "plimsoll/app/trainer.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "plimsoll/app/loss_scale.h"
 #include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/io/error.h"
+#include "plimsoll/ops/rank_amaxes.h"
 #include "plimsoll/ops/saved_bytes.h"
 #include "plimsoll/optim/schedule.h"
 #include "plimsoll/watch/profile.h"
@@ -37,16 +39,25 @@ void expect_same(const json& state, const char* name, const json& ours) {
 
 }  // namespace
 
-Trainer::Trainer(const TrainOptions& options, const ModelShape& shape, io::TokenStream stream)
+Trainer::Trainer(const TrainOptions& options, const ModelShape& shape, io::TokenStream stream,
+                 std::shared_ptr<const shard::Communicator> ranks)
     : options_(options),
       shape_(shape),
       recipe_(parse_recipe(options.recipe)),
       stream_(std::move(stream)),
+      ranks_(std::move(ranks)),
       model_(make_gpt(shape, options.seed)),
       optimizer_(optim::decay_groups(model_->named_parameters(), adamw_options(options)),
                  {.seed = static_cast<uint64_t>(options.seed)}),
       scaler_(parse_loss_scale(options.loss_scale, recipe_)),
-      session_({.mode = options.watch == watch::Mode::kOff ? watch::Mode::kGuard : options.watch}) {}
+      session_({.mode = options.watch == watch::Mode::kOff ? watch::Mode::kGuard : options.watch}) {
+  if (ranks_->size() == 1) return;
+  if (options.batch % ranks_->size() != 0) {
+    refuse("--batch: expected a multiple of the {} ranks, which share it, got {}", ranks_->size(), options.batch);
+  }
+  parallel_.emplace(*model_, ranks_);
+  amax_reduction_ = ops::amax_reduction(ranks_);
+}
 
 int64_t Trainer::parameters() const {
   int64_t count = 0;
@@ -56,14 +67,15 @@ int64_t Trainer::parameters() const {
 
 at::Tensor Trainer::forward_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch) {
   const at::Tensor inputs = windows.slice(1, 0, shape_.context), targets = windows.slice(1, 1, shape_.context + 1);
-  amp::Fp8Autocast scope({.recipe = recipe_});
+  amp::Fp8Autocast scope({.recipe = recipe_, .reduction = amax_reduction_});
   return model_->loss(inputs, targets, is_first_microbatch);
 }
 
 at::Tensor Trainer::next_windows() {
   const watch::Span phase("data");
   const watch::Span span("token stream");
-  return stream_.next(options_.batch);
+  const int64_t part = options_.batch / ranks_->size();
+  return stream_.next(options_.batch).narrow(0, ranks_->rank() * part, part);
 }
 
 at::Tensor Trainer::counted_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch) {
@@ -80,8 +92,16 @@ double Trainer::micro_step(int64_t index) {
   const auto is_first = options_.accumulate > 1 ? std::optional(index == 0) : std::nullopt;
   const at::Tensor loss = counted_loss(windows, is_first);
   const watch::Span span("backward");
+  std::optional<shard::DistributedDataParallel::NoSync> no_sync;
+  if (parallel_ && index + 1 < options_.accumulate) no_sync.emplace(*parallel_);
   scaler_.scale(loss / options_.accumulate).backward();
   return loss.item<double>();
+}
+
+double Trainer::mean_over_ranks(double value) const {
+  const at::Tensor sum = at::scalar_tensor(value, at::kDouble);
+  ranks_->all_reduce_(sum).wait();
+  return sum.item<double>() / static_cast<double>(ranks_->size());
 }
 
 void Trainer::zero_grad() {
@@ -110,6 +130,7 @@ StepResult Trainer::train_step() {
   session_.slots().clear();
   for (int64_t i = 0; i < options_.accumulate; ++i)
     result.loss += micro_step(i) / static_cast<double>(options_.accumulate);
+  result.loss = mean_over_ranks(result.loss);
   optimizer_.set_lr(result.lr);
   const optim::StepReport report = update();
   if (scaler_.is_enabled()) result.flushed_share = scaler_.flushed_share();

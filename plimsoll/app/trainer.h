@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "plimsoll/amp/grad_scaler.h"
@@ -11,14 +12,18 @@
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/token_stream.h"
 #include "plimsoll/optim/adamw.h"
+#include "plimsoll/shard/communicator.h"
+#include "plimsoll/shard/data_parallel.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::app {
 
 class Trainer {
  public:
-  // Works on the calling thread only.
-  Trainer(const TrainOptions& options, const ModelShape& shape, io::TokenStream stream);
+  // Works on the calling thread only. Of several ranks each has its part of every batch, and all have the same model:
+  // they call train_step() as often as each other.
+  Trainer(const TrainOptions& options, const ModelShape& shape, io::TokenStream stream,
+          std::shared_ptr<const shard::Communicator> ranks = shard::Communicator::connect({}));
 
   int64_t step() const { return step_; }  // steps done
   int64_t tokens_per_step() const { return options_.batch * options_.accumulate * shape_.context; }
@@ -46,6 +51,7 @@ class Trainer {
   // The first time, with a count of what it saves.
   at::Tensor counted_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch);
   double micro_step(int64_t index);
+  double mean_over_ranks(double value) const;
   void zero_grad();
   optim::StepReport update();
   void describe_numbers(StepResult& result, const optim::StepReport& report);
@@ -54,7 +60,10 @@ class Trainer {
   ModelShape shape_;
   recipe::Recipe recipe_;
   io::TokenStream stream_;
+  std::shared_ptr<const shard::Communicator> ranks_;
+  std::shared_ptr<const ops::AmaxReduction> amax_reduction_;  // none of one rank
   nn::Gpt model_;
+  std::optional<shard::DistributedDataParallel> parallel_;  // of several ranks
   optim::AdamW optimizer_;
   amp::GradScaler scaler_;
   watch::Session session_;

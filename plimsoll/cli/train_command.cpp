@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "plimsoll/app/ranks.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/train_run.h"
 #include "plimsoll/cli/train_table.h"
@@ -30,7 +31,7 @@ Command train_command() {
             app::TrainOptions& options = bound->options;
             options.configuration = configuration;
             if (options.json.empty()) options.json = options.out / "train.jsonl";
-            fmt::print("configuration {}\n", configuration.dump());
+            if (app::speaks(options)) fmt::print("configuration {}\n", configuration.dump());
             options.watch = watch_options(bound->watch).mode;
             return train_and_print(options);
           }};

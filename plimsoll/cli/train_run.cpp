@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "plimsoll/app/ranks.h"
 #include "plimsoll/app/train.h"
 #include "plimsoll/cli/command.h"
 #include "plimsoll/cli/profile_table.h"
@@ -26,6 +27,7 @@ int train_and_print(const app::TrainOptions& options) {
     progress.note(fmt::format("interrupted; a checkpoint is in {}, go on with --resume", options.out.native()));
     return kExitInterrupted;
   }
+  if (!app::speaks(options)) return kExitOk;
   fmt::print(
       "{}  done: {} steps, {:.2f} M parameters, validation loss {:.4f}, {:.0f} tokens/s, {:.1f} MB saved for backward, "
       "peak memory {:.0f} MB\n",

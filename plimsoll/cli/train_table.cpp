@@ -1,5 +1,6 @@
 #include "plimsoll/cli/train_table.h"
 
+#include "plimsoll/app/ranks.h"
 #include "plimsoll/cli/command_line.h"
 
 namespace plimsoll::cli {
@@ -27,6 +28,9 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
        "dynamic, auto, none, a number, or recipe: dynamic under fp16, none under the others"},
       {"seed", "N", integer(options.seed, kFromZero), "of the weights and of the order of the data"},
       {"threads", "N", integer(options.threads, {.from = 0, .to = 4096}), "0: one a core"},
+      {"shard", "HOW", choice(options.shard, app::shard_names()),
+       "ddp: the processes that torchrun, mpirun or srun started have a part of each batch each; none"},
+      {"deadline", "SECONDS", integer(options.deadline, kFromOne), "that a process waits for the others"},
       {"eval-every", "N", integer(options.eval_every, kFromZero), "steps between validations; 0: at the end only"},
       {"eval-windows", "N", integer(options.eval_windows, kFromOne), "held-out sequences in a validation"},
       {"save-every", "N", integer(options.save_every, kFromZero), "steps between checkpoints; 0: at the end only"},

@@ -1,0 +1,33 @@
+#include "plimsoll/app/ranks.h"
+
+#include <chrono>
+#include <stdexcept>
+
+#include "plimsoll/app/error.h"
+
+namespace plimsoll::app {
+namespace {
+
+shard::Launch launch_of(const TrainOptions& options) {
+  if (options.shard == "none") return {};
+  try {
+    return shard::launch_from_environment();
+  } catch (const std::invalid_argument& error) {
+    refuse("--shard {}: {}", options.shard, error.what());
+  }
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& shard_names() {
+  static const std::vector<std::string_view> names = {"none", "ddp"};
+  return names;
+}
+
+std::shared_ptr<const shard::Communicator> connect_ranks(const TrainOptions& options) {
+  return shard::Communicator::connect(launch_of(options), {.deadline = std::chrono::seconds(options.deadline)});
+}
+
+bool speaks(const TrainOptions& options) { return launch_of(options).rank == 0; }
+
+}  // namespace plimsoll::app

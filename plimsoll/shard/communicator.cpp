@@ -1,0 +1,190 @@
+#include "plimsoll/shard/communicator.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+#include <vector>
+
+#include "plimsoll/shard/gloo.h"
+#include "plimsoll/shard/peers.h"
+#include "plimsoll/watch/profile.h"
+
+namespace plimsoll::shard {
+
+using c10d::Backend;
+using c10d::Store;
+using Work = c10::intrusive_ptr<c10d::Work>;
+
+namespace {
+
+constexpr std::chrono::milliseconds kSlice(500);      // of waiting
+constexpr std::chrono::milliseconds kFarewell(1000);  // in which the others read who is missing
+constexpr std::chrono::milliseconds kStorePatience(2000);
+
+c10::intrusive_ptr<Store> store_of(const Launch& launch, std::chrono::milliseconds deadline, bool serves) {
+  c10d::TCPStoreOptions options;
+  options.port = launch.port;
+  options.isServer = serves;
+  options.numWorkers = static_cast<size_t>(launch.world_size);
+  options.waitWorkers = false;
+  options.timeout = deadline;
+  return c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+}
+
+}  // namespace
+
+// Of a process that is alone, backend and peers are none.
+struct Communicator::Connection : std::enable_shared_from_this<Connection> {
+  Launch launch;
+  CommunicatorOptions options;
+  c10::intrusive_ptr<Store> store;
+  std::shared_ptr<const Peers> peers;
+  c10::intrusive_ptr<Backend> backend;
+  bool serves = false;  // the store is here
+
+  [[noreturn]] void fail(const char* collective, const char* why) const {
+    const std::string missing = peers ? peers->find_missing() : "";
+    if (serves) std::this_thread::sleep_for(kFarewell);
+    C10_THROW_ERROR(
+        DistBackendError,
+        std::string(collective) + " on rank " + std::to_string(launch.rank) + " of " +
+            std::to_string(launch.world_size) + " failed (deadline " + std::to_string(options.deadline.count()) +
+            " ms): " + (missing.empty() ? "all ranks are alive, so one did not come here in time" : missing) + "; " +
+            why);
+  }
+
+  template <class Body>
+  auto guarded(const char* collective, Body body) const {
+    try {
+      return body();
+    } catch (const c10::Error& error) {
+      fail(collective, error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      fail(collective, error.what());
+    }
+  }
+
+  // A rank whose data this one waits for may itself wait for the one that is gone, so word of that counts, too.
+  void wait(const Work& work) const {
+    while (true) {
+      try {
+        work->wait(kSlice);
+        return;
+      } catch (const std::exception&) {
+        if (work->isCompleted()) throw;
+        if (!peers->failure().empty()) throw;
+      }
+    }
+  }
+
+  // start() -> Work.
+  template <class Start>
+  Pending launch_async(const char* collective, Start start) const {
+    if (backend == nullptr) return {};
+    const Work work = guarded(collective, start);
+    return Pending(
+        [self = shared_from_this(), collective, work] { self->guarded(collective, [&] { self->wait(work); }); });
+  }
+
+  template <class Start>
+  void run(const char* collective, double bytes, Start start) const {
+    const watch::Span span(collective, {.bytes = bytes});
+    launch_async(collective, start).wait();
+  }
+};
+
+void Pending::wait() {
+  if (const auto wait = std::exchange(wait_, nullptr)) wait();
+}
+
+Communicator::Communicator(std::shared_ptr<const Connection> connection) : connection_(std::move(connection)) {}
+Communicator::~Communicator() = default;
+
+int64_t Communicator::rank() const { return connection_->launch.rank; }
+int64_t Communicator::size() const { return connection_->launch.world_size; }
+
+std::shared_ptr<Communicator> Communicator::connect(const Launch& launch, const CommunicatorOptions& options) {
+  auto connection = std::make_shared<Connection>();
+  connection->launch = launch;
+  connection->options = options;
+  if (launch.world_size > 1) {
+    connection->guarded("connecting", [&] {
+      connection->serves = launch.rank == 0 && !launch.store_is_running;
+      connection->store = store_of(launch, options.deadline, connection->serves);
+      const c10::intrusive_ptr<Store> own = store_of(launch, options.deadline, false);
+      own->setTimeout(kStorePatience);
+      connection->peers = std::make_shared<Peers>(c10::make_intrusive<c10d::PrefixStore>("plimsoll", own), launch.rank,
+                                                  launch.world_size);
+      connection->backend = gloo(c10::make_intrusive<c10d::PrefixStore>("plimsoll/world", connection->store),
+                                 launch.rank, launch.world_size, launch.address, options.deadline);
+    });
+  }
+  return std::shared_ptr<Communicator>(new Communicator(std::move(connection)));
+}
+
+std::shared_ptr<Communicator> Communicator::split(const std::string& name) const {
+  auto connection = std::make_shared<Connection>(*connection_);
+  if (connection->backend != nullptr) {
+    connection->guarded("split", [&] {
+      const auto store = c10::make_intrusive<c10d::PrefixStore>("plimsoll/" + name, connection->store);
+      connection->backend = gloo(store, rank(), size(), connection->launch.address, connection->options.deadline);
+    });
+  }
+  return std::shared_ptr<Communicator>(new Communicator(std::move(connection)));
+}
+
+Pending Communicator::all_reduce_(const at::Tensor& x) const {
+  return connection_->launch_async("all_reduce", [&] {
+    std::vector<at::Tensor> tensors = {x};
+    return connection_->backend->allreduce(tensors);
+  });
+}
+
+Pending Communicator::broadcast_(const at::Tensor& x, int64_t from) const {
+  return connection_->launch_async("broadcast", [&] {
+    std::vector<at::Tensor> tensors = {x};
+    c10d::BroadcastOptions options;
+    options.rootRank = from;
+    return connection_->backend->broadcast(tensors, options);
+  });
+}
+
+void Communicator::barrier() const {
+  connection_->run("barrier", 0, [&] { return connection_->backend->barrier(); });
+}
+
+void Communicator::all_reduce_max(std::span<int32_t> values) const {
+  connection_->run("all_reduce_max", static_cast<double>(values.size_bytes()), [&] {
+    std::vector<at::Tensor> tensors = {at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kInt)};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    return connection_->backend->allreduce(tensors, options);
+  });
+}
+
+at::Tensor Communicator::gather_bytes(const at::Tensor& mine) const {
+  if (size() == 1) return mine;
+  at::Tensor all = mine.new_empty({size() * mine.numel()});
+  connection_->run("all_gather", static_cast<double>(all.numel()), [&] {
+    at::Tensor input = mine;
+    return connection_->backend->_allgather_base(all, input);
+  });
+  return all;
+}
+
+at::Tensor Communicator::exchange_bytes(const at::Tensor& parts) const {
+  if (size() == 1) return parts;
+  at::Tensor received = at::empty_like(parts);
+  connection_->run("all_to_all", static_cast<double>(parts.numel()), [&] {
+    at::Tensor input = parts;
+    std::vector<int64_t> equal;
+    return connection_->backend->alltoall_base(received, input, equal, equal);
+  });
+  return received;
+}
+
+}  // namespace plimsoll::shard

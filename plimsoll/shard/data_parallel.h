@@ -1,0 +1,54 @@
+// The same model on every rank, each with its own part of the batch: after backward() every rank has the gradients of
+// the whole batch, averaged, with the same bits.
+//
+//   nn::Gpt model(config);
+//   shard::DistributedDataParallel parallel(*model, ranks);  // rank 0's parameters and buffers are everybody's
+//   model->loss(tokens, targets).backward();                  // gradients travel while the rest of them is computed
+//   optimizer.step();
+//
+// Gradients are summed in FP32, whatever the dtype of the parameters. A parameter that no rank used keeps its gradient
+// as it was; one that only some used counts as zero on the others.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+
+#include "plimsoll/shard/communicator.h"
+
+namespace plimsoll::shard {
+
+struct DataParallelOptions {
+  double bucket_cap_mb = 25;  // gradients that travel together, in FP32; the first to be ready travel in 1 MB
+};
+
+class DistributedDataParallel {
+ public:
+  // A collective. Throws c10::Error, which names the ranks, where models differ in names, shapes or dtypes. The
+  // module's parameters belong to this until it is destroyed; they are those that require a gradient now.
+  DistributedDataParallel(torch::nn::Module& module, std::shared_ptr<const Communicator> ranks,
+                          const DataParallelOptions& options = {});
+  ~DistributedDataParallel();
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+
+  // Inside, gradients add up on each rank by itself; the first backward() after it averages what has added up.
+  class NoSync {
+   public:
+    explicit NoSync(DistributedDataParallel& parallel);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    DistributedDataParallel& parallel_;
+    bool before_;
+  };
+  NoSync no_sync() { return NoSync(*this); }
+
+ private:
+  class Reducer;
+  std::shared_ptr<Reducer> reducer_;
+};
+
+}  // namespace plimsoll::shard
