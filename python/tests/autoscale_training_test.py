@@ -81,6 +81,14 @@ def test_gradients_of_arguments_and_functions():
         plimsoll.autoscale(3)
 
 
+def test_torch_func_transforms_functions_of_scaled_tensors():
+    x = torch.randn(3, 4)
+    doubled = torch.func.vmap(lambda row: row * 2)(autoscale.as_scaled(x))
+    gradient = torch.func.grad(lambda a: (a * a).sum())(autoscale.as_scaled(x))
+    for result in (doubled, gradient):
+        assert torch.allclose(autoscale.value(result), 2 * x, rtol=2**-10, atol=2**-20)
+
+
 def test_clipping_and_accumulation_see_values():
     model = plimsoll.autoscale(small())
     for _ in range(2):
