@@ -62,7 +62,7 @@ def contestant(name, directory, args):
 def measure(running, args):
     """{work: {name: seconds of each round}}; a round is each work by each contestant."""
     seconds = {work: {name: [] for name in running if does(name, work)} for work in args.works}
-    for number in range(args.rounds):
+    for number in range(args.rounds if seconds else 0):
         for work, names in seconds.items():
             for name, times in names.items():
                 times.append(running[name].ask(json.dumps(WORKS[work][0]))["seconds"])
