@@ -52,6 +52,21 @@ def incident_of(w):
     return next(incident for incident in w.incidents if incident["incident"] == PATH)
 
 
+@torch.no_grad()
+def test_products_of_fp8_codes_are_seen(tmp_path):
+    """The same names as in BF16, and, but for the rounding of the codes, the same amaxes."""
+    theirs = make("v1.1")
+    ids, _ = inputs(theirs, [9])
+    seen = {}
+    for dtype in ("bf16", "fp8"):
+        model = T5ForConditionalGeneration.from_pretrained(save(theirs, tmp_path), dtype)
+        with plimsoll.watch("guard") as w:
+            model(input_ids=ids, decoder_input_ids=ids)
+        seen[dtype] = {record["name"]: record["amax"] for record in w.records}
+    assert seen["fp8"].keys() == seen["bf16"].keys() and f"{PATH}/output" in seen["fp8"]
+    assert all(amax == pytest.approx(seen["bf16"][name], rel=0.5) for name, amax in seen["fp8"].items())
+
+
 def test_guard_warns_before_there_is_an_infinity(ours):
     w, output = watched(ours(down_projection_reaches(30_000)), "guard")
     assert output.isfinite().all() and not w.incidents
