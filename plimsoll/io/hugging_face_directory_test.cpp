@@ -1,5 +1,6 @@
 #include "plimsoll/io/hugging_face_directory.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
@@ -50,6 +51,23 @@ TEST_F(AModelsDirectory, OneFileAndItsShardsHoldTheSameTensors) {
     EXPECT_FALSE(directory->contains("unlisted"));
     EXPECT_THROW(directory->tensor("c"), Error);
   }
+}
+
+TEST_F(AModelsDirectory, TensorsWhosePagesWereGivenBackAreReadAgain) {
+  const at::Tensor large = at::arange(100'000, at::kFloat);
+  write("model.safetensors", {{"a", a_}, {"large", large}});
+  std::function<void()> release;
+  at::Tensor tensor;
+  {
+    const HuggingFaceDirectory directory(files_.path());
+    tensor = directory.tensor("large");
+    release = directory.releaser("large");
+    EXPECT_THROW(directory.releaser("b"), Error);
+  }
+  tensor.mul_(2);
+  release();
+  // Whole pages are the file's again; what shares its first and last page with others may not be.
+  EXPECT_TRUE(at::equal(tensor.narrow(0, 1024, 90'000), large.narrow(0, 1024, 90'000)));
 }
 
 TEST_F(AModelsDirectory, AllThatContradictsTheModelIsNamedAtOnce) {
