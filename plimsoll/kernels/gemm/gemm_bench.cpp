@@ -15,13 +15,14 @@
 #include "plimsoll/format/codec.h"
 #include "plimsoll/kernels/gemm/gemm.h"
 #include "plimsoll/kernels/limits/limits.h"
-#include "plimsoll/kernels/limits/memory_pass.h"
+#include "plimsoll/kernels/stream_bench.h"
 #include "plimsoll/runtime/cpu.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
 namespace {
 
+using bench::median;
 using format::Format;
 
 enum class Layout { kNtPacked, kNt, kNn, kTn };
@@ -121,11 +122,6 @@ bool multiplies_pairs(const Case& c) {
   return runtime::matmul_isa() >= runtime::Isa::kAvx512Bf16 && narrow(c.a) && narrow(c.b);
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
-
 struct Time {
   double cpu, wall;
 };
@@ -164,23 +160,9 @@ void run_products(benchmark::State& state, const Case& c) {
 void run_rows(benchmark::State& state, const Case& c) {
   const Problem problem(c);
   const Buffer& read = problem.read_once();
-  const int64_t pieces = read.bytes() / 64;
-  auto plain_read = [&] {
-    runtime::parallel_for(
-        pieces, 1024, [&](int64_t begin, int64_t end) { read_memory(read.data() + begin * 64, (end - begin) * 64); });
-  };
-  problem.multiply();
-  double product = 1e9, plain = 1e9;
-  for (auto _ : state) {
-    const Time time = time_of([&] { problem.multiply(); });
-    state.SetIterationTime(time.wall);
-    product = std::min(product, time.wall);
-    plain = std::min(plain, time_of(plain_read).wall);
-  }
-  state.counters["us"] = product * 1e6;
-  state.counters["GB/s"] = static_cast<double>(read.bytes()) / product * 1e-9;
-  state.counters["limit"] = static_cast<double>(read.bytes()) / plain * 1e-9;
-  state.counters["share_%"] = 100.0 * plain / product;
+  const bench::Stream stream{read.data(), read.bytes(), nullptr, 0};
+  bench::run(
+      state, read.bytes(), [&] { problem.multiply(); }, [&] { bench::plain_loop(stream); });
 }
 
 void add_products(std::vector<Case>& cases, Format a, Format b, const std::string& formats) {
