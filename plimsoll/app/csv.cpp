@@ -1,5 +1,7 @@
 #include "plimsoll/app/csv.h"
 
+#include <csv.h>
+
 #include <fstream>
 #include <iterator>
 #include <string_view>
@@ -10,74 +12,53 @@
 namespace plimsoll::app {
 namespace {
 
+using Row = std::vector<std::string>;
+
 class CsvReader {
  public:
-  explicit CsvReader(std::string_view text) : text_(text) {
-    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-    if (text_.starts_with(kByteOrderMark)) text_.remove_prefix(kByteOrderMark.size());
+  CsvReader() {
+    if (csv_init(&parser_, 0) != 0) fail("csv: cannot start the parser");
+    csv_set_space_func(&parser_, [](unsigned char) { return 0; });  // spaces belong to fields
   }
+  ~CsvReader() { csv_free(&parser_); }
+  CsvReader(const CsvReader&) = delete;
+  CsvReader& operator=(const CsvReader&) = delete;
 
   // False: a quote does not end.
-  bool read() {
-    while (!text_.empty()) {
-      const char next = take();
-      if (next == '"' && field_.empty() && !was_quoted_) {
-        if (!read_quoted()) return false;
-      } else if (next == ',') {
-        end_field();
-      } else if (next == '\n') {
-        end_row();
-      } else if (next != '\r' || !text_.starts_with('\n')) {
-        field_ += next;
-      }
-    }
-    end_row();
-    return true;
+  bool read(std::string_view text) {
+    if (csv_parse(&parser_, text.data(), text.size(), &end_field, &end_row, this) != text.size()) return false;
+    csv_set_opts(&parser_, CSV_STRICT | CSV_STRICT_FINI);  // of the end alone: a quote inside a plain field is text
+    return csv_fini(&parser_, &end_field, &end_row, this) == 0;
   }
 
-  std::vector<std::vector<std::string>> rows;
+  std::vector<Row> rows;
 
  private:
-  char take() {
-    const char first = text_.front();
-    text_.remove_prefix(1);
-    return first;
+  static void end_field(void* text, size_t size, void* reader) {
+    static_cast<CsvReader*>(reader)->row_.emplace_back(static_cast<const char*>(text), size);
   }
-  bool read_quoted() {
-    was_quoted_ = true;
-    while (!text_.empty()) {
-      const char next = take();
-      if (next == '"' && !text_.starts_with('"')) return true;
-      if (next == '"') take();
-      field_ += next;
-    }
-    return false;
-  }
-  void end_field() {
-    row_.push_back(std::exchange(field_, {}));
-    was_quoted_ = false;
-  }
-  void end_row() {
-    const bool is_empty = row_.empty() && field_.empty() && !was_quoted_;
-    if (is_empty) return;
-    end_field();
-    rows.push_back(std::exchange(row_, {}));
+  static void end_row(int, void* reader) {
+    auto& self = *static_cast<CsvReader*>(reader);
+    self.rows.push_back(std::exchange(self.row_, {}));
   }
 
-  std::string_view text_;
-  std::string field_;
-  bool was_quoted_ = false;  // the field under way
-  std::vector<std::string> row_;
+  csv_parser parser_;
+  Row row_;  // under way
 };
 
 }  // namespace
 
-std::vector<std::vector<std::string>> read_csv(const std::filesystem::path& file) {
+std::vector<Row> read_csv(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   if (!stream) fail("{}: cannot read", file.native());
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  CsvReader reader(text);
-  if (!reader.read()) fail("{}: row {}: expected a closing quote, got the end", file.native(), reader.rows.size() + 1);
+  const std::string bytes{std::istreambuf_iterator<char>(stream), {}};
+  std::string_view text = bytes;
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  CsvReader reader;
+  if (!reader.read(text)) {
+    fail("{}: row {}: expected a closing quote, got the end", file.native(), reader.rows.size() + 1);
+  }
   return std::move(reader.rows);
 }
 

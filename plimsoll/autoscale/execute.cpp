@@ -68,12 +68,18 @@ void assign_written(Operands& operands) {
     if (operand.written && is_scaled(operand.tensor)) assign(operand.tensor, {.data = operand.data});
 }
 
+// What follows for `result`, before it is looked at; of a fallback nothing.
+Scale expected_of(const at::Tensor& result, const Plan& plan, const Prepared& prepared) {
+  if (plan.is_fallback()) return {};
+  const int64_t terms = std::max<int64_t>(1, prepared.terms / std::max<int64_t>(1, result.numel()));
+  return grown(prepared.composition.expected, plan.rule->growth, terms);
+}
+
 at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, Operands& operands,
                          const Prepared& prepared) {
   if (!result.defined() || !result.is_floating_point() || mode == '.') return result;
-  const int64_t terms = std::max<int64_t>(1, prepared.terms / std::max<int64_t>(1, result.numel()));
   const int32_t exponent = prepared.composition.expected.exponent;
-  const Scale expected = plan.is_fallback() ? Scale{} : grown(prepared.composition.expected, plan.rule->growth, terms);
+  const Scale expected = expected_of(result, plan, prepared);
   const Encoded encoded =
       encode({.data = result, .exponent = exponent}, storage_dtype(*operands.session(), result.dim(), operands.wide()),
              mode == '*' ? &expected : nullptr);
@@ -86,8 +92,7 @@ at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, 
 void finish_in_place(const Plan& plan, Operands& operands, const Prepared& prepared, Stack& stack) {
   const at::Tensor result = torch::jit::pop(stack).toTensor();
   const at::Tensor& self = operands.all().front().tensor;
-  const int64_t terms = std::max<int64_t>(1, prepared.terms / std::max<int64_t>(1, result.numel()));
-  const Scale expected = grown(prepared.composition.expected, plan.rule->growth, terms);
+  const Scale expected = expected_of(result, plan, prepared);
   const bool follows = plan.results.front().mode == '*';
   assign(self, {.data = result, .exponent = prepared.composition.expected.exponent}, follows ? &expected : nullptr);
   stack.emplace_back(self);

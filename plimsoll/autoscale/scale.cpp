@@ -76,8 +76,6 @@ Scale product(const Scale& a, const Scale& b) {
           .bound = added(a.bound, b.bound)};
 }
 
-Scale quotient(const Scale& a, const Scale& b) { return product(a, power(b, -1)); }
-
 Scale power(const Scale& scale, double degree) {
   if (scale.is_zero()) return degree > 0 ? scale : Scale{.exponent = 0, .bound = kUnbounded};
   return {.exponent = saturated(scale.exponent * degree),

@@ -55,7 +55,6 @@ Scale settled_if_due(const Scale& scale);
 
 // Of elementwise results: values of independent elements.
 Scale product(const Scale& a, const Scale& b);
-Scale quotient(const Scale& a, const Scale& b);
 // degree: -1, 1/2, 2 ...; exponent * degree has to be whole.
 Scale power(const Scale& scale, double degree);
 // Both operands at the larger exponent.

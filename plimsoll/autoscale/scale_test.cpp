@@ -9,6 +9,9 @@ namespace {
 
 Scale unit(int32_t exponent) { return {.exponent = exponent, .remainder = 0, .bound = 2}; }
 
+// As the rules divide.
+Scale quotient(const Scale& a, const Scale& b) { return product(a, power(b, -1)); }
+
 TEST(Scale, MeasuredDataHaveAnRmsNearOne) {
   for (const double rms : {1e-30, 0.3, 1.0, 0.70, 0.72, 5e20}) {
     const Scale scale = scale_of(rms, 4 * rms);

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -58,12 +59,11 @@ class DistributedDataParallel::Reducer : public std::enable_shared_from_this<Red
   struct Member {
     size_t parameter;
     int64_t offset;  // in the bucket
-    bool ready = false;
   };
   struct Bucket {
     std::vector<Member> members;
     int64_t elements = 0;
-    int64_t ready = 0;
+    int64_t ready = 0;  // members whose gradients are there
     // The gradients, and behind them for each member how many ranks have one.
     at::Tensor values;
     Pending sum;
@@ -92,10 +92,8 @@ class DistributedDataParallel::Reducer : public std::enable_shared_from_this<Red
     TORCH_CHECK(!grad.is_sparse(), "DistributedDataParallel: expected dense gradients, got a sparse one");
     const Place place = places_[index];
     Bucket& bucket = buckets_[place.bucket];
-    Member& member = bucket.members[place.member];
-    slice(bucket, member).copy_(grad).div_(averaging_.predivide);
+    slice(bucket, bucket.members[place.member]).copy_(grad).div_(averaging_.predivide);
     bucket.values[bucket.elements + static_cast<int64_t>(place.member)].fill_(1);
-    member.ready = true;
     ++bucket.ready;
     while (next_ < buckets_.size() && buckets_[next_].ready == static_cast<int64_t>(buckets_[next_].members.size()))
       send();
@@ -109,7 +107,6 @@ class DistributedDataParallel::Reducer : public std::enable_shared_from_this<Red
       bucket.sum = {};
       bucket.ready = 0;
       bucket.values = at::zeros({bucket.elements + static_cast<int64_t>(bucket.members.size())}, at::kFloat);
-      for (Member& member : bucket.members) member.ready = false;
     }
     torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->finish(); });
   }
@@ -124,7 +121,7 @@ class DistributedDataParallel::Reducer : public std::enable_shared_from_this<Red
     while (next_ < buckets_.size()) send();
     for (Bucket& bucket : buckets_) {
       bucket.sum.wait();
-      bucket.values.narrow(0, 0, bucket.elements).div_(averaging_.postdivide);
+      if (averaging_.postdivide != 1) bucket.values.narrow(0, 0, bucket.elements).div_(averaging_.postdivide);
       for (size_t m = 0; m < bucket.members.size(); ++m) {
         const Member& member = bucket.members[m];
         const bool used = bucket.values[bucket.elements + static_cast<int64_t>(m)].item<float>() > 0;
