@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "plimsoll/kernels/gemm/arranged_quads.h"
 #include "plimsoll/kernels/gemm/fp8_quads.h"
 #include "plimsoll/kernels/gemm/gemm_isa.h"
 
@@ -51,8 +52,30 @@ PLIMSOLL_INLINE void decode_dword(I32x16 dword, I32x16 (&decoded)[dwords_from(kF
   } else if constexpr (bytes_of(kFormat) == 2 && kTo == Dword::kFp32) {
     decoded[0] = shift_left<16>(dword);
     decoded[1] = and_i(dword, set_i(INT32_C(-0x10000)));
+  } else if constexpr (kTo == Dword::kE4m3Quad) {
+    decoded[0] = arrange_quads(dword);
   } else {
     decoded[0] = dword;
+  }
+}
+
+// The same of dwords as a packed B holds them, 32 of them.
+template <Dword kStored, Dword kTo>
+PLIMSOLL_INLINE void decode_stored(const uint32_t* from, I32x16 (&low)[dwords_from(format_of(kStored), kTo)],
+                                   I32x16 (&high)[dwords_from(format_of(kStored), kTo)]) {
+  const I32x16 low_dword = load_dwords(from), high_dword = load_dwords(from + 16);
+  if constexpr (kStored == Dword::kE4m3Quad && kTo == Dword::kBf16Pair) {
+    decode_arranged(low_dword, high_dword, low, high);
+  } else if constexpr (kStored == Dword::kE4m3Quad && kTo == Dword::kFp32) {
+    F32x16 low_value[4], high_value[4];
+    decode_arranged(low_dword, high_dword, low_value, high_value);
+    for (int i = 0; i < 4; ++i) {
+      low[i] = bits(low_value[i]);
+      high[i] = bits(high_value[i]);
+    }
+  } else {
+    decode_dword<format_of(kStored), kTo>(low_dword, low);
+    decode_dword<format_of(kStored), kTo>(high_dword, high);
   }
 }
 

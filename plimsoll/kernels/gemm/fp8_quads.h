@@ -64,17 +64,21 @@ PLIMSOLL_INLINE void decode_quads_to_pairs(I32x16 codes, I32x16& first, I32x16& 
   second.v = _mm512_castps_si512(_mm512_shuffle_ps(lanes01, lanes23, 0xdd));
 }
 
-// value[j] = byte j of each lane.
-template <format::Format kFormat>
-PLIMSOLL_INLINE void decode_quads(I32x16 codes, F32x16 (&value)[4]) {
-  I32x16 pair[2];
-  decode_quads_to_pairs<kFormat>(codes, pair[0], pair[1]);
+PLIMSOLL_INLINE void pairs_to_values(const I32x16 (&pair)[2], F32x16 (&value)[4]) {
   const I32x16 upper = set_i(INT32_C(-0x10000));
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) {
     value[2 * i] = from_bits(shift_left<16>(pair[i]));
     value[2 * i + 1] = from_bits(and_i(pair[i], upper));
   }
+}
+
+// value[j] = byte j of each lane.
+template <format::Format kFormat>
+PLIMSOLL_INLINE void decode_quads(I32x16 codes, F32x16 (&value)[4]) {
+  I32x16 pair[2];
+  decode_quads_to_pairs<kFormat>(codes, pair[0], pair[1]);
+  pairs_to_values(pair, value);
 }
 
 // Byte j of lane i of quad[q] = lines[(4 q + j) * stride + i]: 16 lines of 16 bytes.

@@ -177,6 +177,40 @@ TEST(Gemm, NanAndInfReachTheirRowsAndColumnsOnly) {
   }
 }
 
+TEST(Gemm, NanAmongCodesOfBReachesItsColumnOnly) {
+  const int64_t m = 19, n = 70, k = 50;
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    for (Format format : {Format::kE4m3, Format::kE5m2}) {
+      for (uint32_t nan : {0x7fu, 0xffu}) {
+        const Operand a(m, k, Format::kBf16, 1);
+        Operand b(n, k, format, 2);
+        b.set_code(33, 49, nan);
+        b.set_code(66, 0, nan);
+        std::vector<char> packed(gemm_packed_b_bytes(b.view(), n, k));
+        gemm_pack_b(b.view(), n, k, packed.data());
+        for (int64_t rows : {int64_t{1}, int64_t{2}, int64_t{5}, m}) {
+          for (const void* packed_b : {static_cast<const void*>(nullptr), static_cast<const void*>(packed.data())}) {
+            std::vector<float> output(static_cast<size_t>(rows * n));
+            gemm({.a = a.view(),
+                  .b = b.view(),
+                  .m = rows,
+                  .n = n,
+                  .k = k,
+                  .output = output.data(),
+                  .output_stride = n,
+                  .packed_b = packed_b});
+            for (int64_t i = 0; i < rows * n; ++i) {
+              ASSERT_EQ(std::isnan(output[static_cast<size_t>(i)]), i % n == 33 || i % n == 66)
+                  << describe(Format::kBf16, format, rows, n, k, isa) << (packed_b == nullptr ? "" : " packed");
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Gemm, SubnormalAndLargestValuesAreWithinTheBound) {
   for (runtime::Isa isa : isas()) {
     runtime::ScopedIsa scope(isa);
