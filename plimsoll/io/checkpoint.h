@@ -1,9 +1,10 @@
 // Checkpoints of a run: one directory per step, there whole or not at all.
-//   RUN/step-00000123/model.safetensors      one file per section
+//   RUN/step-00000123/model.safetensors      one file per section; of several ranks SECTION.rank-00003.safetensors
 //                     optimizer.safetensors
 //                     state.json             what is no tensor
-//                     manifest.json          {"step", "files": {name: {"bytes", "sha256"}}}
-// It is written as step-00000123.partial, flushed to the disk and renamed.
+//                     manifest.json          what is where, and the files' digests: checkpoint_manifest.h
+// It is written as step-00000123.partial, flushed to the disk and renamed. Here are the checkpoints of one process, and
+// whole ones of any number of them; shard/checkpoint.h saves and loads those of several.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/safetensors.h"
 
 namespace plimsoll::io {
@@ -31,8 +33,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& run, const Ch
 // The steps' directories, oldest first.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run);
 
-// Reads one step's directory after checking every file's size and digest. Throws Error naming the file that is missing
-// or altered.
+// Reads one step's directory after checking every file's size and digest; how many ranks saved it does not matter.
+// Throws Error naming the file that is missing or altered.
 Checkpoint load_checkpoint(const std::filesystem::path& directory);
 
 struct LatestCheckpoint {
@@ -44,7 +46,7 @@ struct LatestCheckpoint {
 // The newest good checkpoint of a run; nothing if the run has none. Throws Error if all that it has are damaged.
 std::optional<LatestCheckpoint> load_latest_checkpoint(const std::filesystem::path& run);
 
-// Removes all but the newest `keep` checkpoints.
+// Removes all but the newest `keep` checkpoints, and what processes that were killed left half-written.
 void remove_old_checkpoints(const std::filesystem::path& run, size_t keep);
 
 }  // namespace plimsoll::io

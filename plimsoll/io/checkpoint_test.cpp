@@ -90,7 +90,8 @@ TEST(Checkpoint, OnlyDamagedOnesAreAnError) {
 TEST(Checkpoint, ManifestCannotNameFilesElsewhere) {
   const TemporaryDirectory run;
   const fs::path saved = save_checkpoint(run.path(), checkpoint_of(1));
-  write_plainly(saved / "manifest.json", R"({"step": 1, "files": {"../x": {"bytes": 0, "sha256": ""}}})");
+  write_plainly(saved / "manifest.json",
+                R"({"step": 1, "world_size": 1, "files": {"../x": {"bytes": 0, "sha256": ""}}, "tensors": {}})");
   EXPECT_THAT([&] { load_checkpoint(saved); }, ThrowsMessage<Error>(HasSubstr("expected plain file names")));
 }
 
@@ -119,11 +120,15 @@ TEST(Checkpoint, FullDiskLeavesNothingHalfWritten) {
   EXPECT_EQ(std::distance(fs::directory_iterator(run.path()), {}), 1);
 }
 
-TEST(Checkpoint, OldOnesAreRemoved) {
+TEST(Checkpoint, OldOnesAreRemovedAndWhatKilledProcessesLeft) {
   const TemporaryDirectory run;
+  for (const char* left : {"step-00000007.partial", "step-00000001.replaced", "step-00000002.removed"}) {
+    write_plainly(run / left / "model.safetensors.partial", "half");
+  }
   for (const int64_t step : {1, 2, 3, 4}) save_checkpoint(run.path(), checkpoint_of(step));
   remove_old_checkpoints(run.path(), 2);
   EXPECT_THAT(list_checkpoints(run.path()), ElementsAre(run / "step-00000003", run / "step-00000004"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(run.path()), {}), 2);
   remove_old_checkpoints(run.path(), 2);
   EXPECT_THAT(list_checkpoints(run.path()), SizeIs(2));
 }

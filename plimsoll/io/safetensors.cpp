@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/error.h"
@@ -51,8 +52,16 @@ std::function<void()> SafetensorsFile::releaser(const SafetensorsEntry& entry) c
   return [file = file_, part] { file->release(part); };
 }
 
-void save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
-                      const SafetensorsMetadata& metadata) {
+namespace {
+
+// A file before it is written: the header, and the tensors in the order of their data.
+struct Layout {
+  std::string header;
+  std::vector<at::Tensor> tensors;
+  uint64_t bytes = 0;
+};
+
+Layout lay_out(const std::filesystem::path& path, const TensorMap& tensors, const SafetensorsMetadata& metadata) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided) {
@@ -62,20 +71,52 @@ void save_safetensors(const std::filesystem::path& path, const TensorMap& tensor
   }
   std::stable_sort(entries.begin(), entries.end(),
                    [](const auto& a, const auto& b) { return c10::elementSize(a.dtype) > c10::elementSize(b.dtype); });
-  uint64_t offset = 0;
+  Layout layout;
   for (SafetensorsEntry& entry : entries) {
-    entry.begin = offset;
-    offset += tensors.at(entry.name).nbytes();
-    entry.end = offset;
+    layout.tensors.push_back(tensors.at(entry.name));
+    entry.begin = layout.bytes;
+    layout.bytes += layout.tensors.back().nbytes();
+    entry.end = layout.bytes;
   }
-  const std::string header = format_safetensors_header(entries, metadata);
+  layout.header = format_safetensors_header(entries, metadata);
+  layout.bytes += layout.header.size();
+  return layout;
+}
+
+// sink(bytes) takes the file part by part.
+template <class Sink>
+void stream(const Layout& layout, const Sink& sink) {
+  sink(std::as_bytes(std::span(layout.header)));
+  for (const at::Tensor& tensor : layout.tensors) {
+    const at::Tensor row_major = tensor.contiguous();
+    sink(std::span(static_cast<const std::byte*>(row_major.const_data_ptr()), row_major.nbytes()));
+  }
+}
+
+void write(const std::filesystem::path& path, const Layout& layout) {
   AtomicFile file(path);
-  file.write(header);
-  for (const SafetensorsEntry& entry : entries) {
-    const at::Tensor tensor = tensors.at(entry.name).contiguous();
-    file.write({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
-  }
+  stream(layout, [&](std::span<const std::byte> bytes) { file.write(bytes); });
   file.commit();
+}
+
+std::string digits_of(const Layout& layout) {
+  Sha256 digest;
+  stream(layout, [&](std::span<const std::byte> bytes) { digest.add(bytes); });
+  return digest.digits();
+}
+
+}  // namespace
+
+void save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
+                      const SafetensorsMetadata& metadata) {
+  write(path, lay_out(path, tensors, metadata));
+}
+
+FileDigest save_safetensors_digested(const std::filesystem::path& path, const TensorMap& tensors) {
+  const Layout layout = lay_out(path, tensors, {});
+  std::future<std::string> digits = std::async(std::launch::async, [&] { return digits_of(layout); });
+  write(path, layout);
+  return {.bytes = layout.bytes, .sha256 = digits.get()};
 }
 
 }  // namespace plimsoll::io

@@ -13,6 +13,7 @@
 
 #include "plimsoll/io/mapped_file.h"
 #include "plimsoll/io/safetensors_header.h"
+#include "plimsoll/io/sha256.h"
 
 namespace plimsoll::io {
 
@@ -46,5 +47,8 @@ class SafetensorsFile {
 // dtype first, then by name.
 void save_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
                       const SafetensorsMetadata& metadata = {});
+
+// The same, with the digest of what was written, which another thread makes meanwhile.
+FileDigest save_safetensors_digested(const std::filesystem::path& path, const TensorMap& tensors);
 
 }  // namespace plimsoll::io

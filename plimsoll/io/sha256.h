@@ -2,13 +2,42 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace plimsoll::io {
 
+// Of bytes that come in parts.
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+
+  void add(std::span<const std::byte> bytes);
+  std::string digits();  // once, at the end
+
+ private:
+  struct Context;
+  std::unique_ptr<Context> context_;
+};
+
+struct FileDigest {
+  uint64_t bytes = 0;
+  std::string sha256;
+
+  friend bool operator==(const FileDigest&, const FileDigest&) = default;
+};
+
 std::string sha256(std::span<const std::byte> bytes);
 std::string sha256_of_file(const std::filesystem::path& path);
+
+// Of a file that holds this text.
+FileDigest digest_of(std::string_view text);
 
 }  // namespace plimsoll::io
