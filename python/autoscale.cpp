@@ -19,10 +19,13 @@ using autoscale::scaled_impl;
 
 // A session as Python holds it.
 struct SessionHandle : torch::CustomClassHolder {
-  // rounding: autoscale::Rounding.
-  SessionHandle(int64_t dtype, int64_t rounding)
+  // rounding: autoscale::Rounding; method, exponent: autoscale::Policy.
+  SessionHandle(int64_t dtype, int64_t rounding, int64_t method, int64_t exponent, bool counts_range)
       : session(std::make_shared<autoscale::Session>(autoscale::Settings{
-            .storage = static_cast<at::ScalarType>(dtype), .rounding = static_cast<autoscale::Rounding>(rounding)})) {}
+            .storage = static_cast<at::ScalarType>(dtype),
+            .rounding = static_cast<autoscale::Rounding>(rounding),
+            .policy = {.method = static_cast<autoscale::Method>(method), .exponent = static_cast<int32_t>(exponent)},
+            .counts_range = counts_range})) {}
   explicit SessionHandle(std::shared_ptr<autoscale::Session> other) : session(std::move(other)) {}
 
   // op: calls in the format of the data, in FP32, without a rule.
@@ -31,6 +34,12 @@ struct SessionHandle : torch::CustomClassHolder {
     for (const auto& [op, count] : session->counts())
       rows.insert(op, std::vector<int64_t>{count.storage, count.wide, count.fallback});
     return rows;
+  }
+
+  // Elements, overflowed, small.
+  std::vector<int64_t> range() const {
+    const autoscale::RangeCounts range = session->range();
+    return {range.elements, range.overflowed, range.small};
   }
 
   const std::shared_ptr<autoscale::Session> session;
@@ -49,7 +58,9 @@ at::Tensor make_scaled(const at::Tensor& data, int64_t exponent, const SessionPo
   const autoscale::BelowAutoscale below;
   const at::ScalarType dtype = autoscale::storage_dtype(*session->session, data.dim(), false);
   const autoscale::Scale scale =
-      autoscale::encode({.data = data.detach(), .exponent = static_cast<int32_t>(exponent)}, at::kFloat).scale;
+      autoscale::encode({.data = data.detach(), .exponent = static_cast<int32_t>(exponent)}, *session->session,
+                        {.dtype = at::kFloat, .origin = autoscale::Origin::kEntering})
+          .scale;
   const autoscale::Scale kept =
       scale.is_zero() ? scale : autoscale::with_exponent(scale, static_cast<int32_t>(exponent));
   TORCH_CHECK(autoscale::fits(kept.bound, dtype), "scaled_array: expected data that ", dtype, " holds, up to 2^",
@@ -85,6 +96,11 @@ SessionPointer session_of(const at::Tensor& x) {
   return c10::make_intrusive<SessionHandle>(scaled_impl(x).shared().session);
 }
 
+// The same for all tensors of a session, and no others while it lives.
+int64_t session_id(const at::Tensor& x) { return reinterpret_cast<int64_t>(scaled_impl(x).shared().session.get()); }
+
+void mark_parameter(const at::Tensor& x) { scaled_impl(x).shared().parameter = true; }
+
 std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>> rule_table() {
   std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>> rows;
   for (const autoscale::Rule& rule : autoscale::rules()) {
@@ -99,8 +115,13 @@ std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.class_<SessionHandle>("AutoscaleSession")
-      .def(torch::init<int64_t, int64_t>())
+      .def(torch::init<int64_t, int64_t, int64_t, int64_t, bool>())
       .def("counts", &SessionHandle::counts)
+      .def("range", &SessionHandle::range)
+      .def("set_gradient_exponent",
+           [](const SessionPointer& self, int64_t exponent) {
+             self->session->set_gradient_exponent(static_cast<int32_t>(exponent));
+           })
       .def("clear_counts", [](const SessionPointer& self) { self->session->clear_counts(); })
       .def("dtype", [](const SessionPointer& self) { return static_cast<int64_t>(self->session->settings().storage); });
   library.def("autoscale_is_scaled(Tensor x) -> bool", &is_scaled);
@@ -115,6 +136,8 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("autoscale_value(Tensor x) -> Tensor", &value_of_scaled);
   library.def("autoscale_with_exponent(Tensor x, int exponent) -> Tensor", &with_exponent);
   library.def("autoscale_session_of(Tensor x) -> __torch__.torch.classes.plimsoll.AutoscaleSession", &session_of);
+  library.def("autoscale_session_id(Tensor x) -> int", &session_id);
+  library.def("autoscale_mark_parameter(Tensor x) -> ()", &mark_parameter);
   library.def("autoscale_rules() -> (str[] ops, str[] classes, str[] bounds)", &rule_table);
 }
 

@@ -87,6 +87,7 @@ void multiply_by(double factor, at::Tensor& data) {
 }  // namespace
 
 Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stack& stack) {
+  const Policy& policy = operands.session()->settings().policy;
   Scale product, self = zero_scale();
   Alignment alignment;
   bool aligned = false, accumulates = false;
@@ -110,12 +111,13 @@ Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stac
     const Scale scale = scale_of_number(number(value));
     if (mode == '=') alignment.add_constant(scale);
     if (mode == 'f') shifted_factor = number(value);
-    if (mode == '1' || mode == '-') product = autoscale::product(product, power(scale, degree_of(mode)));
+    if (mode == '1' || mode == '-')
+      product = autoscale::product(product, power(number_scale(policy, number(value)), degree_of(mode)));
   });
   Composition result{.expected = product, .product = product, .common = alignment.scale().exponent};
   if (accumulates) {
     const Scale term = autoscale::product(product, scale_of_number(shifted_factor));
-    result.expected = settled_if_due(sum(self, term));
+    result.expected = settled_by(policy, sum(self, term), false);
     result.common = result.expected.exponent;
   } else if (aligned) {
     result.expected = alignment.scale();
@@ -152,9 +154,10 @@ void apply(const Composition& composition, const Plan& plan, Operands& operands,
       multiply_by(shift(operand.scale, even(operand.scale).exponent), operand.data);
     }
   }
+  const Policy& policy = operands.session()->settings().policy;
   for_each_number(plan, stack, [&](char mode, c10::IValue& value) {
     const double x = number(value);
-    const Scale scale = scale_of_number(x);
+    const Scale scale = number_scale(policy, x);
     if (mode == 'f') {
       value = x * shift(composition.product, composition.common);
     } else if (mode == '=' && scale.is_mask()) {

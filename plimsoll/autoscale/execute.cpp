@@ -18,7 +18,8 @@ int64_t elements_of_first(Operands& operands) {
 }
 
 bool measures(const Plan& plan) {
-  return std::any_of(plan.results.begin(), plan.results.end(), [](const ResultPlan& row) { return row.mode == 'm'; });
+  const auto measured = [](const ResultPlan& row) { return row.mode == 'm' || row.mode == 'M'; };
+  return std::any_of(plan.results.begin(), plan.results.end(), measured);
 }
 
 // The dtype that the caller asks for decides, too.
@@ -80,12 +81,15 @@ at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, 
   if (!result.defined() || !result.is_floating_point() || mode == '.') return result;
   const int32_t exponent = prepared.composition.expected.exponent;
   const Scale expected = expected_of(result, plan, prepared);
-  const Encoded encoded =
-      encode({.data = result, .exponent = exponent}, storage_dtype(*operands.session(), result.dim(), operands.wide()),
-             mode == '*' ? &expected : nullptr);
-  return make_scaled(
-      encoded.data,
-      {.scale = encoded.scale, .session = operands.session(), .logical = prepared.logical, .wide = operands.wide()});
+  const Encoded encoded = encode({.data = result, .exponent = exponent}, *operands.session(),
+                                 {.dtype = storage_dtype(*operands.session(), result.dim(), operands.wide()),
+                                  .expected = mode == '*' ? &expected : nullptr,
+                                  .origin = mode == 'M' ? Origin::kLossGradient : Origin::kResult});
+  return make_scaled(encoded.data, {.scale = encoded.scale,
+                                    .session = operands.session(),
+                                    .logical = prepared.logical,
+                                    .wide = operands.wide(),
+                                    .gradient = operands.gradient()});
 }
 
 // The result of the functional twin, written into the first argument.

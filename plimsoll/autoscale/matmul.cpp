@@ -74,33 +74,75 @@ struct MatmulOperands {
   bool has_bias() const { return added != nullptr && added->data.dim() == 1; }
 };
 
-// value = output * 2^scale.exponent, under a scale that holds the sum's largest element.
-Encoded scaled_product(const MatmulOperands& operands, const Factors& factors, at::ScalarType dtype) {
+const SharedScale* shared_of(const Operand& operand) {
+  return is_scaled(operand.tensor) ? &scaled_impl(operand.tensor).shared() : nullptr;
+}
+
+bool is_parameter(const Operand& operand) { return shared_of(operand) != nullptr && shared_of(operand)->parameter; }
+bool is_gradient(const Operand& operand) { return shared_of(operand) != nullptr && shared_of(operand)->gradient; }
+
+// Of Method::kUnit: 1 over the root of the terms. The gradient of a layer's input has the factor of the layer's output,
+// as it has to where other paths lead to the same input.
+double unit_factor(const MatmulOperands& operands) {
   const at::Tensor &a = operands.a.data, &b = operands.b.data;
-  const Scale scale = product(operands.a.scale, operands.b.scale);
-  const bool with_bias = operands.has_bias() && factors.beta != 0;
-  Scale expected = sum_over(scale, a.size(-1));
-  if (factors.alpha != 1) expected = product(expected, scale_of(std::fabs(factors.alpha), std::fabs(factors.alpha)));
-  if (with_bias) expected = sum(expected, operands.added->scale);
-  expected = settled(expected);
-  std::vector<int64_t> sizes = a.sizes().vec();
-  sizes.back() = b.size(-1);
-  at::Tensor output = at::empty(sizes, a.options().dtype(dtype));
+  int64_t terms = a.size(-1);
+  if (is_gradient(operands.a) && is_parameter(operands.b)) terms = b.size(-1);
+  if (is_gradient(operands.b) && is_parameter(operands.a)) terms = a.size(-2);
+  return 1 / std::sqrt(static_cast<double>(std::max<int64_t>(terms, 1)));
+}
+
+// Of Method::kGradientRms.
+void measure_gradients(std::vector<Operand>& operands, Session& session) {
+  for (Operand& operand : operands) {
+    if (!is_gradient(operand) || operand.scale.is_zero()) continue;
+    const Encoded encoded = encode({.data = operand.data, .exponent = operand.scale.exponent}, session,
+                                   {.dtype = operand.data.scalar_type(), .origin = Origin::kEntering});
+    operand.data = encoded.data;
+    operand.scale = encoded.scale;
+  }
+}
+
+// The scale of the sum, as it follows from the operands'.
+Scale expected_product(const MatmulOperands& operands, const Factors& factors, const Policy& policy) {
+  Scale expected = sum_over(product(operands.a.scale, operands.b.scale), operands.a.data.size(-1));
+  if (factors.alpha != 1) expected = product(expected, number_scale(policy, factors.alpha));
+  if (operands.has_bias() && factors.beta != 0) expected = sum(expected, operands.added->scale);
+  return settled_by(policy, expected, true);
+}
+
+// Into output [batch, m, n]; returns the amax before rounding. scale: that of the output.
+float multiply_at(const Scale& scale, const MatmulOperands& operands, const Factors& factors, at::Tensor& output) {
+  at::Tensor bias;
+  if (operands.has_bias() && factors.beta != 0) {
+    bias = times_power(operands.added->data, shift_to(operands.added->scale, scale), at::kFloat).contiguous();
+    if (factors.beta != 1) bias = bias * factors.beta;
+  }
+  const Scale terms = product(operands.a.scale, operands.b.scale);
+  return multiply({.a = operands.a.data,
+                   .b = operands.b.data,
+                   .alpha = static_cast<float>(factors.alpha * shift(terms, scale.exponent)),
+                   .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr},
+                  output);
+}
+
+// Its amax is its bound; under Method::kAutoscale one that dtype does not hold is made again at a larger exponent.
+Encoded scaled_product(const MatmulOperands& operands, const Factors& factors, Session& session, at::ScalarType dtype) {
+  const Policy& policy = session.settings().policy;
+  const bool looks =
+      policy.method == Method::kAmax || policy.method == Method::kDelayed || session.settings().counts_range;
+  Scale expected = expected_product(operands, factors, policy);
+  std::vector<int64_t> sizes = operands.a.data.sizes().vec();
+  sizes.back() = operands.b.data.size(-1);
+  at::Tensor output = at::empty(sizes, operands.a.data.options().dtype(looks ? at::kFloat : dtype));
   at::Tensor rows = output.dim() == 2 ? output.unsqueeze(0) : output;
   while (true) {
-    at::Tensor bias;
-    if (with_bias) {
-      bias = times_power(operands.added->data, shift_to(operands.added->scale, expected), at::kFloat).contiguous();
-      if (factors.beta != 1) bias = bias * factors.beta;
-    }
-    const float amax = multiply({.a = a,
-                                 .b = b,
-                                 .alpha = static_cast<float>(factors.alpha * shift(scale, expected.exponent)),
-                                 .bias = with_bias ? bias.const_data_ptr<float>() : nullptr},
-                                rows);
+    const float amax = multiply_at(expected, operands, factors, rows);
     const double bound = amax > 0 ? std::log2(static_cast<double>(amax)) : -kHeadroom;
     expected.bound = std::isfinite(amax) ? bound : kUnbounded;
-    if (fits(expected.bound, dtype) || !std::isfinite(amax)) return {.data = output, .scale = expected};
+    if (looks)
+      return encode({.data = output, .exponent = expected.exponent}, session, {.dtype = dtype, .expected = &expected});
+    const bool grows = policy.method == Method::kAutoscale && std::isfinite(amax);
+    if (fits(expected.bound, dtype) || !grows) return {.data = output, .scale = expected};
     expected = with_exponent(expected, expected.exponent + static_cast<int32_t>(std::ceil(bound - kHeadroom)));
   }
 }
@@ -111,8 +153,9 @@ void matmul(const Plan& plan, Stack& stack) {
   Operands operands(plan, stack);
   const BelowAutoscale below;
   operands.enter();
-  const Factors factors = factors_of(plan, stack);
+  Session& session = *operands.session();
   std::vector<Operand>& all = operands.all();
+  if (session.settings().policy.method == Method::kGradientRms) measure_gradients(all, session);
   const MatmulOperands matrices = {
       .a = all[all.size() - 2], .b = all.back(), .added = all.size() == 3 ? &all.front() : nullptr};
   const int64_t batch_dims = plan.name.find("bmm") != std::string::npos ? 3 : 2;
@@ -120,24 +163,28 @@ void matmul(const Plan& plan, Stack& stack) {
                   matrices.a.data.size(-1) == matrices.b.data.size(-2),
               plan.name, ": expected matrices [m, k] and [k, n], got ", matrices.a.data.sizes(), " and ",
               matrices.b.data.sizes());
-  const at::ScalarType dtype = storage_dtype(*operands.session(), batch_dims, operands.wide());
-  Encoded result = scaled_product(matrices, factors, dtype);
+  const at::ScalarType dtype = storage_dtype(session, batch_dims, operands.wide());
+  Factors factors = factors_of(plan, stack);
+  if (session.settings().policy.method == Method::kUnit) factors.alpha *= unit_factor(matrices);
+  Encoded result = scaled_product(matrices, factors, session, dtype);
   if (matrices.added != nullptr && !matrices.has_bias() && factors.beta != 0) {
     const at::Tensor values =
         times_power(matrices.added->data, shift_to(matrices.added->scale, result.scale), at::kFloat);
     const at::Tensor total = result.data.to(at::kFloat).add(values, factors.beta);
-    result = encode({.data = total, .exponent = result.scale.exponent}, dtype);
+    result = encode({.data = total, .exponent = result.scale.exponent}, session, {.dtype = dtype});
   }
-  operands.session()->count(plan.name, &CallCounts::storage);
+  session.count(plan.name, &CallCounts::storage);
   torch::jit::drop(stack, plan.arguments.size());
   if (plan.in_place) {
     assign(all.front().tensor, {.data = result.data, .exponent = result.scale.exponent}, &result.scale);
     stack.emplace_back(all.front().tensor);
     return;
   }
-  stack.emplace_back(make_scaled(
-      result.data,
-      {.scale = result.scale, .session = operands.session(), .logical = operands.logical(), .wide = operands.wide()}));
+  stack.emplace_back(make_scaled(result.data, {.scale = result.scale,
+                                               .session = operands.session(),
+                                               .logical = operands.logical(),
+                                               .wide = operands.wide(),
+                                               .gradient = operands.gradient()}));
 }
 
 }  // namespace plimsoll::autoscale

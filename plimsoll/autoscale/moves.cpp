@@ -2,6 +2,8 @@
 
 #include <ATen/ops/full.h>
 
+#include <cmath>
+
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
 #include "plimsoll/autoscale/storage.h"
 
@@ -43,7 +45,22 @@ void like(const Plan& plan, Stack& stack, const Scale& scale, bool wide) {
   plan.run.callBoxed(stack);
   if (!floating) return;
   const at::Tensor data = torch::jit::pop(stack).toTensor();
-  stack.emplace_back(make_scaled(data, {.scale = scale, .session = session, .logical = logical, .wide = wide}));
+  const bool gradient = scaled_impl(self).shared().gradient;
+  stack.emplace_back(
+      make_scaled(data, {.scale = scale, .session = session, .logical = logical, .wide = wide, .gradient = gradient}));
+}
+
+// The gradient of a loss with respect to itself, with which a backward pass begins: 1, where the session says.
+at::Tensor first_gradient(const at::Tensor& loss) {
+  const std::shared_ptr<Session>& session = scaled_impl(loss).shared().session;
+  const Policy& policy = session->settings().policy;
+  const int32_t exponent = policy.method == Method::kFixed ? policy.exponent : session->gradient_exponent();
+  session->begin_backward();
+  return make_scaled(at::full({}, std::exp2(-exponent), at::kFloat),
+                     {.scale = {.exponent = exponent, .remainder = -1.0 * exponent, .bound = -1.0 * exponent},
+                      .session = session,
+                      .logical = loss.scalar_type(),
+                      .gradient = true});
 }
 
 }  // namespace
@@ -119,11 +136,12 @@ void to_dtype(const Plan& plan, Stack& stack) {
   count_move(plan, self);
   const BelowAutoscale below;
   if (!at::isFloatingType(logical)) return finish_with(plan, stack, value_of(self).to(logical));
-  finish_with(
-      plan, stack,
-      make_scaled(
-          impl.data().clone(),
-          {.scale = impl.scale(), .session = impl.shared().session, .logical = logical, .wide = impl.shared().wide}));
+  finish_with(plan, stack,
+              make_scaled(impl.data().clone(), {.scale = impl.scale(),
+                                                .session = impl.shared().session,
+                                                .logical = logical,
+                                                .wide = impl.shared().wide,
+                                                .gradient = impl.shared().gradient}));
 }
 
 void zeros_like(const Plan& plan, Stack& stack) {
@@ -131,6 +149,12 @@ void zeros_like(const Plan& plan, Stack& stack) {
   like(plan, stack, zero_scale(), scaled_impl(self).shared().wide || (self.requires_grad() && self.is_leaf()));
 }
 
-void ones_like(const Plan& plan, Stack& stack) { like(plan, stack, Scale{}, false); }
+void ones_like(const Plan& plan, Stack& stack) {
+  const at::Tensor self = argument(plan, stack, 0).toTensor();
+  if (self.dim() > 0 || !at::isFloatingType(asked_dtype(plan, stack, self))) return like(plan, stack, Scale{}, false);
+  count_move(plan, self);
+  const BelowAutoscale below;
+  finish_with(plan, stack, first_gradient(self));
+}
 
 }  // namespace plimsoll::autoscale

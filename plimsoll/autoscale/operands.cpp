@@ -55,6 +55,7 @@ void Operands::add(const at::Tensor& tensor, const ArgumentPlan& plan, size_t ar
   const SharedScale& shared = scaled_impl(tensor).shared();
   if (session_ == nullptr) session_ = shared.session;
   wide_ |= shared.wide && tensor.dim() > 0;
+  gradient_ |= shared.gradient;
 }
 
 void Operands::enter() {
@@ -69,7 +70,7 @@ void Operands::enter() {
     } else if (operand.mode == '.' || tensor.scalar_type() == at::kBool) {
       operand.data = tensor;
     } else {
-      const Encoded encoded = encode_plain(tensor.is_floating_point() ? tensor : tensor.to(at::kFloat),
+      const Encoded encoded = encode_plain(tensor.is_floating_point() ? tensor : tensor.to(at::kFloat), *session_,
                                            storage_dtype(*session_, tensor.dim(), wide_));
       operand.data = encoded.data;
       operand.scale = encoded.scale;

@@ -32,6 +32,8 @@ class Operands {
   const std::shared_ptr<Session>& session() const { return session_; }
   at::ScalarType logical() const { return logical_; }
   bool wide() const { return wide_; }
+  // Whether one of them is a gradient.
+  bool gradient() const { return gradient_; }
   std::vector<Operand>& all() { return operands_; }
 
   // Data are those of the tensors, and plain ones are given a scale.
@@ -52,7 +54,7 @@ class Operands {
   std::vector<Operand> operands_;
   std::shared_ptr<Session> session_;
   at::ScalarType logical_ = at::kFloat;
-  bool wide_ = false;
+  bool wide_ = false, gradient_ = false;
 };
 
 }  // namespace plimsoll::autoscale

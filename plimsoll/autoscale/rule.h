@@ -47,6 +47,7 @@ enum class Growth : uint8_t {
 //     f  the factor that takes the shift of an accumulator       .  as it is
 //   results:
 //     *  the scale that follows from the operands'      m  measured      .  a plain tensor or a number
+//     M  measured by policies that measure no result, too: the gradient of a loss's input
 struct Rule {
   std::string_view op;  // of the namespace aten, functional; its in-place twin has the same rule
   RuleClass rule_class;

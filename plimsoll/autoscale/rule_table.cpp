@@ -127,9 +127,9 @@ constexpr Rule kRules[] = {
     {"index_put", kAdditive, "=.=", "m"},
     {"index_copy", kAdditive, "=.="},
     {"mse_loss", kNonlinear, "vv", "m"},
-    {"mse_loss_backward", kGradient, "1vv", "m"},
+    {"mse_loss_backward", kGradient, "1vv", "M"},
     {"smooth_l1_loss", kNonlinear, "vv", "m"},
-    {"smooth_l1_loss_backward", kGradient, "1vv", "m"},
+    {"smooth_l1_loss_backward", kGradient, "1vv", "M"},
 
     // Matrix products
     {"mm", kProduct, "11"},
@@ -191,7 +191,7 @@ constexpr Rule kRules[] = {
     {"leaky_relu_backward", kGradient, "1v", "m"},
     {"_softmax_backward_data", kGradient, "1v", "m"},
     {"_log_softmax_backward_data", kGradient, "1v", "m"},
-    {"nll_loss_backward", kGradient, "1v.vv", "m"},
+    {"nll_loss_backward", kGradient, "1v.vv", "M"},
     {"_scaled_dot_product_flash_attention_for_cpu_backward", kGradient, "1vvvvvv", "mmm"},
 
     // Optimizers' steps that torch has as one operator

@@ -58,8 +58,11 @@ ScaledTensorImpl& scaled_impl(const at::Tensor& tensor) {
 }
 
 at::Tensor make_scaled(const at::Tensor& data, const ScaledOptions& options) {
-  auto shared = std::make_shared<SharedScale>(
-      SharedScale{.base = data, .scale = options.scale, .session = options.session, .wide = options.wide});
+  auto shared = std::make_shared<SharedScale>(SharedScale{.base = data,
+                                                          .scale = options.scale,
+                                                          .session = options.session,
+                                                          .wide = options.wide,
+                                                          .gradient = options.gradient});
   return at::Tensor(c10::make_intrusive<ScaledTensorImpl>(data, std::move(shared), options.logical));
 }
 

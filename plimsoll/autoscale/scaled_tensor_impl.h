@@ -21,7 +21,9 @@ struct SharedScale {
   at::Tensor base;  // the whole memory
   Scale scale;
   std::shared_ptr<Session> session;
-  bool wide = false;  // stays in FP32: an optimizer's state, whose squares no 16 bits hold
+  bool wide = false;       // stays in FP32: an optimizer's state, whose squares no 16 bits hold
+  bool gradient = false;   // of a loss, or of what it was computed from
+  bool parameter = false;  // of a module
   // Of a parameter under Rounding::kRemainder, once it was written: what rounding cut off data, times
   // 2^kRemainderShift, in the same format. Together they have twice the bits. Undefined: nothing.
   at::Tensor remainder = {};
@@ -68,6 +70,7 @@ struct ScaledOptions {
   std::shared_ptr<Session> session;
   at::ScalarType logical = at::kFloat;
   bool wide = false;
+  bool gradient = false;
 };
 // value = data * 2^scale.exponent, in memory of its own.
 at::Tensor make_scaled(const at::Tensor& data, const ScaledOptions& options);

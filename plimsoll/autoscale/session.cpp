@@ -1,6 +1,13 @@
 #include "plimsoll/autoscale/session.h"
 
+#include <utility>
+
 namespace plimsoll::autoscale {
+namespace {
+
+constexpr size_t kLongestStep = 1 << 20;  // calls that Method::kDelayed tells apart
+
+}  // namespace
 
 void Session::count(const std::string& op, int64_t CallCounts::*how) {
   const std::lock_guard lock(mutex_);
@@ -12,9 +19,35 @@ std::map<std::string, CallCounts> Session::counts() const {
   return counts_;
 }
 
+void Session::add_range(const RangeCounts& more) {
+  const std::lock_guard lock(mutex_);
+  range_.elements += more.elements;
+  range_.overflowed += more.overflowed;
+  range_.small += more.small;
+}
+
+RangeCounts Session::range() const {
+  const std::lock_guard lock(mutex_);
+  return range_;
+}
+
 void Session::clear_counts() {
   const std::lock_guard lock(mutex_);
   counts_.clear();
+  range_ = {};
+}
+
+void Session::begin_backward() {
+  const std::lock_guard lock(mutex_);
+  next_call_ = 0;
+}
+
+int32_t Session::exchange_exponent(int64_t elements, int32_t now) {
+  const std::lock_guard lock(mutex_);
+  if (next_call_ >= kLongestStep) next_call_ = 0;  // calls without a backward pass
+  if (next_call_ >= needed_.size()) needed_.push_back({});
+  const Needed before = std::exchange(needed_[next_call_++], {.elements = elements, .exponent = now});
+  return before.elements == elements ? before.exponent : now;
 }
 
 }  // namespace plimsoll::autoscale

@@ -4,11 +4,15 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
+
+#include "plimsoll/autoscale/policy.h"
 
 namespace plimsoll::autoscale {
 
@@ -22,6 +26,8 @@ enum class Rounding : uint8_t {
 struct Settings {
   at::ScalarType storage = at::kHalf;  // of data with at least one dimension: kHalf, kBFloat16, kFloat
   Rounding rounding = Rounding::kRemainder;
+  Policy policy = {};
+  bool counts_range = false;  // RangeCounts, which take several passes over every result
 };
 
 // How the calls of one operator were computed.
@@ -31,6 +37,13 @@ struct CallCounts {
   int64_t fallback = 0;  // without a rule: values in FP32, and the scale measured
 };
 
+// What became of the elements of results, other than zeros, where they were rounded to 16 bits.
+struct RangeCounts {
+  int64_t elements = 0;
+  int64_t overflowed = 0;  // finite before, not afterwards
+  int64_t small = 0;       // to zero, or to a subnormal number, which has lost bits
+};
+
 class Session {
  public:
   explicit Session(Settings settings) : settings_(settings) {}
@@ -38,12 +51,33 @@ class Session {
   const Settings& settings() const { return settings_; }
   void count(const std::string& op, int64_t CallCounts::*how);
   std::map<std::string, CallCounts> counts() const;
+  void add_range(const RangeCounts& more);
+  RangeCounts range() const;
   void clear_counts();
 
+  // Where the gradient of a loss begins: -log2 of the loss scale. It stays, until somebody changes it.
+  int32_t gradient_exponent() const { return gradient_exponent_; }
+  void set_gradient_exponent(int32_t exponent) { gradient_exponent_ = exponent; }
+
+  // Of Method::kDelayed: the exponents that results needed, in the order of the calls since the last backward pass
+  // began, which is that of every step.
+  void begin_backward();
+  // Of the call at hand: what it needed one step ago, and `now` if there was none like it.
+  int32_t exchange_exponent(int64_t elements, int32_t now);
+
  private:
+  struct Needed {
+    int64_t elements = 0;
+    int32_t exponent = 0;
+  };
+
   const Settings settings_;
+  std::atomic<int32_t> gradient_exponent_ = 0;
   mutable std::mutex mutex_;
   std::map<std::string, CallCounts> counts_;
+  RangeCounts range_;
+  std::vector<Needed> needed_;
+  size_t next_call_ = 0;
 };
 
 }  // namespace plimsoll::autoscale

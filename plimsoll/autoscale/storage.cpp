@@ -7,10 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plimsoll/autoscale/measure.h"
 #include "plimsoll/autoscale/stochastic.h"
-#include "plimsoll/kernels/gradient/gradient.h"
-#include "plimsoll/ops/dtype.h"
-#include "plimsoll/ops/quantize.h"
 
 namespace plimsoll::autoscale {
 namespace {
@@ -19,48 +17,6 @@ namespace {
 constexpr int32_t kLargestStep = 126;
 // Three of them lead from the smallest subnormal to beyond the largest number.
 constexpr int32_t kLargestShift = 3 * kLargestStep;
-
-// The data of masks, which are larger than any other.
-at::Tensor with_masks(const at::Tensor& data) {
-  const at::Tensor masks = data.abs().gt(std::exp2(kHeadroom)).logical_and_(at::isfinite(data));
-  return at::where(masks, data.sign() * std::exp2(kMaskData), data);
-}
-
-struct Measured {
-  Scale scale;
-  bool has_masks = false, has_others = false;  // among the finite values that are not zero
-};
-
-Measured measured_number(double x) {
-  const double magnitude = std::fabs(x);
-  if (!std::isfinite(magnitude) || magnitude == 0) return {.scale = zero_scale()};
-  const bool mask = magnitude >= kMaskValue;
-  return {.scale = scale_of(magnitude, magnitude), .has_masks = mask, .has_others = !mask};
-}
-
-// One read for the rms and one for the largest element.
-Measured measure(const at::Tensor& x) {
-  if (x.numel() == 0) return {.scale = zero_scale()};
-  if (x.numel() == 1) return measured_number(x.item<double>());
-  const at::Tensor values = (x.scalar_type() == at::kDouble ? x.to(at::kFloat) : x).contiguous();
-  const kernels::GradientTensor tensor = {
-      .data = values.data_ptr(), .format = ops::format_of(values.scalar_type(), "autoscale"), .count = values.numel()};
-  const kernels::GradientSummary summary = kernels::gradient_pass({.tensors = &tensor, .tensor_count = 1});
-  const double amax = ops::amax(values.view({1, -1}));
-  if (summary.non_finite == 0 && amax < kMaskValue) {
-    const double rms = std::sqrt(summary.sum_of_squares / static_cast<double>(values.numel()));
-    return {.scale = scale_of(rms, amax), .has_others = amax > 0};
-  }
-  const at::Tensor magnitudes = values.abs(), finite = at::isfinite(values);
-  const at::Tensor masks = magnitudes.ge(kMaskValue).logical_and_(finite);
-  Measured result = measure(at::where(finite.logical_and(masks.logical_not()), values, 0));
-  result.has_masks = masks.any().item<bool>();
-  if (result.has_masks && !result.has_others) {
-    const double largest = at::where(masks, magnitudes, 0).max().item<double>();
-    result.scale = scale_of(largest, largest);
-  }
-  return result;
-}
 
 // What rounding to `rounded` lost, as SharedScale::remainder. It is at most half of the last bit of the data, which
 // kRemainderShift makes about as large as they are.
@@ -71,9 +27,24 @@ at::Tensor cut_off(const Raw& value, const Encoded& encoded, const at::Tensor& r
 }
 
 // data of scale.exponent, rounded.
-Encoded rounded(at::Tensor data, at::ScalarType dtype, const Scale& scale, Rounding rounding) {
-  const bool stochastic = rounding == Rounding::kStochastic && dtype != at::kFloat && data.scalar_type() == at::kFloat;
-  return {.data = stochastic ? round_stochastically(data, dtype) : data.to(dtype), .scale = scale};
+Encoded rounded(const at::Tensor& data, const Scale& scale, Session& session, const Target& target) {
+  const bool narrows = target.dtype != at::kFloat && data.scalar_type() == at::kFloat;
+  const bool stochastic = target.rounding == Rounding::kStochastic && narrows;
+  const Encoded result = {.data = stochastic ? round_stochastically(data, target.dtype) : data.to(target.dtype),
+                          .scale = scale};
+  if (narrows && session.settings().counts_range) session.add_range(lost_range(data, result.data));
+  return result;
+}
+
+// Of what is too large for `exponent` the format's largest number.
+Encoded saturated(const Raw& raw, int32_t exponent, const Scale& needed, Session& session, const Target& target) {
+  const at::Tensor exact = times_power(raw.data, raw.exponent - exponent, at::kFloat);
+  const double largest = std::exp2(kHeadroom + 1) * (1 - 0x1p-11);
+  const at::Tensor held = at::where(at::isfinite(exact), exact.clamp(-largest, largest), exact);
+  if (session.settings().counts_range) session.add_range(lost_range(exact, exact.to(target.dtype)));
+  Scale scale = with_exponent(needed, exponent);
+  scale.bound = std::min(scale.bound, kHeadroom + 1);
+  return {.data = held.to(target.dtype), .scale = scale};
 }
 
 }  // namespace
@@ -104,31 +75,45 @@ at::Tensor value_of(const at::Tensor& tensor) {
   return times_power(impl.data(), impl.scale().exponent, dtype);
 }
 
-bool fits(double bound, at::ScalarType dtype) { return bound <= (dtype == at::kHalf ? kHeadroom : 127.0); }
+namespace {
 
-Encoded encode(const Raw& raw, at::ScalarType dtype, const Scale* expected, Rounding rounding) {
-  if (expected != nullptr) {
-    const Scale scale = settled_if_due(*expected);
-    if (fits(scale.bound, dtype)) {
-      const int32_t left = scale.is_zero() ? 0 : raw.exponent - scale.exponent;
-      const bool widen = rounding == Rounding::kStochastic;
-      return rounded(times_power(raw.data, left, widen ? at::kFloat : dtype), dtype, scale, rounding);
-    }
+double largest_bound(at::ScalarType dtype) { return dtype == at::kHalf ? kHeadroom : 127.0; }
+
+}  // namespace
+
+bool fits(double bound, at::ScalarType dtype) { return bound <= largest_bound(dtype); }
+
+Encoded encode(const Raw& raw, Session& session, const Target& target) {
+  const Policy& policy = session.settings().policy;
+  const at::ScalarType dtype = target.dtype;
+  if (const std::optional<Scale> scale =
+          scale_without_looking(policy, target.origin, target.expected, raw.exponent, largest_bound(dtype))) {
+    const int32_t left = scale->is_zero() ? 0 : raw.exponent - scale->exponent;
+    const bool widen = target.rounding == Rounding::kStochastic || session.settings().counts_range;
+    return rounded(times_power(raw.data, left, widen ? at::kFloat : dtype), *scale, session, target);
   }
   Measured measured = measure(raw.data);
-  if (measured.scale.is_zero()) return rounded(raw.data, dtype, measured.scale, rounding);
+  measured.scale = placed(policy, measured.scale);
+  Scale needed = measured.scale;
+  if (!needed.is_zero()) needed.exponent += raw.exponent;
+  if (policy.method == Method::kDelayed && target.origin == Origin::kResult && dtype == at::kHalf) {
+    const int32_t exponent = session.exchange_exponent(raw.data.numel(), needed.exponent);
+    if (!needed.is_zero() && exponent > -kLargestExponent) return saturated(raw, exponent, needed, session, target);
+  }
+  if (measured.scale.is_zero()) return rounded(raw.data, measured.scale, session, target);
   at::Tensor data = times_power(raw.data, -measured.scale.exponent, at::kFloat);
   if (measured.has_masks && measured.has_others && dtype == at::kHalf) {
     data = with_masks(data);
-    measured.scale.bound = std::max(measured.scale.bound, kMaskData);
+    needed.bound = std::max(needed.bound, kMaskData);
   }
-  measured.scale.exponent += raw.exponent;
-  return rounded(std::move(data), dtype, measured.scale, rounding);
+  return rounded(data, needed, session, target);
 }
 
-Encoded encode_plain(const at::Tensor& x, at::ScalarType dtype) {
+Encoded encode_plain(const at::Tensor& x, Session& session, at::ScalarType dtype) {
+  const Target target = {.dtype = dtype, .origin = Origin::kEntering};
+  if (keeps_exponents(session.settings().policy)) return encode({.data = x}, session, target);
   const Measured measured = measure(x);
-  if (!measured.has_masks || measured.has_others) return encode({.data = x}, dtype);
+  if (!measured.has_masks || measured.has_others) return encode({.data = x}, session, target);
   return {.data = with_masks(x.to(at::kFloat)).to(dtype), .scale = mask_scale()};
 }
 
@@ -141,7 +126,7 @@ at::Tensor as_scaled(const at::Tensor& x, const std::shared_ptr<Session>& sessio
   TORCH_CHECK(x.is_floating_point() && x.device().is_cpu() && x.layout() == at::kStrided,
               "as_scaled: expected a strided floating point tensor on the CPU, got ", x.toString());
   const BelowAutoscale below;
-  Encoded encoded = encode_plain(x.detach(), storage_dtype(*session, x.dim(), false));
+  Encoded encoded = encode_plain(x.detach(), *session, storage_dtype(*session, x.dim(), false));
   // As an operand a mask fits any scale; as a tensor it has one.
   if (encoded.scale.is_mask()) encoded.scale = {.exponent = 0, .remainder = 0, .bound = kMaskData};
   // The memory of x stays its own.
@@ -177,7 +162,14 @@ void assign(const at::Tensor& tensor, const Raw& value, const Scale* expected) {
   const ScaledTensorImpl& target = scaled_impl(tensor);
   SharedScale& shared = target.shared();
   const at::ScalarType dtype = target.data().scalar_type();
-  const Encoded encoded = encode(value, dtype, expected, shared.session->settings().rounding);
+  Session& session = *shared.session;
+  const bool keeps_exponent = keeps_exponents(session.settings().policy) && !shared.scale.is_zero();
+  Scale kept = shared.scale;
+  kept.bound = kUnbounded;
+  const Encoded encoded = encode(value, session,
+                                 {.dtype = dtype,
+                                  .expected = expected == nullptr && keeps_exponent ? &kept : expected,
+                                  .rounding = session.settings().rounding});
   if (target.is_whole()) {
     const bool keeps = keeps_remainder(tensor);
     target.data().copy_(encoded.data);

@@ -24,22 +24,24 @@ struct Encoded {
   at::Tensor data;
   Scale scale;
 };
-// Without `expected` the data are measured: their rms, and their largest element. Inf and NaN, which are the same under
-// any scale, do not count for it, nor do masks: finite values of 2^120 or more, such as FP32's lowest number, which
-// attention masks hold instead of -Inf. These saturate, unless there is nothing else. expected: the scale of raw.data
-// that the rule foresees, of which the exponent is raw's; it holds where it says that dtype holds the data, and
-// otherwise they are measured.
-Encoded encode(const Raw& raw, at::ScalarType dtype, const Scale* expected = nullptr,
-               Rounding rounding = Rounding::kNearest);
+struct Target {
+  at::ScalarType dtype = at::kHalf;
+  const Scale* expected = nullptr;  // the scale of raw.data that the rule foresees, of which the exponent is raw's
+  Rounding rounding = Rounding::kNearest;
+  Origin origin = Origin::kResult;
+};
+// At the exponent that the session's policy gives it. Where the data are measured, masks do not count: finite values of
+// 2^120 or more, such as FP32's lowest number, which attention masks hold instead of -Inf. These saturate, unless there
+// is nothing else.
+Encoded encode(const Raw& raw, Session& session, const Target& target);
 
-// A plain tensor, or a constant, at the scale that it is measured to need. One of masks alone is that much of a mask,
-// too.
-Encoded encode_plain(const at::Tensor& x, at::ScalarType dtype);
+// A plain tensor, or a constant, as it enters. One of masks alone is that much of a mask, too.
+Encoded encode_plain(const at::Tensor& x, Session& session, at::ScalarType dtype);
 
 // Whether `dtype` holds all data of this bound.
 bool fits(double bound, at::ScalarType dtype);
 
-// x, floating point, at the scale that it is measured to need. A tensor without dimensions stays in FP32.
+// x, floating point, as it enters. A tensor without dimensions stays in FP32.
 at::Tensor as_scaled(const at::Tensor& x, const std::shared_ptr<Session>& session);
 
 // The data of a tensor that is about to be written, with the remainder that belongs to them.

@@ -8,6 +8,7 @@ The module is a function, too::
 import sys
 from types import ModuleType
 
+from plimsoll.autoscale import policy
 from plimsoll.autoscale.packing import ScaledArray, pack, unpack
 from plimsoll.autoscale.report import OpCalls, Report, report
 from plimsoll.autoscale.tensors import (
@@ -36,6 +37,7 @@ __all__ = [
     "get_data_scale",
     "is_scaled",
     "pack",
+    "policy",
     "rebalance",
     "report",
     "scaled_array",

@@ -29,6 +29,13 @@ class Report:
     """Printed, it is a table."""
 
     ops: list[OpCalls]
+    elements: int = 0  # of results, other than zeros, where counts_range was asked for
+    overflowed: int = 0  # of these, those that were finite until they were rounded
+    small: int = 0  # and those that became zero or subnormal
+
+    @property
+    def out_of_range_share(self) -> float:
+        return (self.overflowed + self.small) / max(1, self.elements)
 
     @property
     def calls(self) -> int:
@@ -46,7 +53,11 @@ class Report:
         width = max((len(row.op) for row in self.ops), default=2)
         lines = [f"{'op':{width}}  storage     wide  fallback"]
         lines += [f"{row.op:{width}}  {row.storage:7}  {row.wide:7}  {row.fallback:8}" for row in self.ops]
-        return "\n".join([*lines, f"{self.calls} calls, {100 * self.fallback_share:.1f} % without a rule"])
+        lines.append(f"{self.calls} calls, {100 * self.fallback_share:.1f} % without a rule")
+        if self.elements:
+            shares = [100 * count / self.elements for count in (self.overflowed, self.small)]
+            lines.append(f"{shares[0]:.3g} % of elements overflowed, {shares[1]:.3g} % lost bits or became zero")
+        return "\n".join(lines)
 
 
 def _session(of: torch.nn.Module | torch.Tensor):
@@ -61,6 +72,7 @@ def report(of: torch.nn.Module | torch.Tensor, *, clear: bool = False) -> Report
     """What has run so far in the session of a module or of a scaled tensor; clear: and count from here on anew."""
     session = _session(of)
     rows = [OpCalls(op, *counts) for op, counts in sorted(session.counts().items())]
+    elements, overflowed, small = session.range()
     if clear:
         session.clear_counts()
-    return Report(rows)
+    return Report(rows, elements, overflowed, small)

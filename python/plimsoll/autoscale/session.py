@@ -1,21 +1,34 @@
-"""What one use of autoscale has fixed: the format of the data and how they round."""
+"""What one use of autoscale has fixed: the format of the data, how they round, and where their scales come from."""
 
 from __future__ import annotations
 
 import torch
+
+from plimsoll.autoscale import policy as policies
 
 # c10::ScalarType, which torch does not show to Python.
 _SCALAR_TYPES = {torch.float16: 5, torch.bfloat16: 15, torch.float32: 6}
 _ROUNDINGS = ("nearest", "stochastic", "remainder")  # in the order of autoscale::Rounding
 
 
-def new_session(dtype: torch.dtype = torch.float16, rounding: str = "remainder"):
+def new_session(
+    dtype: torch.dtype = torch.float16,
+    rounding: str = "remainder",
+    policy: str | policies.Policy = policies.autoscale,
+    counts_range: bool = False,
+):
     if dtype not in _SCALAR_TYPES:
         names = ", ".join(str(each) for each in _SCALAR_TYPES)
         raise ValueError(f"autoscale: expected dtype to be one of {names}, got {dtype}")
     if rounding not in _ROUNDINGS:
         raise ValueError(f"autoscale: expected rounding to be one of {', '.join(_ROUNDINGS)}, got {rounding!r}")
-    return torch.classes.plimsoll.AutoscaleSession(_SCALAR_TYPES[dtype], _ROUNDINGS.index(rounding))
+    policy = policies.parse(policy)
+    session = torch.classes.plimsoll.AutoscaleSession(
+        _SCALAR_TYPES[dtype], _ROUNDINGS.index(rounding), policies.METHODS.index(policy.method), policy.exponent, counts_range
+    )
+    if policy.loss_scale is not None:
+        session.set_gradient_exponent(-policy.loss_scale.exponent)
+    return session
 
 
 def session_of(tensor: torch.Tensor):

@@ -6,6 +6,8 @@ import math
 
 import torch
 
+from plimsoll.autoscale import policy as policies
+from plimsoll.autoscale.policy import Policy
 from plimsoll.autoscale.session import new_session
 
 _ops = torch.ops.plimsoll
@@ -53,11 +55,17 @@ def enter(x: torch.Tensor, session) -> torch.Tensor:
     return x if is_scaled(x) else _Enter.apply(x, session)
 
 
-def as_scaled(x: torch.Tensor, scale: float | torch.Tensor | None = None, *, dtype: torch.dtype = torch.float16):
-    """x as a scaled tensor. scale: a power of two; None: the one that brings the rms of the data nearest to 1."""
+def as_scaled(
+    x: torch.Tensor,
+    scale: float | torch.Tensor | None = None,
+    *,
+    dtype: torch.dtype = torch.float16,
+    policy: str | Policy = policies.autoscale,
+):
+    """x as a scaled tensor. scale: a power of two; None: the policy's; autoscale's brings the rms of the data nearest to 1."""
     if is_scaled(x):
         return x if scale is None else set_scale(x, scale)
-    scaled = enter(x, new_session(dtype))
+    scaled = enter(x, new_session(dtype, policy=policy))
     return scaled if scale is None else set_scale(scaled, scale)
 
 

@@ -9,7 +9,10 @@ from typing import TypeVar
 import torch
 from torch.utils._pytree import tree_map
 
+from plimsoll.autoscale import policy as policies
+from plimsoll.autoscale.loss_scaling import follow
 from plimsoll.autoscale.packing import load_hook, save_hook
+from plimsoll.autoscale.policy import Policy
 from plimsoll.autoscale.session import new_session
 from plimsoll.autoscale.tensors import enter, is_scaled
 
@@ -23,33 +26,52 @@ def _entering(session):
     return lambda tree: tree_map(scaled, tree)
 
 
-def _scale_parameters(module: torch.nn.Module, session) -> None:
+def _of_unit_size(parameter: torch.Tensor) -> torch.Tensor:
+    """Of a matrix, whose products have a factor for that; a vector stays what it is."""
+    size = parameter.square().mean().sqrt()
+    return parameter / size if parameter.dim() > 1 and size > 0 else parameter
+
+
+def _scale_parameters(module: torch.nn.Module, session, prepare: Callable[[torch.Tensor], torch.Tensor]) -> None:
     seen: dict[int, torch.nn.Parameter] = {}  # tied ones stay tied
     for part in module.modules():
         for name, parameter in part._parameters.items():
             if parameter is None or not parameter.is_floating_point() or is_scaled(parameter):
                 continue
             if id(parameter) not in seen:
-                data = enter(parameter.detach(), session)
+                data = enter(prepare(parameter.detach()), session)
+                torch.ops.plimsoll.autoscale_mark_parameter(data)
                 seen[id(parameter)] = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
             part._parameters[name] = seen[id(parameter)]
 
 
-def autoscale(module_or_function: _T, *, dtype: torch.dtype = torch.float16, rounding: str = "remainder") -> _T:
+def autoscale(
+    module_or_function: _T,
+    *,
+    policy: str | Policy = policies.autoscale,
+    dtype: torch.dtype = torch.float16,
+    rounding: str = "remainder",
+    counts_range: bool = False,
+) -> _T:
     """Runs a module or a function on scaled tensors: forward, backward, and the optimizer's step.
 
     module: the same module, whose parameters are scaled tensors now; make the optimizer afterwards. Buffers, such as
     BatchNorm's statistics, stay plain. Floating point arguments become scaled, and so are the results; `loss.item()`,
     `loss.backward()` and torch's optimizers are used as ever.
+    policy: where scales come from, one of plimsoll.autoscale.policy or its name.
     dtype: of the data, float16, bfloat16 or float32. rounding: of what is written in place, such as an updated weight.
     "remainder": to nearest, and what is cut off a parameter is kept for its next step; "stochastic": up or down by chance;
-    "nearest": steps below half a unit of the format are lost.
+    "nearest": steps below half a unit of the format are lost. counts_range: report() says which share of the elements
+    overflowed or lost bits, which takes several passes over every result.
     """
-    session = new_session(dtype, rounding)
+    policy = policies.parse(policy)
+    session = new_session(dtype, rounding, policy, counts_range)
     entering = _entering(session)
     if isinstance(module_or_function, torch.nn.Module):
         module = module_or_function
-        _scale_parameters(module, session)
+        _scale_parameters(module, session, _of_unit_size if policy.alters_model else lambda parameter: parameter)
+        if policy.loss_scale is not None:
+            follow(module, session, policy.loss_scale)
         module.register_forward_pre_hook(lambda _, args, kwargs: (entering(args), entering(kwargs)), with_kwargs=True)
         module.register_state_dict_post_hook(save_hook)
         module.register_load_state_dict_pre_hook(load_hook)

@@ -1,0 +1,193 @@
+"""The methods of scaling as policies of one engine: where exponents come from, and what becomes of a range that FP16 lacks."""
+import plimsoll
+import plimsoll.autoscale as autoscale
+import pytest
+import torch
+import torch.nn.functional as F
+from plimsoll.autoscale import compare, compare_command, policy
+from torch import nn
+
+
+def scale(x: torch.Tensor) -> float:
+    return autoscale.get_data_scale(x)[1]
+
+
+def data(x: torch.Tensor) -> torch.Tensor:
+    return autoscale.get_data_scale(x)[0]
+
+
+def ones(*shape: int, of: str) -> torch.Tensor:
+    return autoscale.as_scaled(torch.ones(*shape), policy=of)
+
+
+def gradient(of, factor: float = 1.0):
+    """Of a weight, and the weight; the gradient is 2 * factor."""
+    layer = plimsoll.autoscale(nn.Linear(1, 1, bias=False), policy=of)
+    (layer(torch.full((2, 1), factor)).sum()).backward()
+    return layer.weight.grad, layer
+
+
+@pytest.mark.parametrize("name", [name for name in policy.NAMES if name not in ("unit_scaling",)])
+def test_each_policy_trains_as_fp32(name):
+    def train(prepare):
+        torch.manual_seed(0)
+        model = prepare(nn.Sequential(nn.Linear(12, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 5)))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        x, y = torch.randn(32, 12), torch.randint(5, (32,))
+        for _ in range(12):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    expected = train(lambda model: model)
+    assert train(lambda model: plimsoll.autoscale(model, policy=name)) == pytest.approx(expected, rel=0.02)
+
+
+def test_what_fp16_does_not_hold_overflows_without_scales_and_with_none():
+    x = torch.full((4, 64), 128.0)
+    for name, finite in (("none", False), ("loss_scale", False), ("constant_bias(10)", True), ("amax", True), ("autoscale", True)):
+        product = autoscale.as_scaled(x, policy=name)
+        assert autoscale.value(product @ product.t()).isfinite().all() == finite, name
+        assert autoscale.value(product * product * 8).isfinite().all() == finite, name
+
+
+def test_a_loss_scale_is_where_gradients_begin_and_steps_see_values():
+    grad, _ = gradient("loss_scale(1024)")
+    assert scale(grad) == 2.0**-10 and data(grad).item() == 2048 and autoscale.value(grad).item() == 2
+    for name in ("none", "constant_bias(0)"):
+        assert scale(gradient(name)[0]) == 1
+    assert scale(gradient("constant_bias(-3)")[0]) == 2.0**-3
+
+
+def test_a_step_whose_gradients_overflow_is_skipped_and_the_loss_scale_halved():
+    for name in ("dynamic_loss_scale", "automatic_loss_scale"):
+        grad, layer = gradient(name)  # 2 * 2^16 is beyond FP16
+        assert data(grad).isinf().all()
+        before = autoscale.value(layer.weight).clone()
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+        optimizer.step()
+        assert layer.weight.grad is None and torch.equal(autoscale.value(layer.weight), before)
+        layer(torch.ones(1, 1)).sum().backward()
+        assert scale(layer.weight.grad) == 2.0**-15
+        optimizer.step()
+        assert not torch.equal(autoscale.value(layer.weight), before)
+
+
+def test_a_dynamic_loss_scale_grows_after_clean_steps():
+    layer = plimsoll.autoscale(nn.Linear(1, 1), policy=policy.dynamic_loss_scale(2.0, growth_interval=3))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
+    scales = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        layer(torch.ones(1, 1)).sum().backward()
+        scales.append(1 / scale(layer.weight.grad))
+        optimizer.step()
+    assert scales == [2, 2, 2, 4]
+
+
+def test_an_automatic_loss_scale_follows_the_gradients():
+    layer = plimsoll.autoscale(nn.Linear(64, 64, bias=False), policy=policy.automatic_loss_scale(1.0, growth_interval=1))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (layer(torch.randn(8, 64)) * 1e-2).square().sum().backward()
+        grad = layer.weight.grad
+        optimizer.step()
+    assert scale(grad) <= 2.0**-2
+
+
+def test_published_exponents_are_rounded_down_and_forgotten():
+    product = {name: ones(4, 192, of=name) @ ones(192, 4, of=name) for name in ("static", "scalify_static")}
+    assert scale(product["static"]) == 16 and scale(product["scalify_static"]) == 8  # the root of 192 is 13.9
+    assert torch.equal(*(autoscale.value(each) for each in product.values()))
+
+
+def test_static_policies_measure_no_result():
+    for name in ("static", "rms_grad", "scalify_static"):
+        assert scale((ones(8, of=name) * 2.0**-20).tanh()) == 1
+    assert scale((ones(8, of="autoscale") * 2.0**-20).tanh()) == 2.0**-20
+
+
+def test_gradients_that_enter_a_product_are_measured():
+    def last_gradient(name):
+        layers = plimsoll.autoscale(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)), policy=name)
+        (layers(torch.ones(2, 4)).tanh() * 2.0**-9 / 512).sum().backward()
+        return data(layers[0].weight.grad).float().abs().max()
+
+    assert 2**-4 < last_gradient("rms_grad") < 2**4
+
+
+def test_largest_elements_are_next_to_the_largest_number():
+    result = ones(8, of="amax") * 3
+    assert data(result).max() == 0.75 * 2**15
+    assert scale(ones(8, of="amax_bias").tanh()) == 2.0**-15
+
+
+def test_a_delayed_scale_is_that_of_the_last_step_and_saturates():
+    layer = plimsoll.autoscale(nn.Linear(4, 4, bias=False), policy="delayed")
+    outputs = []
+    for size in (1.0, 1.0, 1.0, 4.0, 2.0**9):  # the first backward pass begins the first step that is known
+        output = layer(torch.full((2, 4), size))
+        outputs.append(output.detach())
+        output.sum().backward()
+        layer.zero_grad()
+    assert scale(outputs[3]) == scale(outputs[2]) and scale(outputs[4]) == 4 * scale(outputs[3])
+    assert data(outputs[4]).abs().max() == torch.finfo(torch.float16).max
+
+
+def test_unit_scaling_is_another_model_of_unit_size():
+    assert policy.unit_scaling.alters_model and not policy.autoscale.alters_model
+    torch.manual_seed(0)
+    layer = nn.Linear(256, 512, bias=False)
+    nn.init.normal_(layer.weight, std=7.0)
+    layer = plimsoll.autoscale(layer, policy="unit_scaling")
+    x = autoscale.as_scaled(torch.randn(64, 256), policy="unit_scaling").requires_grad_()
+    y = layer(x)
+    y.backward(autoscale.as_scaled(torch.randn(64, 512), policy="unit_scaling"))
+    for each in (y, layer.weight, layer.weight.grad, x.grad):
+        assert scale(each) == 1 and 0.5 < data(each).float().square().mean().sqrt() < 2
+
+
+def test_what_the_format_loses_is_counted():
+    model = plimsoll.autoscale(nn.Linear(1, 4, bias=False), policy="none", counts_range=True)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0], [2.0**-16], [2.0**12], [0.0]]))
+    autoscale.report(model, clear=True)
+    model(torch.full((1, 1), 64.0))
+    report = autoscale.report(model)
+    assert (report.elements, report.overflowed, report.small) == (4, 1, 0)  # with the input
+    model(torch.full((1, 1), 0.5))
+    report = autoscale.report(model)
+    assert (report.elements, report.overflowed, report.small) == (8, 1, 1)
+    assert report.out_of_range_share == 1 / 4 and "12.5 % of elements overflowed" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fast", "expected policy to be one of none, loss_scale"),
+        ("none(3)", "expected policy none without a number"),
+        ("loss_scale(3)", "loss_scale: expected a power of two, got 3"),
+        (7, "expected policy to be one of"),
+    ],
+)
+def test_policies_are_checked(name, message):
+    with pytest.raises(ValueError, match=message):
+        plimsoll.autoscale(nn.Linear(1, 1), policy=name)
+
+
+def test_the_table_has_a_row_for_each_method():
+    rows = compare.compare(["fp32", "none", "unit_scaling", "fp8_current", "autoscale"], widths=[16], steps=3)
+    text = compare_command.table(rows)
+    assert len(text.splitlines()) == 7 and "| autoscale | yes | no |" in text and "| unit_scaling | yes | yes |" in text
+    losses = {row.method.name: row.losses[16] for row in rows}
+    assert abs(losses["autoscale"] / losses["fp32"] - 1) < 1e-3
+    ranges = {row.method.name: row.out_of_range for row in rows}
+    assert ranges["fp32"] is None and ranges["autoscale"] < ranges["none"] / 5
+
+
+def test_the_command_names_the_methods_that_it_has(capsys):
+    assert compare_command.main(["--methods", "slow", "--steps", "1"]) == 1
+    assert "expected policy to be one of" in capsys.readouterr().err
