@@ -19,20 +19,23 @@ using autoscale::scaled_impl;
 
 // A session as Python holds it.
 struct SessionHandle : torch::CustomClassHolder {
-  // rounding: autoscale::Rounding; method, exponent: autoscale::Policy.
-  SessionHandle(int64_t dtype, int64_t rounding, int64_t method, int64_t exponent, bool counts_range)
+  // rounding: autoscale::Rounding; method, exponent: autoscale::Policy; product_...: autoscale::Settings.
+  SessionHandle(int64_t dtype, int64_t rounding, int64_t method, int64_t exponent, int64_t product_values,
+                int64_t product_gradients, bool counts_range)
       : session(std::make_shared<autoscale::Session>(autoscale::Settings{
             .storage = static_cast<at::ScalarType>(dtype),
             .rounding = static_cast<autoscale::Rounding>(rounding),
             .policy = {.method = static_cast<autoscale::Method>(method), .exponent = static_cast<int32_t>(exponent)},
+            .product_values = static_cast<at::ScalarType>(product_values),
+            .product_gradients = static_cast<at::ScalarType>(product_gradients),
             .counts_range = counts_range})) {}
   explicit SessionHandle(std::shared_ptr<autoscale::Session> other) : session(std::move(other)) {}
 
-  // op: calls in the format of the data, in FP32, without a rule.
+  // op: calls in the format of the data, in FP32, of codes, without a rule.
   c10::Dict<std::string, std::vector<int64_t>> counts() const {
     c10::Dict<std::string, std::vector<int64_t>> rows;
     for (const auto& [op, count] : session->counts())
-      rows.insert(op, std::vector<int64_t>{count.storage, count.wide, count.fallback});
+      rows.insert(op, std::vector<int64_t>{count.storage, count.wide, count.codes, count.fallback});
     return rows;
   }
 
@@ -115,7 +118,7 @@ std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.class_<SessionHandle>("AutoscaleSession")
-      .def(torch::init<int64_t, int64_t, int64_t, int64_t, bool>())
+      .def(torch::init<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool>())
       .def("counts", &SessionHandle::counts)
       .def("range", &SessionHandle::range)
       .def("set_gradient_exponent",

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plimsoll/autoscale/codes.h"
 #include "plimsoll/autoscale/operands.h"
 #include "plimsoll/autoscale/storage.h"
 #include "plimsoll/kernels/gemm/gemm.h"
@@ -27,7 +28,7 @@ at::Tensor readable(const at::Tensor& matrix) {
 
 kernels::GemmOperand gemm_operand(const at::Tensor& x, int64_t row_dim, int64_t k_dim) {
   return {.data = x.const_data_ptr(),
-          .format = ops::format_of(x.scalar_type(), "autoscale"),
+          .format = operand_format(x.scalar_type()),
           .row_stride = x.stride(row_dim),
           .k_stride = x.stride(k_dim)};
 }
@@ -147,6 +148,14 @@ Encoded scaled_product(const MatmulOperands& operands, const Factors& factors, S
   }
 }
 
+// Whether a product reads codes; then operands are that.
+bool encode_operands(std::vector<Operand>& operands, const Settings& settings) {
+  if (settings.product_values == at::ScalarType::Undefined) return false;
+  for (size_t i = operands.size() - 2; i < operands.size(); ++i)
+    encode_operand(operands[i], is_gradient(operands[i]) ? settings.product_gradients : settings.product_values);
+  return true;
+}
+
 }  // namespace
 
 void matmul(const Plan& plan, Stack& stack) {
@@ -164,6 +173,7 @@ void matmul(const Plan& plan, Stack& stack) {
               plan.name, ": expected matrices [m, k] and [k, n], got ", matrices.a.data.sizes(), " and ",
               matrices.b.data.sizes());
   const at::ScalarType dtype = storage_dtype(session, batch_dims, operands.wide());
+  const bool codes = batch_dims == 2 && !operands.wide() && encode_operands(all, session.settings());
   Factors factors = factors_of(plan, stack);
   if (session.settings().policy.method == Method::kUnit) factors.alpha *= unit_factor(matrices);
   Encoded result = scaled_product(matrices, factors, session, dtype);
@@ -173,7 +183,7 @@ void matmul(const Plan& plan, Stack& stack) {
     const at::Tensor total = result.data.to(at::kFloat).add(values, factors.beta);
     result = encode({.data = total, .exponent = result.scale.exponent}, session, {.dtype = dtype});
   }
-  session.count(plan.name, &CallCounts::storage);
+  session.count(plan.name, codes ? &CallCounts::codes : &CallCounts::storage);
   torch::jit::drop(stack, plan.arguments.size());
   if (plan.in_place) {
     assign(all.front().tensor, {.data = result.data, .exponent = result.scale.exponent}, &result.scale);

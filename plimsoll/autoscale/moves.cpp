@@ -125,6 +125,7 @@ void zero(const Plan& plan, Stack& stack) {
     scaled_impl(self).data().zero_();
   }
   scaled_impl(self).shared().remainder.reset();
+  scaled_impl(self).shared().codes = {};
   if (scaled_impl(self).is_whole()) scaled_impl(self).shared().scale = zero_scale();
   finish_with(plan, stack, self);
 }

@@ -16,6 +16,12 @@ namespace plimsoll::autoscale {
 // is not ours, scaled_impl() says so.
 inline constexpr c10::DispatchKey kScaledKey = c10::DispatchKey::Fake;
 
+// What a product reads instead of the data of a whole memory: data = codes * 2^exponent.
+struct Codes {
+  at::Tensor data = {};  // float8_e4m3fn or float8_e5m2, in the order in which the elements lie
+  int32_t exponent = 0;
+};
+
 // What all views of one memory share: where one of them changes the exponent, all are rescaled.
 struct SharedScale {
   at::Tensor base;  // the whole memory
@@ -27,6 +33,7 @@ struct SharedScale {
   // Of a parameter under Rounding::kRemainder, once it was written: what rounding cut off data, times
   // 2^kRemainderShift, in the same format. Together they have twice the bits. Undefined: nothing.
   at::Tensor remainder = {};
+  Codes codes = {};  // of the data as they are; undefined: nobody has asked for them
 };
 inline constexpr int32_t kRemainderShift = 11;
 

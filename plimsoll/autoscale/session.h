@@ -27,6 +27,8 @@ struct Settings {
   at::ScalarType storage = at::kHalf;  // of data with at least one dimension: kHalf, kBFloat16, kFloat
   Rounding rounding = Rounding::kRemainder;
   Policy policy = {};
+  // Of the operands of mm and addmm, values and gradients: kFloat8_e4m3fn, kFloat8_e5m2; Undefined: data as they are.
+  at::ScalarType product_values = at::ScalarType::Undefined, product_gradients = at::ScalarType::Undefined;
   bool counts_range = false;  // RangeCounts, which take several passes over every result
 };
 
@@ -34,6 +36,7 @@ struct Settings {
 struct CallCounts {
   int64_t storage = 0;   // by its rule, in the format of the data: the bounds say that nothing overflows
   int64_t wide = 0;      // by its rule, in FP32
+  int64_t codes = 0;     // a product of FP8 codes
   int64_t fallback = 0;  // without a rule: values in FP32, and the scale measured
 };
 

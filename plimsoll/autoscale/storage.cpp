@@ -137,6 +137,7 @@ at::Tensor as_scaled(const at::Tensor& x, const std::shared_ptr<Session>& sessio
 void set_exponent(SharedScale& shared, int32_t exponent) {
   const BelowAutoscale below;
   const int32_t left = shared.scale.exponent - exponent;
+  shared.codes = {};
   if (left != 0 && !shared.scale.is_zero()) {
     shared.base.copy_(times_power(shared.base, left, at::kFloat));
     if (shared.remainder.defined()) shared.remainder.copy_(times_power(shared.remainder, left, at::kFloat));
@@ -170,6 +171,7 @@ void assign(const at::Tensor& tensor, const Raw& value, const Scale* expected) {
                                  {.dtype = dtype,
                                   .expected = expected == nullptr && keeps_exponent ? &kept : expected,
                                   .rounding = session.settings().rounding});
+  shared.codes = {};
   if (target.is_whole()) {
     const bool keeps = keeps_remainder(tensor);
     target.data().copy_(encoded.data);

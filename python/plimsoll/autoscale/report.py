@@ -17,11 +17,12 @@ class OpCalls:
     op: str
     storage: int  # by its rule, in the format of the data: their bounds say that nothing overflows
     wide: int  # by its rule, in FP32
+    codes: int  # a product of FP8 codes
     fallback: int  # without a rule: on the values in FP32, the result's scale measured
 
     @property
     def calls(self) -> int:
-        return self.storage + self.wide + self.fallback
+        return self.storage + self.wide + self.codes + self.fallback
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Report:
 
     def __str__(self) -> str:
         width = max((len(row.op) for row in self.ops), default=2)
-        lines = [f"{'op':{width}}  storage     wide  fallback"]
-        lines += [f"{row.op:{width}}  {row.storage:7}  {row.wide:7}  {row.fallback:8}" for row in self.ops]
+        lines = [f"{'op':{width}}  storage     wide    codes  fallback"]
+        lines += [f"{row.op:{width}}  {row.storage:7}  {row.wide:7}  {row.codes:7}  {row.fallback:8}" for row in self.ops]
         lines.append(f"{self.calls} calls, {100 * self.fallback_share:.1f} % without a rule")
         if self.elements:
             shares = [100 * count / self.elements for count in (self.overflowed, self.small)]

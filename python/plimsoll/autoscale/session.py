@@ -8,6 +8,14 @@ from plimsoll.autoscale import policy as policies
 
 # c10::ScalarType, which torch does not show to Python.
 _SCALAR_TYPES = {torch.float16: 5, torch.bfloat16: 15, torch.float32: 6}
+_E5M2, _E4M3, _UNDEFINED = 23, 24, 46
+# Of the operands of products: values, and gradients.
+_MATMUL_FORMATS = {
+    None: (_UNDEFINED, _UNDEFINED),
+    "e4m3": (_E4M3, _E4M3),
+    "e5m2": (_E5M2, _E5M2),
+    "hybrid": (_E4M3, _E5M2),
+}
 _ROUNDINGS = ("nearest", "stochastic", "remainder")  # in the order of autoscale::Rounding
 
 
@@ -16,15 +24,23 @@ def new_session(
     rounding: str = "remainder",
     policy: str | policies.Policy = policies.autoscale,
     counts_range: bool = False,
+    matmul_format: str | None = None,
 ):
     if dtype not in _SCALAR_TYPES:
         names = ", ".join(str(each) for each in _SCALAR_TYPES)
         raise ValueError(f"autoscale: expected dtype to be one of {names}, got {dtype}")
     if rounding not in _ROUNDINGS:
         raise ValueError(f"autoscale: expected rounding to be one of {', '.join(_ROUNDINGS)}, got {rounding!r}")
+    if matmul_format not in _MATMUL_FORMATS:
+        raise ValueError(f"autoscale: expected matmul_format to be one of e4m3, e5m2, hybrid, None, got {matmul_format!r}")
     policy = policies.parse(policy)
     session = torch.classes.plimsoll.AutoscaleSession(
-        _SCALAR_TYPES[dtype], _ROUNDINGS.index(rounding), policies.METHODS.index(policy.method), policy.exponent, counts_range
+        _SCALAR_TYPES[dtype],
+        _ROUNDINGS.index(rounding),
+        policies.METHODS.index(policy.method),
+        policy.exponent,
+        *_MATMUL_FORMATS[matmul_format],
+        counts_range,
     )
     if policy.loss_scale is not None:
         session.set_gradient_exponent(-policy.loss_scale.exponent)

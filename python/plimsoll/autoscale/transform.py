@@ -51,6 +51,7 @@ def autoscale(
     policy: str | Policy = policies.autoscale,
     dtype: torch.dtype = torch.float16,
     rounding: str = "remainder",
+    matmul_format: str | None = None,
     counts_range: bool = False,
 ) -> _T:
     """Runs a module or a function on scaled tensors: forward, backward, and the optimizer's step.
@@ -61,11 +62,13 @@ def autoscale(
     policy: where scales come from, one of plimsoll.autoscale.policy or its name.
     dtype: of the data, float16, bfloat16 or float32. rounding: of what is written in place, such as an updated weight.
     "remainder": to nearest, and what is cut off a parameter is kept for its next step; "stochastic": up or down by chance;
-    "nearest": steps below half a unit of the format are lost. counts_range: report() says which share of the elements
-    overflowed or lost bits, which takes several passes over every result.
+    "nearest": steps below half a unit of the format are lost.
+    matmul_format: of the operands of mm and addmm, as linear layers call them: "e4m3", "e5m2", or "hybrid", which is E5M2 for
+    gradients and E4M3 for the rest; None: the data as they are.
+    counts_range: report() says which share of the elements overflowed or lost bits, which takes several passes over each.
     """
     policy = policies.parse(policy)
-    session = new_session(dtype, rounding, policy, counts_range)
+    session = new_session(dtype, rounding, policy, counts_range, matmul_format)
     entering = _entering(session)
     if isinstance(module_or_function, torch.nn.Module):
         module = module_or_function
