@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "plimsoll/ops/byte_rank_group.h"
 #include "plimsoll/ops/rank_amaxes.h"
 #include "plimsoll/watch/profile.h"
 
@@ -37,21 +36,36 @@ class NamedGroup : public ops::ByteRankGroup {
     mine.copy_(run("_c10d_functional::all_reduce", {mine, "max", name_}, values.size_bytes()));
   }
 
- private:
-  at::Tensor gather_bytes(const at::Tensor& mine) const override {
-    return run("_c10d_functional::all_gather_into_tensor", {mine, size_, name_}, mine.nbytes());
+  ops::Arriving start_gather(const at::Tensor& mine, const at::Tensor& all) const override {
+    return start("_c10d_functional::all_gather_into_tensor_out", {mine, size_, name_, all},
+                 static_cast<double>(mine.nbytes()));
   }
 
-  at::Tensor exchange_bytes(const at::Tensor& parts) const override {
+  ops::Arriving start_exchange(const at::Tensor& parts) const override {
     const std::vector<c10::SymInt> sizes(static_cast<size_t>(size_), parts.numel() / size_);
-    return run("_c10d_functional::all_to_all_single", {parts, sizes, sizes, name_}, parts.nbytes());
+    return start("_c10d_functional::all_to_all_single", {parts, sizes, sizes, name_},
+                 static_cast<double>(parts.nbytes()));
   }
 
+ private:
   at::Tensor run(const char* op, torch::jit::Stack arguments, size_t bytes) const {
-    const watch::Span span(op, {.bytes = static_cast<double>(bytes)});
+    return start(op, std::move(arguments), static_cast<double>(bytes)).take();
+  }
+
+  // The operators keep their inputs until they are waited for.
+  ops::Arriving start(const char* op, torch::jit::Stack arguments, double bytes) const {
+    const at::Tensor result = guarded(op, [&] { return call(op, std::move(arguments)); });
+    return ops::Arriving(result, [this, op, result, bytes] {
+      const watch::Span span(op, {.bytes = bytes});
+      guarded(op, [&] { return call("_c10d_functional::wait_tensor", {result}); });
+    });
+  }
+
+  template <class Body>
+  at::Tensor guarded(const char* op, Body body) const {
     const at::AutoDispatchBelowADInplaceOrView no_gradient;
     try {
-      return call("_c10d_functional::wait_tensor", {call(op, std::move(arguments))});
+      return body();
     } catch (const c10::Error& error) {
       fail(op, error.what_without_backtrace());
     } catch (const std::exception& error) {
@@ -73,6 +87,10 @@ class NamedGroup : public ops::ByteRankGroup {
 
 std::shared_ptr<const ops::RankGroup> rank_group(std::string_view name, int64_t size) {
   TORCH_CHECK_VALUE(size > 1, "tp_size: expected a group of two ranks or more, got ", size);
+  return std::make_shared<const NamedGroup>(name, size);
+}
+
+std::shared_ptr<const ops::ByteRankGroup> shard_group(std::string_view name, int64_t size) {
   return std::make_shared<const NamedGroup>(name, size);
 }
 

@@ -5,13 +5,15 @@
 #include <memory>
 #include <string_view>
 
-#include "plimsoll/ops/rank_group.h"
+#include "plimsoll/ops/byte_rank_group.h"
 #include "plimsoll/ops/scaling_step.h"
 
 namespace plimsoll::python {
 
 // size: its ranks. The name is looked up at each call, and one that is not registered is an error then.
 std::shared_ptr<const ops::RankGroup> rank_group(std::string_view name, int64_t size);
+// Which may be one rank.
+std::shared_ptr<const ops::ByteRankGroup> shard_group(std::string_view name, int64_t size);
 
 // One for each group, so that the scopes of one backward pass count as one.
 std::shared_ptr<const ops::AmaxReduction> amax_reduction_over(std::string_view name, int64_t size);

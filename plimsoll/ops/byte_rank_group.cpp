@@ -16,14 +16,15 @@ at::Tensor ByteRankGroup::all_gather(const at::Tensor& x) const {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes[0] *= size();
   if (x.numel() == 0) return x.new_empty(sizes);
-  return gather_bytes(bytes_of(x)).view(x.scalar_type()).view(sizes);
+  const at::Tensor mine = bytes_of(x);
+  return start_gather(mine, mine.new_empty({size() * mine.numel()})).take().view(x.scalar_type()).view(sizes);
 }
 
 at::Tensor ByteRankGroup::reduce_scatter(const at::Tensor& x) const {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes[0] /= size();
   if (x.numel() == 0) return x.new_empty(sizes);
-  const at::Tensor terms = exchange_bytes(bytes_of(x)).view(x.scalar_type()).view({size(), -1});
+  const at::Tensor terms = start_exchange(bytes_of(x)).take().view(x.scalar_type()).view({size(), -1});
   return at::sum(terms, {0}, false, at::kFloat).to(x.scalar_type()).view(sizes);
 }
 

@@ -95,6 +95,15 @@ struct Communicator::Connection : std::enable_shared_from_this<Connection> {
     const watch::Span span(collective, {.bytes = bytes});
     launch_async(collective, start).wait();
   }
+
+  template <class Start>
+  ops::Arriving arriving(const char* collective, const at::Tensor& bytes, Start start) const {
+    const auto pending = std::make_shared<Pending>(launch_async(collective, start));
+    return ops::Arriving(bytes, [pending, collective, count = static_cast<double>(bytes.numel())] {
+      const watch::Span span(collective, {.bytes = count});
+      pending->wait();
+    });
+  }
 };
 
 void Pending::wait() {
@@ -144,6 +153,15 @@ Pending Communicator::all_reduce_(const at::Tensor& x) const {
   });
 }
 
+Pending Communicator::reduce_(const at::Tensor& x, int64_t to) const {
+  return connection_->launch_async("reduce", [&] {
+    std::vector<at::Tensor> tensors = {x};
+    c10d::ReduceOptions options;
+    options.rootRank = to;
+    return connection_->backend->reduce(tensors, options);
+  });
+}
+
 Pending Communicator::broadcast_(const at::Tensor& x, int64_t from) const {
   return connection_->launch_async("broadcast", [&] {
     std::vector<at::Tensor> tensors = {x};
@@ -166,25 +184,22 @@ void Communicator::all_reduce_max(std::span<int32_t> values) const {
   });
 }
 
-at::Tensor Communicator::gather_bytes(const at::Tensor& mine) const {
-  if (size() == 1) return mine;
-  at::Tensor all = mine.new_empty({size() * mine.numel()});
-  connection_->run("all_gather", static_cast<double>(all.numel()), [&] {
-    at::Tensor input = mine;
-    return connection_->backend->_allgather_base(all, input);
+ops::Arriving Communicator::start_gather(const at::Tensor& mine, const at::Tensor& all) const {
+  if (size() == 1) return ops::Arriving(all.copy_(mine));
+  return connection_->arriving("all_gather", all, [&] {
+    at::Tensor input = mine, output = all;
+    return connection_->backend->_allgather_base(output, input);
   });
-  return all;
 }
 
-at::Tensor Communicator::exchange_bytes(const at::Tensor& parts) const {
-  if (size() == 1) return parts;
+ops::Arriving Communicator::start_exchange(const at::Tensor& parts) const {
+  if (size() == 1) return ops::Arriving(parts);
   at::Tensor received = at::empty_like(parts);
-  connection_->run("all_to_all", static_cast<double>(parts.numel()), [&] {
+  return connection_->arriving("all_to_all", received, [&] {
     at::Tensor input = parts;
     std::vector<int64_t> equal;
     return connection_->backend->alltoall_base(received, input, equal, equal);
   });
-  return received;
 }
 
 }  // namespace plimsoll::shard

@@ -55,18 +55,18 @@ class Communicator final : public ops::ByteRankGroup {
 
   // In place, contiguous.
   Pending all_reduce_(const at::Tensor& x) const;  // the sum, in x's dtype
+  Pending reduce_(const at::Tensor& x, int64_t to) const;  // the sum, there; elsewhere x is scratch memory
   Pending broadcast_(const at::Tensor& x, int64_t from = 0) const;
   // Returns when all ranks are here.
   void barrier() const;
 
   void all_reduce_max(std::span<int32_t> values) const override;
+  ops::Arriving start_gather(const at::Tensor& mine, const at::Tensor& all) const override;
+  ops::Arriving start_exchange(const at::Tensor& parts) const override;
 
  private:
   struct Connection;
   explicit Communicator(std::shared_ptr<const Connection> connection);
-
-  at::Tensor gather_bytes(const at::Tensor& mine) const override;
-  at::Tensor exchange_bytes(const at::Tensor& parts) const override;
 
   std::shared_ptr<const Connection> connection_;
 };

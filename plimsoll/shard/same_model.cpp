@@ -23,19 +23,19 @@ class Hash {
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
-void add(Hash& hash, const std::string& name, const at::Tensor& tensor) {
-  hash.add(name);
-  hash.add(c10::toString(tensor.scalar_type()));
-  hash.add(c10::str(tensor.sizes()));
-  hash.add(tensor.requires_grad() ? "trained" : "kept");
-}
-
 }  // namespace
 
-void expect_same_model(const torch::nn::Module& module, const Communicator& ranks) {
+void expect_same_tensors(const std::vector<std::pair<std::string, at::Tensor>>& tensors, const std::string& setup,
+                         const ops::RankGroup& ranks) {
+  if (ranks.size() == 1) return;
   Hash hash;
-  for (const auto& item : module.named_parameters()) add(hash, item.key(), item.value());
-  for (const auto& item : module.named_buffers()) add(hash, item.key(), item.value());
+  for (const auto& [name, tensor] : tensors) {
+    hash.add(name);
+    hash.add(c10::toString(tensor.scalar_type()));
+    hash.add(c10::str(tensor.sizes()));
+    hash.add(tensor.requires_grad() ? "trained" : "kept");
+  }
+  hash.add(setup);
   const at::Tensor all = ranks.all_gather(at::tensor({hash.value()}, at::kLong));
   std::string others;
   for (int64_t rank = 1; rank < ranks.size(); ++rank) {
@@ -45,6 +45,13 @@ void expect_same_model(const torch::nn::Module& module, const Communicator& rank
   TORCH_CHECK_VALUE(others.empty(),
                     "expected the same names, shapes and dtypes of parameters and buffers on all ranks, got ",
                     "others than rank 0's on rank ", others);
+}
+
+void expect_same_model(const torch::nn::Module& module, const ops::RankGroup& ranks) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& item : module.named_parameters()) tensors.emplace_back(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) tensors.emplace_back(item.key(), item.value());
+  expect_same_tensors(tensors, "", ranks);
 }
 
 }  // namespace plimsoll::shard

@@ -70,7 +70,7 @@ class SplitWeightModule(ParallelModule, ScaledModule):
         return marks | {f"{name}bias": None if by_rows else 0 for name in self._parts}
 
     def _joined(self, suffix: str) -> torch.Tensor | None:
-        all_parts = [self._parameters[name + suffix] for name in self._parts]
+        all_parts = [getattr(self, name + suffix) for name in self._parts]
         parts: list[torch.Tensor] = [part for part in all_parts if part is not None]
         if not parts:
             return None

@@ -1,0 +1,49 @@
+// Where the parameters of a group stand in one flat array, and which part of it each rank holds.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace plimsoll::shard {
+
+struct FlatEntry {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t begin = 0, end = 0;  // in the flat array
+};
+
+// Elements of one parameter, flattened.
+struct FlatRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+class FlatLayout {
+ public:
+  FlatLayout(const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters, int64_t world_size);
+
+  const std::vector<FlatEntry>& entries() const { return entries_; }
+  int64_t numel() const { return entries_.empty() ? 0 : entries_.back().end; }
+
+  // Of each rank on the wire: ceil(numel / world_size).
+  int64_t part() const { return part_; }
+  int64_t padded() const { return part_ * world_size_; }
+
+  // What `rank` holds of the flat array; without padding, so the last ranks may hold less, or nothing.
+  FlatRange shard(int64_t rank) const {
+    return {std::min(rank * part_, numel()), std::min((rank + 1) * part_, numel())};
+  }
+
+  // What `rank` holds of one parameter; empty: nothing.
+  FlatRange held(size_t entry, int64_t rank) const;
+
+ private:
+  std::vector<FlatEntry> entries_;
+  int64_t world_size_;
+  int64_t part_;
+};
+
+}  // namespace plimsoll::shard

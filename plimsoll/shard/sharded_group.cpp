@@ -1,0 +1,240 @@
+#include "plimsoll/shard/sharded_group.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "plimsoll/shard/tensor_memory.h"
+#include "plimsoll/watch/profile.h"
+
+namespace plimsoll::shard {
+namespace {
+
+FlatLayout layout_of(const NamedTensors& parameters, int64_t world_size) {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
+  for (const auto& [name, parameter] : parameters) shapes.emplace_back(name, parameter.sizes().vec());
+  return {shapes, world_size};
+}
+
+at::Tensor bytes_of(const at::Tensor& flat) { return flat.view(at::kByte); }
+
+uint32_t version_of(const at::Tensor& tensor) { return static_cast<uint32_t>(tensor._version()); }
+
+}  // namespace
+
+ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const GroupOptions& options)
+    : parameters_(std::move(parameters)),
+      ranks_(std::move(ranks)),
+      options_(options),
+      layout_(layout_of(parameters_, ranks_.size())),
+      shard_(layout_.shard(ranks_.rank)) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& first = parameters_.front().second;
+  const at::ScalarType dtype = first.scalar_type();
+  trained_ = first.requires_grad();
+  sum_dtype_ = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  for (const auto& [name, parameter] : parameters_) {
+    TORCH_CHECK(parameter.is_leaf() && parameter.device().is_cpu() && parameter.scalar_type() == dtype &&
+                    parameter.requires_grad() == trained_,
+                "FullyShardedDataParallel: expected ", name, " to be a leaf on the CPU like the others of its group");
+  }
+  master_ = at::zeros({layout_.part()}, first.options().requires_grad(false));
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const FlatRange held = layout_.held(i, ranks_.rank);
+    const int64_t begin = held.size() == 0 ? 0 : layout_.entries()[i].begin + held.begin - shard_.begin;
+    parts.push_back(master_.narrow(0, begin, held.size()));
+    parts.back().copy_(parameters_[i].second.detach().reshape({-1}).narrow(0, held.begin, held.size()));
+  }
+  if (options_.flatten) parts = {master_.narrow(0, 0, shard_.size())};
+  for (const at::Tensor& part : parts) leaves_.push_back(part.detach().set_requires_grad(trained_));
+  seen_version_ = version_of(master_);
+
+  is_master_ = is_alone() && options_.compute_dtype == dtype;
+  full_ = is_master_ ? master_ : at::empty({layout_.padded()}, master_.options().dtype(options_.compute_dtype));
+  if (is_master_) show(full_);
+  if (!is_master_) hide();
+}
+
+void ShardedGroup::set_leaf(size_t index, const at::Tensor& leaf) {
+  TORCH_CHECK(leaf.is_alias_of(master_) && leaf.sizes() == leaves_.at(index).sizes(),
+              "FullyShardedDataParallel: expected a tensor with the memory of the shard");
+  leaves_[index] = leaf;
+}
+
+std::vector<ShardedGroup::Piece> ShardedGroup::pieces() const {
+  std::vector<Piece> result;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const FlatEntry& entry = layout_.entries()[i];
+    const FlatRange held = layout_.held(i, ranks_.rank);
+    const int64_t begin = held.size() == 0 ? 0 : entry.begin + held.begin - shard_.begin;
+    result.push_back({.name = entry.name,
+                      .shape = entry.shape,
+                      .begin = held.begin,
+                      .end = held.end,
+                      .values = master_.narrow(0, begin, held.size())});
+  }
+  return result;
+}
+
+at::Tensor ShardedGroup::mine(const at::Tensor& flat) const { return flat.narrow(0, shard_.begin, shard_.size()); }
+
+void ShardedGroup::show(const at::Tensor& flat) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const FlatEntry& entry = layout_.entries()[i];
+    parameters_[i].second.set_data(flat.narrow(0, entry.begin, entry.end - entry.begin).view(entry.shape));
+  }
+}
+
+void ShardedGroup::hide() {
+  free_memory(full_);
+  for (const auto& [name, parameter] : parameters_) parameter.set_data(at::empty({0}, full_.options()));
+}
+
+// Caches of converted weights, and what autograd saved, must see that the parameters have changed.
+void ShardedGroup::note_new_masters() {
+  if (seen_version_ == version_of(master_)) return;
+  seen_version_ = version_of(master_);
+  for (const auto& [name, parameter] : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
+}
+
+void ShardedGroup::start_gather() {
+  if (gathered_ || is_arriving_ || layout_.part() == 0) return;
+  const at::NoGradGuard no_grad;
+  note_new_masters();
+  if (is_master_) {
+    gathered_ = true;
+    return;
+  }
+  allocate_memory(full_);
+  const at::Tensor narrow = master_.to(options_.compute_dtype);
+  is_arriving_ = true;
+  arriving_ =
+      is_alone() ? ops::Arriving(full_.copy_(narrow)) : ranks_.gather->start_gather(bytes_of(narrow), bytes_of(full_));
+}
+
+void ShardedGroup::gather() {
+  start_gather();
+  if (!is_arriving_) return;
+  const watch::Span span("gather parameters");
+  is_arriving_ = false;
+  arriving_.take();
+  show(full_);
+  gathered_ = true;
+}
+
+void ShardedGroup::release() {
+  if (is_arriving_) gather();
+  if (gathered_ && !is_master_) hide();
+  gathered_ = false;
+}
+
+at::Tensor ShardedGroup::gather_masters() const {
+  const at::NoGradGuard no_grad;
+  if (is_alone() || layout_.part() == 0) return master_.clone();
+  const at::Tensor all = at::empty({layout_.padded()}, master_.options());
+  ranks_.gather->start_gather(bytes_of(master_), bytes_of(all)).take();
+  return all.narrow(0, 0, layout_.numel());
+}
+
+void ShardedGroup::show_masters(const at::Tensor& masters) {
+  const at::NoGradGuard no_grad;
+  if (masters.defined()) return show(masters);
+  if (gathered_ || is_master_) return show(full_);
+  hide();
+}
+
+void ShardedGroup::write_masters(const at::Tensor& masters) {
+  const at::NoGradGuard no_grad;
+  master_.narrow(0, 0, shard_.size()).copy_(mine(masters));
+}
+
+void ShardedGroup::add_gradient(size_t parameter, const at::Tensor& grad) {
+  const at::NoGradGuard no_grad;
+  const FlatEntry& entry = layout_.entries()[parameter];
+  TORCH_CHECK(!grad.is_sparse(), "FullyShardedDataParallel: expected a dense gradient of ", entry.name,
+              ", got a sparse one");
+  if (!gradients_.defined()) {
+    gradients_ = at::empty({layout_.padded()}, master_.options().dtype(sum_dtype_));
+    gradients_.narrow(0, layout_.numel(), layout_.padded() - layout_.numel()).zero_();
+    has_gradient_.assign(parameters_.size(), false);
+  }
+  const at::Tensor place = gradients_.narrow(0, entry.begin, entry.end - entry.begin).view(entry.shape);
+  has_gradient_[parameter] ? place.add_(grad) : place.copy_(grad);
+  has_gradient_[parameter] = true;
+}
+
+void ShardedGroup::forget_gradients() {
+  gradients_.reset();
+  terms_ = {};
+}
+
+void ShardedGroup::start_reduce() {
+  if (layout_.part() == 0) return;
+  const at::NoGradGuard no_grad;
+  if (!gradients_.defined()) {
+    gradients_ = at::zeros({layout_.padded()}, master_.options().dtype(sum_dtype_));
+  } else {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const FlatEntry& entry = layout_.entries()[i];
+      if (!has_gradient_[i]) gradients_.narrow(0, entry.begin, entry.end - entry.begin).zero_();
+    }
+  }
+  if (options_.averaging.predivide != 1) gradients_.div_(options_.averaging.predivide);
+  const at::ScalarType travels = sum_dtype_ == at::kDouble ? at::kDouble : options_.reduce_dtype;
+  const at::Tensor bytes = bytes_of(gradients_.to(travels));
+  gradients_.reset();
+  terms_ = is_alone() ? ops::Arriving(bytes) : ranks_.reduce->start_exchange(bytes);
+}
+
+void ShardedGroup::finish_reduce() {
+  if (layout_.part() == 0) return;
+  const at::NoGradGuard no_grad;
+  const watch::Span span("reduce gradients");
+  const at::ScalarType travelled = sum_dtype_ == at::kDouble ? at::kDouble : options_.reduce_dtype;
+  const at::Tensor terms = terms_.take().view(travelled).view({ranks_.size(), layout_.part()});
+  if (options_.ordered_passes > 0) return put_gradient(ordered_average(terms), /*replaces=*/true);
+  at::Tensor sum = is_alone() ? terms[0].to(sum_dtype_) : terms.sum({0}, false, sum_dtype_);
+  if (options_.averaging.postdivide != 1) sum.div_(options_.averaging.postdivide);
+  put_gradient(sum, /*replaces=*/false);
+}
+
+// Somebody who cleared the gradients began a new sum.
+at::Tensor ShardedGroup::ordered_average(const at::Tensor& terms) {
+  bool goes_on = !left_.empty();
+  for (size_t i = 0; i < left_.size(); ++i) {
+    const at::Tensor& now = leaves_[i].grad();
+    goes_on = goes_on && now.defined() && now.is_same(left_[i].first) && version_of(now) == left_[i].second;
+  }
+  if (!goes_on) ordered_sum_.reset();
+  for (int64_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ordered_sum_.defined()) {
+      ordered_sum_.add_(terms[rank]);
+    } else {
+      ordered_sum_ = terms[rank].to(sum_dtype_, /*non_blocking=*/false, /*copy=*/true);
+    }
+  }
+  return ordered_sum_.div(static_cast<double>(ranks_.size() * options_.ordered_passes));
+}
+
+void ShardedGroup::put_gradient(const at::Tensor& grad, bool replaces) {
+  left_.clear();
+  int64_t begin = 0;
+  for (at::Tensor& leaf : leaves_) {
+    const at::Tensor part = grad.narrow(0, begin, leaf.numel());
+    begin += leaf.numel();
+    at::Tensor& kept = leaf.mutable_grad();
+    if (!kept.defined()) {
+      kept = part.to(leaf.scalar_type());
+    } else if (replaces) {
+      kept.copy_(part);
+    } else {
+      kept.add_(part);
+    }
+    left_.emplace_back(kept, version_of(kept));
+  }
+}
+
+}  // namespace plimsoll::shard

@@ -1,0 +1,76 @@
+#include "plimsoll/shard/sharded_unit.h"
+
+#include <algorithm>
+
+namespace plimsoll::shard {
+namespace {
+
+GroupOptions group_options(const FullyShardedOptions& options, at::ScalarType dtype, int64_t world_size) {
+  const at::ScalarType narrow = options.mixed_precision ? at::kHalf : dtype;
+  Averaging averaging = options.gradient_predivide_factor
+                            ? averaging_over(world_size, *options.gradient_predivide_factor)
+                            : averaging_over(world_size);
+  if (options.ordered_passes > 0) averaging = {};  // divided once, after the sum over all passes
+  return {.compute_dtype = options.compute_dtype.value_or(narrow),
+          .reduce_dtype = options.reduce_dtype,
+          .averaging = averaging,
+          .flatten = options.flatten_parameters,
+          .ordered_passes = options.ordered_passes};
+}
+
+}  // namespace
+
+ShardedUnit::ShardedUnit(const NamedTensors& parameters, const ShardRanks& ranks, const FullyShardedOptions& options)
+    : options_(options) {
+  TORCH_CHECK_VALUE(!options.ordered_passes || options.reduce_dtype == at::kFloat,
+                    "FullyShardedDataParallel: expected gradients in fp32 where their order is fixed, got ",
+                    options.reduce_dtype);
+  std::vector<NamedTensors> sets;
+  for (const auto& item : parameters) {
+    const auto belongs = [&](const NamedTensors& set) {
+      const at::Tensor& other = set.front().second;
+      return other.scalar_type() == item.second.scalar_type() && other.requires_grad() == item.second.requires_grad();
+    };
+    const auto set = std::ranges::find_if(sets, belongs);
+    set == sets.end() ? sets.push_back({item}) : set->push_back(item);
+  }
+  for (NamedTensors& set : sets) {
+    const at::ScalarType dtype = set.front().second.scalar_type();
+    groups_.emplace_back(std::move(set), ranks, group_options(options, dtype, ranks.size()));
+  }
+}
+
+int64_t ShardedUnit::trained_parameters() const {
+  int64_t count = 0;
+  for (const ShardedGroup& group : groups_) {
+    if (group.trained()) count += static_cast<int64_t>(group.parameters().size());
+  }
+  return count;
+}
+
+void ShardedUnit::start_gather() {
+  for (ShardedGroup& group : groups_) group.start_gather();
+}
+
+void ShardedUnit::gather() {
+  start_gather();
+  for (ShardedGroup& group : groups_) group.gather();
+}
+
+void ShardedUnit::release() {
+  for (ShardedGroup& group : groups_) group.release();
+}
+
+void ShardedUnit::start_reduce() {
+  for (ShardedGroup& group : groups_) {
+    if (group.trained()) group.start_reduce();
+  }
+}
+
+void ShardedUnit::finish_reduce() {
+  for (ShardedGroup& group : groups_) {
+    if (group.trained()) group.finish_reduce();
+  }
+}
+
+}  // namespace plimsoll::shard

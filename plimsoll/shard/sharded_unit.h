@@ -1,0 +1,47 @@
+// A part of a model whose parameters come and go together: that of one FullyShardedDataParallel.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "plimsoll/shard/sharded_group.h"
+
+namespace plimsoll::shard {
+
+struct FullyShardedOptions {
+  bool reshard_after_forward = true;
+  bool disable_reshard_on_root = true;  // the outermost unit keeps its parameters from forward to backward
+  bool mixed_precision = false;
+  std::optional<at::ScalarType> compute_dtype = {};  // fp16 of mixed precision, else that of the parameters
+  at::ScalarType reduce_dtype = at::kFloat;          // that gradients travel in; sums are made in fp32
+  bool flatten_parameters = true;
+  std::optional<double> gradient_predivide_factor = {};  // averaging.h
+  bool prefetch = true;                                  // the next unit's parameters travel while this one computes
+  // "Deterministic": GroupOptions::ordered_passes.
+  int64_t ordered_passes = 0;
+};
+
+class ShardedUnit {
+ public:
+  // parameters: leaves on the CPU. Groups are made of those of one dtype that are trained, or that are not.
+  ShardedUnit(const NamedTensors& parameters, const ShardRanks& ranks, const FullyShardedOptions& options);
+
+  const FullyShardedOptions& options() const { return options_; }
+  std::vector<ShardedGroup>& groups() { return groups_; }
+  const std::vector<ShardedGroup>& groups() const { return groups_; }
+  int64_t trained_parameters() const;
+
+  // Of all groups.
+  void start_gather();
+  void gather();
+  void release();
+  void start_reduce();
+  void finish_reduce();
+
+ private:
+  FullyShardedOptions options_;
+  std::vector<ShardedGroup> groups_;
+};
+
+}  // namespace plimsoll::shard

@@ -1,0 +1,23 @@
+// The memory of a tensor on the CPU, which may go and come back while the tensor and the views of it stay.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+namespace plimsoll::shard {
+
+// Uninitialised, of the size that the tensor was made with.
+inline void allocate_memory(const at::Tensor& tensor) {
+  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  const size_t bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
+  storage->set_nbytes(bytes);
+}
+
+// Nobody may read it before the next allocate_memory().
+inline void free_memory(const at::Tensor& tensor) {
+  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
+  storage->set_nbytes(0);
+}
+
+}  // namespace plimsoll::shard

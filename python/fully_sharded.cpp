@@ -1,0 +1,124 @@
+// torch.classes.plimsoll.ShardedUnit and ShardSchedule: what plimsoll.shard.FullyShardedDataParallel calls.
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "plimsoll/shard/same_model.h"
+#include "plimsoll/shard/shard_schedule.h"
+#include "plimsoll/shard/sharded_norm.h"
+#include "python/rank_group.h"
+
+namespace plimsoll::python {
+namespace {
+
+using shard::ShardedGroup;
+
+std::optional<at::ScalarType> dtype_of(std::optional<int64_t> number) {
+  return number ? std::optional(static_cast<at::ScalarType>(*number)) : std::nullopt;
+}
+
+struct Unit : torch::CustomClassHolder {
+  // Dtypes as their numbers. reduce_name: the ranks of `name` in a group of their own, or `name` again.
+  Unit(const std::vector<std::string>& names, const std::vector<at::Tensor>& parameters, const std::string& name,
+       const std::string& reduce_name, int64_t rank, int64_t size, std::optional<int64_t> compute_dtype,
+       int64_t reduce_dtype, bool reshard_after_forward, bool disable_reshard_on_root, bool flatten_parameters,
+       bool prefetch, std::optional<double> gradient_predivide_factor, int64_t ordered_passes) {
+    ranks.gather = shard_group(name, size);
+    ranks.reduce = reduce_name == name ? ranks.gather : shard_group(reduce_name, size);
+    ranks.rank = rank;
+    shard::NamedTensors named;
+    for (size_t i = 0; i < names.size(); ++i) named.emplace_back(names[i], parameters.at(i));
+    const std::string setup =
+        c10::str(compute_dtype.value_or(-1), " ", reduce_dtype, " ", reshard_after_forward, " ", flatten_parameters);
+    shard::expect_same_tensors(named, setup, *ranks.gather);
+    unit = std::make_shared<shard::ShardedUnit>(
+        named, ranks,
+        shard::FullyShardedOptions{.reshard_after_forward = reshard_after_forward,
+                                   .disable_reshard_on_root = disable_reshard_on_root,
+                                   .compute_dtype = dtype_of(compute_dtype),
+                                   .reduce_dtype = static_cast<at::ScalarType>(reduce_dtype),
+                                   .flatten_parameters = flatten_parameters,
+                                   .gradient_predivide_factor = gradient_predivide_factor,
+                                   .prefetch = prefetch,
+                                   .ordered_passes = ordered_passes});
+  }
+
+  ShardedGroup& group(int64_t index) { return unit->groups().at(static_cast<size_t>(index)); }
+
+  std::vector<std::vector<std::string>> groups() {
+    std::vector<std::vector<std::string>> result;
+    for (const ShardedGroup& one : unit->groups()) {
+      result.emplace_back();
+      for (const auto& [name, parameter] : one.parameters()) result.back().push_back(name);
+    }
+    return result;
+  }
+  std::vector<std::tuple<std::string, std::vector<int64_t>, int64_t, int64_t, at::Tensor>> pieces(int64_t index) {
+    std::vector<std::tuple<std::string, std::vector<int64_t>, int64_t, int64_t, at::Tensor>> result;
+    for (ShardedGroup::Piece& piece : group(index).pieces()) {
+      result.emplace_back(piece.name, piece.shape, piece.begin, piece.end, piece.values);
+    }
+    return result;
+  }
+
+  shard::ShardRanks ranks;
+  std::shared_ptr<shard::ShardedUnit> unit;
+};
+
+using UnitPointer = c10::intrusive_ptr<Unit>;
+
+struct Schedule : torch::CustomClassHolder {
+  explicit Schedule(const std::vector<UnitPointer>& units) : ranks(units.at(0)->ranks) {
+    std::vector<std::shared_ptr<shard::ShardedUnit>> all;
+    for (const UnitPointer& one : units) all.push_back(one->unit);
+    schedule = shard::ShardSchedule::create(std::move(all));
+  }
+
+  shard::ShardRanks ranks;
+  std::shared_ptr<shard::ShardSchedule> schedule;
+};
+
+using SchedulePointer = c10::intrusive_ptr<Schedule>;
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+  library.class_<Unit>("ShardedUnit")
+      .def(torch::init<const std::vector<std::string>&, const std::vector<at::Tensor>&, const std::string&,
+                       const std::string&, int64_t, int64_t, std::optional<int64_t>, int64_t, bool, bool, bool, bool,
+                       std::optional<double>, int64_t>())
+      .def("groups", &Unit::groups)
+      .def("pieces", &Unit::pieces)
+      .def("leaves", [](const UnitPointer& self, int64_t group) { return self->group(group).leaves(); })
+      .def("set_leaf", [](const UnitPointer& self, int64_t group, int64_t index,
+                          const at::Tensor& leaf) { self->group(group).set_leaf(static_cast<size_t>(index), leaf); })
+      .def("gather_masters", [](const UnitPointer& self, int64_t group) { return self->group(group).gather_masters(); })
+      .def("show_masters",
+           [](const UnitPointer& self, int64_t group, const std::optional<at::Tensor>& masters) {
+             self->group(group).show_masters(masters.value_or(at::Tensor()));
+           })
+      .def("write_masters", [](const UnitPointer& self, int64_t group, const at::Tensor& masters) {
+        self->group(group).write_masters(masters);
+      });
+  library.class_<Schedule>("ShardSchedule")
+      .def(torch::init<const std::vector<UnitPointer>&>())
+      .def("before_forward",
+           [](const SchedulePointer& self, int64_t unit) { self->schedule->before_forward(static_cast<size_t>(unit)); })
+      .def("after_forward",
+           [](const SchedulePointer& self, int64_t unit, const std::vector<at::Tensor>& outputs) {
+             self->schedule->after_forward(static_cast<size_t>(unit), outputs);
+           })
+      .def("set_sync", [](const SchedulePointer& self, bool sync) { self->schedule->set_sync(sync); })
+      .def("in_backward", [](const SchedulePointer& self) { return self->schedule->in_backward(); })
+      .def("clip_grad_norm_", [](const SchedulePointer& self, double max_norm, double norm_type) {
+        return shard::clip_gradients_(self->schedule->units(), self->ranks, max_norm, norm_type);
+      });
+}
+
+}  // namespace plimsoll::python

@@ -1,0 +1,132 @@
+"""State dicts of FullyShardedDataParallel: whole ones, under the names of the module inside, and those of a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from plimsoll.shard.sharded_parameters import WRAPPED, clean
+
+
+class StateDicts(nn.Module):
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Whole and in full precision, as the module inside would have it. Collective."""
+        is_outermost = not args and kwargs.get("destination") is None
+        if self._local_state:
+            return super().state_dict(*args, **kwargs)
+        with self._summon(volatile=True):
+            result = super().state_dict(*args, **kwargs)
+        return {} if is_outermost and self.state_dict_on_rank_0_only and self.rank > 0 else result
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """What state_dict() gives, or the module inside would. On all ranks."""
+        if self._local_state:
+            return super().load_state_dict(state_dict, strict)
+        with self.summon_full_params():
+            return super().load_state_dict(state_dict, strict)
+
+    def local_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The shards of this rank."""
+        with self._local():
+            return self.state_dict(*args, **kwargs)
+
+    def load_local_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        with self._local():
+            return self.load_state_dict(state_dict, strict)
+
+    def local_metadata_dict(self) -> dict[str, Any]:
+        """What consolidate_shard_weights needs of this rank beside its local_state_dict."""
+        metadata = []
+        for path, instance in self.named_modules():
+            if not isinstance(instance, StateDicts):
+                continue
+            shards = {}
+            pieces = {piece.name: piece for piece in instance.pieces()}
+            for group, names in enumerate(instance._groups):
+                flat = [f"flat_param_{group}"] * len(names) if instance.flatten_parameters else names
+                for name, shard in zip(names, flat):
+                    entry = shards.setdefault(
+                        shard, {"names": [], "shapes": [], "ranges": [], "is_sharded": instance.world_size > 1}
+                    )
+                    entry["names"].append(name)
+                    entry["shapes"].append(torch.Size(pieces[name].shape))
+                    entry["ranges"].append((pieces[name].begin, pieces[name].end))
+            shared = instance._sharded.shared()
+            metadata.append({"fsdp_path": clean(path), "params": shards, "shared_param_info": shared})
+        return {"param_metadata": metadata, "buffer_names": [name for name, _ in self.named_buffers()]}
+
+    @staticmethod
+    def consolidate_shard_weights(
+        shard_weights: list[dict[str, torch.Tensor]],
+        shard_metadata: list[dict[str, Any]],
+        with_module_buffers: bool = True,
+        strict: bool = True,
+    ) -> dict[str, torch.Tensor]:
+        """The whole state dict, from local_state_dict and local_metadata_dict of all ranks in order. No processes needed."""
+        if len(shard_weights) != len(shard_metadata) or not shard_weights:
+            raise ValueError("Require metadata for each shard and non-empty shards")
+        whole: dict[str, torch.Tensor] = {}
+        for weights, metadata in zip(shard_weights, shard_metadata):
+            for unit in metadata["param_metadata"]:
+                prefix = unit["fsdp_path"] + "." if unit["fsdp_path"] else ""
+                for shard, entry in unit["params"].items():
+                    if prefix + shard not in weights and not strict:
+                        continue
+                    values, at = weights[prefix + shard], 0
+                    for name, shape, (begin, end) in zip(entry["names"], entry["shapes"], entry["ranges"]):
+                        tensor = whole.setdefault(prefix + name, torch.empty(shape, dtype=values.dtype))
+                        tensor.view(-1)[begin:end] = values[at : at + end - begin]
+                        at += end - begin
+        for unit in shard_metadata[0]["param_metadata"]:
+            prefix = unit["fsdp_path"] + "." if unit["fsdp_path"] else ""
+            for name, first in unit["shared_param_info"]:
+                whole[prefix + name] = whole[prefix + first]
+        if with_module_buffers:
+            for name in shard_metadata[0]["buffer_names"]:
+                if name in shard_weights[0]:
+                    whole[name] = shard_weights[0][name]
+        return whole
+
+    @contextmanager
+    def _local(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for instance in self._instances():
+                stack.enter_context(instance._shows_shards())
+            yield
+
+    @contextmanager
+    def _shows_shards(self) -> Iterator[None]:
+        if self._summoned:
+            raise ValueError("local state dicts: expected to be outside summon_full_params")
+        self._local_state = True
+        try:
+            yield
+        finally:
+            self._local_state = False
+
+    def _register_state_hooks(self) -> None:
+        self.register_state_dict_post_hook(_leave_wrapper_out)
+        self.register_load_state_dict_pre_hook(_put_wrapper_in)
+
+
+def _leave_wrapper_out(module: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    own = {prefix + slot.path for slot in module._sharded.slots} if not module._local_state else set()
+    for key in [key for key in state if key.startswith(prefix)]:
+        value = state.pop(key)
+        name = prefix + key[len(prefix) :].removeprefix(WRAPPED + ".")
+        # The memory of what was summoned holds all parameters.
+        state[name] = value.clone() if name in own else value
+    if module.mixed_precision:
+        for name, _ in module.named_buffers():
+            if prefix + name in state and state[prefix + name].dtype == module.buffer_dtype:
+                state[prefix + name] = state[prefix + name].float()
+
+
+def _put_wrapper_in(module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for key in [key for key in state if key.startswith(prefix)]:
+        if key[len(prefix) :] not in module._parameters:
+            state[prefix + WRAPPED + "." + key[len(prefix) :]] = state.pop(key)

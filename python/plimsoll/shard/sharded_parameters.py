@@ -1,0 +1,85 @@
+"""The parameters of a module that a unit holds the shards of: hidden from the module while they are sharded."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+WRAPPED = "_fsdp_wrapped_module"  # fairscale's name of the module inside, which state dicts leave out
+
+
+def clean(path: str) -> str:
+    return ".".join(part for part in path.split(".") if part != WRAPPED)
+
+
+class Slot(NamedTuple):
+    """Where a module has a parameter; one that is shared has several."""
+
+    module: nn.Module
+    name: str
+    path: str
+    parameter: nn.Parameter
+
+
+class ShardedParameters:
+    """Finds the parameters below a module that no unit holds yet."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.slots: list[Slot] = []
+        for prefix, owner in module.named_modules(remove_duplicate=True):
+            for name, parameter in owner._parameters.items():
+                if parameter is not None and not getattr(parameter, "_is_sharded", False):
+                    path = clean(f"{prefix}.{name}" if prefix else name)
+                    self.slots.append(Slot(owner, name, path, parameter))
+
+    def unique(self) -> dict[str, nn.Parameter]:
+        """By the first of their paths."""
+        seen: set[int] = set()
+        found = {}
+        for slot in self.slots:
+            if id(slot.parameter) not in seen:
+                seen.add(id(slot.parameter))
+                found[slot.path] = slot.parameter
+        return found
+
+    def shared(self) -> list[tuple[str, str]]:
+        """Further paths of parameters, each with the first of the same."""
+        first: dict[int, str] = {}
+        return [
+            (slot.path, first[id(slot.parameter)])
+            for slot in self.slots
+            if first.setdefault(id(slot.parameter), slot.path) != slot.path
+        ]
+
+    def hide(self, leaves: dict[str, nn.Parameter]) -> None:
+        """Modules keep the parameters as attributes, which forward passes read. leaves: shown in their place, by path."""
+        for slot in self.slots:
+            slot.module._parameters.pop(slot.name, None)
+            slot.module.__dict__[slot.name] = slot.parameter
+            if slot.path in leaves:
+                slot.module._parameters[slot.name] = leaves[slot.path]
+
+    def show(self) -> None:
+        for slot in self.slots:
+            slot.module.__dict__.pop(slot.name, None)
+            slot.module._parameters.pop(slot.name, None)
+            slot.module._parameters[slot.name] = slot.parameter
+
+    def take_replaced(self) -> None:
+        """Values that somebody put into other tensors while the parameters were shown."""
+        for slot in self.slots:
+            shown = slot.module._parameters[slot.name]
+            if shown is not None and shown is not slot.parameter:
+                slot.parameter.data.copy_(shown.data)
+
+
+class Piece(NamedTuple):
+    """What this rank holds of a parameter: elements [begin, end) of it, flattened."""
+
+    name: str
+    shape: list[int]
+    begin: int
+    end: int
+    values: torch.Tensor

@@ -1,0 +1,418 @@
+"""plimsoll.shard.FullyShardedDataParallel on one to four ranks: the gradients and steps of one process."""
+import copy
+import itertools
+import pickle
+
+import plimsoll.pytorch as te
+import pytest
+import ranks
+import shard_models as models
+import torch
+import torch.distributed as dist
+from plimsoll.common.recipe import DelayedScaling, Float8CurrentScaling
+from plimsoll.shard import FullyShardedDataParallel as Fsdp
+from torch import nn
+
+
+def wrapped(net, group, inner=True, **options):
+    """The blocks each, and the rest."""
+    if inner:
+        for index, block in enumerate(net.blocks):
+            net.blocks[index] = Fsdp(block, group, **options)
+    return Fsdp(net, group, **options)
+
+
+def position(group):
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def full_gradients(model):
+    """Of all ranks' shards, under the parameters' names."""
+    shards = {name: p.grad for name, p in model.named_parameters()}
+    weights = {name: p.detach() if shards[name] is None else shards[name] for name, p in model.named_parameters()}
+    everyone = ranks.gathered(model.process_group, (weights, model.local_metadata_dict()))
+    whole = Fsdp.consolidate_shard_weights([w for w, _ in everyone], [m for _, m in everyone], False)
+    return whole
+
+
+def full_weights(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def twenty_steps_are_those_of_one_process(group):
+    rank, size = position(group)
+    model = wrapped(models.blocks_net(), group)
+    plain = models.blocks_net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    reference = torch.optim.AdamW(plain.parameters(), lr=1e-2)
+    for step in range(20):
+        x, y = models.batch(step)
+        plain.load_state_dict(model.state_dict())
+        magnitudes = models.magnitudes(plain, x, y)
+        models.backward(plain, x, y)
+        optimizer.zero_grad()
+        models.backward(model, *models.part((x, y), rank, size))
+        found = full_gradients(model)
+        for name, gradient in models.gradients(plain).items():
+            error = (found[name] - gradient).abs()
+            assert (error <= models.rounding_bound(magnitudes[name])).all(), (step, name)
+        # From the same gradients on, the bits are the same: the optimizer's work is elementwise.
+        for name, parameter in plain.named_parameters():
+            if parameter.grad is not None:
+                parameter.grad.copy_(found[name])
+        norm = model.clip_grad_norm_(0.1)
+        assert torch.allclose(norm, torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.1), rtol=1e-6)
+        with torch.no_grad():
+            clipped = full_gradients(model)
+            for name, parameter in plain.named_parameters():
+                if parameter.grad is not None:
+                    parameter.grad.copy_(clipped[name])
+        optimizer.step()
+        reference.step()
+        after = full_weights(model)
+        unused = {"unused.weight", "unused.bias"}  # zero here, and none there: weight decay
+        for name, value in plain.state_dict().items():
+            assert name in unused or torch.equal(after[name], value), (step, name)
+
+
+@ranks.case(1)
+def one_rank(group):
+    twenty_steps_are_those_of_one_process(group)
+
+
+@ranks.case(2)
+def two_ranks(group):
+    twenty_steps_are_those_of_one_process(group)
+
+
+@ranks.case(3)
+def three_ranks(group):
+    twenty_steps_are_those_of_one_process(group)
+
+
+@ranks.case(4)
+def four_ranks(group):
+    twenty_steps_are_those_of_one_process(group)
+
+
+def ordered_steps(group, grains, clip):
+    """Weights after 20 steps of `grains` parts of a batch each, this rank's in turn."""
+    rank, size = position(group)
+    model = wrapped(models.blocks_net(), group, ordered_passes=grains // size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(20):
+        whole = models.batch(step)
+        optimizer.zero_grad()
+        for first in range(0, grains, size):
+            models.backward(model, *models.part(whole, first + rank, grains))
+        if clip:
+            model.clip_grad_norm_(0.1)
+        optimizer.step()
+    return full_weights(model)
+
+
+def an_ordered_sum_has_the_bits_of_one_process(group):
+    alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    for clip in (False, True):
+        ours, theirs = ordered_steps(group, 12, clip), ordered_steps(alone, 12, clip)
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@ranks.case(2)
+def ordered_on_two_ranks(group):
+    an_ordered_sum_has_the_bits_of_one_process(group)
+
+
+@ranks.case(3)
+def ordered_on_three_ranks(group):
+    an_ordered_sum_has_the_bits_of_one_process(group)
+
+
+@ranks.case(4)
+def ordered_on_four_ranks(group):
+    an_ordered_sum_has_the_bits_of_one_process(group)
+
+
+@ranks.case(2)
+def no_sync_is_refused_where_the_order_is_fixed(group):
+    model = wrapped(models.blocks_net(), group, ordered_passes=2)
+    with pytest.raises(RuntimeError, match="order"):
+        with model.no_sync():
+            pass
+
+
+@ranks.case(3)
+def narrow_gradients_are_averaged_in_fp32(group):
+    """Against a narrow copy on each rank by itself, whose gradients are averaged here."""
+    rank, size = position(group)
+    for dtype in (torch.bfloat16, torch.float16):
+        model = wrapped(models.blocks_net(), group, mixed_precision=True, compute_dtype=dtype)
+        plain = models.blocks_net().to(dtype)
+        x, y = models.part(models.batch(0), rank, size)
+        models.backward(model, x, y)
+        models.backward(plain, x.to(dtype), y)
+        found = full_gradients(model)
+        for name, gradient in models.gradients(plain).items():
+            everyone = torch.stack(ranks.gathered(group, gradient.float()))
+            # A division, two additions and a division.
+            assert ((found[name] - everyone.mean(0)).abs() <= everyone.abs().mean(0) * 2.0**-22).all(), name
+        assert all(p.dtype == torch.float32 for p in model.parameters())
+        assert all(value.dtype == torch.float32 for value in model.state_dict().values())
+
+
+@ranks.case(2)
+def every_combination_of_options_has_the_same_gradients(group):
+    rank, size = position(group)
+    x, y = models.batch(0)
+    plain = models.blocks_net()
+    magnitudes = models.magnitudes(plain, x, y)
+    models.backward(plain, x, y)
+    expected = models.gradients(plain)
+    for on in itertools.product((False, True), repeat=6):
+        options = {"reshard_after_forward": on[0], "flatten_parameters": on[1], "prefetch": on[2]}
+        if on[3]:
+            options |= {"mixed_precision": True, "compute_dtype": torch.bfloat16}
+        net = models.blocks_net()
+        if on[4]:
+            for index, block in enumerate(net.blocks):
+                net.blocks[index] = Checkpointed(block)
+        model = wrapped(net, group, **options)
+        mine = models.part((x, y), rank, size)
+        if on[5]:
+            half = len(mine[0]) // 2
+            with model.no_sync():
+                models.backward(model, mine[0][:half], mine[1][:half], 0.5)
+            models.backward(model, mine[0][half:], mine[1][half:], 0.5)
+        else:
+            models.backward(model, *mine)
+        found = full_gradients(model)
+        for name, gradient in expected.items():
+            key = next(k for k in found if k.replace("module.", "") == name)
+            if on[3]:  # eight bits of mantissa, through five layers and back
+                error = (found[key] - gradient).norm() / gradient.norm()
+                assert error < 16 * 2.0**-8, (options, name, error)
+            else:
+                assert ((found[key] - gradient).abs() <= models.rounding_bound(magnitudes[name])).all(), (options, name)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.module, x, use_reentrant=False)
+
+
+@ranks.case(2)
+def memory_comes_and_goes(group):
+    model = wrapped(models.blocks_net(), group)
+    inner = model.blocks[0].module[0]
+    assert [name for name, _ in model.named_parameters()][:2] == ["flat_param_0", "flat_param_1"]
+    assert inner.weight.numel() == 0
+    seen = []
+    inner.register_forward_hook(lambda *_: seen.append(inner.weight.untyped_storage().nbytes()))
+    out = model(models.batch(0)[0])
+    assert seen == [4 * (17 * 17 + 17)]
+    assert inner.weight.numel() == 0
+    assert model.module.first.weight.untyped_storage().nbytes() > 0, "the root's stay until backward"
+    out.sum().backward()
+    assert model.module.first.weight.numel() == 0
+    assert inner.weight.grad is None
+    frozen = model.flat_param_1
+    assert not frozen.requires_grad and frozen.grad is None
+    with pytest.raises(RuntimeError, match="must be a matrix"):
+        inner(torch.ones(1, 17))
+    with torch.no_grad():
+        model(models.batch(0)[0])
+    assert model.module.first.weight.numel() == 0
+
+
+@ranks.case(3)
+def shards_may_be_empty(group):
+    rank, size = position(group)
+    layer = nn.Linear(1, 1)  # two numbers on three ranks
+    with torch.no_grad():
+        layer.weight.fill_(2)
+        layer.bias.fill_(0)
+    model = Fsdp(layer, group)
+    assert model.flat_param_0.numel() == (1 if rank < 2 else 0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
+    model(torch.full((1, 1), float(3 * rank))).sum().backward()
+    assert [g.tolist() for g in ranks.gathered(group, model.flat_param_0.grad)] == [[3.0], [1.0], []]
+    assert model.clip_grad_norm_(1e9).item() == pytest.approx(10**0.5)
+    assert model.clip_grad_norm_(1e9, float("inf")).item() == 3
+    optimizer.step()
+    assert full_weights(model)["weight"].item() == pytest.approx(1.5)
+
+
+@ranks.case(2)
+def a_shared_weight_counts_once(group):
+    rank, size = position(group)
+    for flatten in (True, False):
+        model = Fsdp(models.Net(), group, flatten_parameters=flatten)
+        plain = models.Net()
+        assert sum(p.numel() for p in model.parameters()) < sum(p.numel() for p in plain.parameters())
+        x, y = models.batch(0)
+        models.backward(model, *models.part((x, y), rank, size))
+        magnitudes = models.magnitudes(plain, x, y)
+        models.backward(plain, x, y)
+        found = full_gradients(model)
+        for name, gradient in models.gradients(plain).items():
+            assert ((found[name] - gradient).abs() <= models.rounding_bound(magnitudes[name])).all()
+        assert torch.equal(model.state_dict()["tied.weight"], model.state_dict()["blocks.1.0.weight"])
+
+
+@ranks.case(2)
+def ranks_may_use_other_parameters(group):
+    rank, _ = position(group)
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)) for _ in range(3))
+    with torch.no_grad():
+        for parameter in layers.parameters():
+            parameter.fill_(1)
+
+    class Choice(nn.Module):
+        def __init__(self, first, second):
+            super().__init__()
+            self.first, self.second = first, second
+
+        def forward(self, x):
+            return self.first(x) if rank == 0 else self.second(x)
+
+    units = [Fsdp(Choice(*pair), group) for pair in layers]
+    model = Fsdp(nn.Sequential(*units), group)
+    model(torch.full((1, 1), 2.0)).sum().backward()
+    for unit in units:
+        assert [g.tolist() for g in ranks.gathered(group, unit.flat_param_0.grad)] == [[1.0], [1.0]]
+
+
+@ranks.case(2)
+def full_parameters_can_be_read_and_written(group):
+    rank, _ = position(group)
+    plain = models.blocks_net()
+    model = wrapped(models.blocks_net(), group, mixed_precision=True, compute_dtype=torch.bfloat16)
+    with model.summon_full_params():
+        shown = dict(model.named_parameters())
+        assert shown.keys() == dict(plain.named_parameters()).keys()
+        for name, parameter in plain.named_parameters():
+            assert torch.equal(shown[name], parameter), "exact"
+        model.module.first.weight.data.fill_(3)
+        model.module.last.weight = nn.Parameter(torch.full((1, 17), 4.0))
+    assert [name for name, _ in model.named_parameters()][0] == "flat_param_0"
+    with model.summon_full_params(volatile=True):
+        assert (model.module.first.weight == 3).all() and (model.module.last.weight == 4).all()
+        model.module.first.weight.data.fill_(5)
+    weights = full_weights(model)
+    assert (weights["first.weight"] == 3).all() and torch.equal(weights["blocks.0.0.bias"], plain.blocks[0][0].bias)
+    with torch.no_grad():
+        assert not torch.equal(model(models.batch(0)[0]).float(), plain(models.batch(0)[0]))
+
+
+@ranks.case(2)
+def a_state_dict_is_that_of_the_module(group):
+    rank, _ = position(group)
+    for flatten in (True, False):
+        plain = models.blocks_net(seed=1)
+        model = wrapped(models.blocks_net(seed=0), group, flatten_parameters=flatten)
+        model.load_state_dict(plain.state_dict())
+        state = model.state_dict()
+        assert list(state) == list(plain.state_dict())
+        assert all(torch.equal(state[name], value) for name, value in plain.state_dict().items())
+        local = model.local_state_dict()
+        other = wrapped(models.blocks_net(seed=2), group, flatten_parameters=flatten)
+        other.load_local_state_dict(local)
+        assert all(torch.equal(value, state[name]) for name, value in other.state_dict().items())
+        everyone = ranks.gathered(group, (local, model.local_metadata_dict()))
+        whole = Fsdp.consolidate_shard_weights([w for w, _ in everyone], [m for _, m in everyone])
+        assert whole.keys() == state.keys() and all(torch.equal(whole[name], state[name]) for name in state)
+    first = Fsdp(nn.Linear(3, 3), group, state_dict_on_rank_0_only=True)
+    assert bool(first.state_dict()) == (rank == 0)
+
+
+@ranks.case(4)  # all ranks: what is loaded has their group
+def copies_and_pickles_train_on(group):
+    model = wrapped(models.blocks_net(), group)
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
+        models.backward(again, *models.part(models.batch(0), *position(group)))
+        assert again.flat_param_0.grad is not None and model.flat_param_0.grad is None
+
+
+def fp8_steps(group, rule, shard):
+    rank, size = position(group)
+    torch.manual_seed(0)
+    layer = te.TransformerLayer(32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0)
+    model = Fsdp(layer, group) if shard else nn.parallel.DistributedDataParallel(
+        layer, process_group=group, broadcast_buffers=False
+    )
+    losses = []
+    for step in range(3):
+        torch.manual_seed(10 * step + rank)
+        with te.fp8_autocast(fp8_recipe=rule, fp8_group=group):
+            out = model(torch.randn(5, 2, 32))
+        loss = out.square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        for parameter in model.parameters():
+            parameter.data.sub_(parameter.grad, alpha=0.1)
+            parameter.grad = None
+    return losses, dict(layer.named_buffers())
+
+
+@ranks.case(2)
+def fp8_layers_have_the_bits_of_data_parallel_ones(group):
+    for rule in (DelayedScaling(amax_history_len=4), Float8CurrentScaling()):
+        ours, buffers = fp8_steps(group, rule, True)
+        theirs, expected = fp8_steps(group, rule, False)
+        assert ours == theirs
+        assert all(torch.equal(buffers[name], value) for name, value in expected.items())
+
+
+@ranks.case(2)
+def a_backward_pass_that_failed_leaves_nothing_behind(group):
+    rank, size = position(group)
+    model = wrapped(models.blocks_net(), group)
+    x, y = models.part(models.batch(0), rank, size)
+    out = model(x)
+    out.register_hook(lambda grad: None)
+    model.module.first.weight.register_hook(lambda grad: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        out.sum().backward()
+    model.module.first.weight._backward_hooks.clear()
+    model.zero_grad()
+    models.backward(model, x, y)
+    found = full_gradients(model)
+    fresh = wrapped(models.blocks_net(), group)
+    models.backward(fresh, x, y)
+    expected = full_gradients(fresh)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@ranks.case(2)
+def another_model_on_a_rank_is_an_error_on_all(group):
+    rank, _ = position(group)
+    with pytest.raises(ValueError, match="others than rank 0's on rank 1"):
+        Fsdp(nn.Linear(3 + rank, 1), group)
+    with pytest.raises(ValueError, match="others than rank 0's on rank 1"):
+        Fsdp(nn.Linear(3, 1), group, reshard_after_forward=rank == 0)
+
+
+@ranks.case(1)
+def arguments_are_checked(group):
+    with pytest.raises(ValueError, match="fp32_reduce_scatter requires mixed_precision=True"):
+        Fsdp(nn.Linear(3, 1), group, fp32_reduce_scatter=True)
+    with pytest.raises(ValueError, match="FP16"):
+        Fsdp(nn.Linear(3, 1), group, compute_dtype=torch.float16)
+    with pytest.raises(ValueError, match="FP32"):
+        Fsdp(nn.Linear(3, 1).half(), group)
+    with pytest.raises(RuntimeError, match="before wrapping"):
+        Fsdp(nn.Linear(3, 1), group).half()
+    with pytest.raises(RuntimeError, match="not allowed"):
+        Fsdp(nn.Linear(3, 1), group).reset_parameters()
+    half = Fsdp(nn.Linear(3, 1).half(), group, compute_dtype=torch.float16)
+    assert all(value.dtype == torch.float16 for value in half.state_dict().values())
+
+
+@pytest.mark.parametrize("name", ranks.names(__name__))
+def test_on_ranks(outcomes, name):
+    outcomes.check(name)

@@ -1,0 +1,74 @@
+"""Models, batches and one-process results that the tests of plimsoll.shard compare with."""
+import torch
+from torch import nn
+
+ROWS = 12  # of the whole batch, which 1, 2, 3, 4 ranks share
+
+
+class Net(nn.Module):
+    """Odd sizes, so that shards are uneven; a weight used twice, one that does not train, one that nobody uses."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first = nn.Linear(9, 17)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(17, 17), nn.Tanh()) for _ in range(3))
+        self.norm = nn.LayerNorm(17)
+        self.frozen = nn.Linear(17, 17, bias=False)
+        self.frozen.weight.requires_grad_(False)
+        self.tied = nn.Linear(17, 17, bias=False)
+        self.tied.weight = self.blocks[1][0].weight
+        self.unused = nn.Linear(3, 1)
+        self.last = nn.Linear(17, 1)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        for block in self.blocks:
+            x = block(x)
+        return self.last(self.norm(self.frozen(x)))
+
+
+def blocks_net(seed=0):
+    """Without shared weights: its blocks may be wrapped each."""
+    net = Net(seed)
+    del net.tied
+    return net
+
+
+def batch(step):
+    generator = torch.Generator().manual_seed(100 + step)
+    return torch.randn(ROWS, 9, generator=generator), torch.randn(ROWS, 1, generator=generator)
+
+
+def part(whole, rank, size):
+    """This rank's rows."""
+    rows = ROWS // size
+    return tuple(x[rank * rows : (rank + 1) * rows] for x in whole)
+
+
+def backward(model, x, y, scale=1.0):
+    loss = nn.functional.mse_loss(model(x).float(), y) * scale
+    loss.backward()
+    return loss.detach()
+
+
+def gradients(model):
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def magnitudes(model, x, y):
+    """The mean over rows of the magnitudes of each row's gradients."""
+    total = {}
+    for row in range(len(x)):
+        model.zero_grad()
+        backward(model, x[row : row + 1], y[row : row + 1])
+        for name, grad in gradients(model).items():
+            total[name] = total.get(name, 0) + grad.abs() / len(x)
+    model.zero_grad()
+    return total
+
+
+def rounding_bound(magnitude):
+    """Both are means of the same numbers, summed in another order, over rows and, inside a product, over 17 and more
+    features: each addition is off by at most 2^-24 of the sum of magnitudes."""
+    return magnitude * 2.0**-23 * (64 * ROWS + 4)
