@@ -329,6 +329,34 @@ def a_state_dict_is_that_of_the_module(group):
     assert bool(first.state_dict()) == (rank == 0)
 
 
+@ranks.case(3)
+def an_optimizers_state_is_that_of_the_module(group):
+    """A step of the whole module's optimizer, from gathered state, is the step of the shards'; and back."""
+    rank, size = position(group)
+    for flatten in (True, False):
+        model = wrapped(models.blocks_net(), group, flatten_parameters=flatten)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        models.backward(model, *models.part(models.batch(0), rank, size))
+        optimizer.step()
+        full = model.gather_full_optim_state_dict(optimizer, recipient_rank=None)
+        assert (model.gather_full_optim_state_dict(optimizer) is None) == (rank > 0)
+        plain = models.blocks_net()
+        plain.load_state_dict(model.state_dict())
+        reference = torch.optim.AdamW(plain.parameters(), lr=0.5)
+        reference.load_state_dict(copy.deepcopy(full))  # torch keeps what it is given
+        again = torch.optim.AdamW(model.parameters(), lr=0.5)
+        again.load_state_dict(model.get_shard_from_optim_state_dict(full))
+        found = full_gradients(model)
+        for name, parameter in plain.named_parameters():
+            if parameter.requires_grad:
+                parameter.grad = found[name]
+        reference.step()
+        again.step()
+        after = model.state_dict()
+        different = [name for name, value in plain.state_dict().items() if not torch.equal(after[name], value)]
+        assert not different, (flatten, different)
+
+
 @ranks.case(4)  # all ranks: what is loaded has their group
 def copies_and_pickles_train_on(group):
     model = wrapped(models.blocks_net(), group)

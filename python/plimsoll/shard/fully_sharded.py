@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from plimsoll.shard import fully_sharded_optimizer
 from plimsoll.shard.fully_sharded_state import StateDicts
 from plimsoll.shard.ranks import ProcessGroupName, own_group, ranks_of
 from plimsoll.shard.sharded_parameters import WRAPPED, Piece, ShardedParameters, clean
@@ -250,6 +251,17 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
     def pieces(self) -> list[Piece]:
         """What this rank holds, of this instance's own parameters."""
         return [Piece(*piece) for group in range(len(self._groups)) for piece in self._unit.pieces(group)]
+
+    def gather_full_optim_state_dict(
+        self, optim: torch.optim.Optimizer, recipient_rank: int | None = 0, **_: Any
+    ) -> dict[str, Any] | None:
+        """The state of an optimizer of this module's parameters, as torch's optimizer of the module inside would have it,
+        and the entries that fairscale adds; on recipient_rank, or everywhere (None). Collective."""
+        return fully_sharded_optimizer.gather(self, optim, recipient_rank)
+
+    def get_shard_from_optim_state_dict(self, full_optim_state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Of that state, or of torch's optimizer of the module inside, what this rank's optimizer loads."""
+        return fully_sharded_optimizer.shard(self, full_optim_state_dict)
 
     # What nn.Module has.
 
