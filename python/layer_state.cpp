@@ -56,6 +56,8 @@ void point_to(at::Tensor& buffer, const at::Tensor& now) {
 
 }  // namespace
 
+void name_product(const at::Tensor& key, std::string name) { kept_of(key).state->name = std::move(name); }
+
 std::shared_ptr<ops::LinearState> layer_state(at::TensorList product) {
   TORCH_CHECK_VALUE(product.size() == kStateTensors, "state: expected ", kStateTensors,
                     " tensors (a key; scale, history and ", "step of input, weight and grad_output), got ",

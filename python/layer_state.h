@@ -5,6 +5,7 @@
 #include <ATen/core/TensorBody.h>
 
 #include <memory>
+#include <string>
 
 #include "plimsoll/ops/linear_scaling.h"
 
@@ -16,6 +17,9 @@ inline constexpr size_t kStateTensors = 10;
 // to the key and ends with it; a key that is new (a copied module's, a loaded one's) starts one. Its slots are the
 // buffers given, whichever they were before.
 std::shared_ptr<ops::LinearState> layer_state(at::TensorList product);
+
+// The product's path in reports of the watch.
+void name_product(const at::Tensor& key, std::string name);
 
 // A state for one call at these scales, fp32 [1]. Its gradients' slot is that of `kept`.
 std::shared_ptr<ops::LinearState> pinned_state(const ops::LinearState& kept, at::Tensor input_scale,

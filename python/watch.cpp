@@ -7,6 +7,7 @@
 
 #include "plimsoll/recipe/names.h"
 #include "plimsoll/watch/report.h"
+#include "python/layer_state.h"
 
 namespace plimsoll::python {
 namespace {
@@ -57,6 +58,7 @@ struct Watch : torch::CustomClassHolder {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+  library.def("name_product(Tensor key, str name) -> ()", &name_product);
   library.class_<Watch>("Watch")
       .def(torch::init<std::string, double, bool>())
       .def("enter", &Watch::enter)

@@ -10,10 +10,20 @@ namespace plimsoll::nn {
 
 void report_values(std::string_view path, std::string_view place, const at::Tensor& values) {
   if (watch::current() == nullptr || path.empty()) return;
+  report_amax(path, place, values.scalar_type(), ops::amax(values.detach().flatten(0, -2)));
+}
+
+void report_between(std::string_view path, std::string_view place, const at::Tensor& values) {
+  if (const watch::Session* session = watch::current(); session != nullptr && session->sees_between()) {
+    report_values(path, place, values);
+  }
+}
+
+void report_amax(std::string_view path, std::string_view place, at::ScalarType dtype, float amax) {
+  if (watch::current() == nullptr || path.empty()) return;
   std::string name(path);
   name.append("/").append(place);
-  watch::report(name, {.format = ops::format_of(values.scalar_type(), "watch"),
-                       .amax = ops::amax(ops::as_matrix(values.detach(), "watch"))});
+  watch::report(name, {.format = ops::format_of(dtype, "watch"), .amax = amax});
 }
 
 }  // namespace plimsoll::nn

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <functional>
 #include <limits>
@@ -123,6 +124,59 @@ TEST(Watch, ShadowFindsTheElementAndSaysWhatItShouldHaveBeen) {
   EXPECT_EQ(incident.operands[1].shape, (std::vector<int64_t>{kOut, kIn}));
   EXPECT_TRUE(incident.instruction.empty());
   EXPECT_FALSE(incident.backtrace.empty());
+}
+
+// Three layers: rounding of the first shows in the second, the third reads the Inf.
+TEST(Watch, ShadowRunsTheWindowAroundTheFirstBadOpInFp32) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(6);
+  const at::Tensor x = sample({kTokens, kIn}).to(at::kHalf);
+  const std::array<std::string, 3> paths = {"first", "second", "third"};
+  std::array<at::Tensor, 3> weights;
+  for (at::Tensor& weight : weights) weight = sample({kIn, kIn}, 0.3).to(at::kHalf);
+  weights[1].mul_(3e4);
+  watch::Session session({.mode = Mode::kShadow});
+  std::array<at::Tensor, 3> narrow, wide;
+  for (size_t i = 0; i < 3; ++i) {
+    LinearScaling scaling = {.state = std::make_shared<LinearState>(paths[i])};
+    const at::Tensor input = i == 0 ? x : at::relu(narrow[i - 1]).t().contiguous().t().contiguous();
+    narrow[i] = linear(input, weights[i], {}, scaling);
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    wide[i] = at::matmul(i == 0 ? x.to(at::kDouble) : at::relu(wide[i - 1]), weights[i].to(at::kDouble).t());
+  }
+  const watch::Incident incident = only_incident(session);
+  EXPECT_EQ(incident.path, "second");
+  std::vector<watch::WindowStep> products;
+  for (const watch::WindowStep& step : incident.window) {
+    if (std::find(paths.begin(), paths.end(), step.path) != paths.end()) products.push_back(step);
+  }
+  ASSERT_EQ(products.size(), 3u);
+  EXPECT_GT(incident.window.size(), 3u) << "the operators between are steps, too";
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(products[i].path, paths[i]);
+    const double amax = wide[i].abs().max().item<double>();
+    EXPECT_NEAR(products[i].replay.amax, amax, kernels::gemm_error_bound(3 * kIn, amax * kIn, 1)) << paths[i];
+  }
+  EXPECT_EQ(products[0].amax, narrow[0].abs().max().item<float>());
+  EXPECT_GT(products[0].replay.headroom_bits, 0);
+  EXPECT_LT(products[1].replay.headroom_bits, 0);
+  // The finite elements of the second layer carry the rounding of both.
+  EXPECT_GT(products[1].replay.relative_error, products[0].replay.relative_error);
+}
+
+TEST(Watch, AWindowPassesOverWhatWasWrittenOverSince) {
+  const at::NoGradGuard no_grad;
+  OverflowingLayer layer;
+  watch::Session session({.mode = Mode::kShadow});
+  LinearScaling before = {.state = std::make_shared<LinearState>("before")};
+  const at::Tensor input = at::ones({3, kIn}, at::kHalf);
+  linear(input, layer.weight, {}, before);
+  input.fill_(2);
+  layer.run();
+  const watch::Incident incident = only_incident(session);
+  ASSERT_FALSE(incident.window.empty());
+  EXPECT_EQ(incident.window.front().path, "block.2.wo");
 }
 
 TEST(Watch, TrapNamesTheSameElementAndTheInstruction) {

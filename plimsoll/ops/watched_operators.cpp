@@ -1,7 +1,5 @@
 #include "plimsoll/ops/watched_operators.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
@@ -18,27 +16,14 @@
 namespace plimsoll::ops {
 namespace {
 
-using Values = std::vector<c10::IValue>;
-
 thread_local int depth = 0;  // of operators inside each other: the outermost is the one that somebody called
 
 // What is known of an operator when it begins.
 struct Running : at::ObserverContext {
-  Values arguments;  // of the outermost; else empty
-  float amax = 0;    // of all its tensors
+  Values arguments;      // of the outermost; else empty
+  float amax = 0;        // of all its tensors
+  int64_t products = 0;  // before it
 };
-
-std::vector<at::Tensor> tensors_of(const Values& values) {
-  std::vector<at::Tensor> tensors;
-  for (const c10::IValue& value : values) {
-    if (value.isTensor()) tensors.push_back(value.toTensor());
-    if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
-    }
-  }
-  std::erase_if(tensors, [](const at::Tensor& tensor) { return !tensor.defined() || !tensor.has_storage(); });
-  return tensors;
-}
 
 // NaN > Inf > finite.
 float largest(const std::vector<at::Tensor>& tensors) {
@@ -87,29 +72,11 @@ std::optional<size_t> bad_result(const std::vector<at::Tensor>& results) {
   return bad;
 }
 
-// The operator once more, on FP32 copies of its operands; nothing where it draws random numbers or writes to an
-// operand.
-std::optional<Values> in_fp32(const at::RecordFunction& function, const Values& arguments) {
-  const std::optional<c10::OperatorName> name = function.operator_name();
-  if (!name || contains(name->name, "drop") || contains(name->name, "rand")) return std::nullopt;
-  const auto handle = c10::Dispatcher::singleton().findSchema(*name);
-  if (!handle || handle->schema().is_mutable()) return std::nullopt;
-  const at::NoGradGuard no_grad;
-  torch::jit::Stack stack;
-  for (const c10::IValue& argument : arguments) {
-    const bool narrow =
-        argument.isTensor() && argument.toTensor().defined() &&
-        (argument.toTensor().scalar_type() == at::kHalf || argument.toTensor().scalar_type() == at::kBFloat16);
-    stack.push_back(narrow ? c10::IValue(argument.toTensor().to(at::kFloat)) : argument);
-  }
-  handle->callBoxed(&stack);
-  return stack;
-}
-
 class Observer {
  public:
   explicit Observer(watch::Session& session)
-      : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
+      : window_(session.incidents()),
+        handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
                                                .needsInputs(true)
                                                .needsOutputs(true)
                                                .scopes({at::RecordScope::FUNCTION}))) {
@@ -119,6 +86,8 @@ class Observer {
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
+  ShadowWindow& window() { return window_; }
+
  private:
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     auto running = std::make_unique<Running>();
@@ -126,6 +95,7 @@ class Observer {
     const at::RecordFunctionGuard quiet(/*is_enabled=*/false);
     running->arguments.assign(function.inputs().begin(), function.inputs().end());
     running->amax = largest(tensors_of(running->arguments));
+    running->products = session_->incidents().steps();
     session_->take_overflow();
     return running;
   }
@@ -144,16 +114,37 @@ class Observer {
     const std::vector<at::Tensor> operands = tensors_of(running.arguments);
     const auto schema = function.operator_schema();
     const bool is_view = !(schema && schema->is_mutable()) && shares_storage(operands, results);
-    if (operands.empty() || results.empty() || is_view || has_no_values(name)) return;
+    // One that is made of products has been seen by them.
+    const bool is_watched = session_->incidents().steps() != running.products;
+    if (operands.empty() || results.empty() || has_no_values(name) || is_watched) return;
+    if (is_view) return keep(function, running, results, {});
     const std::string path = std::string(name) + " after " + session_->incidents().last_path();
     const int64_t call = session_->incidents().next_call(path);
     if (!std::isfinite(running.amax)) {
       session_->incidents().follow(path, harm_of(running.amax, largest(results)));
-      return;
+      return keep(function, running, results, path);
     }
     const std::optional<size_t> bad = bad_result(results);
-    if (!bad || is_given_infinity(running.arguments) || session_->incidents().knows(path)) return;
-    add(function, running, {.path = path, .op = std::string(name), .call = call}, results, *bad);
+    if (bad && !is_given_infinity(running.arguments) && !session_->incidents().knows(path)) {
+      add(function, running, {.path = path, .op = std::string(name), .call = call}, results, *bad);
+    }
+    keep(function, running, results, path);
+  }
+
+  // For the window.
+  static void keep(const at::RecordFunction& function, const Running& running, const std::vector<at::Tensor>& results,
+                   std::string path) {
+    const std::optional<c10::OperatorName> name = function.operator_name();
+    ShadowWindow* const window = shadow_window(*session_);
+    if (window == nullptr || !name) return;
+    window->add({.path = std::move(path),
+                 .operands = tensors_of(running.arguments),
+                 .results = results,
+                 .again = [name = *name, arguments = running.arguments, count = results.size()](const Widen& widen) {
+                   std::vector<at::Tensor> wide = tensors_of(run_wider(name, arguments, widen));
+                   wide.resize(std::min(wide.size(), count));
+                   return wide;
+                 }});
   }
 
   static void add(const at::RecordFunction& function, const Running& running, watch::Incident incident,
@@ -180,15 +171,17 @@ class Observer {
 
   static void replay(const at::RecordFunction& function, const Running& running, const at::Tensor& result, size_t bad,
                      watch::Incident& incident) {
-    const std::optional<Values> again = in_fp32(function, running.arguments);
-    if (!again) return;
-    const std::vector<at::Tensor> wide = tensors_of(*again);
+    const std::optional<c10::OperatorName> name = function.operator_name();
+    if (!name) return;
+    const auto widen = [](const at::Tensor& tensor) { return tensor.to(at::kFloat); };
+    const std::vector<at::Tensor> wide = tensors_of(run_wider(*name, running.arguments, widen));
     if (bad >= wide.size() || wide[bad].sizes() != result.sizes()) return;
     incident.value = element_at(wide[bad], incident);
     incident.replay = compare(wide[bad], result);
   }
 
   static thread_local watch::Session* session_;
+  ShadowWindow window_;
   at::CallbackHandle handle_;
 };
 
@@ -197,7 +190,12 @@ thread_local watch::Session* Observer::session_ = nullptr;
 }  // namespace
 
 void observe_operators(watch::Session& session) {
-  if (session.follows() && !session.has_observer()) session.keep_observer(std::make_shared<Observer>(session));
+  if (session.follows() && session.observer() == nullptr) session.keep_observer(std::make_shared<Observer>(session));
+}
+
+ShadowWindow* shadow_window(const watch::Session& session) {
+  if (session.mode() != watch::Mode::kShadow || session.observer() == nullptr) return nullptr;
+  return &static_cast<Observer*>(session.observer())->window();
 }
 
 }  // namespace plimsoll::ops

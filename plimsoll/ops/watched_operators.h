@@ -2,6 +2,7 @@
 // what makes, absorbs and spreads Inf and NaN (the residual stream's sums, masks, activations).
 #pragma once
 
+#include "plimsoll/ops/shadow_window.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::ops {
@@ -9,5 +10,8 @@ namespace plimsoll::ops {
 // Watches the operators that this thread runs from now on, as long as the session is in force, if its mode follows
 // them; does nothing the second time. An operator without a path of its own has its name and "after" the last product.
 void observe_operators(watch::Session& session);
+
+// Of a session whose operators are observed; nullptr unless its mode is kShadow.
+ShadowWindow* shadow_window(const watch::Session& session);
 
 }  // namespace plimsoll::ops

@@ -99,6 +99,34 @@ void examine(watch::Session& session, const WatchedProduct& watched, const Outco
   session.incidents().add(std::move(incident));
 }
 
+// Codes, and what the product adds to or is multiplied by, are not kept.
+bool can_run_again(const Product& product, const at::Tensor& output) {
+  return !product.a.has_codes() && !product.b.has_codes() && is_real(output) && !product.epilogue.accumulate &&
+         product.epilogue.activation != kernels::GemmActivation::kDGelu;
+}
+
+ShadowedOp shadowed(const WatchedProduct& watched, const at::Tensor& output) {
+  const Product& product = watched.product;
+  ShadowedOp op{.path = std::string(watched.path), .operands = {product.a.data, product.b.data}, .results = {output}};
+  if (!can_run_again(product, output)) return op;
+  kernels::GemmEpilogue epilogue = product.epilogue;
+  epilogue.column_sum = nullptr;
+  epilogue.aux = nullptr;
+  const std::vector<float> bias(epilogue.bias, epilogue.bias + (epilogue.bias == nullptr ? 0 : output.size(-1)));
+  op.again = [kind = product.kind, a = product.a, b = product.b, epilogue, bias, output](const Widen& widen) {
+    const auto wide = [&](const ScaledTensor& operand) {
+      return plain_values(widen(operand.data).contiguous(), format::Format::kFp32);
+    };
+    const ScaledTensor left = wide(a), right = wide(b);
+    Product again{.kind = kind, .a = left, .b = right, .epilogue = epilogue};
+    again.epilogue.bias = bias.empty() ? nullptr : bias.data();
+    at::Tensor result = at::empty(output.sizes(), output.options().dtype(at::kFloat));
+    multiply(again, result);
+    return std::vector<at::Tensor>{result};
+  };
+  return op;
+}
+
 void stop_at_incident(const watch::Session& session) {
   const std::vector<watch::Incident> incidents = session.incidents().all();
   TORCH_CHECK(incidents.empty(), "watch: ", watch::describe(incidents.front()));
@@ -133,6 +161,10 @@ float multiply(const WatchedProduct& watched, const at::Tensor& output, format::
     // A processor without the exception, and portable code, leave the amax.
     const bool beyond = instruction != 0 || !(amax <= format::max_finite(seen.format));
     if (beyond && !format::is_fp8(seen.format)) examine(*session, watched, {output, amax, call, instruction});
+    if (ShadowWindow* const window = shadow_window(*session)) {
+      const at::RecordFunctionGuard quiet(/*is_enabled=*/false);
+      window->add(shadowed(watched, output));
+    }
     session->incidents().step(watched.path, amax, watch::headroom_bits(seen));
     if (session->stops()) stop_at_incident(*session);
   }

@@ -21,6 +21,12 @@ void Incidents::step(std::string_view path, float amax, double headroom_bits) {
   const std::lock_guard lock(mutex_);
   if (steps_.size() == kWindow) steps_.erase(steps_.begin());
   steps_.push_back({std::string(path), amax, headroom_bits});
+  ++steps_taken_;
+}
+
+int64_t Incidents::steps() const {
+  const std::lock_guard lock(mutex_);
+  return steps_taken_;
 }
 
 std::string Incidents::last_path() const {
@@ -43,6 +49,16 @@ void Incidents::add(Incident incident) {
   const std::lock_guard lock(mutex_);
   incident.before.assign(steps_.rbegin(), steps_.rend());
   incidents_.push_back(std::move(incident));
+}
+
+bool Incidents::none() const {
+  const std::lock_guard lock(mutex_);
+  return incidents_.empty();
+}
+
+void Incidents::around(WindowStep step) {
+  const std::lock_guard lock(mutex_);
+  if (!incidents_.empty()) incidents_.front().window.push_back(std::move(step));
 }
 
 void Incidents::follow(std::string_view path, Harm harm) {

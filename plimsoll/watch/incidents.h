@@ -44,6 +44,13 @@ struct Replay {
   double relative_error = 0;  // L2, of the elements that are finite
 };
 
+// Mode::kShadow: an op near the first bad one, after FP32's values of those before it.
+struct WindowStep {
+  std::string path;
+  float amax = 0;  // of its result
+  Replay replay = {};
+};
+
 struct Consumer {
   std::string path;
   Harm harm = Harm::kPropagating;
@@ -71,6 +78,7 @@ struct Incident {
   std::vector<std::string> backtrace = {};
   std::vector<Step> before = {};  // the last first
   std::optional<Replay> replay = {};
+  std::vector<WindowStep> window = {};  // in the order of the calculation; of the first incident
   std::vector<Consumer> consumers = {};
   Harm harm = Harm::kPropagating;
 };
@@ -81,6 +89,7 @@ class Incidents {
   // A step of the calculation, for Incident::before and for the paths of ops without one of their own.
   void step(std::string_view path, float amax, double headroom_bits);
   std::string last_path() const;
+  int64_t steps() const;  // so far
 
   // Calls of this path so far; this one counts.
   int64_t next_call(std::string_view path);
@@ -88,6 +97,10 @@ class Incidents {
   // Whether an incident of this path is known: details are looked up once.
   bool knows(std::string_view path) const;
   void add(Incident incident);
+  bool none() const;
+
+  // The next step of the first incident's window.
+  void around(WindowStep step);
 
   // An op read what an incident left. It is a consumer of the last one.
   void follow(std::string_view path, Harm harm);
@@ -99,6 +112,7 @@ class Incidents {
   mutable std::mutex mutex_;
   std::vector<Incident> incidents_;
   std::vector<Step> steps_;  // the last kWindow
+  int64_t steps_taken_ = 0;
   std::unordered_map<std::string, int64_t> calls_;
 };
 

@@ -39,6 +39,12 @@ ordered_json facts_json(const TensorFacts& facts) {
   return json;
 }
 
+ordered_json replay_json(const Replay& replay) {
+  return {{"amax", number(replay.amax)},
+          {"headroom_bits", replay.headroom_bits},
+          {"relative_error", replay.relative_error}};
+}
+
 ordered_json incident_json(const Incident& incident) {
   ordered_json json = {{"incident", incident.path},
                        {"op", incident.op},
@@ -65,12 +71,16 @@ ordered_json incident_json(const Incident& incident) {
   if (const auto& term = incident.largest_term) {
     json["largest_term"] = {{"index", term->index}, {"a", term->a}, {"b", term->b}, {"product", term->product()}};
   }
-  if (const auto& replay = incident.replay) {
-    json["replay"] = {{"amax", number(replay->amax)},
-                      {"headroom_bits", replay->headroom_bits},
-                      {"relative_error", replay->relative_error}};
+  if (incident.replay) json["replay"] = replay_json(*incident.replay);
+  for (const WindowStep& step : incident.window) {
+    json["window"].push_back({{"path", step.path}, {"amax", number(step.amax)}, {"replay", replay_json(step.replay)}});
   }
   return json;
+}
+
+std::string replay_text(const Replay& replay) {
+  return fmt::format("amax {:.6g}, headroom {}, relative error of the finite ones {:.2g}", replay.amax,
+                     bits_text(replay.headroom_bits), replay.relative_error);
 }
 
 }  // namespace
@@ -86,9 +96,10 @@ std::string describe(const Incident& incident) {
     text += fmt::format("  largest term of its sum: {:.6g} = {:.6g} * {:.6g}, at {}\n", term->product(), term->a,
                         term->b, term->index);
   }
-  if (const auto& replay = incident.replay) {
-    text += fmt::format("  again in fp32: amax {:.6g}, headroom {}, relative error of the finite ones {:.2g}\n",
-                        replay->amax, bits_text(replay->headroom_bits), replay->relative_error);
+  if (incident.replay) text += fmt::format("  again in fp32: {}\n", replay_text(*incident.replay));
+  for (const WindowStep& step : incident.window) {
+    text +=
+        fmt::format("  window   {}: amax {:.6g}; all in fp32: {}\n", step.path, step.amax, replay_text(step.replay));
   }
   if (!incident.instruction.empty()) text += fmt::format("  overflowed at {}\n", incident.instruction);
   for (const Step& step : incident.before) {

@@ -23,6 +23,7 @@ struct SessionOptions {
   Mode mode = Mode::kGuard;
   double warn_bits = 2;  // headroom below which a result is worth a warning
   bool stops = false;    // kTrap, kShadow: the first product at an incident, or after it, throws
+  bool between = false;  // report what lies between a Gpt's products, too, which takes a pass over memory each
 };
 
 // In force on the constructing thread, until destruction there. Nests: the inner one holds; one with Mode::kOff means
@@ -38,6 +39,7 @@ class Session {
   bool follows() const { return mode() == Mode::kTrap || mode() == Mode::kShadow; }  // operand by operand
   double warn_bits() const { return options_.warn_bits; }
   bool stops() const { return options_.stops; }
+  bool sees_between() const { return options_.between; }
 
   Slots& slots() { return slots_; }
   const Slots& slots() const { return slots_; }
@@ -51,7 +53,7 @@ class Session {
   uintptr_t take_overflow() { return traps_ ? traps_->take() : 0; }
 
   // Mode::kTrap and kShadow: what watches torch's operators as long as the session is in force; made by the first op.
-  bool has_observer() const { return observer_ != nullptr; }
+  void* observer() const { return observer_.get(); }
   void keep_observer(std::shared_ptr<void> observer) { observer_ = std::move(observer); }
 
  private:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from plimsoll.watch_names import NamedLayers
+
 
 class watch:
     """``with plimsoll.watch("trap") as w: ...; print(w.report())``
@@ -17,20 +19,27 @@ class watch:
     mode: "off", "guard" (amaxes that cost nothing), "count" (over- and underflow), "trap" (the processor's overflow
     exceptions) or "shadow" (again in FP32). Holds for the thread that enters it; what it has seen stays after it. With
     stops=True the layer that first makes Inf or NaN raises RuntimeError with the report.
+
+    Layers of plimsoll.pytorch are called by their `name`, or their path in the outermost module that is called.
     """
 
     def __init__(self, mode: str = "guard", *, warn_bits: float = 2.0, stops: bool = False) -> None:
         self.mode = mode
         self._watch = torch.classes.plimsoll.Watch(mode, float(warn_bits), stops)
+        self._names: NamedLayers | None = None
 
     def __enter__(self) -> watch:
         self._watch.enter()
+        if self.mode != "off":
+            self._names = NamedLayers()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._watch.exit()
+        if self._names is not None:
+            self._names.close()
 
     def report(self) -> str:
         """One block for people: the incidents, then the results with the least headroom."""

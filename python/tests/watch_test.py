@@ -76,6 +76,31 @@ def test_guard_warns_before_there_is_an_infinity(ours):
     assert f"{PATH}/output" in w.report()
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("reaches", [30_000, 90_000])
+def test_guard_reports_joined_products_as_it_reports_single_ones(ours, reaches):
+    """The second call of a model joins q, k and v, wi_0 and wi_1; the first one does not."""
+    def change(model):
+        attention = model.encoder.block[0].layer[0].SelfAttention
+        attention.v.weight *= reaches / largest_output(model, *inputs(model, [9, 7]), attention.v)
+        attention.o.weight /= reaches
+    ids, mask, model = ours(change)
+    model.t5_fixes = PLAIN
+    seen = []
+    for _ in range(3):
+        with plimsoll.watch("guard") as w:
+            model.encode(ids, mask)
+        seen.append({record["name"]: record for record in w.records})
+    single, *joined = seen
+    place = "encoder.block.0.layer.0.SelfAttention.v/output"
+    for records in joined:
+        assert records.keys() == single.keys()
+        assert records[place]["amax"] == pytest.approx(reaches, rel=2**-10)  # that of FP32, though FP16 has Inf there
+        assert bool(records[place]["non_finite"]) is (reaches > 65504)
+        for name, record in records.items():
+            assert record["amax"] == pytest.approx(single[name]["amax"], rel=2**-10), name
+
+
 def test_count_tells_how_many_elements(ours):
     w, _ = watched(ours(down_projection_reaches(30_000)), "count")
     record = next(record for record in w.records if record["name"] == f"{PATH}/output")
@@ -102,6 +127,71 @@ def test_trap_stops_where_the_seed_did_and_shadow_agrees(ours):
     assert PATH in trap.report() and f"row {a['row']}, column {a['column']}" in trap.report()
 
 
+def scores_reach_infinity(model):
+    model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.fill_(-40)
+
+
+def gelu_reaches_infinity(model):
+    for block in model.encoder.block:
+        block.layer[-1].DenseReluDense.wi_0.weight.mul_(100)
+        block.layer[-1].DenseReluDense.wo.weight.mul_(0.01)
+
+
+def keys_reach_infinity(model):
+    model.encoder.block[1].layer[0].SelfAttention.k.weight.mul_(5e4)
+
+
+@pytest.mark.parametrize("change, op", [(down_projection_reaches(90_000), "gemm output"), (keys_reach_infinity, "gemm output"),
+                                        (gelu_reaches_infinity, "aten::pow"), (scores_reach_infinity, "aten::add")])
+def test_trap_and_shadow_name_the_same_ops(ours, change, op):
+    case = ours(change)
+    trap, shadow = (watched(case, mode)[0].incidents for mode in ("trap", "shadow"))
+    assert trap and trap[0]["op"] == op
+    for a, b in zip(trap, shadow, strict=True):
+        for key in ("incident", "op", "call", "row", "column", "bad_elements", "harm"):
+            assert a[key] == b[key], key
+        assert "window" not in a
+
+
+def test_shadow_runs_the_window_around_the_first_bad_op_again(ours):
+    w, _ = watched(ours(down_projection_reaches(90_000)), "shadow")
+    incident = w.incidents[0]
+    paths = [step["path"] for step in incident["window"]]
+    bad = paths.index(PATH)
+    assert "DenseReluDense.wi_1" in " ".join(paths[:bad]) and "norm" in " ".join(paths[bad + 1:])
+    before, there = incident["window"][bad - 1]["replay"], incident["window"][bad]["replay"]
+    assert before["headroom_bits"] > 0 > there["headroom_bits"]
+    assert all(step["replay"]["relative_error"] < 2**-7 for step in incident["window"][: bad + 1])
+    assert there["amax"] == pytest.approx(90_000, rel=0.01)
+    # In FP32 what follows is finite.
+    assert all(isinstance(step["replay"]["amax"], float) for step in incident["window"])
+    assert incident["window"][bad + 1]["amax"] in ("inf", "nan")
+    assert "window" in w.report()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mode", ["guard", "trap", "shadow"])
+def test_layers_of_plimsoll_pytorch_have_their_path(mode):
+    import plimsoll.pytorch as te
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(te.Linear(16, 16), torch.nn.ModuleDict({"mlp": te.LayerNormMLP(16, 32)})["mlp"],
+                                te.Linear(16, 16, name="the last")).half()
+    model[1].fc1_weight *= 100
+    model[1].fc2_weight[3] = 6e4
+    with plimsoll.watch(mode) as w:
+        model(torch.randn(4, 16).half())
+    names = [record["name"] for record in w.records]
+    assert {"0/output", "1.fc1/output", "1.fc2/output", "the last/output"} <= set(names)
+    if mode == "guard":
+        assert next(record for record in w.records if record["name"] == "1.fc2/output")["non_finite"]
+    else:
+        assert [incident["incident"] for incident in w.incidents] == ["1.fc2"]
+    alone = te.Linear(8, 8)
+    with plimsoll.watch("guard") as w:
+        alone(torch.randn(2, 8))
+    assert [record["name"] for record in w.records] == ["Linear/output"]
+
+
 def test_the_seeds_switches_leave_nothing_to_report(ours):
     for mode in ("trap", "shadow"):
         w, output = watched(ours(down_projection_reaches(90_000)), mode, "seed")
@@ -109,11 +199,7 @@ def test_the_seeds_switches_leave_nothing_to_report(ours):
 
 
 def test_gelu_is_absorbed(ours):
-    def change(model):
-        for block in model.encoder.block:
-            block.layer[-1].DenseReluDense.wi_0.weight.mul_(100)
-            block.layer[-1].DenseReluDense.wo.weight.mul_(0.01)
-    w, output = watched(ours(change), "shadow")
+    w, output = watched(ours(gelu_reaches_infinity), "shadow")
     assert output.isfinite().all()
     assert {incident["op"] for incident in w.incidents} == {"aten::pow"}
     assert {incident["harm"] for incident in w.incidents} == {"absorbed"}
@@ -121,9 +207,7 @@ def test_gelu_is_absorbed(ours):
 
 
 def test_a_masked_score_beyond_the_format_is_absorbed_by_softmax(ours):
-    def change(model):
-        model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.fill_(-40)
-    w, output = watched(ours(change), "shadow")
+    w, output = watched(ours(scores_reach_infinity), "shadow")
     assert output.isfinite().all()
     assert w.incidents[0]["op"] == "aten::add" and w.incidents[0]["harm"] == "absorbed"
 

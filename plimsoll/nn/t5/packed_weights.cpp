@@ -59,7 +59,7 @@ void PackedWeights::pack(ops::ScaledTensor weight) {
   weight_.data = at::empty({1}, weight_.data.options()).expand(weight_.data.sizes());
 }
 
-at::Tensor PackedWeights::multiply(const at::Tensor& x) const {
+PackedWeights::Output PackedWeights::multiply(const at::Tensor& x) const {
   TORCH_CHECK(packed_.isa == runtime::matmul_isa(),
               "packed weights: expected the instruction set that they were packed for, got another");
   TORCH_CHECK(x.size(-1) == weight_.data.size(1), "packed weights: expected x [..., ", weight_.data.size(1), "], got ",
@@ -68,10 +68,10 @@ at::Tensor PackedWeights::multiply(const at::Tensor& x) const {
   const at::Tensor rows = ops::as_matrix(x, "packed weights");
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = weight_.data.size(0);
-  at::Tensor output = at::empty(sizes, x.options());
+  at::Tensor values = at::empty(sizes, x.options());
   const format::Format format = ops::format_of(x.scalar_type(), "packed weights");
-  ops::multiply({.a = ops::plain_values(rows, format), .b = weight_, .packed = &packed_}, output);
-  return output;
+  const float amax = ops::multiply({.a = ops::plain_values(rows, format), .b = weight_, .packed = &packed_}, values);
+  return {std::move(values), amax};
 }
 
 }  // namespace plimsoll::nn

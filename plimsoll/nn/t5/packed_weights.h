@@ -23,8 +23,12 @@ class PackedWeights {
   // E4M3 codes, one byte an element, with one scale a row.
   explicit PackedWeights(const std::vector<CodeSource>& sources);
 
+  struct Output {
+    at::Tensor values;
+    float amax;  // before they were rounded
+  };
   // x [..., in] -> [..., sum of out] in the dtype of x. Records no gradient.
-  at::Tensor multiply(const at::Tensor& x) const;
+  Output multiply(const at::Tensor& x) const;
 
  private:
   void pack(ops::ScaledTensor weight);

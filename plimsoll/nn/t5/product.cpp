@@ -4,26 +4,27 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
+#include "plimsoll/ops/quantize.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::nn {
 namespace {
 
-// Whoever counts, traps or follows takes each product by itself; so does the guard in FP16, where a product counts
-// before it is rounded to Inf.
-bool watched_closely(const at::Tensor& x) {
+// Whoever counts, traps or follows takes each product by itself.
+bool watched_closely() {
   const watch::Session* session = watch::current();
-  return session != nullptr && (session->mode() != watch::Mode::kGuard || x.scalar_type() == at::kHalf);
+  return session != nullptr && session->mode() != watch::Mode::kGuard;
 }
 
 // Gradients and recipes take each product by itself, too; inference tensors do not say when they change.
 bool may_pack(const T5LinearImpl& layer, const at::Tensor& x) {
   return !at::GradMode::is_enabled() && !scope_dtype() && x.scalar_type() == layer.weight.scalar_type() &&
-         !layer.weight.is_inference() && !watched_closely(x);
+         !layer.weight.is_inference() && !watched_closely();
 }
 
 }  // namespace
@@ -101,21 +102,22 @@ std::shared_ptr<const PackedWeights> T5Product::packed_for(const at::Tensor& x) 
 }
 
 at::Tensor T5Product::joined(const at::Tensor& x) const {
-  if (const auto packed = packed_for(x)) {
-    const at::Tensor all = packed->multiply(x);
-    if (watch::current() != nullptr) report(parts_of(all));
-    return all;
-  }
+  if (const auto all = all_at_once(x)) return *all;
   if (layers_.size() == 1) return layers_.front()->forward(x);
   return at::cat(parts_of_layers(x), -1);
 }
 
 std::vector<at::Tensor> T5Product::parts(const at::Tensor& x) const {
+  const auto all = all_at_once(x);
+  return all ? parts_of(*all) : parts_of_layers(x);
+}
+
+std::optional<at::Tensor> T5Product::all_at_once(const at::Tensor& x) const {
   const auto packed = packed_for(x);
-  if (packed == nullptr) return parts_of_layers(x);
-  const std::vector<at::Tensor> result = parts_of(packed->multiply(x));
-  if (watch::current() != nullptr) report(result);
-  return result;
+  if (packed == nullptr) return std::nullopt;
+  PackedWeights::Output output = packed->multiply(x);
+  if (watch::current() != nullptr) report(x, output);
+  return std::move(output.values);
 }
 
 std::vector<at::Tensor> T5Product::parts_of(const at::Tensor& all) const {
@@ -128,8 +130,21 @@ std::vector<at::Tensor> T5Product::parts_of(const at::Tensor& all) const {
   return result;
 }
 
-void T5Product::report(const std::vector<at::Tensor>& parts) const {
-  for (size_t i = 0; i < parts.size(); ++i) report_values(layers_[i]->path(), "output", parts[i]);
+// The product knows the amax of all layers together. Each layer's is read from its values, and where they were rounded
+// to Inf the layer multiplies again, which tells how far beyond the format it was.
+void T5Product::report(const at::Tensor& x, const PackedWeights::Output& output) const {
+  const at::ScalarType dtype = x.scalar_type();
+  if (layers_.size() == 1) return report_amax(layers_.front()->path(), "output", dtype, output.amax);
+  const std::vector<at::Tensor> parts = parts_of(output.values);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const float amax = ops::amax(parts[i].flatten(0, -2));
+    const bool rounded_to_infinity = std::isinf(amax) && std::isfinite(output.amax);
+    if (rounded_to_infinity && layers_[i]->weight.numel() > 0) {
+      layers_[i]->forward(x);
+    } else {
+      report_amax(layers_[i]->path(), "output", dtype, amax);
+    }
+  }
 }
 
 std::vector<at::Tensor> T5Product::parts_of_layers(const at::Tensor& x) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "plimsoll/nn/t5/linear.h"
@@ -18,10 +19,11 @@ class T5Product {
 
  private:
   class Packed;
-  std::shared_ptr<const PackedWeights> packed_for(const at::Tensor& x) const;  // nullptr: layer by layer
+  std::optional<at::Tensor> all_at_once(const at::Tensor& x) const;  // as `joined`; nullopt: layer by layer
+  std::shared_ptr<const PackedWeights> packed_for(const at::Tensor& x) const;
   std::vector<at::Tensor> parts_of_layers(const at::Tensor& x) const;
   std::vector<at::Tensor> parts_of(const at::Tensor& all) const;
-  void report(const std::vector<at::Tensor>& parts) const;
+  void report(const at::Tensor& x, const PackedWeights::Output& output) const;
 
   std::vector<T5Linear> layers_;
   std::shared_ptr<Packed> packed_;

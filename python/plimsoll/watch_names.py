@@ -1,0 +1,37 @@
+"""Where in the user's model a layer of ours stands, for the watch's reports."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from plimsoll.pytorch.scaled_module import ScaledModule
+
+
+def _name(module: ScaledModule, path: str) -> None:
+    name = getattr(module, "name", None) or path or type(module).__name__
+    for prefix, key in module._keys.items():
+        torch.ops.plimsoll.name_product(key, f"{name}.{prefix.rstrip('_')}".rstrip("."))
+
+
+class NamedLayers:
+    """While it is open, a module that is called names its layers: by their `name`, if they were given one, else by their
+    path in the outermost module called, as `named_modules()` has it."""
+
+    def __init__(self) -> None:
+        self._seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._hook = register_module_forward_pre_hook(self._before)
+
+    def close(self) -> None:
+        self._hook.remove()
+
+    def _before(self, module: torch.nn.Module, _: Any) -> None:
+        if module in self._seen:
+            return
+        for path, part in module.named_modules():
+            if isinstance(part, ScaledModule) and part not in self._seen:
+                _name(part, path)
+            self._seen.add(part)
