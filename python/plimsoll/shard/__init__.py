@@ -1,16 +1,22 @@
 """Several processes that share parameters, gradients and optimizer states; names and defaults are fairscale's."""
 
+from plimsoll.shard.activation_checkpoint import checkpoint, checkpoint_wrapper, disable_checkpointing
 from plimsoll.shard.fully_sharded import FullyShardedDataParallel, TrainingState
+from plimsoll.shard.offload_model import OffloadModel
 from plimsoll.shard.ranks import ProcessGroupName
 from plimsoll.shard.wrap import auto_wrap, config_auto_wrap_policy, default_auto_wrap_policy, enable_wrap, wrap
 
 __all__ = [
     "FullyShardedDataParallel",
+    "OffloadModel",
     "ProcessGroupName",
     "TrainingState",
     "auto_wrap",
+    "checkpoint",
+    "checkpoint_wrapper",
     "config_auto_wrap_policy",
     "default_auto_wrap_policy",
+    "disable_checkpointing",
     "enable_wrap",
     "wrap",
 ]
