@@ -2,10 +2,11 @@
 """What autoscale costs: the host's time of an operator on a few elements, and a training step of a Transformer encoder.
 
 An operator's time is the least of several rounds, of torch's on FP32, torch's on FP16 and ours in turn. A step is forward, backward
-and AdamW, of FP32, of torch's bf16 autocast and of autoscaled FP16 in turn; the median of the rounds.
+and AdamW of the same model under each method in turn; the median of the rounds.
 """
 
 import argparse
+import contextlib
 import statistics
 import sys
 import time
@@ -18,6 +19,8 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 import plimsoll  # noqa: E402
 import plimsoll.autoscale as autoscale  # noqa: E402
+from plimsoll.amp import autocast  # noqa: E402
+from plimsoll.common.recipe import DelayedScaling  # noqa: E402
 
 OPERATORS = {
     "relu": lambda x: x.relu(),
@@ -52,6 +55,8 @@ def operators(rounds: int) -> None:
 
 
 class Encoder(nn.Module):
+    """As a user of torch writes it."""
+
     def __init__(self, width: int):
         super().__init__()
         self.embedding = nn.Embedding(256, width)
@@ -63,16 +68,50 @@ class Encoder(nn.Module):
         return F.cross_entropy(self.head(self.layers(self.embedding(x))).flatten(0, 1), x.flatten())
 
 
-def stepper(name: str, width: int):
+class Gpt2(nn.Module):
+    """Hugging Face's."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        shape = {"n_embd": width, "n_layer": 2, "n_head": width // 64, "n_positions": 128, "vocab_size": 256}
+        dropped = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        self.model = GPT2LMHeadModel(GPT2Config(**shape, **dropped, bos_token_id=0, eos_token_id=0))
+
+    def forward(self, x):
+        return self.model(input_ids=x, labels=x).loss
+
+
+MODELS = {"encoder": Encoder, "gpt2": Gpt2}
+
+
+def fp8_recipe(model: nn.Module) -> nn.Module:
+    plimsoll.convert(model, recipe=DelayedScaling())
+    return model
+
+
+# What is done to the model, and the scope of its forward pass.
+METHODS = {
+    "fp32": (lambda model: model, contextlib.nullcontext),
+    "torch bf16 autocast": (lambda model: model, lambda: torch.autocast("cpu", torch.bfloat16)),
+    "amp fp16": (lambda model: model, lambda: autocast("cpu", torch.float16)),
+    "fp8 recipe": (fp8_recipe, contextlib.nullcontext),
+    "autoscale fp16": (plimsoll.autoscale, contextlib.nullcontext),
+    "autoscale bf16": (lambda model: plimsoll.autoscale(model, dtype=torch.bfloat16), contextlib.nullcontext),
+    "autoscale fp8": (lambda model: plimsoll.autoscale(model, matmul_format="hybrid"), contextlib.nullcontext),
+}
+
+
+def stepper(method: str, model_name: str, width: int):
     torch.manual_seed(0)
-    model = Encoder(width)
-    if name == "autoscale fp16":
-        model = plimsoll.autoscale(model)
+    prepare, scope = METHODS[method]
+    model = prepare(MODELS[model_name](width))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     x = torch.randint(256, (4, 128))
 
     def step():
-        with torch.autocast("cpu", torch.bfloat16, enabled=name == "bf16 autocast"):
+        with scope():
             loss = model(x)
         optimizer.zero_grad()
         loss.backward()
@@ -81,8 +120,8 @@ def stepper(name: str, width: int):
     return step
 
 
-def steps(width: int, rounds: int) -> None:
-    run = {name: stepper(name, width) for name in ("fp32", "bf16 autocast", "autoscale fp16")}
+def steps(model_name: str, width: int, rounds: int, methods: list[str]) -> None:
+    run = {name: stepper(name, model_name, width) for name in methods}
     times = {name: [] for name in run}
     for index in range(rounds + 1):
         for name, step in run.items():
@@ -91,19 +130,25 @@ def steps(width: int, rounds: int) -> None:
             if index > 0:  # the first warms up
                 times[name].append(time.thread_time() - start)
     median = {name: statistics.median(row) for name, row in times.items()}
-    print(f"\nstep of 2 layers of {width}, 512 tokens, CPU ms (times fp32)")
+    first = next(iter(median))
+    print(f"\nstep of {model_name}, 2 layers of {width}, 512 tokens, CPU ms (times {first})")
     for name, seconds in median.items():
-        print(f"  {name:15} {1000 * seconds:8.1f}  {seconds / median['fp32']:.2f}")
+        print(f"  {name:20} {1000 * seconds:8.1f}  {seconds / median[first]:.2f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--models", choices=MODELS, nargs="*", default=list(MODELS), help="none: operators alone")
+    parser.add_argument("--methods", choices=METHODS, nargs="+", default=list(METHODS))
+    parser.add_argument("--no-operators", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    operators(options.rounds)
-    steps(options.width, options.rounds)
+    if not options.no_operators:
+        operators(options.rounds)
+    for name in options.models:
+        steps(name, options.width, options.rounds, options.methods)
 
 
 if __name__ == "__main__":

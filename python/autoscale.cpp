@@ -39,6 +39,19 @@ struct SessionHandle : torch::CustomClassHolder {
     return rows;
   }
 
+  // Of each call its operator, the exponents of its operands, and those of its results.
+  std::vector<std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>>> stop_inspection() const {
+    const auto exponents = [](const std::vector<autoscale::Scale>& scales) {
+      std::vector<int64_t> list;
+      for (const autoscale::Scale& scale : scales) list.push_back(scale.exponent);
+      return list;
+    };
+    std::vector<std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>>> rows;
+    for (const autoscale::InspectedCall& call : session->stop_inspection())
+      rows.emplace_back(call.op, exponents(call.operands), exponents(call.results));
+    return rows;
+  }
+
   // Elements, overflowed, small.
   std::vector<int64_t> range() const {
     const autoscale::RangeCounts range = session->range();
@@ -99,6 +112,35 @@ SessionPointer session_of(const at::Tensor& x) {
   return c10::make_intrusive<SessionHandle>(scaled_impl(x).shared().session);
 }
 
+// data * scale, any positive number, at the power of two in it if the session's dtype holds that.
+at::Tensor result_of_rule(const at::Tensor& data, double scale, const SessionPointer& session) {
+  TORCH_CHECK(std::isfinite(scale) && scale >= 0, "rule: expected a scale of at least 0, got ", scale);
+  const autoscale::BelowAutoscale below;
+  int exponent = 0;
+  const double mantissa = 2 * std::frexp(scale, &exponent);
+  const at::Tensor exact = data.detach().to(at::kFloat).mul(mantissa);
+  const at::ScalarType dtype = autoscale::storage_dtype(*session->session, data.dim(), false);
+  autoscale::Encoded encoded =
+      autoscale::encode({.data = exact, .exponent = exponent - 1}, *session->session, {.dtype = at::kFloat});
+  const autoscale::Scale asked = autoscale::with_exponent(encoded.scale, exponent - 1);
+  if (!encoded.scale.is_zero() && autoscale::fits(asked.bound, dtype)) encoded = {.data = exact, .scale = asked};
+  return autoscale::make_scaled(encoded.data.to(dtype), {.scale = encoded.scale, .session = session->session});
+}
+
+// What rounding cut off a parameter, as its dtype; no elements where nothing is kept.
+at::Tensor kept_remainder(const at::Tensor& x) {
+  const at::Tensor& remainder = scaled_impl(x).shared().remainder;
+  return remainder.defined() ? remainder : scaled_impl(x).data().new_empty({0});
+}
+
+void set_kept_remainder(const at::Tensor& x, const at::Tensor& remainder) {
+  const at::Tensor& data = scaled_impl(x).data();
+  TORCH_CHECK(remainder.sizes() == data.sizes() && remainder.scalar_type() == data.scalar_type(),
+              "autoscale: expected a remainder of ", data.scalar_type(), data.sizes(), ", got ",
+              remainder.scalar_type(), remainder.sizes());
+  scaled_impl(x).shared().remainder = remainder.detach().clone();
+}
+
 // The same for all tensors of a session, and no others while it lives.
 int64_t session_id(const at::Tensor& x) { return reinterpret_cast<int64_t>(scaled_impl(x).shared().session.get()); }
 
@@ -121,6 +163,10 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def(torch::init<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool>())
       .def("counts", &SessionHandle::counts)
       .def("range", &SessionHandle::range)
+      .def("count", [](const SessionPointer& self,
+                       const std::string& op) { self->session->count(op, &autoscale::CallCounts::storage); })
+      .def("start_inspection", [](const SessionPointer& self) { self->session->start_inspection(); })
+      .def("stop_inspection", &SessionHandle::stop_inspection)
       .def("set_gradient_exponent",
            [](const SessionPointer& self, int64_t exponent) {
              self->session->set_gradient_exponent(static_cast<int32_t>(exponent));
@@ -139,6 +185,12 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("autoscale_value(Tensor x) -> Tensor", &value_of_scaled);
   library.def("autoscale_with_exponent(Tensor x, int exponent) -> Tensor", &with_exponent);
   library.def("autoscale_session_of(Tensor x) -> __torch__.torch.classes.plimsoll.AutoscaleSession", &session_of);
+  library.def(
+      "autoscale_result(Tensor data, float scale, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> "
+      "Tensor",
+      &result_of_rule);
+  library.def("autoscale_kept_remainder(Tensor x) -> Tensor", &kept_remainder);
+  library.def("autoscale_set_kept_remainder(Tensor x, Tensor remainder) -> ()", &set_kept_remainder);
   library.def("autoscale_session_id(Tensor x) -> int", &session_id);
   library.def("autoscale_mark_parameter(Tensor x) -> ()", &mark_parameter);
   library.def("autoscale_rules() -> (str[] ops, str[] classes, str[] bounds)", &rule_table);

@@ -1,6 +1,7 @@
 #include "plimsoll/autoscale/execute.h"
 
 #include <algorithm>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "plimsoll/autoscale/composition.h"
 #include "plimsoll/autoscale/operands.h"
@@ -108,7 +109,14 @@ const at::Tensor& original(Operands& operands, size_t index) {
   return std::find_if(operands.all().begin(), operands.all().end(), same)->tensor;
 }
 
+// A collective may still be running when its operator returns.
+void wait_for_work(const Plan& plan, const Stack& stack) {
+  for (size_t i = stack.size() - plan.results.size(); i < stack.size(); ++i)
+    if (stack[i].isCustomClass()) stack[i].toCustomClass<c10d::Work>()->wait();
+}
+
 void finish(const Plan& plan, Operands& operands, const Prepared& prepared, Stack& stack) {
+  wait_for_work(plan, stack);
   assign_written(operands);
   const size_t base = stack.size() - plan.results.size();
   for (size_t i = 0; i < plan.results.size(); ++i) {

@@ -87,6 +87,24 @@ void run_view(const Plan& plan, Stack& stack) {
   }
 }
 
+void clone(const Plan& plan, Stack& stack) {
+  const at::Tensor self = argument(plan, stack, 0).toTensor();
+  const ScaledTensorImpl& impl = scaled_impl(self);
+  const SharedScale& shared = impl.shared();
+  count_move(plan, self);
+  const BelowAutoscale below;
+  argument(plan, stack, 0) = impl.data();
+  plan.run.callBoxed(stack);
+  const at::Tensor copy = make_scaled(torch::jit::pop(stack).toTensor(), {.scale = shared.scale,
+                                                                          .session = shared.session,
+                                                                          .logical = self.scalar_type(),
+                                                                          .wide = shared.wide,
+                                                                          .gradient = shared.gradient});
+  scaled_impl(copy).shared().parameter = shared.parameter;
+  if (impl.is_base() && shared.remainder.defined()) scaled_impl(copy).shared().remainder = shared.remainder.clone();
+  stack.emplace_back(copy);
+}
+
 void copy_into(const Plan& plan, Stack& stack) {
   at::Tensor self = argument(plan, stack, 0).toTensor();
   const at::Tensor source = argument(plan, stack, 1).toTensor();
@@ -98,7 +116,7 @@ void copy_into(const Plan& plan, Stack& stack) {
     } else if (is_scaled(source)) {
       const ScaledTensorImpl& impl = scaled_impl(source);
       const Scale scale = impl.scale();
-      assign(self, {.data = impl.data(), .exponent = scale.exponent}, &scale);
+      assign(self, {.data = data_to_write(impl), .exponent = scale.exponent}, &scale);
     } else {
       assign(self, {.data = source.is_floating_point() ? source : source.to(at::kFloat)});
     }

@@ -10,6 +10,8 @@ namespace plimsoll::autoscale {
 // Any operator whose result is a view of its first argument.
 void run_view(const Plan& plan, torch::jit::Stack& stack);
 
+// With what rounding cut off a parameter, which a view of it does not have.
+void clone(const Plan& plan, torch::jit::Stack& stack);
 void copy_into(const Plan& plan, torch::jit::Stack& stack);
 void fill(const Plan& plan, torch::jit::Stack& stack);
 void zero(const Plan& plan, torch::jit::Stack& stack);

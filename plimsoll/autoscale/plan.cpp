@@ -27,6 +27,9 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
+// Collectives write into what they are given, of which their schemas say nothing.
+bool is_collective(const Plan& plan) { return plan.name.starts_with("c10d::"); }
+
 bool holds_tensors(ArgumentKind kind) { return kind != ArgumentKind::kNumber && kind != ArgumentKind::kOther; }
 
 char mode_at(std::string_view modes, size_t& next, char otherwise) {
@@ -38,6 +41,7 @@ void plan_arguments(Plan& plan) {
   for (const c10::Argument& argument : plan.run.schema().arguments()) {
     ArgumentPlan row = {.kind = kind_of(*argument.type()), .written = is_written(argument)};
     if (holds_tensors(row.kind)) {
+      row.written |= is_collective(plan);
       row.mode = plan.is_fallback() ? 'v' : mode_at(plan.rule->operands, operand, '?');
     } else if (row.kind == ArgumentKind::kNumber && !plan.is_fallback()) {
       row.mode = mode_at(plan.rule->scalars, number, '.');

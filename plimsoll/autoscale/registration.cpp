@@ -1,11 +1,16 @@
 // Hands the rules to torch's dispatcher.
+#include "plimsoll/autoscale/registration.h"
+
 #include <torch/library.h>
 
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 
 #include "plimsoll/autoscale/execute.h"
+#include "plimsoll/autoscale/inspection.h"
 #include "plimsoll/autoscale/matmul.h"
 #include "plimsoll/autoscale/moves.h"
 #include "plimsoll/autoscale/plan.h"
@@ -24,10 +29,10 @@ void fallback(const OperatorHandle& op, Stack* stack) {
   const Plan& plan = plan_without_rule(op);
   TORCH_CHECK(!op.hasTag(at::Tag::inplace_view), plan.name,
               ": expected an operator that leaves the shape of a scaled tensor, got one that changes it in place");
-  if (plan.is_view) return run_view(plan, *stack);
+  if (plan.is_view) return run_inspected(plan, *stack, &run_view);
   // Its parts come here one by one.
   if (plan.is_composite) return op.redispatchBoxed(DispatchKeySet(c10::DispatchKey::CPU), stack);
-  execute(plan, *stack);
+  run_inspected(plan, *stack, &execute);
 }
 
 class RuleKernel final : public c10::OperatorKernel {
@@ -37,8 +42,8 @@ class RuleKernel final : public c10::OperatorKernel {
   void operator()(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
     // A plain tensor that scaled ones are written into gets their values.
     if (plan_.in_place && !is_scaled((*stack)[stack->size() - plan_.arguments.size()].toTensor()))
-      return execute(plan_without_rule(op), *stack);
-    run_(plan_, *stack);
+      return run_inspected(plan_without_rule(op), *stack, &execute);
+    run_inspected(plan_, *stack, run_);
   }
 
  private:
@@ -48,11 +53,12 @@ class RuleKernel final : public c10::OperatorKernel {
 
 // Operators that are more than a pass over their arguments' data.
 Run run_of(std::string_view op) {
-  static const std::unordered_map<std::string_view, Run> runs = {
-      {"mm", &matmul},          {"bmm", &matmul},        {"addmm", &matmul},
-      {"baddbmm", &matmul},     {"copy_", &copy_into},   {"fill_.Scalar", &fill},
-      {"zero_", &zero},         {"_to_copy", &to_dtype}, {"zeros_like", &zeros_like},
-      {"ones_like", &ones_like}};
+  static const std::unordered_map<std::string_view, Run> runs = {{"mm", &matmul},          {"bmm", &matmul},
+                                                                 {"addmm", &matmul},       {"baddbmm", &matmul},
+                                                                 {"clone", &clone},        {"copy_", &copy_into},
+                                                                 {"fill_.Scalar", &fill},  {"zero_", &zero},
+                                                                 {"_to_copy", &to_dtype},  {"zeros_like", &zeros_like},
+                                                                 {"ones_like", &ones_like}};
   const auto found = runs.find(op);
   return found == runs.end() ? &execute : found->second;
 }
@@ -80,6 +86,23 @@ TORCH_LIBRARY_IMPL(aten, Fake, library) {
     if (twin && twin->schema().arguments().size() == op->schema().arguments().size())
       implement(library, rule, *twin, *op);
   }
+}
+
+void add_rule(const std::string& op, const Rule& rule) {
+  // What the dispatcher and plans refer to lives as long as the process.
+  static std::deque<torch::Library> libraries;
+  static std::deque<Rule> added;
+  static std::mutex mutex;
+  const size_t colons = op.find("::"), dot = std::min(op.find('.', colons), op.size());
+  TORCH_CHECK(colons != std::string::npos, "add_rule: expected library::name, got ", op);
+  const std::string overload = op.substr(std::min(dot + 1, op.size()));
+  const OperatorHandle handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow(op.substr(0, dot).c_str(), overload.c_str());
+  const std::lock_guard lock(mutex);
+  Plan plan = make_plan(handle, &added.emplace_back(rule), handle);
+  libraries.emplace_back(torch::Library::IMPL, op.substr(0, colons), kScaledKey, __FILE__, __LINE__)
+      .impl(c10::toString(handle.operator_name()).c_str(),
+            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(std::move(plan), &execute)));
 }
 
 TORCH_LIBRARY_IMPL(_, Fake, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }

@@ -62,7 +62,12 @@ class ScaledTensorImpl final : public c10::TensorImpl {
   void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
 
  private:
-  const char* tensorimpl_type_name() const override { return "plimsoll::autoscale::ScaledTensorImpl"; }
+  // After "Cannot access storage of".
+  const char* tensorimpl_type_name() const override {
+    return "a scaled tensor: torch.compile cannot look into one; plimsoll.autoscale.value() is its value, and pack() "
+           "is "
+           "for pickles";
+  }
 
   at::Tensor data_;
   std::shared_ptr<SharedScale> shared_;

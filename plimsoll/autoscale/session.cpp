@@ -37,6 +37,25 @@ void Session::clear_counts() {
   range_ = {};
 }
 
+std::atomic<int> Session::inspected_ = 0;
+
+void Session::start_inspection() {
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(is_inspected_, true)) ++inspected_;
+  calls_.clear();
+}
+
+std::vector<InspectedCall> Session::stop_inspection() {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(is_inspected_, false)) --inspected_;
+  return std::exchange(calls_, {});
+}
+
+void Session::note(InspectedCall call) {
+  const std::lock_guard lock(mutex_);
+  if (is_inspected_) calls_.push_back(std::move(call));
+}
+
 void Session::begin_backward() {
   const std::lock_guard lock(mutex_);
   next_call_ = 0;

@@ -47,6 +47,12 @@ struct RangeCounts {
   int64_t small = 0;       // to zero, or to a subnormal number, which has lost bits
 };
 
+// A call while its session is inspected.
+struct InspectedCall {
+  std::string op;
+  std::vector<Scale> operands, results;  // of the scaled ones
+};
+
 class Session {
  public:
   explicit Session(Settings settings) : settings_(settings) {}
@@ -57,6 +63,12 @@ class Session {
   void add_range(const RangeCounts& more);
   RangeCounts range() const;
   void clear_counts();
+
+  // From start to stop every call is noted.
+  void start_inspection();
+  std::vector<InspectedCall> stop_inspection();
+  void note(InspectedCall call);
+  static bool any_inspected() { return inspected_ > 0; }
 
   // Where the gradient of a loss begins: -log2 of the loss scale. It stays, until somebody changes it.
   int32_t gradient_exponent() const { return gradient_exponent_; }
@@ -69,6 +81,8 @@ class Session {
   int32_t exchange_exponent(int64_t elements, int32_t now);
 
  private:
+  static std::atomic<int> inspected_;  // sessions
+
   struct Needed {
     int64_t elements = 0;
     int32_t exponent = 0;
@@ -79,6 +93,8 @@ class Session {
   mutable std::mutex mutex_;
   std::map<std::string, CallCounts> counts_;
   RangeCounts range_;
+  bool is_inspected_ = false;
+  std::vector<InspectedCall> calls_;
   std::vector<Needed> needed_;
   size_t next_call_ = 0;
 };

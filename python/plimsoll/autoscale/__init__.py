@@ -8,9 +8,11 @@ The module is a function, too::
 import sys
 from types import ModuleType
 
-from plimsoll.autoscale import policy
+from plimsoll.autoscale import policy, printing
+from plimsoll.autoscale.inspection import Call, Inspection, inspect
 from plimsoll.autoscale.packing import ScaledArray, pack, unpack
 from plimsoll.autoscale.report import OpCalls, Report, report
+from plimsoll.autoscale.rule import rule
 from plimsoll.autoscale.tensors import (
     as_scaled,
     dynamic_rescale_l1,
@@ -23,9 +25,11 @@ from plimsoll.autoscale.tensors import (
     set_scale,
     value,
 )
-from plimsoll.autoscale.transform import autoscale
+from plimsoll.autoscale.transform import autoscale, gradients_as_values
 
 __all__ = [
+    "Call",
+    "Inspection",
     "OpCalls",
     "Report",
     "ScaledArray",
@@ -35,11 +39,14 @@ __all__ = [
     "dynamic_rescale_l2",
     "dynamic_rescale_max",
     "get_data_scale",
+    "gradients_as_values",
+    "inspect",
     "is_scaled",
     "pack",
     "policy",
     "rebalance",
     "report",
+    "rule",
     "scaled_array",
     "set_scale",
     "unpack",
@@ -53,3 +60,4 @@ class _Callable(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Callable
+printing.install()

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map
 
 from plimsoll.autoscale.tensors import get_data_scale, is_scaled, scaled_array
 
-SCALE = ".scale"
+SCALE, REMAINDER = ".scale", ".remainder"
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,22 @@ class ScaledArray:
     """value = data * scale."""
 
     data: torch.Tensor
-    scale: torch.Tensor  # float64, a power of two; 0: an exact zero
+    scale: torch.Tensor | float  # of the first kind where it is for a file; a power of two; 0: an exact zero
+    remainder: torch.Tensor | None = None  # what rounding cut off a parameter
 
     @staticmethod
     def of(x: torch.Tensor) -> ScaledArray:
         data, scale = get_data_scale(x)
-        return ScaledArray(data.detach().clone(), torch.tensor(scale, dtype=torch.float64))
+        remainder = torch.ops.plimsoll.autoscale_kept_remainder(x)
+        kept = remainder.clone() if remainder.numel() else None
+        return ScaledArray(data.detach().clone(), torch.tensor(scale, dtype=torch.float64), kept)
 
     def tensor(self) -> torch.Tensor:
         """The scaled tensor. Data in FP32, as an optimizer's state has them, stay so."""
-        return scaled_array(self.data, self.scale, dtype=self.data.dtype)
+        x = scaled_array(self.data, self.scale, dtype=self.data.dtype)
+        if self.remainder is not None:
+            torch.ops.plimsoll.autoscale_set_kept_remainder(x, self.remainder)
+        return x
 
 
 torch.serialization.add_safe_globals([ScaledArray])
@@ -43,13 +49,15 @@ def unpack(tree):
 
 
 def save_hook(module: torch.nn.Module, state: dict, prefix: str, metadata: dict) -> None:
-    """Each scaled tensor `name` of a state dict as `name`, its data, and `name.scale`."""
+    """Each scaled tensor `name` of a state dict as `name`, its data, `name.scale`, and `name.remainder` where it has one."""
     for name in [name for name, x in state.items() if name.startswith(prefix) and is_scaled(x)]:
         packed = ScaledArray.of(state[name])
         state[name], state[name + SCALE] = packed.data, packed.scale
+        if packed.remainder is not None:
+            state[name + REMAINDER] = packed.remainder
 
 
 def load_hook(module: torch.nn.Module, state: dict, prefix: str, *_) -> None:
     """The inverse; a tensor without a scale, of any other checkpoint, is a value."""
     for name in [name for name in state if name.startswith(prefix) and name + SCALE in state]:
-        state[name] = ScaledArray(state[name], state.pop(name + SCALE)).tensor()
+        state[name] = ScaledArray(state[name], state.pop(name + SCALE), state.pop(name + REMAINDER, None)).tensor()

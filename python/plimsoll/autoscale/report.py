@@ -61,7 +61,8 @@ class Report:
         return "\n".join(lines)
 
 
-def _session(of: torch.nn.Module | torch.Tensor):
+def session_in(of: torch.nn.Module | torch.Tensor):
+    """Of a scaled tensor, or of a module's parameters."""
     tensors = [of] if isinstance(of, torch.Tensor) else of.parameters()
     for tensor in tensors:
         if is_scaled(tensor):
@@ -71,7 +72,7 @@ def _session(of: torch.nn.Module | torch.Tensor):
 
 def report(of: torch.nn.Module | torch.Tensor, *, clear: bool = False) -> Report:
     """What has run so far in the session of a module or of a scaled tensor; clear: and count from here on anew."""
-    session = _session(of)
+    session = session_in(of)
     rows = [OpCalls(op, *counts) for op, counts in sorted(session.counts().items())]
     elements, overflowed, small = session.range()
     if clear:

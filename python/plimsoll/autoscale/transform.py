@@ -14,7 +14,7 @@ from plimsoll.autoscale.loss_scaling import follow
 from plimsoll.autoscale.packing import load_hook, save_hook
 from plimsoll.autoscale.policy import Policy
 from plimsoll.autoscale.session import new_session
-from plimsoll.autoscale.tensors import enter, is_scaled
+from plimsoll.autoscale.tensors import enter, is_scaled, value
 
 _T = TypeVar("_T", torch.nn.Module, Callable)
 
@@ -43,6 +43,15 @@ def _scale_parameters(module: torch.nn.Module, session, prepare: Callable[[torch
                 torch.ops.plimsoll.autoscale_mark_parameter(data)
                 seen[id(parameter)] = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
             part._parameters[name] = seen[id(parameter)]
+
+
+def gradients_as_values(module: torch.nn.Module) -> torch.nn.Module:
+    """The gradients of its parameters as plain FP32 tensors, as DistributedDataParallel needs them to reduce: it shares
+    memory with what it is given. Call it before wrapping the module."""
+    for parameter in module.parameters():
+        if is_scaled(parameter) and parameter.requires_grad:
+            parameter.register_hook(value)
+    return module
 
 
 def autoscale(

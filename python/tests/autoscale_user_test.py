@@ -1,0 +1,166 @@
+"""What users bring to autoscale: operators of their own, questions about scales, files, several processes, torch.compile."""
+import copy
+import io
+
+import plimsoll
+import plimsoll.autoscale as autoscale
+import pytest
+import ranks
+import torch
+import torch.nn.functional as F
+from plimsoll.autoscale import ScaledArray
+from torch import nn
+
+
+@torch.library.custom_op("plimsoll_test::cube", mutates_args=())
+def cube(x: torch.Tensor) -> torch.Tensor:
+    return x * x * x
+
+
+@torch.library.custom_op("plimsoll_test::halves", mutates_args=())
+def halves(x: torch.Tensor, y: torch.Tensor, count: int) -> list[torch.Tensor]:
+    return [part.clone() for part in (x + y).chunk(count)]
+
+
+def report_of(x: torch.Tensor) -> dict[str, autoscale.OpCalls]:
+    return {row.op: row for row in autoscale.report(x).ops}
+
+
+def test_a_rule_of_the_user():
+    x = autoscale.as_scaled(torch.tensor([1.0, -2.0, 3.0]) * 2.0**30)
+    assert autoscale.value(cube(x)).isfinite().all() and report_of(x)["aten::mul.Tensor"].calls == 2  # of its parts
+
+    @autoscale.rule("plimsoll_test::cube")
+    def rule(x):
+        return ScaledArray(cube(x.data), x.scale**3)
+
+    y = cube(x)
+    assert report_of(x)["plimsoll_test::cube"].storage == 1
+    data, scale = autoscale.get_data_scale(x)
+    assert torch.equal(autoscale.get_data_scale(y)[0], data**3) and autoscale.get_data_scale(y)[1] == scale**3
+    assert rule(ScaledArray(torch.ones(1), 2.0)).scale == 8  # still a function
+
+
+def test_a_rule_of_the_user_sees_plain_tensors_numbers_and_lists():
+    @autoscale.rule("plimsoll_test::halves")
+    def _(x, y, count):
+        assert y.scale == 1 and isinstance(count, int)
+        return [ScaledArray(part, 0.75) for part in halves(x.data.float() * x.scale + y.data, torch.zeros(4), count)]
+
+    x = torch.arange(4.0)
+    low, high = halves(autoscale.as_scaled(x), torch.ones(4), 2)
+    assert torch.equal(autoscale.value(low), 0.75 * (x + 1)[:2]) and torch.equal(autoscale.value(high), 0.75 * (x + 1)[2:])
+    assert autoscale.get_data_scale(low)[1] == 0.5
+    with pytest.raises(ValueError, match="rule: expected an operator as library::name, got 'cube'"):
+        autoscale.rule("cube")
+
+
+def test_a_result_that_its_rules_scale_does_not_hold_is_moved():
+    @torch.library.custom_op("plimsoll_test::huge", mutates_args=())
+    def huge(x: torch.Tensor) -> torch.Tensor:
+        return x * 1e9
+
+    @autoscale.rule("plimsoll_test::huge")
+    def _(x):
+        return ScaledArray(x.data.float() * 1e9, x.scale)
+
+    x = torch.randn(5)
+    assert torch.allclose(autoscale.value(huge(autoscale.as_scaled(x))), x * 1e9, rtol=2.0**-9)
+
+
+def test_an_inspection_lists_calls_with_their_scales():
+    model = plimsoll.autoscale(nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU()))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(4) * 2.0**9)
+    with autoscale.inspect(model) as seen:
+        model(torch.ones(2, 4) * 2.0**-3)
+    calls = {call.op: call for call in seen.calls}
+    relu = calls["aten::relu"]
+    assert relu.operands == relu.results == calls["aten::mm"].results
+    assert -3 in calls["aten::mm"].operands and f"aten::relu: 2^{relu.operands[0]} -> 2^{relu.results[0]}" in str(seen)
+    model(torch.ones(1, 4))
+    assert len(seen.calls) == len(str(seen).splitlines())
+
+
+def test_printing_shows_the_value_and_the_scale():
+    x = autoscale.scaled_array(torch.tensor([1.5, -2.0]), 2.0**100)
+    assert "1.9015e+30" in repr(x) and "data=torch.float16, scale=1.26765e+30" in repr(x)
+    assert "Parameter containing" in repr(plimsoll.autoscale(nn.Linear(1, 1)).weight)
+    assert repr(torch.ones(1)) == "tensor([1.])" and f"{autoscale.as_scaled(torch.tensor(3.0)):.1f}" == "3.0"
+
+
+def test_torch_compile_says_that_it_cannot():
+    model = plimsoll.autoscale(nn.Linear(4, 4))
+    with pytest.raises(Exception, match="a scaled tensor: torch.compile cannot look into one"):
+        torch.compile(model, backend="eager")(torch.ones(1, 4))
+
+
+def stepped(steps: int = 3, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    model = plimsoll.autoscale(nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)))
+    train(model, steps)
+    return model
+
+
+def train(model: nn.Module, steps: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    torch.manual_seed(7)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))).backward()
+        optimizer.step()
+
+
+def equal(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(autoscale.value(p), autoscale.value(q)) for p, q in zip(a.parameters(), b.parameters()))
+
+
+def test_a_checkpoint_and_a_copy_go_on_with_the_same_bits():
+    model = stepped()
+    state = model.state_dict()
+    assert state["0.weight.remainder"].dtype == torch.float16 and state["0.weight.remainder"].any()
+    loaded = stepped(0, seed=1)
+    loaded.load_state_dict(state)
+    twin, without = copy.deepcopy(model), stepped(0, seed=2)
+    without.load_state_dict({name: x for name, x in state.items() if not name.endswith(".remainder")})
+    for other in (model, loaded, twin, without):
+        train(other, 4)
+    assert equal(model, loaded) and equal(model, twin) and not equal(model, without)
+
+
+def test_safetensors_hold_a_state_dict(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    model = stepped()
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    other = stepped(0, seed=1)
+    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    assert equal(model, other)
+
+
+def test_a_pickle_of_a_scaled_tensor_is_an_error_that_says_what_to_do():
+    with pytest.raises(NotImplementedError, match=r"a scaled tensor: .* pack\(\) is for pickles"):
+        torch.save(autoscale.as_scaled(torch.ones(2)), io.BytesIO())
+
+
+@ranks.case(2)
+def ddp_reduces_gradients_at_their_value(group):
+    rank = torch.distributed.get_rank(group)
+    torch.manual_seed(rank)  # all start as rank 0
+    model = autoscale.gradients_as_values(plimsoll.autoscale(nn.Linear(6, 4)))
+    wrapped = nn.parallel.DistributedDataParallel(model, process_group=group)
+    reference = copy.deepcopy(model)
+    torch.manual_seed(0)
+    inputs = [torch.randn(8, 6) * 10.0**-part for part in range(2)]  # gradients whose exponents differ by rank
+    wrapped(inputs[rank]).square().mean().backward()
+    (sum(reference(x).square().mean() for x in inputs) / 2).backward()
+    for ours, expected in zip(model.parameters(), reference.parameters()):
+        error = autoscale.value(ours.grad) - autoscale.value(expected.grad)
+        assert error.norm() < 2.0**-8 * autoscale.value(expected.grad).norm(), error
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    ranks.assert_same_bits(group, {name: autoscale.value(p) for name, p in model.named_parameters()})
+
+
+@pytest.mark.parametrize("name", ranks.names(__name__))
+def test_on_ranks(outcomes, name):
+    outcomes.check(name)
