@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plimsoll/amp/shared_findings.h"
+
 namespace plimsoll::amp {
 namespace {
 
@@ -58,7 +60,6 @@ OptimizerGradients gradients_of(const Optimizer& optimizer) {
       result.places.push_back({group, index});
     }
   }
-  expect_gradient(!result.grads.empty());
   return result;
 }
 
@@ -100,7 +101,9 @@ std::vector<at::Tensor> GradScaler::scale(const std::vector<at::Tensor>& losses)
 }
 
 GradScaler::OptimizerState GradScaler::unscaled(const Optimizer& optimizer, UnscaleOptions options) {
+  if (options_.ranks != nullptr) return unscaled_over_ranks(optimizer, options);
   const OptimizerGradients gradients = gradients_of(optimizer);
+  expect_gradient(!gradients.grads.empty());
   options.expect_clip = clipped_;
   const UnscaleSummary summary = unscale_gradients_(gradients.grads, options);
   clipped_ = summary.clip_factor < 1;
@@ -112,6 +115,42 @@ GradScaler::OptimizerState GradScaler::unscaled(const Optimizer& optimizer, Unsc
   if (report.skipped) report.first_non_finite = name(gradients.places[static_cast<size_t>(summary.first_non_finite)]);
   flushed_share_ = summary.histogram.flushed_share();
   return {.report = std::move(report), .histogram = summary.histogram};
+}
+
+GradScaler::OptimizerState GradScaler::unscaled_over_ranks(const Optimizer& optimizer, const UnscaleOptions& options) {
+  const OptimizerGradients gradients = gradients_of(optimizer);
+  const UnscaleSummary mine = unscale_gradients_(gradients.grads, {.inv_scale = options.inv_scale});
+  const Findings found = shared({.gradients = static_cast<int64_t>(gradients.grads.size()),
+                                 .non_finite = mine.non_finite,
+                                 .sum_of_squares = mine.grad_norm * mine.grad_norm,
+                                 .histogram = mine.histogram},
+                                ++shared_, *options_.ranks);
+  expect_gradient(found.gradients > 0);
+  StepReport report{.skipped = found.non_finite > 0,
+                    .grad_norm = std::sqrt(found.sum_of_squares),
+                    .clip_factor = 1,
+                    .non_finite = found.non_finite,
+                    .first_non_finite = {}};
+  if (report.skipped) {
+    report.first_non_finite = "a parameter of rank " + std::to_string(found.first_with);
+  } else {
+    report.clip_factor = ops::clip_factor(options.max_norm, report.grad_norm);
+    if (report.clip_factor < 1) {
+      unscale_gradients_(gradients.grads, {.inv_scale = static_cast<float>(report.clip_factor)});
+    }
+  }
+  flushed_share_ = found.histogram.flushed_share();
+  return {.report = std::move(report), .histogram = found.histogram};
+}
+
+// Of gradients with the scale on them, which an ops::ScaledOptimizer takes off itself.
+GradientHistogram GradScaler::histogram_of(const Optimizer& optimizer) {
+  const std::vector<at::Tensor> grads = gradients_as_they_are(optimizer);
+  Findings found{.gradients = static_cast<int64_t>(grads.size()), .histogram = gradient_histogram(grads)};
+  if (options_.ranks != nullptr) found = shared(found, ++shared_, *options_.ranks);
+  expect_gradient(found.gradients > 0);
+  flushed_share_ = found.histogram.flushed_share();
+  return found.histogram;
 }
 
 GradScaler::OptimizerState& GradScaler::state_for(const char* call, const Optimizer& optimizer) {
@@ -149,10 +188,7 @@ StepReport GradScaler::step(Optimizer& optimizer, const ClipOptions& options) {
                 "GradScaler.step: expected max_norm in unscale_(), which has been called, got it here");
     if (!state.report.skipped) optimizer.step();
   } else if (fused != nullptr) {
-    const std::vector<at::Tensor> grads = gradients_as_they_are(optimizer);
-    expect_gradient(!grads.empty());
-    state.histogram = gradient_histogram(grads);
-    flushed_share_ = state.histogram.flushed_share();
+    state.histogram = histogram_of(optimizer);
     state.report = fused->update({.max_norm = options.max_norm, .inv_loss_scale = static_cast<double>(inv_scale())});
   } else {
     state = unscaled(optimizer, {.inv_scale = inv_scale(), .max_norm = options.max_norm});

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -23,6 +24,7 @@
 
 #include "plimsoll/amp/automatic_scale.h"
 #include "plimsoll/amp/unscale.h"
+#include "plimsoll/ops/rank_group.h"
 #include "plimsoll/ops/scaled_optimizer.h"
 
 namespace plimsoll::amp {
@@ -36,6 +38,8 @@ struct GradScalerOptions {
   double min_scale = 0;            // backing off stops here,
   double max_scale = std::numeric_limits<double>::infinity();  // and growing here; it never reaches Inf
   std::optional<AutomaticScale> automatic = std::nullopt;      // instead of growing blindly: AutomaticLossScaler
+  // That have a part of the gradients each: all skip, clip and scale alike, and unscale_(), step() are collectives.
+  std::shared_ptr<const ops::RankGroup> ranks = nullptr;
 };
 
 struct ClipOptions {
@@ -84,6 +88,8 @@ class GradScaler {
   // The state of an optimizer that may be unscaled or stepped now.
   OptimizerState& state_for(const char* call, const torch::optim::Optimizer& optimizer);
   OptimizerState unscaled(const torch::optim::Optimizer& optimizer, UnscaleOptions options);
+  OptimizerState unscaled_over_ranks(const torch::optim::Optimizer& optimizer, const UnscaleOptions& options);
+  GradientHistogram histogram_of(const torch::optim::Optimizer& optimizer);
   void follow_clean_step();
   float inv_scale() const { return static_cast<float>(1.0 / static_cast<double>(scale_)); }
   void set_scale(const char* call, double scale);
@@ -94,6 +100,7 @@ class GradScaler {
   bool scaled_ = false;   // a loss has been scaled
   bool clipped_ = false;  // the last gradients were
   double flushed_share_ = 0;
+  int64_t shared_ = 0;  // calls that were collectives
   std::unordered_map<const torch::optim::Optimizer*, OptimizerState> states_;
 };
 

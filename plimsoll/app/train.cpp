@@ -11,9 +11,11 @@
 #include "plimsoll/app/process_memory.h"
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/app/trainer.h"
+#include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/text_files.h"
 #include "plimsoll/runtime/threads.h"
+#include "plimsoll/shard/checkpoint_saver.h"
 
 namespace plimsoll::app {
 namespace {
@@ -34,7 +36,9 @@ class Run {
       : options_(options),
         ranks_(connect_ranks(options)),
         observer_(speaks(options) ? observer : silent()),
-        trainer_(make_trainer(options, ranks_)) {}
+        trainer_(make_trainer(options, ranks_)),
+        saver_({.run = options.out, .keep = static_cast<size_t>(options.keep), .asynchronous = options.async_save},
+               ranks_->split("checkpoints"), ranks_->rank()) {}
 
   std::optional<TrainSummary> operator()() {
     begin();
@@ -43,8 +47,12 @@ class Run {
       one_step();
       const bool stop = any_rank(interrupt.requested());
       if (stop || is_due(options_.save_every) || is_last()) save();
-      if (stop && !is_last()) return std::nullopt;
+      if (stop && !is_last()) {
+        saver_.wait();
+        return std::nullopt;
+      }
     }
+    saver_.wait();
     const TrainSummary summary = summarise();
     if (options_.watch != watch::Mode::kOff && observer_.on_watch) observer_.on_watch(trainer_.session());
     write(to_json(summary));
@@ -85,13 +93,13 @@ class Run {
   }
 
   void resume() {
-    const auto latest = io::load_latest_checkpoint(options_.out);
+    const auto latest = shard::open_latest_checkpoint(options_.out, *ranks_, ranks_->rank());
     if (!latest)
       return observer_.on_note(io::compose("{}: no checkpoint yet, starting at step 0", options_.out.native()));
     for (const std::string& line : latest->refused) observer_.on_note(line);
-    trainer_.restore(latest->checkpoint);
-    measured_ = latest->checkpoint.state.value("measured", json::object());
-    observer_.on_note(io::compose("resuming after {}", latest->directory.native()));
+    trainer_.restore(latest->reader);
+    measured_ = latest->reader.state().value("measured", json::object());
+    observer_.on_note(io::compose("resuming after {}", latest->reader.directory().native()));
   }
 
   void one_step() {
@@ -122,18 +130,11 @@ class Run {
     return any != 0;
   }
 
-  // All have the same to save. None goes on before it is there.
   void save() {
     measure();
-    if (speaks(options_)) save_checkpoint();
-    ranks_->barrier();
-  }
-
-  void save_checkpoint() {
-    io::Checkpoint checkpoint = trainer_.checkpoint();
+    shard::RankCheckpoint checkpoint = trainer_.checkpoint();
     checkpoint.state["measured"] = measured_;
-    io::save_checkpoint(options_.out, checkpoint);
-    io::remove_old_checkpoints(options_.out, static_cast<size_t>(options_.keep));
+    saver_.save(checkpoint);
   }
 
   void report_profile() {
@@ -162,6 +163,7 @@ class Run {
   std::shared_ptr<const shard::Communicator> ranks_;
   TrainObserver observer_;
   Trainer trainer_;
+  shard::CheckpointSaver saver_;
   std::optional<JsonLines> lines_;
   std::optional<StepProfile> profile_;
   std::vector<double> seconds_;

@@ -31,14 +31,15 @@ struct TrainOptions {
   std::string loss_scale = "recipe";  // parse_loss_scale
   int64_t seed = 1;
   int64_t threads = 0;  // 0: as many as cores
-  std::string shard =
-      "none";              // what the processes of a launch (shard::launch_from_environment) share: "ddp", the batch
+  // What the processes of a launch (shard::launch_from_environment) share: shard_names().
+  std::string shard = "none";
   int64_t deadline = 600;  // seconds that a process waits for the others
 
   int64_t eval_every = 100;
   int64_t eval_windows = 128;  // held-out windows in an evaluation
   int64_t save_every = 100;
-  int64_t keep = 3;  // checkpoints
+  int64_t keep = 3;         // checkpoints
+  bool async_save = false;  // training goes on while a checkpoint is written
   int64_t log_every = 10;
   int64_t log_scales = 10;                // steps between records of every operand's amax and scale; 0: none
   watch::Mode watch = watch::Mode::kOff;  // reported at the end; the headroom of each step is watched always

@@ -14,7 +14,10 @@
 #include "plimsoll/io/error.h"
 #include "plimsoll/ops/rank_amaxes.h"
 #include "plimsoll/ops/saved_bytes.h"
+#include "plimsoll/optim/adamw.h"
 #include "plimsoll/optim/schedule.h"
+#include "plimsoll/shard/sharded_data_parallel.h"
+#include "plimsoll/shard/sharded_optimizer.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::app {
@@ -37,6 +40,31 @@ void expect_same(const json& state, const char* name, const json& ours) {
   if (theirs != ours) fail("checkpoint: expected a run with {} {}, got {}", name, ours.dump(), theirs.dump());
 }
 
+bool shares_states(const TrainOptions& options) { return options.shard == "zero1" || options.shard == "zero2"; }
+
+std::unique_ptr<optim::NamedOptimizer> make_optimizer(const TrainOptions& options, const nn::Gpt& model,
+                                                      const std::shared_ptr<const shard::Communicator>& ranks) {
+  const auto groups = optim::decay_groups(model->named_parameters(), adamw_options(options));
+  const optim::AdamWSettings settings{.seed = static_cast<uint64_t>(options.seed)};
+  if (shares_states(options)) return std::make_unique<shard::ShardedOptimizer>(groups, ranks, settings);
+  return std::make_unique<optim::AdamW>(groups, settings);
+}
+
+amp::GradScalerOptions scaler_options(const TrainOptions& options, const recipe::Recipe& recipe,
+                                      const std::shared_ptr<const shard::Communicator>& ranks) {
+  amp::GradScalerOptions scaling = parse_loss_scale(options.loss_scale, recipe);
+  if (options.shard == "zero2") scaling.ranks = ranks;
+  return scaling;
+}
+
+std::shared_ptr<shard::DistributedDataParallel> make_parallel(const TrainOptions& options, nn::Gpt& model,
+                                                              const optim::NamedOptimizer& optimizer,
+                                                              const std::shared_ptr<const shard::Communicator>& ranks) {
+  if (options.shard != "zero2") return std::make_shared<shard::DistributedDataParallel>(*model, ranks);
+  return std::make_shared<shard::ShardedDataParallel>(*model, dynamic_cast<const shard::ShardedOptimizer&>(optimizer),
+                                                      ranks);
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainOptions& options, const ModelShape& shape, io::TokenStream stream,
@@ -47,15 +75,14 @@ Trainer::Trainer(const TrainOptions& options, const ModelShape& shape, io::Token
       stream_(std::move(stream)),
       ranks_(std::move(ranks)),
       model_(make_gpt(shape, options.seed)),
-      optimizer_(optim::decay_groups(model_->named_parameters(), adamw_options(options)),
-                 {.seed = static_cast<uint64_t>(options.seed)}),
-      scaler_(parse_loss_scale(options.loss_scale, recipe_)),
+      optimizer_(make_optimizer(options, model_, ranks_)),
+      scaler_(scaler_options(options, recipe_, ranks_)),
       session_({.mode = options.watch == watch::Mode::kOff ? watch::Mode::kGuard : options.watch}) {
   if (ranks_->size() == 1) return;
   if (options.batch % ranks_->size() != 0) {
     refuse("--batch: expected a multiple of the {} ranks, which share it, got {}", ranks_->size(), options.batch);
   }
-  parallel_.emplace(*model_, ranks_);
+  parallel_ = make_parallel(options, model_, *optimizer_, ranks_);
   amax_reduction_ = ops::amax_reduction(ranks_);
 }
 
@@ -107,12 +134,12 @@ double Trainer::mean_over_ranks(double value) const {
 void Trainer::zero_grad() {
   const watch::Span phase("optimizer");
   const watch::Span span("zero grad");
-  optimizer_.zero_grad();
+  optimizer_->zero_grad();
 }
 
 optim::StepReport Trainer::update() {
   const watch::Span phase("optimizer");
-  const optim::StepReport report = scaler_.step(optimizer_, {.max_norm = options_.clip});
+  const optim::StepReport report = scaler_.step(*optimizer_, {.max_norm = options_.clip});
   scaler_.update();
   return report;
 }
@@ -131,7 +158,7 @@ StepResult Trainer::train_step() {
   for (int64_t i = 0; i < options_.accumulate; ++i)
     result.loss += micro_step(i) / static_cast<double>(options_.accumulate);
   result.loss = mean_over_ranks(result.loss);
-  optimizer_.set_lr(result.lr);
+  optimizer_->set_lr(result.lr);
   const optim::StepReport report = update();
   if (scaler_.is_enabled()) result.flushed_share = scaler_.flushed_share();
   result.grad_norm = report.grad_norm;
@@ -169,12 +196,16 @@ double Trainer::validation_loss() {
   return sum / static_cast<double>(count);
 }
 
-io::Checkpoint Trainer::checkpoint() const {
+shard::RankCheckpoint Trainer::checkpoint() const {
   const io::TokenStream::Cursor cursor = stream_.cursor();
+  const auto share = [this](const io::TensorMap& tensors) {
+    return shard::share_of_replicated(tensors, *ranks_, ranks_->rank());
+  };
+  const io::TensorMap states = optimizer_->state_dict();
   return {.step = step_,
-          .sections = {{"model", tensors_of(model_)},
-                       {"optimizer", optimizer_.state_dict()},
-                       {"random", {{"torch", generator().get_state()}}}},
+          .sections = {{"model", share(tensors_of(model_))},
+                       {"optimizer", shares_states(options_) ? io::whole_pieces(states) : share(states)},
+                       {"random", share({{"torch", generator().get_state()}})}},
           .state = {{"shape", shape_},
                     {"recipe", options_.recipe},
                     {"loss_scale", options_.loss_scale},
@@ -185,25 +216,30 @@ io::Checkpoint Trainer::checkpoint() const {
                     {"configuration", options_.configuration}}};
 }
 
-void Trainer::restore(const io::Checkpoint& checkpoint) {
-  expect_same(checkpoint.state, "shape", shape_);
-  expect_same(checkpoint.state, "recipe", options_.recipe);
-  expect_same(checkpoint.state, "seed", options_.seed);
-  expect_same(checkpoint.state, "loss_scale", options_.loss_scale);
-  expect_same(checkpoint.state, "data_bytes", stream_.bytes());
+void Trainer::restore_optimizer(const io::CheckpointReader& checkpoint) {
+  io::TensorMap states;
+  for (const auto& [name, tensor] : optimizer_->state_dict()) states.emplace(name, checkpoint.read("optimizer", name));
+  optimizer_->load_state_dict(states);
+}
+
+void Trainer::restore(const io::CheckpointReader& checkpoint) {
+  const json& state = checkpoint.state();
+  expect_same(state, "shape", shape_);
+  expect_same(state, "recipe", options_.recipe);
+  expect_same(state, "seed", options_.seed);
+  expect_same(state, "loss_scale", options_.loss_scale);
+  expect_same(state, "data_bytes", stream_.bytes());
   try {
-    load_tensors(model_, checkpoint.sections.at("model"));
-    optimizer_.load_state_dict(checkpoint.sections.at("optimizer"));
-    generator().set_state(checkpoint.sections.at("random").at("torch"));
-    scaler_.load_state_dict(checkpoint.state.at("grad_scaler").get<std::map<std::string, double>>());
-    const json& cursor = checkpoint.state.at("cursor");
+    load_tensors(model_, checkpoint.read_section("model"));
+    restore_optimizer(checkpoint);
+    generator().set_state(checkpoint.read("random", "torch"));
+    scaler_.load_state_dict(state.at("grad_scaler").get<std::map<std::string, double>>());
+    const json& cursor = state.at("cursor");
     stream_.seek({.epoch = cursor.at("epoch").get<int64_t>(), .index = cursor.at("index").get<int64_t>()});
   } catch (const json::exception&) {
     fail("checkpoint: expected grad_scaler and a cursor {{epoch, index}} in state.json");
-  } catch (const std::out_of_range&) {
-    fail("checkpoint: expected the sections model, optimizer and random");
   }
-  step_ = checkpoint.step;
+  step_ = checkpoint.step();
 }
 
 }  // namespace plimsoll::app

@@ -9,9 +9,10 @@
 #include "plimsoll/app/gpt_model.h"
 #include "plimsoll/app/step_result.h"
 #include "plimsoll/app/train_options.h"
-#include "plimsoll/io/checkpoint.h"
+#include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/token_stream.h"
-#include "plimsoll/optim/adamw.h"
+#include "plimsoll/optim/named_optimizer.h"
+#include "plimsoll/shard/checkpoint.h"
 #include "plimsoll/shard/communicator.h"
 #include "plimsoll/shard/data_parallel.h"
 #include "plimsoll/watch/session.h"
@@ -40,10 +41,10 @@ class Trainer {
   // Bytes that one forward pass keeps for backward, parameters left out; nothing before the first step of this process.
   std::optional<int64_t> saved_activation_bytes() const { return saved_activation_bytes_; }
 
-  // Shares storage with the model and the optimizer.
-  io::Checkpoint checkpoint() const;
-  // Throws Error, with a line that says what differs, if it is of another run.
-  void restore(const io::Checkpoint& checkpoint);
+  // What this rank saves of it. Shares storage with the model and the optimizer.
+  shard::RankCheckpoint checkpoint() const;
+  // From any number of ranks. Throws Error, with a line that says what differs, if it is of another run.
+  void restore(const io::CheckpointReader& checkpoint);
 
  private:
   at::Tensor forward_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch);
@@ -52,6 +53,7 @@ class Trainer {
   at::Tensor counted_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch);
   double micro_step(int64_t index);
   double mean_over_ranks(double value) const;
+  void restore_optimizer(const io::CheckpointReader& checkpoint);
   void zero_grad();
   optim::StepReport update();
   void describe_numbers(StepResult& result, const optim::StepReport& report);
@@ -63,8 +65,8 @@ class Trainer {
   std::shared_ptr<const shard::Communicator> ranks_;
   std::shared_ptr<const ops::AmaxReduction> amax_reduction_;  // none of one rank
   nn::Gpt model_;
-  std::optional<shard::DistributedDataParallel> parallel_;  // of several ranks
-  optim::AdamW optimizer_;
+  std::unique_ptr<optim::NamedOptimizer> optimizer_;
+  std::shared_ptr<shard::DistributedDataParallel> parallel_;  // of several ranks
   amp::GradScaler scaler_;
   watch::Session session_;
   int64_t step_ = 0;

@@ -9,6 +9,7 @@ Command train_command();
 Command compare_command();
 Command generate_command();
 Command inspect_command();
+Command consolidate_command();
 Command t5_command();
 Command gauge_command();
 Command parity_command();

@@ -20,16 +20,6 @@ using torch::optim::AdamWOptions;
 
 constexpr const char* kName = "AdamW";
 
-std::vector<torch::optim::OptimizerParamGroup> torch_groups(const std::vector<NamedGroup>& groups) {
-  std::vector<torch::optim::OptimizerParamGroup> result;
-  for (const NamedGroup& group : groups) {
-    std::vector<Tensor> parameters;
-    for (const auto& [name, parameter] : group.parameters) parameters.push_back(parameter);
-    result.emplace_back(std::move(parameters));
-  }
-  return result;
-}
-
 void check_options(const AdamWOptions& options) {
   const auto [beta1, beta2] = options.betas();
   TORCH_CHECK(options.lr() >= 0, kName, ": expected lr >= 0, got ", options.lr());
@@ -40,38 +30,19 @@ void check_options(const AdamWOptions& options) {
   TORCH_CHECK(!options.amsgrad(), kName, ": expected amsgrad = false, got true");
 }
 
-void check_gradient(const std::string& name, const Tensor& parameter, const Tensor& grad) {
-  TORCH_CHECK(!grad.is_sparse() && grad.device().is_cpu(), kName, ": expected a dense CPU gradient of ", name, ", got ",
-              grad.toString());
-  TORCH_CHECK(grad.sizes() == parameter.sizes(), kName, ": expected a gradient of shape ", parameter.sizes(), " for ",
-              name, ", got ", grad.sizes());
-}
-
 Tensor zeros_like(const Tensor& parameter, Format format) {
   return torch::zeros(parameter.sizes(), torch::TensorOptions().dtype(ops::dtype_of(format)));
-}
-
-kernels::GradientSummary check_gradients(const std::vector<kernels::GradientTensor>& tensors, double scale) {
-  double bytes = 0;
-  for (const kernels::GradientTensor& tensor : tensors) {
-    bytes += static_cast<double>(tensor.count * format::bytes(tensor.format));
-  }
-  const watch::Span span("gradient norm", {.bytes = bytes});
-  return kernels::gradient_pass(
-      {.tensors = tensors.data(), .tensor_count = tensors.size(), .scale = static_cast<float>(scale)});
 }
 
 }  // namespace
 
 AdamW::AdamW(const std::vector<NamedGroup>& groups, AdamWSettings settings)
-    : Optimizer(torch_groups(groups), std::make_unique<AdamWOptions>()), settings_(settings) {
+    : NamedOptimizer(groups), settings_(settings) {
   TORCH_CHECK(settings.moment_format == Format::kFp32 || settings.moment_format == Format::kBf16, kName,
               ": expected moments in fp32 or bf16, got ", format::info(settings.moment_format).name);
   std::set<std::string> names;
   for (size_t g = 0; g < groups.size(); ++g) {
     check_options(groups[g].options);
-    // Set here, not through the base class: that one replaces whatever equals AdamWOptions' own default.
-    param_groups_[g].set_options(std::make_unique<AdamWOptions>(groups[g].options));
     for (const auto& [name, parameter] : groups[g].parameters) {
       TORCH_CHECK(names.insert(name).second, kName, ": expected each name once, got ", name, " twice");
       add_entry(name, parameter, g);
@@ -104,35 +75,57 @@ void AdamW::refresh_master(Entry& entry) const {
   entry.seen_version = entry.parameter._version();
 }
 
-StepReport AdamW::update(const UpdateOptions& options) {
-  const torch::NoGradGuard no_grad;
-  std::vector<Entry*> entries;
+const Tensor& AdamW::checked_gradient(const Entry& entry) {
+  const Tensor& grad = entry.parameter.grad();
+  TORCH_CHECK(!grad.is_sparse() && grad.device().is_cpu(), kName, ": expected a dense CPU gradient of ", entry.name,
+              ", got ", grad.toString());
+  TORCH_CHECK(grad.sizes() == entry.parameter.sizes(), kName, ": expected a gradient of shape ",
+              entry.parameter.sizes(), " for ", entry.name, ", got ", grad.sizes());
+  return grad;
+}
+
+GradientMeasure AdamW::measure(double inv_loss_scale) const {
+  std::vector<const Entry*> entries;
   std::vector<Tensor> grads;
   std::vector<kernels::GradientTensor> spans;
-  for (Entry& entry : entries_) {
+  double bytes = 0;
+  for (const Entry& entry : entries_) {
     if (!entry.parameter.grad().defined()) continue;
-    check_gradient(entry.name, entry.parameter, entry.parameter.grad());
     entries.push_back(&entry);
-    grads.push_back(entry.parameter.grad().contiguous());
+    grads.push_back(checked_gradient(entry).contiguous());
     spans.push_back({grads.back().data_ptr(), ops::format_of(grads.back().scalar_type(), kName), grads.back().numel()});
+    bytes += static_cast<double>(grads.back().nbytes());
   }
-  const auto summary = check_gradients(spans, options.inv_loss_scale);
+  const watch::Span span("gradient norm", {.bytes = bytes});
+  const kernels::GradientSummary summary = kernels::gradient_pass(
+      {.tensors = spans.data(), .tensor_count = spans.size(), .scale = static_cast<float>(inv_loss_scale)});
+  GradientMeasure measure{
+      .sum_of_squares = summary.sum_of_squares, .non_finite = summary.non_finite, .first_non_finite = {}};
+  if (summary.non_finite > 0) measure.first_non_finite = entries[static_cast<size_t>(summary.first_non_finite)]->name;
+  return measure;
+}
 
-  StepReport report;
-  report.grad_norm = std::sqrt(summary.sum_of_squares);
-  report.non_finite = summary.non_finite;
-  report.skipped = summary.non_finite > 0;
+StepReport AdamW::apply(const GradientMeasure& measure, const UpdateOptions& options) {
+  const torch::NoGradGuard no_grad;
+  StepReport report{.skipped = measure.non_finite > 0,
+                    .grad_norm = std::sqrt(measure.sum_of_squares),
+                    .clip_factor = 1,
+                    .non_finite = measure.non_finite,
+                    .first_non_finite = measure.first_non_finite};
   if (report.skipped) {
-    report.first_non_finite = entries[static_cast<size_t>(summary.first_non_finite)]->name;
     ++skipped_steps_;
   } else {
     report.clip_factor = ops::clip_factor(options.max_norm, report.grad_norm);
     const auto grad_scale = static_cast<float>(options.inv_loss_scale * report.clip_factor);
-    for (size_t i = 0; i < entries.size(); ++i) update_entry(*entries[i], grads[i], grad_scale);
+    for (Entry& entry : entries_) {
+      if (entry.parameter.grad().defined()) update_entry(entry, checked_gradient(entry).contiguous(), grad_scale);
+    }
   }
   last_report_ = report;
   return report;
 }
+
+StepReport AdamW::update(const UpdateOptions& options) { return apply(measure(options.inv_loss_scale), options); }
 
 void AdamW::update_entry(Entry& entry, const Tensor& grad, float grad_scale) {
   refresh_master(entry);
@@ -162,20 +155,6 @@ void AdamW::update_entry(Entry& entry, const Tensor& grad, float grad_scale) {
   // Saved tensors and caches of quantized weights must see that the weight has changed.
   entry.parameter.unsafeGetTensorImpl()->bump_version();
   entry.seen_version = entry.parameter._version();
-}
-
-Tensor AdamW::step(LossClosure closure) {
-  Tensor loss;
-  if (closure) {
-    const torch::AutoGradMode enabled(true);
-    loss = closure();
-  }
-  update();
-  return loss;
-}
-
-void AdamW::set_lr(double lr) {
-  for (auto& group : param_groups_) group.options().set_lr(lr);
 }
 
 std::map<std::string, Tensor> AdamW::state_dict() const {

@@ -7,15 +7,12 @@
 //   const StepReport report = optimizer.update({.max_norm = 1.0});
 #pragma once
 
-#include <torch/optim/optimizer.h>
-
 #include <map>
 #include <string>
 #include <vector>
 
 #include "plimsoll/format/format.h"
-#include "plimsoll/ops/scaled_optimizer.h"
-#include "plimsoll/optim/groups.h"
+#include "plimsoll/optim/named_optimizer.h"
 
 namespace plimsoll::optim {
 
@@ -24,38 +21,36 @@ struct AdamWSettings {
   uint64_t seed = 0;                                     // of the stochastic rounding
 };
 
-using ops::StepReport;
-using ops::UpdateOptions;
+// All gradients of an optimizer, the loss scale taken off.
+struct GradientMeasure {
+  double sum_of_squares = 0;     // not finite exactly if non_finite > 0
+  int64_t non_finite = 0;        // elements
+  std::string first_non_finite;  // the first parameter that holds one
+};
 
-class AdamW : public torch::optim::Optimizer, public ops::ScaledOptimizer {
+class AdamW : public NamedOptimizer {
  public:
   // Throws c10::Error: amsgrad, a parameter that is not a contiguous CPU tensor of fp32, bf16 or fp16, two of one name,
   // options out of range.
   explicit AdamW(const std::vector<NamedGroup>& groups, AdamWSettings settings = {});
 
-  using ScaledOptimizer::update;
+  using NamedOptimizer::update;
   StepReport update(const UpdateOptions& options) override;
 
-  // update() without clipping; the report is last_report().
-  torch::Tensor step(LossClosure closure = nullptr) override;
+  // update() in its two halves. Between them, ranks that have a part of the parameters each agree on what they
+  // measured.
+  GradientMeasure measure(double inv_loss_scale) const;
+  StepReport apply(const GradientMeasure& measure, const UpdateOptions& options);
 
-  const StepReport& last_report() const { return last_report_; }
+  const StepReport& last_report() const { return last_report_; }  // of update() or step()
   int64_t skipped_steps() const { return skipped_steps_; }
 
-  void set_lr(double lr);  // of all groups
-
-  // NAME.exp_avg, NAME.exp_avg_sq, NAME.step (int64 [1]) and, for narrow parameters, NAME.master. Shares storage with
-  // the optimizer.
-  std::map<std::string, torch::Tensor> state_dict() const;
-  // Copies. Throws c10::Error, with nothing changed, if a tensor is missing, unknown, or of another shape or dtype.
-  void load_state_dict(const std::map<std::string, torch::Tensor>& state);
+  // NAME.exp_avg, NAME.exp_avg_sq, NAME.step (int64 [1]) and, for narrow parameters, NAME.master.
+  std::map<std::string, torch::Tensor> state_dict() const override;
+  void load_state_dict(const std::map<std::string, torch::Tensor>& state) override;
 
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
-
-  // Groups are fixed at construction, because their parameters need names.
-  void add_param_group(const torch::optim::OptimizerParamGroup& group) = delete;
-  void add_parameters(const std::vector<torch::Tensor>& parameters) = delete;
 
  private:
   struct Entry {
@@ -68,6 +63,7 @@ class AdamW : public torch::optim::Optimizer, public ops::ScaledOptimizer {
   };
 
   void add_entry(const std::string& name, const torch::Tensor& parameter, size_t group);
+  static const torch::Tensor& checked_gradient(const Entry& entry);
   void refresh_master(Entry& entry) const;
   void update_entry(Entry& entry, const torch::Tensor& grad, float grad_scale);
 

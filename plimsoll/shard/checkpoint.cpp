@@ -6,6 +6,7 @@
 #include "plimsoll/io/checkpoint_writer.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/shard/gather_texts.h"
+#include "plimsoll/shard/partition.h"
 
 namespace plimsoll::shard {
 namespace {
@@ -35,6 +36,19 @@ void write(const io::CheckpointPlace& place, const RankCheckpoint& checkpoint, c
 }
 
 }  // namespace
+
+std::vector<io::TensorPiece> share_of_replicated(const io::TensorMap& tensors, const ops::RankGroup& ranks,
+                                                 int64_t rank) {
+  std::vector<int64_t> sizes;
+  for (const auto& [name, tensor] : tensors) sizes.push_back(static_cast<int64_t>(tensor.nbytes()));
+  const std::vector<int64_t> writers = balanced_owners(sizes, ranks.size());
+  std::vector<io::TensorPiece> mine;
+  auto writer = writers.begin();
+  for (const auto& [name, tensor] : tensors) {
+    if (*writer++ == rank) mine.push_back(io::whole_piece(name, tensor));
+  }
+  return mine;
+}
 
 fs::path save_checkpoint(const fs::path& run, const RankCheckpoint& checkpoint, const ops::RankGroup& ranks,
                          int64_t rank) {

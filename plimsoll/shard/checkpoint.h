@@ -21,6 +21,10 @@
 
 namespace plimsoll::shard {
 
+// Of tensors that all ranks have, those that this one writes: about as many bytes as each other.
+std::vector<io::TensorPiece> share_of_replicated(const io::TensorMap& tensors, const ops::RankGroup& ranks,
+                                                 int64_t rank);
+
 struct RankCheckpoint {
   int64_t step = 0;
   io::PieceMap sections;  // what this rank holds: all ranks' pieces together cover each tensor once

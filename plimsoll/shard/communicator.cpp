@@ -44,7 +44,9 @@ struct Communicator::Connection : std::enable_shared_from_this<Connection> {
   c10::intrusive_ptr<Store> store;
   std::shared_ptr<const Peers> peers;
   c10::intrusive_ptr<Backend> backend;
-  bool serves = false;  // the store is here
+  bool serves = false;            // the store is here
+  std::string path = "plimsoll";  // of what this group leaves in the store
+  mutable int64_t splits = 0;
 
   [[noreturn]] void fail(const char* collective, const char* why) const {
     const std::string missing = peers ? peers->find_missing() : "";
@@ -137,9 +139,11 @@ std::shared_ptr<Communicator> Communicator::connect(const Launch& launch, const 
 
 std::shared_ptr<Communicator> Communicator::split(const std::string& name) const {
   auto connection = std::make_shared<Connection>(*connection_);
+  connection->path += "/" + name + std::to_string(connection_->splits++);
+  connection->splits = 0;
   if (connection->backend != nullptr) {
     connection->guarded("split", [&] {
-      const auto store = c10::make_intrusive<c10d::PrefixStore>("plimsoll/" + name, connection->store);
+      const auto store = c10::make_intrusive<c10d::PrefixStore>(connection->path, connection->store);
       connection->backend = gloo(store, rank(), size(), connection->launch.address, connection->options.deadline);
     });
   }

@@ -44,8 +44,7 @@ class Communicator final : public ops::ByteRankGroup {
   // Over Gloo. Returns when all ranks are there. Throws c10::DistBackendError after the deadline.
   static std::shared_ptr<Communicator> connect(const Launch& launch, const CommunicatorOptions& options = {});
 
-  // The same ranks with an order of collectives of their own, so that two threads can use one each. A collective;
-  // `name` is new and the same on all ranks.
+  // The same ranks with an order of collectives of their own, so that two threads can use one each. A collective.
   std::shared_ptr<Communicator> split(const std::string& name) const;
 
   ~Communicator() override;

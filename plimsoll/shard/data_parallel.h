@@ -12,11 +12,14 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 
 #include "plimsoll/shard/communicator.h"
 
 namespace plimsoll::shard {
+
+class Reducer;
 
 struct DataParallelOptions {
   double bucket_cap_mb = 25;  // gradients that travel together, in FP32; the first to be ready travel in 1 MB
@@ -46,8 +49,13 @@ class DistributedDataParallel {
   };
   NoSync no_sync() { return NoSync(*this); }
 
+ protected:
+  // The rank that gets the gradient of a parameter.
+  using OwnerOf = std::function<int64_t(const at::Tensor& parameter)>;
+  DistributedDataParallel(torch::nn::Module& module, std::shared_ptr<const Communicator> ranks,
+                          const DataParallelOptions& options, const OwnerOf& owner_of);
+
  private:
-  class Reducer;
   std::shared_ptr<Reducer> reducer_;
 };
 

@@ -1,4 +1,4 @@
-"""`plimsoll train --shard ddp` under torchrun: the run of one process, by several."""
+"""`plimsoll train --shard` under torchrun: the run of one process, by several."""
 import json
 import os
 import pathlib
@@ -20,9 +20,11 @@ pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is n
 
 
 def torchrun(ranks, *arguments):
+    if not any(argument.startswith("--shard") for argument in map(str, arguments)):
+        arguments += ("--shard=ddp",)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     launch = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*launch, PROGRAM, "train", "--data", TEXT, *SHAPE, *PLAN, "--shard=ddp", *arguments]
+    command = [*launch, PROGRAM, "train", "--data", TEXT, *SHAPE, *PLAN, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
@@ -40,33 +42,68 @@ def losses(out):
 
 def weights(out, step):
     folder = next(path for path in out.iterdir() if path.is_dir() and path.name.endswith(str(step)))
-    with safe_open(folder / "model.safetensors", "np") as file:
+    whole = out / f"{step}.safetensors"
+    said = subprocess.run([PROGRAM, "consolidate", folder, "--out", whole], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
+    with safe_open(whole, "np") as file:
         return {name: file.get_tensor(name) for name in file.keys()}
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "fp8"])
-def test_ranks_have_the_losses_of_one_process(tmp_path, recipe):
-    for ranks in (1, 2, 3):
-        said = train(ranks, tmp_path / str(ranks), f"--recipe={recipe}")
-        assert said.count("done: 8 steps") == 1 and said.count("configuration") == 1, "rank 0 speaks"
-    alone = losses(tmp_path / "1")
-    assert len(alone) == 8
-    for ranks in ("2", "3"):
-        # In FP8 a sum in another order may round an element to the next code.
-        assert losses(tmp_path / ranks) == pytest.approx(alone, rel=1e-5 if recipe == "fp32" else 2e-3)
-
-
-def test_resuming_has_the_bits_of_going_on(tmp_path):
-    train(2, tmp_path / "whole", "--recipe=fp8")
-    train(2, tmp_path / "parts", "--recipe=fp8")
-    for path in (tmp_path / "parts").iterdir():
-        if path.is_dir() and path.name.endswith("8"):
+def remove_checkpoint(out, step):
+    for path in out.iterdir():
+        if path.is_dir() and path.name.endswith(str(step)):
             for file in path.iterdir():
                 file.unlink()
             path.rmdir()
-    train(2, tmp_path / "parts", "--recipe=fp8", "--resume")
+
+
+# The whole batch by one process: its losses, for each recipe.
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    found = {}
+    for recipe in ("fp32", "fp8"):
+        out = tmp_path_factory.mktemp("alone")
+        train(1, out, f"--recipe={recipe}")
+        found[recipe] = losses(out)
+        assert len(found[recipe]) == 8
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shard", "ranks", "recipe"),
+    [("ddp", 2, "fp32"), ("ddp", 3, "fp8"), ("zero1", 2, "fp8"), ("zero1", 3, "fp32"), ("zero2", 2, "fp8"), ("zero2", 3, "fp32")],
+)
+def test_ranks_have_the_losses_of_one_process(tmp_path, alone, shard, ranks, recipe):
+    halves = ["--accumulate=2", "--batch=6"] if recipe == "fp32" else []
+    said = train(ranks, tmp_path, f"--recipe={recipe}", f"--shard={shard}", *halves)
+    assert said.count("done: 8 steps") == 1 and said.count("configuration") == 1, "rank 0 speaks"
+    # In FP8 a sum in another order may round an element to the next code.
+    assert losses(tmp_path) == pytest.approx(alone[recipe], rel=1e-5 if recipe == "fp32" else 2e-3)
+
+
+@pytest.mark.parametrize(("shard", "more"), [("ddp", []), ("zero2", ["--recipe=fp16", "--async-save"])])
+def test_resuming_has_the_bits_of_going_on(tmp_path, shard, more):
+    arguments = [f"--shard={shard}", *(more or ["--recipe=fp8"])]
+    train(2, tmp_path / "whole", *arguments)
+    train(2, tmp_path / "parts", *arguments)
+    remove_checkpoint(tmp_path / "parts", 8)
+    train(2, tmp_path / "parts", *arguments, "--resume")
     whole, parts = weights(tmp_path / "whole", 8), weights(tmp_path / "parts", 8)
-    assert all((whole[name] == parts[name]).all() for name in whole)
+    assert whole.keys() == parts.keys() and all((whole[name] == parts[name]).all() for name in whole)
+
+
+def test_another_number_of_ranks_goes_on_and_a_damaged_shard_is_named(tmp_path, alone):
+    train(3, tmp_path, "--shard=zero1", "--recipe=fp32")
+    shard = next(tmp_path.glob("*8/optimizer.rank-00002.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    process = torchrun(2, "--out", tmp_path, "--shard=zero2", "--recipe=fp32", "--resume")
+    said, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "step-00000008/optimizer.rank-00002.safetensors: expected" in errors and "step-00000004" in errors
+    assert losses(tmp_path) == pytest.approx(alone["fp32"], rel=1e-5)
+    remove_checkpoint(tmp_path, 8)
+    train(1, tmp_path, "--shard=none", "--recipe=fp32", "--resume")
+    assert losses(tmp_path) == pytest.approx(alone["fp32"], rel=1e-5)
 
 
 def test_a_batch_that_ranks_cannot_share_is_one_clear_error(tmp_path):

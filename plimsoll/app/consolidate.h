@@ -1,0 +1,25 @@
+// What `plimsoll consolidate` does.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace plimsoll::app {
+
+struct ConsolidateOptions {
+  std::filesystem::path checkpoint;  // of a step; of a run: its newest good one
+  std::filesystem::path out;         // a safetensors file
+  std::string section = "model";     // "optimizer", "random"
+};
+
+struct Consolidated {
+  std::filesystem::path checkpoint;
+  int64_t world_size = 0;  // processes that saved it
+  int64_t tensors = 0, bytes = 0;
+};
+
+// Writes one section as one file, each tensor whole, however many processes saved it. Throws Error.
+Consolidated consolidate(const ConsolidateOptions& options);
+
+}  // namespace plimsoll::app

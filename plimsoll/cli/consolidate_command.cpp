@@ -1,0 +1,26 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "plimsoll/app/consolidate.h"
+#include "plimsoll/cli/commands.h"
+
+namespace plimsoll::cli {
+
+Command consolidate_command() {
+  const auto options = std::make_shared<app::ConsolidateOptions>();
+  return {.name = "consolidate",
+          .summary = "Write a checkpoint that several processes saved as one safetensors file",
+          .options = {{"checkpoint", "DIR", path(options->checkpoint, PathMust::kExist),
+                       "of a step, or a run, whose newest good one is taken", Need::kPositional},
+                      {"out", "FILE", path(options->out), "the safetensors file", Need::kRequired},
+                      {"section", "NAME", text(options->section), "model, optimizer or random"}},
+          .run = [options](const nlohmann::json&) {
+            const app::Consolidated done = app::consolidate(*options);
+            fmt::print("{}: {} tensors, {:.1f} MB, which {} processes saved, are in {}\n", done.checkpoint.native(),
+                       done.tensors, static_cast<double>(done.bytes) / 1e6, done.world_size, options->out.native());
+            return kExitOk;
+          }};
+}
+
+}  // namespace plimsoll::cli

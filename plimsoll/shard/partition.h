@@ -1,0 +1,14 @@
+// Which rank has the state of which parameter.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace plimsoll::shard {
+
+// Each goes to the rank with the least so far, the first of equals: fairscale's rule, under which parameters that are
+// added later do not move those that are there. sizes: elements.
+std::vector<int64_t> balanced_owners(std::span<const int64_t> sizes, int64_t world_size);
+
+}  // namespace plimsoll::shard

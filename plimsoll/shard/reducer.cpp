@@ -1,0 +1,161 @@
+#include "plimsoll/shard/reducer.h"
+
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace plimsoll::shard {
+namespace {
+
+constexpr double kFirstBucketMb = 1;  // so that the first sum starts early
+constexpr size_t kUnderWay = 2;       // buckets whose memory is kept while others have owners
+
+int64_t elements_of(double megabytes) { return static_cast<int64_t>(megabytes * 1024 * 1024 / sizeof(float)); }
+
+void write_gradient(at::Tensor& parameter, const at::Tensor& average) {
+  at::Tensor& grad = parameter.mutable_grad();
+  if (grad.defined()) {
+    grad.copy_(average);
+  } else {
+    grad = average.to(parameter.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  }
+}
+
+}  // namespace
+
+struct Reducer::Hook : torch::autograd::PostAccumulateGradHook {
+  Hook(std::weak_ptr<Reducer> reducer, size_t parameter) : reducer_(std::move(reducer)), parameter_(parameter) {}
+  void operator()(const at::Tensor&) override {
+    const std::shared_ptr<Reducer> reducer = reducer_.lock();
+    if (reducer != nullptr && reducer->sync) reducer->ready(parameter_);
+  }
+
+ private:
+  std::weak_ptr<Reducer> reducer_;
+  size_t parameter_;
+};
+
+Reducer::Reducer(std::vector<at::Tensor> parameters, std::shared_ptr<const Communicator> ranks,
+                 const ReducerOptions& options)
+    : parameters_(std::move(parameters)),
+      ranks_(std::move(ranks)),
+      averaging_(averaging_over(ranks_->size())),
+      owners_(options.owners) {
+  fill_buckets(options.bucket_cap_mb);
+  places_.resize(parameters_.size());
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    for (size_t m = 0; m < buckets_[b].members.size(); ++m) places_[buckets_[b].members[m].parameter] = {b, m};
+  }
+}
+
+void Reducer::fill_buckets(double bucket_cap_mb) {
+  std::map<int64_t, size_t> open;  // the bucket of each owner that takes more
+  int64_t cap = elements_of(std::min(kFirstBucketMb, bucket_cap_mb));
+  for (size_t i = parameters_.size(); i-- > 0;) {
+    const int64_t numel = parameters_[i].numel(), owner = owners_.empty() ? kAllRanks : owners_[i];
+    const auto found = open.find(owner);
+    if (found == open.end() || buckets_[found->second].elements + numel > cap) {
+      if (found != open.end()) cap = elements_of(bucket_cap_mb);
+      open[owner] = buckets_.size();
+      buckets_.emplace_back().owner = owner;
+    }
+    Bucket& bucket = buckets_[open[owner]];
+    bucket.members.push_back({.parameter = i, .offset = bucket.elements});
+    bucket.elements += numel;
+  }
+  // In the order in which they are full.
+  std::ranges::stable_sort(buckets_, std::ranges::greater(),
+                           [](const Bucket& bucket) { return bucket.members.back().parameter; });
+}
+
+void Reducer::attach() {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i], std::make_unique<Hook>(weak_from_this(), i));
+  }
+}
+
+void Reducer::detach() {
+  for (const at::Tensor& parameter : parameters_) torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+}
+
+// In the thread of this backward pass.
+void Reducer::ready(size_t index) {
+  const at::NoGradGuard no_grad;
+  const int pass = torch::autograd::get_current_graph_task_id();
+  if (pass != pass_) start(pass);
+  at::Tensor& grad = parameters_[index].mutable_grad();
+  TORCH_CHECK(!grad.is_sparse(), "DistributedDataParallel: expected dense gradients, got a sparse one");
+  const Place place = places_[index];
+  Bucket& bucket = buckets_[place.bucket];
+  allocate(bucket);
+  slice(bucket, bucket.members[place.member]).copy_(grad).div_(averaging_.predivide);
+  bucket.values[bucket.elements + static_cast<int64_t>(place.member)].fill_(1);
+  if (bucket.owner != kAllRanks && bucket.owner != ranks_->rank()) grad.reset();
+  ++bucket.ready;
+  while (next_ < buckets_.size() && buckets_[next_].ready == static_cast<int64_t>(buckets_[next_].members.size())) {
+    send();
+  }
+}
+
+// A pass that an exception ended leaves its buckets as they were.
+void Reducer::start(int pass) {
+  pass_ = pass;
+  next_ = settled_ = 0;
+  for (Bucket& bucket : buckets_) {
+    bucket.sum = {};
+    bucket.ready = 0;
+    bucket.values.reset();
+  }
+  torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->finish(); });
+}
+
+void Reducer::allocate(Bucket& bucket) const {
+  if (bucket.values.defined()) return;
+  bucket.values = at::zeros({bucket.elements + static_cast<int64_t>(bucket.members.size())}, at::kFloat);
+}
+
+void Reducer::send() {
+  Bucket& bucket = buckets_[next_++];
+  allocate(bucket);
+  if (bucket.owner == kAllRanks) {
+    bucket.sum = ranks_->all_reduce_(bucket.values);
+    return;
+  }
+  bucket.sum = ranks_->reduce_(bucket.values, bucket.owner);
+  if (next_ - settled_ > kUnderWay) settle(buckets_[settled_++]);
+}
+
+void Reducer::finish() {
+  const at::NoGradGuard no_grad;
+  while (next_ < buckets_.size()) send();
+  while (settled_ < buckets_.size()) settle(buckets_[settled_++]);
+  pass_ = kNoPass;
+}
+
+void Reducer::settle(Bucket& bucket) {
+  bucket.sum.wait();
+  const bool mine = bucket.owner == kAllRanks || bucket.owner == ranks_->rank();
+  if (mine && averaging_.postdivide != 1) bucket.values.narrow(0, 0, bucket.elements).div_(averaging_.postdivide);
+  for (size_t m = 0; m < bucket.members.size(); ++m) {
+    const Member& member = bucket.members[m];
+    at::Tensor& parameter = parameters_[member.parameter];
+    if (!mine) {
+      parameter.mutable_grad().reset();
+    } else if (bucket.values[bucket.elements + static_cast<int64_t>(m)].item<float>() > 0) {
+      write_gradient(parameter, slice(bucket, member));
+    }
+  }
+  bucket.values.reset();
+}
+
+at::Tensor Reducer::slice(const Bucket& bucket, const Member& member) const {
+  const at::Tensor& parameter = parameters_[member.parameter];
+  return bucket.values.narrow(0, member.offset, parameter.numel()).view(parameter.sizes());
+}
+
+}  // namespace plimsoll::shard
