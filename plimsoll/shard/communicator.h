@@ -53,7 +53,7 @@ class Communicator final : public ops::ByteRankGroup {
   int64_t size() const override;
 
   // In place, contiguous.
-  Pending all_reduce_(const at::Tensor& x) const;  // the sum, in x's dtype
+  Pending all_reduce_(const at::Tensor& x) const;          // the sum, in x's dtype
   Pending reduce_(const at::Tensor& x, int64_t to) const;  // the sum, there; elsewhere x is scratch memory
   Pending broadcast_(const at::Tensor& x, int64_t from = 0) const;
   // Returns when all ranks are here.

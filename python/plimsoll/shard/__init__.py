@@ -2,14 +2,20 @@
 
 from plimsoll.shard.activation_checkpoint import checkpoint, checkpoint_wrapper, disable_checkpointing
 from plimsoll.shard.fully_sharded import FullyShardedDataParallel, TrainingState
+from plimsoll.shard.grad_scaler import ShardedGradScaler
+from plimsoll.shard.oss import OSS
 from plimsoll.shard.offload_model import OffloadModel
 from plimsoll.shard.ranks import ProcessGroupName
+from plimsoll.shard.sharded_data_parallel import ShardedDataParallel
 from plimsoll.shard.wrap import auto_wrap, config_auto_wrap_policy, default_auto_wrap_policy, enable_wrap, wrap
 
 __all__ = [
+    "OSS",
     "FullyShardedDataParallel",
     "OffloadModel",
     "ProcessGroupName",
+    "ShardedDataParallel",
+    "ShardedGradScaler",
     "TrainingState",
     "auto_wrap",
     "checkpoint",

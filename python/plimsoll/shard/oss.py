@@ -1,0 +1,214 @@
+"""An optimizer whose state is spread over the ranks (ZeRO-1), with fairscale's interface."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim import SGD, Optimizer
+
+from plimsoll.shard.ranks import ranks_of
+from plimsoll.shard.tensors import map_tensors
+
+_ALL = -1
+_ALONE = 1 << 18  # bytes from which a parameter travels by itself
+
+
+def _without_parameters(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+class OSS(Optimizer):
+    """`optim`, any torch.optim.Optimizer class, with the state of each parameter on one rank.
+
+    Every rank has all parameters and the averaged gradients of its own (those of a
+    :class:`~plimsoll.shard.ShardedDataParallel`, or all, of DistributedDataParallel), updates its share and sends it to
+    the others. The share is by size, in order: each parameter goes to the rank with the least so far.
+
+    Args:
+        params: as any optimizer's.
+        optim: the class; further arguments are its own. The optimizer of this rank's share is ``.optim``.
+        group: of torch.distributed; all ranks if None.
+        broadcast_fp16: parameters travel in fp16, on which all ranks, this one too, are rounded.
+        force_broadcast_object: accepted; states travel as objects anyway.
+    """
+
+    optim: Optimizer
+
+    def __init__(
+        self,
+        params: Any,
+        optim: type[Optimizer] = SGD,
+        group: Any = None,
+        broadcast_fp16: bool = False,
+        force_broadcast_object: bool = False,
+        **default: Any,
+    ) -> None:
+        self._built = False
+        super().__init__(params, default)
+        ranks = ranks_of(group)
+        self.group, self.rank, self.world_size = ranks.group, ranks.rank, ranks.size
+        self.broadcast_fp16 = broadcast_fp16
+        self._consolidated: dict[str, Any] | None = None
+        self._loads = [0] * self.world_size
+        self._owner: dict[torch.Tensor, int] = {}
+        mine = [self._share_of(parameters) for parameters in self.param_groups]
+        self.optim = optim(mine, **default)
+        self._built = True
+        self._sync_groups(to_inner=False)
+
+    @property
+    def param_to_rank(self) -> dict[torch.Tensor, int]:
+        return self._owner
+
+    def _share_of(self, group: dict[str, Any]) -> dict[str, Any]:
+        """This rank's part of a group; each parameter goes to the rank with the least so far."""
+        for parameter in group["params"]:
+            owner = self._loads.index(min(self._loads))
+            # A frozen parameter has no state, so that it counts as one element.
+            self._loads[owner] += parameter.numel() if parameter.requires_grad else 1
+            self._owner[parameter] = owner
+        return {**group, "params": [p for p in group["params"] if self._owner[p] == self.rank]}
+
+    def partition_parameters(self) -> list[list[dict[str, Any]]]:
+        """The groups of each rank."""
+        return [
+            [{**group, "params": [p for p in group["params"] if self._owner[p] == rank]} for group in self.param_groups]
+            for rank in range(self.world_size)
+        ]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        if self._built:
+            self.optim.add_param_group(self._share_of(self.param_groups[-1]))
+
+    def _sync_groups(self, to_inner: bool) -> None:
+        """Learning rates and whatever else groups hold: what a scheduler wrote goes in, what the optimizer added comes out."""
+        for outer, inner in zip(self.param_groups, self.optim.param_groups, strict=True):
+            source, target = (outer, inner) if to_inner else (inner, outer)
+            target.update(_without_parameters(source))
+
+    def step(self, closure: Callable[[], float] | None = None, **kwargs: Any) -> float | None:  # type: ignore[override]
+        """A collective. Further arguments go to the inner optimizer's step()."""
+        self._sync_groups(to_inner=True)
+        loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
+        self._send_parameters()
+        self._sync_groups(to_inner=False)
+        return loss
+
+    @torch.no_grad()
+    def _send_parameters(self) -> None:
+        if self.world_size == 1:
+            return
+        parcels: dict[Any, list[torch.Tensor]] = {}
+        for parameter, owner in self._owner.items():
+            large = parameter.nbytes >= _ALONE
+            parcels.setdefault((owner, parameter.dtype, parameter if large else None), []).append(parameter)
+        sent = []
+        for (owner, dtype, _), parameters in parcels.items():
+            flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
+            if self.broadcast_fp16 and dtype == torch.float32:
+                flat = flat.half()
+            source = dist.get_global_rank(self.group, owner)
+            sent.append((owner, parameters, flat, dist.broadcast(flat, source, group=self.group, async_op=True)))
+        for owner, parameters, flat, work in sent:
+            work.wait()
+            if owner == self.rank and flat.dtype == parameters[0].dtype:
+                continue
+            values = flat.split([parameter.numel() for parameter in parameters])
+            for parameter, value in zip(parameters, values, strict=True):
+                parameter.copy_(value.view_as(parameter))
+
+    def clip_grad_norm(
+        self,
+        max_norm: float,
+        norm_type: float = 2.0,
+        filter_params_fn: Callable[[Iterable[torch.Tensor]], Iterable[torch.Tensor]] | None = None,
+    ) -> torch.Tensor:
+        """Scales this rank's gradients so that those of all together have at most this norm, and returns the norm that
+        they had. A collective."""
+        mine: Iterable[torch.Tensor] = [p for p, owner in self._owner.items() if owner == self.rank and p.grad is not None]
+        if filter_params_fn is not None:
+            mine = list(filter_params_fn(mine))
+        norms = [torch.linalg.vector_norm(p.grad, norm_type, dtype=torch.float64) for p in mine]  # type: ignore[arg-type]
+        here = torch.stack(norms) if norms else torch.zeros(1, dtype=torch.float64)
+        infinite = norm_type == float("inf")
+        total = here.max() if infinite else here.pow(norm_type).sum()
+        dist.all_reduce(total, dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM, group=self.group)
+        norm = total if infinite else total ** (1.0 / norm_type)
+        factor = min(1.0, max_norm / (norm.item() + 1e-6))
+        if factor < 1:
+            for parameter in mine:
+                parameter.grad.mul_(factor)  # type: ignore[union-attr]
+        return norm.float()
+
+    def local_state_dict(self) -> dict[str, Any]:
+        """Of this rank's share, as the inner optimizer numbers it."""
+        return self.optim.state_dict()
+
+    def consolidate_state_dict(self, recipient_rank: int = 0) -> None:
+        """A collective: the recipient (-1: every rank) has the whole state for its state_dict()."""
+        self._sync_groups(to_inner=True)
+        mine = self._state_by_number()
+        gathered: list[Any] | None = [None] * self.world_size
+        if recipient_rank == _ALL:
+            dist.all_gather_object(gathered, mine, group=self.group)
+        else:
+            receives = recipient_rank == self.rank
+            target = dist.get_global_rank(self.group, recipient_rank)
+            dist.gather_object(mine, gathered if receives else None, dst=target, group=self.group)
+            if not receives:
+                return
+        state = {number: values for part in gathered for number, values in part.items()}  # type: ignore[union-attr]
+        numbers = iter(range(len(self._owner)))
+        groups = [{**_without_parameters(g), "params": [next(numbers) for _ in g["params"]]} for g in self.param_groups]
+        self._consolidated = {"state": dict(sorted(state.items())), "param_groups": copy.deepcopy(groups)}
+
+    def _numbers(self) -> dict[torch.Tensor, int]:
+        """Of each parameter among all, as torch's state dicts count them."""
+        return {p: number for number, p in enumerate(p for group in self.param_groups for p in group["params"])}
+
+    def _state_by_number(self) -> dict[int, Any]:
+        numbers = self._numbers()
+        return {numbers[p]: map_tensors(values, lambda tensor: tensor.detach().cpu()) for p, values in self.optim.state.items()}
+
+    def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
+        """The whole state, in the form of the optimizer that is not sharded: it loads into that one, and at any number of
+        ranks.
+
+        Raises:
+            RuntimeError: consolidate_state_dict() was not called before. With all_ranks=True it is called here, and this
+                is a collective.
+        """
+        if all_ranks:
+            self.consolidate_state_dict(_ALL)
+        if self._consolidated is None:
+            raise RuntimeError(
+                "Optimizer state has not been consolidated on this rank. Please call `consolidate_state_dict()` on all ranks "
+                "beforehand if you meant to save the global state"
+            )
+        return self._consolidated
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Of any number of ranks, or of the optimizer that is not sharded. Each rank keeps its share."""
+        groups, sizes = state_dict["param_groups"], [len(group["params"]) for group in self.param_groups]
+        if [len(group["params"]) for group in groups] != sizes:
+            raise ValueError(f"OSS: expected the state of groups of {sizes} parameters, got {[len(g['params']) for g in groups]}")
+        numbers = iter(number for group in groups for number in group["params"])
+        state, inner_groups, place = {}, [], 0
+        for given, own in zip(groups, self.param_groups, strict=True):
+            kept = []
+            for parameter in own["params"]:
+                number = next(numbers)
+                if self._owner[parameter] != self.rank:
+                    continue
+                if number in state_dict["state"]:
+                    state[place] = state_dict["state"][number]
+                kept.append(place)
+                place += 1
+            inner_groups.append({**_without_parameters(given), "params": kept})
+        self.optim.load_state_dict({"state": state, "param_groups": inner_groups})
+        self._sync_groups(to_inner=False)

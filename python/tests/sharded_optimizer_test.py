@@ -1,0 +1,283 @@
+"""OSS, ShardedDataParallel and ShardedGradScaler on several ranks, against torch's optimizers and DDP's averages."""
+import copy
+import logging
+from contextlib import contextmanager
+
+import plimsoll.shard
+import pytest
+import ranks
+import torch
+import torch.distributed as dist
+from plimsoll.shard import OSS, ShardedDataParallel, ShardedGradScaler
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 4
+
+
+def model_of():
+    torch.manual_seed(1)
+    # One parameter is large enough to travel by itself; the last layer is not used.
+    return nn.Sequential(nn.Linear(9, 8000), nn.Tanh(), nn.Linear(8000, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+
+
+class Used(nn.Module):
+    """All of the layers but the last."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = model_of()
+
+    def forward(self, x):
+        return self.layers[:-1](x)
+
+
+def backward(module, step, rank):
+    torch.manual_seed(100 * step + rank)
+    x, y = torch.randn(4, 9), torch.randn(4, 3)
+    loss = nn.functional.mse_loss(module(x), y)
+    loss.backward()
+    return loss
+
+
+def train_sharded(group, optim, reference, **arguments):
+    """Both have the same bits: sums of two ranks have one order."""
+    rank = dist.get_rank(group)
+    theirs, ours = Used(), Used()
+    ddp = DistributedDataParallel(theirs, process_group=group, find_unused_parameters=True)
+    their_optimizer = reference(theirs.parameters(), **arguments)
+    optimizer = OSS(ours.parameters(), optim, group=group, **arguments)
+    sharded = ShardedDataParallel(ours, optimizer, group)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    their_schedule = torch.optim.lr_scheduler.StepLR(their_optimizer, 2)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        their_optimizer.zero_grad()
+        with sharded.no_sync(), ddp.no_sync():
+            backward(sharded, 50 + step, rank)
+            backward(ddp, 50 + step, rank)
+        backward(sharded, step, rank)
+        backward(ddp, step, rank)
+        for name, parameter in ours.named_parameters():
+            used = not name.startswith("layers.4")
+            assert (parameter.grad is not None) == (used and optimizer.param_to_rank[parameter] == rank), name
+        optimizer.step()
+        their_optimizer.step()
+        schedule.step()
+        their_schedule.step()
+    for (name, parameter), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(parameter, other), name
+    return optimizer, their_optimizer
+
+
+@ranks.case(2)
+def adam_has_the_bits_of_data_parallel(group):
+    optimizer, reference = train_sharded(group, torch.optim.AdamW, torch.optim.AdamW, lr=1e-2)
+    whole, theirs = optimizer.state_dict(all_ranks=True), reference.state_dict()
+    assert whole["state"].keys() == theirs["state"].keys()
+    for number, values in theirs["state"].items():
+        for name, value in values.items():
+            assert torch.equal(whole["state"][number][name], value), (number, name)
+    assert [g["params"] for g in whole["param_groups"]] == [g["params"] for g in theirs["param_groups"]]
+    reference.load_state_dict(whole)  # of the optimizer that is not sharded
+    held = sum(value.numel() for values in optimizer.optim.state.values() for value in values.values())
+    everything = sum(value.numel() for values in theirs["state"].values() for value in values.values())
+    assert held < everything
+
+
+@ranks.case(3)
+def a_state_of_three_ranks_goes_on_at_two(group):
+    def step(optimizer, parameters, seed):
+        torch.manual_seed(seed)
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+
+    rank = dist.get_rank(group)
+    start = [torch.arange(float(n)) for n in (4, 5, 2, 6, 4)]
+    three = [nn.Parameter(values.clone()) for values in start]
+    optimizer = OSS(three, torch.optim.AdamW, group=group, lr=0.1)
+    step(optimizer, three, 1)
+    state = copy.deepcopy(optimizer.state_dict(all_ranks=True))
+    pair = dist.new_group([0, 1])
+    two = [nn.Parameter(parameter.detach().clone()) for parameter in three]
+    if rank < 2:
+        resumed = OSS(two, torch.optim.AdamW, group=pair, lr=0.1)
+        resumed.load_state_dict(state)
+        step(resumed, two, 2)
+    step(optimizer, three, 2)
+    for ours, theirs in zip(two, three, strict=True):
+        assert rank == 2 or torch.equal(ours, theirs)
+
+
+@ranks.case(3)
+def groups_that_are_added_keep_the_balance(group):
+    sizes = (4, 5, 2, 6, 4)
+    optimizer = OSS([nn.Parameter(torch.zeros(n)) for n in sizes], torch.optim.SGD, group=group, lr=0.1)
+    mine = lambda: sum(p.numel() for g in optimizer.optim.param_groups for p in g["params"])  # noqa: E731
+    assert ranks.gathered(group, mine()) == [8, 5, 8]
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3, 1))], "lr": 0.5})
+    assert ranks.gathered(group, mine()) == [8, 8, 8]
+    assert [g["lr"] for g in optimizer.param_groups] == [g["lr"] for g in optimizer.optim.param_groups] == [0.1, 0.5]
+    assert [len(groups) for groups in optimizer.partition_parameters()] == [2, 2, 2]
+
+
+class Counting(torch.optim.SGD):
+    """An optimizer that writes into its groups and whose step() takes more."""
+
+    def step(self, closure=None, *, more=0):
+        self.param_groups[0]["count"] = self.param_groups[0].get("count", 0) + more
+        return super().step(closure)
+
+
+@ranks.case(2)
+def the_inner_optimizer_gets_what_step_is_given(group):
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = OSS([parameter], Counting, group=group, lr=0.5)
+
+    def closure():
+        parameter.grad = torch.ones(2)
+        return 7.0
+
+    assert optimizer.step(closure, more=3) == 7.0
+    assert optimizer.param_groups[0]["count"] == 3
+    assert torch.equal(parameter.detach(), torch.full((2,), 0.5))
+    if dist.get_rank(group) == 1:
+        with pytest.raises(RuntimeError, match="has not been consolidated on this rank"):
+            optimizer.state_dict()
+    optimizer.consolidate_state_dict(recipient_rank=0)
+    if dist.get_rank(group) == 0:
+        assert optimizer.state_dict()["param_groups"][0]["count"] == 3
+
+
+@ranks.case(2)
+def the_norm_that_clips_is_that_of_all_gradients(group):
+    parameters = [nn.Parameter(torch.ones(n)) for n in (3, 5)]
+    optimizer = OSS(parameters, torch.optim.SGD, group=group, lr=1.0)
+    for parameter in parameters:
+        mine = optimizer.param_to_rank[parameter] == dist.get_rank(group)
+        parameter.grad = torch.full_like(parameter, 2.0) if mine else None
+    assert optimizer.clip_grad_norm(1.0).item() == pytest.approx(32**0.5)
+    optimizer.step()
+    for parameter in parameters:
+        torch.testing.assert_close(parameter.detach(), torch.full_like(parameter, 1 - 2 / 32**0.5))
+
+
+@ranks.case(2)
+def narrow_gradients_are_summed_in_fp32(group):
+    linear = nn.Linear(2, 1, bias=False).bfloat16()
+    optimizer = OSS(linear.parameters(), torch.optim.SGD, group=group, lr=1.0)
+    sharded = ShardedDataParallel(linear, optimizer, group)
+    x = torch.tensor([[1.0, 256.0] if dist.get_rank(group) else [1.0, 1.0]], dtype=torch.bfloat16)
+    sharded(x).sum().backward()
+    if dist.get_rank(group) == optimizer.param_to_rank[linear.weight]:
+        assert linear.weight.grad.dtype == torch.bfloat16
+        assert torch.equal(linear.weight.grad, torch.tensor([[1.0, 128.5]]).bfloat16())
+
+
+@ranks.case(2)
+def parameters_that_freeze_are_noticed(group):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizers = [OSS(layer.parameters(), torch.optim.SGD, group=group, lr=1.0) for layer in model]
+    sharded = ShardedDataParallel(model, optimizers, group, reduce_buffer_size=0, reduce_fp16=True)
+    assert sharded.reduce_fp16
+    model[0].requires_grad_(False)
+    with _logged() as lines:
+        sharded(torch.ones(1, 2)).sum().backward()
+    assert any("have changed" in line for line in lines)
+    assert all(parameter.grad is None for parameter in model[0].parameters())
+    got = [parameter.grad is not None for parameter in model[1].parameters()]
+    assert sum(sum(each) for each in ranks.gathered(group, got)) == 2, "each gradient is on one rank"
+    with _logged() as lines:
+        assert not ShardedDataParallel(model, optimizers, group, reduce_fp16=True).reduce_fp16
+    assert any("reduce_fp16 is off" in line for line in lines)
+    with pytest.raises(RuntimeError, match="in an optimizer"):
+        ShardedDataParallel(model, optimizers[:1], group)
+    assert sharded.append == model.append, "what the wrapper lacks is the module's"
+
+
+@contextmanager
+def _logged():
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger().addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+@ranks.case(3)
+def inf_on_one_rank_alone_makes_all_skip(group):
+    rank = dist.get_rank(group)
+    mine = nn.Parameter(torch.ones(4))  # another part on each rank
+    optimizer = torch.optim.SGD([mine], lr=0.5)
+    scaler = ShardedGradScaler(init_scale=1024.0, growth_interval=2, process_group=group)
+
+    def step(grad):
+        scaler.scale(torch.ones(()))
+        mine.grad = torch.full((4,), grad * scaler.get_scale())
+        scaler.step(optimizer, max_norm=1.0)
+        scaler.update()
+        return scaler.last_report(optimizer)
+
+    for bad in (float("inf"), float("nan")):
+        before = scaler.get_scale()
+        report = step(bad if rank == 1 else 1.0)
+        assert report.skipped and torch.equal(mine.detach(), torch.ones(4))
+        assert scaler.get_scale() == before / 2
+    report = step(1.0)
+    assert report.grad_norm == pytest.approx(12**0.5) and report.clip_factor == pytest.approx(1 / 12**0.5, rel=1e-5)
+    torch.testing.assert_close(mine.detach(), torch.full((4,), 1 - 0.5 / 12**0.5))
+    step(1.0)
+    assert ranks.gathered(group, scaler.get_scale()) == [512.0] * 3
+    assert len({str(state) for state in ranks.gathered(group, scaler.state_dict())}) == 1
+
+
+@ranks.case(2)
+def the_scaler_goes_with_sharded_optimizers(group):
+    torch.manual_seed(3)
+    model = nn.Linear(3, 2)
+    optimizer = OSS(model.parameters(), torch.optim.Adam, group=group, lr=0.1)
+    sharded = ShardedDataParallel(model, optimizer, group)
+    scaler = ShardedGradScaler(process_group=group)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for finite in (False, True):
+        optimizer.zero_grad()
+        x = torch.ones(1, 3)
+        if not finite and dist.get_rank(group) == 1:
+            x[0, 0] = float("inf")
+        scaler.scale(sharded(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        changed = [not torch.equal(parameter, before[name]) for name, parameter in model.named_parameters()]
+        assert changed == [finite, finite]
+        ranks.assert_same_bits(group, dict(model.named_parameters()))
+
+
+@ranks.case(2)
+def ranks_out_of_step_are_an_error_on_all(group):
+    mine = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([mine], lr=0.5)
+    scaler = ShardedGradScaler(process_group=group)
+    scaler._calls = dist.get_rank(group)
+    scaler.scale(torch.ones(()))
+    mine.grad = torch.ones(1)
+    with pytest.raises(RuntimeError, match="as often on each rank"):
+        scaler.step(optimizer)
+
+
+def test_without_a_process_group_the_error_says_what_is_missing():
+    for make in (lambda: OSS([nn.Parameter(torch.ones(1))]), lambda: ShardedGradScaler()):
+        with pytest.raises(RuntimeError, match="init_process_group"):
+            make()
+
+
+def test_names_are_fairscales():
+    assert {"OSS", "ShardedDataParallel", "ShardedGradScaler"} <= set(plimsoll.shard.__all__)
+
+
+@pytest.mark.parametrize("name", ranks.names(__name__))
+def test_on_ranks(outcomes, name):
+    outcomes.check(name)
