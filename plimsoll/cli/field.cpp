@@ -61,6 +61,12 @@ auto integer_parser(Range<int64_t> range) {
   };
 }
 
+auto number_parser(Range<double> range) {
+  return [range](const std::string& label, const std::string& typed) {
+    return parse_number(label, typed, range, "a number");
+  };
+}
+
 std::string expect_one_of(std::span<const std::string_view> names, const std::string& label, const std::string& typed) {
   if (std::find(names.begin(), names.end(), typed) == names.end()) {
     app::refuse("{}", recipe::unknown_name(label, typed, names));
@@ -105,8 +111,8 @@ std::filesystem::path parse_path(const std::string& label, const std::string& ty
 }
 
 // A field of comma-separated values, each as `single`.
-template <class Parse>
-Field several(std::vector<std::string>& target, Parse parse) {
+template <class T, class Parse>
+Field several(std::vector<T>& target, Parse parse) {
   return {.values = Field::Values::kOne,
           .set =
               [&target, parse](const std::string& label, const Typed& typed) {
@@ -122,11 +128,11 @@ Field integer(int64_t& target, Range<int64_t> range) { return single(target, int
 
 Field integer(std::optional<int64_t>& target, Range<int64_t> range) { return single(target, integer_parser(range)); }
 
-Field number(double& target, Range<double> range) {
-  return single(target, [range](const std::string& label, const std::string& typed) {
-    return parse_number(label, typed, range, "a number");
-  });
-}
+Field integers(std::vector<int64_t>& target, Range<int64_t> range) { return several(target, integer_parser(range)); }
+
+Field number(double& target, Range<double> range) { return single(target, number_parser(range)); }
+
+Field number(std::optional<double>& target, Range<double> range) { return single(target, number_parser(range)); }
 
 Field toggle(bool& target) {
   return {.values = Field::Values::kSwitch,

@@ -32,7 +32,10 @@ struct Range {
 
 Field integer(int64_t& target, Range<int64_t> range);
 Field integer(std::optional<int64_t>& target, Range<int64_t> range);
+// Comma-separated.
+Field integers(std::vector<int64_t>& target, Range<int64_t> range);
 Field number(double& target, Range<double> range);
+Field number(std::optional<double>& target, Range<double> range);
 Field toggle(bool& target);
 Field text(std::string& target);
 Field text(std::optional<std::string>& target);

@@ -1,0 +1,105 @@
+#include <algorithm>
+#include <array>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/gpt_model.h"
+#include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/app/shard_plan.h"
+#include "plimsoll/io/byte_tokenizer.h"
+#include "plimsoll/ops/saved_bytes.h"
+
+namespace plimsoll::app {
+namespace {
+
+constexpr int64_t kTokens = 64;
+
+int64_t saved_bytes(const ModelShape& shape, const recipe::Recipe& recipe, int64_t texts) {
+  nn::Gpt model = make_gpt(shape, 1);
+  const at::Tensor tokens = at::zeros({texts, kTokens}, at::kLong);
+  const ops::SavedBytesCounter counter(model->parameters());
+  amp::Fp8Autocast scope({.recipe = recipe});
+  const at::Tensor loss = model->loss(tokens, tokens);
+  return counter.bytes();
+}
+
+// What grows with the texts is of their tokens; copies of weights do not.
+double bytes_per_token(const ModelShape& shape, const recipe::Recipe& recipe) {
+  return static_cast<double>(saved_bytes(shape, recipe, 3) - saved_bytes(shape, recipe, 1)) / (2 * kTokens);
+}
+
+// Linear in layers, and in each of them and outside them in dim and heads.
+double activation_bytes_per_token(const ModelShape& shape, const recipe::Recipe& recipe) {
+  const auto small = [&](int64_t layers, int64_t dim, int64_t heads) {
+    ModelShape model = shape;
+    model.layers = layers;
+    model.dim = dim;
+    model.heads = heads;
+    model.context = kTokens;
+    return bytes_per_token(model, recipe);
+  };
+  constexpr int64_t kDim = 64;
+  const auto extrapolate = [&](double base, double of_twice_the_dim, double of_twice_the_heads) {
+    const double dim_steps = static_cast<double>(shape.dim) / kDim - 1,
+                 head_steps = static_cast<double>(shape.heads) - 1;
+    return base + dim_steps * (of_twice_the_dim - base) + head_steps * (of_twice_the_heads - base);
+  };
+  const std::array<double, 3> one = {small(1, kDim, 1), small(1, 2 * kDim, 1), small(1, kDim, 2)};
+  const std::array<double, 3> two = {small(2, kDim, 1), small(2, 2 * kDim, 1), small(2, kDim, 2)};
+  const double with_one = extrapolate(one[0], one[1], one[2]), with_two = extrapolate(two[0], two[1], two[2]);
+  return with_one + static_cast<double>(shape.layers - 1) * (with_two - with_one);
+}
+
+shard::Sharing sharing_of(const std::string& name) {
+  constexpr std::array<std::pair<std::string_view, shard::Sharing>, 5> kNames = {{{"none", shard::Sharing::kNone},
+                                                                                  {"ddp", shard::Sharing::kDdp},
+                                                                                  {"zero1", shard::Sharing::kZero1},
+                                                                                  {"zero2", shard::Sharing::kZero2},
+                                                                                  {"fsdp", shard::Sharing::kFsdp}}};
+  const auto found = std::find_if(kNames.begin(), kNames.end(), [&](const auto& one) { return one.first == name; });
+  TORCH_INTERNAL_ASSERT(found != kNames.end(), name);
+  return found->second;
+}
+
+}  // namespace
+
+std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const std::string& recipe) {
+  const int64_t dim = shape.dim, norm = 2 * dim;
+  const int64_t matrices = 12 * dim * dim, block = matrices + 9 * dim + 2 * norm;
+  const int64_t head = io::kByteVocabulary * dim;
+  const int64_t root = (io::kByteVocabulary + shape.context) * dim + norm + head;
+  const double element = recipe == "fp32" ? 4 : 2;
+  // Multiply-adds of a token: the matrices, and attention over half of the context, keys and values.
+  const double of_block = static_cast<double>(matrices + shape.context * dim),
+               of_head = static_cast<double>(io::kByteVocabulary * dim);
+  const double total = static_cast<double>(shape.layers) * of_block + of_head;
+  const auto unit = [&](int64_t parameters, double work) {
+    return shard::PlannedUnit{parameters, element * static_cast<double>(parameters), work / total};
+  };
+  std::vector<shard::PlannedUnit> units = {unit(root, of_head)};
+  units.resize(static_cast<size_t>(shape.layers + 1), unit(block, of_block));
+  return units;
+}
+
+ShardPlan plan_shards(const ShardPlanOptions& options) {
+  ShardPlan plan;
+  plan.shape = shape_of(options.run);
+  const auto tokens = static_cast<double>(options.run.batch * plan.shape.context);  // of a forward pass
+  plan.activation_bytes_per_token = activation_bytes_per_token(plan.shape, parse_recipe(options.run.recipe));
+  plan.compute_seconds = tokens / options.tokens_per_second;
+  shard::PlannedStep step = {
+      .units = units_of(plan.shape, options.run.recipe),
+      .sharing = sharing_of(options.run.shard),
+      .compute_seconds = plan.compute_seconds,
+      .activation_bytes = tokens * plan.activation_bytes_per_token,
+      .network = {.bytes_per_second = options.bandwidth * 1e9, .seconds_per_message = options.latency * 1e-6}};
+  for (const shard::PlannedUnit& unit : step.units) plan.parameters += unit.parameters;
+  for (const int64_t world : options.world) {
+    step.world = world;
+    const shard::StepPlan planned = shard::plan_step(step);
+    plan.runs.push_back({world, planned, static_cast<double>(world) * tokens / planned.step_seconds});
+  }
+  return plan;
+}
+
+}  // namespace plimsoll::app

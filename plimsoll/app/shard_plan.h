@@ -1,0 +1,42 @@
+// What a training run on many processes would take: plimsoll train as shard::plan_step counts it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plimsoll/app/train_options.h"
+#include "plimsoll/shard/step_plan.h"
+
+namespace plimsoll::app {
+
+struct ShardPlanOptions {
+  // Of it the model, recipe and shard are read, and batch, which is that of each process.
+  TrainOptions run;
+  std::vector<int64_t> world = {1, 2, 8, 64, 512, 4096, 100000};
+  double tokens_per_second = 0;  // of one process alone, as plimsoll train prints it
+  double bandwidth = 0;          // GB/s that a process sends while it receives as many
+  double latency = 20;           // microseconds for a message
+};
+
+struct PlannedRun {
+  int64_t world = 0;
+  shard::StepPlan step;
+  double tokens_per_second = 0;  // of all processes
+};
+
+struct ShardPlan {
+  ModelShape shape;
+  int64_t parameters = 0;
+  double activation_bytes_per_token = 0;
+  double compute_seconds = 0;    // of a step
+  std::vector<PlannedRun> runs;  // one for each world size
+};
+
+// What backward needs of a token is counted on small models of the same kind, in which it grows with layers, dim and
+// heads as in large ones. Throws UsageError.
+ShardPlan plan_shards(const ShardPlanOptions& options);
+
+// By formula, for sizes that no machine holds.
+std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const std::string& recipe);
+
+}  // namespace plimsoll::app

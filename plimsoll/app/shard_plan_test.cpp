@@ -1,0 +1,64 @@
+#include <gtest/gtest.h>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/app/gpt_model.h"
+#include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/app/shard_plan.h"
+#include "plimsoll/ops/saved_bytes.h"
+
+namespace plimsoll::app {
+namespace {
+
+ShardPlanOptions options_for(const ModelShape& shape, const std::string& recipe) {
+  ShardPlanOptions options;
+  options.run.layers = shape.layers;
+  options.run.dim = shape.dim;
+  options.run.heads = shape.heads;
+  options.run.context = shape.context;
+  options.run.recipe = recipe;
+  options.tokens_per_second = 1000;
+  options.bandwidth = 1;
+  return options;
+}
+
+TEST(ShardPlan, UnitsHaveTheParametersOfTheModel) {
+  {
+    {
+      const ModelShape shape = {.layers = 3, .dim = 64, .heads = 2, .context = 24};
+      nn::Gpt model = make_gpt(shape, 1);
+      int64_t all = 0, block = 0, planned = 0;
+      for (const at::Tensor& parameter : model->parameters()) all += parameter.numel();
+      for (const at::Tensor& parameter : model->blocks[0]->parameters()) block += parameter.numel();
+      const std::vector<shard::PlannedUnit> units = units_of(shape, "bf16");
+      double share = 0;
+      for (const shard::PlannedUnit& unit : units) {
+        planned += unit.parameters;
+        share += unit.share;
+      }
+      EXPECT_EQ(units.size(), 4u);
+      EXPECT_EQ(units[1].parameters, block);
+      EXPECT_EQ(planned, all);
+      EXPECT_NEAR(share, 1, 1e-12);
+    }
+  }
+}
+
+TEST(ShardPlan, ActivationsAreThoseThatBackwardKeeps) {
+  const ModelShape shape = {.layers = 3, .dim = 192, .heads = 6, .context = 32};
+  for (const char* recipe : {"fp32", "bf16", "fp8"}) {
+    const ShardPlan plan = plan_shards(options_for(shape, recipe));
+    const auto saved = [&](int64_t texts) {
+      nn::Gpt model = make_gpt(shape, 1);
+      const at::Tensor tokens = at::zeros({texts, shape.context}, at::kLong);
+      const ops::SavedBytesCounter counter(model->parameters());
+      amp::Fp8Autocast scope({.recipe = parse_recipe(recipe)});
+      const at::Tensor loss = model->loss(tokens, tokens);
+      return static_cast<double>(counter.bytes());
+    };
+    const double counted = (saved(8) - saved(4)) / static_cast<double>(4 * shape.context);
+    EXPECT_NEAR(plan.activation_bytes_per_token, counted, 0.01 * counted) << recipe;
+  }
+}
+
+}  // namespace
+}  // namespace plimsoll::app

@@ -1,0 +1,147 @@
+#include "plimsoll/shard/step_plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace plimsoll::shard {
+namespace {
+
+constexpr double kMasterBytes = 4, kGradientBytes = 4, kStateBytes = 8;
+constexpr double kForwardShare = 1.0 / 3;  // of a unit's multiply-adds
+
+// One collective after the other, each when it was asked for or later.
+class Link {
+ public:
+  Link(const Network& network, int64_t world) : network_(network), world_(static_cast<double>(world)) {}
+
+  // all_gather and reduce_scatter; returns when it is done. sent: what this rank sends is added to it.
+  double scatter(double asked, double bytes, double& sent) { return serve(asked, bytes, 1, sent); }
+  double all_reduce(double asked, double bytes, double& sent) { return serve(asked, bytes, 2, sent); }
+
+  double busy() const { return busy_; }
+  double free_at() const { return free_at_; }
+
+ private:
+  double serve(double asked, double bytes, double rounds, double& sent) {
+    const double messages = rounds * (world_ - 1);
+    if (messages == 0 || bytes == 0) return asked;
+    const double travels = messages * bytes / world_;
+    const double seconds = messages * network_.seconds_per_message + travels / network_.bytes_per_second;
+    sent += travels;
+    busy_ += seconds;
+    free_at_ = std::max(free_at_, asked) + seconds;
+    return free_at_;
+  }
+
+  Network network_;
+  double world_;
+  double busy_ = 0, free_at_ = 0;
+};
+
+double gradient_bytes(const PlannedUnit& unit) { return kGradientBytes * static_cast<double>(unit.parameters); }
+
+double parameters_of(const PlannedStep& step) {
+  return std::accumulate(step.units.begin(), step.units.end(), 0.0, [](double sum, const PlannedUnit& unit) {
+    return sum + static_cast<double>(unit.parameters);
+  });
+}
+
+// The outermost unit, and of those inside it the ones that compute and travel: as many as are gathered, and two with
+// gradients.
+double travelling_bytes(const PlannedStep& step) {
+  double gathered = 0, largest = 0, gradients = 0;
+  for (size_t i = 1; i < step.units.size(); ++i) {
+    gathered += step.units[i].gathered_bytes;
+    largest = std::max(largest, step.units[i].gathered_bytes);
+    gradients = std::max(gradients, gradient_bytes(step.units[i]));
+  }
+  const PlannedUnit& root = step.units.front();
+  const double inside = step.reshard_after_forward ? std::min(gathered, 2 * largest) : gathered;
+  return root.gathered_bytes + gradient_bytes(root) + inside + 2 * gradients;
+}
+
+PlannedMemory memory_of(const PlannedStep& step) {
+  const double count = parameters_of(step), part = count / static_cast<double>(step.world);
+  const bool sharded = step.sharing == Sharing::kFsdp;
+  const bool own_gradients = sharded || step.sharing == Sharing::kZero2;
+  const bool own_states = own_gradients || step.sharing == Sharing::kZero1;
+  PlannedMemory memory = {.parameters = kMasterBytes * (sharded ? part : count),
+                          .gradients = kGradientBytes * (own_gradients ? part : count),
+                          .states = kStateBytes * (own_states ? part : count),
+                          .activations = step.activation_bytes};
+  if (step.sharing == Sharing::kNone || step.world == 1) return memory;
+  memory.travelling = sharded ? travelling_bytes(step) : std::min(2 * step.bucket_bytes, kGradientBytes * count);
+  return memory;
+}
+
+// The units inside the outermost, first to last and back; `before` and `after` are told the unit and the time.
+template <class Before, class After>
+double backwards(const PlannedStep& step, double clock, Before before, After after) {
+  clock += step.units.front().share * (1 - kForwardShare) * step.compute_seconds;
+  for (size_t i = step.units.size(); --i > 0;) {
+    clock = std::max(clock, before(i, clock));
+    clock += step.units[i].share * (1 - kForwardShare) * step.compute_seconds;
+    after(i, clock);
+  }
+  after(0, clock);
+  return clock;
+}
+
+double fully_sharded_seconds(const PlannedStep& step, Link& link, PlannedBytes& sent) {
+  const std::vector<PlannedUnit>& units = step.units;
+  const auto gather = [&](size_t unit, double asked) {
+    return link.scatter(asked, units[unit].gathered_bytes, sent.parameters);
+  };
+  // While a unit computes, the next one travels.
+  double clock = gather(0, 0), there = units.size() > 1 ? gather(1, 0) : 0;
+  for (size_t i = 1; i < units.size(); ++i) {
+    clock = std::max(clock, there);
+    if (i + 1 < units.size()) there = gather(i + 1, clock);
+    clock += units[i].share * kForwardShare * step.compute_seconds;
+  }
+  clock += units.front().share * kForwardShare * step.compute_seconds;
+  const bool again = step.reshard_after_forward;
+  there = again && units.size() > 1 ? gather(units.size() - 1, clock) : 0;
+  const auto before = [&](size_t unit, double now) {
+    const double begin = std::max(now, there);
+    if (again && unit > 1) there = gather(unit - 1, begin);
+    return begin;
+  };
+  const auto after = [&](size_t unit, double now) { link.scatter(now, gradient_bytes(units[unit]), sent.gradients); };
+  clock = backwards(step, clock, before, after);
+  return std::max(clock, link.free_at());
+}
+
+double replicated_seconds(const PlannedStep& step, Link& link, PlannedBytes& sent) {
+  double forward = 0, bucket = 0;
+  for (const PlannedUnit& unit : step.units) forward += unit.share * kForwardShare * step.compute_seconds;
+  const auto after = [&](size_t unit, double now) {
+    bucket += gradient_bytes(step.units[unit]);
+    if (bucket < step.bucket_bytes && unit > 0) return;
+    const double bytes = std::exchange(bucket, 0);
+    step.sharing == Sharing::kZero2 ? link.scatter(now, bytes, sent.gradients)
+                                    : link.all_reduce(now, bytes, sent.gradients);
+  };
+  const double clock = backwards(
+      step, forward, [](size_t, double now) { return now; }, after);
+  const double averaged = std::max(clock, link.free_at());
+  if (step.sharing == Sharing::kDdp) return averaged;
+  return link.scatter(averaged, kMasterBytes * parameters_of(step), sent.parameters);
+}
+
+}  // namespace
+
+StepPlan plan_step(const PlannedStep& step) {
+  StepPlan plan;
+  plan.memory = memory_of(step);
+  plan.step_seconds = step.compute_seconds;
+  if (step.sharing == Sharing::kNone) return plan;
+  Link link(step.network, step.world);
+  plan.step_seconds = step.sharing == Sharing::kFsdp ? fully_sharded_seconds(step, link, plan.sent)
+                                                     : replicated_seconds(step, link, plan.sent);
+  plan.network_seconds = link.busy();
+  return plan;
+}
+
+}  // namespace plimsoll::shard

@@ -1,0 +1,67 @@
+// What a training step takes of each of many processes: memory, bytes to send, time. Counted, not run: sizes and one
+// process's speed are given, collectives take latency and bandwidth, and units compute and travel at the same time
+// where FullyShardedDataParallel and the others let them.
+//
+//   memory a rank, bytes      parameters  gradients  states  travelling
+//   none                      4 P         4 P        8 P
+//   ddp                       4 P         4 P        8 P     2 buckets
+//   zero1                     4 P         4 P        8 P/W   2 buckets
+//   zero2                     4 P         4 P/W      8 P/W   2 buckets
+//   fsdp                      4 P/W       4 P/W      8 P/W   root and 2 units in the computation's format, gradients
+//
+// Times of collectives: a ring's, (W - 1) messages of 1 / W each; twice that for a sum that all get.
+// Source: Rajbhandari et al., ZeRO, 2020; Thakur et al., Optimization of Collective Communication Operations in MPICH,
+// 2005.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace plimsoll::shard {
+
+enum class Sharing : uint8_t { kNone, kDdp, kZero1, kZero2, kFsdp };
+
+// Parameters that travel together under fsdp.
+struct PlannedUnit {
+  int64_t parameters = 0;
+  double gathered_bytes = 0;  // of them in the computation's format
+  double share = 0;           // of the step's multiply-adds
+};
+
+struct Network {
+  double bytes_per_second = 0;  // that a rank sends while it receives as many
+  double seconds_per_message = 0;
+};
+
+struct PlannedStep {
+  std::vector<PlannedUnit> units;  // the outermost first; then those inside it, as they compute
+  Sharing sharing = Sharing::kFsdp;
+  int64_t world = 1;
+  bool reshard_after_forward = true;
+  double compute_seconds = 0;   // of a step on one process alone
+  double activation_bytes = 0;  // kept for backward
+  double bucket_bytes = 25e6;   // of gradients that travel together, except under fsdp
+  Network network;
+};
+
+struct PlannedMemory {
+  double parameters = 0, gradients = 0, states = 0, travelling = 0, activations = 0;
+  double total() const { return parameters + gradients + states + travelling + activations; }
+};
+
+// Sent by one rank in one step.
+struct PlannedBytes {
+  double parameters = 0, gradients = 0;
+  double total() const { return parameters + gradients; }
+};
+
+struct StepPlan {
+  PlannedMemory memory;
+  PlannedBytes sent;
+  double network_seconds = 0;  // that the network is busy
+  double step_seconds = 0;     // between compute_seconds and that plus network_seconds
+};
+
+StepPlan plan_step(const PlannedStep& step);
+
+}  // namespace plimsoll::shard

@@ -1,0 +1,100 @@
+#include "plimsoll/shard/step_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace plimsoll::shard {
+namespace {
+
+// A root of 10 parameters and two units of 100 and 300; forward takes 3 s, 90 % of it in the units.
+PlannedStep three_units(Sharing sharing, int64_t world) {
+  return {.units = {{10, 20, 0.1}, {100, 200, 0.3}, {300, 600, 0.6}},
+          .sharing = sharing,
+          .world = world,
+          .compute_seconds = 9,
+          .activation_bytes = 5000,
+          .bucket_bytes = 1000,
+          .network = {.bytes_per_second = 1e9, .seconds_per_message = 0}};
+}
+
+TEST(StepPlan, MemoryIsThatOfTheTable) {
+  const PlannedMemory one = plan_step(three_units(Sharing::kFsdp, 1)).memory;
+  EXPECT_EQ(one.parameters, 4 * 410);
+  EXPECT_EQ(one.total(), 16 * 410 + 5000);
+
+  const PlannedMemory ddp = plan_step(three_units(Sharing::kDdp, 4)).memory;
+  EXPECT_EQ(ddp.parameters + ddp.gradients + ddp.states, 16 * 410);
+  EXPECT_EQ(ddp.travelling, 4 * 410);  // less than two buckets
+
+  const PlannedMemory zero1 = plan_step(three_units(Sharing::kZero1, 4)).memory;
+  EXPECT_EQ(zero1.parameters + zero1.gradients + zero1.states, 8 * 410 + 2 * 410);
+  const PlannedMemory zero2 = plan_step(three_units(Sharing::kZero2, 4)).memory;
+  EXPECT_EQ(zero2.parameters + zero2.gradients + zero2.states, 4 * 410 + 410 + 2 * 410);
+
+  PlannedStep step = three_units(Sharing::kFsdp, 4);
+  const PlannedMemory fsdp = plan_step(step).memory;
+  EXPECT_EQ(fsdp.parameters + fsdp.gradients + fsdp.states, 4 * 410);
+  EXPECT_EQ(fsdp.travelling, 20 + 40 + (200 + 600) + 2 * 1200);
+  step.units.push_back({100, 200, 0});
+  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + (200 + 600 + 200) + 2 * 1200);
+  step.units.push_back({100, 500, 0});
+  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + 2 * 600 + 2 * 1200);
+  step.reshard_after_forward = false;
+  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + (200 + 600 + 200 + 500) + 2 * 1200);
+}
+
+TEST(StepPlan, BytesAreThoseOfRings) {
+  const auto sent = [](Sharing sharing, int64_t world) { return plan_step(three_units(sharing, world)).sent; };
+  EXPECT_EQ(sent(Sharing::kNone, 1).total(), 0);
+  EXPECT_EQ(sent(Sharing::kFsdp, 1).total(), 0);
+  EXPECT_EQ(sent(Sharing::kDdp, 4).gradients, 2 * 0.75 * 1640);
+  EXPECT_EQ(sent(Sharing::kDdp, 4).parameters, 0);
+  EXPECT_EQ(sent(Sharing::kZero1, 4).gradients, 2 * 0.75 * 1640);
+  EXPECT_EQ(sent(Sharing::kZero1, 4).parameters, 0.75 * 1640);
+  EXPECT_EQ(sent(Sharing::kZero2, 4).gradients, 0.75 * 1640);
+  EXPECT_EQ(sent(Sharing::kFsdp, 4).gradients, 0.75 * 1640);
+  EXPECT_EQ(sent(Sharing::kFsdp, 4).parameters, 0.75 * (20 + 2 * 800));
+  PlannedStep kept = three_units(Sharing::kFsdp, 4);
+  kept.reshard_after_forward = false;
+  EXPECT_EQ(plan_step(kept).sent.parameters, 0.75 * 820);
+}
+
+TEST(StepPlan, AFastNetworkHidesBehindTheComputation) {
+  for (Sharing sharing : {Sharing::kNone, Sharing::kDdp, Sharing::kZero1, Sharing::kZero2, Sharing::kFsdp}) {
+    EXPECT_NEAR(plan_step(three_units(sharing, 8)).step_seconds, 9, 1e-5);
+  }
+}
+
+TEST(StepPlan, ASlowNetworkIsAllThatCounts) {
+  for (Sharing sharing : {Sharing::kDdp, Sharing::kZero1, Sharing::kZero2, Sharing::kFsdp}) {
+    PlannedStep step = three_units(sharing, 8);
+    step.network.bytes_per_second = 0.1;
+    const StepPlan plan = plan_step(step);
+    EXPECT_NEAR(plan.network_seconds, plan.sent.total() / 0.1, 1e-6);
+    EXPECT_GE(plan.step_seconds, plan.network_seconds);
+    EXPECT_LE(plan.step_seconds, plan.network_seconds + 9);
+  }
+}
+
+// Two ranks, a byte a second: a unit's gradients and the next one's parameters travel while a unit computes.
+TEST(StepPlan, WhatIsLateIsWaitedFor) {
+  PlannedStep step = {.units = {{0, 0, 0}, {1, 2, 0.5}, {1, 2, 0.5}},
+                      .world = 2,
+                      .compute_seconds = 12,
+                      .network = {.bytes_per_second = 1, .seconds_per_message = 0}};
+  // Gathers take 1 s, reductions 2 s; forward 2 s a unit, backward 4. Only the first gather, the one after forward and
+  // the last reduction are waited for.
+  EXPECT_DOUBLE_EQ(plan_step(step).step_seconds, 12 + 1 + 1 + 2);
+  step.network.seconds_per_message = 3;  // gathers 4 s, reductions 5 s
+  // forward: 4, then 2 of the first unit, the second at 8, done at 10; its gather at 14; backward until 18; the first
+  // one's gather, asked for at 14, is there at 18, and its work done at 22; gradients at 23 and 28.
+  EXPECT_DOUBLE_EQ(plan_step(step).step_seconds, 28);
+}
+
+TEST(StepPlan, LatencyGrowsWithTheNumberOfRanks) {
+  PlannedStep step = three_units(Sharing::kDdp, 100000);
+  step.network.seconds_per_message = 1e-6;
+  EXPECT_NEAR(plan_step(step).network_seconds, 2 * 2 * 99999 * 1e-6, 1e-3);  // two buckets
+}
+
+}  // namespace
+}  // namespace plimsoll::shard
