@@ -1,18 +1,23 @@
 """Several processes that share parameters, gradients and optimizer states; names and defaults are fairscale's."""
 
 from plimsoll.shard.activation_checkpoint import checkpoint, checkpoint_wrapper, disable_checkpointing
+from plimsoll.shard.distributed_checkpoint import from_distributed_checkpoint, to_distributed_checkpoint
 from plimsoll.shard.fully_sharded import FullyShardedDataParallel, TrainingState
 from plimsoll.shard.grad_scaler import ShardedGradScaler
 from plimsoll.shard.oss import OSS
 from plimsoll.shard.offload_model import OffloadModel
 from plimsoll.shard.ranks import ProcessGroupName
+from plimsoll.shard.sharded_checkpoint import Checkpoint, CheckpointSaver, Piece, open_checkpoint, open_latest_checkpoint
 from plimsoll.shard.sharded_data_parallel import ShardedDataParallel
 from plimsoll.shard.wrap import auto_wrap, config_auto_wrap_policy, default_auto_wrap_policy, enable_wrap, wrap
 
 __all__ = [
     "OSS",
+    "Checkpoint",
+    "CheckpointSaver",
     "FullyShardedDataParallel",
     "OffloadModel",
+    "Piece",
     "ProcessGroupName",
     "ShardedDataParallel",
     "ShardedGradScaler",
@@ -24,5 +29,9 @@ __all__ = [
     "default_auto_wrap_policy",
     "disable_checkpointing",
     "enable_wrap",
+    "from_distributed_checkpoint",
+    "open_checkpoint",
+    "open_latest_checkpoint",
+    "to_distributed_checkpoint",
     "wrap",
 ]

@@ -1,0 +1,50 @@
+"""Our checkpoints as those of torch.distributed.checkpoint (DCP), and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
+
+from plimsoll.shard.sharded_checkpoint import CheckpointSaver, open_checkpoint
+
+_STATE = "state"
+
+
+def to_distributed_checkpoint(checkpoint: str | Path, directory: str | Path) -> None:
+    """Writes a step's directory as a DCP directory: tensors are "SECTION.NAME", what is no tensor is "state"."""
+    ours = open_checkpoint(checkpoint)
+    tensors = {f"{section}.{name}": ours.read(section, name) for section, names in ours.shapes.items() for name in names}
+    dcp.save({**tensors, _STATE: {**ours.state, "step": ours.step}}, checkpoint_id=str(directory), no_dist=True)
+
+
+def from_distributed_checkpoint(directory: str | Path, run: str | Path, step: int | None = None) -> Path:
+    """Writes a DCP directory, of any number of ranks, as RUN/step-NNNNNNNN and returns that.
+
+    What stands before the first "." of a name is its section; a name without one is of the section "model". `step`: if the
+    directory does not say.
+    """
+    metadata = dcp.FileSystemReader(str(directory)).read_metadata().state_dict_metadata
+    loaded: dict[str, Any] = {}
+    for name, kind in metadata.items():
+        if isinstance(kind, TensorStorageMetadata):
+            loaded[name] = torch.empty(kind.size, dtype=kind.properties.dtype)
+        elif isinstance(kind, BytesStorageMetadata):
+            loaded[name] = None
+    dcp.load(loaded, checkpoint_id=str(directory), no_dist=True)
+    sections: dict[str, dict[str, torch.Tensor]] = {}
+    state: dict[str, Any] = {}
+    for name, value in loaded.items():
+        section, dot, rest = name.partition(".")
+        if isinstance(value, torch.Tensor):
+            sections.setdefault(section if dot else "model", {})[rest if dot else name] = value
+        else:
+            state[rest if section == _STATE and dot else name] = value
+    step = state.pop("step", None) if step is None else step
+    if step is None:
+        raise ValueError(f"{directory}: expected `step`, of which the directory says nothing")
+    CheckpointSaver(run, keep=1 << 30).save(step, sections, state)
+    return Path(run) / f"step-{step:08}"

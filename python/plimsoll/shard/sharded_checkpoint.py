@@ -1,0 +1,111 @@
+"""Checkpoints that any number of processes save together and any other number loads: those of ``plimsoll train``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from plimsoll.shard.ranks import ranks_of
+
+Sections = Mapping[str, Mapping[str, "torch.Tensor | Piece"]]
+
+
+class Piece(NamedTuple):
+    """What this rank alone holds of a tensor: its elements from `begin` on, flattened."""
+
+    values: torch.Tensor
+    shape: tuple[int, ...]  # of the whole tensor
+    begin: int
+
+
+def _place(group: Any) -> tuple[str, int, int]:
+    """Name, rank and size as the operators take them; a process without torch.distributed is alone."""
+    if group is None and not (dist.is_available() and dist.is_initialized()):
+        return "", 0, 1
+    ranks = ranks_of(group)
+    return (ranks.name, ranks.rank, ranks.size) if ranks.size > 1 else ("", 0, 1)
+
+
+class CheckpointSaver:
+    """Saves the checkpoints of a run, RUN/step-00000123, one after another.
+
+    Each rank writes its part; a checkpoint is there whole or not at all, and a rank that dies meanwhile leaves the one
+    before. A full disk on one rank is a RuntimeError on all.
+
+    Args:
+        run: a directory that all ranks see.
+        group: of torch.distributed; all ranks if None, or this process alone where there are none.
+        keep: checkpoints that stay.
+        asynchronous: save() copies the tensors and returns, and a thread writes them. The copy's memory is kept.
+    """
+
+    def __init__(self, run: str | Path, group: Any = None, keep: int = 3, asynchronous: bool = False) -> None:
+        name, rank, size = _place(group)
+        if asynchronous and size > 1:
+            # An order of collectives of its own, because another thread is the caller.
+            chosen = dist.group.WORLD if group is None else group
+            name = dist.new_group(dist.get_process_group_ranks(chosen), use_local_synchronization=True).group_name
+        self._saver = torch.classes.plimsoll.CheckpointSaver(str(run), keep, asynchronous, name, rank, size)
+
+    def save(self, step: int, sections: Sections, state: Mapping[str, Any] | None = None) -> None:
+        """A collective.
+
+        Args:
+            sections: {"model": {name: tensor}, "optimizer": ...}. Tensors are the same on all ranks, which share the
+                writing; :class:`Piece` s of all ranks cover a tensor once.
+            state: what is no tensor, as JSON takes it; the first rank's counts.
+        """
+        wholes, pieces = [], []
+        for section, tensors in sections.items():
+            for name, value in tensors.items():
+                if isinstance(value, Piece):
+                    pieces.append((section, name, list(value.shape), value.begin, value.values.detach()))
+                else:
+                    wholes.append((section, name, value.detach()))
+        self._saver.save(step, json.dumps(dict(state or {})), wholes, pieces)
+
+    def wait(self) -> None:
+        """Returns when everything is on disk. Raises what the last saving failed with."""
+        self._saver.wait()
+
+
+class Checkpoint:
+    """One that is open: what it holds, whole or any range of it. Tensors are read from the files when they are touched."""
+
+    def __init__(self, opened: Any) -> None:
+        self._opened = opened
+        self.step: int = opened.step()
+        self.world_size: int = opened.world_size()  # of the processes that saved it
+        self.directory = Path(opened.directory())
+        self.state: dict[str, Any] = json.loads(opened.state())
+        self.refused: list[str] = opened.refused()  # a line for each newer checkpoint that is damaged
+        self.shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+        for section, name, _, shape in opened.tensors():
+            self.shapes.setdefault(section, {})[name] = tuple(shape)
+
+    def read(self, section: str, name: str, begin: int | None = None, end: int | None = None) -> torch.Tensor:
+        """The whole tensor, or elements begin to end of it, flattened."""
+        if begin is None or end is None:
+            return self._opened.read(section, name)
+        return self._opened.read_range(section, name, begin, end)
+
+    def section(self, section: str) -> dict[str, torch.Tensor]:
+        if section not in self.shapes:
+            raise KeyError(f"{self.directory}: expected one of the sections {sorted(self.shapes)}, got {section!r}")
+        return {name: self.read(section, name) for name in self.shapes[section]}
+
+
+def open_checkpoint(directory: str | Path) -> Checkpoint:
+    """One step's directory. Raises RuntimeError, which names the file that is missing or altered."""
+    return Checkpoint(torch.ops.plimsoll.open_checkpoint(str(directory)))
+
+
+def open_latest_checkpoint(run: str | Path, group: Any = None) -> Checkpoint | None:
+    """A collective: the newest good checkpoint of a run, the same one on all ranks; None if there is none."""
+    opened = torch.ops.plimsoll.open_latest_checkpoint(str(run), *_place(group))
+    return None if opened is None else Checkpoint(opened)

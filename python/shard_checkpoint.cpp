@@ -1,0 +1,119 @@
+// torch.classes.plimsoll.Checkpoint and CheckpointSaver: what plimsoll.shard saves and loads with.
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "plimsoll/shard/checkpoint_saver.h"
+#include "plimsoll/shard/communicator.h"
+#include "python/rank_group.h"
+
+namespace plimsoll::python {
+namespace {
+
+// No name: this process alone.
+std::shared_ptr<const ops::RankGroup> ranks_of(const std::string& group, int64_t size) {
+  if (group.empty()) return shard::Communicator::connect({});
+  return shard_group(group, size);
+}
+
+struct Checkpoint : torch::CustomClassHolder {
+  explicit Checkpoint(io::CheckpointReader opened, std::vector<std::string> newer = {})
+      : reader(std::move(opened)), refused(std::move(newer)) {}
+
+  std::vector<std::tuple<std::string, std::string, std::string, std::vector<int64_t>>> tensors() const {
+    std::vector<std::tuple<std::string, std::string, std::string, std::vector<int64_t>>> result;
+    for (const auto& [section, saved] : reader.manifest().sections) {
+      for (const auto& [name, tensor] : saved) result.emplace_back(section, name, tensor.dtype, tensor.shape);
+    }
+    return result;
+  }
+
+  io::CheckpointReader reader;
+  std::vector<std::string> refused;
+};
+
+c10::intrusive_ptr<Checkpoint> open_checkpoint(const std::string& directory) {
+  io::CheckpointReader reader(directory);
+  reader.verify(reader.files());
+  return c10::make_intrusive<Checkpoint>(std::move(reader));
+}
+
+std::optional<c10::intrusive_ptr<Checkpoint>> open_latest_checkpoint(const std::string& run, const std::string& group,
+                                                                     int64_t rank, int64_t size) {
+  auto latest = shard::open_latest_checkpoint(run, *ranks_of(group, size), rank);
+  if (!latest) return std::nullopt;
+  return c10::make_intrusive<Checkpoint>(std::move(latest->reader), std::move(latest->refused));
+}
+
+using Whole = std::tuple<std::string, std::string, at::Tensor>;                                // section, name
+using Part = std::tuple<std::string, std::string, std::vector<int64_t>, int64_t, at::Tensor>;  // shape, begin
+
+// Tensors given whole are the same on all ranks; of parts, this rank alone has these elements.
+shard::RankCheckpoint checkpoint_of(int64_t step, const std::string& state, const std::vector<Whole>& wholes,
+                                    const std::vector<Part>& parts, const ops::RankGroup& ranks, int64_t rank) {
+  shard::RankCheckpoint checkpoint{.step = step, .sections = {}, .state = nlohmann::json::parse(state)};
+  std::map<std::string, io::TensorMap> replicated;
+  for (const auto& [section, name, tensor] : wholes) replicated[section].emplace(name, tensor);
+  for (const auto& [section, tensors] : replicated) {
+    checkpoint.sections[section] = shard::share_of_replicated(tensors, ranks, rank);
+  }
+  for (const auto& [section, name, shape, begin, values] : parts) {
+    checkpoint.sections[section].push_back(
+        {.name = name, .shape = shape, .begin = begin, .end = begin + values.numel(), .values = values});
+  }
+  return checkpoint;
+}
+
+class Saver : public torch::CustomClassHolder {
+ public:
+  Saver(std::string run, int64_t keep, bool asynchronous, const std::string& group, int64_t rank, int64_t size)
+      : ranks_(ranks_of(group, size)),
+        rank_(rank),
+        saver_({.run = std::move(run), .keep = static_cast<size_t>(keep), .asynchronous = asynchronous}, ranks_, rank) {
+  }
+
+  void save(int64_t step, const std::string& state, const std::vector<Whole>& wholes, const std::vector<Part>& parts) {
+    saver_.save(checkpoint_of(step, state, wholes, parts, *ranks_, rank_));
+  }
+  void wait() { saver_.wait(); }
+
+ private:
+  std::shared_ptr<const ops::RankGroup> ranks_;
+  int64_t rank_;
+  shard::CheckpointSaver saver_;
+};
+
+TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+  library.class_<Checkpoint>("Checkpoint")
+      .def("step", [](const c10::intrusive_ptr<Checkpoint>& self) { return self->reader.step(); })
+      .def("world_size", [](const c10::intrusive_ptr<Checkpoint>& self) { return self->reader.manifest().world_size; })
+      .def("directory", [](const c10::intrusive_ptr<Checkpoint>& self) { return self->reader.directory().native(); })
+      .def("state", [](const c10::intrusive_ptr<Checkpoint>& self) { return self->reader.state().dump(); })
+      .def("refused", [](const c10::intrusive_ptr<Checkpoint>& self) { return self->refused; })
+      .def("tensors", [](const c10::intrusive_ptr<Checkpoint>& self) { return self->tensors(); })
+      .def("read", [](const c10::intrusive_ptr<Checkpoint>& self, const std::string& section,
+                      const std::string& name) { return self->reader.read(section, name); })
+      .def("read_range",
+           [](const c10::intrusive_ptr<Checkpoint>& self, const std::string& section, const std::string& name,
+              int64_t begin, int64_t end) { return self->reader.read(section, name, begin, end); });
+  library.class_<Saver>("CheckpointSaver")
+      .def(torch::init<std::string, int64_t, bool, std::string, int64_t, int64_t>())
+      .def("save", [](const c10::intrusive_ptr<Saver>& self, int64_t step, const std::string& state,
+                      const std::vector<Whole>& wholes,
+                      const std::vector<Part>& parts) { self->save(step, state, wholes, parts); })
+      .def("wait", [](const c10::intrusive_ptr<Saver>& self) { self->wait(); });
+  library.def("open_checkpoint(str directory) -> __torch__.torch.classes.plimsoll.Checkpoint", &open_checkpoint);
+  library.def(
+      "open_latest_checkpoint(str run, str group, int rank, int size) -> __torch__.torch.classes.plimsoll.Checkpoint?",
+      &open_latest_checkpoint);
+}
+
+}  // namespace
+}  // namespace plimsoll::python

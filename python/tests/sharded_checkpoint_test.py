@@ -1,0 +1,130 @@
+"""Checkpoints from Python: saved by several ranks, read at any number, as torch.distributed.checkpoint's and back."""
+import pathlib
+import tempfile
+
+import pytest
+import ranks
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from plimsoll.shard import CheckpointSaver, Piece, from_distributed_checkpoint, open_checkpoint, open_latest_checkpoint
+from plimsoll.shard import to_distributed_checkpoint
+
+
+def shared_directory(group):
+    """One that all ranks see."""
+    names = [tempfile.mkdtemp() if dist.get_rank(group) == 0 else None]
+    dist.broadcast_object_list(names, src=0, group=group)
+    return pathlib.Path(names[0])
+
+
+def part_of(step, rank, size, elements=1001):
+    each = -(-elements // size)
+    begin, end = min(elements, rank * each), min(elements, (rank + 1) * each)
+    return Piece(torch.arange(begin + step, end + step), (7, 143), begin)
+
+
+def whole_of(step):
+    return torch.arange(step, step + 1001).view(7, 143)
+
+
+@ranks.case(3)
+def what_three_ranks_save_two_and_one_read(group):
+    run, rank = shared_directory(group), dist.get_rank(group)
+    assert open_latest_checkpoint(run, group) is None
+    saver = CheckpointSaver(run, group, keep=2)
+    for step in (1, 2, 3):
+        sections = {"model": {"weight": part_of(step, rank, 3), "bias": torch.full((4,), float(step))}}
+        saver.save(step, sections, {"seed": step})
+    latest = open_latest_checkpoint(run, group)
+    assert (latest.step, latest.world_size, latest.state, latest.refused) == (3, 3, {"seed": 3}, [])
+    assert latest.shapes == {"model": {"weight": (7, 143), "bias": (4,)}}
+    assert torch.equal(latest.read("model", "weight"), whole_of(3))
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        again = open_latest_checkpoint(run, pair)
+        begin, end = rank * 300, rank * 300 + 501
+        assert torch.equal(again.read("model", "weight", begin, end), whole_of(3).flatten()[begin:end])
+    alone = open_checkpoint(run / "step-00000002").section("model")
+    assert torch.equal(alone["weight"], whole_of(2)) and torch.equal(alone["bias"], torch.full((4,), 2.0))
+    assert sorted(path.name for path in run.iterdir()) == ["step-00000002", "step-00000003"]
+
+
+@ranks.case(2)
+def a_damaged_shard_is_named_and_the_step_before_used(group):
+    run, rank = shared_directory(group), dist.get_rank(group)
+    saver = CheckpointSaver(run, group)
+    for step in (1, 2):
+        saver.save(step, {"model": {"weight": part_of(step, rank, 2)}})
+    shard = run / "step-00000002" / "model.rank-00001.safetensors"
+    if rank == 0:
+        shard.write_bytes(shard.read_bytes()[:-1] + b"\xff")
+    dist.barrier(group)
+    latest = open_latest_checkpoint(run, group)
+    assert latest.step == 1 and shard.name in latest.refused[0]
+    with pytest.raises(RuntimeError, match=shard.name):
+        open_checkpoint(run / "step-00000002")
+
+
+@ranks.case(2)
+def training_goes_on_while_a_copy_is_written(group):
+    run, rank = shared_directory(group), dist.get_rank(group)
+    saver = CheckpointSaver(run, group, asynchronous=True)
+    for step in (1, 2):
+        piece = part_of(step, rank, 2)
+        saver.save(step, {"model": {"weight": piece}})
+        piece.values.fill_(-1)
+        dist.all_reduce(torch.ones(1), group=group)
+    saver.wait()
+    assert torch.equal(open_latest_checkpoint(run, group).read("model", "weight"), whole_of(2))
+
+
+def test_a_run_that_cannot_be_written_is_one_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RuntimeError, match="file"):
+        CheckpointSaver(tmp_path / "file").save(1, {"model": {"weight": torch.ones(1)}})
+    saver = CheckpointSaver(tmp_path / "file", asynchronous=True)
+    saver.save(1, {"model": {"weight": torch.ones(1)}})
+    with pytest.raises(RuntimeError, match="file"):
+        saver.wait()
+
+
+def tensors():
+    torch.manual_seed(1)
+    return {
+        "model.weight": torch.randn(5, 3),
+        "model.codes": torch.randn(9).to(torch.float8_e4m3fn),
+        "optimizer.weight.exp_avg": torch.randn(5, 3).bfloat16(),
+        "optimizer.weight.step": torch.tensor([7]),
+    }
+
+
+def same(a, b):
+    return a.dtype == b.dtype and torch.equal(a.contiguous().flatten().view(torch.uint8), b.contiguous().flatten().view(torch.uint8))
+
+
+def test_distributed_checkpoints_become_ours_and_ours_theirs(tmp_path):
+    dcp.save({**tensors(), "state": {"seed": 3}, "step": 12}, checkpoint_id=str(tmp_path / "theirs"), no_dist=True)
+    directory = from_distributed_checkpoint(tmp_path / "theirs", tmp_path / "run")
+    ours = open_checkpoint(directory)
+    assert (directory.name, ours.step, ours.state) == ("step-00000012", 12, {"seed": 3})
+    for name, tensor in tensors().items():
+        assert same(ours.read(*name.split(".", 1)), tensor), name
+    to_distributed_checkpoint(directory, tmp_path / "again")
+    loaded = {name: torch.zeros_like(tensor) for name, tensor in tensors().items()} | {"state": {"seed": 0, "step": 0}}
+    dcp.load(loaded, checkpoint_id=str(tmp_path / "again"), no_dist=True)
+    assert all(same(loaded[name], tensor) for name, tensor in tensors().items())
+    assert loaded["state"] == {"seed": 3, "step": 12}
+
+
+def test_a_directory_that_does_not_say_its_step_needs_one(tmp_path):
+    dcp.save({"weight": torch.ones(2)}, checkpoint_id=str(tmp_path / "theirs"), no_dist=True)
+    with pytest.raises(ValueError, match="expected `step`"):
+        from_distributed_checkpoint(tmp_path / "theirs", tmp_path / "run")
+    ours = open_checkpoint(from_distributed_checkpoint(tmp_path / "theirs", tmp_path / "run", step=4))
+    assert torch.equal(ours.read("model", "weight"), torch.ones(2))
+
+
+@pytest.mark.parametrize("name", ranks.names(__name__))
+def test_on_ranks(outcomes, name):
+    outcomes.check(name)
