@@ -8,6 +8,7 @@ SHELL := /bin/bash
 # JOBS=4                   compilers at a time; each that reads torch's headers takes about 1 GB
 PYTHON ?=
 BENCH_FLAGS ?=
+FUZZ_SECONDS ?= 300
 PRESET ?= release
 WERROR ?= OFF
 JOBS ?= $(shell nproc)
@@ -16,7 +17,7 @@ python := $(or $(PYTHON),$(CURDIR)/.venv/bin/python)
 build := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
 configure := --preset $(PRESET) -DPLIMSOLL_PYTHON=$(python) -DPLIMSOLL_WERROR=$(WERROR)
 
-.PHONY: help setup build test benchmarks bench demo nightly format check clean
+.PHONY: help setup build test benchmarks bench demo nightly fuzz format check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -36,6 +37,12 @@ test: build ## run the C++ and Python tests
 
 nightly: build ## the tests that take minutes, too
 	@PLIMSOLL_NIGHTLY=1 ctest --preset $(PRESET)
+
+# Needs clang++-14. FUZZ_SECONDS=60 runs each for a minute. An input that fails is left in build-fuzz.
+fuzz: setup ## fuzz what reads a model's config, index and tokenizer, five minutes each
+	@cmake --preset fuzz -DPLIMSOLL_PYTHON=$(python) && ninja -C build-fuzz -j $(JOBS) fuzz
+	@cd build-fuzz && for name in config index tokenizer; do mkdir -p corpus/$$name; \
+	  bin/$${name}_fuzz -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus/$$name ../tests/fuzz/corpus/$$name; done
 
 # On one core, whose clock and caches the limits are measured on, too. BENCH_FLAGS=--benchmark_filter=norm runs some.
 benchmarks: build ## build the benchmark programs
@@ -57,4 +64,4 @@ check: build ## layers, format, weak symbols, OpenMP runtime
 	tools/check_weak_symbols $(build) || status=1; tools/check_openmp $(build) || status=1; exit $$status
 
 clean: ## remove what was built
-	rm -rf build build-debug build-asan build-ubsan build-tsan out
+	rm -rf build build-debug build-asan build-fuzz build-tsan build-ubsan out

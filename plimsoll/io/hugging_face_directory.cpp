@@ -73,7 +73,8 @@ void HuggingFaceDirectory::open_shards() {
   for (const auto& [tensor, name] : map) {
     const SafetensorsFile& file = files_.at(name);
     const auto& entries = file.entries();
-    const auto entry = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.name == tensor; });
+    const auto entry =
+        std::find_if(entries.begin(), entries.end(), [&tensor = tensor](const auto& e) { return e.name == tensor; });
     if (entry == entries.end()) {
       lost.push_back(fmt::format("{} in {}", tensor, name));
     } else {

@@ -30,6 +30,8 @@ json parse_json(std::string_view text, const std::string& name) {
     return json::parse(text, check);
   } catch (const json::parse_error& error) {
     fail("{}: expected valid JSON, got an error at byte {}", name, error.byte);
+  } catch (const json::out_of_range&) {
+    fail("{}: expected numbers that a double holds, got a larger one", name);
   }
 }
 

@@ -58,6 +58,7 @@ std::vector<Hostile> hostile_files() {
       {"no JSON", file_of("hello", 0), "expected valid JSON"},
       {"empty header", file_of("", 0), "expected valid JSON"},
       {"cut JSON", file_of(R"({"x":{"dtype":"F32")", 4), "expected valid JSON"},
+      {"a number beyond a double", file_of(R"({"x":1e400})", 0), "expected numbers that a double holds"},
       {"text after the JSON", file_of("{} x", 0), "expected valid JSON"},
       {"invalid UTF-8", file_of("{\"\xff\":1}", 0), "expected valid JSON"},
       {"zero bytes as padding", file_of(std::string("{}\0\0", 4), 0), "expected valid JSON"},

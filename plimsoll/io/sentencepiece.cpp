@@ -2,6 +2,8 @@
 
 #include <sentencepiece_processor.h>
 
+#include <exception>
+
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/mapped_file.h"
 
@@ -11,13 +13,24 @@ struct SentencePiece::Processor {
   sentencepiece::SentencePieceProcessor model;
 };
 
+namespace {
+
+// Of a damaged model the library returns an error, or its own library throws one.
+bool loads(sentencepiece::SentencePieceProcessor& model, std::string_view bytes) {
+  try {
+    return model.LoadFromSerializedProto(bytes).ok();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 SentencePiece::SentencePiece(const std::filesystem::path& path) {
   const MappedFile file(path);
   const auto processor = std::make_shared<Processor>();
   const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  if (!processor->model.LoadFromSerializedProto(bytes).ok()) {
-    fail("{}: expected a sentencepiece model, got something else", path.native());
-  }
+  if (!loads(processor->model, bytes)) fail("{}: expected a sentencepiece model, got something else", path.native());
   processor_ = processor;
 }
 
