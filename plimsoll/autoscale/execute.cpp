@@ -1,6 +1,8 @@
 #include "plimsoll/autoscale/execute.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "plimsoll/autoscale/composition.h"
@@ -70,6 +72,28 @@ void assign_written(Operands& operands) {
     if (operand.written && is_scaled(operand.tensor)) assign(operand.tensor, {.data = operand.data});
 }
 
+// Of Rule::results 'n': rows of rms 1, times a weight, and a bias added. A row's largest element is at most the root of
+// its length, which is the weight's, or, not to ask, that of all rows together.
+std::optional<Scale> normalised(const std::vector<Operand>& operands, const at::Tensor& result) {
+  constexpr size_t kWeight = 2;  // of the call's arguments
+  const bool weighted = operands.size() > 1 && operands[1].argument == kWeight;
+  const int64_t length = weighted ? operands[1].tensor.numel() : result.numel();
+  Scale scale = {.bound = 0.5 * std::log2(static_cast<double>(std::max<int64_t>(length, 1)))};
+  for (size_t i = 1; i < operands.size(); ++i) {
+    if (!is_scaled(operands[i].tensor)) return std::nullopt;
+    scale = operands[i].argument == kWeight ? product(scale, operands[i].scale) : sum(scale, operands[i].scale);
+  }
+  return scale.is_zero() ? std::nullopt : std::optional(scale);
+}
+
+// Of 's'.
+std::optional<Scale> like_first(const std::vector<Operand>& operands) {
+  Scale scale = operands.front().scale;
+  if (!is_scaled(operands.front().tensor) || scale.is_zero()) return std::nullopt;
+  scale.bound += 1;
+  return scale;
+}
+
 // What follows for `result`, before it is looked at; of a fallback nothing.
 Scale expected_of(const at::Tensor& result, const Plan& plan, const Prepared& prepared) {
   if (plan.is_fallback()) return {};
@@ -81,10 +105,13 @@ at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, 
                          const Prepared& prepared) {
   if (!result.defined() || !result.is_floating_point() || mode == '.') return result;
   const int32_t exponent = prepared.composition.expected.exponent;
-  const Scale expected = expected_of(result, plan, prepared);
+  std::optional<Scale> expected;
+  if (mode == '*') expected = expected_of(result, plan, prepared);
+  if (mode == 'n') expected = normalised(operands.all(), result);
+  if (mode == 's') expected = like_first(operands.all());
   const Encoded encoded = encode({.data = result, .exponent = exponent}, *operands.session(),
                                  {.dtype = storage_dtype(*operands.session(), result.dim(), operands.wide()),
-                                  .expected = mode == '*' ? &expected : nullptr,
+                                  .expected = expected ? &*expected : nullptr,
                                   .origin = mode == 'M' ? Origin::kLossGradient : Origin::kResult});
   return make_scaled(encoded.data, {.scale = encoded.scale,
                                     .session = operands.session(),

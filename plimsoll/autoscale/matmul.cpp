@@ -140,6 +140,7 @@ Encoded scaled_product(const MatmulOperands& operands, const Factors& factors, S
     const float amax = multiply_at(expected, operands, factors, rows);
     const double bound = amax > 0 ? std::log2(static_cast<double>(amax)) : -kHeadroom;
     expected.bound = std::isfinite(amax) ? bound : kUnbounded;
+    expected.remainder = std::min(expected.remainder, bound);  // no rms is above the amax: what was foreseen may drift
     if (looks)
       return encode({.data = output, .exponent = expected.exponent}, session, {.dtype = dtype, .expected = &expected});
     const bool grows = policy.method == Method::kAutoscale && std::isfinite(amax);

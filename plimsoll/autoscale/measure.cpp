@@ -26,18 +26,19 @@ at::Tensor with_masks(const at::Tensor& data) {
   return at::where(masks, data.sign() * std::exp2(kMaskData), data);
 }
 
+double rms_of(const at::Tensor& data) {
+  const kernels::GradientTensor tensor = {
+      .data = data.data_ptr(), .format = ops::format_of(data.scalar_type(), "autoscale"), .count = data.numel()};
+  const kernels::GradientSummary summary = kernels::gradient_pass({.tensors = &tensor, .tensor_count = 1});
+  return std::sqrt(summary.sum_of_squares / static_cast<double>(data.numel()));
+}
+
 Measured measure(const at::Tensor& x) {
   if (x.numel() == 0) return {.scale = zero_scale()};
   if (x.numel() == 1) return measured_number(x.item<double>());
   const at::Tensor values = (x.scalar_type() == at::kDouble ? x.to(at::kFloat) : x).contiguous();
-  const kernels::GradientTensor tensor = {
-      .data = values.data_ptr(), .format = ops::format_of(values.scalar_type(), "autoscale"), .count = values.numel()};
-  const kernels::GradientSummary summary = kernels::gradient_pass({.tensors = &tensor, .tensor_count = 1});
   const double amax = ops::amax(values.view({1, -1}));
-  if (summary.non_finite == 0 && amax < kMaskValue) {
-    const double rms = std::sqrt(summary.sum_of_squares / static_cast<double>(values.numel()));
-    return {.scale = scale_of(rms, amax), .has_others = amax > 0};
-  }
+  if (amax < kMaskValue) return {.scale = scale_of(rms_of(values), amax), .has_others = amax > 0};
   const at::Tensor magnitudes = values.abs(), finite = at::isfinite(values);
   const at::Tensor masks = magnitudes.ge(kMaskValue).logical_and_(finite);
   Measured result = measure(at::where(finite.logical_and(masks.logical_not()), values, 0));

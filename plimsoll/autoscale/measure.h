@@ -17,6 +17,9 @@ struct Measured {
 // nor do masks, unless there is nothing else.
 Measured measure(const at::Tensor& x);
 
+// Of data in a dense memory, all finite.
+double rms_of(const at::Tensor& data);
+
 // The data with masks, which are larger than any other data, at what they are under every scale. data: fp32.
 at::Tensor with_masks(const at::Tensor& data);
 

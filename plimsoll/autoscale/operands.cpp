@@ -2,6 +2,8 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <cmath>
+
 #include "plimsoll/autoscale/storage.h"
 
 namespace plimsoll::autoscale {
@@ -24,7 +26,7 @@ void for_each_tensor(ArgumentKind kind, const c10::IValue& value, F&& f) {
 at::Tensor value_for(const Operand& operand) {
   if (!operand.written || !is_scaled(operand.tensor)) return value_of(operand.tensor);
   const ScaledTensorImpl& impl = scaled_impl(operand.tensor);
-  const at::Tensor value = times_power(data_to_write(impl), impl.scale().exponent, at::kFloat);
+  const at::Tensor value = data_to_write(impl, impl.scale().exponent).to(at::kFloat);
   return value.is_alias_of(impl.data()) ? value.clone() : value;
 }
 
@@ -58,18 +60,29 @@ void Operands::add(const at::Tensor& tensor, const ArgumentPlan& plan, size_t ar
   gradient_ |= shared.gradient;
 }
 
+bool Operands::enter_number(Operand& operand) const {
+  const at::Tensor& tensor = operand.tensor;
+  if (tensor.dim() > 0 || session_->settings().policy.method != Method::kAutoscale) return false;
+  const Scale scale = scale_of_number(tensor.item<double>());
+  if (scale.is_zero() || std::fabs(scale.rms()) >= kSlack) return false;
+  operand.data = tensor;
+  operand.scale = with_exponent(scale, 0);
+  return true;
+}
+
 void Operands::enter() {
   for (Operand& operand : operands_) {
     const at::Tensor& tensor = operand.tensor;
     if (!tensor.defined()) continue;
     if (operand.mode == 'v') {
       operand.data = value_for(operand);
+      if (is_scaled(tensor)) operand.scale = scaled_impl(tensor).scale();
     } else if (is_scaled(tensor)) {
       operand.data = operand.written ? data_to_write(scaled_impl(tensor)) : scaled_impl(tensor).data();
       operand.scale = scaled_impl(tensor).scale();
     } else if (operand.mode == '.' || tensor.scalar_type() == at::kBool) {
       operand.data = tensor;
-    } else {
+    } else if (!enter_number(operand)) {
       const Encoded encoded = encode_plain(tensor.is_floating_point() ? tensor : tensor.to(at::kFloat), *session_,
                                            storage_dtype(*session_, tensor.dim(), wide_));
       operand.data = encoded.data;

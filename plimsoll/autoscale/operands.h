@@ -15,7 +15,7 @@ namespace plimsoll::autoscale {
 struct Operand {
   at::Tensor tensor;     // as the caller gave it
   at::Tensor data = {};  // what the kernel gets
-  Scale scale = {};      // of data
+  Scale scale = {};      // of data; where these are the value, of the tensor
   char mode = '.';
   bool written = false;
   size_t argument = 0;  // of the call
@@ -50,6 +50,8 @@ class Operands {
 
  private:
   void add(const at::Tensor& tensor, const ArgumentPlan& plan, size_t argument);
+  // A number near 1 enters as it is, which costs no kernel. False: another one.
+  bool enter_number(Operand& operand) const;
 
   std::vector<Operand> operands_;
   std::shared_ptr<Session> session_;

@@ -47,6 +47,8 @@ enum class Growth : uint8_t {
 //     f  the factor that takes the shift of an accumulator       .  as it is
 //   results:
 //     *  the scale that follows from the operands'      m  measured      .  a plain tensor or a number
+//     s  its first operand's: no element is more than twice as large, and its size is much the same
+//     n  a normalised row's: that of the weight, if there is one, and of the bias
 //     M  measured by policies that measure no result, too: the gradient of a loss's input
 struct Rule {
   std::string_view op;  // of the namespace aten, functional; its in-place twin has the same rule

@@ -1,5 +1,6 @@
 #include "plimsoll/autoscale/storage.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/where.h>
@@ -9,6 +10,8 @@
 
 #include "plimsoll/autoscale/measure.h"
 #include "plimsoll/autoscale/stochastic.h"
+#include "plimsoll/kernels/rescale/rescale.h"
+#include "plimsoll/ops/dtype.h"
 
 namespace plimsoll::autoscale {
 namespace {
@@ -17,6 +20,29 @@ namespace {
 constexpr int32_t kLargestStep = 126;
 // Three of them lead from the smallest subnormal to beyond the largest number.
 constexpr int32_t kLargestShift = 3 * kLargestStep;
+
+// Whether one pass over the memory of both is one over their elements.
+bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_non_overlapping_and_dense() && a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+// data * 2^exponent into memory of the same layout; the amax of the products. remainder of either: undefined, or beside
+// it.
+struct Part {
+  const at::Tensor& data;
+  const at::Tensor& remainder = {};
+};
+float rescale(const Part& from, int32_t exponent, const Part& to) {
+  const auto pointer = [](const at::Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; };
+  return kernels::rescale({.input = from.data.const_data_ptr(),
+                           .input_format = ops::format_of(from.data.scalar_type(), "autoscale"),
+                           .input_remainder = pointer(from.remainder),
+                           .output = to.data.mutable_data_ptr(),
+                           .output_format = ops::format_of(to.data.scalar_type(), "autoscale"),
+                           .output_remainder = pointer(to.remainder),
+                           .count = from.data.numel(),
+                           .factor = std::exp2(static_cast<float>(exponent))});
+}
 
 // What rounding to `rounded` lost, as SharedScale::remainder. It is at most half of the last bit of the data, which
 // kRemainderShift makes about as large as they are.
@@ -52,6 +78,12 @@ Encoded saturated(const Raw& raw, int32_t exponent, const Scale& needed, Session
 at::Tensor times_power(const at::Tensor& data, int32_t exponent, at::ScalarType dtype) {
   int32_t left = std::clamp(exponent, -kLargestShift, kLargestShift);
   if (left == 0) return data.to(dtype);
+  if (std::abs(left) <= kLargestStep && data.is_non_overlapping_and_dense() && dtype != at::kDouble &&
+      data.scalar_type() != at::kDouble) {
+    const at::Tensor result = at::empty_like(data, data.options().dtype(dtype));
+    rescale({data}, left, {result});
+    return result;
+  }
   // Widened before, and narrowed after the multiplication, which thereby rounds once.
   at::Tensor product = data.scalar_type() != at::kFloat && dtype == at::kFloat ? data.to(dtype) : data;
   bool own = !product.is_same(data);
@@ -145,10 +177,16 @@ void set_exponent(SharedScale& shared, int32_t exponent) {
   shared.scale = with_exponent(shared.scale, exponent);
 }
 
-at::Tensor data_to_write(const ScaledTensorImpl& target) {
-  const at::Tensor& remainder = target.shared().remainder;
-  if (!remainder.defined() || !target.is_base()) return target.data();
-  return target.data().to(at::kFloat).add_(times_power(remainder, -kRemainderShift, at::kFloat));
+at::Tensor data_to_write(const ScaledTensorImpl& target, int32_t exponent) {
+  const at::Tensor &data = target.data(), &remainder = target.shared().remainder;
+  if (!remainder.defined() || !target.is_base()) return exponent == 0 ? data : times_power(data, exponent, at::kFloat);
+  if (std::abs(exponent) <= kLargestStep && lie_alike(data, remainder)) {
+    const at::Tensor value = at::empty_like(data, data.options().dtype(at::kFloat));
+    rescale({data, remainder}, exponent, {value});
+    return value;
+  }
+  return times_power(data.to(at::kFloat).add_(times_power(remainder, -kRemainderShift, at::kFloat)), exponent,
+                     at::kFloat);
 }
 
 bool keeps_remainder(const at::Tensor& target) {
@@ -159,9 +197,42 @@ bool keeps_remainder(const at::Tensor& target) {
          (shared.remainder.defined() || (parameter && shared.session->settings().rounding == Rounding::kRemainder));
 }
 
+namespace {
+
+// The whole of a parameter, rounded at the exponent that it has, with what that cuts off: one pass. False where the
+// exponent has to change, and then nothing of it holds.
+bool assign_at_same_exponent(const at::Tensor& tensor, const Raw& value, const Scale* expected) {
+  const ScaledTensorImpl& target = scaled_impl(tensor);
+  SharedScale& shared = target.shared();
+  const Settings& settings = shared.session->settings();
+  const int32_t left = value.exponent - shared.scale.exponent;
+  if (shared.scale.is_zero() || std::abs(left) > kLargestStep || settings.counts_range || !keeps_remainder(tensor) ||
+      settings.policy.method == Method::kAmax || settings.policy.method == Method::kDelayed ||
+      !lie_alike(value.data, target.data()))
+    return false;
+  if (!shared.remainder.defined() || !lie_alike(shared.remainder, target.data()))
+    shared.remainder = at::empty_like(target.data());
+  const double amax = rescale({value.data}, left, {target.data(), shared.remainder});
+  if (!std::isfinite(amax) || amax == 0) return false;
+  Scale scale = {.exponent = shared.scale.exponent, .bound = std::log2(amax)};
+  if (keeps_exponents(settings.policy)) {
+    scale.bound = std::min(scale.bound, largest_bound(target.data().scalar_type()) + 1);
+  } else {
+    scale.remainder =
+        expected != nullptr ? with_exponent(*expected, scale.exponent).remainder : std::log2(rms_of(target.data()));
+    if (!fits(scale.bound, target.data().scalar_type()) || std::fabs(scale.remainder) >= kSlack) return false;
+  }
+  shared.scale = scale;
+  shared.codes = {};
+  return true;
+}
+
+}  // namespace
+
 void assign(const at::Tensor& tensor, const Raw& value, const Scale* expected) {
   const ScaledTensorImpl& target = scaled_impl(tensor);
   SharedScale& shared = target.shared();
+  if (target.is_whole() && assign_at_same_exponent(tensor, value, expected)) return;
   const at::ScalarType dtype = target.data().scalar_type();
   Session& session = *shared.session;
   const bool keeps_exponent = keeps_exponents(session.settings().policy) && !shared.scale.is_zero();

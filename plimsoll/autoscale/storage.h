@@ -44,8 +44,8 @@ bool fits(double bound, at::ScalarType dtype);
 // x, floating point, as it enters. A tensor without dimensions stays in FP32.
 at::Tensor as_scaled(const at::Tensor& x, const std::shared_ptr<Session>& session);
 
-// The data of a tensor that is about to be written, with the remainder that belongs to them.
-at::Tensor data_to_write(const ScaledTensorImpl& target);
+// The data of a tensor that is about to be written, with the remainder that belongs to them, times 2^exponent.
+at::Tensor data_to_write(const ScaledTensorImpl& target, int32_t exponent = 0);
 
 // Whether what rounding cuts off is kept.
 bool keeps_remainder(const at::Tensor& target);

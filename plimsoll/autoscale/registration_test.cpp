@@ -1,0 +1,51 @@
+#include "plimsoll/autoscale/registration.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mul.h>
+#include <gtest/gtest.h>
+#include <torch/library.h>
+
+#include "plimsoll/autoscale/scaled_tensor_impl.h"
+#include "plimsoll/autoscale/storage.h"
+
+namespace plimsoll::autoscale {
+namespace {
+
+at::Tensor triple(const at::Tensor& x) { return at::mul(x, 3); }
+
+at::Tensor call_triple(const at::Tensor& x) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("plimsoll_test::triple", "")
+                             .typed<at::Tensor(const at::Tensor&)>();
+  return op.call(x);
+}
+
+TEST(Registration, AnOperatorOfAnotherLibraryGetsARule) {
+  const auto session = std::make_shared<Session>(Settings{});
+  const at::Tensor x = as_scaled(at::full({4}, 0x1p60), session);
+  call_triple(x);
+  EXPECT_EQ(session->counts().at("plimsoll_test::triple").fallback, 1);
+
+  add_rule("plimsoll_test::triple",
+           {.op = "", .rule_class = RuleClass::kDegreeOne, .operands = "1", .growth = Growth::kFew});
+  const at::Tensor y = call_triple(x);
+  EXPECT_EQ(session->counts().at("plimsoll_test::triple").storage, 1);
+  EXPECT_EQ(scaled_impl(y).scale().exponent, 60);
+  EXPECT_EQ(value_of(y)[0].item<float>(), 3 * 0x1p60f);
+}
+
+TEST(Registration, ARuleIsChecked) {
+  EXPECT_THROW(add_rule("triple", {.op = "", .rule_class = RuleClass::kDegreeOne, .operands = "1"}), c10::Error);
+  EXPECT_THROW(add_rule("plimsoll_test::none", {.op = "", .rule_class = RuleClass::kDegreeOne, .operands = "1"}),
+               c10::Error);
+  EXPECT_THROW(add_rule("plimsoll_test::triple", {.op = "", .rule_class = RuleClass::kDegreeOne, .operands = ""}),
+               c10::Error);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(plimsoll_test, library) { library.def("triple(Tensor x) -> Tensor"); }
+TORCH_LIBRARY_IMPL(plimsoll_test, CPU, library) { library.impl("triple", &triple); }
+
+}  // namespace plimsoll::autoscale
