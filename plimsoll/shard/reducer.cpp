@@ -13,7 +13,7 @@ namespace plimsoll::shard {
 namespace {
 
 constexpr double kFirstBucketMb = 1;  // so that the first sum starts early
-constexpr size_t kUnderWay = 2;       // buckets whose memory is kept while others have owners
+constexpr size_t kUnderWay = 2;       // buckets that travel while the next is filled
 
 int64_t elements_of(double megabytes) { return static_cast<int64_t>(megabytes * 1024 * 1024 / sizeof(float)); }
 
@@ -122,11 +122,8 @@ void Reducer::allocate(Bucket& bucket) const {
 void Reducer::send() {
   Bucket& bucket = buckets_[next_++];
   allocate(bucket);
-  if (bucket.owner == kAllRanks) {
-    bucket.sum = ranks_->all_reduce_(bucket.values);
-    return;
-  }
-  bucket.sum = ranks_->reduce_(bucket.values, bucket.owner);
+  bucket.sum =
+      bucket.owner == kAllRanks ? ranks_->all_reduce_(bucket.values) : ranks_->reduce_(bucket.values, bucket.owner);
   if (next_ - settled_ > kUnderWay) settle(buckets_[settled_++]);
 }
 
