@@ -13,6 +13,7 @@
 #include "plimsoll/autoscale/inspection.h"
 #include "plimsoll/autoscale/matmul.h"
 #include "plimsoll/autoscale/moves.h"
+#include "plimsoll/autoscale/optimizers.h"
 #include "plimsoll/autoscale/plan.h"
 #include "plimsoll/autoscale/rule.h"
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
@@ -59,6 +60,7 @@ Run run_of(std::string_view op) {
                                                                  {"fill_.Scalar", &fill},  {"zero_", &zero},
                                                                  {"_to_copy", &to_dtype},  {"zeros_like", &zeros_like},
                                                                  {"ones_like", &ones_like}};
+  if (op.starts_with("_fused_adam") || op.starts_with("_fused_sgd")) return &step_each;
   const auto found = runs.find(op);
   return found == runs.end() ? &execute : found->second;
 }
