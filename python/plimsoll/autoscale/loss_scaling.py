@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 
 import torch
@@ -42,9 +43,8 @@ class LossScaler:
         self._session.set_gradient_exponent(-self.exponent)
 
     def _scales(self, parameter: torch.Tensor) -> bool:
-        return (
-            parameter.grad is not None and is_scaled(parameter.grad) and _ops.autoscale_session_id(parameter.grad) == self._session_id
-        )
+        grad = parameter.grad
+        return grad is not None and is_scaled(grad) and _ops.autoscale_session_id(grad) == self._session_id
 
     def _after_clean_step(self, norm: float, histogram: torch.Tensor) -> None:
         due = self._clean_steps >= self._rule.growth_interval
@@ -53,7 +53,7 @@ class LossScaler:
             chosen = _ops.automatic_scale(
                 histogram, scale, norm / scale, due, flushed_share=_FLUSHED_SHARE, headroom=_HEADROOM
             )
-            self.exponent = torch.tensor(chosen).log2().round().int().item()
+            self.exponent = round(math.log2(chosen))
         elif due:
             self.exponent += 1
         if due:

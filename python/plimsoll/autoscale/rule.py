@@ -22,6 +22,10 @@ def _entering(x):
     return ScaledArray(*get_data_scale(x))
 
 
+def _leaving(x, session):
+    return _ops.autoscale_result(x.data, float(x.scale), session) if isinstance(x, ScaledArray) else x
+
+
 def rule(op: str) -> Callable[[Callable], Callable]:
     """The decorated function is what an operator does to scaled tensors, from now on::
 
@@ -43,7 +47,7 @@ def rule(op: str) -> Callable[[Callable], Callable]:
             session = session_of(next(x for x in tree_leaves((args, kwargs)) if is_scaled(x)))
             result = function(*tree_map(_entering, args), **tree_map(_entering, kwargs))
             session.count(op)
-            return tree_map(lambda x: _ops.autoscale_result(x.data, float(x.scale), session) if isinstance(x, ScaledArray) else x, result)
+            return tree_map(lambda x: _leaving(x, session), result)
 
         library = torch.library.Library(op.split("::")[0], "IMPL")
         library.impl(op.split("::")[1], run, "Fake", allow_override=True)

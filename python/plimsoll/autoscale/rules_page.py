@@ -34,8 +34,8 @@ CLASSES = {
         "test_a_nonlinear_rule_is_fp32_on_the_value_and_one_rounding",
     ),
     "gradient": (
-        "linear in the gradient, whose exponent stays outside; the rest are values in FP32; the exponent of gelu, silu and hardtanh is "
-        "the gradient's, of the others it is measured",
+        "linear in the gradient, whose exponent stays outside; the rest are values in FP32; the exponent of gelu, silu and "
+        "hardtanh is the gradient's, of the others it is measured",
         "test_a_model_trains_as_in_fp32",
     ),
     "optimizer": ("values in FP32, written back", "test_an_optimizer_makes_the_steps_of_fp32"),
