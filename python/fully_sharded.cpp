@@ -61,7 +61,7 @@ struct Unit : torch::CustomClassHolder {
   }
   std::vector<std::tuple<std::string, std::vector<int64_t>, int64_t, int64_t, at::Tensor>> pieces(int64_t index) {
     std::vector<std::tuple<std::string, std::vector<int64_t>, int64_t, int64_t, at::Tensor>> result;
-    for (ShardedGroup::Piece& piece : group(index).pieces()) {
+    for (io::TensorPiece& piece : group(index).pieces()) {
       result.emplace_back(piece.name, piece.shape, piece.begin, piece.end, piece.values);
     }
     return result;

@@ -22,6 +22,12 @@ struct WeightCache {
   PackedWeight packed;
 };
 
+// Codes of the weight that somebody else made as the layer would have (tensor_codes.h), from values with this amax.
+struct GivenWeight {
+  ScaledTensor codes = {};  // none: the layer quantizes
+  float amax = 0;
+};
+
 // Owned by the module, shared with the autograd nodes of its calls. Not thread-safe, as the module is not.
 struct LinearState {
   explicit LinearState(std::string path = {}) : name(std::move(path)) {}
@@ -32,6 +38,7 @@ struct LinearState {
   OperandSlot grad_output{recipe::Role::kGradOutput};
   WeightCache weight_cache;
   InferenceWeight inference_weight;
+  GivenWeight given_weight;  // read instead of the values, and observed as if it had been made from them here
 
   OperandSlot& slot(recipe::Role role);
 };

@@ -38,6 +38,9 @@ class OperandMaker {
   // From codes: as they are for products that want such codes, else by way of their values. Nothing is recorded.
   Operands make_from(const ScaledTensor& codes, recipe::Role role, GemmSet wanted) const;
 
+  // The same, and observed as what make() makes.
+  Operands take(const GivenWeight& weight, GemmSet wanted);
+
   // From a kernel: codes at once where the scale is known before the tensor is, else through FP32.
   Operands produce(const Producer& producer, recipe::Role role, GemmSet wanted);
 

@@ -63,6 +63,9 @@ WeightOperands weight_operands(const at::Tensor& weight, const LinearScaling& sc
   if (scaling.held_weight.data.defined()) {
     return {maker.make_from(scaling.held_weight, Role::kWeight, {.output = true, .grad_input = use.grad_input}), {}};
   }
+  if (scaling.state != nullptr && scaling.state->given_weight.codes.data.defined()) {
+    return {maker.take(scaling.state->given_weight, {.output = true, .grad_input = use.grad_input}), {}};
+  }
   if (scaling.is_first_microbatch) return of_first_microbatch(weight, scaling, maker);
   WeightOperands weights;
   if (may_keep(weight, scaling, use)) {

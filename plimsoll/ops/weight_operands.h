@@ -17,8 +17,8 @@ struct WeightUse {
   bool training = false;    // the caller's grad mode
 };
 
-// Held codes as they are. Else as scaling.is_first_microbatch says. Where it says nothing, outside training, an
-// unchanged weight is kept from call to call, quantized and packed; while somebody watches it is measured each time.
+// Held or given codes as they are. Else as scaling.is_first_microbatch says. Where it says nothing, outside training,
+// an unchanged weight is kept from call to call, quantized and packed; while somebody watches it is measured each time.
 WeightOperands weight_operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
                                WeightUse use);
 

@@ -49,11 +49,21 @@ NamedTensors FullyShardedDataParallel::parameters() const {
   return result;
 }
 
-std::vector<FullyShardedDataParallel::Piece> FullyShardedDataParallel::pieces() const {
-  std::vector<Piece> result;
+std::vector<io::TensorPiece> FullyShardedDataParallel::pieces() const {
+  std::vector<io::TensorPiece> result;
   for (const auto& unit : schedule_->units()) {
     for (const ShardedGroup& group : unit->groups()) {
-      for (Piece& piece : group.pieces()) result.push_back(std::move(piece));
+      for (io::TensorPiece& piece : group.pieces()) result.push_back(std::move(piece));
+    }
+  }
+  return result;
+}
+
+std::vector<at::Tensor> FullyShardedDataParallel::memory() const {
+  std::vector<at::Tensor> result;
+  for (const auto& unit : schedule_->units()) {
+    for (const ShardedGroup& group : unit->groups()) {
+      for (const at::Tensor& whole : group.memory()) result.push_back(whole);
     }
   }
   return result;

@@ -25,8 +25,6 @@ namespace plimsoll::shard {
 
 class FullyShardedDataParallel {
  public:
-  using Piece = ShardedGroup::Piece;
-
   // A collective. units: submodules, each a unit; one that holds another stands behind it. What is in none of them is
   // unit 0, and units[i] is unit i + 1. Throws c10::Error, which names the ranks, where models differ in names, shapes
   // or dtypes. The parameters belong to this until it is destroyed, and each rank's own values are kept of its parts.
@@ -39,7 +37,10 @@ class FullyShardedDataParallel {
   // for each group, called flat_param_N.
   NamedTensors parameters() const;
   // Every parameter of the model, with what this rank holds of it.
-  std::vector<Piece> pieces() const;
+  std::vector<io::TensorPiece> pieces() const;
+
+  // ShardedGroup::memory of all.
+  std::vector<at::Tensor> memory() const;
 
   void before(size_t unit) { schedule_->before_forward(unit); }
   void after(size_t unit, at::TensorList outputs) { schedule_->after_forward(unit, outputs); }

@@ -78,14 +78,15 @@ void ShardSchedule::prefetch_after(size_t unit, const std::vector<size_t>& order
   const auto found = std::ranges::find(order, unit);
   if (found == order.end()) return;
   const int64_t next = (found - order.begin()) + step;
-  if (next >= 0 && next < static_cast<int64_t>(order.size())) units_[order[static_cast<size_t>(next)]]->start_gather();
+  if (next >= 0 && next < static_cast<int64_t>(order.size()))
+    units_[order[static_cast<size_t>(next)]]->start_gather(in_backward_);
 }
 
 void ShardSchedule::before_forward(size_t unit) {
   if (in_backward_ && get_current_graph_task_id() == kNoTask) abandon_backward();
   if (at::GradMode::is_enabled() && !in_backward_) note(unit);
   const at::NoGradGuard no_grad;
-  units_[unit]->gather();
+  units_[unit]->gather(in_backward_);
   if (!in_backward_) prefetch_after(unit, previous_order_, 1);
 }
 
@@ -128,7 +129,7 @@ void ShardSchedule::before_backward(size_t unit) {
   const at::NoGradGuard no_grad;
   begin_backward();
   note(unit);
-  units_[unit]->gather();
+  units_[unit]->gather(in_backward_);
   prefetch_after(unit, order_, -1);
 }
 

@@ -52,10 +52,16 @@ ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const Grou
   for (const at::Tensor& part : parts) leaves_.push_back(part.detach().set_requires_grad(trained_));
   seen_version_ = version_of(master_);
 
-  is_master_ = is_alone() && options_.compute_dtype == dtype;
+  if (!options_.weights_of.empty()) {
+    codes_.emplace(options_.weights_of);
+    codes_->measure(held_parts(), *ranks_.gather);
+    full_codes_ = at::empty({layout_.padded()}, at::kByte);
+    free_memory(full_codes_);
+  }
+  is_master_ = !codes_ && is_alone() && options_.compute_dtype == dtype;
   full_ = is_master_ ? master_ : at::empty({layout_.padded()}, master_.options().dtype(options_.compute_dtype));
-  if (is_master_) show(full_);
-  if (!is_master_) hide();
+  full_views_ = views_of(full_);
+  is_master_ ? show(full_views_) : hide();
 }
 
 void ShardedGroup::set_leaf(size_t index, const at::Tensor& leaf) {
@@ -64,8 +70,8 @@ void ShardedGroup::set_leaf(size_t index, const at::Tensor& leaf) {
   leaves_[index] = leaf;
 }
 
-std::vector<ShardedGroup::Piece> ShardedGroup::pieces() const {
-  std::vector<Piece> result;
+std::vector<io::TensorPiece> ShardedGroup::pieces() const {
+  std::vector<io::TensorPiece> result;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const FlatEntry& entry = layout_.entries()[i];
     const FlatRange held = layout_.held(i, ranks_.rank);
@@ -81,16 +87,31 @@ std::vector<ShardedGroup::Piece> ShardedGroup::pieces() const {
 
 at::Tensor ShardedGroup::mine(const at::Tensor& flat) const { return flat.narrow(0, shard_.begin, shard_.size()); }
 
-void ShardedGroup::show(const at::Tensor& flat) {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const FlatEntry& entry = layout_.entries()[i];
-    parameters_[i].second.set_data(flat.narrow(0, entry.begin, entry.end - entry.begin).view(entry.shape));
+std::vector<at::Tensor> ShardedGroup::views_of(const at::Tensor& flat) const {
+  std::vector<at::Tensor> views;
+  for (const FlatEntry& entry : layout_.entries()) {
+    views.push_back(flat.narrow(0, entry.begin, entry.end - entry.begin).view(entry.shape));
   }
+  return views;
+}
+
+void ShardedGroup::show(const std::vector<at::Tensor>& values) {
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].second.set_data(values[i]);
 }
 
 void ShardedGroup::hide() {
+  if (codes_) {
+    free_memory(full_codes_);
+    codes_->take_back();
+  }
   free_memory(full_);
   for (const auto& [name, parameter] : parameters_) parameter.set_data(at::empty({0}, full_.options()));
+}
+
+std::vector<at::Tensor> ShardedGroup::held_parts() const {
+  std::vector<at::Tensor> parts;
+  for (const io::TensorPiece& piece : pieces()) parts.push_back(piece.values);
+  return parts;
 }
 
 // Caches of converted weights, and what autograd saved, must see that the parameters have changed.
@@ -98,9 +119,22 @@ void ShardedGroup::note_new_masters() {
   if (seen_version_ == version_of(master_)) return;
   seen_version_ = version_of(master_);
   for (const auto& [name, parameter] : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
+  if (codes_) codes_->measure(held_parts(), *ranks_.gather);
 }
 
-void ShardedGroup::start_gather() {
+at::Tensor ShardedGroup::travelling(bool keeps_codes) {
+  const bool in_codes = codes_ && (keeps_codes ? codes_->chosen() : codes_->choose());
+  if (!in_codes) {
+    allocate_memory(full_);
+    return bytes_of(master_.to(options_.compute_dtype));
+  }
+  allocate_memory(full_codes_);
+  const at::Tensor mine = at::zeros({layout_.part()}, at::kByte);
+  mine.narrow(0, 0, shard_.size()).copy_(codes_->encode(held_parts()));
+  return mine;
+}
+
+void ShardedGroup::start_gather(bool keeps_codes) {
   if (gathered_ || is_arriving_ || layout_.part() == 0) return;
   const at::NoGradGuard no_grad;
   note_new_masters();
@@ -108,20 +142,20 @@ void ShardedGroup::start_gather() {
     gathered_ = true;
     return;
   }
-  allocate_memory(full_);
-  const at::Tensor narrow = master_.to(options_.compute_dtype);
+  const at::Tensor mine = travelling(keeps_codes);
+  const at::Tensor all = codes_ && codes_->chosen() ? full_codes_ : bytes_of(full_);
   is_arriving_ = true;
-  arriving_ =
-      is_alone() ? ops::Arriving(full_.copy_(narrow)) : ranks_.gather->start_gather(bytes_of(narrow), bytes_of(full_));
+  arriving_ = is_alone() ? ops::Arriving(all.copy_(mine)) : ranks_.gather->start_gather(mine, all);
 }
 
-void ShardedGroup::gather() {
-  start_gather();
+void ShardedGroup::gather(bool keeps_codes) {
+  start_gather(keeps_codes);
   if (!is_arriving_) return;
   const watch::Span span("gather parameters");
   is_arriving_ = false;
   arriving_.take();
-  show(full_);
+  show(full_views_);  // of codes: the sizes alone
+  if (codes_ && codes_->chosen()) codes_->give(full_codes_, layout_);
   gathered_ = true;
 }
 
@@ -141,8 +175,8 @@ at::Tensor ShardedGroup::gather_masters() const {
 
 void ShardedGroup::show_masters(const at::Tensor& masters) {
   const at::NoGradGuard no_grad;
-  if (masters.defined()) return show(masters);
-  if (gathered_ || is_master_) return show(full_);
+  if (masters.defined()) return show(views_of(masters));
+  if (gathered_ || is_master_) return show(full_views_);
   hide();
 }
 

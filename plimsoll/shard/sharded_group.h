@@ -9,13 +9,16 @@
 #include <ATen/core/TensorBody.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "plimsoll/io/tensor_piece.h"
 #include "plimsoll/ops/byte_rank_group.h"
 #include "plimsoll/shard/averaging.h"
 #include "plimsoll/shard/flat_layout.h"
+#include "plimsoll/shard/sharded_codes.h"
 
 namespace plimsoll::shard {
 
@@ -37,18 +40,12 @@ struct GroupOptions {
   // The average over both then has the same bits however `passes * ranks` is made up. 0: the order is free, and the
   // sum over passes is no average.
   int64_t ordered_passes = 0;
+  // Of the layers whose weights the parameters are, or none: they travel as codes where the recipe allows.
+  ShardedCodes::States weights_of = {};
 };
 
 class ShardedGroup {
  public:
-  // What the optimizer of this rank updates: [begin, end) of the flattened parameter `name`.
-  struct Piece {
-    std::string name;
-    std::vector<int64_t> shape;  // of the whole parameter
-    int64_t begin = 0, end = 0;
-    at::Tensor values;  // [end - begin], shares memory with the leaf
-  };
-
   // parameters: leaves of one dtype, of the CPU. They belong to the group until it is destroyed.
   ShardedGroup(NamedTensors parameters, ShardRanks ranks, const GroupOptions& options);
 
@@ -60,14 +57,18 @@ class ShardedGroup {
   // tensor with the same memory in its place, on which gradients are put from now on.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
   void set_leaf(size_t index, const at::Tensor& leaf);
-  std::vector<Piece> pieces() const;
+  // What this rank holds of each parameter's master, shared.
+  std::vector<io::TensorPiece> pieces() const;
 
-  // Collectives.
-  void start_gather();
-  void gather();
+  // Collectives. keeps_codes: those of the last time, for the backward pass of a forward pass.
+  void start_gather(bool keeps_codes = false);
+  void gather(bool keeps_codes = false);
   void start_reduce();
   void finish_reduce();
   at::Tensor gather_masters() const;  // [numel], of all ranks
+
+  // What holds the parameters while they are gathered.
+  std::vector<at::Tensor> memory() const { return codes_ ? std::vector{full_, full_codes_} : std::vector{full_}; }
 
   void release();
   bool gathered() const { return gathered_; }
@@ -84,9 +85,12 @@ class ShardedGroup {
  private:
   bool is_alone() const { return ranks_.size() == 1; }
   at::Tensor mine(const at::Tensor& flat) const;  // [numel] -> this rank's part
-  void show(const at::Tensor& flat);
+  std::vector<at::Tensor> views_of(const at::Tensor& flat) const;
+  void show(const std::vector<at::Tensor>& values);
   void hide();
   void note_new_masters();
+  std::vector<at::Tensor> held_parts() const;
+  at::Tensor travelling(bool keeps_codes);  // bytes of this rank
   at::Tensor ordered_average(const at::Tensor& terms);
   void put_gradient(const at::Tensor& grad, bool replaces);
 
@@ -103,6 +107,9 @@ class ShardedGroup {
   uint32_t seen_version_;  // of the masters when the parameters last showed them
 
   at::Tensor full_;  // [padded], without memory unless gathered; the master itself of one rank in its own dtype
+  std::vector<at::Tensor> full_views_;  // the parameters in it
+  std::optional<ShardedCodes> codes_;
+  at::Tensor full_codes_;  // [padded] uint8, the same
   bool is_master_ = false;
   bool gathered_ = false;
   ops::Arriving arriving_;

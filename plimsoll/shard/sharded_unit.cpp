@@ -25,18 +25,28 @@ ShardedUnit::ShardedUnit(const NamedTensors& parameters, const ShardRanks& ranks
   TORCH_CHECK_VALUE(!options.ordered_passes || options.reduce_dtype == at::kFloat,
                     "FullyShardedDataParallel: expected gradients in fp32 where their order is fixed, got ",
                     options.reduce_dtype);
-  std::vector<NamedTensors> sets;
+  struct Set {
+    NamedTensors parameters;
+    ShardedCodes::States layers;  // of all or of none
+  };
+  std::vector<Set> sets;
   for (const auto& item : parameters) {
-    const auto belongs = [&](const NamedTensors& set) {
-      const at::Tensor& other = set.front().second;
-      return other.scalar_type() == item.second.scalar_type() && other.requires_grad() == item.second.requires_grad();
+    const auto layer = options.layer_of ? options.layer_of(item.first) : nullptr;
+    const auto belongs = [&](const Set& set) {
+      const at::Tensor& other = set.parameters.front().second;
+      return other.scalar_type() == item.second.scalar_type() && other.requires_grad() == item.second.requires_grad() &&
+             set.layers.empty() == (layer == nullptr);
     };
-    const auto set = std::ranges::find_if(sets, belongs);
-    set == sets.end() ? sets.push_back({item}) : set->push_back(item);
+    auto set = std::ranges::find_if(sets, belongs);
+    if (set == sets.end()) set = sets.insert(set, Set{});
+    set->parameters.push_back(item);
+    if (layer != nullptr) set->layers.push_back(layer);
   }
-  for (NamedTensors& set : sets) {
-    const at::ScalarType dtype = set.front().second.scalar_type();
-    groups_.emplace_back(std::move(set), ranks, group_options(options, dtype, ranks.size()));
+  for (Set& set : sets) {
+    const at::ScalarType dtype = set.parameters.front().second.scalar_type();
+    GroupOptions group = group_options(options, dtype, ranks.size());
+    group.weights_of = std::move(set.layers);
+    groups_.emplace_back(std::move(set.parameters), ranks, group);
   }
 }
 
@@ -48,13 +58,13 @@ int64_t ShardedUnit::trained_parameters() const {
   return count;
 }
 
-void ShardedUnit::start_gather() {
-  for (ShardedGroup& group : groups_) group.start_gather();
+void ShardedUnit::start_gather(bool keeps_codes) {
+  for (ShardedGroup& group : groups_) group.start_gather(keeps_codes);
 }
 
-void ShardedUnit::gather() {
-  start_gather();
-  for (ShardedGroup& group : groups_) group.gather();
+void ShardedUnit::gather(bool keeps_codes) {
+  start_gather(keeps_codes);
+  for (ShardedGroup& group : groups_) group.gather(keeps_codes);
 }
 
 void ShardedUnit::release() {

@@ -1,8 +1,10 @@
 // A part of a model whose parameters come and go together: that of one FullyShardedDataParallel.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "plimsoll/shard/sharded_group.h"
@@ -20,6 +22,8 @@ struct FullyShardedOptions {
   bool prefetch = true;                                  // the next unit's parameters travel while this one computes
   // "Deterministic": GroupOptions::ordered_passes.
   int64_t ordered_passes = 0;
+  // The layer whose weight this parameter is, or none: GroupOptions::weights_of.
+  std::function<std::shared_ptr<ops::LinearState>(const std::string& name)> layer_of = {};
 };
 
 class ShardedUnit {
@@ -33,8 +37,8 @@ class ShardedUnit {
   int64_t trained_parameters() const;
 
   // Of all groups.
-  void start_gather();
-  void gather();
+  void start_gather(bool keeps_codes);  // ShardedGroup
+  void gather(bool keeps_codes);
   void release();
   void start_reduce();
   void finish_reduce();

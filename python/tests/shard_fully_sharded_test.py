@@ -161,6 +161,15 @@ def narrow_gradients_are_averaged_in_fp32(group):
 
 
 @ranks.case(2)
+def buffers_are_narrow_but_for_scales_and_state_dicts(group):
+    net = nn.Sequential(nn.BatchNorm1d(16), te.Linear(16, 16))
+    model = Fsdp(net, group, mixed_precision=True, compute_dtype=torch.bfloat16)
+    model(torch.randn(4, 16)).sum().backward()
+    assert model[0].running_mean.dtype == torch.bfloat16 and model[1].weight_scale.dtype == torch.float32
+    assert model.state_dict()["0.running_mean"].dtype == torch.float32
+
+
+@ranks.case(2)
 def every_combination_of_options_has_the_same_gradients(group):
     rank, size = position(group)
     x, y = models.batch(0)

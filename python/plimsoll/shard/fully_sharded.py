@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from plimsoll.pytorch.scaled_module import ScaledModule
 from plimsoll.shard import fully_sharded_optimizer
 from plimsoll.shard.fully_sharded_state import StateDicts
 from plimsoll.shard.ranks import ProcessGroupName, own_group, ranks_of
@@ -170,7 +171,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
     def _cast_buffers(self, dtype: torch.dtype) -> None:
         inner = {id(part) for other in self._instances()[1:] for part in other.modules()}
         for module in self.modules():
-            if id(module) in inner or hasattr(module, "scaling_buffers"):
+            if id(module) in inner or isinstance(module, ScaledModule):  # scales stay in fp32
                 continue
             for name, buffer in module._buffers.items():
                 if buffer is not None and buffer.is_floating_point():

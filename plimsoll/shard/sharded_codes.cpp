@@ -1,0 +1,63 @@
+#include "plimsoll/shard/sharded_codes.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
+#include <bit>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/ops/quantize.h"
+#include "plimsoll/ops/tensor_codes.h"
+
+namespace plimsoll::shard {
+namespace {
+
+at::Tensor as_row(const at::Tensor& part) { return part.view({1, -1}); }
+
+}  // namespace
+
+// The bits of magnitudes are ordered as they are, NaN above all.
+void ShardedCodes::measure(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks) {
+  std::vector<int32_t> bits;
+  for (const at::Tensor& part : parts) {
+    bits.push_back(std::bit_cast<int32_t>(part.numel() == 0 ? 0.0f : ops::amax(as_row(part))));
+  }
+  if (ranks.size() > 1) ranks.all_reduce_max(bits);
+  for (size_t i = 0; i < bits.size(); ++i) amaxes_[i] = std::bit_cast<float>(bits[i]);
+}
+
+bool ShardedCodes::choose() {
+  const ops::SharedRecipe recipe = amp::current_recipe();
+  chosen_ = recipe != nullptr;
+  for (size_t i = 0; chosen_ && i < states_.size(); ++i) {
+    const auto options = ops::weight_codes(*recipe, *states_[i], amaxes_[i]);
+    chosen_ = options.has_value();
+    if (!chosen_) break;
+    format_ = options->format;
+    scales_[i] = *options->scale;
+  }
+  return chosen_;
+}
+
+at::Tensor ShardedCodes::encode(const std::vector<at::Tensor>& parts) const {
+  std::vector<at::Tensor> codes;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].numel() == 0) continue;
+    codes.push_back(ops::quantize(as_row(parts[i]), {.format = format_, .scale = scales_[i]}).tensor.data.flatten());
+  }
+  return codes.empty() ? at::empty({0}, at::kByte) : at::cat(codes);
+}
+
+void ShardedCodes::give(const at::Tensor& codes, const FlatLayout& layout) const {
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const FlatEntry& entry = layout.entries()[i];
+    const at::Tensor matrix = codes.narrow(0, entry.begin, entry.end - entry.begin).view(entry.shape);
+    states_[i]->given_weight = {.codes = ops::scaled_codes(matrix, format_, scales_[i]), .amax = amaxes_[i]};
+  }
+}
+
+void ShardedCodes::take_back() const {
+  for (const auto& state : states_) state->given_weight = {};
+}
+
+}  // namespace plimsoll::shard

@@ -1,0 +1,41 @@
+// Weights that travel as FP8 codes, one byte an element, where the recipe of the scope gives each one scale: every rank
+// quantizes its part with the scale that one process would use for the whole.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "plimsoll/ops/linear_scaling.h"
+#include "plimsoll/shard/flat_layout.h"
+
+namespace plimsoll::shard {
+
+// Of a group, each of whose parameters is the weight of a layer.
+class ShardedCodes {
+ public:
+  using States = std::vector<std::shared_ptr<ops::LinearState>>;
+
+  explicit ShardedCodes(States states) : states_(std::move(states)), amaxes_(states_.size()), scales_(states_.size()) {}
+
+  // parts: what this rank holds of each. Their amaxes over all ranks, after the parts have changed. A collective.
+  void measure(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks);
+
+  // How they travel until the next choose(): in codes, or (false) as values.
+  bool choose();
+  bool chosen() const { return chosen_; }
+
+  // [sum of parts]
+  at::Tensor encode(const std::vector<at::Tensor>& parts) const;
+
+  // The layers read these codes [numel] instead of their weights.
+  void give(const at::Tensor& codes, const FlatLayout& layout) const;
+  void take_back() const;
+
+ private:
+  States states_;
+  std::vector<float> amaxes_, scales_;
+  format::Format format_ = format::Format::kE4m3;
+  bool chosen_ = false;
+};
+
+}  // namespace plimsoll::shard
