@@ -12,26 +12,32 @@ TUNED = {
 
 
 class Contestant:
-    """Prints one JSON object when it is ready (`info`), and one for each line that it is asked."""
+    """Prints one JSON object when it is ready (`info`), and one for each line that it is asked.
 
-    def __init__(self, name, command, environment=None):
+    wait=False: the first object is receive()d by the caller."""
+
+    def __init__(self, name, command, environment=None, wait=True):
         self.name = name
         environment = {**os.environ, **(environment or {})}
         self.process = subprocess.Popen(
             [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        self.info = self._read()
+        if wait:
+            self.info = self.receive()
 
     def ask(self, line):
+        self.send(line)
+        return self.receive()
+
+    def send(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        return self._read()
 
     def close(self):
         self.process.stdin.close()
         self.process.wait()
 
-    def _read(self):
+    def receive(self):
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"'{self.name}' ended with exit code {self.process.wait()}")

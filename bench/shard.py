@@ -1,0 +1,85 @@
+"""Times training steps of a GPT of 10.9 M parameters by one process and by two, in turn: Plimsoll's and PyTorch's.
+
+    .venv/bin/python bench/shard.py [--rounds 5] [--json FILE] [--contestants ours-bf16,ours-bf16-fsdp,...]
+
+All have the same batch and two threads: one process with both, or two processes with one each and half of the batch.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import json_file
+from contestant import Contestant
+from gpt_step import PRESETS
+
+HERE = Path(__file__).resolve().parent
+RANKS = 2
+CONTESTANTS = {
+    "torch-bf16": ("torch", "none", "bf16"),
+    "torch-bf16-ddp": ("torch", "ddp", "bf16"),
+    "torch-bf16-fsdp2": ("torch", "fsdp2", "bf16"),
+    "ours-bf16": ("plimsoll", "none", "bf16"),
+    "ours-bf16-ddp": ("plimsoll", "ddp", "bf16"),
+    "ours-bf16-fsdp": ("plimsoll", "fsdp", "bf16"),
+    "ours-fp8": ("plimsoll", "none", "fp8"),
+    "ours-fp8-fsdp": ("plimsoll", "fsdp", "fp8"),
+}
+
+
+def contestant(name, shape, folder):
+    library, how, recipe = CONTESTANTS[name]
+    ranks = 1 if how == "none" else RANKS
+    sizes = [f"--{key}={shape[key]}" for key in ("layers", "dim", "heads", "context", "batch", "vocabulary")]
+    command = [sys.executable, HERE / "shard_worker.py", *sizes, f"--ranks={ranks}", f"--threads={RANKS // ranks}"]
+    command += [f"--library={library}", f"--how={how}", f"--recipe={recipe}", f"--store={folder}/{name}"]
+    return Contestant(name, command, {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": str(RANKS // ranks)})
+
+
+def row(name, answers, alone, info, tokens):
+    seconds = [answer["seconds"] for answer in answers]
+    return {
+        "contestant": name,
+        "tokens_per_s": tokens / statistics.median(seconds),
+        # Of the same turns: what else the machine does then weighs on both.
+        "of_one_process": statistics.median(one["seconds"] / own for one, own in zip(alone, seconds)),
+        "parameters_held": info["parameters_held"],
+        "peak_rss_bytes": max(answer["peak_rss_bytes"] for answer in answers),
+    }
+
+
+def text(row):
+    return (
+        f"{row['contestant']:18} {row['tokens_per_s']:8.0f} tokens/s  {row['of_one_process']:5.2f} of one process  "
+        f"{row['parameters_held'] / 1e6:6.2f} M parameters a rank  peak {row['peak_rss_bytes'] / 1e6:6.0f} MB a rank"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--contestants", type=lambda text: text.split(","), default=list(CONTESTANTS))
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    shape = PRESETS["small"]
+    answers = {name: [] for name in args.contestants}
+    with tempfile.TemporaryDirectory() as folder:
+        teams = {name: contestant(name, shape, folder) for name in args.contestants}
+        for _ in range(args.rounds):
+            for name, team in teams.items():
+                answers[name].append(team.ask("step"))
+        for team in teams.values():
+            team.close()
+    rows = []
+    for name, team in teams.items():
+        alone = answers.get("-".join(name.split("-")[:2]), answers[name])
+        rows.append(row(name, answers[name], alone, team.info, shape["batch"] * shape["context"]))
+        print(text(rows[-1]))
+    if args.json:
+        json_file.write(args.json, {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()
