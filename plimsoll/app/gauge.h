@@ -8,12 +8,13 @@
 namespace plimsoll::app {
 
 struct GaugeOptions {
-  std::filesystem::path model;      // a Hugging Face directory of a T5
-  std::filesystem::path out;        // the directory to make; must not exist
-  std::filesystem::path calibrate;  // T5Texts::read_examples; empty: the worst case, from the weights alone
+  std::filesystem::path model;  // a Hugging Face directory of a T5, or a Gpt's run or checkpoint
+  std::filesystem::path out;    // the directory to make; must not exist
+  // T5Texts::read_examples, where a Gpt reads a text's bytes; empty: the worst case, from the weights alone.
+  std::filesystem::path calibrate;
   int64_t headroom_bits = 3;
-  int64_t batch = 8;            // inputs at a time
-  int64_t max_new_tokens = 32;  // of the texts written for inputs without decoder_input_ids
+  int64_t batch = 8;            // inputs at a time, of a T5
+  int64_t max_new_tokens = 32;  // of the texts written for inputs without decoder_input_ids, by a T5
 };
 
 inline constexpr const char* kGaugeCertificate = "plimsoll_gauge.json";

@@ -2,6 +2,9 @@
 
 #include <cmath>
 
+#include "plimsoll/app/error.h"
+#include "plimsoll/io/sha256.h"
+
 namespace plimsoll::app {
 namespace {
 
@@ -49,6 +52,19 @@ json describe(const GaugeFindings& findings) {
           {"values", std::move(values)},
           {"below_headroom", std::move(below)},
           {"without_freedom", findings.freedoms.without}};
+}
+
+json calibration_json(const std::filesystem::path& file, int64_t inputs, int64_t tokens) {
+  if (file.empty()) return {{"kind", "worst case, from the weights"}};
+  return {{"kind", "inputs"}, {"inputs", inputs}, {"input_tokens", tokens}, {"file_sha256", io::sha256_of_file(file)}};
+}
+
+std::string verified_inputs(const std::filesystem::path& file, int64_t drawn_tokens) {
+  return file.empty() ? fmt::format("one text of {} random tokens", drawn_tokens) : "those of the calibration";
+}
+
+void refuse_other_bits(const std::filesystem::path& model) {
+  fail("{}: expected the source's bits in FP32, got others: it has values at the limits of FP32", model.native());
 }
 
 }  // namespace plimsoll::app

@@ -1,13 +1,15 @@
 // What a gauged checkpoint says about itself, as JSON:
 //   headroom_bits, calibration {kind, inputs, input_tokens, decoder_tokens, file_sha256},
-//   exponents {residual, pairs {module: exponent}}, layer_norm_epsilon,
+//   exponents {residual, pairs {module: exponent}}, layer_norm_epsilon (of a Gpt norm_epsilon),
 //   weights and values [{name, exponent, amax, headroom_bits, headroom_bits_before, lost_bits}],
 //   below_headroom [names], without_freedom [sentences],
-//   fp32 {bit_identical, inputs, outputs}, fp16 {finite, encoder_relative_l2, logits_relative_l2}.
+//   fp32 {bit_identical, inputs, outputs}, fp16 {finite, encoder_relative_l2, logits_relative_l2}, those that it has.
 // amax, headroom_bits and lost_bits (weights only) are those of the checkpoint written.
 #pragma once
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "plimsoll/gauge/search.h"
 
@@ -23,5 +25,14 @@ struct GaugeFindings {
 
 // Without what is measured on inputs.
 nlohmann::json describe(const GaugeFindings& findings);
+
+// Its member `calibration`, by `inputs` texts of so many tokens from a file, which may be none.
+nlohmann::json calibration_json(const std::filesystem::path& file, int64_t inputs, int64_t tokens);
+
+// Its member fp32.inputs: without a file one text was drawn.
+std::string verified_inputs(const std::filesystem::path& file, int64_t drawn_tokens);
+
+// Throws Error: what was to be written is another function.
+[[noreturn]] void refuse_other_bits(const std::filesystem::path& model);
 
 }  // namespace plimsoll::app

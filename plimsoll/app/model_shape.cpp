@@ -49,13 +49,20 @@ void check_shape(const ModelShape& shape) {
 
 void to_json(nlohmann::json& json, const ModelShape& shape) {
   json = {{"layers", shape.layers}, {"dim", shape.dim}, {"heads", shape.heads}, {"context", shape.context}};
+  constexpr ModelShape kUsual;
+  if (shape.rms_norm) json["rms_norm"] = true;
+  if (shape.norm_epsilon != kUsual.norm_epsilon) json["norm_epsilon"] = shape.norm_epsilon;
+  if (!shape.own_head) json["own_head"] = false;
 }
 
 void from_json(const nlohmann::json& json, ModelShape& shape) {
   shape = {.layers = json.at("layers").get<int64_t>(),
            .dim = json.at("dim").get<int64_t>(),
            .heads = json.at("heads").get<int64_t>(),
-           .context = json.at("context").get<int64_t>()};
+           .context = json.at("context").get<int64_t>(),
+           .rms_norm = json.value("rms_norm", false),
+           .norm_epsilon = json.value("norm_epsilon", ModelShape().norm_epsilon),
+           .own_head = json.value("own_head", true)};
 }
 
 }  // namespace plimsoll::app

@@ -13,6 +13,9 @@ struct ModelShape {
   int64_t dim = 0;
   int64_t heads = 0;
   int64_t context = 0;
+  bool rms_norm = false;  // RMSNorm in place of LayerNorm
+  double norm_epsilon = 1e-5;
+  bool own_head = true;  // the head does not read the token embedding
 
   friend bool operator==(const ModelShape&, const ModelShape&) = default;
 };
@@ -26,6 +29,7 @@ ModelShape model_by_name(std::string_view name);
 // Throws UsageError unless all sizes are positive and heads divides dim.
 void check_shape(const ModelShape& shape);
 
+// What is as it was for every model once is left out.
 void to_json(nlohmann::json& json, const ModelShape& shape);
 void from_json(const nlohmann::json& json, ModelShape& shape);
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/log_softmax.h>
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -29,6 +30,33 @@ struct ParityReference {
   at::Tensor written;            // int64 [rows, length]
 };
 
+// How many texts are their example's target.
+struct Marks {
+  int64_t right = 0, of = 0;
+};
+
+// Compares what is written with the examples' targets, in their order.
+class Marker {
+ public:
+  Marker(T5Texts& texts, const std::vector<T5Example>& examples) : texts_(texts), examples_(examples) {}
+
+  void mark(const at::Tensor& written, const nn::T5Config& config) {
+    for (int64_t row = 0; row < written.size(0); ++row) {
+      const T5Example& example = examples_[next_++];
+      if (!example.has_target()) continue;
+      marks_.right += texts_.is_target(example, written_ids(written.select(0, row), config)) ? 1 : 0;
+      ++marks_.of;
+    }
+  }
+  const Marks& marks() const { return marks_; }
+
+ private:
+  T5Texts& texts_;
+  const std::vector<T5Example>& examples_;
+  size_t next_ = 0;
+  Marks marks_;
+};
+
 at::Tensor without_padding(const at::Tensor& values, const at::Tensor& mask) {
   return values.reshape({-1, values.size(-1)}).index({mask.reshape({-1})});
 }
@@ -50,7 +78,7 @@ class ParityRun {
       : model_(std::move(model)), max_new_tokens_(max_new_tokens) {}
 
   nn::T5Output run(const nn::T5Input& input) {
-    watch::Session session;
+    watch::Session session({.every_value = true});
     nn::T5Output output = t5_output(*model_, input);
     for (const watch::Record& record : session.slots().records()) note(record);
     const std::vector<watch::Record> bad = session.slots().non_finite();
@@ -73,7 +101,7 @@ class ParityRun {
     return reference;
   }
 
-  void compare(const ParityReference& reference) {
+  void compare(const ParityReference& reference, Marker& marker) {
     const nn::T5Input& input = reference.input;
     const nn::T5Output output = run(input);
     encoder_.add(without_padding(output.encoder_output, input.attention_mask), reference.encoder);
@@ -85,15 +113,19 @@ class ParityRun {
     agreeing_ += got.argmax(-1).eq(want.argmax(-1)).sum().item<int64_t>();
     tokens_ += want.size(0);
     texts_ += input.input_ids.size(0);
-    matching_ += equal_rows(write(input), reference.written, model_->config.pad_token_id);
+    const at::Tensor written = write(input);
+    matching_ += equal_rows(written, reference.written, model_->config.pad_token_id);
+    marker.mark(written, model_->config);
   }
 
-  json result() const {
+  json result(const Marks& marks) const {
     json result = {{"finite", finite_}, {"encoder_relative_l2", number_or_null(encoder_.value())}};
     if (tokens_ > 0) {
       result["logits_kl"] = number_or_null(divergence_ / static_cast<double>(tokens_));
       for (const auto& [name, same, all] :
-           {std::tuple("top1_agreement", agreeing_, tokens_), std::tuple("string_match", matching_, texts_)}) {
+           {std::tuple("top1_agreement", agreeing_, tokens_), std::tuple("string_match", matching_, texts_),
+            std::tuple("accuracy", marks.right, marks.of)}) {
+        if (all == 0) continue;
         const json binomial = binomial_json(same, all);
         result[name] = binomial.at("share");
         result[std::string(name) + "_interval"] = binomial.at("interval");
@@ -141,11 +173,13 @@ json parity(const ParityOptions& options) {
   const nn::T5Numerics numerics = parse_t5_fixes(options.fixes);
   for (const std::string& dtype : options.dtypes) parse_t5_dtype(dtype);
   std::vector<ParityReference> references;
+  std::vector<T5Example> examples;
+  std::optional<T5Texts> texts;
   json result = {{"dtypes", json::object()}};
   {
     nn::T5ForConditionalGeneration exact = load_t5(directory, T5Dtype::kFp32);
-    T5Texts texts(options.model, exact->config.vocab_size);
-    const std::vector<T5Example> examples = texts.read_examples(options.data);
+    texts.emplace(options.model, exact->config.vocab_size);
+    examples = texts->read_examples(options.data);
     ParityRun run(exact, options.max_new_tokens);
     for (const nn::T5Input& input :
          t5_inputs_of(examples, *exact, {.batch = options.batch, .max_new_tokens = options.max_new_tokens})) {
@@ -162,8 +196,9 @@ json parity(const ParityOptions& options) {
     nn::T5ForConditionalGeneration model = load_t5(directory, parse_t5_dtype(dtype));
     model->numerics = numerics;
     ParityRun run(std::move(model), options.max_new_tokens);
-    for (const ParityReference& reference : references) run.compare(reference);
-    result["dtypes"][dtype] = run.result();
+    Marker marker(*texts, examples);
+    for (const ParityReference& reference : references) run.compare(reference, marker);
+    result["dtypes"][dtype] = run.result(marker.marks());
   }
   return result;
 }

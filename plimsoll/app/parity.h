@@ -26,7 +26,8 @@ struct ParityOptions {
 //   logits_kl: mean KL divergence of FP32's distribution of the next token to this dtype's, nats,
 //   top1_agreement: share of the tokens whose likeliest follower is FP32's,
 //   string_match: share of the inputs for which greedy decoding writes the tokens that FP32 writes,
-//   top1_agreement_interval, string_match_interval: [low, high] of these shares, wilson_interval,
+//   accuracy: share of the inputs with a target for which it writes the target; absent without any,
+//   top1_agreement_interval, string_match_interval, accuracy_interval: [low, high] of these shares, wilson_interval,
 // and the headroom map
 //   headroom: {value: bits to the largest number of the format in which it is held}, null where it was not finite,
 // in FP32's entry headroom_fp16, where FP16 would overflow: below 0.

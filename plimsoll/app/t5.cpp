@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/t5_examples.h"
 #include "plimsoll/app/t5_inputs.h"
 #include "plimsoll/app/t5_model.h"
 
@@ -40,13 +41,6 @@ struct T5Session {
   T5Texts texts;
   std::vector<std::vector<int64_t>> inputs;
 };
-
-// A row without the start and without what follows its end.
-std::vector<int64_t> written_ids(const at::Tensor& row, const nn::T5Config& config) {
-  const int64_t* first = row.const_data_ptr<int64_t>();
-  const int64_t* last = first + row.numel();
-  return {first + 1, std::find(first + 1, last, config.eos_token_id)};
-}
 
 // The text of a growing list of ids, piece by piece: what stands before the last character, which may still change.
 class TextStream {
@@ -95,8 +89,7 @@ void t5_generate(const T5Options& options, const std::function<void(const T5Writ
       text.emplace(session.texts, config, stream);
       tokens = [&](const at::Tensor& step) { text->add(step.const_data_ptr<int64_t>()[0]); };
     }
-    const at::Tensor rows =
-        nn::generate(*session.model, batch.ids, batch.mask, options.generation, tokens).contiguous();
+    const at::Tensor rows = nn::generate(*session.model, batch.ids, batch.mask, options.generation, tokens);
     if (text) text->finish();
     for (int64_t row = 0; row < rows.size(0); ++row) {
       T5Written written{.input = static_cast<int64_t>(first) + row / options.generation.sequences,

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/cat.h>
 
+#include <algorithm>
+
 #include "plimsoll/nn/t5/generation.h"
 
 namespace plimsoll::app {
@@ -50,6 +52,13 @@ std::vector<nn::T5Input> t5_inputs_of(const std::vector<T5Example>& examples, nn
     result.push_back(std::move(input));
   }
   return result;
+}
+
+std::vector<int64_t> written_ids(const at::Tensor& row, const nn::T5Config& config) {
+  const at::Tensor dense = row.contiguous();
+  const int64_t* first = dense.const_data_ptr<int64_t>();
+  const int64_t* last = first + dense.numel();
+  return {first + 1, std::find(first + 1, last, config.eos_token_id)};
 }
 
 nn::T5Output t5_output(nn::T5ForConditionalGenerationImpl& model, const nn::T5Input& input) {

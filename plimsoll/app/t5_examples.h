@@ -18,6 +18,9 @@ struct T5ExampleOptions {
 std::vector<nn::T5Input> t5_inputs_of(const std::vector<T5Example>& examples, nn::T5ForConditionalGenerationImpl& model,
                                       const T5ExampleOptions& options);
 
+// A row that the model wrote, without its start and what follows its end.
+std::vector<int64_t> written_ids(const at::Tensor& row, const nn::T5Config& config);
+
 // The forward pass that the model has: of an encoder alone there are no logits.
 nn::T5Output t5_output(nn::T5ForConditionalGenerationImpl& model, const nn::T5Input& input);
 

@@ -27,6 +27,20 @@ std::vector<int64_t> ids_of(const json& object, const char* member, const std::s
   return list.get<std::vector<int64_t>>();
 }
 
+T5Target target_of(const json& object, const std::string& where, int64_t vocabulary) {
+  const json& target = object.at("target");
+  if (target.is_string()) return target.get<std::string>();
+  std::vector<int64_t> ids = ids_of(object, "target", where, vocabulary);
+  if (ids.back() == io::T5Tokenizer::kEnd) ids.pop_back();
+  return ids;
+}
+
+std::string_view without_outer_blanks(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  const size_t first = text.find_first_not_of(kBlanks);
+  return first == text.npos ? std::string_view() : text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
+}
+
 bool is_file(const std::string& input) {
   std::error_code ignored;  // a text may be too long for a path
   return std::filesystem::is_regular_file(input, ignored);
@@ -45,6 +59,7 @@ T5Example T5Texts::example_of_line(const std::string& line, const std::string& w
   if (object.is_object() && object.contains("decoder_input_ids")) {
     example.decoder_input = ids_of(object, "decoder_input_ids", where, vocabulary_);
   }
+  if (object.is_object() && object.contains("target")) example.target = target_of(object, where, vocabulary_);
   if (object.is_object() && object.contains("input_ids")) {
     example.input = ids_of(object, "input_ids", where, vocabulary_);
   } else if (object.is_object() && object.contains("text") && object.at("text").is_string()) {
@@ -62,7 +77,7 @@ std::vector<T5Example> T5Texts::read_examples(const std::filesystem::path& path)
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
     const std::string where = fmt::format("{}, line {}", path.native(), number);
-    examples.push_back(lines_are_json ? example_of_line(line, where) : T5Example{tokenizer().encode(line), {}});
+    examples.push_back(lines_are_json ? example_of_line(line, where) : T5Example{.input = tokenizer().encode(line)});
   }
   if (file.bad()) fail("{}: cannot read", path.native());
   if (examples.empty()) fail("{}: expected at least one line, got none", path.native());
@@ -74,6 +89,11 @@ std::vector<std::vector<int64_t>> T5Texts::read(const std::string& input) {
   std::vector<std::vector<int64_t>> texts;
   for (T5Example& example : read_examples(input)) texts.push_back(std::move(example.input));
   return texts;
+}
+
+bool T5Texts::is_target(const T5Example& example, const std::vector<int64_t>& written) {
+  if (const auto* ids = std::get_if<std::vector<int64_t>>(&example.target)) return written == *ids;
+  return without_outer_blanks(decode(written)) == without_outer_blanks(std::get<std::string>(example.target));
 }
 
 T5Batch t5_batch(const std::vector<std::vector<int64_t>>& texts, size_t begin, size_t end, int64_t pad) {

@@ -7,16 +7,23 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "plimsoll/io/t5_tokenizer.h"
 
 namespace plimsoll::app {
 
-// What a T5 reads and, if it is known, what its decoder reads then.
+// The right answer to an input: a text, or its ids without an end.
+using T5Target = std::variant<std::monostate, std::string, std::vector<int64_t>>;
+
+// What a T5 reads and, if it is known, what its decoder reads then and what it should write.
 struct T5Example {
   std::vector<int64_t> input;
-  std::vector<int64_t> decoder_input;  // empty: unknown
+  std::vector<int64_t> decoder_input = {};  // empty: unknown
+  T5Target target = {};
+
+  bool has_target() const { return !std::holds_alternative<std::monostate>(target); }
 };
 
 // The tokenizer of a model's directory, opened when a text needs it: inputs may be ids.
@@ -29,8 +36,12 @@ class T5Texts {
   // {"input_ids": [...]} a line. Throws Error that names file and line; UsageError for no input at all.
   std::vector<std::vector<int64_t>> read(const std::string& input);
 
-  // Of a file as read() takes it, whose objects may have {"decoder_input_ids": [...]}, too.
+  // Of a file as read() takes it, whose objects may have {"decoder_input_ids": [...]}, too, and a {"target": ...} that
+  // is a text or ids.
   std::vector<T5Example> read_examples(const std::filesystem::path& file);
+
+  // Whether these ids, without an end, are the target that the example has; texts may differ in outer blanks.
+  bool is_target(const T5Example& example, const std::vector<int64_t>& written);
 
   std::string decode(const std::vector<int64_t>& ids) { return tokenizer().decode(ids); }
   // Without a tokenizer ids stay ids.

@@ -48,9 +48,12 @@ void print(const json& certificate, const app::GaugeOptions& options) {
   if (below > 0)
     fmt::print("{} tensors have less than {} bits; the certificate names them\n", below, options.headroom_bits);
   const json& fp16 = certificate.at("fp16");
-  if (fp16.at("finite").get<bool>()) {
+  if (fp16.contains("encoder_relative_l2")) {
     fmt::print("fp32: the source's bits; fp16: finite, relative L2 {:.2g} at the encoder's output\n",
                fp16.at("encoder_relative_l2").get<double>());
+  } else if (fp16.contains("logits_relative_l2")) {
+    fmt::print("fp32: the source's bits; fp16: finite, relative L2 {:.2g} of the logits\n",
+               fp16.at("logits_relative_l2").get<double>());
   } else {
     fmt::print("fp32: the source's bits; fp16: Inf or NaN remain\n");
   }
@@ -68,21 +71,21 @@ int run_gauge(const GaugeCommand& command) {
 Command gauge_command() {
   const auto command = std::make_shared<GaugeCommand>();
   app::GaugeOptions& options = command->options;
-  return {
-      .name = "gauge",
-      .summary = "Rewrite a T5 checkpoint, exactly, so that plain FP16 runs it, with a certificate",
-      .options = {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
-                  {"out", "DIR", path(options.out), "the directory to make", Need::kRequired},
-                  {"calibrate", "FILE", path(options.calibrate, PathMust::kExist),
-                   "inputs: a text a line, or *.jsonl: objects with a text or input_ids, and decoder_input_ids; "
-                   "without: the worst case, from the weights"},
-                  {"headroom-bits", "N", integer(options.headroom_bits, {.from = 0, .to = 12}),
-                   "between the largest value of each tensor and FP16's"},
-                  {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
-                  {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
-                   "written to calibrate the decoder on, for inputs without decoder_input_ids"},
-                  threads_option(command->threads)},
-      .run = [command](const json&) { return run_gauge(*command); }};
+  return {.name = "gauge",
+          .summary = "Rewrite a checkpoint of a T5 or Gpt, exactly, so that plain FP16 runs it, with a certificate",
+          .options = {{"model", "DIR", path(options.model, PathMust::kExist),
+                       "a Hugging Face directory of a T5, or a run of plimsoll train", Need::kRequired},
+                      {"out", "DIR", path(options.out), "the directory to make", Need::kRequired},
+                      {"calibrate", "FILE", path(options.calibrate, PathMust::kExist),
+                       "inputs: a text a line, or *.jsonl: objects with a text or input_ids, and decoder_input_ids; "
+                       "without: the worst case, from the weights"},
+                      {"headroom-bits", "N", integer(options.headroom_bits, {.from = 0, .to = 12}),
+                       "between the largest value of each tensor and FP16's"},
+                      {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
+                      {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
+                       "written to calibrate the decoder on, for inputs without decoder_input_ids"},
+                      threads_option(command->threads)},
+          .run = [command](const json&) { return run_gauge(*command); }};
 }
 
 }  // namespace plimsoll::cli

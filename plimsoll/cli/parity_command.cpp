@@ -43,11 +43,11 @@ std::string least_headroom(const json& result) {
 }
 
 void print_parity(const json& result) {
-  Table table({"dtype", "finite", "encoder L2", "KL, nats", "top 1", "same text", "least headroom"});
+  Table table({"dtype", "finite", "encoder L2", "KL, nats", "top 1", "same text", "accuracy", "least headroom"});
   for (const auto& [dtype, entry] : result.at("dtypes").items()) {
     table.add({dtype, entry.at("finite").get<bool>() ? "yes" : "no", cell(entry, "encoder_relative_l2"),
                cell(entry, "logits_kl"), cell(entry, "top1_agreement"), cell(entry, "string_match"),
-               least_headroom(entry)});
+               cell(entry, "accuracy"), least_headroom(entry)});
   }
   fmt::print("{}{} inputs, {} decoder tokens, each dtype against fp32\n", table.text(),
              result.at("inputs").get<int64_t>(), result.at("decoder_tokens").get<int64_t>());
@@ -66,20 +66,22 @@ int run_parity(const ParityCommand& command) {
 Command parity_command() {
   const auto command = std::make_shared<ParityCommand>();
   app::ParityOptions& options = command->options;
-  return {.name = "parity",
-          .summary = "How far a T5 in several dtypes is from itself in FP32, on your data, and where its headroom ends",
-          .options =
-              {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
-               {"data", "FILE", path(options.data, PathMust::kExist),
-                "a text a line, or *.jsonl: objects with a text or input_ids, and decoder_input_ids", Need::kRequired},
-               {"dtypes", "A,B", choices(options.dtypes, {"fp32", "bf16", "fp16", "fp8"}), "of fp32, bf16, fp16, fp8"},
-               {"fixes", "NAME", choice(options.fixes, {"seed", "gauge", "none"}), "of fp16, as plimsoll t5"},
-               {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
-               {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
-                "of each text that is written"},
-               threads_option(command->threads),
-               {"json", "FILE", path(command->json_file), "write all figures and the headroom map to FILE"}},
-          .run = [command](const json&) { return run_parity(*command); }};
+  return {
+      .name = "parity",
+      .summary = "How far a T5 in several dtypes is from itself in FP32, on your data, and where its headroom ends",
+      .options = {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
+                  {"data", "FILE", path(options.data, PathMust::kExist),
+                   "a text a line, or *.jsonl: objects with a text or input_ids, decoder_input_ids, and a target",
+                   Need::kRequired},
+                  {"dtypes", "A,B", choices(options.dtypes, {"fp32", "bf16", "fp16", "fp8"}),
+                   "of fp32, bf16, fp16, fp8"},
+                  {"fixes", "NAME", choice(options.fixes, {"seed", "gauge", "none"}), "of fp16, as plimsoll t5"},
+                  {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
+                  {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
+                   "of each text that is written"},
+                  threads_option(command->threads),
+                  {"json", "FILE", path(command->json_file), "write all figures and the headroom map to FILE"}},
+      .run = [command](const json&) { return run_parity(*command); }};
 }
 
 }  // namespace plimsoll::cli

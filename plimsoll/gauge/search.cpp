@@ -117,6 +117,14 @@ const auto& look_up(const Map& map, const std::string& name) {
 
 }  // namespace
 
+void raise_to(Amaxes& amaxes, const std::vector<watch::Record>& records) {
+  for (const watch::Record& record : records) {
+    TORCH_CHECK(record.non_finite == 0, "gauge: expected finite values in FP32, got Inf or NaN in '", record.name, "'");
+    float& amax = amaxes[record.name];
+    amax = std::max(amax, record.amax);
+  }
+}
+
 Exponents search(const Freedoms& freedoms, const WeightRanges& weights, const Amaxes& values, int headroom_bits) {
   Search search(freedoms);
   for (const GaugedTensor& tensor : freedoms.weights) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "plimsoll/nn/precision.h"
+#include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/cross_entropy.h"
 #include "plimsoll/ops/embedding.h"
 #include "plimsoll/ops/linear.h"
@@ -39,13 +40,16 @@ void GptImpl::reset() {
   blocks = register_module("blocks", torch::nn::ModuleList());
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     blocks->push_back(TransformerLayer(config.dim, 4 * config.dim, config.heads,
-                                       TransformerLayerOptions{.hidden_dropout = config.dropout,
+                                       TransformerLayerOptions{.layernorm_epsilon = config.norm_epsilon,
+                                                               .hidden_dropout = config.dropout,
                                                                .attention_dropout = config.dropout,
+                                                               .normalization = config.normalization,
                                                                .fuse_qkv_params = true,
                                                                .qkv_weight_interleaved = false,
                                                                .attn_input_format = Layout::kBshd}));
   }
-  norm = register_module("norm", LayerNorm(config.dim));
+  norm = register_module(
+      "norm", Norm(config.dim, ops::NormOptions{.kind = config.normalization, .epsilon = config.norm_epsilon}));
   if (config.tie_embeddings) {
     tied_head_ = std::make_shared<ops::LinearState>();
     tied_head_->name = "head";
@@ -85,7 +89,9 @@ at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_
         stream,
         {.is_first_microbatch = is_first_microbatch, .cache = cache == nullptr ? nullptr : &cache->layers_[layer]});
   }
-  return norm->forward(stream.hidden, stream.residual).output;
+  const ops::NormOutput normed = norm->forward(stream.hidden, stream.residual);
+  report_between("norm", "stream", stream.residual.defined() ? normed.sum : stream.hidden);
+  return normed.output;
 }
 
 at::Tensor GptImpl::run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache) {

@@ -1,4 +1,4 @@
-// A GPT: learned positions, pre-norm blocks, GELU (tanh), final norm, head without bias.
+// A GPT: learned positions, pre-norm blocks (LayerNorm or RMSNorm), GELU (tanh), final norm, head without bias.
 // Children: token_embedding, position_embedding, blocks.N (TransformerLayer, fused [q; k; v]), norm, and head unless
 // the head is tied to the token embedding.
 #pragma once
@@ -22,6 +22,8 @@ struct GptConfig {
   int64_t context = 256;        // tokens that the model can see
   bool tie_embeddings = false;  // the head reads token_embedding.weight, as GPT-2's
   double dropout = 0.0;         // of embeddings, attention and hidden states, while training
+  Normalization normalization = Normalization::kLayerNorm;
+  double norm_epsilon = 1e-5;
 };
 
 // What the model has seen of a batch of texts.
@@ -65,7 +67,7 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   GptConfig config;
   Embedding token_embedding{nullptr}, position_embedding{nullptr};
   torch::nn::ModuleList blocks{nullptr};
-  LayerNorm norm{nullptr};
+  Norm norm{nullptr};
   Linear head{nullptr};  // none if tied
 
  private:

@@ -2,6 +2,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/linear.h"
+#include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/norm_linear.h"
 
 namespace plimsoll::nn {
@@ -39,9 +40,11 @@ ops::NormOutput LayerNormLinearImpl::forward(const at::Tensor& x, const at::Tens
                                              std::optional<bool> is_first_microbatch) {
   const at::Tensor whole = weight.joined();
   weight.check_unchanged(is_first_microbatch);
-  return ops::norm_linear({.x = x, .residual = residual, .weight = layer_norm.weight, .bias = layer_norm.bias},
-                          norm_options(), whole, bias.joined(),
-                          amp::linear_scaling(state_, whole, is_first_microbatch));
+  const ops::NormOutput result =
+      ops::norm_linear({.x = x, .residual = residual, .weight = layer_norm.weight, .bias = layer_norm.bias},
+                       norm_options(), whole, bias.joined(), amp::linear_scaling(state_, whole, is_first_microbatch));
+  report_between(path(), "stream", residual.defined() ? result.sum : x);
+  return result;
 }
 
 }  // namespace plimsoll::nn

@@ -4,6 +4,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "plimsoll/nn/norm_parameters.h"
@@ -33,6 +34,8 @@ class LayerNormLinearImpl : public ScaledModule<LayerNormLinearImpl> {
   }
   // Of x + residual, which comes back as `sum` where there is a residual.
   ops::NormOutput forward(const at::Tensor& x, const at::Tensor& residual, std::optional<bool> is_first_microbatch);
+
+  const std::string& path() const { return state_->name; }  // in the model, for reports
 
   int64_t in_features, out_features;
   LayerNormLinearOptions options;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/activation.h"
 
 namespace plimsoll::nn {
@@ -57,10 +58,13 @@ void LayerNormMlpImpl::pretty_print(std::ostream& stream) const {
 
 ops::NormOutput LayerNormMlpImpl::forward(const at::Tensor& x, const at::Tensor& residual,
                                           std::optional<bool> is_first_microbatch) {
-  return ops::norm_mlp({.x = x, .residual = residual, .weight = layer_norm.weight, .bias = layer_norm.bias},
-                       norm_options(), weights, activation_,
-                       {.fc1 = amp::linear_scaling(fc1_, weights.fc1_weight, is_first_microbatch),
-                        .fc2 = amp::linear_scaling(fc2_, weights.fc2_weight, is_first_microbatch)});
+  const ops::NormOutput result =
+      ops::norm_mlp({.x = x, .residual = residual, .weight = layer_norm.weight, .bias = layer_norm.bias},
+                    norm_options(), weights, activation_,
+                    {.fc1 = amp::linear_scaling(fc1_, weights.fc1_weight, is_first_microbatch),
+                     .fc2 = amp::linear_scaling(fc2_, weights.fc2_weight, is_first_microbatch)});
+  report_between(fc1_->name, "stream", residual.defined() ? result.sum : x);
+  return result;
 }
 
 }  // namespace plimsoll::nn

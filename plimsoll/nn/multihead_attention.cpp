@@ -2,6 +2,9 @@
 
 #include <ATen/ops/split_with_sizes.h>
 
+#include "plimsoll/nn/report_values.h"
+#include "plimsoll/watch/session.h"
+
 namespace plimsoll::nn {
 
 MultiheadAttentionImpl::MultiheadAttentionImpl(int64_t hidden, int64_t heads, MultiheadAttentionOptions settings)
@@ -74,12 +77,22 @@ static std::vector<at::Tensor> split_heads(const at::Tensor& x, const std::vecto
   return parts;
 }
 
+void MultiheadAttentionImpl::report_parts(const Projected& parts) const {
+  if (!options.input_layernorm) return;
+  report_values(layernorm_qkv->path(), "query", parts.query);
+  report_values(layernorm_qkv->path(), "key", parts.key);
+  report_values(layernorm_qkv->path(), "value", parts.value);
+}
+
 ops::NormOutput MultiheadAttentionImpl::project_packed(const MultiheadAttentionInput& input) {
   ops::NormOutput projected;
   if (options.input_layernorm) {
     projected = layernorm_qkv->forward(input.hidden, input.residual, input.is_first_microbatch);
   } else {
     projected.output = qkv->forward(input.hidden, input.is_first_microbatch);
+  }
+  if (const watch::Session* session = watch::current(); session != nullptr && session->sees_every_value()) {
+    report_parts(split_packed(projected));
   }
   return projected;
 }

@@ -14,7 +14,7 @@ void report_values(std::string_view path, std::string_view place, const at::Tens
 }
 
 void report_between(std::string_view path, std::string_view place, const at::Tensor& values) {
-  if (const watch::Session* session = watch::current(); session != nullptr && session->sees_between()) {
+  if (const watch::Session* session = watch::current(); session != nullptr && session->sees_every_value()) {
     report_values(path, place, values);
   }
 }

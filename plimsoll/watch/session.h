@@ -23,7 +23,9 @@ struct SessionOptions {
   Mode mode = Mode::kGuard;
   double warn_bits = 2;  // headroom below which a result is worth a warning
   bool stops = false;    // kTrap, kShadow: the first product at an incident, or after it, throws
-  bool between = false;  // report what lies between a Gpt's products, too, which takes a pass over memory each
+  // What no product's epilogue finds is read, too, in a pass over memory each: what lies between a Gpt's products, and
+  // the amax of each of several products that were one.
+  bool every_value = false;
 };
 
 // In force on the constructing thread, until destruction there. Nests: the inner one holds; one with Mode::kOff means
@@ -39,7 +41,7 @@ class Session {
   bool follows() const { return mode() == Mode::kTrap || mode() == Mode::kShadow; }  // operand by operand
   double warn_bits() const { return options_.warn_bits; }
   bool stops() const { return options_.stops; }
-  bool sees_between() const { return options_.between; }
+  bool sees_every_value() const { return options_.every_value; }
 
   Slots& slots() { return slots_; }
   const Slots& slots() const { return slots_; }

@@ -65,6 +65,29 @@ def test_the_divergence_is_that_of_the_definition(tmp_path):
 
 
 @torch.no_grad()
+def test_accuracy_is_the_share_of_targets_written(tmp_path):
+    """Of four lines one has no target, two have what the model writes (with and without its end), one has another."""
+    theirs = make("v1.1")
+    ids, mask = inputs(theirs, [9, 6, 7, 5])
+    written = theirs.generate(ids, attention_mask=mask, max_new_tokens=6, min_new_tokens=6)[:, 1:].tolist()
+    other = [*written[2][:-1], (written[2][-1] + 1) % theirs.config.vocab_size]
+    rows = [{"input_ids": row[: int(m.sum())].tolist()} for row, m in zip(ids, mask)]
+    for row, target in zip(rows, (written[0], [*written[1], theirs.config.eos_token_id], other)):
+        row["target"] = target
+    data = tmp_path / "in.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    result, printed = parity(save(theirs, tmp_path / "model"), data, tmp_path / "out.json", "--dtypes", "fp32,bf16",
+                             "--batch", 3, "--max-new-tokens", 6)
+    exact = result["dtypes"]["fp32"]
+    ends = sum(theirs.config.eos_token_id in row for row in written[:2])
+    assert ends == 0, "draw other weights: the texts must not end by themselves"
+    assert exact["accuracy"] == pytest.approx(2 / 3)
+    low, high = exact["accuracy_interval"]
+    assert low == pytest.approx(0.2077, abs=1e-4) and high == pytest.approx(0.9385, abs=1e-4)  # Wilson, 2 of 3
+    assert "accuracy" in result["dtypes"]["bf16"] and "accuracy" in printed
+
+
+@torch.no_grad()
 def test_the_map_shows_where_fp16_overflows(tmp_path):
     theirs = make("v1.1")
     theirs.encoder.block[1].layer[1].DenseReluDense.wo.weight[3] *= 3e5

@@ -1,6 +1,7 @@
 """`plimsoll t5` on small models with a tokenizer of their own: texts, ids, scores, encodings; and what it says to bad input."""
 import json
 import pathlib
+import re
 import subprocess
 
 import plimsoll
@@ -99,6 +100,20 @@ def test_generate_writes_hugging_faces_ids(model, tmp_path):
                 assert line["ids"] == row[1:end]
 
 
+def test_parity_compares_texts_with_texts(model, tmp_path):
+    """Targets that are texts, with blanks around one."""
+    _, folder = model
+    (tmp_path / "in.txt").write_text("\n".join(SENTENCES[:3]))
+    written, _ = results(tmp_path, "generate", "--model", folder, "--input", tmp_path / "in.txt", "--dtype", "fp32", "--max-new-tokens", 5)
+    targets = [written[0]["text"], f"  {written[1]['text']}\n", written[2]["text"] + "x"]
+    rows = [{"text": text, "target": target} for text, target in zip(SENTENCES, targets)]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = subprocess.run([PROGRAM, "parity", "--model", folder, "--data", tmp_path / "in.jsonl", "--dtypes", "fp32",
+                           "--max-new-tokens", "5", "--json", tmp_path / "parity.json"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "parity.json").read_text())["dtypes"]["fp32"]["accuracy"] == pytest.approx(2 / 3)
+
+
 def test_a_stream_is_the_text(model):
     _, folder = model
     whole = run("generate", "--model", folder, "--input", SENTENCES[0])
@@ -152,6 +167,13 @@ def edit_tensors(folder, edit):
     save_file(tensors, folder / "model.safetensors")
 
 
+def edit_pieces(folder, pattern, replacement):
+    file = folder / "spiece.model"
+    edited, count = re.subn(pattern, lambda _: replacement, file.read_bytes(), count=1)
+    assert count == 1
+    file.write_bytes(edited)
+
+
 def truncate(folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -184,6 +206,10 @@ BROKEN = {
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), 1, "expected valid JSON"),
     "no tokenizer": (lambda folder: (folder / "spiece.model").unlink(), 1, "spiece.model: cannot open"),
     "another tokenizer": (lambda folder: (folder / "spiece.model").write_text("no model"), 1, "expected a sentencepiece model"),
+    "a piece of a zero byte": (lambda folder: edit_pieces(folder, rb"\n\x01[ -~]\x15", b"\n\x01\x00\x15"), 1,
+                               "expected a sentencepiece model"),
+    "a number beyond doubles": (lambda folder: (folder / "config.json").write_text('{"d_model": 1e400}'), 1,
+                                "expected numbers that a double holds"),
     "no architecture": (lambda folder: edit_config(folder, tie_word_embeddings="maybe"), 1, "tie_word_embeddings: expected true or false"),
     "ids beyond the vocabulary": (lambda folder: edit_config(folder, eos_token_id=10**6), 1, "ids of pad, eos and decoder start"),
     "codes": (lambda folder: edit_tensors(folder, in_int8), 1, "expected F32, BF16 or F16, got I8"),

@@ -245,11 +245,13 @@ def test_narrow_weights_are_as_exact_as_hugging_faces(kind, dtype, tmp_path):
 
 
 @pytest.mark.skipif(not os.environ.get("PLIMSOLL_NIGHTLY"), reason="takes a minute: PLIMSOLL_NIGHTLY is not set")
-@pytest.mark.parametrize("kind", ["v1.0", "v1.1"])
-def test_base_shape(kind, tmp_path):
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("proj", ["relu", "gated-gelu"])
+def test_base_shape(proj, tied, tmp_path):
     base = {"vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_decoder_layers": 12,
             "num_heads": 12}
-    theirs = make(kind, **base)
+    theirs = make("v1.0" if tied else "v1.1", **base, feed_forward_proj=proj)
+    assert ("lm_head.weight" in dict(theirs.named_parameters())) is not tied
     ours = T5ForConditionalGeneration.from_pretrained(save(theirs, tmp_path))
     ids, mask = inputs(theirs, [40, 12])
     decoder_ids = targets(theirs, 2, 10)

@@ -60,6 +60,7 @@ def test_products_of_fp8_codes_are_seen(tmp_path):
     seen = {}
     for dtype in ("bf16", "fp8"):
         model = T5ForConditionalGeneration.from_pretrained(save(theirs, tmp_path), dtype)
+        model(input_ids=ids, decoder_input_ids=ids)  # from the second call on products are joined in BF16, too
         with plimsoll.watch("guard") as w:
             model(input_ids=ids, decoder_input_ids=ids)
         seen[dtype] = {record["name"]: record["amax"] for record in w.records}
@@ -98,7 +99,9 @@ def test_guard_reports_joined_products_as_it_reports_single_ones(ours, reaches):
         assert records[place]["amax"] == pytest.approx(reaches, rel=2**-10)  # that of FP32, though FP16 has Inf there
         assert bool(records[place]["non_finite"]) is (reaches > 65504)
         for name, record in records.items():
-            assert record["amax"] == pytest.approx(single[name]["amax"], rel=2**-10), name
+            near = record["headroom_bits"] is None or record["headroom_bits"] < 4
+            assert not near or record["amax"] == pytest.approx(single[name]["amax"], rel=2**-10), name
+            assert record["amax"] >= single[name]["amax"] * (1 - 2**-10), name  # far from the end that of the joined product
 
 
 def test_count_tells_how_many_elements(ours):

@@ -9,6 +9,7 @@
 
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
+#include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/quantize.h"
 #include "plimsoll/watch/session.h"
 
@@ -25,6 +26,12 @@ bool watched_closely() {
 bool may_pack(const T5LinearImpl& layer, const at::Tensor& x) {
   return !at::GradMode::is_enabled() && !scope_dtype() && x.scalar_type() == layer.weight.scalar_type() &&
          !layer.weight.is_inference() && !watched_closely();
+}
+
+// Whether the amax of several products that were one says too little about each of them.
+bool worth_reading(const watch::Observation& all) {
+  constexpr double kNearBits = 4;
+  return watch::current()->sees_every_value() || !(watch::headroom_bits(all) >= kNearBits);
 }
 
 }  // namespace
@@ -130,11 +137,15 @@ std::vector<at::Tensor> T5Product::parts_of(const at::Tensor& all) const {
   return result;
 }
 
-// The product knows the amax of all layers together. Each layer's is read from its values, and where they were rounded
-// to Inf the layer multiplies again, which tells how far beyond the format it was.
+// The product knows the amax of all layers together, which far from the format's end is told of each. Near it each
+// layer's is read from its values, and where they were rounded to Inf the layer multiplies again, which tells how far
+// beyond the format it was.
 void T5Product::report(const at::Tensor& x, const PackedWeights::Output& output) const {
   const at::ScalarType dtype = x.scalar_type();
-  if (layers_.size() == 1) return report_amax(layers_.front()->path(), "output", dtype, output.amax);
+  if (layers_.size() == 1 || !worth_reading({.format = ops::format_of(dtype, "watch"), .amax = output.amax})) {
+    for (const T5Linear& layer : layers_) report_amax(layer->path(), "output", dtype, output.amax);
+    return;
+  }
   const std::vector<at::Tensor> parts = parts_of(output.values);
   for (size_t i = 0; i < parts.size(); ++i) {
     const float amax = ops::amax(parts[i].flatten(0, -2));

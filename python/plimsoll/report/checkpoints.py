@@ -17,6 +17,7 @@ COLUMNS = {
     "logits_kl": "KL, nats",
     "top1_agreement": "top-1 agreement",
     "string_match": "same text",
+    "accuracy": "accuracy",
     "first_non_finite": "Inf or NaN from",
 }
 
@@ -64,7 +65,9 @@ def _of_certificate(label: str, found: dict[str, Any]) -> Checkpoint:
     maps = [HeadroomMap(title, {name: bits for name, bits in each.items() if name not in zeros}) for title, each in (("before gauge", before), ("after gauge", after))]
     fp16 = found["fp16"]
     text = f"r = {found['exponents']['residual']}; FP32: {'the same bits' if found['fp32']['bit_identical'] else 'other bits'}; FP16: "
-    text += f"relative L2 {fp16['encoder_relative_l2']:.2g} at the encoder's output" if fp16["finite"] else "Inf or NaN remain"
+    places = {"encoder_relative_l2": "at the encoder's output", "logits_relative_l2": "of the logits"}
+    found_l2 = [f"relative L2 {fp16[name]:.2g} {place}" for name, place in places.items() if name in fp16]
+    text += found_l2[0] if found_l2 else "Inf or NaN remain"
     return Checkpoint(label, maps, f"<p>{escape(text)}</p>")
 
 

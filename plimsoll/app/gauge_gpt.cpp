@@ -1,0 +1,131 @@
+#include "plimsoll/app/gauge_gpt.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/tensor.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/gauge_certificate.h"
+#include "plimsoll/app/gpt_model.h"
+#include "plimsoll/app/new_directory.h"
+#include "plimsoll/app/relative_error.h"
+#include "plimsoll/app/t5_inputs.h"
+#include "plimsoll/gauge/gpt_calibration.h"
+#include "plimsoll/gauge/gpt_freedoms.h"
+#include "plimsoll/io/atomic_file.h"
+#include "plimsoll/io/byte_tokenizer.h"
+#include "plimsoll/io/checkpoint.h"
+#include "plimsoll/recipe/recipe.h"
+
+namespace plimsoll::app {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kGptHead = "head.weight";
+constexpr const char* kGptEmbedding = "token_embedding.weight";
+constexpr const char* kRecipe = "fp16";  // of what is written
+
+// The inputs in windows of the model's context, int64 [1, tokens].
+std::vector<at::Tensor> read_windows(const GaugeOptions& options, int64_t context) {
+  std::vector<at::Tensor> texts;
+  if (options.calibrate.empty()) {
+    at::manual_seed(0);
+    texts.push_back(at::randint(io::kByteVocabulary, {context}, at::kLong));
+  } else if (options.calibrate.extension() == ".jsonl") {
+    T5Texts ids(options.model, io::kByteVocabulary);
+    for (const T5Example& example : ids.read_examples(options.calibrate)) texts.push_back(at::tensor(example.input));
+  } else {
+    std::ifstream file(options.calibrate);
+    for (std::string line; std::getline(file, line);) {
+      if (!line.empty()) texts.push_back(io::encode_bytes(line));
+    }
+    if (texts.empty()) fail("{}: expected at least one line, got none", options.calibrate.native());
+  }
+  std::vector<at::Tensor> windows;
+  for (const at::Tensor& text : texts) {
+    for (const at::Tensor& window : text.split(context)) windows.push_back(window.unsqueeze(0));
+  }
+  return windows;
+}
+
+// The model with its weights multiplied; an embedding that the head has read, too, is then its own.
+TrainedGpt rewritten(const TrainedGpt& source, const gauge::Freedoms& freedoms, const gauge::Exponents& exponents) {
+  TrainedGpt result{.step = source.step, .shape = source.shape, .recipe = kRecipe};
+  result.shape.norm_epsilon = std::ldexp(source.shape.norm_epsilon, 2 * exponents.residual);
+  result.shape.own_head = source.shape.own_head || exponents.residual != 0;
+  result.model = make_gpt(result.shape, 0);
+  result.model->eval();
+  const auto from = gauge::gpt_weights(*source.model);
+  auto to = gauge::gpt_weights(*result.model);
+  for (const gauge::GaugedTensor& tensor : freedoms.weights) {
+    to.at(tensor.name).copy_(from.at(tensor.name) * std::ldexp(1.0, exponent_of(tensor, exponents)));
+  }
+  if (result.shape.own_head && !source.shape.own_head) to.at(kGptHead).copy_(from.at(kGptEmbedding));
+  return result;
+}
+
+json verify(nn::Gpt model, const std::vector<at::Tensor>& windows, const std::vector<at::Tensor>& logits) {
+  bool identical = true, finite = true;
+  RelativeError error;
+  for (size_t i = 0; i < windows.size(); ++i) {
+    identical = identical && at::equal(model->forward(windows[i]), logits[i]);
+    const amp::Fp8Autocast scope({.recipe = recipe::by_name(kRecipe)});
+    const at::Tensor narrow = model->forward(windows[i]);
+    finite = finite && narrow.isfinite().all().item<bool>();
+    error.add(narrow, logits[i]);
+  }
+  json fp16 = {{"finite", finite}};
+  if (finite) fp16["logits_relative_l2"] = error.value();
+  return {{"fp32", {{"bit_identical", identical}, {"outputs", {"logits"}}}}, {"fp16", std::move(fp16)}};
+}
+
+}  // namespace
+
+json gauge_gpt(const GaugeOptions& options) {
+  const at::NoGradGuard no_grad;
+  NewDirectory directory(options.out);
+  TrainedGpt source = load_trained_gpt(options.model);
+  const std::vector<at::Tensor> windows = read_windows(options, source.shape.context);
+
+  gauge::GptCalibration calibration(*source.model);
+  std::vector<at::Tensor> logits;
+  int64_t tokens = 0;
+  for (const at::Tensor& window : windows) {
+    logits.push_back(calibration.observe(window));
+    tokens += window.numel();
+  }
+  const gauge::Amaxes values =
+      options.calibrate.empty() ? gauge::worst_case_amaxes(*source.model) : calibration.amaxes();
+  gauge::WeightRanges weights;
+  for (const auto& [name, weight] : gauge::gpt_weights(*source.model)) {
+    weights.emplace(name, gauge::count_exponents(weight));
+  }
+  const gauge::Freedoms freedoms = gauge::gpt_freedoms(source.model->config);
+  const gauge::Exponents exponents = gauge::search(freedoms, weights, values, static_cast<int>(options.headroom_bits));
+
+  const TrainedGpt gauged = rewritten(source, freedoms, exponents);
+  io::save_checkpoint(directory.partial(), {.step = gauged.step,
+                                            .sections = {{"model", tensors_of(gauged.model)}},
+                                            .state = {{"shape", gauged.shape}, {"recipe", gauged.recipe}}});
+  json certificate = describe({.freedoms = freedoms,
+                               .exponents = exponents,
+                               .weights = weights,
+                               .values = values,
+                               .headroom_bits = options.headroom_bits});
+  certificate.update(verify(load_trained_gpt(directory.partial()).model, windows, logits));
+  if (!certificate["fp32"]["bit_identical"].get<bool>()) refuse_other_bits(options.model);
+  certificate["fp32"]["inputs"] = verified_inputs(options.calibrate, source.shape.context);
+  certificate["calibration"] = calibration_json(options.calibrate, static_cast<int64_t>(windows.size()), tokens);
+  certificate["norm_epsilon"] = gauged.shape.norm_epsilon;
+  io::write_file(directory.partial() / kGaugeCertificate, certificate.dump(2) + "\n");
+  directory.commit();
+  return certificate;
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,11 @@
+// gauge_checkpoint of a Gpt that was trained here.
+#pragma once
+
+#include "plimsoll/app/gauge.h"
+
+namespace plimsoll::app {
+
+// Writes a run whose one checkpoint has the model alone, with the recipe fp16.
+nlohmann::json gauge_gpt(const GaugeOptions& options);
+
+}  // namespace plimsoll::app

@@ -1,0 +1,129 @@
+#include "plimsoll/app/gauge_t5.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randint.h>
+
+#include <cmath>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/gauge_certificate.h"
+#include "plimsoll/app/gauge_rewrite.h"
+#include "plimsoll/app/new_directory.h"
+#include "plimsoll/app/relative_error.h"
+#include "plimsoll/app/t5_examples.h"
+#include "plimsoll/app/t5_model.h"
+#include "plimsoll/gauge/t5_calibration.h"
+#include "plimsoll/gauge/t5_freedoms.h"
+#include "plimsoll/io/atomic_file.h"
+
+namespace plimsoll::app {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int64_t kTextTokens = 64;  // of the text that is drawn where nothing is given to calibrate on
+
+std::vector<nn::T5Input> read_inputs(const GaugeOptions& options, nn::T5ForConditionalGenerationImpl& model) {
+  if (options.calibrate.empty()) {
+    at::manual_seed(0);
+    T5Example drawn;
+    const at::Tensor ids = at::randint(model.config.vocab_size, {kTextTokens}, at::kLong);
+    drawn.input.assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + kTextTokens);
+    return t5_inputs_of({std::move(drawn)}, model, {.batch = 1, .max_new_tokens = options.max_new_tokens});
+  }
+  T5Texts texts(options.model, model.config.vocab_size);
+  return t5_inputs_of(texts.read_examples(options.calibrate), model,
+                      {.batch = options.batch, .max_new_tokens = options.max_new_tokens});
+}
+
+json coverage(const GaugeOptions& options, const std::vector<nn::T5Input>& inputs) {
+  int64_t texts = 0, tokens = 0, decoder_tokens = 0;
+  for (const nn::T5Input& input : inputs) {
+    texts += input.input_ids.size(0);
+    tokens += input.attention_mask.sum().item<int64_t>();
+    if (input.decoder_input_ids.defined()) decoder_tokens += input.decoder_attention_mask.sum().item<int64_t>();
+  }
+  json result = calibration_json(options.calibrate, texts, tokens);
+  if (!options.calibrate.empty()) result["decoder_tokens"] = decoder_tokens;
+  return result;
+}
+
+// Runs what was written, as users will, on the inputs: in FP32 against the source's bits, and in plain FP16.
+class Verification {
+ public:
+  explicit Verification(const fs::path& directory)
+      : fp32_(load_t5(io::HuggingFaceDirectory(directory), T5Dtype::kFp32)),
+        fp16_(load_t5(io::HuggingFaceDirectory(directory), T5Dtype::kFp16)) {}
+
+  void compare(const nn::T5Input& input, const nn::T5Output& want) {
+    const nn::T5Output same = t5_output(*fp32_, input), narrow = t5_output(*fp16_, input);
+    identical_ = identical_ && at::equal(same.encoder_output, want.encoder_output);
+    encoder_.add(narrow.encoder_output, want.encoder_output);
+    finite_ = finite_ && narrow.encoder_output.isfinite().all().item<bool>();
+    if (want.logits.defined()) {
+      identical_ = identical_ && at::equal(same.logits, want.logits);
+      logits_.add(narrow.logits, want.logits);
+      finite_ = finite_ && narrow.logits.isfinite().all().item<bool>();
+    }
+  }
+
+  bool identical() const { return identical_; }
+
+  void write(json& certificate) const {
+    const bool has_logits = !logits_.empty();
+    certificate["fp32"] = {{"bit_identical", identical_},
+                           {"outputs", has_logits ? json{"encoder_output", "logits"} : json{"encoder_output"}}};
+    certificate["fp16"] = {{"finite", finite_}};
+    if (!finite_) return;
+    certificate["fp16"]["encoder_relative_l2"] = encoder_.value();
+    if (has_logits) certificate["fp16"]["logits_relative_l2"] = logits_.value();
+  }
+
+ private:
+  nn::T5ForConditionalGeneration fp32_, fp16_;
+  RelativeError encoder_, logits_;
+  bool identical_ = true, finite_ = true;
+};
+
+}  // namespace
+
+json gauge_t5(const GaugeOptions& options) {
+  const at::NoGradGuard no_grad;
+  NewDirectory directory(options.out);
+  const io::HuggingFaceDirectory source(options.model);
+  nn::T5ForConditionalGeneration model = load_t5(source, T5Dtype::kFp32);
+  const std::vector<nn::T5Input> inputs = read_inputs(options, *model);
+
+  gauge::T5Calibration calibration(*model);
+  std::vector<nn::T5Output> outputs;
+  for (const nn::T5Input& input : inputs) outputs.push_back(calibration.observe(input));
+  const gauge::Amaxes values = options.calibrate.empty() ? gauge::worst_case_amaxes(*model) : calibration.amaxes();
+  gauge::WeightRanges weights;
+  for (const auto& parameter : model->named_parameters()) {
+    weights.emplace(parameter.key(), gauge::count_exponents(parameter.value()));
+  }
+  const gauge::Freedoms freedoms = gauge::t5_freedoms(model->config);
+  const gauge::Exponents exponents = gauge::search(freedoms, weights, values, static_cast<int>(options.headroom_bits));
+  write_gauged({.source = source, .config = model->config, .freedoms = freedoms, .exponents = exponents},
+               directory.partial());
+
+  Verification verification(directory.partial());
+  for (size_t i = 0; i < inputs.size(); ++i) verification.compare(inputs[i], outputs[i]);
+  if (!verification.identical()) refuse_other_bits(options.model);
+  json certificate = describe({.freedoms = freedoms,
+                               .exponents = exponents,
+                               .weights = weights,
+                               .values = values,
+                               .headroom_bits = options.headroom_bits});
+  certificate["calibration"] = coverage(options, inputs);
+  certificate["layer_norm_epsilon"] = std::ldexp(model->config.layer_norm_epsilon, 2 * exponents.residual);
+  verification.write(certificate);
+  certificate["fp32"]["inputs"] = verified_inputs(options.calibrate, kTextTokens);
+  io::write_file(directory.partial() / kGaugeCertificate, certificate.dump(2) + "\n");
+  directory.commit();
+  return certificate;
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,21 @@
+// The freedoms of a Gpt. Where its queries, keys and values are one parameter, each part of it has a name of its own:
+// "blocks.0.self_attention.layernorm_qkv.query_weight".
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <map>
+#include <string>
+
+#include "plimsoll/gauge/freedoms.h"
+#include "plimsoll/nn/gpt.h"
+
+namespace plimsoll::gauge {
+
+// A tied head reads the embedding before it is scaled: it has to be stored by itself once `residual` is not 0.
+Freedoms gpt_freedoms(const nn::GptConfig& config);
+
+// The parameters by the names of Freedoms::weights. They share storage with the model.
+std::map<std::string, at::Tensor> gpt_weights(const nn::GptImpl& model);
+
+}  // namespace plimsoll::gauge
