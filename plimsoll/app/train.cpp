@@ -10,6 +10,7 @@
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/process_memory.h"
 #include "plimsoll/app/ranks.h"
+#include "plimsoll/app/same_run.h"
 #include "plimsoll/app/trainer.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/error.h"
@@ -69,6 +70,7 @@ class Run {
 
   static Trainer make_trainer(const TrainOptions& options, std::shared_ptr<const shard::Communicator> ranks) {
     const ModelShape shape = shape_of(options);
+    expect_same_run(options, *ranks);
     if (options.threads > 0) runtime::set_threads(static_cast<int>(options.threads));
     if (!options.resume && !io::list_checkpoints(options.out).empty()) {
       refuse("{}: expected a directory without checkpoints, or --resume", options.out.native());

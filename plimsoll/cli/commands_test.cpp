@@ -121,6 +121,18 @@ TEST_F(Trained, GenerateRefusesWhatIsNoCheckpoint) {
   EXPECT_THAT(outcome.error, HasSubstr("expected a checkpoint or a run with one"));
 }
 
+TEST_F(Trained, ConsolidateWritesASectionAsOneFile) {
+  const Outcome outcome =
+      run_program({"consolidate", run_.file("out"), "--out", run_.file("whole.safetensors"), "--section", "optimizer"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_THAT(outcome.output, HasSubstr("step-00000060, of 1 ranks"));
+  EXPECT_THAT(run_program({"inspect", run_.file("whole.safetensors")}).output, HasSubstr("head.weight.exp_avg_sq"));
+  const Outcome wrong =
+      run_program({"consolidate", run_.file("out"), "--out", run_.file("whole.safetensors"), "--section", "weights"});
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_THAT(wrong.error, HasSubstr("expected a section weights"));
+}
+
 TEST_F(Trained, InspectReportsEveryTensor) {
   const Outcome outcome =
       run_program({"inspect", run_.file("out/step-00000060/model.safetensors"), "--json", run_.file("report")});

@@ -17,8 +17,8 @@ Command consolidate_command() {
                       {"section", "NAME", text(options->section), "model, optimizer or random"}},
           .run = [options](const nlohmann::json&) {
             const app::Consolidated done = app::consolidate(*options);
-            fmt::print("{}: {} tensors, {:.1f} MB, which {} processes saved, are in {}\n", done.checkpoint.native(),
-                       done.tensors, static_cast<double>(done.bytes) / 1e6, done.world_size, options->out.native());
+            fmt::print("{}, of {} ranks: {} tensors, {:.1f} MB, are in {}\n", done.checkpoint.native(), done.world_size,
+                       done.tensors, static_cast<double>(done.bytes) / 1e6, options->out.native());
             return kExitOk;
           }};
 }

@@ -12,19 +12,19 @@ import pytest
 from safetensors import safe_open
 
 PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
-TEXT = pathlib.Path(__file__).resolve().parents[2] / "docs"
+TEXT = pathlib.Path(__file__).resolve().parents[2] / "LICENSE"
 SHAPE = ["--layers=2", "--dim=32", "--heads=2", "--context=32", "--batch=12", "--warmup=2", "--eval-windows=12"]
 PLAN = ["--steps=8", "--save-every=4", "--keep=9", "--threads=1", "--deadline=20"]
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
 
 
-def torchrun(ranks, *arguments):
+def torchrun(ranks, *arguments, program=(PROGRAM,)):
     if not any(argument.startswith("--shard") for argument in map(str, arguments)):
         arguments += ("--shard=ddp",)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     launch = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*launch, PROGRAM, "train", "--data", TEXT, *SHAPE, *PLAN, *arguments]
+    command = [*launch, *program, "train", "--data", TEXT, *SHAPE, *PLAN, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
@@ -111,6 +111,14 @@ def test_a_batch_that_ranks_cannot_share_is_one_clear_error(tmp_path):
     errors = process.communicate(timeout=60)[1]
     assert process.returncode != 0
     assert "--batch: expected a multiple of the 2 ranks, which share it, got 3" in errors
+
+
+def test_ranks_that_were_started_differently_are_one_clear_error(tmp_path):
+    recipe = ("bash", "-c", f'[ $RANK = 1 ] && other=--recipe=bf16; exec "{PROGRAM}" "$@" $other', "rank")
+    process = torchrun(2, "--out", tmp_path / "run", program=recipe)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode != 0
+    assert '--recipe: expected "fp8" on rank 1, as on rank 0, got "bf16"' in errors
 
 
 def test_a_killed_rank_ends_the_run_and_leaves_its_checkpoints(tmp_path):
