@@ -1,3 +1,5 @@
+#include "plimsoll/app/shard_plan.h"
+
 #include <algorithm>
 #include <array>
 
@@ -5,7 +7,6 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gpt_model.h"
 #include "plimsoll/app/parse_recipe.h"
-#include "plimsoll/app/shard_plan.h"
 #include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/ops/saved_bytes.h"
 
@@ -63,21 +64,21 @@ shard::Sharing sharing_of(const std::string& name) {
 
 }  // namespace
 
-std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const std::string& recipe) {
-  const int64_t dim = shape.dim, norm = 2 * dim;
+std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const recipe::Recipe& recipe) {
+  const int64_t dim = shape.dim, norm = shape.rms_norm ? dim : 2 * dim;
   const int64_t matrices = 12 * dim * dim, block = matrices + 9 * dim + 2 * norm;
-  const int64_t head = io::kByteVocabulary * dim;
+  const int64_t head = shape.own_head ? io::kByteVocabulary * dim : 0;
   const int64_t root = (io::kByteVocabulary + shape.context) * dim + norm + head;
-  const double element = recipe == "fp32" ? 4 : 2;
+  // Codes of matrices travel where one scale serves all of one; the rest does as it is, in FP32.
+  const bool coded = recipe.name() == "fp8" || recipe.name() == "fp8-current";
   // Multiply-adds of a token: the matrices, and attention over half of the context, keys and values.
   const double of_block = static_cast<double>(matrices + shape.context * dim),
                of_head = static_cast<double>(io::kByteVocabulary * dim);
   const double total = static_cast<double>(shape.layers) * of_block + of_head;
-  const auto unit = [&](int64_t parameters, double work) {
-    return shard::PlannedUnit{parameters, element * static_cast<double>(parameters), work / total};
-  };
-  std::vector<shard::PlannedUnit> units = {unit(root, of_head)};
-  units.resize(static_cast<size_t>(shape.layers + 1), unit(block, of_block));
+  std::vector<shard::PlannedUnit> units = {{root, 4.0 * static_cast<double>(root), of_head / total}};
+  const double gathered =
+      4.0 * static_cast<double>(block - matrices) + (coded ? 1.0 : 4.0) * static_cast<double>(matrices);
+  units.resize(static_cast<size_t>(shape.layers + 1), {block, gathered, of_block / total});
   return units;
 }
 
@@ -85,10 +86,11 @@ ShardPlan plan_shards(const ShardPlanOptions& options) {
   ShardPlan plan;
   plan.shape = shape_of(options.run);
   const auto tokens = static_cast<double>(options.run.batch * plan.shape.context);  // of a forward pass
-  plan.activation_bytes_per_token = activation_bytes_per_token(plan.shape, parse_recipe(options.run.recipe));
+  const recipe::Recipe recipe = parse_recipe(options.run.recipe);
+  plan.activation_bytes_per_token = activation_bytes_per_token(plan.shape, recipe);
   plan.compute_seconds = tokens / options.tokens_per_second;
   shard::PlannedStep step = {
-      .units = units_of(plan.shape, options.run.recipe),
+      .units = units_of(plan.shape, recipe),
       .sharing = sharing_of(options.run.shard),
       .compute_seconds = plan.compute_seconds,
       .activation_bytes = tokens * plan.activation_bytes_per_token,

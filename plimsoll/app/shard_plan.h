@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "plimsoll/app/train_options.h"
+#include "plimsoll/recipe/recipe.h"
 #include "plimsoll/shard/step_plan.h"
 
 namespace plimsoll::app {
@@ -37,6 +38,6 @@ struct ShardPlan {
 ShardPlan plan_shards(const ShardPlanOptions& options);
 
 // By formula, for sizes that no machine holds.
-std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const std::string& recipe);
+std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const recipe::Recipe& recipe);
 
 }  // namespace plimsoll::app

@@ -1,9 +1,10 @@
+#include "plimsoll/app/shard_plan.h"
+
 #include <gtest/gtest.h>
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/gpt_model.h"
 #include "plimsoll/app/parse_recipe.h"
-#include "plimsoll/app/shard_plan.h"
 #include "plimsoll/ops/saved_bytes.h"
 
 namespace plimsoll::app {
@@ -22,14 +23,15 @@ ShardPlanOptions options_for(const ModelShape& shape, const std::string& recipe)
 }
 
 TEST(ShardPlan, UnitsHaveTheParametersOfTheModel) {
-  {
-    {
-      const ModelShape shape = {.layers = 3, .dim = 64, .heads = 2, .context = 24};
+  for (const bool own_head : {true, false}) {
+    for (const bool rms_norm : {true, false}) {
+      const ModelShape shape = {
+          .layers = 3, .dim = 64, .heads = 2, .context = 24, .rms_norm = rms_norm, .own_head = own_head};
       nn::Gpt model = make_gpt(shape, 1);
       int64_t all = 0, block = 0, planned = 0;
       for (const at::Tensor& parameter : model->parameters()) all += parameter.numel();
       for (const at::Tensor& parameter : model->blocks[0]->parameters()) block += parameter.numel();
-      const std::vector<shard::PlannedUnit> units = units_of(shape, "bf16");
+      const std::vector<shard::PlannedUnit> units = units_of(shape, parse_recipe("fp8"));
       double share = 0;
       for (const shard::PlannedUnit& unit : units) {
         planned += unit.parameters;
@@ -38,6 +40,8 @@ TEST(ShardPlan, UnitsHaveTheParametersOfTheModel) {
       EXPECT_EQ(units.size(), 4u);
       EXPECT_EQ(units[1].parameters, block);
       EXPECT_EQ(planned, all);
+      const double matrices = 12 * 64 * 64;
+      EXPECT_EQ(units[1].gathered_bytes, 4 * (static_cast<double>(block) - matrices) + matrices);
       EXPECT_NEAR(share, 1, 1e-12);
     }
   }

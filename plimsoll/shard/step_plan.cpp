@@ -47,8 +47,8 @@ double parameters_of(const PlannedStep& step) {
   });
 }
 
-// The outermost unit, and of those inside it the ones that compute and travel: as many as are gathered, and two with
-// gradients.
+// Of the outermost unit what is gathered and its gradients, which are sent last; of those inside it what is gathered,
+// and gradients of the one that computes, those that the one before it sends, and what it receives.
 double travelling_bytes(const PlannedStep& step) {
   double gathered = 0, largest = 0, gradients = 0;
   for (size_t i = 1; i < step.units.size(); ++i) {
@@ -58,7 +58,7 @@ double travelling_bytes(const PlannedStep& step) {
   }
   const PlannedUnit& root = step.units.front();
   const double inside = step.reshard_after_forward ? std::min(gathered, 2 * largest) : gathered;
-  return root.gathered_bytes + gradient_bytes(root) + inside + 2 * gradients;
+  return root.gathered_bytes + gradient_bytes(root) + std::max(inside + 3 * gradients, gradient_bytes(root));
 }
 
 PlannedMemory memory_of(const PlannedStep& step) {
@@ -71,7 +71,7 @@ PlannedMemory memory_of(const PlannedStep& step) {
                           .states = kStateBytes * (own_states ? part : count),
                           .activations = step.activation_bytes};
   if (step.sharing == Sharing::kNone || step.world == 1) return memory;
-  memory.travelling = sharded ? travelling_bytes(step) : std::min(2 * step.bucket_bytes, kGradientBytes * count);
+  memory.travelling = sharded ? travelling_bytes(step) : std::min(3 * step.bucket_bytes, kGradientBytes * count);
   return memory;
 }
 

@@ -4,9 +4,9 @@
 //
 //   memory a rank, bytes      parameters  gradients  states  travelling
 //   none                      4 P         4 P        8 P
-//   ddp                       4 P         4 P        8 P     2 buckets
-//   zero1                     4 P         4 P        8 P/W   2 buckets
-//   zero2                     4 P         4 P/W      8 P/W   2 buckets
+//   ddp                       4 P         4 P        8 P     3 buckets
+//   zero1                     4 P         4 P        8 P/W   3 buckets
+//   zero2                     4 P         4 P/W      8 P/W   3 buckets
 //   fsdp                      4 P/W       4 P/W      8 P/W   root and 2 units in the computation's format, gradients
 //
 // Times of collectives: a ring's, (W - 1) messages of 1 / W each; twice that for a sum that all get.

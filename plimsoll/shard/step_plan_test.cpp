@@ -23,7 +23,7 @@ TEST(StepPlan, MemoryIsThatOfTheTable) {
 
   const PlannedMemory ddp = plan_step(three_units(Sharing::kDdp, 4)).memory;
   EXPECT_EQ(ddp.parameters + ddp.gradients + ddp.states, 16 * 410);
-  EXPECT_EQ(ddp.travelling, 4 * 410);  // less than two buckets
+  EXPECT_EQ(ddp.travelling, 4 * 410);  // less than three buckets
 
   const PlannedMemory zero1 = plan_step(three_units(Sharing::kZero1, 4)).memory;
   EXPECT_EQ(zero1.parameters + zero1.gradients + zero1.states, 8 * 410 + 2 * 410);
@@ -33,13 +33,13 @@ TEST(StepPlan, MemoryIsThatOfTheTable) {
   PlannedStep step = three_units(Sharing::kFsdp, 4);
   const PlannedMemory fsdp = plan_step(step).memory;
   EXPECT_EQ(fsdp.parameters + fsdp.gradients + fsdp.states, 4 * 410);
-  EXPECT_EQ(fsdp.travelling, 20 + 40 + (200 + 600) + 2 * 1200);
+  EXPECT_EQ(fsdp.travelling, 20 + 40 + (200 + 600) + 3 * 1200);
   step.units.push_back({100, 200, 0});
-  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + (200 + 600 + 200) + 2 * 1200);
+  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + (200 + 600 + 200) + 3 * 1200);
   step.units.push_back({100, 500, 0});
-  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + 2 * 600 + 2 * 1200);
+  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + 2 * 600 + 3 * 1200);
   step.reshard_after_forward = false;
-  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + (200 + 600 + 200 + 500) + 2 * 1200);
+  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + (200 + 600 + 200 + 500) + 3 * 1200);
 }
 
 TEST(StepPlan, BytesAreThoseOfRings) {
