@@ -26,11 +26,11 @@ function(plimsoll_options target)
 endfunction()
 
 # Parsing torch's headers costs 10 s a file; precompiled, 4 s, because GCC instantiates their pending templates anew for each file
-# that it compiles: five sources are therefore compiled as one. One target for each set of headers compiles them, with the
+# that it compiles: eight sources are therefore compiled as one. One target for each set of headers compiles them, with the
 # flags that all users share: the torch set for what includes torch::nn or defines operators, the program set (JSON and fmt,
 # little of torch) for io and cli.
 option(PLIMSOLL_PCH "Precompile headers once" ON)
-option(PLIMSOLL_UNITY "Compile the sources that share precompiled headers five at a time" ON)
+option(PLIMSOLL_UNITY "Compile the sources that share precompiled headers eight at a time" ON)
 set(PLIMSOLL_HEADERS_TORCH <torch/nn/module.h> <torch/library.h> <torch/csrc/autograd/custom_function.h>)
 set(PLIMSOLL_HEADERS_PROGRAM <ATen/core/TensorBody.h> <fmt/format.h> <nlohmann/json.hpp> <filesystem> <fstream>)
 
@@ -58,7 +58,7 @@ function(plimsoll_use_pch target set)
     target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess $<$<CONFIG:Release>:-O1>)
     target_link_libraries(${target} PRIVATE plimsoll_openmp)
     target_precompile_headers(${target} REUSE_FROM plimsoll_${set}_pch)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ${PLIMSOLL_UNITY} UNITY_BUILD_BATCH_SIZE 5)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ${PLIMSOLL_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   endif()
 endfunction()
 

@@ -20,7 +20,7 @@ shard::Launch launch_of(const TrainOptions& options) {
 }  // namespace
 
 const std::vector<std::string_view>& shard_names() {
-  static const std::vector<std::string_view> names = {"none", "ddp", "zero1", "zero2"};
+  static const std::vector<std::string_view> names = {"none", "ddp", "zero1", "zero2", "fsdp"};
   return names;
 }
 

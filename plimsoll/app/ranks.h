@@ -11,7 +11,7 @@
 namespace plimsoll::app {
 
 // What they share: "none", nothing; "ddp", each batch; "zero1", the optimizer's states, too; "zero2", and the
-// gradients.
+// gradients; "fsdp", and the parameters.
 const std::vector<std::string_view>& shard_names();
 
 // One rank alone under "none". Throws UsageError where the environment contradicts itself, c10::DistBackendError where

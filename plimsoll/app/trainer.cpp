@@ -16,6 +16,7 @@
 #include "plimsoll/ops/saved_bytes.h"
 #include "plimsoll/optim/adamw.h"
 #include "plimsoll/optim/schedule.h"
+#include "plimsoll/shard/sharded_adamw.h"
 #include "plimsoll/shard/sharded_data_parallel.h"
 #include "plimsoll/shard/sharded_optimizer.h"
 #include "plimsoll/watch/profile.h"
@@ -42,10 +43,20 @@ void expect_same(const json& state, const char* name, const json& ours) {
 
 bool shares_states(const TrainOptions& options) { return options.shard == "zero1" || options.shard == "zero2"; }
 
+int64_t count_parameters(const torch::nn::Module& model) {
+  int64_t count = 0;
+  for (const at::Tensor& parameter : model.parameters()) count += parameter.numel();
+  return count;
+}
+
 std::unique_ptr<optim::NamedOptimizer> make_optimizer(const TrainOptions& options, const nn::Gpt& model,
+                                                      const ShardedGpt* sharded,
                                                       const std::shared_ptr<const shard::Communicator>& ranks) {
-  const auto groups = optim::decay_groups(model->named_parameters(), adamw_options(options));
   const optim::AdamWSettings settings{.seed = static_cast<uint64_t>(options.seed)};
+  if (sharded != nullptr) {
+    return std::make_unique<shard::ShardedAdamW>(sharded->decay_groups(adamw_options(options)), ranks, settings);
+  }
+  const auto groups = optim::decay_groups(model->named_parameters(), adamw_options(options));
   if (shares_states(options)) return std::make_unique<shard::ShardedOptimizer>(groups, ranks, settings);
   return std::make_unique<optim::AdamW>(groups, settings);
 }
@@ -53,7 +64,7 @@ std::unique_ptr<optim::NamedOptimizer> make_optimizer(const TrainOptions& option
 amp::GradScalerOptions scaler_options(const TrainOptions& options, const recipe::Recipe& recipe,
                                       const std::shared_ptr<const shard::Communicator>& ranks) {
   amp::GradScalerOptions scaling = parse_loss_scale(options.loss_scale, recipe);
-  if (options.shard == "zero2") scaling.ranks = ranks;
+  if (options.shard == "zero2" || options.shard == "fsdp") scaling.ranks = ranks;
   return scaling;
 }
 
@@ -75,27 +86,23 @@ Trainer::Trainer(const TrainOptions& options, const ModelShape& shape, io::Token
       stream_(std::move(stream)),
       ranks_(std::move(ranks)),
       model_(make_gpt(shape, options.seed)),
-      optimizer_(make_optimizer(options, model_, ranks_)),
+      parameters_(count_parameters(*model_)),
+      sharded_(options.shard == "fsdp" ? std::make_unique<ShardedGpt>(model_, ranks_) : nullptr),
+      optimizer_(make_optimizer(options, model_, sharded_.get(), ranks_)),
       scaler_(scaler_options(options, recipe_, ranks_)),
       session_({.mode = options.watch == watch::Mode::kOff ? watch::Mode::kGuard : options.watch}) {
   if (ranks_->size() == 1) return;
   if (options.batch % ranks_->size() != 0) {
     refuse("--batch: expected a multiple of the {} ranks, which share it, got {}", ranks_->size(), options.batch);
   }
-  parallel_ = make_parallel(options, model_, *optimizer_, ranks_);
+  if (sharded_ == nullptr) parallel_ = make_parallel(options, model_, *optimizer_, ranks_);
   amax_reduction_ = ops::amax_reduction(ranks_);
-}
-
-int64_t Trainer::parameters() const {
-  int64_t count = 0;
-  for (const at::Tensor& parameter : model_->parameters()) count += parameter.numel();
-  return count;
 }
 
 at::Tensor Trainer::forward_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch) {
   const at::Tensor inputs = windows.slice(1, 0, shape_.context), targets = windows.slice(1, 1, shape_.context + 1);
   amp::Fp8Autocast scope({.recipe = recipe_, .reduction = amax_reduction_});
-  return model_->loss(inputs, targets, is_first_microbatch);
+  return sharded_ ? sharded_->loss(inputs, targets) : model_->loss(inputs, targets, is_first_microbatch);
 }
 
 at::Tensor Trainer::next_windows() {
@@ -108,7 +115,7 @@ at::Tensor Trainer::next_windows() {
 at::Tensor Trainer::counted_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch) {
   const watch::Span span("forward");
   if (saved_activation_bytes_) return forward_loss(windows, is_first_microbatch);
-  const ops::SavedBytesCounter counter(model_->parameters());
+  const ops::SavedBytesCounter counter(sharded_ ? sharded_->memory() : model_->parameters());
   const at::Tensor loss = forward_loss(windows, is_first_microbatch);
   saved_activation_bytes_ = counter.bytes();
   return loss;
@@ -203,8 +210,10 @@ shard::RankCheckpoint Trainer::checkpoint() const {
   };
   const io::TensorMap states = optimizer_->state_dict();
   return {.step = step_,
-          .sections = {{"model", share(tensors_of(model_))},
-                       {"optimizer", shares_states(options_) ? io::whole_pieces(states) : share(states)},
+          .sections = {{"model", sharded_ ? sharded_->model_pieces() : share(tensors_of(model_))},
+                       {"optimizer", sharded_                  ? sharded_->state_pieces(states)
+                                     : shares_states(options_) ? io::whole_pieces(states)
+                                                               : share(states)},
                        {"random", share({{"torch", generator().get_state()}})}},
           .state = {{"shape", shape_},
                     {"recipe", options_.recipe},
@@ -216,7 +225,13 @@ shard::RankCheckpoint Trainer::checkpoint() const {
                     {"configuration", options_.configuration}}};
 }
 
+void Trainer::restore_model(const io::CheckpointReader& checkpoint) {
+  if (sharded_) return sharded_->load_model(checkpoint);
+  load_tensors(model_, checkpoint.read_section("model"));
+}
+
 void Trainer::restore_optimizer(const io::CheckpointReader& checkpoint) {
+  if (sharded_) return optimizer_->load_state_dict(sharded_->load_states(checkpoint, optimizer_->state_dict()));
   io::TensorMap states;
   for (const auto& [name, tensor] : optimizer_->state_dict()) states.emplace(name, checkpoint.read("optimizer", name));
   optimizer_->load_state_dict(states);
@@ -230,7 +245,7 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
   expect_same(state, "loss_scale", options_.loss_scale);
   expect_same(state, "data_bytes", stream_.bytes());
   try {
-    load_tensors(model_, checkpoint.read_section("model"));
+    restore_model(checkpoint);
     restore_optimizer(checkpoint);
     generator().set_state(checkpoint.read("random", "torch"));
     scaler_.load_state_dict(state.at("grad_scaler").get<std::map<std::string, double>>());

@@ -7,6 +7,7 @@
 
 #include "plimsoll/amp/grad_scaler.h"
 #include "plimsoll/app/gpt_model.h"
+#include "plimsoll/app/sharded_gpt.h"
 #include "plimsoll/app/step_result.h"
 #include "plimsoll/app/train_options.h"
 #include "plimsoll/io/checkpoint_reader.h"
@@ -28,7 +29,7 @@ class Trainer {
 
   int64_t step() const { return step_; }  // steps done
   int64_t tokens_per_step() const { return options_.batch * options_.accumulate * shape_.context; }
-  int64_t parameters() const;
+  int64_t parameters() const { return parameters_; }
 
   StepResult train_step();
 
@@ -53,6 +54,7 @@ class Trainer {
   at::Tensor counted_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch);
   double micro_step(int64_t index);
   double mean_over_ranks(double value) const;
+  void restore_model(const io::CheckpointReader& checkpoint);
   void restore_optimizer(const io::CheckpointReader& checkpoint);
   void zero_grad();
   optim::StepReport update();
@@ -65,8 +67,10 @@ class Trainer {
   std::shared_ptr<const shard::Communicator> ranks_;
   std::shared_ptr<const ops::AmaxReduction> amax_reduction_;  // none of one rank
   nn::Gpt model_;
+  int64_t parameters_;
+  std::unique_ptr<ShardedGpt> sharded_;  // under "fsdp"; the model's parameters are its then
   std::unique_ptr<optim::NamedOptimizer> optimizer_;
-  std::shared_ptr<shard::DistributedDataParallel> parallel_;  // of several ranks
+  std::shared_ptr<shard::DistributedDataParallel> parallel_;  // of several ranks that have the whole model each
   amp::GradScaler scaler_;
   watch::Session session_;
   int64_t step_ = 0;

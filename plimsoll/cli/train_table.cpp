@@ -30,7 +30,7 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
       {"threads", "N", integer(options.threads, {.from = 0, .to = 4096}), "0: one a core"},
       {"shard", "HOW", choice(options.shard, app::shard_names()),
        "what the processes that torchrun, mpirun or srun started share: ddp, each batch; zero1, and the optimizer's "
-       "states; zero2, and the gradients; none"},
+       "states; zero2, and the gradients; fsdp, and the parameters; none"},
       {"deadline", "SECONDS", integer(options.deadline, kFromOne), "that a process waits for the others"},
       {"eval-every", "N", integer(options.eval_every, kFromZero), "steps between validations; 0: at the end only"},
       {"eval-windows", "N", integer(options.eval_windows, kFromOne), "held-out sequences in a validation"},

@@ -51,6 +51,13 @@ ResidualStream TransformerLayerImpl::attend(MultiheadAttention& attention, const
 }
 
 ResidualStream TransformerLayerImpl::advance(ResidualStream stream, const TransformerLayerInput& input) {
+  if (hooks.before) hooks.before();
+  stream = run(std::move(stream), input);
+  if (hooks.after) hooks.after({stream.hidden, stream.residual});
+  return stream;
+}
+
+ResidualStream TransformerLayerImpl::run(ResidualStream stream, const TransformerLayerInput& input) {
   if (const auto dtype = scope_dtype()) stream.hidden = stream.hidden.to(*dtype);
   stream = attend(
       self_attention, stream,

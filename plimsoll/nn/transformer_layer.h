@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "plimsoll/nn/forward_hooks.h"
 #include "plimsoll/nn/layer_norm_mlp.h"
 #include "plimsoll/nn/multihead_attention.h"
 
@@ -64,8 +65,10 @@ class TransformerLayerImpl : public torch::nn::Cloneable<TransformerLayerImpl> {
   TransformerLayerOptions options;
   MultiheadAttention self_attention{nullptr}, inter_attention{nullptr};
   LayerNormMlp layernorm_mlp{nullptr};
+  ForwardHooks hooks;  // none
 
  private:
+  ResidualStream run(ResidualStream stream, const TransformerLayerInput& input);
   ResidualStream attend(MultiheadAttention& attention, const ResidualStream& stream, MultiheadAttentionInput input);
 };
 TORCH_MODULE(TransformerLayer);

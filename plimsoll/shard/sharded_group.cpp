@@ -261,7 +261,7 @@ void ShardedGroup::put_gradient(const at::Tensor& grad, bool replaces) {
     begin += leaf.numel();
     at::Tensor& kept = leaf.mutable_grad();
     if (!kept.defined()) {
-      kept = part.to(leaf.scalar_type());
+      kept = part.to(leaf.scalar_type()).detach();  // zero_grad() takes no views
     } else if (replaces) {
       kept.copy_(part);
     } else {

@@ -71,7 +71,16 @@ def alone(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("shard", "ranks", "recipe"),
-    [("ddp", 2, "fp32"), ("ddp", 3, "fp8"), ("zero1", 2, "fp8"), ("zero1", 3, "fp32"), ("zero2", 2, "fp8"), ("zero2", 3, "fp32")],
+    [
+        ("ddp", 2, "fp32"),
+        ("ddp", 3, "fp8"),
+        ("zero1", 2, "fp8"),
+        ("zero1", 3, "fp32"),
+        ("zero2", 2, "fp8"),
+        ("zero2", 3, "fp32"),
+        ("fsdp", 2, "fp8"),
+        ("fsdp", 3, "fp32"),
+    ],
 )
 def test_ranks_have_the_losses_of_one_process(tmp_path, alone, shard, ranks, recipe):
     halves = ["--accumulate=2", "--batch=6"] if recipe == "fp32" else []
@@ -81,7 +90,7 @@ def test_ranks_have_the_losses_of_one_process(tmp_path, alone, shard, ranks, rec
     assert losses(tmp_path) == pytest.approx(alone[recipe], rel=1e-5 if recipe == "fp32" else 2e-3)
 
 
-@pytest.mark.parametrize(("shard", "more"), [("ddp", []), ("zero2", ["--recipe=fp16", "--async-save"])])
+@pytest.mark.parametrize(("shard", "more"), [("ddp", []), ("zero2", ["--recipe=fp16", "--async-save"]), ("fsdp", [])])
 def test_resuming_has_the_bits_of_going_on(tmp_path, shard, more):
     arguments = [f"--shard={shard}", *(more or ["--recipe=fp8"])]
     train(2, tmp_path / "whole", *arguments)
@@ -100,6 +109,9 @@ def test_another_number_of_ranks_goes_on_and_a_damaged_shard_is_named(tmp_path, 
     said, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert "step-00000008/optimizer.rank-00002.safetensors: expected" in errors and "step-00000004" in errors
+    assert losses(tmp_path) == pytest.approx(alone["fp32"], rel=1e-5)
+    remove_checkpoint(tmp_path, 8)
+    train(2, tmp_path, "--shard=fsdp", "--recipe=fp32", "--resume")
     assert losses(tmp_path) == pytest.approx(alone["fp32"], rel=1e-5)
     remove_checkpoint(tmp_path, 8)
     train(1, tmp_path, "--shard=none", "--recipe=fp32", "--resume")

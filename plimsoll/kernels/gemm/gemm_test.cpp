@@ -191,15 +191,7 @@ TEST(Gemm, NanAmongCodesOfBReachesItsColumnOnly) {
         gemm_pack_b(b.view(), n, k, packed.data());
         for (int64_t rows : {int64_t{1}, int64_t{2}, int64_t{5}, m}) {
           for (const void* packed_b : {static_cast<const void*>(nullptr), static_cast<const void*>(packed.data())}) {
-            std::vector<float> output(static_cast<size_t>(rows * n));
-            gemm({.a = a.view(),
-                  .b = b.view(),
-                  .m = rows,
-                  .n = n,
-                  .k = k,
-                  .output = output.data(),
-                  .output_stride = n,
-                  .packed_b = packed_b});
+            const std::vector<float> output = product(a, b, rows, n, k, {}, packed_b);
             for (int64_t i = 0; i < rows * n; ++i) {
               ASSERT_EQ(std::isnan(output[static_cast<size_t>(i)]), i % n == 33 || i % n == 66)
                   << describe(Format::kBf16, format, rows, n, k, isa) << (packed_b == nullptr ? "" : " packed");

@@ -202,7 +202,8 @@ Exact exact_product(const Operand& a, const Operand& b, int64_t m, int64_t n, in
   return exact;
 }
 
-std::vector<float> product(const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k, GemmEpilogue epilogue) {
+std::vector<float> product(const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k, GemmEpilogue epilogue,
+                           const void* packed_b) {
   std::vector<float> output(static_cast<size_t>(m * n), -1.0f);
   gemm({.a = a.view(),
         .b = b.view(),
@@ -211,7 +212,8 @@ std::vector<float> product(const Operand& a, const Operand& b, int64_t m, int64_
         .k = k,
         .output = output.data(),
         .output_stride = n,
-        .epilogue = epilogue});
+        .epilogue = epilogue,
+        .packed_b = packed_b});
   return output;
 }
 

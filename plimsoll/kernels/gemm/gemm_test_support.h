@@ -69,7 +69,7 @@ Exact exact_product(const Operand& a, const Operand& b, int64_t m, int64_t n, in
 
 // A product into packed FP32, the operands' sizes given.
 std::vector<float> product(const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k,
-                           GemmEpilogue epilogue = {});
+                           GemmEpilogue epilogue = {}, const void* packed_b = nullptr);
 
 ::testing::AssertionResult all_within(const std::vector<float>& actual, const Exact& exact);
 
