@@ -44,13 +44,14 @@ def own_group(ranks: Ranks, which: Any) -> Ranks:
         return ranks
     known = _own.get(ranks.name)
     if known is None or known[0] is not ranks.group:
-        _own[ranks.name] = known = (ranks.group, _second_group(ranks))
+        _own[ranks.name] = known = (ranks.group, group_beside(ranks, "shard"))
     return known[1]
 
 
-def _second_group(ranks: Ranks) -> Ranks:
-    """dist.new_group would need the other ranks of the world, or as many groups on each."""
-    name = f"{ranks.name}/plimsoll.shard"
+def group_beside(ranks: Ranks, purpose: str) -> Ranks:
+    """The same ranks of a Gloo group with an order of collectives of their own; once for each purpose. dist.new_group would
+    need the other ranks of the world, or as many groups on each."""
+    name = f"{ranks.name}/plimsoll.{purpose}"
     store = dist.PrefixStore(name, dist.distributed_c10d._get_process_group_store(ranks.group))
     timeout = ranks.group._get_backend(torch.device("cpu")).options._timeout
     kind = dist.ProcessGroup.BackendType.GLOO

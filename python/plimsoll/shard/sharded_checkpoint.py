@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from plimsoll.shard.ranks import ranks_of
+from plimsoll.shard.ranks import group_beside, ranks_of
 
 Sections = Mapping[str, Mapping[str, "torch.Tensor | Piece"]]
 
@@ -44,12 +44,15 @@ class CheckpointSaver:
         asynchronous: save() copies the tensors and returns, and a thread writes them. The copy's memory is kept.
     """
 
+    _made: ClassVar[dict[str, int]] = {}  # asynchronous ones, by group: as many on all its ranks
+
     def __init__(self, run: str | Path, group: Any = None, keep: int = 3, asynchronous: bool = False) -> None:
         name, rank, size = _place(group)
         if asynchronous and size > 1:
-            # An order of collectives of its own, because another thread is the caller.
-            chosen = dist.group.WORLD if group is None else group
-            name = dist.new_group(dist.get_process_group_ranks(chosen), use_local_synchronization=True).group_name
+            # Another thread is the caller.
+            number = CheckpointSaver._made[name] = CheckpointSaver._made.get(name, 0) + 1
+            self._group = group_beside(ranks_of(group), f"checkpoint.{number}")
+            name = self._group.name
         self._saver = torch.classes.plimsoll.CheckpointSaver(str(run), keep, asynchronous, name, rank, size)
 
     def save(self, step: int, sections: Sections, state: Mapping[str, Any] | None = None) -> None:
