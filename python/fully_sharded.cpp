@@ -1,4 +1,5 @@
-// torch.classes.plimsoll.ShardedUnit and ShardSchedule: what plimsoll.shard.FullyShardedDataParallel calls.
+// torch.classes.plimsoll.ShardedUnit and ShardSchedule: what plimsoll.shard.FullyShardedDataParallel calls; and the
+// factors by which all of plimsoll.shard averages.
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/shard/averaging.h"
 #include "plimsoll/shard/same_model.h"
 #include "plimsoll/shard/shard_schedule.h"
 #include "plimsoll/shard/sharded_norm.h"
@@ -86,6 +88,11 @@ struct Schedule : torch::CustomClassHolder {
 
 using SchedulePointer = c10::intrusive_ptr<Schedule>;
 
+std::tuple<double, double> averaging(int64_t world_size) {
+  const shard::Averaging factors = shard::averaging_over(world_size);
+  return {factors.predivide, factors.postdivide};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
@@ -119,6 +126,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("clip_grad_norm_", [](const SchedulePointer& self, double max_norm, double norm_type) {
         return shard::clip_gradients_(self->schedule->units(), self->ranks, max_norm, norm_type);
       });
+  library.def("averaging(int world_size) -> (float predivide, float postdivide)", &averaging);
 }
 
 }  // namespace plimsoll::python

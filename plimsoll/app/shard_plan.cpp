@@ -9,6 +9,7 @@
 #include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/ops/saved_bytes.h"
+#include "plimsoll/ops/tensor_codes.h"
 
 namespace plimsoll::app {
 namespace {
@@ -69,8 +70,7 @@ std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const recipe::
   const int64_t matrices = 12 * dim * dim, block = matrices + 9 * dim + 2 * norm;
   const int64_t head = shape.own_head ? io::kByteVocabulary * dim : 0;
   const int64_t root = (io::kByteVocabulary + shape.context) * dim + norm + head;
-  // Codes of matrices travel where one scale serves all of one; the rest does as it is, in FP32.
-  const bool coded = recipe.name() == "fp8" || recipe.name() == "fp8-current";
+  const bool coded = ops::has_tensor_codes(recipe);  // the rest travels as it is, in FP32
   // Multiply-adds of a token: the matrices, and attention over half of the context, keys and values.
   const double of_block = static_cast<double>(matrices + shape.context * dim),
                of_head = static_cast<double>(io::kByteVocabulary * dim);

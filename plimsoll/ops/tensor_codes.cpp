@@ -10,12 +10,15 @@ using recipe::ScaleSource;
 
 }  // namespace
 
-std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, LinearState& state, float amax) {
+bool has_tensor_codes(const recipe::Recipe& recipe) {
   const OperandRecipe operand = recipe.operand(Role::kWeight, GemmKind::kOutput);
-  const bool for_all = operand == recipe.operand(Role::kWeight, GemmKind::kGradInput);
-  if (!for_all || operand.source == ScaleSource::kNone || operand.granularity != recipe::kPerTensor) {
-    return std::nullopt;
-  }
+  return operand == recipe.operand(Role::kWeight, GemmKind::kGradInput) && operand.source != ScaleSource::kNone &&
+         operand.granularity == recipe::kPerTensor;
+}
+
+std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, LinearState& state, float amax) {
+  if (!has_tensor_codes(recipe)) return std::nullopt;
+  const OperandRecipe operand = recipe.operand(Role::kWeight, GemmKind::kOutput);
   QuantizeOptions options = {.format = operand.format,
                              .granularity = operand.granularity,
                              .scale_format = operand.scale_format,

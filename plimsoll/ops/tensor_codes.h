@@ -8,8 +8,10 @@
 
 namespace plimsoll::ops {
 
-// How the layer would quantize its weight of this amax now: one scale for the tensor, the same codes for each product.
-// Nothing where the recipe has none such: high precision, rows, blocks.
+// One scale for a weight, and the same codes for each product: not in high precision, nor by rows or blocks.
+bool has_tensor_codes(const recipe::Recipe& recipe);
+
+// How the layer would quantize its weight of this amax now. Nothing where the recipe has no such codes.
 std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, LinearState& state, float amax);
 
 }  // namespace plimsoll::ops

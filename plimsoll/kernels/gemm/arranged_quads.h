@@ -14,8 +14,6 @@ namespace {
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
-PLIMSOLL_INLINE __m512i every_byte(int byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
-
 PLIMSOLL_INLINE I32x16 arrange_quads(I32x16 codes) {
   const __m512i pairs_together =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));

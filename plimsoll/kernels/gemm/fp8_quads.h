@@ -11,6 +11,8 @@ namespace {
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
+PLIMSOLL_INLINE __m512i every_byte(int byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
+
 // The bytes of BF16 values: exponents are rebiased by an even number, so that a code's upper bits give the upper byte
 // and its lower bits the lower byte. Codes whose exponent is all zeros, Inf and NaN ("rare") come from tables by their
 // lower four bits.
@@ -47,17 +49,16 @@ PLIMSOLL_INLINE void decode_quads_to_pairs(I32x16 codes, I32x16& first, I32x16& 
   using Layout = Fp8Layout<kFormat>;
   using Bytes = Fp8Bytes<kFormat>;
   constexpr int kSmallest = 1 << Layout::kMantissaBits;
-  auto every = [](int byte) __attribute__((always_inline)) { return _mm512_set1_epi8(static_cast<char>(byte)); };
-  const __m512i magnitude = _mm512_and_si512(codes.v, every(0x7f));
-  const __mmask64 rare =
-      _mm512_cmpgt_epu8_mask(_mm512_sub_epi8(magnitude, every(kSmallest)), every(Layout::kLargest - kSmallest));
-  __m512i upper = _mm512_and_si512(_mm512_srli_epi16(codes.v, Bytes::kUpperShift), every(Bytes::kUpperMask));
-  upper = _mm512_add_epi8(upper, every(Bytes::kUpperBias));
-  __m512i lower = _mm512_and_si512(_mm512_slli_epi16(codes.v, Bytes::kLowerShift), every(Bytes::kLowerMask));
+  const __m512i magnitude = _mm512_and_si512(codes.v, every_byte(0x7f));
+  const __mmask64 rare = _mm512_cmpgt_epu8_mask(_mm512_sub_epi8(magnitude, every_byte(kSmallest)),
+                                                every_byte(Layout::kLargest - kSmallest));
+  __m512i upper = _mm512_and_si512(_mm512_srli_epi16(codes.v, Bytes::kUpperShift), every_byte(Bytes::kUpperMask));
+  upper = _mm512_add_epi8(upper, every_byte(Bytes::kUpperBias));
+  __m512i lower = _mm512_and_si512(_mm512_slli_epi16(codes.v, Bytes::kLowerShift), every_byte(Bytes::kLowerMask));
   upper = _mm512_mask_shuffle_epi8(upper, rare, _mm512_broadcast_i32x4(Bytes::rare_upper()), magnitude);
   lower = _mm512_mask_shuffle_epi8(lower, rare, _mm512_broadcast_i32x4(Bytes::rare_lower()), magnitude);
   constexpr int kOrAnd = 0xf8;  // a | (b & c)
-  upper = _mm512_ternarylogic_epi32(upper, codes.v, every(0x80), kOrAnd);
+  upper = _mm512_ternarylogic_epi32(upper, codes.v, every_byte(0x80), kOrAnd);
   const __m512 lanes01 = _mm512_castsi512_ps(_mm512_unpacklo_epi8(lower, upper));  // of four, lanes 0 and 1
   const __m512 lanes23 = _mm512_castsi512_ps(_mm512_unpackhi_epi8(lower, upper));
   first.v = _mm512_castps_si512(_mm512_shuffle_ps(lanes01, lanes23, 0x88));

@@ -1,4 +1,5 @@
-"""Our checkpoints as those of torch.distributed.checkpoint (DCP), and back."""
+"""Our checkpoints as those of torch.distributed.checkpoint (DCP), and back. DCP is imported by who asks for it: it takes
+longer than all of this package."""
 
 from __future__ import annotations
 
@@ -6,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
 
 from plimsoll.shard.sharded_checkpoint import CheckpointSaver, open_checkpoint
 
@@ -16,6 +15,8 @@ _STATE = "state"
 
 def to_distributed_checkpoint(checkpoint: str | Path, directory: str | Path) -> None:
     """Writes a step's directory as a DCP directory: tensors are "SECTION.NAME", what is no tensor is "state"."""
+    import torch.distributed.checkpoint as dcp
+
     ours = open_checkpoint(checkpoint)
     tensors = {f"{section}.{name}": ours.read(section, name) for section, names in ours.shapes.items() for name in names}
     dcp.save({**tensors, _STATE: {**ours.state, "step": ours.step}}, checkpoint_id=str(directory), no_dist=True)
@@ -27,6 +28,9 @@ def from_distributed_checkpoint(directory: str | Path, run: str | Path, step: in
     What stands before the first "." of a name is its section; a name without one is of the section "model". `step`: if the
     directory does not say.
     """
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
+
     metadata = dcp.FileSystemReader(str(directory)).read_metadata().state_dict_metadata
     loaded: dict[str, Any] = {}
     for name, kind in metadata.items():

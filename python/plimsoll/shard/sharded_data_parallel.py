@@ -16,14 +16,6 @@ from plimsoll.shard.oss import OSS
 from plimsoll.shard.ranks import ranks_of
 
 
-def _factors(size: int) -> tuple[float, float]:
-    """What gradients are divided by before the sum and after it: plimsoll/shard/averaging.h."""
-    before = 1
-    while size % before == 0 and size / before > before:
-        before *= 2
-    return before, size / before
-
-
 @dataclass(eq=False)
 class _Bucket:
     """Gradients of one owner that travel together, and behind them how many ranks have one of each member."""
@@ -86,7 +78,7 @@ class ShardedDataParallel(nn.Module):
             reduce_fp16 = False
         self.reduce_fp16 = reduce_fp16
         self._buffer_size = reduce_buffer_size
-        self._predivide, self._postdivide = _factors(self.world_size)
+        self._predivide, self._postdivide = torch.ops.plimsoll.averaging(self.world_size)
         self._synchronizes = True
         self._started = False  # a backward pass is under way
         self._hooks: list[Any] = []
