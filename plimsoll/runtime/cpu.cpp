@@ -1,52 +1,18 @@
 #include "plimsoll/runtime/cpu.h"
 
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "plimsoll/runtime/cpuid.h"
+#include "plimsoll/runtime/detection.h"
+
 namespace plimsoll::runtime {
 namespace {
 
 constexpr std::array<std::string_view, 5> kNames = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
-
-struct Cpuid {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  Cpuid(unsigned leaf, unsigned subleaf) { __get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx); }
-};
-
-constexpr bool bit(unsigned word, int index) { return (word >> index) & 1u; }
-
-// Register state that the operating system saves: XCR0 (Intel SDM vol. 1, 13.3).
-unsigned long long enabled_state() {
-  if (!bit(Cpuid(1, 0).ecx, 27)) return 0;  // OSXSAVE
-  unsigned low = 0, high = 0;
-  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (static_cast<unsigned long long>(high) << 32) | low;
-}
-
-// Linux hands out the tile-data state (XSAVE component 18) per process on request.
-bool request_amx_permission() {
-  constexpr long kArchReqXcompPerm = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
-}
-
-Isa detect() {
-  const unsigned long long state = enabled_state();
-  const Cpuid one(1, 0), seven(7, 0), seven_one(7, 1);
-  const bool ymm = (state & 0x6) == 0x6, zmm = (state & 0xe6) == 0xe6, tiles = (state & 0x60000) == 0x60000;
-  if (!(ymm && bit(one.ecx, 12) && bit(one.ecx, 29) && bit(seven.ebx, 5))) return Isa::kPortable;  // FMA, F16C, AVX2
-  const bool avx512 = zmm && bit(seven.ebx, 16) && bit(seven.ebx, 17) && bit(seven.ebx, 30) && bit(seven.ebx, 31);
-  if (!avx512) return Isa::kAvx2;
-  if (!(bit(seven.ecx, 1) && bit(seven_one.eax, 5))) return Isa::kAvx512;  // VBMI, AVX512_BF16
-  const bool amx = tiles && bit(seven.edx, 22) && bit(seven.edx, 24) && bit(seven.edx, 25);
-  return amx && request_amx_permission() ? Isa::kAmx : Isa::kAvx512Bf16;
-}
 
 // -1 when the variable is absent.
 int environment_level() {
@@ -63,6 +29,11 @@ int environment_level() {
     std::exit(2);
   }
   return static_cast<int>(*level);
+}
+
+const Detection& detected() {
+  static const Detection found = detect();
+  return found;
 }
 
 int environment() {
@@ -87,10 +58,9 @@ std::optional<Isa> parse_isa(std::string_view text) {
   return static_cast<Isa>(found - kNames.begin());
 }
 
-Isa detected_isa() {
-  static const Isa level = detect();
-  return level;
-}
+Isa detected_isa() { return detected().isa; }
+
+std::string_view amx_refusal() { return detected().amx_refusal; }
 
 Isa isa() {
   int level = static_cast<int>(detected_isa());
@@ -101,10 +71,12 @@ Isa isa() {
 
 bool isa_is_automatic() { return environment() < 0 && scoped_level < 0; }
 
-Isa matmul_isa() {
+Isa matmul_isa() { return isa() == Isa::kAmx ? Isa::kAmx : vector_matmul_isa(); }
+
+Isa vector_matmul_isa() {
   static const bool slow_dpbf16 = is_intel();
-  const Isa level = isa();
-  return level >= Isa::kAvx512Bf16 && slow_dpbf16 && isa_is_automatic() ? Isa::kAvx512 : level;
+  const Isa level = std::min(isa(), Isa::kAvx512Bf16);
+  return level == Isa::kAvx512Bf16 && slow_dpbf16 && isa_is_automatic() ? Isa::kAvx512 : level;
 }
 
 std::string cpu_name() {

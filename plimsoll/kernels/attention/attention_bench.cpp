@@ -112,7 +112,7 @@ AttentionBackward backward_args(const Case& c, Tensors& t) {
 
 template <class Body>
 void measure(benchmark::State& state, const Case& c, double operations, Body body) {
-  const bool pairs = c.format == Format::kBf16 && runtime::matmul_isa() >= runtime::Isa::kAvx512Bf16;
+  const bool pairs = c.format == Format::kBf16 && runtime::vector_matmul_isa() >= runtime::Isa::kAvx512Bf16;
   const auto measure_limit = pairs ? measure_bf16_limit : measure_fp32_limit;
   bench::Rounds rounds;
   body();

@@ -14,13 +14,13 @@ using format::Format;
 constexpr int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
 const AttentionIsa& fp32_isa() {
-  if (runtime::matmul_isa() >= runtime::Isa::kAvx512) return kAttentionAvx512;
-  if (runtime::matmul_isa() >= runtime::Isa::kAvx2) return kAttentionAvx2;
+  if (runtime::vector_matmul_isa() >= runtime::Isa::kAvx512) return kAttentionAvx512;
+  if (runtime::vector_matmul_isa() >= runtime::Isa::kAvx2) return kAttentionAvx2;
   return kAttentionPortable;
 }
 
 const AttentionIsa& isa_of(Format format, Format cache_format) {
-  const bool pairs = runtime::matmul_isa() >= runtime::Isa::kAvx512Bf16;
+  const bool pairs = runtime::vector_matmul_isa() >= runtime::Isa::kAvx512Bf16;
   return pairs && format == Format::kBf16 && cache_format == Format::kBf16 ? kAttentionAvx512Bf16 : fp32_isa();
 }
 

@@ -1,6 +1,8 @@
-// GEMM on AVX-512: every operand decoded to FP32, multiplied with FMA. Packing and epilogue serve BF16 pairs too.
+// GEMM on AVX-512: every operand decoded to FP32, multiplied with FMA. Packing and epilogue serve BF16 pairs and tiles,
+// too.
 #include "plimsoll/kernels/gemm/gemm_epilogue.inc"
 #include "plimsoll/kernels/gemm/gemm_pack.inc"
+#include "plimsoll/kernels/gemm/gemm_pack_tiles.inc"
 
 namespace plimsoll::kernels {
 namespace {

@@ -18,17 +18,17 @@ class BlockMultiplier {
         rows_(row_panels),
         columns_(column_panels) {
     const int64_t longest = dwords_of(product.k_blocks.length, product.dword);
-    const int64_t a_dwords = kBlockPanels * longest * kAPitch;
+    const int64_t a_dwords = product.isa.block_panels * product.a_panel_dwords(product.k_blocks.length);
     a_ = scratch<uint32_t>(ScratchSlot::kGemmA, a_dwords + (is_ready_ ? 0 : longest * kBPitch));
     b_ = a_ + a_dwords;
     // With one k block a tile is finished at once and reused; else all of them wait for the last block.
     tile_size_ = product.isa.panel_rows * kTileColumns;
-    const int64_t tiles = product.k_blocks.count == 1 ? 1 : kBlockPanels * columns_.size();
+    const int64_t tiles = product.k_blocks.count == 1 ? 1 : product.isa.block_panels * columns_.size();
     tiles_ = scratch<float>(ScratchSlot::kGemmTile, tiles * tile_size_);
   }
 
   void run() {
-    const int64_t blocks = divide_up(rows_.size(), kBlockPanels);
+    const int64_t blocks = divide_up(rows_.size(), product_.isa.block_panels);
     for (int64_t block = 0; block < blocks; ++block) {
       const Range part = part_of(rows_.size(), block, blocks);
       block_rows_ = {rows_.begin + part.begin, rows_.begin + part.end};
@@ -96,7 +96,7 @@ class BlockMultiplier {
     const int64_t ahead = is_ready_ ? chunk_.layout.panel_dwords() * 4 + index * step * k_dwords_ : 0;
     const Gemm& gemm = product_.gemm;
     TileProduct args = {.k_dwords = k_dwords_,
-                        .a = a_ + index * k_dwords_ * kAPitch,
+                        .a = a_ + index * product_.a_panel_dwords(k_.size()),
                         .b = b,
                         .tile = tile,
                         .rows = product_.rows_in(row_panel),
@@ -110,7 +110,7 @@ class BlockMultiplier {
     } else {
       args.next[0] = {reinterpret_cast<const char*>(tile + tile_size_), kTileColumns * 4, kTileColumns * 4};
     }
-    product_.multiply_tile(args);
+    product_.isa.multiply(args);
   }
 
   Product& product_;

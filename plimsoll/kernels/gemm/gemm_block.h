@@ -14,7 +14,8 @@ struct Product {
   const Gemm& gemm;
   const GemmIsa& isa;
   KBlocks k_blocks;
-  Dword dword;  // that is multiplied
+  Dword dword;   // that is multiplied
+  Dword stored;  // of B packed beforehand
   int64_t row_panels;
   const float* row_scale;     // [m], alpha included
   const float* column_scale;  // [n]
@@ -22,9 +23,8 @@ struct Product {
   SharedAmax amax = {};
 
   int64_t rows_in(int64_t row_panel) const;
+  int64_t a_panel_dwords(int64_t k) const;
   void pack_a(Range row_panels, Range k, uint32_t* to) const;
-  void multiply_tile(const TileProduct& args) const;
-  void multiply_few(const FewRowsProduct& args) const;
   void finish_tile(int64_t row_panel, int64_t column_panel, float* tile);
 };
 
@@ -50,8 +50,8 @@ struct PackColumns {
 };
 void pack_columns(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa, const PackColumns& args);
 
-// Row panels times column panels, epilogue included. Unless chunk is packed as it is multiplied, at most kBlockPanels
-// row panels.
+// Row panels times column panels, epilogue included. Unless chunk is packed as it is multiplied, at most
+// GemmIsa::block_panels row panels.
 void multiply_rectangle(Product& product, const ColumnChunk& chunk, Range row_panels, Range column_panels);
 
 // All row panels, at most kFewPanels, times column panels: each panel of B is read once, from its first k to its last.

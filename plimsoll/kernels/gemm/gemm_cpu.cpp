@@ -5,44 +5,74 @@
 
 namespace plimsoll::kernels {
 
-const GemmIsa& chosen_isa() {
-  static const GemmIsa with_pairs = [] {
-    GemmIsa isa = kGemmAvx512;
-    isa.multiply_pairs = multiply_pairs_avx512_bf16;
-    isa.multiply_few_pairs = multiply_few_pairs_avx512_bf16;
-    return isa;
-  }();
-  switch (runtime::matmul_isa()) {
-    case runtime::Isa::kPortable:
-      return kGemmPortable;
-    case runtime::Isa::kAvx2:
-      return kGemmAvx2;
-    case runtime::Isa::kAvx512:
-      return kGemmAvx512;
-    case runtime::Isa::kAvx512Bf16:
-    case runtime::Isa::kAmx:  // AMX processors have VDPBF16PS too; there is no tile kernel
-      return with_pairs;
-  }
-  return kGemmPortable;
-}
-
 namespace {
 
-PackedLayout packed_layout(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa) {
-  return {k, divide_up(n, kTileColumns), stored_dword_of(b, k, isa)};
+// AVX-512's packing and epilogue.
+GemmIsa avx512_bf16_pairs() {
+  GemmIsa isa = kGemmAvx512;
+  isa.multiply = multiply_pairs_avx512_bf16;
+  isa.multiply_few = multiply_few_pairs_avx512_bf16;
+  return isa;
+}
+
+// Few rows take tiles, too: another kernel would sum in another order, and a row's bits would depend on its batch.
+GemmIsa amx_pairs() {
+  GemmIsa isa = kGemmAvx512;
+  isa.panel_rows = 32;
+  isa.few_rows = 0;
+  isa.block_panels = 8;  // 256 KiB of A
+  isa.a_pitch = 32;
+  isa.a_step = 16;
+  isa.enter = load_tiles_amx;
+  isa.leave = release_tiles_amx;
+  isa.pack_a = pack_a_tiles_avx512;
+  isa.multiply = multiply_pairs_amx;
+  isa.multiply_few = nullptr;
+  return isa;
+}
+
+GemmIsa amx_split() {
+  GemmIsa isa = amx_pairs();
+  isa.block_panels = 4;  // 512 KiB of A, whose dwords stand there twice
+  isa.a_pitch = 64;
+  isa.pack_b = pack_b_split_avx512;
+  isa.multiply = multiply_split_amx;
+  return isa;
+}
+
+PackedLayout packed_layout(const GemmOperand& b, int64_t n, int64_t k) {
+  return {k, divide_up(n, kTileColumns), stored_dword_of(b, k, chosen_level())};
 }
 
 }  // namespace
 
-float gemm(const Gemm& args) { return multiply(args, chosen_isa()); }
+const GemmLevel& chosen_level() {
+  static const GemmIsa pairs = avx512_bf16_pairs(), tiled_pairs = amx_pairs(), tiled_split = amx_split();
+  static const GemmLevel portable = {&kGemmPortable}, avx2 = {&kGemmAvx2}, avx512 = {&kGemmAvx512},
+                         avx512_bf16 = {&kGemmAvx512, &pairs}, amx = {&kGemmAvx512, &tiled_pairs, &tiled_split};
+  switch (runtime::matmul_isa()) {
+    case runtime::Isa::kPortable:
+      return portable;
+    case runtime::Isa::kAvx2:
+      return avx2;
+    case runtime::Isa::kAvx512:
+      return avx512;
+    case runtime::Isa::kAvx512Bf16:
+      return avx512_bf16;
+    case runtime::Isa::kAmx:
+      return amx;
+  }
+  return portable;
+}
+
+float gemm(const Gemm& args) { return multiply(args, chosen_level()); }
 
 size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k) {
-  return static_cast<size_t>(packed_layout(b, n, k, chosen_isa()).dwords()) * sizeof(uint32_t);
+  return static_cast<size_t>(packed_layout(b, n, k).dwords()) * sizeof(uint32_t);
 }
 
 void gemm_pack_b(const GemmOperand& b, int64_t n, int64_t k, void* packed) {
-  const GemmIsa& isa = chosen_isa();
-  pack_all_of_b(b, n, packed_layout(b, n, k, isa), isa, static_cast<uint32_t*>(packed));
+  pack_all_of_b(b, n, packed_layout(b, n, k), chosen_level(), static_cast<uint32_t*>(packed));
 }
 
 double gemm_error_bound(int64_t k, double sum_of_absolute_products, double largest_operand) {

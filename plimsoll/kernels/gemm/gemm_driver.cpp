@@ -39,6 +39,23 @@ struct SharedScratch {
   }
 };
 
+// What a thread sets up to multiply, and gives back before it does anything else: tiles in use slow a thread's
+// switching.
+class Multiplying {
+ public:
+  explicit Multiplying(const GemmIsa& isa) : leave_(isa.leave) {
+    if (isa.enter != nullptr) isa.enter();
+  }
+  ~Multiplying() {
+    if (leave_ != nullptr) leave_();
+  }
+  Multiplying(const Multiplying&) = delete;
+  Multiplying& operator=(const Multiplying&) = delete;
+
+ private:
+  void (*leave_)();
+};
+
 // The scales that the epilogue applies, times `factor`.
 void fill_scales(const ScaleView& scale, int64_t rows, int64_t k, float factor, float* to) {
   const bool in_epilogue = k > 0 && scale.data != nullptr && !varies_along_k(scale, k);  // of no values there is none
@@ -81,6 +98,7 @@ void multiply_chunk(Product& product, const ColumnChunk& chunk, int64_t threads)
   const Grid grid = whole_rows ? Grid{1, std::min(threads, columns)}
                                : choose_grid(product.row_panels, product.isa.panel_rows, columns, threads);
   runtime::parallel_for(grid.row_parts * grid.column_parts, 1, [&](int64_t begin, int64_t end) {
+    const Multiplying multiplying(product.isa);
     for (int64_t i = begin; i < end; ++i) {
       const Range rows = part_of(product.row_panels, i / grid.column_parts, grid.row_parts);
       const Range part = part_of(columns, i % grid.column_parts, grid.column_parts);
@@ -106,16 +124,24 @@ void sum_columns(const Product& product, float* column_sum) {
   });
 }
 
-}  // namespace
-
-Dword dword_of(const GemmOperand& operand, int64_t k, const GemmIsa& isa) {
-  const bool fits_bf16 = operand.format == format::Format::kBf16 || format::is_fp8(operand.format);
-  const bool inexact_scale = varies_along_k(operand.scale, k) && operand.scale.format != format::Format::kE8m0;
-  return isa.multiply_pairs != nullptr && fits_bf16 && !inexact_scale ? Dword::kBf16Pair : Dword::kFp32;
+const GemmIsa& isa_of(Dword dword, const GemmLevel& level) {
+  if (dword == Dword::kBf16Pair) return *level.bf16_pair;
+  return dword == Dword::kFp16Split ? *level.fp16_split : *level.fp32;
 }
 
-Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmIsa& isa) {
-  if (varies_along_k(b.scale, k)) return dword_of(b, k, isa);
+}  // namespace
+
+Dword dword_of(const GemmOperand& operand, int64_t k, const GemmLevel& level) {
+  const bool fits_bf16 = operand.format == format::Format::kBf16 || format::is_fp8(operand.format);
+  const bool varies = varies_along_k(operand.scale, k);
+  const bool inexact_scale = varies && operand.scale.format != format::Format::kE8m0;
+  if (level.bf16_pair != nullptr && fits_bf16 && !inexact_scale) return Dword::kBf16Pair;
+  if (level.fp16_split != nullptr && operand.format == format::Format::kFp16 && !varies) return Dword::kFp16Split;
+  return Dword::kFp32;
+}
+
+Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmLevel& level) {
+  if (varies_along_k(b.scale, k)) return dword_of(b, k, level);
   switch (b.format) {
     case format::Format::kBf16:
       return Dword::kBf16Pair;
@@ -124,30 +150,32 @@ Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmIsa& isa) {
     case format::Format::kE5m2:
       return Dword::kE5m2Quad;
     default:
-      return Dword::kFp32;
+      return dword_of(b, k, level);
   }
 }
 
-void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, const GemmIsa& isa, uint32_t* packed) {
-  pack_chunk(b, n, {0, layout.panels}, layout, isa, packed);
+void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, const GemmLevel& level,
+                   uint32_t* packed) {
+  const bool split = layout.dword == Dword::kFp16Split;
+  pack_chunk(b, n, {0, layout.panels}, layout, split ? *level.fp16_split : *level.fp32, packed);
 }
 
-float multiply(const Gemm& args, const GemmIsa& isa) {
+float multiply(const Gemm& args, const GemmLevel& level) {
   if (args.m == 0 || args.n == 0) {
     if (args.epilogue.column_sum != nullptr) std::fill_n(args.epilogue.column_sum, args.n, 0.0f);
     return 0.0f;
   }
-  const bool pairs =
-      dword_of(args.a, args.k, isa) == Dword::kBf16Pair && dword_of(args.b, args.k, isa) == Dword::kBf16Pair;
-  const Dword dword = pairs ? Dword::kBf16Pair : Dword::kFp32, stored = stored_dword_of(args.b, args.k, isa);
+  const Dword of_a = dword_of(args.a, args.k, level), of_b = dword_of(args.b, args.k, level);
+  const Dword dword = of_a == of_b ? of_a : Dword::kFp32, stored = stored_dword_of(args.b, args.k, level);
+  const GemmIsa& isa = isa_of(dword, level);
   const int64_t row_panels = divide_up(args.m, isa.panel_rows), column_panels = divide_up(args.n, kTileColumns);
   const int64_t work = args.m * args.n * args.k;
   const int64_t threads = std::clamp<int64_t>(work / kThreadGrain, 1, runtime::threads());
 
-  const BSource source = row_panels <= kBlockPanels ? BSource::kAsNeeded
-                         : args.packed_b == nullptr ? BSource::kPackedHere
-                         : stored == dword          ? BSource::kPackedBefore
-                                                    : BSource::kExpanded;
+  const BSource source = row_panels <= isa.block_panels ? BSource::kAsNeeded
+                         : args.packed_b == nullptr     ? BSource::kPackedHere
+                         : stored == dword              ? BSource::kPackedBefore
+                                                        : BSource::kExpanded;
   const bool whole = source == BSource::kPackedBefore || source == BSource::kAsNeeded;
   const PackedLayout all = {args.k, column_panels, stored};
   const int64_t panel_dwords = PackedLayout{args.k, 1, dword}.panel_dwords();
@@ -156,8 +184,15 @@ float multiply(const Gemm& args, const GemmIsa& isa) {
   fill_scales(args.a.scale, args.m, args.k, args.epilogue.alpha, shared.row_scale);
   fill_scales(args.b.scale, args.n, args.k, 1.0f, shared.column_scale);
 
-  Product product = {
-      args, isa, KBlocks(args.k), dword, row_panels, shared.row_scale, shared.column_scale, shared.column_partial};
+  Product product = {.gemm = args,
+                     .isa = isa,
+                     .k_blocks = KBlocks(args.k),
+                     .dword = dword,
+                     .stored = stored,
+                     .row_panels = row_panels,
+                     .row_scale = shared.row_scale,
+                     .column_scale = shared.column_scale,
+                     .column_partial = shared.column_partial};
   for (int64_t first = 0; first < column_panels; first += chunk_panels) {
     const Range panels = {first, std::min(first + chunk_panels, column_panels)};
     const PackedLayout layout = {args.k, panels.size(), dword};

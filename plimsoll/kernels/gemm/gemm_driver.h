@@ -7,18 +7,19 @@
 namespace plimsoll::kernels {
 
 // Of the calling thread.
-const GemmIsa& chosen_isa();
+const GemmLevel& chosen_level();
 
-// The dword in which an operand is multiplied; a product needs FP32 if either operand does.
-Dword dword_of(const GemmOperand& operand, int64_t k, const GemmIsa& isa);
+// The dword in which an operand is multiplied; a product of two that differ is FP32's.
+Dword dword_of(const GemmOperand& operand, int64_t k, const GemmLevel& level);
 
 // The dword in which B is packed beforehand: as narrow as the operand, unless scales are folded in.
-Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmIsa& isa);
+Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmLevel& level);
 
 // The amax of the output; 0 where there is none.
-float multiply(const Gemm& args, const GemmIsa& isa);
+float multiply(const Gemm& args, const GemmLevel& level);
 
 // All panels of B, in `layout`.
-void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, const GemmIsa& isa, uint32_t* packed);
+void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, const GemmLevel& level,
+                   uint32_t* packed);
 
 }  // namespace plimsoll::kernels

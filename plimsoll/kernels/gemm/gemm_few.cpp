@@ -16,9 +16,9 @@ class FewRows {
   FewRows(Product& product, const ColumnChunk& chunk)
       : product_(product),
         chunk_(chunk),
-        stored_(stored_dword_of(product.gemm.b, product.gemm.k, product.isa)),
-        as_stored_(product.gemm.m <= product.isa.few_rows) {
-    const int64_t a_dwords = product.row_panels * a_panel_dwords(), b_dwords = kDepth * kBPitch;
+        stored_(product.stored),
+        as_stored_(product.gemm.m <= product.isa.few_rows && stored_ != Dword::kFp16Split) {
+    const int64_t a_dwords = product.row_panels * product.a_panel_dwords(product.gemm.k), b_dwords = kDepth * kBPitch;
     a_ = static_cast<uint32_t*>(
         runtime::scratch(runtime::ScratchSlot::kGemmA, static_cast<size_t>(a_dwords + b_dwords) * sizeof(uint32_t)));
     b_ = a_ + a_dwords;
@@ -46,20 +46,19 @@ class FewRows {
   }
 
  private:
-  int64_t a_panel_dwords() const { return dwords_of(product_.gemm.k, product_.dword) * kAPitch; }
   const uint32_t* a_panel(int64_t row_panel, int64_t k) const {
-    return a_ + row_panel * a_panel_dwords() + dwords_of(k, product_.dword) * kAPitch;
+    return a_ + row_panel * product_.a_panel_dwords(product_.gemm.k) + product_.a_panel_dwords(k);
   }
   // Of a row panel; of the few rows that multiply_few takes, of the first or second panel of B.
   float* tile(int64_t index) const { return tiles_ + index * tile_size_; }
 
   void multiply_as_stored(int64_t column, int64_t count) const {
-    product_.multiply_few({.k = product_.gemm.k,
-                           .stored = stored_,
-                           .a = a_panel(0, 0),
-                           .b = {chunk_.at(0, column), count == 2 ? chunk_.at(0, column + 1) : nullptr},
-                           .tile = {tile(0), tile(1)},
-                           .rows = product_.gemm.m});
+    product_.isa.multiply_few({.k = product_.gemm.k,
+                               .stored = stored_,
+                               .a = a_panel(0, 0),
+                               .b = {chunk_.at(0, column), count == 2 ? chunk_.at(0, column + 1) : nullptr},
+                               .tile = {tile(0), tile(1)},
+                               .rows = product_.gemm.m});
   }
 
   // A panel made a part of k at a time.
@@ -69,13 +68,13 @@ class FewRows {
     do {
       const Range part = {k, std::min(k + depth, product_.gemm.k)};
       if (as_stored_) {
-        product_.multiply_few({.k = part.size(),
-                               .stored = stored_,
-                               .a = a_panel(0, k),
-                               .b = {pack(column, part, stored_)},
-                               .tile = {tile(0)},
-                               .rows = product_.gemm.m,
-                               .carry = k > 0});
+        product_.isa.multiply_few({.k = part.size(),
+                                   .stored = stored_,
+                                   .a = a_panel(0, k),
+                                   .b = {pack(column, part, stored_)},
+                                   .tile = {tile(0)},
+                                   .rows = product_.gemm.m,
+                                   .carry = k > 0});
       } else {
         multiply_tiles(column, part);
       }
@@ -88,14 +87,14 @@ class FewRows {
                         : stored_ == product_.dword ? chunk_.at(k.begin, column)
                                                     : expand(column, k);
     for (int64_t row = 0; row < product_.row_panels; ++row) {
-      product_.multiply_tile({.k_dwords = dwords_of(k.size(), product_.dword),
-                              .a = a_panel(row, k.begin),
-                              .b = b,
-                              .tile = tile(row),
-                              .rows = product_.rows_in(row),
-                              .carry = k.begin > 0,
-                              .prefetch = reinterpret_cast<const char*>(b + kDepth * kBPitch),
-                              .prefetch_step = kBPitch * 4});
+      product_.isa.multiply({.k_dwords = dwords_of(k.size(), product_.dword),
+                             .a = a_panel(row, k.begin),
+                             .b = b,
+                             .tile = tile(row),
+                             .rows = product_.rows_in(row),
+                             .carry = k.begin > 0,
+                             .prefetch = reinterpret_cast<const char*>(b + kDepth * kBPitch),
+                             .prefetch_step = kBPitch * 4});
     }
   }
 

@@ -1,6 +1,7 @@
 // What each instruction set supplies to the driver, on panels of one geometry:
-//   an A panel is [k dword][16], panel_rows of the 16 used; a B panel is [k dword][32]; a tile of output is [rows][32]
-//   FP32. A dword is one value, or two or four consecutive k, so one driver serves every format.
+//   an A panel is [k dword][16], panel_rows of the 16 used, or tiles of 16 rows x 16 k dwords (gemm_amx.cpp); a B panel
+//   is [k dword][32]; a tile of output is [rows][32] FP32. A dword is one value, or two or four consecutive k, so one
+//   driver serves every format.
 // Private to this folder.
 #pragma once
 
@@ -12,15 +13,18 @@ namespace plimsoll::kernels {
 
 inline constexpr int64_t kAPitch = 16, kBPitch = 32, kTileColumns = 32;
 
-// What a dword holds. The first two are multiplied; B packed beforehand may be any of them.
+// What a dword holds. The first three are multiplied; B packed beforehand may be any of them.
 enum class Dword : uint8_t {
-  kFp32,      // any operand: decoding to FP32 is exact
-  kBf16Pair,  // operands that BF16 holds exactly; what is missing after the last k is zero
+  kFp32,       // any operand: decoding to FP32 is exact
+  kBf16Pair,   // operands that BF16 holds exactly; what is missing after the last k is zero
+  kFp16Split,  // an FP16 value as the sum of two BF16, exactly: fp16_split.h
   kE4m3Quad,
   kE5m2Quad,
 };
 
-static constexpr int64_t depth_of(Dword dword) { return dword == Dword::kFp32 ? 1 : dword == Dword::kBf16Pair ? 2 : 4; }
+static constexpr int64_t depth_of(Dword dword) {
+  return dword == Dword::kFp32 || dword == Dword::kFp16Split ? 1 : dword == Dword::kBf16Pair ? 2 : 4;
+}
 static constexpr int64_t dwords_of(int64_t k, Dword dword) { return (k + depth_of(dword) - 1) / depth_of(dword); }
 
 // Panels of rows_per_panel rows of an operand, decoded, the scales that vary along k folded in if `fold_scale`.
@@ -87,24 +91,41 @@ struct TileEpilogue {
   float* column_partial = nullptr;                     // [columns], sum over these rows, or nullptr
 };
 
+// The microkernels of one kind of dword, and what goes with their panels.
 struct GemmIsa {
   int64_t panel_rows;
-  int64_t few_rows;  // at most so many for multiply_few; 0 where there is none
+  int64_t few_rows;           // at most so many for multiply_few; 0 where there is none
+  int64_t block_panels = 12;  // multiplied with each B panel before the next: the packed A block stays in L2
+  int64_t a_pitch = kAPitch;  // dwords of an A panel for each k dword
+  int64_t a_step = 1;         // k dwords that A panels are rounded up to, with zeros
+  void (*enter)() = nullptr;  // on each thread before it multiplies
+  void (*leave)() = nullptr;  // and after
   void (*pack_a)(const PackPanels&);
   void (*pack_b)(const PackPanels&);
   void (*expand)(const ExpandPanel&);
   int32_t (*finish)(const TileEpilogue&);  // returns the amax of the tile as FP32 bits
-  // A and B of Dword::kFp32; for few rows, A.
   void (*multiply)(const TileProduct&);
   void (*multiply_few)(const FewRowsProduct&) = nullptr;
-  // The same of Dword::kBf16Pair, where there are such products.
-  void (*multiply_pairs)(const TileProduct&) = nullptr;
-  void (*multiply_few_pairs)(const FewRowsProduct&) = nullptr;
+};
+
+// What an instruction set multiplies. Where there is nothing for a narrow kind of dword, its operands go to FP32.
+struct GemmLevel {
+  const GemmIsa* fp32;
+  const GemmIsa* bf16_pair = nullptr;
+  const GemmIsa* fp16_split = nullptr;
 };
 
 extern const GemmIsa kGemmPortable, kGemmAvx2, kGemmAvx512;
 
 void multiply_pairs_avx512_bf16(const TileProduct&);
 void multiply_few_pairs_avx512_bf16(const FewRowsProduct&);
+
+// Panels of tiles: A of pairs and of split FP16, B of split FP16 (the others are AVX-512's).
+void pack_a_tiles_avx512(const PackPanels&);
+void pack_b_split_avx512(const PackPanels&);
+void load_tiles_amx();
+void release_tiles_amx();
+void multiply_pairs_amx(const TileProduct&);
+void multiply_split_amx(const TileProduct&);
 
 }  // namespace plimsoll::kernels

@@ -11,8 +11,6 @@ namespace plimsoll::kernels {
 
 // Longest k block: an A panel (16 dwords wide) of it is 32 KiB and stays in L1 while a B panel streams by.
 inline constexpr int64_t kLongestKBlock = 512;
-// Row panels multiplied with each B panel before the next: the packed A block stays in L2 (192 KiB at most in FP32).
-inline constexpr int64_t kBlockPanels = 12;
 // At most so many row panels read B once, without blocks of k, while A stays in L2.
 inline constexpr int64_t kFewPanels = 2;
 // Packing an element of A costs about as much as this many multiply-adds with it.

@@ -10,6 +10,10 @@ int64_t Product::rows_in(int64_t row_panel) const {
   return std::min(isa.panel_rows, gemm.m - row_panel * isa.panel_rows);
 }
 
+int64_t Product::a_panel_dwords(int64_t k) const {
+  return divide_up(dwords_of(k, dword), isa.a_step) * isa.a_step * isa.a_pitch;
+}
+
 void Product::pack_a(Range panels, Range k, uint32_t* to) const {
   isa.pack_a({.operand = &gemm.a,
               .row_begin = panels.begin * isa.panel_rows,
@@ -20,15 +24,7 @@ void Product::pack_a(Range panels, Range k, uint32_t* to) const {
               .fold_scale = varies_along_k(gemm.a.scale, gemm.k),
               .dword = dword,
               .panels = to,
-              .panel_stride = dwords_of(k.size(), dword) * kAPitch});
-}
-
-void Product::multiply_tile(const TileProduct& args) const {
-  (dword == Dword::kFp32 ? isa.multiply : isa.multiply_pairs)(args);
-}
-
-void Product::multiply_few(const FewRowsProduct& args) const {
-  (dword == Dword::kFp32 ? isa.multiply_few : isa.multiply_few_pairs)(args);
+              .panel_stride = a_panel_dwords(k.size())});
 }
 
 void Product::finish_tile(int64_t row_panel, int64_t column_panel, float* tile) {

@@ -1,0 +1,17 @@
+// What the processor and the operating system allow. Private to this folder; tests/amx has another detect().
+#pragma once
+
+#include <string_view>
+
+#include "plimsoll/runtime/cpu.h"
+
+namespace plimsoll::runtime {
+
+struct Detection {
+  Isa isa = Isa::kPortable;
+  std::string_view amx_refusal = {};  // see amx_refusal()
+};
+
+Detection detect();
+
+}  // namespace plimsoll::runtime
