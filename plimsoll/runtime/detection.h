@@ -1,4 +1,4 @@
-// What the processor and the operating system allow. Private to this folder; tests/amx has another detect().
+// What the processor and the operating system allow. Private to this folder, but that tests/amx has another detect().
 #pragma once
 
 #include <string_view>

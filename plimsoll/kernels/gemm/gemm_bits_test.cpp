@@ -14,10 +14,9 @@ namespace {
 struct Pair {
   Format a, b;
 };
-constexpr Pair kPairs[] = {{Format::kFp32, Format::kFp32},
-                           {Format::kBf16, Format::kE4m3},
-                           {Format::kFp32, Format::kE5m2},
-                           {Format::kE5m2, Format::kBf16}};
+constexpr Pair kPairs[] = {{Format::kFp32, Format::kFp32}, {Format::kBf16, Format::kE4m3},
+                           {Format::kFp32, Format::kE5m2}, {Format::kE5m2, Format::kBf16},
+                           {Format::kFp16, Format::kFp16}, {Format::kBf16, Format::kFp16}};
 
 std::vector<float> rows_of(const std::vector<float>& matrix, int64_t first, int64_t count, int64_t columns) {
   const auto begin = matrix.begin() + first * columns;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "plimsoll/kernels/gemm/gemm_test_support.h"
 
@@ -59,6 +60,17 @@ TEST(Gemm, EveryShapeIsWithinTheBound) {
   for (const auto& [m, n, k] : shapes) {
     expect_exact(Format::kFp32, Format::kFp32, m, n, k);
     expect_exact(Format::kBf16, Format::kE4m3, m, n, k);
+  }
+}
+
+// Of AMX: 16 rows and columns, 32 k (16 of FP16), two of each tile side by side; 64 k packed at a time.
+TEST(Gemm, EdgesOfTilesAreWithinTheBound) {
+  const std::vector<std::array<int64_t, 3>> shapes = {{16, 16, 32}, {31, 31, 31}, {32, 32, 64}, {33, 33, 65},
+                                                      {63, 17, 48}, {65, 15, 33}, {97, 64, 200}};
+  for (const auto& [m, n, k] : shapes) {
+    for (Format format : {Format::kFp16, Format::kBf16, Format::kE4m3, Format::kE5m2}) {
+      expect_exact(format, format, m, n, k);
+    }
   }
 }
 
@@ -116,10 +128,25 @@ TEST(Gemm, EveryFp8CodeCountsAsItsValue) {
   }
 }
 
+// Each value times one: also where FP16 is multiplied as the sum of two.
+TEST(Gemm, EveryFp16ValueCountsAsItself) {
+  const int64_t n = 65536;
+  Operand one(1, 1, Format::kFp16, 1), b(n, 1, Format::kFp16, 2);
+  one.set_code(0, 0, 0x3c00);
+  for (int64_t i = 0; i < n; ++i) b.set_code(i, 0, static_cast<uint32_t>(i));
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    const std::vector<float> output = product(one, b, 1, n, 1);
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_PRED3(within, output[static_cast<size_t>(i)], b.value(i, 0), 0) << i << " on " << runtime::name(isa);
+    }
+  }
+}
+
 TEST(Gemm, LeadingDimensionsAndAlignmentAreFree) {
   for (runtime::Isa isa : isas()) {
     runtime::ScopedIsa scope(isa);
-    for (Format format : {Format::kFp32, Format::kBf16, Format::kE4m3}) {
+    for (Format format : {Format::kFp32, Format::kFp16, Format::kBf16, Format::kE4m3}) {
       for (const auto& [a_layout, b_layout] : kLayouts) {
         const int64_t m = 29, n = 45, k = 70;
         const Operand a(m, k, format, 1, {.layout = a_layout, .padding = 5, .misalign = 3});
@@ -177,13 +204,39 @@ TEST(Gemm, NanAndInfReachTheirRowsAndColumnsOnly) {
   }
 }
 
-TEST(Gemm, NanAmongCodesOfBReachesItsColumnOnly) {
+// Not NaN, whatever an instruction set makes of the other factor.
+TEST(Gemm, InfTimesNumbersOfOneSignIsInf) {
+  const int64_t m = 3, n = 64, k = 40;
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    for (Format format : {Format::kFp32, Format::kFp16, Format::kBf16, Format::kE5m2}) {
+      Operand a(m, k, format, 1), b(n, k, format, 2);
+      for (int64_t i = 0; i < n * k; ++i) b.set_code(i / k, i % k, encode_reference(format, i % 2 == 0 ? 1.0f : 1.25f));
+      a.set_code(0, 11, encode_reference(format, std::numeric_limits<float>::infinity()));
+      a.set_code(1, 20, encode_reference(format, -std::numeric_limits<float>::infinity()));
+      const std::vector<float> output = product(a, b, m, n, k);
+      for (int64_t i = 0; i < 2 * n; ++i) {
+        const double infinity = std::numeric_limits<double>::infinity();
+        ASSERT_EQ(output[static_cast<size_t>(i)], i < n ? infinity : -infinity)
+            << describe(format, format, m, n, k, isa);
+      }
+    }
+  }
+}
+
+// Packed, the panels of B follow each other: one ends amid a step of the kernel, the next begins with NaN.
+TEST(Gemm, NanInBReachesItsColumnOnly) {
+  const std::pair<Format, std::array<uint32_t, 2>> kNans[] = {{Format::kE4m3, {0x7f, 0xff}},
+                                                              {Format::kE5m2, {0x7f, 0xff}},
+                                                              {Format::kBf16, {0x7fc0, 0xffc0}},
+                                                              {Format::kFp16, {0x7e00, 0xfe00}}};
   const int64_t m = 19, n = 70, k = 50;
   for (runtime::Isa isa : isas()) {
     runtime::ScopedIsa scope(isa);
-    for (Format format : {Format::kE4m3, Format::kE5m2}) {
-      for (uint32_t nan : {0x7fu, 0xffu}) {
-        const Operand a(m, k, Format::kBf16, 1);
+    for (const auto& [format, nans] : kNans) {
+      for (uint32_t nan : nans) {
+        const Format a_format = format::is_fp8(format) ? Format::kBf16 : format;
+        const Operand a(m, k, a_format, 1);
         Operand b(n, k, format, 2);
         b.set_code(33, 49, nan);
         b.set_code(66, 0, nan);
@@ -194,7 +247,7 @@ TEST(Gemm, NanAmongCodesOfBReachesItsColumnOnly) {
             const std::vector<float> output = product(a, b, rows, n, k, {}, packed_b);
             for (int64_t i = 0; i < rows * n; ++i) {
               ASSERT_EQ(std::isnan(output[static_cast<size_t>(i)]), i % n == 33 || i % n == 66)
-                  << describe(Format::kBf16, format, rows, n, k, isa) << (packed_b == nullptr ? "" : " packed");
+                  << describe(a_format, format, rows, n, k, isa) << (packed_b == nullptr ? "" : " packed");
             }
           }
         }

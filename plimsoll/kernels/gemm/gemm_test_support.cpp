@@ -45,14 +45,6 @@ const std::vector<double>& finite_values(Format format) {
 
 }  // namespace
 
-std::vector<runtime::Isa> isas() {
-  std::vector<runtime::Isa> result;
-  for (int level = 0; level <= static_cast<int>(runtime::detected_isa()); ++level) {
-    result.push_back(static_cast<runtime::Isa>(level));
-  }
-  return result;
-}
-
 double decode_reference(Format format, uint32_t code) {
   const Layout754 layout = layout_of(format);
   const uint32_t mantissa = code & ((1u << layout.mantissa_bits) - 1);

@@ -18,7 +18,7 @@ using format::Format;
 inline const std::vector<Format> kOperandFormats = {Format::kFp32, Format::kFp16, Format::kBf16, Format::kE4m3,
                                                     Format::kE5m2};
 
-// Every level that this processor has.
+// The levels to test: every one that this processor has; in tests/amx, emulated tiles alone.
 std::vector<runtime::Isa> isas();
 
 // The value of a code: sign * mantissa * 2^exponent by the format's definition.

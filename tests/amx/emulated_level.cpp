@@ -1,4 +1,5 @@
-// In place of plimsoll/runtime/detection.cpp: a processor with tiles.
+// In place of plimsoll/runtime/detection.cpp and gemm_test_isas.cpp: a processor with tiles, and nothing else to test.
+#include "plimsoll/kernels/gemm/gemm_test_support.h"
 #include "plimsoll/runtime/detection.h"
 #include "plimsoll/runtime/tile_check.h"
 #include "tests/amx/tile_emulator.h"
@@ -12,3 +13,9 @@ Detection detect() {
 }
 
 }  // namespace plimsoll::runtime
+
+namespace plimsoll::kernels::testing {
+
+std::vector<runtime::Isa> isas() { return {runtime::Isa::kAmx}; }
+
+}  // namespace plimsoll::kernels::testing
