@@ -18,6 +18,7 @@ struct MachineInfo {
   std::string cpu;
   runtime::Isa detected;
   runtime::Isa in_force;
+  std::string_view amx_refusal;  // why a processor's AMX is not used, if so
   std::vector<KernelIsa> kernels;
   int threads = 0;
   std::string plimsoll_version;

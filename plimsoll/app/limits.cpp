@@ -23,6 +23,7 @@ constexpr int64_t kBriefBytes = 128 * kMiB;  // beyond most caches, and soon map
 
 double fp32_gflops() { return kernels::measure_fp32_limit(kSeconds).rate() / 1e9; }
 double bf16_gflops() { return kernels::measure_bf16_limit(kSeconds).rate() / 1e9; }
+double tile_gflops() { return kernels::measure_tile_limit(kSeconds).rate() / 1e9; }
 
 // The sum of what each of `threads` threads measures, all of them at the same time.
 template <class Measure>
@@ -113,12 +114,14 @@ int64_t l2_bytes() { return std::max(cache_bytes(_SC_LEVEL2_CACHE_SIZE), kMiB / 
 int64_t beyond_caches() { return std::clamp(2 * cache_bytes(_SC_LEVEL3_CACHE_SIZE), 256 * kMiB, 512 * kMiB); }
 
 bool has_pairs() { return runtime::isa() >= runtime::Isa::kAvx512Bf16; }
+bool has_tiles() { return runtime::isa() >= runtime::Isa::kAmx; }
 
 }  // namespace
 
 MachineLimits measure_limits() {
-  MachineLimits limits{.fp32_gflops = fp32_gflops(), .bf16_gflops = std::nullopt};
+  MachineLimits limits{.fp32_gflops = fp32_gflops(), .bf16_gflops = std::nullopt, .tile_gflops = std::nullopt};
   if (has_pairs()) limits.bf16_gflops = bf16_gflops();
+  if (has_tiles()) limits.tile_gflops = tile_gflops();
   const int threads = runtime::threads();
   limits.read_gbytes_per_s = sum_over(threads, [&] { return read_rate(kBriefBytes / threads); });
   return limits;
@@ -127,6 +130,7 @@ MachineLimits measure_limits() {
 AllLimits measure_all_limits() {
   AllLimits limits{.fp32_gflops = rate_of([](int) { return fp32_gflops(); }),
                    .bf16_gflops = std::nullopt,
+                   .tile_gflops = std::nullopt,
                    .l2 = memory_rates([](int) { return l2_bytes() / 2; }),
                    // Large against L2, small against any L3; threads share it.
                    .l3 = memory_rates([](int) { return 4 * l2_bytes(); }),
@@ -135,6 +139,7 @@ AllLimits measure_all_limits() {
                    .first_touch_huge = first_touch(FreshPages::Size::kHuge),
                    .fork_join_us = fork_join_us()};
   if (has_pairs()) limits.bf16_gflops = rate_of([](int) { return bf16_gflops(); });
+  if (has_tiles()) limits.tile_gflops = rate_of([](int) { return tile_gflops(); });
   return limits;
 }
 

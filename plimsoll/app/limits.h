@@ -8,6 +8,7 @@ namespace plimsoll::app {
 struct MachineLimits {
   double fp32_gflops = 0;             // of one core: multiply-adds of the ISA in force
   std::optional<double> bf16_gflops;  // of one core: VDPBF16PS, where there is one
+  std::optional<double> tile_gflops;  // of one core: TDPBF16PS, where there is one
   double read_gbytes_per_s = 0;       // of all threads, from memory beyond the caches
 };
 
@@ -26,7 +27,7 @@ struct MemoryRates {
 
 struct AllLimits {
   Rate fp32_gflops;
-  std::optional<Rate> bf16_gflops;
+  std::optional<Rate> bf16_gflops, tile_gflops;
   MemoryRates l2, l3;  // of buffers that fit half of it, or a share of it
   MemoryRates memory;  // of buffers together twice as large as the last cache
   // Writing fresh memory for the first time, GB/s: on the system's small pages, and where huge ones were asked for.

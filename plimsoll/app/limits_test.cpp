@@ -14,6 +14,7 @@ TEST(Limits, ArePlausibleForAnyMachine) {
   EXPECT_GT(limits.read_gbytes_per_s, 0.5);
   EXPECT_LT(limits.read_gbytes_per_s, 1e4);
   EXPECT_EQ(limits.bf16_gflops.has_value(), runtime::isa() >= runtime::Isa::kAvx512Bf16);
+  EXPECT_EQ(limits.tile_gflops.has_value(), runtime::isa() >= runtime::Isa::kAmx);
 }
 
 TEST(Limits, OfAllLevelsAreInOrder) {
@@ -31,6 +32,7 @@ TEST(Limits, OfAllLevelsAreInOrder) {
   EXPECT_GT(limits.fork_join_us, 0);
   EXPECT_LT(limits.fork_join_us, 1e5);
   EXPECT_EQ(limits.bf16_gflops.has_value(), runtime::isa() >= runtime::Isa::kAvx512Bf16);
+  EXPECT_EQ(limits.tile_gflops.has_value(), runtime::isa() >= runtime::Isa::kAmx);
 }
 
 TEST(Info, KernelsStayAtOrBelowTheLevelInForce) {

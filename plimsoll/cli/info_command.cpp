@@ -13,6 +13,7 @@ namespace {
 void print_limits(const app::MachineLimits& limits) {
   fmt::print("limits     a core: FP32 multiply-add {:.0f} GFLOP/s", limits.fp32_gflops);
   if (limits.bf16_gflops) fmt::print(", VDPBF16PS {:.0f} GFLOP/s", *limits.bf16_gflops);
+  if (limits.tile_gflops) fmt::print(", TDPBF16PS {:.0f} GFLOP/s", *limits.tile_gflops);
   fmt::print("; all: memory read {:.1f} GB/s\n", limits.read_gbytes_per_s);
 }
 
@@ -31,6 +32,7 @@ void print_all_limits(int threads) {
   Table table({"limits", "", "1 thread", fmt::format("{} threads", threads)});
   add_row(table, "FP32 multiply-add", "GFLOP/s", limits.fp32_gflops);
   if (limits.bf16_gflops) add_row(table, "VDPBF16PS", "GFLOP/s", *limits.bf16_gflops);
+  if (limits.tile_gflops) add_row(table, "TDPBF16PS", "GFLOP/s", *limits.tile_gflops);
   add_rows(table, "L2", limits.l2);
   add_rows(table, "L3", limits.l3);
   add_rows(table, "memory", limits.memory);
@@ -44,6 +46,7 @@ int run(bool all_limits) {
   const app::MachineInfo info = app::machine_info();
   fmt::print("CPU        {}\n", info.cpu);
   fmt::print("ISA        {} (of {})\n", runtime::name(info.in_force), runtime::name(info.detected));
+  if (!info.amx_refusal.empty()) fmt::print("  amx is not used: {}\n", info.amx_refusal);
   for (const app::KernelIsa& kernel : info.kernels)
     fmt::print("  {:<12} {}\n", kernel.kernel, runtime::name(kernel.isa));
   fmt::print("threads    {}\n", info.threads);

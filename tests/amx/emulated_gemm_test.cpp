@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "plimsoll/kernels/gemm/gemm_test_support.h"
+#include "plimsoll/kernels/limits/limits.h"
 #include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/tile_check.h"
 #include "tests/amx/tile_emulator.h"
 
 namespace plimsoll::kernels::testing {
@@ -31,6 +33,18 @@ TEST(EmulatedTiles, MultiplyNarrowOperandsAndAreGivenBack) {
   EXPECT_EQ(products_of(Format::kE4m3, Format::kE5m2), 4 * 2);
   EXPECT_EQ(products_of(Format::kFp16, Format::kFp16), 4 * 8);
   EXPECT_EQ(products_of(Format::kFp32, Format::kBf16), 0);
+}
+
+TEST(EmulatedTiles, AreNotTrustedWhereTheirProductsAreWrong) {
+  amx::set_products_wrong(true);
+  EXPECT_FALSE(runtime::tiles_multiply_as_defined());
+  amx::set_products_wrong(false);
+  EXPECT_TRUE(runtime::tiles_multiply_as_defined());
+}
+
+TEST(EmulatedTiles, AreMeasured) {
+  EXPECT_GT(measure_tile_limit(0.001).rate(), 0);
+  EXPECT_EQ(amx::tile_counts().configured, 0);
 }
 
 }  // namespace

@@ -56,6 +56,8 @@ void emulate_tiles() {
   sigaction(SIGILL, &action, nullptr);
 }
 
+void set_products_wrong(bool wrong) { TileRegisters::wrong = wrong; }
+
 TileCounts tile_counts() { return {.products = products, .configured = configured}; }
 
 }  // namespace plimsoll::amx

@@ -14,6 +14,9 @@ bool can_emulate_tiles();
 // From now on, for the whole process.
 void emulate_tiles();
 
+// While true, products leave out the second of each pair.
+void set_products_wrong(bool wrong);
+
 struct TileCounts {
   int64_t products = 0;    // TDPBF16PS so far
   int64_t configured = 0;  // threads that hold tiles now

@@ -75,7 +75,7 @@ bool TileRegisters::multiply(const TileInstruction& instruction) {
     }
     const __m512 before = _mm512_castsi512_ps(_mm512_load_si512(sum.dwords[row]));
     const __mmask16 columns = static_cast<__mmask16>((1u << (sum.row_bytes / 4)) - 1);
-    const __m512 after = _mm512_maskz_add_ps(columns, before, _mm512_add_ps(chain[0], chain[1]));
+    const __m512 after = _mm512_maskz_add_ps(columns, before, wrong ? chain[0] : _mm512_add_ps(chain[0], chain[1]));
     _mm512_store_si512(sum.dwords[row], _mm512_castps_si512(after));
   }
   return true;

@@ -11,6 +11,7 @@ class TileRegisters {
  public:
   // False where the processor would raise an exception.
   bool execute(const TileInstruction& instruction);
+  static inline bool wrong = false;  // products leave out the second of each pair
   bool configured() const { return configured_; }
 
  private:

@@ -117,9 +117,18 @@ class Problem {
   Gemm gemm_;
 };
 
-bool multiplies_pairs(const Case& c) {
+// Of what the product is made of.
+Measured measure_limit(const Case& c, double seconds) {
   auto narrow = [](Format format) { return format == Format::kBf16 || format::is_fp8(format); };
-  return runtime::matmul_isa() >= runtime::Isa::kAvx512Bf16 && narrow(c.a) && narrow(c.b);
+  const runtime::Isa isa = runtime::matmul_isa();
+  const bool tiles = isa >= runtime::Isa::kAmx;
+  if (narrow(c.a) && narrow(c.b) && isa >= runtime::Isa::kAvx512Bf16) {
+    return tiles ? measure_tile_limit(seconds) : measure_bf16_limit(seconds);
+  }
+  if (!(tiles && c.a == Format::kFp16 && c.b == Format::kFp16)) return measure_fp32_limit(seconds);
+  Measured limit = measure_tile_limit(seconds);
+  limit.operations /= 4;  // four products of halves
+  return limit;
 }
 
 struct Time {
@@ -138,11 +147,10 @@ Time time_of(Body body) {
 void run_products(benchmark::State& state, const Case& c) {
   const Problem problem(c);
   problem.multiply();
-  const auto measure_limit = multiplies_pairs(c) ? measure_bf16_limit : measure_fp32_limit;
   std::vector<double> rates, limits, shares, walls;
   const double operations = 2e-9 * static_cast<double>(c.m * c.n * c.k);
   for (auto _ : state) {
-    const double limit = measure_limit(0.002).rate() * 1e-9;
+    const double limit = measure_limit(c, 0.002).rate() * 1e-9;
     const Time time = time_of([&] { problem.multiply(); });
     state.SetIterationTime(time.wall);
     rates.push_back(operations / time.cpu);

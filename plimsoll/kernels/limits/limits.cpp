@@ -41,4 +41,9 @@ Measured measure_bf16_limit(double seconds) {
   return measure(dot_pairs_avx512_bf16, seconds);
 }
 
+Measured measure_tile_limit(double seconds) {
+  if (runtime::isa() < runtime::Isa::kAmx) return {};
+  return measure(multiply_tiles_amx, seconds);
+}
+
 }  // namespace plimsoll::kernels

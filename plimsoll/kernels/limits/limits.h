@@ -26,4 +26,7 @@ Measured measure_fp32_limit(double seconds);
 // VDPBF16PS (64 operations each on 16 lanes); no operations where runtime::isa() has none.
 Measured measure_bf16_limit(double seconds);
 
+// TDPBF16PS (16,384 operations each on full tiles); no operations where runtime::isa() has none.
+Measured measure_tile_limit(double seconds);
+
 }  // namespace plimsoll::kernels

@@ -9,5 +9,6 @@ int64_t multiply_add_portable(int64_t count);
 int64_t multiply_add_avx2(int64_t count);
 int64_t multiply_add_avx512(int64_t count);
 int64_t dot_pairs_avx512_bf16(int64_t count);
+int64_t multiply_tiles_amx(int64_t count);
 
 }  // namespace plimsoll::kernels

@@ -26,6 +26,11 @@ TEST(Limits, PairsAreMeasuredWhereTheyExist) {
   EXPECT_EQ(limit.operations > 0, runtime::isa() >= Isa::kAvx512Bf16);
 }
 
+TEST(Limits, TilesAreMeasuredWhereTheyExist) {
+  const Measured limit = measure_tile_limit(0.01);
+  EXPECT_EQ(limit.operations > 0, runtime::isa() >= Isa::kAmx);
+}
+
 TEST(Limits, MeasurementsAddUp) {
   Measured sum = {6.0, 2.0};
   sum += {4.0, 3.0};
