@@ -1,7 +1,7 @@
-// FP16 as the exact sum of two BF16 of its sign, in one dword: the larger in the lower half. BF16 holds 8 bits of
-// FP16's 11: the larger is the next BF16 below the value in magnitude, the rest is 3 bits or one. Both are normal
-// (2^-33 is the smallest), so are their products, and neither is zero unless the value is: an infinity (the largest
-// BF16 and an infinity) times any number but zero is an infinity. Internal linkage, because ISA files use it.
+// FP16 as the exact sum of two BF16 of its sign, in one dword: the larger in the lower half. The larger is the next
+// BF16 below the value in magnitude, 8 of FP16's 11 bits; the rest is 3 bits or a power of two. Both are normal (the
+// smallest is 2^-32), so are their products, and neither is zero unless the value is: an infinity (the largest BF16 and
+// an infinity) times any number but zero is an infinity. Internal linkage, because ISA files use it.
 #pragma once
 
 #include "plimsoll/kernels/gemm/decode_dword.h"

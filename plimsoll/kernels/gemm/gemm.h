@@ -10,9 +10,9 @@
 // folded into the decoded operand, exactly for E8M0, with one FP32 rounding for FP32 scales (such an operand is
 // multiplied in FP32 on every ISA). A NaN scale makes its block NaN.
 //
-// Bits: one accumulation chain per output, in k order, so they do not depend on thread count, on M or N blocking, or on
-// the batch. They may differ between ISAs, within |error| <= gemm_error_bound() of the exact sum. Any m, n, k >= 0; k =
-// 0 gives epilogue(0).
+// Bits: each output is summed in an order of k that depends on the formats and the instruction set alone: not on thread
+// count, on M or N blocking, or on the batch. They may differ between ISAs, within |error| <= gemm_error_bound() of the
+// exact sum. Any m, n, k >= 0; k = 0 gives epilogue(0).
 #pragma once
 
 #include <cstddef>
@@ -77,15 +77,16 @@ struct BatchedGemm {
 // The largest amax.
 float gemm_batched(const BatchedGemm& args);
 
-// Packs B once for many products (weights): as many bytes as B has, rounded up to 32 columns, but FP32 for FP16 and for
-// codes whose scales vary along k, which are packed in (other scales are read from b.scale by each `gemm`). The layout
-// belongs to the ISA in force; `gemm` called under another ISA must not get it. 64-byte alignment is faster.
+// Packs B once for many products (weights): as many bytes as B has, rounded up to 32 columns, but four a value for FP16
+// and for codes whose scales vary along k, which are packed in (other scales are read from b.scale by each `gemm`). The
+// layout belongs to the ISA in force; `gemm` called under another ISA must not get it. 64-byte alignment is faster.
 size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k);
 void gemm_pack_b(const GemmOperand& b, int64_t n, int64_t k, void* packed);
 
 // |gemm - exact| for one output before rounding to output_format, bias and activation aside, given the sum over k of
 // |scale A| * |scale B| and the largest |A| or |B|: k roundings of unit 2^-24 for the sum, one for each FP32 scale
-// folded in or applied and for alpha, and what is lost where subnormal operands and sums are taken as zero (VDPBF16PS).
+// folded in or applied and for alpha, and what is lost where subnormal operands and sums are taken as zero (VDPBF16PS,
+// TDPBF16PS).
 inline constexpr int kGemmExtraRoundings = 6;
 double gemm_error_bound(int64_t k, double sum_of_absolute_products, double largest_operand = 1.0);
 

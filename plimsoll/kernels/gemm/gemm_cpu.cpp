@@ -23,6 +23,7 @@ GemmIsa amx_pairs() {
   isa.block_panels = 8;  // 256 KiB of A
   isa.a_pitch = 32;
   isa.a_step = 16;
+  isa.thread_grain = 16 * kThreadGrain;  // TDPBF16PS did 15 times the FP32 multiply-adds of the machine it was tried on
   isa.enter = load_tiles_amx;
   isa.leave = release_tiles_amx;
   isa.pack_a = pack_a_tiles_avx512;
@@ -35,6 +36,7 @@ GemmIsa amx_split() {
   GemmIsa isa = amx_pairs();
   isa.block_panels = 4;  // 512 KiB of A, whose dwords stand there twice
   isa.a_pitch = 64;
+  isa.thread_grain /= 4;
   isa.pack_b = pack_b_split_avx512;
   isa.multiply = multiply_split_amx;
   return isa;
@@ -79,7 +81,8 @@ double gemm_error_bound(int64_t k, double sum_of_absolute_products, double large
   constexpr double kUnit = 0x1p-24, kSmallestNormal = 0x1p-126;
   const double terms = static_cast<double>(k);
   const double rounding = (terms + kGemmExtraRoundings) * kUnit;
-  return rounding / (1 - rounding) * sum_of_absolute_products + (terms + 1) * kSmallestNormal * (1 + largest_operand);
+  return rounding / (1 - rounding) * sum_of_absolute_products +
+         2 * (terms + 1) * kSmallestNormal * (1 + largest_operand);
 }
 
 }  // namespace plimsoll::kernels

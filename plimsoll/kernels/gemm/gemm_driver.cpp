@@ -170,7 +170,7 @@ float multiply(const Gemm& args, const GemmLevel& level) {
   const GemmIsa& isa = isa_of(dword, level);
   const int64_t row_panels = divide_up(args.m, isa.panel_rows), column_panels = divide_up(args.n, kTileColumns);
   const int64_t work = args.m * args.n * args.k;
-  const int64_t threads = std::clamp<int64_t>(work / kThreadGrain, 1, runtime::threads());
+  const int64_t threads = std::clamp<int64_t>(work / isa.thread_grain, 1, runtime::threads());
 
   const BSource source = row_panels <= isa.block_panels ? BSource::kAsNeeded
                          : args.packed_b == nullptr     ? BSource::kPackedHere

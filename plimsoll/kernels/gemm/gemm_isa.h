@@ -91,6 +91,9 @@ struct TileEpilogue {
   float* column_partial = nullptr;                     // [columns], sum over these rows, or nullptr
 };
 
+// Multiply-adds below which a second thread costs more than it gains, done by vectors.
+inline constexpr int64_t kThreadGrain = int64_t{1} << 19;
+
 // The microkernels of one kind of dword, and what goes with their panels.
 struct GemmIsa {
   int64_t panel_rows;
@@ -98,6 +101,7 @@ struct GemmIsa {
   int64_t block_panels = 12;  // multiplied with each B panel before the next: the packed A block stays in L2
   int64_t a_pitch = kAPitch;  // dwords of an A panel for each k dword
   int64_t a_step = 1;         // k dwords that A panels are rounded up to, with zeros
+  int64_t thread_grain = kThreadGrain;
   void (*enter)() = nullptr;  // on each thread before it multiplies
   void (*leave)() = nullptr;  // and after
   void (*pack_a)(const PackPanels&);

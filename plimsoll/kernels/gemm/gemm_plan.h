@@ -15,8 +15,6 @@ inline constexpr int64_t kLongestKBlock = 512;
 inline constexpr int64_t kFewPanels = 2;
 // Packing an element of A costs about as much as this many multiply-adds with it.
 inline constexpr int64_t kPackingColumns = 32;
-// Multiply-adds below which a second thread costs more than it gains.
-inline constexpr int64_t kThreadGrain = int64_t{1} << 19;
 // B packed at a time, where it is not packed beforehand: 32 MiB, but at least 1024 columns, so that A is not packed
 // again too often.
 inline constexpr int64_t kPackedDwords = int64_t{8} << 20;
