@@ -8,7 +8,10 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
+#include "plimsoll/autoscale/attention.h"
+#include "plimsoll/autoscale/elementwise.h"
 #include "plimsoll/autoscale/execute.h"
 #include "plimsoll/autoscale/inspection.h"
 #include "plimsoll/autoscale/matmul.h"
@@ -54,12 +57,46 @@ class RuleKernel final : public c10::OperatorKernel {
 
 // Operators that are more than a pass over their arguments' data.
 Run run_of(std::string_view op) {
-  static const std::unordered_map<std::string_view, Run> runs = {{"mm", &matmul},          {"bmm", &matmul},
-                                                                 {"addmm", &matmul},       {"baddbmm", &matmul},
-                                                                 {"clone", &clone},        {"copy_", &copy_into},
-                                                                 {"fill_.Scalar", &fill},  {"zero_", &zero},
-                                                                 {"_to_copy", &to_dtype},  {"zeros_like", &zeros_like},
-                                                                 {"ones_like", &ones_like}};
+  static const std::unordered_map<std::string_view, Run> runs = {
+      {"mm", &matmul},
+      {"bmm", &matmul},
+      {"addmm", &matmul},
+      {"baddbmm", &matmul},
+      {"clone", &clone},
+      {"copy_", &copy_into},
+      {"fill_.Scalar", &fill},
+      {"zero_", &zero},
+      {"_to_copy", &to_dtype},
+      {"zeros_like", &zeros_like},
+      {"ones_like", &ones_like},
+      {"_scaled_dot_product_flash_attention_for_cpu", &attend},
+      {"_scaled_dot_product_flash_attention_for_cpu_backward", &attend_backward}};
+  static const std::unordered_set<std::string_view> elementwise = {"exp",
+                                                                   "expm1",
+                                                                   "log",
+                                                                   "log1p",
+                                                                   "log2",
+                                                                   "sin",
+                                                                   "cos",
+                                                                   "erf",
+                                                                   "tanh",
+                                                                   "sigmoid",
+                                                                   "gelu",
+                                                                   "silu",
+                                                                   "elu",
+                                                                   "softplus",
+                                                                   "hardtanh",
+                                                                   "leaky_relu",
+                                                                   "pow.Tensor_Scalar",
+                                                                   "tanh_backward",
+                                                                   "sigmoid_backward",
+                                                                   "gelu_backward",
+                                                                   "silu_backward",
+                                                                   "elu_backward",
+                                                                   "softplus_backward",
+                                                                   "hardtanh_backward",
+                                                                   "leaky_relu_backward"};
+  if (elementwise.contains(op)) return &run_elementwise;
   if (op.starts_with("_fused_adam") || op.starts_with("_fused_sgd")) return &step_each;
   const auto found = runs.find(op);
   return found == runs.end() ? &execute : found->second;

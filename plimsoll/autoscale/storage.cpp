@@ -21,11 +21,6 @@ constexpr int32_t kLargestStep = 126;
 // Three of them lead from the smallest subnormal to beyond the largest number.
 constexpr int32_t kLargestShift = 3 * kLargestStep;
 
-// Whether one pass over the memory of both is one over their elements.
-bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_non_overlapping_and_dense() && a.sizes() == b.sizes() && a.strides() == b.strides();
-}
-
 // data * 2^exponent into memory of the same layout; the amax of the products. remainder of either: undefined, or beside
 // it.
 struct Part {
@@ -75,6 +70,10 @@ Encoded saturated(const Raw& raw, int32_t exponent, const Scale& needed, Session
 
 }  // namespace
 
+bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_non_overlapping_and_dense() && a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
 at::Tensor times_power(const at::Tensor& data, int32_t exponent, at::ScalarType dtype) {
   int32_t left = std::clamp(exponent, -kLargestShift, kLargestShift);
   if (left == 0) return data.to(dtype);
@@ -107,11 +106,7 @@ at::Tensor value_of(const at::Tensor& tensor) {
   return times_power(impl.data(), impl.scale().exponent, dtype);
 }
 
-namespace {
-
 double largest_bound(at::ScalarType dtype) { return dtype == at::kHalf ? kHeadroom : 127.0; }
-
-}  // namespace
 
 bool fits(double bound, at::ScalarType dtype) { return bound <= largest_bound(dtype); }
 

@@ -9,6 +9,9 @@
 
 namespace plimsoll::autoscale {
 
+// Whether one pass over the memory of both is one over their elements.
+bool lie_alike(const at::Tensor& a, const at::Tensor& b);
+
 // data * 2^exponent in `dtype`, exactly wherever that is normal. A tensor of its own, unless it is the same.
 at::Tensor times_power(const at::Tensor& data, int32_t exponent, at::ScalarType dtype);
 
@@ -38,7 +41,8 @@ Encoded encode(const Raw& raw, Session& session, const Target& target);
 // A plain tensor, or a constant, as it enters. One of masks alone is that much of a mask, too.
 Encoded encode_plain(const at::Tensor& x, Session& session, at::ScalarType dtype);
 
-// Whether `dtype` holds all data of this bound.
+// log2 of the largest data of `dtype`, and whether it holds all data of this bound.
+double largest_bound(at::ScalarType dtype);
 bool fits(double bound, at::ScalarType dtype);
 
 // x, floating point, as it enters. A tensor without dimensions stays in FP32.

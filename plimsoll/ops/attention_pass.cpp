@@ -204,12 +204,13 @@ std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, con
 }
 
 at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& operands, const AttentionSaved& saved,
-                           const AttentionRules& rules, const AttentionOperands& to, bool wants_bias) {
+                           const AttentionRules& rules, const AttentionGradients& gradients) {
+  const AttentionOperands& to = gradients.to;
   const at::Tensor query = with_dense_channels(operands.query), key = with_dense_channels(operands.key),
                    value = with_dense_channels(operands.value),
                    upstream = with_dense_channels(grad.to(query.scalar_type())),
                    out = with_dense_channels(saved.output);
-  const bool sums = wants_bias && rules.bias;
+  const bool sums = gradients.wants_bias && rules.bias;
   const at::Tensor grad_bias = sums ? at::zeros(rules.bias->sizes(), query.options().dtype(at::kFloat))
                                     : at::empty({0}, query.options().dtype(at::kFloat));
   const at::Tensor expanded = sums ? grad_bias.expand(matrix_sizes(operands)) : at::Tensor();
@@ -228,6 +229,7 @@ at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& oper
                                .grad_q = output(to.query),
                                .grad_k = output(to.key),
                                .grad_v = output(to.value),
+                               .factors = gradients.factors,
                                .grad_bias = sums ? grad_bias.mutable_data_ptr<float>() : nullptr,
                                .grad_bias_strides = sums ? strides_of(expanded) : AttentionMatrixStrides{}});
   return sums ? grad_bias.to(rules.bias->scalar_type()) : grad_bias;

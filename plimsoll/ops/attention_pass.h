@@ -1,4 +1,4 @@
-// The kernels of attention on tensors: checks, allocation, strides. Private to this folder.
+// The kernels of attention on tensors: checks, allocation, strides. Private to this folder and autoscale/.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "plimsoll/kernels/attention/attention.h"
 #include "plimsoll/ops/attention.h"
 
 namespace plimsoll::ops {
@@ -40,11 +41,16 @@ void check_attention(const AttentionOperands& operands, const AttentionRules& ru
 // {output, lse}; lse fp32 [batch, heads, queries].
 std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, const AttentionRules& rules);
 
-// Gradients go to `to`. Returns that of the bias in its dtype, empty without a bias or unless wanted.
 struct AttentionSaved {
   at::Tensor output, lse;
 };
+struct AttentionGradients {
+  AttentionOperands to;  // where those of query, key and value are written
+  bool wants_bias = false;
+  kernels::AttentionGradientFactors factors = {};
+};
+// Returns the gradient of the bias in its dtype, empty without a bias or unless wanted.
 at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& operands, const AttentionSaved& saved,
-                           const AttentionRules& rules, const AttentionOperands& to, bool wants_bias);
+                           const AttentionRules& rules, const AttentionGradients& gradients);
 
 }  // namespace plimsoll::ops

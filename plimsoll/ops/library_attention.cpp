@@ -33,8 +33,9 @@ FourTensors backward_cpu(const at::Tensor& grad, const at::Tensor& query, const 
   const AttentionOperands to = {empty_attention_output(query, query.sym_size(3)),
                                 empty_attention_output(key, key.sym_size(3)),
                                 empty_attention_output(value, value.sym_size(3))};
-  const at::Tensor grad_bias = attend_backward(grad, {query, key, value}, {output, lse},
-                                               {key_lengths, mask, bias, scale, causal, dropout, seed}, to, wants_bias);
+  const at::Tensor grad_bias =
+      attend_backward(grad, {query, key, value}, {output, lse}, {key_lengths, mask, bias, scale, causal, dropout, seed},
+                      {.to = to, .wants_bias = wants_bias});
   return {to.query, to.key, to.value, grad_bias};
 }
 
@@ -48,7 +49,7 @@ std::tuple<at::Tensor, at::Tensor> packed_backward_cpu(const at::Tensor& grad, c
   at::Tensor grad_qkv = at::empty_like(qkv);
   const at::Tensor grad_bias = attend_backward(grad, unpack_heads(qkv, packed), {output, lse},
                                                {key_lengths, mask, bias, scale, causal, dropout, seed},
-                                               unpack_heads(grad_qkv, packed), wants_bias);
+                                               {.to = unpack_heads(grad_qkv, packed), .wants_bias = wants_bias});
   return {grad_qkv, grad_bias};
 }
 

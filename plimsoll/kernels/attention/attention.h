@@ -71,6 +71,11 @@ struct AttentionForward {
 
 void attention_forward(const AttentionForward& args);
 
+// Of what is written, beyond the gradient: what a narrow format needs to hold it.
+struct AttentionGradientFactors {
+  float q = 1.0f, k = 1.0f, v = 1.0f;
+};
+
 struct AttentionBackward {
   AttentionShape shape = {};
   AttentionRules rules = {};  // as in forward
@@ -78,6 +83,7 @@ struct AttentionBackward {
   AttentionInput q = {}, k = {}, v = {}, output = {}, grad_output = {};
   const float* lse = nullptr;
   AttentionOutput grad_q = {}, grad_k = {}, grad_v = {};
+  AttentionGradientFactors factors = {};
   // FP32 or nullptr: the gradient of the bias is added to what is there. Strides of 0 sum over that dimension, in
   // order.
   float* grad_bias = nullptr;

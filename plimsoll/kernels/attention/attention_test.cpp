@@ -181,6 +181,27 @@ TEST(Attention, AQueryWithoutKeysGivesZeroAndTakesNoGradient) {
   }
 }
 
+TEST(Attention, GradientsAreWrittenTimesTheirFactors) {
+  const AttentionCase c = {.causal = true, .dropout = 0.2f};
+  const AttentionProblem problem(c);
+  on_every_isa([&] {
+    AttentionResult plain(c), larger(c);
+    run_forward(problem, plain);
+    run_forward(problem, larger);
+    run_backward(problem, plain);
+    run_backward(problem, larger, {.q = 16.0f, .k = 0.25f, .v = 2.0f});
+    const auto expect_times = [](const Array& got, const Array& from, float factor) {
+      for (int64_t i = 0; i < got.count(); ++i) {
+        const bool gap = std::isnan(from.at(i));
+        EXPECT_TRUE(gap || got.at(i) == from.at(i) * factor) << i;
+      }
+    };
+    expect_times(larger.grad_q.array, plain.grad_q.array, 16.0f);
+    expect_times(larger.grad_k.array, plain.grad_k.array, 0.25f);
+    expect_times(larger.grad_v.array, plain.grad_v.array, 2.0f);
+  });
+}
+
 TEST(Attention, KeysBeyondTheLengthAreNotRead) {
   for (int64_t queries : {3, 20}) {
     AttentionCase c = {.key_lengths = true};

@@ -133,7 +133,7 @@ void run_forward(const AttentionProblem& p, AttentionResult& result) {
                      .lse = result.lse.floats()});
 }
 
-void run_backward(const AttentionProblem& p, AttentionResult& result) {
+void run_backward(const AttentionProblem& p, AttentionResult& result, const AttentionGradientFactors& factors) {
   attention_backward({.shape = p.c.shape,
                       .rules = p.rules(),
                       .format = p.c.format,
@@ -146,6 +146,7 @@ void run_backward(const AttentionProblem& p, AttentionResult& result) {
                       .grad_q = result.grad_q.output(),
                       .grad_k = result.grad_k.output(),
                       .grad_v = result.grad_v.output(),
+                      .factors = factors,
                       .grad_bias = p.c.bias == Extent::kNone ? nullptr : result.grad_bias.floats(),
                       .grad_bias_strides = p.bias_strides});
 }
@@ -173,7 +174,7 @@ std::vector<runtime::Isa> attention_isas() {
 }
 
 bool multiplies_pairs(const AttentionCase& c) {
-  return runtime::matmul_isa() >= runtime::Isa::kAvx512Bf16 && c.format == Format::kBf16 && !c.codes;
+  return runtime::vector_matmul_isa() >= runtime::Isa::kAvx512Bf16 && c.format == Format::kBf16 && !c.codes;
 }
 
 }  // namespace plimsoll::kernels::testing

@@ -68,7 +68,8 @@ struct AttentionResult {
   Array lse, grad_bias;
 };
 void run_forward(const AttentionProblem& problem, AttentionResult& result);
-void run_backward(const AttentionProblem& problem, AttentionResult& result);
+void run_backward(const AttentionProblem& problem, AttentionResult& result,
+                  const AttentionGradientFactors& factors = {});
 
 // Values and bounds in the order of a HeadsArray's index(); lse [batch, heads, queries].
 struct ExactTensor {
