@@ -174,7 +174,7 @@ std::vector<runtime::Isa> attention_isas() {
 }
 
 bool multiplies_pairs(const AttentionCase& c) {
-  return runtime::matmul_isa() >= runtime::Isa::kAvx512Bf16 && c.format == Format::kBf16 && !c.codes;
+  return runtime::vector_matmul_isa() >= runtime::Isa::kAvx512Bf16 && c.format == Format::kBf16 && !c.codes;
 }
 
 }  // namespace plimsoll::kernels::testing
