@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "plimsoll/shard/same_model.h"
 #include "plimsoll/shard/shard_schedule.h"
 #include "plimsoll/shard/sharded_norm.h"
+#include "python/layer_state.h"
 #include "python/rank_group.h"
 
 namespace plimsoll::python {
@@ -27,17 +29,23 @@ std::optional<at::ScalarType> dtype_of(std::optional<int64_t> number) {
 
 struct Unit : torch::CustomClassHolder {
   // Dtypes as their numbers. reduce_name: the ranks of `name` in a group of their own, or `name` again.
-  Unit(const std::vector<std::string>& names, const std::vector<at::Tensor>& parameters, const std::string& name,
-       const std::string& reduce_name, int64_t rank, int64_t size, std::optional<int64_t> compute_dtype,
-       int64_t reduce_dtype, bool reshard_after_forward, bool disable_reshard_on_root, bool flatten_parameters,
-       bool prefetch, std::optional<double> gradient_predivide_factor, int64_t ordered_passes) {
+  // states: of the layer whose weight a parameter is, as layer_state() takes it, or none.
+  Unit(const std::vector<std::string>& names, const std::vector<at::Tensor>& parameters,
+       const std::vector<std::vector<at::Tensor>>& states, const std::string& name, const std::string& reduce_name,
+       int64_t rank, int64_t size, std::optional<int64_t> compute_dtype, int64_t reduce_dtype,
+       bool reshard_after_forward, bool disable_reshard_on_root, bool flatten_parameters, bool prefetch,
+       std::optional<double> gradient_predivide_factor, int64_t ordered_passes) {
     ranks.gather = shard_group(name, size);
     ranks.reduce = reduce_name == name ? ranks.gather : shard_group(reduce_name, size);
     ranks.rank = rank;
     shard::NamedTensors named;
-    for (size_t i = 0; i < names.size(); ++i) named.emplace_back(names[i], parameters.at(i));
-    const std::string setup =
-        c10::str(compute_dtype.value_or(-1), " ", reduce_dtype, " ", reshard_after_forward, " ", flatten_parameters);
+    std::unordered_map<std::string, std::shared_ptr<ops::LinearState>> layers;
+    for (size_t i = 0; i < names.size(); ++i) {
+      named.emplace_back(names[i], parameters.at(i));
+      if (!states.at(i).empty()) layers.emplace(names[i], layer_state(states[i]));
+    }
+    const std::string setup = c10::str(compute_dtype.value_or(-1), " ", reduce_dtype, " ", reshard_after_forward, " ",
+                                       flatten_parameters, " ", layers.size());
     shard::expect_same_tensors(named, setup, *ranks.gather);
     unit = std::make_shared<shard::ShardedUnit>(
         named, ranks,
@@ -48,7 +56,11 @@ struct Unit : torch::CustomClassHolder {
                                    .flatten_parameters = flatten_parameters,
                                    .gradient_predivide_factor = gradient_predivide_factor,
                                    .prefetch = prefetch,
-                                   .ordered_passes = ordered_passes});
+                                   .ordered_passes = ordered_passes,
+                                   .layer_of = [&](const std::string& parameter) {
+                                     const auto found = layers.find(parameter);
+                                     return found == layers.end() ? nullptr : found->second;
+                                   }});
   }
 
   ShardedGroup& group(int64_t index) { return unit->groups().at(static_cast<size_t>(index)); }
@@ -97,10 +109,15 @@ std::tuple<double, double> averaging(int64_t world_size) {
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.class_<Unit>("ShardedUnit")
-      .def(torch::init<const std::vector<std::string>&, const std::vector<at::Tensor>&, const std::string&,
-                       const std::string&, int64_t, int64_t, std::optional<int64_t>, int64_t, bool, bool, bool, bool,
-                       std::optional<double>, int64_t>())
+      .def(torch::init<const std::vector<std::string>&, const std::vector<at::Tensor>&,
+                       const std::vector<std::vector<at::Tensor>>&, const std::string&, const std::string&, int64_t,
+                       int64_t, std::optional<int64_t>, int64_t, bool, bool, bool, bool, std::optional<double>,
+                       int64_t>())
       .def("groups", &Unit::groups)
+      .def("set_averaging",
+           [](const UnitPointer& self, double predivide, double postdivide) {
+             self->unit->set_averaging({.predivide = predivide, .postdivide = postdivide});
+           })
       .def("pieces", &Unit::pieces)
       .def("leaves", [](const UnitPointer& self, int64_t group) { return self->group(group).leaves(); })
       .def("set_leaf", [](const UnitPointer& self, int64_t group, int64_t index,

@@ -6,17 +6,28 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 #include <vector>
 
 #include "plimsoll/ops/rank_amaxes.h"
+#include "plimsoll/shard/peers.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::python {
 namespace {
+
+constexpr std::chrono::milliseconds kStorePatience(2000);
+// In which the others read who is missing: rank 0 has the store, unless torchrun does.
+constexpr std::chrono::milliseconds kFarewell(1000);
 
 // Boxed, because the type of a group in torch's schemas changes with its version.
 at::Tensor call(const char* op, torch::jit::Stack stack) {
@@ -24,9 +35,33 @@ at::Tensor call(const char* op, torch::jit::Stack stack) {
   return stack.at(0).toTensor();
 }
 
+using SharedPeers = std::shared_ptr<const shard::Peers>;
+
+// Of a group whose ranks meet in a TCPStore, once for it; elsewhere none: each beat would make a FileStore's file
+// longer.
+SharedPeers peers_of(const std::string& name) {
+  static std::mutex mutex;
+  static std::map<const c10d::ProcessGroup*, std::weak_ptr<const shard::Peers>> known;
+  const c10::intrusive_ptr<c10d::ProcessGroup> group = c10d::resolve_process_group(name);
+  c10::intrusive_ptr<c10d::Store> store = group->getStore();
+  auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
+  const auto bare = prefixed == nullptr ? store : prefixed->getUnderlyingNonPrefixStore();
+  if (group->getSize() == 1 || dynamic_cast<c10d::TCPStore*>(bare.get()) == nullptr) return nullptr;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::weak_ptr<const shard::Peers>& kept = known[group.get()];
+  SharedPeers peers = kept.lock();
+  if (peers == nullptr) {
+    const auto own = c10::make_intrusive<c10d::PrefixStore>("plimsoll/" + name, store->clone());
+    own->setTimeout(kStorePatience);
+    kept = peers = std::make_shared<const shard::Peers>(own, group->getRank(), group->getSize());
+  }
+  return peers;
+}
+
 class NamedGroup : public ops::ByteRankGroup {
  public:
-  NamedGroup(std::string_view name, int64_t size) : name_(name), size_(size) {}
+  NamedGroup(std::string_view name, int64_t size, SharedPeers peers = nullptr)
+      : name_(name), size_(size), peers_(std::move(peers)) {}
 
   int64_t size() const override { return size_; }
 
@@ -74,13 +109,16 @@ class NamedGroup : public ops::ByteRankGroup {
   }
 
   [[noreturn]] void fail(const char* op, const char* why) const {
+    std::string missing = peers_ == nullptr ? "" : peers_->find_missing();
+    if (peers_ != nullptr && peers_->rank() == 0) std::this_thread::sleep_for(kFarewell);
+    if (missing.empty()) missing = "a rank may have ended, or not come here";
     C10_THROW_ERROR(DistBackendError, std::string(op) + " over the process group '" + name_ + "' of " +
-                                          std::to_string(size_) +
-                                          " ranks failed; a rank may have ended, or not come here: " + why);
+                                          std::to_string(size_) + " ranks failed; " + missing + ": " + why);
   }
 
   std::string name_;
   int64_t size_;
+  SharedPeers peers_;
 };
 
 }  // namespace
@@ -91,7 +129,7 @@ std::shared_ptr<const ops::RankGroup> rank_group(std::string_view name, int64_t 
 }
 
 std::shared_ptr<const ops::ByteRankGroup> shard_group(std::string_view name, int64_t size) {
-  return std::make_shared<const NamedGroup>(name, size);
+  return std::make_shared<const NamedGroup>(name, size, peers_of(std::string(name)));
 }
 
 std::shared_ptr<const ops::AmaxReduction> amax_reduction_over(std::string_view name, int64_t size) {

@@ -115,6 +115,8 @@ Peers::~Peers() {
   state_->changed.wait_for(lock, kPatience, [this] { return state_->gone; });
 }
 
+int64_t Peers::rank() const { return state_->rank; }
+
 std::string Peers::failure() const {
   const std::lock_guard lock(state_->mutex);
   return state_->failure;

@@ -17,6 +17,8 @@ class Peers {
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
+  int64_t rank() const;
+
   // What a rank has left word of; empty as long as nothing is known to be wrong. At once.
   std::string failure() const;
 

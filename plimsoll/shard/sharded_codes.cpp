@@ -26,17 +26,17 @@ void ShardedCodes::measure(const std::vector<at::Tensor>& parts, const ops::Rank
   for (size_t i = 0; i < bits.size(); ++i) amaxes_[i] = std::bit_cast<float>(bits[i]);
 }
 
-bool ShardedCodes::choose() {
+bool ShardedCodes::choose(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks) {
   const ops::SharedRecipe recipe = amp::current_recipe();
-  chosen_ = recipe != nullptr;
-  for (size_t i = 0; chosen_ && i < states_.size(); ++i) {
-    const auto options = ops::weight_codes(*recipe, *states_[i], amaxes_[i]);
-    chosen_ = options.has_value();
-    if (!chosen_) break;
-    format_ = options->format;
-    scales_[i] = *options->scale;
+  chosen_ = recipe != nullptr && ops::has_tensor_codes(*recipe);
+  if (!chosen_) return false;
+  measure(parts, ranks);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const ops::QuantizeOptions options = *ops::weight_codes(*recipe, *states_[i], amaxes_[i]);
+    format_ = options.format;
+    scales_[i] = *options.scale;
   }
-  return chosen_;
+  return true;
 }
 
 at::Tensor ShardedCodes::encode(const std::vector<at::Tensor>& parts) const {

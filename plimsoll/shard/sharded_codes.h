@@ -17,11 +17,9 @@ class ShardedCodes {
 
   explicit ShardedCodes(States states) : states_(std::move(states)), amaxes_(states_.size()), scales_(states_.size()) {}
 
-  // parts: what this rank holds of each. Their amaxes over all ranks, after the parts have changed. A collective.
-  void measure(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks);
-
-  // How they travel until the next choose(): in codes, or (false) as values.
-  bool choose();
+  // parts: what this rank holds of each. How they travel until the next choose(): in codes, or (false) as values. A
+  // collective under recipes with codes: the amaxes are those of all ranks' parts, as they are now.
+  bool choose(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks);
   bool chosen() const { return chosen_; }
 
   // [sum of parts]
@@ -32,6 +30,8 @@ class ShardedCodes {
   void take_back() const;
 
  private:
+  void measure(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks);
+
   States states_;
   std::vector<float> amaxes_, scales_;
   format::Format format_ = format::Format::kE4m3;

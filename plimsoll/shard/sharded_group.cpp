@@ -2,9 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "plimsoll/shard/tensor_memory.h"
 #include "plimsoll/watch/profile.h"
@@ -54,9 +56,11 @@ ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const Grou
 
   if (!options_.weights_of.empty()) {
     codes_.emplace(options_.weights_of);
-    codes_->measure(held_parts(), *ranks_.gather);
     full_codes_ = at::empty({layout_.padded()}, at::kByte);
     free_memory(full_codes_);
+    const at::Tensor unread =
+        at::full({}, std::numeric_limits<double>::quiet_NaN(), master_.options().dtype(options_.compute_dtype));
+    for (const FlatEntry& entry : layout_.entries()) unread_views_.push_back(unread.expand(entry.shape));
   }
   is_master_ = !codes_ && is_alone() && options_.compute_dtype == dtype;
   full_ = is_master_ ? master_ : at::empty({layout_.padded()}, master_.options().dtype(options_.compute_dtype));
@@ -119,11 +123,10 @@ void ShardedGroup::note_new_masters() {
   if (seen_version_ == version_of(master_)) return;
   seen_version_ = version_of(master_);
   for (const auto& [name, parameter] : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
-  if (codes_) codes_->measure(held_parts(), *ranks_.gather);
 }
 
 at::Tensor ShardedGroup::travelling(bool keeps_codes) {
-  const bool in_codes = codes_ && (keeps_codes ? codes_->chosen() : codes_->choose());
+  const bool in_codes = codes_ && (keeps_codes ? codes_->chosen() : codes_->choose(held_parts(), *ranks_.gather));
   if (!in_codes) {
     allocate_memory(full_);
     return bytes_of(master_.to(options_.compute_dtype));
@@ -154,8 +157,9 @@ void ShardedGroup::gather(bool keeps_codes) {
   const watch::Span span("gather parameters");
   is_arriving_ = false;
   arriving_.take();
-  show(full_views_);  // of codes: the sizes alone
-  if (codes_ && codes_->chosen()) codes_->give(full_codes_, layout_);
+  const bool in_codes = codes_ && codes_->chosen();
+  show(in_codes ? unread_views_ : full_views_);
+  if (in_codes) codes_->give(full_codes_, layout_);
   gathered_ = true;
 }
 
@@ -176,6 +180,7 @@ at::Tensor ShardedGroup::gather_masters() const {
 void ShardedGroup::show_masters(const at::Tensor& masters) {
   const at::NoGradGuard no_grad;
   if (masters.defined()) return show(views_of(masters));
+  if (gathered_ && codes_ && codes_->chosen()) return show(unread_views_);
   if (gathered_ || is_master_) return show(full_views_);
   hide();
 }
@@ -267,8 +272,9 @@ void ShardedGroup::put_gradient(const at::Tensor& grad, bool replaces) {
     } else {
       kept.add_(part);
     }
-    left_.emplace_back(kept, version_of(kept));
   }
+  // When all are written: gradients of one memory share a version.
+  for (const at::Tensor& leaf : leaves_) left_.emplace_back(leaf.grad(), version_of(leaf.grad()));
 }
 
 }  // namespace plimsoll::shard

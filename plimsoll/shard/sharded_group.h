@@ -57,6 +57,7 @@ class ShardedGroup {
   // tensor with the same memory in its place, on which gradients are put from now on.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
   void set_leaf(size_t index, const at::Tensor& leaf);
+  void set_averaging(const Averaging& averaging) { options_.averaging = averaging; }
   // What this rank holds of each parameter's master, shared.
   std::vector<io::TensorPiece> pieces() const;
 
@@ -109,7 +110,8 @@ class ShardedGroup {
   at::Tensor full_;  // [padded], without memory unless gathered; the master itself of one rank in its own dtype
   std::vector<at::Tensor> full_views_;  // the parameters in it
   std::optional<ShardedCodes> codes_;
-  at::Tensor full_codes_;  // [padded] uint8, the same
+  at::Tensor full_codes_;                 // [padded] uint8, the same
+  std::vector<at::Tensor> unread_views_;  // the parameters where only codes are there: NaN for whoever reads a value
   bool is_master_ = false;
   bool gathered_ = false;
   ops::Arriving arriving_;

@@ -58,6 +58,13 @@ int64_t ShardedUnit::trained_parameters() const {
   return count;
 }
 
+void ShardedUnit::set_averaging(const Averaging& averaging) {
+  TORCH_CHECK(options_.ordered_passes == 0,
+              "set_averaging: expected a unit without a fixed order of sums (ordered_passes = 0), got ",
+              options_.ordered_passes);
+  for (ShardedGroup& group : groups_) group.set_averaging(averaging);
+}
+
 void ShardedUnit::start_gather(bool keeps_codes) {
   for (ShardedGroup& group : groups_) group.start_gather(keeps_codes);
 }

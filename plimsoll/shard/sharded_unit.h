@@ -36,6 +36,9 @@ class ShardedUnit {
   const std::vector<ShardedGroup>& groups() const { return groups_; }
   int64_t trained_parameters() const;
 
+  // Other factors from the next reduction on. Throws where the order of sums is fixed, which divides once.
+  void set_averaging(const Averaging& averaging);
+
   // Of all groups.
   void start_gather(bool keeps_codes);  // ShardedGroup
   void gather(bool keeps_codes);

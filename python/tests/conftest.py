@@ -11,6 +11,6 @@ import ranks  # noqa: E402
 
 @pytest.fixture(scope="session")
 def outcomes(request):
-    """Of the cases that run on several ranks, in all test modules of this session."""
-    modules = {item.module.__name__ for item in request.session.items}
-    return ranks.run(sorted(name for name in modules if ranks.names(name)))
+    """Of the cases that run on several ranks and belong to this session's tests."""
+    tests = [item.callspec.params for item in request.session.items if "outcomes" in getattr(item, "fixturenames", ())]
+    return ranks.run(sorted(parameters["name"] for parameters in tests))

@@ -1,4 +1,4 @@
-"""plimsoll.shard.FullyShardedDataParallel on one to four ranks: the gradients and steps of one process."""
+"""plimsoll.shard.FullyShardedDataParallel on one to eight ranks: the gradients and steps of one process."""
 import copy
 import itertools
 import pickle
@@ -95,10 +95,15 @@ def four_ranks(group):
     twenty_steps_are_those_of_one_process(group)
 
 
-def ordered_steps(group, grains, clip):
+@ranks.case(8)
+def eight_ranks(group):
+    twenty_steps_are_those_of_one_process(group)
+
+
+def ordered_steps(group, grains, clip, flatten):
     """Weights after 20 steps of `grains` parts of a batch each, this rank's in turn."""
     rank, size = position(group)
-    model = wrapped(models.blocks_net(), group, ordered_passes=grains // size)
+    model = wrapped(models.blocks_net(), group, ordered_passes=grains // size, flatten_parameters=flatten)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(20):
         whole = models.batch(step)
@@ -113,8 +118,8 @@ def ordered_steps(group, grains, clip):
 
 def an_ordered_sum_has_the_bits_of_one_process(group):
     alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
-    for clip in (False, True):
-        ours, theirs = ordered_steps(group, 12, clip), ordered_steps(alone, 12, clip)
+    for clip, flatten in ((False, True), (True, False)):
+        ours, theirs = ordered_steps(group, 24, clip, flatten), ordered_steps(alone, 24, clip, flatten)
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
@@ -130,6 +135,11 @@ def ordered_on_three_ranks(group):
 
 @ranks.case(4)
 def ordered_on_four_ranks(group):
+    an_ordered_sum_has_the_bits_of_one_process(group)
+
+
+@ranks.case(8)
+def ordered_on_eight_ranks(group):
     an_ordered_sum_has_the_bits_of_one_process(group)
 
 
@@ -366,7 +376,7 @@ def an_optimizers_state_is_that_of_the_module(group):
         assert not different, (flatten, different)
 
 
-@ranks.case(4)  # all ranks: what is loaded has their group
+@ranks.case(ranks.WORLD)  # what is loaded has the group of all ranks
 def copies_and_pickles_train_on(group):
     model = wrapped(models.blocks_net(), group)
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -403,6 +413,38 @@ def fp8_layers_have_the_bits_of_data_parallel_ones(group):
         theirs, expected = fp8_steps(group, rule, False)
         assert ours == theirs
         assert all(torch.equal(buffers[name], value) for name, value in expected.items())
+
+
+@ranks.case(2)
+def codes_travel_where_the_recipe_allows_it(group):
+    """Then whoever reads values finds that they are not there; otherwise they are."""
+    for travels in (True, False):
+        torch.manual_seed(0)
+        layer = te.Linear(32, 16)
+        values = layer.weight.detach().clone()
+        model = Fsdp(layer, group, gather_codes=travels)
+        seen = []
+        layer.register_forward_hook(lambda *_: seen.append(layer.weight.detach().clone()))
+        x = torch.randn(8, 32)
+        with te.fp8_autocast(fp8_recipe=Float8CurrentScaling(), fp8_group=group):
+            model(x).sum().backward()
+        model(x)
+        assert seen[0].isnan().all() if travels else torch.equal(seen[0], values)
+        assert torch.equal(seen[1], values)
+
+
+@ranks.case(2)
+def factors_of_the_user_divide_gradients(group):
+    model = wrapped(models.blocks_net(), group)
+    model.set_gradient_divide_factors(4.0, 0.25, recursive=True)
+    rank, size = position(group)
+    models.backward(model, *models.part(models.batch(0), rank, size))
+    ours = full_gradients(model)
+    plain = wrapped(models.blocks_net(), group)
+    models.backward(plain, *models.part(models.batch(0), rank, size))
+    theirs = full_gradients(plain)
+    # Powers of two: a sum is twice the average.
+    assert all(torch.equal(ours[name], 2 * theirs[name]) for name in theirs if name != "frozen.weight")
 
 
 @ranks.case(2)

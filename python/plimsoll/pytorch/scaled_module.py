@@ -94,6 +94,16 @@ class ScaledModule(InitializedModule):
     def _state(self, prefix: str = "") -> list[torch.Tensor]:
         return [self._keys[prefix], *(self._buffers[name] for name in self._products[prefix])]  # type: ignore[list-item]
 
+    def product_states(self) -> dict[str, list[torch.Tensor]]:
+        """The state of each product whose weight is one parameter and whole on this rank, by the parameter's name."""
+        names = {f"{prefix}weight": prefix for prefix in self._products}
+        whole = getattr(self, "tp_size", 1) == 1 and not self.fuse_wgrad_accumulation
+        return {
+            name: self._state(prefix)
+            for name, prefix in names.items()
+            if whole and type(self._parameters.get(name)) is torch.nn.Parameter
+        }
+
     def _held(self, *weights: torch.Tensor) -> list[torch.Tensor | None]:
         """Codes, scale and main_grad of the weight of each product, as the operators take them; [] if none has any."""
         if not self.fuse_wgrad_accumulation and not any(isinstance(weight, QuantizedTensor) for weight in weights):

@@ -17,7 +17,7 @@ from plimsoll.pytorch.scaled_module import ScaledModule
 from plimsoll.shard import fully_sharded_optimizer
 from plimsoll.shard.fully_sharded_state import StateDicts
 from plimsoll.shard.ranks import ProcessGroupName, own_group, ranks_of
-from plimsoll.shard.sharded_parameters import WRAPPED, Piece, ShardedParameters, clean
+from plimsoll.shard.sharded_parameters import WRAPPED, HeldRange, ShardedParameters, clean
 from plimsoll.shard.tensors import map_tensors, tensors_in
 
 
@@ -68,10 +68,12 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         *,
         reduce_dtype: torch.dtype = torch.float32,
         prefetch: bool = True,
+        gather_codes: bool = True,
         ordered_passes: int = 0,
     ) -> None:
-        """Ours: prefetch: the next unit's parameters travel while this one computes. ordered_passes: backward passes in a
-        step, whose gradients are averaged, over passes and ranks, in an order that does not depend on the number of
+        """Ours: prefetch: the next unit's parameters travel while this one computes. gather_codes: where the recipe of the
+        scope gives a weight of plimsoll.pytorch one scale, its FP8 codes travel, one byte an element, and whoever reads
+        its values meanwhile finds NaN. ordered_passes: backward passes in a step, whose gradients are averaged, over passes and ranks, in an order that does not depend on the number of
         ranks: `ranks * ordered_passes` decides the bits. Losses are not to be divided by the number of passes then."""
         arguments = {k: v for k, v in locals().items() if k not in ("self", "module", "__class__")}
         super().__init__()
@@ -100,9 +102,11 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         self._check_dtypes()
         reduce_name = own_group(self._ranks, process_group_reduce_scatter).name
         unique = self._sharded.unique()
+        states = self._sharded.layer_states() if gather_codes else {}
         self._unit = torch.classes.plimsoll.ShardedUnit(
             list(unique),
             list(unique.values()),
+            [states.get(path, []) for path in unique],
             self._ranks.name,
             reduce_name,
             self.rank,
@@ -213,6 +217,12 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             raise RuntimeError("clip_grad_norm_: expected the outermost FullyShardedDataParallel")
         return torch.tensor(self._schedule.clip_grad_norm_(float(max_norm), float(norm_type)), dtype=torch.float32)
 
+    def set_gradient_divide_factors(self, pre: float, post: float, recursive: bool) -> None:
+        """Each rank's gradients are divided by `pre` before they are summed, the sum by `post`; `recursive`: those of the
+        instances inside, too. Their product is the number of ranks for an average."""
+        for instance in self._instances() if recursive else [self]:
+            instance._unit.set_averaging(float(pre), float(post))
+
     @contextmanager
     def summon_full_params(self, recurse: bool = True, volatile: bool = False) -> Iterator[None]:
         """Inside, the parameters are whole, in full precision and under their own names, on all ranks. What they are
@@ -249,9 +259,9 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             self._parameters.update(flat)
             self._summoned = False
 
-    def pieces(self) -> list[Piece]:
+    def held_ranges(self) -> list[HeldRange]:
         """What this rank holds, of this instance's own parameters."""
-        return [Piece(*piece) for group in range(len(self._groups)) for piece in self._unit.pieces(group)]
+        return [HeldRange(*piece) for group in range(len(self._groups)) for piece in self._unit.pieces(group)]
 
     def gather_full_optim_state_dict(
         self, optim: torch.optim.Optimizer, recipient_rank: int | None = 0, **_: Any

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from plimsoll.shard.sharded_parameters import Piece
+from plimsoll.shard.sharded_parameters import HeldRange
 
 
 class Whole(NamedTuple):
@@ -27,16 +27,16 @@ def whole_parameters(root: Any) -> list[Whole]:
     found: dict[int, Whole] = {}
     for instance in root._instances():
         slots = {slot.path: slot.parameter for slot in reversed(instance._sharded.slots)}
-        pieces: dict[str, Piece] = {piece.name: piece for piece in instance.pieces()}
+        ranges: dict[str, HeldRange] = {held.name: held for held in instance.held_ranges()}
         for group, names in enumerate(instance._groups):
             at = 0
             for name in names:
-                piece = pieces[name]
+                held = ranges[name]
                 shown = f"flat_param_{group}" if instance.flatten_parameters else name
                 start = at if instance.flatten_parameters else 0
-                whole = Whole(piece.shape, instance._shown[shown], start, piece.begin, piece.end)
+                whole = Whole(held.shape, instance._shown[shown], start, held.begin, held.end)
                 found[id(slots[name])] = whole
-                at += piece.end - piece.begin
+                at += held.end - held.begin
     owners = {}
     for instance in root._instances():
         for slot in instance._sharded.slots:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from plimsoll.shard import fully_sharded_checkpoint
+from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
 from plimsoll.shard.sharded_parameters import WRAPPED, clean
 
 
@@ -38,6 +40,25 @@ class StateDicts(nn.Module):
         with self._local():
             return self.load_state_dict(state_dict, strict)
 
+    def sharded_state_dict(self) -> dict[str, torch.Tensor | Piece]:
+        """What this rank holds, for :meth:`CheckpointSaver.save`: pieces of the parameters in full precision, which go on
+        changing, and buffers. A weight that several modules share has its first name alone."""
+        return fully_sharded_checkpoint.model_tensors(self)
+
+    def load_sharded_state_dict(self, checkpoint: Checkpoint, section: str = "model") -> None:
+        """Reads this rank's part of what any number of ranks saved, or one process of the module inside. Raises KeyError and
+        ValueError, which name what is missing or of another shape, before anything is changed."""
+        fully_sharded_checkpoint.load_model(self, checkpoint, section)
+
+    def sharded_optim_state_dict(self, optim: torch.optim.Optimizer) -> dict[str, torch.Tensor | Piece]:
+        """The same of an optimizer of this module's parameters: "PARAMETER.exp_avg", ..., and its groups' options."""
+        return fully_sharded_checkpoint.optimizer_tensors(self, optim)
+
+    def load_sharded_optim_state_dict(
+        self, optim: torch.optim.Optimizer, checkpoint: Checkpoint, section: str = "optimizer"
+    ) -> None:
+        fully_sharded_checkpoint.load_optimizer(self, optim, checkpoint, section)
+
     def local_metadata_dict(self) -> dict[str, Any]:
         """What consolidate_shard_weights needs of this rank beside its local_state_dict."""
         metadata = []
@@ -45,7 +66,7 @@ class StateDicts(nn.Module):
             if not isinstance(instance, StateDicts):
                 continue
             shards = {}
-            pieces = {piece.name: piece for piece in instance.pieces()}
+            ranges = {held.name: held for held in instance.held_ranges()}
             for group, names in enumerate(instance._groups):
                 flat = [f"flat_param_{group}"] * len(names) if instance.flatten_parameters else names
                 for name, shard in zip(names, flat):
@@ -53,8 +74,8 @@ class StateDicts(nn.Module):
                         shard, {"names": [], "shapes": [], "ranges": [], "is_sharded": instance.world_size > 1}
                     )
                     entry["names"].append(name)
-                    entry["shapes"].append(torch.Size(pieces[name].shape))
-                    entry["ranges"].append((pieces[name].begin, pieces[name].end))
+                    entry["shapes"].append(torch.Size(ranges[name].shape))
+                    entry["ranges"].append((ranges[name].begin, ranges[name].end))
             shared = instance._sharded.shared()
             metadata.append({"fsdp_path": clean(path), "params": shards, "shared_param_info": shared})
         return {"param_metadata": metadata, "buffer_names": [name for name, _ in self.named_buffers()]}

@@ -97,10 +97,13 @@ class Checkpoint:
             return self._opened.read(section, name)
         return self._opened.read_range(section, name, begin, end)
 
-    def section(self, section: str) -> dict[str, torch.Tensor]:
+    def section_shapes(self, section: str) -> dict[str, tuple[int, ...]]:
         if section not in self.shapes:
             raise KeyError(f"{self.directory}: expected one of the sections {sorted(self.shapes)}, got {section!r}")
-        return {name: self.read(section, name) for name in self.shapes[section]}
+        return self.shapes[section]
+
+    def section(self, section: str) -> dict[str, torch.Tensor]:
+        return {name: self.read(section, name) for name in self.section_shapes(section)}
 
 
 def open_checkpoint(directory: str | Path) -> Checkpoint:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from plimsoll.pytorch.scaled_module import ScaledModule
+
 WRAPPED = "_fsdp_wrapped_module"  # fairscale's name of the module inside, which state dicts leave out
 
 
@@ -44,6 +46,17 @@ class ShardedParameters:
                 found[slot.path] = slot.parameter
         return found
 
+    def layer_states(self) -> dict[str, list[torch.Tensor]]:
+        """Of the parameters that are the weight of one FP8 layer, its state."""
+        shared = {path for pair in self.shared() for path in pair}
+        return {
+            slot.path: state
+            for slot in self.slots
+            if slot.path not in shared and isinstance(slot.module, ScaledModule)
+            for name, state in slot.module.product_states().items()
+            if name == slot.name
+        }
+
     def shared(self) -> list[tuple[str, str]]:
         """Further paths of parameters, each with the first of the same."""
         first: dict[int, str] = {}
@@ -75,7 +88,7 @@ class ShardedParameters:
                 slot.parameter.data.copy_(shown.data)
 
 
-class Piece(NamedTuple):
+class HeldRange(NamedTuple):
     """What this rank holds of a parameter: elements [begin, end) of it, flattened."""
 
     name: str

@@ -1,0 +1,132 @@
+"""What a rank of FullyShardedDataParallel gives to a sharded checkpoint, and takes from one that any number of ranks saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
+from plimsoll.shard.sharded_parameters import clean
+
+# Beside the optimizer's tensors: what is no tensor, as the bytes of a JSON text, since a section holds tensors alone.
+OPTIONS = "param_groups"
+
+Tensors = dict[str, "torch.Tensor | Piece"]
+
+
+class Part(NamedTuple):
+    """This rank's elements [begin, end) of a parameter, under its path in the whole model."""
+
+    name: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    leaf: nn.Parameter  # the shard that they are in
+    at: int  # where in it
+
+    def of(self, flat: torch.Tensor) -> torch.Tensor:
+        """flat: the shard, or a state of the same shape."""
+        return flat[self.at : self.at + self.end - self.begin]
+
+    def piece(self, flat: torch.Tensor) -> Piece:
+        return Piece(self.of(flat.detach()), self.shape, self.begin)
+
+
+def parts(root: Any) -> Iterator[Part]:
+    for path, instance in root.named_modules():
+        if not isinstance(instance, type(root)):
+            continue
+        ranges = {held.name: held for held in instance.held_ranges()}
+        for group, names in enumerate(instance._groups):
+            at = 0
+            for name in names:
+                held = ranges[name]
+                leaf = instance._shown[f"flat_param_{group}" if instance.flatten_parameters else name]
+                full_name = clean(f"{path}.{name}" if path else name)
+                start = at if instance.flatten_parameters else 0
+                yield Part(full_name, tuple(held.shape), held.begin, held.end, leaf, start)
+                at += held.end - held.begin
+
+
+def model_tensors(root: Any) -> Tensors:
+    buffers = {name: b.float() if b.is_floating_point() else b for name, b in _buffers(root).items()}
+    return {**buffers, **{part.name: part.piece(part.leaf) for part in parts(root)}}
+
+
+def load_model(root: Any, checkpoint: Checkpoint, section: str) -> None:
+    saved = checkpoint.section_shapes(section)
+    buffers = _buffers(root)
+    wanted = {part.name: part.shape for part in parts(root)}
+    missing = sorted((wanted.keys() | buffers.keys()) - saved.keys())
+    if missing:
+        raise KeyError(f"{checkpoint.directory}: expected {missing} in the section {section!r}")
+    others = [f"{name} of {shape}, got {saved[name]}" for name, shape in wanted.items() if saved[name] != shape]
+    if others:
+        raise ValueError(f"{checkpoint.directory}: expected {'; '.join(others)}")
+    with torch.no_grad():
+        for part in parts(root):
+            part.of(part.leaf).copy_(checkpoint.read(section, part.name, part.begin, part.end))
+    root.load_local_state_dict({name: checkpoint.read(section, name) for name in buffers}, strict=False)
+
+
+def optimizer_tensors(root: Any, optimizer: torch.optim.Optimizer) -> Tensors:
+    tensors: Tensors = {}
+    counts = set()  # of steps and the like: the same for all of a parameter
+    for part in parts(root):
+        for key, value in optimizer.state.get(part.leaf, {}).items():
+            value = torch.as_tensor(value)
+            if value.shape == part.leaf.shape:
+                tensors[f"{part.name}.{key}"] = part.piece(value)
+            else:
+                counts.add(key)
+                tensors[f"{part.name}.{key}"] = value
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    text = json.dumps({"param_groups": groups, "counts": sorted(counts)})
+    return {**tensors, OPTIONS: torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)}
+
+
+def load_optimizer(root: Any, optimizer: torch.optim.Optimizer, checkpoint: Checkpoint, section: str) -> None:
+    saved = checkpoint.section_shapes(section)
+    if OPTIONS not in saved:
+        raise KeyError(f"{checkpoint.directory}: expected {OPTIONS!r} in the section {section!r}")
+    options = json.loads(bytes(checkpoint.read(section, OPTIONS).tolist()))
+    groups = options["param_groups"]
+    if len(groups) != len(optimizer.param_groups):
+        raise ValueError(f"{checkpoint.directory}: expected {len(optimizer.param_groups)} param_groups, got {len(groups)}")
+    members = {id(leaf) for group in optimizer.param_groups for leaf in group["params"]}
+    keys: dict[str, list[str]] = {}  # by parameter
+    for name in saved:
+        parameter, _, key = name.rpartition(".")
+        keys.setdefault(parameter, []).append(key)
+    states: dict[nn.Parameter, dict[str, Any]] = {}
+    for part in parts(root):
+        if id(part.leaf) not in members:
+            continue
+        state = states.setdefault(part.leaf, {})
+        for key in keys.get(part.name, []):
+            name = f"{part.name}.{key}"
+            if key in options["counts"]:
+                state[key] = checkpoint.read(section, name)
+            else:
+                values = checkpoint.read(section, name, part.begin, part.end)
+                whole = state.setdefault(key, torch.zeros(part.leaf.shape, dtype=values.dtype))
+                part.of(whole).copy_(values.view(-1))
+    for leaf, state in states.items():
+        if state:
+            optimizer.state[leaf] = state
+    for group, loaded in zip(optimizer.param_groups, groups, strict=True):
+        group.update(loaded)
+
+
+def _buffers(root: Any) -> dict[str, torch.Tensor]:
+    """Those that state dicts have, on this rank."""
+    return {
+        clean(f"{path}.{name}" if path else name): buffer
+        for path, module in root.named_modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set
+    }

@@ -1,0 +1,36 @@
+"""A rank that is killed or stopped in any phase of a step: the others say so in time, and the run goes on as if nothing had been."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import shard_faults
+
+WORKER = pathlib.Path(__file__).with_name("shard_faults.py")
+NAMES = ["-".join(map(str, case)) for case in shard_faults.CASES]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, WORKER, tmp_path_factory.mktemp("faults")]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
+    assert said.returncode == 0, said.stderr[-4000:]
+    return json.loads(said.stdout)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_others_say_who_is_gone_in_time_and_the_run_goes_on(results, name):
+    _, phase, victim = name.split("-")
+    found = results[name]
+    assert sorted(found["codes"]) == [-9, 1, 1], found
+    for error in found["errors"]:
+        assert f"rank {victim}" in error["error"], error
+        assert error["seconds"] < shard_faults.DEADLINE + 5, error
+    assert found["resumed"] == [0, 0, 0]
+    steps, weights = found["outcome"]
+    # What is killed while it writes may have written.
+    assert steps in ((2, 3) if phase == "writing" else (2,))
+    assert weights == results["whole"]

@@ -1,0 +1,124 @@
+"""FullyShardedDataParallel and its optimizer in sharded checkpoints: saved by some ranks, loaded by others."""
+import pathlib
+import shutil
+import tempfile
+
+import plimsoll.pytorch as te
+import pytest
+import ranks
+import shard_models as models
+import torch
+import torch.distributed as dist
+from plimsoll.common.recipe import DelayedScaling
+from plimsoll.shard import CheckpointSaver, open_latest_checkpoint
+from plimsoll.shard import FullyShardedDataParallel as Fsdp
+from torch import nn
+
+
+def wrapped(net, group, **options):
+    for index, block in enumerate(net.blocks):
+        net.blocks[index] = Fsdp(block, group, **options)
+    return Fsdp(net, group, **options)
+
+
+def shared_folder(group):
+    mine = tempfile.mkdtemp() if dist.get_rank(group) == 0 else None
+    return pathlib.Path(ranks.gathered(group, mine)[0])
+
+
+def save(group, run, step, model, optimizer):
+    sections = {"model": model.sharded_state_dict(), "optimizer": model.sharded_optim_state_dict(optimizer)}
+    CheckpointSaver(run, group).save(step, sections, {"step": step})
+
+
+def load(group, run, model, optimizer):
+    latest = open_latest_checkpoint(run, group)
+    model.load_sharded_state_dict(latest)
+    model.load_sharded_optim_state_dict(optimizer, latest)
+    return latest
+
+
+def train(model, optimizer, steps, group, ordered):
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    for step in steps:
+        optimizer.zero_grad()
+        for first in range(0, ordered, size):
+            models.backward(model, *models.part(models.batch(step), first + rank, ordered))
+        optimizer.step()
+
+
+@ranks.case(3)
+def another_number_of_ranks_goes_on_with_the_same_bits(group):
+    alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    for flatten in (True, False):
+        run = shared_folder(group)
+        options = {"flatten_parameters": flatten}
+        model = wrapped(models.blocks_net(), group, ordered_passes=2, **options)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        train(model, optimizer, range(2), group, 6)
+        optimizer.param_groups[0]["lr"] = 3e-3
+        save(group, run, 2, model, optimizer)
+        train(model, optimizer, range(2, 4), group, 6)
+
+        resumed = wrapped(models.blocks_net(seed=1), alone, ordered_passes=6, **options)
+        theirs = torch.optim.AdamW(resumed.parameters(), lr=1.0)
+        assert load(alone, run, resumed, theirs).world_size == 3
+        assert theirs.param_groups[0]["lr"] == 3e-3
+        train(resumed, theirs, range(2, 4), alone, 6)
+        expected = model.state_dict()
+        for name, value in resumed.state_dict().items():
+            assert torch.equal(value, expected[name]), (flatten, name)
+        dist.barrier(group)
+        if dist.get_rank(group) == 0:
+            shutil.rmtree(run)
+
+
+@ranks.case(2)
+def scaling_states_and_running_statistics_come_back(group):
+    def make(seed):
+        torch.manual_seed(seed)
+        return Fsdp(nn.Sequential(te.Linear(16, 16), nn.BatchNorm1d(16)), group)
+
+    run = shared_folder(group)
+    model = make(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        with te.fp8_autocast(fp8_recipe=DelayedScaling(amax_history_len=4), fp8_group=group):
+            loss = model(torch.ones(16, 16).cumsum(0)).square().sum()
+        loss.backward()
+        optimizer.step()
+    save(group, run, 1, model, optimizer)
+    again = make(1)
+    theirs = torch.optim.SGD(again.parameters(), lr=0.1, momentum=0.9)
+    load(group, run, again, theirs)
+    expected = model.state_dict()
+    assert expected["0.weight_amax_history"].shape == (4,) and expected["1.running_mean"].abs().max() > 0
+    assert all(torch.equal(value, expected[name]) for name, value in again.state_dict().items())
+    for ours, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(optimizer.state[ours]["momentum_buffer"], theirs.state[other]["momentum_buffer"])
+
+
+@ranks.case(2)
+def what_does_not_fit_is_named_and_changes_nothing(group):
+    run = shared_folder(group)
+    model = Fsdp(nn.Linear(3, 2), group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    save(group, run, 1, model, optimizer)
+    latest = open_latest_checkpoint(run, group)
+    other = Fsdp(nn.Linear(4, 2), group)
+    before = [p.detach().clone() for p in other.parameters()]
+    with pytest.raises(ValueError, match=r"expected weight of \(2, 4\), got \(2, 3\)"):
+        other.load_sharded_state_dict(latest)
+    assert all(torch.equal(a, b) for a, b in zip(before, other.parameters()))
+    with pytest.raises(KeyError, match="0.weight"):
+        Fsdp(nn.Sequential(nn.Linear(3, 2)), group).load_sharded_state_dict(latest)
+    with pytest.raises(KeyError, match="'other'"):
+        model.load_sharded_state_dict(latest, "other")
+    groups = [{"params": [p]} for p in model.parameters()] + [{"params": [nn.Parameter(torch.ones(1))]}]
+    with pytest.raises(ValueError, match="expected 2 param_groups, got 1"):
+        model.load_sharded_optim_state_dict(torch.optim.SGD(groups, lr=0.1), latest)
+
+
+@pytest.mark.parametrize("name", ranks.names(__name__))
+def test_on_ranks(outcomes, name):
+    outcomes.check(name)
