@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils._pytree import tree_map
 
+from plimsoll.autoscale.several_scales import SeveralScales
 from plimsoll.autoscale.tensors import get_data_scale, is_scaled, scaled_array
 
 SCALE, REMAINDER = ".scale", ".remainder"
@@ -17,12 +18,14 @@ class ScaledArray:
     """value = data * scale."""
 
     data: torch.Tensor
-    scale: torch.Tensor | float  # of the first kind where it is for a file; a power of two; 0: an exact zero
+    scale: torch.Tensor | float  # of the first kind where it is for a file; 0: an exact zero
     remainder: torch.Tensor | None = None  # what rounding cut off a parameter
 
     @staticmethod
     def of(x: torch.Tensor) -> ScaledArray:
         data, scale = get_data_scale(x)
+        if isinstance(x, SeveralScales):
+            return ScaledArray(data.clone(), scale.clone())
         remainder = torch.ops.plimsoll.autoscale_kept_remainder(x)
         kept = remainder.clone() if remainder.numel() else None
         return ScaledArray(data.detach().clone(), torch.tensor(scale, dtype=torch.float64), kept)
