@@ -8,7 +8,7 @@ import plimsoll
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ZERO = plimsoll._library.find().parent / "bin" / "example_shard_zero"
+PROGRAMS = plimsoll._library.find().parent / "bin"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
@@ -29,6 +29,7 @@ def test_offload_model():
     run(sys.executable, ROOT / "examples/shard/offload_model.py")
 
 
-@pytest.mark.skipif(not ZERO.is_file(), reason="bin/example_shard_zero is not built")
-def test_zero_in_cpp(tmp_path):
-    assert run(*TORCHRUN, "--no-python", ZERO, TMPDIR=str(tmp_path)).count("zero2: loss") == 1
+@pytest.mark.skipif(not (PROGRAMS / "example_shard_zero").is_file(), reason="the examples are not built")
+@pytest.mark.parametrize(("program", "what"), [("example_shard_zero", "zero2"), ("example_shard_fsdp", "fsdp")])
+def test_in_cpp(tmp_path, program, what):
+    assert run(*TORCHRUN, "--no-python", PROGRAMS / program, TMPDIR=str(tmp_path)).count(f"{what}: loss") == 1
