@@ -27,6 +27,12 @@ TEST(Isa, ScopeLowersAndRestores) {
 TEST(Isa, NeverAboveTheProcessor) {
   EXPECT_LE(isa(), detected_isa());
   EXPECT_LE(matmul_isa(), isa());
+  EXPECT_LE(vector_matmul_isa(), matmul_isa());
+  EXPECT_LT(vector_matmul_isa(), Isa::kAmx);
+}
+
+TEST(Isa, IsNotRefusedWhereItIsGiven) {
+  EXPECT_TRUE(detected_isa() < Isa::kAmx || amx_refusal().empty());
 }
 
 }  // namespace
