@@ -31,9 +31,7 @@ TEST(Isa, NeverAboveTheProcessor) {
   EXPECT_LT(vector_matmul_isa(), Isa::kAmx);
 }
 
-TEST(Isa, IsNotRefusedWhereItIsGiven) {
-  EXPECT_TRUE(detected_isa() < Isa::kAmx || amx_refusal().empty());
-}
+TEST(Isa, IsNotRefusedWhereItIsGiven) { EXPECT_TRUE(detected_isa() < Isa::kAmx || amx_refusal().empty()); }
 
 }  // namespace
 }  // namespace plimsoll::runtime
