@@ -12,6 +12,7 @@
 #include "plimsoll/shard/gloo.h"
 #include "plimsoll/shard/peers.h"
 #include "plimsoll/watch/profile.h"
+#include "plimsoll/watch/transfers.h"
 
 namespace plimsoll::shard {
 
@@ -83,28 +84,24 @@ struct Communicator::Connection : std::enable_shared_from_this<Connection> {
     }
   }
 
-  // start() -> Work.
+  // start() -> Work. bytes: that it is about, for the record.
   template <class Start>
-  Pending launch_async(const char* collective, Start start) const {
+  Pending launch_async(const char* collective, size_t bytes, Start start) const {
     if (backend == nullptr) return {};
+    const auto transfer = watch::Transfer::start(collective, static_cast<double>(bytes));
     const Work work = guarded(collective, start);
-    return Pending(
-        [self = shared_from_this(), collective, work] { self->guarded(collective, [&] { self->wait(work); }); });
-  }
-
-  template <class Start>
-  void run(const char* collective, double bytes, Start start) const {
-    const watch::Span span(collective, {.bytes = bytes});
-    launch_async(collective, start).wait();
+    if (transfer) work->getFuture()->addCallback([transfer](c10::ivalue::Future&) { transfer->arrive(); });
+    return Pending([self = shared_from_this(), collective, work, transfer] {
+      const watch::Span span(collective);
+      const auto wait = [&] { self->guarded(collective, [&] { self->wait(work); }); };
+      transfer ? transfer->wait_with(wait) : wait();
+    });
   }
 
   template <class Start>
   ops::Arriving arriving(const char* collective, const at::Tensor& bytes, Start start) const {
-    const auto pending = std::make_shared<Pending>(launch_async(collective, start));
-    return ops::Arriving(bytes, [pending, collective, count = static_cast<double>(bytes.numel())] {
-      const watch::Span span(collective, {.bytes = count});
-      pending->wait();
-    });
+    const auto pending = std::make_shared<Pending>(launch_async(collective, bytes.nbytes(), start));
+    return ops::Arriving(bytes, [pending] { pending->wait(); });
   }
 };
 
@@ -151,14 +148,14 @@ std::shared_ptr<Communicator> Communicator::split(const std::string& name) const
 }
 
 Pending Communicator::all_reduce_(const at::Tensor& x) const {
-  return connection_->launch_async("all_reduce", [&] {
+  return connection_->launch_async("all_reduce", x.nbytes(), [&] {
     std::vector<at::Tensor> tensors = {x};
     return connection_->backend->allreduce(tensors);
   });
 }
 
 Pending Communicator::reduce_(const at::Tensor& x, int64_t to) const {
-  return connection_->launch_async("reduce", [&] {
+  return connection_->launch_async("reduce", x.nbytes(), [&] {
     std::vector<at::Tensor> tensors = {x};
     c10d::ReduceOptions options;
     options.rootRank = to;
@@ -167,7 +164,7 @@ Pending Communicator::reduce_(const at::Tensor& x, int64_t to) const {
 }
 
 Pending Communicator::broadcast_(const at::Tensor& x, int64_t from) const {
-  return connection_->launch_async("broadcast", [&] {
+  return connection_->launch_async("broadcast", x.nbytes(), [&] {
     std::vector<at::Tensor> tensors = {x};
     c10d::BroadcastOptions options;
     options.rootRank = from;
@@ -176,16 +173,17 @@ Pending Communicator::broadcast_(const at::Tensor& x, int64_t from) const {
 }
 
 void Communicator::barrier() const {
-  connection_->run("barrier", 0, [&] { return connection_->backend->barrier(); });
+  connection_->launch_async("barrier", 0, [&] { return connection_->backend->barrier(); }).wait();
 }
 
 void Communicator::all_reduce_max(std::span<int32_t> values) const {
-  connection_->run("all_reduce_max", static_cast<double>(values.size_bytes()), [&] {
+  const auto start = [&] {
     std::vector<at::Tensor> tensors = {at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kInt)};
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
     return connection_->backend->allreduce(tensors, options);
-  });
+  };
+  connection_->launch_async("all_reduce_max", values.size_bytes(), start).wait();
 }
 
 ops::Arriving Communicator::start_gather(const at::Tensor& mine, const at::Tensor& all) const {

@@ -1,0 +1,46 @@
+#include "plimsoll/watch/transfers.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+namespace plimsoll::watch {
+namespace {
+
+void sleep_ms(int count) { std::this_thread::sleep_for(std::chrono::milliseconds(count)); }
+
+TEST(Transfer, IsNothingWithoutARecording) { EXPECT_EQ(Transfer::start("all_reduce", 1), nullptr); }
+
+TEST(Transfer, GoesOnBesideTheThreadThatWaitsForTheRestOfIt) {
+  Transfers transfers;
+  const TransferRecording recording(transfers);
+  const auto transfer = Transfer::start("all_reduce", 5);
+  std::thread other([&] {
+    sleep_ms(30);
+    transfer->arrive();
+  });
+  sleep_ms(10);
+  transfer->wait_with([&] { other.join(); });
+  ASSERT_EQ(transfers.size(), 1u);
+  const TransferEvent& event = transfers.front();
+  EXPECT_EQ(event.name, "all_reduce");
+  EXPECT_EQ(event.bytes, 5);
+  EXPECT_GE(event.end_ns - event.begin_ns, 30'000'000);
+  EXPECT_GT(event.waited_ns, 0);
+  EXPECT_LT(event.waited_ns, event.end_ns - event.begin_ns);
+}
+
+TEST(Transfer, ThatIsWaitedForAfterItsRecordingIsNoEvent) {
+  Transfers transfers;
+  std::shared_ptr<Transfer> transfer;
+  {
+    const TransferRecording recording(transfers);
+    transfer = Transfer::start("all_reduce", 1);
+  }
+  transfer->wait_with([] {});
+  EXPECT_TRUE(transfers.empty());
+}
+
+}  // namespace
+}  // namespace plimsoll::watch
