@@ -25,6 +25,21 @@ int64_t saved_bytes(const ModelShape& shape, const recipe::Recipe& recipe, int64
   return counter.bytes();
 }
 
+// Copies of a layer's matrices that backward reads: of an element of them.
+double kept_bytes_per_weight(const ModelShape& shape, const recipe::Recipe& recipe) {
+  constexpr int64_t kDim = 128;
+  const auto of_layers = [&](int64_t layers) {
+    ModelShape model = shape;
+    model.layers = layers;
+    model.dim = kDim;
+    model.heads = 1;
+    model.context = kTokens;
+    return 1.5 * static_cast<double>(saved_bytes(model, recipe, 1)) -
+           0.5 * static_cast<double>(saved_bytes(model, recipe, 3));
+  };
+  return (of_layers(2) - of_layers(1)) / (12.0 * kDim * kDim);
+}
+
 // What grows with the texts is of their tokens; copies of weights do not.
 double bytes_per_token(const ModelShape& shape, const recipe::Recipe& recipe) {
   return static_cast<double>(saved_bytes(shape, recipe, 3) - saved_bytes(shape, recipe, 1)) / (2 * kTokens);
@@ -78,7 +93,9 @@ std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const recipe::
   std::vector<shard::PlannedUnit> units = {{root, 4.0 * static_cast<double>(root), of_head / total}};
   const double gathered =
       4.0 * static_cast<double>(block - matrices) + (coded ? 1.0 : 4.0) * static_cast<double>(matrices);
-  units.resize(static_cast<size_t>(shape.layers + 1), {block, gathered, of_block / total});
+  units.resize(
+      static_cast<size_t>(shape.layers + 1),
+      {block, gathered, of_block / total, kept_bytes_per_weight(shape, recipe) * static_cast<double>(matrices)});
   return units;
 }
 

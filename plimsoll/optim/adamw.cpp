@@ -30,16 +30,17 @@ void check_options(const AdamWOptions& options) {
   TORCH_CHECK(!options.amsgrad(), kName, ": expected amsgrad = false, got true");
 }
 
-Tensor zeros_like(const Tensor& parameter, Format format) {
-  return torch::zeros(parameter.sizes(), torch::TensorOptions().dtype(ops::dtype_of(format)));
+Tensor zeros_like(const Tensor& parameter, Format format, const StateHome& home) {
+  const at::ScalarType dtype = ops::dtype_of(format);
+  return home.zeros ? home.zeros(parameter.sizes(), dtype) : torch::zeros(parameter.sizes(), dtype);
 }
 
 }  // namespace
 
 AdamW::AdamW(const std::vector<NamedGroup>& groups, AdamWSettings settings)
-    : NamedOptimizer(groups), settings_(settings) {
-  TORCH_CHECK(settings.moment_format == Format::kFp32 || settings.moment_format == Format::kBf16, kName,
-              ": expected moments in fp32 or bf16, got ", format::info(settings.moment_format).name);
+    : NamedOptimizer(groups), settings_(std::move(settings)) {
+  TORCH_CHECK(settings_.moment_format == Format::kFp32 || settings_.moment_format == Format::kBf16, kName,
+              ": expected moments in fp32 or bf16, got ", format::info(settings_.moment_format).name);
   std::set<std::string> names;
   for (size_t g = 0; g < groups.size(); ++g) {
     check_options(groups[g].options);
@@ -58,8 +59,8 @@ void AdamW::add_entry(const std::string& name, const Tensor& parameter, size_t g
   entries_.push_back({.name = name,
                       .parameter = parameter,
                       .group = group,
-                      .moment1 = zeros_like(parameter, settings_.moment_format),
-                      .moment2 = zeros_like(parameter, settings_.moment_format),
+                      .moment1 = zeros_like(parameter, settings_.moment_format, settings_.home),
+                      .moment2 = zeros_like(parameter, settings_.moment_format, settings_.home),
                       .steps = torch::zeros({1}, torch::kInt64),
                       .master = wide ? parameter : parameter.to(torch::kFloat32),
                       .seen_version = static_cast<int64_t>(parameter._version())});
@@ -101,8 +102,14 @@ GradientMeasure AdamW::measure(double inv_loss_scale) const {
       {.tensors = spans.data(), .tensor_count = spans.size(), .scale = static_cast<float>(inv_loss_scale)});
   GradientMeasure measure{
       .sum_of_squares = summary.sum_of_squares, .non_finite = summary.non_finite, .first_non_finite = {}};
+  rest(grads);
   if (summary.non_finite > 0) measure.first_non_finite = entries[static_cast<size_t>(summary.first_non_finite)]->name;
   return measure;
+}
+
+void AdamW::rest(at::TensorList tensors) const {
+  if (!settings_.home.rest) return;
+  for (const Tensor& tensor : tensors) settings_.home.rest(tensor);
 }
 
 StepReport AdamW::apply(const GradientMeasure& measure, const UpdateOptions& options) {
@@ -155,6 +162,7 @@ void AdamW::update_entry(Entry& entry, const Tensor& grad, float grad_scale) {
   // Saved tensors and caches of quantized weights must see that the weight has changed.
   entry.parameter.unsafeGetTensorImpl()->bump_version();
   entry.seen_version = entry.parameter._version();
+  rest({entry.master, grad, entry.moment1, entry.moment2});
 }
 
 std::map<std::string, Tensor> AdamW::state_dict() const {

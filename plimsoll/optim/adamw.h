@@ -13,12 +13,14 @@
 
 #include "plimsoll/format/format.h"
 #include "plimsoll/optim/named_optimizer.h"
+#include "plimsoll/optim/state_home.h"
 
 namespace plimsoll::optim {
 
 struct AdamWSettings {
   format::Format moment_format = format::Format::kFp32;  // fp32, bf16 (stochastic rounding)
   uint64_t seed = 0;                                     // of the stochastic rounding
+  StateHome home = {};
 };
 
 // All gradients of an optimizer, the loss scale taken off.
@@ -65,6 +67,7 @@ class AdamW : public NamedOptimizer {
   void add_entry(const std::string& name, const torch::Tensor& parameter, size_t group);
   static const torch::Tensor& checked_gradient(const Entry& entry);
   void refresh_master(Entry& entry) const;
+  void rest(at::TensorList tensors) const;
   void update_entry(Entry& entry, const torch::Tensor& grad, float grad_scale);
 
   AdamWSettings settings_;

@@ -15,10 +15,12 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& module, std:
                                                  const DataParallelOptions& options, const OwnerOf& owner_of) {
   TORCH_CHECK_VALUE(options.bucket_cap_mb > 0, "DistributedDataParallel: expected bucket_cap_mb > 0, got ",
                     options.bucket_cap_mb);
+  TORCH_CHECK_VALUE(!owner_of || options.compression == Compression::kNone,
+                    "DistributedDataParallel: expected no compression of gradients that one rank alone gets");
   expect_same_model(module, *ranks);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> trained;
-  ReducerOptions reduction{.bucket_cap_mb = options.bucket_cap_mb};
+  ReducerOptions reduction{.bucket_cap_mb = options.bucket_cap_mb, .compression = options.compression};
   for (const at::Tensor& parameter : module.parameters()) {
     ranks->broadcast_(parameter.detach()).wait();
     if (!parameter.requires_grad()) continue;
@@ -32,6 +34,8 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& module, std:
 }
 
 DistributedDataParallel::~DistributedDataParallel() { reducer_->detach(); }
+
+int64_t DistributedDataParallel::sent_bytes() const { return reducer_->sent_bytes(); }
 
 DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& parallel)
     : parallel_(parallel), before_(std::exchange(parallel.reducer_->sync, false)) {}

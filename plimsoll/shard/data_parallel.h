@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "plimsoll/shard/communicator.h"
+#include "plimsoll/shard/compression.h"
 
 namespace plimsoll::shard {
 
@@ -23,6 +24,9 @@ class Reducer;
 
 struct DataParallelOptions {
   double bucket_cap_mb = 25;  // gradients that travel together, in FP32; the first to be ready travel in 1 MB
+  // How they travel; sums are made in FP32. What rounding leaves out of a step's gradients joins the next one's
+  // (compressed_average.h), which takes 4 bytes a parameter, and starts from nothing where a run is resumed.
+  Compression compression = Compression::kNone;
 };
 
 class DistributedDataParallel {
@@ -48,6 +52,9 @@ class DistributedDataParallel {
     bool before_;
   };
   NoSync no_sync() { return NoSync(*this); }
+
+  // That this rank sends for the gradients of a step.
+  int64_t sent_bytes() const;
 
  protected:
   // The rank that gets the gradient of a parameter.

@@ -4,20 +4,23 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/io/testing.h"
 #include "plimsoll/ops/linear.h"
+#include "plimsoll/shard/mapped_tensor.h"
 #include "plimsoll/shard/ranks_testing.h"
+#include "plimsoll/shard/sharded_adamw.h"
+#include "plimsoll/shard/wire_bytes.h"
 
 namespace plimsoll::shard {
 namespace {
@@ -68,18 +71,6 @@ TEST(FullySharded, GradientsAreThoseOfOneProcess) {
     const auto scope = ours.sharded->full_parameters();
     EXPECT_TRUE(ours.layers->parameters()[2].equal(alone.layers->parameters()[2]));
   });
-}
-
-// What this process has sent over TCP.
-uint64_t bytes_on_the_wire() {
-  uint64_t sum = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    tcp_info info = {};
-    socklen_t size = sizeof(info);
-    const int descriptor = std::stoi(entry.path().filename());
-    if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) sum += info.tcpi_bytes_sent;
-  }
-  return sum;
 }
 
 constexpr int64_t kSide = 1024;
@@ -145,10 +136,10 @@ TEST(FullySharded, CodesHaveTheBitsOfTheLayersOwn) {
 
 uint64_t bytes_of_a_gather(FullyShardedDataParallel& sharded, const Communicator& ranks) {
   ranks.barrier();
-  const uint64_t before = bytes_on_the_wire();
+  const int64_t before = bytes_on_the_wire();
   sharded.before(0);
   ranks.barrier();
-  const uint64_t sent = bytes_on_the_wire() - before;
+  const int64_t sent = bytes_on_the_wire() - before;
   sharded.after(0, {});
   return sent;
 }
@@ -192,6 +183,56 @@ TEST(FullySharded, ARankKilledBeforeItGathers) {
 
 TEST(FullySharded, ARankKilledBeforeItReduces) {
   testing::on_ranks(2, [](const Launch& launch) { expect_error_when_killed(launch, true); }, {.killed = {1}});
+}
+
+int64_t resident_bytes() {
+  int64_t size = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+struct Stepped {
+  at::Tensor weight;
+  int64_t held_bytes = 0;  // of memory, between steps
+};
+
+// Two steps on one rank, of 64 MB of parameters.
+Stepped step(const std::optional<std::filesystem::path>& folder) {
+  const int64_t before = resident_bytes();
+  torch::manual_seed(5);
+  torch::nn::Linear layer(torch::nn::LinearOptions(4096, 4096).bias(false));
+  const auto ranks = Communicator::connect({});
+  FullyShardedDataParallel sharded(*layer, {}, ranks, {.flatten_parameters = false, .offload_folder = folder});
+  optim::AdamWSettings settings;
+  if (folder) {
+    settings.home = {
+        .zeros = [&](at::IntArrayRef sizes, at::ScalarType dtype) { return mapped_zeros(sizes, dtype, *folder); },
+        .rest = release_pages};
+  }
+  ShardedAdamW optimizer({{sharded.parameters(), torch::optim::AdamWOptions(1e-3)}}, ranks, settings);
+  const at::Tensor x = at::ones({2, 4096});
+  for (int i = 0; i < 2; ++i) {
+    sharded.forward([&] { return layer->forward(x).square().sum(); }).backward();
+    optimizer.update({});
+    if (i == 0) optimizer.zero_grad();
+  }
+  const int64_t held = resident_bytes() - before;
+  const auto scope = sharded.full_parameters(/*writes_back=*/false);
+  return {layer->weight.detach().clone(), held};
+}
+
+TEST(FullySharded, WhatIsOffloadedLeavesTheMemoryOfTheProcess) {
+  const io::TemporaryDirectory files;
+  const Stepped offloaded = step(files.path()), kept = step(std::nullopt);
+  EXPECT_TRUE(offloaded.weight.equal(kept.weight));
+  EXPECT_TRUE(std::filesystem::is_empty(files.path()));
+  const double parameters = 4096.0 * 4096.0;
+  EXPECT_GE(static_cast<double>(kept.held_bytes - offloaded.held_bytes), 0.9 * 16 * parameters);
+}
+
+TEST(FullySharded, OffloadWhereNothingCanBeWrittenIsAnError) {
+  EXPECT_THAT([] { mapped_zeros({1}, at::kFloat, "/nowhere"); },
+              ::testing::ThrowsMessage<c10::Error>(::testing::HasSubstr("cannot make a file in /nowhere")));
 }
 
 }  // namespace

@@ -46,7 +46,12 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::shared_ptr<const Commu
       ranks_(std::move(ranks)),
       averaging_(averaging_over(ranks_->size())),
       owners_(options.owners) {
-  fill_buckets(options.bucket_cap_mb);
+  // Each owner has a bucket of its own that fills.
+  fill_buckets(options.bucket_cap_mb / (owners_.empty() ? 1.0 : static_cast<double>(ranks_->size())));
+  for (Bucket& bucket : buckets_) {
+    if (options.compression == Compression::kNone || ranks_->size() == 1) break;
+    bucket.compressed = std::make_unique<CompressedAverage>(options.compression, ranks_, averaging_, bucket.elements);
+  }
   places_.resize(parameters_.size());
   for (size_t b = 0; b < buckets_.size(); ++b) {
     for (size_t m = 0; m < buckets_[b].members.size(); ++m) places_[buckets_[b].members[m].parameter] = {b, m};
@@ -71,6 +76,18 @@ void Reducer::fill_buckets(double bucket_cap_mb) {
   // In the order in which they are full.
   std::ranges::stable_sort(buckets_, std::ranges::greater(),
                            [](const Bucket& bucket) { return bucket.members.back().parameter; });
+}
+
+int64_t Reducer::sent_bytes() const {
+  int64_t bytes = 0;
+  for (const Bucket& bucket : buckets_) {
+    // FP32, by a ring: the sum, and (to all) what it comes to.
+    const int64_t rounds = bucket.owner == kAllRanks ? 2 : 1;
+    const int64_t ring =
+        rounds * (ranks_->size() - 1) * bucket.elements * static_cast<int64_t>(sizeof(float)) / ranks_->size();
+    bytes += bucket.compressed ? bucket.compressed->sent_bytes() : ring;
+  }
+  return bytes;
 }
 
 void Reducer::attach() {
@@ -105,9 +122,10 @@ void Reducer::ready(size_t index) {
 // A pass that an exception ended leaves its buckets as they were.
 void Reducer::start(int pass) {
   pass_ = pass;
-  next_ = settled_ = 0;
+  next_ = advanced_ = settled_ = 0;
   for (Bucket& bucket : buckets_) {
     bucket.sum = {};
+    if (bucket.compressed) bucket.compressed->abandon();
     bucket.ready = 0;
     bucket.values.reset();
   }
@@ -122,22 +140,48 @@ void Reducer::allocate(Bucket& bucket) const {
 void Reducer::send() {
   Bucket& bucket = buckets_[next_++];
   allocate(bucket);
-  bucket.sum =
-      bucket.owner == kAllRanks ? ranks_->all_reduce_(bucket.values) : ranks_->reduce_(bucket.values, bucket.owner);
-  if (next_ - settled_ > kUnderWay) settle(buckets_[settled_++]);
+  if (bucket.compressed) {
+    const at::Tensor flags = bucket.values.slice(0, bucket.elements).to(at::kByte);
+    bucket.compressed->start(bucket.values.narrow(0, 0, bucket.elements), flags);
+  } else {
+    bucket.sum =
+        bucket.owner == kAllRanks ? ranks_->all_reduce_(bucket.values) : ranks_->reduce_(bucket.values, bucket.owner);
+  }
+  if (next_ - advanced_ > 1) advance();
+  if (next_ - settled_ > kUnderWay) settle();
+}
+
+void Reducer::advance() {
+  Bucket& bucket = buckets_[advanced_++];
+  if (bucket.compressed) bucket.compressed->advance();
 }
 
 void Reducer::finish() {
   const at::NoGradGuard no_grad;
   while (next_ < buckets_.size()) send();
-  while (settled_ < buckets_.size()) settle(buckets_[settled_++]);
+  while (advanced_ < buckets_.size()) advance();
+  while (settled_ < buckets_.size()) settle();
   pass_ = kNoPass;
 }
 
-void Reducer::settle(Bucket& bucket) {
+// They take the place of this rank's values.
+void Reducer::wait_for_averages(Bucket& bucket) const {
+  if (bucket.compressed) {
+    const CompressedAverage::Result result = bucket.compressed->finish();
+    bucket.values.narrow(0, 0, bucket.elements).copy_(result.values);
+    bucket.values.slice(0, bucket.elements).copy_(result.flags);
+    return;
+  }
   bucket.sum.wait();
-  const bool mine = bucket.owner == kAllRanks || bucket.owner == ranks_->rank();
-  if (mine && averaging_.postdivide != 1) bucket.values.narrow(0, 0, bucket.elements).div_(averaging_.postdivide);
+  if (bucket.is_for(ranks_->rank()) && averaging_.postdivide != 1) {
+    bucket.values.narrow(0, 0, bucket.elements).div_(averaging_.postdivide);
+  }
+}
+
+void Reducer::settle() {
+  Bucket& bucket = buckets_[settled_++];
+  wait_for_averages(bucket);
+  const bool mine = bucket.is_for(ranks_->rank());
   for (size_t m = 0; m < bucket.members.size(); ++m) {
     const Member& member = bucket.members[m];
     at::Tensor& parameter = parameters_[member.parameter];

@@ -8,11 +8,13 @@
 
 #include "plimsoll/shard/averaging.h"
 #include "plimsoll/shard/communicator.h"
+#include "plimsoll/shard/compressed_average.h"
 
 namespace plimsoll::shard {
 
 struct ReducerOptions {
   double bucket_cap_mb = 25;  // gradients that travel together, in FP32; the first to be ready travel in 1 MB
+  Compression compression = Compression::kNone;  // FP32 alone where there are owners
   // For each parameter the rank that gets its gradient, which the others then have no more. None: all get all.
   std::vector<int64_t> owners = {};
 };
@@ -27,9 +29,15 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void attach();
   void detach();
 
+  // Of one rank in one pass.
+  int64_t sent_bytes() const;
+
   bool sync = true;  // false: gradients add up on each rank by itself
 
  private:
+  static constexpr int kNoPass = -1;
+  static constexpr int64_t kAllRanks = -1;
+
   struct Hook;
   struct Member {
     size_t parameter;
@@ -43,6 +51,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     // The gradients, and behind them for each member how many ranks have one.
     at::Tensor values;
     Pending sum;
+    std::unique_ptr<CompressedAverage> compressed;  // instead of the sum, or none
+
+    bool is_for(int64_t rank) const { return owner == kAllRanks || owner == rank; }
   };
   struct Place {
     size_t bucket, member;
@@ -52,13 +63,12 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void ready(size_t index);
   void start(int pass);
   void send();
+  void advance();
   void finish();
-  void settle(Bucket& bucket);
+  void settle();
+  void wait_for_averages(Bucket& bucket) const;
   void allocate(Bucket& bucket) const;
   at::Tensor slice(const Bucket& bucket, const Member& member) const;
-
-  static constexpr int kNoPass = -1;
-  static constexpr int64_t kAllRanks = -1;
 
   std::vector<at::Tensor> parameters_;
   std::shared_ptr<const Communicator> ranks_;
@@ -67,8 +77,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
   int pass_ = kNoPass;
-  size_t next_ = 0;     // bucket to travel
-  size_t settled_ = 0;  // buckets whose averages have been written
+  size_t next_ = 0;      // bucket to travel
+  size_t advanced_ = 0;  // buckets whose compressed sums have been made
+  size_t settled_ = 0;   // buckets whose averages have been written
 };
 
 }  // namespace plimsoll::shard

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace plimsoll::shard {
@@ -82,10 +83,35 @@ void ShardSchedule::prefetch_after(size_t unit, const std::vector<size_t>& order
     units_[order[static_cast<size_t>(next)]]->start_gather(in_backward_);
 }
 
+// Of all weights that will travel as codes at once: for each collective this thread waits until all ranks are there.
+void ShardSchedule::agree_on_amaxes() {
+  struct Part {
+    ShardedGroup* group;
+    size_t begin, count;
+  };
+  std::vector<Part> parts;
+  std::vector<int32_t> bits;
+  for (const auto& unit : units_) {
+    for (ShardedGroup& group : unit->groups()) {
+      const bool is_first = parts.empty();
+      if (!is_first && &group.gathering_ranks() != &parts.front().group->gathering_ranks()) continue;
+      const std::vector<int32_t> own = group.amax_bits();
+      if (own.empty()) continue;
+      parts.push_back({&group, bits.size(), own.size()});
+      bits.insert(bits.end(), own.begin(), own.end());
+    }
+  }
+  if (parts.empty()) return;
+  const ops::RankGroup& ranks = parts.front().group->gathering_ranks();
+  if (ranks.size() > 1) ranks.all_reduce_max(bits);
+  for (const Part& part : parts) part.group->set_amaxes(std::span(bits).subspan(part.begin, part.count));
+}
+
 void ShardSchedule::before_forward(size_t unit) {
   if (in_backward_ && get_current_graph_task_id() == kNoTask) abandon_backward();
   if (at::GradMode::is_enabled() && !in_backward_) note(unit);
   const at::NoGradGuard no_grad;
+  if (!in_backward_ && unit == 0) agree_on_amaxes();
   units_[unit]->gather(in_backward_);
   if (!in_backward_) prefetch_after(unit, previous_order_, 1);
 }

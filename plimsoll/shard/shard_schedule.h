@@ -41,6 +41,7 @@ class ShardSchedule : public std::enable_shared_from_this<ShardSchedule> {
   void attach();
   void before_backward(size_t unit);
   void take_gradient(size_t unit, size_t group, size_t parameter);
+  void agree_on_amaxes();
   void begin_backward();
   void abandon_backward();
   void finish_backward();

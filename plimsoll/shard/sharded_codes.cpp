@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <bit>
+#include <utility>
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/ops/quantize.h"
@@ -16,21 +17,34 @@ at::Tensor as_row(const at::Tensor& part) { return part.view({1, -1}); }
 
 }  // namespace
 
-// The bits of magnitudes are ordered as they are, NaN above all.
-void ShardedCodes::measure(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks) {
+bool ShardedCodes::has_recipe() {
+  const ops::SharedRecipe recipe = amp::current_recipe();
+  return recipe != nullptr && ops::has_tensor_codes(*recipe);
+}
+
+std::vector<int32_t> ShardedCodes::amax_bits(const std::vector<at::Tensor>& parts) {
   std::vector<int32_t> bits;
   for (const at::Tensor& part : parts) {
     bits.push_back(std::bit_cast<int32_t>(part.numel() == 0 ? 0.0f : ops::amax(as_row(part))));
   }
-  if (ranks.size() > 1) ranks.all_reduce_max(bits);
+  return bits;
+}
+
+void ShardedCodes::set_amaxes(std::span<const int32_t> bits) {
   for (size_t i = 0; i < bits.size(); ++i) amaxes_[i] = std::bit_cast<float>(bits[i]);
+  has_amaxes_ = true;
 }
 
 bool ShardedCodes::choose(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks) {
-  const ops::SharedRecipe recipe = amp::current_recipe();
-  chosen_ = recipe != nullptr && ops::has_tensor_codes(*recipe);
+  chosen_ = has_recipe();
   if (!chosen_) return false;
-  measure(parts, ranks);
+  if (!std::exchange(has_amaxes_, false)) {
+    std::vector<int32_t> bits = amax_bits(parts);
+    if (ranks.size() > 1) ranks.all_reduce_max(bits);
+    set_amaxes(bits);
+    has_amaxes_ = false;
+  }
+  const ops::SharedRecipe recipe = amp::current_recipe();
   for (size_t i = 0; i < states_.size(); ++i) {
     const ops::QuantizeOptions options = *ops::weight_codes(*recipe, *states_[i], amaxes_[i]);
     format_ = options.format;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "plimsoll/ops/linear_scaling.h"
@@ -17,8 +18,16 @@ class ShardedCodes {
 
   explicit ShardedCodes(States states) : states_(std::move(states)), amaxes_(states_.size()), scales_(states_.size()) {}
 
-  // parts: what this rank holds of each. How they travel until the next choose(): in codes, or (false) as values. A
-  // collective under recipes with codes: the amaxes are those of all ranks' parts, as they are now.
+  // Whether the scope's recipe lets them travel in codes.
+  static bool has_recipe();
+
+  // parts: what this rank holds of each. Their amaxes as bits, which are ordered as magnitudes are, NaN above all.
+  static std::vector<int32_t> amax_bits(const std::vector<at::Tensor>& parts);
+  // The largest of all ranks, for the next choose().
+  void set_amaxes(std::span<const int32_t> bits);
+
+  // How they travel until the next choose(): in codes, or (false) as values. A collective under recipes with codes
+  // unless the amaxes are set: those of all ranks' parts, as they are now.
   bool choose(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks);
   bool chosen() const { return chosen_; }
 
@@ -30,12 +39,11 @@ class ShardedCodes {
   void take_back() const;
 
  private:
-  void measure(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks);
-
   States states_;
   std::vector<float> amaxes_, scales_;
   format::Format format_ = format::Format::kE4m3;
   bool chosen_ = false;
+  bool has_amaxes_ = false;
 };
 
 }  // namespace plimsoll::shard

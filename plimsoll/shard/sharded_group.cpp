@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "plimsoll/shard/mapped_tensor.h"
 #include "plimsoll/shard/tensor_memory.h"
 #include "plimsoll/watch/profile.h"
 
@@ -42,7 +43,7 @@ ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const Grou
                     parameter.requires_grad() == trained_,
                 "FullyShardedDataParallel: expected ", name, " to be a leaf on the CPU like the others of its group");
   }
-  master_ = at::zeros({layout_.part()}, first.options().requires_grad(false));
+  master_ = zeros_of_part(dtype);
   std::vector<at::Tensor> parts;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const FlatRange held = layout_.held(i, ranks_.rank);
@@ -66,6 +67,12 @@ ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const Grou
   full_ = is_master_ ? master_ : at::empty({layout_.padded()}, master_.options().dtype(options_.compute_dtype));
   full_views_ = views_of(full_);
   is_master_ ? show(full_views_) : hide();
+  release_pages(master_);
+}
+
+at::Tensor ShardedGroup::zeros_of_part(at::ScalarType dtype) const {
+  return options_.offload_folder ? mapped_zeros({layout_.part()}, dtype, *options_.offload_folder)
+                                 : at::zeros({layout_.part()}, dtype);
 }
 
 void ShardedGroup::set_leaf(size_t index, const at::Tensor& leaf) {
@@ -125,6 +132,11 @@ void ShardedGroup::note_new_masters() {
   for (const auto& [name, parameter] : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
 }
 
+std::vector<int32_t> ShardedGroup::amax_bits() const {
+  if (!codes_ || gathered_ || is_arriving_ || !ShardedCodes::has_recipe()) return {};
+  return ShardedCodes::amax_bits(held_parts());
+}
+
 at::Tensor ShardedGroup::travelling(bool keeps_codes) {
   const bool in_codes = codes_ && (keeps_codes ? codes_->chosen() : codes_->choose(held_parts(), *ranks_.gather));
   if (!in_codes) {
@@ -140,6 +152,7 @@ at::Tensor ShardedGroup::travelling(bool keeps_codes) {
 void ShardedGroup::start_gather(bool keeps_codes) {
   if (gathered_ || is_arriving_ || layout_.part() == 0) return;
   const at::NoGradGuard no_grad;
+  expect_pages(master_);
   note_new_masters();
   if (is_master_) {
     gathered_ = true;
@@ -157,6 +170,7 @@ void ShardedGroup::gather(bool keeps_codes) {
   const watch::Span span("gather parameters");
   is_arriving_ = false;
   arriving_.take();
+  release_pages(master_);
   const bool in_codes = codes_ && codes_->chosen();
   show(in_codes ? unread_views_ : full_views_);
   if (in_codes) codes_->give(full_codes_, layout_);
@@ -166,6 +180,7 @@ void ShardedGroup::gather(bool keeps_codes) {
 void ShardedGroup::release() {
   if (is_arriving_) gather();
   if (gathered_ && !is_master_) hide();
+  if (is_master_) release_pages(master_);
   gathered_ = false;
 }
 
@@ -258,20 +273,29 @@ at::Tensor ShardedGroup::ordered_average(const at::Tensor& terms) {
   return ordered_sum_.div(static_cast<double>(ranks_.size() * options_.ordered_passes));
 }
 
+// zero_grad() takes no views.
+at::Tensor ShardedGroup::waiting_gradient(const at::Tensor& part, int64_t begin, const at::Tensor& leaf) {
+  if (!options_.offload_folder) return part.to(leaf.scalar_type()).detach();
+  if (!waiting_gradients_.defined()) waiting_gradients_ = zeros_of_part(leaf.scalar_type());
+  at::Tensor waiting = waiting_gradients_.narrow(0, begin, part.numel()).detach();
+  return waiting.copy_(part);
+}
+
 void ShardedGroup::put_gradient(const at::Tensor& grad, bool replaces) {
   left_.clear();
   int64_t begin = 0;
   for (at::Tensor& leaf : leaves_) {
     const at::Tensor part = grad.narrow(0, begin, leaf.numel());
-    begin += leaf.numel();
     at::Tensor& kept = leaf.mutable_grad();
     if (!kept.defined()) {
-      kept = part.to(leaf.scalar_type()).detach();  // zero_grad() takes no views
+      kept = waiting_gradient(part, begin, leaf);
     } else if (replaces) {
       kept.copy_(part);
     } else {
       kept.add_(part);
     }
+    release_pages(kept);
+    begin += leaf.numel();
   }
   // When all are written: gradients of one memory share a version.
   for (const at::Tensor& leaf : leaves_) left_.emplace_back(leaf.grad(), version_of(leaf.grad()));

@@ -8,8 +8,10 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +44,8 @@ struct GroupOptions {
   int64_t ordered_passes = 0;
   // Of the layers whose weights the parameters are, or none: they travel as codes where the recipe allows.
   ShardedCodes::States weights_of = {};
+  // Where this rank's masters and gradients wait (mapped_tensor.h). None: in memory.
+  std::optional<std::filesystem::path> offload_folder = {};
 };
 
 class ShardedGroup {
@@ -60,6 +64,11 @@ class ShardedGroup {
   void set_averaging(const Averaging& averaging) { options_.averaging = averaging; }
   // What this rank holds of each parameter's master, shared.
   std::vector<io::TensorPiece> pieces() const;
+
+  // Of weights that the next gather() sends as codes; none: of none. One collective then serves many groups.
+  std::vector<int32_t> amax_bits() const;
+  void set_amaxes(std::span<const int32_t> bits) { codes_->set_amaxes(bits); }
+  const ops::RankGroup& gathering_ranks() const { return *ranks_.gather; }
 
   // Collectives. keeps_codes: those of the last time, for the backward pass of a forward pass.
   void start_gather(bool keeps_codes = false);
@@ -94,6 +103,8 @@ class ShardedGroup {
   at::Tensor travelling(bool keeps_codes);  // bytes of this rank
   at::Tensor ordered_average(const at::Tensor& terms);
   void put_gradient(const at::Tensor& grad, bool replaces);
+  at::Tensor waiting_gradient(const at::Tensor& part, int64_t begin, const at::Tensor& leaf);
+  at::Tensor zeros_of_part(at::ScalarType dtype) const;
 
   NamedTensors parameters_;
   ShardRanks ranks_;
@@ -117,7 +128,8 @@ class ShardedGroup {
   ops::Arriving arriving_;
   bool is_arriving_ = false;
 
-  at::Tensor gradients_;  // [padded], of this rank; undefined: none
+  at::Tensor waiting_gradients_;  // [part], where the leaves' are; undefined: anywhere
+  at::Tensor gradients_;          // [padded], of this rank; undefined: none
   std::vector<bool> has_gradient_;
   ops::Arriving terms_;
   at::Tensor ordered_sum_;                             // [part]

@@ -15,7 +15,8 @@ GroupOptions group_options(const FullyShardedOptions& options, at::ScalarType dt
           .reduce_dtype = options.reduce_dtype,
           .averaging = averaging,
           .flatten = options.flatten_parameters,
-          .ordered_passes = options.ordered_passes};
+          .ordered_passes = options.ordered_passes,
+          .offload_folder = options.offload_folder};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // A part of a model whose parameters come and go together: that of one FullyShardedDataParallel.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -24,6 +25,7 @@ struct FullyShardedOptions {
   int64_t ordered_passes = 0;
   // The layer whose weight this parameter is, or none: GroupOptions::weights_of.
   std::function<std::shared_ptr<ops::LinearState>(const std::string& name)> layer_of = {};
+  std::optional<std::filesystem::path> offload_folder = {};  // GroupOptions
 };
 
 class ShardedUnit {

@@ -47,33 +47,69 @@ double parameters_of(const PlannedStep& step) {
   });
 }
 
-// Of the outermost unit what is gathered and its gradients, which are sent last; of those inside it what is gathered,
-// and gradients of the one that computes, those that the one before it sends, and what it receives.
-double travelling_bytes(const PlannedStep& step) {
-  double gathered = 0, largest = 0, gradients = 0;
-  for (size_t i = 1; i < step.units.size(); ++i) {
-    gathered += step.units[i].gathered_bytes;
-    largest = std::max(largest, step.units[i].gathered_bytes);
-    gradients = std::max(gradients, gradient_bytes(step.units[i]));
+// The memory of a rank from the end of the forward pass to the end of the backward pass, unit by unit.
+class Memory {
+ public:
+  explicit Memory(const PlannedStep& step)
+      : step_(step),
+        sharded_(step.sharing == Sharing::kFsdp && step.world > 1),
+        part_(1 / static_cast<double>(step.world)) {
+    const double count = parameters_of(step);
+    const bool own_states = step.sharing != Sharing::kNone && step.sharing != Sharing::kDdp;
+    fixed_ = {.parameters = kMasterBytes * count * (sharded_ ? part_ : 1),
+              .states = kStateBytes * count * (own_states ? part_ : 1)};
   }
-  const PlannedUnit& root = step.units.front();
-  const double inside = step.reshard_after_forward ? std::min(gathered, 2 * largest) : gathered;
-  return root.gathered_bytes + gradient_bytes(root) + std::max(inside + 3 * gradients, gradient_bytes(root));
-}
 
-PlannedMemory memory_of(const PlannedStep& step) {
-  const double count = parameters_of(step), part = count / static_cast<double>(step.world);
-  const bool sharded = step.sharing == Sharing::kFsdp;
-  const bool own_gradients = sharded || step.sharing == Sharing::kZero2;
-  const bool own_states = own_gradients || step.sharing == Sharing::kZero1;
-  PlannedMemory memory = {.parameters = kMasterBytes * (sharded ? part : count),
-                          .gradients = kGradientBytes * (own_gradients ? part : count),
-                          .states = kStateBytes * (own_states ? part : count),
-                          .activations = step.activation_bytes};
-  if (step.sharing == Sharing::kNone || step.world == 1) return memory;
-  memory.travelling = sharded ? travelling_bytes(step) : std::min(3 * step.bucket_bytes, kGradientBytes * count);
-  return memory;
-}
+  PlannedMemory peak() const {
+    PlannedMemory most;
+    if (sharded_) most.parameters = kMasterBytes * parameters_of(step_);  // before it is cut into parts
+    for (size_t unit = step_.units.size(); unit-- > 0;) {
+      const PlannedMemory now = while_backward(unit);
+      if (now.total() > most.total()) most = now;
+    }
+    return most;
+  }
+
+ private:
+  PlannedMemory while_backward(size_t unit) const {
+    PlannedMemory now = fixed_;
+    const size_t inner = step_.units.size() - 1;
+    // Of the unit itself they are there until its last gradient is.
+    now.activations = inner == 0 ? step_.activation_bytes
+                                 : step_.activation_bytes * static_cast<double>(unit) / static_cast<double>(inner);
+    double done = 0;  // gradients, whole
+    for (size_t i = unit; i <= inner; ++i) done += gradient_bytes(step_.units[i]);
+    if (!sharded_) {
+      for (size_t i = 0; i <= unit; ++i) now.activations += step_.units[i].kept_bytes;
+    }
+    now.gradients = done * (sharded_ || step_.sharing == Sharing::kZero2 ? part_ : 1);
+    if (step_.sharing == Sharing::kNone || step_.world == 1) return now;
+    now.travelling = sharded_ ? units_on_their_way(unit) : std::min(3 * step_.bucket_bytes, done);
+    return now;
+  }
+
+  // The unit that computes and the one that comes next, beside the outermost; gradients of the one that computes, and,
+  // as they are sent and received, of the one before it.
+  double units_on_their_way(size_t unit) const {
+    const auto& units = step_.units;
+    const PlannedUnit& root = units.front();
+    double bytes = root.gathered_bytes + gradient_bytes(units[unit]);
+    if (step_.reshard_after_forward) {
+      if (unit > 0) bytes += units[unit].gathered_bytes;
+      if (unit > 1) bytes += units[unit - 1].gathered_bytes;
+    } else {
+      for (size_t i = 1; i <= unit; ++i) bytes += units[i].gathered_bytes;
+    }
+    // The outermost's gradients begin with what reads the last unit's output.
+    if (unit > 0) bytes += gradient_bytes(root);
+    return unit + 1 < units.size() ? bytes + 2 * gradient_bytes(units[unit + 1]) : bytes;
+  }
+
+  const PlannedStep& step_;
+  bool sharded_;
+  double part_;
+  PlannedMemory fixed_;
+};
 
 // The units inside the outermost, first to last and back; `before` and `after` are told the unit and the time.
 template <class Before, class After>
@@ -134,7 +170,7 @@ double replicated_seconds(const PlannedStep& step, Link& link, PlannedBytes& sen
 
 StepPlan plan_step(const PlannedStep& step) {
   StepPlan plan;
-  plan.memory = memory_of(step);
+  plan.memory = Memory(step).peak();
   plan.step_seconds = step.compute_seconds;
   if (step.sharing == Sharing::kNone) return plan;
   Link link(step.network, step.world);

@@ -9,6 +9,9 @@
 //   zero2                     4 P         4 P/W      8 P/W   3 buckets
 //   fsdp                      4 P/W       4 P/W      8 P/W   root and 2 units in the computation's format, gradients
 //
+// and activations, which go while gradients come. The peak is that of the moment with the most of all, which under fsdp
+// may be the beginning, when the model is there as a whole: 4 P.
+//
 // Times of collectives: a ring's, (W - 1) messages of 1 / W each; twice that for a sum that all get.
 // Source: Rajbhandari et al., ZeRO, 2020; Thakur et al., Optimization of Collective Communication Operations in MPICH,
 // 2005.
@@ -26,6 +29,7 @@ struct PlannedUnit {
   int64_t parameters = 0;
   double gathered_bytes = 0;  // of them in the computation's format
   double share = 0;           // of the step's multiply-adds
+  double kept_bytes = 0;      // copies of its weights that backward reads, except of gathered ones
 };
 
 struct Network {
@@ -44,6 +48,7 @@ struct PlannedStep {
   Network network;
 };
 
+// At the moment with the most of all.
 struct PlannedMemory {
   double parameters = 0, gradients = 0, states = 0, travelling = 0, activations = 0;
   double total() const { return parameters + gradients + states + travelling + activations; }

@@ -16,30 +16,60 @@ PlannedStep three_units(Sharing sharing, int64_t world) {
           .network = {.bytes_per_second = 1e9, .seconds_per_message = 0}};
 }
 
+// At the end of the backward pass, where there are no activations.
 TEST(StepPlan, MemoryIsThatOfTheTable) {
-  const PlannedMemory one = plan_step(three_units(Sharing::kFsdp, 1)).memory;
-  EXPECT_EQ(one.parameters, 4 * 410);
-  EXPECT_EQ(one.total(), 16 * 410 + 5000);
+  const auto memory = [](Sharing sharing, int64_t world) {
+    PlannedStep step = three_units(sharing, world);
+    step.activation_bytes = 0;
+    return plan_step(step).memory;
+  };
+  EXPECT_EQ(memory(Sharing::kNone, 1).total(), 16 * 410);
+  EXPECT_EQ(memory(Sharing::kFsdp, 1).total(), 16 * 410);
 
-  const PlannedMemory ddp = plan_step(three_units(Sharing::kDdp, 4)).memory;
+  const PlannedMemory ddp = memory(Sharing::kDdp, 4);
   EXPECT_EQ(ddp.parameters + ddp.gradients + ddp.states, 16 * 410);
   EXPECT_EQ(ddp.travelling, 4 * 410);  // less than three buckets
 
-  const PlannedMemory zero1 = plan_step(three_units(Sharing::kZero1, 4)).memory;
+  const PlannedMemory zero1 = memory(Sharing::kZero1, 4);
   EXPECT_EQ(zero1.parameters + zero1.gradients + zero1.states, 8 * 410 + 2 * 410);
-  const PlannedMemory zero2 = plan_step(three_units(Sharing::kZero2, 4)).memory;
+  const PlannedMemory zero2 = memory(Sharing::kZero2, 4);
   EXPECT_EQ(zero2.parameters + zero2.gradients + zero2.states, 4 * 410 + 410 + 2 * 410);
 
+  // While the first unit computes and the second one's gradients are sent and received.
+  const PlannedMemory fsdp = memory(Sharing::kFsdp, 4);
+  EXPECT_EQ(fsdp.parameters + fsdp.states, 3 * 410);
+  EXPECT_EQ(fsdp.gradients, 100 + 300);
+  EXPECT_EQ(fsdp.travelling, 20 + 40 + 200 + 400 + 2 * 1200);
+}
+
+TEST(StepPlan, ActivationsGoWhileGradientsCome) {
+  const PlannedMemory alone = plan_step(three_units(Sharing::kNone, 1)).memory;
+  EXPECT_EQ(alone.activations, 5000);
+  EXPECT_EQ(alone.gradients, 4 * 300);
+  EXPECT_EQ(alone.total(), 12 * 410 + 5000 + 4 * 300);
+
   PlannedStep step = three_units(Sharing::kFsdp, 4);
-  const PlannedMemory fsdp = plan_step(step).memory;
-  EXPECT_EQ(fsdp.parameters + fsdp.gradients + fsdp.states, 4 * 410);
-  EXPECT_EQ(fsdp.travelling, 20 + 40 + (200 + 600) + 3 * 1200);
-  step.units.push_back({100, 200, 0});
-  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + (200 + 600 + 200) + 3 * 1200);
   step.units.push_back({100, 500, 0});
-  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + 2 * 600 + 3 * 1200);
+  const auto before_backward = [&] { return plan_step(step).memory.travelling; };
+  EXPECT_EQ(before_backward(), 20 + 40 + (500 + 600) + 400);
   step.reshard_after_forward = false;
-  EXPECT_EQ(plan_step(step).memory.travelling, 20 + 40 + (200 + 600 + 200 + 500) + 3 * 1200);
+  EXPECT_EQ(before_backward(), 20 + 40 + (500 + 600 + 200) + 400);
+}
+
+TEST(StepPlan, CopiesOfWeightsAreThereUnlessWeightsAreGathered) {
+  for (const Sharing sharing : {Sharing::kNone, Sharing::kDdp, Sharing::kFsdp}) {
+    PlannedStep step = three_units(sharing, sharing == Sharing::kNone ? 1 : 2);
+    const double without = plan_step(step).memory.total();
+    for (PlannedUnit& unit : step.units) unit.kept_bytes = 7;
+    EXPECT_EQ(plan_step(step).memory.total() - without, sharing == Sharing::kFsdp ? 0 : 3 * 7);
+  }
+}
+
+TEST(StepPlan, AModelIsThereAsAWholeBeforeItIsCutIntoParts) {
+  PlannedStep step = three_units(Sharing::kFsdp, 1000);
+  step.units.assign(101, {10, 40, 0.01});
+  step.activation_bytes = 0;
+  EXPECT_EQ(plan_step(step).memory.total(), 4 * 1010);
 }
 
 TEST(StepPlan, BytesAreThoseOfRings) {

@@ -1,0 +1,25 @@
+// Gradients in fewer bytes while they travel.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+namespace plimsoll::shard {
+
+enum class Compression : uint8_t {
+  kNone,  // FP32
+  kFp16,
+  kBf16,
+  kFp8,  // E4M3 with an FP32 scale for each 128 elements
+};
+
+// Elements that share a scale: a part that travels is a multiple of it.
+inline constexpr int64_t kCompressedBlock = 128;
+
+// values fp32 [parts, elements], elements a multiple of kCompressedBlock -> uint8 [parts, bytes of that many elements].
+// What is not finite stays so, in its block.
+at::Tensor compress(const at::Tensor& values, Compression compression);
+
+// -> fp32 [parts, elements].
+at::Tensor decompress(const at::Tensor& bytes, int64_t elements, Compression compression);
+
+}  // namespace plimsoll::shard
