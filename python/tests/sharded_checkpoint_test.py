@@ -1,4 +1,5 @@
-"""Checkpoints from Python: saved by several ranks, read at any number, as torch.distributed.checkpoint's and back."""
+"""Checkpoints from Python: saved by several ranks, read at any number, as those of others and back."""
+import json
 import pathlib
 import tempfile
 
@@ -7,8 +8,9 @@ import ranks
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from plimsoll.shard import CheckpointSaver, Piece, from_distributed_checkpoint, open_checkpoint, open_latest_checkpoint
-from plimsoll.shard import to_distributed_checkpoint
+from plimsoll.shard import CheckpointSaver, Piece, from_distributed_checkpoint, from_safetensors, open_checkpoint
+from plimsoll.shard import open_latest_checkpoint, to_distributed_checkpoint, to_safetensors
+from safetensors.torch import load_file, save_file
 
 
 def shared_directory(group):
@@ -123,6 +125,28 @@ def test_a_directory_that_does_not_say_its_step_needs_one(tmp_path):
         from_distributed_checkpoint(tmp_path / "theirs", tmp_path / "run")
     ours = open_checkpoint(from_distributed_checkpoint(tmp_path / "theirs", tmp_path / "run", step=4))
     assert torch.equal(ours.read("model", "weight"), torch.ones(2))
+
+
+def test_hugging_faces_files_become_ours_and_ours_theirs(tmp_path):
+    model = {name: tensor for name, tensor in tensors().items() if name.startswith("model.")}
+    (whole := tmp_path / "whole").mkdir()
+    save_file(model, whole / "model.safetensors")
+    (parts := tmp_path / "parts").mkdir()
+    for name, tensor in model.items():
+        save_file({name: tensor}, parts / f"{name}.safetensors")
+    index = {"weight_map": {name: f"{name}.safetensors" for name in model}}
+    (parts / "model.safetensors.index.json").write_text(json.dumps(index))
+    for step, source in enumerate((whole, parts, whole / "model.safetensors")):
+        ours = from_safetensors(source, tmp_path / "run", step)
+        to_safetensors(ours, tmp_path / "again.safetensors")
+        again = load_file(tmp_path / "again.safetensors")
+        assert again.keys() == model.keys() and all(same(again[name], model[name]) for name in model), source
+    index["weight_map"]["lost"] = "model.codes.safetensors"
+    (parts / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"model.codes.safetensors: expected \['lost'\]"):
+        from_safetensors(parts, tmp_path / "run", 7)
+    with pytest.raises(FileNotFoundError, match="expected model.safetensors or"):
+        from_safetensors(tmp_path, tmp_path / "run", 7)
 
 
 @pytest.mark.parametrize("name", ranks.names(__name__))

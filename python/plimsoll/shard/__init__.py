@@ -4,9 +4,11 @@ from plimsoll.shard.activation_checkpoint import checkpoint, checkpoint_wrapper,
 from plimsoll.shard.distributed_checkpoint import from_distributed_checkpoint, to_distributed_checkpoint
 from plimsoll.shard.fully_sharded import FullyShardedDataParallel, TrainingState
 from plimsoll.shard.grad_scaler import ShardedGradScaler
-from plimsoll.shard.oss import OSS
 from plimsoll.shard.offload_model import OffloadModel
+from plimsoll.shard.oss import OSS
 from plimsoll.shard.ranks import ProcessGroupName
+from plimsoll.shard.safetensors_files import from_safetensors, to_safetensors
+from plimsoll.shard.selftest import SelfTest, selftest
 from plimsoll.shard.sharded_checkpoint import Checkpoint, CheckpointSaver, Piece, open_checkpoint, open_latest_checkpoint
 from plimsoll.shard.sharded_data_parallel import ShardedDataParallel
 from plimsoll.shard.wrap import auto_wrap, config_auto_wrap_policy, default_auto_wrap_policy, enable_wrap, wrap
@@ -19,6 +21,7 @@ __all__ = [
     "OffloadModel",
     "Piece",
     "ProcessGroupName",
+    "SelfTest",
     "ShardedDataParallel",
     "ShardedGradScaler",
     "TrainingState",
@@ -30,8 +33,11 @@ __all__ = [
     "disable_checkpointing",
     "enable_wrap",
     "from_distributed_checkpoint",
+    "from_safetensors",
     "open_checkpoint",
     "open_latest_checkpoint",
+    "selftest",
     "to_distributed_checkpoint",
+    "to_safetensors",
     "wrap",
 ]

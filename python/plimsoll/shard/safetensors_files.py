@@ -1,0 +1,52 @@
+"""Our checkpoints from Hugging Face's files, and back. safetensors is imported by who asks for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from plimsoll.shard.sharded_checkpoint import CheckpointSaver, open_checkpoint
+
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def from_safetensors(source: str | Path, run: str | Path, step: int = 0) -> Path:
+    """Writes a file, or a directory with model.safetensors or its shards, as the section "model" of RUN/step-NNNNNNNN, which any
+    number of ranks loads, and returns that. By one process. Raises ValueError, which names what the files lack."""
+    from safetensors import safe_open
+
+    tensors: dict[str, torch.Tensor] = {}
+    for file, names in _files_of(Path(source)).items():
+        with safe_open(str(file), "pt") as opened:
+            missing = sorted(names - set(opened.keys()))
+            if missing:
+                raise ValueError(f"{file}: expected {missing}, which its index places there")
+            tensors.update({name: opened.get_tensor(name) for name in (names or opened.keys())})
+    CheckpointSaver(run, keep=1 << 30).save(step, {"model": tensors})
+    return Path(run) / f"step-{step:08}"
+
+
+def to_safetensors(checkpoint: str | Path, file: str | Path, section: str = "model") -> None:
+    """Writes a section of a step as one file; `plimsoll consolidate` does so, too."""
+    from safetensors.torch import save_file
+
+    target = Path(file)
+    partial = target.with_name(target.name + ".partial")
+    save_file(open_checkpoint(checkpoint).section(section), partial, metadata={"format": "pt"})
+    partial.replace(target)
+
+
+def _files_of(source: Path) -> dict[Path, set[str]]:
+    """The tensors that each file is to hold; none named: all that it does."""
+    if not source.is_dir():
+        return {source: set()}
+    if (source / _INDEX).exists():
+        files: dict[Path, set[str]] = {}
+        for name, file in json.loads((source / _INDEX).read_text())["weight_map"].items():
+            files.setdefault(source / file, set()).add(name)
+        return files
+    if not (source / _WHOLE).exists():
+        raise FileNotFoundError(f"{source}: expected {_WHOLE} or {_INDEX}")
+    return {source / _WHOLE: set()}
