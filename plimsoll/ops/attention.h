@@ -9,9 +9,11 @@ struct AttentionOptions {
   double scale = 0.0;           // of the scores; 0: 1 / sqrt(channels)
   bool causal = false;          // query i sees keys 0 .. i + keys - queries
   at::Tensor key_lengths = {};  // int64 or int32 [batch]: how many keys there are; undefined: all
-  at::Tensor mask = {};         // bool, true = masked; undefined, or broadcastable to [batch, heads, queries, keys]
-  at::Tensor bias = {};         // added to the scaled scores; likewise, fp32, bf16 or fp16; differentiable
-  double dropout = 0.0;         // of the weights; drawn from torch's CPU generator
+  // Broadcastable to [batch, heads, queries, keys]; or [.., 1, queries + keys - 1], one for each distance: element
+  // key - query + queries - 1. Undefined: none.
+  at::Tensor mask = {};  // bool, true = masked
+  at::Tensor bias = {};  // added to the scaled scores, fp32, bf16 or fp16; differentiable
+  double dropout = 0.0;  // of the weights; drawn from torch's CPU generator
 };
 
 // query [batch, heads, queries, channels], key [batch, groups, keys, channels], value [batch, groups, keys, any], all

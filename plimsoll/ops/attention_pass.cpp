@@ -39,20 +39,51 @@ std::array<int64_t, 4> matrix_sizes(const AttentionOperands& operands) {
   return {operands.query.size(0), operands.query.size(1), operands.query.size(2), operands.key.size(2)};
 }
 
+// Whether a mask or bias has one element for each distance.
+bool is_by_distance(const at::Tensor& x, const std::array<int64_t, 4>& sizes) {
+  const auto [batch, heads, queries, keys] = sizes;
+  return queries > 1 && x.dim() >= 1 && (x.dim() == 1 || x.size(-2) == 1) && x.size(-1) == queries + keys - 1;
+}
+
+// What a mask or bias broadcasts to.
+std::array<int64_t, 4> extent_of(const at::Tensor& x, std::array<int64_t, 4> sizes) {
+  if (is_by_distance(x, sizes)) {
+    sizes[3] += sizes[2] - 1;
+    sizes[2] = 1;
+  }
+  return sizes;
+}
+
 kernels::AttentionScale scale_of(const at::Tensor& scale, const at::Tensor& codes) {
   if (!scale.defined()) return {};
   const at::Tensor expanded = scale.expand(codes.sizes().slice(0, 3));
   return {expanded.const_data_ptr<float>(), expanded.stride(0), expanded.stride(1), expanded.stride(2)};
 }
 
-AttentionMatrixStrides strides_of(const at::Tensor& expanded) {
-  return {expanded.stride(0), expanded.stride(1), expanded.stride(2), expanded.stride(3)};
-}
+// A mask, a bias or its gradient as the kernel sees it; keeps it alive.
+struct MatrixView {
+  at::Tensor expanded;
+  AttentionMatrixStrides strides = {};
+  int64_t first = 0;  // element of query 0 and key 0
+
+  MatrixView() = default;
+  MatrixView(const at::Tensor& x, const std::array<int64_t, 4>& sizes)
+      : expanded(x.expand(extent_of(x, sizes))),
+        strides{expanded.stride(0), expanded.stride(1), expanded.stride(2), expanded.stride(3)} {
+    if (!is_by_distance(x, sizes)) return;
+    strides.query = -strides.key;
+    first = (sizes[2] - 1) * strides.key;
+  }
+  const void* data() const {
+    return static_cast<const char*>(expanded.const_data_ptr()) + first * expanded.element_size();
+  }
+};
 
 // The kernel's view of the rules, and what keeps it valid.
 struct KernelRules {
   kernels::AttentionRules rules;
-  at::Tensor key_lengths, mask, bias;
+  at::Tensor key_lengths;
+  MatrixView mask, bias;
 
   KernelRules(const AttentionOperands& operands, const AttentionRules& from) {
     rules.scale = static_cast<float>(from.scale);
@@ -64,22 +95,22 @@ struct KernelRules {
       rules.key_lengths = key_lengths.const_data_ptr<int64_t>();
     }
     if (from.mask) {
-      mask = from.mask->expand(sizes);
-      rules.mask = static_cast<const uint8_t*>(mask.const_data_ptr());
-      rules.mask_strides = strides_of(mask);
+      mask = MatrixView(*from.mask, sizes);
+      rules.mask = static_cast<const uint8_t*>(mask.data());
+      rules.mask_strides = mask.strides;
     }
     if (from.bias) {
-      bias = from.bias->expand(sizes);
-      rules.bias = bias.const_data_ptr();
-      rules.bias_format = format_of(bias.scalar_type(), "attention");
-      rules.bias_strides = strides_of(bias);
+      bias = MatrixView(*from.bias, sizes);
+      rules.bias = bias.data();
+      rules.bias_format = format_of(from.bias->scalar_type(), "attention");
+      rules.bias_strides = bias.strides;
     }
   }
 };
 
 void check_matrix(const std::optional<at::Tensor>& matrix, const char* name, const AttentionOperands& operands) {
   if (!matrix) return;
-  const auto sizes = matrix_sizes(operands);
+  const auto sizes = extent_of(*matrix, matrix_sizes(operands));
   bool fits = matrix->dim() <= 4 && matrix->device().is_cpu();
   for (int64_t dim = 1; fits && dim <= matrix->dim(); ++dim) {
     const int64_t size = matrix->size(-dim);
@@ -213,7 +244,7 @@ at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& oper
   const bool sums = gradients.wants_bias && rules.bias;
   const at::Tensor grad_bias = sums ? at::zeros(rules.bias->sizes(), query.options().dtype(at::kFloat))
                                     : at::empty({0}, query.options().dtype(at::kFloat));
-  const at::Tensor expanded = sums ? grad_bias.expand(matrix_sizes(operands)) : at::Tensor();
+  const MatrixView summed = sums ? MatrixView(grad_bias, matrix_sizes(operands)) : MatrixView();
   const KernelRules kernel(operands, rules);
   const watch::Span span("attention backward", {.operations = operations_of(operands, rules, 5),
                                                 .bytes = 2 * traffic(query, key, value) + traffic(upstream, out)});
@@ -230,8 +261,8 @@ at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& oper
                                .grad_k = output(to.key),
                                .grad_v = output(to.value),
                                .factors = gradients.factors,
-                               .grad_bias = sums ? grad_bias.mutable_data_ptr<float>() : nullptr,
-                               .grad_bias_strides = sums ? strides_of(expanded) : AttentionMatrixStrides{}});
+                               .grad_bias = sums ? grad_bias.mutable_data_ptr<float>() + summed.first : nullptr,
+                               .grad_bias_strides = summed.strides});
   return sums ? grad_bias.to(rules.bias->scalar_type()) : grad_bias;
 }
 

@@ -39,6 +39,12 @@ Tensors in_double(const Tensors& inputs) {
   return result;
 }
 
+// A value for each query and key, of one for each distance.
+at::Tensor by_query_and_key(const at::Tensor& x, int64_t queries, int64_t keys) {
+  const at::Tensor distance = at::arange(keys) - at::arange(queries).unsqueeze(1) + queries - 1;
+  return x.index_select(-1, distance.flatten()).squeeze(-2).unflatten(-1, {queries, keys});
+}
+
 at::Tensor composition(const Case& c, const Tensors& x) {
   const int64_t repeats = kHeads / c.groups;
   const at::Tensor k = x[1].repeat_interleave(repeats, 1), v = x[2].repeat_interleave(repeats, 1);
@@ -98,6 +104,32 @@ TEST(OpsAttention, TakesMasksLengthsAndBias) {
     const std::vector<int64_t> extents[] = {{1, kHeads, 21, 30}, {kBatch, 1, 1, 30}, {kBatch, kHeads, 21, 1}, {21, 30}};
     for (const std::vector<int64_t>& sizes : extents) {
       expect_composition({.dtype = dtype, .causal = true, .bias_sizes = sizes});
+    }
+  }
+}
+
+TEST(OpsAttention, TakesAValueForEachDistance) {
+  at::manual_seed(9);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t queries : {2, 5, 90}) {
+      for (const int64_t keys : {7, 130}) {
+        Case by_distance = {.dtype = dtype, .queries = queries, .keys = keys};
+        by_distance.bias_sizes = {1, kHeads, 1, queries + keys - 1};
+        by_distance.mask = at::rand({1, queries + keys - 1}) > 0.8;
+        const Tensors inputs = leaves(by_distance);
+        Case expected = by_distance;
+        expected.mask = by_query_and_key(by_distance.mask, queries, keys);
+        Tensors exact_inputs = in_double(inputs), matrices = exact_inputs;
+        matrices[3] = by_query_and_key(exact_inputs[3], queries, keys);
+        const at::Tensor got = attention(inputs[0], inputs[1], inputs[2], by_distance.options(inputs[3]));
+        const at::Tensor exact = composition(expected, matrices), grad = at::randn(exact.sizes()).to(dtype);
+        got.backward(grad);
+        exact.backward(grad.to(at::kDouble));
+        expect_close(got.detach(), exact.detach(), dtype, "output");
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          expect_close(inputs[i].grad(), exact_inputs[i].grad(), dtype, "gradient " + std::to_string(i));
+        }
+      }
     }
   }
 }

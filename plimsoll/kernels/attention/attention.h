@@ -28,7 +28,8 @@ struct AttentionOutput {
   int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
 };
 
-// A matrix [batch, heads, queries, keys]; a stride of 0 broadcasts.
+// A matrix [batch, heads, queries, keys]; a stride of 0 broadcasts, and -1 of queries beside 1 of keys reads a vector
+// of distances.
 struct AttentionMatrixStrides {
   int64_t batch = 0, head = 0, query = 0, key = 0;
 };

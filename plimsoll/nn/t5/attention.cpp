@@ -4,6 +4,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/softmax.h>
 
+#include "plimsoll/nn/t5/relative_bias.h"
 #include "plimsoll/ops/attention.h"
 
 namespace plimsoll::nn {
@@ -56,7 +57,7 @@ at::Tensor T5AttentionImpl::attend(const Operands& operands, const T5KeyMask& ke
                            .bias = bias,
                            .dropout = dropout});
   }
-  const at::Tensor sum = bias.defined() ? bias + keys.additive : keys.additive;
+  const at::Tensor sum = bias.defined() ? relative_bias_matrix(bias, query.size(2)) + keys.additive : keys.additive;
   if (keys.saturates) return attend_in_steps(query, key, value, sum);
   return ops::attention(query, key, value, {.scale = 1.0, .bias = sum, .dropout = dropout});
 }

@@ -26,10 +26,12 @@ at::Tensor relative_bias(const at::Tensor& table, const RelativeBuckets& buckets
   const int64_t distances = std::max<int64_t>(queries + keys - 1, 0);
   at::Tensor bucket = at::empty({distances}, at::kLong);
   for (int64_t i = 0; i < distances; ++i) bucket.mutable_data_ptr<int64_t>()[i] = buckets.of(i - (keys - 1));
-  const at::Tensor of_distance = at::embedding(table, bucket).t().contiguous();  // [heads, distances]
+  return at::embedding(table, bucket).t().contiguous().unsqueeze(1).unsqueeze(0);
+}
+
+at::Tensor relative_bias_matrix(const at::Tensor& bias, int64_t queries) {
   // Row i of the windows begins at the distance of key 0 from query queries - 1 - i.
-  const at::Tensor bias = of_distance.unfold(1, keys, 1);
-  return (queries == 1 ? bias : bias.flip(1)).unsqueeze(0);
+  return bias.squeeze(2).unfold(2, bias.size(3) - queries + 1, 1).flip(2);
 }
 
 }  // namespace plimsoll::nn

@@ -17,8 +17,11 @@ struct RelativeBuckets {
   int64_t of(int64_t distance) const;
 };
 
-// table [buckets, heads] -> [1, heads, queries, keys] in its dtype, differentiable; the last query is at the last key's
-// place.
+// table [buckets, heads] -> [1, heads, 1, queries + keys - 1] in its dtype, differentiable: the bias of each distance,
+// as ops::attention takes it. The last query is at the last key's place.
 at::Tensor relative_bias(const at::Tensor& table, const RelativeBuckets& buckets, int64_t queries, int64_t keys);
+
+// The same for each query and key: [1, heads, queries, keys].
+at::Tensor relative_bias_matrix(const at::Tensor& bias, int64_t queries);
 
 }  // namespace plimsoll::nn

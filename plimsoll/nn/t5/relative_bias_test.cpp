@@ -43,7 +43,9 @@ TEST(RelativeBias, IsTheTablesEntryOfEachDistance) {
   for (const bool bidirectional : {true, false}) {
     const RelativeBuckets buckets{.bidirectional = bidirectional};
     for (const Size size : {Size{1, 1}, Size{5, 5}, Size{1, 200}, Size{17, 40}, Size{200, 200}}) {
-      const at::Tensor bias = relative_bias(table, buckets, size.queries, size.keys).contiguous();
+      const at::Tensor of_distances = relative_bias(table, buckets, size.queries, size.keys);
+      ASSERT_EQ(of_distances.sizes(), at::IntArrayRef({1, 3, 1, size.queries + size.keys - 1}));
+      const at::Tensor bias = relative_bias_matrix(of_distances, size.queries).contiguous();
       ASSERT_EQ(bias.sizes(), at::IntArrayRef({1, 3, size.queries, size.keys}));
       const auto value = bias.accessor<float, 4>();
       for (int64_t head = 0; head < 3; ++head) {
