@@ -91,9 +91,13 @@ class BlockMultiplier {
 
   void multiply_tile(int64_t row_panel, int64_t column_panel, const uint32_t* b, float* tile) const {
     const int64_t index = row_panel - block_rows_.begin;
-    // Each row panel brings its share of the next B panel nearer.
-    const int64_t step = is_ready_ ? divide_up(kBPitch * 4, block_rows_.size()) : 0;
-    const int64_t ahead = is_ready_ ? chunk_.layout.panel_dwords() * 4 + index * step * k_dwords_ : 0;
+    // Each row panel brings its share of the next B panel nearer, as it is stored.
+    const bool is_stored = chunk_.packed != nullptr;
+    const int64_t bytes = is_stored ? dwords_of(k_.size(), chunk_.layout.dword) * kBPitch * 4 : 0;
+    const int64_t step = divide_up(bytes, std::max<int64_t>(block_rows_.size() * k_dwords_, 1));
+    const char* next = is_stored ? reinterpret_cast<const char*>(chunk_.at(k_.begin, column_panel)) +
+                                       chunk_.layout.panel_dwords() * 4 + index * step * k_dwords_
+                                 : reinterpret_cast<const char*>(b);
     const Gemm& gemm = product_.gemm;
     TileProduct args = {.k_dwords = k_dwords_,
                         .a = a_ + index * product_.a_panel_dwords(k_.size()),
@@ -101,7 +105,7 @@ class BlockMultiplier {
                         .tile = tile,
                         .rows = product_.rows_in(row_panel),
                         .carry = k_.begin > 0,
-                        .prefetch = reinterpret_cast<const char*>(b) + ahead,
+                        .prefetch = next,
                         .prefetch_step = step};
     if (is_last_) {
       const GemmEpilogue& epilogue = gemm.epilogue;
