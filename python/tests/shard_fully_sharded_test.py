@@ -282,6 +282,14 @@ def a_shared_weight_counts_once(group):
         assert torch.equal(model.state_dict()["tied.weight"], model.state_dict()["blocks.1.0.weight"])
 
 
+@ranks.case(1)
+def a_weight_of_two_instances_is_an_error(group):
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    with pytest.raises(ValueError, match="expected 1.weight in one instance"):
+        Fsdp(nn.Sequential(Fsdp(first, group), second), group)
+
+
 @ranks.case(2)
 def ranks_may_use_other_parameters(group):
     rank, _ = position(group)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from plimsoll.pytorch.scaled_module import ScaledModule
 
@@ -25,8 +26,12 @@ class Slot(NamedTuple):
     parameter: nn.Parameter
 
 
+_taken: Any = WeakIdKeyDictionary()  # parameters that a unit holds
+
+
 class ShardedParameters:
-    """Finds the parameters below a module that no unit holds yet."""
+    """Finds the parameters below a module that no unit holds yet. Raises ValueError where a unit holds one that this module has,
+    too."""
 
     def __init__(self, module: nn.Module) -> None:
         self.slots: list[Slot] = []
@@ -34,6 +39,11 @@ class ShardedParameters:
             for name, parameter in owner._parameters.items():
                 if parameter is not None and not getattr(parameter, "_is_sharded", False):
                     path = clean(f"{prefix}.{name}" if prefix else name)
+                    if parameter in _taken:
+                        raise ValueError(
+                            f"FullyShardedDataParallel: expected {path} in one instance, got it in another one, too; modules "
+                            "that share a parameter are wrapped as one"
+                        )
                     self.slots.append(Slot(owner, name, path, parameter))
 
     def unique(self) -> dict[str, nn.Parameter]:
@@ -69,6 +79,7 @@ class ShardedParameters:
     def hide(self, leaves: dict[str, nn.Parameter]) -> None:
         """Modules keep the parameters as attributes, which forward passes read. leaves: shown in their place, by path."""
         for slot in self.slots:
+            _taken[slot.parameter] = True
             slot.module._parameters.pop(slot.name, None)
             slot.module.__dict__[slot.name] = slot.parameter
             if slot.path in leaves:
