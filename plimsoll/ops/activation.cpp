@@ -37,7 +37,10 @@ class ActivationFunction : public torch::autograd::Function<ActivationFunction> 
 
 }  // namespace
 
-at::Tensor activation(const at::Tensor& x, Activation kind) { return ActivationFunction::apply(x, kind); }
+at::Tensor activation(const at::Tensor& x, Activation kind) {
+  if (!at::GradMode::is_enabled()) return dispatch::activation_forward(x, name(kind));
+  return ActivationFunction::apply(x, kind);
+}
 
 std::string_view name(Activation kind) { return kNames[static_cast<size_t>(kind)]; }
 

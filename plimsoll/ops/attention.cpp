@@ -116,7 +116,9 @@ class PackedAttentionFunction : public torch::autograd::Function<PackedAttention
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionOptions& options) {
   TORCH_CHECK(query.dim() == 4, "attention: expected query [batch, heads, queries, channels], got ", query.sizes());
-  return AttentionFunction::apply(query, key, value, optional(options.bias), rules_of(options, query.size(3)));
+  const AttentionRules rules = rules_of(options, query.size(3));
+  if (!at::GradMode::is_enabled()) return std::get<0>(dispatch::attention_forward({query, key, value}, rules));
+  return AttentionFunction::apply(query, key, value, optional(options.bias), rules);
 }
 
 at::Tensor attention_over_codes(const at::Tensor& query, const AttentionCodes& key, const AttentionCodes& value,

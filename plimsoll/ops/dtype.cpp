@@ -48,6 +48,7 @@ at::ScalarType dtype_of(format::Format format) {
 
 at::Tensor as_matrix(const at::Tensor& x, const char* op) {
   TORCH_CHECK(x.dim() >= 1, op, ": expected a tensor of one dimension or more, got a scalar");
+  if (x.dim() == 2) return x.contiguous();
   const int64_t cols = x.size(-1);
   // Not -1: an empty last dimension leaves the rows undetermined.
   int64_t rows = 1;
