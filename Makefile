@@ -38,8 +38,9 @@ test: build ## run the C++ and Python tests
 nightly: build ## the tests that take minutes, too
 	@PLIMSOLL_NIGHTLY=1 ctest --preset $(PRESET)
 
-# Needs clang++-14. FUZZ_SECONDS=60 runs each for a minute. An input that fails is left in build-fuzz.
-fuzz: setup ## fuzz what reads a model's config, index and tokenizer, five minutes each
+# Installs clang. FUZZ_SECONDS=60 runs each for a minute. An input that fails is left in build-fuzz.
+fuzz: ## fuzz what reads a model's config, index and tokenizer, five minutes each
+	@tools/setup --fuzz $(PYTHON)
 	@cmake --preset fuzz -DPLIMSOLL_PYTHON=$(python) && ninja -C build-fuzz -j $(JOBS) fuzz
 	@cd build-fuzz && for name in config index tokenizer; do mkdir -p corpus/$$name; \
 	  bin/$${name}_fuzz -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus/$$name ../tests/fuzz/corpus/$$name; done
