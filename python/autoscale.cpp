@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "plimsoll/autoscale/parts.h"
 #include "plimsoll/autoscale/rule.h"
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
 #include "plimsoll/autoscale/session.h"
@@ -69,19 +70,8 @@ at::Tensor as_scaled(const at::Tensor& x, const SessionPointer& session) {
   return autoscale::as_scaled(x, session->session);
 }
 
-// data of the session's dtype or wider; the value is data * 2^exponent.
 at::Tensor make_scaled(const at::Tensor& data, int64_t exponent, const SessionPointer& session) {
-  const autoscale::BelowAutoscale below;
-  const at::ScalarType dtype = autoscale::storage_dtype(*session->session, data.dim(), false);
-  const autoscale::Scale scale =
-      autoscale::encode({.data = data.detach(), .exponent = static_cast<int32_t>(exponent)}, *session->session,
-                        {.dtype = at::kFloat, .origin = autoscale::Origin::kEntering})
-          .scale;
-  const autoscale::Scale kept =
-      scale.is_zero() ? scale : autoscale::with_exponent(scale, static_cast<int32_t>(exponent));
-  TORCH_CHECK(autoscale::fits(kept.bound, dtype), "scaled_array: expected data that ", dtype, " holds, up to 2^",
-              autoscale::kHeadroom, ", got 2^", kept.bound);
-  return autoscale::make_scaled(data.detach().to(dtype, false, true), {.scale = kept, .session = session->session});
+  return autoscale::join({.data = data, .exponent = static_cast<int32_t>(exponent)}, session->session);
 }
 
 at::Tensor data_of_scaled(const at::Tensor& x) { return scaled_impl(x).data(); }

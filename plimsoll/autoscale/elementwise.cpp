@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "plimsoll/autoscale/execute.h"
@@ -24,6 +25,12 @@ using torch::jit::Stack;
 
 constexpr int64_t kFunctionBlock = 16384;  // elements: 64 KB of each operand and of the result
 constexpr int32_t kLargestShiftOfValues = 100;
+
+// Names between spaces.
+constexpr std::string_view kElementwise =
+    " cos elu elu_backward erf exp expm1 gelu gelu_backward hardtanh hardtanh_backward leaky_relu leaky_relu_backward "
+    "log log1p log2 pow.Tensor_Scalar sigmoid sigmoid_backward silu silu_backward sin softplus softplus_backward tanh "
+    "tanh_backward ";
 
 struct BlockSums {
   float amax = 0;
@@ -76,7 +83,8 @@ class BlockedCall {
   // The call's arguments with memory for a block of values in place of tensors.
   Stack with_blocks() const {
     Stack stack = arguments_;
-    for (const Operand& operand : operands_) stack[operand.argument] = at::empty({kFunctionBlock}, at::kFloat);
+    for (const Operand& operand : operands_)
+      stack[operand.argument] = at::empty({std::min(kFunctionBlock, data_.numel())}, at::kFloat);
     return stack;
   }
 
@@ -85,7 +93,8 @@ class BlockedCall {
     Stack call = blocks;
     for (const Operand& operand : operands_) {
       const ScaledTensorImpl& impl = scaled_impl(operand.tensor);
-      const at::Tensor values = blocks[operand.argument].toTensor().narrow(0, 0, count);
+      const at::Tensor& block = blocks[operand.argument].toTensor();
+      const at::Tensor values = count == block.numel() ? block : block.narrow(0, 0, count);
       kernels::rescale({.input = static_cast<const uint16_t*>(impl.data().const_data_ptr()) + begin,
                         .input_format = format_,
                         .output = values.mutable_data_ptr<float>(),
@@ -159,6 +168,10 @@ std::optional<Encoded> blocked(const Plan& plan, Operands& operands, const Stack
 }
 
 }  // namespace
+
+bool is_elementwise(std::string_view op) {
+  return kElementwise.find(" " + std::string(op) + " ") != std::string_view::npos;
+}
 
 void run_elementwise(const Plan& plan, Stack& stack) {
   Operands operands(plan, stack);

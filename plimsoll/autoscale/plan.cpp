@@ -1,5 +1,6 @@
 #include "plimsoll/autoscale/plan.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -79,6 +80,14 @@ bool is_composite(const c10::OperatorHandle& op) {
           op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd));
 }
 
+// Of this library's operators, which are there only when all of it is loaded.
+const Rule* own_rule(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  if (!name.starts_with("plimsoll::")) return nullptr;
+  const auto found = std::find_if(rules().begin(), rules().end(), [&](const Rule& rule) { return rule.op == name; });
+  return found == rules().end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 Plan make_plan(const c10::OperatorHandle& op, const Rule* rule, const c10::OperatorHandle& run) {
@@ -94,12 +103,12 @@ Plan make_plan(const c10::OperatorHandle& op, const Rule* rule, const c10::Opera
   return plan;
 }
 
-const Plan& plan_without_rule(const c10::OperatorHandle& op) {
+const Plan& plan_when_called(const c10::OperatorHandle& op) {
   static std::mutex mutex;
   static std::unordered_map<c10::OperatorName, std::unique_ptr<Plan>> plans;
   const std::lock_guard lock(mutex);
   std::unique_ptr<Plan>& plan = plans[op.operator_name()];
-  if (plan == nullptr) plan = std::make_unique<Plan>(make_plan(op, nullptr, op));
+  if (plan == nullptr) plan = std::make_unique<Plan>(make_plan(op, own_rule(op), op));
   return *plan;
 }
 

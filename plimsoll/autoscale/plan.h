@@ -41,7 +41,7 @@ struct Plan {
 // rule: nullptr, or that of `op` or of its functional twin `run`.
 Plan make_plan(const c10::OperatorHandle& op, const Rule* rule, const c10::OperatorHandle& run);
 
-// The plan of an operator that no rule names, made when it is first called.
-const Plan& plan_without_rule(const c10::OperatorHandle& op);
+// The plan of an operator that torch was handed no rule of, made when it is first called.
+const Plan& plan_when_called(const c10::OperatorHandle& op);
 
 }  // namespace plimsoll::autoscale

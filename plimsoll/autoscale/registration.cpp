@@ -8,7 +8,6 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "plimsoll/autoscale/attention.h"
 #include "plimsoll/autoscale/elementwise.h"
@@ -20,6 +19,7 @@
 #include "plimsoll/autoscale/plan.h"
 #include "plimsoll/autoscale/rule.h"
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
+#include "plimsoll/autoscale/sums.h"
 
 namespace plimsoll::autoscale {
 namespace {
@@ -30,7 +30,7 @@ using torch::jit::Stack;
 using Run = void (*)(const Plan&, Stack&);
 
 void fallback(const OperatorHandle& op, Stack* stack) {
-  const Plan& plan = plan_without_rule(op);
+  const Plan& plan = plan_when_called(op);
   TORCH_CHECK(!op.hasTag(at::Tag::inplace_view), plan.name,
               ": expected an operator that leaves the shape of a scaled tensor, got one that changes it in place");
   if (plan.is_view) return run_inspected(plan, *stack, &run_view);
@@ -46,7 +46,7 @@ class RuleKernel final : public c10::OperatorKernel {
   void operator()(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
     // A plain tensor that scaled ones are written into gets their values.
     if (plan_.in_place && !is_scaled((*stack)[stack->size() - plan_.arguments.size()].toTensor()))
-      return run_inspected(plan_without_rule(op), *stack, &execute);
+      return run_inspected(plan_when_called(op), *stack, &execute);
     run_inspected(plan_, *stack, run_);
   }
 
@@ -69,34 +69,10 @@ Run run_of(std::string_view op) {
       {"_to_copy", &to_dtype},
       {"zeros_like", &zeros_like},
       {"ones_like", &ones_like},
+      {"sum.dim_IntList", &sum_rows},
       {"_scaled_dot_product_flash_attention_for_cpu", &attend},
       {"_scaled_dot_product_flash_attention_for_cpu_backward", &attend_backward}};
-  static const std::unordered_set<std::string_view> elementwise = {"exp",
-                                                                   "expm1",
-                                                                   "log",
-                                                                   "log1p",
-                                                                   "log2",
-                                                                   "sin",
-                                                                   "cos",
-                                                                   "erf",
-                                                                   "tanh",
-                                                                   "sigmoid",
-                                                                   "gelu",
-                                                                   "silu",
-                                                                   "elu",
-                                                                   "softplus",
-                                                                   "hardtanh",
-                                                                   "leaky_relu",
-                                                                   "pow.Tensor_Scalar",
-                                                                   "tanh_backward",
-                                                                   "sigmoid_backward",
-                                                                   "gelu_backward",
-                                                                   "silu_backward",
-                                                                   "elu_backward",
-                                                                   "softplus_backward",
-                                                                   "hardtanh_backward",
-                                                                   "leaky_relu_backward"};
-  if (elementwise.contains(op)) return &run_elementwise;
+  if (is_elementwise(op)) return &run_elementwise;
   if (op.starts_with("_fused_adam") || op.starts_with("_fused_sgd")) return &step_each;
   const auto found = runs.find(op);
   return found == runs.end() ? &execute : found->second;
@@ -116,6 +92,7 @@ void implement(torch::Library& library, const Rule& rule, const OperatorHandle& 
 TORCH_LIBRARY_IMPL(aten, Fake, library) {
   static_assert(kScaledKey == c10::DispatchKey::Fake);
   for (const Rule& rule : rules()) {
+    if (rule.op.find("::") != std::string_view::npos) continue;  // plan_when_called() finds it
     const size_t dot = std::min(rule.op.find('.'), rule.op.size());
     const std::string_view name = rule.op.substr(0, dot), overload = rule.op.substr(std::min(dot + 1, rule.op.size()));
     const std::optional<OperatorHandle> op = find(name, overload);
@@ -142,6 +119,12 @@ void add_rule(const std::string& op, const Rule& rule) {
   libraries.emplace_back(torch::Library::IMPL, op.substr(0, colons), kScaledKey, __FILE__, __LINE__)
       .impl(c10::toString(handle.operator_name()).c_str(),
             torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(std::move(plan), &execute)));
+}
+
+void check_registered() {
+  const std::optional<OperatorHandle> op = find("mm", "");
+  TORCH_CHECK(op && op->hasKernelForDispatchKey(kScaledKey),
+              "autoscale: expected the rules to be registered with torch");
 }
 
 TORCH_LIBRARY_IMPL(_, Fake, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }

@@ -12,4 +12,7 @@ namespace plimsoll::autoscale {
 // operator that torch does not know, and for a rule without a mode for each tensor.
 void add_rule(const std::string& op, const Rule& rule);
 
+// An error unless torch has the rules, which a program gets by linking this file.
+void check_registered();
+
 }  // namespace plimsoll::autoscale

@@ -51,7 +51,7 @@ enum class Growth : uint8_t {
 //     n  a normalised row's: that of the weight, if there is one, and of the bias
 //     M  measured by policies that measure no result, too: the gradient of a loss's input
 struct Rule {
-  std::string_view op;  // of the namespace aten, functional; its in-place twin has the same rule
+  std::string_view op;  // of the namespace aten, functional; its in-place twin has the same rule. Or plimsoll::name
   RuleClass rule_class;
   std::string_view operands;
   std::string_view results = "*";

@@ -202,6 +202,23 @@ constexpr Rule kRules[] = {
     {"_fused_adamw_", kOptimizer, "vvvvvv..", ""},
     {"_fused_adamw_.tensor_lr", kOptimizer, "vvvvvvv..", ""},
 
+    // This library's own, where they are not composed of torch's (ops/composed.h)
+    {"plimsoll::activation_forward", kNonlinear, "v", "s"},
+    {"plimsoll::activation_backward", kGradient, "v1", "m"},
+    {"plimsoll::attention_forward", kNonlinear, "vvv..v", "m."},
+    {"plimsoll::attention_backward", kGradient, "1vvvv...v", "mmmm"},
+    {"plimsoll::attention_packed_backward", kGradient, "1vv...v", "mm"},
+    {"plimsoll::cross_entropy_forward", kNonlinear, "v.v", "mM"},
+    {"plimsoll::cross_entropy_backward", kGradient, "1v.v", "M"},
+    {"plimsoll::linear_cross_entropy_forward", kNonlinear, "vv.", "mMM"},
+    {"plimsoll::embedding_forward", kAdditive, ".vv", "m"},
+    {"plimsoll::embedding_backward", kDegreeOne, "1.", "mm"},
+    {"plimsoll::softmax_forward", kNonlinear, "v.", "m"},
+    {"plimsoll::softmax_backward", kGradient, "v1", "m"},
+    {"plimsoll::rotary_turn", kDegreeOne, "1..", "*", "", Growth::kTerm},
+    {"plimsoll::gemm", kProduct, "vvv", "m"},
+    {"plimsoll::column_sum", kDegreeOne, "1", "*", "", Growth::kSum},
+
     // Into other tensors, and other dtypes
     {"copy_", kMove, "1.", ""},
     {"fill_.Scalar", kMove, "1", ""},

@@ -14,6 +14,17 @@ DispatchKeySet scaled_keys() {
   return DispatchKeySet({DispatchKey::CPU, kScaledKey, DispatchKey::AutogradCPU, DispatchKey::ADInplaceOrView});
 }
 
+// What torch copies along when a plain tensor takes over a scaled one's data.
+struct Carrier : c10::BackendMeta {
+  explicit Carrier(c10::intrusive_ptr<ScaledTensorImpl> scaled) : impl(std::move(scaled)) {}
+  const c10::intrusive_ptr<ScaledTensorImpl> impl;
+};
+
+c10::intrusive_ptr<ScaledTensorImpl> copy_of(const ScaledTensorImpl& impl) {
+  return c10::make_intrusive<ScaledTensorImpl>(impl.data(), impl.shared_pointer(),
+                                               c10::typeMetaToScalarType(impl.dtype()));
+}
+
 }  // namespace
 
 ScaledTensorImpl::ScaledTensorImpl(at::Tensor data, std::shared_ptr<SharedScale> shared, at::ScalarType logical)
@@ -47,10 +58,21 @@ void ScaledTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& i
   shared_ = source.shared_;
 }
 
+at::Tensor carried(const at::Tensor& scaled) {
+  const ScaledTensorImpl& impl = scaled_impl(scaled);
+  at::Tensor result(copy_of(impl));
+  result.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<Carrier>(copy_of(impl)));
+  return result;
+}
+
 bool is_scaled(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(kScaledKey); }
 
 ScaledTensorImpl& scaled_impl(const at::Tensor& tensor) {
   auto* impl = dynamic_cast<ScaledTensorImpl*>(tensor.unsafeGetTensorImpl());
+  if (impl == nullptr) {
+    const auto* carrier = dynamic_cast<const Carrier*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
+    if (carrier != nullptr) return *carrier->impl;
+  }
   TORCH_CHECK(impl != nullptr,
               "autoscale: expected a scaled tensor, got one of libtorch's FakeTensor mode, or a plain one into whose "
               ".data a scaled one was put; the two cannot be used together");

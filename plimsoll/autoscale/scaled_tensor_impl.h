@@ -73,6 +73,9 @@ class ScaledTensorImpl final : public c10::TensorImpl {
   std::shared_ptr<SharedScale> shared_;
 };
 
+// The same tensor, which a plain one may take for its data: x.set_data(carried(scaled)) leaves x the object that it is.
+at::Tensor carried(const at::Tensor& scaled);
+
 bool is_scaled(const at::Tensor& tensor);
 // Of a scaled tensor.
 ScaledTensorImpl& scaled_impl(const at::Tensor& tensor);

@@ -187,7 +187,8 @@ at::Tensor data_to_write(const ScaledTensorImpl& target, int32_t exponent) {
 bool keeps_remainder(const at::Tensor& target) {
   const ScaledTensorImpl& impl = scaled_impl(target);
   const SharedScale& shared = impl.shared();
-  const bool parameter = target.requires_grad() && target.is_leaf();
+  // C++'s optimizers write into parameter.data().
+  const bool parameter = shared.parameter || (target.requires_grad() && target.is_leaf());
   return impl.is_base() && impl.data().scalar_type() != at::kFloat &&
          (shared.remainder.defined() || (parameter && shared.session->settings().rounding == Rounding::kRemainder));
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <string>
 
+#include "plimsoll/ops/composed.h"
 #include "plimsoll/ops/dispatch.h"
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/recipe/names.h"
@@ -38,8 +39,7 @@ class ActivationFunction : public torch::autograd::Function<ActivationFunction> 
 }  // namespace
 
 at::Tensor activation(const at::Tensor& x, Activation kind) {
-  if (!at::GradMode::is_enabled()) return dispatch::activation_forward(x, name(kind));
-  return ActivationFunction::apply(x, kind);
+  return is_opaque(x) ? composed_activation(x, kind) : ActivationFunction::apply(x, kind);
 }
 
 std::string_view name(Activation kind) { return kNames[static_cast<size_t>(kind)]; }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "plimsoll/ops/composed.h"
 #include "plimsoll/ops/library_attention.h"
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/ops/saved.h"
@@ -116,9 +117,9 @@ class PackedAttentionFunction : public torch::autograd::Function<PackedAttention
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionOptions& options) {
   TORCH_CHECK(query.dim() == 4, "attention: expected query [batch, heads, queries, channels], got ", query.sizes());
-  const AttentionRules rules = rules_of(options, query.size(3));
-  if (!at::GradMode::is_enabled()) return std::get<0>(dispatch::attention_forward({query, key, value}, rules));
-  return AttentionFunction::apply(query, key, value, optional(options.bias), rules);
+  if (is_opaque(query) && composes_attention(query, key, options))
+    return composed_attention(query, key, value, options);
+  return AttentionFunction::apply(query, key, value, optional(options.bias), rules_of(options, query.size(3)));
 }
 
 at::Tensor attention_over_codes(const at::Tensor& query, const AttentionCodes& key, const AttentionCodes& value,
@@ -136,6 +137,11 @@ at::Tensor attention_packed(const at::Tensor& qkv, const PackedHeads& packed, co
   TORCH_CHECK(!packed.interleaved || packed.heads == packed.groups,
               "attention: expected as many groups as heads where they are interleaved, got ", packed.groups, " and ",
               packed.heads);
+  if (is_opaque(qkv)) {
+    const AttentionOperands parts = unpack_heads(qkv, packed);
+    if (composes_attention(parts.query, parts.key, options))
+      return composed_attention(parts.query, parts.key, parts.value, options).transpose(1, 2);
+  }
   return PackedAttentionFunction::apply(qkv, optional(options.bias), packed, rules_of(options, qkv.size(3)))
       .transpose(1, 2);
 }

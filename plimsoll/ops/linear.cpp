@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "plimsoll/ops/composed.h"
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/ops/token_gather.h"
@@ -113,6 +114,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LinearScaling& scaling) {
+  if (is_opaque(x) || is_opaque(weight)) return composed_linear(x, weight, bias, scaling);
   check_values(x, "linear", "x");
   TORCH_CHECK(x.dim() >= 1, "linear: expected x of one dimension or more, got a scalar");
   check_linear({.op = "linear", .layer = ""}, x.size(-1), weight, bias);

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "plimsoll/ops/composed.h"
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/ops/norm_pass.h"
@@ -118,6 +119,10 @@ class NormLinearFunction : public torch::autograd::Function<NormLinearFunction> 
 
 NormOutput norm_linear(const NormInput& input, const NormOptions& options, const at::Tensor& weight,
                        const at::Tensor& bias, const LinearScaling& scaling) {
+  if (is_opaque(input.x) || is_opaque(weight)) {
+    const NormOutput normed = composed_norm(input, options);
+    return {.output = composed_linear(normed.output, weight, bias, scaling), .sum = normed.sum};
+  }
   check_norm(input, options, "norm_linear");
   check_linear({.op = "norm_linear", .layer = ""}, input.x.size(-1), weight, bias);
   check_parallel(scaling.parallel, input.x, bias, "norm_linear");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "plimsoll/ops/activation_pass.h"
+#include "plimsoll/ops/composed.h"
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/ops/norm_pass.h"
@@ -206,6 +207,8 @@ class NormMlpFunction : public torch::autograd::Function<NormMlpFunction> {
 
 NormOutput norm_mlp(const NormInput& input, const NormOptions& options, const MlpWeights& weights,
                     kernels::Activation activation, const MlpScaling& scaling) {
+  if (is_opaque(input.x) || is_opaque(weights.fc1_weight))
+    return composed_norm_mlp(input, options, weights, activation, scaling);
   check_norm(input, options, "norm_mlp");
   check_linear({.op = "norm_mlp", .layer = "fc1 "}, input.x.size(-1), weights.fc1_weight, weights.fc1_bias);
   const int64_t halves = kernels::is_gated(activation) ? 2 : 1;

@@ -85,7 +85,25 @@ def t5():
     return Transformers(T5ForConditionalGeneration(config))
 
 
-MODELS = {"encoder": Encoder, "resnet": ResNet, "bert": bert, "gpt2": gpt2, "t5": t5}
+class Ours(nn.Module):
+    """Of plimsoll.pytorch."""
+
+    def __init__(self):
+        super().__init__()
+        import plimsoll.pytorch as te
+
+        self.embedding = nn.Embedding(VOCABULARY, 32)
+        self.layer = te.TransformerLayer(
+            32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0, self_attn_mask_type="causal", attn_input_format="bshd"
+        )
+        self.head = te.LayerNormLinear(32, VOCABULARY)
+
+    def forward(self):
+        x = ids()
+        return F.cross_entropy(self.head(self.layer(self.embedding(x))).reshape(-1, VOCABULARY), x.reshape(-1))
+
+
+MODELS = {"encoder": Encoder, "resnet": ResNet, "bert": bert, "gpt2": gpt2, "t5": t5, "ours": Ours}
 
 
 def train(name, steps, prepare):
