@@ -39,7 +39,9 @@ class ActivationFunction : public torch::autograd::Function<ActivationFunction> 
 }  // namespace
 
 at::Tensor activation(const at::Tensor& x, Activation kind) {
-  return is_opaque(x) ? composed_activation(x, kind) : ActivationFunction::apply(x, kind);
+  if (is_opaque(x)) return composed_activation(x, kind);
+  if (!at::GradMode::is_enabled()) return dispatch::activation_forward(x, name(kind));
+  return ActivationFunction::apply(x, kind);
 }
 
 std::string_view name(Activation kind) { return kNames[static_cast<size_t>(kind)]; }

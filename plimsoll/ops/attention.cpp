@@ -119,7 +119,9 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   TORCH_CHECK(query.dim() == 4, "attention: expected query [batch, heads, queries, channels], got ", query.sizes());
   if (is_opaque(query) && composes_attention(query, key, options))
     return composed_attention(query, key, value, options);
-  return AttentionFunction::apply(query, key, value, optional(options.bias), rules_of(options, query.size(3)));
+  const AttentionRules rules = rules_of(options, query.size(3));
+  if (!at::GradMode::is_enabled()) return std::get<0>(dispatch::attention_forward({query, key, value}, rules));
+  return AttentionFunction::apply(query, key, value, optional(options.bias), rules);
 }
 
 at::Tensor attention_over_codes(const at::Tensor& query, const AttentionCodes& key, const AttentionCodes& value,

@@ -70,6 +70,11 @@ NormOutput norm(const NormInput& input, const NormOptions& options, std::optiona
   if (is_opaque(input.x) || is_opaque(input.weight)) return composed_norm(input, options);
   if (watch::Session* session = watch::current()) observe_operators(*session);
   const Call call{options, dtype.value_or(input.x.scalar_type())};
+  if (!at::GradMode::is_enabled()) {  // without what autograd's function does beside
+    const auto [output, sum, mean, rstd] = dispatch::norm_forward(
+        input.x, optional(input.residual), input.weight, optional(input.bias), dispatch_norm(options), call.dtype);
+    return {output, input.residual.defined() ? sum : at::Tensor()};
+  }
   const variable_list outputs =
       NormFunction::apply(input.x, optional(input.residual), input.weight, optional(input.bias), call);
   return {outputs[0], outputs.size() == 2 ? outputs[1] : at::Tensor()};
