@@ -297,6 +297,7 @@ void ShardedGroup::put_gradient(const at::Tensor& grad, bool replaces) {
     release_pages(kept);
     begin += leaf.numel();
   }
+  if (options_.ordered_passes == 0) return;  // left_ would keep cleared gradients in memory
   // When all are written: gradients of one memory share a version.
   for (const at::Tensor& leaf : leaves_) left_.emplace_back(leaf.grad(), version_of(leaf.grad()));
 }
