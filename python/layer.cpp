@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/amp/scale_tape.h"
 #include "plimsoll/ops/activation.h"
 #include "plimsoll/ops/linear.h"
 #include "plimsoll/ops/norm_linear.h"
@@ -11,7 +12,6 @@
 #include "python/layer_state.h"
 #include "python/rank_group.h"
 #include "python/recipe_text.h"
-#include "python/scale_tape.h"
 
 namespace plimsoll::python {
 namespace {
@@ -54,7 +54,7 @@ ops::LinearParallel linear_parallel(const ParallelCall& call, bool by_rows) {
 LayerStates layer_states(at::TensorList state) {
   LayerStates states;
   for (size_t first = 0; first < state.size(); first += kStateTensors) {
-    states.push_back(taped(layer_state(state.slice(first, std::min(kStateTensors, state.size() - first)))));
+    states.push_back(amp::taped(layer_state(state.slice(first, std::min(kStateTensors, state.size() - first)))));
   }
   return states;
 }
@@ -64,7 +64,7 @@ LayerScaling layer_scaling(const LayerCall& call, const LayerStates& states) {
   for (const auto& state : states) {
     scaling.push_back({.recipe = recipe_of(call.recipe),
                        .state = state,
-                       .step = replays_layers() ? nullptr : amp::current_step(),
+                       .step = amp::replays_layers() ? nullptr : amp::current_step(),
                        .is_first_microbatch = call.is_first_microbatch,
                        .save_input = call.save_input ? ops::SaveInput::kInput : ops::SaveInput::kCodes,
                        .parallel = linear_parallel(call.parallel, call.parallel.by_rows || !scaling.empty())});

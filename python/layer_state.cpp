@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "plimsoll/amp/fp8_autocast.h"
-#include "python/scale_tape.h"
+#include "plimsoll/amp/scale_tape.h"
 
 namespace plimsoll::python {
 namespace {
@@ -44,7 +44,7 @@ void check_scope(KeptState& kept) {
     kept.ran_in_scope = in_scope;
     return;
   }
-  TORCH_CHECK(in_scope || !kept.ran_in_scope || !at::GradMode::is_enabled() || replays_layers(),
+  TORCH_CHECK(in_scope || !kept.ran_in_scope || !at::GradMode::is_enabled() || amp::replays_layers(),
               "checkpoint: expected a layer that runs again in a backward pass to find the autocast scope of its first "
               "run, got no scope; use plimsoll.pytorch.checkpoint, or torch.utils.checkpoint.checkpoint with "
               "use_reentrant=False, context_fn=plimsoll.pytorch.checkpoint_contexts");
@@ -76,15 +76,6 @@ std::shared_ptr<ops::LinearState> layer_state(at::TensorList product) {
                      "_step: expected one int64, got ", product[next].sizes(), " of ", product[next].scalar_type());
     point_to(slot.step, product[next++]);
   }
-  return state;
-}
-
-std::shared_ptr<ops::LinearState> pinned_state(const ops::LinearState& kept, at::Tensor input_scale,
-                                               at::Tensor weight_scale) {
-  auto state = std::make_shared<ops::LinearState>(kept.name);
-  state->input.scale = std::move(input_scale);
-  state->weight.scale = std::move(weight_scale);
-  state->grad_output = kept.grad_output;
   return state;
 }
 

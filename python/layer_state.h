@@ -21,8 +21,4 @@ std::shared_ptr<ops::LinearState> layer_state(at::TensorList product);
 // The product's path in reports of the watch.
 void name_product(const at::Tensor& key, std::string name);
 
-// A state for one call at these scales, fp32 [1]. Its gradients' slot is that of `kept`.
-std::shared_ptr<ops::LinearState> pinned_state(const ops::LinearState& kept, at::Tensor input_scale,
-                                               at::Tensor weight_scale);
-
 }  // namespace plimsoll::python

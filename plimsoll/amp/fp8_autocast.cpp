@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "plimsoll/amp/scale_tape.h"
 #include "plimsoll/ops/dtype.h"
 
 namespace plimsoll::amp {
@@ -17,13 +18,19 @@ thread_local Fp8Autocast* innermost = nullptr;
 }  // namespace
 
 Fp8Autocast::Fp8Autocast(Fp8AutocastOptions options) : outer_(innermost), exceptions_(std::uncaught_exceptions()) {
-  if (options.enabled) recipe_ = std::make_shared<const recipe::Recipe>(std::move(options.recipe));
-  if (outer_ != nullptr) step_ = outer_->step_;
-  if (options.enabled && step_ == nullptr) {
+  if (options.enabled) scope_.recipe = std::make_shared<const recipe::Recipe>(std::move(options.recipe));
+  if (outer_ != nullptr) scope_.step = outer_->scope_.step;
+  if (options.enabled && scope_.step == nullptr) {
     // Without gradients nothing is recorded on any rank, so there is nothing to reduce.
-    step_ = std::make_shared<ops::ScalingStep>(recipe_, at::GradMode::is_enabled() ? options.reduction : nullptr);
+    const bool records = at::GradMode::is_enabled();
+    scope_.step = std::make_shared<ops::ScalingStep>(scope_.recipe, records ? options.reduction : nullptr);
     owns_step_ = true;
   }
+  innermost = this;
+}
+
+Fp8Autocast::Fp8Autocast(Fp8Scope again)
+    : scope_(std::move(again)), outer_(innermost), exceptions_(std::uncaught_exceptions()) {
   innermost = this;
 }
 
@@ -44,16 +51,18 @@ void Fp8Autocast::leave() {
 void Fp8Autocast::end() {
   if (ended_) return;
   leave();
-  if (owns_step_) step_->end_forward();
+  if (owns_step_) scope_.step->end_forward();
 }
 
 void Fp8Autocast::abandon() {
   if (!ended_) leave();
 }
 
-ops::SharedRecipe current_recipe() { return innermost == nullptr ? nullptr : innermost->recipe_; }
+Fp8Scope current_scope() { return innermost == nullptr ? Fp8Scope{} : innermost->scope_; }
 
-std::shared_ptr<ops::ScalingStep> current_step() { return innermost == nullptr ? nullptr : innermost->step_; }
+ops::SharedRecipe current_recipe() { return current_scope().recipe; }
+
+std::shared_ptr<ops::ScalingStep> current_step() { return current_scope().step; }
 
 ops::SharedRecipe recipe_for(const at::Tensor& parameter) {
   if (ops::SharedRecipe recipe = current_recipe()) return recipe;
@@ -66,7 +75,7 @@ ops::SharedRecipe recipe_for(const at::Tensor& parameter) {
 ops::LinearScaling linear_scaling(std::shared_ptr<ops::LinearState> state, const at::Tensor& weight,
                                   std::optional<bool> is_first_microbatch) {
   return {.recipe = recipe_for(weight),
-          .state = std::move(state),
+          .state = taped(std::move(state)),
           .step = current_step(),
           .is_first_microbatch = is_first_microbatch};
 }

@@ -24,11 +24,19 @@ struct Fp8AutocastOptions {
   std::shared_ptr<const ops::AmaxReduction> reduction = nullptr;  // of the outermost scope
 };
 
+// What holds inside a scope.
+struct Fp8Scope {
+  ops::SharedRecipe recipe = {};  // none: high precision
+  std::shared_ptr<ops::ScalingStep> step = {};
+};
+
 // Thread-local; the inner of two scopes holds inside it. When the outermost enabled scope ends normally, the forward
 // slots update; left by an exception, nothing does.
 class Fp8Autocast {
  public:
   explicit Fp8Autocast(Fp8AutocastOptions options = {});
+  // That of current_scope() again, which may have ended, for what backward computes again. Forward slots do not update.
+  explicit Fp8Autocast(Fp8Scope again);
   // Throws what a user's amax or scale function, or the reduction, throws; never while another exception is on its way.
   ~Fp8Autocast() noexcept(false);
   Fp8Autocast(const Fp8Autocast&) = delete;
@@ -41,18 +49,17 @@ class Fp8Autocast {
  private:
   void leave();
 
-  ops::SharedRecipe recipe_;
-  std::shared_ptr<ops::ScalingStep> step_;
+  Fp8Scope scope_;
   Fp8Autocast* outer_;
   int exceptions_;
   bool owns_step_ = false;
   bool ended_ = false;
 
-  friend ops::SharedRecipe current_recipe();
-  friend std::shared_ptr<ops::ScalingStep> current_step();
+  friend Fp8Scope current_scope();
 };
 
 // Of the innermost scope of this thread; nullptr outside all and where enabled = false.
+Fp8Scope current_scope();
 ops::SharedRecipe current_recipe();
 std::shared_ptr<ops::ScalingStep> current_step();
 

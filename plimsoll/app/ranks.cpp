@@ -24,6 +24,25 @@ const std::vector<std::string_view>& shard_names() {
   return names;
 }
 
+const std::vector<std::string_view>& compression_names() {
+  static const std::vector<std::string_view> names = {"none", "fp16", "bf16", "fp8"};
+  return names;
+}
+
+const std::vector<std::string_view>& offload_names() {
+  static const std::vector<std::string_view> names = {"none", "cpu", "disk"};
+  return names;
+}
+
+void check_sharing(const TrainOptions& options) {
+  if (options.compress != "none" && options.shard != "ddp" && options.shard != "zero1") {
+    refuse("--compress {}: expected --shard ddp or zero1, got {}", options.compress, options.shard);
+  }
+  if (options.offload != "none" && options.shard != "fsdp") {
+    refuse("--offload {}: expected --shard fsdp, got {}", options.offload, options.shard);
+  }
+}
+
 std::shared_ptr<const shard::Communicator> connect_ranks(const TrainOptions& options) {
   return shard::Communicator::connect(launch_of(options), {.deadline = std::chrono::seconds(options.deadline)});
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "plimsoll/nn/scaled_module.h"
+#include "plimsoll/shard/mapped_tensor.h"
 
 namespace plimsoll::app {
 namespace {
@@ -22,13 +23,17 @@ void add_layers(const torch::nn::Module& module, const std::string& path, Layers
   for (const auto& child : module.named_children()) add_layers(*child.value(), path + child.key() + ".", layers);
 }
 
-shard::FullyShardedOptions options_of(const nn::Gpt& model) {
+shard::FullyShardedOptions options_of(const nn::Gpt& model,
+                                      const std::optional<std::filesystem::path>& offload_folder) {
   Layers layers;
   add_layers(*model, "", layers);
-  return {.flatten_parameters = false, .layer_of = [layers = std::move(layers)](const std::string& name) {
-            const auto found = layers.find(name);
-            return found == layers.end() ? nullptr : found->second;
-          }};
+  return {.flatten_parameters = false,
+          .layer_of =
+              [layers = std::move(layers)](const std::string& name) {
+                const auto found = layers.find(name);
+                return found == layers.end() ? nullptr : found->second;
+              },
+          .offload_folder = offload_folder};
 }
 
 // Of "NAME.exp_avg", the piece of the parameter NAME; nullptr: none.
@@ -44,10 +49,12 @@ bool has_shape_of(const at::Tensor& state, const std::string& name, const io::Te
 
 }  // namespace
 
-ShardedGpt::ShardedGpt(nn::Gpt model, std::shared_ptr<const shard::Communicator> ranks)
+ShardedGpt::ShardedGpt(nn::Gpt model, std::shared_ptr<const shard::Communicator> ranks,
+                       std::optional<std::filesystem::path> offload_folder)
     : model_(std::move(model)),
       ranks_(std::move(ranks)),
-      sharded_(*model_, model_->blocks->children(), ranks_, options_of(model_)) {
+      offload_folder_(std::move(offload_folder)),
+      sharded_(*model_, model_->blocks->children(), ranks_, options_of(model_, offload_folder_)) {
   for (size_t block = 0; block < model_->blocks->size(); ++block) {
     model_->blocks->at<nn::TransformerLayerImpl>(block).hooks = {
         .before = [this, block] { sharded_.before(block + 1); },
@@ -70,6 +77,14 @@ std::vector<optim::NamedGroup> ShardedGpt::decay_groups(const torch::optim::Adam
     (dimensions.at(name) >= 2 ? decayed : kept).parameters.emplace_back(name, part);
   }
   return {decayed, kept};
+}
+
+optim::StateHome ShardedGpt::state_home() const {
+  if (!offload_folder_) return {};
+  return {
+      .zeros = [folder = *offload_folder_](at::IntArrayRef sizes,
+                                           at::ScalarType dtype) { return shard::mapped_zeros(sizes, dtype, folder); },
+      .rest = shard::release_pages};
 }
 
 at::Tensor ShardedGpt::loss(const at::Tensor& tokens, const at::Tensor& targets) {

@@ -1,6 +1,7 @@
 // A GPT of which each rank holds a part: of the parameters, their gradients and the optimizer's states.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,20 +11,26 @@
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/nn/gpt.h"
 #include "plimsoll/optim/groups.h"
+#include "plimsoll/optim/state_home.h"
 #include "plimsoll/shard/fully_sharded.h"
 
 namespace plimsoll::app {
 
 class ShardedGpt {
  public:
-  // Each block is a unit. Weights of products travel as codes where the recipe has such of theirs.
-  ShardedGpt(nn::Gpt model, std::shared_ptr<const shard::Communicator> ranks);
+  // Each block is a unit. Weights of products travel as codes where the recipe has such of theirs. offload_folder:
+  // shard::FullyShardedOptions.
+  ShardedGpt(nn::Gpt model, std::shared_ptr<const shard::Communicator> ranks,
+             std::optional<std::filesystem::path> offload_folder = {});
   ~ShardedGpt();
   ShardedGpt(const ShardedGpt&) = delete;
   ShardedGpt& operator=(const ShardedGpt&) = delete;
 
   // This rank's parts of the parameters, as optim::decay_groups() would group the whole ones.
   std::vector<optim::NamedGroup> decay_groups(const torch::optim::AdamWOptions& options) const;
+
+  // Where an optimizer's states wait.
+  optim::StateHome state_home() const;
 
   // nn::Gpt's.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
@@ -46,6 +53,7 @@ class ShardedGpt {
 
   nn::Gpt model_;
   std::shared_ptr<const shard::Communicator> ranks_;
+  std::optional<std::filesystem::path> offload_folder_;
   shard::FullyShardedDataParallel sharded_;
 };
 

@@ -20,14 +20,19 @@ using watch::SpanTotals;
 
 bool is_phase(const SpanTotals& totals) { return totals.name == totals.phase; }
 
+double product_limit(const AllLimits& limits) {
+  const runtime::Isa isa = runtime::matmul_isa();
+  if (isa >= runtime::Isa::kAmx && limits.tile_gflops) return limits.tile_gflops->all_threads;
+  if (isa >= runtime::Isa::kAvx512Bf16 && limits.bf16_gflops) return limits.bf16_gflops->all_threads;
+  return limits.fp32_gflops.all_threads;
+}
+
 class Reporter {
  public:
   Reporter(const watch::Profile& profile, int64_t steps, const AllLimits& limits)
       : profile_(profile),
         steps_(static_cast<double>(steps)),
-        product_limit_(runtime::matmul_isa() >= runtime::Isa::kAvx512Bf16 && limits.bf16_gflops
-                           ? limits.bf16_gflops->all_threads
-                           : limits.fp32_gflops.all_threads),
+        product_limit_(product_limit(limits)),
         memory_limit_(limits.memory.copy.all_threads) {
     report_.steps = steps;
     report_.step_seconds = profile.seconds() / steps_;
@@ -99,11 +104,14 @@ class Reporter {
 
 }  // namespace
 
-ProfileReport report_of(const watch::Profile& profile, int64_t steps, const AllLimits& limits) {
-  return Reporter(profile, steps, limits)();
+ProfileReport report_of(const StepProfile& profile, const AllLimits& limits) {
+  ProfileReport report = Reporter(profile.profile(), profile.steps(), limits)();
+  report.collectives = collectives_of(profile.transfers(), profile.steps());
+  return report;
 }
 
-void write_trace(const std::filesystem::path& path, const watch::Profile& profile) {
+void write_trace(const std::filesystem::path& path, const StepProfile& steps) {
+  const watch::Profile& profile = steps.profile();
   nlohmann::json events = nlohmann::json::array();
   int64_t start_ns = profile.events().empty() ? 0 : profile.events().front().begin_ns;
   for (const watch::SpanEvent& event : profile.events()) start_ns = std::min(start_ns, event.begin_ns);
@@ -118,6 +126,7 @@ void write_trace(const std::filesystem::path& path, const watch::Profile& profil
                       {"tid", 1},
                       {"args", {{"operations", event.work.operations}, {"bytes", event.work.bytes}}}});
   }
+  add_collectives(events, steps.transfers(), start_ns);
   io::write_file(path, nlohmann::json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump() + "\n");
 }
 

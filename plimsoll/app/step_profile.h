@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "plimsoll/app/collective_report.h"
 #include "plimsoll/app/limits.h"
 #include "plimsoll/ops/torch_spans.h"
 #include "plimsoll/watch/profile.h"
+#include "plimsoll/watch/transfers.h"
 
 namespace plimsoll::app {
 
@@ -32,12 +34,8 @@ struct ProfileReport {
   double accounted_share = 0;  // of the step, by named ops
   // The longest phase first, in it the longest op; then its short ones in one row, and what no op accounts for.
   std::vector<ProfileRow> rows;
+  CollectiveReport collectives = {};  // of this rank
 };
-
-ProfileReport report_of(const watch::Profile& profile, int64_t steps, const AllLimits& limits);
-
-// Chrome's trace format (chrome://tracing, Perfetto): every span with its work. Throws io::Error.
-void write_trace(const std::filesystem::path& path, const watch::Profile& profile);
 
 class StepProfile {
  public:
@@ -49,11 +47,13 @@ class StepProfile {
   auto run(Step step) {
     if (!is_next_profiled()) return step();
     const watch::Recording recording(profile_);
+    const watch::TransferRecording transfer_recording(transfers_);
     const ops::TorchSpans torch_spans;
     return step();
   }
 
   const watch::Profile& profile() const { return profile_; }
+  const watch::Transfers& transfers() const { return transfers_; }
   int64_t steps() const { return profiled_; }
 
  private:
@@ -62,6 +62,13 @@ class StepProfile {
   int64_t warm_up_;
   int64_t seen_ = 0, profiled_ = 0;
   watch::Profile profile_;
+  watch::Transfers transfers_;
 };
+
+ProfileReport report_of(const StepProfile& profile, const AllLimits& limits);
+
+// Chrome's trace format (chrome://tracing, Perfetto): every span with its work, and collectives beside them. Throws
+// io::Error.
+void write_trace(const std::filesystem::path& path, const StepProfile& profile);
 
 }  // namespace plimsoll::app

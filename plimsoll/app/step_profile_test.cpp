@@ -44,7 +44,7 @@ class Profiled : public testing::Test {
  protected:
   void SetUp() override {
     for (int step = 0; step < 2; ++step) profile_.run(one_step);
-    report_ = report_of(profile_.profile(), profile_.steps(), ten_gflops_and_two_gbytes());
+    report_ = report_of(profile_, ten_gflops_and_two_gbytes());
   }
 
   // Of an op. Sleeps may last longer than they were asked to, so that either op may come first.
@@ -82,7 +82,7 @@ TEST_F(Profiled, ProductsAreHeldAgainstMultiplyAddsAndTheRestAgainstMemory) {
 
 TEST_F(Profiled, TheTraceHoldsEverySpanOfTheProfiledSteps) {
   const io::TemporaryDirectory files;
-  write_trace(files / "trace.json", profile_.profile());
+  write_trace(files / "trace.json", profile_);
   const auto trace = nlohmann::json::parse(io::read_plainly(files / "trace.json"));
   const auto& events = trace.at("traceEvents");
   ASSERT_EQ(events.size(), 3u);

@@ -15,8 +15,10 @@
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/text_files.h"
+#include "plimsoll/ops/caching_allocator.h"
 #include "plimsoll/runtime/threads.h"
 #include "plimsoll/shard/checkpoint_saver.h"
+#include "plimsoll/shard/wire_bytes.h"
 
 namespace plimsoll::app {
 namespace {
@@ -57,7 +59,7 @@ class Run {
     const TrainSummary summary = summarise();
     if (options_.watch != watch::Mode::kOff && observer_.on_watch) observer_.on_watch(trainer_.session());
     write(to_json(summary));
-    if (profile_ && profile_->steps() > 0) report_profile();
+    if (profile_ && profile_->steps() > 0 && speaks(options_)) report_profile();
     return summary;
   }
 
@@ -70,6 +72,7 @@ class Run {
 
   static Trainer make_trainer(const TrainOptions& options, std::shared_ptr<const shard::Communicator> ranks) {
     const ModelShape shape = shape_of(options);
+    check_sharing(options);
     expect_same_run(options, *ranks);
     if (options.threads > 0) runtime::set_threads(static_cast<int>(options.threads));
     if (!options.resume && !io::list_checkpoints(options.out).empty()) {
@@ -85,6 +88,8 @@ class Run {
     if (trainer_.step() > options_.steps) {
       fail("{}: expected at most {} steps done, got {}", options_.out.native(), options_.steps, trainer_.step());
     }
+    if (options_.offload == "cpu")
+      observer_.on_note("--offload cpu: everything is in the memory of the CPU, nothing moves");
     if (options_.profile) profile_.emplace(options_.steps - trainer_.step());
     if (!speaks(options_)) return;
     std::error_code error;
@@ -108,7 +113,9 @@ class Run {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point start = Clock::now();
     const auto train_step = [this] { return trainer_.train_step(); };
+    const int64_t sent_before = shard::bytes_on_the_wire();
     StepRecord record{.result = profile_ ? profile_->run(train_step) : train_step()};
+    sent_bytes_ = shard::bytes_on_the_wire() - sent_before;
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     seconds_.push_back(seconds);
     record.step = trainer_.step();
@@ -140,8 +147,8 @@ class Run {
   }
 
   void report_profile() {
-    if (!options_.profile->empty()) write_trace(*options_.profile, profile_->profile());
-    observer_.on_profile(report_of(profile_->profile(), profile_->steps(), measure_all_limits()));
+    if (!options_.profile->empty()) write_trace(*options_.profile, *profile_);
+    observer_.on_profile(report_of(*profile_, measure_all_limits()));
   }
 
   // A run that is resumed at its end has no steps to measure, so checkpoints carry what was.
@@ -158,7 +165,9 @@ class Run {
             .final_val_loss = validation_loss_ ? *validation_loss_ : trainer_.validation_loss(),
             .tokens_per_s = measured_.value("tokens_per_s", 0.0),
             .saved_activation_bytes = measured_.value("saved_activation_bytes", int64_t{0}),
-            .peak_rss_bytes = peak_rss_bytes()};
+            .peak_rss_bytes = peak_rss_bytes(),
+            .peak_tensor_bytes = caching_allocator_statistics().peak_bytes_in_use,
+            .sent_bytes = sent_bytes_};
   }
 
   const TrainOptions& options_;
@@ -170,6 +179,7 @@ class Run {
   std::optional<StepProfile> profile_;
   std::vector<double> seconds_;
   std::optional<double> validation_loss_;
+  int64_t sent_bytes_ = 0;  // in the last step
   json measured_ = json::object();
 };
 
@@ -217,7 +227,9 @@ json to_json(const TrainSummary& summary) {
           {"final_val_loss", summary.final_val_loss},
           {"tokens_per_s", summary.tokens_per_s},
           {"saved_activation_bytes", summary.saved_activation_bytes},
-          {"peak_rss_bytes", summary.peak_rss_bytes}};
+          {"peak_rss_bytes", summary.peak_rss_bytes},
+          {"peak_tensor_bytes", summary.peak_tensor_bytes},
+          {"sent_bytes", summary.sent_bytes}};
 }
 
 }  // namespace plimsoll::app

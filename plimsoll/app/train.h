@@ -29,6 +29,8 @@ struct TrainSummary {
   double tokens_per_s = 0;  // median of the steps; evaluation and checkpoints left out
   int64_t saved_activation_bytes = 0;
   int64_t peak_rss_bytes = 0;
+  int64_t peak_tensor_bytes = 0;  // CachingAllocatorStatistics, of this process
+  int64_t sent_bytes = 0;         // by this process to others, in a step
 };
 
 // How the run speaks while it goes on.

@@ -33,7 +33,10 @@ struct TrainOptions {
   int64_t threads = 0;  // 0: as many as cores
   // What the processes of a launch (shard::launch_from_environment) share: shard_names().
   std::string shard = "none";
-  int64_t deadline = 600;  // seconds that a process waits for the others
+  std::string compress = "none";        // gradients of "ddp" and "zero1", while they travel: compression_names()
+  std::string offload = "none";         // where what "fsdp" shares waits: offload_names()
+  bool checkpoint_activations = false;  // backward computes each block again
+  int64_t deadline = 600;               // seconds that a process waits for the others
 
   int64_t eval_every = 100;
   int64_t eval_windows = 128;  // held-out windows in an evaluation

@@ -11,6 +11,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/loss_scale.h"
 #include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/app/ranks.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/ops/rank_amaxes.h"
 #include "plimsoll/ops/saved_bytes.h"
@@ -43,6 +44,20 @@ void expect_same(const json& state, const char* name, const json& ours) {
 
 bool shares_states(const TrainOptions& options) { return options.shard == "zero1" || options.shard == "zero2"; }
 
+shard::Compression compression_of(const TrainOptions& options) {
+  const auto& names = compression_names();
+  const auto found = std::ranges::find(names, options.compress);
+  TORCH_INTERNAL_ASSERT(found != names.end(), options.compress);
+  return static_cast<shard::Compression>(found - names.begin());
+}
+
+// Where parts wait that are not in memory.
+std::optional<std::filesystem::path> offload_folder(const TrainOptions& options) {
+  if (options.offload != "disk") return std::nullopt;
+  std::filesystem::create_directories(options.out);
+  return options.out;
+}
+
 int64_t count_parameters(const torch::nn::Module& model) {
   int64_t count = 0;
   for (const at::Tensor& parameter : model.parameters()) count += parameter.numel();
@@ -52,8 +67,9 @@ int64_t count_parameters(const torch::nn::Module& model) {
 std::unique_ptr<optim::NamedOptimizer> make_optimizer(const TrainOptions& options, const nn::Gpt& model,
                                                       const ShardedGpt* sharded,
                                                       const std::shared_ptr<const shard::Communicator>& ranks) {
-  const optim::AdamWSettings settings{.seed = static_cast<uint64_t>(options.seed)};
+  optim::AdamWSettings settings{.seed = static_cast<uint64_t>(options.seed)};
   if (sharded != nullptr) {
+    settings.home = sharded->state_home();
     return std::make_unique<shard::ShardedAdamW>(sharded->decay_groups(adamw_options(options)), ranks, settings);
   }
   const auto groups = optim::decay_groups(model->named_parameters(), adamw_options(options));
@@ -71,7 +87,10 @@ amp::GradScalerOptions scaler_options(const TrainOptions& options, const recipe:
 std::shared_ptr<shard::DistributedDataParallel> make_parallel(const TrainOptions& options, nn::Gpt& model,
                                                               const optim::NamedOptimizer& optimizer,
                                                               const std::shared_ptr<const shard::Communicator>& ranks) {
-  if (options.shard != "zero2") return std::make_shared<shard::DistributedDataParallel>(*model, ranks);
+  if (options.shard != "zero2") {
+    return std::make_shared<shard::DistributedDataParallel>(
+        *model, ranks, shard::DataParallelOptions{.compression = compression_of(options)});
+  }
   return std::make_shared<shard::ShardedDataParallel>(*model, dynamic_cast<const shard::ShardedOptimizer&>(optimizer),
                                                       ranks);
 }
@@ -87,10 +106,12 @@ Trainer::Trainer(const TrainOptions& options, const ModelShape& shape, io::Token
       ranks_(std::move(ranks)),
       model_(make_gpt(shape, options.seed)),
       parameters_(count_parameters(*model_)),
-      sharded_(options.shard == "fsdp" ? std::make_unique<ShardedGpt>(model_, ranks_) : nullptr),
+      sharded_(options.shard == "fsdp" ? std::make_unique<ShardedGpt>(model_, ranks_, offload_folder(options))
+                                       : nullptr),
       optimizer_(make_optimizer(options, model_, sharded_.get(), ranks_)),
       scaler_(scaler_options(options, recipe_, ranks_)),
       session_({.mode = options.watch == watch::Mode::kOff ? watch::Mode::kGuard : options.watch}) {
+  model_->checkpoint_activations(options.checkpoint_activations);
   if (ranks_->size() == 1) return;
   if (options.batch % ranks_->size() != 0) {
     refuse("--batch: expected a multiple of the {} ranks, which share it, got {}", ranks_->size(), options.batch);

@@ -31,6 +31,13 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
       {"shard", "HOW", choice(options.shard, app::shard_names()),
        "what the processes that torchrun, mpirun or srun started share: ddp, each batch; zero1, and the optimizer's "
        "states; zero2, and the gradients; fsdp, and the parameters; none"},
+      {"compress", "HOW", choice(options.compress, app::compression_names()),
+       "how gradients travel under --shard ddp or zero1: fp16, bf16 or fp8, what rounding leaves out joins the next "
+       "step's; none: fp32"},
+      {"offload", "WHERE", choice(options.offload, app::offload_names()),
+       "where a process's part under --shard fsdp waits: disk, files in DIR; cpu, where it is; none"},
+      {"checkpoint-activations", "", toggle(options.checkpoint_activations),
+       "keep of each block its input alone, and compute it again for backward"},
       {"deadline", "SECONDS", integer(options.deadline, kFromOne), "that a process waits for the others"},
       {"eval-every", "N", integer(options.eval_every, kFromZero), "steps between validations; 0: at the end only"},
       {"eval-windows", "N", integer(options.eval_windows, kFromOne), "held-out sequences in a validation"},

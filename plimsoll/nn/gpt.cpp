@@ -117,6 +117,12 @@ at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets, st
   return ops::linear_cross_entropy(hidden, weight, targets, {}, scope_dtype().value_or(weight.scalar_type()));
 }
 
+void GptImpl::checkpoint_activations(bool enabled) {
+  for (size_t layer = 0; layer < blocks->size(); ++layer) {
+    blocks->at<TransformerLayerImpl>(layer).checkpoint_activations = enabled;
+  }
+}
+
 at::Tensor GptImpl::extend(const at::Tensor& tokens, GptCache& cache) {
   TORCH_CHECK(cache.layers_.size() == blocks->size(), "gpt: expected a cache of ", blocks->size(), " layers, got ",
               cache.layers_.size());

@@ -64,6 +64,9 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   // are converted when the cache is empty and kept after that. Records no gradients; call eval() first.
   at::Tensor extend(const at::Tensor& tokens, GptCache& cache);
 
+  // Whether backward computes each block again from its input, of which alone forward keeps anything.
+  void checkpoint_activations(bool enabled);
+
   GptConfig config;
   Embedding token_embedding{nullptr}, position_embedding{nullptr};
   torch::nn::ModuleList blocks{nullptr};

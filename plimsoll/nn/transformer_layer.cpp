@@ -2,6 +2,7 @@
 
 #include <ATen/ops/dropout.h>
 
+#include "plimsoll/nn/checkpoint.h"
 #include "plimsoll/nn/precision.h"
 
 namespace plimsoll::nn {
@@ -52,7 +53,7 @@ ResidualStream TransformerLayerImpl::attend(MultiheadAttention& attention, const
 
 ResidualStream TransformerLayerImpl::advance(ResidualStream stream, const TransformerLayerInput& input) {
   if (hooks.before) hooks.before();
-  stream = run(std::move(stream), input);
+  stream = checkpoint_activations ? run_checkpointed(stream, input) : run(std::move(stream), input);
   if (hooks.after) hooks.after({stream.hidden, stream.residual});
   return stream;
 }
@@ -70,6 +71,19 @@ ResidualStream TransformerLayerImpl::run(ResidualStream stream, const Transforme
   }
   const ops::NormOutput output = layernorm_mlp->forward(stream.hidden, stream.residual, input.is_first_microbatch);
   return {.hidden = at::dropout(output.output, options.hidden_dropout, is_training()), .residual = output.sum};
+}
+
+ResidualStream TransformerLayerImpl::run_checkpointed(const ResidualStream& stream,
+                                                      const TransformerLayerInput& input) {
+  const auto segment = [this, input](const std::vector<at::Tensor>& differentiable) {
+    TransformerLayerInput again = input;
+    again.encoder_output = differentiable[2];
+    const ResidualStream output = run({.hidden = differentiable[0], .residual = differentiable[1]}, again);
+    return std::vector{output.hidden, output.residual};
+  };
+  const std::vector<at::Tensor> outputs =
+      checkpoint(segment, {stream.hidden, stream.residual, input.encoder_output}, parameters());
+  return {.hidden = outputs[0], .residual = outputs[1]};
 }
 
 at::Tensor TransformerLayerImpl::forward(const at::Tensor& hidden, const TransformerLayerInput& input) {

@@ -65,10 +65,12 @@ class TransformerLayerImpl : public torch::nn::Cloneable<TransformerLayerImpl> {
   TransformerLayerOptions options;
   MultiheadAttention self_attention{nullptr}, inter_attention{nullptr};
   LayerNormMlp layernorm_mlp{nullptr};
-  ForwardHooks hooks;  // none
+  ForwardHooks hooks;                   // none
+  bool checkpoint_activations = false;  // backward computes the layer again, from its inputs
 
  private:
   ResidualStream run(ResidualStream stream, const TransformerLayerInput& input);
+  ResidualStream run_checkpointed(const ResidualStream& stream, const TransformerLayerInput& input);
   ResidualStream attend(MultiheadAttention& attention, const ResidualStream& stream, MultiheadAttentionInput input);
 };
 TORCH_MODULE(TransformerLayer);

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <mutex>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace plimsoll::ops {
@@ -13,23 +14,45 @@ namespace autograd = torch::autograd;
 // A storage's address stands for it: the graph keeps it alive while it is counted.
 struct SavedBytesCounter::Ledger {
   std::mutex mutex;
-  std::unordered_set<const void*> seen;
+  std::unordered_set<const void*> excluded;
+  struct Saved {
+    int64_t times = 0, bytes = 0;
+  };
+  std::unordered_map<const void*, Saved> saved;
   int64_t bytes = 0;
 
-  void exclude(const at::Tensor& tensor) { seen.insert(tensor.storage().unsafeGetStorageImpl()); }
+  void exclude(const at::Tensor& tensor) { excluded.insert(tensor.storage().unsafeGetStorageImpl()); }
 
   void add(const at::Tensor& tensor) {
-    if (!tensor.has_storage()) return;
+    if (!counts(tensor)) return;
     const std::lock_guard lock(mutex);
-    if (seen.insert(tensor.storage().unsafeGetStorageImpl()).second) {
-      bytes += static_cast<int64_t>(tensor.storage().nbytes());
-    }
+    Saved& storage = saved[tensor.storage().unsafeGetStorageImpl()];
+    if (storage.times++ > 0) return;
+    storage.bytes = static_cast<int64_t>(tensor.storage().nbytes());
+    bytes += storage.bytes;
+  }
+
+  void remove(const at::Tensor& tensor) {
+    if (!counts(tensor)) return;
+    const std::lock_guard lock(mutex);
+    const auto found = saved.find(tensor.storage().unsafeGetStorageImpl());
+    if (--found->second.times > 0) return;
+    bytes -= found->second.bytes;
+    saved.erase(found);
+  }
+
+ private:
+  bool counts(const at::Tensor& tensor) const {
+    return tensor.defined() && tensor.has_storage() && !excluded.contains(tensor.storage().unsafeGetStorageImpl());
   }
 };
 
 class SavedBytesCounter::Hooks final : public autograd::SavedVariableHooks {
  public:
   explicit Hooks(std::shared_ptr<Ledger> ledger) : ledger_(std::move(ledger)) {}
+  ~Hooks() override { ledger_->remove(tensor_); }
+  Hooks(const Hooks&) = delete;
+  Hooks& operator=(const Hooks&) = delete;
   void call_pack_hook(const at::Tensor& tensor) override {
     tensor_ = tensor;
     ledger_->add(tensor);

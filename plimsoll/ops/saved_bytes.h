@@ -9,9 +9,9 @@
 
 namespace plimsoll::ops {
 
-// Counts the bytes of the distinct storages that autograd saves while the counter is alive, on whatever thread:
-// activations, and copies of weights in another format. `excluded` (the parameters) are not counted. One counter at a
-// time.
+// Counts the bytes of the distinct storages that autograd saves while the counter is alive, on whatever thread, and has
+// not given up yet: activations, and copies of weights in another format. `excluded` (the parameters) are not counted.
+// One counter at a time.
 class SavedBytesCounter {
  public:
   explicit SavedBytesCounter(const std::vector<at::Tensor>& excluded);

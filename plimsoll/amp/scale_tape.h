@@ -2,17 +2,14 @@
 // same bits and leaves their state alone.
 #pragma once
 
-#include <torch/custom_class.h>
-
 #include <memory>
 #include <vector>
 
 #include "plimsoll/ops/linear_scaling.h"
 
-namespace plimsoll::python {
+namespace plimsoll::amp {
 
-// Python: torch.classes.plimsoll.ScaleTape.
-class ScaleTape : public torch::CustomClassHolder {
+class ScaleTape {
  public:
   // From enter to exit the calls of this thread's layers are recorded, or (replays) run with what was recorded, from
   // the first on. Tapes may be nested.
@@ -34,4 +31,4 @@ std::shared_ptr<ops::LinearState> taped(std::shared_ptr<ops::LinearState> state)
 // Whether this thread runs layers again. Their amaxes count already.
 bool replays_layers();
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::amp

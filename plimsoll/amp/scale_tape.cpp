@@ -1,0 +1,62 @@
+#include "plimsoll/amp/scale_tape.h"
+
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace plimsoll::amp {
+namespace {
+
+thread_local std::vector<ScaleTape*> tapes;
+
+// For one call at the scales of now. Its gradients' slot is the layer's.
+std::shared_ptr<ops::LinearState> pinned_state(ops::LinearState& state) {
+  const auto now = [](ops::OperandSlot& slot) { return at::full({1}, ops::current_scale(slot)); };
+  auto pinned = std::make_shared<ops::LinearState>(state.name);
+  pinned->input.scale = now(state.input);
+  pinned->weight.scale = now(state.weight);
+  pinned->grad_output = state.grad_output;
+  pinned->weight_cache = state.weight_cache;
+  return pinned;
+}
+
+}  // namespace
+
+void ScaleTape::enter(bool replays) {
+  if (!replays) calls_.clear();
+  replays_ = replays;
+  next_ = 0;
+  tapes.push_back(this);
+}
+
+void ScaleTape::exit() {
+  TORCH_CHECK(!tapes.empty() && tapes.back() == this, "ScaleTape: expected tapes to end in reverse order");
+  tapes.pop_back();
+  replays_ = false;
+}
+
+std::shared_ptr<ops::LinearState> ScaleTape::pass(std::shared_ptr<ops::LinearState> state) {
+  if (!replays_) {
+    calls_.push_back(pinned_state(*state));
+    return state;
+  }
+  const bool expected = next_ < calls_.size() && calls_[next_]->grad_output.scale.is_same(state->grad_output.scale);
+  TORCH_CHECK(expected,
+              "checkpoint: expected the second run to call the same layers in the same order, got another at "
+              "call ",
+              next_, " of ", calls_.size());
+  calls_[next_]->given_weight = state->given_weight;  // codes come and go with what gathers them
+  return calls_[next_++];
+}
+
+std::shared_ptr<ops::LinearState> taped(std::shared_ptr<ops::LinearState> state) {
+  for (ScaleTape* tape : tapes) state = tape->pass(std::move(state));
+  return state;
+}
+
+bool replays_layers() {
+  return std::ranges::any_of(tapes, [](const ScaleTape* tape) { return tape->replays(); });
+}
+
+}  // namespace plimsoll::amp
