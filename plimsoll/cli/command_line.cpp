@@ -68,8 +68,11 @@ class ParsedCommand {
     }
     CLI::Option* added = parser_->add_option(name, values, option.help)->option_text(help_text(option));
     if (option.field.values == Field::Values::kOne) {
-      added->expected(1);
-      if (option.need != Need::kPositional) added->take_last();
+      if (option.need == Need::kPositional) {
+        added->expected(1, CLI::detail::expected_max_vector_size);  // too many are refused below
+      } else {
+        added->expected(1)->take_last();
+      }
     } else if (option.field.values == Field::Values::kOptional) {
       added->expected(0, 1)->take_last();
     } else {
@@ -79,7 +82,12 @@ class ParsedCommand {
   }
 
   void refuse_extras() const {
-    const std::vector<std::string> extras = parser_->remaining();
+    std::vector<std::string> extras = parser_->remaining();
+    for (size_t i = 0; i < command_.options.size(); ++i) {
+      const Option& option = command_.options[i];
+      const bool takes_one = option.need == Need::kPositional && option.field.values == Field::Values::kOne;
+      if (takes_one && typed_[i].size() > 1) extras.insert(extras.end(), typed_[i].begin() + 1, typed_[i].end());
+    }
     if (extras.empty()) return;
     const auto dashed =
         std::find_if(extras.begin(), extras.end(), [](const auto& text) { return text.starts_with('-'); });

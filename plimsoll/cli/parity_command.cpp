@@ -42,9 +42,10 @@ std::string least_headroom(const json& result) {
   return name.empty() ? "-" : fmt::format("{:.1f} bits at {}", least, name);
 }
 
-void print_parity(const json& result) {
+void print_parity(const json& result, const std::vector<std::string>& dtypes) {
   Table table({"dtype", "finite", "encoder L2", "KL, nats", "top 1", "same text", "accuracy", "least headroom"});
-  for (const auto& [dtype, entry] : result.at("dtypes").items()) {
+  for (const std::string& dtype : dtypes) {
+    const json& entry = result.at("dtypes").at(dtype);
     table.add({dtype, entry.at("finite").get<bool>() ? "yes" : "no", cell(entry, "encoder_relative_l2"),
                cell(entry, "logits_kl"), cell(entry, "top1_agreement"), cell(entry, "string_match"),
                cell(entry, "accuracy"), least_headroom(entry)});
@@ -57,7 +58,7 @@ int run_parity(const ParityCommand& command) {
   use_threads(command.threads);
   const json result = app::parity(command.options);
   if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
-  print_parity(result);
+  print_parity(result, command.options.dtypes);
   return kExitOk;
 }
 

@@ -20,6 +20,8 @@ struct T5Command {
   app::T5Options options;
   std::string task;
   std::optional<std::string> input, target;
+  std::optional<double> temperature, top_p;
+  std::optional<int64_t> top_k;
   std::string early_stopping = "heuristic";
   bool stream = false;
   int64_t threads = 0;
@@ -66,10 +68,20 @@ void encode(const T5Command& command, app::JsonLines& lines) {
   });
 }
 
+// Who says how to draw, draws.
+void fill_sampling(const T5Command& command, nn::T5GenerationOptions& generation) {
+  generation.samples |= command.temperature || command.top_k || command.top_p;
+  nn::SamplingOptions& sampling = generation.sampling;
+  sampling.temperature = command.temperature.value_or(sampling.temperature);
+  sampling.top_k = command.top_k.value_or(sampling.top_k);
+  sampling.top_p = command.top_p.value_or(sampling.top_p);
+}
+
 int run_t5(T5Command& command) {
   if (command.task.empty()) app::refuse("t5: expected generate, encode or score");
   using nn::EarlyStopping;
   nn::T5GenerationOptions& generation = command.options.generation;
+  fill_sampling(command, generation);
   generation.early_stopping = command.early_stopping == "heuristic" ? EarlyStopping::kHeuristic
                               : command.early_stopping == "first"   ? EarlyStopping::kFirstFull
                                                                     : EarlyStopping::kNever;
@@ -95,35 +107,37 @@ Command t5_command() {
   return {
       .name = "t5",
       .summary = "Read and write text with a T5: generate, encode (the encoder's outputs) or score (a target)",
-      .options =
-          {{"task", "generate|encode|score", choice(command->task, {"generate", "encode", "score"}), "what to do",
-            Need::kPositional},
-           {"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
-           {"input", "TEXT|FILE", text(command->input),
-            "a text, or a file with one a line (*.jsonl: objects with a text or input_ids)", Need::kRequired},
-           {"target", "TEXT|FILE", text(command->target), "score: of each input"},
-           {"dtype", "NAME", choice(options.dtype, app::t5_dtype_names()),
-            "of the weights: stored, fp32, bf16, fp16 or fp8"},
-           {"fixes", "NAME", choice(options.fixes, {"seed", "gauge", "none"}),
-            "against overflow in fp16: seed (t5_fixes), gauge (the model is gauged) or none"},
-           {"batch", "N", integer(options.batch, kFromOne), "inputs at a time"},
-           {"max-new-tokens", "N", integer(generation.max_new_tokens, {.from = 0, .to = 1 << 24}), "of each text"},
-           {"beams", "N", integer(generation.beams, kFromOne), "texts written side by side, of which the best wins"},
-           {"length-penalty", "X", number(generation.length_penalty, {.from = -100, .to = 100}),
-            "beams: score = log probability / length^X"},
-           {"early-stopping", "NAME", choice(command->early_stopping, {"heuristic", "first", "never"}),
-            "beams: stop when none is likely to improve, when as many as beams are finished, or when none can"},
-           {"sample", "", toggle(generation.samples), "draw tokens instead of taking the likeliest"},
-           {"temperature", "X", number(generation.sampling.temperature, {.from = 0, .to = 1000}), "of the draws"},
-           {"top-k", "N", integer(generation.sampling.top_k, kFromZero), "draw from the N likeliest; 0: from all"},
-           {"top-p", "X", number(generation.sampling.top_p, {.from = 0, .to = 1}),
-            "draw from as few as hold this share of the probability"},
-           {"seed", "N", integer(generation.seed, kFromZero), "of the draws"},
-           {"stream", "", toggle(command->stream), "generate: write each text as it comes, one input at a time"},
-           {"out", "FILE", path(options.out), "encode: write the outputs as safetensors"},
-           threads_option(command->threads),
-           watch_option(command->watch),
-           {"json", "FILE", path(command->json), "write one JSON object a result to FILE"}},
+      .options = {{"task", "generate|encode|score", choice(command->task, {"generate", "encode", "score"}),
+                   "what to do", Need::kPositional},
+                  {"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
+                  {"input", "TEXT|FILE", text(command->input),
+                   "a text, or a file with one a line (*.jsonl: objects with a text or input_ids)", Need::kRequired},
+                  {"target", "TEXT|FILE", text(command->target), "score: of each input"},
+                  {"dtype", "NAME", choice(options.dtype, app::t5_dtype_names()),
+                   "of the weights: stored, fp32, bf16, fp16 or fp8"},
+                  {"fixes", "NAME", choice(options.fixes, {"seed", "gauge", "none"}),
+                   "against overflow in fp16: seed (t5_fixes), gauge (the model is gauged) or none"},
+                  {"batch", "N", integer(options.batch, kFromOne), "inputs at a time"},
+                  {"max-new-tokens", "N", integer(generation.max_new_tokens, {.from = 0, .to = 1 << 24}),
+                   "of each text"},
+                  {"beams", "N", integer(generation.beams, kFromOne),
+                   "texts written side by side, of which the best wins"},
+                  {"length-penalty", "X", number(generation.length_penalty, {.from = -100, .to = 100}),
+                   "beams: score = log probability / length^X"},
+                  {"early-stopping", "NAME", choice(command->early_stopping, {"heuristic", "first", "never"}),
+                   "beams: stop when none is likely to improve, when as many as beams are finished, or when none can"},
+                  {"sample", "", toggle(generation.samples),
+                   "draw tokens instead of taking the likeliest; each of the next three does, too"},
+                  {"temperature", "X", number(command->temperature, {.from = 0, .to = 1000}), "of the draws (1)"},
+                  {"top-k", "N", integer(command->top_k, kFromZero), "draw from the N likeliest (50); 0: from all"},
+                  {"top-p", "X", number(command->top_p, {.from = 0, .to = 1}),
+                   "draw from as few as hold this share of the probability (1)"},
+                  {"seed", "N", integer(generation.seed, kFromZero), "of the draws"},
+                  {"stream", "", toggle(command->stream), "generate: write each text as it comes, one input at a time"},
+                  {"out", "FILE", path(options.out), "encode: write the outputs as safetensors"},
+                  threads_option(command->threads),
+                  watch_option(command->watch),
+                  {"json", "FILE", path(command->json), "write one JSON object a result to FILE"}},
       .run = [command](const nlohmann::json&) { return run_t5(*command); }};
 }
 

@@ -49,6 +49,8 @@ TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
       {{"inspect"}, "inspect: expected FILE|DIR"},
       {{"inspect", "/nowhere"}, "FILE|DIR: expected a file or directory"},
       {{"info", "now"}, "info: unexpected argument 'now'"},
+      {{"t5", "score", "now"}, "t5: unexpected argument 'now'"},
+      {{"t5", "generate", "--temprature", "0.7"}, "--temprature: unknown option, the nearest is --temperature"},
   };
   for (const Mistake& mistake : mistakes) {
     expect_refused(run_program(mistake.arguments), 2, mistake.expected);

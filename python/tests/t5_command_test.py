@@ -121,6 +121,19 @@ def test_a_stream_is_the_text(model):
     assert whole.returncode == 0 and streamed.stdout == whole.stdout
 
 
+def test_who_says_how_to_draw_draws(model, tmp_path):
+    _, folder = model
+
+    def ids(*options):
+        (written,), _ = results(tmp_path, "generate", "--model", folder, "--input", SENTENCES[0], *options)
+        return written["ids"]
+
+    drawn = ids("--temperature", "3", "--seed", "5")
+    assert drawn == ids("--sample", "--temperature", "3", "--seed", "5")
+    assert drawn != ids()
+    assert ids("--top-k", "1") == ids()
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "fp8"])
 def test_score_is_the_targets_log_probability(model, spiece, dtype, tmp_path):
     theirs, folder = model
@@ -261,8 +274,9 @@ def test_mistakes_are_one_line(model, arguments, code, expected, tmp_path):
 
 
 def test_a_prompt_beyond_memory_is_one_line(model, tmp_path):
-    file = write_ids(tmp_path / "long.jsonl", [[5] * 1_000_000])
-    done = run("encode", "--model", model[1], "--input", file)
+    """Beside a shorter one, in FP16, whose mask has an element for each query and key: 12 TB."""
+    file = write_ids(tmp_path / "long.jsonl", [[5] * 1_000_000, [5]])
+    done = run("encode", "--model", model[1], "--input", file, "--dtype", "fp16")
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("plimsoll: ") and done.stderr.count("\n") == 1, done.stderr
     assert "memory" in done.stderr, done.stderr
