@@ -89,6 +89,31 @@ def test_torch_func_transforms_functions_of_scaled_tensors():
         assert torch.allclose(autoscale.value(result), 2 * x, rtol=2**-10, atol=2**-20)
 
 
+def test_torch_func_transforms_a_module_and_its_loss():
+    from torch.func import functional_call, grad, jacrev, vmap
+
+    def built():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 3))
+
+    x, y = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 1, 0])
+
+    def gradients(model):
+        parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+        def loss(of, inputs, targets):
+            return F.cross_entropy(functional_call(model, of, (inputs,)), targets)
+
+        per_sample = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x[:, None], y[:, None])
+        return [*grad(loss)(parameters, x, y).values(), *per_sample.values()]
+
+    model = plimsoll.autoscale(built())
+    for got, expected in zip(gradients(model), gradients(built())):
+        assert (autoscale.value(got) - expected).norm() < 0.01 * expected.norm()
+    with pytest.raises(RuntimeError, match="squeeze_.dim: expected an operator that leaves the shape of a scaled tensor"):
+        jacrev(model)(x[0])
+
+
 def test_clipping_and_accumulation_see_values():
     model = plimsoll.autoscale(small())
     for _ in range(2):

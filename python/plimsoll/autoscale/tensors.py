@@ -14,7 +14,16 @@ from plimsoll.autoscale.several_scales import SeveralScales, several_scales
 _ops = torch.ops.plimsoll
 
 
+def _unwrapped(x: torch.Tensor) -> torch.Tensor:
+    """What torch.func's transforms have wrapped."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
+
+
 def is_scaled(x: object) -> bool:
+    if isinstance(x, torch.Tensor) and not torch.compiler.is_compiling():  # Dynamo warns of what it cannot trace
+        x = _unwrapped(x)
     return isinstance(x, SeveralScales) or (isinstance(x, torch.Tensor) and _ops.autoscale_is_scaled(x))
 
 
@@ -54,8 +63,16 @@ def scaled_array(data: torch.Tensor, scale: float | torch.Tensor | None = 1, *, 
 
 class _Enter(torch.autograd.Function):
     @staticmethod
-    def forward(context, x, session):
+    def forward(x, session):
         return _ops.autoscale_as_scaled(x, session)
+
+    @staticmethod
+    def setup_context(context, inputs, output):
+        pass
+
+    @staticmethod
+    def vmap(info, in_dims, x, session):
+        return _Enter.apply(x, session), in_dims[0]  # one scale for the batch
 
     @staticmethod
     def backward(context, grad):
@@ -104,8 +121,16 @@ class _Rescale(torch.autograd.Function):
     """The same value at another exponent: nothing to differentiate."""
 
     @staticmethod
-    def forward(context, x, exponent):
+    def forward(x, exponent):
         return _ops.autoscale_with_exponent(x, exponent)
+
+    @staticmethod
+    def setup_context(context, inputs, output):
+        pass
+
+    @staticmethod
+    def vmap(info, in_dims, x, exponent):
+        return _Rescale.apply(x, exponent), in_dims[0]
 
     @staticmethod
     def backward(context, grad):
