@@ -93,9 +93,9 @@ std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const recipe::
   std::vector<shard::PlannedUnit> units = {{root, 4.0 * static_cast<double>(root), of_head / total}};
   const double gathered =
       4.0 * static_cast<double>(block - matrices) + (coded ? 1.0 : 4.0) * static_cast<double>(matrices);
-  units.resize(
-      static_cast<size_t>(shape.layers + 1),
-      {block, gathered, of_block / total, kept_bytes_per_weight(shape, recipe) * static_cast<double>(matrices)});
+  units.resize(static_cast<size_t>(shape.layers + 1),
+               {block, gathered, of_block / total, 4 * dim * dim,
+                kept_bytes_per_weight(shape, recipe) * static_cast<double>(matrices)});
   return units;
 }
 

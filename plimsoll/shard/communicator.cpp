@@ -1,5 +1,6 @@
 #include "plimsoll/shard/communicator.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
@@ -155,21 +156,22 @@ Pending Communicator::all_reduce_(const at::Tensor& x) const {
 }
 
 Pending Communicator::reduce_(const at::Tensor& x, int64_t to) const {
-  // Gathered and summed here: Gloo's reduce sends twice as much, in an order of its own.
-  std::vector<std::vector<at::Tensor>> terms;
-  if (rank() == to && size() > 1) terms.emplace_back();
-  for (int64_t i = 0; !terms.empty() && i < size(); ++i) terms.front().push_back(at::empty_like(x));
-  const auto gathered = std::make_shared<Pending>(connection_->launch_async("reduce", x.nbytes(), [&] {
-    std::vector<at::Tensor> mine = {x};
-    c10d::GatherOptions options;
-    options.rootRank = to;
-    return connection_->backend->gather(terms, mine, options);
+  if (size() == 1) return {};
+  // Sent to one and summed there: Gloo's reduce sends twice as much, in an order of its own.
+  const bool mine = rank() == to;
+  const at::Tensor terms = at::empty({mine ? size() * x.numel() : 0}, x.options());
+  const auto sent = std::make_shared<Pending>(connection_->launch_async("reduce", x.nbytes(), [&] {
+    at::Tensor input = x.view({-1}), output = terms;
+    std::vector<int64_t> received(static_cast<size_t>(size()), mine ? x.numel() : 0), parts(received.size(), 0);
+    parts[static_cast<size_t>(to)] = x.numel();
+    return connection_->backend->alltoall_base(output, input, received, parts);
   }));
-  return Pending([gathered, terms, x] {
-    gathered->wait();
-    if (terms.empty()) return;
-    x.copy_(terms.front().front());
-    for (size_t i = 1; i < terms.front().size(); ++i) x.add_(terms.front()[i]);
+  return Pending([sent, terms, mine, x] {
+    sent->wait();
+    if (!mine) return;
+    const at::Tensor rows = terms.view({-1, x.numel()}), sum = x.view({-1});
+    sum.copy_(rows[0]);
+    for (int64_t i = 1; i < rows.size(0); ++i) sum.add_(rows[i]);
   });
 }
 

@@ -84,7 +84,9 @@ class Memory {
     }
     now.gradients = done * (sharded_ || step_.sharing == Sharing::kZero2 ? part_ : 1);
     if (step_.sharing == Sharing::kNone || step_.world == 1) return now;
-    now.travelling = sharded_ ? units_on_their_way(unit) : std::min(3 * step_.bucket_bytes, done);
+    // Who sums for all has what each sends.
+    const double copies = step_.sharing == Sharing::kZero2 ? 2 : 1;
+    now.travelling = sharded_ ? units_on_their_way(unit) : std::min(3 * step_.bucket_bytes, copies * done);
     return now;
   }
 
@@ -93,7 +95,8 @@ class Memory {
   double units_on_their_way(size_t unit) const {
     const auto& units = step_.units;
     const PlannedUnit& root = units.front();
-    double bytes = root.gathered_bytes + gradient_bytes(units[unit]);
+    double bytes =
+        root.gathered_bytes + gradient_bytes(units[unit]) + kGradientBytes * static_cast<double>(units[unit].largest);
     if (step_.reshard_after_forward) {
       if (unit > 0) bytes += units[unit].gathered_bytes;
       if (unit > 1) bytes += units[unit - 1].gathered_bytes;

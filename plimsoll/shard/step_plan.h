@@ -29,6 +29,7 @@ struct PlannedUnit {
   int64_t parameters = 0;
   double gathered_bytes = 0;  // of them in the computation's format
   double share = 0;           // of the step's multiply-adds
+  int64_t largest = 0;        // parameter; its gradient is there twice while it joins the others
   double kept_bytes = 0;      // copies of its weights that backward reads, except of gathered ones
 };
 

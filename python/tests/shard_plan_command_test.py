@@ -35,7 +35,8 @@ def test_the_table_and_the_file_say_the_same(tmp_path: Path) -> None:
 def test_each_way_of_sharing_takes_less_memory_than_the_one_before(tmp_path: Path) -> None:
     totals = []
     for name in ("none", "zero1", "zero2", "fsdp"):
-        assert plan(*GIVEN, "--world", "64", "--shard", name, "--json", str(tmp_path / name)).returncode == 0
+        few = [*GIVEN[:-1], "1"]  # with many texts activations are all that counts
+        assert plan(*few, "--world", "64", "--shard", name, "--json", str(tmp_path / name)).returncode == 0
         totals.append(json.loads((tmp_path / name).read_text())["runs"][0]["memory_bytes"]["total"])
     assert totals == sorted(totals, reverse=True)
     assert len(set(totals)) == 4
