@@ -129,7 +129,13 @@ std::shared_ptr<const ops::RankGroup> rank_group(std::string_view name, int64_t 
 }
 
 std::shared_ptr<const ops::ByteRankGroup> shard_group(std::string_view name, int64_t size) {
-  return std::make_shared<const NamedGroup>(name, size, peers_of(std::string(name)));
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, int64_t>, std::weak_ptr<const ops::ByteRankGroup>> groups;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::weak_ptr<const ops::ByteRankGroup>& kept = groups[{std::string(name), size}];
+  std::shared_ptr<const ops::ByteRankGroup> group = kept.lock();
+  if (group == nullptr) kept = group = std::make_shared<const NamedGroup>(name, size, peers_of(std::string(name)));
+  return group;
 }
 
 std::shared_ptr<const ops::AmaxReduction> amax_reduction_over(std::string_view name, int64_t size) {
