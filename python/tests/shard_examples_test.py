@@ -25,6 +25,11 @@ def test_oss():
     assert "step 200 loaded" in run(*TORCHRUN, ROOT / "examples/shard/oss.py")
 
 
+def test_fsdp():
+    said = run(*TORCHRUN, ROOT / "examples/shard/fsdp.py")
+    assert said.count("50% of the parameters here, step 150 loaded") == 2
+
+
 def test_offload_model():
     run(sys.executable, ROOT / "examples/shard/offload_model.py")
 
