@@ -1,6 +1,6 @@
 // The manifest of a checkpoint: its files with their digests, and which ranges of which tensors they hold.
 //   {"step": 123, "world_size": 2,
-//    "files": {"model.rank-00000.safetensors": {"bytes": 800, "sha256": "..."}, ...},
+//    "files": {"model.rank-00000.safetensors": {"bytes": 800, "sha256": ["..."]}, ...},
 //    "tensors": {"model": {"weight": {"dtype": "F32", "shape": [20, 5], "pieces": [
 //        {"file": "model.rank-00000.safetensors", "begin": 0, "end": 50}, ...]}}}}
 // begin and end count elements of the whole tensor, in row-major order; the pieces of a tensor cover it.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <future>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/filesystem_errors.h"
 #include "plimsoll/io/json.h"
+#include "plimsoll/io/mapped_file.h"
 #include "plimsoll/io/tensor_piece.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -19,14 +21,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void expect_digest(const fs::path& file, const FileDigest& expected) {
+void expect_size(const fs::path& file, const FileDigest& expected) {
   if (!fs::exists(file)) fail("{}: expected a file of the checkpoint, got none", file.native());
   const uint64_t bytes = fs::file_size(file);
   if (bytes != expected.bytes) fail("{}: expected {} bytes, got {} (truncated?)", file.native(), expected.bytes, bytes);
-  if (sha256_of_file(file) != expected.sha256) {
-    fail("{}: expected the SHA-256 that its manifest.json gives, got another (altered file)", file.native());
+  const size_t parts = (bytes + kDigestedBytes - 1) / kDigestedBytes;
+  if (expected.sha256.size() != parts) {
+    fail("{}: expected its manifest.json to give the SHA-256 of {} parts, got {}", file.native(), parts,
+         expected.sha256.size());
   }
 }
+
+// Part of a file, and its digest.
+struct Part {
+  const fs::path* file;
+  std::span<const std::byte> bytes;
+  const std::string* sha256;
+
+  void verify() const {
+    if (io::sha256(bytes) != *sha256) {
+      fail("{}: expected the SHA-256 that its manifest.json gives, got another (altered file)", file->native());
+    }
+  }
+};
 
 }  // namespace
 
@@ -46,14 +63,25 @@ std::vector<std::string> CheckpointReader::files() const {
 }
 
 void CheckpointReader::verify(const std::vector<std::string>& files) const {
+  std::deque<std::pair<fs::path, MappedFile>> opened;  // whose elements stay where they are
+  std::vector<Part> parts;
+  with_our_errors([&] {
+    for (const std::string& name : files) {
+      const FileDigest& digest = manifest_.files.at(name);
+      expect_size(directory_ / name, digest);
+      const auto& [path, file] = opened.emplace_back(directory_ / name, MappedFile(directory_ / name));
+      for (size_t i = 0; i < digest.sha256.size(); ++i) {
+        const std::span<const std::byte> rest = file.bytes().subspan(i * kDigestedBytes);
+        parts.push_back({&path, rest.first(std::min(rest.size(), kDigestedBytes)), &digest.sha256[i]});
+      }
+    }
+  });
   std::atomic<size_t> next = 0;
   const auto work = [&] {
-    for (size_t i = next++; i < files.size(); i = next++) {
-      with_our_errors([&] { expect_digest(directory_ / files[i], manifest_.files.at(files[i])); });
-    }
+    for (size_t i = next++; i < parts.size(); i = next++) parts[i].verify();
   };
   std::vector<std::future<void>> workers;
-  const size_t count = std::min(files.size(), static_cast<size_t>(runtime::threads()));
+  const size_t count = std::min(parts.size(), static_cast<size_t>(runtime::threads()));
   for (size_t i = 1; i < count; ++i) workers.push_back(std::async(std::launch::async, work));
   work();
   for (std::future<void>& worker : workers) worker.get();

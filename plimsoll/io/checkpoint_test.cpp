@@ -91,7 +91,7 @@ TEST(Checkpoint, ManifestCannotNameFilesElsewhere) {
   const TemporaryDirectory run;
   const fs::path saved = save_checkpoint(run.path(), checkpoint_of(1));
   write_plainly(saved / "manifest.json",
-                R"({"step": 1, "world_size": 1, "files": {"../x": {"bytes": 0, "sha256": ""}}, "tensors": {}})");
+                R"({"step": 1, "world_size": 1, "files": {"../x": {"bytes": 0, "sha256": []}}, "tensors": {}})");
   EXPECT_THAT([&] { load_checkpoint(saved); }, ThrowsMessage<Error>(HasSubstr("expected plain file names")));
 }
 

@@ -99,10 +99,10 @@ void write(const std::filesystem::path& path, const Layout& layout) {
   file.commit();
 }
 
-std::string digits_of(const Layout& layout) {
-  Sha256 digest;
-  stream(layout, [&](std::span<const std::byte> bytes) { digest.add(bytes); });
-  return digest.digits();
+FileDigest digest_of(const Layout& layout) {
+  FileDigester digester;
+  stream(layout, [&](std::span<const std::byte> bytes) { digester.add(bytes); });
+  return digester.digest();
 }
 
 }  // namespace
@@ -114,9 +114,9 @@ void save_safetensors(const std::filesystem::path& path, const TensorMap& tensor
 
 FileDigest save_safetensors_digested(const std::filesystem::path& path, const TensorMap& tensors) {
   const Layout layout = lay_out(path, tensors, {});
-  std::future<std::string> digits = std::async(std::launch::async, [&] { return digits_of(layout); });
+  std::future<FileDigest> digest = std::async(std::launch::async, [&] { return digest_of(layout); });
   write(path, layout);
-  return {.bytes = layout.bytes, .sha256 = digits.get()};
+  return digest.get();
 }
 
 }  // namespace plimsoll::io

@@ -2,7 +2,9 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/mapped_file.h"
@@ -46,8 +48,33 @@ std::string sha256(std::span<const std::byte> bytes) {
 
 std::string sha256_of_file(const std::filesystem::path& path) { return sha256(MappedFile(path).bytes()); }
 
+void FileDigester::add(std::span<const std::byte> bytes) {
+  digest_.bytes += bytes.size();
+  while (!bytes.empty()) {
+    if (part_ == nullptr) part_ = std::make_unique<Sha256>();
+    const auto now = bytes.first(std::min(bytes.size(), kDigestedBytes - in_part_));
+    part_->add(now);
+    in_part_ += now.size();
+    bytes = bytes.subspan(now.size());
+    if (in_part_ == kDigestedBytes) end_part();
+  }
+}
+
+void FileDigester::end_part() {
+  digest_.sha256.push_back(part_->digits());
+  part_ = nullptr;
+  in_part_ = 0;
+}
+
+FileDigest FileDigester::digest() {
+  if (part_ != nullptr) end_part();
+  return std::move(digest_);
+}
+
 FileDigest digest_of(std::string_view text) {
-  return {.bytes = text.size(), .sha256 = sha256(std::as_bytes(std::span(text)))};
+  FileDigester digester;
+  digester.add(std::as_bytes(std::span(text)));
+  return digester.digest();
 }
 
 }  // namespace plimsoll::io

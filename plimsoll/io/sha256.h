@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace plimsoll::io {
 
@@ -27,11 +28,28 @@ class Sha256 {
   std::unique_ptr<Context> context_;
 };
 
+// A file is digested in parts of this size, so that several threads can verify one.
+inline constexpr size_t kDigestedBytes = size_t{64} << 20;
+
 struct FileDigest {
   uint64_t bytes = 0;
-  std::string sha256;
+  std::vector<std::string> sha256 = {};  // of each part; the last one may be shorter
 
   friend bool operator==(const FileDigest&, const FileDigest&) = default;
+};
+
+// Of a file whose bytes come one after the other.
+class FileDigester {
+ public:
+  void add(std::span<const std::byte> bytes);
+  FileDigest digest();  // once, at the end
+
+ private:
+  void end_part();
+
+  FileDigest digest_;
+  std::unique_ptr<Sha256> part_;
+  size_t in_part_ = 0;
 };
 
 std::string sha256(std::span<const std::byte> bytes);

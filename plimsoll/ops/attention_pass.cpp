@@ -39,15 +39,9 @@ std::array<int64_t, 4> matrix_sizes(const AttentionOperands& operands) {
   return {operands.query.size(0), operands.query.size(1), operands.query.size(2), operands.key.size(2)};
 }
 
-// Whether a mask or bias has one element for each distance.
-bool is_by_distance(const at::Tensor& x, const std::array<int64_t, 4>& sizes) {
-  const auto [batch, heads, queries, keys] = sizes;
-  return queries > 1 && x.dim() >= 1 && (x.dim() == 1 || x.size(-2) == 1) && x.size(-1) == queries + keys - 1;
-}
-
 // What a mask or bias broadcasts to.
 std::array<int64_t, 4> extent_of(const at::Tensor& x, std::array<int64_t, 4> sizes) {
-  if (is_by_distance(x, sizes)) {
+  if (is_by_distance(x, sizes[2], sizes[3])) {
     sizes[3] += sizes[2] - 1;
     sizes[2] = 1;
   }
@@ -70,7 +64,7 @@ struct MatrixView {
   MatrixView(const at::Tensor& x, const std::array<int64_t, 4>& sizes)
       : expanded(x.expand(extent_of(x, sizes))),
         strides{expanded.stride(0), expanded.stride(1), expanded.stride(2), expanded.stride(3)} {
-    if (!is_by_distance(x, sizes)) return;
+    if (!is_by_distance(x, sizes[2], sizes[3])) return;
     strides.query = -strides.key;
     first = (sizes[2] - 1) * strides.key;
   }
@@ -148,6 +142,10 @@ double operations_of(const AttentionOperands& operands, const AttentionRules& ru
 }
 
 }  // namespace
+
+bool is_by_distance(const at::Tensor& x, int64_t queries, int64_t keys) {
+  return queries > 1 && x.dim() >= 1 && (x.dim() == 1 || x.size(-2) == 1) && x.size(-1) == queries + keys - 1;
+}
 
 AttentionOperands unpack_heads(const at::Tensor& qkv, const PackedHeads& packed) {
   const at::Tensor heads_first = qkv.transpose(1, 2);

@@ -29,6 +29,9 @@ struct AttentionOperands {
   bool has_codes() const { return key_scale.defined(); }
 };
 
+// Whether a mask or bias has one element for each distance: [.., 1, queries + keys - 1].
+bool is_by_distance(const at::Tensor& x, int64_t queries, int64_t keys);
+
 // Views of qkv [batch, seq, heads + 2 groups, channels].
 AttentionOperands unpack_heads(const at::Tensor& qkv, const PackedHeads& packed);
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "plimsoll/ops/composed.h"
 #include "plimsoll/ops/quantize.h"
 #include "plimsoll/ops/testing.h"
 
@@ -131,6 +132,17 @@ TEST(OpsAttention, TakesAValueForEachDistance) {
         }
       }
     }
+  }
+}
+
+TEST(OpsAttention, IsComposedOfTorchsOperatorsWithAValueForEachDistance) {
+  at::manual_seed(10);
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1, kHeads, 1, 11}, {11}}) {
+    const at::Tensor query = at::randn({kBatch, kHeads, 5, 8}), key = at::randn({kBatch, kHeads, 7, 8});
+    const AttentionOptions options = {.bias = at::randn(sizes)};
+    ASSERT_TRUE(composes_attention(query, key, options));
+    const at::Tensor composed = composed_attention(query, key, key, options);
+    expect_close(composed, attention(query, key, key, options).to(at::kDouble), at::kFloat, "composed");
   }
 }
 

@@ -1,5 +1,6 @@
 #include "plimsoll/ops/composed.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
@@ -11,6 +12,7 @@
 #include <array>
 #include <vector>
 
+#include "plimsoll/ops/attention_pass.h"
 #include "plimsoll/ops/linear_pass.h"
 
 namespace plimsoll::ops {
@@ -68,6 +70,21 @@ NormOutput composed_norm_mlp(const NormInput& input, const NormOptions& options,
           .sum = normed.sum};
 }
 
+namespace {
+
+// Of a bias with one element for each distance; any other as it is.
+at::Tensor bias_matrix(const at::Tensor& bias, int64_t queries, int64_t keys) {
+  if (!bias.defined() || !is_by_distance(bias, queries, keys)) return bias;
+  const at::Tensor query = at::arange(queries).unsqueeze(1), key = at::arange(keys);
+  std::vector<int64_t> sizes = bias.sizes().vec();
+  if (sizes.size() > 1) sizes.pop_back();
+  sizes.back() = queries;
+  sizes.push_back(keys);
+  return bias.index_select(-1, (key - query + (queries - 1)).flatten()).view(sizes);
+}
+
+}  // namespace
+
 bool composes_attention(const at::Tensor& query, const at::Tensor& key, const AttentionOptions& options) {
   // Torch counts the keys that a query sees from the first one, attention() from the last, and torch has no mask
   // beside a causal rule.
@@ -78,7 +95,8 @@ bool composes_attention(const at::Tensor& query, const at::Tensor& key, const At
 
 at::Tensor composed_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                               const AttentionOptions& options) {
-  return at::scaled_dot_product_attention(query, key, value, optional(options.bias), 0.0, options.causal,
+  const at::Tensor bias = bias_matrix(options.bias, query.size(2), key.size(2));
+  return at::scaled_dot_product_attention(query, key, value, optional(bias), 0.0, options.causal,
                                           options.scale == 0 ? std::nullopt : std::optional(options.scale));
 }
 
