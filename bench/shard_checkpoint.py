@@ -36,11 +36,14 @@ def bytes_of(sections) -> list[memoryview]:
 
 
 def write_plainly(path: Path, parts: list[memoryview]) -> None:
-    with open(path, "wb", buffering=0) as file:
+    """Beside what is there, which it then replaces, as a checkpoint does: blocks that a disk has had before may be faster."""
+    partial = path.with_suffix(".partial")
+    with open(partial, "wb", buffering=0) as file:
         for part in parts:
             for begin in range(0, len(part), CHUNK):
                 file.write(part[begin : begin + CHUNK])
         os.fsync(file.fileno())
+    partial.replace(path)
 
 
 def read_plainly(path: Path, parts: list[memoryview]) -> None:
