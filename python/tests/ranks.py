@@ -47,6 +47,11 @@ def gathered(group, value):
     return values
 
 
+def shared_folder(group):
+    """A new one that all ranks see."""
+    return pathlib.Path(gathered(group, tempfile.mkdtemp() if dist.get_rank(group) == 0 else None)[0])
+
+
 def assert_same_bits(group, named):
     """named: {name: tensor}, the same on each rank."""
     mine = {name: tensor.detach().numpy().tobytes() for name, tensor in named.items()}

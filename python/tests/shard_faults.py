@@ -20,7 +20,6 @@ import shard_models as models  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from plimsoll.shard import CheckpointSaver, open_latest_checkpoint  # noqa: E402
-from plimsoll.shard import FullyShardedDataParallel as Fsdp  # noqa: E402
 
 RANKS = 3
 STEPS = 4
@@ -71,11 +70,7 @@ def watch_gradient(output, fault):
 
 def make(fault):
     torch.manual_seed(0)
-    net = models.blocks_net()
-    group = dist.group.WORLD
-    for index, block in enumerate(net.blocks):
-        net.blocks[index] = Fsdp(block, group)
-    model = Fsdp(net, group)
+    model = models.wrapped(models.blocks_net(), dist.group.WORLD)
     middle = model.module.blocks[1]
     middle.module.register_forward_hook(lambda *_: fault.at("forward"))
     middle.register_forward_hook(lambda module, inputs, output: watch_gradient(output, fault))

@@ -14,14 +14,6 @@ from plimsoll.shard import FullyShardedDataParallel as Fsdp
 from torch import nn
 
 
-def wrapped(net, group, inner=True, **options):
-    """The blocks each, and the rest."""
-    if inner:
-        for index, block in enumerate(net.blocks):
-            net.blocks[index] = Fsdp(block, group, **options)
-    return Fsdp(net, group, **options)
-
-
 def position(group):
     return dist.get_rank(group), dist.get_world_size(group)
 
@@ -41,7 +33,7 @@ def full_weights(model):
 
 def twenty_steps_are_those_of_one_process(group):
     rank, size = position(group)
-    model = wrapped(models.blocks_net(), group)
+    model = models.wrapped(models.blocks_net(), group)
     plain = models.blocks_net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     reference = torch.optim.AdamW(plain.parameters(), lr=1e-2)
@@ -103,7 +95,7 @@ def eight_ranks(group):
 def ordered_steps(group, grains, clip, flatten):
     """Weights after 20 steps of `grains` parts of a batch each, this rank's in turn."""
     rank, size = position(group)
-    model = wrapped(models.blocks_net(), group, ordered_passes=grains // size, flatten_parameters=flatten)
+    model = models.wrapped(models.blocks_net(), group, ordered_passes=grains // size, flatten_parameters=flatten)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(20):
         whole = models.batch(step)
@@ -145,7 +137,7 @@ def ordered_on_eight_ranks(group):
 
 @ranks.case(2)
 def no_sync_is_refused_where_the_order_is_fixed(group):
-    model = wrapped(models.blocks_net(), group, ordered_passes=2)
+    model = models.wrapped(models.blocks_net(), group, ordered_passes=2)
     with pytest.raises(RuntimeError, match="order"):
         with model.no_sync():
             pass
@@ -156,7 +148,7 @@ def narrow_gradients_are_averaged_in_fp32(group):
     """Against a narrow copy on each rank by itself, whose gradients are averaged here."""
     rank, size = position(group)
     for dtype in (torch.bfloat16, torch.float16):
-        model = wrapped(models.blocks_net(), group, mixed_precision=True, compute_dtype=dtype)
+        model = models.wrapped(models.blocks_net(), group, mixed_precision=True, compute_dtype=dtype)
         plain = models.blocks_net().to(dtype)
         x, y = models.part(models.batch(0), rank, size)
         models.backward(model, x, y)
@@ -195,7 +187,7 @@ def every_combination_of_options_has_the_same_gradients(group):
         if on[4]:
             for index, block in enumerate(net.blocks):
                 net.blocks[index] = Checkpointed(block)
-        model = wrapped(net, group, **options)
+        model = models.wrapped(net, group, **options)
         mine = models.part((x, y), rank, size)
         if on[5]:
             half = len(mine[0]) // 2
@@ -225,7 +217,7 @@ class Checkpointed(nn.Module):
 
 @ranks.case(2)
 def memory_comes_and_goes(group):
-    model = wrapped(models.blocks_net(), group)
+    model = models.wrapped(models.blocks_net(), group)
     inner = model.blocks[0].module[0]
     assert [name for name, _ in model.named_parameters()][:2] == ["flat_param_0", "flat_param_1"]
     assert inner.weight.numel() == 0
@@ -317,7 +309,7 @@ def ranks_may_use_other_parameters(group):
 def full_parameters_can_be_read_and_written(group):
     rank, _ = position(group)
     plain = models.blocks_net()
-    model = wrapped(models.blocks_net(), group, mixed_precision=True, compute_dtype=torch.bfloat16)
+    model = models.wrapped(models.blocks_net(), group, mixed_precision=True, compute_dtype=torch.bfloat16)
     with model.summon_full_params():
         shown = dict(model.named_parameters())
         assert shown.keys() == dict(plain.named_parameters()).keys()
@@ -340,13 +332,13 @@ def a_state_dict_is_that_of_the_module(group):
     rank, _ = position(group)
     for flatten in (True, False):
         plain = models.blocks_net(seed=1)
-        model = wrapped(models.blocks_net(seed=0), group, flatten_parameters=flatten)
+        model = models.wrapped(models.blocks_net(seed=0), group, flatten_parameters=flatten)
         model.load_state_dict(plain.state_dict())
         state = model.state_dict()
         assert list(state) == list(plain.state_dict())
         assert all(torch.equal(state[name], value) for name, value in plain.state_dict().items())
         local = model.local_state_dict()
-        other = wrapped(models.blocks_net(seed=2), group, flatten_parameters=flatten)
+        other = models.wrapped(models.blocks_net(seed=2), group, flatten_parameters=flatten)
         other.load_local_state_dict(local)
         assert all(torch.equal(value, state[name]) for name, value in other.state_dict().items())
         everyone = ranks.gathered(group, (local, model.local_metadata_dict()))
@@ -361,7 +353,7 @@ def an_optimizers_state_is_that_of_the_module(group):
     """A step of the whole module's optimizer, from gathered state, is the step of the shards'; and back."""
     rank, size = position(group)
     for flatten in (True, False):
-        model = wrapped(models.blocks_net(), group, flatten_parameters=flatten)
+        model = models.wrapped(models.blocks_net(), group, flatten_parameters=flatten)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         models.backward(model, *models.part(models.batch(0), rank, size))
         optimizer.step()
@@ -386,7 +378,7 @@ def an_optimizers_state_is_that_of_the_module(group):
 
 @ranks.case(ranks.WORLD)  # what is loaded has the group of all ranks
 def copies_and_pickles_train_on(group):
-    model = wrapped(models.blocks_net(), group)
+    model = models.wrapped(models.blocks_net(), group)
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
         models.backward(again, *models.part(models.batch(0), *position(group)))
@@ -443,12 +435,12 @@ def codes_travel_where_the_recipe_allows_it(group):
 
 @ranks.case(2)
 def factors_of_the_user_divide_gradients(group):
-    model = wrapped(models.blocks_net(), group)
+    model = models.wrapped(models.blocks_net(), group)
     model.set_gradient_divide_factors(4.0, 0.25, recursive=True)
     rank, size = position(group)
     models.backward(model, *models.part(models.batch(0), rank, size))
     ours = full_gradients(model)
-    plain = wrapped(models.blocks_net(), group)
+    plain = models.wrapped(models.blocks_net(), group)
     models.backward(plain, *models.part(models.batch(0), rank, size))
     theirs = full_gradients(plain)
     # Powers of two: a sum is twice the average.
@@ -458,7 +450,7 @@ def factors_of_the_user_divide_gradients(group):
 @ranks.case(2)
 def a_backward_pass_that_failed_leaves_nothing_behind(group):
     rank, size = position(group)
-    model = wrapped(models.blocks_net(), group)
+    model = models.wrapped(models.blocks_net(), group)
     x, y = models.part(models.batch(0), rank, size)
     out = model(x)
     out.register_hook(lambda grad: None)
@@ -469,7 +461,7 @@ def a_backward_pass_that_failed_leaves_nothing_behind(group):
     model.zero_grad()
     models.backward(model, x, y)
     found = full_gradients(model)
-    fresh = wrapped(models.blocks_net(), group)
+    fresh = models.wrapped(models.blocks_net(), group)
     models.backward(fresh, x, y)
     expected = full_gradients(fresh)
     assert all(torch.equal(found[name], expected[name]) for name in expected)

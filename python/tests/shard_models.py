@@ -1,5 +1,6 @@
 """Models, batches and one-process results that the tests of plimsoll.shard compare with."""
 import torch
+from plimsoll.shard import FullyShardedDataParallel
 from torch import nn
 
 ROWS = 24  # of the whole batch, which 1, 2, 3, 4, 8 ranks share
@@ -33,6 +34,14 @@ def blocks_net(seed=0):
     net = Net(seed)
     del net.tied
     return net
+
+
+def wrapped(net, group, inner=True, **options):
+    """The blocks each, and the rest."""
+    if inner:
+        for index, block in enumerate(net.blocks):
+            net.blocks[index] = FullyShardedDataParallel(block, group, **options)
+    return FullyShardedDataParallel(net, group, **options)
 
 
 def batch(step):

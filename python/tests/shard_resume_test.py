@@ -1,7 +1,5 @@
 """FullyShardedDataParallel and its optimizer in sharded checkpoints: saved by some ranks, loaded by others."""
-import pathlib
 import shutil
-import tempfile
 
 import plimsoll.pytorch as te
 import pytest
@@ -13,17 +11,6 @@ from plimsoll.common.recipe import DelayedScaling
 from plimsoll.shard import CheckpointSaver, open_latest_checkpoint
 from plimsoll.shard import FullyShardedDataParallel as Fsdp
 from torch import nn
-
-
-def wrapped(net, group, **options):
-    for index, block in enumerate(net.blocks):
-        net.blocks[index] = Fsdp(block, group, **options)
-    return Fsdp(net, group, **options)
-
-
-def shared_folder(group):
-    mine = tempfile.mkdtemp() if dist.get_rank(group) == 0 else None
-    return pathlib.Path(ranks.gathered(group, mine)[0])
 
 
 def save(group, run, step, model, optimizer):
@@ -51,16 +38,16 @@ def train(model, optimizer, steps, group, ordered):
 def another_number_of_ranks_goes_on_with_the_same_bits(group):
     alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
     for flatten in (True, False):
-        run = shared_folder(group)
+        run = ranks.shared_folder(group)
         options = {"flatten_parameters": flatten}
-        model = wrapped(models.blocks_net(), group, ordered_passes=2, **options)
+        model = models.wrapped(models.blocks_net(), group, ordered_passes=2, **options)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         train(model, optimizer, range(2), group, 6)
         optimizer.param_groups[0]["lr"] = 3e-3
         save(group, run, 2, model, optimizer)
         train(model, optimizer, range(2, 4), group, 6)
 
-        resumed = wrapped(models.blocks_net(seed=1), alone, ordered_passes=6, **options)
+        resumed = models.wrapped(models.blocks_net(seed=1), alone, ordered_passes=6, **options)
         theirs = torch.optim.AdamW(resumed.parameters(), lr=1.0)
         assert load(alone, run, resumed, theirs).world_size == 3
         assert theirs.param_groups[0]["lr"] == 3e-3
@@ -79,7 +66,7 @@ def scaling_states_and_running_statistics_come_back(group):
         torch.manual_seed(seed)
         return Fsdp(nn.Sequential(te.Linear(16, 16), nn.BatchNorm1d(16)), group)
 
-    run = shared_folder(group)
+    run = ranks.shared_folder(group)
     model = make(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(2):
@@ -100,7 +87,7 @@ def scaling_states_and_running_statistics_come_back(group):
 
 @ranks.case(2)
 def what_does_not_fit_is_named_and_changes_nothing(group):
-    run = shared_folder(group)
+    run = ranks.shared_folder(group)
     model = Fsdp(nn.Linear(3, 2), group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     save(group, run, 1, model, optimizer)

@@ -8,12 +8,6 @@ from plimsoll.shard import FullyShardedDataParallel as Fsdp
 from plimsoll.shard import selftest
 
 
-def wrapped(net, group, **options):
-    for index, block in enumerate(net.blocks):
-        net.blocks[index] = Fsdp(block, group, **options)
-    return Fsdp(net, group, **options)
-
-
 def step_of(group, step, passes=1):
     mine = models.part(models.batch(step), dist.get_rank(group), dist.get_world_size(group))
 
@@ -32,7 +26,7 @@ def steps_agree_with_those_of_the_whole_model(group):
         {"flatten_parameters": False, "ordered_passes": 2},
         {"mixed_precision": True, "compute_dtype": torch.bfloat16},
     ):
-        model = wrapped(models.blocks_net(), group, **options)
+        model = models.wrapped(models.blocks_net(), group, **options)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         before = {name: value.clone() for name, value in model.state_dict().items()}
         for step in range(2):
@@ -55,7 +49,7 @@ def shared_weights_and_ranks_alone_agree(group):
 
 @ranks.case(2)
 def a_sum_instead_of_an_average_is_noticed(group):
-    model = wrapped(models.blocks_net(), group)
+    model = models.wrapped(models.blocks_net(), group)
     model.set_gradient_divide_factors(1.0, 1.0, recursive=False)
     with pytest.raises(AssertionError, match="the ranks' sum, and no average, have .'first.weight'"):
         selftest(model, torch.optim.SGD(model.parameters(), lr=0.1), step_of(group, 0))
@@ -63,7 +57,7 @@ def a_sum_instead_of_an_average_is_noticed(group):
 
 @ranks.case(2)
 def a_rank_that_lacks_its_share_is_noticed(group):
-    model = wrapped(models.blocks_net(), group)
+    model = models.wrapped(models.blocks_net(), group)
     backward = step_of(group, 0)
 
     def forgets(module):

@@ -1,7 +1,5 @@
 """Checkpoints from Python: saved by several ranks, read at any number, as those of others and back."""
 import json
-import pathlib
-import tempfile
 
 import pytest
 import ranks
@@ -11,13 +9,6 @@ import torch.distributed.checkpoint as dcp
 from plimsoll.shard import CheckpointSaver, Piece, from_distributed_checkpoint, from_safetensors, open_checkpoint
 from plimsoll.shard import open_latest_checkpoint, to_distributed_checkpoint, to_safetensors
 from safetensors.torch import load_file, save_file
-
-
-def shared_directory(group):
-    """One that all ranks see."""
-    names = [tempfile.mkdtemp() if dist.get_rank(group) == 0 else None]
-    dist.broadcast_object_list(names, src=0, group=group)
-    return pathlib.Path(names[0])
 
 
 def part_of(step, rank, size, elements=1001):
@@ -32,7 +23,7 @@ def whole_of(step):
 
 @ranks.case(3)
 def what_three_ranks_save_two_and_one_read(group):
-    run, rank = shared_directory(group), dist.get_rank(group)
+    run, rank = ranks.shared_folder(group), dist.get_rank(group)
     assert open_latest_checkpoint(run, group) is None
     saver = CheckpointSaver(run, group, keep=2)
     for step in (1, 2, 3):
@@ -54,7 +45,7 @@ def what_three_ranks_save_two_and_one_read(group):
 
 @ranks.case(2)
 def a_damaged_shard_is_named_and_the_step_before_used(group):
-    run, rank = shared_directory(group), dist.get_rank(group)
+    run, rank = ranks.shared_folder(group), dist.get_rank(group)
     saver = CheckpointSaver(run, group)
     for step in (1, 2):
         saver.save(step, {"model": {"weight": part_of(step, rank, 2)}})
@@ -70,7 +61,7 @@ def a_damaged_shard_is_named_and_the_step_before_used(group):
 
 @ranks.case(2)
 def training_goes_on_while_a_copy_is_written(group):
-    run, rank = shared_directory(group), dist.get_rank(group)
+    run, rank = ranks.shared_folder(group), dist.get_rank(group)
     saver = CheckpointSaver(run, group, asynchronous=True)
     for step in (1, 2):
         piece = part_of(step, rank, 2)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
 from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
-from plimsoll.shard.sharded_parameters import clean
+from plimsoll.shard.sharded_parameters import Part, clean, held_parts
 
 # Beside the optimizer's tensors: what is no tensor, as the bytes of a JSON text, since a section holds tensors alone.
 OPTIONS = "param_groups"
@@ -18,49 +17,15 @@ OPTIONS = "param_groups"
 Tensors = dict[str, "torch.Tensor | Piece"]
 
 
-class Part(NamedTuple):
-    """This rank's elements [begin, end) of a parameter, under its path in the whole model."""
-
-    name: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-    leaf: nn.Parameter  # the shard that they are in
-    at: int  # where in it
-
-    def of(self, flat: torch.Tensor) -> torch.Tensor:
-        """flat: the shard, or a state of the same shape."""
-        return flat[self.at : self.at + self.end - self.begin]
-
-    def piece(self, flat: torch.Tensor) -> Piece:
-        return Piece(self.of(flat.detach()), self.shape, self.begin)
-
-
-def parts(root: Any) -> Iterator[Part]:
-    for path, instance in root.named_modules():
-        if not isinstance(instance, type(root)):
-            continue
-        ranges = {held.name: held for held in instance.held_ranges()}
-        for group, names in enumerate(instance._groups):
-            at = 0
-            for name in names:
-                held = ranges[name]
-                leaf = instance._shown[f"flat_param_{group}" if instance.flatten_parameters else name]
-                full_name = clean(f"{path}.{name}" if path else name)
-                start = at if instance.flatten_parameters else 0
-                yield Part(full_name, tuple(held.shape), held.begin, held.end, leaf, start)
-                at += held.end - held.begin
-
-
 def model_tensors(root: Any) -> Tensors:
     buffers = {name: b.float() if b.is_floating_point() else b for name, b in _buffers(root).items()}
-    return {**buffers, **{part.name: part.piece(part.leaf) for part in parts(root)}}
+    return {**buffers, **{part.name: _piece(part, part.leaf) for part in held_parts(root)}}
 
 
 def load_model(root: Any, checkpoint: Checkpoint, section: str) -> None:
     saved = checkpoint.section_shapes(section)
     buffers = _buffers(root)
-    wanted = {part.name: part.shape for part in parts(root)}
+    wanted = {part.name: part.shape for part in held_parts(root)}
     missing = sorted((wanted.keys() | buffers.keys()) - saved.keys())
     if missing:
         raise KeyError(f"{checkpoint.directory}: expected {missing} in the section {section!r}")
@@ -68,7 +33,7 @@ def load_model(root: Any, checkpoint: Checkpoint, section: str) -> None:
     if others:
         raise ValueError(f"{checkpoint.directory}: expected {'; '.join(others)}")
     with torch.no_grad():
-        for part in parts(root):
+        for part in held_parts(root):
             part.of(part.leaf).copy_(checkpoint.read(section, part.name, part.begin, part.end))
     root.load_local_state_dict({name: checkpoint.read(section, name) for name in buffers}, strict=False)
 
@@ -76,11 +41,11 @@ def load_model(root: Any, checkpoint: Checkpoint, section: str) -> None:
 def optimizer_tensors(root: Any, optimizer: torch.optim.Optimizer) -> Tensors:
     tensors: Tensors = {}
     counts = set()  # of steps and the like: the same for all of a parameter
-    for part in parts(root):
+    for part in held_parts(root):
         for key, value in optimizer.state.get(part.leaf, {}).items():
             value = torch.as_tensor(value)
             if value.shape == part.leaf.shape:
-                tensors[f"{part.name}.{key}"] = part.piece(value)
+                tensors[f"{part.name}.{key}"] = _piece(part, value)
             else:
                 counts.add(key)
                 tensors[f"{part.name}.{key}"] = value
@@ -103,7 +68,7 @@ def load_optimizer(root: Any, optimizer: torch.optim.Optimizer, checkpoint: Chec
         parameter, _, key = name.rpartition(".")
         keys.setdefault(parameter, []).append(key)
     states: dict[nn.Parameter, dict[str, Any]] = {}
-    for part in parts(root):
+    for part in held_parts(root):
         if id(part.leaf) not in members:
             continue
         state = states.setdefault(part.leaf, {})
@@ -120,6 +85,10 @@ def load_optimizer(root: Any, optimizer: torch.optim.Optimizer, checkpoint: Chec
             optimizer.state[leaf] = state
     for group, loaded in zip(optimizer.param_groups, groups, strict=True):
         group.update(loaded)
+
+
+def _piece(part: Part, flat: torch.Tensor) -> Piece:
+    return Piece(part.of(flat.detach()), part.shape, part.begin)
 
 
 def _buffers(root: Any) -> dict[str, torch.Tensor]:

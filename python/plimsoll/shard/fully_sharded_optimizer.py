@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from plimsoll.shard.sharded_parameters import HeldRange
+from plimsoll.shard.sharded_parameters import Part, held_parts
 
 
-class Whole(NamedTuple):
-    """A parameter of the module inside."""
-
-    shape: list[int]
-    leaf: nn.Parameter  # the shard that holds this rank's part of it
-    at: int  # in the shard
-    begin: int  # of the flattened parameter
-    end: int
-
-
-def whole_parameters(root: Any) -> list[Whole]:
-    """In the order of the module inside."""
-    found: dict[int, Whole] = {}
-    for instance in root._instances():
-        slots = {slot.path: slot.parameter for slot in reversed(instance._sharded.slots)}
-        ranges: dict[str, HeldRange] = {held.name: held for held in instance.held_ranges()}
-        for group, names in enumerate(instance._groups):
-            at = 0
-            for name in names:
-                held = ranges[name]
-                shown = f"flat_param_{group}" if instance.flatten_parameters else name
-                start = at if instance.flatten_parameters else 0
-                whole = Whole(held.shape, instance._shown[shown], start, held.begin, held.end)
-                found[id(slots[name])] = whole
-                at += held.end - held.begin
+def whole_parameters(root: Any) -> list[Part]:
+    """This rank's parts of the parameters, in the order of the module inside."""
+    found = {id(part.parameter): part for part in held_parts(root)}
     owners = {}
     for instance in root._instances():
         for slot in instance._sharded.slots:
@@ -57,12 +35,8 @@ def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | No
     mine = []
     for whole in wholes:
         state = saved["state"].get(local_ids[id(whole.leaf)], {})
-        length = whole.end - whole.begin
         mine.append(
-            {
-                key: value[whole.at : whole.at + length].clone() if _is_sharded(value, whole.leaf) else value
-                for key, value in state.items()
-            }
+            {key: whole.of(value).clone() if _is_sharded(value, whole.leaf) else value for key, value in state.items()}
         )
     everyone = _gathered(root, [(whole.begin, whole.end, state) for whole, state in zip(wholes, mine)], recipient_rank)
     if everyone is None:
@@ -99,7 +73,7 @@ def _gathered(root: Any, mine: Any, recipient_rank: int | None) -> list[Any] | N
     return everyone if is_here else None
 
 
-def _joined(key: str, whole: Whole, parts: list[tuple[int, int, dict[str, Any]]]) -> Any:
+def _joined(key: str, whole: Part, parts: list[tuple[int, int, dict[str, Any]]]) -> Any:
     held = [(begin, end, state[key]) for begin, end, state in parts]
     if not all(torch.is_tensor(value) and value.shape == (end - begin,) for begin, end, value in held):
         return copy.deepcopy(held[0][2])  # the same on all ranks, and for all parameters of a shard: a count of steps
@@ -119,7 +93,7 @@ def shard(root: Any, full: dict[str, Any]) -> dict[str, Any]:
     for index, whole in enumerate(wholes):
         members[index] = local = index_of[id(whole.leaf)]
         for key, value in full["state"].get(index, {}).items():
-            is_whole = torch.is_tensor(value) and list(value.shape) == whole.shape and value.dim() > 0
+            is_whole = torch.is_tensor(value) and value.shape == whole.shape and value.dim() > 0
             piece = value.reshape(-1)[whole.begin : whole.end] if is_whole else value
             parts.setdefault(local, {}).setdefault(key, []).append(piece)
     state = {

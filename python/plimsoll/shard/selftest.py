@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 
 from plimsoll.shard.fully_sharded import FullyShardedDataParallel
-from plimsoll.shard.fully_sharded_checkpoint import parts
 from plimsoll.shard.fully_sharded_optimizer import whole_parameters
+from plimsoll.shard.sharded_parameters import held_parts
 from plimsoll.shard.tensors import map_tensors
 
 
@@ -144,7 +144,7 @@ def _whole_gradients(model: FullyShardedDataParallel) -> dict[str, torch.Tensor]
     """Of the parameters that have any, from all ranks' shards."""
     mine = {
         part.name: (part.shape, part.begin, part.end, part.of(part.leaf.grad))
-        for part in parts(model)
+        for part in held_parts(model)
         if part.leaf.grad is not None
     }
     everyone: list[Any] = [None] * model.world_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -107,3 +108,37 @@ class HeldRange(NamedTuple):
     begin: int
     end: int
     values: torch.Tensor
+
+
+class Part(NamedTuple):
+    """This rank's elements [begin, end) of a parameter, under its path in the whole model."""
+
+    name: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    parameter: nn.Parameter  # the module's own
+    leaf: nn.Parameter  # the shard that they are in
+    at: int  # where in it
+
+    def of(self, flat: torch.Tensor) -> torch.Tensor:
+        """flat: the shard, or a state of the same shape."""
+        return flat[self.at : self.at + self.end - self.begin]
+
+
+def held_parts(root: Any) -> Iterator[Part]:
+    """Of all parameters below a FullyShardedDataParallel, instance by instance."""
+    for path, instance in root.named_modules():
+        if not isinstance(instance, type(root)):
+            continue
+        parameters = {slot.path: slot.parameter for slot in reversed(instance._sharded.slots)}
+        ranges = {held.name: held for held in instance.held_ranges()}
+        for group, names in enumerate(instance._groups):
+            at = 0
+            for name in names:
+                held = ranges[name]
+                leaf = instance._shown[f"flat_param_{group}" if instance.flatten_parameters else name]
+                full_name = clean(f"{path}.{name}" if path else name)
+                start = at if instance.flatten_parameters else 0
+                yield Part(full_name, tuple(held.shape), held.begin, held.end, parameters[name], leaf, start)
+                at += held.end - held.begin
