@@ -39,6 +39,9 @@ struct SimdProbe {
   void (*gelu_gradient)(const float* x, float* y, int64_t n);
   void (*silu)(const float* x, float* y, int64_t n);
   void (*silu_gradient)(const float* x, float* y, int64_t n);
+  void (*tanh)(const float* x, float* y, int64_t n);
+  void (*gelu_erf)(const float* x, float* y, int64_t n);
+  void (*gelu_erf_gradient)(const float* x, float* y, int64_t n);
   // One of the two that gelu_and_gradient and silu_and_gradient give.
   void (*gelu_of_both)(const float* x, float* y, int64_t n);
   void (*gelu_gradient_of_both)(const float* x, float* y, int64_t n);

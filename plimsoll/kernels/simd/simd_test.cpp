@@ -169,9 +169,10 @@ TEST(Simd, FunctionsGiveTheSameBitsOnEveryIsa) {
   for (const auto& [isa, probe] : present()) {
     SCOPED_TRACE(std::string(runtime::name(isa)));
     using Member = void (*SimdProbe::*)(const float*, float*, int64_t);
-    for (Member member : {&SimdProbe::exp, &SimdProbe::exp_clamped, &SimdProbe::exp2_bounded, &SimdProbe::log,
-                          &SimdProbe::sigmoid, &SimdProbe::gelu, &SimdProbe::gelu_gradient, &SimdProbe::silu,
-                          &SimdProbe::silu_gradient, &SimdProbe::round_even, &SimdProbe::square_root}) {
+    for (Member member :
+         {&SimdProbe::exp, &SimdProbe::exp_clamped, &SimdProbe::exp2_bounded, &SimdProbe::log, &SimdProbe::sigmoid,
+          &SimdProbe::gelu, &SimdProbe::gelu_gradient, &SimdProbe::silu, &SimdProbe::silu_gradient, &SimdProbe::tanh,
+          &SimdProbe::gelu_erf, &SimdProbe::gelu_erf_gradient, &SimdProbe::round_even, &SimdProbe::square_root}) {
       (kSimdProbePortable.*member)(x.data(), expected.data(), n);
       (probe.*member)(x.data(), y.data(), n);
       for (size_t i = 0; i < x.size(); ++i) {
@@ -371,6 +372,31 @@ TEST(Simd, ActivationsAreCloseToTheirDefinitions) {
       1e-5);
 }
 
+TEST(Simd, TanhAndTheExactGeluAreAccurateWhereTheyAreSmall) {
+  std::vector<float> x, y;
+  for (float v = -12.9f; v <= 12.9f; v += 0.001f) x.push_back(v);
+  for (float v = 1e-30f; v < 1; v *= 3) x.insert(x.end(), {v, -v});
+  y.resize(x.size());
+  kSimdProbePortable.tanh(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double exact = std::tanh(static_cast<double>(x[i]));
+    ASSERT_LE(std::abs(static_cast<double>(y[i]) - exact), 6 * 0x1p-24 * std::abs(exact)) << x[i];
+  }
+  kSimdProbePortable.gelu_erf(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double v = static_cast<double>(x[i]), exact = v * std::erfc(-v / std::sqrt(2.0)) / 2;
+    ASSERT_LE(std::abs(static_cast<double>(y[i]) - exact), (9 + v * v / 2) * 0x1p-24 * std::abs(exact)) << x[i];
+  }
+  kSimdProbePortable.gelu_erf_gradient(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double v = static_cast<double>(x[i]), share = std::erfc(-v / std::sqrt(2.0)) / 2;
+    const double rest = v * std::exp(-v * v / 2) / std::sqrt(2 * M_PI);
+    // The two terms may cancel.
+    ASSERT_LE(std::abs(static_cast<double>(y[i]) - (share + rest)), (12 + v * v) * 0x1p-24 * (share + std::abs(rest)))
+        << x[i];
+  }
+}
+
 TEST(Simd, FunctionsKeepNonFiniteValuesVisible) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> x = {inf, nan, -inf, 1e38f, -1e38f};
@@ -384,10 +410,20 @@ TEST(Simd, FunctionsKeepNonFiniteValuesVisible) {
   EXPECT_TRUE(std::isnan(y[1]));
   EXPECT_EQ(y[3], 1e38f);
   EXPECT_EQ(y[4], 0.0f);
-  kSimdProbePortable.gelu_gradient(x.data(), y.data(), 5);
-  EXPECT_EQ(y[0], 1.0f);
+  for (auto gradient : {kSimdProbePortable.gelu_gradient, kSimdProbePortable.gelu_erf_gradient}) {
+    gradient(x.data(), y.data(), 5);
+    EXPECT_EQ(y[0], 1.0f);
+    EXPECT_TRUE(std::isnan(y[1]));
+    EXPECT_EQ(y[4], 0.0f);
+  }
+  kSimdProbePortable.gelu_erf(x.data(), y.data(), 5);
+  EXPECT_EQ(y[0], inf);
   EXPECT_TRUE(std::isnan(y[1]));
-  EXPECT_EQ(y[4], 0.0f);
+  EXPECT_TRUE(std::isnan(y[2]));  // -Inf * 0, as torch has it
+  EXPECT_EQ(y[3], 1e38f);
+  kSimdProbePortable.tanh(x.data(), y.data(), 5);
+  EXPECT_NEAR(y[0], 1, 4e-7);
+  EXPECT_TRUE(std::isnan(y[1]));
 }
 
 TEST(Simd, AmaxPutsNanAboveInfAboveFinite) {
