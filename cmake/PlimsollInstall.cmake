@@ -13,7 +13,11 @@ target_link_options(plimsoll_all INTERFACE
                     "LINKER:--whole-archive,$<TARGET_FILE:Plimsoll::ops>,--no-whole-archive")
 
 install(TARGETS ${libraries} plimsoll_all EXPORT PlimsollTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-set_target_properties(plimsoll_cli PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+# torch, and the OpenMP runtime that some of its wheels keep apart: beside the package in a wheel, else where they were linked.
+set(packages "$ORIGIN/../.." "${PLIMSOLL_TORCH_PACKAGE}/..")
+list(TRANSFORM packages APPEND "/torch/lib" OUTPUT_VARIABLE torch_libraries)
+list(TRANSFORM packages APPEND "/torch.libs" OUTPUT_VARIABLE openmp_libraries)
+set_target_properties(plimsoll_cli PROPERTIES INSTALL_RPATH "${torch_libraries};${openmp_libraries}")
 install(TARGETS plimsoll_cli)
 install(EXPORT PlimsollTargets NAMESPACE Plimsoll:: DESTINATION ${package_dir})
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/plimsoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")

@@ -9,3 +9,4 @@ run(${CMAKE_COMMAND} -S ${APP} -B ${WORK}/app -G Ninja -DCMAKE_PREFIX_PATH=${WOR
     -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_CXX_FLAGS=${FLAGS})
 run(${CMAKE_COMMAND} --build ${WORK}/app)
 run(${WORK}/app/app)
+run(${WORK}/prefix/bin/plimsoll --version)

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "plimsoll/app/error.h"
@@ -30,9 +31,15 @@ std::string help_text(const Option& option) {
   return option.placeholder + default_text(option) + need;
 }
 
+// What `python -m plimsoll` has besides this program's commands and options.
+constexpr std::array kOfPython{std::string_view("report"), std::string_view("--methods")};
+
 // Throws UsageError that names the nearest of `known`.
 [[noreturn]] void refuse_unknown(std::string_view kind, const std::string& typed,
                                  const std::vector<std::string>& known) {
+  if (std::find(kOfPython.begin(), kOfPython.end(), typed) != kOfPython.end()) {
+    app::refuse("{}: expected Python's command, which has it: python -m plimsoll", typed);
+  }
   const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
     return recipe::edit_distance(typed, a) < recipe::edit_distance(typed, b);
   });

@@ -25,6 +25,7 @@ TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
   };
   const std::vector<Mistake> mistakes = {
       {{}, "expected a command"},
+      {{"report", "RUN"}, "report: expected Python's command, which has it: python -m plimsoll"},
       {{"trian"}, "trian: unknown command, the nearest is train"},
       {{"train"}, "train: expected --data PATH..."},
       {run.arguments("train", {}), "train: expected --out DIR"},

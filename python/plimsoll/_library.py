@@ -39,6 +39,12 @@ def find() -> Path:
     raise ImportError(f"plimsoll: expected {NAME} in {places}, found none; run `make build`, or set PLIMSOLL_BUILD")
 
 
+def program() -> Path:
+    """The command, which may not be there: beside the library in a wheel, in bin/ of a build."""
+    folder = find()
+    return (folder if folder == PACKAGE else folder.parent) / "bin" / "plimsoll"
+
+
 def mark_caches(library: Path) -> None:
     """torch.compile keeps what it made of our operators on disk, and would use it with another build of them."""
     built = library.stat()

@@ -26,7 +26,7 @@ def test_the_tutorial_trains_in_fp8_as_in_fp32():
 
 
 def test_the_module_is_the_command():
-    program = plimsoll._library.find().parent / "bin" / "plimsoll"
+    program = plimsoll._library.program()
     done = run("-m", "plimsoll", "--help")
     if program.is_file():
         assert done.returncode == 0 and "train" in done.stdout
