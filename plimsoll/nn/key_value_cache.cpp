@@ -26,10 +26,14 @@ void write_codes(const at::Tensor& x, int64_t at, const at::Tensor& codes, const
 
 }  // namespace
 
-CachedTokens KeyValueCache::append(const at::Tensor& key, const at::Tensor& value) {
-  const int64_t batch = key.size(0), tokens = key.size(1);
+void KeyValueCache::check_room(int64_t tokens) const {
   TORCH_CHECK(length_ + tokens <= capacity_, "cache: expected at most ", capacity_ - length_, " tokens more, got ",
               tokens);
+}
+
+CachedTokens KeyValueCache::append(const at::Tensor& key, const at::Tensor& value) {
+  const int64_t batch = key.size(0), tokens = key.size(1);
+  check_room(tokens);
   const bool codes = format_ == CacheFormat::kE4m3;
   if (length_ == 0) {
     tokens_.key = room(key, capacity_, codes ? at::kByte : key.scalar_type());
@@ -50,6 +54,12 @@ CachedTokens KeyValueCache::append(const at::Tensor& key, const at::Tensor& valu
   if (codes) all.key_scale = tokens_.key_scale.narrow(2, 0, length_);
   if (codes) all.value_scale = tokens_.value_scale.narrow(2, 0, length_);
   return all;
+}
+
+const CachedTokens& KeyValueCache::grow(int64_t tokens) {
+  check_room(tokens);
+  length_ += tokens;
+  return tokens_;
 }
 
 void KeyValueCache::reorder(const at::Tensor& rows) {

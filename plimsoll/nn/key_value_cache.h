@@ -27,6 +27,10 @@ class KeyValueCache {
   // call fixes batch and dtype.
   CachedTokens append(const at::Tensor& key, const at::Tensor& value);
 
+  // The same without copying: counts `tokens` more, which the caller writes at the end of what is returned, the memory
+  // of capacity() tokens. Not before the first append.
+  const CachedTokens& grow(int64_t tokens);
+
   // Row i goes on where row `rows[i]` stands: rows int64 [batch].
   void reorder(const at::Tensor& rows);
 
@@ -36,6 +40,8 @@ class KeyValueCache {
   void clear() { length_ = 0; }
 
  private:
+  void check_room(int64_t tokens) const;
+
   int64_t capacity_;  // tokens
   CacheFormat format_;
   int64_t length_ = 0;

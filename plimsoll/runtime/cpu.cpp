@@ -8,6 +8,7 @@
 
 #include "plimsoll/runtime/cpuid.h"
 #include "plimsoll/runtime/detection.h"
+#include "plimsoll/runtime/isa_scope.h"
 
 namespace plimsoll::runtime {
 namespace {
@@ -67,6 +68,11 @@ Isa isa() {
   if (environment() >= 0) level = std::min(level, environment());
   if (scoped_level >= 0) level = std::min(level, scoped_level);
   return static_cast<Isa>(level);
+}
+
+std::optional<Isa> scoped_isa() {
+  if (scoped_level < 0) return std::nullopt;
+  return static_cast<Isa>(scoped_level);
 }
 
 bool isa_is_automatic() { return environment() < 0 && scoped_level < 0; }

@@ -1,6 +1,6 @@
-// ThreadSanitizer cannot see libgomp's fork and join (the library is not instrumented), so every parallel region looks
-// like a race. This stands before libgomp's entry of a parallel region and states the two orders. Built with
-// -fsanitize=thread only.
+// ThreadSanitizer cannot see libgomp's fork, join and barrier (the library is not instrumented), so every parallel
+// region looks like a race. This stands before libgomp's entries and states their orders. Built with -fsanitize=thread
+// only.
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
@@ -32,4 +32,13 @@ extern "C" __attribute__((no_sanitize("thread"))) void GOMP_parallel(Body body, 
   __tsan_release(&region.fork);
   next(run, &region, threads, flags);
   __tsan_acquire(&region.join);
+}
+
+extern "C" __attribute__((no_sanitize("thread"))) void GOMP_barrier() {
+  using Barrier = void (*)();
+  static const Barrier next = reinterpret_cast<Barrier>(dlsym(RTLD_NEXT, "GOMP_barrier"));
+  static char barrier = 0;
+  __tsan_release(&barrier);
+  next();
+  __tsan_acquire(&barrier);
 }

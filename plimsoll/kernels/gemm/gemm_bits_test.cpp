@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "plimsoll/kernels/gemm/gemm_packed.h"
 #include "plimsoll/kernels/gemm/gemm_test_support.h"
 #include "plimsoll/kernels/testing.h"
 
@@ -101,7 +102,7 @@ TEST(GemmBits, OfAColumnDoNotDependOnTheColumnsBesideIt) {
   }
 }
 
-TEST(GemmBits, PackedBeforehandIsTheSame) {
+TEST(GemmBits, PackedBeforehandIsTheSameInOnePartOrSeveral) {
   for (runtime::Isa isa : isas()) {
     runtime::ScopedIsa scope(isa);
     for (const Pair& pair : kPairs) {
@@ -118,16 +119,22 @@ TEST(GemmBits, PackedBeforehandIsTheSame) {
             EXPECT_EQ(packed[bytes], 'g');
             GemmOperand unread = b.view();
             unread.data = nullptr;
-            std::vector<float> output(static_cast<size_t>(m * n));
-            gemm({.a = a.view(),
-                  .b = unread,
-                  .m = m,
-                  .n = n,
-                  .k = k,
-                  .output = output.data(),
-                  .output_stride = n,
-                  .packed_b = packed.data()});
-            EXPECT_EQ(output, product(a, b, m, n, k)) << describe(pair.a, pair.b, m, n, k, isa);
+            const std::vector<float> expected = product(a, b, m, n, k);
+            for (int64_t parts : {1, 3}) {
+              std::vector<float> output(static_cast<size_t>(m * n));
+              for (int64_t part = 0; part < parts; ++part) {
+                const int64_t begin = part * kPackedColumns;
+                gemm({.a = a.view(),
+                      .b = unread,
+                      .m = m,
+                      .n = part + 1 == parts ? n - begin : kPackedColumns,
+                      .k = k,
+                      .output = output.data() + begin,
+                      .output_stride = n,
+                      .packed_b = gemm_packed_from(packed.data(), unread, k, begin)});
+              }
+              EXPECT_EQ(output, expected) << parts << " parts, " << describe(pair.a, pair.b, m, n, k, isa);
+            }
           }
         }
       }

@@ -1,9 +1,12 @@
 // The public entries and the choice of instruction set.
 #include "plimsoll/kernels/gemm/gemm.h"
 #include "plimsoll/kernels/gemm/gemm_driver.h"
+#include "plimsoll/kernels/gemm/gemm_packed.h"
 #include "plimsoll/runtime/cpu.h"
 
 namespace plimsoll::kernels {
+
+static_assert(kPackedColumns == kTileColumns);
 
 namespace {
 
@@ -75,6 +78,11 @@ size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k) {
 
 void gemm_pack_b(const GemmOperand& b, int64_t n, int64_t k, void* packed) {
   pack_all_of_b(b, n, packed_layout(b, n, k), chosen_level(), static_cast<uint32_t*>(packed));
+}
+
+const void* gemm_packed_from(const void* packed, const GemmOperand& b, int64_t k, int64_t column) {
+  const PackedLayout layout = packed_layout(b, column, k);
+  return static_cast<const uint32_t*>(packed) + layout.offset(0, column / kPackedColumns);
 }
 
 double gemm_error_bound(int64_t k, double sum_of_absolute_products, double largest_operand) {

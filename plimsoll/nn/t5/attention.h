@@ -35,6 +35,7 @@ class T5AttentionImpl : public torch::nn::Cloneable<T5AttentionImpl> {
   T5Weight relative_attention_bias{nullptr};  // [buckets, heads]; or none
 
  private:
+  friend class T5TeamStep;
   struct Operands {
     at::Tensor query, key, value;  // [batch, heads, queries or keys, d_kv]
   };

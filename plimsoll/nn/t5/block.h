@@ -55,6 +55,7 @@ class T5BlockImpl : public torch::nn::Cloneable<T5BlockImpl> {
 
   T5AttentionImpl& self_attention() { return *layer->at<T5LayerImpl>(0).attention; }
   T5AttentionImpl& cross_attention() { return *layer->at<T5LayerImpl>(1).attention; }
+  T5DenseReluDenseImpl& feed_forward() { return *layer->at<T5LayerImpl>(layer->size() - 1).feed_forward; }
 
   T5Config config;
   torch::nn::ModuleList layer{nullptr};

@@ -20,6 +20,7 @@ class T5DenseReluDenseImpl : public torch::nn::Cloneable<T5DenseReluDenseImpl> {
   T5Linear wi{nullptr}, wi_0{nullptr}, wi_1{nullptr}, wo{nullptr};
 
  private:
+  friend class T5TeamStep;
   at::Tensor hidden(const at::Tensor& x, const T5Numerics& numerics);
 
   T5Product up_, down_;

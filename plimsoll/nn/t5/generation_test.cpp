@@ -3,43 +3,20 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
-#include "plimsoll/nn/testing.h"
+#include "plimsoll/nn/t5/testing.h"
 
 namespace plimsoll::nn {
 namespace {
 
-T5ForConditionalGeneration small_t5(T5Config change = {}) {
-  at::manual_seed(3);
-  change.vocab_size = 90;
-  change.d_model = 32;
-  change.d_kv = 8;
-  change.d_ff = 40;
-  change.num_layers = change.num_decoder_layers = 2;
-  change.num_heads = 3;
-  T5ForConditionalGeneration model(change);
-  model->reset_parameters();
-  model->eval();
-  return model;
-}
-
-at::Tensor tokens(int64_t rows, int64_t length) { return at::randint(2, 90, {rows, length}, at::kLong); }
-
-const std::vector<T5Config>& kinds() {
-  static const std::vector<T5Config> all = {
-      {},
-      {.feed_forward = kernels::Activation::kGeglu, .tie_word_embeddings = false, .scale_decoder_outputs = false},
-      {.relative_bias_in_each_layer = true, .feed_forward = kernels::Activation::kSwiglu}};
-  return all;
-}
+using testing::small_t5;
 
 TEST(T5Cache, StepsGiveTheLogitsOfTheWhole) {
   const at::NoGradGuard no_grad;
-  for (const T5Config& kind : kinds()) {
+  for (const T5Config& kind : testing::t5_kinds()) {
     T5ForConditionalGeneration model = small_t5(kind);
-    const at::Tensor input = tokens(2, 9), target = tokens(2, 12);
+    const at::Tensor input = testing::t5_tokens(2, 9), target = testing::t5_tokens(2, 12);
     at::Tensor mask = at::full({2, 9}, 1, at::kLong);
     mask[1].narrow(0, 5, 4).fill_(0);
     const T5Encoded encoded{model->encode(input, mask), mask};
@@ -60,7 +37,7 @@ TEST(T5Cache, StepsGiveTheLogitsOfTheWhole) {
 TEST(T5Cache, RowsOfOneTextReadItsKeysTogether) {
   const at::NoGradGuard no_grad;
   T5ForConditionalGeneration model = small_t5();
-  const at::Tensor input = tokens(2, 9), target = tokens(6, 4);
+  const at::Tensor input = testing::t5_tokens(2, 9), target = testing::t5_tokens(6, 4);
   const T5Encoded encoded{model->encode(input), {}};
   T5Cache together = model->start(encoded, 3, 4);
   const at::Tensor logits = model->extend(target, together);
@@ -74,8 +51,8 @@ TEST(T5Cache, RowsOfOneTextReadItsKeysTogether) {
 TEST(T5Cache, ReorderedRowsGoOnWhereTheOthersStood) {
   const at::NoGradGuard no_grad;
   T5ForConditionalGeneration model = small_t5();
-  const T5Encoded encoded{model->encode(tokens(1, 9)), {}};
-  const at::Tensor first = tokens(3, 4), next = tokens(3, 1);
+  const T5Encoded encoded{model->encode(testing::t5_tokens(1, 9)), {}};
+  const at::Tensor first = testing::t5_tokens(3, 4), next = testing::t5_tokens(3, 1);
   const at::Tensor order = at::full({3}, 2, at::kLong);
   order[1].fill_(0);
   T5Cache cache = model->start(encoded, 3, 8);
@@ -88,7 +65,7 @@ TEST(T5Cache, ReorderedRowsGoOnWhereTheOthersStood) {
 
 TEST(T5Generation, DependsOnNeitherThreadsNorTheRestOfTheBatch) {
   T5ForConditionalGeneration model = small_t5();
-  const at::Tensor input = tokens(4, 9);
+  const at::Tensor input = testing::t5_tokens(4, 9);
   for (const int64_t beams : {1, 3}) {
     const T5GenerationOptions options{.max_new_tokens = 24, .beams = beams};
     const auto write = [&](int threads, const at::Tensor& ids) {
@@ -107,7 +84,7 @@ TEST(T5Generation, DependsOnNeitherThreadsNorTheRestOfTheBatch) {
 TEST(T5Generation, ManyBeamsOfAShortTextFindTheBest) {
   const at::NoGradGuard no_grad;
   T5ForConditionalGeneration model = small_t5();
-  const at::Tensor input = tokens(1, 5);
+  const at::Tensor input = testing::t5_tokens(1, 5);
   // As many beams as texts of one token there are: the best text of two tokens cannot be missed.
   const at::Tensor found = generate(*model, input, {}, {.max_new_tokens = 2, .beams = 90, .length_penalty = 0});
   const T5Encoded encoded{model->encode(input), {}};
@@ -135,21 +112,21 @@ TEST(T5Generation, ManyBeamsOfAShortTextFindTheBest) {
 TEST(T5Generation, NothingIsWrittenWhereNothingIsAskedFor) {
   T5ForConditionalGeneration model = small_t5();
   for (const int64_t beams : {1, 2}) {
-    const at::Tensor ids = generate(*model, tokens(2, 3), {}, {.max_new_tokens = 0, .beams = beams});
+    const at::Tensor ids = generate(*model, testing::t5_tokens(2, 3), {}, {.max_new_tokens = 0, .beams = beams});
     EXPECT_TRUE(at::equal(ids, at::full({2, 1}, 0, at::kLong)));
   }
 }
 
 TEST(T5Generation, MistakesAreNamed) {
   T5ForConditionalGeneration model = small_t5();
-  const at::Tensor input = tokens(1, 3);
+  const at::Tensor input = testing::t5_tokens(1, 3);
   for (const T5GenerationOptions& options :
        {T5GenerationOptions{.max_new_tokens = -1}, T5GenerationOptions{.beams = 0},
         T5GenerationOptions{.samples = true, .beams = 2}, T5GenerationOptions{.sequences = 2},
         T5GenerationOptions{.beams = 2, .sequences = 3}}) {
     EXPECT_THROW(generate(*model, input, {}, options), c10::Error);
   }
-  EXPECT_THROW(generate(*model, tokens(1, 0), {}, {}), c10::Error);
+  EXPECT_THROW(generate(*model, testing::t5_tokens(1, 0), {}, {}), c10::Error);
   EXPECT_THROW(generate(*model, at::full({1, 2}, 90, at::kLong), {}, {}), c10::Error);
   EXPECT_THROW(generate(*model, input, at::full({1, 4}, 1, at::kLong), {}), c10::Error);
   EXPECT_THROW(T5ForConditionalGeneration(T5Config{.d_model = 0}), c10::Error);

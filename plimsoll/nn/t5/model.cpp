@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "plimsoll/nn/precision.h"
+#include "plimsoll/nn/t5/team_step.h"
 #include "plimsoll/ops/cross_entropy.h"
 #include "plimsoll/ops/embedding.h"
 
@@ -124,6 +125,7 @@ at::Tensor T5ForConditionalGenerationImpl::extend(const at::Tensor& tokens, T5Ca
   TORCH_CHECK(tokens.size(0) == cache.rows(), "t5: expected tokens of ", cache.rows(), " rows, got ", tokens.size(0));
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView no_autograd;  // a quarter of a step would be spent in its wrappers
+  if (const auto found = T5TeamStep::logits(*this, tokens, cache)) return found->to(at::kFloat);
   const at::Tensor hidden = decoder->forward({.hidden = embed(tokens), .numerics = numerics, .cache = &cache});
   return logits(hidden.narrow(1, tokens.size(1) - 1, 1)).squeeze(1).to(at::kFloat);
 }

@@ -57,6 +57,7 @@ class T5ForConditionalGenerationImpl : public torch::nn::Cloneable<T5ForConditio
   T5Linear lm_head{nullptr};
 
  private:
+  friend class T5TeamStep;
   at::Tensor embed(const at::Tensor& ids) const;
   at::Tensor logits(const at::Tensor& hidden);
   void check_has_decoder() const;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plimsoll/kernels/gemm/gemm_packed.h"
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/quantize.h"
 #include "plimsoll/recipe/operand.h"
@@ -60,8 +61,7 @@ void PackedWeights::pack(ops::ScaledTensor weight) {
 }
 
 PackedWeights::Output PackedWeights::multiply(const at::Tensor& x) const {
-  TORCH_CHECK(packed_.isa == runtime::matmul_isa(),
-              "packed weights: expected the instruction set that they were packed for, got another");
+  TORCH_CHECK(fits(), "packed weights: expected the instruction set that they were packed for, got another");
   TORCH_CHECK(x.size(-1) == weight_.data.size(1), "packed weights: expected x [..., ", weight_.data.size(1), "], got ",
               x.sizes());
   const at::NoGradGuard no_grad;
@@ -72,6 +72,27 @@ PackedWeights::Output PackedWeights::multiply(const at::Tensor& x) const {
   const format::Format format = ops::format_of(x.scalar_type(), "packed weights");
   const float amax = ops::multiply({.a = ops::plain_values(rows, format), .b = weight_, .packed = &packed_}, values);
   return {std::move(values), amax};
+}
+
+void PackedWeights::multiply_part(const Rows& rows, int64_t index, int64_t parts) const {
+  constexpr int64_t kPanel = kernels::kPackedColumns;
+  const int64_t k = weight_.data.size(1), panels = (columns() + kPanel - 1) / kPanel;
+  const int64_t begin = panels * index / parts * kPanel;
+  const int64_t end = std::min(panels * (index + 1) / parts * kPanel, columns());
+  if (begin >= end) return;
+  kernels::GemmOperand b{
+      .format = weight_.format, .row_stride = k, .scale = ops::scale_view(weight_, ops::Use::kAsStored)};
+  const void* packed = kernels::gemm_packed_from(packed_.data.const_data_ptr(), b, k, begin);
+  if (b.scale.data != nullptr) b.scale.data = static_cast<const float*>(b.scale.data) + begin;  // one a row
+  kernels::gemm({.a = {.data = rows.x, .format = rows.format, .row_stride = k},
+                 .b = b,
+                 .m = rows.count,
+                 .n = end - begin,
+                 .k = k,
+                 .output = static_cast<char*>(rows.values) + begin * format::bytes(rows.format),
+                 .output_format = rows.format,
+                 .output_stride = columns(),
+                 .packed_b = packed});
 }
 
 }  // namespace plimsoll::nn

@@ -23,8 +23,8 @@ bool watched_closely() {
 }
 
 // Gradients and recipes take each product by itself, too; inference tensors do not say when they change.
-bool may_pack(const T5LinearImpl& layer, const at::Tensor& x) {
-  return !at::GradMode::is_enabled() && !scope_dtype() && x.scalar_type() == layer.weight.scalar_type() &&
+bool may_pack(const T5LinearImpl& layer, at::ScalarType dtype) {
+  return !at::GradMode::is_enabled() && !scope_dtype() && dtype == layer.weight.scalar_type() &&
          !layer.weight.is_inference() && !watched_closely();
 }
 
@@ -101,9 +101,9 @@ class T5Product::Packed {
 
 T5Product::T5Product(std::vector<T5Linear> layers) : layers_(std::move(layers)), packed_(std::make_shared<Packed>()) {}
 
-std::shared_ptr<const PackedWeights> T5Product::packed_for(const at::Tensor& x) const {
+std::shared_ptr<const PackedWeights> T5Product::packed_for(at::ScalarType dtype) const {
   if (layers_.front()->code_source().weight.defined()) return packed_->codes(layers_);
-  if (may_pack(*layers_.front(), x)) return packed_->values(layers_);
+  if (may_pack(*layers_.front(), dtype)) return packed_->values(layers_);
   if (at::GradMode::is_enabled()) packed_->release();
   return nullptr;
 }
@@ -120,7 +120,7 @@ std::vector<at::Tensor> T5Product::parts(const at::Tensor& x) const {
 }
 
 std::optional<at::Tensor> T5Product::all_at_once(const at::Tensor& x) const {
-  const auto packed = packed_for(x);
+  const auto packed = packed_for(x.scalar_type());
   if (packed == nullptr) return std::nullopt;
   PackedWeights::Output output = packed->multiply(x);
   if (watch::current() != nullptr) report(x, output);

@@ -25,6 +25,7 @@ class T5Cache {
 
  private:
   friend class T5StackImpl;
+  friend class T5TeamStep;
   std::vector<T5LayerCache> layers_;
   T5KeyMask encoder_keys_;
   int64_t capacity_ = 0, rows_ = 0, length_ = 0;
@@ -59,6 +60,7 @@ class T5StackImpl : public torch::nn::Cloneable<T5StackImpl> {
   T5Weight final_layer_norm{nullptr};
 
  private:
+  friend class T5TeamStep;
   T5BlockImpl& block_at(size_t i) { return block->at<T5BlockImpl>(i); }
   at::Tensor bias(T5AttentionImpl& attention, int64_t queries, int64_t keys) const;
   at::Tensor cached_bias(T5AttentionImpl& attention, int64_t queries, T5LayerCache& cache) const;
