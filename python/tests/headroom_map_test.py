@@ -2,11 +2,15 @@
 import json
 import re
 import xml.etree.ElementTree as xml
+from base64 import b64decode
+from collections import Counter
+from io import BytesIO
 
 import plimsoll
 import pytest
+from PIL import Image
 from plimsoll.report.headroom_map import HeadroomMap, columns_of, places, rows_of
-from plimsoll.report.heat_map_svg import heat_maps
+from plimsoll.report.heat_map import heat_maps
 
 BLOCK = "encoder.block.{}.layer.{}."
 NAMES = [BLOCK.format(block, layer) + rest for block in (0, 2, 10) for layer, rest in
@@ -36,14 +40,23 @@ def test_the_map_is_a_cell_for_each_value():
     before = HeadroomMap("before <gauge>", {name: -4.9 if name == WO else 5.0 for name in NAMES})
     after = HeadroomMap("after", {name: None if name == WO else 3.0 for name in NAMES})
     assert before.overflows == after.overflows == 1
-    root = xml.fromstring(heat_maps([before, after]))
-    cells = {title.text: group for group in root.findall("{*}g") for title in group.findall("{*}title")}
-    assert len(cells) == 2 * len(NAMES)
-    (low,), (gone,) = ([group for text, group in cells.items() if text == f"{WO}: {what}"] for what in ("-4.90 bits", "Inf or NaN"))
-    assert low.find("{*}rect").get("fill") == "#b2182b" and low.find("{*}text").text == "-4.9"
-    assert gone.find("{*}rect").get("fill") == "#000000" and gone.find("{*}text").text == "Inf"
-    assert float(gone.find("{*}rect").get("x")) > float(low.find("{*}rect").get("x"))
-    assert gone.find("{*}rect").get("y") == low.find("{*}rect").get("y")
+    labels = Counter(text.text for text in xml.fromstring(heat_maps([before, after])).findall(".//{*}text"))
+    assert labels["-4.9"] == labels["Inf"] == 1 and labels["5.0"] == labels["3.0"] == len(NAMES) - 1
+    assert labels["before <gauge>"] == labels["after"] == labels["encoder 10"] == 1 and labels["cross-attention"] == labels["wo"] == 2
+    assert heat_maps([before, after]) == heat_maps([before, after])  # so that a document's picture changes with its figures alone
+
+
+def test_colours_say_how_far_a_value_is_from_the_end():
+    """Red beyond it, white at it, blue where there is room, black where nothing is left."""
+    image = Image.open(BytesIO(b64decode(re.search(r"base64,([^\"]*)", heat_maps([HeadroomMap("", dict(zip(NAMES, (None, -9.0, 0.0, 9.0))))]))[1])))
+    found = places(NAMES[:4])
+    columns = columns_of(list(found.values()))
+    rows = rows_of(list(found.values()))
+    expected = {NAMES[0]: (0, 0, 0), NAMES[1]: (178, 24, 43), NAMES[2]: (247, 247, 247), NAMES[3]: (33, 102, 172)}
+    for name, colour in expected.items():
+        column, row = columns.index((found[name].group, found[name].column)), rows.index(found[name].row)
+        at = ((column + 0.5) * image.width / len(columns), (row + 0.5) * image.height / len(rows))
+        assert all(abs(a - b) <= 3 for a, b in zip(image.convert("RGB").getpixel(tuple(map(int, at))), colour, strict=True)), name
 
 
 @pytest.fixture
@@ -62,7 +75,7 @@ def files(tmp_path):
 def test_a_page_shows_parity_and_gauge(files, tmp_path):
     page = plimsoll.report(files, tmp_path / "page.html").read_text()
     assert "<h1>Checkpoints: parity, gauged</h1>" in page and "Plotly.newPlot" not in page
-    assert page.count("<svg") == 2 and not re.search(r'(src|href)="(?!data:)', page)
+    assert page.count("data:image/svg+xml") == 2 and not re.search(r'(src|href)="(?!data:)', page)
     assert f"<td>fp16</td><td>NaN</td><td>{WO}</td>" in page
     assert "before gauge: 1 of 1 values beyond FP16&#x27;s range; after gauge: 0 of 1" in page
     assert "r = -8; FP32: the same bits; FP16: relative L2 0.012" in page

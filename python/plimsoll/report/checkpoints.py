@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from plimsoll.report.headroom_map import HeadroomMap
-from plimsoll.report.heat_map_svg import heat_maps
+from plimsoll.report.heat_map import heat_maps
 
 CERTIFICATE = "plimsoll_gauge.json"
 COLUMNS = {
@@ -31,7 +32,14 @@ class Checkpoint:
     def html(self) -> str:
         """The picture says how many values are beyond FP16's largest number, and shows which."""
         counts = "; ".join(f"{each.title}: {each.overflows} of {len(each.bits)} values beyond FP16's range" for each in self.maps)
-        return f"<h2>{escape(self.label)}</h2>{self.table}<p>Bits of headroom in FP16. {escape(counts)}.</p>{heat_maps(self.maps)}"
+        return f"<h2>{escape(self.label)}</h2>{self.table}<p>Bits of headroom in FP16. {escape(counts)}.</p>{self._picture()}"
+
+    def _picture(self) -> str:
+        """Apart from the page, whose other pictures use the same names inside."""
+        if not any(each.bits for each in self.maps):
+            return ""
+        data = b64encode(heat_maps(self.maps).encode()).decode()
+        return f'<img alt="headroom of each value" src="data:image/svg+xml;base64,{data}">'
 
 
 def _cell(value: Any) -> str:
