@@ -39,7 +39,7 @@ class Checkpoint:
         if not any(each.bits for each in self.maps):
             return ""
         data = b64encode(heat_maps(self.maps).encode()).decode()
-        return f'<img alt="headroom of each value" src="data:image/svg+xml;base64,{data}">'
+        return f'<img alt="headroom of each value" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">'
 
 
 def _cell(value: Any) -> str:
