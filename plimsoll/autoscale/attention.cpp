@@ -12,6 +12,7 @@
 #include "plimsoll/autoscale/measure.h"
 #include "plimsoll/autoscale/operands.h"
 #include "plimsoll/autoscale/storage.h"
+#include "plimsoll/autoscale/written_result.h"
 #include "plimsoll/ops/attention_pass.h"
 
 namespace plimsoll::autoscale {
@@ -23,8 +24,6 @@ using torch::jit::Stack;
 constexpr int32_t kLargestScoreExponent = 100;
 // log2 of what the kernel multiplies gradients by, at most.
 constexpr double kLargestSize = 100;
-// Of gradients as the kernel writes them: below it FP16 has lost bits that it would have had of data near 1.
-constexpr double kSmallestRms = 0x1p-5;
 
 bool measures_results(const Settings& settings) {
   return settings.counts_range || settings.policy.method == Method::kAmax || settings.policy.method == Method::kDelayed;
@@ -112,16 +111,6 @@ GradientSizes gradient_sizes(const at::Tensor& gradient, const at::Tensor& query
           .v = rounded(weights + keys + remainder(gradient))};
 }
 
-// A gradient as the kernel has written it. Nothing where its format has cut off what it would hold at another exponent.
-std::optional<Encoded> encoded_gradient(const at::Tensor& data, int32_t exponent, Session& session) {
-  Scale scale = measure(data).scale;
-  if (scale.is_zero()) return Encoded{.data = data, .scale = scale};
-  if (!fits(scale.largest(), data.scalar_type()) || std::exp2(scale.rms()) < kSmallestRms) return std::nullopt;
-  scale = with_exponent(scale, 0);
-  scale.exponent = exponent;
-  return encode({.data = data, .exponent = exponent}, session, {.dtype = data.scalar_type(), .expected = &scale});
-}
-
 bool attend_forward(const Plan& plan, Stack& stack) {
   const Operands operands(plan, stack);
   const auto argument = [&](size_t i) { return stack[stack.size() - plan.arguments.size() + i].toTensor(); };
@@ -161,9 +150,9 @@ bool attend_gradient(const Plan& plan, Stack& stack) {
                        {.to = to, .factors = {.q = power(sizes.q), .k = power(sizes.k), .v = power(sizes.v)}});
   Session& session = *operands.session();
   const int32_t scores = exponent_of(gradient) + exponent_of(value);
-  const auto grad_query = encoded_gradient(to.query, scores - exponent_of(query) + sizes.q, session),
-             grad_key = encoded_gradient(to.key, scores - exponent_of(key) + sizes.k, session),
-             grad_value = encoded_gradient(to.value, exponent_of(gradient) + sizes.v, session);
+  const auto grad_query = encoded_as_written(to.query, scores - exponent_of(query) + sizes.q, session),
+             grad_key = encoded_as_written(to.key, scores - exponent_of(key) + sizes.k, session),
+             grad_value = encoded_as_written(to.value, exponent_of(gradient) + sizes.v, session);
   if (!grad_query || !grad_key || !grad_value) return false;
   finish_call(plan, operands, stack, make_result(*grad_query, operands), make_result(*grad_key, operands),
               make_result(*grad_value, operands));

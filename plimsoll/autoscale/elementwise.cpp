@@ -12,6 +12,7 @@
 
 #include "plimsoll/autoscale/execute.h"
 #include "plimsoll/autoscale/operands.h"
+#include "plimsoll/autoscale/pointwise.h"
 #include "plimsoll/autoscale/storage.h"
 #include "plimsoll/kernels/gradient/gradient.h"
 #include "plimsoll/kernels/rescale/rescale.h"
@@ -26,11 +27,11 @@ using torch::jit::Stack;
 constexpr int64_t kFunctionBlock = 16384;  // elements: 64 KB of each operand and of the result
 constexpr int32_t kLargestShiftOfValues = 100;
 
-// Names between spaces.
-constexpr std::string_view kElementwise =
-    " cos elu elu_backward erf exp expm1 gelu gelu_backward hardtanh hardtanh_backward leaky_relu leaky_relu_backward "
-    "log log1p log2 pow.Tensor_Scalar sigmoid sigmoid_backward silu silu_backward sin softplus softplus_backward tanh "
-    "tanh_backward ";
+// Functions of torch. Names between spaces.
+constexpr std::string_view kBlocked =
+    " cos elu elu_backward erf exp expm1 hardtanh hardtanh_backward leaky_relu leaky_relu_backward log log1p log2 "
+    "pow.Tensor_Scalar sin softplus softplus_backward ";
+bool is_blocked(std::string_view op) { return kBlocked.find(" " + std::string(op) + " ") != std::string_view::npos; }
 
 struct BlockSums {
   float amax = 0;
@@ -169,11 +170,11 @@ std::optional<Encoded> blocked(const Plan& plan, Operands& operands, const Stack
 
 }  // namespace
 
-bool is_elementwise(std::string_view op) {
-  return kElementwise.find(" " + std::string(op) + " ") != std::string_view::npos;
-}
+bool is_elementwise(std::string_view op) { return is_pointwise(op) || is_blocked(op); }
 
 void run_elementwise(const Plan& plan, Stack& stack) {
+  if (is_pointwise(plan.rule->op) && run_pointwise(plan, stack)) return;
+  if (!is_blocked(plan.rule->op)) return execute(plan, stack);
   Operands operands(plan, stack);
   if (!can_block(plan, operands)) return execute(plan, stack);
   std::optional<Encoded> result;

@@ -1,4 +1,5 @@
-// Functions of each element by itself: values in FP32 are those of a block, which stays in the cache.
+// Functions of each element by itself: the library's in one pass (pointwise.h); torch's on values in FP32 of a block at
+// a time, which stay in the cache.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -11,8 +12,8 @@ namespace plimsoll::autoscale {
 
 bool is_elementwise(std::string_view op);  // Rule::op
 
-// An operator whose operands are tensors of one shape and whose rule has modes 1 and v. By execute() where they do not
-// lie alike in 16 bits, where something is not finite, and for other policies than autoscale.
+// By execute() where the operands do not lie alike in 16 bits, where something is not finite, and for other policies
+// than autoscale.
 void run_elementwise(const Plan& plan, torch::jit::Stack& stack);
 
 }  // namespace plimsoll::autoscale

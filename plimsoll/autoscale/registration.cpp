@@ -15,6 +15,7 @@
 #include "plimsoll/autoscale/inspection.h"
 #include "plimsoll/autoscale/matmul.h"
 #include "plimsoll/autoscale/moves.h"
+#include "plimsoll/autoscale/norms.h"
 #include "plimsoll/autoscale/optimizers.h"
 #include "plimsoll/autoscale/plan.h"
 #include "plimsoll/autoscale/rule.h"
@@ -70,6 +71,8 @@ Run run_of(std::string_view op) {
       {"zeros_like", &zeros_like},
       {"ones_like", &ones_like},
       {"sum.dim_IntList", &sum_rows},
+      {"native_layer_norm", &normalize},
+      {"native_layer_norm_backward", &normalize_backward},
       {"_scaled_dot_product_flash_attention_for_cpu", &attend},
       {"_scaled_dot_product_flash_attention_for_cpu_backward", &attend_backward}};
   if (is_elementwise(op)) return &run_elementwise;

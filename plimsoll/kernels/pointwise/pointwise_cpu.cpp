@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "plimsoll/kernels/rescale/pointwise_body.inc"
+#include "plimsoll/kernels/pointwise/pointwise_body.inc"
 #include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/runtime/cpu.h"
 #include "plimsoll/runtime/scratch.h"

@@ -1,7 +1,7 @@
 // What the ISA files supply.
 #pragma once
 
-#include "plimsoll/kernels/rescale/pointwise.h"
+#include "plimsoll/kernels/pointwise/pointwise.h"
 
 namespace plimsoll::kernels {
 

@@ -1,4 +1,4 @@
-#include "plimsoll/kernels/rescale/pointwise.h"
+#include "plimsoll/kernels/pointwise/pointwise.h"
 
 #include <gtest/gtest.h>
 
