@@ -11,6 +11,7 @@
 #include "plimsoll/autoscale/rule.h"
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
 #include "plimsoll/autoscale/session.h"
+#include "plimsoll/autoscale/several_scales.h"
 #include "plimsoll/autoscale/storage.h"
 
 namespace plimsoll::python {
@@ -70,12 +71,16 @@ at::Tensor as_scaled(const at::Tensor& x, const SessionPointer& session) {
   return autoscale::as_scaled(x, session->session);
 }
 
-at::Tensor make_scaled(const at::Tensor& data, int64_t exponent, const SessionPointer& session) {
-  return autoscale::join({.data = data, .exponent = static_cast<int32_t>(exponent)}, session->session);
+at::Tensor as_scaled_with(const at::Tensor& x, const at::Tensor& scale, const SessionPointer& session) {
+  return autoscale::as_scaled(x, scale, session->session);
+}
+
+at::Tensor scaled_array(const at::Tensor& data, const at::Tensor& scale, const SessionPointer& session) {
+  return autoscale::scaled_array(data, scale, session->session);
 }
 
 at::Tensor data_of_scaled(const at::Tensor& x) { return scaled_impl(x).data(); }
-int64_t exponent_of_scaled(const at::Tensor& x) { return scaled_impl(x).scale().exponent; }
+at::Tensor scale_of_scaled(const at::Tensor& x) { return autoscale::scale_of(x); }
 double remainder_of_scaled(const at::Tensor& x) { return scaled_impl(x).scale().remainder; }
 
 at::Tensor value_of_scaled(const at::Tensor& x) {
@@ -83,29 +88,16 @@ at::Tensor value_of_scaled(const at::Tensor& x) {
   return autoscale::value_of(x);
 }
 
-// The same value with data * 2^(old - exponent).
-at::Tensor with_exponent(const at::Tensor& x, int64_t exponent) {
-  const autoscale::BelowAutoscale below;
-  const autoscale::ScaledTensorImpl& impl = scaled_impl(x);
-  const auto to = static_cast<int32_t>(exponent);
-  const int32_t left = impl.scale().is_zero() ? 0 : impl.scale().exponent - to;
-  const at::ScalarType dtype = impl.data().scalar_type();
-  const autoscale::Scale moved = autoscale::with_exponent(impl.scale(), to);
-  TORCH_CHECK(autoscale::fits(moved.bound, dtype), "rebalance: expected a scale under which ", dtype,
-              " holds the data, up to 2^", autoscale::kHeadroom, ", got one that makes them 2^", moved.bound);
-  return autoscale::make_scaled(
-      autoscale::times_power(impl.data(), left, dtype).clone(),
-      {.scale = moved, .session = impl.shared().session, .logical = x.scalar_type(), .wide = impl.shared().wide});
-}
-
 SessionPointer session_of(const at::Tensor& x) {
   return c10::make_intrusive<SessionHandle>(scaled_impl(x).shared().session);
 }
 
-// data * scale, any positive number, at the power of two in it if the session's dtype holds that.
-at::Tensor result_of_rule(const at::Tensor& data, double scale, const SessionPointer& session) {
-  TORCH_CHECK(std::isfinite(scale) && scale >= 0, "rule: expected a scale of at least 0, got ", scale);
+// data * scale, any positive number, at the power of two in it if the session's dtype holds that; or several.
+at::Tensor result_of_rule(const at::Tensor& data, const at::Tensor& scales, const SessionPointer& session) {
   const autoscale::BelowAutoscale below;
+  if (scales.numel() != 1) return autoscale::scaled_array(data, scales, session->session);
+  const double scale = scales.item<double>();
+  TORCH_CHECK(std::isfinite(scale) && scale >= 0, "rule: expected a scale of at least 0, got ", scale);
   int exponent = 0;
   const double mantissa = 2 * std::frexp(scale, &exponent);
   const at::Tensor exact = data.detach().to(at::kFloat).mul(mantissa);
@@ -121,14 +113,6 @@ at::Tensor result_of_rule(const at::Tensor& data, double scale, const SessionPoi
 at::Tensor kept_remainder(const at::Tensor& x) {
   const at::Tensor& remainder = scaled_impl(x).shared().remainder;
   return remainder.defined() ? remainder : scaled_impl(x).data().new_empty({0});
-}
-
-void set_kept_remainder(const at::Tensor& x, const at::Tensor& remainder) {
-  const at::Tensor& data = scaled_impl(x).data();
-  TORCH_CHECK(remainder.sizes() == data.sizes() && remainder.scalar_type() == data.scalar_type(),
-              "autoscale: expected a remainder of ", data.scalar_type(), data.sizes(), ", got ",
-              remainder.scalar_type(), remainder.sizes());
-  scaled_impl(x).shared().remainder = remainder.detach().clone();
 }
 
 // The same for all tensors of a session, and no others while it lives.
@@ -167,20 +151,26 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("autoscale_as_scaled(Tensor x, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> Tensor",
               &as_scaled);
   library.def(
-      "autoscale_make(Tensor data, int exponent, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> Tensor",
-      &make_scaled);
+      "autoscale_as_scaled_with(Tensor x, Tensor scale, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> "
+      "Tensor",
+      &as_scaled_with);
+  library.def(
+      "autoscale_scaled_array(Tensor data, Tensor scale, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> "
+      "Tensor",
+      &scaled_array);
   library.def("autoscale_data(Tensor x) -> Tensor", &data_of_scaled);
-  library.def("autoscale_exponent(Tensor x) -> int", &exponent_of_scaled);
+  library.def("autoscale_scale(Tensor x) -> Tensor", &scale_of_scaled);
   library.def("autoscale_remainder(Tensor x) -> float", &remainder_of_scaled);
   library.def("autoscale_value(Tensor x) -> Tensor", &value_of_scaled);
-  library.def("autoscale_with_exponent(Tensor x, int exponent) -> Tensor", &with_exponent);
+  library.def("autoscale_set_scale(Tensor x, Tensor scale) -> Tensor", &autoscale::set_scale);
+  library.def("autoscale_rebalance(Tensor x, Tensor factor) -> Tensor", &autoscale::rebalance);
   library.def("autoscale_session_of(Tensor x) -> __torch__.torch.classes.plimsoll.AutoscaleSession", &session_of);
   library.def(
-      "autoscale_result(Tensor data, float scale, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> "
+      "autoscale_result(Tensor data, Tensor scale, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> "
       "Tensor",
       &result_of_rule);
   library.def("autoscale_kept_remainder(Tensor x) -> Tensor", &kept_remainder);
-  library.def("autoscale_set_kept_remainder(Tensor x, Tensor remainder) -> ()", &set_kept_remainder);
+  library.def("autoscale_set_kept_remainder(Tensor x, Tensor remainder) -> ()", &autoscale::set_remainder);
   library.def("autoscale_session_id(Tensor x) -> int", &session_id);
   library.def("autoscale_mark_parameter(Tensor x) -> ()", &mark_parameter);
   library.def("autoscale_rules() -> (str[] ops, str[] classes, str[] bounds)", &rule_table);

@@ -39,17 +39,20 @@ bool rounds_from_fp32(const at::Tensor& target) {
 }
 
 struct Prepared {
+  bool on_values = false;  // nothing follows from the operands' scales
   Composition composition = {};
   at::ScalarType logical = at::kFloat;
   int64_t terms = 1;  // elements of the first operand
 };
 
 Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
-  Prepared prepared{.logical = logical_of(plan, operands, stack)};
+  // What follows from an optimizer's state is in FP32, as that is.
+  Prepared prepared{.on_values = plan.is_fallback() || (operands.wide() && !plan.in_place),
+                    .logical = logical_of(plan, operands, stack)};
   const std::string& name = plan.name;
-  if (plan.is_fallback()) {
+  if (prepared.on_values) {
     operands.enter_values();
-    operands.session()->count(name, &CallCounts::fallback);
+    operands.session()->count(name, plan.is_fallback() ? &CallCounts::fallback : &CallCounts::wide);
   } else {
     operands.enter();
     prepared.composition = compose(plan, operands, stack);
@@ -94,9 +97,8 @@ std::optional<Scale> like_first(const std::vector<Operand>& operands) {
   return scale;
 }
 
-// What follows for `result`, before it is looked at; of a fallback nothing.
+// What follows for `result`, before it is looked at.
 Scale expected_of(const at::Tensor& result, const Plan& plan, const Prepared& prepared) {
-  if (plan.is_fallback()) return {};
   const int64_t terms = std::max<int64_t>(1, prepared.terms / std::max<int64_t>(1, result.numel()));
   return grown(prepared.composition.expected, plan.rule->growth, terms);
 }
@@ -104,20 +106,23 @@ Scale expected_of(const at::Tensor& result, const Plan& plan, const Prepared& pr
 at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, Operands& operands,
                          const Prepared& prepared) {
   if (!result.defined() || !result.is_floating_point() || mode == '.') return result;
+  ScaledOptions options = {.scale = {.bound = kUnbounded},
+                           .session = operands.session(),
+                           .logical = prepared.logical,
+                           .wide = operands.wide(),
+                           .gradient = operands.gradient()};
+  if (prepared.on_values && operands.wide() && result.scalar_type() == at::kFloat) return make_scaled(result, options);
   const int32_t exponent = prepared.composition.expected.exponent;
   std::optional<Scale> expected;
-  if (mode == '*') expected = expected_of(result, plan, prepared);
-  if (mode == 'n') expected = normalised(operands.all(), result);
-  if (mode == 's') expected = like_first(operands.all());
+  if (mode == '*' && !prepared.on_values) expected = expected_of(result, plan, prepared);
+  if (mode == 'n' && !prepared.on_values) expected = normalised(operands.all(), result);
+  if (mode == 's' && !prepared.on_values) expected = like_first(operands.all());
   const Encoded encoded = encode({.data = result, .exponent = exponent}, *operands.session(),
                                  {.dtype = storage_dtype(*operands.session(), result.dim(), operands.wide()),
                                   .expected = expected ? &*expected : nullptr,
                                   .origin = mode == 'M' ? Origin::kLossGradient : Origin::kResult});
-  return make_scaled(encoded.data, {.scale = encoded.scale,
-                                    .session = operands.session(),
-                                    .logical = prepared.logical,
-                                    .wide = operands.wide(),
-                                    .gradient = operands.gradient()});
+  options.scale = encoded.scale;
+  return make_scaled(encoded.data, options);
 }
 
 // The result of the functional twin, written into the first argument.

@@ -1,12 +1,10 @@
 #include "plimsoll/autoscale/module.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/scalar_tensor.h>
-
-#include <cmath>
 
 #include "plimsoll/autoscale/parts.h"
 #include "plimsoll/autoscale/registration.h"
+#include "plimsoll/autoscale/several_scales.h"
 #include "plimsoll/autoscale/storage.h"
 
 namespace plimsoll::autoscale {
@@ -21,11 +19,10 @@ void set_scaled(at::Tensor parameter, const at::Tensor& scaled) {
   parameter.set_data(carried(scaled));
 }
 
-void add_scaled(State& state, const std::string& name, const ScaledTensorImpl& impl) {
-  const Scale& scale = impl.scale();
+void add_scaled(State& state, const std::string& name, const at::Tensor& parameter) {
+  const ScaledTensorImpl& impl = scaled_impl(parameter);
   state[name] = impl.data().clone();
-  const double factor = scale.is_zero() ? 0 : std::exp2(scale.exponent);
-  state[name + kScaleSuffix] = at::scalar_tensor(factor, at::kDouble);
+  state[name + kScaleSuffix] = scale_of(parameter);
   if (impl.shared().remainder.defined()) state[name + kRemainderSuffix] = impl.shared().remainder.clone();
 }
 
@@ -35,14 +32,11 @@ at::Tensor find_in(const State& state, const std::string& name) {
 }
 
 // A parameter of a state that has a scale for it.
-Parts parts_of(const State& state, const std::string& name, const at::Tensor& data) {
-  int exponent = 0;
-  const double scale = state.at(name + kScaleSuffix).item<double>();
-  TORCH_CHECK(scale == 0 || std::fabs(std::frexp(scale, &exponent)) == 0.5, "load_state: expected ", name, kScaleSuffix,
-              " to be a power of two, got ", scale);
-  const at::Tensor shown = scale == 0 ? data.mul(0) : data;
-  return {
-      .data = shown, .exponent = scale == 0 ? 0 : exponent - 1, .remainder = find_in(state, name + kRemainderSuffix)};
+at::Tensor scaled_in(const State& state, const std::string& name, const std::shared_ptr<Session>& session) {
+  const at::Tensor scaled = scaled_array(state.at(name), state.at(name + kScaleSuffix), session);
+  const at::Tensor remainder = find_in(state, name + kRemainderSuffix);
+  if (remainder.defined()) set_remainder(scaled, remainder);
+  return scaled;
 }
 
 void load_into(at::Tensor target, const State& state, const std::string& name) {
@@ -56,7 +50,7 @@ void load_into(at::Tensor target, const State& state, const std::string& name) {
     return;
   }
   const std::shared_ptr<Session> session = scaled_impl(target).shared().session;
-  set_scaled(target, has_scale ? join(parts_of(state, name, data), session) : as_scaled(data, session));
+  set_scaled(target, has_scale ? scaled_in(state, name, session) : as_scaled(data, session));
 }
 
 }  // namespace
@@ -75,8 +69,7 @@ void as_values(torch::nn::Module& module) {
   for (at::Tensor& parameter : module.parameters()) {
     if (!is_scaled(parameter)) continue;
     const BelowAutoscale below;
-    const ScaledTensorImpl& impl = scaled_impl(parameter);
-    parameter.set_data(data_to_write(impl, impl.scale().is_zero() ? 0 : impl.scale().exponent).to(at::kFloat));
+    parameter.set_data(value_to_write(scaled_impl(parameter)));
   }
 }
 
@@ -92,7 +85,7 @@ State state_of(const torch::nn::Module& module) {
   State state;
   for (const auto& parameter : module.named_parameters()) {
     if (is_scaled(parameter.value())) {
-      add_scaled(state, parameter.key(), scaled_impl(parameter.value()));
+      add_scaled(state, parameter.key(), parameter.value());
     } else {
       state[parameter.key()] = parameter.value().detach().clone();
     }

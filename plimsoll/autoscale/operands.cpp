@@ -26,7 +26,7 @@ void for_each_tensor(ArgumentKind kind, const c10::IValue& value, F&& f) {
 at::Tensor value_for(const Operand& operand) {
   if (!operand.written || !is_scaled(operand.tensor)) return value_of(operand.tensor);
   const ScaledTensorImpl& impl = scaled_impl(operand.tensor);
-  const at::Tensor value = data_to_write(impl, impl.scale().exponent).to(at::kFloat);
+  const at::Tensor value = value_to_write(impl);
   return value.is_alias_of(impl.data()) ? value.clone() : value;
 }
 

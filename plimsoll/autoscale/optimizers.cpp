@@ -5,6 +5,7 @@
 #include "plimsoll/autoscale/adamw.h"
 #include "plimsoll/autoscale/execute.h"
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
+#include "plimsoll/autoscale/sgd.h"
 #include "plimsoll/autoscale/storage.h"
 
 namespace plimsoll::autoscale {
@@ -19,8 +20,7 @@ double number_of(const c10::IValue& value) {
   return value.isTensor() ? value_of(value.toTensor()).item<double>() : value.toDouble();
 }
 
-// Of _fused_adamw_ and _fused_adam_, which are one without weight decay; nothing for those that keep a maximum, or that
-// a GradScaler has part in.
+// Of _fused_adamw_ and _fused_adam_; nothing for those that keep a maximum, or that a GradScaler has part in.
 std::optional<AdamWStep> adamw_step(const Plan& plan, const Stack& all, size_t i) {
   enum {
     kParameters,
@@ -43,7 +43,7 @@ std::optional<AdamWStep> adamw_step(const Plan& plan, const Stack& all, size_t i
       !all[kFoundInf].isNone())
     return std::nullopt;
   const double decay = number_of(all[kDecay]);
-  if (!plan.name.starts_with("aten::_fused_adamw_") && decay != 0) return std::nullopt;
+  const bool decoupled = plan.name.starts_with("aten::_fused_adamw_");
   const auto tensor = [&](size_t list) { return all[list].toListRef()[i].toTensor(); };
   return AdamWStep{.parameter = tensor(kParameters),
                    .gradient = tensor(kGradients),
@@ -52,17 +52,51 @@ std::optional<AdamWStep> adamw_step(const Plan& plan, const Stack& all, size_t i
                    .lr = number_of(all[kLr]),
                    .beta1 = number_of(all[kBeta1]),
                    .beta2 = number_of(all[kBeta2]),
-                   .weight_decay = decay,
+                   .weight_decay = decoupled ? decay : 0,
                    .eps = number_of(all[kEps]),
+                   .l2 = decoupled ? 0 : decay,
                    .step = static_cast<int64_t>(number_of(tensor(kSteps))),
                    .maximize = all[kMaximize].toBool()};
 }
 
+// Of _fused_sgd_, unless a GradScaler has part in it.
+std::optional<SgdStep> sgd_step(const Plan& plan, const Stack& all, size_t i) {
+  enum {
+    kParameters,
+    kGradients,
+    kBuffers,
+    kDecay,
+    kMomentum,
+    kLr,
+    kDampening,
+    kNesterov,
+    kMaximize,
+    kIsFirst,
+    kGradScale,
+    kFoundInf
+  };
+  if (!plan.name.starts_with("aten::_fused_sgd_") || !all[kGradScale].isNone() || !all[kFoundInf].isNone())
+    return std::nullopt;
+  const auto tensor = [&](size_t list) { return all[list].toListRef()[i].toTensor(); };
+  return SgdStep{.parameter = tensor(kParameters),
+                 .gradient = tensor(kGradients),
+                 .momentum_buffer = is_listed(all[kBuffers]) ? tensor(kBuffers) : at::Tensor(),
+                 .lr = number_of(all[kLr]),
+                 .momentum = number_of(all[kMomentum]),
+                 .dampening = number_of(all[kDampening]),
+                 .weight_decay = number_of(all[kDecay]),
+                 .nesterov = all[kNesterov].toBool(),
+                 .maximize = all[kMaximize].toBool(),
+                 .is_first = all[kIsFirst].toBool()};
+}
+
 bool step_in_one_pass(const Plan& plan, const Stack& all, size_t i) {
   const BelowAutoscale below;
-  const std::optional<AdamWStep> step = adamw_step(plan, all, i);
-  if (!step || !step_adamw(*step)) return false;
-  scaled_impl(step->parameter).shared().session->count(plan.name, &CallCounts::wide);
+  const std::optional<AdamWStep> adamw = adamw_step(plan, all, i);
+  const std::optional<SgdStep> sgd = sgd_step(plan, all, i);
+  if (!(adamw && step_adamw(*adamw)) && !(sgd && step_sgd(*sgd))) return false;
+  const at::Tensor& parameter = adamw ? adamw->parameter : sgd->parameter;
+  scaled_impl(parameter).shared().session->count(plan.name, &CallCounts::wide);
   return true;
 }
 

@@ -14,14 +14,15 @@ at::Tensor join(const Parts& parts, const std::shared_ptr<Session>& session) {
   const Scale scale = measured.is_zero() ? measured : with_exponent(measured, parts.exponent);
   TORCH_CHECK(fits(scale.bound, dtype), "scaled_array: expected data that ", dtype, " holds, up to 2^", kHeadroom,
               ", got 2^", scale.bound);
-  const at::Tensor joined = make_scaled(data.to(dtype, false, true), {.scale = scale, .session = session});
-  if (parts.remainder.defined()) {
-    TORCH_CHECK(parts.remainder.sizes() == data.sizes() && parts.remainder.scalar_type() == dtype,
-                "autoscale: expected a remainder of ", dtype, data.sizes(), ", got ", parts.remainder.scalar_type(),
-                parts.remainder.sizes());
-    scaled_impl(joined).shared().remainder = parts.remainder.detach().clone();
-  }
-  return joined;
+  return make_scaled(data.to(dtype, false, true), {.scale = scale, .session = session});
+}
+
+void set_remainder(const at::Tensor& parameter, const at::Tensor& remainder) {
+  const at::Tensor& data = scaled_impl(parameter).data();
+  TORCH_CHECK(remainder.sizes() == data.sizes() && remainder.scalar_type() == data.scalar_type(),
+              "autoscale: expected a remainder of ", data.scalar_type(), data.sizes(), ", got ",
+              remainder.scalar_type(), remainder.sizes());
+  scaled_impl(parameter).shared().remainder = remainder.detach().clone();
 }
 
 }  // namespace plimsoll::autoscale

@@ -12,7 +12,7 @@
 #include "plimsoll/autoscale/attention.h"
 #include "plimsoll/autoscale/elementwise.h"
 #include "plimsoll/autoscale/execute.h"
-#include "plimsoll/autoscale/inspection.h"
+#include "plimsoll/autoscale/in_place.h"
 #include "plimsoll/autoscale/matmul.h"
 #include "plimsoll/autoscale/moves.h"
 #include "plimsoll/autoscale/norms.h"
@@ -20,6 +20,7 @@
 #include "plimsoll/autoscale/plan.h"
 #include "plimsoll/autoscale/rule.h"
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
+#include "plimsoll/autoscale/several_scales_rules.h"
 #include "plimsoll/autoscale/sums.h"
 
 namespace plimsoll::autoscale {
@@ -34,10 +35,10 @@ void fallback(const OperatorHandle& op, Stack* stack) {
   const Plan& plan = plan_when_called(op);
   TORCH_CHECK(!op.hasTag(at::Tag::inplace_view), plan.name,
               ": expected an operator that leaves the shape of a scaled tensor, got one that changes it in place");
-  if (plan.is_view) return run_inspected(plan, *stack, &run_view);
+  if (plan.is_view) return run_with_scales(plan, *stack, &run_view);
   // Its parts come here one by one.
   if (plan.is_composite) return op.redispatchBoxed(DispatchKeySet(c10::DispatchKey::CPU), stack);
-  run_inspected(plan, *stack, &execute);
+  run_with_scales(plan, *stack, &execute);
 }
 
 class RuleKernel final : public c10::OperatorKernel {
@@ -47,8 +48,8 @@ class RuleKernel final : public c10::OperatorKernel {
   void operator()(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
     // A plain tensor that scaled ones are written into gets their values.
     if (plan_.in_place && !is_scaled((*stack)[stack->size() - plan_.arguments.size()].toTensor()))
-      return run_inspected(plan_when_called(op), *stack, &execute);
-    run_inspected(plan_, *stack, run_);
+      return run_with_scales(plan_when_called(op), *stack, &execute);
+    run_with_scales(plan_, *stack, run_);
   }
 
  private:
@@ -86,7 +87,9 @@ std::optional<OperatorHandle> find(std::string_view name, std::string_view overl
 }
 
 void implement(torch::Library& library, const Rule& rule, const OperatorHandle& op, const OperatorHandle& run) {
-  auto kernel = std::make_unique<RuleKernel>(make_plan(op, &rule, run), run_of(rule.op));
+  Plan plan = make_plan(op, &rule, run);
+  const Run kernel_run = plan.in_place && has_blocked_twin(rule.op) ? &run_in_place : run_of(rule.op);
+  auto kernel = std::make_unique<RuleKernel>(std::move(plan), kernel_run);
   library.impl(c10::toString(op.operator_name()).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
 }
 

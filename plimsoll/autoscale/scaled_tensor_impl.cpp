@@ -22,29 +22,31 @@ struct Carrier : c10::BackendMeta {
 
 c10::intrusive_ptr<ScaledTensorImpl> copy_of(const ScaledTensorImpl& impl) {
   return c10::make_intrusive<ScaledTensorImpl>(impl.data(), impl.shared_pointer(),
-                                               c10::typeMetaToScalarType(impl.dtype()));
+                                               c10::typeMetaToScalarType(impl.dtype()), impl.scales());
 }
 
 }  // namespace
 
-ScaledTensorImpl::ScaledTensorImpl(at::Tensor data, std::shared_ptr<SharedScale> shared, at::ScalarType logical)
+ScaledTensorImpl::ScaledTensorImpl(at::Tensor data, std::shared_ptr<SharedScale> shared, at::ScalarType logical,
+                                   at::Tensor scales)
     : TensorImpl(scaled_keys(), c10::scalarTypeToTypeMeta(logical), data.device()),
       data_(std::move(data)),
-      shared_(std::move(shared)) {
+      shared_(std::move(shared)),
+      scales_(std::move(scales)) {
   set_sizes_and_strides(data_.sizes(), data_.strides(), data_.storage_offset());
   set_storage_access_should_throw();
 }
 
 c10::intrusive_ptr<c10::TensorImpl> ScaledTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
                                                                               bool allow_metadata_change) const {
-  auto copy = c10::make_intrusive<ScaledTensorImpl>(data_, shared_, c10::typeMetaToScalarType(dtype()));
+  auto copy = copy_of(*this);
   copy_tensor_metadata(this, copy.get(), version, allow_metadata_change);
   return copy;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> ScaledTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
                                                                               bool allow_metadata_change) const {
-  auto copy = c10::make_intrusive<ScaledTensorImpl>(data_, shared_, c10::typeMetaToScalarType(dtype()));
+  auto copy = copy_of(*this);
   copy_tensor_metadata(this, copy.get(), std::move(version), allow_metadata_change);
   return copy;
 }
@@ -56,6 +58,7 @@ void ScaledTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& i
   copy_tensor_metadata(&source, this, version_counter(), allow_tensor_metadata_change());
   data_ = source.data_;
   shared_ = source.shared_;
+  scales_ = source.scales_;
 }
 
 at::Tensor carried(const at::Tensor& scaled) {

@@ -40,10 +40,14 @@ inline constexpr int32_t kRemainderShift = 11;
 class ScaledTensorImpl final : public c10::TensorImpl {
  public:
   // data: strided, on the CPU, a view of shared->base.
-  ScaledTensorImpl(at::Tensor data, std::shared_ptr<SharedScale> shared, at::ScalarType logical);
+  ScaledTensorImpl(at::Tensor data, std::shared_ptr<SharedScale> shared, at::ScalarType logical,
+                   at::Tensor scales = {});
 
   const at::Tensor& data() const { return data_; }
   const Scale& scale() const { return shared_->scale; }
+  // Of a tensor of several scales, FP32: value = data * 2^exponent * scales, one for each of equal blocks of the data
+  // (several_scales.h). Undefined: the power of two is all.
+  const at::Tensor& scales() const { return scales_; }
   SharedScale& shared() const { return *shared_; }
   const std::shared_ptr<SharedScale>& shared_pointer() const { return shared_; }
   // Whether it is the whole memory, as it lies.
@@ -71,6 +75,7 @@ class ScaledTensorImpl final : public c10::TensorImpl {
 
   at::Tensor data_;
   std::shared_ptr<SharedScale> shared_;
+  at::Tensor scales_;
 };
 
 // The same tensor, which a plain one may take for its data: x.set_data(carried(scaled)) leaves x the object that it is.

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "plimsoll/autoscale/measure.h"
+#include "plimsoll/autoscale/several_scales.h"
 #include "plimsoll/autoscale/stochastic.h"
 #include "plimsoll/kernels/rescale/rescale.h"
 #include "plimsoll/ops/dtype.h"
@@ -103,7 +104,8 @@ at::Tensor value_of(const at::Tensor& tensor) {
   if (!is_scaled(tensor)) return tensor;
   const ScaledTensorImpl& impl = scaled_impl(tensor);
   const at::ScalarType dtype = tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return times_power(impl.data(), impl.scale().exponent, dtype);
+  const at::Tensor value = times_power(impl.data(), impl.scale().exponent, dtype);
+  return impl.scales().defined() ? value * spread(impl.scales(), value.sizes()) : value;
 }
 
 double largest_bound(at::ScalarType dtype) { return dtype == at::kHalf ? kHeadroom : 127.0; }
@@ -182,6 +184,12 @@ at::Tensor data_to_write(const ScaledTensorImpl& target, int32_t exponent) {
   }
   return times_power(data.to(at::kFloat).add_(times_power(remainder, -kRemainderShift, at::kFloat)), exponent,
                      at::kFloat);
+}
+
+at::Tensor value_to_write(const ScaledTensorImpl& target) {
+  const int32_t exponent = target.scale().is_zero() ? 0 : target.scale().exponent;
+  const at::Tensor value = data_to_write(target, exponent).to(at::kFloat);
+  return target.scales().defined() ? value * spread(target.scales(), value.sizes()) : value;
 }
 
 bool keeps_remainder(const at::Tensor& target) {

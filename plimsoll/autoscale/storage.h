@@ -51,6 +51,9 @@ at::Tensor as_scaled(const at::Tensor& x, const std::shared_ptr<Session>& sessio
 // The data of a tensor that is about to be written, with the remainder that belongs to them, times 2^exponent.
 at::Tensor data_to_write(const ScaledTensorImpl& target, int32_t exponent = 0);
 
+// With its remainder the value in FP32.
+at::Tensor value_to_write(const ScaledTensorImpl& target);
+
 // Whether what rounding cuts off is kept.
 bool keeps_remainder(const at::Tensor& target);
 

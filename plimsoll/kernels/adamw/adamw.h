@@ -1,6 +1,6 @@
 // One AdamW step on one tensor in one pass: reads the gradient, updates the FP32 master weight and both moments, and on
 // request writes the weight's narrow copy or FP8 codes for the next forward pass. Numerics: docs/numerics.md, "adamw".
-//   g = grad * grad_scale;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//   g = grad * grad_scale + l2 w;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   w = w (1 - lr weight_decay) - lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps)
 // The rule of torch.optim.AdamW (decoupled decay). Coefficients in double, elements in FP32. Same bits on every ISA and
 // thread count. Any count >= 0, any alignment. Non-finite gradients reach the weights: the caller skips such a step.
@@ -29,9 +29,10 @@ struct AdamW {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 1e-2;
-  int64_t step = 1;         // of this update, from 1
-  float grad_scale = 1.0f;  // inverse loss scale times clip factor
+  double weight_decay = 1e-2;  // decoupled
+  double l2 = 0;               // of torch.optim.Adam: l2 * w is part of the gradient
+  int64_t step = 1;            // of this update, from 1
+  float grad_scale = 1.0f;     // inverse loss scale times clip factor
 
   void* narrow = nullptr;                                // [count], optional: the new weight, nearest even
   format::Format narrow_format = format::Format::kBf16;  // bf16, fp16

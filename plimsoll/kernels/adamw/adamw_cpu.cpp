@@ -26,6 +26,7 @@ AdamWCoefficients coefficients(const AdamW& args) {
       .inv_sqrt_correction2 = static_cast<float>(1 / std::sqrt(1 - std::pow(args.beta2, step))),
       .eps = static_cast<float>(args.eps),
       .grad_scale = args.grad_scale,
+      .l2 = static_cast<float>(args.l2),
   };
 }
 

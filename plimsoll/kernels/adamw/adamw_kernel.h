@@ -76,11 +76,13 @@ struct Updated {
 // Elements i .. i + n - 1, n <= 16.
 template <Format kGrad, Format kMoment>
 PLIMSOLL_INLINE Updated update(const AdamW& args, const AdamWCoefficients& c, int64_t i, int64_t n) {
-  const F32x16 g = mul(load_as<kGrad>(args.grad, i, n), set(c.grad_scale));
+  const F32x16 w = load_as<Format::kFp32>(args.master, i, n);
+  F32x16 g = mul(load_as<kGrad>(args.grad, i, n), set(c.grad_scale));
+  if (c.l2 != 0) g = fma(set(c.l2), w, g);
   const F32x16 m = fma(set(c.beta1), load_as<kMoment>(args.moment1, i, n), mul(set(c.one_minus_beta1), g));
   const F32x16 v = fma(set(c.beta2), load_as<kMoment>(args.moment2, i, n), mul(mul(set(c.one_minus_beta2), g), g));
   const F32x16 denominator = fma(sqrt(v), set(c.inv_sqrt_correction2), set(c.eps));
-  const F32x16 decayed = mul(load_as<Format::kFp32>(args.master, i, n), set(c.decay));
+  const F32x16 decayed = mul(w, set(c.decay));
   return {fnma(set(c.step_size), div(m, denominator), decayed), m, v};
 }
 

@@ -15,6 +15,7 @@ struct AdamWCoefficients {
   float inv_sqrt_correction2;  // 1 / sqrt(1 - beta2^step)
   float eps;
   float grad_scale;
+  float l2;
 };
 
 // Updates elements [begin, end); begin is a multiple of kAdamWGroup. Returns the bit pattern of the amax.

@@ -182,6 +182,23 @@ TEST(AdamW, SameBitsOnEveryIsaAndThreadCount) {
   runtime::set_threads(threads);
 }
 
+TEST(AdamW, L2IsPartOfTheGradient) {
+  for (Isa isa : present()) {
+    const runtime::ScopedIsa scope(isa);
+    Problem coupled(Format::kFp32, Format::kFp32, 1001), summed = coupled;
+    AdamW args = coupled.args();
+    args.l2 = 0.25;
+    for (size_t i = 0; i < summed.codes.size(); ++i)
+      summed.grad.wide[i] = std::fma(0.25f, summed.master[i], summed.grad[i] * args.grad_scale);
+    adamw(args);
+    AdamW plain = summed.args();
+    plain.grad_scale = 1;
+    adamw(plain);
+    EXPECT_TRUE(coupled.master == summed.master);
+    EXPECT_TRUE(coupled.moment1 == summed.moment1 && coupled.moment2 == summed.moment2);
+  }
+}
+
 TEST(AdamW, WritesTheNewWeightInOtherFormats) {
   for (Isa isa : present()) {
     const runtime::ScopedIsa scope(isa);

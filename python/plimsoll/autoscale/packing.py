@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch.utils._pytree import tree_map
 
-from plimsoll.autoscale.several_scales import SeveralScales
 from plimsoll.autoscale.tensors import get_data_scale, is_scaled, scaled_array
 
 SCALE, REMAINDER = ".scale", ".remainder"
@@ -24,11 +23,10 @@ class ScaledArray:
     @staticmethod
     def of(x: torch.Tensor) -> ScaledArray:
         data, scale = get_data_scale(x)
-        if isinstance(x, SeveralScales):
-            return ScaledArray(data.clone(), scale.clone())
         remainder = torch.ops.plimsoll.autoscale_kept_remainder(x)
         kept = remainder.clone() if remainder.numel() else None
-        return ScaledArray(data.detach().clone(), torch.tensor(scale, dtype=torch.float64), kept)
+        scale = scale.clone() if isinstance(scale, torch.Tensor) else torch.tensor(scale, dtype=torch.float64)
+        return ScaledArray(data.detach().clone(), scale, kept)
 
     def tensor(self) -> torch.Tensor:
         """The scaled tensor. Data in FP32, as an optimizer's state has them, stay so."""

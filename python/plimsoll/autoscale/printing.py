@@ -13,7 +13,8 @@ def _print(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
     if not is_scaled(self):
         return _print_plain(self, tensor_contents=tensor_contents)
     data, scale = get_data_scale(self)
-    return f"{_print_plain(value(self), tensor_contents=tensor_contents)[:-1]}, data={data.dtype}, scale={scale:g})"
+    shown = f"of {list(scale.shape)}" if isinstance(scale, torch.Tensor) else f"{scale:g}"
+    return f"{_print_plain(value(self), tensor_contents=tensor_contents)[:-1]}, data={data.dtype}, scale={shown})"
 
 
 def install() -> None:

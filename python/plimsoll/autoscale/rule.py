@@ -23,7 +23,7 @@ def _entering(x):
 
 
 def _leaving(x, session):
-    return _ops.autoscale_result(x.data, float(x.scale), session) if isinstance(x, ScaledArray) else x
+    return _ops.autoscale_result(x.data, torch.as_tensor(x.scale), session) if isinstance(x, ScaledArray) else x
 
 
 def rule(op: str) -> Callable[[Callable], Callable]:
@@ -34,7 +34,7 @@ def rule(op: str) -> Callable[[Callable], Callable]:
             return ScaledArray(torch.ops.mylib.scale_free_sort(x.data), x.scale)
 
     op: "library::name" or "library::name.overload". The function gets the operator's arguments, with a ScaledArray for each
-    floating point tensor (a plain one has the scale 1; scales are Python's numbers), and returns the same for results, with
+    floating point tensor (a plain one has the scale 1; scales are Python's numbers, or tensors where there are several), and returns the same for results, with
     scales that need not be powers of two; anything else stays what it is. It runs below autograd: the operator's own
     backward formula leads to operators that have rules, too. Data that the scale does not bring into range are moved there.
     """

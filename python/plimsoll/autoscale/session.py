@@ -48,6 +48,4 @@ def new_session(
 
 
 def session_of(tensor: torch.Tensor):
-    if hasattr(tensor, "session"):  # a SeveralScales
-        return tensor.session
     return torch.ops.plimsoll.autoscale_session_of(tensor)
