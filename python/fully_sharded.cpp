@@ -1,5 +1,5 @@
-// torch.classes.plimsoll.ShardedUnit and ShardSchedule: what plimsoll.shard.FullyShardedDataParallel calls; and the
-// factors by which all of plimsoll.shard averages.
+// torch.classes.plimsoll.ShardedUnit and ShardSchedule: what plimsoll.shard.FullyShardedDataParallel calls; the factors
+// by which all of plimsoll.shard averages, and memory that the file system holds.
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "plimsoll/shard/averaging.h"
+#include "plimsoll/shard/mapped_tensor.h"
 #include "plimsoll/shard/same_model.h"
 #include "plimsoll/shard/shard_schedule.h"
 #include "plimsoll/shard/sharded_norm.h"
@@ -34,7 +35,8 @@ struct Unit : torch::CustomClassHolder {
        const std::vector<std::vector<at::Tensor>>& states, const std::string& name, const std::string& reduce_name,
        int64_t rank, int64_t size, std::optional<int64_t> compute_dtype, int64_t reduce_dtype,
        bool reshard_after_forward, bool disable_reshard_on_root, bool flatten_parameters, bool prefetch,
-       std::optional<double> gradient_predivide_factor, int64_t ordered_passes) {
+       std::optional<double> gradient_predivide_factor, int64_t ordered_passes,
+       const std::optional<std::string>& offload_path) {
     ranks.gather = shard_group(name, size);
     ranks.reduce = reduce_name == name ? ranks.gather : shard_group(reduce_name, size);
     ranks.rank = rank;
@@ -57,10 +59,12 @@ struct Unit : torch::CustomClassHolder {
                                    .gradient_predivide_factor = gradient_predivide_factor,
                                    .prefetch = prefetch,
                                    .ordered_passes = ordered_passes,
-                                   .layer_of = [&](const std::string& parameter) {
-                                     const auto found = layers.find(parameter);
-                                     return found == layers.end() ? nullptr : found->second;
-                                   }});
+                                   .layer_of =
+                                       [&](const std::string& parameter) {
+                                         const auto found = layers.find(parameter);
+                                         return found == layers.end() ? nullptr : found->second;
+                                       },
+                                   .offload_folder = offload_path});
   }
 
   ShardedGroup& group(int64_t index) { return unit->groups().at(static_cast<size_t>(index)); }
@@ -88,10 +92,14 @@ struct Unit : torch::CustomClassHolder {
 using UnitPointer = c10::intrusive_ptr<Unit>;
 
 struct Schedule : torch::CustomClassHolder {
-  explicit Schedule(const std::vector<UnitPointer>& units) : ranks(units.at(0)->ranks) {
+  // borrowed: of each unit the numbers of others.
+  Schedule(const std::vector<UnitPointer>& units, const std::vector<std::vector<int64_t>>& borrowed)
+      : ranks(units.at(0)->ranks) {
     std::vector<std::shared_ptr<shard::ShardedUnit>> all;
     for (const UnitPointer& one : units) all.push_back(one->unit);
-    schedule = shard::ShardSchedule::create(std::move(all));
+    std::vector<std::vector<size_t>> others;
+    for (const std::vector<int64_t>& numbers : borrowed) others.emplace_back(numbers.begin(), numbers.end());
+    schedule = shard::ShardSchedule::create(std::move(all), std::move(others));
   }
 
   shard::ShardRanks ranks;
@@ -111,8 +119,8 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.class_<Unit>("ShardedUnit")
       .def(torch::init<const std::vector<std::string>&, const std::vector<at::Tensor>&,
                        const std::vector<std::vector<at::Tensor>>&, const std::string&, const std::string&, int64_t,
-                       int64_t, std::optional<int64_t>, int64_t, bool, bool, bool, bool, std::optional<double>,
-                       int64_t>())
+                       int64_t, std::optional<int64_t>, int64_t, bool, bool, bool, bool, std::optional<double>, int64_t,
+                       const std::optional<std::string>&>())
       .def("groups", &Unit::groups)
       .def("set_averaging",
            [](const UnitPointer& self, double predivide, double postdivide) {
@@ -131,7 +139,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
         self->group(group).write_masters(masters);
       });
   library.class_<Schedule>("ShardSchedule")
-      .def(torch::init<const std::vector<UnitPointer>&>())
+      .def(torch::init<const std::vector<UnitPointer>&, const std::vector<std::vector<int64_t>>&>())
       .def("before_forward",
            [](const SchedulePointer& self, int64_t unit) { self->schedule->before_forward(static_cast<size_t>(unit)); })
       .def("after_forward",
@@ -143,6 +151,11 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("clip_grad_norm_", [](const SchedulePointer& self, double max_norm, double norm_type) {
         return shard::clip_gradients_(self->schedule->units(), self->ranks, max_norm, norm_type);
       });
+  library.def("mapped_zeros(int[] sizes, ScalarType dtype, str folder) -> Tensor",
+              [](at::IntArrayRef sizes, at::ScalarType dtype, const std::string& folder) {
+                return shard::mapped_zeros(sizes, dtype, folder);
+              });
+  library.def("release_pages(Tensor tensor) -> ()", [](const at::Tensor& tensor) { shard::release_pages(tensor); });
   library.def("averaging(int world_size) -> (float predivide, float postdivide)", &averaging);
 }
 

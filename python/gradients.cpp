@@ -6,6 +6,7 @@
 
 #include "plimsoll/amp/automatic_scale.h"
 #include "plimsoll/amp/unscale.h"
+#include "plimsoll/ops/scaled_optimizer.h"
 
 namespace plimsoll::python {
 namespace {
@@ -58,6 +59,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def(
       "automatic_scale(Tensor histogram, float scale, float grad_norm, bool may_grow, *, float flushed_share, "
       "float headroom) -> float");
+  library.def("clip_factor(float max_norm, float grad_norm) -> float", &ops::clip_factor);
 }
 
 TORCH_LIBRARY_IMPL(plimsoll, CPU, library) {

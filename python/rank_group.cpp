@@ -6,11 +6,9 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -24,10 +22,6 @@
 
 namespace plimsoll::python {
 namespace {
-
-constexpr std::chrono::milliseconds kStorePatience(2000);
-// In which the others read who is missing: rank 0 has the store, unless torchrun does.
-constexpr std::chrono::milliseconds kFarewell(1000);
 
 // Boxed, because the type of a group in torch's schemas changes with its version.
 at::Tensor call(const char* op, torch::jit::Stack stack) {
@@ -52,8 +46,8 @@ SharedPeers peers_of(const std::string& name) {
   SharedPeers peers = kept.lock();
   if (peers == nullptr) {
     const auto own = c10::make_intrusive<c10d::PrefixStore>("plimsoll/" + name, store->clone());
-    own->setTimeout(kStorePatience);
-    kept = peers = std::make_shared<const shard::Peers>(own, group->getRank(), group->getSize());
+    // Rank 0 has the store, unless torchrun does.
+    kept = peers = std::make_shared<const shard::Peers>(own, group->getRank(), group->getSize(), group->getRank() == 0);
   }
   return peers;
 }
@@ -110,7 +104,6 @@ class NamedGroup : public ops::ByteRankGroup {
 
   [[noreturn]] void fail(const char* op, const char* why) const {
     std::string missing = peers_ == nullptr ? "" : peers_->find_missing();
-    if (peers_ != nullptr && peers_->rank() == 0) std::this_thread::sleep_for(kFarewell);
     if (missing.empty()) missing = "a rank may have ended, or not come here";
     C10_THROW_ERROR(DistBackendError, std::string(op) + " over the process group '" + name_ + "' of " +
                                           std::to_string(size_) + " ranks failed; " + missing + ": " + why);

@@ -24,11 +24,6 @@ const std::vector<std::string_view>& shard_names() {
   return names;
 }
 
-const std::vector<std::string_view>& compression_names() {
-  static const std::vector<std::string_view> names = {"none", "fp16", "bf16", "fp8"};
-  return names;
-}
-
 const std::vector<std::string_view>& offload_names() {
   static const std::vector<std::string_view> names = {"none", "cpu", "disk"};
   return names;

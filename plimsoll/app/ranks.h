@@ -14,9 +14,6 @@ namespace plimsoll::app {
 // gradients; "fsdp", and the parameters.
 const std::vector<std::string_view>& shard_names();
 
-// Of gradients that travel: "none", FP32; "fp16", "bf16", "fp8".
-const std::vector<std::string_view>& compression_names();
-
 // Where a rank's part waits while it does not compute: "none", in memory; "cpu", in the memory of the CPU, where all of
 // it is; "disk", in files without names in the directory of the run.
 const std::vector<std::string_view>& offload_names();

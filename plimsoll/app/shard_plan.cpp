@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
@@ -105,13 +106,22 @@ ShardPlan plan_shards(const ShardPlanOptions& options) {
   const auto tokens = static_cast<double>(options.run.batch * plan.shape.context);  // of a forward pass
   const recipe::Recipe recipe = parse_recipe(options.run.recipe);
   plan.activation_bytes_per_token = activation_bytes_per_token(plan.shape, recipe);
-  plan.compute_seconds = tokens / options.tokens_per_second;
-  shard::PlannedStep step = {
-      .units = units_of(plan.shape, recipe),
-      .sharing = sharing_of(options.run.shard),
-      .compute_seconds = plan.compute_seconds,
-      .activation_bytes = tokens * plan.activation_bytes_per_token,
-      .network = {.bytes_per_second = options.bandwidth * 1e9, .seconds_per_message = options.latency * 1e-6}};
+  plan.alone_seconds = tokens / options.tokens_per_second;
+  const double memory_bandwidth = options.memory_bandwidth * 1e9;
+  std::vector<shard::PlannedUnit> units = units_of(plan.shape, recipe);
+  const double update_seconds = shard::update_bytes(units) / memory_bandwidth;
+  if (update_seconds >= plan.alone_seconds) {
+    refuse("--memory-bandwidth: expected an update in less than the {:.3g} s of a step, got {:.3g} s",
+           plan.alone_seconds, update_seconds);
+  }
+  shard::PlannedStep step = {.units = std::move(units),
+                             .sharing = sharing_of(options.run.shard),
+                             .compute_seconds = plan.alone_seconds - update_seconds,
+                             .memory_bytes_per_second = memory_bandwidth,
+                             .activation_bytes = tokens * plan.activation_bytes_per_token,
+                             .network = {.bytes_per_second = options.bandwidth * 1e9,
+                                         .seconds_per_message = options.latency * 1e-6,
+                                         .is_beside_cores = !options.one_machine}};
   for (const shard::PlannedUnit& unit : step.units) plan.parameters += unit.parameters;
   for (const int64_t world : options.world) {
     step.world = world;

@@ -17,6 +17,8 @@ struct ShardPlanOptions {
   double tokens_per_second = 0;  // of one process alone, as plimsoll train prints it
   double bandwidth = 0;          // GB/s that a process sends while it receives as many
   double latency = 20;           // microseconds for a message
+  double memory_bandwidth = 10;  // GB/s that a process reads and writes
+  bool one_machine = false;      // the processes share the cores that they compute and send with
 };
 
 struct PlannedRun {
@@ -29,7 +31,7 @@ struct ShardPlan {
   ModelShape shape;
   int64_t parameters = 0;
   double activation_bytes_per_token = 0;
-  double compute_seconds = 0;    // of a step
+  double alone_seconds = 0;      // of a step of one process
   std::vector<PlannedRun> runs;  // one for each world size
 };
 

@@ -15,6 +15,7 @@
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/text_files.h"
+#include "plimsoll/kernels/limits/limits.h"
 #include "plimsoll/ops/caching_allocator.h"
 #include "plimsoll/runtime/threads.h"
 #include "plimsoll/shard/checkpoint_saver.h"
@@ -114,10 +115,12 @@ class Run {
     const Clock::time_point start = Clock::now();
     const auto train_step = [this] { return trainer_.train_step(); };
     const int64_t sent_before = shard::bytes_on_the_wire();
+    const double cpu_before = kernels::process_cpu_seconds();
     StepRecord record{.result = profile_ ? profile_->run(train_step) : train_step()};
     sent_bytes_ = shard::bytes_on_the_wire() - sent_before;
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     seconds_.push_back(seconds);
+    record.cpu_seconds = kernels::process_cpu_seconds() - cpu_before;
     record.step = trainer_.step();
     record.tokens_per_s = static_cast<double>(trainer_.tokens_per_step()) / seconds;
     if (is_due(options_.eval_every) || is_last()) record.val_loss = validation_loss_ = trainer_.validation_loss();
@@ -211,6 +214,7 @@ json to_json(const StepRecord& record) {
                {"lr", result.lr},
                {"grad_norm", result.grad_norm},
                {"tokens_per_s", record.tokens_per_s},
+               {"cpu_s", record.cpu_seconds},
                {"headroom_bits", or_null(result.headroom_bits)},
                {"headroom_slot", result.headroom_slot}};
   if (result.loss_scale) line["loss_scale"] = *result.loss_scale;

@@ -19,6 +19,7 @@ struct StepRecord {
   StepResult result;
   std::optional<double> val_loss = {};  // of the steps that evaluate
   double tokens_per_s = 0;              // of this step alone
+  double cpu_seconds = 0;               // of all threads of this process, in this step
 };
 
 struct TrainSummary {

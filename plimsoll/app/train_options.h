@@ -33,7 +33,7 @@ struct TrainOptions {
   int64_t threads = 0;  // 0: as many as cores
   // What the processes of a launch (shard::launch_from_environment) share: shard_names().
   std::string shard = "none";
-  std::string compress = "none";        // gradients of "ddp" and "zero1", while they travel: compression_names()
+  std::string compress = "none";        // gradients of "ddp" and "zero1", while they travel: shard::compression_names()
   std::string offload = "none";         // where what "fsdp" shares waits: offload_names()
   bool checkpoint_activations = false;  // backward computes each block again
   int64_t deadline = 600;               // seconds that a process waits for the others

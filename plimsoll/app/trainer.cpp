@@ -30,6 +30,9 @@ using nlohmann::json;
 // The last learning rate, as a share of the peak.
 constexpr double kFinalShare = 0.1;
 
+// Of checkpoints: what compression has left out of gradients.
+const char* const kLeftOut = "left_out";
+
 torch::optim::AdamWOptions adamw_options(const TrainOptions& options) {
   return torch::optim::AdamWOptions(options.lr).betas({0.9, 0.95}).weight_decay(options.weight_decay);
 }
@@ -43,13 +46,6 @@ void expect_same(const json& state, const char* name, const json& ours) {
 }
 
 bool shares_states(const TrainOptions& options) { return options.shard == "zero1" || options.shard == "zero2"; }
-
-shard::Compression compression_of(const TrainOptions& options) {
-  const auto& names = compression_names();
-  const auto found = std::ranges::find(names, options.compress);
-  TORCH_INTERNAL_ASSERT(found != names.end(), options.compress);
-  return static_cast<shard::Compression>(found - names.begin());
-}
 
 // Where parts wait that are not in memory.
 std::optional<std::filesystem::path> offload_folder(const TrainOptions& options) {
@@ -89,7 +85,7 @@ std::shared_ptr<shard::DistributedDataParallel> make_parallel(const TrainOptions
                                                               const std::shared_ptr<const shard::Communicator>& ranks) {
   if (options.shard != "zero2") {
     return std::make_shared<shard::DistributedDataParallel>(
-        *model, ranks, shard::DataParallelOptions{.compression = compression_of(options)});
+        *model, ranks, shard::DataParallelOptions{.compression = shard::compression_of(options.compress)});
   }
   return std::make_shared<shard::ShardedDataParallel>(*model, dynamic_cast<const shard::ShardedOptimizer&>(optimizer),
                                                       ranks);
@@ -230,20 +226,23 @@ shard::RankCheckpoint Trainer::checkpoint() const {
     return shard::share_of_replicated(tensors, *ranks_, ranks_->rank());
   };
   const io::TensorMap states = optimizer_->state_dict();
-  return {.step = step_,
-          .sections = {{"model", sharded_ ? sharded_->model_pieces() : share(tensors_of(model_))},
-                       {"optimizer", sharded_                  ? sharded_->state_pieces(states)
-                                     : shares_states(options_) ? io::whole_pieces(states)
-                                                               : share(states)},
-                       {"random", share({{"torch", generator().get_state()}})}},
-          .state = {{"shape", shape_},
-                    {"recipe", options_.recipe},
-                    {"loss_scale", options_.loss_scale},
-                    {"grad_scaler", scaler_.state_dict()},
-                    {"seed", options_.seed},
-                    {"data_bytes", stream_.bytes()},
-                    {"cursor", {{"epoch", cursor.epoch}, {"index", cursor.index}}},
-                    {"configuration", options_.configuration}}};
+  shard::RankCheckpoint saved{.step = step_,
+                              .sections = {{"model", sharded_ ? sharded_->model_pieces() : share(tensors_of(model_))},
+                                           {"optimizer", sharded_                  ? sharded_->state_pieces(states)
+                                                         : shares_states(options_) ? io::whole_pieces(states)
+                                                                                   : share(states)},
+                                           {"random", share({{"torch", generator().get_state()}})}},
+                              .state = {{"shape", shape_},
+                                        {"recipe", options_.recipe},
+                                        {"loss_scale", options_.loss_scale},
+                                        {"grad_scaler", scaler_.state_dict()},
+                                        {"seed", options_.seed},
+                                        {"data_bytes", stream_.bytes()},
+                                        {"cursor", {{"epoch", cursor.epoch}, {"index", cursor.index}}},
+                                        {"configuration", options_.configuration}}};
+  // A run that compresses nothing has no files of it.
+  if (options_.compress != "none" && parallel_) saved.sections.emplace(kLeftOut, parallel_->left_out());
+  return saved;
 }
 
 void Trainer::restore_model(const io::CheckpointReader& checkpoint) {
@@ -268,6 +267,7 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
   try {
     restore_model(checkpoint);
     restore_optimizer(checkpoint);
+    if (parallel_) parallel_->restore_left_out(checkpoint, kLeftOut);
     generator().set_state(checkpoint.read("random", "torch"));
     scaler_.load_state_dict(state.at("grad_scaler").get<std::map<std::string, double>>());
     const json& cursor = state.at("cursor");

@@ -40,6 +40,7 @@ json to_json(const app::ShardPlan& plan) {
                       {"total", memory.total()}}},
                     {"sent_bytes", {{"parameters", run.step.sent.parameters}, {"gradients", run.step.sent.gradients}}},
                     {"network_seconds", run.step.network_seconds},
+                    {"memory_seconds", run.step.memory_seconds},
                     {"step_seconds", run.step.step_seconds},
                     {"tokens_per_second", run.tokens_per_second}});
   }
@@ -53,14 +54,14 @@ void print(const app::ShardPlan& plan) {
   fmt::print("{} parameters, {:.0f} bytes of activations a token; of each process:\n", plan.parameters,
              plan.activation_bytes_per_token);
   Table table({"processes", "memory", "parameters", "gradients", "states", "travelling", "activations", "sent a step",
-               "network s", "step s", "tokens/s of all", "share"});
+               "network s", "memory s", "step s", "tokens/s of all", "share"});
   for (const app::PlannedRun& run : plan.runs) {
     const shard::PlannedMemory& memory = run.step.memory;
     table.add({fmt::to_string(run.world), size(memory.total()), size(memory.parameters), size(memory.gradients),
                size(memory.states), size(memory.travelling), size(memory.activations), size(run.step.sent.total()),
-               fmt::format("{:.3g}", run.step.network_seconds), fmt::format("{:.4g}", run.step.step_seconds),
-               fmt::format("{:.0f}", run.tokens_per_second),
-               fmt::format("{:.0f} %", 100 * plan.compute_seconds / run.step.step_seconds)});
+               fmt::format("{:.3g}", run.step.network_seconds), fmt::format("{:.3g}", run.step.memory_seconds),
+               fmt::format("{:.4g}", run.step.step_seconds), fmt::format("{:.0f}", run.tokens_per_second),
+               fmt::format("{:.0f} %", 100 * plan.alone_seconds / run.step.step_seconds)});
   }
   fmt::print("{}", table.text());
 }
@@ -100,6 +101,10 @@ Command shard_plan_command() {
                   {"bandwidth", "X", number(command->bandwidth, kPositive),
                    "GB/s that a process sends while it receives as many", Need::kRequired},
                   {"latency", "X", number(options.latency, {.from = 0}), "microseconds for a message"},
+                  {"memory-bandwidth", "X", number(options.memory_bandwidth, kPositive),
+                   "GB/s that a process reads and writes, for the update and for gradients that are sent"},
+                  {"one-machine", "", toggle(options.one_machine),
+                   "processes share the cores that they compute and send with"},
                   {"json", "FILE", path(command->json_file), "write the plan to FILE, too"}},
       .run = [command](const json&) { return run_shard_plan(*command); }};
 }

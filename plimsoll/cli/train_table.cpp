@@ -2,6 +2,7 @@
 
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/cli/command_line.h"
+#include "plimsoll/shard/compression.h"
 
 namespace plimsoll::cli {
 
@@ -31,7 +32,7 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
       {"shard", "HOW", choice(options.shard, app::shard_names()),
        "what the processes that torchrun, mpirun or srun started share: ddp, each batch; zero1, and the optimizer's "
        "states; zero2, and the gradients; fsdp, and the parameters; none"},
-      {"compress", "HOW", choice(options.compress, app::compression_names()),
+      {"compress", "HOW", choice(options.compress, shard::compression_names()),
        "how gradients travel under --shard ddp or zero1: fp16, bf16 or fp8, what rounding leaves out joins the next "
        "step's; none: fp32"},
       {"offload", "WHERE", choice(options.offload, app::offload_names()),

@@ -4,7 +4,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
@@ -23,9 +22,7 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 
 namespace {
 
-constexpr std::chrono::milliseconds kSlice(500);      // of waiting
-constexpr std::chrono::milliseconds kFarewell(1000);  // in which the others read who is missing
-constexpr std::chrono::milliseconds kStorePatience(2000);
+constexpr std::chrono::milliseconds kSlice(500);  // of waiting
 
 c10::intrusive_ptr<Store> store_of(const Launch& launch, std::chrono::milliseconds deadline, bool serves) {
   c10d::TCPStoreOptions options;
@@ -46,13 +43,11 @@ struct Communicator::Connection : std::enable_shared_from_this<Connection> {
   c10::intrusive_ptr<Store> store;
   std::shared_ptr<const Peers> peers;
   c10::intrusive_ptr<Backend> backend;
-  bool serves = false;            // the store is here
   std::string path = "plimsoll";  // of what this group leaves in the store
   mutable int64_t splits = 0;
 
   [[noreturn]] void fail(const char* collective, const char* why) const {
     const std::string missing = peers ? peers->find_missing() : "";
-    if (serves) std::this_thread::sleep_for(kFarewell);
     C10_THROW_ERROR(
         DistBackendError,
         std::string(collective) + " on rank " + std::to_string(launch.rank) + " of " +
@@ -122,12 +117,11 @@ std::shared_ptr<Communicator> Communicator::connect(const Launch& launch, const 
   connection->options = options;
   if (launch.world_size > 1) {
     connection->guarded("connecting", [&] {
-      connection->serves = launch.rank == 0 && !launch.store_is_running;
-      connection->store = store_of(launch, options.deadline, connection->serves);
+      const bool serves = launch.rank == 0 && !launch.store_is_running;
+      connection->store = store_of(launch, options.deadline, serves);
       const c10::intrusive_ptr<Store> own = store_of(launch, options.deadline, false);
-      own->setTimeout(kStorePatience);
       connection->peers = std::make_shared<Peers>(c10::make_intrusive<c10d::PrefixStore>("plimsoll", own), launch.rank,
-                                                  launch.world_size);
+                                                  launch.world_size, serves);
       connection->backend = gloo(c10::make_intrusive<c10d::PrefixStore>("plimsoll/world", connection->store),
                                  launch.rank, launch.world_size, launch.address, options.deadline);
     });

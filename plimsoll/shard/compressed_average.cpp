@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace plimsoll::shard {
@@ -16,10 +17,11 @@ int64_t part_of(int64_t elements, int64_t ranks) {
 
 }  // namespace
 
-CompressedAverage::CompressedAverage(Compression compression, std::shared_ptr<const Communicator> ranks,
-                                     const Averaging& averaging, int64_t elements)
+CompressedAverage::CompressedAverage(Compression compression, std::shared_ptr<const ops::ByteRankGroup> ranks,
+                                     int64_t rank, const Averaging& averaging, int64_t elements)
     : compression_(compression),
       ranks_(std::move(ranks)),
+      rank_(rank),
       postdivide_(averaging.postdivide),
       elements_(elements),
       part_(part_of(elements, ranks_->size())),
@@ -64,5 +66,24 @@ CompressedAverage::Result CompressedAverage::finish() {
 }
 
 void CompressedAverage::abandon() { arriving_ = {}; }
+
+CompressedAverage::LeftOut CompressedAverage::LeftOut::of(int64_t first, int64_t count) const {
+  const int64_t from = std::clamp(first, begin, begin + sums.numel()),
+                to = std::clamp(first + count, begin, begin + sums.numel());
+  return {.values = values.narrow(0, first, count),
+          .sums = sums.narrow(0, from - begin, to - from),
+          .begin = std::clamp(from - first, int64_t{0}, count)};
+}
+
+CompressedAverage::LeftOut CompressedAverage::left_out() const {
+  const int64_t begin = std::min(rank_ * part_, elements_), size = std::min(part_, elements_ - begin);
+  return {.values = left_.view({-1}).narrow(0, 0, elements_),
+          .sums = sum_left_.view({-1}).narrow(0, 0, size),
+          .begin = begin};
+}
+
+at::Tensor CompressedAverage::sums_left_out() const {
+  return ranks_->all_gather(sum_left_).view({-1}).narrow(0, 0, elements_);
+}
 
 }  // namespace plimsoll::shard

@@ -13,16 +13,16 @@
 
 #include <memory>
 
+#include "plimsoll/ops/byte_rank_group.h"
 #include "plimsoll/shard/averaging.h"
-#include "plimsoll/shard/communicator.h"
 #include "plimsoll/shard/compression.h"
 
 namespace plimsoll::shard {
 
 class CompressedAverage {
  public:
-  CompressedAverage(Compression compression, std::shared_ptr<const Communicator> ranks, const Averaging& averaging,
-                    int64_t elements);
+  CompressedAverage(Compression compression, std::shared_ptr<const ops::ByteRankGroup> ranks, int64_t rank,
+                    const Averaging& averaging, int64_t elements);
 
   // Collectives, in this order, each rank's `flags` uint8 of the same size. values fp32 [elements], divided by
   // predivide.
@@ -40,11 +40,25 @@ class CompressedAverage {
   // Of one rank, in one average.
   int64_t sent_bytes() const { return sent_bytes_; }
 
+  // What rounding has left out so far: views of it, to be saved, or written to go on as another process would have.
+  struct LeftOut {
+    at::Tensor values;  // [elements], of this rank's values
+    at::Tensor sums;    // of the sums that are made here: of elements [begin, begin + numel)
+    int64_t begin = 0;
+
+    // Of elements [first, first + count), counted from `first`.
+    LeftOut of(int64_t first, int64_t count) const;
+  };
+  LeftOut left_out() const;
+  // A collective: [elements], of the sums of all ranks.
+  at::Tensor sums_left_out() const;
+
  private:
   at::Tensor encoded(const at::Tensor& values, at::Tensor& left) const;
 
   Compression compression_;
-  std::shared_ptr<const Communicator> ranks_;
+  std::shared_ptr<const ops::ByteRankGroup> ranks_;
+  int64_t rank_;
   double postdivide_;
   int64_t elements_;
   int64_t part_;            // of each rank, elements

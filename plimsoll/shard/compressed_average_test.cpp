@@ -53,7 +53,7 @@ TEST(CompressedAverage, LosesNothingButTheLastRounding) {
   testing::on_ranks(3, [](const Launch& launch) {
     const auto ranks = testing::connect(launch);
     for (const Compression kind : kKinds) {
-      CompressedAverage compressed(kind, ranks, averaging_over(3), kAveraged);
+      CompressedAverage compressed(kind, ranks, launch.rank, averaging_over(3), kAveraged);
       at::Tensor arrived = at::zeros({kAveraged}, at::kDouble), exact = arrived.clone();
       double largest = 0;
       for (int64_t step = 0; step < 40; ++step) {
@@ -81,7 +81,7 @@ TEST(CompressedAverage, SendsFewerBytes) {
     const auto ranks = testing::connect(launch);
     const double fp32 = 2 * 0.5 * 4 * (1 << 16);  // by a ring
     for (const Compression kind : kKinds) {
-      CompressedAverage compressed(kind, ranks, averaging_over(2), 1 << 16);
+      CompressedAverage compressed(kind, ranks, launch.rank, averaging_over(2), 1 << 16);
       compressed.start(at::zeros({1 << 16}), flags_of(launch.rank));
       compressed.advance();
       compressed.finish();
@@ -97,7 +97,7 @@ TEST(CompressedAverage, WhatIsNotFiniteArrivesAndLeavesNothingBehind) {
     const auto ranks = testing::connect(launch);
     for (const Compression kind : kKinds) {
       for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-        CompressedAverage compressed(kind, ranks, averaging_over(2), kAveraged);
+        CompressedAverage compressed(kind, ranks, launch.rank, averaging_over(2), kAveraged);
         at::Tensor values = values_of(launch.rank, 0);
         if (launch.rank == 1) values[700] = bad;
         EXPECT_FALSE(std::isfinite(average(compressed, values, flags_of(launch.rank))[700].item<float>()));

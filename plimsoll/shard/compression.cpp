@@ -2,6 +2,8 @@
 
 #include <ATen/ops/cat.h>
 
+#include <algorithm>
+
 #include "plimsoll/ops/quantize.h"
 
 namespace plimsoll::shard {
@@ -21,6 +23,18 @@ at::ScalarType dtype_of(Compression compression) {
 }
 
 }  // namespace
+
+const std::vector<std::string_view>& compression_names() {
+  static const std::vector<std::string_view> names = {"none", "fp16", "bf16", "fp8"};
+  return names;
+}
+
+Compression compression_of(std::string_view name) {
+  const auto& names = compression_names();
+  const auto found = std::ranges::find(names, name);
+  TORCH_CHECK_VALUE(found != names.end(), "compression: expected none, fp16, bf16 or fp8, got ", name);
+  return static_cast<Compression>(found - names.begin());
+}
 
 at::Tensor compress(const at::Tensor& values, Compression compression) {
   if (compression != Compression::kFp8) return values.to(dtype_of(compression)).view(at::kByte);

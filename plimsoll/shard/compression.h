@@ -3,6 +3,9 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <string_view>
+#include <vector>
+
 namespace plimsoll::shard {
 
 enum class Compression : uint8_t {
@@ -11,6 +14,10 @@ enum class Compression : uint8_t {
   kBf16,
   kFp8,  // E4M3 with an FP32 scale for each 128 elements
 };
+
+// "none", "fp16", "bf16", "fp8".
+const std::vector<std::string_view>& compression_names();
+Compression compression_of(std::string_view name);
 
 // Elements that share a scale: a part that travels is a multiple of it.
 inline constexpr int64_t kCompressedBlock = 128;

@@ -14,7 +14,11 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "plimsoll/io/checkpoint_reader.h"
+#include "plimsoll/io/tensor_piece.h"
 #include "plimsoll/shard/communicator.h"
 #include "plimsoll/shard/compression.h"
 
@@ -25,7 +29,7 @@ class Reducer;
 struct DataParallelOptions {
   double bucket_cap_mb = 25;  // gradients that travel together, in FP32; the first to be ready travel in 1 MB
   // How they travel; sums are made in FP32. What rounding leaves out of a step's gradients joins the next one's
-  // (compressed_average.h), which takes 4 bytes a parameter, and starts from nothing where a run is resumed.
+  // (compressed_average.h), which takes 4 bytes a parameter.
   Compression compression = Compression::kNone;
 };
 
@@ -56,6 +60,13 @@ class DistributedDataParallel {
   // That this rank sends for the gradients of a step.
   int64_t sent_bytes() const;
 
+  // What compression has left out so far, as a section of a checkpoint, whose memory this shares: NAME.sums, and of
+  // each rank NAME.values.RANK. Empty without compression.
+  std::vector<io::TensorPiece> left_out() const;
+  // The same number of ranks goes on with the bits of those that saved; another one with what they had left out in sum.
+  // A section without it: nothing is left out.
+  void restore_left_out(const io::CheckpointReader& checkpoint, const std::string& section);
+
  protected:
   // The rank that gets the gradient of a parameter.
   using OwnerOf = std::function<int64_t(const at::Tensor& parameter)>;
@@ -63,6 +74,9 @@ class DistributedDataParallel {
                           const DataParallelOptions& options, const OwnerOf& owner_of);
 
  private:
+  std::shared_ptr<const Communicator> ranks_;
+  std::vector<std::string> names_;  // of the parameters that are trained
+  std::vector<std::vector<int64_t>> shapes_;
   std::shared_ptr<Reducer> reducer_;
 };
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
 #include <torch/nn/modules/activation.h>
@@ -13,6 +14,8 @@
 
 #include <cmath>
 
+#include "plimsoll/io/checkpoint_writer.h"
+#include "plimsoll/io/testing.h"
 #include "plimsoll/shard/ranks_testing.h"
 
 namespace plimsoll::shard {
@@ -169,6 +172,38 @@ TEST(DataParallel, NarrowParametersAreSummedInFp32) {
     layer->forward(at::full({1, 1}, x, at::kBFloat16)).sum().backward();
     EXPECT_EQ(layer->weight.grad().scalar_type(), at::kBFloat16);
     EXPECT_EQ(layer->weight.grad().item<float>(), 86);
+  });
+}
+
+// As three ranks saved it, whose sums were divided by 2 before and by 1.5 after.
+TEST(DataParallel, WhatAnotherNumberOfRanksLeftOutIsKept) {
+  testing::on_ranks(2, [](const Launch& launch) {
+    const auto ranks = testing::connect(launch);
+    torch::nn::Linear layer(40, 10);
+    DistributedDataParallel parallel(*layer, ranks, {.compression = Compression::kBf16});
+    const io::TemporaryDirectory run;
+    const io::CheckpointPlace place{.run = run.path(), .step = 1};
+    io::begin_checkpoint(place);
+    io::Manifest manifest{.step = 1, .world_size = 3, .files = {}, .sections = {}};
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      std::vector<io::TensorPiece> pieces;
+      for (const auto& item : layer->named_parameters()) {
+        const at::Tensor ones = at::ones_like(item.value().detach());
+        pieces.push_back(io::whole_piece(item.key() + ".values." + std::to_string(rank), ones * (rank + 1)));
+        if (rank == 2) pieces.push_back(io::whole_piece(item.key() + ".sums", ones * 10));
+      }
+      manifest.merge(io::write_pieces(place, {{"left_out", pieces}}, {.rank = rank, .world_size = 3}));
+    }
+    io::commit_checkpoint(place, manifest, {});
+    parallel.restore_left_out(io::CheckpointReader(place.final_name()), "left_out");
+    int64_t sums = 0;
+    for (const io::TensorPiece& piece : parallel.left_out()) {
+      const bool is_sum = piece.name.ends_with(".sums");
+      EXPECT_TRUE(piece.values.eq(is_sum ? 10 + (1 + 2 + 3) / 1.5 : 0).all().item<bool>()) << piece.name;
+      if (is_sum) sums += piece.values.numel();
+    }
+    const at::Tensor all = ranks->all_gather(at::full({1}, sums));
+    EXPECT_EQ(all.sum().item<int64_t>(), 410);
   });
 }
 

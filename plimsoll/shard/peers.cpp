@@ -14,7 +14,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kBeat(250);
 constexpr int kSilence = 8;                           // beats that a rank may miss: a busy machine is not a dead one
-constexpr std::chrono::milliseconds kPatience(4000);  // with the store
+constexpr std::chrono::milliseconds kPatience(4000);  // with the thread
+constexpr std::chrono::milliseconds kStorePatience(2000);
+constexpr std::chrono::milliseconds kFarewell(1000);  // in which the others read who is missing
 
 const char* const kFailure = "failure";
 const char* const kStoreIsGone =
@@ -35,6 +37,7 @@ std::string sentence(const std::vector<int64_t>& missing) {
 struct Peers::State {
   c10::intrusive_ptr<c10d::Store> store;
   int64_t rank, size;
+  bool serves;
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -101,10 +104,13 @@ struct Peers::State {
   }
 };
 
-Peers::Peers(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size) : state_(std::make_shared<State>()) {
+Peers::Peers(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size, bool serves)
+    : state_(std::make_shared<State>()) {
+  store->setTimeout(kStorePatience);
   state_->store = std::move(store);
   state_->rank = rank;
   state_->size = size;
+  state_->serves = serves;
   std::thread([state = state_] { state->run(); }).detach();
 }
 
@@ -115,8 +121,6 @@ Peers::~Peers() {
   state_->changed.wait_for(lock, kPatience, [this] { return state_->gone; });
 }
 
-int64_t Peers::rank() const { return state_->rank; }
-
 std::string Peers::failure() const {
   const std::lock_guard lock(state_->mutex);
   return state_->failure;
@@ -126,8 +130,11 @@ std::string Peers::find_missing() const {
   std::unique_lock lock(state_->mutex);
   state_->asked = true;
   const auto known = [this] { return state_->found || !state_->failure.empty(); };
-  if (!state_->changed.wait_for(lock, kPatience, known)) return kStoreIsGone;
-  return state_->failure.empty() ? *state_->found : state_->failure;
+  const bool in_time = state_->changed.wait_for(lock, kPatience, known);
+  const std::string missing = !in_time ? kStoreIsGone : state_->failure.empty() ? *state_->found : state_->failure;
+  lock.unlock();
+  if (state_->serves) std::this_thread::sleep_for(kFarewell);
+  return missing;
 }
 
 }  // namespace plimsoll::shard

@@ -11,19 +11,17 @@ namespace plimsoll::shard {
 
 class Peers {
  public:
-  // store: a connection that nothing else uses.
-  Peers(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size);
+  // store: a connection that nothing else uses. serves: it is in this process, and ends with it.
+  Peers(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size, bool serves);
   ~Peers();
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
-
-  int64_t rank() const;
 
   // What a rank has left word of; empty as long as nothing is known to be wrong. At once.
   std::string failure() const;
 
   // Looks who is missing: "rank 2 has ended or stands still", for an error; empty if all are alive. Takes up to four
-  // seconds.
+  // seconds, and where the store is one more, in which the others read it.
   std::string find_missing() const;
 
  private:

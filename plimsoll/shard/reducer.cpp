@@ -50,7 +50,8 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::shared_ptr<const Commu
   fill_buckets(options.bucket_cap_mb / (owners_.empty() ? 1.0 : static_cast<double>(ranks_->size())));
   for (Bucket& bucket : buckets_) {
     if (options.compression == Compression::kNone || ranks_->size() == 1) break;
-    bucket.compressed = std::make_unique<CompressedAverage>(options.compression, ranks_, averaging_, bucket.elements);
+    bucket.compressed =
+        std::make_unique<CompressedAverage>(options.compression, ranks_, ranks_->rank(), averaging_, bucket.elements);
   }
   places_.resize(parameters_.size());
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -88,6 +89,17 @@ int64_t Reducer::sent_bytes() const {
     bytes += bucket.compressed ? bucket.compressed->sent_bytes() : ring;
   }
   return bytes;
+}
+
+std::vector<CompressedAverage::LeftOut> Reducer::left_out() const {
+  std::vector<CompressedAverage::LeftOut> result;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Bucket& bucket = buckets_[places_[i].bucket];
+    if (!bucket.compressed) return {};
+    const int64_t offset = bucket.members[places_[i].member].offset;
+    result.push_back(bucket.compressed->left_out().of(offset, parameters_[i].numel()));
+  }
+  return result;
 }
 
 void Reducer::attach() {

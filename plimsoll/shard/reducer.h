@@ -32,6 +32,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // Of one rank in one pass.
   int64_t sent_bytes() const;
 
+  // Of each parameter, in order; none without compression.
+  std::vector<CompressedAverage::LeftOut> left_out() const;
+
   bool sync = true;  // false: gradients add up on each rank by itself
 
  private:

@@ -28,14 +28,17 @@ struct ShardSchedule::Hook : torch::autograd::PostAccumulateGradHook {
   size_t unit, group, parameter;
 };
 
-std::shared_ptr<ShardSchedule> ShardSchedule::create(std::vector<std::shared_ptr<ShardedUnit>> units) {
-  std::shared_ptr<ShardSchedule> schedule(new ShardSchedule(std::move(units)));
+std::shared_ptr<ShardSchedule> ShardSchedule::create(std::vector<std::shared_ptr<ShardedUnit>> units,
+                                                     std::vector<std::vector<size_t>> borrowed) {
+  std::shared_ptr<ShardSchedule> schedule(new ShardSchedule(std::move(units), std::move(borrowed)));
   schedule->attach();
   return schedule;
 }
 
-ShardSchedule::ShardSchedule(std::vector<std::shared_ptr<ShardedUnit>> units)
-    : units_(std::move(units)), waiting_for_(units_.size()) {}
+ShardSchedule::ShardSchedule(std::vector<std::shared_ptr<ShardedUnit>> units, std::vector<std::vector<size_t>> borrowed)
+    : units_(std::move(units)), borrowed_(std::move(borrowed)), readers_(units_.size()), waiting_for_(units_.size()) {
+  borrowed_.resize(units_.size());
+}
 
 void ShardSchedule::attach() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
@@ -85,34 +88,33 @@ void ShardSchedule::prefetch_after(size_t unit, const std::vector<size_t>& order
 
 // Of all weights that will travel as codes at once: for each collective this thread waits until all ranks are there.
 void ShardSchedule::agree_on_amaxes() {
-  struct Part {
-    ShardedGroup* group;
-    size_t begin, count;
-  };
-  std::vector<Part> parts;
-  std::vector<int32_t> bits;
+  std::vector<ShardedGroup*> groups;
   for (const auto& unit : units_) {
     for (ShardedGroup& group : unit->groups()) {
-      const bool is_first = parts.empty();
-      if (!is_first && &group.gathering_ranks() != &parts.front().group->gathering_ranks()) continue;
-      const std::vector<int32_t> own = group.amax_bits();
-      if (own.empty()) continue;
-      parts.push_back({&group, bits.size(), own.size()});
-      bits.insert(bits.end(), own.begin(), own.end());
+      if (groups.empty() || &group.gathering_ranks() == &groups.front()->gathering_ranks()) groups.push_back(&group);
     }
   }
-  if (parts.empty()) return;
-  const ops::RankGroup& ranks = parts.front().group->gathering_ranks();
-  if (ranks.size() > 1) ranks.all_reduce_max(bits);
-  for (const Part& part : parts) part.group->set_amaxes(std::span(bits).subspan(part.begin, part.count));
+  ShardedGroup::agree_on_amaxes(groups);
+}
+
+std::vector<size_t> ShardSchedule::read_by(size_t unit) const {
+  std::vector<size_t> units = {unit};
+  units.insert(units.end(), borrowed_[unit].begin(), borrowed_[unit].end());
+  return units;
 }
 
 void ShardSchedule::before_forward(size_t unit) {
   if (in_backward_ && get_current_graph_task_id() == kNoTask) abandon_backward();
   if (at::GradMode::is_enabled() && !in_backward_) note(unit);
   const at::NoGradGuard no_grad;
-  if (!in_backward_ && unit == 0) agree_on_amaxes();
-  units_[unit]->gather(in_backward_);
+  if (!in_backward_ && unit == 0) {
+    std::ranges::fill(readers_, 0);  // an exception may have ended the pass before
+    agree_on_amaxes();
+  }
+  for (const size_t read : read_by(unit)) {
+    units_[read]->gather(in_backward_);
+    if (!in_backward_) ++readers_[read];
+  }
   if (!in_backward_) prefetch_after(unit, previous_order_, 1);
 }
 
@@ -127,9 +129,12 @@ void ShardSchedule::after_forward(size_t unit, at::TensorList outputs) {
       });
     }
   }
-  const FullyShardedOptions& options = units_[unit]->options();
-  const bool stays = goes_back && (!options.reshard_after_forward || (unit == 0 && options.disable_reshard_on_root));
-  if (!stays && !in_backward_) units_[unit]->release();
+  if (in_backward_) return;
+  for (const size_t read : read_by(unit)) {
+    const FullyShardedOptions& options = units_[read]->options();
+    const bool stays = goes_back && (!options.reshard_after_forward || (read == 0 && options.disable_reshard_on_root));
+    if (--readers_[read] == 0 && !stays) units_[read]->release();
+  }
 }
 
 void ShardSchedule::begin_backward() {
@@ -155,7 +160,8 @@ void ShardSchedule::before_backward(size_t unit) {
   const at::NoGradGuard no_grad;
   begin_backward();
   note(unit);
-  units_[unit]->gather(in_backward_);
+  // A borrowed parameter's gradient comes after its last reader, so that its own unit knows when to release it.
+  for (const size_t read : read_by(unit)) units_[read]->gather(in_backward_);
   prefetch_after(unit, order_, -1);
 }
 

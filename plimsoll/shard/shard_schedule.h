@@ -14,8 +14,9 @@ namespace plimsoll::shard {
 
 class ShardSchedule : public std::enable_shared_from_this<ShardSchedule> {
  public:
-  // units: the outermost first.
-  static std::shared_ptr<ShardSchedule> create(std::vector<std::shared_ptr<ShardedUnit>> units);
+  // units: the outermost first. borrowed: of each unit others whose parameters its module reads, too.
+  static std::shared_ptr<ShardSchedule> create(std::vector<std::shared_ptr<ShardedUnit>> units,
+                                               std::vector<std::vector<size_t>> borrowed = {});
   ~ShardSchedule();
   ShardSchedule(const ShardSchedule&) = delete;
   ShardSchedule& operator=(const ShardSchedule&) = delete;
@@ -37,11 +38,12 @@ class ShardSchedule : public std::enable_shared_from_this<ShardSchedule> {
  private:
   struct Hook;
 
-  explicit ShardSchedule(std::vector<std::shared_ptr<ShardedUnit>> units);
+  ShardSchedule(std::vector<std::shared_ptr<ShardedUnit>> units, std::vector<std::vector<size_t>> borrowed);
   void attach();
   void before_backward(size_t unit);
   void take_gradient(size_t unit, size_t group, size_t parameter);
   void agree_on_amaxes();
+  std::vector<size_t> read_by(size_t unit) const;
   void begin_backward();
   void abandon_backward();
   void finish_backward();
@@ -52,6 +54,8 @@ class ShardSchedule : public std::enable_shared_from_this<ShardSchedule> {
   void prefetch_after(size_t unit, const std::vector<size_t>& order, int64_t step);
 
   std::vector<std::shared_ptr<ShardedUnit>> units_;
+  std::vector<std::vector<size_t>> borrowed_;
+  std::vector<int> readers_;            // of each unit: forward passes under way
   std::vector<size_t> order_;           // units that have run since gradients last travelled, as they first began
   std::vector<size_t> previous_order_;  // of the time before that
   std::vector<int64_t> waiting_for_;    // gradients that this backward pass has not brought yet

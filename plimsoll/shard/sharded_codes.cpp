@@ -35,15 +35,10 @@ void ShardedCodes::set_amaxes(std::span<const int32_t> bits) {
   has_amaxes_ = true;
 }
 
-bool ShardedCodes::choose(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks) {
+bool ShardedCodes::choose() {
   chosen_ = has_recipe();
   if (!chosen_) return false;
-  if (!std::exchange(has_amaxes_, false)) {
-    std::vector<int32_t> bits = amax_bits(parts);
-    if (ranks.size() > 1) ranks.all_reduce_max(bits);
-    set_amaxes(bits);
-    has_amaxes_ = false;
-  }
+  TORCH_INTERNAL_ASSERT(std::exchange(has_amaxes_, false));
   const ops::SharedRecipe recipe = amp::current_recipe();
   for (size_t i = 0; i < states_.size(); ++i) {
     const ops::QuantizeOptions options = *ops::weight_codes(*recipe, *states_[i], amaxes_[i]);

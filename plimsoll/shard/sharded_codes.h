@@ -23,12 +23,12 @@ class ShardedCodes {
 
   // parts: what this rank holds of each. Their amaxes as bits, which are ordered as magnitudes are, NaN above all.
   static std::vector<int32_t> amax_bits(const std::vector<at::Tensor>& parts);
-  // The largest of all ranks, for the next choose().
+  // The largest of all ranks, for the next choose(), which a recipe with codes needs.
   void set_amaxes(std::span<const int32_t> bits);
+  bool has_amaxes() const { return has_amaxes_; }
 
-  // How they travel until the next choose(): in codes, or (false) as values. A collective under recipes with codes
-  // unless the amaxes are set: those of all ranks' parts, as they are now.
-  bool choose(const std::vector<at::Tensor>& parts, const ops::RankGroup& ranks);
+  // How they travel until the next choose(): in codes, or (false) as values.
+  bool choose();
   bool chosen() const { return chosen_; }
 
   // [sum of parts]

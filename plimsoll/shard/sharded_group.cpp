@@ -132,14 +132,35 @@ void ShardedGroup::note_new_masters() {
   for (const auto& [name, parameter] : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
 }
 
-std::vector<int32_t> ShardedGroup::amax_bits() const {
-  if (!codes_ || gathered_ || is_arriving_ || !ShardedCodes::has_recipe()) return {};
-  return ShardedCodes::amax_bits(held_parts());
+bool ShardedGroup::sends_new_codes() const {
+  return codes_ && !gathered_ && !is_arriving_ && ShardedCodes::has_recipe();
+}
+
+void ShardedGroup::agree_on_amaxes(std::span<ShardedGroup* const> groups) {
+  std::vector<int32_t> bits;
+  std::vector<std::pair<ShardedGroup*, size_t>> counts;
+  for (ShardedGroup* const group : groups) {
+    if (!group->sends_new_codes()) continue;
+    const std::vector<int32_t> own = ShardedCodes::amax_bits(group->held_parts());
+    counts.emplace_back(group, own.size());
+    bits.insert(bits.end(), own.begin(), own.end());
+  }
+  if (counts.empty()) return;
+  if (const ops::RankGroup& ranks = groups.front()->gathering_ranks(); ranks.size() > 1) ranks.all_reduce_max(bits);
+  std::span<const int32_t> rest = bits;
+  for (const auto& [group, count] : counts) {
+    group->codes_->set_amaxes(rest.first(count));
+    rest = rest.subspan(count);
+  }
 }
 
 at::Tensor ShardedGroup::travelling(bool keeps_codes) {
-  const bool in_codes = codes_ && (keeps_codes ? codes_->chosen() : codes_->choose(held_parts(), *ranks_.gather));
-  if (!in_codes) {
+  if (codes_ && !keeps_codes) {
+    ShardedGroup* const self = this;
+    if (!codes_->has_amaxes()) agree_on_amaxes({&self, 1});
+    codes_->choose();
+  }
+  if (!codes_ || !codes_->chosen()) {
     allocate_memory(full_);
     return bytes_of(master_.to(options_.compute_dtype));
   }

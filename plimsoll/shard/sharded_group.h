@@ -65,10 +65,11 @@ class ShardedGroup {
   // What this rank holds of each parameter's master, shared.
   std::vector<io::TensorPiece> pieces() const;
 
-  // Of weights that the next gather() sends as codes; none: of none. One collective then serves many groups.
-  std::vector<int32_t> amax_bits() const;
-  void set_amaxes(std::span<const int32_t> bits) { codes_->set_amaxes(bits); }
   const ops::RankGroup& gathering_ranks() const { return *ranks_.gather; }
+
+  // A collective: of the weights that the next gather() sends as codes, the amaxes that all ranks use. gather() does it
+  // by itself, once more for each group. groups: of the same gathering ranks.
+  static void agree_on_amaxes(std::span<ShardedGroup* const> groups);
 
   // Collectives. keeps_codes: those of the last time, for the backward pass of a forward pass.
   void start_gather(bool keeps_codes = false);
@@ -94,6 +95,7 @@ class ShardedGroup {
 
  private:
   bool is_alone() const { return ranks_.size() == 1; }
+  bool sends_new_codes() const;
   at::Tensor mine(const at::Tensor& flat) const;  // [numel] -> this rank's part
   std::vector<at::Tensor> views_of(const at::Tensor& flat) const;
   void show(const std::vector<at::Tensor>& values);

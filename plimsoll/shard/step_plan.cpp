@@ -4,10 +4,14 @@
 #include <numeric>
 #include <utility>
 
+#include "plimsoll/shard/averaging.h"
+
 namespace plimsoll::shard {
 namespace {
 
 constexpr double kMasterBytes = 4, kGradientBytes = 4, kStateBytes = 8;
+// AdamW reads a parameter, its gradient and two moments, and writes all but the gradient; the norm reads the gradient.
+constexpr double kUpdateBytes = 28 + 4;
 constexpr double kForwardShare = 1.0 / 3;  // of a unit's multiply-adds
 
 // One collective after the other, each when it was asked for or later.
@@ -41,10 +45,33 @@ class Link {
 
 double gradient_bytes(const PlannedUnit& unit) { return kGradientBytes * static_cast<double>(unit.parameters); }
 
-double parameters_of(const PlannedStep& step) {
-  return std::accumulate(step.units.begin(), step.units.end(), 0.0, [](double sum, const PlannedUnit& unit) {
+double count_of(const std::vector<PlannedUnit>& units) {
+  return std::accumulate(units.begin(), units.end(), 0.0, [](double sum, const PlannedUnit& unit) {
     return sum + static_cast<double>(unit.parameters);
   });
+}
+
+double parameters_of(const PlannedStep& step) { return count_of(step.units); }
+
+bool shares_states(const PlannedStep& step) { return step.sharing != Sharing::kNone && step.sharing != Sharing::kDdp; }
+
+// Through memory, of a parameter whose gradient joins what travels and comes back: a copy and a division in place each
+// read and write it.
+double joining_bytes(const PlannedStep& step) {
+  constexpr double kClear = 4, kCopy = 8, kInPlace = 8, kAdd = 12;
+  if (step.sharing == Sharing::kNone || (step.world == 1 && step.sharing != Sharing::kFsdp)) return 0;
+  const auto world = static_cast<double>(step.world);
+  const Averaging averaging = averaging_over(step.world);
+  const double before = kCopy + (averaging.predivide == 1 ? 0 : kInPlace);
+  const double after = averaging.postdivide == 1 ? 0 : kInPlace;
+  switch (step.sharing) {
+    case Sharing::kFsdp:
+      return before + (step.world == 1 ? 0 : (4 * world + 4 + after) / world);  // terms are read, their sum is written
+    case Sharing::kZero2:
+      return kClear + before + (kCopy + (world - 1) * kAdd + after + kCopy) / world;
+    default:
+      return kClear + before + after + kCopy;
+  }
 }
 
 // The memory of a rank from the end of the forward pass to the end of the backward pass, unit by unit.
@@ -55,9 +82,8 @@ class Memory {
         sharded_(step.sharing == Sharing::kFsdp && step.world > 1),
         part_(1 / static_cast<double>(step.world)) {
     const double count = parameters_of(step);
-    const bool own_states = step.sharing != Sharing::kNone && step.sharing != Sharing::kDdp;
     fixed_ = {.parameters = kMasterBytes * count * (sharded_ ? part_ : 1),
-              .states = kStateBytes * count * (own_states ? part_ : 1)};
+              .states = kStateBytes * count * (shares_states(step) ? part_ : 1)};
   }
 
   PlannedMemory peak() const {
@@ -117,14 +143,22 @@ class Memory {
 // The units inside the outermost, first to last and back; `before` and `after` are told the unit and the time.
 template <class Before, class After>
 double backwards(const PlannedStep& step, double clock, Before before, After after) {
-  clock += step.units.front().share * (1 - kForwardShare) * step.compute_seconds;
+  const double joining = joining_bytes(step) / step.memory_bytes_per_second;  // seconds a parameter
+  const auto seconds = [&](const PlannedUnit& unit) { return unit.share * (1 - kForwardShare) * step.compute_seconds; };
+  clock += seconds(step.units.front());
   for (size_t i = step.units.size(); --i > 0;) {
     clock = std::max(clock, before(i, clock));
-    clock += step.units[i].share * (1 - kForwardShare) * step.compute_seconds;
+    clock += seconds(step.units[i]) + joining * static_cast<double>(step.units[i].parameters);
     after(i, clock);
   }
+  clock += joining * static_cast<double>(step.units.front().parameters);
   after(0, clock);
   return clock;
+}
+
+double update_seconds(const PlannedStep& step) {
+  const double part = shares_states(step) ? 1 / static_cast<double>(step.world) : 1;
+  return part * update_bytes(step.units) / step.memory_bytes_per_second;
 }
 
 double fully_sharded_seconds(const PlannedStep& step, Link& link, PlannedBytes& sent) {
@@ -149,7 +183,7 @@ double fully_sharded_seconds(const PlannedStep& step, Link& link, PlannedBytes& 
   };
   const auto after = [&](size_t unit, double now) { link.scatter(now, gradient_bytes(units[unit]), sent.gradients); };
   clock = backwards(step, clock, before, after);
-  return std::max(clock, link.free_at());
+  return std::max(clock, link.free_at()) + update_seconds(step);
 }
 
 double replicated_seconds(const PlannedStep& step, Link& link, PlannedBytes& sent) {
@@ -164,22 +198,26 @@ double replicated_seconds(const PlannedStep& step, Link& link, PlannedBytes& sen
   };
   const double clock = backwards(
       step, forward, [](size_t, double now) { return now; }, after);
-  const double averaged = std::max(clock, link.free_at());
-  if (step.sharing == Sharing::kDdp) return averaged;
-  return link.scatter(averaged, kMasterBytes * parameters_of(step), sent.parameters);
+  const double updated = std::max(clock, link.free_at()) + update_seconds(step);
+  if (step.sharing == Sharing::kDdp) return updated;
+  return link.scatter(updated, kMasterBytes * parameters_of(step), sent.parameters);
 }
 
 }  // namespace
 
+double update_bytes(const std::vector<PlannedUnit>& units) { return kUpdateBytes * count_of(units); }
+
 StepPlan plan_step(const PlannedStep& step) {
   StepPlan plan;
   plan.memory = Memory(step).peak();
-  plan.step_seconds = step.compute_seconds;
+  plan.memory_seconds = update_seconds(step) + joining_bytes(step) * parameters_of(step) / step.memory_bytes_per_second;
+  plan.step_seconds = step.compute_seconds + plan.memory_seconds;
   if (step.sharing == Sharing::kNone) return plan;
   Link link(step.network, step.world);
-  plan.step_seconds = step.sharing == Sharing::kFsdp ? fully_sharded_seconds(step, link, plan.sent)
-                                                     : replicated_seconds(step, link, plan.sent);
+  const double beside = step.sharing == Sharing::kFsdp ? fully_sharded_seconds(step, link, plan.sent)
+                                                       : replicated_seconds(step, link, plan.sent);
   plan.network_seconds = link.busy();
+  plan.step_seconds = step.network.is_beside_cores ? beside : plan.step_seconds + plan.network_seconds;
   return plan;
 }
 

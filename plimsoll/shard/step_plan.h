@@ -12,12 +12,15 @@
 // and activations, which go while gradients come. The peak is that of the moment with the most of all, which under fsdp
 // may be the beginning, when the model is there as a whole: 4 P.
 //
-// Times of collectives: a ring's, (W - 1) messages of 1 / W each; twice that for a sum that all get.
+// Times of collectives: a ring's, (W - 1) messages of 1 / W each; twice that for a sum that all get. Beside the forward
+// and backward pass there is what goes through memory once and more: AdamW and the norm that clips, of the states that
+// the rank has (32 bytes a parameter), and gradients on their way into and out of what travels.
 // Source: Rajbhandari et al., ZeRO, 2020; Thakur et al., Optimization of Collective Communication Operations in MPICH,
 // 2005.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace plimsoll::shard {
@@ -36,6 +39,8 @@ struct PlannedUnit {
 struct Network {
   double bytes_per_second = 0;  // that a rank sends while it receives as many
   double seconds_per_message = 0;
+  // It takes nothing of the cores that compute, so that both go on at once; false between processes of one machine.
+  bool is_beside_cores = true;
 };
 
 struct PlannedStep {
@@ -43,9 +48,10 @@ struct PlannedStep {
   Sharing sharing = Sharing::kFsdp;
   int64_t world = 1;
   bool reshard_after_forward = true;
-  double compute_seconds = 0;   // of a step on one process alone
-  double activation_bytes = 0;  // kept for backward
-  double bucket_bytes = 25e6;   // of gradients that travel together, except under fsdp
+  double compute_seconds = 0;  // of a step's forward and backward pass on one process alone
+  double memory_bytes_per_second = std::numeric_limits<double>::infinity();  // that a process reads and writes
+  double activation_bytes = 0;                                               // kept for backward
+  double bucket_bytes = 25e6;  // of gradients that travel together, except under fsdp
   Network network;
 };
 
@@ -65,8 +71,12 @@ struct StepPlan {
   PlannedMemory memory;
   PlannedBytes sent;
   double network_seconds = 0;  // that the network is busy
-  double step_seconds = 0;     // between compute_seconds and that plus network_seconds
+  double memory_seconds = 0;   // of the update, and of gradients on their way
+  double step_seconds = 0;     // compute_seconds and memory_seconds, and what the network is waited for
 };
+
+// Read and written by an update of all parameters.
+double update_bytes(const std::vector<PlannedUnit>& units);
 
 StepPlan plan_step(const PlannedStep& step);
 

@@ -120,6 +120,39 @@ TEST(StepPlan, WhatIsLateIsWaitedFor) {
   EXPECT_DOUBLE_EQ(plan_step(step).step_seconds, 28);
 }
 
+// Bytes through memory, at one a second.
+TEST(StepPlan, UpdatesAndGradientsOnTheirWayTakeTime) {
+  const auto seconds = [](Sharing sharing, int64_t world) {
+    PlannedStep step = three_units(sharing, world);
+    step.memory_bytes_per_second = 1;
+    const StepPlan plan = plan_step(step);
+    EXPECT_NEAR(plan.step_seconds, 9 + plan.memory_seconds, 1e-3);
+    return plan.memory_seconds;
+  };
+  const double update = 32 * 410;
+  EXPECT_EQ(update_bytes(three_units(Sharing::kNone, 1).units), update);
+  EXPECT_EQ(seconds(Sharing::kNone, 1), update);
+  EXPECT_EQ(seconds(Sharing::kDdp, 1), update);
+  EXPECT_EQ(seconds(Sharing::kFsdp, 1), update + 8 * 410);
+  // Divided once by two, and by four in two steps.
+  EXPECT_EQ(seconds(Sharing::kDdp, 2), update + 28 * 410);
+  EXPECT_EQ(seconds(Sharing::kDdp, 4), update + 36 * 410);
+  EXPECT_EQ(seconds(Sharing::kZero1, 4), update / 4 + 36 * 410);
+  EXPECT_EQ(seconds(Sharing::kZero2, 4), update / 4 + (4 + 8 + 8) * 410 + (8 + 3 * 12 + 8 + 8) * 410 / 4);
+  EXPECT_EQ(seconds(Sharing::kFsdp, 4), update / 4 + (8 + 8 + 4) * 410 + (4 + 8) * 410 / 4);
+}
+
+TEST(StepPlan, ANetworkThatTakesTheCoresHidesNothing) {
+  for (const Sharing sharing : {Sharing::kDdp, Sharing::kZero2, Sharing::kFsdp}) {
+    PlannedStep step = three_units(sharing, 4);
+    step.network = {.bytes_per_second = 500, .seconds_per_message = 0.01, .is_beside_cores = false};
+    const StepPlan plan = plan_step(step);
+    EXPECT_DOUBLE_EQ(plan.step_seconds, 9 + plan.network_seconds);
+    step.network.is_beside_cores = true;
+    EXPECT_LT(plan_step(step).step_seconds, plan.step_seconds);
+  }
+}
+
 TEST(StepPlan, LatencyGrowsWithTheNumberOfRanks) {
   PlannedStep step = three_units(Sharing::kDdp, 100000);
   step.network.seconds_per_message = 1e-6;

@@ -1,7 +1,10 @@
 """plimsoll.shard.FullyShardedDataParallel on one to eight ranks: the gradients and steps of one process."""
 import copy
+import gc
 import itertools
+import pathlib
 import pickle
+import tempfile
 
 import plimsoll.pytorch as te
 import pytest
@@ -11,6 +14,7 @@ import torch
 import torch.distributed as dist
 from plimsoll.common.recipe import DelayedScaling, Float8CurrentScaling
 from plimsoll.shard import FullyShardedDataParallel as Fsdp
+from plimsoll.shard import offload_optimizer
 from torch import nn
 
 
@@ -274,12 +278,140 @@ def a_shared_weight_counts_once(group):
         assert torch.equal(model.state_dict()["tied.weight"], model.state_dict()["blocks.1.0.weight"])
 
 
+class Tied(nn.Module):
+    """A table of tokens, which is read again at the end, with blocks in between."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.embedding = nn.Embedding(11, 6)
+        self.blocks = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
+        self.head = nn.Linear(6, 11)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.blocks(self.embedding(tokens)))
+
+
+def tied_backward(model, step, rank, size):
+    tokens = torch.randint(11, (12, 5), generator=torch.Generator().manual_seed(step))
+    mine = tokens[rank * 12 // size : (rank + 1) * 12 // size]
+    nn.functional.cross_entropy(model(mine[:, :-1]).flatten(0, 1), mine[:, 1:].flatten()).backward()
+
+
+# What has an instance of its own: the table and what reads it again, or one of them, and the other one has the outermost.
+TIED = [("embedding", "blocks", "head"), ("embedding", "blocks"), ("blocks", "head")]
+
+
+@ranks.case(3)
+def instances_share_a_weight(group):
+    rank, size = position(group)
+    for names in TIED:
+        for options in ({}, {"flatten_parameters": False}, {"reshard_after_forward": False}, {"prefetch": False}):
+            plain, model = Tied(), Tied()
+            for name in names:
+                setattr(model, name, Fsdp(getattr(model, name), group, **options))
+            model = Fsdp(model, group, **options)
+            if names == TIED[0]:
+                model.head.append_shared_param(model.embedding.module.weight)
+            assert sum(p.numel() for p in model.parameters()) < sum(p.numel() for p in plain.parameters())
+            ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.5) for m in (model, plain))
+            for step in range(3):
+                tied_backward(model, step, rank, size)
+                tied_backward(plain, step, 0, 1)
+                found = full_gradients(model)
+                for name, gradient in models.gradients(plain).items():
+                    torch.testing.assert_close(found[name], gradient)
+                for optimizer in (ours, theirs):
+                    optimizer.step()
+                    optimizer.zero_grad()
+            state = model.state_dict()
+            assert state.keys() == plain.state_dict().keys() and torch.equal(state["head.weight"], state["embedding.weight"])
+            torch.testing.assert_close(state, plain.state_dict())
+            parts = [ranks.gathered(group, part()) for part in (model.local_state_dict, model.local_metadata_dict)]
+            whole = Fsdp.consolidate_shard_weights(*parts)
+            assert all(torch.equal(whole[name], value) for name, value in state.items())
+            again = copy.deepcopy(model)
+            model.load_state_dict(plain.state_dict())
+            for one in (model, again):
+                tied_backward(one, 3, rank, size)
+            assert model.state_dict()["head.weight"].equal(plain.head.weight)
+
+
 @ranks.case(1)
-def a_weight_of_two_instances_is_an_error(group):
+def what_cannot_be_shared_is_an_error(group):
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     second.weight = first.weight
-    with pytest.raises(ValueError, match="expected 1.weight in one instance"):
-        Fsdp(nn.Sequential(Fsdp(first, group), second), group)
+    held, borrows = Fsdp(first, group), Fsdp(second, group)
+    with pytest.raises(RuntimeError, match="inside the one that is called"):
+        borrows(torch.ones(1, 3))
+    with pytest.raises(ValueError, match="when it was wrapped"):
+        held.append_shared_param(second.weight)
+    with pytest.raises(pickle.PicklingError, match="of another instance"):
+        pickle.dumps(borrows)
+    both = nn.Sequential(held, borrows)
+    Fsdp(both, group)(torch.ones(1, 3)).sum().backward()
+    with pytest.raises(RuntimeError, match="before the first forward pass"):
+        borrows.append_shared_param(first.weight)
+    layers = te.Linear(16, 16), te.Linear(16, 16)
+    layers[1].weight = layers[0].weight
+    coded = Fsdp(layers[0], group)
+    with pytest.raises(ValueError, match="gather_codes=False in the instance that holds weight"):
+        Fsdp(layers[1], group)
+    third = nn.Linear(3, 3)
+    third.weight = coded.module.weight
+    del coded
+    layers = None
+    gc.collect()
+    with pytest.raises(ValueError, match="which is gone"):
+        Fsdp(third, group)
+
+
+def pages_in_memory(folder):
+    """Kilobytes of this process's memory that files of the folder hold, and of how many files."""
+    resident = {}
+    name = ""
+    for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            name = line
+        elif line.startswith("Rss:") and str(folder) in name:
+            resident[name] = int(line.split()[1])
+    return sum(resident.values()), len(resident)
+
+
+@ranks.case(2)
+def shards_and_states_wait_on_disk(group):
+    with tempfile.TemporaryDirectory() as folder:
+        models_of = [nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300)) for _ in range(2)]
+        models_of[1].load_state_dict(models_of[0].state_dict())
+        sharded = [Fsdp(each, group, offload_path=path) for each, path in zip(models_of, (None, folder))]
+        optimizers = [torch.optim.AdamW(each.parameters(), lr=0.1) for each in sharded]
+        offload_optimizer(optimizers[1], folder)
+        for step in range(3):
+            for model, optimizer in zip(sharded, optimizers):
+                optimizer.zero_grad()
+                torch.manual_seed(step)
+                model(torch.randn(4, 300)).square().sum().backward()
+                optimizer.step()
+        resident, files = pages_in_memory(folder)
+        assert files == 4, "master, gradient, two moments"
+        # The step has read the masters and the gradients again, the states have left.
+        assert resident <= 2 * 4 * 300 * 301 / 1024 + 64
+        a, b = (model.state_dict() for model in sharded)
+        assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@ranks.case(2)
+def what_gloo_lacks_is_not_needed(group):
+    """It has no FP8, no sums that multiply before, and no pinned memory: ours sends bytes and divides by itself."""
+    with pytest.raises(RuntimeError, match="Invalid scalar type"):
+        dist.all_reduce(torch.ones(4).to(torch.float8_e4m3fn), group=group)
+    with pytest.raises((RuntimeError, ValueError)):
+        dist.all_reduce(torch.ones(4), dist._make_nccl_premul_sum(0.5), group=group)
+    model = Fsdp(te.Linear(32, 32), group, move_params_to_cpu=True, gradient_predivide_factor=2.0)
+    with te.fp8_autocast(fp8_recipe=Float8CurrentScaling()):
+        model(torch.ones(16, 32)).sum().backward()
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
 
 
 @ranks.case(2)

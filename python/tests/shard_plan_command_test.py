@@ -28,7 +28,7 @@ def test_the_table_and_the_file_say_the_same(tmp_path: Path) -> None:
     alone, four, _ = written["runs"]
     assert alone["memory_bytes"]["parameters"] == 4 * written["parameters"]
     assert four["memory_bytes"]["states"] == 2 * written["parameters"]
-    assert alone["tokens_per_second"] == pytest.approx(3000)
+    assert 2900 < alone["tokens_per_second"] < 3000  # one process that shards copies its gradients, too
     assert 3000 < four["tokens_per_second"] <= 12000
 
 
@@ -49,6 +49,7 @@ def test_each_way_of_sharing_takes_less_memory_than_the_one_before(tmp_path: Pat
         ([*GIVEN, "--world", "1,0"], "--world: expected an integer from 1 to 10000000, got '0'"),
         ([*GIVEN, "--world", "1,,2"], "--world: expected an integer from 1 to 10000000, got ''"),
         ([*GIVEN, "--bandwidth", "-1"], "--bandwidth: expected a number"),
+        ([*GIVEN, "--memory-bandwidth", "0.1"], "--memory-bandwidth: expected an update in less than"),
         ([*GIVEN, "--heads", "7"], "expected heads that divide dim"),
         ([*GIVEN, "--shard", "zero3"], "--shard: expected"),
     ],

@@ -1,10 +1,12 @@
 """Several processes that share parameters, gradients and optimizer states; names and defaults are fairscale's."""
 
 from plimsoll.shard.activation_checkpoint import checkpoint, checkpoint_wrapper, disable_checkpointing
+from plimsoll.shard.compression import GradientCompression, compress_hook
 from plimsoll.shard.distributed_checkpoint import from_distributed_checkpoint, to_distributed_checkpoint
 from plimsoll.shard.fully_sharded import FullyShardedDataParallel, TrainingState
 from plimsoll.shard.grad_scaler import ShardedGradScaler
 from plimsoll.shard.offload_model import OffloadModel
+from plimsoll.shard.offload_optimizer import offload_optimizer
 from plimsoll.shard.oss import OSS
 from plimsoll.shard.ranks import ProcessGroupName
 from plimsoll.shard.safetensors_files import from_safetensors, to_safetensors
@@ -18,6 +20,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointSaver",
     "FullyShardedDataParallel",
+    "GradientCompression",
     "OffloadModel",
     "Piece",
     "ProcessGroupName",
@@ -28,12 +31,14 @@ __all__ = [
     "auto_wrap",
     "checkpoint",
     "checkpoint_wrapper",
+    "compress_hook",
     "config_auto_wrap_policy",
     "default_auto_wrap_policy",
     "disable_checkpointing",
     "enable_wrap",
     "from_distributed_checkpoint",
     "from_safetensors",
+    "offload_optimizer",
     "open_checkpoint",
     "open_latest_checkpoint",
     "selftest",

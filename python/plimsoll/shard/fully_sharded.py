@@ -70,11 +70,14 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         prefetch: bool = True,
         gather_codes: bool = True,
         ordered_passes: int = 0,
+        offload_path: str | None = None,
     ) -> None:
         """Ours: prefetch: the next unit's parameters travel while this one computes. gather_codes: where the recipe of the
         scope gives a weight of plimsoll.pytorch one scale, its FP8 codes travel, one byte an element, and whoever reads
         its values meanwhile finds NaN. ordered_passes: backward passes in a step, whose gradients are averaged, over passes and ranks, in an order that does not depend on the number of
-        ranks: `ranks * ordered_passes` decides the bits. Losses are not to be divided by the number of passes then."""
+        ranks: `ranks * ordered_passes` decides the bits. Losses are not to be divided by the number of passes then.
+        offload_path: a folder; shards and their gradients wait in files there, without names, that are mapped into memory
+        (for the optimizer's states: offload_optimizer)."""
         arguments = {k: v for k, v in locals().items() if k not in ("self", "module", "__class__")}
         super().__init__()
         if fp32_reduce_scatter and not mixed_precision:
@@ -103,6 +106,8 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         reduce_name = own_group(self._ranks, process_group_reduce_scatter).name
         unique = self._sharded.unique()
         states = self._sharded.layer_states() if gather_codes else {}
+        self._coded = {id(unique[path]) for path in states}
+        self._check_borrowed()
         self._unit = torch.classes.plimsoll.ShardedUnit(
             list(unique),
             list(unique.values()),
@@ -119,11 +124,13 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             prefetch,
             gradient_predivide_factor,
             ordered_passes,
+            offload_path,
         )
         self._fsdp_wrapped_module = module
         self._groups: list[list[str]] = self._unit.groups()
         self._shown: dict[str, nn.Parameter] = {}  # the shards, under the names that stand for them here
         self._make_shards()
+        self._sharded.lend(self)
         self._sharded.hide(self._shown)
         self._forget_schedule()
         self._summoned = False
@@ -136,6 +143,22 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             if not parameter.is_floating_point() or (parameter.dtype is torch.float16) != narrow:
                 expected = "FP16" if narrow else "FP32"
                 raise ValueError(f"FullyShardedDataParallel: expected {expected} parameters, got {path} of {parameter.dtype}")
+
+    def _check_borrowed(self) -> None:
+        for slot in self._sharded.borrowed:
+            if any(id(slot.parameter) in lender._coded for lender in self._sharded.lenders()):
+                raise ValueError(
+                    f"FullyShardedDataParallel: expected gather_codes=False in the instance that holds {slot.path}, because "
+                    "another one reads its values"
+                )
+
+    def append_shared_param(self, p: nn.Parameter) -> None:
+        """fairscale's: `p` is of another instance inside the same outermost one, and was shared before this one was made,
+        which has noticed."""
+        if self._schedule is not None:
+            raise RuntimeError("append_shared_param: expected to be called before the first forward pass")
+        if all(slot.parameter is not p for slot in self._sharded.borrowed):
+            raise ValueError("append_shared_param: expected a parameter that this module shared with another instance's when it was wrapped")
 
     def _make_shards(self) -> None:
         for group, names in enumerate(self._groups):
@@ -162,7 +185,12 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         instances = self._instances()
         for instance in instances:  # before the new one takes over their hooks
             instance._forget_schedule()
-        schedule = torch.classes.plimsoll.ShardSchedule([instance._unit for instance in instances])
+        index_of = {id(instance): index for index, instance in enumerate(instances)}
+        lenders = [instance._sharded.lenders() for instance in instances]
+        if any(id(lender) not in index_of for each in lenders for lender in each):
+            raise RuntimeError("FullyShardedDataParallel: expected instances that share a parameter inside the one that is called")
+        borrowed = [[index_of[id(lender)] for lender in each] for each in lenders]
+        schedule = torch.classes.plimsoll.ShardSchedule([instance._unit for instance in instances], borrowed)
         for index, instance in enumerate(instances):
             instance._schedule, instance._index, instance._is_root = schedule, index, index == 0
             if instance.mixed_precision:
@@ -239,6 +267,14 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             return
         if self._schedule is not None and self._schedule.in_backward():
             raise RuntimeError("summon_full_params: expected no backward pass under way")
+        with ExitStack() as stack:
+            for lender in self._sharded.lenders():
+                stack.enter_context(lender._summon(volatile))
+            stack.enter_context(self._summon_own(volatile))
+            yield
+
+    @contextmanager
+    def _summon_own(self, volatile: bool) -> Iterator[None]:
         masters = [self._unit.gather_masters(group) for group in range(len(self._groups))]
         for group, values in enumerate(masters):
             self._unit.show_masters(group, values)
@@ -342,6 +378,8 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Collective: the whole module, and how it was wrapped. The process group is that of whoever loads it: all ranks."""
+        if self._sharded.borrowed:
+            raise pickle.PicklingError("FullyShardedDataParallel: expected no parameter of another instance, which is pickled apart")
         with self.summon_full_params(recurse=False, volatile=True):
             module = pickle.dumps(self.module)
         arguments = {k: v for k, v in self._arguments.items() if not k.startswith("process_group")}

@@ -17,7 +17,7 @@ def whole_parameters(root: Any) -> list[Part]:
     found = {id(part.parameter): part for part in held_parts(root)}
     owners = {}
     for instance in root._instances():
-        for slot in instance._sharded.slots:
+        for slot in instance._sharded.slots + instance._sharded.borrowed:
             owners.setdefault(id(slot.module), []).append(id(slot.parameter))
     order = [parameter for module in root.modules() for parameter in owners.get(id(module), [])]
     return [found[parameter] for parameter in dict.fromkeys(order)]

@@ -62,9 +62,12 @@ class StateDicts(nn.Module):
     def local_metadata_dict(self) -> dict[str, Any]:
         """What consolidate_shard_weights needs of this rank beside its local_state_dict."""
         metadata = []
-        for path, instance in self.named_modules():
-            if not isinstance(instance, StateDicts):
-                continue
+        full_names: dict[int, str] = {}  # of parameters
+        instances = [(path, module) for path, module in self.named_modules() if isinstance(module, StateDicts)]
+        for path, instance in instances:
+            for slot in instance._sharded.slots:
+                full_names.setdefault(id(slot.parameter), clean(f"{path}.{slot.path}" if path else slot.path))
+        for path, instance in instances:
             shards = {}
             ranges = {held.name: held for held in instance.held_ranges()}
             for group, names in enumerate(instance._groups):
@@ -77,7 +80,8 @@ class StateDicts(nn.Module):
                     entry["shapes"].append(torch.Size(ranges[name].shape))
                     entry["ranges"].append((ranges[name].begin, ranges[name].end))
             shared = instance._sharded.shared()
-            metadata.append({"fsdp_path": clean(path), "params": shards, "shared_param_info": shared})
+            lent = [(slot.path, full_names[id(slot.parameter)]) for slot in instance._sharded.borrowed]
+            metadata.append({"fsdp_path": clean(path), "params": shards, "shared_param_info": shared, "lent_param_info": lent})
         return {"param_metadata": metadata, "buffer_names": [name for name, _ in self.named_buffers()]}
 
     @staticmethod
@@ -106,6 +110,8 @@ class StateDicts(nn.Module):
             prefix = unit["fsdp_path"] + "." if unit["fsdp_path"] else ""
             for name, first in unit["shared_param_info"]:
                 whole[prefix + name] = whole[prefix + first]
+            for name, first in unit["lent_param_info"]:
+                whole[prefix + name] = whole[first]
         if with_module_buffers:
             for name in shard_metadata[0]["buffer_names"]:
                 if name in shard_weights[0]:
@@ -135,7 +141,7 @@ class StateDicts(nn.Module):
 
 
 def _leave_wrapper_out(module: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    own = {prefix + slot.path for slot in module._sharded.slots} if not module._local_state else set()
+    own = {prefix + slot.path for slot in module._sharded.slots + module._sharded.borrowed} if not module._local_state else set()
     for key in [key for key in state if key.startswith(prefix)]:
         value = state.pop(key)
         name = prefix + key[len(prefix) :].removeprefix(WRAPPED + ".")

@@ -50,7 +50,7 @@ class ShardedGradScaler(GradScaler):
             first = report.first_non_finite or "a parameter of another rank"
             report = replace(report, grad_norm=math.inf, non_finite=max(1, report.non_finite), first_non_finite=first)
         else:
-            clip = 1.0 if max_norm is None else min(1.0, max_norm / (norm + 1e-6))
+            clip = 1.0 if max_norm is None else torch.ops.plimsoll.clip_factor(float(max_norm), norm)
             report = replace(report, grad_norm=norm, clip_factor=clip)
             if clip < 1:
                 self._scale_gradients(optimizer, clip)

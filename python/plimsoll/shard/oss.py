@@ -139,7 +139,7 @@ class OSS(Optimizer):
         total = here.max() if infinite else here.pow(norm_type).sum()
         dist.all_reduce(total, dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM, group=self.group)
         norm = total if infinite else total ** (1.0 / norm_type)
-        factor = min(1.0, max_norm / (norm.item() + 1e-6))
+        factor = torch.ops.plimsoll.clip_factor(float(max_norm), norm.item())
         if factor < 1:
             for parameter in mine:
                 parameter.grad.mul_(factor)  # type: ignore[union-attr]

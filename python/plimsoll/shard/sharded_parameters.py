@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -27,25 +28,39 @@ class Slot(NamedTuple):
     parameter: nn.Parameter
 
 
-_taken: Any = WeakIdKeyDictionary()  # parameters that a unit holds
+_lenders: Any = WeakIdKeyDictionary()  # of parameters that a unit holds: weak references to its instance
 
 
 class ShardedParameters:
-    """Finds the parameters below a module that no unit holds yet. Raises ValueError where a unit holds one that this module has,
-    too."""
+    """Finds the parameters below a module that no unit holds yet, and those that another instance's does, which this one
+    borrows. Raises ValueError where that instance is gone."""
 
     def __init__(self, module: nn.Module) -> None:
         self.slots: list[Slot] = []
+        self.borrowed: list[Slot] = []
         for prefix, owner in module.named_modules(remove_duplicate=True):
             for name, parameter in owner._parameters.items():
                 if parameter is not None and not getattr(parameter, "_is_sharded", False):
                     path = clean(f"{prefix}.{name}" if prefix else name)
-                    if parameter in _taken:
+                    if parameter not in _lenders:
+                        self.slots.append(Slot(owner, name, path, parameter))
+                    elif _lenders[parameter]() is not None:
+                        self.borrowed.append(Slot(owner, name, path, parameter))
+                    else:
                         raise ValueError(
-                            f"FullyShardedDataParallel: expected {path} in one instance, got it in another one, too; modules "
-                            "that share a parameter are wrapped as one"
+                            f"FullyShardedDataParallel: expected {path} to be whole, or shared with an instance that is there; "
+                            "got a parameter that an instance held which is gone"
                         )
-                    self.slots.append(Slot(owner, name, path, parameter))
+
+    def lenders(self) -> list[Any]:
+        """The instances that hold what is borrowed."""
+        found = [_lenders[slot.parameter]() for slot in self.borrowed]
+        return list({id(instance): instance for instance in found if instance is not None}.values())
+
+    def lend(self, instance: nn.Module) -> None:
+        """From now on the parameters are that instance's."""
+        for slot in self.slots:
+            _lenders[slot.parameter] = weakref.ref(instance)
 
     def unique(self) -> dict[str, nn.Parameter]:
         """By the first of their paths."""
@@ -79,22 +94,22 @@ class ShardedParameters:
 
     def hide(self, leaves: dict[str, nn.Parameter]) -> None:
         """Modules keep the parameters as attributes, which forward passes read. leaves: shown in their place, by path."""
-        for slot in self.slots:
-            _taken[slot.parameter] = True
+        for slot in self.slots + self.borrowed:
             slot.module._parameters.pop(slot.name, None)
             slot.module.__dict__[slot.name] = slot.parameter
+        for slot in self.slots:
             if slot.path in leaves:
                 slot.module._parameters[slot.name] = leaves[slot.path]
 
     def show(self) -> None:
-        for slot in self.slots:
+        for slot in self.slots + self.borrowed:
             slot.module.__dict__.pop(slot.name, None)
             slot.module._parameters.pop(slot.name, None)
             slot.module._parameters[slot.name] = slot.parameter
 
     def take_replaced(self) -> None:
         """Values that somebody put into other tensors while the parameters were shown."""
-        for slot in self.slots:
+        for slot in self.slots + self.borrowed:
             shown = slot.module._parameters[slot.name]
             if shown is not None and shown is not slot.parameter:
                 slot.parameter.data.copy_(shown.data)

@@ -1,0 +1,131 @@
+"""compress_hook of torch's DistributedDataParallel: bytes, the bound of what is lost, and checkpoints."""
+import copy
+import shutil
+
+import pytest
+import ranks
+import torch
+import torch.distributed as dist
+from plimsoll.shard import CheckpointSaver, GradientCompression, compress_hook, open_latest_checkpoint
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+# Of one rounding, relative to the largest magnitude that shares its scale.
+ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-4}
+
+
+def wrapped(group, compression, seed=0):
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Linear(30, 90), nn.Tanh(), nn.Linear(90, 7))
+    # Several buckets, which DistributedDataParallel makes anew after the first pass.
+    parallel = DistributedDataParallel(module, process_group=group, bucket_cap_mb=0.005)
+    state = GradientCompression(compression, parallel, group)
+    parallel.register_comm_hook(state, compress_hook)
+    return parallel, state
+
+
+def backward(parallel, step, rank):
+    torch.manual_seed(100 * step + rank)
+    parallel.zero_grad()
+    nn.functional.mse_loss(parallel(torch.randn(8, 30)), torch.randn(8, 7)).backward()
+
+
+@ranks.case(3)
+def nothing_is_lost_but_the_last_rounding(group):
+    rank = dist.get_rank(group)
+    for compression, unit in ROUNDING.items():
+        parallel, _ = wrapped(group, compression)
+        plain = copy.deepcopy(parallel.module)
+        arrived = [torch.zeros_like(p, dtype=torch.float64) for p in plain.parameters()]
+        exact = [a.clone() for a in arrived]
+        largest = 0.0
+        for step in range(12):
+            for each in range(3):
+                backward(plain, step, each)
+                for total, p in zip(exact, plain.parameters()):
+                    total += p.grad / 3
+                largest = max(largest, *(p.grad.abs().max().item() for p in plain.parameters()))
+            backward(parallel, step, rank)
+            for total, p in zip(arrived, parallel.parameters()):
+                total += p.grad
+            ranks.assert_same_bits(group, {name: p.grad for name, p in parallel.named_parameters()})
+        error = max((a - b).abs().max().item() for a, b in zip(arrived, exact))
+        # Of each rank's values one rounding is left, and one of their sum; each step adds a few of fp32.
+        assert 0 < error <= 2 * unit * largest / (1 - unit) + 12 * 2.0**-22 * largest, compression
+
+
+@ranks.case(2)
+def fewer_bytes_travel(group):
+    for compression, share in (("fp16", 0.5), ("bf16", 0.5), ("fp8", (1 + 4 / 128) / 4)):
+        module = nn.Linear(256, 512, bias=False)
+        parallel = DistributedDataParallel(module, process_group=group)
+        state = GradientCompression(compression, module, group)
+        parallel.register_comm_hook(state, compress_hook)
+        parallel(torch.ones(1, 256)).sum().backward()
+        assert state.sent_bytes == share * 4 * module.weight.numel()  # of a ring's, half there and half back
+
+
+def train(parallel, optimizer, steps, rank):
+    for step in steps:
+        backward(parallel, step, rank)
+        optimizer.step()
+
+
+@ranks.case(3)
+def going_on_after_a_checkpoint_has_the_bits_of_going_on(group):
+    rank, run = dist.get_rank(group), ranks.shared_folder(group)
+    parallel, state = wrapped(group, "fp8")
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    train(parallel, optimizer, range(3), rank)
+    sections = {"model": parallel.module.state_dict(), "left_out": state.sharded_state_dict()}
+    CheckpointSaver(run, group).save(3, sections)
+    train(parallel, optimizer, range(3, 6), rank)
+
+    again, theirs = wrapped(group, "fp8", seed=1)
+    latest = open_latest_checkpoint(run, group)
+    again.module.load_state_dict(latest.section("model"))
+    theirs.load_sharded_state_dict(latest)
+    train(again, torch.optim.SGD(again.parameters(), lr=0.1), range(3, 6), rank)
+    for name, value in again.module.state_dict().items():
+        assert torch.equal(value, parallel.module.state_dict()[name]), name
+
+    # Without what was left out the bits are others.
+    forgetful, _ = wrapped(group, "fp8", seed=1)
+    forgetful.module.load_state_dict(latest.section("model"))
+    train(forgetful, torch.optim.SGD(forgetful.parameters(), lr=0.1), range(3, 6), rank)
+    assert not all(torch.equal(a, b) for a, b in zip(forgetful.parameters(), parallel.parameters()))
+    dist.barrier(group)
+    if rank == 0:
+        shutil.rmtree(run)
+
+
+@ranks.case(3)
+def another_number_of_ranks_keeps_what_was_left_out(group):
+    rank, run = dist.get_rank(group), ranks.shared_folder(group)
+    parallel, state = wrapped(group, "fp8")
+    backward(parallel, 0, rank)
+    mine = {name: value for name, (value, _) in state._left_out().items()}
+    sums = {name: value for name, (_, value) in state._left_out().items()}
+    CheckpointSaver(run, group).save(1, {"left_out": state.sharded_state_dict()})
+    alone = dist.new_group([rank], use_local_synchronization=True)
+    one = GradientCompression("fp8", parallel.module, alone)
+    one.load_sharded_state_dict(open_latest_checkpoint(run, alone))
+    _, postdivide = torch.ops.plimsoll.averaging(3)
+    everyone = ranks.gathered(group, mine)
+    for name, (values, total) in one._left_out().items():
+        assert not values.any()
+        torch.testing.assert_close(total, sums[name] + sum(rank[name] for rank in everyone) / postdivide)
+    dist.barrier(group)
+    if rank == 0:
+        shutil.rmtree(run)
+
+
+@ranks.case(1)
+def other_names_are_an_error(group):
+    with pytest.raises(ValueError, match="expected fp16, bf16 or fp8, got 'int8'"):
+        GradientCompression("int8", nn.Linear(1, 1), group)
+
+
+@pytest.mark.parametrize("name", ranks.names(__name__))
+def test_on_ranks(outcomes, name):
+    outcomes.check(name)
