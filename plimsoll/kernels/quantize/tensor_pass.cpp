@@ -69,7 +69,11 @@ void TensorPass::run(const TileRegion& region, const TileInput& input) {
                            .group_cols = std::max<int64_t>(region.cols, 2),
                            .overflow = args_.overflow,
                            .prefetch_distance = kTileCols};
-  if (args_.random != nullptr) {
+  if (!keeps_codes && args_.transposed == nullptr && args_.counts == nullptr) {  // sums alone
+    int32_t amax_bits = 0;
+    kernels_.amax({tile.x, tile.x_format, tile.rows, tile.cols, tile.x_stride, tile.group_cols, &amax_bits});
+    amax_.raise(amax_bits);
+  } else if (args_.random != nullptr) {
     const auto first = static_cast<uint64_t>(region.row * args_.cols + region.col);
     const RandomWords words = {args_.random->seed, args_.random->step, first, static_cast<uint64_t>(args_.cols)};
     amax_.raise(kernels_.encode_stochastic(tile, words));
