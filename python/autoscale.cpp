@@ -65,8 +65,6 @@ struct SessionHandle : torch::CustomClassHolder {
 
 using SessionPointer = c10::intrusive_ptr<SessionHandle>;
 
-bool is_scaled(const at::Tensor& x) { return autoscale::is_scaled(x); }
-
 at::Tensor as_scaled(const at::Tensor& x, const SessionPointer& session) {
   return autoscale::as_scaled(x, session->session);
 }
@@ -147,7 +145,6 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
            })
       .def("clear_counts", [](const SessionPointer& self) { self->session->clear_counts(); })
       .def("dtype", [](const SessionPointer& self) { return static_cast<int64_t>(self->session->settings().storage); });
-  library.def("autoscale_is_scaled(Tensor x) -> bool", &is_scaled);
   library.def("autoscale_as_scaled(Tensor x, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> Tensor",
               &as_scaled);
   library.def(

@@ -2,7 +2,9 @@
 
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
 #include "plimsoll/autoscale/storage.h"
@@ -85,6 +87,25 @@ void run_view(const Plan& plan, Stack& stack) {
       value = std::move(list);
     }
   }
+}
+
+bool is_view_in_place(const Plan& plan) {
+  constexpr std::string_view kNames[] = {"aten::squeeze_", "aten::unsqueeze_", "aten::t_", "aten::transpose_"};
+  const std::string_view name = std::string_view(plan.name).substr(0, plan.name.find('.'));
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+void run_view_in_place(const Plan& plan, Stack& stack) {
+  const at::Tensor self = argument(plan, stack, 0).toTensor();
+  auto* impl = dynamic_cast<ScaledTensorImpl*>(self.unsafeGetTensorImpl());
+  TORCH_CHECK(impl != nullptr && !impl->scales().defined(), plan.name,
+              ": expected a scaled tensor of one scale that is no parameter of a C++ module");
+  const BelowAutoscale below;
+  const at::Tensor data = impl->data().detach();
+  argument(plan, stack, 0) = data;
+  plan.run.callBoxed(stack);
+  impl->set_view(data);
+  stack.back() = self;
 }
 
 void clone(const Plan& plan, Stack& stack) {

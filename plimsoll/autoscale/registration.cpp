@@ -13,6 +13,7 @@
 #include "plimsoll/autoscale/elementwise.h"
 #include "plimsoll/autoscale/execute.h"
 #include "plimsoll/autoscale/in_place.h"
+#include "plimsoll/autoscale/inspection.h"
 #include "plimsoll/autoscale/matmul.h"
 #include "plimsoll/autoscale/moves.h"
 #include "plimsoll/autoscale/norms.h"
@@ -33,6 +34,7 @@ using Run = void (*)(const Plan&, Stack&);
 
 void fallback(const OperatorHandle& op, Stack* stack) {
   const Plan& plan = plan_when_called(op);
+  if (is_view_in_place(plan)) return run_inspected(plan, *stack, &run_view_in_place);
   TORCH_CHECK(!op.hasTag(at::Tag::inplace_view), plan.name,
               ": expected an operator that leaves the shape of a scaled tensor, got one that changes it in place");
   if (plan.is_view) return run_with_scales(plan, *stack, &run_view);

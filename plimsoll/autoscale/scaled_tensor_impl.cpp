@@ -61,6 +61,11 @@ void ScaledTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& i
   scales_ = source.scales_;
 }
 
+void ScaledTensorImpl::set_view(const at::Tensor& data) {
+  data_ = data;
+  set_sizes_and_strides(data.sizes(), data.strides(), data.storage_offset());
+}
+
 at::Tensor carried(const at::Tensor& scaled) {
   const ScaledTensorImpl& impl = scaled_impl(scaled);
   at::Tensor result(copy_of(impl));

@@ -57,6 +57,8 @@ class ScaledTensorImpl final : public c10::TensorImpl {
   }
   // Whether nothing but this tensor is in the memory.
   bool is_whole() const { return data_.numel() == shared_->base.numel(); }
+  // It becomes another view of its memory.
+  void set_view(const at::Tensor& data);
 
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
                                                          bool allow_metadata_change) const override;

@@ -58,13 +58,18 @@ Encoded rounded(const at::Tensor& data, const Scale& scale, Session& session, co
   return result;
 }
 
-// Of what is too large for `exponent` the format's largest number.
+// At an exponent that was chosen without it; of what is too large the format's largest number.
 Encoded saturated(const Raw& raw, int32_t exponent, const Scale& needed, Session& session, const Target& target) {
+  Scale scale = with_exponent(needed, exponent);
+  if (fits(scale.bound, target.dtype)) {
+    const bool exactly = session.settings().counts_range || target.rounding == Rounding::kStochastic;
+    return rounded(times_power(raw.data, raw.exponent - exponent, exactly ? at::kFloat : target.dtype), scale, session,
+                   target);
+  }
   const at::Tensor exact = times_power(raw.data, raw.exponent - exponent, at::kFloat);
   const double largest = std::exp2(kHeadroom + 1) * (1 - 0x1p-11);
   const at::Tensor held = at::where(at::isfinite(exact), exact.clamp(-largest, largest), exact);
   if (session.settings().counts_range) session.add_range(lost_range(exact, exact.to(target.dtype)));
-  Scale scale = with_exponent(needed, exponent);
   scale.bound = std::min(scale.bound, kHeadroom + 1);
   return {.data = held.to(target.dtype), .scale = scale};
 }
@@ -127,6 +132,8 @@ Encoded encode(const Raw& raw, Session& session, const Target& target) {
   if (!needed.is_zero()) needed.exponent += raw.exponent;
   if (policy.method == Method::kDelayed && target.origin == Origin::kResult && dtype == at::kHalf) {
     const int32_t exponent = session.exchange_exponent(raw.data.numel(), needed.exponent);
+    // Masks would overflow.
+    if (measured.has_masks) needed.bound = kUnbounded;
     if (!needed.is_zero() && exponent > -kLargestExponent) return saturated(raw, exponent, needed, session, target);
   }
   if (measured.scale.is_zero()) return rounded(raw.data, measured.scale, session, target);

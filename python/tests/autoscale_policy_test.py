@@ -189,5 +189,5 @@ def test_the_table_has_a_row_for_each_method():
 
 
 def test_the_command_names_the_methods_that_it_has(capsys):
-    assert compare_command.main(["--methods", "slow", "--steps", "1"]) == 1
-    assert "expected policy to be one of" in capsys.readouterr().err
+    assert compare_command.main(["--methods", "slow", "--steps", "1"]) == 2
+    assert "expected methods to be some of fp32, none" in capsys.readouterr().err

@@ -162,7 +162,18 @@ def test_the_bits_of_a_scaled_tensor_cannot_be_taken_for_those_of_its_value():
     with pytest.raises(RuntimeError, match="view: expected a shape, got a dtype"):
         x.view(torch.int16)
     with pytest.raises(RuntimeError, match="expected an operator that leaves the shape"):
-        x.unsqueeze_(0)
+        x.resize_(4)
+
+
+def test_a_view_in_place_is_one_of_the_same_memory():
+    x = autoscale.as_scaled(random(3, 4))
+    whole, expected = x.clone(), random(3, 4)
+    y = whole.t()
+    y.unsqueeze_(1).squeeze_(1).t_().transpose_(0, 1)
+    assert y.shape == (4, 3) and torch.equal(autoscale.value(y), autoscale.value(x).t())
+    y[0].zero_()
+    expected[:, 0] = 0
+    assert close(whole, expected)
 
 
 def test_files_hold_data_and_scale():

@@ -90,7 +90,7 @@ def test_torch_func_transforms_functions_of_scaled_tensors():
 
 
 def test_torch_func_transforms_a_module_and_its_loss():
-    from torch.func import functional_call, grad, jacrev, vmap
+    from torch.func import functional_call, grad, vmap
 
     def built():
         torch.manual_seed(0)
@@ -110,8 +110,6 @@ def test_torch_func_transforms_a_module_and_its_loss():
     model = plimsoll.autoscale(built())
     for got, expected in zip(gradients(model), gradients(built())):
         assert (autoscale.value(got) - expected).norm() < 0.01 * expected.norm()
-    with pytest.raises(RuntimeError, match="squeeze_.dim: expected an operator that leaves the shape of a scaled tensor"):
-        jacrev(model)(x[0])
 
 
 def test_clipping_and_accumulation_see_values():

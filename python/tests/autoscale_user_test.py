@@ -95,6 +95,32 @@ def test_torch_compile_says_that_it_cannot():
         torch.compile(model, backend="eager")(torch.ones(1, 4))
 
 
+def test_jacobians_in_reverse_mode():
+    def function(x):
+        return torch.tanh(x) * x
+
+    plain = torch.randn(5, generator=torch.Generator().manual_seed(1))
+    x, jacrev = autoscale.as_scaled(plain), torch.func.jacrev
+    for of in (jacrev(function), jacrev(jacrev(lambda x: function(x).sum()))):
+        assert torch.allclose(autoscale.value(of(x)), of(plain), atol=2.0**-8)
+    model = plimsoll.autoscale(nn.Linear(5, 3))
+    assert torch.allclose(jacrev(model)(plain), autoscale.value(model.weight), atol=2.0**-10)
+
+
+@pytest.mark.parametrize("mode", ["jvp", "jacfwd", "hessian", "linearize", "a module"])
+def test_forward_mode_is_refused(mode):
+    x, model = autoscale.as_scaled(torch.ones(3)), plimsoll.autoscale(nn.Linear(3, 2))
+    calls = {
+        "jvp": lambda: torch.func.jvp(torch.tanh, (x,), (torch.ones(3),)),
+        "jacfwd": lambda: torch.func.jacfwd(torch.tanh)(x),
+        "hessian": lambda: torch.func.hessian(lambda x: x.tanh().sum())(x),
+        "linearize": lambda: torch.func.linearize(torch.tanh, x),
+        "a module": lambda: torch.func.jacfwd(model)(torch.ones(3)),
+    }
+    with pytest.raises(NotImplementedError, match="expected reverse mode"):
+        calls[mode]()
+
+
 def stepped(steps: int = 3, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     model = plimsoll.autoscale(nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)))

@@ -8,7 +8,7 @@ The module is a function, too::
 import sys
 from types import ModuleType
 
-from plimsoll.autoscale import policy, printing
+from plimsoll.autoscale import forward_mode, policy, printing
 from plimsoll.autoscale.inspection import Call, Inspection, inspect
 from plimsoll.autoscale.packing import ScaledArray, pack, unpack
 from plimsoll.autoscale.report import OpCalls, Report, report
@@ -61,3 +61,4 @@ class _Callable(ModuleType):
 
 sys.modules[__name__].__class__ = _Callable
 printing.install()
+forward_mode.install()

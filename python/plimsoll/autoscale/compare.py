@@ -85,6 +85,8 @@ def method(name: str) -> Method:
         return Method(name, fine_grained=False, alters_model=False, prepare=lambda model: model)
     if name in ("fp8_current", "fp8_delayed"):
         return _fp8(name)
+    if name.split("(")[0] not in NAMES:
+        raise ValueError(f"compare: expected methods to be some of {', '.join(NAMES)}, got {name!r}")
     policy = policies.parse(name)
     return Method(
         name,

@@ -53,6 +53,6 @@ def main(arguments: list[str]) -> int:
         rows = compare(given.methods.split(","), given.widths, given.steps)
     except ValueError as error:
         print(f"plimsoll: {error}", file=sys.stderr)
-        return 1
+        return 2
     print(table(rows))
     return 0

@@ -11,6 +11,7 @@ from plimsoll.autoscale.policy import Policy
 from plimsoll.autoscale.session import new_session
 
 _ops = torch.ops.plimsoll
+_SCALED = torch._C._parse_dispatch_key("Fake")  # autoscale::kScaledKey
 
 
 def _unwrapped(x: torch.Tensor) -> torch.Tensor:
@@ -23,7 +24,7 @@ def _unwrapped(x: torch.Tensor) -> torch.Tensor:
 def is_scaled(x: object) -> bool:
     if isinstance(x, torch.Tensor) and not torch.compiler.is_compiling():  # Dynamo warns of what it cannot trace
         x = _unwrapped(x)
-    return isinstance(x, torch.Tensor) and _ops.autoscale_is_scaled(x)
+    return isinstance(x, torch.Tensor) and torch._C._dispatch_keys(x).has(_SCALED)
 
 
 def _scale(scale: float | torch.Tensor | None) -> torch.Tensor:
@@ -42,6 +43,13 @@ def scaled_array(data: torch.Tensor, scale: float | torch.Tensor | None = 1, *, 
     return _ops.autoscale_scaled_array(data, _scale(scale), new_session(dtype))
 
 
+def forward_mode_error() -> NotImplementedError:
+    return NotImplementedError(
+        "autoscale: expected reverse mode (grad, vjp, jacrev), got a scaled tensor in forward mode, as jvp, jacfwd, linearize "
+        "and hessian have it; jacrev(jacrev(f)) is a Hessian"
+    )
+
+
 class _Enter(torch.autograd.Function):
     @staticmethod
     def forward(x, session):
@@ -58,6 +66,10 @@ class _Enter(torch.autograd.Function):
     @staticmethod
     def backward(context, grad):
         return _ops.autoscale_value(grad) if is_scaled(grad) else grad, None
+
+    @staticmethod
+    def jvp(context, *tangents):
+        raise forward_mode_error()
 
 
 def enter(x: torch.Tensor, session) -> torch.Tensor:
