@@ -49,8 +49,12 @@ bool is_file(const std::string& input) {
 }  // namespace
 
 const io::T5Tokenizer& T5Texts::tokenizer() {
-  if (!tokenizer_) tokenizer_.emplace(directory_, vocabulary_);
-  return *tokenizer_;
+  if (tokenizer_) return *tokenizer_;
+  if (!std::filesystem::exists(directory_ / "spiece.model")) {
+    fail("{}: expected spiece.model, which has the ids of texts, found none; an input may be ids, too (*.jsonl)",
+         directory_.native());
+  }
+  return tokenizer_.emplace(directory_, vocabulary_);
 }
 
 T5Example T5Texts::example_of_line(const std::string& line, const std::string& where) {

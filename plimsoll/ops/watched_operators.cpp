@@ -21,7 +21,7 @@ thread_local int depth = 0;  // of operators inside each other: the outermost is
 // What is known of an operator when it begins.
 struct Running : at::ObserverContext {
   Values arguments;      // of the outermost; else empty
-  float amax = 0;        // of all its tensors
+  float amax = 0;        // of all tensors that it reads
   int64_t products = 0;  // before it
 };
 
@@ -41,6 +41,20 @@ bool is_given_infinity(const Values& arguments) {
   return std::any_of(arguments.begin(), arguments.end(), [](const c10::IValue& value) {
     return value.isScalar() && !value.isBool() && !std::isfinite(value.toScalar().toDouble());
   });
+}
+
+// Without what the operator writes and does not read, which holds whatever was in that memory before.
+Values read_of(const at::RecordFunction& function, Values arguments) {
+  const std::string_view name = function.name();
+  const bool overwrites = name == "aten::copy_" || name == "aten::fill_" || name == "aten::zero_";
+  if (overwrites && !arguments.empty()) arguments.front() = {};
+  const auto schema = function.operator_schema();
+  if (!schema) return arguments;
+  for (size_t i = 0; i < std::min(arguments.size(), schema->arguments().size()); ++i) {
+    const c10::Argument& argument = schema->arguments()[i];
+    if (argument.is_out()) arguments[i] = {};
+  }
+  return arguments;
 }
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
@@ -94,7 +108,7 @@ class Observer {
     if (depth++ > 0 || session_ != watch::current()) return running;
     const at::RecordFunctionGuard quiet(/*is_enabled=*/false);
     running->arguments.assign(function.inputs().begin(), function.inputs().end());
-    running->amax = largest(tensors_of(running->arguments));
+    running->amax = largest(tensors_of(read_of(function, running->arguments)));
     running->products = session_->incidents().steps();
     session_->take_overflow();
     return running;

@@ -68,6 +68,22 @@ TEST(Report, SaysEverythingTwice) {
   EXPECT_EQ(incident.at("largest_term").at("product"), -12);
 }
 
+TEST(Report, SaysRepeatedConsumersAndFramesWithoutANameOnce) {
+  Incident incident{.path = "wo", .op = "gemm output"};
+  incident.backtrace = {"program+0x1", "program+0x2", "libc.so.6+0x3, start", "other.so+0x4", "program+0x5"};
+  incident.consumers = {{"add", Harm::kPropagating}, {"copy", Harm::kAbsorbed}, {"add", Harm::kPropagating}};
+  const std::string text = describe(incident);
+  const auto ending = text.find("  then");
+  ASSERT_NE(ending, std::string::npos);
+  EXPECT_EQ(text.substr(ending),
+            "  then     add: propagating, 2 times\n"
+            "  then     copy: absorbed\n"
+            "  called   program: addr2line -Cfpe program 0x1 0x2\n"
+            "  called   libc.so.6+0x3, start\n"
+            "  called   other.so: addr2line -Cfpe other.so 0x4\n"
+            "  called   program: addr2line -Cfpe program 0x5\n");
+}
+
 TEST(CallSite, KnowsItsFile) {
   EXPECT_NE(describe_address(reinterpret_cast<uintptr_t>(&describe_address)).find("+0x"), std::string::npos);
   EXPECT_FALSE(backtrace().empty());

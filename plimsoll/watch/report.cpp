@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 namespace plimsoll::watch {
 namespace {
@@ -83,6 +86,47 @@ std::string replay_text(const Replay& replay) {
                      bits_text(replay.headroom_bits), replay.relative_error);
 }
 
+// Each once, with how often.
+std::string consumers_text(const std::vector<Consumer>& consumers) {
+  std::vector<std::pair<std::string, int>> lines;
+  for (const Consumer& consumer : consumers) {
+    std::string line = fmt::format("  then     {}: {}", consumer.path, name(consumer.harm));
+    const auto known = std::find_if(lines.begin(), lines.end(), [&](const auto& each) { return each.first == line; });
+    if (known == lines.end()) {
+      lines.emplace_back(std::move(line), 1);
+    } else {
+      ++known->second;
+    }
+  }
+  std::string text;
+  for (const auto& [line, times] : lines) {
+    text += times == 1 ? fmt::format("{}\n", line) : fmt::format("{}, {} times\n", line, times);
+  }
+  return text;
+}
+
+// A line for each frame whose function is known, and one for each run of offsets in a file.
+std::string frames_text(const std::vector<std::string>& frames) {
+  std::string text, run, offsets;
+  const auto end_run = [&] {
+    if (!offsets.empty()) text += fmt::format("  called   {}: addr2line -Cfpe {}{}\n", run, run, offsets);
+    offsets.clear();
+  };
+  for (const std::string& frame : frames) {
+    const size_t plus = frame.find('+');
+    if (plus == frame.npos || frame.find(", ") != frame.npos) {
+      end_run();
+      text += fmt::format("  called   {}\n", frame);
+      continue;
+    }
+    if (frame.substr(0, plus) != run) end_run();
+    run = frame.substr(0, plus);
+    offsets += fmt::format(" {}", std::string_view(frame).substr(plus + 1));
+  }
+  end_run();
+  return text;
+}
+
 }  // namespace
 
 std::string describe(const Incident& incident) {
@@ -105,11 +149,7 @@ std::string describe(const Incident& incident) {
   for (const Step& step : incident.before) {
     text += fmt::format("  before   {}: amax {:.6g}, {}\n", step.path, step.amax, bits_text(step.headroom_bits));
   }
-  for (const Consumer& consumer : incident.consumers) {
-    text += fmt::format("  then     {}: {}\n", consumer.path, name(consumer.harm));
-  }
-  for (const std::string& frame : incident.backtrace) text += fmt::format("  called   {}\n", frame);
-  return text;
+  return text + consumers_text(incident.consumers) + frames_text(incident.backtrace);
 }
 
 void write_text(std::ostream& out, const Session& session) {

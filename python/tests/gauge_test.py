@@ -153,7 +153,7 @@ def test_a_model_that_fits_stays(tmp_path):
     (["--model", "{model}"], 2, "expected --out DIR"),
     (["--model", "{model}", "--out", "{model}"], 1, "expected a free name"),
     (["--model", "{model}", "--out", "{new}", "--calibrate", "{bad}"], 1, "line 1: decoder_input_ids: expected an array of ids"),
-    (["--model", "{model}", "--out", "{new}", "--calibrate", "{text}"], 1, "spiece.model: cannot open"),
+    (["--model", "{model}", "--out", "{new}", "--calibrate", "{text}"], 1, "expected spiece.model"),
     (["--model", "{model}", "--out", "/nowhere/new"], 1, "/nowhere/new"),
     (["--model", "{model}", "--out", "{new}", "--headroom-bits", "20"], 2, "--headroom-bits"),
 ])

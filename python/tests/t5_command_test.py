@@ -217,7 +217,7 @@ BROKEN = {
     "beyond memory": (lambda folder: edit_config(folder, d_model=2**40), 1, "d_model"),
     "no activation": (lambda folder: edit_config(folder, feed_forward_proj="gated-tanh"), 1, "feed_forward_proj"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), 1, "expected valid JSON"),
-    "no tokenizer": (lambda folder: (folder / "spiece.model").unlink(), 1, "spiece.model: cannot open"),
+    "no tokenizer": (lambda folder: (folder / "spiece.model").unlink(), 1, "expected spiece.model"),
     "another tokenizer": (lambda folder: (folder / "spiece.model").write_text("no model"), 1, "expected a sentencepiece model"),
     "a piece of a zero byte": (lambda folder: edit_pieces(folder, rb"\n\x01[ -~]\x15", b"\n\x01\x00\x15"), 1,
                                "expected a sentencepiece model"),

@@ -209,6 +209,23 @@ def test_gelu_is_absorbed(ours):
     assert "aten::tanh" in w.incidents[0]["consumers"][-1]["path"]
 
 
+def test_what_is_only_written_is_no_consumer():
+    big = torch.full((4, 4), 300.0, dtype=torch.float16)
+    memory = torch.full((4, 4), float("inf"), dtype=torch.float16)  # as memory that is used again may hold
+    with torch.no_grad(), plimsoll.watch("shadow") as w:
+        product = plimsoll.pytorch.Linear(4, 4, bias=False, params_dtype=torch.float16)
+        product.weight.fill_(300.0)
+        assert product(big).isinf().all()
+        memory.copy_(big)
+        memory.zero_()
+        torch.add(big, 1, out=torch.full((4, 4), float("inf"), dtype=torch.float16))
+        big + product(big)
+    (incident,) = w.incidents
+    assert [(each["path"].split(" ")[0], each["harm"]) for each in incident["consumers"]][-1] == ("aten::add", "propagating")
+    assert not any("copy_" in each["path"] or "zero_" in each["path"] for each in incident["consumers"])
+    assert sum("aten::add" in each["path"] for each in incident["consumers"]) == 1
+
+
 def test_a_masked_score_beyond_the_format_is_absorbed_by_softmax(ours):
     w, output = watched(ours(scores_reach_infinity), "shadow")
     assert output.isfinite().all()
