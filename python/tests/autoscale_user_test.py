@@ -187,6 +187,47 @@ def ddp_reduces_gradients_at_their_value(group):
     ranks.assert_same_bits(group, {name: autoscale.value(p) for name, p in model.named_parameters()})
 
 
+def blocks():
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Embedding(11, 16), nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32)), nn.Linear(32, 3))
+
+
+@ranks.case(2)
+def fsdp_trains_as_fp32_does_on_one_process(group):
+    from plimsoll.shard import FullyShardedDataParallel as Fsdp
+
+    rank = torch.distributed.get_rank(group)
+    inside = blocks()
+    inside[1] = Fsdp(inside[1], process_group=group)
+    model = plimsoll.autoscale(Fsdp(inside, process_group=group))
+    reference = blocks()
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-2) for each in (model, reference)]
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(5):
+        x, y = torch.randint(11, (2, 8), generator=generator), torch.randint(3, (16,), generator=generator).view(2, 8)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        F.cross_entropy(model(x[rank]), y[rank]).backward()
+        F.cross_entropy(reference(x.flatten()), y.flatten()).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    for name, weight in model.state_dict().items():
+        expected = reference.state_dict()[name]
+        assert weight.dtype == torch.float32 and (weight - expected).norm() < 0.01 * expected.norm(), name
+    seen = autoscale.report(model)
+    assert not seen.without_rule and {"aten::addmm", "aten::native_layer_norm"} <= {row.op for row in seen.ops}
+
+
+@ranks.case(1)
+def fsdp_of_scaled_parameters_says_what_to_do(group):
+    from plimsoll.shard import FullyShardedDataParallel as Fsdp
+
+    with pytest.raises(ValueError, match="expected plain parameters, got scaled ones; call plimsoll.autoscale afterwards"):
+        Fsdp(plimsoll.autoscale(nn.Linear(2, 2)), process_group=group)
+    with pytest.raises(ValueError, match="expected a policy without steps that are skipped"):
+        plimsoll.autoscale(Fsdp(nn.Linear(2, 2), process_group=group), policy="dynamic_loss_scale")
+
+
 @pytest.mark.parametrize("name", ranks.names(__name__))
 def test_on_ranks(outcomes, name):
     outcomes.check(name)

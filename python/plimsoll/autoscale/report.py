@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from plimsoll.autoscale.session import session_of
+from plimsoll.autoscale.session import remembered, session_of
 from plimsoll.autoscale.tensors import is_scaled
 
 
@@ -67,6 +67,9 @@ def session_in(of: torch.nn.Module | torch.Tensor):
     for tensor in tensors:
         if is_scaled(tensor):
             return session_of(tensor)
+    session = None if isinstance(of, torch.Tensor) else remembered(of)
+    if session is not None:
+        return session
     raise TypeError("report: expected a scaled tensor, or a module that autoscale() returned, got neither")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 
 from plimsoll.autoscale import policy as policies
@@ -45,6 +47,19 @@ def new_session(
     if policy.loss_scale is not None:
         session.set_gradient_exponent(-policy.loss_scale.exponent)
     return session
+
+
+# Of modules that autoscale() was given.
+_remembered: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def remember(module: torch.nn.Module, session) -> None:
+    _remembered[module] = session
+
+
+def remembered(module: torch.nn.Module):
+    """None, where autoscale() was not given this very module."""
+    return _remembered.get(module)
 
 
 def session_of(tensor: torch.Tensor):

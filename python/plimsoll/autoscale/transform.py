@@ -13,7 +13,8 @@ from plimsoll.autoscale import policy as policies
 from plimsoll.autoscale.loss_scaling import follow
 from plimsoll.autoscale.packing import load_hook, save_hook
 from plimsoll.autoscale.policy import Policy
-from plimsoll.autoscale.session import new_session
+from plimsoll.autoscale.session import new_session, remember
+from plimsoll.autoscale.sharded import enter_when_called
 from plimsoll.autoscale.tensors import enter, is_scaled, value
 
 _T = TypeVar("_T", torch.nn.Module, Callable)
@@ -37,6 +38,8 @@ def _scale_parameters(module: torch.nn.Module, session, prepare: Callable[[torch
     for part in module.modules():
         for name, parameter in part._parameters.items():
             if parameter is None or not parameter.is_floating_point() or is_scaled(parameter):
+                continue
+            if getattr(parameter, "_is_sharded", False):  # enter_when_called()
                 continue
             if id(parameter) not in seen:
                 data = enter(prepare(parameter.detach()), session)
@@ -66,7 +69,8 @@ def autoscale(
     """Runs a module or a function on scaled tensors: forward, backward, and the optimizer's step.
 
     module: the same module, whose parameters are scaled tensors now; make the optimizer afterwards. Buffers, such as
-    BatchNorm's statistics, stay plain. Floating point arguments become scaled, and so are the results; `loss.item()`,
+    BatchNorm's statistics, stay plain. Parameters that a FullyShardedDataParallel has stay FP32 shards, and are scaled while a
+    module is called. Floating point arguments become scaled, and so are the results; `loss.item()`,
     `loss.backward()` and torch's optimizers are used as ever.
     policy: where scales come from, one of plimsoll.autoscale.policy or its name.
     dtype: of the data, float16, bfloat16 or float32. rounding: of what is written in place, such as an updated weight.
@@ -82,6 +86,8 @@ def autoscale(
     if isinstance(module_or_function, torch.nn.Module):
         module = module_or_function
         _scale_parameters(module, session, _of_unit_size if policy.alters_model else lambda parameter: parameter)
+        enter_when_called(module, session, policy)
+        remember(module, session)
         if policy.loss_scale is not None:
             follow(module, session, policy.loss_scale)
         module.register_forward_pre_hook(lambda _, args, kwargs: (entering(args), entering(kwargs)), with_kwargs=True)
