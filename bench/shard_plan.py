@@ -5,10 +5,11 @@
 Memory is the peak of the first process's tensors; bytes are those that it sends over TCP in a step. Times are of the CPU: all that
 processes of one machine do, sending included, takes its cores, and what else runs there is left out. The plan is given the speed of
 one process, with as many beside it as there are cores for, and the rates of memory and of the mode's collectives over Gloo, all
-measured just before. `wall` is what training saw.
+measured first. `wall` is what training saw.
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -65,11 +66,12 @@ def train(program: Path, model: list[str], ranks: int, shard: str, recipe: str, 
         return read_log(folder)
 
 
-def alone(program: Path, model: list[str], beside: int, recipe: str, texts: int) -> float:
+@functools.cache
+def alone(program: Path, beside: int, recipe: str, texts: int) -> float:
     """CPU seconds of a step of one process, `beside` of which run at once."""
     with tempfile.TemporaryDirectory() as folder:
         folders = [Path(folder) / str(index) for index in range(beside)]
-        commands = [[program, *arguments(one, model, texts, "none", recipe)] for one in folders]
+        commands = [[program, *arguments(one, MODEL, texts, "none", recipe)] for one in folders]
         running = [subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT) for command in commands]
         if any([process.wait() for process in running]):
             raise SystemExit("shard_plan: a process alone failed")
@@ -142,6 +144,7 @@ def rates(shard: str) -> None:
         print(json.dumps(found))
 
 
+@functools.cache
 def rates_of(shard: str, ranks: int) -> dict[str, float]:
     said = torchrun(ranks, sys.executable, __file__, "--rates", shard)
     return {"bandwidth": 1.0, "latency": 0.0, **json.loads(said.splitlines()[-1])}
@@ -165,7 +168,7 @@ def main() -> None:
         shard, recipe = case.split(":")
         for ranks in options.world:
             a_core = max(1, ranks / cores)  # processes of it
-            step = alone(program, MODEL, min(ranks, cores), recipe, options.texts)
+            step = alone(program, min(ranks, cores), recipe, options.texts)
             found = rates_of(shard, ranks)
             given = {"tokens-per-second": tokens / step, **found}
             given = {key: value * a_core if key == "latency" else value / a_core for key, value in given.items()}

@@ -23,21 +23,19 @@ FlatLayout layout_of(const NamedTensors& parameters, int64_t world_size) {
 
 at::Tensor bytes_of(const at::Tensor& flat) { return flat.view(at::kByte); }
 
-uint32_t version_of(const at::Tensor& tensor) { return static_cast<uint32_t>(tensor._version()); }
-
 }  // namespace
 
 ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const GroupOptions& options)
     : parameters_(std::move(parameters)),
       ranks_(std::move(ranks)),
       options_(options),
-      layout_(layout_of(parameters_, ranks_.size())),
-      shard_(layout_.shard(ranks_.rank)) {
+      layout_(std::make_shared<const FlatLayout>(layout_of(parameters_, ranks_.size()))),
+      shard_(layout_->shard(ranks_.rank)),
+      gradients_(layout_, ranks_, options, parameters_.front().second.scalar_type()) {
   const at::NoGradGuard no_grad;
   const at::Tensor& first = parameters_.front().second;
   const at::ScalarType dtype = first.scalar_type();
   trained_ = first.requires_grad();
-  sum_dtype_ = dtype == at::kDouble ? at::kDouble : at::kFloat;
   for (const auto& [name, parameter] : parameters_) {
     TORCH_CHECK(parameter.is_leaf() && parameter.device().is_cpu() && parameter.scalar_type() == dtype &&
                     parameter.requires_grad() == trained_,
@@ -46,8 +44,8 @@ ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const Grou
   master_ = zeros_of_part(dtype);
   std::vector<at::Tensor> parts;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const FlatRange held = layout_.held(i, ranks_.rank);
-    const int64_t begin = held.size() == 0 ? 0 : layout_.entries()[i].begin + held.begin - shard_.begin;
+    const FlatRange held = layout_->held(i, ranks_.rank);
+    const int64_t begin = held.size() == 0 ? 0 : layout_->entries()[i].begin + held.begin - shard_.begin;
     parts.push_back(master_.narrow(0, begin, held.size()));
     parts.back().copy_(parameters_[i].second.detach().reshape({-1}).narrow(0, held.begin, held.size()));
   }
@@ -57,22 +55,22 @@ ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const Grou
 
   if (!options_.weights_of.empty()) {
     codes_.emplace(options_.weights_of);
-    full_codes_ = at::empty({layout_.padded()}, at::kByte);
+    full_codes_ = at::empty({layout_->padded()}, at::kByte);
     free_memory(full_codes_);
     const at::Tensor unread =
         at::full({}, std::numeric_limits<double>::quiet_NaN(), master_.options().dtype(options_.compute_dtype));
-    for (const FlatEntry& entry : layout_.entries()) unread_views_.push_back(unread.expand(entry.shape));
+    for (const FlatEntry& entry : layout_->entries()) unread_views_.push_back(unread.expand(entry.shape));
   }
   is_master_ = !codes_ && is_alone() && options_.compute_dtype == dtype;
-  full_ = is_master_ ? master_ : at::empty({layout_.padded()}, master_.options().dtype(options_.compute_dtype));
+  full_ = is_master_ ? master_ : at::empty({layout_->padded()}, master_.options().dtype(options_.compute_dtype));
   full_views_ = views_of(full_);
   is_master_ ? show(full_views_) : hide();
   release_pages(master_);
 }
 
 at::Tensor ShardedGroup::zeros_of_part(at::ScalarType dtype) const {
-  return options_.offload_folder ? mapped_zeros({layout_.part()}, dtype, *options_.offload_folder)
-                                 : at::zeros({layout_.part()}, dtype);
+  return options_.offload_folder ? mapped_zeros({layout_->part()}, dtype, *options_.offload_folder)
+                                 : at::zeros({layout_->part()}, dtype);
 }
 
 void ShardedGroup::set_leaf(size_t index, const at::Tensor& leaf) {
@@ -84,8 +82,8 @@ void ShardedGroup::set_leaf(size_t index, const at::Tensor& leaf) {
 std::vector<io::TensorPiece> ShardedGroup::pieces() const {
   std::vector<io::TensorPiece> result;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const FlatEntry& entry = layout_.entries()[i];
-    const FlatRange held = layout_.held(i, ranks_.rank);
+    const FlatEntry& entry = layout_->entries()[i];
+    const FlatRange held = layout_->held(i, ranks_.rank);
     const int64_t begin = held.size() == 0 ? 0 : entry.begin + held.begin - shard_.begin;
     result.push_back({.name = entry.name,
                       .shape = entry.shape,
@@ -100,7 +98,7 @@ at::Tensor ShardedGroup::mine(const at::Tensor& flat) const { return flat.narrow
 
 std::vector<at::Tensor> ShardedGroup::views_of(const at::Tensor& flat) const {
   std::vector<at::Tensor> views;
-  for (const FlatEntry& entry : layout_.entries()) {
+  for (const FlatEntry& entry : layout_->entries()) {
     views.push_back(flat.narrow(0, entry.begin, entry.end - entry.begin).view(entry.shape));
   }
   return views;
@@ -165,13 +163,13 @@ at::Tensor ShardedGroup::travelling(bool keeps_codes) {
     return bytes_of(master_.to(options_.compute_dtype));
   }
   allocate_memory(full_codes_);
-  const at::Tensor mine = at::zeros({layout_.part()}, at::kByte);
+  const at::Tensor mine = at::zeros({layout_->part()}, at::kByte);
   mine.narrow(0, 0, shard_.size()).copy_(codes_->encode(held_parts()));
   return mine;
 }
 
 void ShardedGroup::start_gather(bool keeps_codes) {
-  if (gathered_ || is_arriving_ || layout_.part() == 0) return;
+  if (gathered_ || is_arriving_ || layout_->part() == 0) return;
   const at::NoGradGuard no_grad;
   expect_pages(master_);
   note_new_masters();
@@ -194,7 +192,7 @@ void ShardedGroup::gather(bool keeps_codes) {
   release_pages(master_);
   const bool in_codes = codes_ && codes_->chosen();
   show(in_codes ? unread_views_ : full_views_);
-  if (in_codes) codes_->give(full_codes_, layout_);
+  if (in_codes) codes_->give(full_codes_, *layout_);
   gathered_ = true;
 }
 
@@ -207,10 +205,10 @@ void ShardedGroup::release() {
 
 at::Tensor ShardedGroup::gather_masters() const {
   const at::NoGradGuard no_grad;
-  if (is_alone() || layout_.part() == 0) return master_.clone();
-  const at::Tensor all = at::empty({layout_.padded()}, master_.options());
+  if (is_alone() || layout_->part() == 0) return master_.clone();
+  const at::Tensor all = at::empty({layout_->padded()}, master_.options());
   ranks_.gather->start_gather(bytes_of(master_), bytes_of(all)).take();
-  return all.narrow(0, 0, layout_.numel());
+  return all.narrow(0, 0, layout_->numel());
 }
 
 void ShardedGroup::show_masters(const at::Tensor& masters) {
@@ -224,103 +222,6 @@ void ShardedGroup::show_masters(const at::Tensor& masters) {
 void ShardedGroup::write_masters(const at::Tensor& masters) {
   const at::NoGradGuard no_grad;
   master_.narrow(0, 0, shard_.size()).copy_(mine(masters));
-}
-
-void ShardedGroup::add_gradient(size_t parameter, const at::Tensor& grad) {
-  const at::NoGradGuard no_grad;
-  const FlatEntry& entry = layout_.entries()[parameter];
-  TORCH_CHECK(!grad.is_sparse(), "FullyShardedDataParallel: expected a dense gradient of ", entry.name,
-              ", got a sparse one");
-  if (!gradients_.defined()) {
-    gradients_ = at::empty({layout_.padded()}, master_.options().dtype(sum_dtype_));
-    gradients_.narrow(0, layout_.numel(), layout_.padded() - layout_.numel()).zero_();
-    has_gradient_.assign(parameters_.size(), false);
-  }
-  const at::Tensor place = gradients_.narrow(0, entry.begin, entry.end - entry.begin).view(entry.shape);
-  has_gradient_[parameter] ? place.add_(grad) : place.copy_(grad);
-  has_gradient_[parameter] = true;
-}
-
-void ShardedGroup::forget_gradients() {
-  gradients_.reset();
-  terms_ = {};
-}
-
-void ShardedGroup::start_reduce() {
-  if (layout_.part() == 0) return;
-  const at::NoGradGuard no_grad;
-  if (!gradients_.defined()) {
-    gradients_ = at::zeros({layout_.padded()}, master_.options().dtype(sum_dtype_));
-  } else {
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const FlatEntry& entry = layout_.entries()[i];
-      if (!has_gradient_[i]) gradients_.narrow(0, entry.begin, entry.end - entry.begin).zero_();
-    }
-  }
-  if (options_.averaging.predivide != 1) gradients_.div_(options_.averaging.predivide);
-  const at::ScalarType travels = sum_dtype_ == at::kDouble ? at::kDouble : options_.reduce_dtype;
-  const at::Tensor bytes = bytes_of(gradients_.to(travels));
-  gradients_.reset();
-  terms_ = is_alone() ? ops::Arriving(bytes) : ranks_.reduce->start_exchange(bytes);
-}
-
-void ShardedGroup::finish_reduce() {
-  if (layout_.part() == 0) return;
-  const at::NoGradGuard no_grad;
-  const watch::Span span("reduce gradients");
-  const at::ScalarType travelled = sum_dtype_ == at::kDouble ? at::kDouble : options_.reduce_dtype;
-  const at::Tensor terms = terms_.take().view(travelled).view({ranks_.size(), layout_.part()});
-  if (options_.ordered_passes > 0) return put_gradient(ordered_average(terms), /*replaces=*/true);
-  at::Tensor sum = is_alone() ? terms[0].to(sum_dtype_) : terms.sum({0}, false, sum_dtype_);
-  if (options_.averaging.postdivide != 1) sum.div_(options_.averaging.postdivide);
-  put_gradient(sum, /*replaces=*/false);
-}
-
-// Somebody who cleared the gradients began a new sum.
-at::Tensor ShardedGroup::ordered_average(const at::Tensor& terms) {
-  bool goes_on = !left_.empty();
-  for (size_t i = 0; i < left_.size(); ++i) {
-    const at::Tensor& now = leaves_[i].grad();
-    goes_on = goes_on && now.defined() && now.is_same(left_[i].first) && version_of(now) == left_[i].second;
-  }
-  if (!goes_on) ordered_sum_.reset();
-  for (int64_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (ordered_sum_.defined()) {
-      ordered_sum_.add_(terms[rank]);
-    } else {
-      ordered_sum_ = terms[rank].to(sum_dtype_, /*non_blocking=*/false, /*copy=*/true);
-    }
-  }
-  return ordered_sum_.div(static_cast<double>(ranks_.size() * options_.ordered_passes));
-}
-
-// zero_grad() takes no views.
-at::Tensor ShardedGroup::waiting_gradient(const at::Tensor& part, int64_t begin, const at::Tensor& leaf) {
-  if (!options_.offload_folder) return part.to(leaf.scalar_type()).detach();
-  if (!waiting_gradients_.defined()) waiting_gradients_ = zeros_of_part(leaf.scalar_type());
-  at::Tensor waiting = waiting_gradients_.narrow(0, begin, part.numel()).detach();
-  return waiting.copy_(part);
-}
-
-void ShardedGroup::put_gradient(const at::Tensor& grad, bool replaces) {
-  left_.clear();
-  int64_t begin = 0;
-  for (at::Tensor& leaf : leaves_) {
-    const at::Tensor part = grad.narrow(0, begin, leaf.numel());
-    at::Tensor& kept = leaf.mutable_grad();
-    if (!kept.defined()) {
-      kept = waiting_gradient(part, begin, leaf);
-    } else if (replaces) {
-      kept.copy_(part);
-    } else {
-      kept.add_(part);
-    }
-    release_pages(kept);
-    begin += leaf.numel();
-  }
-  if (options_.ordered_passes == 0) return;  // left_ would keep cleared gradients in memory
-  // When all are written: gradients of one memory share a version.
-  for (const at::Tensor& leaf : leaves_) left_.emplace_back(leaf.grad(), version_of(leaf.grad()));
 }
 
 }  // namespace plimsoll::shard

@@ -8,7 +8,6 @@
 
 #include <ATen/core/TensorBody.h>
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,43 +16,21 @@
 #include <vector>
 
 #include "plimsoll/io/tensor_piece.h"
-#include "plimsoll/ops/byte_rank_group.h"
-#include "plimsoll/shard/averaging.h"
 #include "plimsoll/shard/flat_layout.h"
+#include "plimsoll/shard/group_options.h"
 #include "plimsoll/shard/sharded_codes.h"
+#include "plimsoll/shard/sharded_gradients.h"
 
 namespace plimsoll::shard {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-
-// The ranks that share parameters. `reduce` has an order of collectives of its own, or is `gather` again.
-struct ShardRanks {
-  std::shared_ptr<const ops::ByteRankGroup> gather, reduce;
-  int64_t rank = 0;
-  int64_t size() const { return gather->size(); }
-};
-
-struct GroupOptions {
-  at::ScalarType compute_dtype = at::kFloat;  // that parameters are gathered in
-  at::ScalarType reduce_dtype = at::kFloat;   // that gradients travel in; sums are made in fp32
-  Averaging averaging = {};
-  bool flatten = true;  // one parameter for the optimizer; else one for each of the model
-  // Backward passes in a step, whose gradients are summed over ranks and passes in one order: that of pass, then rank.
-  // The average over both then has the same bits however `passes * ranks` is made up. 0: the order is free, and the
-  // sum over passes is no average.
-  int64_t ordered_passes = 0;
-  // Of the layers whose weights the parameters are, or none: they travel as codes where the recipe allows.
-  ShardedCodes::States weights_of = {};
-  // Where this rank's masters and gradients wait (mapped_tensor.h). None: in memory.
-  std::optional<std::filesystem::path> offload_folder = {};
-};
 
 class ShardedGroup {
  public:
   // parameters: leaves of one dtype, of the CPU. They belong to the group until it is destroyed.
   ShardedGroup(NamedTensors parameters, ShardRanks ranks, const GroupOptions& options);
 
-  const FlatLayout& layout() const { return layout_; }
+  const FlatLayout& layout() const { return *layout_; }
   const NamedTensors& parameters() const { return parameters_; }
   bool trained() const { return trained_; }
 
@@ -61,7 +38,7 @@ class ShardedGroup {
   // tensor with the same memory in its place, on which gradients are put from now on.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
   void set_leaf(size_t index, const at::Tensor& leaf);
-  void set_averaging(const Averaging& averaging) { options_.averaging = averaging; }
+  void set_averaging(const Averaging& averaging) { gradients_.set_averaging(averaging); }
   // What this rank holds of each parameter's master, shared.
   std::vector<io::TensorPiece> pieces() const;
 
@@ -74,8 +51,8 @@ class ShardedGroup {
   // Collectives. keeps_codes: those of the last time, for the backward pass of a forward pass.
   void start_gather(bool keeps_codes = false);
   void gather(bool keeps_codes = false);
-  void start_reduce();
-  void finish_reduce();
+  void start_reduce() { gradients_.start_reduce(); }
+  void finish_reduce() { gradients_.finish_reduce(leaves_); }
   at::Tensor gather_masters() const;  // [numel], of all ranks
 
   // What holds the parameters while they are gathered.
@@ -84,9 +61,9 @@ class ShardedGroup {
   void release();
   bool gathered() const { return gathered_; }
 
-  void add_gradient(size_t parameter, const at::Tensor& grad);
-  // Those that have not been reduced.
-  void forget_gradients();
+  // ShardedGradients.
+  void add_gradient(size_t parameter, const at::Tensor& grad) { gradients_.add(parameter, grad); }
+  void forget_gradients() { gradients_.forget(); }
 
   // The parameters show `masters` [numel] instead, until it is undefined again.
   void show_masters(const at::Tensor& masters);
@@ -103,18 +80,15 @@ class ShardedGroup {
   void note_new_masters();
   std::vector<at::Tensor> held_parts() const;
   at::Tensor travelling(bool keeps_codes);  // bytes of this rank
-  at::Tensor ordered_average(const at::Tensor& terms);
-  void put_gradient(const at::Tensor& grad, bool replaces);
-  at::Tensor waiting_gradient(const at::Tensor& part, int64_t begin, const at::Tensor& leaf);
   at::Tensor zeros_of_part(at::ScalarType dtype) const;
 
   NamedTensors parameters_;
   ShardRanks ranks_;
   GroupOptions options_;
-  FlatLayout layout_;
+  std::shared_ptr<const FlatLayout> layout_;
   FlatRange shard_;
+  ShardedGradients gradients_;
   bool trained_;
-  at::ScalarType sum_dtype_;
 
   at::Tensor master_;  // [part], padded with zeros
   std::vector<at::Tensor> leaves_;
@@ -129,13 +103,6 @@ class ShardedGroup {
   bool gathered_ = false;
   ops::Arriving arriving_;
   bool is_arriving_ = false;
-
-  at::Tensor waiting_gradients_;  // [part], where the leaves' are; undefined: anywhere
-  at::Tensor gradients_;          // [padded], of this rank; undefined: none
-  std::vector<bool> has_gradient_;
-  ops::Arriving terms_;
-  at::Tensor ordered_sum_;                             // [part]
-  std::vector<std::pair<at::Tensor, uint32_t>> left_;  // gradients as ordered_average left them, with their versions
 };
 
 }  // namespace plimsoll::shard

@@ -1,4 +1,5 @@
-// The memory of a tensor on the CPU, which may go and come back while the tensor and the views of it stay.
+// The memory of a tensor on the CPU, which may go and come back while the tensor and the views of it stay; and what
+// tells that it was written.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -19,5 +20,7 @@ inline void free_memory(const at::Tensor& tensor) {
   storage->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
   storage->set_nbytes(0);
 }
+
+inline uint32_t version_of(const at::Tensor& tensor) { return static_cast<uint32_t>(tensor._version()); }
 
 }  // namespace plimsoll::shard

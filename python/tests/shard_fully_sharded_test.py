@@ -183,8 +183,11 @@ def every_combination_of_options_has_the_same_gradients(group):
     magnitudes = models.magnitudes(plain, x, y)
     models.backward(plain, x, y)
     expected = models.gradients(plain)
-    for on in itertools.product((False, True), repeat=6):
+    folder = tempfile.mkdtemp()
+    for on in itertools.product((False, True), repeat=7):
         options = {"reshard_after_forward": on[0], "flatten_parameters": on[1], "prefetch": on[2]}
+        if on[6]:
+            options["offload_path"] = folder
         if on[3]:
             options |= {"mixed_precision": True, "compute_dtype": torch.bfloat16}
         net = models.blocks_net()
@@ -208,6 +211,7 @@ def every_combination_of_options_has_the_same_gradients(group):
                 assert error < 16 * 2.0**-8, (options, name, error)
             else:
                 assert ((found[key] - gradient).abs() <= models.rounding_bound(magnitudes[name])).all(), (options, name)
+    pathlib.Path(folder).rmdir()  # nothing is left behind
 
 
 class Checkpointed(nn.Module):
