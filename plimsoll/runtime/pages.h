@@ -1,4 +1,4 @@
-// Memory straight from the system, on huge pages where it has them. Private to this folder.
+// Memory straight from the system, on huge pages where it has them.
 #pragma once
 
 #include <cstddef>

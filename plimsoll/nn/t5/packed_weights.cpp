@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "plimsoll/kernels/gemm/gemm_packed.h"
+#include "plimsoll/nn/t5/weight_memory.h"
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/quantize.h"
 #include "plimsoll/recipe/operand.h"
@@ -56,8 +57,19 @@ PackedWeights::PackedWeights(const std::vector<CodeSource>& sources) {
 
 void PackedWeights::pack(ops::ScaledTensor weight) {
   weight_ = std::move(weight);
-  packed_ = ops::pack_weight(weight_);
+  kernels::GemmOperand b = operand();
+  b.data = weight_.data.const_data_ptr();
+  const int64_t n = columns(), k = weight_.data.size(1);
+  packed_.data = weight_memory(static_cast<int64_t>(kernels::gemm_packed_b_bytes(b, n, k)));
+  packed_.isa = runtime::matmul_isa();
+  kernels::gemm_pack_b(b, n, k, packed_.data.mutable_data_ptr());
   weight_.data = at::empty({1}, weight_.data.options()).expand(weight_.data.sizes());
+}
+
+kernels::GemmOperand PackedWeights::operand() const {
+  return {.format = weight_.format,
+          .row_stride = weight_.data.size(1),
+          .scale = ops::scale_view(weight_, ops::Use::kAsStored)};
 }
 
 PackedWeights::Output PackedWeights::multiply(const at::Tensor& x) const {
@@ -80,8 +92,7 @@ void PackedWeights::multiply_part(const Rows& rows, int64_t index, int64_t parts
   const int64_t begin = panels * index / parts * kPanel;
   const int64_t end = std::min(panels * (index + 1) / parts * kPanel, columns());
   if (begin >= end) return;
-  kernels::GemmOperand b{
-      .format = weight_.format, .row_stride = k, .scale = ops::scale_view(weight_, ops::Use::kAsStored)};
+  kernels::GemmOperand b = operand();
   const void* packed = kernels::gemm_packed_from(packed_.data.const_data_ptr(), b, k, begin);
   if (b.scale.data != nullptr) b.scale.data = static_cast<const float*>(b.scale.data) + begin;  // one a row
   kernels::gemm({.a = {.data = rows.x, .format = rows.format, .row_stride = k},

@@ -44,6 +44,7 @@ class PackedWeights {
 
  private:
   void pack(ops::ScaledTensor weight);
+  kernels::GemmOperand operand() const;  // without its elements
 
   ops::ScaledTensor weight_;  // its elements are those of `packed_`: data has the shape alone
   ops::PackedWeight packed_;
