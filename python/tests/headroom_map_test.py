@@ -8,9 +8,11 @@ from io import BytesIO
 
 import plimsoll
 import pytest
-from PIL import Image
 from plimsoll.report.headroom_map import HeadroomMap, columns_of, places, rows_of
 from plimsoll.report.heat_map import heat_maps
+
+pytest.importorskip("matplotlib")
+from PIL import Image  # noqa: E402: comes with matplotlib
 
 BLOCK = "encoder.block.{}.layer.{}."
 NAMES = [BLOCK.format(block, layer) + rest for block in (0, 2, 10) for layer, rest in
