@@ -1,4 +1,4 @@
-"""Times one training step of Plimsoll (each recipe) and of PyTorch, in turn: the same model, batch, threads, optimizer and clipping.
+"""Times one training step of Plimsoll (each recipe, and autoscale) and of PyTorch, in turn: the same model, batch, threads, optimizer and clipping.
 
     .venv/bin/python bench/gpt_step.py [--preset small|gpt2] [--rounds 5] [--one-thread] [--json FILE] [--contestants fp32,fp8,torch-bf16,...]
 
@@ -37,7 +37,7 @@ TORCH = {
 }
 # What a knowing user of PyTorch would run: whichever is fastest is the peer.
 PEERS = ("torch-fp32-tuned", "torch-bf16-tuned", "torch-fp32-compiled", "torch-bf16-compiled")
-RECIPES = ("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-block", "mxfp8")
+RECIPES = ("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-block", "mxfp8", "autoscale-fp16", "autoscale-fp8")
 
 
 @dataclass
