@@ -43,7 +43,7 @@ class TinyRun {
     for (std::string line; std::getline(lines, line);) {
       auto json = nlohmann::json::parse(line, nullptr, false);
       if (!json.is_object() || !json.contains("step")) continue;
-      json.erase("tokens_per_s");
+      for (const char* time : {"tokens_per_s", "cpu_s"}) json.erase(time);
       result[json["step"].get<int64_t>()] = json;
     }
     return result;
