@@ -20,6 +20,16 @@ void* map_pages(size_t bytes) {
   return base;
 }
 
+void take_small_pages(void* base, size_t bytes) { madvise(base, bytes, MADV_NOHUGEPAGE); }
+
+void join_pages(void* base, size_t bytes) {
+  constexpr uintptr_t kSmallPage = 4096;
+  const auto address = reinterpret_cast<uintptr_t>(base);
+  const uintptr_t begin = (address + kSmallPage - 1) / kSmallPage * kSmallPage;
+  const uintptr_t end = (address + bytes) / kSmallPage * kSmallPage;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
 void unmap_pages(void* base, size_t bytes) { munmap(base, bytes); }
 
 }  // namespace plimsoll::runtime

@@ -63,6 +63,7 @@ void PackedWeights::pack(ops::ScaledTensor weight) {
   packed_.data = weight_memory(static_cast<int64_t>(kernels::gemm_packed_b_bytes(b, n, k)));
   packed_.isa = runtime::matmul_isa();
   kernels::gemm_pack_b(b, n, k, packed_.data.mutable_data_ptr());
+  weight_is_written(packed_.data);
   weight_.data = at::empty({1}, weight_.data.options()).expand(weight_.data.sizes());
 }
 

@@ -21,6 +21,7 @@ at::Tensor new_block(int64_t bytes) {
   const auto size = static_cast<size_t>(round_up(bytes, kSmallPage));
   void* base = runtime::map_pages(size);
   TORCH_CHECK(base != nullptr, "packed weights: expected ", size, " bytes of memory, got none from the system");
+  runtime::take_small_pages(base, size);
   return at::from_blob(
       base, {bytes}, [size](void* memory) { runtime::unmap_pages(memory, size); }, at::kByte);
 }
@@ -51,6 +52,10 @@ at::Tensor weight_memory(int64_t bytes) {
   const int64_t begin = filling.used;
   filling.used += round_up(bytes, kAlignment);
   return block.narrow(0, begin, bytes);
+}
+
+void weight_is_written(const at::Tensor& memory) {
+  runtime::join_pages(memory.mutable_data_ptr(), static_cast<size_t>(memory.numel()));
 }
 
 }  // namespace plimsoll::nn

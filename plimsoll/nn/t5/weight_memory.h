@@ -6,9 +6,11 @@
 
 namespace plimsoll::nn {
 
-// uint8 [bytes], 64-byte aligned, uninitialised: a part of a block on huge pages, where the system has them, that
-// weights packed one after another share and that goes back to the system with the last of them. Safe to use from
-// several threads.
+// uint8 [bytes], 64-byte aligned, uninitialised: a part of a block that weights packed one after another share and that
+// goes back to the system with the last of them. Safe to use from several threads.
 at::Tensor weight_memory(int64_t bytes);
+
+// From now on the system may put it on huge pages; the first token does not wait for them.
+void weight_is_written(const at::Tensor& memory);
 
 }  // namespace plimsoll::nn

@@ -16,6 +16,7 @@ TEST(WeightMemory, PartsAreAlignedAndApart) {
     EXPECT_EQ(parts.back().numel(), bytes);
     EXPECT_EQ(address(parts.back()) % 64, 0u);
     parts.back().fill_(static_cast<int64_t>(parts.size()));
+    weight_is_written(parts.back());
   }
   for (size_t i = 0; i < parts.size(); ++i) EXPECT_TRUE(parts[i].eq(static_cast<int64_t>(i + 1)).all().item<bool>());
 }
