@@ -1,6 +1,5 @@
 """plimsoll.shard.FullyShardedDataParallel on one to eight ranks: the gradients and steps of one process."""
 import copy
-import gc
 import itertools
 import pathlib
 import pickle
@@ -18,25 +17,8 @@ from plimsoll.shard import offload_optimizer
 from torch import nn
 
 
-def position(group):
-    return dist.get_rank(group), dist.get_world_size(group)
-
-
-def full_gradients(model):
-    """Of all ranks' shards, under the parameters' names."""
-    shards = {name: p.grad for name, p in model.named_parameters()}
-    weights = {name: p.detach() if shards[name] is None else shards[name] for name, p in model.named_parameters()}
-    everyone = ranks.gathered(model.process_group, (weights, model.local_metadata_dict()))
-    whole = Fsdp.consolidate_shard_weights([w for w, _ in everyone], [m for _, m in everyone], False)
-    return whole
-
-
-def full_weights(model):
-    return {name: value.clone() for name, value in model.state_dict().items()}
-
-
 def twenty_steps_are_those_of_one_process(group):
-    rank, size = position(group)
+    rank, size = models.position(group)
     model = models.wrapped(models.blocks_net(), group)
     plain = models.blocks_net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -48,7 +30,7 @@ def twenty_steps_are_those_of_one_process(group):
         models.backward(plain, x, y)
         optimizer.zero_grad()
         models.backward(model, *models.part((x, y), rank, size))
-        found = full_gradients(model)
+        found = models.full_gradients(model)
         for name, gradient in models.gradients(plain).items():
             error = (found[name] - gradient).abs()
             assert (error <= models.rounding_bound(magnitudes[name])).all(), (step, name)
@@ -59,13 +41,13 @@ def twenty_steps_are_those_of_one_process(group):
         norm = model.clip_grad_norm_(0.1)
         assert torch.allclose(norm, torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.1), rtol=1e-6)
         with torch.no_grad():
-            clipped = full_gradients(model)
+            clipped = models.full_gradients(model)
             for name, parameter in plain.named_parameters():
                 if parameter.grad is not None:
                     parameter.grad.copy_(clipped[name])
         optimizer.step()
         reference.step()
-        after = full_weights(model)
+        after = models.full_weights(model)
         unused = {"unused.weight", "unused.bias"}  # zero here, and none there: weight decay
         for name, value in plain.state_dict().items():
             assert name in unused or torch.equal(after[name], value), (step, name)
@@ -98,7 +80,7 @@ def eight_ranks(group):
 
 def ordered_steps(group, grains, clip, flatten):
     """Weights after 20 steps of `grains` parts of a batch each, this rank's in turn."""
-    rank, size = position(group)
+    rank, size = models.position(group)
     model = models.wrapped(models.blocks_net(), group, ordered_passes=grains // size, flatten_parameters=flatten)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(20):
@@ -109,7 +91,7 @@ def ordered_steps(group, grains, clip, flatten):
         if clip:
             model.clip_grad_norm_(0.1)
         optimizer.step()
-    return full_weights(model)
+    return models.full_weights(model)
 
 
 def an_ordered_sum_has_the_bits_of_one_process(group):
@@ -150,14 +132,14 @@ def no_sync_is_refused_where_the_order_is_fixed(group):
 @ranks.case(3)
 def narrow_gradients_are_averaged_in_fp32(group):
     """Against a narrow copy on each rank by itself, whose gradients are averaged here."""
-    rank, size = position(group)
+    rank, size = models.position(group)
     for dtype in (torch.bfloat16, torch.float16):
         model = models.wrapped(models.blocks_net(), group, mixed_precision=True, compute_dtype=dtype)
         plain = models.blocks_net().to(dtype)
         x, y = models.part(models.batch(0), rank, size)
         models.backward(model, x, y)
         models.backward(plain, x.to(dtype), y)
-        found = full_gradients(model)
+        found = models.full_gradients(model)
         for name, gradient in models.gradients(plain).items():
             everyone = torch.stack(ranks.gathered(group, gradient.float()))
             # A division, two additions and a division.
@@ -177,7 +159,7 @@ def buffers_are_narrow_but_for_scales_and_state_dicts(group):
 
 @ranks.case(2)
 def every_combination_of_options_has_the_same_gradients(group):
-    rank, size = position(group)
+    rank, size = models.position(group)
     x, y = models.batch(0)
     plain = models.blocks_net()
     magnitudes = models.magnitudes(plain, x, y)
@@ -203,7 +185,7 @@ def every_combination_of_options_has_the_same_gradients(group):
             models.backward(model, mine[0][half:], mine[1][half:], 0.5)
         else:
             models.backward(model, *mine)
-        found = full_gradients(model)
+        found = models.full_gradients(model)
         for name, gradient in expected.items():
             key = next(k for k in found if k.replace("module.", "") == name)
             if on[3]:  # eight bits of mantissa, through five layers and back
@@ -249,7 +231,7 @@ def memory_comes_and_goes(group):
 
 @ranks.case(3)
 def shards_may_be_empty(group):
-    rank, size = position(group)
+    rank, size = models.position(group)
     layer = nn.Linear(1, 1)  # two numbers on three ranks
     with torch.no_grad():
         layer.weight.fill_(2)
@@ -262,113 +244,7 @@ def shards_may_be_empty(group):
     assert model.clip_grad_norm_(1e9).item() == pytest.approx(10**0.5)
     assert model.clip_grad_norm_(1e9, float("inf")).item() == 3
     optimizer.step()
-    assert full_weights(model)["weight"].item() == pytest.approx(1.5)
-
-
-@ranks.case(2)
-def a_shared_weight_counts_once(group):
-    rank, size = position(group)
-    for flatten in (True, False):
-        model = Fsdp(models.Net(), group, flatten_parameters=flatten)
-        plain = models.Net()
-        assert sum(p.numel() for p in model.parameters()) < sum(p.numel() for p in plain.parameters())
-        x, y = models.batch(0)
-        models.backward(model, *models.part((x, y), rank, size))
-        magnitudes = models.magnitudes(plain, x, y)
-        models.backward(plain, x, y)
-        found = full_gradients(model)
-        for name, gradient in models.gradients(plain).items():
-            assert ((found[name] - gradient).abs() <= models.rounding_bound(magnitudes[name])).all()
-        assert torch.equal(model.state_dict()["tied.weight"], model.state_dict()["blocks.1.0.weight"])
-
-
-class Tied(nn.Module):
-    """A table of tokens, which is read again at the end, with blocks in between."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(3)
-        self.embedding = nn.Embedding(11, 6)
-        self.blocks = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
-        self.head = nn.Linear(6, 11)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, tokens):
-        return self.head(self.blocks(self.embedding(tokens)))
-
-
-def tied_backward(model, step, rank, size):
-    tokens = torch.randint(11, (12, 5), generator=torch.Generator().manual_seed(step))
-    mine = tokens[rank * 12 // size : (rank + 1) * 12 // size]
-    nn.functional.cross_entropy(model(mine[:, :-1]).flatten(0, 1), mine[:, 1:].flatten()).backward()
-
-
-# What has an instance of its own: the table and what reads it again, or one of them, and the other one has the outermost.
-TIED = [("embedding", "blocks", "head"), ("embedding", "blocks"), ("blocks", "head")]
-
-
-@ranks.case(3)
-def instances_share_a_weight(group):
-    rank, size = position(group)
-    for names in TIED:
-        for options in ({}, {"flatten_parameters": False}, {"reshard_after_forward": False}, {"prefetch": False}):
-            plain, model = Tied(), Tied()
-            for name in names:
-                setattr(model, name, Fsdp(getattr(model, name), group, **options))
-            model = Fsdp(model, group, **options)
-            if names == TIED[0]:
-                model.head.append_shared_param(model.embedding.module.weight)
-            assert sum(p.numel() for p in model.parameters()) < sum(p.numel() for p in plain.parameters())
-            ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.5) for m in (model, plain))
-            for step in range(3):
-                tied_backward(model, step, rank, size)
-                tied_backward(plain, step, 0, 1)
-                found = full_gradients(model)
-                for name, gradient in models.gradients(plain).items():
-                    torch.testing.assert_close(found[name], gradient)
-                for optimizer in (ours, theirs):
-                    optimizer.step()
-                    optimizer.zero_grad()
-            state = model.state_dict()
-            assert state.keys() == plain.state_dict().keys() and torch.equal(state["head.weight"], state["embedding.weight"])
-            torch.testing.assert_close(state, plain.state_dict())
-            parts = [ranks.gathered(group, part()) for part in (model.local_state_dict, model.local_metadata_dict)]
-            whole = Fsdp.consolidate_shard_weights(*parts)
-            assert all(torch.equal(whole[name], value) for name, value in state.items())
-            again = copy.deepcopy(model)
-            model.load_state_dict(plain.state_dict())
-            for one in (model, again):
-                tied_backward(one, 3, rank, size)
-            assert model.state_dict()["head.weight"].equal(plain.head.weight)
-
-
-@ranks.case(1)
-def what_cannot_be_shared_is_an_error(group):
-    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
-    second.weight = first.weight
-    held, borrows = Fsdp(first, group), Fsdp(second, group)
-    with pytest.raises(RuntimeError, match="inside the one that is called"):
-        borrows(torch.ones(1, 3))
-    with pytest.raises(ValueError, match="when it was wrapped"):
-        held.append_shared_param(second.weight)
-    with pytest.raises(pickle.PicklingError, match="of another instance"):
-        pickle.dumps(borrows)
-    both = nn.Sequential(held, borrows)
-    Fsdp(both, group)(torch.ones(1, 3)).sum().backward()
-    with pytest.raises(RuntimeError, match="before the first forward pass"):
-        borrows.append_shared_param(first.weight)
-    layers = te.Linear(16, 16), te.Linear(16, 16)
-    layers[1].weight = layers[0].weight
-    coded = Fsdp(layers[0], group)
-    with pytest.raises(ValueError, match="gather_codes=False in the instance that holds weight"):
-        Fsdp(layers[1], group)
-    third = nn.Linear(3, 3)
-    third.weight = coded.module.weight
-    del coded
-    layers = None
-    gc.collect()
-    with pytest.raises(ValueError, match="which is gone"):
-        Fsdp(third, group)
+    assert models.full_weights(model)["weight"].item() == pytest.approx(1.5)
 
 
 def pages_in_memory(folder):
@@ -420,7 +296,7 @@ def what_gloo_lacks_is_not_needed(group):
 
 @ranks.case(2)
 def ranks_may_use_other_parameters(group):
-    rank, _ = position(group)
+    rank, _ = models.position(group)
     layers = nn.ModuleList(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)) for _ in range(3))
     with torch.no_grad():
         for parameter in layers.parameters():
@@ -443,7 +319,7 @@ def ranks_may_use_other_parameters(group):
 
 @ranks.case(2)
 def full_parameters_can_be_read_and_written(group):
-    rank, _ = position(group)
+    rank, _ = models.position(group)
     plain = models.blocks_net()
     model = models.wrapped(models.blocks_net(), group, mixed_precision=True, compute_dtype=torch.bfloat16)
     with model.summon_full_params():
@@ -457,7 +333,7 @@ def full_parameters_can_be_read_and_written(group):
     with model.summon_full_params(volatile=True):
         assert (model.module.first.weight == 3).all() and (model.module.last.weight == 4).all()
         model.module.first.weight.data.fill_(5)
-    weights = full_weights(model)
+    weights = models.full_weights(model)
     assert (weights["first.weight"] == 3).all() and torch.equal(weights["blocks.0.0.bias"], plain.blocks[0][0].bias)
     with torch.no_grad():
         assert not torch.equal(model(models.batch(0)[0]).float(), plain(models.batch(0)[0]))
@@ -465,7 +341,7 @@ def full_parameters_can_be_read_and_written(group):
 
 @ranks.case(2)
 def a_state_dict_is_that_of_the_module(group):
-    rank, _ = position(group)
+    rank, _ = models.position(group)
     for flatten in (True, False):
         plain = models.blocks_net(seed=1)
         model = models.wrapped(models.blocks_net(seed=0), group, flatten_parameters=flatten)
@@ -487,7 +363,7 @@ def a_state_dict_is_that_of_the_module(group):
 @ranks.case(3)
 def an_optimizers_state_is_that_of_the_module(group):
     """A step of the whole module's optimizer, from gathered state, is the step of the shards'; and back."""
-    rank, size = position(group)
+    rank, size = models.position(group)
     for flatten in (True, False):
         model = models.wrapped(models.blocks_net(), group, flatten_parameters=flatten)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -501,7 +377,7 @@ def an_optimizers_state_is_that_of_the_module(group):
         reference.load_state_dict(copy.deepcopy(full))  # torch keeps what it is given
         again = torch.optim.AdamW(model.parameters(), lr=0.5)
         again.load_state_dict(model.get_shard_from_optim_state_dict(full))
-        found = full_gradients(model)
+        found = models.full_gradients(model)
         for name, parameter in plain.named_parameters():
             if parameter.requires_grad:
                 parameter.grad = found[name]
@@ -517,12 +393,12 @@ def copies_and_pickles_train_on(group):
     model = models.wrapped(models.blocks_net(), group)
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
-        models.backward(again, *models.part(models.batch(0), *position(group)))
+        models.backward(again, *models.part(models.batch(0), *models.position(group)))
         assert again.flat_param_0.grad is not None and model.flat_param_0.grad is None
 
 
 def fp8_steps(group, rule, shard):
-    rank, size = position(group)
+    rank, size = models.position(group)
     torch.manual_seed(0)
     layer = te.TransformerLayer(32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0)
     model = Fsdp(layer, group) if shard else nn.parallel.DistributedDataParallel(
@@ -573,19 +449,19 @@ def codes_travel_where_the_recipe_allows_it(group):
 def factors_of_the_user_divide_gradients(group):
     model = models.wrapped(models.blocks_net(), group)
     model.set_gradient_divide_factors(4.0, 0.25, recursive=True)
-    rank, size = position(group)
+    rank, size = models.position(group)
     models.backward(model, *models.part(models.batch(0), rank, size))
-    ours = full_gradients(model)
+    ours = models.full_gradients(model)
     plain = models.wrapped(models.blocks_net(), group)
     models.backward(plain, *models.part(models.batch(0), rank, size))
-    theirs = full_gradients(plain)
+    theirs = models.full_gradients(plain)
     # Powers of two: a sum is twice the average.
     assert all(torch.equal(ours[name], 2 * theirs[name]) for name in theirs if name != "frozen.weight")
 
 
 @ranks.case(2)
 def a_backward_pass_that_failed_leaves_nothing_behind(group):
-    rank, size = position(group)
+    rank, size = models.position(group)
     model = models.wrapped(models.blocks_net(), group)
     x, y = models.part(models.batch(0), rank, size)
     out = model(x)
@@ -596,16 +472,16 @@ def a_backward_pass_that_failed_leaves_nothing_behind(group):
     model.module.first.weight._backward_hooks.clear()
     model.zero_grad()
     models.backward(model, x, y)
-    found = full_gradients(model)
+    found = models.full_gradients(model)
     fresh = models.wrapped(models.blocks_net(), group)
     models.backward(fresh, x, y)
-    expected = full_gradients(fresh)
+    expected = models.full_gradients(fresh)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 @ranks.case(2)
 def another_model_on_a_rank_is_an_error_on_all(group):
-    rank, _ = position(group)
+    rank, _ = models.position(group)
     with pytest.raises(ValueError, match="others than rank 0's on rank 1"):
         Fsdp(nn.Linear(3 + rank, 1), group)
     with pytest.raises(ValueError, match="others than rank 0's on rank 1"):

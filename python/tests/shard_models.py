@@ -1,5 +1,7 @@
 """Models, batches and one-process results that the tests of plimsoll.shard compare with."""
+import ranks
 import torch
+import torch.distributed as dist
 from plimsoll.shard import FullyShardedDataParallel
 from torch import nn
 
@@ -81,3 +83,20 @@ def rounding_bound(magnitude):
     """Both are means of the same numbers, summed in another order, over rows and, inside a product, over 17 and more
     features: each addition is off by at most 2^-24 of the sum of magnitudes."""
     return magnitude * 2.0**-23 * (64 * ROWS + 4)
+
+
+def position(group):
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def full_gradients(model):
+    """Of all ranks' shards, under the parameters' names."""
+    shards = {name: p.grad for name, p in model.named_parameters()}
+    weights = {name: p.detach() if shards[name] is None else shards[name] for name, p in model.named_parameters()}
+    everyone = ranks.gathered(model.process_group, (weights, model.local_metadata_dict()))
+    whole = FullyShardedDataParallel.consolidate_shard_weights([w for w, _ in everyone], [m for _, m in everyone], False)
+    return whole
+
+
+def full_weights(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
