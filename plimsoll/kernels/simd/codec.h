@@ -30,7 +30,7 @@ inline constexpr int32_t kGridBits = (128 - Fp8Layout<kFormat>::kBias - Fp8Layou
 
 // Codes in the low byte of each lane; nearest even. Needs the default rounding mode, as all of this library does.
 template <format::Format kFormat, format::Overflow kOverflow = format::Overflow::kSaturate>
-PLIMSOLL_INLINE I32x16 encode_fp8(F32x16 x) {
+PLIMSOLL_LONG I32x16 encode_fp8(F32x16 x) {
   using Layout = Fp8Layout<kFormat>;
   constexpr int kShift = 23 - Layout::kMantissaBits;
   constexpr int32_t kInfBits = 0x7f800000, kNanCode = 0x7f,
@@ -58,7 +58,7 @@ PLIMSOLL_INLINE I32x16 encode_fp8(F32x16 x) {
 
 // Codes in the low byte of each lane, upper bits zero. NaN codes give a quiet NaN with the code's sign.
 template <format::Format kFormat>
-PLIMSOLL_INLINE F32x16 decode_fp8(I32x16 code) {
+PLIMSOLL_LONG F32x16 decode_fp8(I32x16 code) {
   using Layout = Fp8Layout<kFormat>;
   constexpr int kShift = 23 - Layout::kMantissaBits;
   constexpr int32_t kSubnormalBits = (128 - Layout::kBias - Layout::kMantissaBits) << 23;  // the smallest subnormal
@@ -85,7 +85,7 @@ PLIMSOLL_INLINE I32x16 amax_of(I32x16 running, F32x16 x) { return max_i(running,
 enum class Order { kInOrder, kEvenOdd };
 
 template <format::Format kFormat, format::Overflow kOverflow, Order kOrder>
-PLIMSOLL_INLINE void store_fp8_by_16(uint8_t* codes, F32x16 x0, F32x16 x1, F32x16 x2, F32x16 x3) {
+PLIMSOLL_LONG void store_fp8_by_16(uint8_t* codes, F32x16 x0, F32x16 x1, F32x16 x2, F32x16 x3) {
   const auto encode = [](F32x16 x) __attribute__((always_inline)) { return encode_fp8<kFormat, kOverflow>(x); };
   if constexpr (kOrder == Order::kEvenOdd) {
     // A word of codes in the upper half of each lane.

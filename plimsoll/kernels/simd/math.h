@@ -22,7 +22,7 @@ PLIMSOLL_INLINE Reduced reduce_exponent(F32x16 x) {
 }
 
 // e^x to 2 ulp. Inf above 88.72; 0 below -87.33, where results would be subnormal, which is slow; NaN stays NaN.
-PLIMSOLL_INLINE F32x16 exp(F32x16 x) {
+PLIMSOLL_LONG F32x16 exp(F32x16 x) {
   const auto [r, shifted] = reduce_exponent<0>(x);
   // Fitted for the least relative error, 2^-28.
   F32x16 p = set(0.0013820411f);
@@ -39,7 +39,7 @@ PLIMSOLL_INLINE F32x16 exp(F32x16 x) {
 
 // e^x within 3 units of 2^-24, at three quarters of the cost of exp. Inf above 88.38, 0 below -87.68, NaN stays NaN.
 // Exactly 1 at 0.
-PLIMSOLL_INLINE F32x16 exp_clamped(F32x16 x) {
+PLIMSOLL_LONG F32x16 exp_clamped(F32x16 x) {
   // The shift leaves n + 127 in the low bits, the exponent of 2^n: 0 at n = -127 stands for 0, 255 at n = 128 for Inf.
   const auto [r, shifted] = reduce_exponent<127>(max(set(-88.0f), min(set(88.8f), x)));
   // Fitted for the least relative error, 2^-23.4.
@@ -54,7 +54,7 @@ PLIMSOLL_INLINE F32x16 exp_clamped(F32x16 x) {
 
 // 2^x to 3 ulp, at two thirds of the cost of exp. No meaning above 127, but NaN and +Inf give NaN. Exactly 1 at 0; 0
 // below -126.5.
-PLIMSOLL_INLINE F32x16 exp2_bounded(F32x16 x) {
+PLIMSOLL_LONG F32x16 exp2_bounded(F32x16 x) {
   // As exp_clamped.
   const F32x16 shift = set(12582912.0f + 127.0f);
   const F32x16 bounded = max(set(-127.0f), x);
@@ -71,7 +71,7 @@ PLIMSOLL_INLINE F32x16 exp2_bounded(F32x16 x) {
 }
 
 // ln x to 2 ulp for normal x > 0; Inf and NaN stay. Source: logf of Moshier's Cephes library.
-PLIMSOLL_INLINE F32x16 log(F32x16 x) {
+PLIMSOLL_LONG F32x16 log(F32x16 x) {
   // x = 2^n (1 + r), sqrt(1/2) <= 1 + r < sqrt(2).
   const I32x16 above = sub_i(bits(x), set_i(0x3f3504f3));
   const I32x16 exponent = sub_i(shift_right<23>(add_i(above, set_i(0x3f800000))), set_i(127));

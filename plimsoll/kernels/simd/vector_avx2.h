@@ -7,6 +7,7 @@
 #include <cstring>
 
 #define PLIMSOLL_INLINE static inline __attribute__((always_inline))
+#define PLIMSOLL_LONG PLIMSOLL_INLINE  // vector_portable.h calls these
 
 namespace plimsoll::kernels {
 namespace {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #define PLIMSOLL_INLINE static inline __attribute__((always_inline))
+#define PLIMSOLL_LONG PLIMSOLL_INLINE  // vector_portable.h calls these
 
 namespace plimsoll::kernels {
 namespace {

@@ -9,6 +9,8 @@
 #include "plimsoll/format/fp16.h"
 
 #define PLIMSOLL_INLINE static inline __attribute__((always_inline))
+// What takes many instructions on four lanes at a time is called: inlined at each use, it would cost compilers minutes.
+#define PLIMSOLL_LONG static __attribute__((noinline, unused))
 
 namespace plimsoll::kernels {
 namespace {
@@ -48,44 +50,44 @@ PLIMSOLL_INLINE F32x16 load(const float* p) {
 }
 PLIMSOLL_INLINE void store(float* p, F32x16 x) { std::memcpy(p, &x, sizeof(x)); }
 
-PLIMSOLL_INLINE F32x16 load_bf16(const uint16_t* p) {
+PLIMSOLL_LONG F32x16 load_bf16(const uint16_t* p) {
   float lanes[16];
   for (int i = 0; i < 16; ++i) lanes[i] = format::Bf16::decode(p[i]);
   return load(lanes);
 }
-PLIMSOLL_INLINE F32x16 load_fp16(const uint16_t* p) {
+PLIMSOLL_LONG F32x16 load_fp16(const uint16_t* p) {
   float lanes[16];
   for (int i = 0; i < 16; ++i) lanes[i] = format::Fp16::decode(p[i]);
   return load(lanes);
 }
-PLIMSOLL_INLINE I32x16 load_u8(const uint8_t* p) {
+PLIMSOLL_LONG I32x16 load_u8(const uint8_t* p) {
   int32_t lanes[16];
   for (int i = 0; i < 16; ++i) lanes[i] = p[i];
   I32x16 x;
   std::memcpy(&x, lanes, sizeof(x));
   return x;
 }
-PLIMSOLL_INLINE void store_bf16(uint16_t* p, F32x16 x) {
+PLIMSOLL_LONG void store_bf16(uint16_t* p, F32x16 x) {
   float lanes[16];
   store(lanes, x);
   for (int i = 0; i < 16; ++i) p[i] = format::Bf16::encode(lanes[i]);
 }
-PLIMSOLL_INLINE void store_bf16_32(uint16_t* p, F32x16 a, F32x16 b) {
+PLIMSOLL_LONG void store_bf16_32(uint16_t* p, F32x16 a, F32x16 b) {
   store_bf16(p, a);
   store_bf16(p + 16, b);
 }
-PLIMSOLL_INLINE void store_upper_32(uint16_t* p, I32x16 a, I32x16 b) {
+PLIMSOLL_LONG void store_upper_32(uint16_t* p, I32x16 a, I32x16 b) {
   uint32_t words[32];
   std::memcpy(words, &a, sizeof(a));
   std::memcpy(words + 16, &b, sizeof(b));
   for (int i = 0; i < 32; ++i) p[i] = static_cast<uint16_t>(words[i] >> 16);
 }
-PLIMSOLL_INLINE void store_fp16(uint16_t* p, F32x16 x) {
+PLIMSOLL_LONG void store_fp16(uint16_t* p, F32x16 x) {
   float lanes[16];
   store(lanes, x);
   for (int i = 0; i < 16; ++i) p[i] = format::Fp16::encode(lanes[i]);
 }
-PLIMSOLL_INLINE void store_u8(uint8_t* p, I32x16 x) {
+PLIMSOLL_LONG void store_u8(uint8_t* p, I32x16 x) {
   int32_t lanes[16];
   std::memcpy(lanes, &x, sizeof(x));
   for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(lanes[i]);
@@ -105,7 +107,7 @@ PLIMSOLL_INLINE F32x16 mul(F32x16 a, F32x16 b) {
 PLIMSOLL_INLINE F32x16 div(F32x16 a, F32x16 b) {
   return groups<F32x16>([&](int i) { return a.v[i] / b.v[i]; });
 }
-PLIMSOLL_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+PLIMSOLL_LONG F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
   float x[16], y[16], z[16];
   store(x, a);
   store(y, b);
@@ -123,7 +125,7 @@ PLIMSOLL_INLINE F32x16 min(F32x16 a, F32x16 b) {
 PLIMSOLL_INLINE F32x16 max(F32x16 a, F32x16 b) {
   return groups<F32x16>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
-PLIMSOLL_INLINE F32x16 sqrt(F32x16 a) {
+PLIMSOLL_LONG F32x16 sqrt(F32x16 a) {
   float lanes[16];
   store(lanes, a);
   for (int i = 0; i < 16; ++i) lanes[i] = __builtin_sqrtf(lanes[i]);
@@ -212,7 +214,7 @@ PLIMSOLL_INLINE bool all(Mask16 m) {
 
 // Adding 2^23 to the magnitude leaves the nearest integer in the mantissa; larger values are integers already. Zero
 // keeps its sign.
-PLIMSOLL_INLINE F32x16 round_even(F32x16 a) {
+PLIMSOLL_LONG F32x16 round_even(F32x16 a) {
   const F32x16 magic = set(8388608.0f), magnitude = abs(a);
   const F32x16 nearest = sub(add(magnitude, magic), magic);
   const I32x16 sign = and_i(bits(a), set_i(INT32_MIN));
@@ -225,7 +227,7 @@ PLIMSOLL_INLINE float reduce_add(F32x16 a) {
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 PLIMSOLL_INLINE float first_lane(F32x16 a) { return a.v[0][0]; }
-PLIMSOLL_INLINE int32_t reduce_max_i(I32x16 a) {
+PLIMSOLL_LONG int32_t reduce_max_i(I32x16 a) {
   int32_t lanes[16];
   std::memcpy(lanes, &a, sizeof(lanes));
   int32_t largest = lanes[0];
