@@ -17,7 +17,7 @@ python := $(or $(PYTHON),$(CURDIR)/.venv/bin/python)
 build := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
 configure := --preset $(PRESET) -DPLIMSOLL_PYTHON=$(python) -DPLIMSOLL_WERROR=$(WERROR)
 
-.PHONY: help setup build test benchmarks bench demo nightly fuzz format check clean
+.PHONY: help setup configure build program test benchmarks bench demo nightly fuzz format check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -26,10 +26,15 @@ setup: ## install missing Debian packages, make .venv
 	@tools/setup $(PYTHON)
 
 # ninja runs CMake again when a CMake file changed; here only when the options did.
-build: setup ## build the library, the tests and build/bin/plimsoll
+configure: setup
 	@if [ "$$(cat $(build)/configured 2>/dev/null)" != "$(configure)" ]; then \
 	  cmake $(configure) && echo "$(configure)" > $(build)/configured; fi
+
+build: configure ## build the library, the tests and build/bin/plimsoll
 	@ninja -C $(build) -j $(JOBS)
+
+program: configure ## build build/bin/plimsoll and what Python loads, without tests and examples
+	@ninja -C $(build) -j $(JOBS) plimsoll_cli plimsoll_python
 
 test: build ## run the C++ and Python tests
 	@status=0; ctest --preset $(PRESET) || status=$$?; \
@@ -52,7 +57,7 @@ benchmarks: build ## build the benchmark programs
 bench: benchmarks ## benchmark every kernel against the machine's limit into bench.json (10 minutes)
 	@taskset -c 0 $(build)/bin/plimsoll_bench --benchmark_min_time=0.05 --benchmark_out=bench.json $(BENCH_FLAGS)
 
-demo: build ## train a small GPT in FP32, BF16 and FP8, compare them and draw a page (at most 5 minutes)
+demo: program ## train a small GPT in FP32, BF16 and FP8, compare them and draw a page (at most 5 minutes)
 	@$(build)/bin/plimsoll compare --recipes fp32,bf16,fp8 --model tiny --context 128 --batch 8 --steps 300 --out out/demo \
 	  --data "$$($(python) -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 	@PYTHONPATH=python PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m plimsoll report out/demo --out out/demo/report.html

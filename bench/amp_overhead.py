@@ -1,6 +1,6 @@
 """What an operator costs more under plimsoll.amp.autocast than under torch.autocast, in turn in one process, on tensors too small to matter.
 
-    PYTHONPATH=python .venv/bin/python bench/amp_overhead.py [--rounds 31] [--json FILE]
+    .venv/bin/python bench/amp_overhead.py [--rounds 31] [--json FILE]
 
 Prints medians in us of CPU time an operator, of the operators that torch's CPU autocast knows itself and of those that the precision table adds, and
 what opening and closing a scope costs. FP32 goes in, so that operators of fp32 cast nothing.

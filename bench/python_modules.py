@@ -1,6 +1,6 @@
 """Times plimsoll.pytorch's modules against torch.nn's in bf16 autocast, in turn in one process; forward and backward together.
 
-    PYTHONPATH=python .venv/bin/python bench/python_modules.py [--filter mlp] [--rounds 15] [--threads 2] [--json FILE]
+    .venv/bin/python bench/python_modules.py [--filter mlp] [--rounds 15] [--threads 2] [--json FILE]
 
 Prints medians in ms and how many times faster ours are. "call" is one tiny Linear: what a call costs beside its arithmetic.
 

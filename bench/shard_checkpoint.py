@@ -1,6 +1,6 @@
 """Times saving and loading a checkpoint beside what they cannot beat and beside torch.distributed.checkpoint (DCP), in turn:
 
-    PYTHONPATH=python .venv/bin/python bench/shard_checkpoint.py --millions 124 --rounds 3
+    .venv/bin/python bench/shard_checkpoint.py --millions 124 --rounds 3
 
 The tensors are those of a model in fp32 with AdamW's moments. `write` and `read` are plain files of the same bytes: written and
 flushed to the disk, read from the system's cache; `copy` is one copy in memory whose pages are there. Medians.

@@ -1,6 +1,6 @@
 """What a session of each mode costs a forward pass: the encoder of a T5 with FLAN-T5-base's shape and random weights, in FP16.
 
-    PYTHONPATH=python .venv/bin/python bench/watch.py [--layers 12] [--tokens 128] [--rounds 15] [--threads 1] [--json FILE]
+    .venv/bin/python bench/watch.py [--layers 12] [--tokens 128] [--rounds 15] [--threads 1] [--json FILE]
 
 Modes are timed in turn; prints the median of the CPU seconds of all threads, and of each round's ratio to nobody watching.
 """

@@ -1,6 +1,6 @@
 """A Hugging Face BERT classifier, trained in FP32 and, converted in place, in FP8, from the same weights on the same batches.
 
-    PYTHONPATH=python .venv/bin/python examples/convert_hf_bert.py [--steps 80] [--recipe delayed]
+    .venv/bin/python examples/convert_hf_bert.py [--steps 80] [--recipe delayed]
 
 Nothing is downloaded: a small model with random weights learns whether a sequence holds more tokens of the upper half of the vocabulary
 than of the lower. Prints what was converted and the losses; exits with 1 if FP8's mean over the last third of the steps is more than 2 %

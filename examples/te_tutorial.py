@@ -1,6 +1,6 @@
 """A GPT in Transformer Engine's terms, trained in FP32 and in FP8 from the same weights on the same batches.
 
-    PYTHONPATH=python .venv/bin/python examples/te_tutorial.py [--steps 300] [--recipe delayed]
+    .venv/bin/python examples/te_tutorial.py [--steps 300] [--recipe delayed]
 
 The model is written as for Transformer Engine; only the two imports name Plimsoll. Prints the loss as it goes and the mean of the last
 tenth of the steps; exits with 1 if FP8's is more than 1 % above FP32's. The text is the source of Python's standard library.

@@ -1,6 +1,6 @@
 """Custom autograd functions: backward runs under the autocast of forward; or a function that wants fp32 gets it.
 
-    PYTHONPATH=python .venv/bin/python examples/amp/custom_function.py
+    .venv/bin/python examples/amp/custom_function.py
 """
 
 import problem

@@ -1,6 +1,6 @@
 """Accumulation: the scale stays through all parts of a batch, so step and update come once, after the last.
 
-    PYTHONPATH=python .venv/bin/python examples/amp/gradient_accumulation.py
+    .venv/bin/python examples/amp/gradient_accumulation.py
 """
 
 import problem

@@ -1,6 +1,6 @@
 """Clipping: gradients have their true size after unscale_. Or in the same pass, with max_norm.
 
-    PYTHONPATH=python .venv/bin/python examples/amp/gradient_clipping.py
+    .venv/bin/python examples/amp/gradient_clipping.py
 """
 
 import problem

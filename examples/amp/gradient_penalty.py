@@ -1,6 +1,6 @@
 """Gradient penalty: gradients that enter the loss are made from the scaled loss and unscaled by hand.
 
-    PYTHONPATH=python .venv/bin/python examples/amp/gradient_penalty.py
+    .venv/bin/python examples/amp/gradient_penalty.py
 """
 
 import problem

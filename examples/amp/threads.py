@@ -1,6 +1,6 @@
 """Autocast belongs to a thread. A model that runs in others, as under DataParallel, opens it in its forward.
 
-    PYTHONPATH=python .venv/bin/python examples/amp/threads.py
+    .venv/bin/python examples/amp/threads.py
 """
 
 from concurrent.futures import ThreadPoolExecutor

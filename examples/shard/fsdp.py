@@ -1,7 +1,7 @@
 """Parameters, gradients and optimizer states in shards, each block whole only while it computes: first in fp16 with a loss scale
 that all ranks share, then with FP8 layers, whose weights travel as codes. Then a checkpoint that any number of ranks loads.
 
-    PYTHONPATH=python .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/shard/fsdp.py
+    .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/shard/fsdp.py
 """
 
 import functools

@@ -1,6 +1,6 @@
 """A model whose slices wait in mapped files while they do not compute; activations are made again slice by slice.
 
-    PYTHONPATH=python .venv/bin/python examples/shard/offload_model.py
+    .venv/bin/python examples/shard/offload_model.py
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Optimizer states and gradients on one rank each, in fp16 with a loss scale that all ranks share; then a checkpoint that
 any number of ranks loads.
 
-    PYTHONPATH=python .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/shard/oss.py
+    .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/shard/oss.py
 """
 
 import tempfile

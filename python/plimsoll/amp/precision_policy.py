@@ -10,7 +10,7 @@ _TITLES = {
 }
 _HEAD = """# Precision under autocast
 
-Generated: `PYTHONPATH=python .venv/bin/python -m plimsoll.amp.precision_policy > docs/precision_policy.md`.
+Generated: `.venv/bin/python -m plimsoll.amp.precision_policy > docs/precision_policy.md`.
 The table is `plimsoll/amp/precision_table.cpp`, one for CPU and CUDA. An operator marked with + is left by torch's own CPU autocast to whatever
 dtypes come; inside `plimsoll.amp.autocast` and `amp::Autocast` it is not. Operators that are not here run in the dtypes of their inputs, but
 torch's CPU list goes on (padding, pooling, `fft_*` and `linalg_*` in fp32; `cat`, `stack` and `index_copy` in the widest).
