@@ -3,7 +3,7 @@
 #include "plimsoll/kernels/activation/activation_rows.inc"
 #include "plimsoll/kernels/row_blocks.h"
 #include "plimsoll/kernels/shared_amax.h"
-#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -13,14 +13,12 @@ namespace {
 constexpr ActivationRows kActivationRowsPortable = {forward_rows, backward_rows};
 constexpr int64_t kGrain = 8192;  // elements below which another thread costs more than it gives
 
-const ActivationRows& rows_of(runtime::Isa isa) {
-  if (isa >= runtime::Isa::kAvx512) return kActivationRowsAvx512;
-  if (isa >= runtime::Isa::kAvx2) return kActivationRowsAvx2;
-  return kActivationRowsPortable;
+const ActivationRows& rows_in_force() {
+  return runtime::pick(kActivationRowsPortable, kActivationRowsAvx2, kActivationRowsAvx512);
 }
 
 float backward_with_column_sum(const ActivationBackward& args) {
-  const ActivationRows& rows = rows_of(runtime::isa());
+  const ActivationRows& rows = rows_in_force();
   const int64_t blocks = row_blocks(args.rows), width = is_gated(args.kind) ? 2 * args.cols : args.cols;
   float* partials = static_cast<float*>(
       runtime::scratch(runtime::ScratchSlot::kReduce, static_cast<size_t>(blocks * width) * sizeof(float)));
@@ -41,7 +39,7 @@ float backward_with_column_sum(const ActivationBackward& args) {
 }  // namespace
 
 float activation_forward(const ActivationForward& args) {
-  const ActivationRows& rows = rows_of(runtime::isa());
+  const ActivationRows& rows = rows_in_force();
   SharedAmax amax;
   runtime::parallel_for(args.rows * args.cols, kGrain,
                         [&](int64_t begin, int64_t end) { amax.raise(rows.forward(args, begin, end)); });
@@ -50,7 +48,7 @@ float activation_forward(const ActivationForward& args) {
 
 float activation_backward(const ActivationBackward& args) {
   if (args.column_sum) return backward_with_column_sum(args);
-  const ActivationRows& rows = rows_of(runtime::isa());
+  const ActivationRows& rows = rows_in_force();
   SharedAmax amax;
   runtime::parallel_for(args.rows * args.cols, kGrain,
                         [&](int64_t begin, int64_t end) { amax.raise(rows.backward(args, begin, end, nullptr)); });

@@ -3,7 +3,7 @@
 #include "plimsoll/kernels/adamw/adamw.h"
 #include "plimsoll/kernels/adamw/adamw_kernel.h"
 #include "plimsoll/kernels/shared_amax.h"
-#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
@@ -30,17 +30,11 @@ AdamWCoefficients coefficients(const AdamW& args) {
   };
 }
 
-auto range_for(runtime::Isa isa) {
-  if (isa >= runtime::Isa::kAvx512) return adamw_range_avx512;
-  if (isa >= runtime::Isa::kAvx2) return adamw_range_avx2;
-  return adamw_range_portable;
-}
-
 }  // namespace
 
 float adamw(const AdamW& args) {
   const AdamWCoefficients c = coefficients(args);
-  const auto range = range_for(runtime::isa());
+  const auto range = runtime::pick(adamw_range_portable, adamw_range_avx2, adamw_range_avx512);
   SharedAmax amax;
   runtime::parallel_for(args.count, 16 * kAdamWGroup,
                         [&](int64_t begin, int64_t end) { amax.raise(range(args, c, begin, end)); });

@@ -3,6 +3,7 @@
 
 #include "plimsoll/kernels/attention/attention_isa.h"
 #include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -14,9 +15,7 @@ using format::Format;
 constexpr int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
 const AttentionIsa& fp32_isa() {
-  if (runtime::vector_matmul_isa() >= runtime::Isa::kAvx512) return kAttentionAvx512;
-  if (runtime::vector_matmul_isa() >= runtime::Isa::kAvx2) return kAttentionAvx2;
-  return kAttentionPortable;
+  return runtime::pick(runtime::vector_matmul_isa(), kAttentionPortable, kAttentionAvx2, kAttentionAvx512);
 }
 
 const AttentionIsa& isa_of(Format format, Format cache_format) {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "plimsoll/kernels/cross_entropy/cross_entropy_rows.inc"
-#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -9,12 +9,6 @@ namespace plimsoll::kernels {
 namespace {
 
 constexpr int64_t kGrain = 8192;  // elements below which another thread costs more than it gives
-
-CrossEntropyRows rows_of(runtime::Isa isa) {
-  if (isa >= runtime::Isa::kAvx512) return kCrossEntropyRowsAvx512;
-  if (isa >= runtime::Isa::kAvx2) return kCrossEntropyRowsAvx2;
-  return run_rows;
-}
 
 float* row_buffer(int64_t vocabulary) {
   const int64_t floats = vocabulary + 15 + cross_entropy_chunks(vocabulary);
@@ -25,7 +19,8 @@ float* row_buffer(int64_t vocabulary) {
 }  // namespace
 
 void cross_entropy(const CrossEntropy& args) {
-  const CrossEntropyRows rows = rows_of(runtime::isa());
+  const CrossEntropyRows rows =
+      runtime::pick<CrossEntropyRows>(run_rows, kCrossEntropyRowsAvx2, kCrossEntropyRowsAvx512);
   runtime::parallel_for(args.rows, std::max<int64_t>(kGrain / args.vocabulary, 1),
                         [&](int64_t begin, int64_t end) { rows(args, begin, end, row_buffer(args.vocabulary)); });
 }

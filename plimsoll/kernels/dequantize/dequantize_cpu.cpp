@@ -5,7 +5,7 @@
 #include "plimsoll/format/e8m0.h"
 #include "plimsoll/kernels/dequantize/dequantize.h"
 #include "plimsoll/kernels/dequantize/dequantize_run.inc"
-#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
@@ -13,13 +13,6 @@ namespace {
 
 constexpr int64_t kRunCols =
     2048;  // blocks of a run at most, and columns of a piece of a row unless one block is wider
-
-auto choose_run() {
-  const runtime::Isa isa = runtime::isa();
-  if (isa >= runtime::Isa::kAvx512) return dequantize_run_avx512;
-  if (isa >= runtime::Isa::kAvx2) return dequantize_run_avx2;
-  return dequantize_any;
-}
 
 // A matrix without gaps under one scale is one long row.
 Dequantize flattened(Dequantize args) {
@@ -77,7 +70,7 @@ class RunScales {
 
 void dequantize(const Dequantize& original) {
   const Dequantize args = flattened(original);
-  const auto run = choose_run();
+  const auto run = runtime::pick(dequantize_any, dequantize_run_avx2, dequantize_run_avx512);
   const int64_t block_cols = args.scale.block_cols;
   const int64_t run_cols = columns_of_run(args);
   const int64_t across = (args.cols + run_cols - 1) / run_cols;

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "plimsoll/kernels/embedding/embedding_rows.inc"
-#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -11,10 +11,8 @@ namespace {
 constexpr EmbeddingRows kEmbeddingRowsPortable = {gather, sum_places};
 constexpr int64_t kGrain = 16384;  // elements below which another thread costs more than it gives
 
-const EmbeddingRows& rows_of(runtime::Isa isa) {
-  if (isa >= runtime::Isa::kAvx512) return kEmbeddingRowsAvx512;
-  if (isa >= runtime::Isa::kAvx2) return kEmbeddingRowsAvx2;
-  return kEmbeddingRowsPortable;
+const EmbeddingRows& rows_in_force() {
+  return runtime::pick(kEmbeddingRowsPortable, kEmbeddingRowsAvx2, kEmbeddingRowsAvx512);
 }
 
 int64_t grain(int64_t dim) { return std::max<int64_t>(kGrain / std::max<int64_t>(dim, 1), 1); }
@@ -76,13 +74,13 @@ void position_gradient(const EmbeddingBackward& args, const EmbeddingRows& rows)
 }  // namespace
 
 void embedding_forward(const EmbeddingForward& args) {
-  const EmbeddingRows& rows = rows_of(runtime::isa());
+  const EmbeddingRows& rows = rows_in_force();
   runtime::parallel_for(args.shape.batch * args.shape.seq, grain(args.shape.dim),
                         [&](int64_t begin, int64_t end) { rows.gather(args, begin, end); });
 }
 
 void embedding_backward(const EmbeddingBackward& args) {
-  const EmbeddingRows& rows = rows_of(runtime::isa());
+  const EmbeddingRows& rows = rows_in_force();
   if (args.token_grad) token_gradient(args, rows);
   if (args.position_grad) position_gradient(args, rows);
 }

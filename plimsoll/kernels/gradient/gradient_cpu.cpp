@@ -2,7 +2,7 @@
 
 #include "plimsoll/kernels/gradient/gradient.h"
 #include "plimsoll/kernels/gradient/gradient_kernel.h"
-#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -11,12 +11,6 @@ namespace plimsoll::kernels {
 GradientBlockSum gradient_block_portable(const GradientBlock& block) { return run_any(block); }
 
 namespace {
-
-auto block_function(runtime::Isa isa) {
-  if (isa >= runtime::Isa::kAvx512) return gradient_block_avx512;
-  if (isa >= runtime::Isa::kAvx2) return gradient_block_avx2;
-  return gradient_block_portable;
-}
 
 int64_t blocks_of(const GradientTensor& tensor) { return (tensor.count + kGradientBlock - 1) / kGradientBlock; }
 
@@ -59,7 +53,7 @@ GradientSummary gradient_pass(const GradientPass& args) {
   for (size_t i = 0; i < args.tensor_count; ++i) blocks += blocks_of(args.tensors[i]);
   auto* sums = static_cast<GradientBlockSum*>(
       runtime::scratch(runtime::ScratchSlot::kReduce, static_cast<size_t>(blocks) * sizeof(GradientBlockSum)));
-  const auto function = block_function(runtime::isa());
+  const auto function = runtime::pick(gradient_block_portable, gradient_block_avx2, gradient_block_avx512);
   runtime::parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
     BlockCursor cursor(args, begin);
     for (int64_t b = begin; b < end; ++b, cursor.next()) sums[b] = function(cursor.block());

@@ -4,6 +4,7 @@
 
 #include "plimsoll/kernels/limits/limits_isa.h"
 #include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 
 namespace plimsoll::kernels {
 namespace {
@@ -31,9 +32,7 @@ double thread_cpu_seconds() { return clock_seconds(CLOCK_THREAD_CPUTIME_ID); }
 double process_cpu_seconds() { return clock_seconds(CLOCK_PROCESS_CPUTIME_ID); }
 
 Measured measure_fp32_limit(double seconds) {
-  if (runtime::isa() >= runtime::Isa::kAvx512) return measure(multiply_add_avx512, seconds);
-  if (runtime::isa() >= runtime::Isa::kAvx2) return measure(multiply_add_avx2, seconds);
-  return measure(multiply_add_portable, seconds);
+  return measure(runtime::pick(multiply_add_portable, multiply_add_avx2, multiply_add_avx512), seconds);
 }
 
 Measured measure_bf16_limit(double seconds) {

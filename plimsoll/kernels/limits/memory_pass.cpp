@@ -2,18 +2,14 @@
 
 #define PLIMSOLL_LOOPS kMemoryLoopsPortable
 #include "plimsoll/kernels/limits/memory_loops.inc"
-#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 
 namespace plimsoll::kernels {
 namespace {
 
 constexpr int64_t kWord = 64;
 
-const MemoryLoops& loops() {
-  if (runtime::isa() >= runtime::Isa::kAvx512) return kMemoryLoopsAvx512;
-  if (runtime::isa() >= runtime::Isa::kAvx2) return kMemoryLoopsAvx2;
-  return kMemoryLoopsPortable;
-}
+const MemoryLoops& loops() { return runtime::pick(kMemoryLoopsPortable, kMemoryLoopsAvx2, kMemoryLoopsAvx512); }
 
 }  // namespace
 

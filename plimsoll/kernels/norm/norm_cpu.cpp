@@ -3,7 +3,7 @@
 #include "plimsoll/kernels/norm/norm_rows.inc"
 #include "plimsoll/kernels/row_blocks.h"
 #include "plimsoll/kernels/shared_amax.h"
-#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -13,11 +13,7 @@ namespace {
 constexpr NormRows kNormRowsPortable = {forward_rows, backward_rows};
 constexpr int64_t kGrain = 16384;  // elements below which another thread costs more than it gives
 
-const NormRows& rows_of(runtime::Isa isa) {
-  if (isa >= runtime::Isa::kAvx512) return kNormRowsAvx512;
-  if (isa >= runtime::Isa::kAvx2) return kNormRowsAvx2;
-  return kNormRowsPortable;
-}
+const NormRows& rows_in_force() { return runtime::pick(kNormRowsPortable, kNormRowsAvx2, kNormRowsAvx512); }
 
 int64_t grain_of(int64_t elements) { return std::max<int64_t>(kGrain / std::max<int64_t>(elements, 1), 1); }
 
@@ -28,7 +24,7 @@ float* floats(runtime::ScratchSlot slot, int64_t count) {
 }  // namespace
 
 float norm_forward(const NormForward& args) {
-  const NormRows& rows = rows_of(runtime::isa());
+  const NormRows& rows = rows_in_force();
   SharedAmax amax;
   runtime::parallel_for(args.rows, grain_of(args.cols), [&](int64_t begin, int64_t end) {
     amax.raise(rows.forward(args, begin, end, floats(runtime::ScratchSlot::kRows, (kRowsTogether + 1) * args.cols)));
@@ -38,7 +34,7 @@ float norm_forward(const NormForward& args) {
 
 void norm_backward(const NormBackward& args) {
   const int64_t cols = args.cols, blocks = row_blocks(args.rows);
-  const NormRows& rows = rows_of(runtime::isa());
+  const NormRows& rows = rows_in_force();
   const int64_t sums = (args.dweight ? 1 : 0) + (args.dbias ? 1 : 0);
   float* partials = floats(runtime::ScratchSlot::kReduce, blocks * sums * cols);
   const int64_t dbias_offset = args.dweight ? cols : 0;

@@ -2,7 +2,7 @@
 
 #include "plimsoll/kernels/pointwise/pointwise_body.inc"
 #include "plimsoll/kernels/shared_amax.h"
-#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -14,13 +14,6 @@ namespace {
 
 constexpr int64_t kBlock = 4096;  // elements, of which the squares are summed in FP32
 constexpr int64_t kGrain = 8;     // blocks: about ten microseconds
-
-PointwisePartFunction pointwise_function() {
-  const runtime::Isa isa = runtime::isa();
-  if (isa >= runtime::Isa::kAvx512) return pointwise_part_avx512;
-  if (isa >= runtime::Isa::kAvx2) return pointwise_part_avx2;
-  return pointwise_part_portable;
-}
 
 Pointwise block_of(const Pointwise& args, int64_t begin) {
   Pointwise part = args;
@@ -37,7 +30,7 @@ PointwiseResult pointwise(const Pointwise& args) {
   const int64_t blocks = (args.count + kBlock - 1) / kBlock;
   auto* sums =
       static_cast<float*>(runtime::scratch(runtime::ScratchSlot::kReduce, static_cast<size_t>(blocks) * sizeof(float)));
-  const PointwisePartFunction run = pointwise_function();
+  const PointwisePartFunction run = runtime::pick(pointwise_part_portable, pointwise_part_avx2, pointwise_part_avx512);
   SharedAmax amax;
   runtime::parallel_for(blocks, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -1,6 +1,6 @@
 #include "plimsoll/kernels/rescale/rescale_body.inc"
 #include "plimsoll/kernels/shared_amax.h"
-#include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
@@ -8,13 +8,6 @@ namespace plimsoll::kernels {
 int32_t rescale_part_portable(const Rescale& part) { return rescale_any(part); }
 
 namespace {
-
-auto part_function() {
-  const runtime::Isa isa = runtime::isa();
-  if (isa >= runtime::Isa::kAvx512) return rescale_part_avx512;
-  if (isa >= runtime::Isa::kAvx2) return rescale_part_avx2;
-  return rescale_part_portable;
-}
 
 template <class Byte>
 Byte* at(Byte* data, int64_t index, Format format) {
@@ -35,7 +28,7 @@ Rescale part_of(const Rescale& args, int64_t begin, int64_t end) {
 
 float rescale(const Rescale& args) {
   constexpr int64_t kGrain = 32768;  // elements: about ten microseconds
-  const auto run = part_function();
+  const auto run = runtime::pick(rescale_part_portable, rescale_part_avx2, rescale_part_avx512);
   SharedAmax amax;
   runtime::parallel_for(args.count, kGrain,
                         [&](int64_t begin, int64_t end) { amax.raise(run(part_of(args, begin, end))); });
