@@ -91,6 +91,22 @@ TEST(Linear, OutputAndGradientsOfEveryRecipeAreNearDouble) {
   }
 }
 
+// Each operand's scale is far from 1, their product is not.
+TEST(Linear, ValuesBeyond1e35GiveWhatDoubleGives) {
+  at::manual_seed(1);
+  for (const auto& [x, weight] : {std::array<double, 2>{1e36, 1e-3}, {1e-3, 1e36}}) {
+    Layer values = layer(40, 72, 36);
+    values.x.mul_(x);
+    values.weight.mul_(weight);
+    values.bias.mul_(x * weight);
+    for (const SharedRecipe& recipe : every_recipe()) {
+      if (recipe->high_precision_format() == Format::kFp16) continue;
+      SCOPED_TRACE(std::to_string(x) + " times " + std::to_string(weight));
+      expect_near_double(values, *recipe, run(values, scaling_of(recipe)), at::kFloat);
+    }
+  }
+}
+
 TEST(Linear, AllEightOverridesWork) {
   at::manual_seed(2);
   const Layer values = layer(40, 48, 36);

@@ -8,7 +8,9 @@
 //
 // Scales: those constant along k (per tensor, per row) multiply the sum in the epilogue; those that vary along k are
 // folded into the decoded operand, exactly for E8M0, with one FP32 rounding for FP32 scales (such an operand is
-// multiplied in FP32 on every ISA). A NaN scale makes its block NaN.
+// multiplied in FP32 on every ISA). Those of the epilogue multiply one after the other, each product rounded to 24 bits
+// whatever its exponent: a result that FP32 holds is finite, and normal where it can be, however far from 1 each scale
+// is. A NaN scale makes its block NaN.
 //
 // Bits: each output is summed in an order of k that depends on the formats and the instruction set alone: not on thread
 // count, on M or N blocking, or on the batch. They may differ between ISAs, within |error| <= gemm_error_bound() of the

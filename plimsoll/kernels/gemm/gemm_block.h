@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "plimsoll/kernels/gemm/gemm_far_scales.h"
 #include "plimsoll/kernels/gemm/gemm_isa.h"
 #include "plimsoll/kernels/gemm/gemm_plan.h"
 #include "plimsoll/kernels/shared_amax.h"
@@ -20,6 +21,7 @@ struct Product {
   const float* row_scale;     // [m], alpha included
   const float* column_scale;  // [n]
   float* column_partial;      // [row_panels, n] or nullptr
+  FarScales far_scales;
   SharedAmax amax = {};
 
   int64_t rows_in(int64_t row_panel) const;

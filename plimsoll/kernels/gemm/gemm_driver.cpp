@@ -198,7 +198,8 @@ float multiply(const Gemm& args, const GemmLevel& level) {
                      .row_panels = row_panels,
                      .row_scale = shared.row_scale,
                      .column_scale = shared.column_scale,
-                     .column_partial = shared.column_partial};
+                     .column_partial = shared.column_partial,
+                     .far_scales = FarScales(args, shared.row_scale)};
   for (int64_t first = 0; first < column_panels; first += chunk_panels) {
     const Range panels = {first, std::min(first + chunk_panels, column_panels)};
     const PackedLayout layout = {args.k, panels.size(), dword};

@@ -28,16 +28,26 @@ void Product::pack_a(Range panels, Range k, uint32_t* to) const {
 }
 
 void Product::finish_tile(int64_t row_panel, int64_t column_panel, float* tile) {
-  const int64_t column = column_panel * kTileColumns;
+  const int64_t row = row_panel * isa.panel_rows, rows = rows_in(row_panel), column = column_panel * kTileColumns,
+                columns = std::min(kTileColumns, gemm.n - column);
+  const bool is_far = far_scales.holds(row, rows);
+  if (is_far) {
+    far_scales.apply({.values = tile,
+                      .stride = kTileColumns,
+                      .first_row = row,
+                      .rows = rows,
+                      .columns = columns,
+                      .column_scale = column_scale + column});
+  }
   amax.raise(isa.finish(
       {.gemm = &gemm,
-       .row_scale = row_scale,
-       .column_scale = column_scale,
+       .row_scale = is_far ? far_scales.ones() : row_scale,
+       .column_scale = is_far ? far_scales.ones() : column_scale,
        .tile = tile,
-       .row = row_panel * isa.panel_rows,
-       .rows = rows_in(row_panel),
+       .row = row,
+       .rows = rows,
        .column = column,
-       .columns = std::min(kTileColumns, gemm.n - column),
+       .columns = columns,
        .column_partial = column_partial == nullptr ? nullptr : column_partial + row_panel * gemm.n + column}));
 }
 
