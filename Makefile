@@ -9,15 +9,17 @@ SHELL := /bin/bash
 PYTHON ?=
 BENCH_FLAGS ?=
 FUZZ_SECONDS ?= 300
+ATTACK_SECONDS ?= 1200
+ATTACK_SEED ?= 1
 PRESET ?= release
 WERROR ?= OFF
 JOBS ?= $(shell nproc)
 
 python := $(or $(PYTHON),$(CURDIR)/.venv/bin/python)
 build := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
-configure := --preset $(PRESET) -DPLIMSOLL_PYTHON=$(python) -DPLIMSOLL_WERROR=$(WERROR)
+configuration := --preset $(PRESET) -DPLIMSOLL_PYTHON=$(python) -DPLIMSOLL_WERROR=$(WERROR)
 
-.PHONY: help setup configure build program test benchmarks bench demo nightly fuzz format check clean
+.PHONY: help setup configure build program test benchmarks bench demo nightly fuzz attack format check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -27,8 +29,8 @@ setup: ## install missing Debian packages, make .venv
 
 # ninja runs CMake again when a CMake file changed; here only when the options did.
 configure: setup
-	@if [ "$$(cat $(build)/configured 2>/dev/null)" != "$(configure)" ]; then \
-	  cmake $(configure) && echo "$(configure)" > $(build)/configured; fi
+	@if [ "$$(cat $(build)/configured 2>/dev/null)" != "$(configuration)" ]; then \
+	  cmake $(configuration) && echo "$(configuration)" > $(build)/configured; fi
 
 build: configure ## build the library, the tests and build/bin/plimsoll
 	@ninja -C $(build) -j $(JOBS)
@@ -38,7 +40,7 @@ program: configure ## build build/bin/plimsoll and what Python loads, without te
 
 test: build ## run the C++ and Python tests
 	@status=0; ctest --preset $(PRESET) || status=$$?; \
-	PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m pytest tools bench python/tests || status=$$?; exit $$status
+	PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m pytest tools bench tests/attack python/tests || status=$$?; exit $$status
 
 nightly: build ## the tests that take minutes, too
 	@PLIMSOLL_NIGHTLY=1 ctest --preset $(PRESET)
@@ -49,6 +51,11 @@ fuzz: ## fuzz what reads a model's config, index and tokenizer, five minutes eac
 	@cmake --preset fuzz -DPLIMSOLL_PYTHON=$(python) && ninja -C build-fuzz -j $(JOBS) fuzz
 	@cd build-fuzz && for name in config index tokenizer; do mkdir -p corpus/$$name; \
 	  bin/$${name}_fuzz -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus/$$name ../tests/fuzz/corpus/$$name; done
+
+# ATTACK_SECONDS=60 runs them for a minute in all, ATTACK_SEED=2 with other random numbers.
+attack: configure ## crashes, hangs and wrong errors looked for with hostile input, 20 minutes; the result goes to docs/results
+	@ninja -C $(build) -j $(JOBS) attack
+	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/run.py --seconds $(ATTACK_SECONDS) --seed $(ATTACK_SEED)
 
 # On one core, whose clock and caches the limits are measured on, too. BENCH_FLAGS=--benchmark_filter=norm runs some.
 benchmarks: build ## build the benchmark programs
