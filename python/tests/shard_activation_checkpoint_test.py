@@ -86,6 +86,26 @@ def test_disabled_or_without_gradients_it_runs_once() -> None:
     assert model.runs == 4
 
 
+@pytest.mark.parametrize("offload_to_cpu", [False, True])
+def test_a_graph_that_is_kept_goes_back_more_than_once(offload_to_cpu: bool) -> None:
+    torch.manual_seed(1)
+    plain = Counted()
+    results = []
+    for model in (plain, checkpoint_wrapper(copy.deepcopy(plain), offload_to_cpu)):
+        torch.manual_seed(2)
+        x = torch.randn(12, 8, requires_grad=True)
+        for _ in range(2):  # gradients add up
+            loss = model(x)["y"].square().mean()
+            loss.backward(retain_graph=True)
+            (gradient,) = torch.autograd.grad(loss, x, retain_graph=True)
+            loss.backward()
+            results += [loss.detach(), gradient]
+        results += [x.grad, *(parameter.grad for parameter in model.parameters()), *model.state_dict().values()]
+        assert model.runs == (2 if model is plain else 2 + 2 * 3)
+    expected, got = results[: len(results) // 2], results[len(results) // 2 :]
+    assert all(torch.equal(a, b) for a, b in zip(expected, got))
+
+
 def test_copies_are_modules_of_their_own() -> None:
     torch.manual_seed(1)
     model = checkpoint_wrapper(Counted(), offload_to_cpu=True)

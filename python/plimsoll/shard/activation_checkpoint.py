@@ -45,18 +45,24 @@ def checkpoint(function: Callable[..., Result], *args: Any, offload_to_cpu: bool
     return result
 
 
-@contextmanager
-def statistics_kept(module: nn.Module) -> Iterator[None]:
-    """Running statistics of batch norms do not change: around a forward that runs again."""
-    norms = [each for each in module.modules() if isinstance(each, _BatchNorm)]
-    kept = [(norm, name, buffer) for norm in norms for name, buffer in norm.named_buffers(recurse=False)]
-    for norm, name, buffer in kept:
-        setattr(norm, name, buffer.clone())
-    try:
-        yield
-    finally:
-        for norm, name, buffer in kept:
+class StatisticsKept(AbstractContextManager[None]):
+    """Running statistics of batch norms do not change: around a forward that runs again. Each backward pass through a
+    retained graph enters it once more."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._kept: list[tuple[nn.Module, str, torch.Tensor]] = []
+
+    def __enter__(self) -> None:
+        norms = [each for each in self._module.modules() if isinstance(each, _BatchNorm)]
+        self._kept = [(norm, name, buffer) for norm in norms for name, buffer in norm.named_buffers(recurse=False)]
+        for norm, name, buffer in self._kept:
+            setattr(norm, name, buffer.clone())
+
+    def __exit__(self, *error: Any) -> None:
+        for norm, name, buffer in self._kept:
             setattr(norm, name, buffer)
+        self._kept = []
 
 
 class _Twice:
@@ -69,7 +75,7 @@ class _Twice:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _thread.disabled or not torch.is_grad_enabled():
             return self._forward(*args, **kwargs)
-        contexts = lambda: (nullcontext(), statistics_kept(self.module))
+        contexts = lambda: (nullcontext(), StatisticsKept(self.module))
         return checkpoint(self._forward, *args, offload_to_cpu=self.offload_to_cpu, context_fn=contexts, **kwargs)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:

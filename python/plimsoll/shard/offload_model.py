@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 from plimsoll.pytorch import checkpoint as recompute
-from plimsoll.shard.activation_checkpoint import statistics_kept
+from plimsoll.shard.activation_checkpoint import StatisticsKept
 from plimsoll.shard.offload_places import Copies, MappedFiles, Place, owned_by
 from plimsoll.shard.tensors import map_tensors, tensors_in
 
@@ -197,7 +197,7 @@ class OffloadModel(nn.Module):
         if not self._checkpoint_activation:
             with self._place.inner_graph(index):
                 return self._run(index, value)
-        empty, contexts = emptied(value), lambda: (nullcontext(), statistics_kept(self.model_slices[index]))
+        empty, contexts = emptied(value), lambda: (nullcontext(), StatisticsKept(self.model_slices[index]))
         with saved_tensors_hooks(self._place.keep, self._place.give):
             return recompute(lambda *tensors: self._run(index, filled(empty, tensors)), *tensors_in(value), context_fn=contexts)
 
