@@ -148,7 +148,7 @@ void AdamW::update_entry(Entry& entry, const Tensor& grad, float grad_scale) {
                   .moment1 = entry.moment1.data_ptr(),
                   .moment2 = entry.moment2.data_ptr(),
                   .moment_format = settings_.moment_format,
-                  .seed = settings_.seed + 0x9E3779B97F4A7C15u * index,  // far apart for neighbouring tensors
+                  .seed = seed_of(settings_.seed, index),
                   .count = entry.parameter.numel(),
                   .lr = options.lr(),
                   .beta1 = std::get<0>(options.betas()),

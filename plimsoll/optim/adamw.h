@@ -17,6 +17,9 @@
 
 namespace plimsoll::optim {
 
+// The seed of one parameter's stochastic rounding: far apart for neighbours.
+inline uint64_t seed_of(uint64_t seed, uint64_t index) { return seed + 0x9E3779B97F4A7C15u * index; }
+
 struct AdamWSettings {
   format::Format moment_format = format::Format::kFp32;  // fp32, bf16 (stochastic rounding)
   uint64_t seed = 0;                                     // of the stochastic rounding

@@ -1,0 +1,207 @@
+"""plimsoll.optim.AdamW against torch.optim.AdamW, and against itself across restarts, threads and dtypes."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from plimsoll.optim import AdamW
+
+STEPS = 4
+SHAPES = [(33, 17), (5,), (), (0, 3)]
+
+
+def parameters(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1)
+    return [nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES]
+
+
+def groups(own):
+    return [{"params": own[:2], "weight_decay": 0.1}, {"params": own[2:], "lr": 3e-3}]
+
+
+def give_gradients(own, step):
+    generator = torch.Generator().manual_seed(10 + step)
+    for parameter in own:
+        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+
+
+def train(optimizer, own, steps):
+    for step in steps:
+        give_gradients(own, step)
+        optimizer.step()
+
+
+def test_fp32_parameters_make_the_steps_of_torch():
+    ours, theirs = parameters(), parameters()
+    train(AdamW(groups(ours), lr=1e-2), ours, range(STEPS))
+    train(torch.optim.AdamW(groups(theirs), lr=1e-2), theirs, range(STEPS))
+    # Some ten roundings a step on each side, of terms no larger than the value and what it moves by.
+    bound = 20 * STEPS * torch.finfo(torch.float32).eps
+    for mine, other in zip(ours, theirs):
+        assert torch.all((mine - other).abs() <= bound * (1 + other.abs()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_parameters_are_the_nearest_of_masters_that_take_fp32_steps(dtype):
+    ours, wide = parameters(dtype), [nn.Parameter(p.detach().float()) for p in parameters(dtype)]
+    optimizer = AdamW(groups(ours), lr=1e-2)
+    reference = AdamW(groups(wide), lr=1e-2)
+    for step in range(STEPS):
+        give_gradients(ours, step)
+        for parameter, narrow in zip(wide, ours):
+            parameter.grad = narrow.grad.float()
+        optimizer.step()
+        reference.step()
+    for parameter, master in zip(ours, wide):
+        assert torch.equal(optimizer.state[parameter]["master"], master)
+        assert torch.equal(parameter, master.to(dtype))
+
+
+def test_many_small_steps_move_a_narrow_parameter():
+    weight = nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
+    optimizer = AdamW([weight], lr=1e-4, weight_decay=0.0)
+    for _ in range(100):  # each a fortieth of what BF16 can show next to 1
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    assert torch.all(weight < 0.995)
+
+
+def test_a_narrow_parameter_that_somebody_writes_is_the_new_master():
+    (weight,) = [nn.Parameter(torch.ones(8, dtype=torch.bfloat16))]
+    optimizer = AdamW([weight], lr=1e-3, weight_decay=0.0)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    with torch.no_grad():
+        weight.fill_(4.0)
+    weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    assert torch.all((optimizer.state[weight]["master"] - 4.0).abs() < 2e-3)
+
+
+@pytest.mark.parametrize("moment_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_run_that_is_saved_and_loaded_goes_on_with_the_same_bits(dtype, moment_dtype):
+    whole, parts = parameters(dtype), parameters(dtype)
+    train(AdamW(groups(whole), lr=1e-2, moment_dtype=moment_dtype, seed=7), whole, range(STEPS))
+    first = AdamW(groups(parts), lr=1e-2, moment_dtype=moment_dtype, seed=7)
+    train(first, parts, range(2))
+    state = copy.deepcopy(first.state_dict())
+    again = [nn.Parameter(parameter.detach().clone()) for parameter in parts]
+    second = AdamW(groups(again), lr=5.0, moment_dtype=moment_dtype, seed=7)
+    second.load_state_dict(state)
+    train(second, again, range(2, STEPS))
+    assert all(torch.equal(a, b) for a, b in zip(whole, again))
+    assert second.state[again[0]]["exp_avg"].dtype == moment_dtype
+
+
+def test_a_copy_goes_on_by_itself_with_the_same_bits():
+    own = parameters(torch.bfloat16)
+    optimizer = AdamW(groups(own), lr=1e-2, moment_dtype=torch.bfloat16, seed=7)
+    train(optimizer, own, range(2))
+    twin, twins = copy.deepcopy((optimizer, own))
+    train(optimizer, own, range(2, STEPS))
+    train(twin, twins, range(2, STEPS))
+    assert all(torch.equal(a, b) for a, b in zip(own, twins))
+
+
+def test_the_state_of_torchs_adamw_can_be_loaded_and_given_back():
+    theirs, ours = parameters(), parameters()
+    reference = torch.optim.AdamW(groups(theirs), lr=1e-2)
+    train(reference, theirs, range(2))
+    with torch.no_grad():
+        for mine, other in zip(ours, theirs):
+            mine.copy_(other)
+    optimizer = AdamW(groups(ours), lr=1e-2)
+    optimizer.load_state_dict(copy.deepcopy(reference.state_dict()))
+    train(optimizer, ours, range(2, STEPS))
+    train(reference, theirs, range(2, STEPS))
+    bound = 20 * STEPS * torch.finfo(torch.float32).eps
+    for mine, other in zip(ours, theirs):
+        assert torch.all((mine - other).abs() <= bound * (1 + other.abs()))
+    reference.load_state_dict(optimizer.state_dict())
+    assert float(reference.state[theirs[0]]["step"]) == STEPS
+
+
+def test_bits_do_not_depend_on_threads():
+    results = []
+    for threads in (1, 2):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            weight = nn.Parameter(torch.linspace(-1, 1, 200_001))
+            optimizer = AdamW([weight], moment_dtype=torch.bfloat16, seed=3)
+            for step in range(2):
+                give_gradients([weight], step)
+                optimizer.step()
+            results.append(weight.detach().clone())
+        finally:
+            torch.set_num_threads(before)
+    assert torch.equal(*results)
+
+
+def test_moments_in_bf16_stay_near_those_in_fp32():
+    weights = [nn.Parameter(torch.zeros(4096)) for _ in range(2)]
+    for weight, dtype in zip(weights, (torch.float32, torch.bfloat16)):
+        optimizer = AdamW([weight], lr=1e-3, weight_decay=0.0, moment_dtype=dtype)
+        train(optimizer, [weight], range(200))
+    # An update is at most lr; one that is rounded by 2^-8 in each moment is wrong by at most 3 of them, and signs vary.
+    assert (weights[0] - weights[1]).abs().mean() <= 200 * 1e-3 * 3 * 2**-8
+
+
+def test_schedulers_closures_and_the_scaler_of_amp_drive_it():
+    from plimsoll.amp import GradScaler
+
+    model = nn.Linear(4, 2)
+    optimizer, scaler = AdamW(model.parameters(), lr=1e-2), GradScaler("cpu")
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    scaler.scale(model(torch.ones(3, 4)).square().sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(5e-3)
+    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
+    optimizer.zero_grad()
+
+    def closure():
+        loss = model(torch.ones(3, 4)).square().sum()
+        loss.backward()
+        return loss
+
+    assert float(optimizer.step(closure).detach()) > 0
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"lr": -1.0}, "expected lr >= 0"),
+        ({"lr": float("nan")}, "expected lr >= 0"),
+        ({"betas": (0.9, 1.0)}, "two betas"),
+        ({"eps": -1e-8}, "expected eps >= 0"),
+        ({"weight_decay": -0.1}, "expected weight_decay >= 0"),
+        ({"amsgrad": True}, "expected amsgrad=False"),
+        ({"maximize": True}, "expected maximize=False"),
+        ({"moment_dtype": torch.float16}, "expected moment_dtype"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=f"AdamW: .*{message}"):
+        AdamW(parameters(), **arguments)
+
+
+@pytest.mark.parametrize("parameter", [torch.zeros(4, dtype=torch.float64), torch.zeros(4, 4).t()[:, :2], torch.zeros(3, device="meta")])
+def test_parameters_of_another_kind_are_refused_and_leave_no_group(parameter):
+    optimizer = AdamW(parameters())
+    with pytest.raises(TypeError, match="AdamW: expected parameter 0 of group 1"):
+        optimizer.add_param_group({"params": [nn.Parameter(parameter)]})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_a_sparse_gradient_is_refused():
+    table = nn.Embedding(4, 2, sparse=True)
+    optimizer = AdamW(table.parameters())
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match="dense gradients"):
+        optimizer.step()
