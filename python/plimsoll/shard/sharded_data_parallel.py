@@ -5,40 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from plimsoll.shard.gradient_reducer import GradientReducer
 from plimsoll.shard.oss import OSS
 from plimsoll.shard.ranks import ranks_of
-
-
-@dataclass(eq=False)
-class _Bucket:
-    """Gradients of one owner that travel together, and behind them how many ranks have one of each member."""
-
-    owner: int
-    members: list[nn.Parameter] = field(default_factory=list)
-    begins: list[int] = field(default_factory=list)  # of the members' elements
-    elements: int = 0
-    ready: int = 0
-    values: torch.Tensor | None = None
-    work: Any = None
-
-    def add(self, parameter: nn.Parameter) -> None:
-        self.members.append(parameter)
-        self.begins.append(self.elements)
-        self.elements += parameter.numel()
+from plimsoll.shard.tensors import tensors_in
 
 
 class ShardedDataParallel(nn.Module):
     """The same module on every rank, each with its part of the batch: after ``backward()`` the averaged gradient of a
     parameter is on the rank alone whose optimizer updates it, and the others have none of it.
 
-    Several ``backward()`` for one step: all but the last inside :meth:`no_sync`.
+    Several ``backward()`` for one step: all but the last inside :meth:`no_sync`, or each averaged by itself. Reentrant
+    checkpoints inside the module, or around it, change nothing but when gradients travel: at the end. An exception that
+    ends ``backward()`` on all ranks leaves incomplete gradients, to be cleared; the next pass is whole.
 
     Args:
         module: trained by the optimizers, whose parameters are the module's.
@@ -48,7 +33,7 @@ class ShardedDataParallel(nn.Module):
         sync_models_at_startup: and its parameters, once.
         reduce_buffer_size: elements that travel together; 0: each gradient by itself.
         auto_refresh_trainable: a change of requires_grad is noticed by the next forward pass; otherwise by
-            :meth:`refresh_trainable`.
+            :meth:`refresh_trainable`, without which a parameter that is trained anew is an error.
         reduce_fp16: gradients travel in fp16; without buffers only. Otherwise in fp32, whatever the parameters are.
         warn_on_trainable_params_changed: a warning when requires_grad has changed.
     """
@@ -77,24 +62,24 @@ class ShardedDataParallel(nn.Module):
             logging.warning("reduce_fp16 is off: fp16 gradient reduction is not compatible with reduction buffers")
             reduce_fp16 = False
         self.reduce_fp16 = reduce_fp16
-        self._buffer_size = reduce_buffer_size
-        self._predivide, self._postdivide = torch.ops.plimsoll.averaging(self.world_size)
-        self._synchronizes = True
-        self._started = False  # a backward pass is under way
-        self._hooks: list[Any] = []
-        self._trained: list[nn.Parameter] = []
+        dtype = torch.float16 if reduce_fp16 else torch.float32
+        self._reducer = GradientReducer(self.process_group, self.rank, self.world_size, reduce_buffer_size, dtype)
         if sync_models_at_startup:
             self._broadcast(list(module.state_dict().values()))
         self.refresh_trainable()
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        if self.auto_refresh_trainable and self._trained != self._trainable():
-            if self.warn_on_trainable_params_changed:
-                logging.warning("ShardedDataParallel: the parameters that require gradients have changed")
-            self.refresh_trainable()
+        self._notice_trainable()
         if self.enable_broadcast_buffers and self.training:
             self.sync_buffers(blocking=True)
-        return self.module(*inputs, **kwargs)
+        if torch.compiler.is_compiling():
+            return self.module(*inputs, **kwargs)
+        self._reducer.begin()  # a backward pass that runs this again: inside it there will be another one
+        result = self.module(*inputs, **kwargs)
+        for tensor in tensors_in(result):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(self._reducer.begin)
+        return result
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -105,11 +90,11 @@ class ShardedDataParallel(nn.Module):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Inside, gradients add up on each rank by itself; the first backward() after it averages what has added up."""
-        before, self._synchronizes = self._synchronizes, False
+        before, self._reducer.synchronizes = self._reducer.synchronizes, False
         try:
             yield
         finally:
-            self._synchronizes = before
+            self._reducer.synchronizes = before
 
     def sync_buffers(self, blocking: bool = False) -> None:
         """The first rank's buffers become everybody's."""
@@ -135,85 +120,20 @@ class ShardedDataParallel(nn.Module):
 
     def refresh_trainable(self) -> None:
         """After requires_grad of a parameter has changed, on all ranks alike."""
-        for hook in self._hooks:
-            hook.remove()
-        self._trained = self._trainable()
-        self._fill_buckets()
-        self._hooks = [parameter.register_post_accumulate_grad_hook(self._ready) for parameter in self._trained]
+        self._reducer.train(self._trainable(), self._owner_of)
 
-    def _fill_buckets(self) -> None:
-        """In reverse order, which is about that of backward(), and sent in the order in which they are full."""
-        buckets: list[_Bucket] = []
-        last: dict[_Bucket, int] = {}
-        taking: dict[int, _Bucket] = {}
-        for place, parameter in enumerate(reversed(self._trained)):
-            owner = self._owner_of(parameter)
-            bucket = taking.get(owner)
-            if bucket is None or bucket.elements + parameter.numel() > self._buffer_size:
-                bucket = taking[owner] = _Bucket(owner)
-                buckets.append(bucket)
-            bucket.add(parameter)
-            last[bucket] = place
-        self._buckets = sorted(buckets, key=last.__getitem__)
-        self._places = {p: (bucket, place) for bucket in buckets for place, p in enumerate(bucket.members)}
-
-    def _start(self) -> None:
-        self._started, self._next, self._settled = True, 0, 0
-        for bucket in self._buckets:
-            bucket.ready, bucket.values, bucket.work = 0, None, None
-        torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # type: ignore[attr-defined]
-
-    @torch.no_grad()
-    def _ready(self, parameter: nn.Parameter) -> None:
-        if not self._synchronizes:
+    def _notice_trainable(self) -> None:
+        # Parameters have no order and no truth: lists of them are not compared.
+        now, known = dict.fromkeys(self._trainable()), dict.fromkeys(self._reducer.trained)
+        if now.keys() == known.keys():
             return
-        if not self._started:
-            self._start()
-        bucket, place = self._places[parameter]
-        self._part(bucket, place).copy_(parameter.grad).div_(self._predivide)  # type: ignore[arg-type]
-        bucket.values[bucket.elements + place] = 1  # type: ignore[index]
-        if bucket.owner != self.rank:
-            parameter.grad = None
-        bucket.ready += 1
-        while self._next < len(self._buckets) and self._buckets[self._next].ready == len(self._buckets[self._next].members):
-            self._send()
-
-    def _part(self, bucket: _Bucket, place: int) -> torch.Tensor:
-        if bucket.values is None:
-            dtype = torch.float16 if self.reduce_fp16 else torch.float32
-            bucket.values = torch.zeros(bucket.elements + len(bucket.members), dtype=dtype)
-        member, begin = bucket.members[place], bucket.begins[place]
-        return bucket.values[begin : begin + member.numel()].view_as(member)
-
-    def _send(self) -> None:
-        bucket = self._buckets[self._next]
-        self._next += 1
-        self._part(bucket, 0)
-        target = dist.get_global_rank(self.process_group, bucket.owner)
-        bucket.work = dist.reduce(bucket.values, target, group=self.process_group, async_op=True)
-        # The memory of what has arrived is given back while the rest is computed.
-        if self._next - self._settled > 2:
-            self._settle()
-
-    @torch.no_grad()
-    def _finish(self) -> None:
-        while self._next < len(self._buckets):
-            self._send()
-        while self._settled < len(self._buckets):
-            self._settle()
-        self._started = False
-
-    def _settle(self) -> None:
-        bucket = self._buckets[self._settled]
-        self._settled += 1
-        bucket.work.wait()
-        for place, parameter in enumerate(bucket.members):
-            if bucket.owner != self.rank:
-                parameter.grad = None
-            elif bucket.values[bucket.elements + place] > 0:  # type: ignore[index]
-                average = self._part(bucket, place).div_(self._postdivide)
-                if parameter.grad is None:
-                    parameter.grad = average.to(parameter.dtype, copy=True)
-                else:
-                    parameter.grad.copy_(average)
-        bucket.values = None
+        if self.auto_refresh_trainable:
+            if self.warn_on_trainable_params_changed:
+                logging.warning("ShardedDataParallel: the parameters that require gradients have changed")
+            self.refresh_trainable()
+        elif now.keys() - known.keys():
+            count = len(now.keys() - known.keys())
+            raise RuntimeError(
+                f"ShardedDataParallel: expected refresh_trainable() after requires_grad has changed, got {count} parameters "
+                "that require gradients now, which nobody would average"
+            )
