@@ -103,7 +103,7 @@ nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory
       if (dtype == T5Dtype::kFp8) {
         linear->quantize({.weight = weight_of(directory, name), .done = directory.releaser(name)});
       } else {
-        linear->weight.set_data(converted(name));
+        linear->weight().set_data(converted(name));
       }
     } else if (auto* held = dynamic_cast<nn::T5WeightImpl*>(item.value().get())) {
       // With codes, few rows of the embedding are ever read: it stays as it is stored.

@@ -21,7 +21,7 @@ void LayerNormLinearImpl::reset() {
   layer_norm.register_in(*this, "layer_norm_", in_features, norm_options());
   weight = SplitParameter(*this, "weight", options.parameters_split, {out_features, in_features});
   bias = options.bias ? SplitParameter(*this, "bias", options.parameters_split, {out_features}) : SplitParameter();
-  products_.clear();
+  restart_products();
   state_ = register_product();
   reset_parameters();
 }

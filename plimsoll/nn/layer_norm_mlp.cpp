@@ -31,7 +31,7 @@ void LayerNormMlpImpl::reset() {
   if (options.bias) weights.fc1_bias = register_parameter("fc1_bias", at::empty({fc1_rows}));
   weights.fc2_weight = register_parameter("fc2_weight", at::empty({hidden_size, ffn_hidden_size}));
   if (options.bias) weights.fc2_bias = register_parameter("fc2_bias", at::empty({hidden_size}));
-  products_.clear();
+  restart_products();
   fc1_ = register_product("fc1");
   fc2_ = register_product("fc2");
   reset_parameters();

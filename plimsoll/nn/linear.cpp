@@ -24,13 +24,8 @@ LinearImpl::LinearImpl(int64_t in, int64_t out, LinearOptions settings)
 void LinearImpl::reset() {
   weight = SplitParameter(*this, "weight", options.parameters_split, {out_features, in_features});
   bias = options.bias ? SplitParameter(*this, "bias", options.parameters_split, {out_features}) : SplitParameter();
-  products_.clear();
-  if (options.high_precision) {
-    state_ = std::make_shared<ops::LinearState>();
-    products_.push_back({.prefix = {}, .state = state_, .has_codes = false});
-  } else {
-    state_ = register_product();
-  }
+  restart_products();
+  state_ = options.high_precision ? add_product({}, /*has_codes=*/false) : register_product();
   reset_parameters();
 }
 

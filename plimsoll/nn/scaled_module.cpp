@@ -21,6 +21,18 @@ void append_slots(const torch::nn::Module& module, std::vector<ops::SharedSlot>&
 
 }  // namespace
 
+void ScaledLayer::restart_products() {
+  names_.clear();
+  for (const Product& product : products_) names_[product.prefix] = product.state->name;
+  products_.clear();
+}
+
+std::shared_ptr<ops::LinearState> ScaledLayer::add_product(const std::string& prefix, bool has_codes) {
+  auto state = std::make_shared<ops::LinearState>(names_[prefix]);
+  products_.push_back({.prefix = prefix, .state = state, .has_codes = has_codes});
+  return state;
+}
+
 void name_products(const torch::nn::Module& root, const std::string& path) {
   if (const auto* layer = dynamic_cast<const ScaledLayer*>(&root)) {
     for (const ScaledLayer::Product& product : layer->products()) product.state->name = join(path, product.prefix);

@@ -4,6 +4,7 @@
 
 #include <torch/nn/cloneable.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,7 +26,15 @@ class ScaledLayer {
   const std::vector<Product>& products() const { return products_; }
 
  protected:
+  // A reset() begins with it. The products that it adds have the names of those that were there before, so that a clone
+  // reports under the names of its original.
+  void restart_products();
+  std::shared_ptr<ops::LinearState> add_product(const std::string& prefix, bool has_codes);
+
   std::vector<Product> products_;
+
+ private:
+  std::map<std::string, std::string> names_;  // by prefix
 };
 
 template <class Derived>
@@ -45,9 +54,9 @@ class ScaledModule : public torch::nn::Cloneable<Derived>, public ScaledLayer {
   }
 
  protected:
-  // Called by reset(), which clears products_ first.
+  // Called by reset(), after restart_products().
   std::shared_ptr<ops::LinearState> register_product(const std::string& prefix = {}) {
-    auto state = std::make_shared<ops::LinearState>();
+    auto state = add_product(prefix, /*has_codes=*/true);
     for (const recipe::Role role : {recipe::Role::kInput, recipe::Role::kWeight, recipe::Role::kGradOutput}) {
       ops::OperandSlot& slot = state->slot(role);
       const std::string name = (prefix.empty() ? prefix : prefix + "_") + std::string(ops::role_name(role));
@@ -55,7 +64,6 @@ class ScaledModule : public torch::nn::Cloneable<Derived>, public ScaledLayer {
       this->register_buffer(name + "_amax_history", slot.amax_history);
       this->register_buffer(name + "_step", slot.step);
     }
-    products_.push_back({.prefix = prefix, .state = state});
     return state;
   }
 };

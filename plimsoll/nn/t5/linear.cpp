@@ -10,8 +10,8 @@ namespace plimsoll::nn {
 T5LinearImpl::T5LinearImpl(int64_t in, int64_t out) : in_features(in), out_features(out) { T5LinearImpl::reset(); }
 
 void T5LinearImpl::reset() {
-  weight = register_parameter("weight", at::empty({out_features, in_features}));
-  products_.clear();
+  weight_ = register_parameter("weight", at::empty({out_features, in_features}));
+  restart_products();
   register_product();
 }
 
@@ -20,19 +20,19 @@ void T5LinearImpl::pretty_print(std::ostream& stream) const {
 }
 
 at::Tensor T5LinearImpl::forward(const at::Tensor& x) const {
-  return ops::linear(x, weight, {}, amp::linear_scaling(products_.front().state, weight));
+  return ops::linear(x, weight(), {}, amp::linear_scaling(products_.front().state, weight()));
 }
 
 void T5LinearImpl::quantize(CodeSource source) {
   code_source_ = std::move(source);
-  weight = parameters().front();  // its own
-  weight.set_requires_grad(false);
-  weight.set_data(at::empty({0}));
+  tied_to_ = nullptr;
+  weight_.set_requires_grad(false);
+  weight_.set_data(at::empty({0}));
 }
 
-void T5LinearImpl::tie(const at::Tensor& other) {
-  weight.set_data(at::empty({0}));
-  weight = other;
+void T5LinearImpl::tie(T5Weight other) {
+  weight_.set_data(at::empty({0}));
+  tied_to_ = std::move(other);
 }
 
 }  // namespace plimsoll::nn

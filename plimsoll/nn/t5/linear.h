@@ -5,6 +5,7 @@
 
 #include "plimsoll/nn/scaled_module.h"
 #include "plimsoll/nn/t5/packed_weights.h"
+#include "plimsoll/nn/t5/weight.h"
 
 namespace plimsoll::nn {
 
@@ -22,15 +23,20 @@ class T5LinearImpl : public ScaledModule<T5LinearImpl> {
   void quantize(CodeSource source);
   const CodeSource& code_source() const { return code_source_; }
 
-  // From here on, until it is quantized, reads the parameter of another module; its own is empty.
-  void tie(const at::Tensor& other);
+  // From here on, until it is quantized, reads the parameter of another module, whatever tensor that is by then; its
+  // own is empty. A copy must be tied to the copy of that module: T5ForConditionalGenerationImpl::reset().
+  void tie(T5Weight other);
 
   const std::string& path() const { return products_.front().state->name; }  // in the model, for reports
 
+  // [out_features, in_features], uninitialised as T5Weight's; empty once it is quantized.
+  const at::Tensor& weight() const { return tied_to_.is_empty() ? weight_ : tied_to_->weight; }
+
   int64_t in_features, out_features;
-  at::Tensor weight;  // [out_features, in_features], uninitialised: T5Weight
 
  private:
+  at::Tensor weight_;  // the parameter
+  T5Weight tied_to_{nullptr};
   CodeSource code_source_;
 };
 TORCH_MODULE(T5Linear);

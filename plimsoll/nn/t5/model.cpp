@@ -39,7 +39,7 @@ void T5ForConditionalGenerationImpl::reset() {
     const CodeSource source = head_.is_empty() ? CodeSource{} : head_->code_source();  // of what is cloned
     head_ = T5Linear(config.d_model, config.vocab_size);
     if (config.tie_word_embeddings) {
-      head_->tie(shared->weight);
+      head_->tie(shared);
       if (source.weight.defined()) head_->quantize(source);
       name_products(*head_, "lm_head");
     } else {

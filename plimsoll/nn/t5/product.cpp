@@ -24,8 +24,8 @@ bool watched_closely() {
 
 // Gradients and recipes take each product by itself, too; inference tensors do not say when they change.
 bool may_pack(const T5LinearImpl& layer, at::ScalarType dtype) {
-  return !at::GradMode::is_enabled() && !scope_dtype() && dtype == layer.weight.scalar_type() &&
-         !layer.weight.is_inference() && !watched_closely();
+  return !at::GradMode::is_enabled() && !scope_dtype() && dtype == layer.weight().scalar_type() &&
+         !layer.weight().is_inference() && !watched_closely();
 }
 
 // Whether the amax of several products that were one says too little about each of them.
@@ -61,7 +61,7 @@ class T5Product::Packed {
       forget();
       for (const T5Linear& layer : layers) seen_.push_back(source_of(*layer));
     } else if (weights_ == nullptr) {
-      for (const T5Linear& layer : layers) held_.push_back(layer->weight.detach());
+      for (const T5Linear& layer : layers) held_.push_back(layer->weight().detach());
       weights_ = std::make_shared<const PackedWeights>(held_);
     }
     return weights_;
@@ -83,8 +83,8 @@ class T5Product::Packed {
     friend bool operator==(const Source&, const Source&) = default;
   };
   static Source source_of(const T5LinearImpl& layer) {
-    return {layer.weight.unsafeGetTensorImpl(), layer.weight.const_data_ptr(),
-            static_cast<int64_t>(layer.weight._version()), runtime::matmul_isa()};
+    return {layer.weight().unsafeGetTensorImpl(), layer.weight().const_data_ptr(),
+            static_cast<int64_t>(layer.weight()._version()), runtime::matmul_isa()};
   }
 
   void forget() {
@@ -150,7 +150,7 @@ void T5Product::report(const at::Tensor& x, const PackedWeights::Output& output)
   for (size_t i = 0; i < parts.size(); ++i) {
     const float amax = ops::amax(parts[i].flatten(0, -2));
     const bool rounded_to_infinity = std::isinf(amax) && std::isfinite(output.amax);
-    if (rounded_to_infinity && layers_[i]->weight.numel() > 0) {
+    if (rounded_to_infinity && layers_[i]->weight().numel() > 0) {
       layers_[i]->forward(x);
     } else {
       report_amax(layers_[i]->path(), "output", dtype, amax);

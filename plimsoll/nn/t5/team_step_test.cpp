@@ -20,7 +20,7 @@ void quantize(T5ForConditionalGenerationImpl& model) {
       layers.push_back(layer);
     }
   }
-  for (T5LinearImpl* layer : layers) layer->quantize({.weight = layer->weight.detach().clone()});
+  for (T5LinearImpl* layer : layers) layer->quantize({.weight = layer->weight().detach().clone()});
 }
 
 struct Text {

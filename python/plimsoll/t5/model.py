@@ -92,6 +92,7 @@ class T5ForConditionalGeneration(torch.nn.Module):
         copy = type(self)(self._model.clone(), dict(vars(self.config)), self.t5_fixes)
         for mine, theirs in zip(self.parameters(), copy.parameters(), strict=True):
             theirs.requires_grad_(mine.requires_grad)
+            memo[id(mine)] = theirs  # an optimizer's, if it is copied in the same call
         memo[id(self)] = copy
         return copy.train(self.training)
 
