@@ -30,7 +30,8 @@ at::Tensor scaled(const at::Tensor& tensor, int exponent) {
 nlohmann::json gauged_config(const GaugeRewrite& rewrite, bool has_own_head) {
   nlohmann::json config = rewrite.source.config();
   config["layer_norm_epsilon"] = std::ldexp(rewrite.config.layer_norm_epsilon, 2 * rewrite.exponents.residual);
-  if (has_own_head) {
+  // UMT5's factor of the logits is its tie flag (t5_config.cpp), which stays.
+  if (has_own_head && config.value("model_type", "t5") != "umt5") {
     config["tie_word_embeddings"] = false;
     config["scale_decoder_outputs"] = rewrite.config.scale_decoder_outputs;
   }

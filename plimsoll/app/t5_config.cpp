@@ -88,6 +88,15 @@ bool has_own_head(const io::HuggingFaceDirectory& directory) {
   return head.sizes() != shared.sizes() || head.scalar_type() != shared.scalar_type() || !at::equal(head, shared);
 }
 
+// Whether logits are those of hidden states times d_model^-0.5, as transformers 5 has it: T5 by scale_decoder_outputs,
+// which is the tie flag of configs older than it; MT5 never; UMT5 by the tie flag, which is set in every config that is
+// saved by version 5, whether the head is tied or not.
+bool scales_decoder_outputs(const Members& members, std::string_view type) {
+  if (type == "mt5") return false;
+  const bool tie_flag = members.flag("tie_word_embeddings", true);
+  return type == "umt5" ? tie_flag : members.flag("scale_decoder_outputs", tie_flag);
+}
+
 }  // namespace
 
 nn::T5Config t5_config(const io::HuggingFaceDirectory& directory) {
@@ -114,8 +123,7 @@ nn::T5Config t5_config(const io::HuggingFaceDirectory& directory) {
   config.initializer_factor = members.number("initializer_factor", config.initializer_factor);
   config.encoder_only = names_an_encoder(directory.config()) || !directory.contains("decoder.final_layer_norm.weight");
   config.tie_word_embeddings = !has_own_head(directory);
-  config.scale_decoder_outputs =
-      members.flag("scale_decoder_outputs", members.flag("tie_word_embeddings", !multilingual));
+  config.scale_decoder_outputs = scales_decoder_outputs(members, type);
   config.pad_token_id = members.integer("pad_token_id", 0);
   config.eos_token_id = members.integer("eos_token_id", 1);
   config.decoder_start_token_id = members.integer("decoder_start_token_id", config.pad_token_id);

@@ -101,7 +101,7 @@ def test_every_tensor_keeps_its_headroom(outliers):
     assert max(tensor["lost_bits"] for tensor in certificate["weights"]) < 0.5
 
 
-@pytest.mark.parametrize("kind", ["v1.0", "silu, tied", "UMT5", "mT5"])
+@pytest.mark.parametrize("kind", ["v1.0", "silu, tied", "UMT5", "UMT5, untied", "mT5", "mT5, tied"])
 @torch.no_grad()
 def test_tied_heads_and_other_kinds(kind, tmp_path):
     theirs = make(kind)

@@ -1,5 +1,6 @@
 """plimsoll.t5 is Hugging Face's T5: logits, ids, loss and gradients."""
 import copy
+import json
 import os
 
 import pytest
@@ -7,7 +8,7 @@ import t5_models
 import torch
 import transformers
 from plimsoll.t5 import T5ForConditionalGeneration
-from t5_models import KINDS, inputs, make, relative, save
+from t5_models import KINDS, SMALL, inputs, make, relative, save
 
 LENGTHS = [17, 9, 1, 30]
 
@@ -35,6 +36,36 @@ def test_logits_are_within_1e_5(pair):
             got = ours(input_ids=ids, decoder_input_ids=decoder_ids, **masks)
             assert relative(got.logits, want.logits) < 1e-5
             assert relative(got.encoder_last_hidden_state, want.encoder_last_hidden_state) < 1e-5
+
+
+def factor_of_logits(folder):
+    """d_model^-0.5, or 1: the logits of a directory over those of the same hidden states without a factor."""
+    ours = T5ForConditionalGeneration.from_pretrained(folder, torch.float32)
+    state = ours.state_dict()
+    head = state.get("lm_head.weight", state["shared.weight"])
+    state["decoder.final_layer_norm.weight"].fill_(1)
+    for name, tensor in state.items():
+        if name.endswith((".o.weight", ".wo.weight")) and name.startswith("decoder."):
+            tensor.zero_()  # what is left is the start token's embedding
+    with torch.no_grad():
+        logits = ours(input_ids=torch.tensor([[5, 1]]), decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
+    start = state["shared.weight"][0]
+    plain = head @ (start / start.square().mean().add(1e-6).sqrt())
+    return (logits @ plain / (plain @ plain)).item()
+
+
+@pytest.mark.parametrize(("kind", "changes", "scaled"), [
+    ("mT5", {}, False), ("mT5, tied", {}, False), ("mT5, tied", {"scale_decoder_outputs": True}, False),
+    ("mT5", {"tie_word_embeddings": False}, False),
+    ("UMT5", {}, True), ("UMT5", {"tie_word_embeddings": None}, True), ("UMT5", {"scale_decoder_outputs": False}, True),
+    ("UMT5, untied", {}, True), ("UMT5, untied", {"tie_word_embeddings": False}, False),
+    ("v1.0", {}, True), ("v1.1", {}, False), ("v1.1", {"scale_decoder_outputs": None}, True),
+    ("v1.1", {"scale_decoder_outputs": None, "tie_word_embeddings": False}, False),
+])
+def test_each_family_has_its_own_rule_for_the_factor_of_the_logits(kind, changes, scaled, tmp_path):
+    config = json.loads((save(make(kind), tmp_path) / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert factor_of_logits(tmp_path) == pytest.approx(SMALL["d_model"] ** -0.5 if scaled else 1, rel=1e-4)
 
 
 def test_texts_longer_than_the_last_bucket(pair):
