@@ -68,10 +68,9 @@ class ScaledTensorImpl final : public c10::TensorImpl {
   void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
 
  private:
-  // After "Cannot access storage of".
+  // The end of torch's error "Cannot access storage of ...".
   const char* tensorimpl_type_name() const override {
-    return "a scaled tensor: torch.compile cannot look into one; plimsoll.autoscale.value() is its value, and pack() "
-           "is "
+    return "a scaled tensor: torch.compile cannot look into one; plimsoll.autoscale.value() is its value, and pack() is "
            "for pickles";
   }
 

@@ -4,8 +4,9 @@
 //   nn::Gpt model(config);
 //   shard::FullyShardedDataParallel sharded(*model, {block0, block1}, ranks);
 //   Optimizer optimizer(sharded.parameters());   // 1-D parts of the masters
-//   sharded.forward([&] { return model->loss(tokens, targets); }).backward();   // block0 calls before(1), after(1,
-//   ...) sharded.clip_grad_norm_(1.0); optimizer.step();
+//   sharded.forward([&] { return model->loss(tokens, targets); }).backward();  // block0 calls before(1), after(1, ...)
+//   sharded.clip_grad_norm_(1.0);
+//   optimizer.step();
 //
 // C++ modules have no hooks: whoever runs a unit's forward pass calls before() and after() around it, or run().
 // Parameters of a unit can be read between these, and inside full_parameters().

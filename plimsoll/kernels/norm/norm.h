@@ -45,8 +45,8 @@ struct NormBackward {
   bool zero_centered = false;
   const float* mean = nullptr;  // [rows]; LayerNorm
   const float* rstd = nullptr;  // [rows]
-  const void* dresidual =
-      nullptr;         // [rows, cols], dx_format, optional: gradient that reaches the sum directly; added to dx
+  // [rows, cols], dx_format, optional: the gradient that reaches the sum directly; added to dx.
+  const void* dresidual = nullptr;
   void* dx = nullptr;  // [rows, cols]
   format::Format dx_format = format::Format::kFp32;
   float* dweight = nullptr;  // [cols], overwritten; optional. Row blocks of fixed size, summed in order

@@ -64,9 +64,9 @@ struct QuantizeBlocks {
   uint8_t* codes = nullptr;                       // [rows, cols]
   format::Format format = format::Format::kE4m3;  // e4m3, e5m2
   int64_t codes_stride = 0;
-  int64_t block_rows = 0,
-          block_cols = 0;  // 0: the whole extent. {1, 0} per row, {1, 128}, {128, 128}, MX {1, 32} or {32, 1}
-  void* scale = nullptr;   // [ceil(rows / block_rows), ceil(cols / block_cols)]
+  // 0: the whole extent. {1, 0} per row, {1, 128}, {128, 128}, MX {1, 32} or {32, 1}.
+  int64_t block_rows = 0, block_cols = 0;
+  void* scale = nullptr;                                // [ceil(rows / block_rows), ceil(cols / block_cols)]
   format::Format scale_format = format::Format::kFp32;  // fp32 (float), e8m0 (uint8_t)
   int64_t scale_stride = 0;
   bool power_of_two = false;                                    // fp32 scales rounded up to a power of two
