@@ -36,8 +36,8 @@ KeptState& kept_of(const at::Tensor& key) {
   return result;
 }
 
-// torch.utils.checkpoint runs a layer again in the backward pass, after the scope has ended: in high precision, and
-// with use_reentrant=True without a word.
+// torch.utils.checkpoint with use_reentrant=True runs a layer again in the backward pass, after the scope has ended,
+// which would be in high precision, without a word.
 void check_scope(KeptState& kept) {
   const bool in_scope = amp::current_recipe() != nullptr;
   if (torch::autograd::get_current_graph_task_id() == -1) {
@@ -47,7 +47,7 @@ void check_scope(KeptState& kept) {
   TORCH_CHECK(in_scope || !kept.ran_in_scope || !at::GradMode::is_enabled() || amp::replays_layers(),
               "checkpoint: expected a layer that runs again in a backward pass to find the autocast scope of its first "
               "run, got no scope; use plimsoll.pytorch.checkpoint, or torch.utils.checkpoint.checkpoint with "
-              "use_reentrant=False, context_fn=plimsoll.pytorch.checkpoint_contexts");
+              "use_reentrant=False");
 }
 
 void point_to(at::Tensor& buffer, const at::Tensor& now) {

@@ -1,4 +1,4 @@
-// What plimsoll.amp.autocast adds to torch's: the precision table, and whether it holds on this thread.
+// What plimsoll.amp.autocast adds to torch's: the precision table.
 #include <torch/library.h>
 
 #include <string>
@@ -9,12 +9,6 @@
 
 namespace plimsoll::python {
 namespace {
-
-bool hold_precision_table(bool holds) {
-  const bool before = amp::precision_table_holds();
-  amp::set_precision_table_holds(holds);
-  return before;
-}
 
 std::tuple<std::vector<std::string>, std::vector<int64_t>, c10::List<bool>> precision_table() {
   std::tuple<std::vector<std::string>, std::vector<int64_t>, c10::List<bool>> rows;
@@ -29,7 +23,6 @@ std::tuple<std::vector<std::string>, std::vector<int64_t>, c10::List<bool>> prec
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
-  library.def("hold_precision_table(bool holds) -> bool", &hold_precision_table);
   library.def("precision_table() -> (str[] ops, int[] precisions, bool[] mended)", &precision_table);
 }
 

@@ -2,13 +2,15 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "plimsoll/amp/precision_kernels.h"
 
 namespace plimsoll::amp {
 
 namespace autocast = at::autocast;
 
-Snapshot::Snapshot() : cache_enabled_(autocast::is_autocast_cache_enabled()), table_holds_(precision_table_holds()) {
+Snapshot::Snapshot() : cache_enabled_(autocast::is_autocast_cache_enabled()) {
   for (size_t i = 0; i < devices_.size(); ++i) {
     const at::DeviceType device = autocast::_AUTOCAST_SUPPORTED_DEVICES[i];
     devices_[i] = {autocast::is_autocast_enabled(device), autocast::get_autocast_dtype(device)};
@@ -22,7 +24,10 @@ void Snapshot::install() const {
     autocast::set_autocast_dtype(device, devices_[i].dtype);
   }
   autocast::set_autocast_cache_enabled(cache_enabled_);
-  set_precision_table_holds(table_holds_);
+}
+
+bool Snapshot::has_dtypes_of(const Snapshot& other) const {
+  return std::ranges::equal(devices_, other.devices_, {}, &Device::dtype, &Device::dtype);
 }
 
 Autocast::Autocast(at::DeviceType device, const AutocastOptions& options) {
@@ -35,11 +40,12 @@ Autocast::Autocast(at::DeviceType device, const AutocastOptions& options) {
   autocast::set_autocast_enabled(device, options.enabled);
   autocast::set_autocast_dtype(device, dtype);
   if (options.cache_enabled) autocast::set_autocast_cache_enabled(*options.cache_enabled);
-  set_precision_table_holds(true);
+  if (options.enabled) set_precision_table_holds(true);
   autocast::increment_nesting();
 }
 
-Autocast::Autocast(const Snapshot& snapshot) {
+Autocast::Autocast(const Snapshot& snapshot) : changes_dtype_(!snapshot.has_dtypes_of(outside_)) {
+  if (changes_dtype_) autocast::clear_cache();
   snapshot.install();
   autocast::increment_nesting();
 }

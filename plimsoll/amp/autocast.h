@@ -23,12 +23,13 @@ struct AutocastOptions {
   std::optional<bool> cache_enabled = std::nullopt;    // keep the casts of weights; none: as outside
 };
 
-// What autocast is on the thread that makes it.
+// What autocast is on the thread that makes it, the precision table included.
 class Snapshot {
  public:
   Snapshot();
   // Makes it so on the calling thread.
   void install() const;
+  bool has_dtypes_of(const Snapshot& other) const;
 
  private:
   struct Device {
@@ -37,7 +38,6 @@ class Snapshot {
   };
   std::array<Device, at::autocast::_AUTOCAST_SUPPORTED_DEVICES.size()> devices_;
   bool cache_enabled_;
-  bool table_holds_;
 };
 
 // Thread-local; nests, and leaves the thread as it found it, by an exception too. Scopes of one thread end in reverse

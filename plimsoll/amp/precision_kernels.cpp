@@ -18,7 +18,7 @@ using c10::IValue;
 using c10::OperatorHandle;
 using torch::jit::Stack;
 
-thread_local bool table_holds = false;
+constexpr at::DeviceType kTableSwitch = at::kIPU;
 
 std::unordered_set<std::string_view>& mended() {
   static std::unordered_set<std::string_view> ops;
@@ -70,7 +70,7 @@ bool set_dtype_argument(const OperatorHandle& op, Stack& stack) {
 
 template <Precision kPrecision>
 void autocast_call(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-  if (!table_holds)
+  if (!precision_table_holds())
     return op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, DispatchKey::AutocastCPU), stack);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(DispatchKey::AutocastCPU);
   if (kPrecision != Precision::kFp32 || !set_dtype_argument(op, *stack)) {
@@ -99,8 +99,8 @@ bool torch_has(std::string_view op) {
 
 }  // namespace
 
-bool precision_table_holds() { return table_holds; }
-void set_precision_table_holds(bool value) { table_holds = value; }
+bool precision_table_holds() { return at::autocast::is_autocast_enabled(kTableSwitch); }
+void set_precision_table_holds(bool holds) { at::autocast::set_autocast_enabled(kTableSwitch, holds); }
 bool is_mended(std::string_view op) { return mended().contains(op); }
 
 TORCH_LIBRARY_IMPL(aten, AutocastCPU, library) {

@@ -6,6 +6,9 @@
 
 namespace plimsoll::amp {
 
+// The switch is torch's own, that of autocast for IPUs, which no tensor of this library lives on. What keeps, restores,
+// compares or traces torch's autocast state (Snapshot, torch.compile's guards, graphs and caches, torch.export) does so
+// with the table, too. Python reads and sets it as torch.is_autocast_enabled("ipu").
 bool precision_table_holds();
 void set_precision_table_holds(bool holds);
 

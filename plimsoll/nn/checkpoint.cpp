@@ -1,7 +1,6 @@
 #include "plimsoll/nn/checkpoint.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -12,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "plimsoll/amp/autocast.h"
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/amp/scale_tape.h"
 #include "plimsoll/ops/saved.h"
@@ -46,26 +46,6 @@ class RandomState {
   at::Tensor before_;
 };
 
-class AutocastState {
- public:
-  AutocastState(bool enabled, at::ScalarType dtype)
-      : enabled_(at::autocast::is_autocast_enabled(at::kCPU)), dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {
-    set(enabled, dtype);
-  }
-  ~AutocastState() { set(enabled_, dtype_); }
-  AutocastState(const AutocastState&) = delete;
-  AutocastState& operator=(const AutocastState&) = delete;
-
- private:
-  static void set(bool enabled, at::ScalarType dtype) {
-    at::autocast::set_autocast_enabled(at::kCPU, enabled);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype);
-  }
-
-  bool enabled_;
-  at::ScalarType dtype_;
-};
-
 // What the second run needs of the first.
 struct FirstRun {
   Segment segment;
@@ -75,8 +55,7 @@ struct FirstRun {
   std::shared_ptr<amp::ScaleTape> tape = std::make_shared<amp::ScaleTape>();
   amp::Fp8Scope scope = amp::current_scope();
   at::Tensor random = RandomState::generator().get_state();
-  bool autocast = at::autocast::is_autocast_enabled(at::kCPU);
-  at::ScalarType autocast_dtype = at::autocast::get_autocast_dtype(at::kCPU);
+  amp::Snapshot autocast = {};
 
   void exchange(ops::SavedTensors& tensors) {
     for (at::Tensor& input : inputs) tensors.exchange(input);
@@ -144,7 +123,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
  private:
   static std::vector<at::Tensor> run_again(const FirstRun& run, const std::vector<at::Tensor>& leaves) {
     const RandomState random(run.random);
-    const AutocastState autocast(run.autocast, run.autocast_dtype);
+    const amp::Autocast autocast(run.autocast);
     amp::Fp8Autocast scope(run.scope);
     const TapeScope tape(*run.tape, /*replays=*/true);
     return run.segment(leaves);

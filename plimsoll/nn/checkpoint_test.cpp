@@ -2,6 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 
+#include "plimsoll/amp/autocast.h"
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/gpt.h"
 #include "plimsoll/nn/testing.h"
@@ -85,6 +86,27 @@ TEST(NnCheckpoint, FindsTheAutocastOfItsFirstRun) {
   EXPECT_EQ(seen, (std::vector{at::kBFloat16, at::kBFloat16}));
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
   EXPECT_TRUE(x.grad().defined() && weight.grad().defined());
+}
+
+TEST(NnCheckpoint, FindsThePrecisionTableOfItsFirstRun) {
+  const at::Tensor start = torch::randn({8, 8}), x = torch::randn({4, 8});
+  const auto gradient = [&](at::ScalarType dtype, bool checkpoints, bool backward_inside) {
+    const at::Tensor weight = start.clone().requires_grad_(true);
+    const auto segment = [&](const std::vector<at::Tensor>& inputs) {
+      return std::vector{at::softmax(at::matmul(inputs[0], weight), 1).square()};  // softmax: fp32 in the table alone
+    };
+    std::optional<amp::Autocast> scope(std::in_place, at::kCPU, dtype);
+    const at::Tensor output = checkpoints ? checkpoint(segment, {x}, {weight})[0] : segment({x})[0];
+    if (!backward_inside) scope.reset();
+    output.sum().backward();
+    return weight.grad();
+  };
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+    for (const bool inside : {false, true}) {
+      EXPECT_TRUE(at::equal(gradient(dtype, true, inside), gradient(dtype, false, inside))) << dtype << inside;
+    }
+  }
+  EXPECT_EQ(at::softmax(at::ones({2}, at::kHalf), 0).scalar_type(), at::kHalf);
 }
 
 TEST(NnCheckpoint, InputsMayBeUndefinedOrAskForNoGradient) {

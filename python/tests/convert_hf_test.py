@@ -75,12 +75,13 @@ def test_a_converted_model_saves_and_loads_as_its_class(tmp_path):
     assert torch.equal(again(tokens).logits, model(tokens).logits)
 
 
-def test_gradient_checkpointing_has_the_same_bits():
+@pytest.mark.parametrize("arguments", [{}, {"context_fn": te.checkpoint_contexts}], ids=["torch's", "ours"])
+def test_gradient_checkpointing_has_the_same_bits(arguments):
     configuration = transformers.BertConfig(**SIZES, max_position_embeddings=16)
     model = transformers.BertForSequenceClassification(configuration)
     plimsoll.convert(model, recipe=recipe.DelayedScaling(amax_history_len=4))
     kept = copy.deepcopy(model)
-    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": te.checkpoint_contexts})
+    model.gradient_checkpointing_enable({"use_reentrant": False, **arguments})
     for _ in range(2):
         for each in (model, kept):
             torch.manual_seed(1)

@@ -9,10 +9,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from plimsoll.amp.precision_switch import hold_table, table_holds
+
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
-
-_hold_table = torch.ops.plimsoll.hold_precision_table.default
 
 
 class autocast(torch.autocast):
@@ -52,14 +52,16 @@ class autocast(torch.autocast):
                 "prev": self.prev,
                 "prev_fastdtype": self.prev_fastdtype,
                 "prev_cache_enabled": self.prev_cache_enabled,
-                "_prev_holds": _hold_table(True),
+                "_prev_holds": table_holds(),
             }
         )
+        if self._enabled:
+            hold_table(True)
         return self
 
     def __exit__(self, *error: Any) -> bool | None:
         self.__dict__.update(self._outside.pop())
-        _hold_table(self._prev_holds)
+        hold_table(self._prev_holds)
         if self._changes_dtype():
             torch.clear_autocast_cache()
         return super().__exit__(*error)

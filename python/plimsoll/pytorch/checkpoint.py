@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
+from plimsoll.amp.recompute import Contexts, carries_scopes, inside, scopes, table_contexts
 from plimsoll.pytorch.arguments import check_rest
 from plimsoll.pytorch.autocast import Scope, innermost_scope, resumed
 
 Result = TypeVar("Result")
-Contexts = tuple[AbstractContextManager[None], AbstractContextManager[None]]
 
 # Transformer Engine's, and the one value that has a meaning here.
 ONLY = {"distribute_saved_activations": False, "debug": False}
@@ -48,21 +48,17 @@ def _again(tape: Any, scope: Scope | None) -> Iterator[None]:
         yield
 
 
-def checkpoint_contexts() -> Contexts:
-    """For ``torch.utils.checkpoint.checkpoint(function, ..., use_reentrant=False, context_fn=checkpoint_contexts)``: the
-    second run finds the autocast scope and the scales of the first, and changes no scaling state."""
+def _fp8_contexts() -> Contexts:
     tape = torch.classes.plimsoll.ScaleTape()
     scope = innermost_scope()
     return _Run(lambda: _on_tape(tape, False)), _Run(lambda: _again(tape, scope))
 
 
-def _inside(outer: Contexts, inner: Contexts) -> Contexts:
-    @contextmanager
-    def both(number: int) -> Iterator[None]:
-        with outer[number], inner[number]:
-            yield
-
-    return _Run(lambda: both(0)), _Run(lambda: both(1))
+@carries_scopes
+def checkpoint_contexts() -> Contexts:
+    """For ``torch.utils.checkpoint.checkpoint(function, ..., use_reentrant=False, context_fn=checkpoint_contexts)``: the
+    second run finds the autocast scopes and the scales of the first, and changes no scaling state."""
+    return inside(table_contexts(), _fp8_contexts())
 
 
 def _tracker_contexts(tracker: Any) -> Contexts:
@@ -95,18 +91,19 @@ def checkpoint(
 ) -> Result:
     """function(*args, **kwargs), whose activations backward makes again instead of keeping them.
 
-    The second run has the bits of the first: the same recipe, scales and torch.autocast, the same random numbers, and no
+    The second run has the bits of the first: the same recipe, scales, autocast and precision table, the same random numbers, and no
     scaling state changes. Both values of `use_reentrant` mean the implementation without reentrance, which gives the
     gradients of either. `get_rng_state_tracker()` is an object with get_states() and set_states() whose random numbers
     are to be the same, too; `context_fn` as in torch.utils.checkpoint, inside ours.
     """
     check_rest("checkpoint", {"distribute_saved_activations": distribute_saved_activations, "debug": debug}, ONLY)
 
+    @carries_scopes
     def contexts() -> Contexts:
         pair = checkpoint_contexts()
         if get_rng_state_tracker is not None:
-            pair = _inside(pair, _tracker_contexts(get_rng_state_tracker()))
-        return pair if context_fn is None else _inside(pair, context_fn())
+            pair = inside(pair, _tracker_contexts(get_rng_state_tracker()))
+        return pair if context_fn is None else inside(pair, context_fn())
 
     result: Result = torch_checkpoint(
         function,
@@ -118,3 +115,6 @@ def checkpoint(
         **kwargs,
     )
     return result
+
+
+scopes.append(_fp8_contexts)  # torch.utils.checkpoint without reentrance restores them, too
