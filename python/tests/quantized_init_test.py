@@ -230,6 +230,75 @@ def test_another_dtype_keeps_the_codes():
     assert torch.equal(module.weight.codes, codes) and module.to("meta").weight.is_meta
 
 
+def marked():
+    """A module whose weight carries what callers hang on parameters, and its optimizer after a step."""
+    module = quantized(MODULES["Linear"], preserve_high_precision_init_val=True)
+    module.weight.main_grad, module.weight.partition_dim = torch.zeros(48, 32), 1
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    module(torch.randn(2, 32)).sum().backward()
+    optimizer.step()
+    return module, optimizer
+
+
+MOVES = {
+    "half": lambda module: module.half(),
+    "bfloat16": lambda module: module.bfloat16(),
+    "float": lambda module: module.float(),
+    "type": lambda module: module.type(torch.bfloat16),
+    "to dtype": lambda module: module.to(torch.bfloat16),
+    "to dtype and back": lambda module: module.half().float(),
+    "to device and dtype": lambda module: module.to("cpu", torch.float16),
+    "cpu": lambda module: module.cpu(),
+    "to memory format": lambda module: module.to(memory_format=torch.channels_last),
+    "requires_grad_": lambda module: module.requires_grad_(False).requires_grad_(True),
+    "share_memory": lambda module: module.share_memory(),
+    "train and eval": lambda module: module.eval().train(),
+    "in a module": lambda module: torch.nn.Sequential(module).half(),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_parameter_stays_the_object_that_it_is(move):
+    module, optimizer = marked()
+    weight, gradient = module.weight, module.weight.grad
+    codes, scale = weight.codes.clone(), weight.scale.clone()
+    kept = weight.get_high_precision_init_val().clone()
+    MOVES[move](module)
+    assert module.weight is weight and isinstance(weight, QuantizedTensor) and isinstance(weight, torch.nn.Parameter)
+    assert weight.dtype == module.bias.dtype == weight.grad.dtype and weight.grad is gradient
+    assert torch.equal(weight.codes, codes) and torch.equal(weight.scale, scale)
+    assert torch.equal(weight.get_high_precision_init_val(), kept)
+    assert weight.main_grad.shape == (48, 32) and weight.partition_dim == 1
+    assert weight.requires_grad and weight.is_leaf and weight in optimizer.state
+    weight.grad = None
+    module(torch.randn(2, 32, dtype=weight.dtype)).sum().backward()
+    assert weight.grad.dtype == weight.dtype
+    optimizer.step()
+    assert not torch.equal(weight.codes, codes)  # the optimizer writes to the parameter that the module reads
+
+
+@pytest.mark.parametrize("copier", [copied, pickled, saved])
+def test_copies_carry_what_hangs_on_a_parameter(copier):
+    module, _ = marked()
+    other = copier(module, None).weight
+    assert torch.equal(other.get_high_precision_init_val(), module.weight.get_high_precision_init_val())
+    assert torch.equal(other.main_grad, module.weight.main_grad) and other.partition_dim == 1
+    assert other.main_grad is not module.weight.main_grad
+
+
+def test_pickles_from_before_still_load():
+    rebuild, arguments = quantized(MODULES["Linear"]).weight.__reduce_ex__(2)
+    old = rebuild(*arguments[:5])
+    assert isinstance(old, torch.nn.Parameter) and torch.equal(old.codes, arguments[0])
+
+
+def test_weights_that_two_modules_share_stay_shared():
+    one, two = quantized(MODULES["Linear"]), quantized(MODULES["Linear"])
+    two.weight = one.weight
+    torch.nn.Sequential(one, two).half()
+    assert one.weight is two.weight and one.weight.dtype == torch.float16
+
+
 def test_meta_modules_materialise_as_codes():
     module = quantized(lambda: te.Linear(32, 48, device="meta"))
     module.reset_parameters()

@@ -75,17 +75,21 @@ class QuantizedTensor(torch.Tensor):
         self._high_precision_init_val = None
 
     def applied(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Parameter:
-        """What torch.nn.Module._apply(fn) makes of the parameter: another dtype keeps the codes."""
-        probe, codes = fn(torch.empty(0, dtype=self.dtype, device=self.device)), fn(self.codes)
-        if codes is self.codes and probe.dtype == self.dtype:
-            return self  # type: ignore[return-value]
+        """What torch.nn.Module._apply(fn) makes of the parameter: the same object with the same codes, in another dtype
+        where fn gives one; a new one on the device "meta" alone, which has no codes."""
+        probe = fn(torch.empty(0, dtype=self.dtype, device=self.device))
         if probe.is_meta:
             made = torch.nn.Parameter(torch.empty(self.shape, dtype=probe.dtype, device="meta"), self.requires_grad)
-        else:
-            made = torch.nn.Parameter(QuantizedTensor(codes, self.scale, probe.dtype), self.requires_grad)
+            if self.grad is not None:
+                made.grad = fn(self.grad)
+            return made
+        self.codes, self.scale = _moved(self.codes, fn), _moved(self.scale, fn)
+        if probe.dtype != self.dtype:
+            # What `parameter.data = values` of another dtype does to any parameter: the object stays who it is.
+            torch._C.TensorBase.data.__set__(self, QuantizedTensor(self.codes, self.scale, probe.dtype))  # type: ignore[attr-defined]
         if self.grad is not None:
-            made.grad = fn(self.grad)
-        return made
+            self.grad.data = fn(self.grad)
+        return self  # type: ignore[return-value]
 
     # `.data = values` quantizes them; torch would look for a storage.
     @property
@@ -101,7 +105,9 @@ class QuantizedTensor(torch.Tensor):
         return f"QuantizedTensor({self.dequantize()}, scale={self.scale.item()})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild, (self.codes, self.scale, self.dtype, self.requires_grad, isinstance(self, torch.nn.Parameter))
+        is_parameter = isinstance(self, torch.nn.Parameter)
+        state = {name: value for name, value in self.__dict__.items() if name not in ("codes", "scale", "_is_param")}
+        return _rebuild, (self.codes, self.scale, self.dtype, self.requires_grad, is_parameter, state)
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -142,10 +148,23 @@ def _on_values(func: Any, args: Any, kwargs: Any) -> Any:
     return tree_map_only(torch.Tensor, lambda made: owners.get(id(made), made), result) if owners else result
 
 
+def _moved(kept: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """fn(kept) where it has the same dtype: what changes dtypes is meant for the values."""
+    moved = fn(kept)
+    return moved if moved.dtype == kept.dtype else kept
+
+
 def _rebuild(
-    codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, requires_grad: bool, is_parameter: bool
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    dtype: torch.dtype,
+    requires_grad: bool,
+    is_parameter: bool,
+    state: dict[str, Any] | None = None,
 ) -> QuantizedTensor:
+    """state: what the user or a module has hung on the parameter; None in files from before it was kept."""
     made = QuantizedTensor(codes, scale, dtype, requires_grad)
+    made.__dict__.update(state or {})
     if is_parameter:
         made._is_param = True
     return made
