@@ -2,12 +2,11 @@
 
 #include <csv.h>
 
-#include <fstream>
-#include <iterator>
 #include <string_view>
 #include <utility>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/io/regular_file.h"
 
 namespace plimsoll::app {
 namespace {
@@ -49,9 +48,8 @@ class CsvReader {
 }  // namespace
 
 std::vector<Row> read_csv(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) fail("{}: cannot read", file.native());
-  const std::string bytes{std::istreambuf_iterator<char>(stream), {}};
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 26;  // MMLU's largest file has 2 MB
+  const std::string bytes = io::read_file(file, kMaxBytes);
   std::string_view text = bytes;
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());

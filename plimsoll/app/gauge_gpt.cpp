@@ -6,7 +6,6 @@
 #include <ATen/ops/tensor.h>
 
 #include <cmath>
-#include <fstream>
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
@@ -20,6 +19,7 @@
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/io/checkpoint.h"
+#include "plimsoll/io/line_reader.h"
 #include "plimsoll/recipe/recipe.h"
 
 namespace plimsoll::app {
@@ -41,8 +41,8 @@ std::vector<at::Tensor> read_windows(const GaugeOptions& options, int64_t contex
     T5Texts ids(options.model, io::kByteVocabulary);
     for (const T5Example& example : ids.read_examples(options.calibrate)) texts.push_back(at::tensor(example.input));
   } else {
-    std::ifstream file(options.calibrate);
-    for (std::string line; std::getline(file, line);) {
+    io::LineReader file(options.calibrate);
+    for (std::string line; file.next(line);) {
       if (!line.empty()) texts.push_back(io::encode_bytes(line));
     }
     if (texts.empty()) fail("{}: expected at least one line, got none", options.calibrate.native());

@@ -4,11 +4,11 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/atomic_file.h"
+#include "plimsoll/io/line_reader.h"
 
 namespace plimsoll::app {
 namespace {
@@ -34,9 +34,8 @@ JsonLines JsonLines::create(const fs::path& path) { return {path, O_TRUNC}; }
 JsonLines JsonLines::resume(const fs::path& path, int64_t step) {
   if (path.empty() || !fs::is_regular_file(path)) return create(path);
   std::string kept;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line) && belongs_to_step_up_to(line, step);) kept += line + "\n";
-  file.close();
+  io::LineReader file(path);
+  for (std::string line; file.next(line) && belongs_to_step_up_to(line, step);) kept += line + "\n";
   io::write_file(path, kept);
   return {path, O_APPEND};
 }
@@ -48,9 +47,11 @@ void JsonLines::write(const json& line) {
 }
 
 std::optional<json> last_json_line(const fs::path& path) {
-  std::ifstream file(path);
+  if (!fs::exists(path)) return std::nullopt;
+  io::LineReader file(path);
   std::string last;
-  for (std::string line; std::getline(file, line);) last = line;
+  while (file.next(last)) {
+  }
   json value = json::parse(last, nullptr, /*allow_exceptions=*/false);
   return value.is_object() ? std::optional(std::move(value)) : std::nullopt;
 }

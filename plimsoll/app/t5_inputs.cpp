@@ -4,16 +4,18 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/json.h"
+#include "plimsoll/io/line_reader.h"
 
 namespace plimsoll::app {
 namespace {
 
 using nlohmann::json;
+
+constexpr int64_t kMaxExamples = int64_t{1} << 22;  // about 1 GB of memory, where all are empty
 
 std::vector<int64_t> ids_of(const json& object, const char* member, const std::string& where, int64_t vocabulary) {
   const json& list = object.at(member);
@@ -41,9 +43,11 @@ std::string_view without_outer_blanks(std::string_view text) {
   return first == text.npos ? std::string_view() : text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
 }
 
+// Whether a file is meant: a text may be too long for a path, or the name of a directory.
 bool is_file(const std::string& input) {
-  std::error_code ignored;  // a text may be too long for a path
-  return std::filesystem::is_regular_file(input, ignored);
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(input, ignored);
+  return std::filesystem::exists(status) && !std::filesystem::is_directory(status);
 }
 
 }  // namespace
@@ -77,13 +81,13 @@ T5Example T5Texts::example_of_line(const std::string& line, const std::string& w
 std::vector<T5Example> T5Texts::read_examples(const std::filesystem::path& path) {
   const bool lines_are_json = path.extension() == ".jsonl";
   std::vector<T5Example> examples;
-  std::ifstream file(path);
+  io::LineReader file(path);
   std::string line;
-  for (int64_t number = 1; std::getline(file, line); ++number) {
+  for (int64_t number = 1; file.next(line); ++number) {
+    if (number > kMaxExamples) fail("{}: expected at most {} lines, got more", path.native(), kMaxExamples);
     const std::string where = fmt::format("{}, line {}", path.native(), number);
     examples.push_back(lines_are_json ? example_of_line(line, where) : T5Example{.input = tokenizer().encode(line)});
   }
-  if (file.bad()) fail("{}: cannot read", path.native());
   if (examples.empty()) fail("{}: expected at least one line, got none", path.native());
   return examples;
 }

@@ -13,6 +13,7 @@
 #include "plimsoll/io/filesystem_errors.h"
 #include "plimsoll/io/json.h"
 #include "plimsoll/io/mapped_file.h"
+#include "plimsoll/io/regular_file.h"
 #include "plimsoll/io/tensor_piece.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -23,7 +24,7 @@ namespace fs = std::filesystem;
 
 void expect_size(const fs::path& file, const FileDigest& expected) {
   if (!fs::exists(file)) fail("{}: expected a file of the checkpoint, got none", file.native());
-  const uint64_t bytes = fs::file_size(file);
+  const uint64_t bytes = open_regular_file(file).bytes;
   if (bytes != expected.bytes) fail("{}: expected {} bytes, got {} (truncated?)", file.native(), expected.bytes, bytes);
   const size_t parts = (bytes + kDigestedBytes - 1) / kDigestedBytes;
   if (expected.sha256.size() != parts) {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "plimsoll/io/error.h"
-#include "plimsoll/io/mapped_file.h"
+#include "plimsoll/io/regular_file.h"
 
 namespace plimsoll::io {
 
@@ -36,8 +36,9 @@ json parse_json(std::string_view text, const std::string& name) {
 }
 
 json read_json(const std::filesystem::path& path) {
-  const MappedFile file(path);
-  return parse_json({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path.native());
+  // A parsed document takes about twenty times its text.
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 26;
+  return parse_json(read_file(path, kMaxBytes), path.native());
 }
 
 }  // namespace plimsoll::io

@@ -1,4 +1,5 @@
-// JSON of untrusted files: a key that stands twice in one object and nesting deeper than 32 are refused.
+// JSON of untrusted files: a key that stands twice in one object, nesting deeper than 32 and files beyond 64 MiB are
+// refused.
 #pragma once
 
 #include <filesystem>

@@ -1,8 +1,6 @@
 #include "plimsoll/io/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,21 +9,15 @@
 #include <utility>
 
 #include "plimsoll/io/error.h"
-#include "plimsoll/io/file_descriptor.h"
+#include "plimsoll/io/regular_file.h"
 
 namespace plimsoll::io {
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) fail("{}: cannot open: {}", path.native(), std::strerror(errno));
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail("{}: cannot read its size: {}", path.native(), std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) {
-    fail("{}: expected a regular file, got {}", path.native(), S_ISDIR(status.st_mode) ? "a directory" : "a device");
-  }
-  const auto size = static_cast<size_t>(status.st_size);
+  const RegularFile file = open_regular_file(path);
+  const auto size = static_cast<size_t>(file.bytes);
   if (size == 0) return;
-  void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
+  void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.descriptor.get(), 0);
   if (memory == MAP_FAILED) fail("{}: cannot map {} bytes: {}", path.native(), size, std::strerror(errno));
   bytes_ = {static_cast<std::byte*>(memory), size};
 }

@@ -1,10 +1,14 @@
 #include "plimsoll/io/text_files.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
-#include <fstream>
+#include <cerrno>
+#include <cstring>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/io/regular_file.h"
 
 namespace plimsoll::io {
 namespace {
@@ -12,11 +16,11 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail("{}: cannot open for reading", path.native());
+  const RegularFile file = open_regular_file(path);
   std::array<char, 8000> start{};
-  file.read(start.data(), start.size());
-  const auto end = start.begin() + file.gcount();
+  const ssize_t count = ::read(file.descriptor.get(), start.data(), start.size());
+  if (count < 0) fail("{}: cannot read: {}", path.native(), std::strerror(errno));
+  const auto end = start.begin() + count;
   return end != start.begin() && std::find(start.begin(), end, '\0') == end;
 }
 

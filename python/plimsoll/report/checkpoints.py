@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from plimsoll._files import read_text
 from plimsoll.report.headroom_map import HeadroomMap
 from plimsoll.report.heat_map import heat_maps
 
@@ -86,7 +87,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     if path.suffix != ".json" or not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_text(path))
     except ValueError:
         return None  # a log of JSON lines
     if not isinstance(found, dict):

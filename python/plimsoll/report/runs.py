@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plimsoll._files import read_text
+
 LOG = "train.jsonl"
 FIRST = ("fp32", "bf16", "fp16")  # of the runs in a directory; the others by name
 
@@ -62,7 +64,7 @@ def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
 def read_log(path: Path, label: str) -> Run:
     run = Run(label, path)
     try:
-        text = path.read_text()
+        text = read_text(path)
     except UnicodeDecodeError:
         raise _fail(path, "JSON lines", "a file that is not text") from None
     for number, line in enumerate(text.splitlines(), 1):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from plimsoll._files import expect_regular, read_text
 from plimsoll.shard.sharded_checkpoint import CheckpointSaver, open_checkpoint
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -19,6 +20,7 @@ def from_safetensors(source: str | Path, run: str | Path, step: int = 0) -> Path
 
     tensors: dict[str, torch.Tensor] = {}
     for file, names in _files_of(Path(source)).items():
+        expect_regular(file)
         with safe_open(str(file), "pt") as opened:
             missing = sorted(names - set(opened.keys()))
             if missing:
@@ -44,7 +46,7 @@ def _files_of(source: Path) -> dict[Path, set[str]]:
         return {source: set()}
     if (source / _INDEX).exists():
         files: dict[Path, set[str]] = {}
-        for name, file in json.loads((source / _INDEX).read_text())["weight_map"].items():
+        for name, file in json.loads(read_text(source / _INDEX))["weight_map"].items():
             files.setdefault(source / file, set()).add(name)
         return files
     if not (source / _WHOLE).exists():
