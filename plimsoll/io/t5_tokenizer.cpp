@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kSentinels = 100;
 constexpr std::string_view kSentinelStart = "<extra_id_";
 
-// Of tokenizer_config.json; without one, as many as T5 has if they fit.
+// The count in tokenizer_config.json; without one, as many as T5 has if they fit.
 int64_t sentinels_of(const std::filesystem::path& directory, int64_t pieces, int64_t vocabulary) {
   const std::filesystem::path path = directory / "tokenizer_config.json";
   const int64_t fitting = pieces + kSentinels <= vocabulary ? kSentinels : 0;
@@ -32,6 +32,10 @@ int64_t sentinels_of(const std::filesystem::path& directory, int64_t pieces, int
 
 T5Tokenizer::T5Tokenizer(const std::filesystem::path& directory, int64_t vocabulary)
     : pieces_(directory / "spiece.model"), sentinels_(sentinels_of(directory, pieces_.size(), vocabulary)) {
+  if (pieces_.size() <= kUnknown) {
+    fail("{}: expected pieces for pad, </s> and <unk> at least, got {}", (directory / "spiece.model").native(),
+         pieces_.size());
+  }
   if (pieces_.size() + sentinels_ > vocabulary) {
     fail("{}: expected at most the model's vocabulary of {} tokens, got {} pieces and {} sentinels",
          (directory / "spiece.model").native(), vocabulary, pieces_.size(), sentinels_);
