@@ -42,8 +42,9 @@ test: build ## run the C++ and Python tests
 	@status=0; ctest --preset $(PRESET) || status=$$?; \
 	PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m pytest tools bench tests/attack python/tests || status=$$?; exit $$status
 
-nightly: build ## the tests that take minutes, too
+nightly: build ## the tests that take minutes, too, and an hour of hostile calls of the operators
 	@PLIMSOLL_NIGHTLY=1 ctest --preset $(PRESET)
+	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/operators.py --seconds 3600
 
 # Installs clang. FUZZ_SECONDS=60 runs each for a minute. An input that fails is left in build-fuzz.
 fuzz: ## fuzz what reads a model's config, index and tokenizer, five minutes each

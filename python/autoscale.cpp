@@ -2,7 +2,9 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,17 +21,46 @@ namespace {
 
 using autoscale::scaled_impl;
 
+// An enumerator by its number, of those up to `last`.
+template <class Enum>
+Enum enumerator(int64_t number, Enum last, const char* what) {
+  TORCH_CHECK_VALUE(number >= 0 && number <= static_cast<int64_t>(last), "autoscale: expected ", what, " from 0 to ",
+                    static_cast<int64_t>(last), ", got ", number);
+  return static_cast<Enum>(number);
+}
+
+at::ScalarType dtype_among(int64_t number, std::initializer_list<at::ScalarType> dtypes, const char* what) {
+  const auto dtype = enumerator(number, at::ScalarType::NumOptions, what);
+  TORCH_CHECK_VALUE(std::ranges::find(dtypes, dtype) != dtypes.end(), "autoscale: expected ", what, " among ",
+                    c10::ArrayRef<at::ScalarType>(dtypes), ", got ", dtype);
+  return dtype;
+}
+
+// Far beyond what numbers need, and far from where sums of exponents would overflow.
+constexpr int64_t kLargestExponent = int64_t{1} << 16;
+
+int32_t exponent_of(int64_t number) {
+  TORCH_CHECK_VALUE(number >= -kLargestExponent && number <= kLargestExponent, "autoscale: expected an exponent from ",
+                    -kLargestExponent, " to ", kLargestExponent, ", got ", number);
+  return static_cast<int32_t>(number);
+}
+
+constexpr std::initializer_list<at::ScalarType> kStored = {at::kHalf, at::kBFloat16, at::kFloat};
+constexpr std::initializer_list<at::ScalarType> kOfProducts = {at::kFloat8_e4m3fn, at::kFloat8_e5m2,
+                                                               at::ScalarType::Undefined};
+
 // A session as Python holds it.
 struct SessionHandle : torch::CustomClassHolder {
   // rounding: autoscale::Rounding; method, exponent: autoscale::Policy; product_...: autoscale::Settings.
   SessionHandle(int64_t dtype, int64_t rounding, int64_t method, int64_t exponent, int64_t product_values,
                 int64_t product_gradients, bool counts_range)
       : session(std::make_shared<autoscale::Session>(autoscale::Settings{
-            .storage = static_cast<at::ScalarType>(dtype),
-            .rounding = static_cast<autoscale::Rounding>(rounding),
-            .policy = {.method = static_cast<autoscale::Method>(method), .exponent = static_cast<int32_t>(exponent)},
-            .product_values = static_cast<at::ScalarType>(product_values),
-            .product_gradients = static_cast<at::ScalarType>(product_gradients),
+            .storage = dtype_among(dtype, kStored, "dtype"),
+            .rounding = enumerator(rounding, autoscale::Rounding::kRemainder, "rounding"),
+            .policy = {.method = enumerator(method, autoscale::Method::kUnit, "method"),
+                       .exponent = exponent_of(exponent)},
+            .product_values = dtype_among(product_values, kOfProducts, "the format of products' values"),
+            .product_gradients = dtype_among(product_gradients, kOfProducts, "the format of products' gradients"),
             .counts_range = counts_range})) {}
   explicit SessionHandle(std::shared_ptr<autoscale::Session> other) : session(std::move(other)) {}
 
@@ -69,11 +100,20 @@ at::Tensor as_scaled(const at::Tensor& x, const SessionPointer& session) {
   return autoscale::as_scaled(x, session->session);
 }
 
+void check_plain(const at::Tensor& x, const char* name) {
+  TORCH_CHECK(x.device().is_cpu() && x.layout() == at::kStrided && !x.is_complex(), "autoscale: expected ", name,
+              " as a strided tensor of real numbers on the CPU, got ", x.toString());
+}
+
 at::Tensor as_scaled_with(const at::Tensor& x, const at::Tensor& scale, const SessionPointer& session) {
+  check_plain(x, "values");
+  check_plain(scale, "a scale");
   return autoscale::as_scaled(x, scale, session->session);
 }
 
 at::Tensor scaled_array(const at::Tensor& data, const at::Tensor& scale, const SessionPointer& session) {
+  check_plain(data, "data");
+  check_plain(scale, "a scale");
   return autoscale::scaled_array(data, scale, session->session);
 }
 
@@ -92,6 +132,8 @@ SessionPointer session_of(const at::Tensor& x) {
 
 // data * scale, any positive number, at the power of two in it if the session's dtype holds that; or several.
 at::Tensor result_of_rule(const at::Tensor& data, const at::Tensor& scales, const SessionPointer& session) {
+  check_plain(data, "data");
+  check_plain(scales, "a scale");
   const autoscale::BelowAutoscale below;
   if (scales.numel() != 1) return autoscale::scaled_array(data, scales, session->session);
   const double scale = scales.item<double>();
@@ -115,6 +157,21 @@ at::Tensor kept_remainder(const at::Tensor& x) {
 
 // The same for all tensors of a session, and no others while it lives.
 int64_t session_id(const at::Tensor& x) { return reinterpret_cast<int64_t>(scaled_impl(x).shared().session.get()); }
+
+at::Tensor set_scale(const at::Tensor& x, const at::Tensor& scale) {
+  check_plain(scale, "a scale");
+  return autoscale::set_scale(x, scale);
+}
+
+at::Tensor rebalance(const at::Tensor& x, const at::Tensor& factor) {
+  check_plain(factor, "a factor");
+  return autoscale::rebalance(x, factor);
+}
+
+void set_kept_remainder(const at::Tensor& x, const at::Tensor& remainder) {
+  check_plain(remainder, "a remainder");
+  autoscale::set_remainder(x, remainder);
+}
 
 void mark_parameter(const at::Tensor& x) { scaled_impl(x).shared().parameter = true; }
 
@@ -141,7 +198,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("stop_inspection", &SessionHandle::stop_inspection)
       .def("set_gradient_exponent",
            [](const SessionPointer& self, int64_t exponent) {
-             self->session->set_gradient_exponent(static_cast<int32_t>(exponent));
+             self->session->set_gradient_exponent(exponent_of(exponent));
            })
       .def("clear_counts", [](const SessionPointer& self) { self->session->clear_counts(); })
       .def("dtype", [](const SessionPointer& self) { return static_cast<int64_t>(self->session->settings().storage); });
@@ -159,15 +216,15 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("autoscale_scale(Tensor x) -> Tensor", &scale_of_scaled);
   library.def("autoscale_remainder(Tensor x) -> float", &remainder_of_scaled);
   library.def("autoscale_value(Tensor x) -> Tensor", &value_of_scaled);
-  library.def("autoscale_set_scale(Tensor x, Tensor scale) -> Tensor", &autoscale::set_scale);
-  library.def("autoscale_rebalance(Tensor x, Tensor factor) -> Tensor", &autoscale::rebalance);
+  library.def("autoscale_set_scale(Tensor x, Tensor scale) -> Tensor", &set_scale);
+  library.def("autoscale_rebalance(Tensor x, Tensor factor) -> Tensor", &rebalance);
   library.def("autoscale_session_of(Tensor x) -> __torch__.torch.classes.plimsoll.AutoscaleSession", &session_of);
   library.def(
       "autoscale_result(Tensor data, Tensor scale, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> "
       "Tensor",
       &result_of_rule);
   library.def("autoscale_kept_remainder(Tensor x) -> Tensor", &kept_remainder);
-  library.def("autoscale_set_kept_remainder(Tensor x, Tensor remainder) -> ()", &autoscale::set_remainder);
+  library.def("autoscale_set_kept_remainder(Tensor x, Tensor remainder) -> ()", &set_kept_remainder);
   library.def("autoscale_session_id(Tensor x) -> int", &session_id);
   library.def("autoscale_mark_parameter(Tensor x) -> ()", &mark_parameter);
   library.def("autoscale_rules() -> (str[] ops, str[] classes, str[] bounds)", &rule_table);

@@ -16,7 +16,14 @@ namespace {
 struct Average : torch::CustomClassHolder {
   Average(const std::string& compression, const std::string& name, int64_t rank, int64_t size, int64_t elements)
       : averaging(shard::averaging_over(size)),
-        average(shard::compression_of(compression), shard_group(name, size), rank, averaging, elements) {}
+        average(shard::compression_of(compression), shard_group(name, size), checked(rank, size), averaging, elements) {
+  }
+
+  static int64_t checked(int64_t rank, int64_t size) {
+    TORCH_CHECK_VALUE(rank >= 0 && rank < size, "CompressedAverage: expected a rank from 0 to ", size - 1, ", got ",
+                      rank);
+    return rank;
+  }
 
   shard::Averaging averaging;
   shard::CompressedAverage average;

@@ -109,6 +109,7 @@ struct Schedule : torch::CustomClassHolder {
 using SchedulePointer = c10::intrusive_ptr<Schedule>;
 
 std::tuple<double, double> averaging(int64_t world_size) {
+  TORCH_CHECK_VALUE(world_size >= 1, "averaging: expected one rank or more, got ", world_size);
   const shard::Averaging factors = shard::averaging_over(world_size);
   return {factors.predivide, factors.postdivide};
 }

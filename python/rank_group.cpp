@@ -122,6 +122,7 @@ std::shared_ptr<const ops::RankGroup> rank_group(std::string_view name, int64_t 
 }
 
 std::shared_ptr<const ops::ByteRankGroup> shard_group(std::string_view name, int64_t size) {
+  TORCH_CHECK_VALUE(size >= 1, "shard: expected a group of one rank or more, got ", size);
   static std::mutex mutex;
   static std::map<std::pair<std::string, int64_t>, std::weak_ptr<const ops::ByteRankGroup>> groups;
   const std::lock_guard<std::mutex> lock(mutex);

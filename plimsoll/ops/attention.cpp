@@ -133,12 +133,7 @@ at::Tensor attention_over_codes(const at::Tensor& query, const AttentionCodes& k
 }
 
 at::Tensor attention_packed(const at::Tensor& qkv, const PackedHeads& packed, const AttentionOptions& options) {
-  TORCH_CHECK(qkv.dim() == 4 && qkv.size(2) == packed.heads + 2 * packed.groups,
-              "attention: expected qkv [batch, seq, ", packed.heads + 2 * packed.groups, ", channels], got ",
-              qkv.sizes());
-  TORCH_CHECK(!packed.interleaved || packed.heads == packed.groups,
-              "attention: expected as many groups as heads where they are interleaved, got ", packed.groups, " and ",
-              packed.heads);
+  check_packed(qkv, packed);
   if (is_opaque(qkv)) {
     const AttentionOperands parts = unpack_heads(qkv, packed);
     if (composes_attention(parts.query, parts.key, options))

@@ -147,6 +147,19 @@ bool is_by_distance(const at::Tensor& x, int64_t queries, int64_t keys) {
   return queries > 1 && x.dim() >= 1 && (x.dim() == 1 || x.size(-2) == 1) && x.size(-1) == queries + keys - 1;
 }
 
+void check_packed(const at::Tensor& qkv, const PackedHeads& packed) {
+  // Each alone first, because a sum of numbers of any size could overflow.
+  const int64_t all = qkv.dim() == 4 ? qkv.size(2) : 0;
+  TORCH_CHECK(
+      qkv.dim() == 4 && packed.heads > 0 && packed.groups > 0 && packed.heads <= all && packed.groups <= all &&
+          all == packed.heads + 2 * packed.groups,
+      "attention: expected qkv [batch, seq, heads + 2 groups, channels] of one head and one group or more, got ",
+      qkv.sizes(), " for ", packed.heads, " heads and ", packed.groups, " groups");
+  TORCH_CHECK(!packed.interleaved || packed.heads == packed.groups,
+              "attention: expected as many groups as heads where they are interleaved, got ", packed.groups, " and ",
+              packed.heads);
+}
+
 AttentionOperands unpack_heads(const at::Tensor& qkv, const PackedHeads& packed) {
   const at::Tensor heads_first = qkv.transpose(1, 2);
   if (packed.interleaved) {
@@ -232,8 +245,32 @@ std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, con
   return {result, lse};
 }
 
+namespace {
+
+void check_attention_backward(const at::Tensor& grad, const AttentionOperands& operands, const AttentionSaved& saved,
+                              const AttentionRules& rules) {
+  check_attention(operands, rules);
+  TORCH_CHECK(!operands.has_codes(), "attention: expected a backward pass over values, got codes");
+  std::array<int64_t, 4> sizes = {operands.query.size(0), operands.query.size(1), operands.query.size(2),
+                                  operands.value.size(3)};
+  check_values(grad, "attention", "the gradient");
+  check_values(saved.output, "attention", "the output");
+  TORCH_CHECK(grad.sizes() == sizes && saved.output.sizes() == sizes &&
+                  saved.output.scalar_type() == operands.query.scalar_type(),
+              "attention: expected a gradient and an output ", at::IntArrayRef(sizes), ", the output of ",
+              operands.query.scalar_type(), ", got ", grad.sizes(), " and ", saved.output.sizes(), " of ",
+              saved.output.scalar_type());
+  TORCH_CHECK(saved.lse.scalar_type() == at::kFloat && saved.lse.device().is_cpu() && saved.lse.is_contiguous() &&
+                  saved.lse.sizes() == at::IntArrayRef(sizes).slice(0, 3),
+              "attention: expected a dense lse ", at::IntArrayRef(sizes).slice(0, 3), " of fp32, got ",
+              saved.lse.sizes(), " of ", saved.lse.scalar_type());
+}
+
+}  // namespace
+
 at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& operands, const AttentionSaved& saved,
                            const AttentionRules& rules, const AttentionGradients& gradients) {
+  check_attention_backward(grad, operands, saved, rules);
   const AttentionOperands& to = gradients.to;
   const at::Tensor query = with_dense_channels(operands.query), key = with_dense_channels(operands.key),
                    value = with_dense_channels(operands.value),

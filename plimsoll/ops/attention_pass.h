@@ -32,6 +32,9 @@ struct AttentionOperands {
 // Whether a mask or bias has one element for each distance: [.., 1, queries + keys - 1].
 bool is_by_distance(const at::Tensor& x, int64_t queries, int64_t keys);
 
+// That qkv holds what `packed` says.
+void check_packed(const at::Tensor& qkv, const PackedHeads& packed);
+
 // Views of qkv [batch, seq, heads + 2 groups, channels].
 AttentionOperands unpack_heads(const at::Tensor& qkv, const PackedHeads& packed);
 
@@ -48,7 +51,7 @@ struct AttentionSaved {
   at::Tensor output, lse;
 };
 struct AttentionGradients {
-  AttentionOperands to;  // where those of query, key and value are written
+  AttentionOperands to;  // where those of query, key and value are written, of their sizes and dtypes
   bool wants_bias = false;
   kernels::AttentionGradientFactors factors = {};
 };

@@ -46,6 +46,10 @@ at::ScalarType dtype_of(format::Format format) {
   }
 }
 
+void check_block(at::IntArrayRef block, const char* op) {
+  TORCH_CHECK(block.size() == 2 && block[0] >= 0 && block[1] >= 0, op, ": expected two block sizes >= 0, got ", block);
+}
+
 at::Tensor as_matrix(const at::Tensor& x, const char* op) {
   TORCH_CHECK(x.dim() >= 1, op, ": expected a tensor of one dimension or more, got a scalar");
   if (x.dim() == 2) return x.contiguous();

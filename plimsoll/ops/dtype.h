@@ -22,6 +22,9 @@ at::ScalarType dtype_of(format::Format format);
 // "fp32", "bf16", "fp16", "e4m3" or "e5m2".
 format::Format parse_format(std::string_view name, const char* op);
 
+// Two sizes of at least 0; 0 stands for the whole extent.
+void check_block(at::IntArrayRef block, const char* op);
+
 // As torch::nn::Linear does: everything before the last dimension is one. [in] becomes [1, in]. Contiguous.
 at::Tensor as_matrix(const at::Tensor& x, const char* op);
 

@@ -30,6 +30,7 @@ FourTensors backward_cpu(const at::Tensor& grad, const at::Tensor& query, const 
                          const at::Tensor& value, const at::Tensor& output, const at::Tensor& lse,
                          const OptionalTensor& key_lengths, const OptionalTensor& mask, const OptionalTensor& bias,
                          double scale, bool causal, double dropout, int64_t seed, bool wants_bias) {
+  check_attention({query, key, value}, {key_lengths, mask, bias, scale, causal, dropout, seed});
   const AttentionOperands to = {empty_attention_output(query, query.sym_size(3)),
                                 empty_attention_output(key, key.sym_size(3)),
                                 empty_attention_output(value, value.sym_size(3))};
@@ -46,6 +47,7 @@ std::tuple<at::Tensor, at::Tensor> packed_backward_cpu(const at::Tensor& grad, c
                                                        double scale, bool causal, double dropout, int64_t seed,
                                                        bool wants_bias) {
   const PackedHeads packed = {heads, groups, interleaved};
+  check_packed(qkv, packed);
   at::Tensor grad_qkv = at::empty_like(qkv);
   const at::Tensor grad_bias = attend_backward(grad, unpack_heads(qkv, packed), {output, lse},
                                                {key_lengths, mask, bias, scale, causal, dropout, seed},

@@ -4,6 +4,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 
 #include "plimsoll/kernels/softmax/softmax.h"
@@ -23,7 +24,11 @@ namespace {
 
 using recipe::GemmKind;
 
-recipe::Granularity granularity(at::IntArrayRef block) { return {block[0], block[1]}; }
+// A block beyond the matrix is one block.
+recipe::Granularity granularity(at::IntArrayRef block, int64_t rows, int64_t cols, const char* op) {
+  check_block(block, op);
+  return {std::min(block[0], std::max<int64_t>(rows, 1)), std::min(block[1], std::max<int64_t>(cols, 1))};
+}
 
 format::Format scale_format_of(const at::Tensor& scale, const char* op) {
   TORCH_CHECK(scale.scalar_type() == at::kFloat || scale.scalar_type() == at::kByte, op,
@@ -33,14 +38,15 @@ format::Format scale_format_of(const at::Tensor& scale, const char* op) {
 
 ScaledTensor scaled_tensor(const at::Tensor& codes, const at::Tensor& scale, std::string_view format,
                            at::IntArrayRef block, const char* op) {
-  ScaledTensor tensor{.data = codes.contiguous(),
-                      .scale = scale.contiguous(),
-                      .format = parse_format(format, op),
-                      .granularity = granularity(block),
-                      .scale_format = scale_format_of(scale, op)};
-  TORCH_CHECK(codes.dim() == 2 && codes.scalar_type() == at::kByte && tensor.has_codes(), op,
+  const format::Format parsed = parse_format(format, op);
+  TORCH_CHECK(codes.dim() == 2 && codes.scalar_type() == at::kByte && format::is_fp8(parsed), op,
               ": expected a matrix of uint8 codes of e4m3 or e5m2, got ", codes.sizes(), " of ", codes.scalar_type(),
               " as ", format);
+  ScaledTensor tensor{.data = codes.contiguous(),
+                      .scale = scale.contiguous(),
+                      .format = parsed,
+                      .granularity = granularity(block, codes.size(0), codes.size(1), op),
+                      .scale_format = scale_format_of(scale, op)};
   const auto shape = scale_shape(tensor.granularity, codes.size(0), codes.size(1));
   TORCH_CHECK(scale.numel() == shape[0] * shape[1], op, ": expected a scale of ", shape[0], " x ", shape[1], ", got ",
               scale.sizes());
@@ -70,14 +76,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_blocks_cpu(const at::Ten
               "quantize_blocks: expected scale_format fp32 or e8m0, got '", scale_format, "'");
   TORCH_CHECK(rounding == "up" || rounding == "down", "quantize_blocks: expected rounding up or down, got '", rounding,
               "'");
-  TORCH_CHECK(block[0] >= 0 && block[1] >= 0, "quantize_blocks: expected block sizes >= 0, got ", block);
+  const at::Tensor matrix = as_matrix(x, "quantize_blocks");
   const Quantized result =
-      quantize(as_matrix(x, "quantize_blocks"),
-               {.format = parse_format(format, "quantize_blocks"),
-                .granularity = granularity(block),
-                .scale_format = scale_format == "e8m0" ? format::Format::kE8m0 : format::Format::kFp32,
-                .power_of_two = power_of_two,
-                .rounding = rounding == "up" ? format::ScaleRounding::kUp : format::ScaleRounding::kDown});
+      quantize(matrix, {.format = parse_format(format, "quantize_blocks"),
+                        .granularity = granularity(block, matrix.size(0), matrix.size(1), "quantize_blocks"),
+                        .scale_format = scale_format == "e8m0" ? format::Format::kE8m0 : format::Format::kFp32,
+                        .power_of_two = power_of_two,
+                        .rounding = rounding == "up" ? format::ScaleRounding::kUp : format::ScaleRounding::kDown});
   return {result.tensor.data.view(x.sizes()), result.tensor.scale, scalar(result.amax)};
 }
 
@@ -129,6 +134,7 @@ at::Tensor multiply_checked(const ScaledTensor& a, const ScaledTensor& b, const 
               "gemm: expected a and b that fit ", kind, ", got ", a.data.sizes(), " and ", b.data.sizes());
   TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == n), "gemm: expected a bias [", n, "], got ",
               bias ? bias->sizes() : at::IntArrayRef{});
+  if (bias) check_values(*bias, "gemm", "bias");
   format_of(dtype, "gemm");
   at::Tensor output = at::empty({m, n}, a.data.options().dtype(dtype));
   const at::Tensor bias_fp32 = as_fp32(bias.value_or(at::Tensor()));
@@ -206,7 +212,9 @@ at::Tensor softmax_forward_cpu(const at::Tensor& x, double scale, bool causal, c
 }
 
 at::Tensor softmax_backward_cpu(const at::Tensor& y, const at::Tensor& grad, double scale) {
+  const format::Format format = check_values(y, "softmax", "y");
   TORCH_CHECK(y.dim() == 4, "softmax: expected y [batch, heads, queries, keys], got ", y.sizes());
+  check_values(grad, "softmax", "the gradient");
   check_sizes(grad, y.sizes(), "softmax", "a gradient");
   const at::Tensor y_dense = y.contiguous(), grad_dense = grad.to(y.scalar_type()).contiguous();
   at::Tensor dx = at::empty(y.sizes(), y_dense.options());
@@ -215,7 +223,7 @@ at::Tensor softmax_backward_cpu(const at::Tensor& y, const at::Tensor& grad, dou
                              .y = y_dense.const_data_ptr(),
                              .dy = grad_dense.const_data_ptr(),
                              .dx = dx.mutable_data_ptr(),
-                             .format = check_values(y, "softmax", "y"),
+                             .format = format,
                              .scale = static_cast<float>(scale)});
   return dx;
 }

@@ -26,9 +26,10 @@ void check_shapes(const at::Tensor& tokens, const at::Tensor& token_weight,
                   position_weight->scalar_type() == token_weight.scalar_type(),
               "embedding: expected a position weight of ", token_weight.scalar_type(), " [context, ",
               token_weight.sym_size(1), "], got ", position_weight->scalar_type(), " ", position_weight->sym_sizes());
-  TORCH_CHECK(first_position >= 0 && first_position + tokens.sym_size(1) <= position_weight->sym_size(0),
-              "embedding: expected at most ", position_weight->sym_size(0), " positions, got ",
-              first_position + tokens.sym_size(1));
+  // The difference, because a sum could overflow.
+  TORCH_CHECK(first_position >= 0 && tokens.sym_size(1) <= position_weight->sym_size(0) - first_position,
+              "embedding: expected at most ", position_weight->sym_size(0), " positions, got ", tokens.sym_size(1),
+              " from ", first_position);
 }
 
 // Dense, and every token in 0 .. vocabulary - 1.
@@ -73,6 +74,9 @@ std::tuple<at::Tensor, at::Tensor> embedding_backward_cpu(const at::Tensor& grad
   TORCH_CHECK(grad.dim() == 3 && grad.size(0) == tokens.size(0) && grad.size(1) == tokens.size(1),
               "embedding: expected a gradient [", tokens.size(0), ", ", tokens.size(1), ", dim], got ", grad.sizes());
   const int64_t seq = tokens.size(1), dim = grad.size(2);
+  TORCH_CHECK(positions >= 0 && first_position >= 0 && (positions == 0 || seq <= positions - first_position),
+              "embedding: expected at most ", positions, " positions, got ", seq, " from ", first_position);
+  const format::Format format = format_of(dtype, "embedding");
   const at::TensorOptions options = grad.options().dtype(dtype);
   at::Tensor token_grad = at::empty({vocabulary, dim}, options), position_grad = at::empty({positions, dim}, options);
   at::Tensor seen;
@@ -89,7 +93,7 @@ std::tuple<at::Tensor, at::Tensor> embedding_backward_cpu(const at::Tensor& grad
                                .vocabulary = vocabulary,
                                .token_grad = token_grad.mutable_data_ptr(),
                                .position_grad = seen.defined() ? seen.mutable_data_ptr() : nullptr,
-                               .weight_format = format_of(dtype, "embedding")});
+                               .weight_format = format});
   return {token_grad, position_grad};
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plimsoll/ops/dispatch.h"
+#include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/linear_pass.h"
 
 namespace plimsoll::ops {
@@ -54,7 +55,9 @@ at::Tensor linear_op(const at::Tensor& x, const at::Tensor& weight, const std::o
                      std::optional<at::ScalarType> dtype) {
   TORCH_CHECK(x.dim() >= 1 && weight.dim() == 2 && x.sym_size(-1) == weight.sym_size(1),
               "linear: expected x [..., in] and weight [out, in], got ", x.sym_sizes(), " and ", weight.sym_sizes());
-  return LinearOperatorFunction::apply(x, weight, bias, dtype.value_or(weight.scalar_type()));
+  const at::ScalarType product_dtype = dtype.value_or(weight.scalar_type());
+  format_of(product_dtype, "linear");
+  return LinearOperatorFunction::apply(x, weight, bias, product_dtype);
 }
 
 }  // namespace plimsoll::ops

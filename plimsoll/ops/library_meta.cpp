@@ -1,10 +1,12 @@
 #include "plimsoll/ops/library_meta.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <tuple>
 
 #include "plimsoll/ops/activation.h"
+#include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/meta.h"
 
 namespace plimsoll::ops {
@@ -28,14 +30,19 @@ SymInt rows_of(const at::Tensor& x) {
   return rows;
 }
 
+// No tensor has so many rows or columns.
+constexpr int64_t kBeyondAnyExtent = int64_t{1} << 62;
+
 SymInt blocks_in(const SymInt& extent, int64_t block) {
-  return block == 0 ? SymInt(1) : (extent + (block - 1)) / block;
+  return block == 0 ? SymInt(1)
+                    : (extent + (std::min(block, kBeyondAnyExtent) - 1)) / std::min(block, kBeyondAnyExtent);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_blocks_meta(const at::Tensor& x, std::string_view,
                                                                     at::IntArrayRef block,
                                                                     std::string_view scale_format, bool,
                                                                     std::string_view) {
+  check_block(block, "quantize_blocks");
   const at::ScalarType scale_dtype = scale_format == "e8m0" ? at::kByte : at::kFloat;
   const at::Tensor scale =
       empty_meta({blocks_in(rows_of(x), block[0]), blocks_in(x.sym_size(-1), block[1])}, x, scale_dtype);
@@ -82,6 +89,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward_meta(const at::Tens
 }
 
 at::Tensor activation_forward_meta(const at::Tensor& x, std::string_view kind) {
+  TORCH_CHECK(x.dim() >= 1, "activation: expected a tensor of one dimension or more, got a scalar");
   std::vector<SymInt> sizes = x.sym_sizes().vec();
   if (kernels::is_gated(parse_activation(kind))) sizes.back() = sizes.back() / 2;
   return empty_meta(sizes, x, x.scalar_type());

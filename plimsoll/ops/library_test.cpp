@@ -188,8 +188,27 @@ TEST(LibraryLinear, MatchesTorchInDouble) {
   for (size_t i = 0; i < 3; ++i) expect_close(ours[i].grad(), doubles[i].grad(), "gradient " + std::to_string(i));
 }
 
-TEST(Library, ErrorsNameTheOpWhatItExpectedAndWhatItGot) {
+// As many blocks as fit, without an overflow.
+TEST(Library, BlocksBeyondTheMatrixAreOneBlock) {
   const at::Tensor x = sample({4, 6});
+  const std::vector<int64_t> beyond = {INT64_MAX, INT64_MAX}, whole = {0, 0};
+  const Stack got = call("quantize_blocks", {x, "e4m3", beyond}),
+              expected = call("quantize_blocks", {x, "e4m3", whole});
+  for (size_t i = 0; i < 3; ++i) testing::expect_equal(got[i].toTensor(), expected[i].toTensor(), std::to_string(i));
+  const at::Tensor values = call("dequantize", {got[0], got[1], "e4m3", beyond, at::kFloat})[0].toTensor();
+  testing::expect_equal(values, call("dequantize", {got[0], got[1], "e4m3", whole, at::kFloat})[0].toTensor(),
+                        "values");
+  expect_meta_agrees("quantize_blocks", {x, "e4m3", beyond});
+}
+
+TEST(Library, ErrorsNameTheOpWhatItExpectedAndWhatItGot) {
+  const at::Tensor x = sample({4, 6}), codes = x.to(at::kByte), heads = sample({1, 2, 3, 8});
+  const std::vector<int64_t> whole = {0, 0}, negative = {-1, 0}, none = {};
+  const auto backward = [&](const at::Tensor& grad, const at::Tensor& output, const at::Tensor& lse) {
+    return Stack{grad,          heads,         heads, heads, output, lse, c10::IValue(),
+                 c10::IValue(), c10::IValue(), 1.0,   false, 0.0,    0,   true};
+  };
+  const at::Tensor lse = at::zeros({1, 2, 3});
   for (const auto& [name, arguments] : std::initializer_list<std::pair<const char*, Stack>>{
            {"quantize", {x, at::ones({2}), "e4m3"}},
            {"quantize", {x, at::ones({1}), "e9m9"}},
@@ -198,6 +217,19 @@ TEST(Library, ErrorsNameTheOpWhatItExpectedAndWhatItGot) {
            {"gemm", {x, sample({5, 7}), c10::IValue(), "output", at::kFloat}},
            {"gemm", {x, x, c10::IValue(), "sideways", at::kFloat}},
            {"transpose", {sample({2, 3, 4})}},
+           {"dequantize", {codes, at::ones({1}), "e4m3", negative, at::kFloat}},
+           {"dequantize", {codes, at::ones({1}), "e4m3", none, at::kFloat}},
+           {"dequantize", {sample({3}), at::ones({1}), "e4m3", whole, at::kFloat}},
+           {"scaled_gemm",
+            {codes, codes, at::ones({1}), at::ones({1}), "e4m3", "e4m3", whole, negative, c10::IValue(), "output",
+             at::kFloat}},
+           {"attention_backward", backward(heads, heads, at::zeros({1}))},
+           {"attention_backward", backward(heads, heads, lse.to(at::kDouble))},
+           {"attention_backward", backward(heads, heads.narrow(3, 0, 4), lse)},
+           {"attention_backward", backward(sample({2, 3, 8}), heads, lse)},
+           {"attention_packed_backward",
+            {heads, sample({1, 3, 6, 8}), 2, 3, false, heads, lse, c10::IValue(), c10::IValue(), c10::IValue(), 1.0,
+             false, 0.0, 0, true}},
        }) {
     try {
       call(name, arguments);

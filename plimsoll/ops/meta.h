@@ -3,11 +3,14 @@
 
 #include <ATen/core/TensorBody.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 
 namespace plimsoll::ops {
 
-// On the device of `like`.
+// On the device of `like`. From Python, any number may come as a dtype.
 inline at::Tensor empty_meta(c10::SymIntArrayRef sizes, const at::Tensor& like, at::ScalarType dtype) {
+  TORCH_CHECK(dtype >= at::ScalarType::Byte && dtype < at::ScalarType::Undefined, "expected a dtype, got number ",
+              static_cast<int>(dtype));
   return at::empty_symint(sizes, like.options().dtype(dtype));
 }
 

@@ -13,7 +13,10 @@
 namespace plimsoll::ops {
 namespace {
 
-int64_t blocks_in(int64_t extent, int64_t block) { return block == 0 ? 1 : (extent + block - 1) / block; }
+// As many as it takes, without a sum that could overflow.
+int64_t blocks_in(int64_t extent, int64_t block) {
+  return block == 0 ? 1 : extent / block + static_cast<int64_t>(extent % block != 0);
+}
 
 }  // namespace
 

@@ -11,8 +11,9 @@ namespace plimsoll::optim {
 namespace {
 
 void check_shape(const at::Tensor& tensor, const at::Tensor& parameter) {
-  TORCH_CHECK(tensor.is_contiguous() && tensor.sizes() == parameter.sizes(), "adamw_: expected contiguous tensors ",
-              parameter.sizes(), ", got ", tensor.sizes(), " with strides ", tensor.strides());
+  TORCH_CHECK(tensor.is_contiguous() && tensor.sizes() == parameter.sizes() && !tensor.is_neg(),
+              "adamw_: expected contiguous tensors ", parameter.sizes(), ", got ", tensor.sizes(), " with strides ",
+              tensor.strides(), tensor.is_neg() ? ", a view of negated memory" : "");
 }
 
 void adamw_op(at::Tensor& parameter, const at::Tensor& grad, at::Tensor& moment1, at::Tensor& moment2, int64_t step,
@@ -62,5 +63,8 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
 }
 
 TORCH_LIBRARY_IMPL(plimsoll, CPU, library) { library.impl("adamw_", &adamw_op); }
+
+// Torch's fallback for views of negated memory cannot write through an argument: it ends the process.
+TORCH_LIBRARY_IMPL(plimsoll, Negative, library) { library.impl("adamw_", torch::CppFunction::makeFallthrough()); }
 
 }  // namespace plimsoll::optim

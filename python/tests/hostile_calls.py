@@ -1,0 +1,343 @@
+"""A valid call of every operator of ours, and of every method of our classes, for tests to spoil."""
+import json
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import plimsoll.pytorch as te
+import torch
+from hostile_arguments import Made, Planned
+from plimsoll.autoscale.session import new_session
+
+FP32, BF16 = torch.float32, torch.bfloat16
+ops, classes = torch.ops.plimsoll, torch.classes.plimsoll
+IN_PYTHON = {"recipe_amax", "recipe_inv_scale"}
+
+
+def T(*shape, **rest):
+    return Planned(shape, **rest)
+
+
+def codes(*shape):
+    return T(*shape, dtype=torch.uint8, fill="codes")
+
+
+def whole_numbers(*shape, below):
+    return T(*shape, dtype=torch.int64, fill=(0, below))
+
+
+@cache
+def folder():
+    return Path(tempfile.mkdtemp(prefix="plimsoll-hostile-"))
+
+
+@cache
+def session():
+    return new_session()
+
+
+def scaled(*shape):
+    return Made(lambda: ops.autoscale_as_scaled(torch.randn(shape), session()))
+
+
+def attention_operands(draw):
+    heads, groups, queries, keys, channels = draw.choice([(2, 1, 5, 7, 8), (4, 4, 16, 16, 16), (2, 2, 1, 65, 16), (4, 2, 70, 33, 24)])
+    return (T(2, heads, queries, channels), T(2, groups, keys, channels), T(2, groups, keys, channels)), (heads, groups, queries, keys, channels)
+
+
+def attention_rules(draw, heads, queries, keys):
+    lengths = draw.choice([None, whole_numbers(2, below=keys + 2)])
+    mask = draw.choice([None, T(2, 1, queries, keys, dtype=torch.bool, fill=(0, 2)), T(1, queries + keys - 1, dtype=torch.bool, fill=(0, 2))])
+    bias = draw.choice([None, T(heads, queries, keys), T(1, queries + keys - 1)])
+    return [lengths, mask, bias, 0.5, draw.random() < 0.5]
+
+
+def attention_forward(draw):
+    operands, (heads, _, queries, keys, _) = attention_operands(draw)
+    return [*operands, *attention_rules(draw, heads, queries, keys), 0.0, 3]
+
+
+def attention_backward(draw):
+    (query, key, value), (heads, _, queries, keys, channels) = attention_operands(draw)
+    like = T(2, heads, queries, channels)
+    return [like, query, key, value, like, T(2, heads, queries), *attention_rules(draw, heads, queries, keys), 0.0, 3, True]
+
+
+def over_codes(draw):
+    (query, key, value), (heads, groups, queries, keys, _) = attention_operands(draw)
+    scale = T(2, groups, keys, fill=1)
+    return [query, codes(*key.shape), codes(*value.shape), scale, scale, *attention_rules(draw, heads, queries, keys)]
+
+
+def packed(draw):
+    heads, groups, interleaved = draw.choice([(2, 1, False), (2, 2, True), (3, 3, False)])
+    return T(2, 5, heads + 2 * groups, 8), heads, groups, interleaved
+
+
+def packed_forward(draw):
+    qkv, heads, groups, interleaved = packed(draw)
+    return [qkv, heads, groups, interleaved, *attention_rules(draw, heads, 5, 5), 0.0]
+
+
+def packed_backward(draw):
+    qkv, heads, groups, interleaved = packed(draw)
+    like = T(2, heads, 5, 8)
+    return [like, qkv, heads, groups, interleaved, like, T(2, heads, 5), *attention_rules(draw, heads, 5, 5), 0.0, 3, True]
+
+
+def gemm_sizes(draw, kind):
+    m, n, k = draw.choice([(3, 5, 7), (17, 33, 64), (40, 70, 130)])
+    return {"output": ((m, k), (n, k)), "grad_input": ((m, k), (k, n)), "grad_weight": ((k, m), (k, n))}[kind], n
+
+
+def gemm(draw):
+    kind = draw.choice(["output", "grad_input", "grad_weight"])
+    (a, b), n = gemm_sizes(draw, kind)
+    return [T(*a), T(*b), draw.choice([None, T(n)]), kind, draw.choice([FP32, BF16])]
+
+
+BLOCKS = [[0, 0], [1, 0], [1, 32], [4, 8]]
+
+
+def blocks_of(shape, block):
+    return [1 if size == 0 else -(-extent // size) for extent, size in zip(shape, block)]
+
+
+def scale_of(draw, shape, block):
+    sizes = blocks_of(shape, block)
+    return draw.choice([T(*sizes, fill=1), T(*sizes, dtype=torch.uint8, fill=127)])
+
+
+def scaled_gemm(draw):
+    kind = draw.choice(["output", "grad_input", "grad_weight"])
+    (a, b), n = gemm_sizes(draw, kind)
+    of_a, of_b = draw.choice(BLOCKS), draw.choice(BLOCKS)
+    return [codes(*a), codes(*b), scale_of(draw, a, of_a), scale_of(draw, b, of_b), "e4m3", draw.choice(["e4m3", "e5m2"]), of_a, of_b,
+            draw.choice([None, T(n)]), kind, FP32]
+
+
+def dequantize(draw):
+    block = draw.choice(BLOCKS)
+    return [codes(6, 40), scale_of(draw, (6, 40), block), draw.choice(["e4m3", "e5m2"]), block, BF16]
+
+
+def norm_backward(draw):
+    kind = draw.choice(["layernorm", "rmsnorm"])
+    return [T(3, 2, 20), draw.choice([None, T(3, 2, 20)]), T(3, 2, 20), T(20), T(6), T(6, fill=1), kind, False, 1e-5]
+
+
+def embedding(draw):
+    return [whole_numbers(2, 5, below=11), T(11, 8, grad=True), draw.choice([None, T(9, 8)]), 2]
+
+
+RECIPES = ['"fp32"', '"bf16"', '"fp8"', '"fp8-current"', '"fp8-row"', '"fp8-block"', '"mxfp8"', json.dumps({"name": "fp8", "margin": 1})]
+
+
+def state(draw):
+    one = [T(0)]
+    for _ in range(3):
+        one += [T(1, fill=0), T(4, fill=0), T(1, dtype=torch.int64, fill=0)]
+    return one
+
+
+def scaled_linear(draw):
+    held = draw.choice([[], [None, None, T(5, 6)], [codes(5, 6), T(1, fill=1), None]])
+    return [T(3, 6, grad=True), T(5, 6, grad=True), draw.choice([None, T(5)]), state(draw), held, draw.choice(RECIPES), None, draw.random() < 0.5]
+
+
+def norm_linear(draw):
+    return [T(3, 6, grad=True), draw.choice([None, T(3, 6)]), T(6), T(6), T(5, 6, grad=True), T(5), state(draw), [], draw.choice(RECIPES),
+            "layernorm", False, 1e-5]
+
+
+def norm_mlp(draw):
+    activation = draw.choice(["gelu", "relu", "swiglu"])
+    inner = 8 if activation == "swiglu" else 4
+    return [T(3, 6, grad=True), draw.choice([None, T(3, 6)]), T(6), T(6), T(inner, 6, grad=True), T(inner), T(6, 4), T(6), activation,
+            state(draw) + state(draw), [], draw.choice(RECIPES), "layernorm", False, 1e-5]
+
+
+def layer_pass(draw):
+    return [[T(3, 6), None, None, None, T(5, 6), T(5), None, None], state(draw), draw.choice(RECIPES), None, "layernorm", False, 1e-5,
+            "gelu", 0b110001, True]
+
+
+def ticket():
+    layer = te.Linear(6, 5)
+    inputs = [torch.randn(3, 6), None, None, None, layer.weight.detach(), layer.bias.detach(), None, None]
+    return ops.layer_pass(inputs, layer._state(), '"fp8"', None, "layernorm", False, 1e-5, "gelu", 0b110001, True)[3]
+
+
+def layer_pass_backward(draw):
+    return [T(3, 5), None, Made(ticket), T(3, 6), None, [None, None, None, None, T(5, 6), T(5), None, None], FP32, FP32, 0b110001, 0b110001]
+
+
+def cross_entropy(draw):
+    return [T(2, 3, 40), whole_numbers(2, 3, below=40), draw.choice([None, T(40, fill=1)]), draw.choice(["mean", "sum", "none"]), -100, 0.0]
+
+
+def linear_cross_entropy(draw):
+    return [T(2, 3, 8), T(40, 8), whole_numbers(2, 3, below=40), draw.choice(["mean", "sum"]), -100, 0.1]
+
+
+def saved_checkpoint():
+    run = folder() / "run"
+    if not run.exists():
+        saver = classes.CheckpointSaver(str(run), 2, False, "", 0, 1)
+        saver.save(1, "{}", [("model", "w", torch.ones(3))], [])
+    return next(path for path in run.iterdir() if path.is_dir())
+
+
+CALLS = {
+    "activation": lambda draw: [T(2, 3, 20), draw.choice(["gelu", "silu", "geglu"])],
+    "activation_backward": lambda draw: [T(3, 20), T(3, 10), "swiglu"],
+    "activation_forward": lambda draw: [T(3, 20), "swiglu"],
+    "adamw_": lambda draw: [T(7, 9), T(7, 9), T(7, 9), T(7, 9, fill=1), 3, 1e-3, 0.9, 0.999, 1e-8, 0.01],
+    "amax": lambda draw: [T(3, 70)],
+    "attention": lambda draw: [*attention_forward(draw)[:-2], 0.1],
+    "attention_backward": attention_backward,
+    "attention_codes_forward": over_codes,
+    "attention_forward": attention_forward,
+    "attention_over_codes": over_codes,
+    "attention_packed": packed_forward,
+    "attention_packed_backward": packed_backward,
+    "autocast_enter": lambda draw: ['"fp8"', None, 1],
+    "autocast_exit": lambda draw: [True],
+    "automatic_scale": lambda draw: [T(256, dtype=torch.int64, fill=1), 1024.0, 1.0, True, dict(flushed_share=0.01, headroom=4.0)],
+    "autoscale_as_scaled": lambda draw: [T(3, 4), Made(session)],
+    "autoscale_as_scaled_with": lambda draw: [T(3, 4), T(fill=2), Made(session)],
+    "autoscale_data": lambda draw: [scaled(3, 4)],
+    "autoscale_kept_remainder": lambda draw: [scaled(3, 4)],
+    "autoscale_mark_parameter": lambda draw: [scaled(3, 4)],
+    "autoscale_rebalance": lambda draw: [scaled(3, 4), T(fill=2)],
+    "autoscale_remainder": lambda draw: [scaled(3, 4)],
+    "autoscale_result": lambda draw: [T(3, 4), T(fill=2), Made(session)],
+    "autoscale_rules": lambda draw: [],
+    "autoscale_scale": lambda draw: [scaled(3, 4)],
+    "autoscale_scaled_array": lambda draw: [T(3, 4, dtype=torch.float16), T(3, 1, fill=2), Made(session)],
+    "autoscale_session_id": lambda draw: [scaled(3, 4)],
+    "autoscale_session_of": lambda draw: [scaled(3, 4)],
+    "autoscale_set_kept_remainder": lambda draw: [scaled(3, 4), T(3, 4, dtype=torch.float16)],
+    "autoscale_set_scale": lambda draw: [scaled(3, 4), T(fill=2)],
+    "autoscale_value": lambda draw: [scaled(3, 4)],
+    "autoscale_with_dtype": lambda draw: [scaled(3, 4), BF16],
+    "averaging": lambda draw: [4],
+    "clip_factor": lambda draw: [1.0, 2.0],
+    "column_sum": lambda draw: [T(3, 70)],
+    "cross_entropy": cross_entropy,
+    "cross_entropy_backward": lambda draw: [T(fill=1), *cross_entropy(draw)[:3], "mean", -100, 0.0],
+    "cross_entropy_forward": lambda draw: [*cross_entropy(draw), True],
+    "dequantize": dequantize,
+    "embedding": lambda draw: [*embedding(draw), dict(dtype=BF16)],
+    "embedding_backward": lambda draw: [T(2, 5, 8), whole_numbers(2, 5, below=11), 11, 9, 2, FP32],
+    "embedding_forward": lambda draw: [*embedding(draw), BF16],
+    "gemm": gemm,
+    "hold_precision_table": lambda draw: [False],
+    "layer_pass": layer_pass,
+    "layer_pass_backward": layer_pass_backward,
+    "linear": lambda draw: [T(2, 3, 6, grad=True), T(5, 6), T(5), dict(dtype=draw.choice([None, FP32, BF16]))],
+    "linear_cross_entropy": linear_cross_entropy,
+    "linear_cross_entropy_forward": lambda draw: [*linear_cross_entropy(draw), FP32, [True, True]],
+    "mapped_zeros": lambda draw: [[3, 4], FP32, str(folder())],
+    "name_product": lambda draw: [T(0), "layer"],
+    "norm": lambda draw: [T(2, 3, 20), T(20), T(20), "layernorm", False, 1e-5],
+    "norm_backward": norm_backward,
+    "norm_forward": lambda draw: [T(3, 20), draw.choice([None, T(3, 20)]), T(20), T(20), "layernorm", False, 1e-5, BF16],
+    "norm_linear": norm_linear,
+    "norm_mlp": norm_mlp,
+    "norm_residual": lambda draw: [T(3, 20), T(3, 20), T(20), T(20), "layernorm", False, 1e-5],
+    "open_checkpoint": lambda draw: [str(saved_checkpoint())],
+    "open_latest_checkpoint": lambda draw: [str(saved_checkpoint().parent), "", 0, 1],
+    "precision_table": lambda draw: [],
+    "quantize": lambda draw: [T(3, 70), T(1, fill=1), "e4m3"],
+    "quantize_blocks": lambda draw: [T(5, 70), "e5m2", draw.choice(BLOCKS), draw.choice(["fp32", "e8m0"]), False, "up"],
+    "release_pages": lambda draw: [Made(lambda: ops.mapped_zeros([2000], FP32, str(folder())))],
+    "rotary": lambda draw: [T(5, 2, 3, 8), T(6, 4), 0, False],
+    "rotary_turn": lambda draw: [T(2, 5, 3, 8), T(6, 4), T(6, 4), 1, True, False],
+    "scaled_gemm": scaled_gemm,
+    "scaled_linear": scaled_linear,
+    "softmax": lambda draw: [T(2, 3, 5, 33), 0.5, True, None],
+    "softmax_backward": lambda draw: [T(2, 3, 5, 33), T(2, 3, 5, 33), 0.5],
+    "softmax_forward": lambda draw: [T(2, 3, 5, 33), 0.5, False, T(2, 1, 5, 33, dtype=torch.bool, fill=(0, 2))],
+    "transpose": lambda draw: [T(17, 33)],
+    "unscale_gradients_": lambda draw: [[T(3, 4), T(70, dtype=BF16)], 0.5, 1.0, False],
+    "use_caching_allocator": lambda draw: [],
+}
+
+
+def made_checkpoint():
+    return ops.open_checkpoint(str(saved_checkpoint()))
+
+
+GROUP = "hostile"  # the process group of this process alone
+# Refused as they stand: nothing was entered or started before.
+OUT_OF_ORDER = {"ScaleTape.exit", "CompressedAverage.advance", "CompressedAverage.finish", "CompressedAverage.abandon"}
+SESSION = [5, 2, 0, 0, 46, 46, False]
+SAVER = ["saved", 2, False, "", 0, 1]
+AVERAGE = ["bf16", GROUP, 0, 1, 64]
+# Name of the class: how one is made, its constructor's arguments, and those of each method.
+METHODS = {
+    "AutoscaleSession": (SESSION, {
+        "clear_counts": [], "count": ["aten::add"], "counts": [], "dtype": [], "range": [], "set_gradient_exponent": [3],
+        "start_inspection": [], "stop_inspection": [],
+    }),
+    "ScaleTape": ([], {"enter": [False], "exit": []}),
+    "CheckpointSaver": (SAVER, {"save": [1, "{}", [], []], "wait": []}),
+    "CompressedAverage": (AVERAGE, {
+        "abandon": [], "advance": [], "finish": [], "left_out": [], "sent_bytes": [], "start": [T(64)], "sums_left_out": [],
+    }),
+    "Checkpoint": (made_checkpoint, {
+        "directory": [], "read": ["model", "w"], "read_range": ["model", "w", 0, 2], "refused": [], "state": [], "step": [],
+        "tensors": [], "world_size": [],
+    }),
+}
+
+
+def new(name):
+    how = METHODS[name][0]
+    return how() if callable(how) else getattr(classes, name)(*how)
+
+
+def method_calls():
+    """Constructors and methods as calls, by names such as `ScaleTape.enter`."""
+    calls = {}
+    for name, (how, methods) in METHODS.items():
+        if not callable(how):
+            calls[f"{name}.__init__"] = lambda draw, how=how: list(how)
+        for method, arguments in methods.items():
+            calls[f"{name}.{method}"] = lambda draw, arguments=arguments: list(arguments)
+    return calls
+
+
+def registered():
+    """The names of all operators of ours that are not implemented in Python."""
+    names = (name.removeprefix("plimsoll::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("plimsoll::"))
+    return {name for name in names if name not in IN_PYTHON}
+
+
+@cache
+def all_calls():
+    known = registered()
+    return {name: call for name, call in {**CALLS, **method_calls()}.items() if "." in name or name in known}
+
+
+def join_group():
+    """Makes the process group."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch._C._distributed_c10d._register_process_group(GROUP, torch.distributed.group.WORLD)
+
+
+def prepare(name):
+    """What a call needs before it."""
+    if name == "autocast_exit":
+        ops.autocast_enter('"fp8"')
+
+
+def function_of(name):
+    """What a name in CALLS or method_calls() stands for."""
+    if "." not in name:
+        return getattr(ops, name)
+    owner, method = name.split(".")
+    if method == "__init__":
+        return getattr(classes, owner)
+    return lambda *arguments: getattr(new(owner), method)(*arguments)
