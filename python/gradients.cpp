@@ -62,6 +62,9 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("clip_factor(float max_norm, float grad_norm) -> float", &ops::clip_factor);
 }
 
+// One sparse gradient among them is enough.
+TORCH_LIBRARY_IMPL(plimsoll, SparseCPU, library) { library.impl("unscale_gradients_", &unscale_gradients); }
+
 TORCH_LIBRARY_IMPL(plimsoll, CPU, library) {
   library.impl("unscale_gradients_", &unscale_gradients);
   library.impl("automatic_scale", &automatic_scale);

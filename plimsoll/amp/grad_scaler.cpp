@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "plimsoll/amp/shared_findings.h"
 
@@ -47,15 +48,11 @@ OptimizerGradients gradients_of(const Optimizer& optimizer) {
   for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
     const std::vector<at::Tensor>& parameters = optimizer.param_groups()[group].params();
     for (size_t index = 0; index < parameters.size(); ++index) {
-      at::Tensor grad = parameters[index].grad();
+      const at::Tensor& grad = parameters[index].grad();
       if (!grad.defined()) continue;
       TORCH_CHECK(grad.scalar_type() != at::kHalf,
                   "GradScaler: expected gradients in fp32 or bf16 to unscale in place, got fp16 in ",
                   name({group, index}), ": keep master weights in fp32 and compute in fp16 under autocast");
-      if (grad.is_sparse() && !grad.is_coalesced()) {
-        grad = grad.coalesce();
-        at::Tensor(parameters[index]).mutable_grad() = grad;
-      }
       result.grads.push_back(grad);
       result.places.push_back({group, index});
     }
@@ -84,6 +81,21 @@ void GradScaler::set_scale(const char* call, double scale) {
   TORCH_CHECK(narrow > 0 && std::isfinite(narrow) && std::isfinite(1 / narrow), call,
               ": expected a positive scale that fp32 holds, and its reciprocal, got ", scale);
   scale_ = narrow;
+}
+
+float GradScaler::inv_scale() const {
+  const double inverse = 1.0 / static_cast<double>(scale_);
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  return inverse > static_cast<double>(kLargest) ? std::numeric_limits<float>::infinity() : static_cast<float>(inverse);
+}
+
+void GradScaler::warn_of_lost_scale() {
+  if (warned_ || std::isfinite(inv_scale())) return;
+  warned_ = true;
+  TORCH_WARN(
+      "GradScaler: the scale has come down to ", scale_, ", whose reciprocal FP32 does not hold, because one step ",
+      "after the other had gradients that were not finite; from here on every step is skipped. Gradients that are ",
+      "not finite at any scale come from the model or its data; min_scale keeps the scale larger");
 }
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) {
@@ -210,6 +222,7 @@ void GradScaler::update() {
     const double now = static_cast<double>(scale_);
     scale_ = static_cast<float>(std::max(now * options_.backoff_factor, std::min(options_.min_scale, now)));
     growth_tracker_ = 0;
+    warn_of_lost_scale();
   } else {
     follow_clean_step();
   }
@@ -258,12 +271,15 @@ void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
   for (const auto& [name, value] : state_dict()) {
     TORCH_CHECK(state.contains(name), "GradScaler: expected ", name, " in the state, got none");
   }
+  const auto scale = static_cast<float>(state.at("scale"));
+  TORCH_CHECK(scale >= 0 && std::isfinite(scale), "GradScaler: expected a scale in the state that FP32 holds, got ",
+              state.at("scale"));
   GradScalerOptions options = options_;
-  options.init_scale = state.at("scale");
   options.growth_factor = state.at("growth_factor");
   options.backoff_factor = state.at("backoff_factor");
   options.growth_interval = static_cast<int64_t>(state.at("growth_interval"));
   *this = GradScaler(options);
+  scale_ = scale;  // backing off may have brought it down to anything
   growth_tracker_ = static_cast<int64_t>(state.at("_growth_tracker"));
 }
 

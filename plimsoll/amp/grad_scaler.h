@@ -62,7 +62,9 @@ class GradScaler {
   // scale off itself, and its gradients stay as they are.
   ops::StepReport step(torch::optim::Optimizer& optimizer, const ClipOptions& options = {});
 
-  // After all steps: backs off if any optimizer saw something that is not finite, else counts towards growth.
+  // After all steps: backs off if any optimizer saw something that is not finite, else counts towards growth. Where
+  // each of 144 steps and more backs off by half, the scale comes down to what has no reciprocal in FP32: one warning,
+  // and from there on every step is skipped.
   void update();
   void update(double new_scale);
 
@@ -91,7 +93,8 @@ class GradScaler {
   OptimizerState unscaled_over_ranks(const torch::optim::Optimizer& optimizer, const UnscaleOptions& options);
   GradientHistogram histogram_of(const torch::optim::Optimizer& optimizer);
   void follow_clean_step();
-  float inv_scale() const { return static_cast<float>(1.0 / static_cast<double>(scale_)); }
+  float inv_scale() const;  // not finite where FP32 does not hold it
+  void warn_of_lost_scale();
   void set_scale(const char* call, double scale);
 
   GradScalerOptions options_;
@@ -99,6 +102,7 @@ class GradScaler {
   int64_t growth_tracker_ = 0;
   bool scaled_ = false;   // a loss has been scaled
   bool clipped_ = false;  // the last gradients were
+  bool warned_ = false;   // of a scale without a reciprocal
   double flushed_share_ = 0;
   int64_t shared_ = 0;  // calls that were collectives
   std::unordered_map<const torch::optim::Optimizer*, OptimizerState> states_;

@@ -13,6 +13,8 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <string>
+#include <vector>
 
 namespace plimsoll::amp {
 namespace {
@@ -184,6 +186,19 @@ class Scaled : public torch::optim::SGD, public ops::ScaledOptimizer {
   bool skips = false;
 };
 
+TEST(GradScaler, TellsAnOptimizerThatTakesTheScaleThatItIsLost) {
+  Model model(1);
+  Scaled optimizer(model.parameters, torch::optim::SGDOptions(0.1));
+  optimizer.skips = true;
+  GradScaler scaler({.init_scale = 0x1p-127});
+  for (const float expected : {0x1p127f, kInf, kInf}) {
+    scaler.scale(model.loss({at::ones({4, 5}), at::ones({7})})).backward();
+    scaler.step(optimizer);
+    EXPECT_EQ(optimizer.seen.back().inv_loss_scale, expected);
+    scaler.update();
+  }
+}
+
 TEST(GradScaler, LeavesTheScaleToAnOptimizerThatTakesIt) {
   Model model(1);
   Scaled optimizer(model.parameters, torch::optim::SGDOptions(0.1));
@@ -232,6 +247,48 @@ TEST(GradScaler, StaysWithinItsBounds) {
   EXPECT_EQ(after_step(largest, 0), 0x1p127);  // 2^128 is Inf
 }
 
+struct CapturedWarnings : c10::WarningHandler {
+  CapturedWarnings() : before(c10::WarningUtils::get_warning_handler()) {
+    c10::WarningUtils::set_warning_handler(this);
+  }
+  ~CapturedWarnings() override { c10::WarningUtils::set_warning_handler(before); }
+  void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
+  c10::WarningHandler* before;
+  std::vector<std::string> texts;
+};
+
+// torch's arithmetic goes on, down to 0. Its steps would then put NaN into the weights once gradients are finite again.
+TEST(GradScaler, GoesOnWhereEveryStepIsSkipped) {
+  for (const bool unscales : {false, true}) {
+    Model model(1);
+    GradScaler scaler;
+    at::Tensor scale = at::full({}, 65536.0f), tracker = at::zeros({}, at::kInt);
+    const std::vector<at::Tensor> before = Model::drawn(1);
+    const CapturedWarnings captured;
+    const auto step = [&](float slope) {
+      model.optimizer.zero_grad();
+      scaler.scale(model.loss({at::full({4, 5}, slope), at::ones({7})})).backward();
+      if (unscales) scaler.unscale_(model.optimizer);
+      EXPECT_TRUE(scaler.step(model.optimizer).skipped);
+      scaler.update();
+      at::_amp_update_scale_(scale, tracker, at::ones({}), 2.0, 0.5, 2000);
+      ASSERT_EQ(scaler.get_scale(), scale.item<double>());
+    };
+    for (int i = 0; i < 150; ++i) step(kNan);
+    GradScaler resumed;
+    resumed.load_state_dict(scaler.state_dict());
+    EXPECT_EQ(resumed.get_scale(), 0x1p-134);
+    for (int i = 0; i < 30; ++i) step(1);
+    EXPECT_EQ(scaler.get_scale(), 0);
+    EXPECT_TRUE(at::equal(model.parameters[0], before[0]));
+    EXPECT_THAT(captured.texts, ::testing::ElementsAre(HasSubstr("whose reciprocal FP32 does not hold")));
+    scaler.update(1024);
+    model.optimizer.zero_grad();
+    scaler.scale(model.loss({at::ones({4, 5}), at::ones({7})})).backward();
+    EXPECT_FALSE(scaler.step(model.optimizer).skipped);
+  }
+}
+
 TEST(GradScaler, DisabledItIsNotThere) {
   Model model(1), plain(1);
   GradScaler scaler({.enabled = false});
@@ -262,6 +319,9 @@ TEST(GradScaler, ItsStateGoesOn) {
   EXPECT_EQ(other.growth_tracker(), 2);
   EXPECT_THAT([&] { other.load_state_dict(GradScaler({.enabled = false}).state_dict()); },
               ThrowsMessage<c10::Error>(HasSubstr("as a disabled scaler saves it")));
+  std::map<std::string, double> bad = scaler.state_dict();
+  bad["scale"] = -1;
+  EXPECT_THAT([&] { other.load_state_dict(bad); }, ThrowsMessage<c10::Error>(HasSubstr("that FP32 holds, got -1")));
   EXPECT_THAT(
       [&] {
         other.load_state_dict({{"scale", 2.0}});

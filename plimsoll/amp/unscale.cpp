@@ -1,10 +1,12 @@
 #include "plimsoll/amp/unscale.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/isfinite.h>
 #include <c10/util/Exception.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "plimsoll/kernels/gradient/gradient.h"
@@ -18,32 +20,42 @@ namespace {
 
 // The elements of one gradient as the kernel takes them.
 struct Elements {
-  at::Tensor grad;   // dense: the gradient itself, or the values of a sparse one
-  at::Tensor dense;  // grad in storage order without gaps; a copy where grad has gaps or overlaps
+  at::Tensor grad;     // dense: the gradient itself, or the values of a sparse one
+  at::Tensor dense;    // grad in storage order without gaps; a copy where grad has gaps or overlaps
+  at::Tensor entries;  // of a sparse gradient that may have several for one place: itself; otherwise undefined
   bool copied() const { return !dense.is_alias_of(grad); }
+  // What the kernel knows: one element a place, and no fp64.
+  bool suits_kernel() const { return !entries.defined() && dense.scalar_type() != at::kDouble; }
 };
 
 Elements elements_of(const at::Tensor& grad) {
   TORCH_CHECK(grad.device().is_cpu(), "unscale_: expected gradients on the CPU, got one on ", grad.device());
-  at::Tensor values = grad;
-  if (grad.is_sparse()) {
-    TORCH_CHECK(grad.is_coalesced(), "unscale_: expected sparse gradients that are coalesced, got one that is not");
-    values = grad._values();
-  }
-  return {values, values.is_non_overlapping_and_dense() ? values : values.contiguous()};
+  const at::Tensor values = grad.is_sparse() ? grad._values() : grad;
+  return {.grad = values,
+          .dense = values.is_non_overlapping_and_dense() ? values : values.contiguous(),
+          .entries = grad.is_sparse() && !grad.is_coalesced() ? grad : at::Tensor()};
 }
 
-// One tensor of fp64, which the kernel does not know.
-void unscale_double(const at::Tensor& grad, const kernels::GradientPass& pass, kernels::GradientSummary& summary,
-                    int64_t index) {
-  const at::Tensor scaled = grad * static_cast<double>(pass.scale);
+// `values`, one for each entry; those of one place added up.
+at::Tensor sums_of_places(const at::Tensor& entries, const at::Tensor& values) {
+  const at::Tensor wide = values.to(at::kDouble);
+  return at::_sparse_coo_tensor_unsafe(entries._indices(), wide, entries.sizes()).coalesce()._values();
+}
+
+// One gradient that the kernel does not know.
+void unscale_apart(const Elements& elements, const kernels::GradientPass& pass, kernels::GradientSummary& summary,
+                   int64_t index) {
+  const at::Tensor& dense = elements.dense;
+  const bool is_double = dense.scalar_type() == at::kDouble;
+  const at::Tensor scaled = (is_double ? dense : dense.to(at::kFloat)) * static_cast<double>(pass.scale);
   const int64_t non_finite = scaled.numel() - at::isfinite(scaled).sum().item<int64_t>();
   if (non_finite > 0 && (summary.first_non_finite < 0 || index < summary.first_non_finite)) {
     summary.first_non_finite = index;
   }
   summary.non_finite += non_finite;
-  summary.sum_of_squares += scaled.square().sum().item<double>();
-  if (pass.write) grad.copy_(scaled);
+  const at::Tensor sums = elements.entries.defined() ? sums_of_places(elements.entries, scaled) : scaled;
+  summary.sum_of_squares += sums.to(at::kDouble).square().sum().item<double>();
+  if (pass.write) dense.copy_(scaled);
 }
 
 class Gradients {
@@ -53,8 +65,8 @@ class Gradients {
       const Elements elements = elements_of(grad);
       const auto index = static_cast<int64_t>(all_.size());
       all_.push_back(elements);
-      if (elements.dense.scalar_type() == at::kDouble) {
-        doubles_.push_back(index);
+      if (!elements.suits_kernel()) {
+        apart_.push_back(index);
         continue;
       }
       bytes_ += ops::traffic(elements.dense);
@@ -73,8 +85,8 @@ class Gradients {
     if (summary.first_non_finite >= 0) {
       summary.first_non_finite = places_[static_cast<size_t>(summary.first_non_finite)];
     }
-    for (const int64_t index : doubles_) {
-      unscale_double(all_[static_cast<size_t>(index)].dense, args, summary, index);
+    for (const int64_t index : apart_) {
+      unscale_apart(all_[static_cast<size_t>(index)], args, summary, index);
     }
     if (write) {
       for (const Elements& elements : all_) {
@@ -87,15 +99,24 @@ class Gradients {
  private:
   std::vector<Elements> all_;
   std::vector<kernels::GradientTensor> tensors_;
-  std::vector<int64_t> places_, doubles_;  // where the tensors, and those of fp64, stand among all
+  std::vector<int64_t> places_, apart_;  // where the tensors, and those that the kernel does not know, stand among all
   double bytes_ = 0;
 };
+
+// Of gradients whose scale is lost: none of their elements can be known.
+UnscaleSummary nothing_finite(at::TensorList grads) {
+  UnscaleSummary summary{.grad_norm = std::numeric_limits<double>::infinity(), .histogram = gradient_histogram(grads)};
+  for (const at::Tensor& grad : grads) summary.non_finite += elements_of(grad).grad.numel();
+  const int64_t first = Gradients(grads).pass(1, /*write=*/false).first_non_finite;
+  summary.first_non_finite = first >= 0 || summary.non_finite == 0 ? first : 0;
+  return summary;
+}
 
 }  // namespace
 
 UnscaleSummary unscale_gradients_(at::TensorList grads, const UnscaleOptions& options) {
-  TORCH_CHECK(std::isfinite(options.inv_scale), "unscale_: expected a finite inverse scale, got ", options.inv_scale);
   const at::NoGradGuard no_grad;
+  if (!std::isfinite(options.inv_scale)) return nothing_finite(grads);
   UnscaleSummary summary{.histogram = gradient_histogram(grads)};
   const Gradients gradients(grads);
   const bool clips = std::isfinite(options.max_norm);

@@ -11,7 +11,9 @@
 namespace plimsoll::amp {
 
 struct UnscaleOptions {
-  float inv_scale = 1;                                        // finite
+  // Not finite where the loss scale has come down to what has no reciprocal in FP32: then no element counts as finite,
+  // and nothing is written.
+  float inv_scale = 1;
   double max_norm = std::numeric_limits<double>::infinity();  // finite: clipped to it
   // Clipping needs the norm of all gradients first. Where it is expected, the first pass only reads; where it comes
   // unexpected, what that pass wrote is read and written again.
@@ -26,8 +28,9 @@ struct UnscaleSummary {
   GradientHistogram histogram;    // of the gradients as they came
 };
 
-// In place. CPU tensors of fp32, bf16, fp16 or fp64, of any strides; of a sparse one the values, coalesced. Nothing is
-// clipped if something is not finite. Throws c10::Error.
+// In place. CPU tensors of fp32, bf16, fp16 or fp64, of any strides. Of a sparse one each entry is unscaled and checked
+// by itself, as torch does, and the norm is that of the entries' sums, made without the scale on them and in double.
+// Nothing is clipped if something is not finite. Throws c10::Error.
 UnscaleSummary unscale_gradients_(at::TensorList grads, const UnscaleOptions& options);
 
 }  // namespace plimsoll::amp

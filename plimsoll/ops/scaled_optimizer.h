@@ -9,7 +9,7 @@ namespace plimsoll::ops {
 
 struct UpdateOptions {
   double max_norm = std::numeric_limits<double>::infinity();  // of all gradients together, after inv_loss_scale
-  double inv_loss_scale = 1;
+  double inv_loss_scale = 1;                                  // Inf: the scale is lost, nothing counts as finite
 };
 
 struct StepReport {

@@ -242,6 +242,15 @@ TEST(AdamW, RemovesTheLossScaleInTheSamePass) {
   EXPECT_TRUE(same(plain, scaled));
 }
 
+TEST(AdamW, ALossScaleWithoutAReciprocalSkipsTheStep) {
+  const NamedParameters parameters = make_parameters();
+  AdamW optimizer(one_group(parameters, options()));
+  set_gradients(parameters, 0);
+  const Tensor before = parameters["fc.weight"].detach().clone();
+  EXPECT_TRUE(optimizer.update({.inv_loss_scale = std::numeric_limits<double>::infinity()}).skipped);
+  EXPECT_TRUE(torch::equal(parameters["fc.weight"], before));
+}
+
 TEST(AdamW, WritesAreVisibleToVersionCounters) {
   const NamedParameters parameters = make_parameters();
   AdamW optimizer(one_group(parameters, options()));

@@ -307,6 +307,23 @@ def test_fp8_scopes_combine_with_it(dtype):
     assert layer.weight.grad.dtype == torch.float32 and layer.weight.grad.abs().sum() > 0
 
 
+def test_without_a_device_it_is_that_of_the_machine():
+    narrow = torch.float16 if torch.cuda.is_available() else torch.bfloat16
+    x = torch.ones(2, 2, device="cuda" if torch.cuda.is_available() else "cpu")
+
+    @autocast()
+    def product():
+        return x @ x
+
+    with autocast():
+        assert (x @ x).dtype == narrow
+    with autocast(enabled=False):
+        assert (x @ x).dtype == torch.float32
+    with autocast(dtype=torch.bfloat16):
+        assert (x @ x).dtype == torch.bfloat16
+    assert product().dtype == narrow
+
+
 @pytest.mark.parametrize("device_type,error", [(0, ValueError), ("meta", RuntimeError), ("boat", RuntimeError)])
 def test_bad_arguments_are_torchs_errors(device_type, error):
     messages = []

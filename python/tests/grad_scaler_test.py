@@ -1,12 +1,14 @@
 """plimsoll.amp.GradScaler beside torch.amp.GradScaler."""
 import copy
+import gc
 import math
 import pickle
 import random
+import warnings
 
 import pytest
 import torch
-from plimsoll.amp import GradScaler
+from plimsoll.amp import AutomaticLossScaler, GradScaler
 from torch import nn
 
 
@@ -112,6 +114,13 @@ def test_a_disabled_scaler_clips_too():
     assert 0 < (one.bias - before).norm() < 1e-3
 
 
+def test_a_disabled_scaler_clips_sparse_gradients_too():
+    parameter = nn.Parameter(torch.zeros(6, 1))
+    parameter.grad = sparse_gradient(torch.float32, False, [2.0, 2.0, 2.0])
+    GradScaler("cpu", enabled=False).step(torch.optim.SGD([parameter], lr=1.0), max_norm=1.0)
+    torch.testing.assert_close(parameter.detach().norm(), torch.tensor(1.0))
+
+
 def test_the_report_names_the_parameter():
     one, optimizer, scaler = scaled_model(math.nan)
     before = one.weight.detach().clone()
@@ -129,13 +138,109 @@ def test_a_scaled_loss_is_never_fp16():
     assert [loss.dtype for loss in losses] == [torch.float32, torch.float32]
 
 
-def test_sparse_gradients_are_coalesced_first():
+def test_sparse_gradients_are_unscaled():
     embedding = nn.Embedding.from_pretrained(torch.zeros(6, 2), freeze=False, sparse=True)
     optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
     scaler = GradScaler("cpu")
     scaler.scale(embedding(torch.tensor([1, 1, 4])).sum()).backward()
     scaler.step(optimizer)
     assert torch.equal(embedding.weight, -torch.tensor([0, 2.0, 0, 0, 1, 0])[:, None].expand(6, 2))
+
+
+def sparse_gradient(dtype, coalesced, values):
+    """Of six rows, two entries for row 4."""
+    grad = torch.sparse_coo_tensor(torch.tensor([[4, 1, 4]]), torch.tensor(values, dtype=dtype)[:, None], (6, 1))
+    return grad.coalesce() if coalesced else grad
+
+
+@pytest.mark.parametrize("coalesced", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_sparse_gradients_are_torchs_bit_for_bit(dtype, coalesced):
+    large = torch.finfo(dtype).max
+    for values in ([1.5, -2.0, 4.0], [large, 1.0, large], [-large, 1.0, -large / 2], [large, 1.0, -large], [1.0, math.inf, 2.0]):
+        found, grads = [], []
+        for scaler in (GradScaler("cpu"), torch.amp.GradScaler("cpu")):
+            parameter = nn.Parameter(torch.zeros(6, 1, dtype=dtype))
+            parameter.grad = sparse_gradient(dtype, coalesced, values)
+            optimizer = torch.optim.SGD([parameter], lr=1.0)
+            scaler.scale(torch.ones(()))
+            result = scaler._unscale_grads_(optimizer, torch.tensor(2.0**-16), torch.zeros(()), allow_fp16=True)
+            found.append([value.item() for value in result.values()])
+            grads.append(parameter.grad)
+        assert found[0] == found[1], values
+        assert grads[0].is_coalesced() == grads[1].is_coalesced()
+        assert torch.equal(grads[0]._indices(), grads[1]._indices())
+        torch.testing.assert_close(grads[0]._values(), grads[1]._values(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_of_sparse_entries_are_made_without_the_scale(dtype):
+    # 2^127 twice: with the scale on them their sum is Inf.
+    parameter = nn.Parameter(torch.zeros(6, 1, dtype=dtype))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    scaler = GradScaler("cpu", init_scale=2.0**126)
+    for max_norm, stepped in ((None, 4.0), (1.0, 4 / 20**0.5)):
+        parameter.data.zero_()
+        scaler.scale(torch.ones(()))
+        parameter.grad = sparse_gradient(dtype, False, [2.0**127, 2.0**127, 2.0**127])
+        scaler.step(optimizer, max_norm=max_norm)
+        report = scaler.last_report(optimizer)
+        scaler.update()
+        assert not report.skipped and report.grad_norm == pytest.approx(20**0.5)
+        assert -parameter[4].item() == pytest.approx(stepped, rel=2**-7)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_it_goes_on_where_every_step_is_skipped(name):
+    make_optimizer, _ = OPTIMIZERS[name]
+    ours, theirs = (Run(scaler, make_optimizer, 1) for scaler in (GradScaler("cpu"), torch.amp.GradScaler("cpu")))
+    before = copy.deepcopy(ours.models[0].state_dict())
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(200):  # 2^16 becomes 0 after 166 of them
+            batch = [torch.randn(4, 5)]
+            ours.step(batch, [math.nan], False)
+            theirs.step(batch, [math.nan], False)
+            assert ours.scaler.state_dict() == theirs.scaler.state_dict()
+    assert ours.scaler.get_scale() == 0
+    assert [str(each.message).partition(",")[0] for each in said] == ["GradScaler: the scale has come down to 2.94e-39"]
+    # Gradients that are finite again, of a loss times zero: torch divides by it, and has NaN in its weights.
+    for unscales in (False, True):
+        ours.step([torch.randn(4, 5)], [None], unscales)
+        assert ours.scaler.last_report(ours.optimizers[0]).skipped
+    assert all(torch.equal(value, before[name]) for name, value in ours.models[0].state_dict().items())
+    ours.scaler.update(1024.0)
+    ours.step([torch.randn(4, 5)], [None], False)
+    assert not ours.scaler.last_report(ours.optimizers[0]).skipped
+
+
+def test_the_automatic_scale_comes_back_from_nothing():
+    run = Run(AutomaticLossScaler("cpu", growth_interval=1), lambda parameters: torch.optim.SGD(parameters, lr=0.1), 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(142):  # to 2^-126, whose reciprocal is the last that is normal
+            run.step([torch.randn(4, 5)], [math.nan], False)
+    for _ in range(20):
+        run.step([torch.randn(4, 5)], [None], False)
+    assert run.scaler.get_scale() > 1
+
+
+def test_a_report_is_of_its_own_optimizer_and_goes_with_it():
+    one, optimizer, scaler = scaled_model()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.last_report(optimizer) is not None
+    assert copy.deepcopy(scaler).last_report(optimizer) is None
+    number = id(optimizer)
+    del optimizer
+    gc.collect()
+    assert not scaler._reports._of
+    for _ in range(1000):  # until one has the place of the first
+        other = torch.optim.SGD(one.parameters(), lr=0.1)
+        assert scaler.last_report(other) is None
+        if id(other) == number:
+            break
+        del other
 
 
 def test_bounds_hold():

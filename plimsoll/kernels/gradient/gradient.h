@@ -21,7 +21,7 @@ struct GradientTensor {
 struct GradientPass {
   const GradientTensor* tensors = nullptr;  // [tensor_count]
   size_t tensor_count = 0;
-  float scale = 1.0f;  // finite
+  float scale = 1.0f;  // Inf: no y is finite
   bool write = false;  // store y, rounded to the tensor's format; otherwise the tensors are only read
 };
 

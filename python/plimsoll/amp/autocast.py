@@ -15,6 +15,11 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
+def default_device() -> str:
+    """Of this machine: where its losses are likely to be."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 class autocast(torch.autocast):
     """A drop-in for :class:`torch.autocast`: the same arguments and errors, a context manager and a decorator.
 
@@ -24,7 +29,8 @@ class autocast(torch.autocast):
     weight is used in the other's cast.
 
     Args:
-        device_type: "cpu", "cuda", ...
+        device_type: "cpu", "cuda", ...; by default, as torch.cuda.amp.autocast() has none, "cuda" where there is one, else
+            "cpu".
         dtype: torch.float16 or torch.bfloat16; by default the device's, bfloat16 on the CPU.
         enabled: False inside another scope switches it off there.
         cache_enabled: keep the casts of weights until the outermost scope ends; by default as outside.
@@ -35,8 +41,13 @@ class autocast(torch.autocast):
     """
 
     def __init__(
-        self, device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
+        self,
+        device_type: str | None = None,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
     ) -> None:
+        device_type = default_device() if device_type is None else device_type
         super().__init__(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
         self._outside: list[dict[str, Any]] = []  # of each time that this scope was entered and not left
 

@@ -1,9 +1,13 @@
 """torch.amp.GradScaler whose gradients are unscaled, checked, measured and clipped in one pass on the CPU."""
 
 import math
+import warnings
+import weakref
 from dataclasses import dataclass
 
 import torch
+
+from plimsoll.amp.autocast import default_device
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,40 @@ class StepReport:
 
 def _clip(optimizer: torch.optim.Optimizer, max_norm: float) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    # torch's clipping has no sparse gradients.
+    if any(grad.is_sparse for grad in grads) and all(grad.device.type == "cpu" for grad in grads):
+        torch.ops.plimsoll.unscale_gradients_(grads, 1.0, max_norm)
+        return
     torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
 
-def _default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def _inverse(scale: float) -> float:
+    """In fp32; Inf where that does not hold it."""
+    return torch.tensor(scale, dtype=torch.float64).reciprocal().float().item()
+
+
+class _Reports:
+    """Of each optimizer what was last seen of it, as long as it lives. Copies and pickles begin without any."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[weakref.ref[torch.optim.Optimizer], StepReport]] = {}
+
+    def get(self, optimizer: torch.optim.Optimizer) -> StepReport | None:
+        known = self._of.get(id(optimizer))
+        return known[1] if known is not None and known[0]() is optimizer else None
+
+    def set(self, optimizer: torch.optim.Optimizer, report: StepReport) -> None:
+        number = id(optimizer)
+
+        def forget(gone: weakref.ref[torch.optim.Optimizer], of=self._of) -> None:
+            if number in of and of[number][0] is gone:
+                del of[number]
+
+        self._of[number] = weakref.ref(optimizer, forget), report
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return _Reports, ()
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -59,16 +92,17 @@ class GradScaler(torch.amp.GradScaler):
     ) -> None:
         if not 0 <= min_scale <= max_scale:
             raise ValueError(f"GradScaler: expected 0 <= min_scale <= max_scale, got {min_scale} and {max_scale}")
-        super().__init__(device or _default_device(), init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        super().__init__(device or default_device(), init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         self._min_scale, self._max_scale = min_scale, max_scale
         self._max_norm: float | None = None  # of the call in progress
         self._clipped = False  # the last gradients were
         self._keeps_scale = False  # the call in progress leaves the gradients as they are
-        self._reports: dict[int, StepReport] = {}
+        self._warned = False  # of a scale without a reciprocal
+        self._reports = _Reports()
 
     def last_report(self, optimizer: torch.optim.Optimizer) -> StepReport | None:
         """Of the gradients that unscale_ or step last saw of this optimizer; None before, and of CUDA gradients."""
-        return self._reports.get(id(optimizer))
+        return self._reports.get(optimizer)
 
     def scale(self, outputs):
         if self._enabled and isinstance(outputs, torch.Tensor) and outputs.dtype in (torch.float16, torch.bfloat16):
@@ -98,6 +132,18 @@ class GradScaler(torch.amp.GradScaler):
         super().update(new_scale)
         if new_scale is None and before is not None:
             self._scale.fill_(self._bounded(self._scale.item(), before))
+            self._warn_of_lost_scale()
+
+    def _warn_of_lost_scale(self) -> None:
+        if self._warned or math.isfinite(_inverse(self._scale.item())):
+            return
+        self._warned = True
+        warnings.warn(
+            f"GradScaler: the scale has come down to {self._scale.item():.3g}, whose reciprocal fp32 does not hold, because "
+            "one step after the other had gradients that were not finite; from here on every step is skipped. Gradients "
+            "that are not finite at any scale come from the model or its data; min_scale keeps the scale larger",
+            stacklevel=3,
+        )
 
     def _current_scale(self) -> float | None:
         """None before the first loss, and where the scaler is disabled."""
@@ -135,22 +181,24 @@ class GradScaler(torch.amp.GradScaler):
                         f"Attempting to unscale FP16 gradients: expected fp32 or bf16, got fp16 in {name}; keep master "
                         "weights in fp32 and compute in fp16 under autocast"
                     )
-                if parameter.grad.is_sparse and not parameter.grad.is_coalesced():
+                if parameter.grad.is_sparse and parameter.grad.dtype == torch.float16:
+                    # As torch does it: what overflows with the scale on it counts. Entries of others stay apart.
                     parameter.grad = parameter.grad.coalesce()
                 names.append(name)
                 grads.append(parameter.grad)
         if not grads:
             return {}
+        inverse = _inverse(self.get_scale())
+        factor = inv_scale.item() if math.isfinite(inverse) else inverse  # a lost scale is not asked about again
         with torch.no_grad():
-            values = [grad._values() if grad.is_sparse else grad for grad in grads]
             norm, clip, count, first, flushed, histogram = torch.ops.plimsoll.unscale_gradients_(
-                values, inv_scale.item(), self._max_norm, self._clipped
+                grads, factor, self._max_norm, self._clipped
             )
         self._clipped = clip < 1
         if self._keeps_scale:
-            norm /= self.get_scale()
+            norm *= inverse
         report = StepReport(norm, clip, count, names[first] if count else None, flushed)
-        self._reports[id(optimizer)] = report
+        self._reports.set(optimizer, report)
         self._observe(report, histogram)
         found_inf.fill_(float(count > 0))
         return {found_inf.device: found_inf}

@@ -42,7 +42,7 @@ class ShardedGradScaler(GradScaler):
     def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
         max_norm, self._max_norm = self._max_norm, None
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16=True)
-        mine = self._reports.get(id(optimizer)) if found else None
+        mine = self._reports.get(optimizer) if found else None
         here = any(value.item() > 0 for value in found.values())
         norm = self._agree(here, mine.grad_norm if mine else 0.0, bool(found))
         report = mine or StepReport(0.0, 1.0, 0, None, 0.0)
@@ -54,7 +54,7 @@ class ShardedGradScaler(GradScaler):
             report = replace(report, grad_norm=norm, clip_factor=clip)
             if clip < 1:
                 self._scale_gradients(optimizer, clip)
-        self._reports[id(optimizer)] = report
+        self._reports.set(optimizer, report)
         found_inf.fill_(float(report.skipped))
         return {found_inf.device: found_inf}
 
