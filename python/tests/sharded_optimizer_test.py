@@ -1,6 +1,7 @@
 """OSS, ShardedDataParallel and ShardedGradScaler on several ranks, against torch's optimizers and DDP's averages."""
 import copy
 import logging
+import warnings
 from contextlib import contextmanager
 
 import plimsoll.shard
@@ -120,6 +121,114 @@ def groups_that_are_added_keep_the_balance(group):
     assert ranks.gathered(group, mine()) == [8, 8, 8]
     assert [g["lr"] for g in optimizer.param_groups] == [g["lr"] for g in optimizer.optim.param_groups] == [0.1, 0.5]
     assert [len(groups) for groups in optimizer.partition_parameters()] == [2, 2, 2]
+
+
+@ranks.case(2)
+def groups_that_are_added_have_all_options_at_once(group):
+    mine = lambda *sizes: [nn.Parameter(torch.ones(n)) for n in sizes]  # noqa: E731
+    for optim, options in ((torch.optim.AdamW, {"lr": 0.1, "betas": (0.5, 0.9)}), (torch.optim.SGD, {"lr": 0.1, "momentum": 0.5})):
+        optimizer, plain = OSS(mine(4, 5), optim, group=group, **options), optim(mine(4, 5), **options)
+        for each in (optimizer, plain):
+            each.param_groups[0]["lr"] = 0.3  # as a scheduler does
+            each.add_param_group({"params": mine(3, 2), "weight_decay": 0.25})
+        without = lambda one: [{k: v for k, v in g.items() if k != "params"} for g in one.param_groups]  # noqa: E731
+        assert without(optimizer) == without(plain)
+        assert optimizer.defaults == plain.defaults
+        schedules = [torch.optim.lr_scheduler.OneCycleLR(each, 1.0, total_steps=9) for each in (optimizer, plain)]
+        for each, schedule in zip((optimizer, plain), schedules, strict=True):
+            for parameter in (p for g in each.param_groups for p in g["params"]):
+                parameter.grad = torch.ones_like(parameter)
+            each.step()
+            schedule.step()
+        assert without(optimizer) == without(plain)
+        for ours, theirs in zip(optimizer.param_groups, plain.param_groups, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(ours["params"], theirs["params"], strict=True))
+
+
+@ranks.case(2)
+def arguments_of_fairscale_are_not_the_inner_optimizers(group):
+    parameters = [nn.Parameter(torch.ones(2))]
+    with _logged() as lines:
+        optimizer = OSS(parameters, torch.optim.SGD, group, 2**20, False, True, lr=0.5)
+    assert lines == ["OSS: broadcast_buffer_size has no effect"]
+    with _logged() as lines:
+        named = OSS(parameters, torch.optim.SGD, group=group, broadcast_buffer_size=-1, broadcast_fp16=True, lr=0.5)
+    assert not lines and named.broadcast_fp16 and not optimizer.broadcast_fp16
+    optimizer.refresh_trainable()
+    parameters[0].grad = torch.ones(2)
+    optimizer.step()
+    assert parameters[0].tolist() == [0.5, 0.5]
+
+
+class Failing(torch.optim.SGD):
+    fails = False
+
+    def step(self, closure=None):
+        result = super().step(closure)
+        if self.fails:
+            raise RuntimeError("broken off")
+        return result
+
+
+@ranks.case(2)
+def a_step_that_an_exception_ended_is_made_up_for_by_the_next(group):
+    parameters = [nn.Parameter(torch.ones(3)) for _ in range(4)]
+    optimizer = OSS(parameters, Failing, group=group, lr=0.5)
+    for fails in (True, False):
+        optimizer.optim.fails = fails
+        for parameter in parameters:
+            parameter.grad = torch.ones(3)
+        try:
+            optimizer.step()
+        except RuntimeError as error:
+            assert fails and "broken off" in str(error)
+        else:
+            assert not fails
+    # Each owner has stepped twice, and all have what it came to.
+    assert all(torch.equal(parameter.detach(), torch.zeros(3)) for parameter in parameters)
+
+
+@ranks.case(2)
+def the_norm_of_sparse_gradients_is_that_of_their_sums(group):
+    parameters = [nn.Parameter(torch.ones(6, 1)) for _ in range(2)]
+    optimizer = OSS(parameters, torch.optim.SGD, group=group, lr=1.0)
+    scaler = ShardedGradScaler(init_scale=2.0**126, process_group=group)
+
+    def set_gradients(value):
+        for parameter in parameters:
+            owned = optimizer.param_to_rank[parameter] == dist.get_rank(group)
+            values = torch.full((3, 1), value)
+            parameter.grad = torch.sparse_coo_tensor(torch.tensor([[4, 1, 4]]), values, (6, 1)) if owned else None
+
+    set_gradients(2.0)
+    assert optimizer.clip_grad_norm(1.0).item() == pytest.approx(40**0.5)
+    set_gradients(2.0**127)  # whose sums with the scale on them are Inf
+    scaler.scale(torch.ones(()))
+    scaler.step(optimizer, max_norm=1.0)
+    scaler.update()
+    report = scaler.last_report(optimizer)
+    assert not report.skipped and report.grad_norm == pytest.approx(40**0.5)
+    for parameter in parameters:
+        torch.testing.assert_close(parameter[4].detach(), torch.tensor([1 - 4 / 40**0.5]))
+
+
+@ranks.case(2)
+def a_scale_that_is_lost_skips_steps_on_all_ranks(group):
+    parameters = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = OSS(parameters, torch.optim.SGD, group=group, lr=1.0)
+    scaler = ShardedGradScaler(process_group=group)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for step in range(180):
+            scaler.scale(torch.ones(()))
+            for parameter in parameters:
+                bad = step < 150 and dist.get_rank(group) == 1
+                parameter.grad = torch.full((3,), float("nan") if bad else scaler.get_scale())
+            scaler.step(optimizer)
+            scaler.update()
+            assert scaler.last_report(optimizer).skipped
+    assert len(said) == 1 and scaler.get_scale() == 0
+    assert all(torch.equal(parameter.detach(), torch.ones(3)) for parameter in parameters)
 
 
 class Counting(torch.optim.SGD):

@@ -32,13 +32,13 @@ class StateDicts(nn.Module):
             return super().load_state_dict(state_dict, strict)
 
     def local_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The shards of this rank."""
+        """The shards of this rank. A subclass may call this from its own state_dict()."""
         with self._local():
-            return self.state_dict(*args, **kwargs)
+            return StateDicts.state_dict(self, *args, **kwargs)
 
     def load_local_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         with self._local():
-            return self.load_state_dict(state_dict, strict)
+            return StateDicts.load_state_dict(self, state_dict, strict)
 
     def sharded_state_dict(self) -> dict[str, torch.Tensor | Piece]:
         """What this rank holds, for :meth:`CheckpointSaver.save`: pieces of the parameters in full precision, which go on
@@ -129,11 +129,11 @@ class StateDicts(nn.Module):
     def _shows_shards(self) -> Iterator[None]:
         if self._summoned:
             raise ValueError("local state dicts: expected to be outside summon_full_params")
-        self._local_state = True
+        before, self._local_state = self._local_state, True
         try:
             yield
         finally:
-            self._local_state = False
+            self._local_state = before
 
     def _register_state_hooks(self) -> None:
         self.register_state_dict_post_hook(_leave_wrapper_out)

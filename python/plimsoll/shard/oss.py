@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,6 +22,12 @@ def _without_parameters(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key != "params"}
 
 
+def _values_of(gradient: torch.Tensor) -> torch.Tensor:
+    """In fp64; of a sparse one, the sums of the entries for one place."""
+    wide = gradient.double()
+    return wide.coalesce().values() if wide.is_sparse else wide
+
+
 class OSS(Optimizer):
     """`optim`, any torch.optim.Optimizer class, with the state of each parameter on one rank.
 
@@ -32,6 +39,7 @@ class OSS(Optimizer):
         params: as any optimizer's.
         optim: the class; further arguments are its own. The optimizer of this rank's share is ``.optim``.
         group: of torch.distributed; all ranks if None.
+        broadcast_buffer_size: accepted, with a warning where it is set; what travels together is chosen here.
         broadcast_fp16: parameters travel in fp16, on which all ranks, this one too, are rounded.
         force_broadcast_object: accepted; states travel as objects anyway.
     """
@@ -43,6 +51,7 @@ class OSS(Optimizer):
         params: Any,
         optim: type[Optimizer] = SGD,
         group: Any = None,
+        broadcast_buffer_size: int = -1,
         broadcast_fp16: bool = False,
         force_broadcast_object: bool = False,
         **default: Any,
@@ -51,12 +60,15 @@ class OSS(Optimizer):
         super().__init__(params, default)
         ranks = ranks_of(group)
         self.group, self.rank, self.world_size = ranks.group, ranks.rank, ranks.size
+        if broadcast_buffer_size >= 0:
+            logging.warning("OSS: broadcast_buffer_size has no effect")
         self.broadcast_fp16 = broadcast_fp16
         self._consolidated: dict[str, Any] | None = None
         self._loads = [0] * self.world_size
         self._owner: dict[torch.Tensor, int] = {}
         mine = [self._share_of(parameters) for parameters in self.param_groups]
         self.optim = optim(mine, **default)
+        self.defaults = self.optim.defaults  # of groups that are added, and for schedulers, which look here
         self._built = True
         self._sync_groups(to_inner=False)
 
@@ -82,8 +94,15 @@ class OSS(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
-        if self._built:
-            self.optim.add_param_group(self._share_of(self.param_groups[-1]))
+        if not self._built:
+            return
+        self.optim.add_param_group(self._share_of(self.param_groups[-1]))
+        # What the optimizer has added. The other groups may hold what a scheduler wrote, which goes in with the next step.
+        self.param_groups[-1].update(_without_parameters(self.optim.param_groups[-1]))
+        self._consolidated = None
+
+    def refresh_trainable(self) -> None:
+        """Nothing to do: requires_grad is of no account to shares, and a parameter without a gradient is not updated."""
 
     def _sync_groups(self, to_inner: bool) -> None:
         """Learning rates and whatever else groups hold: what a scheduler wrote goes in, what the optimizer added comes out."""
@@ -133,7 +152,7 @@ class OSS(Optimizer):
         mine: Iterable[torch.Tensor] = [p for p, owner in self._owner.items() if owner == self.rank and p.grad is not None]
         if filter_params_fn is not None:
             mine = list(filter_params_fn(mine))
-        norms = [torch.linalg.vector_norm(p.grad, norm_type, dtype=torch.float64) for p in mine]  # type: ignore[arg-type]
+        norms = [torch.linalg.vector_norm(_values_of(p.grad), norm_type) for p in mine]  # type: ignore[arg-type]
         here = torch.stack(norms) if norms else torch.zeros(1, dtype=torch.float64)
         infinite = norm_type == float("inf")
         total = here.max() if infinite else here.pow(norm_type).sum()
