@@ -4,6 +4,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/checkpoint_reader.h"
+#include "plimsoll/io/output_lock.h"
 #include "plimsoll/shard/checkpoint.h"
 #include "plimsoll/shard/communicator.h"
 
@@ -24,6 +25,7 @@ io::CheckpointReader open_checkpoint(const std::filesystem::path& path) {
 }  // namespace
 
 Consolidated consolidate(const ConsolidateOptions& options) {
+  const io::OutputLock lock = io::OutputLock::of_file(options.out);
   const io::CheckpointReader reader = open_checkpoint(options.checkpoint);
   const io::TensorMap tensors = reader.read_section(options.section);
   io::save_safetensors(options.out, tensors, {{"format", "pt"}});  // what Hugging Face's readers look for

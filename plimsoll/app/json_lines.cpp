@@ -8,6 +8,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/atomic_file.h"
+#include "plimsoll/io/file_lock.h"
 #include "plimsoll/io/line_reader.h"
 
 namespace plimsoll::app {
@@ -23,13 +24,21 @@ bool belongs_to_step_up_to(const std::string& line, int64_t step) {
 
 }  // namespace
 
-JsonLines::JsonLines(fs::path path, int flags)
+JsonLines::JsonLines(fs::path path, Start start)
     : path_(std::move(path)),
-      file_(path_.empty() ? -1 : ::open(path_.c_str(), flags | O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) {
-  if (!path_.empty() && !file_) fail("{}: cannot create: {}", path_.native(), std::strerror(errno));
+      file_(path_.empty() ? -1 : ::open(path_.c_str(), O_APPEND | O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) {
+  if (path_.empty()) return;
+  if (!file_) fail("{}: cannot create: {}", path_.native(), std::strerror(errno));
+  if (!fs::is_regular_file(path_)) return;
+  if (!io::lock_unless_held(file_.get())) {
+    fail("{}: expected a file that no other process writes to, another one does", path_.native());
+  }
+  if (start == Start::kAnew && ::ftruncate(file_.get(), 0) != 0) {
+    fail("{}: cannot empty: {}", path_.native(), std::strerror(errno));
+  }
 }
 
-JsonLines JsonLines::create(const fs::path& path) { return {path, O_TRUNC}; }
+JsonLines JsonLines::create(const fs::path& path) { return {path, Start::kAnew}; }
 
 JsonLines JsonLines::resume(const fs::path& path, int64_t step) {
   if (path.empty() || !fs::is_regular_file(path)) return create(path);
@@ -37,7 +46,7 @@ JsonLines JsonLines::resume(const fs::path& path, int64_t step) {
   io::LineReader file(path);
   for (std::string line; file.next(line) && belongs_to_step_up_to(line, step);) kept += line + "\n";
   io::write_file(path, kept);
-  return {path, O_APPEND};
+  return {path, Start::kBehind};
 }
 
 void JsonLines::write(const json& line) {

@@ -1,4 +1,5 @@
-// A log for machines: one JSON object a line, each on disk (in the system's hands) before the next step.
+// A log for machines: one JSON object a line, each on disk (in the system's hands) before the next step. One process at
+// a time writes to it; where a second one wants to, it throws Error.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ class JsonLines {
   void write(const nlohmann::json& line);
 
  private:
-  JsonLines(std::filesystem::path path, int flags);
+  enum class Start : uint8_t { kAnew, kBehind /* what is there */ };
+  JsonLines(std::filesystem::path path, Start start);
 
   std::filesystem::path path_;
   io::FileDescriptor file_;

@@ -13,7 +13,8 @@ fs::path without_slash(const fs::path& path) { return path.has_filename() ? path
 
 }  // namespace
 
-NewDirectory::NewDirectory(const fs::path& path) : path_(without_slash(path)), partial_(path_.native() + ".partial") {
+NewDirectory::NewDirectory(const fs::path& path)
+    : path_(without_slash(path)), partial_(path_.native() + ".partial"), lock_(io::OutputLock::of_file(path_)) {
   if (fs::exists(path_)) fail("{}: expected a free name for the new checkpoint", path_.native());
   std::error_code error;
   fs::remove_all(partial_, error);

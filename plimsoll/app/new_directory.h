@@ -3,9 +3,12 @@
 
 #include <filesystem>
 
+#include "plimsoll/io/output_lock.h"
+
 namespace plimsoll::app {
 
-// Beside its place until it is complete; removed if it never is. Throws Error if the place is taken.
+// Beside its place until it is complete; removed if it never is. Throws Error if the place is taken, or if another
+// process is about to take it.
 class NewDirectory {
  public:
   explicit NewDirectory(const std::filesystem::path& path);
@@ -18,6 +21,7 @@ class NewDirectory {
 
  private:
   std::filesystem::path path_, partial_;
+  io::OutputLock lock_;
 };
 
 }  // namespace plimsoll::app

@@ -4,11 +4,13 @@
 #include <ATen/ops/log_softmax.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/t5_examples.h"
 #include "plimsoll/app/t5_inputs.h"
 #include "plimsoll/app/t5_model.h"
+#include "plimsoll/io/output_lock.h"
 
 namespace plimsoll::app {
 namespace {
@@ -127,6 +129,8 @@ void t5_score(const T5Options& options, const std::function<void(const T5Score&)
 }
 
 void t5_encode(const T5Options& options, const std::function<void(const T5Encoding&)>& sink) {
+  std::optional<io::OutputLock> lock;
+  if (!options.out.empty()) lock.emplace(io::OutputLock::of_file(options.out));
   T5Session session(options);
   const at::NoGradGuard no_grad;
   io::TensorMap outputs;

@@ -14,15 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path partial_name(const fs::path& path) {
-  std::error_code ignored;
-  const fs::file_status status = fs::status(path, ignored);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    fail("{}: expected a regular file or a free name to write to", path.native());
-  }
-  return path.native() + ".partial";
-}
-
 }  // namespace
 
 void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path& name) {
@@ -48,25 +39,19 @@ void rename_durably(const fs::path& from, const fs::path& to) {
   sync_directory(to.parent_path());
 }
 
-AtomicFile::AtomicFile(fs::path path)
-    : path_(std::move(path)),
-      partial_(partial_name(path_)),
-      file_(::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666)) {
-  if (!file_) fail("{}: cannot create: {}", path_.native(), std::strerror(errno));
-}
+AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), partial_(open_partial_file(path_)) {}
 
 AtomicFile::~AtomicFile() {
-  if (!committed_) ::unlink(partial_.c_str());
+  if (!committed_) ::unlink(partial_.name.c_str());
 }
 
-void AtomicFile::write(std::span<const std::byte> bytes) { write_all(file_.get(), bytes, path_); }
+void AtomicFile::write(std::span<const std::byte> bytes) { write_all(partial_.file.get(), bytes, path_); }
 
 void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
 
 void AtomicFile::commit() {
-  if (::fsync(file_.get()) != 0) fail("{}: cannot flush: {}", path_.native(), std::strerror(errno));
-  if (::close(file_.release()) != 0) fail("{}: cannot close: {}", path_.native(), std::strerror(errno));
-  rename_durably(partial_, path_);
+  if (::fsync(partial_.file.get()) != 0) fail("{}: cannot flush: {}", path_.native(), std::strerror(errno));
+  rename_durably(partial_.name, path_);  // still open: its lock says that it has a writer
   committed_ = true;
 }
 

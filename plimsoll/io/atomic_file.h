@@ -1,5 +1,6 @@
 // Files that are there whole or not at all: written beside their place, flushed to the disk, renamed.
-// After a crash or a full disk the old file, if any, is as it was. One writer at a time for one path.
+// After a crash or a full disk the old file, if any, is as it was. Of several writers of one path each writes a file of
+// its own, and the last one to commit wins.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +8,13 @@
 #include <span>
 #include <string_view>
 
-#include "plimsoll/io/file_descriptor.h"
+#include "plimsoll/io/partial_file.h"
 
 namespace plimsoll::io {
 
 class AtomicFile {
  public:
-  // Opens `<path>.partial`. Throws Error, as all members do, with the path and the system's reason.
+  // Throws Error, as all members do, with the path and the system's reason.
   explicit AtomicFile(std::filesystem::path path);
   // Removes what was written unless it was committed.
   ~AtomicFile();
@@ -26,8 +27,7 @@ class AtomicFile {
 
  private:
   std::filesystem::path path_;
-  std::filesystem::path partial_;
-  FileDescriptor file_;
+  PartialFile partial_;
   bool committed_ = false;
 };
 

@@ -8,11 +8,13 @@
 #include <string>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/io/process_testing.h"
 #include "plimsoll/io/testing.h"
 
 namespace plimsoll::io {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -41,7 +43,7 @@ TEST(AtomicFile, HoldsWhatWasWritten) {
   write_file(directory / "a", "first");
   write_file(directory / "a", "second");
   EXPECT_EQ(read_plainly(directory / "a"), "second");
-  EXPECT_FALSE(std::filesystem::exists(directory / "a.partial"));
+  EXPECT_THAT(names_in(directory.path()), ElementsAre("a"));
 }
 
 TEST(AtomicFile, OldFileStaysUntilCommit) {
@@ -53,7 +55,7 @@ TEST(AtomicFile, OldFileStaysUntilCommit) {
     EXPECT_EQ(read_plainly(directory / "a"), "old");
   }
   EXPECT_EQ(read_plainly(directory / "a"), "old");
-  EXPECT_FALSE(std::filesystem::exists(directory / "a.partial"));
+  EXPECT_THAT(names_in(directory.path()), ElementsAre("a"));
 }
 
 TEST(AtomicFile, FullDiskIsAnErrorAndLeavesTheOldFile) {
@@ -65,7 +67,48 @@ TEST(AtomicFile, FullDiskIsAnErrorAndLeavesTheOldFile) {
                 ThrowsMessage<Error>(HasSubstr("a: cannot write: File too large")));
   }
   EXPECT_EQ(read_plainly(directory / "a"), "old");
-  EXPECT_FALSE(std::filesystem::exists(directory / "a.partial"));
+  EXPECT_THAT(names_in(directory.path()), ElementsAre("a"));
+}
+
+// Writes a file in pieces, slowly enough that another process writes meanwhile.
+void write_in_pieces(const std::filesystem::path& path, char letter) {
+  AtomicFile file(path);
+  const std::string piece(10'000, letter);
+  for (int i = 0; i < 100; ++i) file.write(piece);
+  file.commit();
+}
+
+TEST(AtomicFile, OfTwoProcessesThatWriteOneFileEachWritesAWholeOne) {
+  const TemporaryDirectory directory;
+  for (int round = 0; round < 20; ++round) {
+    ForkedChild first([&] { write_in_pieces(directory / "a", 'x'); });
+    ForkedChild second([&] { write_in_pieces(directory / "a", 'y'); });
+    EXPECT_EQ(first.wait(), 0);
+    EXPECT_EQ(second.wait(), 0);
+    const std::string text = read_plainly(directory / "a");
+    EXPECT_EQ(text, std::string(1'000'000, text.at(0)));
+    EXPECT_THAT(names_in(directory.path()), ElementsAre("a"));
+  }
+}
+
+TEST(AtomicFile, TheNextWriterRemovesWhatAKilledOneLeftAndNotWhatALiveOneWrites) {
+  const TemporaryDirectory directory;
+  ForkedChild killed([&] {
+    AtomicFile file(directory / "a");
+    file.write("half");
+    ::raise(SIGKILL);
+  });
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL);
+  EXPECT_THAT(names_in(directory.path()), ElementsAre(::testing::StartsWith("a.")));
+  write_plainly(directory / "a.partial", "a user's");
+  write_plainly(directory / "ab.01234567.partial", "of another file");
+  AtomicFile live(directory / "a");
+  live.write("live");
+  write_file(directory / "a", "other");
+  EXPECT_THAT(names_in(directory.path()), ::testing::SizeIs(4)) << "a, live's, and two that are none of a's";
+  live.commit();
+  EXPECT_EQ(read_plainly(directory / "a"), "live");
+  EXPECT_THAT(names_in(directory.path()), ElementsAre("a", "a.partial", "ab.01234567.partial"));
 }
 
 TEST(AtomicFile, DeviceIsNeverReplaced) {

@@ -7,6 +7,8 @@
 #include "plimsoll/io/checkpoint_writer.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/filesystem_errors.h"
+#include "plimsoll/io/output_lock.h"
+#include "plimsoll/io/replace_directory.h"
 
 namespace plimsoll::io {
 namespace {
@@ -27,9 +29,13 @@ bool is_left_over(const fs::path& directory) {
          (state == ".partial" || state == ".replaced" || state == ".removed");
 }
 
-int64_t step_of(const fs::path& directory) {
-  return std::stoll(directory.filename().native().substr(kStepPrefix.size()));
+// A whole checkpoint whose writer was killed before another one had its name.
+bool is_replaced_by_none(const fs::path& directory) {
+  return is_left_over(directory) && directory.extension() == ".replaced" &&
+         !fs::exists(directory.parent_path() / directory.stem());
 }
+
+int64_t step_of(const fs::path& directory) { return std::stoll(directory.stem().native().substr(kStepPrefix.size())); }
 
 }  // namespace
 
@@ -37,6 +43,7 @@ fs::path save_checkpoint(const fs::path& run, const Checkpoint& checkpoint) {
   const CheckpointPlace place{.run = run, .step = checkpoint.step};
   PieceMap sections;
   for (const auto& [section, tensors] : checkpoint.sections) sections[section] = whole_pieces(tensors);
+  const OutputLock lock = OutputLock::of_directory(run);
   begin_checkpoint(place);
   try {
     commit_checkpoint(place, write_pieces(place, sections, {}), checkpoint.state);
@@ -52,7 +59,8 @@ std::vector<fs::path> list_checkpoints(const fs::path& run) {
     std::vector<fs::path> found;
     if (!fs::exists(run)) return found;
     for (const auto& entry : fs::directory_iterator(run)) {
-      if (entry.is_directory() && is_step_name(entry.path().filename().native())) found.push_back(entry.path());
+      const bool is_checkpoint = is_step_name(entry.path().filename().native()) || is_replaced_by_none(entry.path());
+      if (is_checkpoint && entry.is_directory()) found.push_back(entry.path());
     }
     std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return step_of(a) < step_of(b); });
     return found;
@@ -89,7 +97,10 @@ void remove_old_checkpoints(const fs::path& run, size_t keep) {
     for (const auto& entry : fs::directory_iterator(run)) {
       if (is_left_over(entry.path())) left.push_back(entry.path());
     }
-    for (const fs::path& directory : left) fs::remove_all(directory);
+    for (const fs::path& directory : left) {
+      restore_replaced(directory.parent_path() / directory.stem());
+      fs::remove_all(directory);
+    }
     const std::vector<fs::path> directories = list_checkpoints(run);
     for (size_t i = 0; i + keep < directories.size(); ++i) {
       // Renamed first: a removal that is cut short leaves nothing that looks like a checkpoint.

@@ -3,8 +3,9 @@
 //                     optimizer.safetensors
 //                     state.json             what is no tensor
 //                     manifest.json          what is where, and the files' digests: checkpoint_manifest.h
-// It is written as step-00000123.partial, flushed to the disk and renamed. Here are the checkpoints of one process, and
-// whole ones of any number of them; shard/checkpoint.h saves and loads those of several.
+// It is written as step-00000123.partial, flushed to the disk and renamed. One process at a time saves to a run. Here
+// are the checkpoints of one process, and whole ones of any number of them; shard/checkpoint.h saves and loads those of
+// several.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +27,12 @@ struct Checkpoint {
   nlohmann::json state;
 };
 
-// Returns the step's directory. A checkpoint of the same step is replaced. Throws Error (a full disk, for example) and
-// leaves what was there before.
+// Returns the step's directory. A checkpoint of the same step is replaced. Throws Error (a full disk, or another
+// process that saves there, for example) and leaves what was there before.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const Checkpoint& checkpoint);
 
-// The steps' directories, oldest first.
+// The steps' directories, oldest first. One that was about to be replaced when its writer was killed has its name with
+// ".replaced" behind it.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run);
 
 // Reads one step's directory after checking every file's size and digest; how many ranks saved it does not matter.

@@ -5,6 +5,7 @@
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/filesystem_errors.h"
+#include "plimsoll/io/replace_directory.h"
 #include "plimsoll/io/sha256.h"
 
 namespace plimsoll::io {
@@ -66,11 +67,7 @@ void commit_checkpoint(const CheckpointPlace& place, Manifest manifest, const nl
     manifest.files[kState] = digest_of(text);
     manifest.check("checkpoint");
     write_file(place.partial() / kManifest, nlohmann::json(manifest).dump(1) + "\n");
-    const fs::path final_name = place.final_name(), replaced = final_name.native() + ".replaced";
-    fs::remove_all(replaced);
-    if (fs::exists(final_name)) rename_durably(final_name, replaced);
-    rename_durably(place.partial(), final_name);
-    fs::remove_all(replaced);
+    replace_directory(place.partial(), place.final_name());
   });
 }
 

@@ -1,5 +1,6 @@
 // How a checkpoint comes to be, in steps that ranks share: one begins it, all write what they hold, one commits it.
-// Until then the directory has a name that no reader takes for a checkpoint.
+// Until then the directory has a name that no reader takes for a checkpoint. One process at a time saves to a run: the
+// callers hold its OutputLock.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,8 @@ void begin_checkpoint(const CheckpointPlace& place);
 // alone. On disk when it returns.
 Manifest write_pieces(const CheckpointPlace& place, const PieceMap& sections, const Writer& writer);
 
-// manifest: merged from all ranks'. A checkpoint of the same step is replaced.
+// manifest: merged from all ranks'. A checkpoint of the same step is replaced; a process that is killed meanwhile
+// leaves the one or the other.
 void commit_checkpoint(const CheckpointPlace& place, Manifest manifest, const nlohmann::json& state);
 
 // Removes what was begun. Never throws.

@@ -1,10 +1,12 @@
 #include "plimsoll/shard/checkpoint.h"
 
+#include <optional>
 #include <utility>
 
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/checkpoint_writer.h"
 #include "plimsoll/io/error.h"
+#include "plimsoll/io/output_lock.h"
 #include "plimsoll/shard/gather_texts.h"
 #include "plimsoll/shard/partition.h"
 
@@ -53,8 +55,11 @@ std::vector<io::TensorPiece> share_of_replicated(const io::TensorMap& tensors, c
 fs::path save_checkpoint(const fs::path& run, const RankCheckpoint& checkpoint, const ops::RankGroup& ranks,
                          int64_t rank) {
   const io::CheckpointPlace place{.run = run, .step = checkpoint.step};
+  std::optional<io::OutputLock> lock;
   on_all(ranks, [&] {
-    if (rank == 0) io::begin_checkpoint(place);
+    if (rank != 0) return "";
+    lock.emplace(io::OutputLock::of_directory(run));
+    io::begin_checkpoint(place);
     return "";
   });
   try {

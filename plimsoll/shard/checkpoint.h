@@ -31,7 +31,8 @@ struct RankCheckpoint {
   nlohmann::json state;   // what is no tensor; rank 0's counts
 };
 
-// A collective. Where one rank fails (a full disk), all throw its io::Error, and what was there before stays.
+// A collective. Where one rank fails (a full disk, or another process that saves to the run), all throw its io::Error,
+// and what was there before stays.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const RankCheckpoint& checkpoint,
                                       const ops::RankGroup& ranks, int64_t rank);
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "plimsoll/io/checkpoint.h"
+#include "plimsoll/shard/gather_texts.h"
 
 namespace plimsoll::shard {
 namespace {
@@ -49,7 +50,14 @@ void CheckpointSaver::wait() {
   if (writing_.valid()) writing_.get();
 }
 
-void CheckpointSaver::write(const RankCheckpoint& checkpoint) const {
+void CheckpointSaver::write(const RankCheckpoint& checkpoint) {
+  if (!is_locked_) {
+    on_all(*ranks_, [&] {
+      if (rank_ == 0) lock_.emplace(io::OutputLock::of_directory(options_.run));
+      return "";
+    });
+    is_locked_ = true;
+  }
   save_checkpoint(options_.run, checkpoint, *ranks_, rank_);
   if (rank_ == 0) io::remove_old_checkpoints(options_.run, options_.keep);
 }

@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
 
+#include "plimsoll/io/output_lock.h"
 #include "plimsoll/shard/checkpoint.h"
 
 namespace plimsoll::shard {
@@ -23,18 +25,21 @@ class CheckpointSaver {
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
-  // A collective. Waits for the one before, and throws what that failed with.
+  // A collective. Waits for the one before, and throws what that failed with. From the first one on no other process
+  // can save to this run while this is alive.
   void save(const RankCheckpoint& checkpoint);
   // Returns when everything asked is on disk.
   void wait();
 
  private:
-  void write(const RankCheckpoint& checkpoint) const;
+  void write(const RankCheckpoint& checkpoint);
 
   SaverOptions options_;
   std::shared_ptr<const ops::RankGroup> ranks_;
   int64_t rank_;
   RankCheckpoint copy_;  // its memory is used again by the next
+  bool is_locked_ = false;
+  std::optional<io::OutputLock> lock_;  // of rank 0, for all
   std::future<void> writing_;
 };
 

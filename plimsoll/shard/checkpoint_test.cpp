@@ -159,6 +159,17 @@ struct Death {
   int64_t latest;      // the step that is found afterwards
 };
 
+// Whether a file of this beginning has bytes.
+bool is_being_written(const fs::path& directory, const std::string& beginning) {
+  std::error_code absent;
+  for (fs::directory_iterator entry(directory, absent), end; !absent && entry != end; entry.increment(absent)) {
+    if (!entry->path().filename().native().starts_with(beginning)) continue;
+    const uintmax_t bytes = entry->file_size(absent);
+    if (!absent && bytes > 0) return true;
+  }
+  return false;
+}
+
 class KilledWhileSaving : public ::testing::TestWithParam<Death> {};
 
 TEST_P(KilledWhileSaving, LeavesAGoodCheckpointAndAnErrorOnTheOther) {
@@ -171,9 +182,8 @@ TEST_P(KilledWhileSaving, LeavesAGoodCheckpointAndAnErrorOnTheOther) {
         save_checkpoint(run.path(), checkpoint_of(1, *ranks, launch.rank), *ranks, launch.rank);
         const bool dies = launch.rank == death.rank;
         if (dies && death.all_gather == 0) {
-          std::thread([file = run.path() / "step-00000002.partial" / "model.rank-00001.safetensors.partial"] {
-            std::error_code absent;
-            while (!(fs::file_size(file, absent) > 0) || absent) absent.clear();
+          std::thread([directory = run.path() / "step-00000002.partial"] {
+            while (!is_being_written(directory, "model.rank-00001.safetensors.")) std::this_thread::yield();
             raise(SIGKILL);
           }).detach();
         }

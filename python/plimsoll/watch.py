@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 
+from plimsoll._whole_file import write_text
 from plimsoll.watch_names import NamedLayers
 
 
@@ -57,7 +57,7 @@ class watch:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Records and incidents as JSON lines."""
-        Path(path).write_text(self._watch.json_lines())
+        write_text(path, self._watch.json_lines())
 
     def _lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._watch.json_lines().splitlines()]

@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from plimsoll._whole_file import write_text
 from plimsoll.report.checkpoints import read_checkpoint
 from plimsoll.report.curves import bars, loss_figures
 from plimsoll.report.operands import headroom, histories
@@ -73,5 +74,5 @@ def report(runs: RunPath | Iterable[RunPath], path: RunPath = "report.html") -> 
         sections=_embedded(sections(read) if read else []),
     )
     target = Path(path)
-    target.write_text(text)
+    write_text(target, text)
     return target

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from plimsoll._files import expect_regular, read_text
+from plimsoll._whole_file import whole_file
 from plimsoll.shard.sharded_checkpoint import CheckpointSaver, open_checkpoint
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -34,10 +35,9 @@ def to_safetensors(checkpoint: str | Path, file: str | Path, section: str = "mod
     """Writes a section of a step as one file; `plimsoll consolidate` does so, too."""
     from safetensors.torch import save_file
 
-    target = Path(file)
-    partial = target.with_name(target.name + ".partial")
-    save_file(open_checkpoint(checkpoint).section(section), partial, metadata={"format": "pt"})
-    partial.replace(target)
+    tensors = open_checkpoint(checkpoint).section(section)
+    with whole_file(file) as partial:
+        save_file(tensors, partial, metadata={"format": "pt"})
 
 
 def _files_of(source: Path) -> dict[Path, set[str]]:

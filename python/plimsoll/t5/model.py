@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from plimsoll._whole_file import whole_file, write_text
 from plimsoll.t5.parameter_tree import register
 
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", None: "stored", "auto": "stored"}
@@ -66,8 +67,9 @@ class T5ForConditionalGeneration(torch.nn.Module):
             raise ValueError("save_pretrained: expected weights, got FP8 codes; load the model with another dtype")
         Path(directory).mkdir(parents=True, exist_ok=True)
         tensors = {name: parameter.detach().contiguous() for name, parameter in self.named_parameters()}
-        save_file(tensors, Path(directory) / "model.safetensors", metadata={"format": "pt"})
-        (Path(directory) / "config.json").write_text(json.dumps(vars(self.config), indent=2) + "\n")
+        with whole_file(Path(directory) / "model.safetensors") as file:
+            save_file(tensors, file, metadata={"format": "pt"})
+        write_text(Path(directory) / "config.json", json.dumps(vars(self.config), indent=2) + "\n")
 
     @property
     def t5_fixes(self) -> dict[str, Any] | str | None:
