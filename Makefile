@@ -46,10 +46,12 @@ nightly: build ## the tests that take minutes, too, and an hour of hostile calls
 	@PLIMSOLL_NIGHTLY=1 ctest --preset $(PRESET)
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/operators.py --seconds 3600
 
-# Installs clang. FUZZ_SECONDS=60 runs each for a minute. An input that fails is left in build-fuzz.
+# Installs clang, and builds sentencepiece with the sanitizers, too. FUZZ_SECONDS=60 runs each for a minute. An input that fails is left in build-fuzz.
 fuzz: ## fuzz what reads a model's config, index and tokenizer, five minutes each
 	@tools/setup --fuzz $(PYTHON)
-	@cmake --preset fuzz -DPLIMSOLL_PYTHON=$(python) && ninja -C build-fuzz -j $(JOBS) fuzz
+	@tools/fetch_sentencepiece build-fuzz/sentencepiece
+	@cmake --preset fuzz -DPLIMSOLL_PYTHON=$(python) \
+	  -DPLIMSOLL_SENTENCEPIECE_SOURCE=$(CURDIR)/build-fuzz/sentencepiece/source && ninja -C build-fuzz -j $(JOBS) fuzz
 	@cd build-fuzz && for name in config index tokenizer; do mkdir -p corpus/$$name; \
 	  bin/$${name}_fuzz -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus/$$name ../tests/fuzz/corpus/$$name; done
 
