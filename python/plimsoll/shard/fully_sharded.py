@@ -305,12 +305,15 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
     def gather_full_optim_state_dict(
         self, optim: torch.optim.Optimizer, recipient_rank: int | None = 0, **_: Any
     ) -> dict[str, Any] | None:
-        """The state of an optimizer of this module's parameters, as torch's optimizer of the module inside would have it,
-        and the entries that fairscale adds; on recipient_rank, or everywhere (None). Collective."""
+        """The state of an optimizer of this module's parameters, or of some, as torch's optimizer of those of the module
+        inside would have it; the entries that fairscale adds, and `param_names`, which says whose each number is. On
+        recipient_rank, or everywhere (None). Collective."""
         return fully_sharded_optimizer.gather(self, optim, recipient_rank)
 
     def get_shard_from_optim_state_dict(self, full_optim_state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Of that state, or of torch's optimizer of the module inside, what this rank's optimizer loads."""
+        """Of that state, or of torch's optimizer of the module inside, what this rank's optimizer loads: one of the same
+        parameters, in their order. A state of several groups needs names (an optimizer of named_parameters()); without
+        them it is of all parameters, or of all trained ones. Raises ValueError where numbers, names or shapes are others."""
         return fully_sharded_optimizer.shard(self, full_optim_state_dict)
 
     # What nn.Module has.

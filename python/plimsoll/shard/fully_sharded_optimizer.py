@@ -7,20 +7,39 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from plimsoll.shard.sharded_parameters import Part, held_parts
+from plimsoll.shard.sharded_parameters import Part, Slot, clean, held_parts
+
+OURS = ("state", "param_groups", "param_names", "param_id_map", "uncollected_local_ids")
+
+
+def _named_parts(root: Any) -> dict[str, Part]:
+    """This rank's parts of the parameters, by all names that the module inside has for them, in its order."""
+    found = {id(part.parameter): part for part in held_parts(root)}
+    slots: dict[int, list[Slot]] = {}
+    for instance in root._instances():
+        for slot in instance._sharded.in_order:
+            slots.setdefault(id(slot.module), []).append(slot)
+    return {
+        clean(f"{path}.{slot.name}" if path else slot.name): found[id(slot.parameter)]
+        for path, module in root.named_modules()
+        for slot in slots.get(id(module), [])
+    }
 
 
 def whole_parameters(root: Any) -> list[Part]:
-    """This rank's parts of the parameters, in the order of the module inside."""
-    found = {id(part.parameter): part for part in held_parts(root)}
-    owners = {}
-    for instance in root._instances():
-        for slot in instance._sharded.slots + instance._sharded.borrowed:
-            owners.setdefault(id(slot.module), []).append(id(slot.parameter))
-    order = [parameter for module in root.modules() for parameter in owners.get(id(module), [])]
-    return [found[parameter] for parameter in dict.fromkeys(order)]
+    """This rank's parts of the parameters, each once, in the order and with the names of the module inside."""
+    named: dict[int, Part] = {}
+    for name, part in _named_parts(root).items():
+        named.setdefault(id(part.parameter), part._replace(name=name))
+    return list(named.values())
+
+
+def numbered_parameters(root: Any, optimizer: torch.optim.Optimizer) -> list[list[Part]]:
+    """Those of each of the optimizer's groups. Their numbers count on from group to group, as torch's do."""
+    wholes = whole_parameters(root)
+    groups = [{id(leaf) for leaf in group["params"]} for group in optimizer.param_groups]
+    return [[whole for whole in wholes if id(whole.leaf) in members] for members in groups]
 
 
 def _is_sharded(value: Any, leaf: torch.Tensor) -> bool:
@@ -30,7 +49,8 @@ def _is_sharded(value: Any, leaf: torch.Tensor) -> bool:
 def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | None) -> dict[str, Any] | None:
     """What torch's optimizer of the module inside would have; to recipient_rank, or to all (None). Collective."""
     local_ids = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    wholes = [whole for whole in whole_parameters(root) if id(whole.leaf) in local_ids]
+    numbered = numbered_parameters(root, optimizer)
+    wholes = [whole for group in numbered for whole in group]
     saved = optimizer.state_dict()
     mine = []
     for whole in wholes:
@@ -47,17 +67,18 @@ def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | No
         joined = {key: _joined(key, whole, parts) for key in mine[index]}
         if joined:
             states[index] = joined
-    id_map = {index: local_ids[id(whole.leaf)] for index, whole in enumerate(wholes)}
     param_groups = []
-    for group, packed in zip(optimizer.param_groups, saved["param_groups"]):
-        members = {local_ids[id(p)] for p in group["params"]}
-        param_groups.append({**packed, "params": [index for index, local in id_map.items() if local in members]})
+    for members, packed in zip(numbered, saved["param_groups"]):
+        begin = sum(len(group["params"]) for group in param_groups)
+        names = {"param_names": [whole.name for whole in members]} if "param_names" in packed else {}
+        param_groups.append({**packed, **names, "params": list(range(begin, begin + len(members)))})
     extra = {key: value for key, value in saved.items() if key not in ("state", "param_groups")}
     return {
         **extra,
         "state": states,
         "param_groups": param_groups,
-        "param_id_map": {index: local if index in states else None for index, local in id_map.items()},
+        "param_names": {index: whole.name for index, whole in enumerate(wholes)},
+        "param_id_map": {index: local_ids[id(whole.leaf)] if index in states else None for index, whole in enumerate(wholes)},
         "uncollected_local_ids": [],
     }
 
@@ -83,28 +104,66 @@ def _joined(key: str, whole: Part, parts: list[tuple[int, int, dict[str, Any]]])
     return result
 
 
+def _parts_by_number(root: Any, full: dict[str, Any]) -> dict[int, Part]:
+    groups = full["param_groups"]
+    names = full.get("param_names")
+    if names is None and all("param_names" in group for group in groups):
+        names = {index: name for group in groups for index, name in zip(group["params"], group["param_names"])}
+    if names is not None:
+        named = _named_parts(root)
+        unknown = sorted(set(names.values()) - named.keys())
+        if unknown:
+            raise ValueError(f"get_shard_from_optim_state_dict: expected parameters of the module, got {', '.join(unknown)}")
+        return {index: named[name]._replace(name=name) for index, name in names.items()}
+    if len(groups) != 1:
+        raise ValueError(f"get_shard_from_optim_state_dict: expected one param_group, or param_names, got {len(groups)} param_groups")
+    numbers = groups[0]["params"]
+    wholes = whole_parameters(root)
+    trained = [whole for whole in wholes if whole.leaf.requires_grad]
+    for choice in (wholes, trained):
+        if len(choice) == len(numbers):
+            return dict(zip(numbers, choice))
+    raise ValueError(
+        f"get_shard_from_optim_state_dict: expected {len(wholes)} or, of trained ones, {len(trained)} parameters, got {len(numbers)}"
+    )
+
+
+def _elementwise_keys(states: dict[int, dict[str, Any]], parts: dict[int, Part]) -> set[str]:
+    """Of the entries with an element for each of a parameter's. A parameter without dimensions does not tell: all but its
+    count of steps are, if there is no other one."""
+    seen = {(key, parts[index].shape) for index, state in states.items() for key, value in state.items() if torch.is_tensor(value) and value.shape == parts[index].shape}
+    return {key for key, shape in seen if shape} or {key for key, _ in seen if key != "step"}
+
+
 def shard(root: Any, full: dict[str, Any]) -> dict[str, Any]:
-    """This rank's part, for an optimizer of root.parameters()."""
-    leaves = list(root.parameters())
-    wholes = [whole for whole in whole_parameters(root) if any(whole.leaf is leaf for leaf in leaves)]
-    index_of = {id(leaf): index for index, leaf in enumerate(leaves)}
-    parts: dict[int, dict[str, list[Any]]] = {}
-    members: dict[int, int] = {}
-    for index, whole in enumerate(wholes):
-        members[index] = local = index_of[id(whole.leaf)]
-        for key, value in full["state"].get(index, {}).items():
-            is_whole = torch.is_tensor(value) and value.shape == whole.shape and value.dim() > 0
-            piece = value.reshape(-1)[whole.begin : whole.end] if is_whole else value
-            parts.setdefault(local, {}).setdefault(key, []).append(piece)
-    state = {
-        local: {
-            key: torch.cat(values) if torch.is_tensor(values[0]) and values[0].dim() == 1 else copy.deepcopy(values[0])
-            for key, values in keys.items()
-        }
-        for local, keys in parts.items()
-    }
-    groups = [
-        {**group, "params": sorted({members[index] for index in group["params"]})} for group in full["param_groups"]
-    ]
-    extra = {k: v for k, v in full.items() if k not in ("state", "param_groups", "param_id_map", "uncollected_local_ids")}
+    """This rank's part, for an optimizer of root.parameters(), or of some of them in that order."""
+    leaves = {id(leaf): (index, name, leaf) for index, (name, leaf) in enumerate(root.named_parameters())}
+    parts = _parts_by_number(root, full)
+    elementwise = _elementwise_keys(full["state"], parts)
+    state: dict[int, dict[str, Any]] = {}
+    for index, entries in full["state"].items():
+        part = parts[index]
+        local, _, leaf = leaves[id(part.leaf)]
+        mine = state.setdefault(local, {})
+        for key, value in entries.items():
+            if key not in elementwise:
+                mine.setdefault(key, copy.deepcopy(value))
+                continue
+            if value.shape != part.shape:
+                raise ValueError(
+                    f"get_shard_from_optim_state_dict: expected {key} of {part.name} to be {list(part.shape)}, got {list(value.shape)}"
+                )
+            flat = mine.setdefault(key, torch.zeros(leaf.shape, dtype=value.dtype))  # zeros: of what had no gradient yet
+            part.of(flat).copy_(value.reshape(-1)[part.begin : part.end])
+    groups = []
+    placed: set[int] = set()
+    for group in full["param_groups"]:
+        members = sorted({leaves[id(parts[index].leaf)][:2] for index in group["params"]})
+        for local, name in members:
+            if local in placed:
+                raise ValueError(f"get_shard_from_optim_state_dict: expected all parameters of {name} in one param_group")
+            placed.add(local)
+        names = {"param_names": [name for _, name in members]} if "param_names" in group else {}
+        groups.append({**group, **names, "params": [local for local, _ in members]})
+    extra = {key: value for key, value in full.items() if key not in OURS}
     return {**extra, "state": state, "param_groups": groups}

@@ -93,10 +93,10 @@ def _reference(model: FullyShardedDataParallel, optimizer: torch.optim.Optimizer
     """The optimizer of the replica, with the state of the shards'."""
     state = model.gather_full_optim_state_dict(optimizer, recipient_rank=None)
     assert state is not None
-    updated = {id(leaf) for group in optimizer.param_groups for leaf in group["params"]}
-    wholes = zip(whole_parameters(model), replica.parameters(), strict=True)
-    ordered = [parameter for whole, parameter in wholes if id(whole.leaf) in updated]
-    groups = [{**group, "params": [ordered[index] for index in group["params"]]} for group in state["param_groups"]]
+    copies = dict(zip((whole.name for whole in whole_parameters(model)), replica.parameters(), strict=True))
+    groups = [
+        {**group, "params": [copies[state["param_names"][index]] for index in group["params"]]} for group in state["param_groups"]
+    ]
     reference = type(optimizer)(groups)
     reference.load_state_dict({key: state[key] for key in ("state", "param_groups")})
     return reference

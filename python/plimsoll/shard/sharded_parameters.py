@@ -38,6 +38,7 @@ class ShardedParameters:
     def __init__(self, module: nn.Module) -> None:
         self.slots: list[Slot] = []
         self.borrowed: list[Slot] = []
+        self.in_order: list[Slot] = []  # both, as the module has them
         for prefix, owner in module.named_modules(remove_duplicate=True):
             for name, parameter in owner._parameters.items():
                 if parameter is not None and not getattr(parameter, "_is_sharded", False):
@@ -51,6 +52,7 @@ class ShardedParameters:
                             f"FullyShardedDataParallel: expected {path} to be whole, or shared with an instance that is there; "
                             "got a parameter that an instance held which is gone"
                         )
+                    self.in_order.append(Slot(owner, name, path, parameter))
 
     def lenders(self) -> list[Any]:
         """The instances that hold what is borrowed."""
