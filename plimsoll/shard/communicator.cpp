@@ -4,13 +4,18 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "plimsoll/shard/gloo.h"
 #include "plimsoll/shard/peers.h"
+#include "plimsoll/shard/within.h"
 #include "plimsoll/watch/profile.h"
 #include "plimsoll/watch/transfers.h"
 
@@ -23,6 +28,8 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 namespace {
 
 constexpr std::chrono::milliseconds kSlice(500);  // of waiting
+// After the deadline, in which c10d's own error, which says more, may come.
+constexpr std::chrono::milliseconds kGrace(1000);
 
 c10::intrusive_ptr<Store> store_of(const Launch& launch, std::chrono::milliseconds deadline, bool serves) {
   c10d::TCPStoreOptions options;
@@ -47,13 +54,21 @@ struct Communicator::Connection : std::enable_shared_from_this<Connection> {
   mutable int64_t splits = 0;
 
   [[noreturn]] void fail(const char* collective, const char* why) const {
-    const std::string missing = peers ? peers->find_missing() : "";
+    const std::string missing = peers ? peers->find_missing() : "it has met no other rank";
     C10_THROW_ERROR(
         DistBackendError,
         std::string(collective) + " on rank " + std::to_string(launch.rank) + " of " +
             std::to_string(launch.world_size) + " failed (deadline " + std::to_string(options.deadline.count()) +
             " ms): " + (missing.empty() ? "all ranks are alive, so one did not come here in time" : missing) + "; " +
             why);
+  }
+
+  // c10d's calls into the store wait for an answer without a limit, and a process that is stopped gives none.
+  template <class Body>
+  auto in_time(const std::string& silent, std::chrono::milliseconds limit, Body body) const {
+    auto result = within(limit + kGrace, std::move(body));
+    if (!result) throw std::runtime_error(silent);
+    return std::move(*result);
   }
 
   template <class Body>
@@ -65,6 +80,34 @@ struct Communicator::Connection : std::enable_shared_from_this<Connection> {
     } catch (const std::exception& error) {
       fail(collective, error.what());
     }
+  }
+
+  // Within the deadline, all of it.
+  void find_each_other() {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point start = Clock::now();
+    const bool serves = launch.rank == 0 && !launch.store_is_running;
+    const auto connect = [launch = launch, deadline = options.deadline, serves] {
+      const auto shared = store_of(launch, deadline, serves);
+      return std::pair(shared, store_of(launch, deadline, false));
+    };
+    const std::string place = launch.address + ":" + std::to_string(launch.port);
+    c10::intrusive_ptr<Store> own;
+    std::tie(store, own) =
+        in_time(place + ", where the ranks' store should be, does not answer", options.deadline, connect);
+    peers = std::make_shared<Peers>(c10::make_intrusive<c10d::PrefixStore>("plimsoll", own), launch.rank,
+                                    launch.world_size, serves);
+    const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
+    connect_all("plimsoll/world", std::max(options.deadline - passed, std::chrono::milliseconds(1)));
+  }
+
+  // A backend of its own, over what stands under `name` in the store.
+  void connect_all(const std::string& name, std::chrono::milliseconds limit) {
+    const auto under = c10::make_intrusive<c10d::PrefixStore>(name, store);
+    const auto make = [under, launch = launch, deadline = options.deadline] {
+      return gloo(under, launch.rank, launch.world_size, launch.address, deadline);
+    };
+    backend = in_time("not all ranks came", limit, make);
   }
 
   // A rank whose data this one waits for may itself wait for the one that is gone, so word of that counts, too.
@@ -115,17 +158,7 @@ std::shared_ptr<Communicator> Communicator::connect(const Launch& launch, const 
   auto connection = std::make_shared<Connection>();
   connection->launch = launch;
   connection->options = options;
-  if (launch.world_size > 1) {
-    connection->guarded("connecting", [&] {
-      const bool serves = launch.rank == 0 && !launch.store_is_running;
-      connection->store = store_of(launch, options.deadline, serves);
-      const c10::intrusive_ptr<Store> own = store_of(launch, options.deadline, false);
-      connection->peers = std::make_shared<Peers>(c10::make_intrusive<c10d::PrefixStore>("plimsoll", own), launch.rank,
-                                                  launch.world_size, serves);
-      connection->backend = gloo(c10::make_intrusive<c10d::PrefixStore>("plimsoll/world", connection->store),
-                                 launch.rank, launch.world_size, launch.address, options.deadline);
-    });
-  }
+  if (launch.world_size > 1) connection->guarded("connecting", [&] { connection->find_each_other(); });
   return std::shared_ptr<Communicator>(new Communicator(std::move(connection)));
 }
 
@@ -134,10 +167,7 @@ std::shared_ptr<Communicator> Communicator::split(const std::string& name) const
   connection->path += "/" + name + std::to_string(connection_->splits++);
   connection->splits = 0;
   if (connection->backend != nullptr) {
-    connection->guarded("split", [&] {
-      const auto store = c10::make_intrusive<c10d::PrefixStore>(connection->path, connection->store);
-      connection->backend = gloo(store, rank(), size(), connection->launch.address, connection->options.deadline);
-    });
+    connection->guarded("split", [&] { connection->connect_all(connection->path, connection->options.deadline); });
   }
   return std::shared_ptr<Communicator>(new Communicator(std::move(connection)));
 }

@@ -3,7 +3,11 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <csignal>
@@ -73,9 +77,10 @@ TEST(Communicator, SplitHasAnOrderOfItsOwn) {
   });
 }
 
-// The error of a collective in which `gone` does not take part, and how long it took.
+// The error of a collective in which `gone` does not take part, and how long it takes until its rank has let go of all
+// that it holds, and can say so.
 void expect_error_naming(const Launch& launch, int64_t gone, int signal, std::chrono::milliseconds deadline) {
-  const auto ranks = testing::connect(launch, deadline);
+  auto ranks = testing::connect(launch, deadline);
   const at::Tensor x = at::ones({1 << 16});
   ranks->all_reduce_(x).wait();
   if (launch.rank == gone) raise(signal);
@@ -89,6 +94,7 @@ void expect_error_naming(const Launch& launch, int64_t gone, int signal, std::ch
     EXPECT_THAT(said, HasSubstr(std::to_string(gone))) << said;
     EXPECT_THAT(said, ::testing::ContainsRegex("ended or stand")) << said;
   }
+  ranks.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - start, deadline + 5s);
 }
 
@@ -107,6 +113,71 @@ TEST(Communicator, RankZeroKilledIsNamed) {
 
 TEST(Communicator, RankZeroStoppedIsNamed) {
   testing::on_ranks(3, [](const Launch& launch) { expect_error_naming(launch, 0, SIGSTOP, 3s); }, {.stopped = {0}});
+}
+
+// A rank that would wait for an answer in the store itself, in which no collective is under way.
+TEST(Communicator, RankZeroStoppedBeforeASplitIsNamed) {
+  testing::on_ranks(2,
+                    [](const Launch& launch) {
+                      auto ranks = testing::connect(launch, 3s);
+                      ranks->barrier();
+                      if (launch.rank == 0) raise(SIGSTOP);
+                      const auto start = std::chrono::steady_clock::now();
+                      EXPECT_THROW(ranks->split("other"), c10::DistBackendError);
+                      ranks.reset();
+                      EXPECT_LT(std::chrono::steady_clock::now() - start, 8s);
+                    },
+                    {.stopped = {0}});
+}
+
+// A port where somebody listens who never says a word.
+class SilentPort {
+ public:
+  SilentPort() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(socket_, generic, size) | getsockname(socket_, generic, &size) | listen(socket_, 8), 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentPort() { close(socket_); }
+  SilentPort(const SilentPort&) = delete;
+  SilentPort& operator=(const SilentPort&) = delete;
+
+  uint16_t port() const { return port_; }
+
+ private:
+  int socket_;
+  uint16_t port_ = 0;
+};
+
+TEST(Communicator, APortThatAnswersNothingIsAnErrorAfterTheDeadline) {
+  const SilentPort silent;
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    testing::connect({.rank = 1, .world_size = 2, .port = silent.port()}, 2s);
+    FAIL() << "expected an error";
+  } catch (const c10::DistBackendError& error) {
+    const std::string said = error.what_without_backtrace();
+    EXPECT_THAT(said, HasSubstr("connecting on rank 1 of 2 failed (deadline 2000 ms)"));
+    EXPECT_THAT(said, HasSubstr("127.0.0.1:" + std::to_string(silent.port()) + ", where the ranks' store should be"));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 7s);
+}
+
+TEST(Communicator, RanksThatEndWellPrintNothingHoweverFarApart) {
+  testing::on_ranks(3, [](const Launch& launch) {
+    ::testing::internal::CaptureStderr();
+    auto ranks = testing::connect(launch);
+    auto other = ranks->split("other");
+    ranks->barrier();
+    std::this_thread::sleep_for(launch.rank * 700ms);
+    other.reset();
+    ranks.reset();
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  });
 }
 
 TEST(Communicator, ARankThatNeverStartsIsAnErrorAfterTheDeadline) {

@@ -3,7 +3,6 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
-#include <limits>
 #include <stdexcept>
 
 namespace plimsoll::shard {
@@ -22,6 +21,9 @@ constexpr std::array<Launcher, 3> kLaunchers = {{
      "OMPI_COMM_WORLD_SIZE"},
     {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_NUM_NODES", "1"},
 }};
+
+// Each rank has a connection to each other one.
+constexpr int64_t kMostRanks = 1 << 16;
 
 [[noreturn]] void refuse(const std::string& name, const std::string& expected,
                          const std::optional<std::string>& found) {
@@ -49,9 +51,8 @@ bool on_one_machine(const Variables& variables, const Launcher& launcher) {
 Launch launch_from(const Variables& variables) {
   for (const Launcher& launcher : kLaunchers) {
     if (!variables(launcher.rank)) continue;
-    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     Launch launch;
-    launch.world_size = number(variables, launcher.world_size, 1, kMost);
+    launch.world_size = number(variables, launcher.world_size, 1, kMostRanks);
     launch.rank = number(variables, launcher.rank, 0, launch.world_size - 1);
     if (variables(launcher.local_rank)) {
       launch.local_rank = number(variables, launcher.local_rank, 0, launch.world_size - 1);

@@ -15,7 +15,7 @@ namespace plimsoll::shard {
 
 struct Launch {
   int64_t rank = 0;
-  int64_t world_size = 1;
+  int64_t world_size = 1;             // at most 65,536
   int64_t local_rank = 0;             // among the processes of this machine
   std::string address = "127.0.0.1";  // where rank 0 is
   uint16_t port = 29500;              // of the store through which ranks find each other

@@ -61,7 +61,9 @@ TEST(Launch, OfMpirunAndSrunOnOneMachineNeedsNoAddress) {
 }
 
 TEST(Launch, ErrorsNameTheVariable) {
-  EXPECT_EQ(error_of({{"RANK", "1"}}), "WORLD_SIZE: expected an integer from 1 to 2147483647, got nothing");
+  EXPECT_EQ(error_of({{"RANK", "1"}}), "WORLD_SIZE: expected an integer from 1 to 65536, got nothing");
+  EXPECT_EQ(error_of({{"RANK", "1"}, {"WORLD_SIZE", "2147483647"}}),
+            "WORLD_SIZE: expected an integer from 1 to 65536, got '2147483647'");
   EXPECT_EQ(error_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), "RANK: expected an integer from 0 to 1, got '2'");
   EXPECT_EQ(error_of({{"RANK", "1x"}, {"WORLD_SIZE", "2"}}), "RANK: expected an integer from 0 to 1, got '1x'");
   EXPECT_EQ(error_of({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), "MASTER_ADDR: expected the address of rank 0, got nothing");

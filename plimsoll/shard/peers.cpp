@@ -12,15 +12,22 @@
 namespace plimsoll::shard {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::chrono::milliseconds kBeat(250);
-constexpr int kSilence = 8;                           // beats that a rank may miss: a busy machine is not a dead one
-constexpr std::chrono::milliseconds kPatience(4000);  // with the thread
-constexpr std::chrono::milliseconds kStorePatience(2000);
+constexpr int kSilence = 8;  // beats that a rank may miss: a busy machine is not a dead one
+// With the thread that looks who is missing, for kSilence beats and what the store's answers take.
+constexpr std::chrono::milliseconds kPatience(3500);
+constexpr std::chrono::milliseconds kStoreSilence(2000);  // after which the process that holds the store is gone
+constexpr std::chrono::milliseconds kPoll(100);
 constexpr std::chrono::milliseconds kFarewell(1000);  // in which the others read who is missing
+constexpr std::chrono::milliseconds kLastOnes(3000);  // in which the others end, less than kPatience
 
 const char* const kFailure = "failure";
+const char* const kEnded = "ended";
 const char* const kStoreIsGone =
     "the process that holds the store (rank 0, unless torchrun does) has ended or stands still";
+const char* const kNotSaid = "a rank has ended or stands still, and the store answers too slowly to say which";
 
 std::string key(int64_t rank) { return "beats/" + std::to_string(rank); }
 
@@ -45,10 +52,34 @@ struct Peers::State {
   bool asked = false;                 // to find who is missing
   std::optional<std::string> found;
   std::string failure;
+  Clock::time_point answered = Clock::now();  // the store's last answer
 
-  std::vector<int64_t> beats() const {
+  // c10d waits for an answer without a limit.
+  bool store_is_silent() const { return Clock::now() - answered > kStoreSilence; }
+
+  void note_answer() {
+    const std::lock_guard lock(mutex);
+    answered = Clock::now();
+  }
+
+  void note_failure(const std::string& text) {
+    if (failure.empty()) failure = text;
+    changed.notify_all();
+  }
+
+  // Returns when `known()`, when the store does not answer any more, or when `patience` is at its end.
+  template <class Known>
+  void wait_for(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience, Known known) {
+    const Clock::time_point limit = Clock::now() + patience;
+    while (!known() && !store_is_silent() && Clock::now() < limit) changed.wait_for(lock, kPoll);
+  }
+
+  std::vector<int64_t> beats() {
     std::vector<int64_t> counts;
-    for (int64_t other = 0; other < size; ++other) counts.push_back(store->add(key(other), 0));
+    for (int64_t other = 0; other < size; ++other) {
+      counts.push_back(store->add(key(other), 0));
+      note_answer();
+    }
     return counts;
   }
 
@@ -61,8 +92,8 @@ struct Peers::State {
       left.assign(text.begin(), text.end());
     }
     std::unique_lock lock(mutex);
-    if (!left.empty()) failure = left;
-    changed.notify_all();
+    answered = Clock::now();
+    if (!left.empty()) note_failure(left);
     changed.wait_for(lock, kBeat, [this] { return ending; });
     return !ending;
   }
@@ -81,7 +112,23 @@ struct Peers::State {
     if (!text.empty()) store->set(kFailure, std::vector<uint8_t>(text.begin(), text.end()));
     const std::lock_guard lock(mutex);
     found = text;
+    if (!text.empty()) note_failure(text);
     changed.notify_all();
+  }
+
+  bool is_well() {
+    const std::lock_guard lock(mutex);
+    return failure.empty() && !asked;
+  }
+
+  // Where all is well the process that holds the store ends last: c10d's clients print a stack trace where it is gone.
+  void end() {
+    store->add(kEnded, 1);
+    const Clock::time_point limit = Clock::now() + kLastOnes;
+    while (serves && is_well() && Clock::now() < limit && store->add(kEnded, 0) < size) {
+      note_answer();
+      std::this_thread::sleep_for(kPoll / 10);
+    }
   }
 
   bool wanted() {
@@ -94,9 +141,10 @@ struct Peers::State {
       while (beat()) {
         if (wanted()) look();
       }
+      end();
     } catch (const std::exception&) {
       const std::lock_guard lock(mutex);
-      if (failure.empty()) failure = kStoreIsGone;
+      note_failure(kStoreIsGone);
     }
     const std::lock_guard lock(mutex);
     gone = true;
@@ -106,7 +154,7 @@ struct Peers::State {
 
 Peers::Peers(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size, bool serves)
     : state_(std::make_shared<State>()) {
-  store->setTimeout(kStorePatience);
+  store->setTimeout(kStoreSilence);
   state_->store = std::move(store);
   state_->rank = rank;
   state_->size = size;
@@ -118,7 +166,7 @@ Peers::~Peers() {
   std::unique_lock lock(state_->mutex);
   state_->ending = true;
   state_->changed.notify_all();
-  state_->changed.wait_for(lock, kPatience, [this] { return state_->gone; });
+  state_->wait_for(lock, kPatience, [this] { return state_->gone; });
 }
 
 std::string Peers::failure() const {
@@ -129,9 +177,13 @@ std::string Peers::failure() const {
 std::string Peers::find_missing() const {
   std::unique_lock lock(state_->mutex);
   state_->asked = true;
-  const auto known = [this] { return state_->found || !state_->failure.empty(); };
-  const bool in_time = state_->changed.wait_for(lock, kPatience, known);
-  const std::string missing = !in_time ? kStoreIsGone : state_->failure.empty() ? *state_->found : state_->failure;
+  state_->found.reset();
+  state_->wait_for(lock, kPatience, [this] { return state_->found || !state_->failure.empty(); });
+  if (state_->failure.empty() && !state_->found) {
+    // Word for the other threads of this process, which may wait for the same.
+    state_->note_failure(state_->store_is_silent() ? kStoreIsGone : kNotSaid);
+  }
+  const std::string missing = state_->failure.empty() ? *state_->found : state_->failure;
   lock.unlock();
   if (state_->serves) std::this_thread::sleep_for(kFarewell);
   return missing;

@@ -20,8 +20,9 @@ class Peers {
   // What a rank has left word of; empty as long as nothing is known to be wrong. At once.
   std::string failure() const;
 
-  // Looks who is missing: "rank 2 has ended or stands still", for an error; empty if all are alive. Takes up to four
-  // seconds, and where the store is one more, in which the others read it.
+  // Looks who is missing: "rank 2 has ended or stands still", for an error; empty if all are alive. Takes up to 3.5
+  // seconds, no time where the store has not answered for two, and where the store is one second more, in which the
+  // others read it.
   std::string find_missing() const;
 
  private:
