@@ -83,8 +83,7 @@ void Operands::enter() {
     } else if (operand.mode == '.' || tensor.scalar_type() == at::kBool) {
       operand.data = tensor;
     } else if (!enter_number(operand)) {
-      const Encoded encoded = encode_plain(tensor.is_floating_point() ? tensor : tensor.to(at::kFloat), *session_,
-                                           storage_dtype(*session_, tensor.dim(), wide_));
+      const Encoded encoded = encode_plain(tensor, *session_, storage_dtype(*session_, tensor.dim(), wide_));
       operand.data = encoded.data;
       operand.scale = encoded.scale;
     }

@@ -6,7 +6,7 @@ namespace plimsoll::autoscale {
 
 at::Tensor join(const Parts& parts, const std::shared_ptr<Session>& session) {
   const BelowAutoscale below;
-  const at::Tensor data = parts.data.detach();
+  const at::Tensor data = measurable(parts.data.detach());
   const at::ScalarType dtype = storage_dtype(*session, data.dim(), false);
   const Scale measured =
       encode({.data = data, .exponent = parts.exponent}, *session, {.dtype = at::kFloat, .origin = Origin::kEntering})

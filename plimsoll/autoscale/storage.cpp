@@ -145,7 +145,14 @@ Encoded encode(const Raw& raw, Session& session, const Target& target) {
   return rounded(data, needed, session, target);
 }
 
-Encoded encode_plain(const at::Tensor& x, Session& session, at::ScalarType dtype) {
+at::Tensor measurable(const at::Tensor& x) {
+  const at::ScalarType dtype = x.scalar_type();
+  const bool reads = dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
+  return reads ? x : x.to(at::kFloat);
+}
+
+Encoded encode_plain(const at::Tensor& plain, Session& session, at::ScalarType dtype) {
+  const at::Tensor x = measurable(plain);
   const Target target = {.dtype = dtype, .origin = Origin::kEntering};
   if (keeps_exponents(session.settings().policy)) return encode({.data = x}, session, target);
   const Measured measured = measure(x);

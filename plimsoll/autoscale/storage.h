@@ -38,6 +38,9 @@ struct Target {
 // is nothing else.
 Encoded encode(const Raw& raw, Session& session, const Target& target);
 
+// x, or its values in FP32 where no pass over data reads its dtype: integers, or 8 bits.
+at::Tensor measurable(const at::Tensor& x);
+
 // A plain tensor, or a constant, as it enters. One of masks alone is that much of a mask, too.
 Encoded encode_plain(const at::Tensor& x, Session& session, at::ScalarType dtype);
 

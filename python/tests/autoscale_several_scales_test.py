@@ -218,4 +218,4 @@ def test_what_is_no_scale_is_refused(scale, message):
 
 def test_data_that_the_format_does_not_hold_are_refused():
     with pytest.raises(RuntimeError, match="expected data that Half holds"):
-        autoscale.scaled_array(torch.full((2, 2), 1e6), torch.ones(2, 1))
+        autoscale.scaled_array(torch.full((2, 2), 1e6), torch.ones(2, 1), dtype=torch.float16)

@@ -18,12 +18,29 @@ def close(x, expected, roundings=1):
 
 def test_a_scaled_array_is_data_and_scale():
     data = torch.tensor([1.0, -2.0, 0.5])
-    x = autoscale.scaled_array(data, 2.0**-60)
+    x = autoscale.scaled_array(data, 2.0**-60, dtype=torch.float16)
     assert x.dtype == torch.float32 and x.shape == (3,)
     assert torch.equal(autoscale.value(x), data * 2.0**-60)
     inside, scale = autoscale.get_data_scale(x)
     assert inside.dtype == torch.float16 and torch.equal(inside.float(), data) and scale == 2.0**-60
     assert autoscale.get_data_scale(data) == (data, 1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_data_stay_in_the_dtype_that_they_have(dtype):
+    data = (torch.arange(1, 9) / 3).to(dtype)
+    for scale in (2.0**-60, 0.3, torch.ones(4)):
+        inside, _ = autoscale.get_data_scale(autoscale.scaled_array(data, scale))
+        assert inside.dtype == dtype and torch.equal(inside, data)
+    assert torch.equal(autoscale.value(autoscale.scaled_array(data, 2.0)), data.float() * 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool])
+def test_data_in_no_format_of_scaled_tensors_need_a_dtype(dtype):
+    with pytest.raises(TypeError, match=f"scaled_array: expected data of one of torch.float16, .* got data of {dtype}"):
+        autoscale.scaled_array(torch.ones(2).to(dtype), 1.0)
+    x = autoscale.scaled_array(torch.ones(2).to(dtype), 4.0, dtype=torch.bfloat16)
+    assert torch.equal(autoscale.value(x), torch.full((2,), 4.0))
 
 
 @pytest.mark.parametrize("scale", [-2.0, float("inf"), float("nan")])
@@ -45,9 +62,9 @@ def test_special_scales():
 
 def test_data_that_do_not_fit_are_refused():
     with pytest.raises(RuntimeError, match="scaled_array: expected data that Half holds"):
-        autoscale.scaled_array(torch.tensor([1e6, 1.0]), 1)
+        autoscale.scaled_array(torch.tensor([1e6, 1.0]), 1, dtype=torch.float16)
     with pytest.raises(RuntimeError, match="set_scale: expected a scale under which Half"):
-        autoscale.rebalance(autoscale.scaled_array(torch.ones(2), 1), 2.0**-20)
+        autoscale.rebalance(autoscale.scaled_array(torch.ones(2).half(), 1), 2.0**-20)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-3, 1.0, 300.0, 1e30])

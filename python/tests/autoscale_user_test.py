@@ -83,7 +83,7 @@ def test_an_inspection_lists_calls_with_their_scales():
 
 
 def test_printing_shows_the_value_and_the_scale():
-    x = autoscale.scaled_array(torch.tensor([1.5, -2.0]), 2.0**100)
+    x = autoscale.scaled_array(torch.tensor([1.5, -2.0]).half(), 2.0**100)
     assert "1.9015e+30" in repr(x) and "data=torch.float16, scale=1.26765e+30" in repr(x)
     assert "Parameter containing" in repr(plimsoll.autoscale(nn.Linear(1, 1)).weight)
     assert repr(torch.ones(1)) == "tensor([1.])" and f"{autoscale.as_scaled(torch.tensor(3.0)):.1f}" == "3.0"

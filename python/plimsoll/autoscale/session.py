@@ -10,6 +10,7 @@ from plimsoll.autoscale import policy as policies
 
 # c10::ScalarType, which torch does not show to Python.
 _SCALAR_TYPES = {torch.float16: 5, torch.bfloat16: 15, torch.float32: 6}
+FORMATS = tuple(_SCALAR_TYPES)  # of data
 _E5M2, _E4M3, _UNDEFINED = 23, 24, 46
 # Of the operands of products: values, and gradients.
 _MATMUL_FORMATS = {
@@ -29,7 +30,7 @@ def new_session(
     matmul_format: str | None = None,
 ):
     if dtype not in _SCALAR_TYPES:
-        names = ", ".join(str(each) for each in _SCALAR_TYPES)
+        names = ", ".join(str(each) for each in FORMATS)
         raise ValueError(f"autoscale: expected dtype to be one of {names}, got {dtype}")
     if rounding not in _ROUNDINGS:
         raise ValueError(f"autoscale: expected rounding to be one of {', '.join(_ROUNDINGS)}, got {rounding!r}")

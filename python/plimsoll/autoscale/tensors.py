@@ -8,7 +8,7 @@ import torch
 
 from plimsoll.autoscale import policy as policies
 from plimsoll.autoscale.policy import Policy
-from plimsoll.autoscale.session import new_session
+from plimsoll.autoscale.session import FORMATS, new_session
 
 _ops = torch.ops.plimsoll
 _SCALED = torch._C._parse_dispatch_key("Fake")  # autoscale::kScaledKey
@@ -37,10 +37,14 @@ def _check_scaled(x: torch.Tensor, name: str) -> None:
         raise TypeError(f"{name}: expected a scaled tensor, as from scaled_array() or as_scaled(), got a plain {type(x).__name__}")
 
 
-def scaled_array(data: torch.Tensor, scale: float | torch.Tensor | None = 1, *, dtype: torch.dtype = torch.float16):
-    """The tensor data * scale. data are rounded to `dtype`; scale is any positive number, 0 for zeros, None for 1, or a tensor
-    whose sizes divide the data's, from the last dimension on: a scale for each row, channel or block."""
-    return _ops.autoscale_scaled_array(data, _scale(scale), new_session(dtype))
+def scaled_array(data: torch.Tensor, scale: float | torch.Tensor | None = 1, *, dtype: torch.dtype | None = None):
+    """The tensor data * scale. data are float16, bfloat16 or float32 and stay so, or are rounded to `dtype`, one of these; scale
+    is any positive number, 0 for zeros, None for 1, or a tensor whose sizes divide the data's, from the last dimension on: a
+    scale for each row, channel or block."""
+    if dtype is None and data.dtype not in FORMATS:
+        names = ", ".join(str(each) for each in FORMATS)
+        raise TypeError(f"scaled_array: expected data of one of {names}, or one of them as dtype, got data of {data.dtype}")
+    return _ops.autoscale_scaled_array(data, _scale(scale), new_session(dtype or data.dtype))
 
 
 def forward_mode_error() -> NotImplementedError:
