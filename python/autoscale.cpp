@@ -214,6 +214,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       &scaled_array);
   library.def("autoscale_data(Tensor x) -> Tensor", &data_of_scaled);
   library.def("autoscale_scale(Tensor x) -> Tensor", &scale_of_scaled);
+  library.def("autoscale_with_dtype(Tensor x, ScalarType dtype) -> Tensor", &autoscale::with_logical);
   library.def("autoscale_remainder(Tensor x) -> float", &remainder_of_scaled);
   library.def("autoscale_value(Tensor x) -> Tensor", &value_of_scaled);
   library.def("autoscale_set_scale(Tensor x, Tensor scale) -> Tensor", &set_scale);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "plimsoll/autoscale/casts.h"
 #include "plimsoll/autoscale/composition.h"
 #include "plimsoll/autoscale/operands.h"
 #include "plimsoll/autoscale/storage.h"
@@ -27,10 +28,8 @@ bool measures(const Plan& plan) {
 
 // The dtype that the caller asks for decides, too.
 at::ScalarType logical_of(const Plan& plan, const Operands& operands, const Stack& stack) {
-  if (plan.dtype_argument < 0) return operands.logical();
-  const c10::IValue& dtype = stack[stack.size() - plan.arguments.size() + static_cast<size_t>(plan.dtype_argument)];
-  const bool floating = dtype.isInt() && at::isFloatingType(dtype.toScalarType());
-  return floating ? dtype.toScalarType() : operands.logical();
+  const std::optional<at::ScalarType> dtype = asked_dtype(plan, stack);
+  return dtype && at::isFloatingType(*dtype) ? *dtype : operands.logical();
 }
 
 // Whether what is written into `target` must not have been rounded before.
@@ -40,6 +39,7 @@ bool rounds_from_fp32(const at::Tensor& target) {
 
 struct Prepared {
   bool on_values = false;  // nothing follows from the operands' scales
+  bool casts = false;      // the caller asks for a dtype that the data cannot stand in for
   Composition composition = {};
   at::ScalarType logical = at::kFloat;
   int64_t terms = 1;  // elements of the first operand
@@ -47,7 +47,9 @@ struct Prepared {
 
 Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
   // What follows from an optimizer's state is in FP32, as that is.
-  Prepared prepared{.on_values = plan.is_fallback() || (operands.wide() && !plan.in_place),
+  const bool casts_to = casts(plan, stack);
+  Prepared prepared{.on_values = plan.is_fallback() || casts_to || (operands.wide() && !plan.in_place),
+                    .casts = casts_to,
                     .logical = logical_of(plan, operands, stack)};
   const std::string& name = plan.name;
   if (prepared.on_values) {
@@ -103,9 +105,21 @@ Scale expected_of(const at::Tensor& result, const Plan& plan, const Prepared& pr
   return grown(prepared.composition.expected, plan.rule->growth, terms);
 }
 
+// A result that torch has rounded to a narrow dtype: held as it is.
+at::Tensor cast_result(const at::Tensor& result, const Operands& operands, const Prepared& prepared) {
+  const at::ScalarType dtype = storage_dtype(*operands.session(), result.dim(), operands.wide());
+  const Encoded encoded = encode_exactly(result.to(at::kFloat), dtype);
+  return make_scaled(encoded.data, {.scale = encoded.scale,
+                                    .session = operands.session(),
+                                    .logical = prepared.logical,
+                                    .wide = operands.wide(),
+                                    .gradient = operands.gradient()});
+}
+
 at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, Operands& operands,
                          const Prepared& prepared) {
   if (!result.defined() || !result.is_floating_point() || mode == '.') return result;
+  if (prepared.casts || at::isFloat8Type(result.scalar_type())) return cast_result(result, operands, prepared);
   ScaledOptions options = {.scale = {.bound = kUnbounded},
                            .session = operands.session(),
                            .logical = prepared.logical,

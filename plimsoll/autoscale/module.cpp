@@ -31,12 +31,13 @@ at::Tensor find_in(const State& state, const std::string& name) {
   return found == state.end() ? at::Tensor() : found->second;
 }
 
-// A parameter of a state that has a scale for it.
-at::Tensor scaled_in(const State& state, const std::string& name, const std::shared_ptr<Session>& session) {
+// A parameter of a state that has a scale for it, like `target`.
+at::Tensor scaled_in(const State& state, const std::string& name, const at::Tensor& target) {
+  const std::shared_ptr<Session>& session = scaled_impl(target).shared().session;
   const at::Tensor scaled = scaled_array(state.at(name), state.at(name + kScaleSuffix), session);
   const at::Tensor remainder = find_in(state, name + kRemainderSuffix);
   if (remainder.defined()) set_remainder(scaled, remainder);
-  return scaled;
+  return with_logical(scaled, target.scalar_type());
 }
 
 void load_into(at::Tensor target, const State& state, const std::string& name) {
@@ -49,8 +50,8 @@ void load_into(at::Tensor target, const State& state, const std::string& name) {
     target.copy_(data);
     return;
   }
-  const std::shared_ptr<Session> session = scaled_impl(target).shared().session;
-  set_scaled(target, has_scale ? scaled_in(state, name, session) : as_scaled(data, session));
+  set_scaled(target, has_scale ? scaled_in(state, name, target)
+                               : as_scaled(data.to(target.scalar_type()), scaled_impl(target).shared().session));
 }
 
 }  // namespace

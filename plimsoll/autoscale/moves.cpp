@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "plimsoll/autoscale/casts.h"
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
 #include "plimsoll/autoscale/storage.h"
 
@@ -27,26 +28,28 @@ void count_move(const Plan& plan, const at::Tensor& tensor) {
   scaled_impl(tensor).shared().session->count(plan.name, &CallCounts::storage);
 }
 
-at::ScalarType asked_dtype(const Plan& plan, Stack& stack, const at::Tensor& self) {
-  const c10::IValue& dtype = argument(plan, stack, static_cast<size_t>(plan.dtype_argument));
-  return dtype.isNone() ? self.scalar_type() : dtype.toScalarType();
+// The operator on a plain tensor in place of its first argument, with this dtype.
+at::Tensor run_as(const Plan& plan, Stack& stack, const at::Tensor& self, at::ScalarType dtype) {
+  argument(plan, stack, 0) = self;
+  argument(plan, stack, static_cast<size_t>(plan.dtype_argument)) = static_cast<int64_t>(dtype);
+  plan.run.callBoxed(stack);
+  return torch::jit::pop(stack).toTensor();
 }
 
-// A tensor of its kind, of data that `plan` makes from the data of self. Of a dtype that is not floating point: plain.
+// A tensor of its kind, of data that `plan` makes from the data of self. A plain one where self's kind cannot be it.
 void like(const Plan& plan, Stack& stack, const Scale& scale, bool wide) {
   const at::Tensor self = argument(plan, stack, 0).toTensor();
   const ScaledTensorImpl& impl = scaled_impl(self);
-  const at::ScalarType logical = asked_dtype(plan, stack, self);
+  const at::ScalarType logical = asked_dtype(plan, stack).value_or(self.scalar_type());
   const std::shared_ptr<Session>& session = impl.shared().session;
-  const bool floating = at::isFloatingType(logical);
+  const bool plain = !at::isFloatingType(logical) || asks_for_plain(plan, stack);
   count_move(plan, self);
   const BelowAutoscale below;
-  argument(plan, stack, 0) = impl.data();
-  argument(plan, stack, static_cast<size_t>(plan.dtype_argument)) =
-      static_cast<int64_t>(floating ? storage_dtype(*session, self.dim(), wide) : logical);
-  plan.run.callBoxed(stack);
-  if (!floating) return;
-  const at::Tensor data = torch::jit::pop(stack).toTensor();
+  const at::Tensor data = run_as(plan, stack, impl.data(), plain ? logical : storage_dtype(*session, self.dim(), wide));
+  if (plain) {
+    stack.emplace_back(data);
+    return;
+  }
   const bool gradient = scaled_impl(self).shared().gradient;
   stack.emplace_back(
       make_scaled(data, {.scale = scale, .session = session, .logical = logical, .wide = wide, .gradient = gradient}));
@@ -66,6 +69,16 @@ at::Tensor first_gradient(const at::Tensor& loss) {
 }
 
 }  // namespace
+
+bool asks_for_plain(const Plan& plan, const Stack& stack) {
+  const auto asked = [&](const char* name) -> const c10::IValue& {
+    const int index = *plan.run.schema().argumentIndexWithName(name);
+    return stack[stack.size() - plan.arguments.size() + static_cast<size_t>(index)];
+  };
+  const c10::IValue &device = asked("device"), &layout = asked("layout");
+  return (!device.isNone() && !device.toDevice().is_cpu()) ||
+         (!layout.isNone() && layout.toLayout() != c10::Layout::Strided);
+}
 
 void run_view(const Plan& plan, Stack& stack) {
   const at::Tensor self = argument(plan, stack, 0).toTensor();
@@ -132,26 +145,39 @@ void copy_into(const Plan& plan, Stack& stack) {
   count_move(plan, is_scaled(self) ? self : source);
   {
     const BelowAutoscale below;
-    if (!is_scaled(self)) {
-      self.copy_(value_of(source));
-    } else if (is_scaled(source)) {
-      const ScaledTensorImpl& impl = scaled_impl(source);
-      const Scale scale = impl.scale();
-      assign(self, {.data = data_to_write(impl), .exponent = scale.exponent}, &scale);
-    } else {
-      assign(self, {.data = source.is_floating_point() ? source : source.to(at::kFloat)});
-    }
+    copy_value(self, source);
   }
   finish_with(plan, stack, self);
 }
 
+void copy_value(const at::Tensor& target, const at::Tensor& source) {
+  if (!is_scaled(target)) {
+    target.copy_(value_of(source));
+    return;
+  }
+  const at::ScalarType dtype = target.scalar_type();
+  const bool rounds = is_narrow(dtype) && source.scalar_type() != dtype;
+  if (!is_scaled(source)) {
+    const at::Tensor values = measurable(source);
+    assign(target, {.data = rounds ? cast_values(values, dtype) : values});
+    return;
+  }
+  const at::Tensor cast = rounds ? with_cast_values(source, cast_values(source, dtype), dtype) : source;
+  const ScaledTensorImpl& impl = scaled_impl(cast);
+  const Scale scale = impl.scale();
+  assign(target, {.data = data_to_write(impl), .exponent = scale.exponent}, &scale);
+}
+
 void fill(const Plan& plan, Stack& stack) {
   const at::Tensor self = argument(plan, stack, 0).toTensor();
-  const at::Scalar number = argument(plan, stack, 1).toScalar();
-  count_move(plan, self);
+  const c10::IValue& given = argument(plan, stack, 1);
+  count_move(plan, is_scaled(self) ? self : given.toTensor());
   {
     const BelowAutoscale below;
-    assign(self, {.data = at::full({}, number, at::kFloat)});
+    const at::Tensor number =
+        given.isTensor() ? value_of(given.toTensor()) : at::full({}, given.toScalar(), at::kFloat);
+    TORCH_CHECK(number.dim() == 0, "fill_: expected a value without dimensions, got one of sizes ", number.sizes());
+    copy_value(self, number);
   }
   finish_with(plan, stack, self);
 }
@@ -172,16 +198,23 @@ void zero(const Plan& plan, Stack& stack) {
 void to_dtype(const Plan& plan, Stack& stack) {
   const at::Tensor self = argument(plan, stack, 0).toTensor();
   const ScaledTensorImpl& impl = scaled_impl(self);
-  const at::ScalarType logical = asked_dtype(plan, stack, self);
+  const SharedScale& shared = impl.shared();
+  const at::ScalarType logical = asked_dtype(plan, stack).value_or(self.scalar_type());
   count_move(plan, self);
   const BelowAutoscale below;
-  if (!at::isFloatingType(logical)) return finish_with(plan, stack, value_of(self).to(logical));
-  finish_with(plan, stack,
-              make_scaled(impl.data().clone(), {.scale = impl.scale(),
-                                                .session = impl.shared().session,
-                                                .logical = logical,
-                                                .wide = impl.shared().wide,
-                                                .gradient = impl.shared().gradient}));
+  if (!at::isFloatingType(logical) || asks_for_plain(plan, stack)) {
+    stack.emplace_back(run_as(plan, stack, value_of(self), logical));
+  } else if (is_narrow(logical) && logical != self.scalar_type()) {
+    const at::Tensor cast = run_as(plan, stack, value_of(self), logical);
+    stack.emplace_back(with_cast_values(self, cast.to(at::kFloat), logical));
+  } else {
+    const at::Tensor data = run_as(plan, stack, impl.data(), impl.data().scalar_type());
+    stack.emplace_back(make_scaled(data, {.scale = impl.scale(),
+                                          .session = shared.session,
+                                          .logical = logical,
+                                          .wide = shared.wide,
+                                          .gradient = shared.gradient}));
+  }
 }
 
 void zeros_like(const Plan& plan, Stack& stack) {
@@ -191,7 +224,9 @@ void zeros_like(const Plan& plan, Stack& stack) {
 
 void ones_like(const Plan& plan, Stack& stack) {
   const at::Tensor self = argument(plan, stack, 0).toTensor();
-  if (self.dim() > 0 || !at::isFloatingType(asked_dtype(plan, stack, self))) return like(plan, stack, Scale{}, false);
+  if (self.dim() > 0 || !at::isFloatingType(asked_dtype(plan, stack).value_or(self.scalar_type())) ||
+      asks_for_plain(plan, stack))
+    return like(plan, stack, Scale{}, false);
   count_move(plan, self);
   const BelowAutoscale below;
   finish_with(plan, stack, first_gradient(self));

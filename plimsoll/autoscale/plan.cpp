@@ -103,6 +103,17 @@ Plan make_plan(const c10::OperatorHandle& op, const Rule* rule, const c10::Opera
   return plan;
 }
 
+std::optional<at::ScalarType> asked_dtype(const Plan& plan, const torch::jit::Stack& stack) {
+  if (plan.dtype_argument < 0) return std::nullopt;
+  const c10::IValue& dtype = stack[stack.size() - plan.arguments.size() + static_cast<size_t>(plan.dtype_argument)];
+  return dtype.isInt() ? std::optional(dtype.toScalarType()) : std::nullopt;
+}
+
+bool casts(const Plan& plan, const torch::jit::Stack& stack) {
+  const std::optional<at::ScalarType> dtype = asked_dtype(plan, stack);
+  return dtype && *dtype != at::kFloat && *dtype != at::kDouble;
+}
+
 const Plan& plan_when_called(const c10::OperatorHandle& op) {
   static std::mutex mutex;
   static std::unordered_map<c10::OperatorName, std::unique_ptr<Plan>> plans;

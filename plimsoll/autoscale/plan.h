@@ -2,7 +2,9 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,12 @@ struct Plan {
 
   bool is_fallback() const { return rule == nullptr; }
 };
+
+// The dtype that a call asks for, by an argument of that name.
+std::optional<at::ScalarType> asked_dtype(const Plan& plan, const torch::jit::Stack& stack);
+
+// Whether a call asks for a dtype that the data cannot stand in for: integers, complex numbers, or one that rounds.
+bool casts(const Plan& plan, const torch::jit::Stack& stack);
 
 // rule: nullptr, or that of `op` or of its functional twin `run`.
 Plan make_plan(const c10::OperatorHandle& op, const Rule* rule, const c10::OperatorHandle& run);

@@ -96,6 +96,11 @@ at::Tensor make_scaled(const at::Tensor& data, const ScaledOptions& options) {
   return at::Tensor(c10::make_intrusive<ScaledTensorImpl>(data, std::move(shared), options.logical));
 }
 
+at::Tensor with_logical(const at::Tensor& scaled, at::ScalarType logical) {
+  const ScaledTensorImpl& impl = scaled_impl(scaled);
+  return at::Tensor(c10::make_intrusive<ScaledTensorImpl>(impl.data(), impl.shared_pointer(), logical, impl.scales()));
+}
+
 at::Tensor make_view(const at::Tensor& data, const ScaledTensorImpl& base) {
   return at::Tensor(
       c10::make_intrusive<ScaledTensorImpl>(data, base.shared_pointer(), c10::typeMetaToScalarType(base.dtype())));

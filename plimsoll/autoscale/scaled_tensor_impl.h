@@ -95,6 +95,8 @@ struct ScaledOptions {
 };
 // value = data * 2^scale.exponent, in memory of its own.
 at::Tensor make_scaled(const at::Tensor& data, const ScaledOptions& options);
+// The same memory under another logical dtype, to which no value is rounded.
+at::Tensor with_logical(const at::Tensor& scaled, at::ScalarType logical);
 // data: a view of the memory of `base`.
 at::Tensor make_view(const at::Tensor& data, const ScaledTensorImpl& base);
 

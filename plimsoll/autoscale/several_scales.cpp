@@ -95,7 +95,8 @@ at::Tensor scaled_array(const at::Tensor& data, const at::Tensor& scale, const s
 
 at::Tensor as_scaled(const at::Tensor& x, const at::Tensor& scale, const std::shared_ptr<Session>& session) {
   const BelowAutoscale below;
-  return scaled_array(value_of(x) / spread(checked(scale, x.sizes()), x.sizes()), scale, session);
+  const at::Tensor data = value_of(x) / spread(checked(scale, x.sizes()), x.sizes());
+  return with_logical(scaled_array(data, scale, session), x.scalar_type());
 }
 
 at::Tensor set_scale(const at::Tensor& x, const at::Tensor& scale) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "plimsoll/autoscale/inspection.h"
+#include "plimsoll/autoscale/moves.h"
 #include "plimsoll/autoscale/one_scale.h"
 #include "plimsoll/autoscale/several_scales.h"
 #include "plimsoll/autoscale/storage.h"
@@ -60,9 +61,11 @@ bool keep_scales(const ScalesCall& call) {
   return true;
 }
 
-bool keep_scales_of_floats(const ScalesCall& call) {
-  const c10::IValue& dtype = call.argument(static_cast<size_t>(call.plan.dtype_argument));
-  return (dtype.isNone() || at::isFloatingType(dtype.toScalarType())) && keep_scales(call);
+// A cast that the data cannot stand in for is one of the value.
+bool cast_value(const ScalesCall& call) {
+  if (!casts(call.plan, call.stack) && !asks_for_plain(call.plan, call.stack)) return keep_scales(call);
+  run_inspected(call.plan, call.stack, call.run);
+  return true;
 }
 
 // relu's gradient: of its second operand the sign alone counts.
@@ -188,6 +191,7 @@ bool multiply_matrices(const ScalesCall& call) {
 bool reduce(const ScalesCall& call) {
   const at::Tensor x = call.tensor(0), scales = scaled_impl(x).scales();
   const std::vector<int64_t> dims = call.argument(1).isNone() ? std::vector<int64_t>() : call.argument(1).toIntVector();
+  if (casts(call.plan, call.stack)) return false;
   const auto is_one = [&](int64_t dim) { return scales.size(dim) == 1; };
   if (dims.empty() || !std::all_of(dims.begin(), dims.end(), is_one)) return false;
   call.finish(call.argument(2).toBool() ? scales : scales.squeeze(dims));
@@ -240,7 +244,7 @@ ScalesRule scales_rule_of(const Plan& plan) {
       {"aten::neg", &keep_scales},
       {"aten::abs", &keep_scales},
       {"aten::relu", &keep_scales},
-      {"aten::_to_copy", &keep_scales_of_floats},
+      {"aten::_to_copy", &cast_value},
       {"aten::detach", &keep_scales},
       {"aten::alias", &keep_scales},
       {"aten::threshold_backward", &keep_scales_behind_relu},

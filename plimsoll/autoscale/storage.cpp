@@ -90,7 +90,7 @@ at::Tensor times_power(const at::Tensor& data, int32_t exponent, at::ScalarType 
     return result;
   }
   // Widened before, and narrowed after the multiplication, which thereby rounds once.
-  at::Tensor product = data.scalar_type() != at::kFloat && dtype == at::kFloat ? data.to(dtype) : data;
+  at::Tensor product = c10::elementSize(dtype) > static_cast<size_t>(data.element_size()) ? data.to(dtype) : data;
   bool own = !product.is_same(data);
   while (left != 0) {
     const int32_t step = std::clamp(left, -kLargestStep, kLargestStep);

@@ -19,6 +19,7 @@ class ScaledArray:
     data: torch.Tensor
     scale: torch.Tensor | float  # of the first kind where it is for a file; 0: an exact zero
     remainder: torch.Tensor | None = None  # what rounding cut off a parameter
+    dtype: torch.dtype = torch.float32  # that the tensor reports
 
     @staticmethod
     def of(x: torch.Tensor) -> ScaledArray:
@@ -26,14 +27,14 @@ class ScaledArray:
         remainder = torch.ops.plimsoll.autoscale_kept_remainder(x)
         kept = remainder.clone() if remainder.numel() else None
         scale = scale.clone() if isinstance(scale, torch.Tensor) else torch.tensor(scale, dtype=torch.float64)
-        return ScaledArray(data.detach().clone(), scale, kept)
+        return ScaledArray(data.detach().clone(), scale, kept, x.dtype)
 
     def tensor(self) -> torch.Tensor:
         """The scaled tensor. Data in FP32, as an optimizer's state has them, stay so."""
         x = scaled_array(self.data, self.scale, dtype=self.data.dtype)
         if self.remainder is not None:
             torch.ops.plimsoll.autoscale_set_kept_remainder(x, self.remainder)
-        return x
+        return torch.ops.plimsoll.autoscale_with_dtype(x, self.dtype)
 
 
 torch.serialization.add_safe_globals([ScaledArray])
@@ -60,5 +61,8 @@ def save_hook(module: torch.nn.Module, state: dict, prefix: str, metadata: dict)
 
 def load_hook(module: torch.nn.Module, state: dict, prefix: str, *_) -> None:
     """The inverse; a tensor without a scale, of any other checkpoint, is a value."""
+    dtypes = {prefix + name: parameter.dtype for name, parameter in module.named_parameters(remove_duplicate=False)}
     for name in [name for name in state if name.startswith(prefix) and name + SCALE in state]:
-        state[name] = ScaledArray(state[name], state.pop(name + SCALE), state.pop(name + REMAINDER, None)).tensor()
+        parts = state[name], state.pop(name + SCALE), state.pop(name + REMAINDER, None)
+        # In the parameter's dtype, so that copying it there is no cast, which would round.
+        state[name] = ScaledArray(*parts, dtypes.get(name, torch.float32)).tensor()
