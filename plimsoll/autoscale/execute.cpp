@@ -52,9 +52,10 @@ Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
                     .casts = casts_to,
                     .logical = logical_of(plan, operands, stack)};
   const std::string& name = plan.name;
+  const bool has_rule = !plan.is_fallback() || plan.counts_as_rule;
   if (prepared.on_values) {
     operands.enter_values();
-    operands.session()->count(name, plan.is_fallback() ? &CallCounts::fallback : &CallCounts::wide);
+    operands.session()->count(name, has_rule ? &CallCounts::wide : &CallCounts::fallback);
   } else {
     operands.enter();
     prepared.composition = compose(plan, operands, stack);
@@ -141,10 +142,11 @@ at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, 
 
 // The result of the functional twin, written into the first argument.
 void finish_in_place(const Plan& plan, Operands& operands, const Prepared& prepared, Stack& stack) {
-  const at::Tensor result = torch::jit::pop(stack).toTensor();
+  const at::Tensor written = torch::jit::pop(stack).toTensor();
+  const at::Tensor result = written.is_floating_point() ? written : written.to(at::kFloat);  // eq_
   const at::Tensor& self = operands.all().front().tensor;
   const Scale expected = expected_of(result, plan, prepared);
-  const bool follows = plan.results.front().mode == '*';
+  const bool follows = plan.results.front().mode == '*' && !prepared.on_values;
   assign(self, {.data = result, .exponent = prepared.composition.expected.exponent}, follows ? &expected : nullptr);
   stack.emplace_back(self);
 }

@@ -123,4 +123,10 @@ const Plan& plan_when_called(const c10::OperatorHandle& op) {
   return *plan;
 }
 
+Plan plan_on_values(const c10::OperatorHandle& op) {
+  Plan plan = make_plan(op, nullptr, op);
+  plan.counts_as_rule = true;
+  return plan;
+}
+
 }  // namespace plimsoll::autoscale

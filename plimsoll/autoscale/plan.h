@@ -32,7 +32,8 @@ struct Plan {
   const Rule* rule = nullptr;  // none: values in FP32
   bool in_place = false;       // the result of `run` is written into the first argument
   bool is_view = false;
-  bool is_composite = false;  // torch has it in terms of other operators
+  bool is_composite = false;    // torch has it in terms of other operators
+  bool counts_as_rule = false;  // the operator has a rule, which these operands have no use for
   std::vector<ArgumentPlan> arguments = {};
   std::vector<ResultPlan> results = {};
   int dtype_argument = -1;
@@ -48,6 +49,9 @@ bool casts(const Plan& plan, const torch::jit::Stack& stack);
 
 // rule: nullptr, or that of `op` or of its functional twin `run`.
 Plan make_plan(const c10::OperatorHandle& op, const Rule* rule, const c10::OperatorHandle& run);
+
+// The plan of an operator with a rule that writes into a plain tensor, which gets the values.
+Plan plan_on_values(const c10::OperatorHandle& op);
 
 // The plan of an operator that torch was handed no rule of, made when it is first called.
 const Plan& plan_when_called(const c10::OperatorHandle& op);

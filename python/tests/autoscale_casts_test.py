@@ -104,6 +104,12 @@ def test_a_write_into_a_tensor_of_another_dtype_is_a_cast(dtype):
     assert torch.equal(autoscale.value(torch.zeros_like(total).copy_(total)), autoscale.value(total))
 
 
+def test_a_result_goes_into_out_as_a_cast():
+    x = autoscale.as_scaled(values()[:64])
+    out = torch.add(x, x, out=target(torch.bfloat16, 64))
+    assert out.dtype == torch.bfloat16 and same(autoscale.value(out), autoscale.value(x + x).bfloat16())
+
+
 def test_data_take_the_dtype_that_is_assigned():
     parameter = nn.Parameter(autoscale.as_scaled(torch.tensor([1 / 3, 1e-9])))
     parameter.data = parameter.data.half()

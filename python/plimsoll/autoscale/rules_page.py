@@ -45,7 +45,8 @@ CLASSES = {
 HEADER = """# Rules of autoscale
 
 Printed from `plimsoll/autoscale/rule_table.cpp` by `python -m plimsoll.autoscale.rules_page`. What the classes mean:
-[autoscale.md](autoscale.md). An operator that writes into its first argument (`add_`) has the rule of the one that does not.
+[autoscale.md](autoscale.md). An operator that writes into its first argument (`add_`), or into tensors that it is given (`out=`), has the
+rule of the one that writes into none.
 Views (`view`, `transpose`, `split` ...) share the scale of what they view; operators that torch composes of others (`_foreach_*`)
 run as those; every other one runs on the values in FP32 and is counted.
 

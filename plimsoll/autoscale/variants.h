@@ -1,0 +1,20 @@
+// Variants of an operator that write: into their first argument (add_), and into tensors of the caller's (add.out).
+// They are found by their schemas: names alone pair pow.Scalar, a number to the power of a tensor, with pow_.Scalar,
+// a tensor to the power of a number.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <vector>
+
+namespace plimsoll::autoscale {
+
+struct Variants {
+  std::vector<c10::OperatorHandle> in_place;  // of the same arguments, the first of which is written and returned
+  std::vector<c10::OperatorHandle> out;       // of the same arguments and, after them, one to write for each result
+};
+
+// functional: an operator that writes into nothing.
+Variants variants_of(const c10::OperatorHandle& functional);
+
+}  // namespace plimsoll::autoscale

@@ -1,0 +1,185 @@
+"""Ordinary user code under autoscale, against the same on plain tensors: resampling, recurrent layers, assignment by index,
+Adafactor."""
+import copy
+
+import plimsoll
+import plimsoll.autoscale as autoscale
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def random(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def near(ours: torch.Tensor, expected: torch.Tensor, roundings: int = 4) -> bool:
+    """To that many roundings of FP16 of the largest element."""
+    return (autoscale.value(ours) - expected).abs().amax() <= roundings * 2.0**-11 * expected.abs().amax()
+
+
+def without_rule(x) -> list[str]:
+    return autoscale.report(x).without_rule
+
+
+UPSAMPLES = {
+    "nearest of sequences": (nn.Upsample(scale_factor=3), (2, 3, 5)),
+    "nearest": (nn.Upsample(scale_factor=2), (2, 3, 4, 5)),
+    "nearest to a size": (nn.Upsample(size=(7, 3)), (2, 3, 4, 5)),
+    "nearest of volumes": (nn.Upsample(scale_factor=2), (1, 2, 3, 2, 4)),
+    "nearest-exact": (nn.Upsample(scale_factor=1.5, mode="nearest-exact"), (2, 3, 4, 6)),
+    "linear": (nn.Upsample(scale_factor=2, mode="linear"), (2, 3, 5)),
+    "bilinear": (nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), (2, 3, 4, 5)),
+    "bicubic": (nn.Upsample(scale_factor=2, mode="bicubic"), (2, 3, 4, 5)),
+    "trilinear": (nn.Upsample(scale_factor=2, mode="trilinear"), (1, 2, 3, 2, 4)),
+}
+
+
+@pytest.mark.parametrize("exponent", [-30, 0, 40])
+@pytest.mark.parametrize("name", UPSAMPLES)
+def test_upsample_and_its_gradient_are_those_of_plain_tensors(name, exponent):
+    layer, shape = UPSAMPLES[name]
+    plain = (random(*shape) * 2.0**exponent).requires_grad_()
+    x = autoscale.as_scaled(plain.detach()).requires_grad_()
+    expected, ours = layer(plain), layer(x)
+    weight = random(*expected.shape, seed=1)
+    (expected * weight).sum().backward()
+    (ours * weight).sum().backward()
+    assert near(ours, expected) and near(x.grad, plain.grad) and without_rule(x) == []
+
+
+RECURRENT = {
+    "LSTM": lambda: nn.LSTM(6, 8, num_layers=2),
+    "LSTM both ways": lambda: nn.LSTM(6, 8, bidirectional=True, batch_first=True),
+    "LSTM with a projection": lambda: nn.LSTM(6, 8, proj_size=4),
+    "GRU": lambda: nn.GRU(6, 8, num_layers=2, bidirectional=True),
+    "RNN": lambda: nn.RNN(6, 8, nonlinearity="relu"),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_layer_trains_as_on_plain_tensors(name):
+    torch.manual_seed(1)
+    reference = RECURRENT[name]()
+    model = plimsoll.autoscale(copy.deepcopy(reference))
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-2) for each in (reference, model)]
+    losses = []
+    for step in range(8):
+        x, pair = random(5, 3, 6, seed=0), []
+        for each, optimizer in zip((reference, model), optimizers):
+            optimizer.zero_grad()
+            output, state = each(x)
+            loss = (output[..., :4] - x[..., :4]).square().mean() + sum(h.square().mean() for h in state)
+            loss.backward()
+            optimizer.step()
+            pair.append(loss.item())
+        losses.append(pair)
+    assert losses[-1][0] < losses[0][0]
+    for expected, ours in losses:
+        assert abs(ours / expected - 1) < 0.01
+    assert without_rule(model) == []
+
+
+def test_a_recurrent_layer_reads_packed_sequences():
+    torch.manual_seed(2)
+    reference = nn.LSTM(4, 6)
+    model = plimsoll.autoscale(copy.deepcopy(reference))
+    sequences = [random(n, 4, seed=n) for n in (5, 3, 2)]
+    packed = nn.utils.rnn.pack_sequence(sequences)
+    expected, _ = nn.utils.rnn.pad_packed_sequence(reference(packed)[0])
+    ours, _ = nn.utils.rnn.pad_packed_sequence(model(packed)[0])
+    assert near(ours, expected.detach(), 16)
+
+
+ASSIGNMENTS = {
+    "a number at indices": lambda x: x.__setitem__(torch.tensor([1, 3]), 5.0),
+    "a number in a slice": lambda x: x.__setitem__((slice(1, 3), 0), -2.5),
+    "rows at indices": lambda x: x.__setitem__(torch.tensor([0, 2]), x[torch.tensor([3, 1])] * 4),
+    "where a mask is": lambda x: x.__setitem__(x > 0, x[x > 0] * 0.5),
+    "a number where a mask is": lambda x: x.__setitem__(x < 0, 0.0),
+    "a plain tensor": lambda x: x.__setitem__((torch.tensor([1, 1]), torch.tensor([0, 4])), torch.tensor([3.0, 9.0])),
+    "accumulated": lambda x: x.index_put_((torch.tensor([1, 1]),), torch.ones(2, 6), accumulate=True),
+    "scatter_": lambda x: x.scatter_(0, torch.tensor([[0, 1, 2, 0, 1, 2]]), x[3:] * 8),
+    "scatter_ of a number": lambda x: x.scatter_(1, torch.tensor([[0], [2], [4], [5]]), 3.25),
+    "scatter_ that multiplies": lambda x: x.scatter_(0, torch.tensor([[0] * 6]), x[1:2].clone(), reduce="multiply"),
+    "scatter_ that adds a number": lambda x: x.scatter_(0, torch.tensor([[0] * 6]), 2.5, reduce="add"),
+    "scatter_add_": lambda x: x.scatter_add_(0, torch.tensor([[1] * 6]), x[:1].clone()),
+    "scatter_reduce_": lambda x: x.scatter_reduce_(0, torch.tensor([[1] * 6]), x[:1].clone(), "amax"),
+    "index_fill_": lambda x: x.index_fill_(1, torch.tensor([0, 5]), 1.5),
+    "index_add_": lambda x: x.index_add_(0, torch.tensor([2]), x[:1].clone()),
+    "masked_fill_": lambda x: x.masked_fill_(x > 1, 2.0),
+    "masked_scatter_": lambda x: x.masked_scatter_(x > 0, x.flatten().clone()),
+    "fill_ of a row by a tensor": lambda x: x[2].fill_(x[0, 0].clone()),
+    "pow_": lambda x: x.pow_(3),
+    "a power": lambda x: x.__ipow__(2),
+    "square_": lambda x: x.square_(),
+    "a root of squares": lambda x: x.square_().pow_(0.5),
+    "eq_": lambda x: x.eq_(x[0].clone()),
+    "gt_": lambda x: x.gt_(0.25),
+    "logical_not_": lambda x: x.logical_not_(),
+    "sign_": lambda x: x.sign_(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
+@pytest.mark.parametrize("size", [2.0**-30, 1.0, 2.0**20])
+@pytest.mark.parametrize("name", ASSIGNMENTS)
+def test_what_is_assigned_in_place_is_what_torch_assigns(name, size):
+    plain = (random(4, 6) * size).half().float() if size == 1 else random(4, 6).half().float() * size
+    x = autoscale.as_scaled(plain.clone())
+    ASSIGNMENTS[name](x)
+    ASSIGNMENTS[name](plain)
+    assert near(x, plain) and without_rule(x) == []
+
+
+def test_the_gradient_of_an_indexed_tensor_is_right():
+    plain = random(5, 4).requires_grad_()
+    x = autoscale.as_scaled(plain.detach()).requires_grad_()
+    rows, weight = torch.tensor([0, 2, 2, 4]), random(4, 4, seed=1)
+    (plain[rows] * weight).sum().backward()
+    (x[rows] * weight).sum().backward()
+    assert near(x.grad, plain.grad) and without_rule(x) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"foreach": False, "weight_decay": 0.01}, {"lr": 1e-3, "maximize": True}])
+def test_adafactor_makes_the_steps_of_fp32(options):
+    torch.manual_seed(5)
+    reference = nn.Sequential(nn.Linear(12, 16), nn.GELU(), nn.Linear(16, 4))
+    model = plimsoll.autoscale(copy.deepcopy(reference))
+    optimizers = [torch.optim.Adafactor(each.parameters(), **{"lr": 1e-2, **options}) for each in (reference, model)]
+    for step in range(25):
+        x, y = random(32, 12, seed=step), random(32, 4, seed=100 + step)
+        for each, optimizer in zip((reference, model), optimizers):
+            optimizer.zero_grad()
+            F.mse_loss(each(x), y).backward()
+            optimizer.step()
+    for ours, expected in zip(model.parameters(), reference.parameters()):
+        assert (autoscale.value(ours) - expected).norm() < 0.005 * expected.norm()
+    assert without_rule(model) == []
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "Muon", "Adam", "LBFGS"])
+def test_every_optimizer_of_torch_steps_as_in_fp32(name):
+    if not hasattr(torch.optim, name):
+        pytest.skip(f"this torch has no {name}")
+    torch.manual_seed(6)
+    reference = nn.Sequential(nn.Linear(12, 16, bias=False), nn.Tanh(), nn.Linear(16, 4, bias=False))
+    model = plimsoll.autoscale(copy.deepcopy(reference))
+    optimizers = [getattr(torch.optim, name)(each.parameters(), lr=1e-3) for each in (reference, model)]
+    losses = []
+    for step in range(3 if name == "LBFGS" else 10):  # which makes 20 steps in one
+        x, y = random(32, 12, seed=step % 2), random(32, 4, seed=100 + step % 2)
+        pair = []
+        for each, optimizer in zip((reference, model), optimizers):
+
+            def closure():
+                optimizer.zero_grad()
+                loss = F.mse_loss(each(x), y)
+                loss.backward()
+                return loss
+
+            pair.append(float(optimizer.step(closure)))
+        losses.append(pair)
+    for expected, ours in losses:
+        assert abs(ours / expected - 1) < 0.01, losses
