@@ -48,9 +48,10 @@ struct Prepared {
 Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
   // What follows from an optimizer's state is in FP32, as that is.
   const bool casts_to = casts(plan, stack);
-  Prepared prepared{.on_values = plan.is_fallback() || casts_to || (operands.wide() && !plan.in_place),
-                    .casts = casts_to,
-                    .logical = logical_of(plan, operands, stack)};
+  Prepared prepared{
+      .on_values = plan.is_fallback() || casts_to || !operands.strided() || (operands.wide() && !plan.in_place),
+      .casts = casts_to,
+      .logical = logical_of(plan, operands, stack)};
   const std::string& name = plan.name;
   const bool has_rule = !plan.is_fallback() || plan.counts_as_rule;
   if (prepared.on_values) {
@@ -119,7 +120,7 @@ at::Tensor cast_result(const at::Tensor& result, const Operands& operands, const
 
 at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, Operands& operands,
                          const Prepared& prepared) {
-  if (!result.defined() || !result.is_floating_point() || mode == '.') return result;
+  if (!result.defined() || !result.is_floating_point() || result.layout() != at::kStrided || mode == '.') return result;
   if (prepared.casts || at::isFloat8Type(result.scalar_type())) return cast_result(result, operands, prepared);
   ScaledOptions options = {.scale = {.bound = kUnbounded},
                            .session = operands.session(),

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "plimsoll/autoscale/codes.h"
+#include "plimsoll/autoscale/execute.h"
 #include "plimsoll/autoscale/operands.h"
 #include "plimsoll/autoscale/storage.h"
 #include "plimsoll/kernels/gemm/gemm.h"
@@ -161,6 +162,7 @@ bool encode_operands(std::vector<Operand>& operands, const Settings& settings) {
 
 void matmul(const Plan& plan, Stack& stack) {
   Operands operands(plan, stack);
+  if (!operands.strided()) return execute(plan, stack);
   const BelowAutoscale below;
   operands.enter();
   Session& session = *operands.session();

@@ -53,6 +53,7 @@ Operands::Operands(const Plan& plan, const torch::jit::Stack& stack) {
 
 void Operands::add(const at::Tensor& tensor, const ArgumentPlan& plan, size_t argument) {
   operands_.push_back({.tensor = tensor, .mode = plan.mode, .written = plan.written, .argument = argument});
+  strided_ &= !tensor.defined() || tensor.layout() == at::kStrided;
   if (!is_scaled(tensor)) return;
   const SharedScale& shared = scaled_impl(tensor).shared();
   if (session_ == nullptr) session_ = shared.session;

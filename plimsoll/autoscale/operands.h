@@ -32,6 +32,8 @@ class Operands {
   const std::shared_ptr<Session>& session() const { return session_; }
   at::ScalarType logical() const { return logical_; }
   bool wide() const { return wide_; }
+  // Whether all tensors are strided. A sparse one has no data that a shift applies to.
+  bool strided() const { return strided_; }
   // Whether one of them is a gradient.
   bool gradient() const { return gradient_; }
   std::vector<Operand>& all() { return operands_; }
@@ -56,7 +58,7 @@ class Operands {
   std::vector<Operand> operands_;
   std::shared_ptr<Session> session_;
   at::ScalarType logical_ = at::kFloat;
-  bool wide_ = false, gradient_ = false;
+  bool wide_ = false, gradient_ = false, strided_ = true;
 };
 
 }  // namespace plimsoll::autoscale

@@ -77,7 +77,8 @@ Encoded saturated(const Raw& raw, int32_t exponent, const Scale& needed, Session
 }  // namespace
 
 bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_non_overlapping_and_dense() && a.sizes() == b.sizes() && a.strides() == b.strides();
+  return a.layout() == at::kStrided && b.layout() == at::kStrided && a.is_non_overlapping_and_dense() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
 at::Tensor times_power(const at::Tensor& data, int32_t exponent, at::ScalarType dtype) {

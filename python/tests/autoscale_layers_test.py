@@ -1,5 +1,5 @@
 """Ordinary user code under autoscale, against the same on plain tensors: resampling, recurrent layers, assignment by index,
-Adafactor."""
+sparse embeddings, Adafactor."""
 import copy
 
 import plimsoll
@@ -140,6 +140,78 @@ def test_the_gradient_of_an_indexed_tensor_is_right():
     (plain[rows] * weight).sum().backward()
     (x[rows] * weight).sum().backward()
     assert near(x.grad, plain.grad) and without_rule(x) == []
+
+
+class Words(nn.Module):
+    def __init__(self, bag: bool) -> None:
+        super().__init__()
+        table = nn.EmbeddingBag(30, 8, mode="sum", sparse=True) if bag else nn.Embedding(30, 8, sparse=True, padding_idx=3)
+        self.table, self.head, self.bag = table, nn.Linear(8, 5), bag
+
+    def forward(self, words):
+        rows = self.table(words) if self.bag else self.table(words).mean(1)
+        return self.head(rows)
+
+
+SPARSE_STEPS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.5),
+    "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.9),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.3),
+    "SparseAdam": lambda p: torch.optim.SparseAdam(p, lr=0.02),
+}
+
+
+@pytest.mark.parametrize("bag", [False, True])
+@pytest.mark.parametrize("name", SPARSE_STEPS)
+def test_a_sparse_embedding_trains_as_on_plain_tensors(name, bag):
+    torch.manual_seed(3)
+    reference = Words(bag)
+    model = plimsoll.autoscale(copy.deepcopy(reference))
+    steps = [[SPARSE_STEPS[name](each.table.parameters()), torch.optim.SGD(each.head.parameters(), lr=0.1)] for each in (reference, model)]
+    generator = torch.Generator().manual_seed(4)
+    losses = []
+    for _ in range(20):
+        words, target = torch.randint(30, (16, 4), generator=generator), torch.randint(5, (16,), generator=generator)
+        pair = []
+        for each, optimizers in zip((reference, model), steps):
+            loss = 0
+            for half in (slice(0, 8), slice(8, 16)):  # the second gradient is added to the first
+                part = F.cross_entropy(each(words[half]), target[half]) / 2
+                part.backward()
+                loss += part.item()
+            assert each.table.weight.grad.is_sparse
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            pair.append(loss)
+        losses.append(pair)
+    for expected, ours in losses:
+        assert abs(ours / expected - 1) < 0.01, losses
+    difference = autoscale.value(model.table.weight) - reference.table.weight
+    assert difference.norm() < 0.01 * reference.table.weight.norm()
+
+
+def test_a_step_of_a_sparse_gradient_is_not_lost_to_rounding():
+    table = plimsoll.autoscale(nn.Embedding(4, 3, sparse=True))
+    start = autoscale.value(table.weight.detach()).clone()
+    optimizer = torch.optim.SGD(table.parameters(), lr=2.0**-16)  # of weights near 1
+    for _ in range(256):
+        optimizer.zero_grad()
+        table(torch.tensor([1])).sum().backward()
+        optimizer.step()
+    moved = autoscale.value(table.weight.detach()) - start
+    assert torch.allclose(moved[1], torch.full((3,), -(2.0**-8)), atol=2.0**-10) and not moved[0].any()
+
+
+def test_products_with_sparse_matrices_are_those_of_plain_tensors():
+    adjacency, other = torch.eye(5).roll(1, 0).to_sparse(), (random(5, 4, seed=1) > 0).float().to_sparse()
+    plain = random(5, 4).requires_grad_()
+    x = autoscale.as_scaled(plain.detach()).requires_grad_()
+    (torch.sparse.mm(adjacency, plain) * plain).sum().backward()
+    (torch.sparse.mm(adjacency, x) * x).sum().backward()
+    assert near(x.grad, plain.grad)
+    assert near(x + other, (plain + other).detach()) and near((x.detach() * other).to_dense(), (plain.detach() * other).to_dense())
+    assert near(x.detach().to_sparse().to_dense(), plain.detach())
 
 
 @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"foreach": False, "weight_decay": 0.01}, {"lr": 1e-3, "maximize": True}])
