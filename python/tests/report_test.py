@@ -112,6 +112,11 @@ def test_names_cannot_end_the_script(tmp_path):
         ('{"name": "x"}\n', 'expected "step" and "loss", or the summary of a run, in line 1'),
         ('{"step": 1, "loss": "low"}\n', 'expected "step" and "loss"'),
         ('{"final_val_loss": 2.0}\n', "expected one step or more, got none"),
+        ("[" * 100_000, "expected a JSON object in line 1"),
+        ('{"step": 1, "loss": 2.0}\n{"final_val_loss": 2.0, "parameters": {}}\n', "expected numbers as final_val_loss, parameters, .* in line 2"),
+        ('{"step": 1, "loss": 2.0, "headroom_bits": "low"}\n', "expected numbers as .* in line 1"),
+        ('{"step": 1, "loss": 2.0, "slots": {"a/input": 5}}\n', "expected slots of numbers in line 1"),
+        ('{"step": 1, "loss": 2.0, "slots": {"a/input": {"amax": []}}}\n', "expected slots of numbers in line 1"),
     ],
 )
 def test_bad_logs_are_one_clear_line(tmp_path, capsys, text, message):
@@ -122,6 +127,38 @@ def test_bad_logs_are_one_clear_line(tmp_path, capsys, text, message):
     error = capsys.readouterr().err
     assert error.startswith("plimsoll: report: ") and error.count("\n") == 1
     assert not (tmp_path / "page.html").exists()
+
+
+VALUE = {"name": "x", "headroom_bits_before": 1.0, "headroom_bits": None}
+CERTIFICATE = {"values": [VALUE], "exponents": {"residual": 0}, "fp32": {"bit_identical": True}, "fp16": {"logits_relative_l2": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("parity.json", {"dtypes": {"fp16": None}}),
+        ("parity.json", {"dtypes": {"fp32": {"headroom_fp16": True}}}),
+        ("parity.json", {"dtypes": {"fp16": {"headroom": {"x": "low"}}}}),
+        ("plimsoll_gauge.json", {**CERTIFICATE, "values": [5]}),
+        ("plimsoll_gauge.json", {**CERTIFICATE, "values": [{**VALUE, "name": {}}]}),
+        ("plimsoll_gauge.json", {**CERTIFICATE, "values": [{"name": "x"}]}),
+        ("plimsoll_gauge.json", {**CERTIFICATE, "exponents": {}}),
+        ("plimsoll_gauge.json", {**CERTIFICATE, "fp32": {}}),
+        ("plimsoll_gauge.json", {**CERTIFICATE, "fp16": {"logits_relative_l2": "low"}}),
+    ],
+)
+def test_results_whose_members_are_of_another_kind_are_one_clear_line(tmp_path, capsys, name, found):
+    (tmp_path / name).write_text(json.dumps(found))
+    assert command.main([str(tmp_path / name), "--out", str(tmp_path / "page.html")]) == 1
+    error = capsys.readouterr().err
+    assert f"{name}: expected " in error and error.count("\n") == 1
+
+
+def test_values_with_names_of_no_model_are_shown(tmp_path):
+    values = [{**VALUE, "name": name} for name in ("encoder.block.0.layer.1", "x", "x \u00b2", "\0")]
+    (tmp_path / "plimsoll_gauge.json").write_text(json.dumps({**CERTIFICATE, "values": values}))
+    plimsoll.report(tmp_path / "plimsoll_gauge.json", tmp_path / "page.html")
+    assert "4 of 4 values beyond" in (tmp_path / "page.html").read_text()
 
 
 def test_paths_without_logs_are_named(tmp_path):
@@ -137,7 +174,7 @@ def test_paths_without_logs_are_named(tmp_path):
 
 
 def test_values_that_are_not_finite_are_gaps(tmp_path):
-    (tmp_path / "train.jsonl").write_text('{"step": 1, "loss": null}\n{"step": 2, "loss": NaN}\n{"step": 3, "loss": 1.0}\n')
+    (tmp_path / "train.jsonl").write_text('{"step": 1, "loss": null}\n{"step": 2, "loss": NaN, "speed": 1e999}\n{"step": 3, "loss": 1.0}\n')
     (run,) = runs.read_runs(tmp_path)
     assert run.series("loss") == ([3], [1.0])
     plimsoll.report(tmp_path, tmp_path / "page.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64encode
 from dataclasses import dataclass
 from html import escape
@@ -80,19 +81,60 @@ def _of_certificate(label: str, found: dict[str, Any]) -> Checkpoint:
     return Checkpoint(label, maps, f"<p>{escape(text)}</p>")
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_bits(value: Any) -> bool:
+    return value is None or _is_number(value) and math.isfinite(value)
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_bits(bits) for bits in value.values())
+
+
+def _is_parity(found: dict[str, Any]) -> bool:
+    dtypes = found["dtypes"].values()
+    return all(isinstance(entry, dict) and all(_is_map(entry[name]) for name in ("headroom_fp16", "headroom") if name in entry) for entry in dtypes)
+
+
+def _is_certificate(found: dict[str, Any]) -> bool:
+    values, exponents, fp32, fp16 = (found.get(name) for name in ("values", "exponents", "fp32", "fp16"))
+    if not (isinstance(values, list) and isinstance(exponents, dict) and isinstance(fp32, dict) and isinstance(fp16, dict)):
+        return False
+    are_values = all(
+        isinstance(value, dict)
+        and isinstance(value.get("name"), str)
+        and all(name in value and _is_bits(value[name]) for name in ("headroom_bits_before", "headroom_bits"))
+        for value in values
+    )
+    figures = [fp16[name] for name in ("encoder_relative_l2", "logits_relative_l2") if name in fp16]
+    return are_values and "residual" in exponents and "bit_identical" in fp32 and all(_is_number(figure) for figure in figures)
+
+
+def _expect(holds: bool, path: Path, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"report: {path}: expected {expected}, got members of another kind")
+
+
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """None: the file is no result of parity and no certificate, nor has the directory one."""
+    """None: the file is no result of parity and no certificate, nor has the directory one. Raises ValueError for one of these whose
+    members are not what `plimsoll` writes."""
     if path.is_dir():
         path = path / CERTIFICATE
     if path.suffix != ".json" or not path.is_file():
         return None
     try:
         found = json.loads(read_text(path))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # a log of JSON lines
     if not isinstance(found, dict):
         return None
     label = path.resolve().parent.name if path.name == CERTIFICATE else path.stem
     if isinstance(found.get("dtypes"), dict):
+        _expect(_is_parity(found), path, "what `plimsoll parity --json` writes")
         return _of_parity(label, found)
-    return _of_certificate(label, found) if "exponents" in found and "values" in found else None
+    if "exponents" not in found or "values" not in found:
+        return None
+    _expect(_is_certificate(found), path, "a certificate of `plimsoll gauge`")
+    return _of_certificate(label, found)

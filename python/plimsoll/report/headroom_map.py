@@ -42,7 +42,7 @@ def _place(name: str, sub_layers: dict[str, str]) -> Place:
     if match := re.match(r"(\w+)\.block\.(\d+)\.layer\.\d+", module):
         last = module.rpartition(".")[2]
         column = "stream" if last == "layer_norm" else "hidden" if role == "hidden" else last
-        return Place(f"{match[1]} {match[2]}", SUB_LAYERS[sub_layers[match[0]]], column)
+        return Place(f"{match[1]} {match[2]}", SUB_LAYERS.get(sub_layers.get(match[0], ""), ""), column)
     if module.endswith(".final_layer_norm"):
         return Place(f"{module.partition('.')[0]} end", SUB_LAYERS["SelfAttention"], "stream")
     if match := re.match(r"(\w+\.\d+)\.(.+)", module):
@@ -61,8 +61,8 @@ def rows_of(found: list[Place]) -> list[str]:
     def order(row: str) -> tuple[int, str, float]:
         stack, _, block = row.replace(".", " ").rpartition(" ")
         stacks = ["encoder", "decoder"]
-        rank = stacks.index(stack) if stack in stacks else len(stacks) + (not block.isdigit())
-        return (rank, stack, float(block) if block.isdigit() else float("inf"))
+        rank = stacks.index(stack) if stack in stacks else len(stacks) + (not block.isdecimal())
+        return (rank, stack, float(block) if block.isdecimal() else float("inf"))
 
     return sorted({place.row for place in found}, key=order)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from io import StringIO
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -75,5 +76,7 @@ def heat_maps(maps: list[HeadroomMap]) -> str:
         bar = figure.colorbar(drawn[0].images[0], ax=drawn, pad=0.02, aspect=12, label="bits of headroom")
         bar.outline.set_visible(False)
         text = StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # letters that the font lacks, numbers that no colour has
+            figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()

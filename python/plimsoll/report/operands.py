@@ -17,7 +17,7 @@ Slots = dict[str, dict[str, Any]]
 
 
 def _natural(name: str) -> list[Any]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _thinned(run: Run) -> list[tuple[int, Slots]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import Any
 from plimsoll._files import read_text
 
 LOG = "train.jsonl"
+NUMBERS = ("final_val_loss", "parameters", "tokens_per_s", "saved_activation_bytes", "peak_rss_bytes", "headroom_bits")
+SLOT_NUMBERS = ("amax", "scale", "headroom_bits")
 FIRST = ("fp32", "bf16", "fp16")  # of the runs in a directory; the others by name
 
 RunPath = str | os.PathLike[str]
@@ -48,16 +51,35 @@ def _excerpt(line: str) -> str:
     return repr(line if len(line) <= 60 else line[:57] + "...")
 
 
+def _is_number_or_none(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and -1e300 < value < 1e300)
+
+
+def _is_record(slot: Any) -> bool:
+    return isinstance(slot, dict) and all(_is_number_or_none(slot.get(name)) for name in SLOT_NUMBERS)
+
+
+def _finite(text: str) -> float | None:
+    """None for a number beyond what a float holds."""
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
 def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        value = json.loads(line, parse_constant=lambda _name: None)  # NaN and Infinity are gaps
-    except ValueError:
+        value = json.loads(line, parse_constant=lambda _name: None, parse_float=_finite)  # NaN and Infinity are gaps
+    except (ValueError, RecursionError):
         raise _fail(path, f"a JSON object in line {number}", f"{_excerpt(line)} (cut off? `plimsoll train --resume` mends it)") from None
     if not isinstance(value, dict):
         raise _fail(path, f"a JSON object in line {number}", _excerpt(line))
     is_step = isinstance(value.get("step"), int) and (value.get("loss", "") is None or isinstance(value.get("loss"), (int, float)))
     if not is_step and "final_val_loss" not in value:
         raise _fail(path, f'"step" and "loss", or the summary of a run, in line {number}', _excerpt(line))
+    if not all(_is_number_or_none(value.get(name)) for name in NUMBERS):
+        raise _fail(path, f"numbers as {', '.join(NUMBERS)} in line {number}", _excerpt(line))
+    slots = value.get("slots")
+    if isinstance(slots, dict) and not all(map(_is_record, slots.values())):
+        raise _fail(path, f"slots of numbers in line {number}", _excerpt(line))
     return value
 
 
