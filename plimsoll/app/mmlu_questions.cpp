@@ -4,6 +4,7 @@
 
 #include "plimsoll/app/csv.h"
 #include "plimsoll/app/error.h"
+#include "plimsoll/io/filesystem_errors.h"
 
 namespace plimsoll::app {
 namespace {
@@ -37,9 +38,7 @@ std::string asked(const MmluQuestion& question) {
   return text + "\nAnswer:";
 }
 
-}  // namespace
-
-std::vector<MmluSubject> read_mmlu(const fs::path& directory) {
+std::vector<MmluSubject> read_subjects(const fs::path& directory) {
   constexpr std::string_view kEnding = "_test.csv";
   if (!fs::is_directory(directory / "test")) {
     fail("{}: expected test/SUBJECT_test.csv in it, found no test", directory.native());
@@ -58,6 +57,12 @@ std::vector<MmluSubject> read_mmlu(const fs::path& directory) {
   std::sort(subjects.begin(), subjects.end(),
             [](const MmluSubject& a, const MmluSubject& b) { return a.name < b.name; });
   return subjects;
+}
+
+}  // namespace
+
+std::vector<MmluSubject> read_mmlu(const fs::path& directory) {
+  return io::with_our_errors([&] { return read_subjects(directory); });
 }
 
 std::string mmlu_prompt(const std::string& subject, std::span<const MmluQuestion> examples,

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/io/filesystem_errors.h"
 #include "plimsoll/io/json.h"
 
 namespace plimsoll::io {
@@ -43,6 +44,10 @@ std::map<std::string, std::string> weight_map(const std::filesystem::path& path)
 }  // namespace
 
 HuggingFaceDirectory::HuggingFaceDirectory(std::filesystem::path path) : path_(std::move(path)) {
+  with_our_errors([&] { open(); });
+}
+
+void HuggingFaceDirectory::open() {
   if (!std::filesystem::is_directory(path_)) fail("{}: expected a model's directory", path_.native());
   const std::filesystem::path config = path_ / "config.json";
   config_ = read_json(config);

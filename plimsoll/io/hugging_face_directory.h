@@ -39,6 +39,7 @@ class HuggingFaceDirectory {
     const SafetensorsEntry* entry = nullptr;
   };
   const Entry& find(const std::string& name) const;
+  void open();
   void open_file();
   void open_shards();
 

@@ -53,6 +53,11 @@ TEST_F(AModelsDirectory, OneFileAndItsShardsHoldTheSameTensors) {
   }
 }
 
+TEST_F(AModelsDirectory, NamesBeyondWhatTheFileSystemTakesAreAnError) {
+  write_index(R"({"a": ")" + std::string(5000, 'a') + R"("})");
+  expect_refused("File name too long");
+}
+
 TEST_F(AModelsDirectory, TensorsWhosePagesWereGivenBackAreReadAgain) {
   const at::Tensor large = at::arange(100'000, at::kFloat);
   write("model.safetensors", {{"a", a_}, {"large", large}});

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/io/filesystem_errors.h"
 #include "plimsoll/io/json.h"
 
 namespace plimsoll::io {
@@ -16,7 +17,7 @@ constexpr std::string_view kSentinelStart = "<extra_id_";
 int64_t sentinels_of(const std::filesystem::path& directory, int64_t pieces, int64_t vocabulary) {
   const std::filesystem::path path = directory / "tokenizer_config.json";
   const int64_t fitting = pieces + kSentinels <= vocabulary ? kSentinels : 0;
-  if (!std::filesystem::exists(path)) return fitting;
+  if (!with_our_errors([&] { return std::filesystem::exists(path); })) return fitting;
   const nlohmann::json config = read_json(path);
   const auto found = config.find("extra_ids");
   if (!config.is_object() || found == config.end()) return fitting;

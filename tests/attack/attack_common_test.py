@@ -3,6 +3,7 @@ import json
 import random
 import sys
 
+import commands
 import common
 import damage
 import pytest
@@ -107,3 +108,9 @@ def test_random_numbers_come_from_the_seed():
     first, second = (common.Attack("x", ["--seed", "5"], name="x").random.random() for _ in range(2))
     assert first == second
     assert sys.path  # the modules above were found beside this file
+
+
+def test_every_command_has_a_case_or_reads_no_file():
+    if not common.PROGRAM.is_file():
+        pytest.skip(f"expected the program {common.PROGRAM}, found none")
+    assert commands.commands_of_help() == set(commands.CASES) | commands.NO_FILES

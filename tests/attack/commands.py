@@ -1,0 +1,234 @@
+"""Every command that reads a file, run as a user runs it, with one of its files damaged, cut off, empty, missing, of another kind or
+sparse. Failures: an end by a signal, no end within the limit, an exit code beyond 0 to 3, a stack trace, more than a few lines on stderr,
+and a command of `plimsoll --help` that this file does not know. Trees that made one fail are kept in out/attack."""
+
+import json
+import os
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from common import PROGRAM, ROOT, Attack, complaint, library_environment, run_program
+from damage import damage_bytes, damage_json
+
+MINUTES = 6
+COUNT = 5_000
+WORKERS = 2
+LIMIT = 60.0  # seconds of one run; each takes less than one on an idle machine
+MEMORY = 16 << 30  # bytes of addresses that a run may have: more than it needs, less than would harm the machine
+PYTHON_EVERY = 25  # one case in so many runs Python's own commands, which take seconds to start
+
+SMALL = "--model tiny --steps 2 --layers 1 --dim 16 --heads 2 --context 16 --batch 1 --eval-windows 1 --warmup 1 --threads 1".split()
+RESUME = ["train", "--data", "{text}", "--out", "{run}", "--resume", *SMALL]
+T5_LENGTH = ["--max-new-tokens", "2", "--threads", "1"]
+NO_FILES = {"info", "shard-plan"}  # commands without an input file
+# command: its cases, each the words and the files of the tree that it reads.
+CASES = {
+    "train": [
+        (["train", "--data", "{texts}", "--out", "{out}", "--config", "{config}", *SMALL], ["config", "texts/a.txt"]),
+        (RESUME, ["run/step-*/*", "run/train.jsonl"]),
+    ],
+    "compare": [(["compare", "--recipes", "fp32", "--data", "{text}", "--out", "{out}", "--config", "{config}", *SMALL], ["config", "text"])],
+    "generate": [(["generate", "--checkpoint", "{run}", "--prompt", "ab", "--tokens", "2"], ["run/step-*/*"])],
+    "inspect": [
+        (["inspect", "{t5}/model.safetensors"], ["t5/model.safetensors"]),
+        (["inspect", "{run}"], ["run/step-*/*"]),
+        (["inspect", "{t5}"], ["t5/*"]),
+    ],
+    "consolidate": [(["consolidate", "{run}", "--out", "{out}"], ["run/step-*/*"])],
+    "t5": [
+        (["t5", "generate", "--model", "{t5}", "--input", "{text}", *T5_LENGTH], ["t5/*", "text"]),
+        (["t5", "generate", "--model", "{sharded}", "--input", "The fox", *T5_LENGTH], ["sharded/*"]),
+        (["t5", "score", "--model", "{t5}", "--input", "{examples}", "--target", "{targets}"], ["t5/*", "examples", "targets"]),
+        (["t5", "encode", "--model", "{t5}", "--input", "{examples}", "--out", "{out}", "--dtype", "fp8"], ["t5/*", "examples"]),
+    ],
+    "gauge": [
+        (["gauge", "--model", "{t5}", "--calibrate", "{examples}", "--out", "{out}"], ["t5/*", "examples"]),
+        (["gauge", "--model", "{run}", "--calibrate", "{text}", "--out", "{out}"], ["run/step-*/*", "text"]),
+    ],
+    "parity": [(["parity", "--model", "{t5}", "--data", "{examples}", "--dtypes", "fp16", "--max-new-tokens", "2"], ["t5/*", "examples"])],
+    "mmlu": [(["mmlu", "--model", "{letters}", "--data", "{questions}", "--dtypes", "fp32"], ["letters/*", "questions/test/*", "questions/dev/*"])],
+}
+PYTHON_CASES = [
+    (["report", "{run}", "--out", "{out}"], ["run/train.jsonl"]),
+    (["report", "{results}/parity.json", "--out", "{out}"], ["results/parity.json"]),
+    (["report", "{results}/plimsoll_gauge.json", "--out", "{out}"], ["results/plimsoll_gauge.json"]),
+]
+
+
+def commands_of_help():
+    """Those that `plimsoll --help` lists."""
+    said = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"^  ([a-z][a-z0-9-]*) ", said.partition("Subcommands:")[2], re.MULTILINE))
+
+
+def t5_tensors(vocabulary=160, width=16, inner=24, heads=2, size=8):
+    """A T5 v1.1 of one layer, of seeded numbers."""
+    import torch
+
+    torch.manual_seed(0)
+    shapes = {"shared.weight": (vocabulary, width), "lm_head.weight": (vocabulary, width)}
+    for part, attentions in (("encoder", ("SelfAttention",)), ("decoder", ("SelfAttention", "EncDecAttention"))):
+        block = f"{part}.block.0.layer"
+        for layer, attention in enumerate(attentions):
+            for name in "qkv":
+                shapes[f"{block}.{layer}.{attention}.{name}.weight"] = (heads * size, width)
+            shapes[f"{block}.{layer}.{attention}.o.weight"] = (width, heads * size)
+            shapes[f"{block}.{layer}.layer_norm.weight"] = (width,)
+        last = len(attentions)
+        for name in ("wi_0", "wi_1"):
+            shapes[f"{block}.{last}.DenseReluDense.{name}.weight"] = (inner, width)
+        shapes[f"{block}.{last}.DenseReluDense.wo.weight"] = (width, inner)
+        shapes[f"{block}.{last}.layer_norm.weight"] = (width,)
+        shapes[f"{block}.0.SelfAttention.relative_attention_bias.weight"] = (8, heads)
+        shapes[f"{part}.final_layer_norm.weight"] = (width,)
+    config = {
+        "model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": vocabulary, "d_model": width, "d_kv": size,
+        "d_ff": inner, "num_layers": 1, "num_decoder_layers": 1, "num_heads": heads, "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 16, "layer_norm_epsilon": 1e-6, "dropout_rate": 0.0, "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "is_encoder_decoder": True,
+    }  # fmt: skip
+    return config, {name: 0.1 * torch.randn(shape) for name, shape in shapes.items()}
+
+
+def letters():
+    """A spiece.model with a piece for each letter, and one for each that begins a word."""
+    def field(number, data):
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    space = "\u2581"
+    pieces = [("<pad>", 3), ("</s>", 3), ("<unk>", 2)]
+    pieces += [(text, 1) for letter in "abcdefghijklmnopqrstuvwxyzABCD.:" for text in (letter, space + letter)] + [(space, 1)]
+    return b"".join(field(1, field(1, text.encode()) + bytes([2 << 3 | 5]) + struct.pack("<f", -2) + bytes([3 << 3, kind])) for text, kind in pieces)
+
+
+def make_tree(folder):
+    """Valid files for every case; {name} in a case's words is folder/name."""
+    from safetensors.torch import save_file
+
+    config, tensors = t5_tensors()
+    _, _, tokenizer = (ROOT / "tests" / "fuzz" / "corpus" / "tokenizer" / "charsmap").read_bytes().partition(b"\0")
+    for name, model in {"t5": tokenizer, "sharded": tokenizer, "letters": letters()}.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+        (folder / name / "spiece.model").write_bytes(model)
+    (folder / "t5" / "tokenizer_config.json").write_text('{"extra_ids": 100}')
+    for name in ("t5", "letters"):
+        save_file(tensors, folder / name / "model.safetensors")
+    names = sorted(tensors)
+    weight_map = {name: "a.safetensors" if number % 2 else "b.safetensors" for number, name in enumerate(names)}
+    for file in ("a.safetensors", "b.safetensors"):
+        save_file({name: tensors[name] for name in names if weight_map[name] == file}, folder / "sharded" / file)
+    (folder / "sharded" / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / "text").write_text("The fox\nABC the fox\n" * 8)
+    (folder / "targets").write_text("fox\nthe\n")
+    (folder / "texts").mkdir()
+    (folder / "texts" / "a.txt").write_text("The fox jumps over the fence. " * 40)
+    (folder / "config").write_text(json.dumps({"lr": 0.01, "seed": 3, "log-every": 1, "save-every": 1, "weight-decay": 0.1}))
+    lines = [{"text": "The fox", "target": "fox"}, {"input_ids": [4, 5, 1], "target": [4, 1], "decoder_input_ids": [0, 4]}]
+    (folder / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for part in ("test", "dev"):
+        (folder / "questions" / part).mkdir(parents=True)
+        (folder / "questions" / part / f"fox_{part}.csv").write_text('"The fox, the?",a,b,c,"d ""e""",A\nABC,1,2,3,4,D\n')
+    (folder / "results").mkdir()
+    (folder / "results" / "parity.json").write_text(json.dumps({"dtypes": {"fp32": {"headroom_fp16": {"x": 3.0}}, "fp16": {"logits_kl": 0.1}}}))
+    certificate = {"values": [{"name": "x", "headroom_bits_before": 1.0, "headroom_bits": 2.0}], "exponents": {"residual": 0},
+                   "fp32": {"bit_identical": True}, "fp16": {"logits_relative_l2": 0.1}}  # fmt: skip
+    (folder / "results" / "plimsoll_gauge.json").write_text(json.dumps(certificate))
+    subprocess.run([PROGRAM, "train", "--data", folder / "text", "--out", folder / "run", "--recipe", "fp8", *SMALL, "--steps", "1"], check=True,
+                   capture_output=True)  # fmt: skip
+
+
+def damage_file(generator, path):
+    """Changes the file; returns how."""
+    good = path.read_bytes()
+    kind = generator.choice(("bytes", "bytes", "bytes", "json", "json", "json", "json", "cut", "empty", "missing", "pipe", "directory", "sparse", "link"))
+    if kind == "json":
+        try:
+            lines = [json.loads(line) for line in good.decode().splitlines()] if path.suffix == ".jsonl" else [json.loads(good)]
+        except ValueError:
+            kind = "header" if path.suffix == ".safetensors" else "bytes"
+        else:
+            number = generator.randrange(len(lines))
+            lines[number] = damage_json(generator, lines[number])
+            path.write_text("\n".join(json.dumps(line) for line in lines) + "\n", errors="replace")
+    if kind == "header":
+        size = int.from_bytes(good[:8], "little")
+        header = json.dumps(damage_json(generator, json.loads(good[8 : 8 + size]))).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + good[8 + size :])
+    if kind == "bytes":
+        path.write_bytes(damage_bytes(generator, good))
+    elif kind == "cut":
+        path.write_bytes(good[: generator.randrange(len(good) + 1)])
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind in ("missing", "pipe", "directory", "link"):
+        path.unlink()
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "directory":
+            path.mkdir()
+        elif kind == "link":
+            path.symlink_to(generator.choice((path.name, "/dev/zero", "/dev/null", "/proc/self/mem", "absent")))
+    elif kind == "sparse":
+        os.truncate(path, generator.choice((2**31, 2**40)))
+    return kind
+
+
+def case(base, seed, number, memory):
+    """One run. Returns what is wrong with how it ended, or None."""
+    generator = random.Random(f"{seed}-{number}")
+    by_python = number % PYTHON_EVERY == 0
+    cases = PYTHON_CASES if by_python else CASES[generator.choice(sorted(CASES))]
+    words, patterns = generator.choice(cases)
+    with tempfile.TemporaryDirectory(prefix="plimsoll-attack-", dir=memory) as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(base, tree)
+        victim = generator.choice(sorted(path for path in tree.glob(generator.choice(patterns.copy()).replace("examples", "examples.jsonl"))))
+        kind = damage_file(generator, victim)
+        places = {path.stem if path.suffix == ".jsonl" else path.name: path for path in base.iterdir()}
+        places = {name: tree / path.name for name, path in places.items()} | {"out": tree / "out"}
+        program = [sys.executable, "-m", "plimsoll"] if by_python else ["prlimit", f"--as={MEMORY}", PROGRAM]
+        command = [*program, *(word.format(**places) for word in words)]
+        environment = {**library_environment(), "OMP_NUM_THREADS": "1"}
+        wrong = complaint(run_program(command, LIMIT, env=environment, cwd=folder))
+        if wrong is None:
+            return None
+        kept = ROOT / "out" / "attack" / f"commands-{seed}-{number}"
+        if kind != "pipe":
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(tree, kept, symlinks=True, ignore=lambda *_: ["out"] if kind != "sparse" else ["out", victim.name])
+        return f"case {seed}-{number}, {victim.relative_to(tree)} {kind}: {wrong}"
+
+
+def main():
+    attack = Attack("runs of commands with a damaged file")
+    unknown = commands_of_help() - set(CASES) - NO_FILES
+    for name in sorted(unknown):
+        attack.fail(f"{name}: a command of plimsoll --help that tests/attack/commands.py has no case for")
+    shared = Path("/dev/shm")
+    memory = shared if shared.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="plimsoll-attack-", dir=memory) as folder, ThreadPoolExecutor(WORKERS) as workers:
+        base = Path(folder)
+        make_tree(base)
+        number = 0
+        while attack.goes_on(COUNT):
+            numbers = range(number, min(number + 50, COUNT))
+            for wrong in workers.map(lambda one: case(base, attack.seed, one, memory) if attack.seconds_left() else "late", numbers):
+                if wrong == "late":
+                    continue
+                attack.count += 1
+                if wrong:
+                    attack.fail(wrong)
+            number = numbers.stop
+    return attack.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
