@@ -67,6 +67,10 @@ struct Unit : torch::CustomClassHolder {
                                    .offload_folder = offload_path});
   }
 
+  void take_requires_grad() {
+    for (ShardedGroup& each : unit->groups()) each.take_requires_grad();
+  }
+
   ShardedGroup& group(int64_t index) { return unit->groups().at(static_cast<size_t>(index)); }
 
   std::vector<std::vector<std::string>> groups() {
@@ -128,6 +132,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
              self->unit->set_averaging({.predivide = predivide, .postdivide = postdivide});
            })
       .def("pieces", &Unit::pieces)
+      .def("take_requires_grad", &Unit::take_requires_grad)
       .def("leaves", [](const UnitPointer& self, int64_t group) { return self->group(group).leaves(); })
       .def("set_leaf", [](const UnitPointer& self, int64_t group, int64_t index,
                           const at::Tensor& leaf) { self->group(group).set_leaf(static_cast<size_t>(index), leaf); })

@@ -82,6 +82,7 @@ FullyShardedDataParallel::FullParameters::FullParameters(ShardSchedule& schedule
   TORCH_CHECK(!schedule.in_backward(), "full_parameters: expected no backward pass under way");
   for (const auto& unit : schedule.units()) {
     for (ShardedGroup& group : unit->groups()) {
+      group.take_requires_grad();
       masters_.emplace_back(&group, group.gather_masters());
       group.show_masters(masters_.back().second);
     }
@@ -92,6 +93,7 @@ FullyShardedDataParallel::FullParameters::~FullParameters() {
   for (auto& [group, masters] : masters_) {
     if (writes_back_) group->write_masters(masters);
     group->show_masters({});
+    group->take_requires_grad();
   }
 }
 

@@ -73,6 +73,42 @@ TEST(FullySharded, GradientsAreThoseOfOneProcess) {
   });
 }
 
+TEST(FullySharded, WhatIsFrozenLaterHasNoGradientUntilItTrainsAgain) {
+  testing::on_ranks(2, [](const Launch& launch) {
+    const auto ranks = testing::connect(launch);
+    for (const bool flatten : {true, false}) {
+      Chain chain(ranks, {.flatten_parameters = flatten});
+      const at::Tensor x = at::ones({2, 7});
+      const auto gradients = [&] {
+        std::vector<bool> there;
+        for (auto& [name, leaf] : chain.sharded->parameters()) {
+          there.push_back(leaf.grad().defined());
+          leaf.mutable_grad().reset();
+        }
+        return there;
+      };
+      const std::vector<bool> all(flatten ? 3 : 6, true);
+      std::vector<bool> but_one = all;
+      but_one[1] = false;
+      chain.forward(x).backward();
+      EXPECT_EQ(gradients(), all);
+      chain.sharded->parameters()[1].second.set_requires_grad(false);
+      chain.forward(x).backward();
+      EXPECT_EQ(gradients(), but_one);
+      chain.sharded->parameters()[1].second.set_requires_grad(true);
+      chain.forward(x).backward();
+      EXPECT_EQ(gradients(), all);
+    }
+    Chain chain(ranks);
+    chain.layers->ptr<torch::nn::LinearImpl>(1)->weight.set_requires_grad(false);
+    EXPECT_THAT(
+        [&] {
+          chain.forward(at::ones({2, 7}));
+        },
+        ::testing::ThrowsMessage<c10::Error>(::testing::HasSubstr("got 1 of 2 frozen (1.weight)")));
+  });
+}
+
 constexpr int64_t kSide = 1024;
 
 struct CodedLayer : torch::nn::Module {

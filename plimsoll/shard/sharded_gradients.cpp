@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <utility>
+
 #include "plimsoll/shard/mapped_tensor.h"
 #include "plimsoll/shard/tensor_memory.h"
 #include "plimsoll/watch/profile.h"
@@ -54,21 +56,22 @@ void ShardedGradients::start_reduce() {
   terms_ = is_alone() ? ops::Arriving(bytes) : ranks_.reduce->start_exchange(bytes);
 }
 
-void ShardedGradients::finish_reduce(std::vector<at::Tensor>& leaves) {
+void ShardedGradients::finish_reduce(std::vector<at::Tensor>& leaves, const std::vector<bool>& receives) {
   if (layout_->part() == 0) return;
   const at::NoGradGuard no_grad;
   const watch::Span span("reduce gradients");
   const at::Tensor terms = terms_.take().view(travels_in()).view({ranks_.size(), layout_->part()});
-  if (options_.ordered_passes > 0) return put(ordered_average(terms, leaves), leaves, /*replaces=*/true);
+  if (options_.ordered_passes > 0) return put(ordered_average(terms, leaves), leaves, receives);
   at::Tensor sum = is_alone() ? terms[0].to(sum_dtype_) : terms.sum({0}, false, sum_dtype_);
   if (options_.averaging.postdivide != 1) sum.div_(options_.averaging.postdivide);
-  put(sum, leaves, /*replaces=*/false);
+  put(sum, leaves, receives);
 }
 
 // Somebody who cleared the gradients began a new sum.
 at::Tensor ShardedGradients::ordered_average(const at::Tensor& terms, const std::vector<at::Tensor>& leaves) {
   bool goes_on = !left_.empty();
   for (size_t i = 0; i < left_.size(); ++i) {
+    if (!left_[i].first.defined()) continue;
     const at::Tensor& now = leaves[i].grad();
     goes_on = goes_on && now.defined() && now.is_same(left_[i].first) && version_of(now) == left_[i].second;
   }
@@ -90,25 +93,30 @@ at::Tensor ShardedGradients::waiting(const at::Tensor& part, int64_t begin, cons
   return waiting_.narrow(0, begin, part.numel()).detach().copy_(part);
 }
 
-void ShardedGradients::put(const at::Tensor& average, std::vector<at::Tensor>& leaves, bool replaces) {
+void ShardedGradients::put(const at::Tensor& average, std::vector<at::Tensor>& leaves,
+                           const std::vector<bool>& receives) {
+  const bool is_whole_sum = options_.ordered_passes > 0;  // that of the passes before, too
   left_.clear();
   int64_t begin = 0;
-  for (at::Tensor& leaf : leaves) {
-    const at::Tensor part = average.narrow(0, begin, leaf.numel());
-    at::Tensor& kept = leaf.mutable_grad();
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const at::Tensor part = average.narrow(0, std::exchange(begin, begin + leaves[i].numel()), leaves[i].numel());
+    if (!receives[i]) continue;
+    at::Tensor& kept = leaves[i].mutable_grad();
     if (!kept.defined()) {
-      kept = waiting(part, begin, leaf);
-    } else if (replaces) {
+      kept = waiting(part, begin - part.numel(), leaves[i]);
+    } else if (is_whole_sum) {
       kept.copy_(part);
     } else {
       kept.add_(part);
     }
     release_pages(kept);
-    begin += leaf.numel();
   }
-  if (options_.ordered_passes == 0) return;  // left_ would keep cleared gradients in memory
+  if (!is_whole_sum) return;  // left_ would keep cleared gradients in memory
   // When all are written: gradients of one memory share a version.
-  for (const at::Tensor& leaf : leaves) left_.emplace_back(leaf.grad(), version_of(leaf.grad()));
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const at::Tensor gradient = receives[i] ? leaves[i].grad() : at::Tensor();
+    left_.emplace_back(gradient, gradient.defined() ? version_of(gradient) : 0);
+  }
 }
 
 }  // namespace plimsoll::shard

@@ -27,15 +27,16 @@ class ShardedGradients {
   // Those that have not been reduced.
   void forget();
 
-  // Collectives, one after the other. leaves: the parts of this rank, whose gradients the average joins.
+  // Collectives, one after the other. leaves: the parts of this rank. The average joins the gradients of those that
+  // receive any.
   void start_reduce();
-  void finish_reduce(std::vector<at::Tensor>& leaves);
+  void finish_reduce(std::vector<at::Tensor>& leaves, const std::vector<bool>& receives);
 
  private:
   bool is_alone() const { return ranks_.size() == 1; }
   at::ScalarType travels_in() const { return sum_dtype_ == at::kDouble ? at::kDouble : options_.reduce_dtype; }
   at::Tensor ordered_average(const at::Tensor& terms, const std::vector<at::Tensor>& leaves);
-  void put(const at::Tensor& average, std::vector<at::Tensor>& leaves, bool replaces);
+  void put(const at::Tensor& average, std::vector<at::Tensor>& leaves, const std::vector<bool>& receives);
   at::Tensor waiting(const at::Tensor& part, int64_t begin, const at::Tensor& leaf);
 
   std::shared_ptr<const FlatLayout> layout_;
@@ -46,9 +47,10 @@ class ShardedGradients {
   at::Tensor whole_;  // [padded], of this rank; undefined: none
   std::vector<bool> is_there_;
   ops::Arriving terms_;
-  at::Tensor waiting_;                                 // [part], where the leaves' are; undefined: anywhere
-  at::Tensor ordered_sum_;                             // [part]
-  std::vector<std::pair<at::Tensor, uint32_t>> left_;  // gradients as ordered_average left them, with their versions
+  at::Tensor waiting_;      // [part], where the leaves' are; undefined: anywhere
+  at::Tensor ordered_sum_;  // [part]
+  std::vector<std::pair<at::Tensor, uint32_t>>
+      left_;  // gradients, or none, as ordered_average left them; their versions
 };
 
 }  // namespace plimsoll::shard

@@ -35,10 +35,10 @@ ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const Grou
   const at::NoGradGuard no_grad;
   const at::Tensor& first = parameters_.front().second;
   const at::ScalarType dtype = first.scalar_type();
-  trained_ = first.requires_grad();
+  const bool is_trained = first.requires_grad();
   for (const auto& [name, parameter] : parameters_) {
     TORCH_CHECK(parameter.is_leaf() && parameter.device().is_cpu() && parameter.scalar_type() == dtype &&
-                    parameter.requires_grad() == trained_,
+                    parameter.requires_grad() == is_trained,
                 "FullyShardedDataParallel: expected ", name, " to be a leaf on the CPU like the others of its group");
   }
   master_ = zeros_of_part(dtype);
@@ -50,7 +50,9 @@ ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const Grou
     parts.back().copy_(parameters_[i].second.detach().reshape({-1}).narrow(0, held.begin, held.size()));
   }
   if (options_.flatten) parts = {master_.narrow(0, 0, shard_.size())};
-  for (const at::Tensor& part : parts) leaves_.push_back(part.detach().set_requires_grad(trained_));
+  for (const at::Tensor& part : parts) leaves_.push_back(part.detach().set_requires_grad(is_trained));
+  is_trained_.assign(leaves_.size(), is_trained);
+  has_unsent_.assign(leaves_.size(), false);
   seen_version_ = version_of(master_);
 
   if (!options_.weights_of.empty()) {
@@ -77,6 +79,56 @@ void ShardedGroup::set_leaf(size_t index, const at::Tensor& leaf) {
   TORCH_CHECK(leaf.is_alias_of(master_) && leaf.sizes() == leaves_.at(index).sizes(),
               "FullyShardedDataParallel: expected a tensor with the memory of the shard");
   leaves_[index] = leaf;
+}
+
+std::span<const std::pair<std::string, at::Tensor>> ShardedGroup::parameters_in(size_t leaf) const {
+  const std::span<const std::pair<std::string, at::Tensor>> all = parameters_;
+  return options_.flatten ? all : all.subspan(leaf, 1);
+}
+
+void ShardedGroup::take_requires_grad() {
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    const auto changed = [&](const auto& item) { return item.second.requires_grad() != is_trained_[i]; };
+    const auto parameters = parameters_in(i);
+    if (leaves_[i].requires_grad() == is_trained_[i] && !std::ranges::all_of(parameters, changed)) continue;
+    is_trained_[i] = !is_trained_[i];
+    leaves_[i].set_requires_grad(is_trained_[i]);
+    for (const auto& [name, parameter] : parameters) parameter.set_requires_grad(is_trained_[i]);
+  }
+}
+
+void ShardedGroup::expect_one_requires_grad() const {
+  constexpr size_t kNamed = 3;
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    size_t others = 0;
+    std::string names;
+    for (const auto& [name, parameter] : parameters_in(i)) {
+      if (parameter.requires_grad() == is_trained_[i]) continue;
+      if (others++ < kNamed) names += (names.empty() ? "" : ", ") + name;
+    }
+    TORCH_CHECK_VALUE(
+        others == 0,
+        "FullyShardedDataParallel: expected the parameters of one flat shard to be trained or frozen together, got ",
+        others, " of ", parameters_in(i).size(), is_trained_[i] ? " frozen (" : " trained (", names,
+        others > kNamed ? ", ...)" : ")",
+        "; freeze what has an instance of its own, or wrap with flatten_parameters=False");
+  }
+}
+
+void ShardedGroup::note_unsent_gradients() {
+  for (size_t i = 0; i < leaves_.size(); ++i) has_unsent_[i] = has_unsent_[i] || is_trained_[i];
+}
+
+bool ShardedGroup::has_gradients() const {
+  return std::ranges::find(is_trained_, true) != is_trained_.end() ||
+         std::ranges::find(has_unsent_, true) != has_unsent_.end();
+}
+
+void ShardedGroup::finish_reduce() {
+  std::vector<bool> receives = has_unsent_;
+  for (size_t i = 0; i < leaves_.size(); ++i) receives[i] = receives[i] || is_trained_[i];
+  gradients_.finish_reduce(leaves_, receives);
+  has_unsent_.assign(leaves_.size(), false);
 }
 
 std::vector<io::TensorPiece> ShardedGroup::pieces() const {
@@ -200,7 +252,23 @@ void ShardedGroup::release() {
   if (is_arriving_) gather();
   if (gathered_ && !is_master_) hide();
   if (is_master_) release_pages(master_);
-  gathered_ = false;
+  gathered_ = is_kept_ = false;
+}
+
+void ShardedGroup::keep() {
+  if (codes_) return release();
+  if (is_arriving_) gather();
+  is_kept_ = gathered_;
+}
+
+void ShardedGroup::release_unless_kept() {
+  const bool stays = std::exchange(is_kept_, false) && seen_version_ == version_of(master_);
+  if ((gathered_ || is_arriving_) && !stays) release();
+}
+
+void ShardedGroup::forget_gradients() {
+  gradients_.forget();
+  has_unsent_.assign(leaves_.size(), false);
 }
 
 at::Tensor ShardedGroup::gather_masters() const {

@@ -32,7 +32,11 @@ class ShardedGroup {
 
   const FlatLayout& layout() const { return *layout_; }
   const NamedTensors& parameters() const { return parameters_; }
-  bool trained() const { return trained_; }
+
+  // requires_grad may have been set of a leaf, or of the parameters in it; the other follows. Where it differs among
+  // the parameters of one leaf, nothing follows, and expect_one_requires_grad() throws.
+  void take_requires_grad();
+  void expect_one_requires_grad() const;
 
   // The optimizer's parameters, of one dimension: one if flattened, else one for each parameter. set_leaf: another
   // tensor with the same memory in its place, on which gradients are put from now on.
@@ -52,18 +56,26 @@ class ShardedGroup {
   void start_gather(bool keeps_codes = false);
   void gather(bool keeps_codes = false);
   void start_reduce() { gradients_.start_reduce(); }
-  void finish_reduce() { gradients_.finish_reduce(leaves_); }
+  void finish_reduce();
   at::Tensor gather_masters() const;  // [numel], of all ranks
 
   // What holds the parameters while they are gathered.
   std::vector<at::Tensor> memory() const { return codes_ ? std::vector{full_, full_codes_} : std::vector{full_}; }
 
   void release();
-  bool gathered() const { return gathered_; }
+  // The parameters stay gathered for the next forward pass. Codes do not: their scales are those of one pass.
+  void keep();
+  // release(), unless keep() came last and the masters have not been written since.
+  void release_unless_kept();
 
   // ShardedGradients.
   void add_gradient(size_t parameter, const at::Tensor& grad) { gradients_.add(parameter, grad); }
-  void forget_gradients() { gradients_.forget(); }
+  void forget_gradients();
+  // Gradients of the last backward pass have not travelled. They will, those of parameters that are frozen by then,
+  // too.
+  void note_unsent_gradients();
+  // Whether any travel: those of trained parameters do, and unsent ones.
+  bool has_gradients() const;
 
   // The parameters show `masters` [numel] instead, until it is undefined again.
   void show_masters(const at::Tensor& masters);
@@ -72,6 +84,7 @@ class ShardedGroup {
 
  private:
   bool is_alone() const { return ranks_.size() == 1; }
+  std::span<const std::pair<std::string, at::Tensor>> parameters_in(size_t leaf) const;
   bool sends_new_codes() const;
   at::Tensor mine(const at::Tensor& flat) const;  // [numel] -> this rank's part
   std::vector<at::Tensor> views_of(const at::Tensor& flat) const;
@@ -88,11 +101,11 @@ class ShardedGroup {
   std::shared_ptr<const FlatLayout> layout_;
   FlatRange shard_;
   ShardedGradients gradients_;
-  bool trained_;
 
   at::Tensor master_;  // [part], padded with zeros
   std::vector<at::Tensor> leaves_;
-  uint32_t seen_version_;  // of the masters when the parameters last showed them
+  std::vector<bool> is_trained_, has_unsent_;  // of each leaf
+  uint32_t seen_version_;                      // of the masters when the parameters last showed them
 
   at::Tensor full_;  // [padded], without memory unless gathered; the master itself of one rank in its own dtype
   std::vector<at::Tensor> full_views_;  // the parameters in it
@@ -101,6 +114,7 @@ class ShardedGroup {
   std::vector<at::Tensor> unread_views_;  // the parameters where only codes are there: NaN for whoever reads a value
   bool is_master_ = false;
   bool gathered_ = false;
+  bool is_kept_ = false;
   ops::Arriving arriving_;
   bool is_arriving_ = false;
 };

@@ -51,12 +51,15 @@ ShardedUnit::ShardedUnit(const NamedTensors& parameters, const ShardRanks& ranks
   }
 }
 
-int64_t ShardedUnit::trained_parameters() const {
-  int64_t count = 0;
-  for (const ShardedGroup& group : groups_) {
-    if (group.trained()) count += static_cast<int64_t>(group.parameters().size());
+void ShardedUnit::take_requires_grad() {
+  for (ShardedGroup& group : groups_) {
+    group.take_requires_grad();
+    group.expect_one_requires_grad();
   }
-  return count;
+}
+
+void ShardedUnit::note_unsent_gradients() {
+  for (ShardedGroup& group : groups_) group.note_unsent_gradients();
 }
 
 void ShardedUnit::set_averaging(const Averaging& averaging) {
@@ -79,15 +82,23 @@ void ShardedUnit::release() {
   for (ShardedGroup& group : groups_) group.release();
 }
 
+void ShardedUnit::keep() {
+  for (ShardedGroup& group : groups_) group.keep();
+}
+
+void ShardedUnit::release_unless_kept() {
+  for (ShardedGroup& group : groups_) group.release_unless_kept();
+}
+
 void ShardedUnit::start_reduce() {
   for (ShardedGroup& group : groups_) {
-    if (group.trained()) group.start_reduce();
+    if (group.has_gradients()) group.start_reduce();
   }
 }
 
 void ShardedUnit::finish_reduce() {
   for (ShardedGroup& group : groups_) {
-    if (group.trained()) group.finish_reduce();
+    if (group.has_gradients()) group.finish_reduce();
   }
 }
 

@@ -36,15 +36,20 @@ class ShardedUnit {
   const FullyShardedOptions& options() const { return options_; }
   std::vector<ShardedGroup>& groups() { return groups_; }
   const std::vector<ShardedGroup>& groups() const { return groups_; }
-  int64_t trained_parameters() const;
+
+  // ShardedGroup, for all groups. Throws where parameters of one leaf differ.
+  void take_requires_grad();
+  void note_unsent_gradients();
 
   // Other factors from the next reduction on. Throws where the order of sums is fixed, which divides once.
   void set_averaging(const Averaging& averaging);
 
   // Of all groups.
-  void start_gather(bool keeps_codes);  // ShardedGroup
+  void start_gather(bool keeps_codes = false);  // ShardedGroup
   void gather(bool keeps_codes);
   void release();
+  void keep();
+  void release_unless_kept();
   void start_reduce();
   void finish_reduce();
 

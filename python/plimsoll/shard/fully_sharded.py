@@ -34,7 +34,9 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
     """A module whose parameters are whole while it computes, and sharded over the ranks of a process group otherwise.
 
     Its parameters are then one flat shard for each dtype (`flat_param_0`), or with flatten_parameters=False one for each
-    parameter. Make the optimizer after it. Instances may be nested; the outermost one is called and asked for gradients.
+    parameter. Make the optimizer after it. Shards may be frozen and trained again, parameters only where each has a shard;
+    the next forward pass goes by their requires_grad. Instances may be nested; the outermost one is called and asked for
+    gradients.
 
     Arguments are fairscale's. What differs: gradients travel in fp32 unless `reduce_dtype` says otherwise; shards hold no
     padding; everything is on the CPU, so params and grads "move to the CPU" by staying there, compute_device and
@@ -278,6 +280,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
 
     @contextmanager
     def _summon_own(self, volatile: bool) -> Iterator[None]:
+        self._unit.take_requires_grad()
         masters = [self._unit.gather_masters(group) for group in range(len(self._groups))]
         for group, values in enumerate(masters):
             self._unit.show_masters(group, values)
@@ -294,6 +297,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
                     self._unit.write_masters(group, values)
             for group in range(len(masters)):
                 self._unit.show_masters(group, None)
+            self._unit.take_requires_grad()
             self._sharded.hide(self._shown)
             self._parameters.update(flat)
             self._summoned = False

@@ -28,6 +28,20 @@ class Slot(NamedTuple):
     parameter: nn.Parameter
 
 
+class _RequiresGrad:
+    """requires_grad_() of a module whose parameters are hidden: nn.Module's finds none of them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self, requires_grad: bool = True) -> nn.Module:
+        for each in self.module.modules():
+            for value in each.__dict__.values():
+                if isinstance(value, nn.Parameter):
+                    value.requires_grad_(requires_grad)
+        return nn.Module.requires_grad_(self.module, requires_grad)
+
+
 _lenders: Any = WeakIdKeyDictionary()  # of parameters that a unit holds: weak references to its instance
 
 
@@ -39,6 +53,8 @@ class ShardedParameters:
         self.slots: list[Slot] = []
         self.borrowed: list[Slot] = []
         self.in_order: list[Slot] = []  # both, as the module has them
+        wrapped = {id(part) for each in module.modules() if WRAPPED in each._modules for part in each.modules()}
+        self.modules = [each for each in module.modules() if id(each) not in wrapped]  # those of this instance alone
         for prefix, owner in module.named_modules(remove_duplicate=True):
             for name, parameter in owner._parameters.items():
                 if parameter is not None and not getattr(parameter, "_is_sharded", False):
@@ -96,6 +112,8 @@ class ShardedParameters:
 
     def hide(self, leaves: dict[str, nn.Parameter]) -> None:
         """Modules keep the parameters as attributes, which forward passes read. leaves: shown in their place, by path."""
+        for module in self.modules:
+            module.__dict__["requires_grad_"] = _RequiresGrad(module)
         for slot in self.slots + self.borrowed:
             slot.module._parameters.pop(slot.name, None)
             slot.module.__dict__[slot.name] = slot.parameter
@@ -104,6 +122,8 @@ class ShardedParameters:
                 slot.module._parameters[slot.name] = leaves[slot.path]
 
     def show(self) -> None:
+        for module in self.modules:
+            module.__dict__.pop("requires_grad_", None)
         for slot in self.slots + self.borrowed:
             slot.module.__dict__.pop(slot.name, None)
             slot.module._parameters.pop(slot.name, None)
@@ -115,6 +135,7 @@ class ShardedParameters:
             shown = slot.module._parameters[slot.name]
             if shown is not None and shown is not slot.parameter:
                 slot.parameter.data.copy_(shown.data)
+                slot.parameter.requires_grad_(shown.requires_grad)
 
 
 class HeldRange(NamedTuple):
