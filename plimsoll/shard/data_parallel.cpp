@@ -32,7 +32,10 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& module, std:
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& parameter = item.value();
     ranks_->broadcast_(parameter.detach()).wait();
-    if (!parameter.requires_grad()) continue;
+    if (!parameter.requires_grad()) {
+      reduction.frozen.push_back(parameter);
+      continue;
+    }
     trained.push_back(parameter);
     names_.push_back(item.key());
     shapes_.push_back(parameter.sizes().vec());

@@ -7,7 +7,8 @@
 //   optimizer.step();
 //
 // Gradients are summed in FP32, whatever the dtype of the parameters. A parameter that no rank used keeps its gradient
-// as it was; one that only some used counts as zero on the others.
+// as it was; one that only some used counts as zero on the others. An exception that ends backward() on all ranks
+// leaves incomplete gradients, to be cleared, and the next pass is whole.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -36,7 +37,8 @@ struct DataParallelOptions {
 class DistributedDataParallel {
  public:
   // A collective. Throws c10::Error, which names the ranks, where models differ in names, shapes or dtypes. The
-  // module's parameters belong to this until it is destroyed; they are those that require a gradient now.
+  // module's parameters belong to this until it is destroyed; they are those that require a gradient now. Others that
+  // do later on are an error of backward().
   DistributedDataParallel(torch::nn::Module& module, std::shared_ptr<const Communicator> ranks,
                           const DataParallelOptions& options = {});
   ~DistributedDataParallel();

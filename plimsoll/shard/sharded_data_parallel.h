@@ -6,7 +6,7 @@
 //   model->loss(tokens, targets).backward();
 //   optimizer.update({.max_norm = 1.0});
 //
-// Several backward() for one update: all but the last under no_sync().
+// Several backward() for one update: all but the last under no_sync(), or each averaged by itself.
 #pragma once
 
 #include "plimsoll/shard/data_parallel.h"
