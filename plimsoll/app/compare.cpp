@@ -1,12 +1,15 @@
 #include "plimsoll/app/compare.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "plimsoll/app/child_process.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/app/ranks.h"
+#include "plimsoll/app/run_directory.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/error.h"
 
@@ -46,6 +49,9 @@ void add_differences(std::vector<json>& results) {
 
 Comparison compare(const CompareOptions& options, const std::function<int(const TrainOptions&)>& train_one) {
   Comparison comparison;
+  const bool is_first = speaks(options.train);
+  std::optional<RunDirectory> directory;
+  if (is_first) directory.emplace(options.train.out);
   std::set<std::string> taken;
   for (const std::string& recipe : options.recipes) {
     TrainOptions run = options.train;
@@ -54,13 +60,16 @@ Comparison compare(const CompareOptions& options, const std::function<int(const 
     run.json = run.out / "train.jsonl";
     if (!is_finished(run)) comparison.exit_code = run_in_child([&] { return train_one(run); });
     if (comparison.exit_code != 0) return comparison;
+    if (!is_first) continue;
     auto summary = last_json_line(run.json);
     if (!summary) fail("{}: expected the run's summary in the last line, got none", run.json.native());
     comparison.results.push_back(std::move(*summary));
   }
+  if (!is_first) return comparison;
   add_differences(comparison.results);
   const json document = {{"configuration", options.train.configuration}, {"results", comparison.results}};
   io::write_file(options.train.out / "compare.json", document.dump(2) + "\n");
+  directory->keep();
   return comparison;
 }
 

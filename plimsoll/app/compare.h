@@ -18,14 +18,16 @@ struct CompareOptions {
 
 struct Comparison {
   int exit_code = 0;  // of the first recipe that did not end well
-  // The summary of each run, with {"difference_percent"} of final_val_loss from fp32's; null without an fp32 run.
+  // The summary of each run, with {"difference_percent"} of final_val_loss from fp32's; null without an fp32 run. Of
+  // several ranks the first has them.
   std::vector<nlohmann::json> results;
 };
 
 // Trains each recipe from the same weights and data, each in a process of its own, so that peak memory is that
 // recipe's. `train_one` runs there and returns an exit code; it must leave the run's summary as last line of
 // options.json. Ctrl-C ends the run at hand as it ends a single one. Call it before this process has started any
-// thread. Finished runs are kept if train.resume is set. Writes OUT/compare.json.
+// thread. Finished runs are kept if train.resume is set. Writes OUT/compare.json. Throws io::Error where another
+// process writes to OUT.
 Comparison compare(const CompareOptions& options, const std::function<int(const TrainOptions&)>& train_one);
 
 }  // namespace plimsoll::app

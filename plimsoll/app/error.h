@@ -1,4 +1,5 @@
-// What went wrong, in one line. The command turns UsageError into exit code 2 and everything else into 1.
+// What went wrong, in one line. The command turns UsageError into exit code 2, NotFinite into 3 and everything else
+// into 1.
 #pragma once
 
 #include <stdexcept>
@@ -18,6 +19,12 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+// The work is done, and its result is Inf or NaN.
+class NotFinite : public Error {
+ public:
+  using Error::Error;
+};
+
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> text, const Args&... args) {
   throw Error(io::compose_arguments(text, fmt::make_format_args(args...)));
@@ -26,6 +33,11 @@ template <class... Args>
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> text, const Args&... args) {
   throw UsageError(io::compose_arguments(text, fmt::make_format_args(args...)));
+}
+
+template <class... Args>
+[[noreturn]] void report_not_finite(fmt::format_string<Args...> text, const Args&... args) {
+  throw NotFinite(io::compose_arguments(text, fmt::make_format_args(args...)));
 }
 
 }  // namespace plimsoll::app

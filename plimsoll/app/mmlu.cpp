@@ -115,6 +115,7 @@ json mmlu(const MmluOptions& options) {
     int64_t same = 0;
     for (size_t i = 0; i < answers.size(); ++i) same += answers[i] == first[i] ? 1 : 0;
     entry["agreement"] = binomial_json(same, total);
+    entry["no_answer"] = std::count(answers.begin(), answers.end(), kNoAnswer);
     result["dtypes"][dtype] = std::move(entry);
     result["questions"] = total;
     result["shortened"] = prompts->shortened;

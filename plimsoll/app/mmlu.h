@@ -23,6 +23,7 @@ struct MmluOptions {
 // none. {"questions", "shots", "shortened": questions with fewer, "dtypes": {name: {...}}}, of each dtype
 //   accuracy: binomial_json,
 //   agreement: of the answers with those of the first dtype, binomial_json,
+//   no_answer: questions whose logits are not finite,
 //   subjects: {name: binomial_json}.
 nlohmann::json mmlu(const MmluOptions& options);
 

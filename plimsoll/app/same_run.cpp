@@ -12,41 +12,57 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json run_of(const TrainOptions& options) {
-  const ModelShape shape = shape_of(options);
-  return {{"recipe", options.recipe},
-          {"layers", shape.layers},
-          {"dim", shape.dim},
-          {"heads", shape.heads},
-          {"context", shape.context},
-          {"steps", options.steps},
-          {"batch", options.batch},
-          {"accumulate", options.accumulate},
-          {"lr", options.lr},
-          {"warmup", options.warmup},
-          {"weight-decay", options.weight_decay},
-          {"clip", options.clip},
-          {"loss-scale", options.loss_scale},
-          {"seed", options.seed},
-          {"shard", options.shard},
-          {"eval-every", options.eval_every},
-          {"eval-windows", options.eval_windows},
-          {"save-every", options.save_every},
-          {"resume", options.resume}};
+// A value as a user reads it.
+std::string said(const ordered_json& value) { return value.is_null() ? "nothing" : value.dump(); }
+
+// Throws where a rank's values are not rank 0's.
+void expect_rank_0s(const std::string& option, const ordered_json& value, const ordered_json& expected, size_t rank) {
+  if (value == expected) return;
+  refuse("--{}: expected {} on rank {}, as on rank 0, got {}", option, said(expected), rank, said(value));
 }
 
 }  // namespace
 
 void expect_same_run(const TrainOptions& options, const ops::RankGroup& ranks) {
-  const std::vector<std::string> runs = shard::gather_texts(ranks, run_of(options).dump());
+  const std::vector<std::string> runs = shard::gather_texts(ranks, options.common_to_ranks.dump());
   const ordered_json expected = ordered_json::parse(runs[0]);
   for (size_t rank = 1; rank < runs.size(); ++rank) {
     const ordered_json run = ordered_json::parse(runs[rank]);
-    for (const auto& [name, value] : expected.items()) {
-      if (run.at(name) != value) {
-        refuse("--{}: expected {} on rank {}, as on rank 0, got {}", name, value.dump(), rank, run.at(name).dump());
-      }
+    for (const auto& [option, value] : expected.items()) {
+      expect_rank_0s(option, run.value(option, ordered_json()), value, rank);
     }
+    // Another version of this program may have options that rank 0's lacks.
+    for (const auto& [option, value] : run.items()) {
+      expect_rank_0s(option, value, expected.value(option, ordered_json()), rank);
+    }
+  }
+}
+
+void expect_same_text(const std::string& digest, const ops::RankGroup& ranks) {
+  const std::vector<std::string> digests = shard::gather_texts(ranks, digest);
+  for (size_t rank = 1; rank < digests.size(); ++rank) {
+    if (digests[rank] == digests[0]) continue;
+    refuse("--data: expected text with the SHA-256 {} on rank {}, as on rank 0, got {}", digests[0], rank,
+           digests[rank]);
+  }
+}
+
+void begin_on_all(const ops::RankGroup& ranks, const std::function<void()>& body) {
+  if (ranks.size() == 1) return body();
+  constexpr char kDone = '+', kUsage = 'u', kFailed = 'f';
+  std::string mine(1, kDone);
+  try {
+    body();
+  } catch (const UsageError& error) {
+    mine = kUsage + std::string(error.what());
+  } catch (const std::exception& error) {
+    mine = kFailed + std::string(error.what());
+  }
+  const std::vector<std::string> outcomes = shard::gather_texts(ranks, mine);
+  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+    const std::string& outcome = outcomes[rank];
+    if (outcome.front() == kUsage) refuse("rank {}: {}", rank, outcome.substr(1));
+    if (outcome.front() == kFailed) fail("rank {}: {}", rank, outcome.substr(1));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/process_memory.h"
 #include "plimsoll/app/ranks.h"
+#include "plimsoll/app/run_directory.h"
 #include "plimsoll/app/same_run.h"
 #include "plimsoll/app/trainer.h"
 #include "plimsoll/io/checkpoint.h"
@@ -40,7 +42,8 @@ class Run {
       : options_(options),
         ranks_(connect_ranks(options)),
         observer_(speaks(options) ? observer : silent()),
-        trainer_(make_trainer(options, ranks_)),
+        stream_(begin_with_text()),
+        trainer_(options, shape_of(options), std::move(*stream_), ranks_),
         saver_({.run = options.out, .keep = static_cast<size_t>(options.keep), .asynchronous = options.async_save},
                ranks_->split("checkpoints"), ranks_->rank()) {}
 
@@ -71,17 +74,22 @@ class Run {
             .on_profile = [](const ProfileReport&) {}};
   }
 
-  static Trainer make_trainer(const TrainOptions& options, std::shared_ptr<const shard::Communicator> ranks) {
-    const ModelShape shape = shape_of(options);
-    check_sharing(options);
-    expect_same_run(options, *ranks);
-    if (options.threads > 0) runtime::set_threads(static_cast<int>(options.threads));
-    if (!options.resume && !io::list_checkpoints(options.out).empty()) {
-      refuse("{}: expected a directory without checkpoints, or --resume", options.out.native());
-    }
-    io::Text text(io::find_text_files(options.data));
-    return {options, shape, io::TokenStream(std::move(text), shape.context, static_cast<uint64_t>(options.seed)),
-            std::move(ranks)};
+  // What can be wrong from the start is, on all ranks, an error here.
+  io::TokenStream begin_with_text() {
+    expect_same_run(options_, *ranks_);  // first: what follows then is right or wrong on all
+    const ModelShape shape = shape_of(options_);
+    check_sharing(options_);
+    if (options_.threads > 0) runtime::set_threads(static_cast<int>(options_.threads));
+    std::optional<io::TokenStream> stream;
+    begin_on_all(*ranks_, [&] {
+      if (!options_.resume && !io::list_checkpoints(options_.out).empty()) {
+        refuse("{}: expected a directory without checkpoints, or --resume", options_.out.native());
+      }
+      stream.emplace(io::Text(io::find_text_files(options_.data)), shape.context, static_cast<uint64_t>(options_.seed));
+      if (speaks(options_)) directory_.emplace(options_.out);
+    });
+    expect_same_text(stream->digest(), *ranks_);
+    return std::move(*stream);
   }
 
   void begin() {
@@ -93,9 +101,7 @@ class Run {
       observer_.on_note("--offload cpu: everything is in the memory of the CPU, nothing moves");
     if (options_.profile) profile_.emplace(options_.steps - trainer_.step());
     if (!speaks(options_)) return;
-    std::error_code error;
-    std::filesystem::create_directories(options_.out, error);
-    if (error) fail("{}: cannot create: {}", options_.out.native(), error.message());
+    directory_->keep();
     lines_.emplace(trainer_.step() > 0 ? JsonLines::resume(options_.json, trainer_.step())
                                        : JsonLines::create(options_.json));
   }
@@ -122,6 +128,7 @@ class Run {
     seconds_.push_back(seconds);
     record.cpu_seconds = kernels::process_cpu_seconds() - cpu_before;
     record.step = trainer_.step();
+    loss_ = record.result.loss;
     record.tokens_per_s = static_cast<double>(trainer_.tokens_per_step()) / seconds;
     if (is_due(options_.eval_every) || is_last()) record.val_loss = validation_loss_ = trainer_.validation_loss();
     write(to_json(record));
@@ -165,6 +172,7 @@ class Run {
     return {.recipe = options_.recipe,
             .steps = trainer_.step(),
             .parameters = trainer_.parameters(),
+            .final_loss = loss_,
             .final_val_loss = validation_loss_ ? *validation_loss_ : trainer_.validation_loss(),
             .tokens_per_s = measured_.value("tokens_per_s", 0.0),
             .saved_activation_bytes = measured_.value("saved_activation_bytes", int64_t{0}),
@@ -176,13 +184,15 @@ class Run {
   const TrainOptions& options_;
   std::shared_ptr<const shard::Communicator> ranks_;
   TrainObserver observer_;
+  std::optional<RunDirectory> directory_;  // of rank 0, for all
+  std::optional<io::TokenStream> stream_;  // the trainer's from the first step on
   Trainer trainer_;
   shard::CheckpointSaver saver_;
   std::optional<JsonLines> lines_;
   std::optional<StepProfile> profile_;
   std::vector<double> seconds_;
-  std::optional<double> validation_loss_;
-  int64_t sent_bytes_ = 0;  // in the last step
+  std::optional<double> loss_, validation_loss_;  // the last ones
+  int64_t sent_bytes_ = 0;                        // in the last step
   json measured_ = json::object();
 };
 
@@ -201,6 +211,10 @@ json slots_json(const std::vector<watch::Record>& records) {
 }
 
 }  // namespace
+
+bool is_finite(const TrainSummary& summary) {
+  return std::isfinite(summary.final_val_loss) && std::isfinite(summary.final_loss.value_or(0));
+}
 
 std::optional<TrainSummary> train(const TrainOptions& options, const TrainObserver& observer) {
   return Run(options, observer)();
@@ -229,6 +243,7 @@ json to_json(const TrainSummary& summary) {
           {"steps", summary.steps},
           {"parameters", summary.parameters},
           {"final_val_loss", summary.final_val_loss},
+          {"diverged", !is_finite(summary)},
           {"tokens_per_s", summary.tokens_per_s},
           {"saved_activation_bytes", summary.saved_activation_bytes},
           {"peak_rss_bytes", summary.peak_rss_bytes},

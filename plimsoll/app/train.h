@@ -26,6 +26,7 @@ struct TrainSummary {
   std::string recipe;
   int64_t steps = 0;
   int64_t parameters = 0;
+  std::optional<double> final_loss = {};  // of the last step; nothing of a run that was resumed at its end
   double final_val_loss = 0;
   double tokens_per_s = 0;  // median of the steps; evaluation and checkpoints left out
   int64_t saved_activation_bytes = 0;
@@ -45,6 +46,9 @@ struct TrainObserver {
 // Trains until options.steps are done. Returns nothing if SIGINT or SIGTERM asked it to stop; a checkpoint is written
 // then. Throws UsageError or Error; before the first step nothing is written.
 std::optional<TrainSummary> train(const TrainOptions& options, const TrainObserver& observer);
+
+// Whether the losses that a run ends with are.
+bool is_finite(const TrainSummary& summary);
 
 // Lines of the JSON log. What is not finite is null.
 nlohmann::json to_json(const StepRecord& record);

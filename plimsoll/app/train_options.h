@@ -50,6 +50,7 @@ struct TrainOptions {
   std::filesystem::path json;                    // JSON lines
   std::optional<std::filesystem::path> profile;  // of some steps; the trace of them goes there, unless it is empty
   nlohmann::json configuration;                  // of the whole command, for the record
+  nlohmann::ordered_json common_to_ranks;        // {option: value}, which all ranks must have in common
 };
 
 // The named model with the sizes given instead. Throws UsageError.

@@ -238,6 +238,7 @@ shard::RankCheckpoint Trainer::checkpoint() const {
                                         {"grad_scaler", scaler_.state_dict()},
                                         {"seed", options_.seed},
                                         {"data_bytes", stream_.bytes()},
+                                        {"data_sha256", stream_.digest()},
                                         {"cursor", {{"epoch", cursor.epoch}, {"index", cursor.index}}},
                                         {"configuration", options_.configuration}}};
   // A run that compresses nothing has no files of it.
@@ -264,6 +265,8 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
   expect_same(state, "seed", options_.seed);
   expect_same(state, "loss_scale", options_.loss_scale);
   expect_same(state, "data_bytes", stream_.bytes());
+  // Older checkpoints do not say it.
+  if (state.contains("data_sha256")) expect_same(state, "data_sha256", stream_.digest());
   try {
     restore_model(checkpoint);
     restore_optimizer(checkpoint);

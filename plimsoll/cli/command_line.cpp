@@ -161,6 +161,9 @@ int parse_and_run(int argc, const char* const* argv, const std::vector<Command>&
   program.allow_extras();
   program.require_subcommand(0, 1);  // behind a command, another one's name is an argument: t5 generate
   program.set_version_flag("--version", PLIMSOLL_VERSION);
+  program.footer(
+      "Exit codes: 0 done; 1 failed; 2 a mistake in what was typed; 3 done, but a result is Inf or NaN; 130 "
+      "interrupted");
   std::vector<ParsedCommand> parsed;
   parsed.reserve(commands.size());
   for (const Command& command : commands) parsed.emplace_back(program, command);
@@ -188,6 +191,14 @@ json configuration(const std::vector<Option>& options) {
   json result = json::object();
   for (const Option& option : options) {
     if (json value = option.field.get(); !value.is_null()) result[option.name] = std::move(value);
+  }
+  return result;
+}
+
+nlohmann::ordered_json common_values(const std::vector<Option>& options) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::object();
+  for (const Option& option : options) {
+    if (option.across_ranks == AcrossRanks::kSameValue) result[option.name] = option.field.get();
   }
   return result;
 }

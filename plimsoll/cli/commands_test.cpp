@@ -28,6 +28,34 @@ TEST(Compare, EndsWithATableAndAFile) {
   EXPECT_DOUBLE_EQ(results[1]["difference_percent"], 100 * (loss - reference) / reference);
 }
 
+TEST(Compare, ARecipeThatDivergesIsARowAndExitThree) {
+  const TinyRun run;
+  const std::vector<std::string> all = {"--out", run.file("out"), "--steps", "12", "--lr", "1e30", "--clip", "1e30"};
+  for (const char* resume : {"", "--resume"}) {
+    std::vector<std::string> arguments = run.arguments("compare", all);
+    arguments.insert(arguments.end(), {"--recipes", "bf16,fp8", "--eval-every", "0"});
+    if (*resume != 0) arguments.emplace_back(resume);
+    const Outcome outcome = run_program(arguments);
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.error;
+    EXPECT_THAT(outcome.output, AllOf(HasSubstr("\nbf16 "), HasSubstr("\nfp8 ")));
+    EXPECT_THAT(outcome.error,
+                testing::EndsWith("plimsoll: compare: expected finite losses at the end, got Inf or NaN of "
+                                  "bf16, fp8\n"));
+    EXPECT_TRUE(json::parse(io::read_plainly(run.file("out/compare.json"))).at("results")[1]["diverged"]);
+  }
+}
+
+TEST(Compare, ADirectoryThatAnotherOneWritesToIsRefused) {
+  const TinyRun run;
+  const auto arguments = run.arguments("compare", {"--out", run.file("out"), "--steps", "100000000"});
+  Program first(arguments);
+  run.wait_for_steps("out/fp32/train.jsonl", 5);
+  const Outcome outcome = run_program(arguments);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.error, HasSubstr("out: expected a place that no other process writes to"));
+  EXPECT_GE(run.steps("out/fp32/train.jsonl").size(), 5u);
+}
+
 TEST(Compare, IsTheSameAsTrainingAlone) {
   const TinyRun run;
   ASSERT_EQ(run_program(run.arguments("compare", {"--out", run.file("out"), "--steps", "20", "--recipes", "bf16,fp8"}))

@@ -3,6 +3,8 @@
 #include <memory>
 
 #include "plimsoll/app/compare.h"
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/ranks.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
@@ -30,12 +32,36 @@ std::string table_of(const std::vector<json>& results) {
   return table.text();
 }
 
+// A recipe that diverges is a row of the table, and the others follow.
+int train_even_if_it_diverges(const app::TrainOptions& options) {
+  try {
+    const int code = train_and_print(options);
+    return code == kExitNotFinite ? kExitOk : code;
+  } catch (const app::NotFinite&) {
+    return kExitOk;
+  }
+}
+
+std::string diverged_recipes(const std::vector<json>& results) {
+  std::string names;
+  for (const json& run : results) {
+    const bool is_finite = run.at("final_val_loss").is_number() && !run.value("diverged", false);
+    if (!is_finite) names += (names.empty() ? "" : ", ") + run.at("recipe").get<std::string>();
+  }
+  return names;
+}
+
 int run(const app::CompareOptions& options) {
-  fmt::print("configuration {}\n", options.train.configuration.dump());
-  const app::Comparison comparison = app::compare(
-      options, [](const app::TrainOptions& one) { return report_errors([&] { return train_and_print(one); }); });
-  if (comparison.exit_code != kExitOk) return comparison.exit_code;
+  const bool speaks = app::speaks(options.train);
+  if (speaks) fmt::print("configuration {}\n", options.train.configuration.dump());
+  const app::Comparison comparison = app::compare(options, [](const app::TrainOptions& one) {
+    return report_errors([&] { return train_even_if_it_diverges(one); });
+  });
+  if (comparison.exit_code != kExitOk || !speaks) return comparison.exit_code;
   fmt::print("\n{}", table_of(comparison.results));
+  const std::string diverged = diverged_recipes(comparison.results);
+  if (!diverged.empty())
+    app::report_not_finite("compare: expected finite losses at the end, got Inf or NaN of {}", diverged);
   return kExitOk;
 }
 
@@ -51,9 +77,10 @@ Command compare_command() {
   table.push_back({"recipes", "NAME,...", recipes(bound->options.recipes), "in this order; differences are from fp32"});
   return {.name = "compare",
           .summary = "Train the same model on the same data under several recipes, and compare",
-          .options = std::move(table),
-          .run = [bound](const json& configuration) {
+          .options = table,
+          .run = [bound, table](const json& configuration) {
             bound->options.train.configuration = configuration;
+            bound->options.train.common_to_ranks = common_values(table);
             return run(bound->options);
           }};
 }

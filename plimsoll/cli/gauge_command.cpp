@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "plimsoll/app/error.h"
 #include "plimsoll/app/gauge.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
@@ -62,7 +63,12 @@ void print(const json& certificate, const app::GaugeOptions& options) {
 
 int run_gauge(const GaugeCommand& command) {
   use_threads(command.threads);
-  print(app::gauge_checkpoint(command.options), command.options);
+  const json certificate = app::gauge_checkpoint(command.options);
+  print(certificate, command.options);
+  if (!certificate.at("fp16").at("finite").get<bool>()) {
+    app::report_not_finite("gauge: expected finite outputs in fp16, got Inf or NaN; {} has the checkpoint all the same",
+                           command.options.out.native());
+  }
   return kExitOk;
 }
 

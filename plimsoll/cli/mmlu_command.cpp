@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "plimsoll/app/error.h"
 #include "plimsoll/app/mmlu.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
@@ -44,6 +45,13 @@ int run_mmlu(const MmluCommand& command) {
   const json result = app::mmlu(command.options);
   if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
   print_mmlu(result, command.options.dtypes);
+  for (const std::string& dtype : command.options.dtypes) {
+    const auto unanswered = result.at("dtypes").at(dtype).at("no_answer").get<int64_t>();
+    if (unanswered > 0) {
+      app::report_not_finite("mmlu: expected finite logits in {}, got Inf or NaN for {} of {} questions", dtype,
+                             unanswered, result.at("questions").get<int64_t>());
+    }
+  }
   return kExitOk;
 }
 

@@ -3,6 +3,7 @@
 #include <limits>
 #include <memory>
 
+#include "plimsoll/app/error.h"
 #include "plimsoll/app/parity.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
@@ -59,6 +60,12 @@ int run_parity(const ParityCommand& command) {
   const json result = app::parity(command.options);
   if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
   print_parity(result, command.options.dtypes);
+  for (const std::string& dtype : command.options.dtypes) {
+    const json& entry = result.at("dtypes").at(dtype);
+    if (entry.at("finite").get<bool>()) continue;
+    app::report_not_finite("parity: expected finite outputs in {}, got Inf or NaN, first in {}", dtype,
+                           entry.value("first_non_finite", "the outputs"));
+  }
   return kExitOk;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <utility>
@@ -13,7 +14,8 @@ namespace {
 constexpr const char* kRewrite = "\r\x1b[K";  // back to the start of the line, which is cleared
 
 std::string clock_text(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  constexpr double kLongest = 1e15;  // fits into 64 bits
+  const auto whole = static_cast<int64_t>(std::min(seconds + 0.5, kLongest));
   return whole < 3600 ? fmt::format("{}:{:02}", whole / 60, whole % 60)
                       : fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }

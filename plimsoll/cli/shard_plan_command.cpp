@@ -6,6 +6,7 @@
 #include "plimsoll/app/shard_plan.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
+#include "plimsoll/cli/train_table.h"
 #include "plimsoll/io/atomic_file.h"
 
 namespace plimsoll::cli {
@@ -82,19 +83,18 @@ Command shard_plan_command() {
   app::ShardPlanOptions& options = command->options;
   app::TrainOptions& run = options.run;
   run.shard = "fsdp";
-  constexpr Range<int64_t> kFromOne{.from = 1};
   constexpr Range<double> kPositive{.from = 1e-30};
   return {
       .name = "shard-plan",
       .summary = "Say what training on many processes would take of each: memory, bytes sent, time",
       .options = {{"model", "NAME", choice(run.model, app::model_names()), "sizes of the model, as plimsoll train"},
-                  {"layers", "N", integer(run.layers, kFromOne), "instead of the model's"},
-                  {"dim", "N", integer(run.dim, kFromOne), "instead of the model's"},
-                  {"heads", "N", integer(run.heads, kFromOne), "instead of the model's; divides dim"},
-                  {"context", "N", integer(run.context, kFromOne), "instead of the model's"},
+                  {"layers", "N", integer(run.layers, kLayers), "instead of the model's"},
+                  {"dim", "N", integer(run.dim, kSizes), "instead of the model's"},
+                  {"heads", "N", integer(run.heads, kSizes), "instead of the model's; divides dim"},
+                  {"context", "N", integer(run.context, kSizes), "instead of the model's"},
                   {"recipe", "NAME", recipe(run.recipe), "as plimsoll train"},
                   {"shard", "HOW", choice(run.shard, app::shard_names()), "what processes share, as plimsoll train"},
-                  {"batch", "N", integer(run.batch, kFromOne), "sequences in a step, of each process"},
+                  {"batch", "N", integer(run.batch, kSizes), "sequences in a step, of each process"},
                   {"world", "N,...", integers(options.world, {.from = 1, .to = 10'000'000}), "processes"},
                   {"tokens-per-second", "X", number(command->tokens_per_second, kPositive),
                    "of one process alone, as plimsoll train prints it", Need::kRequired},

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -50,18 +51,35 @@ void generate(const T5Command& command, app::JsonLines& lines) {
   app::t5_generate(command.options, report, command.stream ? write_piece : std::function<void(const std::string&)>());
 }
 
-void score(const T5Command& command, app::JsonLines& lines) {
+// Inputs whose results are not finite.
+struct NotFiniteInputs {
+  int64_t first = -1, count = 0;
+
+  void add(int64_t input, bool is_finite) {
+    if (is_finite) return;
+    if (count++ == 0) first = input;
+  }
+  void report(const std::string& task) const {
+    if (count == 0) return;
+    app::report_not_finite("t5 {}: expected finite results, got Inf or NaN for {} inputs, the first is input {}", task,
+                           count, first);
+  }
+};
+
+void score(const T5Command& command, app::JsonLines& lines, NotFiniteInputs& bad) {
   if (!command.target) app::refuse("t5 score: expected --target TEXT|FILE");
   app::t5_score(command.options, [&](const app::T5Score& score) {
     const double mean = score.log_probability / static_cast<double>(score.tokens);
+    bad.add(score.input, std::isfinite(score.log_probability));
     lines.write({{"input", score.input}, {"tokens", score.tokens}, {"log_probability", score.log_probability}});
     write_line(fmt::format("log probability {:.6g} over {} tokens, {:.6g} a token", score.log_probability, score.tokens,
                            mean));
   });
 }
 
-void encode(const T5Command& command, app::JsonLines& lines) {
+void encode(const T5Command& command, app::JsonLines& lines, NotFiniteInputs& bad) {
   app::t5_encode(command.options, [&](const app::T5Encoding& encoding) {
+    bad.add(encoding.input, std::isfinite(encoding.rms) && std::isfinite(encoding.amax));
     lines.write(
         {{"input", encoding.input}, {"tokens", encoding.tokens}, {"rms", encoding.rms}, {"amax", encoding.amax}});
     write_line(fmt::format("{} tokens, rms {:.4g}, amax {:.4g}", encoding.tokens, encoding.rms, encoding.amax));
@@ -90,10 +108,12 @@ int run_t5(T5Command& command) {
   use_threads(command.threads);
   app::JsonLines lines = app::JsonLines::create(command.json);
   const watch::Session session(watch_options(command.watch));
+  NotFiniteInputs bad;
   if (command.task == "generate") generate(command, lines);
-  if (command.task == "score") score(command, lines);
-  if (command.task == "encode") encode(command, lines);
+  if (command.task == "score") score(command, lines, bad);
+  if (command.task == "encode") encode(command, lines, bad);
   print_watch(session, lines);
+  bad.report(command.task);
   return kExitOk;
 }
 

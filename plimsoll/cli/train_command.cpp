@@ -22,14 +22,16 @@ Command train_command() {
       {"recipe", "NAME", recipe(bound->options.recipe),
        "who picks the scales: fp32, bf16, fp16, fp8, fp8-current, fp8-row, fp8-block, mxfp8, or a JSON object"});
   table.push_back({"profile", "[FILE]", optional_path(bound->options.profile),
-                   "print the time of every op over up to 20 steps; FILE gets them as a Chrome trace"});
+                   "print the time of every op over up to 20 steps; FILE gets them as a Chrome trace", Need::kOptional,
+                   AcrossRanks::kOwn});
   table.push_back(watch_option(bound->watch));
   return {.name = "train",
           .summary = "Train a GPT on text under one recipe",
-          .options = std::move(table),
-          .run = [bound](const nlohmann::json& configuration) {
+          .options = table,
+          .run = [bound, table](const nlohmann::json& configuration) {
             app::TrainOptions& options = bound->options;
             options.configuration = configuration;
+            options.common_to_ranks = common_values(table);
             if (options.json.empty()) options.json = options.out / "train.jsonl";
             if (app::speaks(options)) fmt::print("configuration {}\n", configuration.dump());
             options.watch = watch_options(bound->watch).mode;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
+#include "plimsoll/app/error.h"
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/app/train.h"
 #include "plimsoll/cli/command.h"
@@ -27,7 +30,7 @@ int train_and_print(const app::TrainOptions& options) {
     progress.note(fmt::format("interrupted; a checkpoint is in {}, go on with --resume", options.out.native()));
     return kExitInterrupted;
   }
-  if (!app::speaks(options)) return kExitOk;
+  if (!app::speaks(options)) return app::is_finite(*summary) ? kExitOk : kExitNotFinite;
   fmt::print(
       "{}  done: {} steps, {:.2f} M parameters, validation loss {:.4f}, {:.0f} tokens/s, {:.1f} MB saved for backward, "
       "peak memory {:.0f} MB\n",
@@ -35,6 +38,10 @@ int train_and_print(const app::TrainOptions& options) {
       summary->tokens_per_s, static_cast<double>(summary->saved_activation_bytes) / 1e6,
       static_cast<double>(summary->peak_rss_bytes) / 1e6);
   if (profile) fmt::print("{}", profile_text(*profile));
+  if (!app::is_finite(*summary)) {
+    app::report_not_finite("{}: diverged: expected a finite loss after {} steps, got Inf or NaN in {}", summary->recipe,
+                           summary->steps, std::isfinite(summary->final_val_loss) ? "training" : "validation");
+  }
   return kExitOk;
 }
 

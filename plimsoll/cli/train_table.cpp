@@ -8,19 +8,21 @@ namespace plimsoll::cli {
 
 std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::path& config) {
   constexpr Range<int64_t> kFromZero{.from = 0}, kFromOne{.from = 1};
+  constexpr int64_t kYear = 365 * 24 * 60 * 60;  // clocks count nanoseconds in 64 bits
   constexpr Range<double> kPositive{.from = 1e-30}, kNotNegative{.from = 0};
+  // Ranks have the same value of each, unless its row says otherwise.
   return {
       {"data", "PATH...", existing_paths(options.data), "files, and directories searched for text files",
-       Need::kRequired},
+       Need::kRequired, AcrossRanks::kSameContents},
       {"out", "DIR", path(options.out), "where checkpoints go", Need::kRequired},
       {"steps", "N", integer(options.steps, kFromOne), "optimizer steps"},
       {"model", "NAME", choice(options.model, app::model_names()), "sizes of the model: tiny, small or gpt2"},
-      {"layers", "N", integer(options.layers, kFromOne), "instead of the model's"},
-      {"dim", "N", integer(options.dim, kFromOne), "instead of the model's"},
-      {"heads", "N", integer(options.heads, kFromOne), "instead of the model's; divides dim"},
-      {"context", "N", integer(options.context, kFromOne), "bytes that the model sees, instead of the model's"},
-      {"batch", "N", integer(options.batch, kFromOne), "sequences in a forward pass"},
-      {"accumulate", "N", integer(options.accumulate, kFromOne), "forward passes in a step"},
+      {"layers", "N", integer(options.layers, kLayers), "instead of the model's"},
+      {"dim", "N", integer(options.dim, kSizes), "instead of the model's"},
+      {"heads", "N", integer(options.heads, kSizes), "instead of the model's; divides dim"},
+      {"context", "N", integer(options.context, kSizes), "bytes that the model sees, instead of the model's"},
+      {"batch", "N", integer(options.batch, kSizes), "sequences in a forward pass"},
+      {"accumulate", "N", integer(options.accumulate, kSizes), "forward passes in a step"},
       {"lr", "X", number(options.lr, kPositive), "learning rate at its peak; falls to a tenth as a cosine"},
       {"warmup", "N", integer(options.warmup, kFromZero), "steps from zero to the peak"},
       {"weight-decay", "X", number(options.weight_decay, kNotNegative), "of matrices and embeddings"},
@@ -28,7 +30,8 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
       {"loss-scale", "X", text(options.loss_scale),
        "dynamic, auto, none, a number, or recipe: dynamic under fp16, none under the others"},
       {"seed", "N", integer(options.seed, kFromZero), "of the weights and of the order of the data"},
-      {"threads", "N", integer(options.threads, {.from = 0, .to = 4096}), "0: one a core"},
+      {"threads", "N", integer(options.threads, {.from = 0, .to = 4096}), "0: one a core", Need::kOptional,
+       AcrossRanks::kOwn},
       {"shard", "HOW", choice(options.shard, app::shard_names()),
        "what the processes that torchrun, mpirun or srun started share: ddp, each batch; zero1, and the optimizer's "
        "states; zero2, and the gradients; fsdp, and the parameters; none"},
@@ -39,18 +42,22 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
        "where a process's part under --shard fsdp waits: disk, files in DIR; cpu, where it is; none"},
       {"checkpoint-activations", "", toggle(options.checkpoint_activations),
        "keep of each block its input alone, and compute it again for backward"},
-      {"deadline", "SECONDS", integer(options.deadline, kFromOne), "that a process waits for the others"},
+      {"deadline", "SECONDS", integer(options.deadline, {.from = 1, .to = kYear}),
+       "that a process waits for the others"},
       {"eval-every", "N", integer(options.eval_every, kFromZero), "steps between validations; 0: at the end only"},
       {"eval-windows", "N", integer(options.eval_windows, kFromOne), "held-out sequences in a validation"},
       {"save-every", "N", integer(options.save_every, kFromZero), "steps between checkpoints; 0: at the end only"},
       {"keep", "N", integer(options.keep, kFromOne), "checkpoints that are kept"},
       {"async-save", "", toggle(options.async_save), "train on while a checkpoint is written, from a copy in memory"},
-      {"log-every", "N", integer(options.log_every, kFromOne), "steps between lines where there is no terminal"},
+      {"log-every", "N", integer(options.log_every, kFromOne), "steps between lines where there is no terminal",
+       Need::kOptional, AcrossRanks::kOwn},
       {"log-scales", "N", integer(options.log_scales, kFromZero),
        "steps between records of each operand's amax and scale in the log; 0: none"},
       {"resume", "", toggle(options.resume), "go on after the last good checkpoint in DIR"},
-      {"json", "FILE", path(options.json), "results for machines; train: DIR/train.jsonl if not given"},
-      {kConfigOption, "FILE", path(config, PathMust::kExist), "options as a JSON object; the command line wins"},
+      {"json", "FILE", path(options.json), "results for machines; train: DIR/train.jsonl if not given", Need::kOptional,
+       AcrossRanks::kOwn},
+      {kConfigOption, "FILE", path(config, PathMust::kExist), "options as a JSON object; the command line wins",
+       Need::kOptional, AcrossRanks::kOwn},
   };
 }
 

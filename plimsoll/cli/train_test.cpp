@@ -217,6 +217,65 @@ TEST(Train, FullDiskIsOneLineAndLeavesNothingHalfWritten) {
   EXPECT_TRUE(fs::is_empty(run.file("out")));
 }
 
+// A rate of learning at which weights overflow.
+std::vector<std::string> diverging(const TinyRun& run, const char* out) {
+  return {"--out", run.file(out), "--steps", "12", "--lr", "1e30", "--clip", "1e30", "--eval-every", "0"};
+}
+
+TEST(Train, ARunThatDivergesEndsWithExitThreeAndOneLineOfIt) {
+  const TinyRun run;
+  for (const char* resume : {"", "--resume"}) {  // also where nothing is left to do
+    std::vector<std::string> arguments = diverging(run, "out");
+    if (*resume != 0) arguments.emplace_back(resume);
+    const Outcome outcome = run.train(arguments);
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.error;
+    EXPECT_THAT(outcome.error,
+                testing::EndsWith("plimsoll: fp8: diverged: expected a finite loss after 12 steps, got Inf "
+                                  "or NaN in validation\n"));
+    EXPECT_THAT(outcome.output, HasSubstr("done: 12 steps"));
+    const std::string log = io::read_plainly(run.file("out/train.jsonl"));
+    EXPECT_EQ(json::parse(log.substr(log.rfind('\n', log.size() - 2) + 1))["diverged"], true);
+  }
+}
+
+TEST(Train, ADirectoryThatAnotherRunWritesToIsRefusedUntilThatHasEnded) {
+  const TinyRun run;
+  const std::vector<std::string> endless = {"--out", run.file("out"), "--steps", "100000000", "--save-every", "0"};
+  Program first(run.arguments("train", endless));
+  run.wait_for_steps("out/train.jsonl", 5);
+  for (const char* signal : {"running", "stopped"}) {
+    if (signal == std::string("stopped")) first.send(SIGSTOP);
+    const Outcome outcome = run.train({"--out", run.file("out"), "--steps", "2"});
+    EXPECT_EQ(outcome.exit_code, 1) << signal;
+    EXPECT_THAT(outcome.error, HasSubstr("out: expected a place that no other process writes to, got one that another "
+                                         "run (process "));
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+  }
+  const size_t before = run.steps("out/train.jsonl").size();
+  EXPECT_GE(before, 5u) << "the second run left the log alone";
+  first.send(SIGKILL);
+  EXPECT_EQ(first.wait().exit_code, 128 + SIGKILL);
+  EXPECT_EQ(run.train({"--out", run.file("out"), "--steps", "2"}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(run.file("out/.lock")));
+}
+
+TEST(Train, TwoRunsWithOneLogAreRefused) {
+  const TinyRun run;
+  Program first(run.arguments("train", {"--out", run.file("a"), "--json", run.file("log"), "--steps", "100000000"}));
+  run.wait_for_steps("log", 5);
+  const Outcome outcome = run.train({"--out", run.file("b"), "--json", run.file("log"), "--steps", "2"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.error, HasSubstr("log: expected a file that no other process writes to"));
+  EXPECT_GE(run.steps("log").size(), 5u);
+}
+
+TEST_F(Resume, AnotherTextOfTheSameLengthIsRefused) {
+  std::string text = io::read_plainly(run_.file("data/text.txt"));
+  text.back() = text.back() == 'x' ? 'y' : 'x';
+  io::write_plainly(run_.file("data/text.txt"), text);
+  EXPECT_THAT(resume().error, HasSubstr("expected a run with data_sha256"));
+}
+
 TEST(Train, FullLogIsAnError) {
   const TinyRun run;
   const Outcome outcome = run.train({"--out", run.file("out"), "--steps", "2", "--json", "/dev/full"});

@@ -1,5 +1,10 @@
 // What users type wrong, and what the command says.
 #include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <limits>
+#include <map>
+#include <sstream>
 
 #include "plimsoll/cli/tiny_run_testing.h"
 
@@ -57,6 +62,63 @@ TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
     expect_refused(run_program(mistake.arguments), 2, mistake.expected);
     EXPECT_FALSE(std::filesystem::exists(out)) << mistake.expected;
   }
+}
+
+// Every option that is an integer, as the commands' help lists them.
+std::vector<std::string> integer_options(const std::string& command) {
+  std::vector<std::string> names;
+  std::istringstream lines(run_program({command, "--help"}).output);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name, placeholder;
+    words >> name >> placeholder;
+    if (name.starts_with("--") && (placeholder == "N" || placeholder == "N,..." || placeholder == "SECONDS")) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+// A program that ends by itself or, where it was asked for that much work, goes on until it is stopped.
+Outcome run_for_a_while(const std::vector<std::string>& arguments) {
+  return run_program(arguments, [] { alarm(5); });
+}
+
+TEST(Usage, ExtremeIntegersAreUsedOrRefusedWithOneLineAndNoNumberThatOverflowed) {
+  const TinyRun run;
+  ASSERT_EQ(run.train({"--out", run.file("trained"), "--steps", "2"}).exit_code, 0);
+  const std::string out = run.file("out");
+  const std::map<std::string, std::vector<std::string>> commands = {
+      {"train", run.arguments("train", {"--out", out, "--steps", "2"})},
+      {"compare", run.arguments("compare", {"--out", out, "--steps", "2", "--recipes", "fp32"})},
+      {"generate", {"generate", "--checkpoint", run.file("trained"), "--tokens", "2"}},
+      {"gauge", {"gauge", "--model", run.file("trained"), "--out", out, "--threads", "1"}},
+      {"shard-plan", {"shard-plan", "--model", "tiny", "--tokens-per-second", "300", "--bandwidth", "10"}}};
+  size_t count = 0;
+  for (const auto& [command, arguments] : commands) {
+    for (const std::string& option : integer_options(command)) {
+      for (const int64_t value : {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
+        std::filesystem::remove_all(out);
+        std::vector<std::string> extreme = arguments;
+        extreme.insert(extreme.end(), {option, std::to_string(value)});
+        const Outcome outcome = run_for_a_while(extreme);
+        const std::string label = command + " " + option + " " + std::to_string(value) + ": " + outcome.error;
+        ++count;
+        EXPECT_THAT(outcome.exit_code, testing::AnyOf(0, 1, 2, 128 + SIGALRM)) << label;
+        EXPECT_LE(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << label;
+        if (value > 0) {
+          EXPECT_THAT(outcome.error, testing::Not(testing::ContainsRegex("-[0-9]"))) << label;
+        } else {
+          EXPECT_EQ(outcome.exit_code, 2) << label;
+        }
+      }
+    }
+  }
+  EXPECT_GT(count, 60u);
+}
+
+TEST(Usage, HelpListsTheExitCodes) {
+  EXPECT_THAT(run_program({"--help"}).output, HasSubstr("3 done, but a result is Inf or NaN"));
 }
 
 TEST(Usage, DataThatCannotServeIsOneLineAndExitOne) {

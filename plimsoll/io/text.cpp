@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "plimsoll/io/sha256.h"
+
 namespace plimsoll::io {
 
 Text::Text(const std::vector<std::filesystem::path>& files) : starts_{0} {
@@ -19,6 +21,12 @@ Text::Text(const std::vector<std::filesystem::path>& files) : starts_{0} {
       pieces_.emplace_back(std::vector<std::byte>(bytes.begin(), bytes.end()));
     }
   }
+}
+
+std::string Text::digest() const {
+  Sha256 sha256;
+  for (const Piece& piece : pieces_) sha256.add(bytes_of(piece));
+  return sha256.digits();
 }
 
 void Text::read(int64_t begin, std::span<std::byte> output) const {

@@ -25,7 +25,11 @@ int64_t count_windows(const Text& text, int64_t context) {
 }  // namespace
 
 TokenStream::TokenStream(Text text, int64_t context, uint64_t seed)
-    : text_(std::move(text)), context_(context), seed_(seed), split_(count_windows(text_, context)) {}
+    : text_(std::move(text)),
+      digest_(text_.digest()),
+      context_(context),
+      seed_(seed),
+      split_(count_windows(text_, context)) {}
 
 void TokenStream::read_window(int64_t window, int64_t* tokens) const {
   std::vector<std::byte> bytes(static_cast<size_t>(context_ + 1));

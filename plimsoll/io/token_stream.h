@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 
 #include "plimsoll/io/text.h"
 #include "plimsoll/io/window_split.h"
@@ -25,6 +26,7 @@ class TokenStream {
 
   int64_t context() const { return context_; }
   int64_t bytes() const { return text_.bytes(); }
+  const std::string& digest() const { return digest_; }  // Text::digest
   int64_t training_windows() const { return split_.training_count(); }
   int64_t validation_windows() const { return split_.validation_count(); }
 
@@ -42,6 +44,7 @@ class TokenStream {
   void read_window(int64_t window, int64_t* tokens) const;
 
   Text text_;
+  std::string digest_;
   int64_t context_;
   uint64_t seed_;
   WindowSplit split_;

@@ -13,8 +13,11 @@ PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 def parity(folder, data, out, *arguments):
     done = subprocess.run([PROGRAM, "parity", "--model", folder, "--data", data, "--json", out, *map(str, arguments)],
                           capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(out.read_text()), done.stdout
+    result = json.loads(out.read_text())
+    bad = [dtype for dtype, entry in result["dtypes"].items() if not entry["finite"]]
+    said = f"plimsoll: parity: expected finite outputs in {bad[0]}, got Inf or NaN, first in " if bad else ""
+    assert done.returncode == (3 if bad else 0) and done.stderr.startswith(said) and done.stderr.count("\n") == len(bad[:1])
+    return result, done.stdout
 
 
 def write_ids(path, ids, mask, **more):
@@ -103,6 +106,22 @@ def test_the_map_shows_where_fp16_overflows(tmp_path):
     assert narrow["encoder_relative_l2"] is None and narrow["logits_kl"] is None
     assert narrow["first_non_finite"] == place and "first_non_finite" not in exact
     assert f"Inf or NaN from {place}" in printed
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("task", ["score", "encode"])
+def test_results_of_t5_that_are_not_finite_are_exit_code_3(tmp_path, task):
+    theirs = make("v1.1")
+    theirs.encoder.block[1].layer[1].DenseReluDense.wo.weight[3] *= 3e5
+    data = write_ids(tmp_path / "in.jsonl", *inputs(theirs, [9, 7]))
+    arguments = ["--model", save(theirs, tmp_path / "model"), "--input", data, "--target", data, "--json", tmp_path / "out"]
+    for dtype, code in (("fp32", 0), ("fp16", 3)):
+        command = [PROGRAM, "t5", task, *arguments, "--dtype", dtype, "--fixes", "none"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == code, done.stderr
+        said = f"plimsoll: t5 {task}: expected finite results, got Inf or NaN for 2 inputs, the first is input 0\n"
+        assert done.stderr == (said if code else "")
+        assert len((tmp_path / "out").read_text().splitlines()) == 2
 
 
 def test_an_unknown_dtype_is_named(tmp_path):

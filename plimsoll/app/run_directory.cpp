@@ -1,0 +1,15 @@
+#include "plimsoll/app/run_directory.h"
+
+#include <unistd.h>
+
+namespace plimsoll::app {
+
+RunDirectory::RunDirectory(const std::filesystem::path& path)
+    : path_(path), is_kept_(std::filesystem::exists(path)), lock_(io::OutputLock::of_directory(path)) {}
+
+RunDirectory::~RunDirectory() {
+  lock_.reset();                          // its file is inside
+  if (!is_kept_) ::rmdir(path_.c_str());  // refused by the system unless it is empty
+}
+
+}  // namespace plimsoll::app
