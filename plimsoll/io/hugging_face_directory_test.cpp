@@ -113,6 +113,14 @@ TEST_F(AModelsDirectory, LyingAndTruncatedFilesAreRefused) {
   expect_refused("config.json: cannot open");
 }
 
+TEST_F(AModelsDirectory, AShardMayBeALinkToElsewhere) {
+  const TemporaryDirectory blobs;  // as in Hugging Face's cache
+  save_safetensors(blobs / "0123", {{"a", a_}});
+  std::filesystem::create_symlink(blobs / "0123", files_ / "one.safetensors");
+  write_index(R"({"a": "one.safetensors"})");
+  EXPECT_TRUE(at::equal(HuggingFaceDirectory(files_.path()).tensor("a"), a_));
+}
+
 TEST_F(AModelsDirectory, AnIndexMustSpeakTheTruth) {
   write("one.safetensors", {{"a", a_}});
   struct Lie {
@@ -123,6 +131,10 @@ TEST_F(AModelsDirectory, AnIndexMustSpeakTheTruth) {
        {Lie{"[]", "expected an object with a weight_map"}, Lie{R"({"a": 1})", "expected a file's name"},
         Lie{R"({"a": "../one.safetensors"})", "expected a file beside the index"},
         Lie{R"({"a": ""})", "expected a file beside the index"},
+        Lie{R"({"a": "."})", "expected a file beside the index"},
+        Lie{R"({"a": ".."})", "expected a file beside the index"},
+        Lie{R"({"a": "/one.safetensors"})", "expected a file beside the index"},
+        Lie{R"({"a": "here/one.safetensors"})", "expected a file beside the index"},
         Lie{R"({"a": "x.safetensors", "b": "y.safetensors"})", "files x.safetensors, y.safetensors"},
         Lie{R"({"b": "one.safetensors", "c": "one.safetensors"})",
             "tensors b in one.safetensors, c in one.safetensors"}}) {

@@ -140,6 +140,35 @@ def test_hugging_faces_files_become_ours_and_ours_theirs(tmp_path):
         from_safetensors(tmp_path, tmp_path / "run", 7)
 
 
+def indexed(folder, index):
+    folder.mkdir()
+    save_file({"weight": torch.ones(2)}, folder.parent / "outside.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+@pytest.mark.parametrize("file", ["../outside.safetensors", "{folder}/outside.safetensors", "in/it.safetensors", "", ".", "..", "a\0b", 3])
+def test_an_index_names_files_beside_it(file, tmp_path):
+    name = file.format(folder=tmp_path) if isinstance(file, str) else file
+    source = indexed(tmp_path / "model", {"weight_map": {"weight": name}})
+    with pytest.raises(ValueError, match="tensor 'weight': expected a file beside the index, got"):
+        from_safetensors(source, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("index", [[], {}, {"weight_map": ["weight"]}])
+def test_an_index_is_an_object_with_a_weight_map(index, tmp_path):
+    with pytest.raises(ValueError, match="expected an object with a weight_map"):
+        from_safetensors(indexed(tmp_path / "model", index), tmp_path / "run")
+
+
+def test_a_shard_may_be_a_link_to_elsewhere(tmp_path):
+    source = indexed(tmp_path / "model", {"weight_map": {"weight": "one.safetensors"}})
+    (source / "one.safetensors").symlink_to(tmp_path / "outside.safetensors")  # as in Hugging Face's cache
+    ours = open_checkpoint(from_safetensors(source, tmp_path / "run"))
+    assert torch.equal(ours.read("model", "weight"), torch.ones(2))
+
+
 @pytest.mark.parametrize("name", ranks.names(__name__))
 def test_on_ranks(outcomes, name):
     outcomes.check(name)

@@ -44,11 +44,23 @@ def _files_of(source: Path) -> dict[Path, set[str]]:
     """The tensors that each file is to hold; none named: all that it does."""
     if not source.is_dir():
         return {source: set()}
-    if (source / _INDEX).exists():
-        files: dict[Path, set[str]] = {}
-        for name, file in json.loads(read_text(source / _INDEX))["weight_map"].items():
-            files.setdefault(source / file, set()).add(name)
-        return files
-    if not (source / _WHOLE).exists():
+    if (source / _WHOLE).exists():
+        return {source / _WHOLE: set()}
+    index = source / _INDEX
+    if not index.exists():
         raise FileNotFoundError(f"{source}: expected {_WHOLE} or {_INDEX}")
-    return {source / _WHOLE: set()}
+    found = json.loads(read_text(index))
+    weight_map = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(weight_map, dict):
+        raise ValueError(f"{index}: expected an object with a weight_map {{tensor: file}}")
+    files: dict[Path, set[str]] = {}
+    for name, file in weight_map.items():
+        if not _is_beside(file):
+            raise ValueError(f"{index}: tensor {name!r}: expected a file beside the index, got {file!r}")
+        files.setdefault(source / file, set()).add(name)
+    return files
+
+
+def _is_beside(name: object) -> bool:
+    """The rule of io/hugging_face_directory.cpp: a plain name. It may be a link to elsewhere, as in Hugging Face's cache."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\0"}
