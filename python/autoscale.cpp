@@ -21,47 +21,36 @@ namespace {
 
 using autoscale::scaled_impl;
 
-// An enumerator by its number, of those up to `last`.
-template <class Enum>
-Enum enumerator(int64_t number, Enum last, const char* what) {
-  TORCH_CHECK_VALUE(number >= 0 && number <= static_cast<int64_t>(last), "autoscale: expected ", what, " from 0 to ",
-                    static_cast<int64_t>(last), ", got ", number);
-  return static_cast<Enum>(number);
+// A code of Python's as the enumerator that it stands for, of which `last` is the last one.
+template <class Enumeration>
+Enumeration checked_code(int64_t code, Enumeration last, const char* name) {
+  TORCH_CHECK_VALUE(code >= 0 && code <= static_cast<int64_t>(last), "AutoscaleSession: expected ", name,
+                    " between 0 and ", static_cast<int64_t>(last), ", got ", code);
+  return static_cast<Enumeration>(code);
 }
 
-at::ScalarType dtype_among(int64_t number, std::initializer_list<at::ScalarType> dtypes, const char* what) {
-  const auto dtype = enumerator(number, at::ScalarType::NumOptions, what);
-  TORCH_CHECK_VALUE(std::ranges::find(dtypes, dtype) != dtypes.end(), "autoscale: expected ", what, " among ",
-                    c10::ArrayRef<at::ScalarType>(dtypes), ", got ", dtype);
-  return dtype;
+at::ScalarType checked_dtype(int64_t code) { return checked_code(code, at::ScalarType::Undefined, "a dtype"); }
+
+int32_t checked_exponent(int64_t exponent) {
+  TORCH_CHECK_VALUE(exponent >= -autoscale::kLargestExponent && exponent <= autoscale::kLargestExponent,
+                    "AutoscaleSession: expected an exponent of at most ", autoscale::kLargestExponent, ", got ",
+                    exponent);
+  return static_cast<int32_t>(exponent);
 }
-
-// Far beyond what numbers need, and far from where sums of exponents would overflow.
-constexpr int64_t kLargestExponent = int64_t{1} << 16;
-
-int32_t exponent_of(int64_t number) {
-  TORCH_CHECK_VALUE(number >= -kLargestExponent && number <= kLargestExponent, "autoscale: expected an exponent from ",
-                    -kLargestExponent, " to ", kLargestExponent, ", got ", number);
-  return static_cast<int32_t>(number);
-}
-
-constexpr std::initializer_list<at::ScalarType> kStored = {at::kHalf, at::kBFloat16, at::kFloat};
-constexpr std::initializer_list<at::ScalarType> kOfProducts = {at::kFloat8_e4m3fn, at::kFloat8_e5m2,
-                                                               at::ScalarType::Undefined};
 
 // A session as Python holds it.
 struct SessionHandle : torch::CustomClassHolder {
   // rounding: autoscale::Rounding; method, exponent: autoscale::Policy; product_...: autoscale::Settings.
   SessionHandle(int64_t dtype, int64_t rounding, int64_t method, int64_t exponent, int64_t product_values,
                 int64_t product_gradients, bool counts_range)
-      : session(std::make_shared<autoscale::Session>(autoscale::Settings{
-            .storage = dtype_among(dtype, kStored, "dtype"),
-            .rounding = enumerator(rounding, autoscale::Rounding::kRemainder, "rounding"),
-            .policy = {.method = enumerator(method, autoscale::Method::kUnit, "method"),
-                       .exponent = exponent_of(exponent)},
-            .product_values = dtype_among(product_values, kOfProducts, "the format of products' values"),
-            .product_gradients = dtype_among(product_gradients, kOfProducts, "the format of products' gradients"),
-            .counts_range = counts_range})) {}
+      : session(std::make_shared<autoscale::Session>(
+            autoscale::Settings{.storage = checked_dtype(dtype),
+                                .rounding = checked_code(rounding, autoscale::Rounding::kRemainder, "a rounding"),
+                                .policy = {.method = checked_code(method, autoscale::Method::kUnit, "a method"),
+                                           .exponent = checked_exponent(exponent)},
+                                .product_values = checked_dtype(product_values),
+                                .product_gradients = checked_dtype(product_gradients),
+                                .counts_range = counts_range})) {}
   explicit SessionHandle(std::shared_ptr<autoscale::Session> other) : session(std::move(other)) {}
 
   // op: calls in the format of the data, in FP32, of codes, without a rule.
@@ -198,7 +187,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("stop_inspection", &SessionHandle::stop_inspection)
       .def("set_gradient_exponent",
            [](const SessionPointer& self, int64_t exponent) {
-             self->session->set_gradient_exponent(exponent_of(exponent));
+             self->session->set_gradient_exponent(checked_exponent(exponent));
            })
       .def("clear_counts", [](const SessionPointer& self) { self->session->clear_counts(); })
       .def("dtype", [](const SessionPointer& self) { return static_cast<int64_t>(self->session->settings().storage); });

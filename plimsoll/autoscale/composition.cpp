@@ -25,7 +25,7 @@ double degree_of(char mode) {
     case 'i':
       return -0.5;
     default:
-      return 0;
+      TORCH_CHECK(false, "autoscale: expected a letter of a degree, got ", mode);
   }
 }
 

@@ -33,6 +33,12 @@ bool is_collective(const Plan& plan) { return plan.name.starts_with("c10d::"); }
 
 bool holds_tensors(ArgumentKind kind) { return kind != ArgumentKind::kNumber && kind != ArgumentKind::kOther; }
 
+// Letters that mean nothing, and more than there are arguments or results, would pass for something else.
+void check_modes(std::string_view given, std::string_view known, size_t most, const c10::FunctionSchema& schema) {
+  TORCH_CHECK(given.size() <= most && given.find_first_not_of(known) == std::string_view::npos,
+              "autoscale: expected a rule of at most ", most, " letters of ", known, " for ", schema, ", got ", given);
+}
+
 char mode_at(std::string_view modes, size_t& next, char otherwise) {
   return next < modes.size() ? modes[next++] : otherwise;
 }
@@ -47,11 +53,17 @@ void plan_arguments(Plan& plan) {
     } else if (row.kind == ArgumentKind::kNumber && !plan.is_fallback()) {
       row.mode = mode_at(plan.rule->scalars, number, '.');
     }
-    TORCH_CHECK(row.mode != '?' && (plan.is_fallback() || operand <= plan.rule->operands.size()),
-                "autoscale: expected a rule with a mode for each tensor of ", plan.run.schema());
+    TORCH_CHECK(row.mode != '?', "autoscale: expected a rule with a mode for each tensor of ", plan.run.schema());
     if (argument.name() == "dtype") plan.dtype_argument = static_cast<int>(plan.arguments.size());
     plan.arguments.push_back(row);
   }
+  if (plan.is_fallback()) return;
+  const auto numbers = std::count_if(plan.arguments.begin(), plan.arguments.end(), [](const ArgumentPlan& argument) {
+    return argument.kind == ArgumentKind::kNumber;
+  });
+  check_modes(plan.rule->operands, kOperandModes, operand, plan.run.schema());
+  check_modes(plan.rule->scalars, kNumberModes, static_cast<size_t>(numbers), plan.run.schema());
+  check_modes(plan.rule->results, kResultModes, plan.run.schema().returns().size(), plan.run.schema());
 }
 
 void plan_results(Plan& plan) {

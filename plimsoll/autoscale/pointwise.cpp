@@ -165,7 +165,11 @@ std::optional<PointwiseCall> gradient_call(const Plan& plan, const Stack& stack)
 }
 
 // The last argument is the form of GELU.
-bool by_tanh(const Stack& stack) { return stack.back().toStringView() == "tanh"; }
+bool by_tanh(const Stack& stack) {
+  const std::string_view form = stack.back().toStringView();
+  TORCH_CHECK(form == "tanh" || form == "none", "gelu: expected approximate to be none or tanh, got ", form);
+  return form == "tanh";
+}
 std::optional<PointwiseCall> gelu_call(const Plan& plan, const Stack& stack) {
   return by_tanh(stack) ? alike<Function::kGeluTanh>(plan, stack) : alike<Function::kGelu>(plan, stack);
 }

@@ -32,9 +32,14 @@ Scale settled_by(const Policy& policy, const Scale& scale, bool is_free) {
     case Method::kCarried:
     case Method::kUnit:
       return scale;
-    default:
-      return is_free ? settled(scale) : settled_if_due(scale);
+    case Method::kAutoscale:
+    case Method::kStatic:
+    case Method::kGradientRms:
+    case Method::kAmax:
+    case Method::kDelayed:
+      break;
   }
+  return is_free ? settled(scale) : settled_if_due(scale);
 }
 
 std::optional<Scale> scale_without_looking(const Policy& policy, Origin origin, const Scale* expected, int32_t exponent,
@@ -79,9 +84,15 @@ Scale placed(const Policy& policy, const Scale& measured) {
       return with_largest_at(measured, kHeadroom);
     case Method::kDelayed:
       return with_largest_at(measured, kHeadroom - kDelayedMargin);
-    default:
-      return measured;
+    case Method::kAutoscale:
+    case Method::kStatic:
+    case Method::kGradientRms:
+    case Method::kFixed:
+    case Method::kCarried:
+    case Method::kUnit:
+      break;
   }
+  return measured;
 }
 
 Scale number_scale(const Policy& policy, double number) {

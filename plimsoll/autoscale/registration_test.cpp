@@ -41,6 +41,26 @@ TEST(Registration, ARuleIsChecked) {
                c10::Error);
   EXPECT_THROW(add_rule("plimsoll_test::triple", {.op = "", .rule_class = RuleClass::kDegreeOne, .operands = ""}),
                c10::Error);
+  struct Letters {
+    std::string_view operands, results = "*", scalars = "";
+  };
+  for (const Letters& letters :
+       {Letters{"x"}, Letters{"11"}, Letters{"1", "?"}, Letters{"1", "**"}, Letters{"1", "*", "f"}})
+    EXPECT_THROW(add_rule("plimsoll_test::triple", {.op = "",
+                                                    .rule_class = RuleClass::kDegreeOne,
+                                                    .operands = letters.operands,
+                                                    .results = letters.results,
+                                                    .scalars = letters.scalars}),
+                 c10::Error)
+        << letters.operands << " " << letters.results << " " << letters.scalars;
+}
+
+TEST(Registration, ASessionIsOfFormatsThatThereAre) {
+  EXPECT_THROW(Session({.storage = at::kDouble}), c10::Error);
+  EXPECT_THROW(Session({.product_values = at::kHalf, .product_gradients = at::kHalf}), c10::Error);
+  EXPECT_THROW(Session({.product_values = at::kFloat8_e4m3fn}), c10::Error);
+  EXPECT_THROW(Session({.policy = {.method = Method::kFixed, .exponent = kLargestExponent}}), c10::Error);
+  EXPECT_NO_THROW(Session({.product_values = at::kFloat8_e4m3fn, .product_gradients = at::kFloat8_e5m2}));
 }
 
 }  // namespace

@@ -51,13 +51,16 @@ enum class Growth : uint8_t {
 //     n  a normalised row's: that of the weight, if there is one, and of the bias
 //     M  measured by policies that measure no result, too: the gradient of a loss's input
 struct Rule {
-  std::string_view op;  // of the namespace aten, functional; its in-place twin has the same rule. Or plimsoll::name
+  std::string_view op;  // of the namespace aten, functional; its variants that write have the same rule. Or plimsoll::name
   RuleClass rule_class;
   std::string_view operands;
   std::string_view results = "*";
   std::string_view scalars = "";
   Growth growth = Growth::kNone;
 };
+
+// All letters of operands, numbers and results. A rule with another one is an error where it is registered.
+inline constexpr std::string_view kOperandModes = "1-2hi=c+v.", kNumberModes = "1-=f.", kResultModes = "*msnM.";
 
 std::span<const Rule> rules();
 

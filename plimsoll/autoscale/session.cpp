@@ -1,5 +1,8 @@
 #include "plimsoll/autoscale/session.h"
 
+#include <c10/util/Exception.h>
+
+#include <cstdlib>
 #include <utility>
 
 namespace plimsoll::autoscale {
@@ -7,7 +10,25 @@ namespace {
 
 constexpr size_t kLongestStep = 1 << 20;  // calls that Method::kDelayed tells apart
 
+void check(const Settings& settings) {
+  const at::ScalarType data = settings.storage;
+  TORCH_CHECK_VALUE(data == at::kHalf || data == at::kBFloat16 || data == at::kFloat,
+                    "autoscale: expected data in Half, BFloat16 or Float, got ", data);
+  for (const at::ScalarType product : {settings.product_values, settings.product_gradients})
+    TORCH_CHECK_VALUE(
+        product == at::kFloat8_e4m3fn || product == at::kFloat8_e5m2 || product == at::ScalarType::Undefined,
+        "autoscale: expected products in Float8_e4m3fn, Float8_e5m2 or Undefined, got ", product);
+  TORCH_CHECK_VALUE((settings.product_values == at::ScalarType::Undefined) ==
+                        (settings.product_gradients == at::ScalarType::Undefined),
+                    "autoscale: expected a format of products for both values and gradients, got ",
+                    settings.product_values, " and ", settings.product_gradients);
+  TORCH_CHECK_VALUE(std::abs(settings.policy.exponent) < kLargestExponent, "autoscale: expected an exponent below ",
+                    kLargestExponent, ", got ", settings.policy.exponent);
+}
+
 }  // namespace
+
+Session::Session(const Settings& settings) : settings_(settings) { check(settings); }
 
 void Session::count(const std::string& op, int64_t CallCounts::*how) {
   const std::lock_guard lock(mutex_);

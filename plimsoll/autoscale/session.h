@@ -55,7 +55,8 @@ struct InspectedCall {
 
 class Session {
  public:
-  explicit Session(Settings settings) : settings_(settings) {}
+  // Throws c10::Error for a format that is none of those beside Settings, and for an exponent beyond kLargestExponent.
+  explicit Session(const Settings& settings);
 
   const Settings& settings() const { return settings_; }
   void count(const std::string& op, int64_t CallCounts::*how);

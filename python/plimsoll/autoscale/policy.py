@@ -22,6 +22,12 @@ class LossScale:
     growth: str = "none"  # "none", "steps": doubled after so many without overflow, "histogram": as AutomaticLossScaler
     growth_interval: int = 2000
 
+    def __post_init__(self) -> None:
+        if self.growth not in ("none", "steps", "histogram"):
+            raise ValueError(f"LossScale: expected growth to be none, steps or histogram, got {self.growth!r}")
+        if self.growth_interval < 1:
+            raise ValueError(f"LossScale: expected a growth_interval of at least 1, got {self.growth_interval}")
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -33,6 +39,10 @@ class Policy:
     loss_scale: LossScale | None = None
     fine_grained: bool = True  # each tensor has a scale of its own
     alters_model: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"Policy: expected method to be one of {', '.join(METHODS)}, got {self.method!r}")
 
 
 def _exponent(scale: float, name: str) -> int:
