@@ -116,7 +116,9 @@ def _parts_by_number(root: Any, full: dict[str, Any]) -> dict[int, Part]:
             raise ValueError(f"get_shard_from_optim_state_dict: expected parameters of the module, got {', '.join(unknown)}")
         return {index: named[name]._replace(name=name) for index, name in names.items()}
     if len(groups) != 1:
-        raise ValueError(f"get_shard_from_optim_state_dict: expected one param_group, or param_names, got {len(groups)} param_groups")
+        raise ValueError(
+            f"get_shard_from_optim_state_dict: expected one param_group, or param_names, got {len(groups)} param_groups"
+        )
     numbers = groups[0]["params"]
     wholes = whole_parameters(root)
     trained = [whole for whole in wholes if whole.leaf.requires_grad]
@@ -129,9 +131,10 @@ def _parts_by_number(root: Any, full: dict[str, Any]) -> dict[int, Part]:
 
 
 def _elementwise_keys(states: dict[int, dict[str, Any]], parts: dict[int, Part]) -> set[str]:
-    """Of the entries with an element for each of a parameter's. A parameter without dimensions does not tell: all but its
-    count of steps are, if there is no other one."""
-    seen = {(key, parts[index].shape) for index, state in states.items() for key, value in state.items() if torch.is_tensor(value) and value.shape == parts[index].shape}
+    """The entries of a state with an element for each element of the parameter. Parameters without dimensions do not tell
+    which these are: where there are no others, all entries but the count of steps."""
+    entries = [(key, value, parts[index].shape) for index, state in states.items() for key, value in state.items()]
+    seen = {(key, shape) for key, value, shape in entries if torch.is_tensor(value) and value.shape == shape}
     return {key for key, shape in seen if shape} or {key for key, _ in seen if key != "step"}
 
 

@@ -1,0 +1,136 @@
+"""How often FullyShardedDataParallel gathers parameters and reduces gradients, and that no pass reads old values."""
+import itertools
+
+import pytest
+import ranks
+import shard_models as models
+import torch
+from plimsoll.shard import FullyShardedDataParallel as Fsdp
+from torch import nn
+
+WIDTH = 17
+
+
+class Stage(nn.Module):
+    """Its own layer comes after the instances inside it."""
+
+    def __init__(self, group, **options):
+        super().__init__()
+        self.blocks = nn.ModuleList(Fsdp(nn.Linear(WIDTH, WIDTH), group, **options) for _ in range(3))
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        return self.head(x)
+
+
+def collectives(run, name):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        run()
+    return sum(name in event.name for event in profile.events())
+
+
+def gathers(run):
+    return collectives(run, "all_gather_into_tensor")
+
+
+@ranks.case(2)
+def gradients_of_inputs_alone_leave_the_parameters_be(group):
+    rank, size = models.position(group)
+    x, y = models.part(models.batch(0), rank, size)
+    for flatten, between in itertools.product((True, False), repeat=2):
+        plain = models.wrapped(models.blocks_net(), group, flatten_parameters=flatten)
+        model = models.wrapped(models.blocks_net(), group, flatten_parameters=flatten)
+        models.backward(plain, x, y)
+        asked = x.clone().requires_grad_()
+        loss = nn.functional.mse_loss(model(asked), y)
+        if between:
+            with model.no_sync():
+                torch.autograd.grad(loss, asked, retain_graph=True)
+        assert collectives(lambda: torch.autograd.grad(loss, asked, retain_graph=True), "all_to_all") == 0
+        assert all(p.grad is None for p in model.parameters())
+        loss.backward()
+        ours, theirs = models.gradients(model), models.gradients(plain)
+        assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@ranks.case(2)
+def an_outer_instance_that_is_done_is_not_gathered_again(group):
+    for prefetch in (True, False):
+        torch.manual_seed(0)
+        stage = Fsdp(Stage(group, prefetch=prefetch), group, prefetch=prefetch)
+        model = Fsdp(nn.Sequential(nn.Linear(9, WIDTH), stage), group, prefetch=prefetch)
+        # The outermost one's once; that of the stage, and the blocks', before forward and before backward.
+        assert gathers(lambda: model(torch.randn(4, 9)).sum().backward()) == 1 + 2 * 4
+
+
+@ranks.case(2)
+def what_stays_until_backward_stays_while_gradients_add_up(group):
+    rank, size = models.position(group)
+    plain = models.blocks_net()
+    reference = torch.optim.SGD(plain.parameters(), lr=0.1)
+    model = models.wrapped(models.blocks_net(), group, reshard_after_forward=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    groups = sum(len(instance._groups) for instance in model._instances())
+
+    def step(number):
+        with model.no_sync():
+            for part in range(2):
+                models.backward(model, *models.part(models.batch(number), 3 * rank + part, 3 * size), 1 / 3)
+        models.backward(model, *models.part(models.batch(number), 3 * rank + 2, 3 * size), 1 / 3)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for number in range(3):
+        assert gathers(lambda: step(number)) == groups, "once for all three"
+        models.backward(plain, *models.batch(number))
+        reference.step()
+        reference.zero_grad()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
+CHANGES = {
+    "a step": lambda model: torch.optim.SGD(model.parameters(), lr=0.1).step(),
+    "in place": lambda model: [p.detach().mul_(2) for p in model.parameters()],
+    "loading": lambda model: model.load_state_dict(models.blocks_net(seed=7).state_dict()),
+    "local loading": lambda model: model.load_local_state_dict(
+        models.wrapped(models.blocks_net(seed=7), model.process_group, reshard_after_forward=False).local_state_dict()
+    ),
+}
+
+
+@ranks.case(2)
+def what_stayed_is_gathered_again_where_it_changed(group):
+    """After no_sync(), and after a forward pass without a backward pass: the outermost instance's stay there, too."""
+    x, y = models.batch(0)
+    for reshard, kept, (name, change) in itertools.product((False, True), (True, False), CHANGES.items()):
+        model = models.wrapped(models.blocks_net(), group, reshard_after_forward=reshard)
+        models.backward(model, x, y)  # gradients for the step
+        if kept:
+            with model.no_sync():
+                models.backward(model, x, y)
+        else:
+            model(x)
+        change(model)
+        plain = models.blocks_net()
+        plain.load_state_dict(model.state_dict())
+        assert torch.equal(model(x), plain(x)), (reshard, kept, name)
+
+
+@ranks.case(2)
+def values_written_behind_autograds_back_are_gathered(group):
+    x, y = models.batch(0)
+    model = models.wrapped(models.blocks_net(), group, reshard_after_forward=False)
+    model(x)
+    for parameter in model.parameters():
+        parameter.data.mul_(2)
+    plain = models.blocks_net()
+    plain.load_state_dict(model.state_dict())
+    assert torch.equal(model(x), plain(x))
+
+
+@pytest.mark.parametrize("name", ranks.names(__name__))
+def test_on_ranks(outcomes, name):
+    outcomes.check(name)
