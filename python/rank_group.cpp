@@ -18,6 +18,7 @@
 
 #include "plimsoll/ops/rank_amaxes.h"
 #include "plimsoll/shard/peers.h"
+#include "plimsoll/shard/within.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::python {
@@ -45,7 +46,13 @@ SharedPeers peers_of(const std::string& name) {
   std::weak_ptr<const shard::Peers>& kept = known[group.get()];
   SharedPeers peers = kept.lock();
   if (peers == nullptr) {
-    const auto own = c10::make_intrusive<c10d::PrefixStore>("plimsoll/" + name, store->clone());
+    // A process that is stopped leaves whoever connects to its store waiting without a limit.
+    const auto connected = shard::within(store->getTimeout(), [store] { return store->clone(); });
+    if (!connected) {
+      C10_THROW_ERROR(DistBackendError, "the process group '" + name + "': its store, which rank 0 holds unless " +
+                                            "torchrun does, does not answer; rank 0 has ended or stands still");
+    }
+    const auto own = c10::make_intrusive<c10d::PrefixStore>("plimsoll/" + name, *connected);
     // Rank 0 has the store, unless torchrun does.
     kept = peers = std::make_shared<const shard::Peers>(own, group->getRank(), group->getSize(), group->getRank() == 0);
   }

@@ -31,6 +31,8 @@ PHASES = ("gather", "forward", "backward", "reduce", "clip", "step", "save", "wr
 CASES = [("KILL", phase, 1) for phase in PHASES]
 CASES += [("KILL", "backward", 0), ("KILL", "save", 0)]
 CASES += [("STOP", phase, 1) for phase in ("gather", "reduce", "clip", "save")]
+# Rank 0 holds the store, which then answers nobody.
+CASES += [("STOP", phase, 0) for phase in ("reduce", "save")]
 
 
 class Fault:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from datetime import timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -48,6 +52,25 @@ def own_group(ranks: Ranks, which: Any) -> Ranks:
     return known[1]
 
 
+def _within(timeout: timedelta, name: str, make: Callable[[], Any]) -> Any:
+    """What `make` returns, on a thread of its own: calls into a store wait for an answer without a limit, and a process that
+    is stopped gives none."""
+    made: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(make())
+        except BaseException as error:
+            made.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    # A second more, in which torch's own error may come.
+    done, _ = wait([made], timeout.total_seconds() + 1)
+    if not done:
+        raise dist.DistBackendError(f"{name}: expected all ranks within {timeout}; one has ended or stands still")
+    return made.result()
+
+
 def group_beside(ranks: Ranks, purpose: str) -> Ranks:
     """The same ranks of a Gloo group with an order of collectives of their own; once for each purpose. dist.new_group would
     need the other ranks of the world, or as many groups on each."""
@@ -57,7 +80,8 @@ def group_beside(ranks: Ranks, purpose: str) -> Ranks:
     kind = dist.ProcessGroup.BackendType.GLOO
     group = dist.ProcessGroup(store, ranks.rank, ranks.size)
     group._set_default_backend(kind)
-    group._register_backend(torch.device("cpu"), kind, dist.ProcessGroupGloo(store, ranks.rank, ranks.size, timeout))
+    backend = _within(timeout, name, lambda: dist.ProcessGroupGloo(store, ranks.rank, ranks.size, timeout))
+    group._register_backend(torch.device("cpu"), kind, backend)
     group._set_group_name(name)
     torch._C._distributed_c10d._register_process_group(name, group)
     return Ranks(name, ranks.rank, ranks.size, group)
