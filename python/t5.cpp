@@ -31,7 +31,8 @@ struct T5Steps : torch::CustomClassHolder {
 
 struct T5Model : torch::CustomClassHolder {
   T5Model(const std::string& directory, const std::string& dtype)
-      : model(app::load_t5(io::HuggingFaceDirectory(directory), app::parse_t5_dtype(dtype))) {}
+      : model(app::load_t5(io::HuggingFaceDirectory(directory), app::parse_t5_dtype(dtype),
+                           [this](const std::string& text) { warning = text; })) {}
   explicit T5Model(nn::T5ForConditionalGeneration of) : model(std::move(of)) {}
 
   c10::Dict<std::string, at::Tensor> parameters() const {
@@ -100,6 +101,7 @@ struct T5Model : torch::CustomClassHolder {
     return c10::make_intrusive<T5Steps>(model, nn::T5Encoded{model->encode(input_ids, mask), mask}, options);
   }
 
+  std::string warning;  // of loading, or empty
   nn::T5ForConditionalGeneration model;
 };
 
@@ -113,6 +115,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("sequences", [](const Self& self) { return self->decoding.sequences(); });
   library.class_<T5Model>("T5Model")
       .def(torch::init<std::string, std::string>())
+      .def("warning", [](const c10::intrusive_ptr<T5Model>& self) { return self->warning; })
       .def("parameters", &T5Model::parameters)
       .def("clone", &T5Model::clone)
       .def("train", &T5Model::train)

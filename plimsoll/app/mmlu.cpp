@@ -104,7 +104,7 @@ json mmlu(const MmluOptions& options) {
   std::vector<int64_t> first;
   json result = {{"shots", options.shots}, {"dtypes", json::object()}};
   for (const std::string& dtype : options.dtypes) {
-    nn::T5ForConditionalGeneration model = load_t5(directory, parse_t5_dtype(dtype));
+    nn::T5ForConditionalGeneration model = load_t5(directory, parse_t5_dtype(dtype), options.warn);
     if (model->config.encoder_only) refuse("{}: expected a T5 with a decoder", options.model.native());
     model->numerics = numerics;
     if (!prompts) prompts.emplace(options, model->config.vocab_size);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "plimsoll/app/overflowed_weights.h"
+
 namespace plimsoll::app {
 
 struct MmluOptions {
@@ -17,6 +19,7 @@ struct MmluOptions {
   int64_t shots = 5;                                   // examples before a question
   int64_t max_tokens = 2048;                           // of a prompt: fewer examples are given where it would have more
   int64_t batch = 8;                                   // questions at a time
+  Warn warn = [](const std::string&) {};               // of load_t5
 };
 
 // An answer is the letter whose token is the likeliest to be written first; where its logits are not finite there is

@@ -151,7 +151,7 @@ class ParityRun {
     if (is_new) return;
     watch::Record& all = found->second;
     all.amax = std::max(all.amax, record.amax);
-    all.headroom_bits = std::min(all.headroom_bits, record.headroom_bits);
+    all.headroom_bits = std::fmin(all.headroom_bits, record.headroom_bits);
     all.non_finite += record.non_finite;
   }
 
@@ -177,7 +177,7 @@ json parity(const ParityOptions& options) {
   std::optional<T5Texts> texts;
   json result = {{"dtypes", json::object()}};
   {
-    nn::T5ForConditionalGeneration exact = load_t5(directory, T5Dtype::kFp32);
+    nn::T5ForConditionalGeneration exact = load_t5(directory, T5Dtype::kFp32, options.warn);
     texts.emplace(options.model, exact->config.vocab_size);
     examples = texts->read_examples(options.data);
     ParityRun run(exact, options.max_new_tokens);
@@ -193,7 +193,7 @@ json parity(const ParityOptions& options) {
   }
   result["decoder_tokens"] = tokens;
   for (const std::string& dtype : options.dtypes) {
-    nn::T5ForConditionalGeneration model = load_t5(directory, parse_t5_dtype(dtype));
+    nn::T5ForConditionalGeneration model = load_t5(directory, parse_t5_dtype(dtype), options.warn);
     model->numerics = numerics;
     ParityRun run(std::move(model), options.max_new_tokens);
     Marker marker(*texts, examples);

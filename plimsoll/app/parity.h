@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "plimsoll/app/overflowed_weights.h"
+
 namespace plimsoll::app {
 
 struct ParityOptions {
@@ -16,6 +18,7 @@ struct ParityOptions {
   std::string fixes = "seed";                                         // of fp16: parse_t5_fixes
   int64_t batch = 8;                                                  // inputs at a time
   int64_t max_new_tokens = 32;                                        // of each text that is written
+  Warn warn = [](const std::string&) {};                              // of load_t5
 };
 
 // {"inputs", "decoder_tokens", "dtypes": {name: {...}}}, of each dtype

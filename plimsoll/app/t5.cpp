@@ -19,7 +19,7 @@ namespace {
 struct T5Session {
   explicit T5Session(const T5Options& settings)
       : options(settings),
-        model(load_t5(io::HuggingFaceDirectory(options.model), parse_t5_dtype(options.dtype))),
+        model(load_t5(io::HuggingFaceDirectory(options.model), parse_t5_dtype(options.dtype), options.warn)),
         texts(options.model, model->config.vocab_size),
         inputs(texts.read(options.input)) {
     model->numerics = parse_t5_fixes(options.fixes);

@@ -78,7 +78,7 @@ nn::T5Numerics parse_t5_fixes(std::string_view name) {
   refuse("fixes: expected seed, none or gauge, got '{}'", name);
 }
 
-nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype) {
+nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype, const Warn& warn) {
   const at::NoGradGuard no_grad;
   const nn::T5Config config = t5_config(directory);
   nn::T5ForConditionalGeneration model(config);
@@ -90,11 +90,15 @@ nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory
 
   const at::Tensor table = weight_of(directory, "shared.weight");
   const at::ScalarType computed = computed_in(dtype, table.scalar_type());
+  OverflowedWeights overflowed;
   // Its own memory, if it was converted; the pages of the file are given back then.
   const auto converted = [&](const std::string& name) {
     const at::Tensor stored = weight_of(directory, name);
     const at::Tensor weight = stored.to(computed);
-    if (!weight.is_same(stored)) directory.releaser(stored_name(directory, name))();
+    if (!weight.is_same(stored)) {
+      overflowed.add(name, stored, weight);
+      directory.releaser(stored_name(directory, name))();
+    }
     return weight;
   };
   for (const auto& item : model->named_modules("", /*include_self=*/false)) {
@@ -114,6 +118,7 @@ nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory
   if (dtype == T5Dtype::kFp8 && !config.encoder_only && config.tie_word_embeddings) {
     model->head().quantize({.weight = table});  // which may have been written to by then: its pages stay
   }
+  if (overflowed.count() > 0) warn(fmt::format("{}: {}", directory.path().native(), overflowed.text()));
   model->eval();
   return model;
 }

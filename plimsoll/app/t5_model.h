@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "plimsoll/app/overflowed_weights.h"
 #include "plimsoll/io/hugging_face_directory.h"
 #include "plimsoll/nn/t5/model.h"
 
@@ -26,7 +27,8 @@ T5Dtype parse_t5_dtype(std::string_view name);          // throws UsageError
 nn::T5Numerics parse_t5_fixes(std::string_view name);
 
 // In eval mode. Weights that are stored in the dtype asked for are views of the mapped file, read when they are first
-// used. Throws Error, which names all tensors that are missing, of another shape or unknown.
-nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype);
+// used. Throws Error, which names all tensors that are missing, of another shape or unknown. `warn` hears how many
+// weights, and of which tensors, the dtype cannot hold: they are Inf.
+nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype, const Warn& warn);
 
 }  // namespace plimsoll::app

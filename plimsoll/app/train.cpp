@@ -202,7 +202,7 @@ json slots_json(const std::vector<watch::Record>& records) {
   json slots = json::object();
   for (const watch::Record& record : records) {
     slots[record.name] = {{"format", format::info(record.format).name},
-                          {"amax", record.amax},
+                          {"amax", std::isnan(record.headroom_bits) ? json() : json(record.amax)},
                           {"scale", 1.0 / double{record.inv_scale}},
                           {"headroom_bits", record.headroom_bits},
                           {"non_finite", record.non_finite}};

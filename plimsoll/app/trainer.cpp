@@ -192,8 +192,9 @@ StepResult Trainer::train_step() {
 }
 
 void Trainer::describe_numbers(StepResult& result, const optim::StepReport& report) {
-  for (const watch::Record& record : session_.slots().lowest(1)) {
-    if (!std::isfinite(record.headroom_bits)) continue;
+  for (const watch::Record& record : session_.slots().records()) {
+    const double least = result.headroom_bits.value_or(std::numeric_limits<double>::infinity());
+    if (!std::isfinite(record.headroom_bits) || record.headroom_bits >= least) continue;
     result.headroom_bits = record.headroom_bits;
     result.headroom_slot = record.name;
   }

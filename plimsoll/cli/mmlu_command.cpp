@@ -5,6 +5,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/mmlu.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/io/atomic_file.h"
@@ -60,6 +61,7 @@ int run_mmlu(const MmluCommand& command) {
 Command mmlu_command() {
   const auto command = std::make_shared<MmluCommand>();
   app::MmluOptions& options = command->options;
+  options.warn = print_warning;
   return {
       .name = "mmlu",
       .summary = "Let a T5 in several dtypes answer your multiple-choice questions, in MMLU's files",

@@ -6,6 +6,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/parity.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/io/atomic_file.h"
@@ -74,6 +75,7 @@ int run_parity(const ParityCommand& command) {
 Command parity_command() {
   const auto command = std::make_shared<ParityCommand>();
   app::ParityOptions& options = command->options;
+  options.warn = print_warning;
   return {
       .name = "parity",
       .summary = "How far a T5 in several dtypes is from itself in FP32, on your data, and where its headroom ends",

@@ -37,4 +37,6 @@ int report_errors(const std::function<int()>& body) {
   }
 }
 
+void print_warning(const std::string& text) { report("warning: " + text, kExitOk); }
+
 }  // namespace plimsoll::cli

@@ -11,6 +11,7 @@
 #include "plimsoll/app/t5.h"
 #include "plimsoll/app/t5_model.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/cli/watch_option.h"
 
@@ -122,6 +123,7 @@ int run_t5(T5Command& command) {
 Command t5_command() {
   const auto command = std::make_shared<T5Command>();
   app::T5Options& options = command->options;
+  options.warn = print_warning;
   nn::T5GenerationOptions& generation = options.generation;
   constexpr Range<int64_t> kFromZero{.from = 0}, kFromOne{.from = 1, .to = 1 << 20};
   return {

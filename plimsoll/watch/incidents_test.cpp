@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -66,6 +67,24 @@ TEST(Report, SaysEverythingTwice) {
   const nlohmann::json incident = nlohmann::json::parse(line);
   EXPECT_EQ(incident.at("incident"), "block.2.wo");
   EXPECT_EQ(incident.at("largest_term").at("product"), -12);
+}
+
+TEST(Report, BeginsWithWhatIsNotFinite) {
+  Session session;
+  const auto report = [&](const char* name, float amax) {
+    session.slots().report(name, {.format = format::Format::kFp16, .amax = amax});
+  };
+  report("calm/output", 1);
+  report("near/output", 40000);
+  report("of an Inf weight/output", std::numeric_limits<float>::infinity());
+  report("and what reads it/output", std::numeric_limits<float>::quiet_NaN());
+  std::ostringstream text;
+  write_text(text, session);
+  EXPECT_EQ(text.str(),
+            "watch guard: 0 made Inf or NaN, 2 not finite, 1 more with less than 2 bits of headroom\n"
+            "not finite   of an Inf weight/output fp16, not finite in 1 (call 0)\n"
+            "not finite   and what reads it/output fp16, not finite in 1 (call 0)\n"
+            "+0.7 bits    near/output fp16 amax 40000\n");
 }
 
 TEST(Report, SaysRepeatedConsumersAndFramesWithoutANameOnce) {

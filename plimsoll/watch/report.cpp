@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kLowest = 10;  // slots in the text
+constexpr size_t kWorst = 10;  // slots in the text
 
 std::string bits_text(double headroom_bits) {
   return std::isnan(headroom_bits) ? "not finite" : fmt::format("{:+.1f} bits", headroom_bits);
@@ -155,13 +155,16 @@ std::string describe(const Incident& incident) {
 void write_text(std::ostream& out, const Session& session) {
   const std::vector<Incident> incidents = session.incidents().all();
   const std::vector<Record> warnings = session.warnings();
-  out << fmt::format("watch {}: {} made Inf or NaN, {} with less than {:g} bits of headroom\n", name(session.mode()),
-                     incidents.size(), warnings.size(), session.warn_bits());
+  const auto not_finite = static_cast<size_t>(
+      std::count_if(warnings.begin(), warnings.end(), [](const Record& record) { return record.non_finite > 0; }));
+  out << fmt::format("watch {}: {} made Inf or NaN, {} not finite, {} more with less than {:g} bits of headroom\n",
+                     name(session.mode()), incidents.size(), not_finite, warnings.size() - not_finite,
+                     session.warn_bits());
   for (const Incident& incident : incidents) out << describe(incident);
-  const std::vector<Record> lowest = session.slots().lowest(kLowest);
-  for (const Record& record : warnings.empty() ? lowest : warnings) {
-    out << fmt::format("{:<12} {} {} amax {:.6g}", bits_text(record.headroom_bits), record.name,
-                       format::info(record.format).name, record.amax);
+  const std::vector<Record> worst = session.slots().worst(kWorst);
+  for (const Record& record : warnings.empty() ? worst : warnings) {
+    out << fmt::format("{:<12} {} {}", bits_text(record.headroom_bits), record.name, format::info(record.format).name);
+    if (!std::isnan(record.headroom_bits)) out << fmt::format(" amax {:.6g}", record.amax);
     if (record.non_finite > 0) {
       out << fmt::format(", not finite in {} (call {})", record.non_finite, record.first_non_finite_call);
     }

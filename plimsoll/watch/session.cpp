@@ -19,8 +19,7 @@ std::vector<Record> Session::warnings() const {
   std::vector<Record> low = slots_.records();
   std::erase_if(
       low, [&](const Record& record) { return record.non_finite == 0 && record.headroom_bits >= options_.warn_bits; });
-  std::stable_sort(low.begin(), low.end(),
-                   [](const Record& a, const Record& b) { return a.headroom_bits < b.headroom_bits; });
+  std::stable_sort(low.begin(), low.end(), is_worse);
   return low;
 }
 

@@ -48,7 +48,7 @@ class Session {
   Incidents& incidents() { return incidents_; }
   const Incidents& incidents() const { return incidents_; }
 
-  // Slots with less headroom than warn_bits, or with values that are not finite; the lowest first.
+  // Slots with less headroom than warn_bits, or with values that are not finite; is_worse first.
   std::vector<Record> warnings() const;
 
   // Mode::kTrap: the address of the first instruction that overflowed since the last call; 0: none.

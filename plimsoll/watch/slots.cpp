@@ -32,10 +32,8 @@ int64_t Slots::report(std::string_view name, const Observation& observation) {
   Record& record = found->second;
   record.format = observation.format;
   record.inv_scale = observation.inv_scale;
-  if (finite) {
-    record.amax = std::max(record.amax, observation.amax);
-    record.headroom_bits = std::min(record.headroom_bits, headroom_bits(observation));
-  }
+  if (finite) record.amax = std::max(record.amax, observation.amax);
+  record.headroom_bits = std::fmin(record.headroom_bits, headroom_bits(observation));  // the other, if one is NaN
   if (non_finite > 0 && record.non_finite == 0) {
     record.first_non_finite_call = record.calls;
     record.first_non_finite_at = observations_;
@@ -61,10 +59,15 @@ std::vector<Record> Slots::records() const {
   return all;
 }
 
-std::vector<Record> Slots::lowest(size_t count) const {
+bool is_worse(const Record& a, const Record& b) {
+  if (a.non_finite > 0 && b.non_finite > 0) return a.first_non_finite_at < b.first_non_finite_at;
+  if (a.non_finite > 0 || b.non_finite > 0) return a.non_finite > 0;
+  return a.headroom_bits < b.headroom_bits;
+}
+
+std::vector<Record> Slots::worst(size_t count) const {
   std::vector<Record> all = records();
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Record& a, const Record& b) { return a.headroom_bits < b.headroom_bits; });
+  std::stable_sort(all.begin(), all.end(), is_worse);
   all.resize(std::min(count, all.size()));
   return all;
 }
@@ -72,8 +75,7 @@ std::vector<Record> Slots::lowest(size_t count) const {
 std::vector<Record> Slots::non_finite() const {
   std::vector<Record> all = records();
   std::erase_if(all, [](const Record& record) { return record.non_finite == 0; });
-  std::sort(all.begin(), all.end(),
-            [](const Record& a, const Record& b) { return a.first_non_finite_at < b.first_non_finite_at; });
+  std::sort(all.begin(), all.end(), is_worse);
   return all;
 }
 
@@ -89,7 +91,7 @@ void write_json_lines(std::ostream& out, const std::vector<Record>& records) {
     line["name"] = record.name;
     line["format"] = format::info(record.format).name;
     line["calls"] = record.calls;
-    line["amax"] = record.amax;
+    line["amax"] = std::isnan(record.headroom_bits) ? std::numeric_limits<float>::quiet_NaN() : record.amax;
     line["headroom_bits"] = record.headroom_bits;
     line["non_finite"] = record.non_finite;
     line["first_non_finite_call"] = record.first_non_finite_call;

@@ -32,8 +32,8 @@ struct Record {
   float amax = 0;       // largest finite one
   float inv_scale = 1;  // of the last call
   // log2(max_finite / (amax * inv_scale)), the lowest of all calls: below 0 values saturated or overflowed. Infinite
-  // while all is zero.
-  double headroom_bits = std::numeric_limits<double>::infinity();
+  // while all is zero, NaN while no call had a finite amax.
+  double headroom_bits = std::numeric_limits<double>::quiet_NaN();
   int64_t non_finite = 0;              // elements
   int64_t first_non_finite_call = -1;  // call of this slot, counted from 0; -1: none
   int64_t first_non_finite_at =
@@ -57,9 +57,10 @@ class Slots {
   // Of a slot that has been reported.
   void count(std::string_view name, const Counts& counts);
 
-  std::vector<Record> records() const;             // by name
-  std::vector<Record> lowest(size_t count) const;  // by headroom, lowest first
-  std::vector<Record> non_finite() const;          // the slots that met any, the first to do so first
+  std::vector<Record> records() const;  // by name
+  // What was not finite, the first to be so first; then by headroom, lowest first.
+  std::vector<Record> worst(size_t count) const;
+  std::vector<Record> non_finite() const;  // the slots that met any, the first to do so first
   void clear();
 
  private:
@@ -72,9 +73,12 @@ class Slots {
   int64_t observations_ = 0;
 };
 
+// Puts what was not finite first, in the order in which it came up, then the lowest headroom.
+bool is_worse(const Record& a, const Record& b);
+
 // One JSON object a line: {"name", "format", "calls", "amax", "headroom_bits", "non_finite", "first_non_finite_call"};
-// an infinite headroom is null. Where elements were counted: "counted", "overflowed", "flushed", "subnormal",
-// "underflow_share", "underflow_mass_share", too.
+// an infinite headroom is null, and so are amax and headroom where no call had a finite amax. Where elements were
+// counted: "counted", "overflowed", "flushed", "subnormal", "underflow_share", "underflow_mass_share", too.
 void write_json_lines(std::ostream& out, const std::vector<Record>& records);
 
 }  // namespace plimsoll::watch

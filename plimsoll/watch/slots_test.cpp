@@ -72,14 +72,31 @@ TEST(Slots, NonFiniteIsCountedAndHidesNoFiniteAmax) {
   EXPECT_EQ(record.headroom_bits, 2);
 }
 
-TEST(Slots, ListTheLowestHeadroomFirst) {
+TEST(Slots, WhatIsNeverFiniteHasNoHeadroom) {
+  Slots slots;
+  slots.report("weight of Inf", {.format = Format::kFp16, .amax = kInf});
+  slots.report("weight of Inf", {.format = Format::kFp16, .amax = kNan});
+  slots.report("finite at last", {.format = Format::kFp16, .amax = kInf});
+  slots.report("finite at last", {.format = Format::kFp16, .amax = 16376});
+  const std::vector<Record> records = slots.records();
+  EXPECT_EQ(records[0].headroom_bits, 2);
+  EXPECT_TRUE(std::isnan(records[1].headroom_bits));
+  std::ostringstream out;
+  write_json_lines(out, {records[1]});
+  EXPECT_NE(out.str().find(R"("amax":null,"headroom_bits":null,"non_finite":2)"), std::string::npos) << out.str();
+}
+
+TEST(Slots, ListWhatIsNotFiniteAndThenTheLowestHeadroom) {
   Slots slots;
   slots.report("a", {.format = Format::kE4m3, .amax = 1});
   slots.report("b", {.format = Format::kE4m3, .amax = 400});
   slots.report("c", {.format = Format::kE4m3, .amax = 40});
   slots.report("zero", {.format = Format::kE4m3, .amax = 0});
-  EXPECT_EQ(names(slots.lowest(2)), (std::vector<std::string>{"b", "c"}));
-  EXPECT_EQ(names(slots.lowest(9)), (std::vector<std::string>{"b", "c", "a", "zero"}));
+  EXPECT_EQ(names(slots.worst(2)), (std::vector<std::string>{"b", "c"}));
+  EXPECT_EQ(names(slots.worst(9)), (std::vector<std::string>{"b", "c", "a", "zero"}));
+  slots.report("never finite", {.format = Format::kFp16, .amax = kInf});
+  slots.report("a", {.format = Format::kE4m3, .amax = kNan});
+  EXPECT_EQ(names(slots.worst(3)), (std::vector<std::string>{"never finite", "a", "b"}));
 }
 
 TEST(Slots, ListNonFiniteInTheOrderInWhichTheyAppeared) {

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from plimsoll._overflow import count_overflowed, warn_of_overflow
 from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
 from plimsoll.shard.sharded_parameters import Part, clean, held_parts
 
@@ -32,9 +33,13 @@ def load_model(root: Any, checkpoint: Checkpoint, section: str) -> None:
     others = [f"{name} of {shape}, got {saved[name]}" for name, shape in wanted.items() if saved[name] != shape]
     if others:
         raise ValueError(f"{checkpoint.directory}: expected {'; '.join(others)}")
+    overflowed = []
     with torch.no_grad():
         for part in held_parts(root):
-            part.of(part.leaf).copy_(checkpoint.read(section, part.name, part.begin, part.end))
+            stored, held = checkpoint.read(section, part.name, part.begin, part.end), part.of(part.leaf)
+            held.copy_(stored)
+            overflowed.append((part.name, count_overflowed(stored, held), held))
+    warn_of_overflow(str(checkpoint.directory), overflowed, stacklevel=4)
     root.load_local_state_dict({name: checkpoint.read(section, name) for name in buffers}, strict=False)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import types
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from plimsoll._overflow import count_overflowed, warn_of_overflow
 from plimsoll._whole_file import whole_file, write_text
 from plimsoll.t5.parameter_tree import register
 
@@ -51,11 +54,14 @@ class T5ForConditionalGeneration(torch.nn.Module):
         t5_fixes: dict[str, Any] | str | None = "seed",
     ) -> T5ForConditionalGeneration:
         """directory: config.json with model.safetensors or its shards. dtype: of the weights, a torch.dtype, "fp32", "bf16",
-        "fp16", "fp8" (E4M3 codes with a scale a row, for inference), or None: as they are stored."""
+        "fp16", "fp8" (E4M3 codes with a scale a row, for inference), or None: as they are stored. Weights that the dtype cannot
+        hold become Inf, with a warning that counts and names them."""
         name = _DTYPES.get(dtype, dtype)
         if name not in (*_DTYPES.values(), "fp8"):
             raise ValueError(f"from_pretrained: expected dtype float32, bfloat16, float16 or 'fp8', got {dtype!r}")
         model = torch.classes.plimsoll.T5Model(str(directory), name)
+        if overflowed := model.warning():
+            warnings.warn(f"from_pretrained: {overflowed}", stacklevel=2)
         config = json.loads((Path(directory) / "config.json").read_text())
         return cls(model, config, t5_fixes)
 
@@ -85,6 +91,17 @@ class T5ForConditionalGeneration(torch.nn.Module):
                 raise ValueError(f"t5_fixes: expected 'seed', None or a dict of {', '.join(_NO_FIX)}, got {fixes!r}")
             self._model.set_fixes(*(type(off)(switches.get(name, off)) for name, off in _NO_FIX.items()))
         self._t5_fixes = fixes
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's, with a warning for weights that the dtype of the parameters cannot hold. assign=True is refused: C++
+        reads the parameters that are here."""
+        if assign:
+            raise ValueError("load_state_dict: expected assign=False, got True")
+        keys = super().load_state_dict(state_dict, strict)
+        held = {name: parameter for name, parameter in self.named_parameters() if name in state_dict}
+        overflowed = ((name, count_overflowed(state_dict[name], tensor), tensor) for name, tensor in held.items())
+        warn_of_overflow("load_state_dict", overflowed)
+        return keys
 
     def train(self, mode: bool = True) -> T5ForConditionalGeneration:
         self._model.train(mode)
