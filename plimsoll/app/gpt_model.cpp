@@ -5,6 +5,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/io/checkpoint.h"
+#include "plimsoll/nn/gpt_shapes.h"
 
 namespace plimsoll::app {
 namespace {
@@ -16,19 +17,22 @@ io::Checkpoint load_step(const std::filesystem::path& path) {
   return std::move(latest->checkpoint);
 }
 
+nn::GptConfig config_of(const ModelShape& shape) {
+  return {.vocabulary = io::kByteVocabulary,
+          .layers = shape.layers,
+          .dim = shape.dim,
+          .heads = shape.heads,
+          .context = shape.context,
+          .tie_embeddings = !shape.own_head,
+          .normalization = shape.rms_norm ? nn::Normalization::kRmsNorm : nn::Normalization::kLayerNorm,
+          .norm_epsilon = shape.norm_epsilon};
+}
+
 }  // namespace
 
 nn::Gpt make_gpt(const ModelShape& shape, int64_t seed) {
   at::manual_seed(static_cast<uint64_t>(seed));
-  return nn::Gpt(
-      nn::GptConfig{.vocabulary = io::kByteVocabulary,
-                    .layers = shape.layers,
-                    .dim = shape.dim,
-                    .heads = shape.heads,
-                    .context = shape.context,
-                    .tie_embeddings = !shape.own_head,
-                    .normalization = shape.rms_norm ? nn::Normalization::kRmsNorm : nn::Normalization::kLayerNorm,
-                    .norm_epsilon = shape.norm_epsilon});
+  return nn::Gpt(config_of(shape));
 }
 
 io::TensorMap tensors_of(const nn::Gpt& model) {
@@ -36,6 +40,35 @@ io::TensorMap tensors_of(const nn::Gpt& model) {
   for (const auto& item : model->named_parameters()) tensors.emplace(item.key(), item.value().detach());
   for (const auto& item : model->named_buffers()) tensors.emplace(item.key(), item.value().detach());
   return tensors;
+}
+
+StoredTensors stored(const io::TensorMap& tensors) {
+  StoredTensors result;
+  for (const auto& [name, tensor] : tensors) {
+    result[name] = {std::string(io::safetensors_dtype(tensor.scalar_type())), tensor.sizes().vec()};
+  }
+  return result;
+}
+
+void check_parameters(const ModelShape& shape, const StoredTensors& tensors) {
+  const auto check = [&](const std::string& name, const std::vector<int64_t>& expected) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) fail("checkpoint: expected a tensor '{}', got none", name);
+    const auto& [dtype, got] = found->second;
+    if (got != expected) fail("checkpoint: expected '{}' of shape {}, got {}", name, expected, got);
+    if (dtype != "F32" && dtype != "BF16" && dtype != "F16") {
+      fail("checkpoint: expected '{}' in F32, BF16 or F16, got {}", name, dtype);
+    }
+  };
+  // These two hold the sizes of all others, and the number of tensors that of the layers, so that the rest is no more
+  // than the file.
+  check("token_embedding.weight", {io::kByteVocabulary, shape.dim});
+  check("position_embedding.weight", {shape.context, shape.dim});
+  if (shape.layers > static_cast<int64_t>(tensors.size())) {
+    fail("checkpoint: expected the tensors of {} layers, as state.json says, got {} tensors", shape.layers,
+         tensors.size());
+  }
+  for (const auto& [name, expected] : nn::gpt_parameter_shapes(config_of(shape))) check(name, expected);
 }
 
 void load_tensors(nn::Gpt& model, const io::TensorMap& tensors) {
@@ -50,13 +83,7 @@ void load_tensors(nn::Gpt& model, const io::TensorMap& tensors) {
   for (const auto& [name, tensor] : tensors) {
     if (!parameters.contains(name) && !buffers.contains(name)) fail("checkpoint: unknown tensor '{}'", name);
   }
-  for (const auto& item : parameters) {
-    const at::Tensor tensor = find(item.key());
-    if (tensor.sizes() != item.value().sizes()) {
-      fail("checkpoint: expected '{}' of shape {}, got {}", item.key(), item.value().sizes(), tensor.sizes());
-    }
-    at::Tensor(item.value()).copy_(tensor);
-  }
+  for (const auto& item : parameters) at::Tensor(item.value()).copy_(find(item.key()));
   // A history may have any length, so a buffer takes the shape of what was saved.
   for (const auto& item : buffers) at::Tensor(item.value()).set_data(find(item.key()).clone());
 }
@@ -68,8 +95,10 @@ TrainedGpt load_trained_gpt(const std::filesystem::path& path) {
                        .shape = checkpoint.state.at("shape").get<ModelShape>(),
                        .recipe = checkpoint.state.at("recipe").get<std::string>()};
     check_shape(trained.shape);
+    const io::TensorMap& tensors = checkpoint.sections.at("model");
+    check_parameters(trained.shape, stored(tensors));
     trained.model = make_gpt(trained.shape, 0);
-    load_tensors(trained.model, checkpoint.sections.at("model"));
+    load_tensors(trained.model, tensors);
     trained.model->eval();
     return trained;
   } catch (const nlohmann::json::exception&) {

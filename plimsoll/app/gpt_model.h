@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "plimsoll/app/model_shape.h"
 #include "plimsoll/io/safetensors.h"
@@ -16,7 +18,19 @@ nn::Gpt make_gpt(const ModelShape& shape, int64_t seed);
 // Parameters and buffers (the recipe's state); they share storage with the model.
 io::TensorMap tensors_of(const nn::Gpt& model);
 
-// Copies. Throws Error unless the names are the model's and every parameter has its shape.
+// Tensors of a file: the dtype in the words of safetensors, and the shape.
+struct StoredTensor {
+  std::string dtype;
+  std::vector<int64_t> shape;
+};
+using StoredTensors = std::map<std::string, StoredTensor>;
+StoredTensors stored(const io::TensorMap& tensors);
+
+// Throws Error unless each parameter of a model of this shape is there, in its shape, in F32, BF16 or F16. Called
+// before the model is made, whose size a file may have made up.
+void check_parameters(const ModelShape& shape, const StoredTensors& tensors);
+
+// Copies. Throws Error unless the names are the model's. The parameters have been checked.
 void load_tensors(nn::Gpt& model, const io::TensorMap& tensors);
 
 // What a training run has made.

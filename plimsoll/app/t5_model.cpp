@@ -6,6 +6,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/t5_config.h"
+#include "plimsoll/nn/t5/shapes.h"
 
 namespace plimsoll::app {
 namespace {
@@ -40,6 +41,24 @@ at::Tensor weight_of(const io::HuggingFaceDirectory& directory, const std::strin
          io::safetensors_dtype(dtype));
   }
   return tensor;
+}
+
+// Throws Error unless the tensors are those of a T5 of this config.
+void check_tensors(const io::HuggingFaceDirectory& directory, const nn::T5Config& config) {
+  nn::check(config);
+  const auto tensors = static_cast<int64_t>(directory.names().size());
+  for (const auto& [name, layers] :
+       {std::pair("num_layers", config.num_layers), std::pair("num_decoder_layers", config.num_decoder_layers)}) {
+    if (layers > tensors) {
+      fail("{}: {}: expected at most {}, as many as there are tensors, got {}",
+           (directory.path() / "config.json").native(), name, tensors, layers);
+    }
+  }
+  io::HuggingFaceDirectory::Shapes shapes;
+  for (auto& [parameter, shape] : nn::t5_parameter_shapes(config)) {
+    shapes.emplace(stored_name(directory, parameter), shape);
+  }
+  directory.check_tensors(shapes, [&](const std::string& name) { return is_of_model(name, config); });
 }
 
 at::ScalarType computed_in(T5Dtype dtype, at::ScalarType stored) {
@@ -81,13 +100,8 @@ nn::T5Numerics parse_t5_fixes(std::string_view name) {
 nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype, const Warn& warn) {
   const at::NoGradGuard no_grad;
   const nn::T5Config config = t5_config(directory);
+  check_tensors(directory, config);  // before there is a model of whatever size config.json says
   nn::T5ForConditionalGeneration model(config);
-  io::HuggingFaceDirectory::Shapes shapes;
-  for (const auto& parameter : model->named_parameters()) {
-    shapes.emplace(stored_name(directory, parameter.key()), parameter.value().sizes().vec());
-  }
-  directory.check_tensors(shapes, [&](const std::string& name) { return is_of_model(name, config); });
-
   const at::Tensor table = weight_of(directory, "shared.weight");
   const at::ScalarType computed = computed_in(dtype, table.scalar_type());
   OverflowedWeights overflowed;

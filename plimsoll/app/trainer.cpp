@@ -248,6 +248,11 @@ shard::RankCheckpoint Trainer::checkpoint() const {
 }
 
 void Trainer::restore_model(const io::CheckpointReader& checkpoint) {
+  StoredTensors tensors;
+  if (const auto found = checkpoint.manifest().sections.find("model"); found != checkpoint.manifest().sections.end()) {
+    for (const auto& [name, tensor] : found->second) tensors[name] = {tensor.dtype, tensor.shape};
+  }
+  check_parameters(shape_, tensors);
   if (sharded_) return sharded_->load_model(checkpoint);
   load_tensors(model_, checkpoint.read_section("model"));
 }

@@ -13,7 +13,7 @@ namespace plimsoll::nn {
 namespace {
 
 constexpr int64_t kBlock = int64_t{32} << 20;  // bytes; what nobody has used yet is not resident
-constexpr int64_t kAlignment = 64, kSmallPage = 4096;
+constexpr int64_t kWeightAlignment = 64, kSmallPage = 4096;
 
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
@@ -50,7 +50,7 @@ at::Tensor weight_memory(int64_t bytes) {
     filling.used = 0;
   }
   const int64_t begin = filling.used;
-  filling.used += round_up(bytes, kAlignment);
+  filling.used += round_up(bytes, kWeightAlignment);
   return block.narrow(0, begin, bytes);
 }
 
