@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/shard/checkpoint_saver.h"
 #include "plimsoll/shard/communicator.h"
 #include "python/rank_group.h"
@@ -98,6 +99,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("state", [](const c10::intrusive_ptr<Checkpoint>& self) { return self->reader.state().dump(); })
       .def("refused", [](const c10::intrusive_ptr<Checkpoint>& self) { return self->refused; })
       .def("tensors", [](const c10::intrusive_ptr<Checkpoint>& self) { return self->tensors(); })
+      .def("check_files", [](const c10::intrusive_ptr<Checkpoint>&) { io::check_mapped_files(); })
       .def("read", [](const c10::intrusive_ptr<Checkpoint>& self, const std::string& section,
                       const std::string& name) { return self->reader.read(section, name); })
       .def("read_range",

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "plimsoll/app/t5_model.h"
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/nn/t5/generation.h"
 
 namespace plimsoll::python {
@@ -12,6 +13,13 @@ namespace {
 using MaybeTensor = std::optional<at::Tensor>;
 
 at::Tensor or_none(const MaybeTensor& tensor) { return tensor.value_or(at::Tensor()); }
+
+// What was computed from weights that may be a file's bytes.
+template <class Result>
+Result checked(Result result) {
+  io::check_mapped_files();
+  return result;
+}
 
 nn::EarlyStopping parse_early_stopping(const std::string& name) {
   if (name == "heuristic") return nn::EarlyStopping::kHeuristic;
@@ -42,7 +50,7 @@ struct T5Model : torch::CustomClassHolder {
   }
 
   c10::intrusive_ptr<T5Model> clone() const {
-    const auto copy = std::dynamic_pointer_cast<nn::T5ForConditionalGenerationImpl>(model->clone());
+    const auto copy = std::dynamic_pointer_cast<nn::T5ForConditionalGenerationImpl>(checked(model->clone()));
     return c10::make_intrusive<T5Model>(nn::T5ForConditionalGeneration(copy));
   }
 
@@ -61,30 +69,30 @@ struct T5Model : torch::CustomClassHolder {
   void clear_fixes() { model->numerics.reset(); }
 
   at::Tensor encode(const at::Tensor& input_ids, const MaybeTensor& attention_mask) {
-    return model->encode(input_ids, or_none(attention_mask));
+    return checked(model->encode(input_ids, or_none(attention_mask)));
   }
 
   std::tuple<MaybeTensor, at::Tensor, at::Tensor> forward(
       const MaybeTensor& input_ids, const MaybeTensor& attention_mask, const MaybeTensor& decoder_input_ids,
       const MaybeTensor& decoder_attention_mask, const MaybeTensor& labels, const MaybeTensor& encoder_output) {
-    const nn::T5Output output = model->forward({.input_ids = or_none(input_ids),
-                                                .attention_mask = or_none(attention_mask),
-                                                .decoder_input_ids = or_none(decoder_input_ids),
-                                                .decoder_attention_mask = or_none(decoder_attention_mask),
-                                                .labels = or_none(labels),
-                                                .encoder_output = or_none(encoder_output)});
+    const nn::T5Output output = checked(model->forward({.input_ids = or_none(input_ids),
+                                                        .attention_mask = or_none(attention_mask),
+                                                        .decoder_input_ids = or_none(decoder_input_ids),
+                                                        .decoder_attention_mask = or_none(decoder_attention_mask),
+                                                        .labels = or_none(labels),
+                                                        .encoder_output = or_none(encoder_output)}));
     const MaybeTensor loss = output.loss.defined() ? MaybeTensor(output.loss) : std::nullopt;
     return {loss, output.logits, output.encoder_output};
   }
 
   at::Tensor beam_search(const at::Tensor& input_ids, const MaybeTensor& attention_mask, int64_t max_new_tokens,
                          int64_t beams, double length_penalty, const std::string& early_stopping, int64_t sequences) {
-    return nn::generate(*model, input_ids, or_none(attention_mask),
-                        {.max_new_tokens = max_new_tokens,
-                         .beams = beams,
-                         .length_penalty = length_penalty,
-                         .early_stopping = parse_early_stopping(early_stopping),
-                         .sequences = sequences});
+    return checked(nn::generate(*model, input_ids, or_none(attention_mask),
+                                {.max_new_tokens = max_new_tokens,
+                                 .beams = beams,
+                                 .length_penalty = length_penalty,
+                                 .early_stopping = parse_early_stopping(early_stopping),
+                                 .sequences = sequences}));
   }
 
   c10::intrusive_ptr<T5Steps> decode(const at::Tensor& input_ids, const MaybeTensor& attention_mask,
@@ -98,7 +106,7 @@ struct T5Model : torch::CustomClassHolder {
                                              .sequences = sequences};
     nn::check(options);
     const at::Tensor mask = or_none(attention_mask);
-    return c10::make_intrusive<T5Steps>(model, nn::T5Encoded{model->encode(input_ids, mask), mask}, options);
+    return c10::make_intrusive<T5Steps>(model, nn::T5Encoded{checked(model->encode(input_ids, mask)), mask}, options);
   }
 
   std::string warning;  // of loading, or empty
@@ -108,10 +116,11 @@ struct T5Model : torch::CustomClassHolder {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+  io::tell_lost_bytes_on_stderr();  // torch's own operators read parameters, too
   using Self = c10::intrusive_ptr<T5Steps>;
   library.class_<T5Steps>("T5Steps")
       .def("done", [](const Self& self) { return self->decoding.done(); })
-      .def("step", [](const Self& self) { return self->decoding.step(); })
+      .def("step", [](const Self& self) { return checked(self->decoding.step()); })
       .def("sequences", [](const Self& self) { return self->decoding.sequences(); });
   library.class_<T5Model>("T5Model")
       .def(torch::init<std::string, std::string>())

@@ -16,6 +16,7 @@
 #include "plimsoll/gauge/t5_calibration.h"
 #include "plimsoll/gauge/t5_freedoms.h"
 #include "plimsoll/io/atomic_file.h"
+#include "plimsoll/io/mapping_guard.h"
 
 namespace plimsoll::app {
 namespace {
@@ -114,6 +115,7 @@ json gauge_t5(const GaugeOptions& options) {
 
   Verification verification(directory.partial());
   for (size_t i = 0; i < inputs.size(); ++i) verification.compare(inputs[i], outputs[i]);
+  io::check_mapped_files();
   if (!verification.identical()) refuse_other_bits(options.model);
   json certificate = describe({.freedoms = freedoms,
                                .exponents = exponents,

@@ -5,6 +5,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/io/checkpoint.h"
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/nn/gpt_shapes.h"
 
 namespace plimsoll::app {
@@ -99,6 +100,7 @@ TrainedGpt load_trained_gpt(const std::filesystem::path& path) {
     check_parameters(trained.shape, stored(tensors));
     trained.model = make_gpt(trained.shape, 0);
     load_tensors(trained.model, tensors);
+    io::check_mapped_files();
     trained.model->eval();
     return trained;
   } catch (const nlohmann::json::exception&) {

@@ -5,6 +5,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/checkpoint.h"
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/io/safetensors.h"
 
 namespace plimsoll::app {
@@ -55,6 +56,7 @@ std::vector<TensorReport> inspect(const fs::path& path) {
                          .shape = entry.shape,
                          .statistics = statistics_of(file.tensor(entry))});
     }
+    io::check_mapped_files();
   }
   return reports;
 }

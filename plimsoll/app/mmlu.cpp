@@ -15,6 +15,7 @@
 #include "plimsoll/app/mmlu_questions.h"
 #include "plimsoll/app/t5_inputs.h"
 #include "plimsoll/app/t5_model.h"
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/io/t5_tokenizer.h"
 
 namespace plimsoll::app {
@@ -109,6 +110,7 @@ json mmlu(const MmluOptions& options) {
     model->numerics = numerics;
     if (!prompts) prompts.emplace(options, model->config.vocab_size);
     const std::vector<int64_t> answers = answers_of(*model, *prompts, options.batch);
+    io::check_mapped_files();
     if (first.empty()) first = answers;
     json entry = marks(answers, *prompts);
     const auto total = static_cast<int64_t>(answers.size());

@@ -12,6 +12,7 @@
 #include "plimsoll/app/relative_error.h"
 #include "plimsoll/app/t5_examples.h"
 #include "plimsoll/app/t5_model.h"
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/nn/t5/generation.h"
 #include "plimsoll/watch/session.h"
 
@@ -198,6 +199,7 @@ json parity(const ParityOptions& options) {
     ParityRun run(std::move(model), options.max_new_tokens);
     Marker marker(*texts, examples);
     for (const ParityReference& reference : references) run.compare(reference, marker);
+    io::check_mapped_files();
     result["dtypes"][dtype] = run.result(marker.marks());
   }
   return result;

@@ -10,6 +10,7 @@
 #include "plimsoll/app/t5_examples.h"
 #include "plimsoll/app/t5_inputs.h"
 #include "plimsoll/app/t5_model.h"
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/io/output_lock.h"
 
 namespace plimsoll::app {
@@ -53,6 +54,7 @@ class TextStream {
   void add(int64_t token) {
     if (token == config_.eos_token_id) return;
     ids_.push_back(token);
+    io::check_mapped_files();
     const std::string text = texts_.decode(ids_);
     const size_t settled = text.find_last_of(' ');
     if (settled != text.npos && settled > done_) write(text.substr(0, settled));
@@ -92,6 +94,7 @@ void t5_generate(const T5Options& options, const std::function<void(const T5Writ
       tokens = [&](const at::Tensor& step) { text->add(step.const_data_ptr<int64_t>()[0]); };
     }
     const at::Tensor rows = nn::generate(*session.model, batch.ids, batch.mask, options.generation, tokens);
+    io::check_mapped_files();
     if (text) text->finish();
     for (int64_t row = 0; row < rows.size(0); ++row) {
       T5Written written{.input = static_cast<int64_t>(first) + row / options.generation.sequences,
@@ -120,6 +123,7 @@ void t5_score(const T5Options& options, const std::function<void(const T5Score&)
     const at::Tensor each =
         at::log_softmax(output.logits, -1, at::kDouble).gather(2, target.ids.unsqueeze(2)).squeeze(2);
     const at::Tensor sums = each.masked_fill(target.mask.logical_not(), 0).sum(1);
+    io::check_mapped_files();
     for (size_t row = 0; row < rows; ++row) {
       sink({.input = static_cast<int64_t>(first + row),
             .tokens = static_cast<int64_t>(targets[first + row].size()),
@@ -136,6 +140,7 @@ void t5_encode(const T5Options& options, const std::function<void(const T5Encodi
   io::TensorMap outputs;
   session.each_batch([&](const T5Batch& batch, size_t first) {
     const at::Tensor hidden = session.model->encode(batch.ids, batch.mask).to(at::kFloat);
+    io::check_mapped_files();
     for (int64_t row = 0; row < hidden.size(0); ++row) {
       const size_t input = first + static_cast<size_t>(row);
       const auto tokens = static_cast<int64_t>(session.inputs[input].size());

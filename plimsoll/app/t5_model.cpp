@@ -6,6 +6,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/t5_config.h"
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/nn/t5/shapes.h"
 
 namespace plimsoll::app {
@@ -132,6 +133,7 @@ nn::T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory
   if (dtype == T5Dtype::kFp8 && !config.encoder_only && config.tie_word_embeddings) {
     model->head().quantize({.weight = table});  // which may have been written to by then: its pages stay
   }
+  io::check_mapped_files();
   if (overflowed.count() > 0) warn(fmt::format("{}: {}", directory.path().native(), overflowed.text()));
   model->eval();
   return model;

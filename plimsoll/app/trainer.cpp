@@ -13,6 +13,7 @@
 #include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/io/error.h"
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/ops/rank_amaxes.h"
 #include "plimsoll/ops/saved_bytes.h"
 #include "plimsoll/optim/adamw.h"
@@ -126,7 +127,9 @@ at::Tensor Trainer::next_windows() {
   const watch::Span phase("data");
   const watch::Span span("token stream");
   const int64_t part = options_.batch / ranks_->size();
-  return stream_.next(options_.batch).narrow(0, ranks_->rank() * part, part);
+  const at::Tensor windows = stream_.next(options_.batch).narrow(0, ranks_->rank() * part, part);
+  io::check_mapped_files();
+  return windows;
 }
 
 at::Tensor Trainer::counted_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch) {
@@ -281,6 +284,7 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
     scaler_.load_state_dict(state.at("grad_scaler").get<std::map<std::string, double>>());
     const json& cursor = state.at("cursor");
     stream_.seek({.epoch = cursor.at("epoch").get<int64_t>(), .index = cursor.at("index").get<int64_t>()});
+    io::check_mapped_files();
   } catch (const json::exception&) {
     fail("checkpoint: expected grad_scaler and a cursor {{epoch, index}} in state.json");
   }

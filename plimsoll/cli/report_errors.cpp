@@ -10,6 +10,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/cli/command.h"
+#include "plimsoll/io/mapping_guard.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -23,7 +24,9 @@ int report(std::string_view text, int exit_code) {
 
 int report_errors(const std::function<int()>& body) {
   try {
-    return body();
+    const int exit_code = body();
+    io::check_mapped_files();
+    return exit_code;
   } catch (const app::UsageError& error) {
     return report(error.what(), kExitUsage);
   } catch (const app::NotFinite& error) {

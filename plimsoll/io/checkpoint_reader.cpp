@@ -13,6 +13,7 @@
 #include "plimsoll/io/filesystem_errors.h"
 #include "plimsoll/io/json.h"
 #include "plimsoll/io/mapped_file.h"
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/io/regular_file.h"
 #include "plimsoll/io/tensor_piece.h"
 #include "plimsoll/runtime/threads.h"
@@ -41,6 +42,7 @@ struct Part {
 
   void verify() const {
     if (io::sha256(bytes) != *sha256) {
+      check_mapped_files();
       fail("{}: expected the SHA-256 that its manifest.json gives, got another (altered file)", file->native());
     }
   }

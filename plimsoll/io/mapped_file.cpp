@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/io/regular_file.h"
 
 namespace plimsoll::io {
@@ -20,6 +21,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.descriptor.get(), 0);
   if (memory == MAP_FAILED) fail("{}: cannot map {} bytes: {}", path.native(), size, std::strerror(errno));
   bytes_ = {static_cast<std::byte*>(memory), size};
+  guard_mapping(bytes_, path.native());
 }
 
 void MappedFile::release(std::span<const std::byte> part) const {
@@ -30,7 +32,9 @@ void MappedFile::release(std::span<const std::byte> part) const {
 }
 
 MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+  if (bytes_.empty()) return;
+  forget_mapping(bytes_);
+  ::munmap(bytes_.data(), bytes_.size());
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}

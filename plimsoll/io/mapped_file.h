@@ -1,5 +1,6 @@
 // A whole regular file as memory, read on demand. The mapping is private: writing to it never reaches the file.
-// As with any mapping, a file that another process shortens while it is read ends this process (SIGBUS).
+// Bytes that the file has lost since it was opened, because another process shortened it, are read as zeros and told by
+// check_mapped_files() (mapping_guard.h).
 #pragma once
 
 #include <cstddef>

@@ -10,6 +10,7 @@
 
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/error.h"
+#include "plimsoll/io/mapping_guard.h"
 
 namespace plimsoll::io {
 
@@ -95,7 +96,11 @@ void stream(const Layout& layout, const Sink& sink) {
 
 void write(const std::filesystem::path& path, const Layout& layout) {
   AtomicFile file(path);
-  stream(layout, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+  stream(layout, [&](std::span<const std::byte> bytes) {
+    check_before_system_reads(bytes);
+    file.write(bytes);
+  });
+  check_mapped_files();  // whose bytes these may be
   file.commit();
 }
 

@@ -39,6 +39,7 @@ def load_model(root: Any, checkpoint: Checkpoint, section: str) -> None:
             stored, held = checkpoint.read(section, part.name, part.begin, part.end), part.of(part.leaf)
             held.copy_(stored)
             overflowed.append((part.name, count_overflowed(stored, held), held))
+    checkpoint.check_files()
     warn_of_overflow(str(checkpoint.directory), overflowed, stacklevel=4)
     root.load_local_state_dict({name: checkpoint.read(section, name) for name in buffers}, strict=False)
 
@@ -85,6 +86,7 @@ def load_optimizer(root: Any, optimizer: torch.optim.Optimizer, checkpoint: Chec
                 values = checkpoint.read(section, name, part.begin, part.end)
                 whole = state.setdefault(key, torch.zeros(part.leaf.shape, dtype=values.dtype))
                 part.of(whole).copy_(values.view(-1))
+    checkpoint.check_files()
     for leaf, state in states.items():
         if state:
             optimizer.state[leaf] = state

@@ -97,6 +97,10 @@ class Checkpoint:
             return self._opened.read(section, name)
         return self._opened.read_range(section, name, begin, end)
 
+    def check_files(self) -> None:
+        """Raises RuntimeError where a file has lost bytes since it was opened, which were read as zeros."""
+        self._opened.check_files()
+
     def section_shapes(self, section: str) -> dict[str, tuple[int, ...]]:
         if section not in self.shapes:
             raise KeyError(f"{self.directory}: expected one of the sections {sorted(self.shapes)}, got {section!r}")
