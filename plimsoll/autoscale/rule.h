@@ -51,7 +51,8 @@ enum class Growth : uint8_t {
 //     n  a normalised row's: that of the weight, if there is one, and of the bias
 //     M  measured by policies that measure no result, too: the gradient of a loss's input
 struct Rule {
-  std::string_view op;  // of the namespace aten, functional; its variants that write have the same rule. Or plimsoll::name
+  // Name and overload of a functional operator of aten, or plimsoll::name. Its variants that write have the same rule.
+  std::string_view op;
   RuleClass rule_class;
   std::string_view operands;
   std::string_view results = "*";
