@@ -1,5 +1,7 @@
 #include "plimsoll/cli/command_line.h"
 
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -132,7 +134,8 @@ class ParsedCommand {
     if (given_.at(option.name)->count() > 0) {
       option.field.set(label_of(option), typed);
     } else if (config.contains(option.name)) {
-      option.field.set(option.name + " in the configuration file", texts_of(config.at(option.name)));
+      const std::string label = option.name + " in the configuration file";
+      option.field.set(label, values_of(option.field, config.at(option.name)));
     }
     if (option.need != Need::kOptional && option.field.get().is_null()) {
       const std::string name = option.need == Need::kPositional ? "" : label_of(option) + " ";
@@ -142,11 +145,13 @@ class ParsedCommand {
 
   static std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-  static Values texts_of(const json& value) {
+  // An array for an option of one value is its values with commas, as they are typed: none of them may get lost.
+  static Values values_of(const Field& field, const json& value) {
     if (!value.is_array()) return {text_of(value)};
     Values texts;
     std::transform(value.begin(), value.end(), std::back_inserter(texts), text_of);
-    return texts;
+    if (field.values == Field::Values::kMany) return texts;
+    return {fmt::format("{}", fmt::join(texts, ","))};
   }
 
   const Command& command_;

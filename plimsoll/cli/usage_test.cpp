@@ -153,6 +153,17 @@ TEST(Usage, ConfigurationFileFillsWhatTheCommandLineLeavesOpen) {
               AllOf(HasSubstr("\"steps\":3"), HasSubstr("\"recipe\":\"bf16\""), HasSubstr("\"lr\":0.25")));
 }
 
+TEST(Usage, ListsInAConfigurationFileKeepEveryValue) {
+  const TinyRun run;
+  io::write_plainly(run.file("config.json"), R"({"recipes": ["fp32", "fp8"], "steps": 2})");
+  const Outcome outcome =
+      run_program(run.arguments("compare", {"--out", run.file("out"), "--config", run.file("config.json")}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  for (const char* recipe : {"fp32", "fp8"}) {
+    EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(run.file("out")) / recipe)) << recipe;
+  }
+}
+
 TEST(Usage, MistakesInAConfigurationFileAreNamed) {
   const TinyRun run;
   const auto with = [&](const char* config) {
@@ -162,6 +173,9 @@ TEST(Usage, MistakesInAConfigurationFileAreNamed) {
   expect_refused(with(R"({"stpes": 3})"), 2, "stpes: unknown option in");
   expect_refused(with(R"({"steps": "many"})"), 2, "steps in the configuration file: expected an integer");
   expect_refused(with(R"({"steps": 1, "steps": 2})"), 1, "expected each key once");
+  expect_refused(with(R"({"steps": []})"), 2, "steps in the configuration file: expected an integer");
+  expect_refused(with(R"({"steps": [1, 2]})"), 2, "steps in the configuration file: expected an integer");
+  expect_refused(with(R"({"resume": []})"), 2, "resume in the configuration file: expected true or false");
   expect_refused(with("steps: 3"), 1, "expected valid JSON");
   expect_refused(with("[]"), 2, "expected a JSON object");
 }
