@@ -34,8 +34,9 @@ struct Layers : torch::nn::Module {
   }
   at::Tensor weight(size_t i) const { return layers->ptr<torch::nn::LinearImpl>(i)->weight; }
 
-  at::Tensor forward(at::Tensor x) {
-    for (size_t i = 0; i < kLayers; ++i) {
+  at::Tensor forward(const at::Tensor& x) { return forward(x, 0, kLayers); }
+  at::Tensor forward(at::Tensor x, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
       x = layers->ptr<torch::nn::LinearImpl>(i)->forward(x);
       if (i == breaks && x.requires_grad())
         x.register_hook([](const at::Tensor&) { throw std::runtime_error("broken off"); });
@@ -46,20 +47,23 @@ struct Layers : torch::nn::Module {
 
   torch::nn::ModuleList layers;
   std::optional<size_t> breaks;  // before the gradient of this layer
+  size_t first_again = 0;        // layers that Again computes begin here
 };
 
-// The module again in backward, which calls backward() for it, as a checkpoint with reentrance does.
+// Layers of the module again in backward, which calls backward() for it, as a checkpoint with reentrance does.
 struct Again : torch::autograd::Function<Again> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, int64_t module) {
     context->saved_data["module"] = module;
     context->save_for_backward({x});
     const at::NoGradGuard no_grad;
-    return reinterpret_cast<Layers*>(module)->forward(x);
+    auto* const layers = reinterpret_cast<Layers*>(module);
+    return layers->forward(x, layers->first_again, kLayers);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
     const at::AutoGradMode grad(true);
-    reinterpret_cast<Layers*>(context->saved_data["module"].toInt())->forward(x).backward(grads[0]);
+    auto* const layers = reinterpret_cast<Layers*>(context->saved_data["module"].toInt());
+    layers->forward(x, layers->first_again, kLayers).backward(grads[0]);
     return {x.grad(), at::Tensor()};
   }
 };
@@ -162,6 +166,26 @@ TEST(GradientPasses, PassesInsideAPassAddUp) {
 }
 TEST(GradientPasses, PassesInsideAPassAddUpWhereGradientsAreInShards) {
   testing::on_ranks(2, [](const Launch& launch) { passes_inside(launch, true); });
+}
+
+// The last layer has one gradient first, and one from a pass inside, after which others are sent.
+void averages_that_arrive_between(const Launch& launch, bool sharded) {
+  const auto ranks = testing::connect(launch);
+  Layers module, alone;
+  const Parallel parallel(module, ranks, sharded);
+  for (Layers* which : {&module, &alone}) {
+    which->first_again = kLayers - 1;
+    at::Tensor x = which->forward(rows(launch.rank, 1), 0, 2);
+    x = Again::apply(x, reinterpret_cast<int64_t>(which));
+    which->forward(x, 2, kLayers).square().sum().backward();
+  }
+  expect_averages(module, alone, parallel, *ranks, sharded);
+}
+TEST(GradientPasses, AveragesThatArriveBetweenTwoGradientsChangeNeither) {
+  testing::on_ranks(2, [](const Launch& launch) { averages_that_arrive_between(launch, false); });
+}
+TEST(GradientPasses, AveragesThatArriveBetweenTwoGradientsChangeNeitherWhereTheyAreInShards) {
+  testing::on_ranks(2, [](const Launch& launch) { averages_that_arrive_between(launch, true); });
 }
 
 void used_without_sync(const Launch& launch, bool sharded) {

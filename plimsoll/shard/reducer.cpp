@@ -122,8 +122,14 @@ void Reducer::ready(size_t index) {
   }
   const at::NoGradGuard no_grad;
   ensure_pass();
+  Gradient& gradient = gradients_[index];
   const bool inside = torch::autograd::get_current_graph_task_id() != pass_;
-  gradients_[index].added_up = inside;
+  gradient.added_up = inside && !gradient.taken;
+  if (inside && gradient.taken) {
+    // Its average may be there any time.
+    at::Tensor grad = std::exchange(parameters_[index].mutable_grad(), {});
+    gradient.late = gradient.late.defined() ? gradient.late.add_(grad) : std::move(grad);
+  }
   if (inside) return;
   take(index, std::exchange(parameters_[index].mutable_grad(), {}));
   while (next_ < buckets_.size() && buckets_[next_].ready == static_cast<int64_t>(buckets_[next_].members.size())) {
@@ -159,7 +165,10 @@ void Reducer::ensure_pass() {
         parameter.sizes());
   }
   pass_ = torch::autograd::get_current_graph_task_id();
-  for (Gradient& gradient : gradients_) gradient.aside.reset();
+  for (Gradient& gradient : gradients_) {
+    gradient.aside.reset();
+    gradient.late.reset();
+  }
   adds_ = !owners_.empty();
   begin_round();
   const std::shared_ptr<const void> end = std::make_shared<int>();
@@ -220,7 +229,6 @@ void Reducer::advance() {
 
 void Reducer::finish() {
   const at::NoGradGuard no_grad;
-  std::vector<std::pair<size_t, at::Tensor>> late;  // of a pass inside, after the parameter's own gradient
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Gradient& gradient = gradients_[i];
     at::Tensor& grad = parameters_[i].mutable_grad();
@@ -228,8 +236,6 @@ void Reducer::finish() {
     if (!grad.defined()) continue;
     if (added_up && !parameters_[i].requires_grad()) {
       grad.reset();  // frozen meanwhile
-    } else if (added_up && gradient.taken) {
-      late.emplace_back(i, std::exchange(grad, {}));
     } else if (added_up) {
       take(i, std::exchange(grad, {}));
     } else if (!gradient.taken && owners_.empty()) {
@@ -237,24 +243,30 @@ void Reducer::finish() {
     }
   }
   finish_round();
-  if (!late.empty()) {
-    for (const Bucket& bucket : buckets_) {
-      TORCH_CHECK(
-          !bucket.compressed,
-          "DistributedDataParallel: expected, under compression, one gradient of a parameter in a backward pass, got "
-          "another one from a pass inside it");
-    }
-    adds_ = true;
-    begin_round();
-    for (auto& [index, grad] : late) take(index, std::move(grad));
-    finish_round();
-  }
+  send_late();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Gradient& gradient = gradients_[i];
     if (gradient.aside.defined()) parameters_[i].mutable_grad() = std::exchange(gradient.aside, {});
     gradient.held.reset();
   }
   end_.reset();
+}
+
+// A second round, if a parameter had a gradient in this pass and another one in a pass inside it.
+void Reducer::send_late() {
+  if (std::ranges::none_of(gradients_, [](const Gradient& gradient) { return gradient.late.defined(); })) return;
+  for (const Bucket& bucket : buckets_) {
+    TORCH_CHECK(
+        !bucket.compressed,
+        "DistributedDataParallel: expected, under compression, one gradient of a parameter in a backward pass, got "
+        "another one from a pass inside it");
+  }
+  adds_ = true;
+  begin_round();
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (gradients_[i].late.defined()) take(i, std::exchange(gradients_[i].late, {}));
+  }
+  finish_round();
 }
 
 void Reducer::finish_round() {

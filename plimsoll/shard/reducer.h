@@ -77,6 +77,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     bool taken = false;                  // in a bucket of this round
     at::Tensor held;                     // its memory, for the average
     at::Tensor aside;                    // the average of an earlier pass, which is not averaged again
+    at::Tensor late;                     // of passes inside this one, after a gradient that was taken
     WeakTensor average{StrongTensor()};  // that was put into .grad
   };
 
@@ -90,6 +91,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void advance();
   void finish();
   void finish_round();
+  void send_late();
   void settle();
   void wait_for_averages(Bucket& bucket) const;
   void expect_one_pass(const Bucket& bucket) const;

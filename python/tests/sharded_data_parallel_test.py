@@ -200,6 +200,31 @@ def a_module_inside_and_outside_of_checkpoints_has_the_gradients_of_the_unsharde
             assert_averaged(group, parallel, optimizer, alone, exact=False)
 
 
+class Between(nn.Module):
+    """Two layers outside of a checkpoint, and the first one inside it once more, whose gradient comes between theirs."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(7)
+        self.layers = nn.ModuleList(nn.Linear(6, 6, bias=False) for _ in range(6))
+
+    def forward(self, x):
+        for layer in (*self.layers[:4], lambda x: checkpoint(self.layers[5], x, use_reentrant=True), *self.layers[4:]):
+            x = torch.tanh(layer(x))
+        return x
+
+
+@ranks.case(2)
+def averages_that_arrive_between_two_gradients_of_a_parameter_change_neither(group):
+    parallel, optimizer, alone = sharded(Between(), group, reduce_buffer_size=0)
+    for step in range(2):
+        optimizer.zero_grad()
+        alone.zero_grad()
+        backward(parallel, rows(group, step))
+        backward(alone, rows(group, step))
+        assert_averaged(group, parallel, optimizer, alone, exact=False)
+
+
 @ranks.case(2)
 def passes_that_forward_has_not_seen_have_the_gradients_of_the_unsharded_model(group):
     # A method of the module, through the wrapper, whose first gradients come from inside a checkpoint.
@@ -299,7 +324,7 @@ def what_requires_no_gradient_is_not_trained_until_it_does_again(group):
                 layer.requires_grad_(index not in frozen)
             if not auto:
                 if step == 2:
-                    with pytest.raises(RuntimeError, match=r"expected refresh_trainable\(\).*got 1 parameters"):
+                    with pytest.raises(RuntimeError, match=r"expected forward\(\) or refresh_trainable\(\).*got 1 parameters"):
                         parallel(rows(group))
                 parallel.refresh_trainable()
             before = [layer.weight.detach().clone() for layer in model.layers]
@@ -309,6 +334,17 @@ def what_requires_no_gradient_is_not_trained_until_it_does_again(group):
             changed = [not torch.equal(layer.weight, old) for layer, old in zip(model.layers, before, strict=True)]
             assert changed == [index not in frozen for index in range(4)], (auto, step)
             ranks.assert_same_bits(group, dict(model.named_parameters()))
+
+
+@ranks.case(2)
+def what_trains_anew_behind_the_back_of_forward_is_an_error(group):
+    module = Checkpointed(Layers())
+    module.body.layers[1].requires_grad_(False)
+    parallel, optimizer, _ = sharded(module, group)
+    parallel.energy(rows(group)).backward()
+    module.body.layers[1].requires_grad_(True)
+    with pytest.raises(RuntimeError, match=r"expected forward\(\) or refresh_trainable\(\).*got 1 parameters"):
+        parallel.energy(rows(group)).backward()
 
 
 @ranks.case(2)

@@ -177,6 +177,7 @@ class GradientReducer:
         self.predivide, self.postdivide = torch.ops.plimsoll.averaging(size)
         self.synchronizes = True  # False: gradients add up on each rank by itself
         self.trained: list[nn.Parameter] = []
+        self._frozen: list[nn.Parameter] = []
         self.buckets: list[_Bucket] = []
         self.begun = 0  # rounds of which something was sent
         self._buffer_size = buffer_size
@@ -185,8 +186,10 @@ class GradientReducer:
         self._averaged: dict[nn.Parameter, weakref.ref[torch.Tensor]] = {}  # what was put into .grad
         self._forget_pass()
 
-    def train(self, trained: list[nn.Parameter], owner_of: Callable[[nn.Parameter], int]) -> None:
-        """These from now on, on all ranks alike. What others have added up, which nobody would average, is dropped."""
+    def train(self, parameters: list[nn.Parameter], owner_of: Callable[[nn.Parameter], int]) -> None:
+        """Those of them that require gradients, on all ranks alike. What others have added up, which nobody would average,
+        is dropped."""
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
         buckets = _buckets_of(trained, owner_of, self._buffer_size)
         for hook in self._hooks:
             hook.remove()
@@ -194,6 +197,7 @@ class GradientReducer:
             parameter.grad = None
         self._added_up.intersection_update(trained)
         self.trained, self.buckets = trained, buckets
+        self._frozen = [parameter for parameter in parameters if not parameter.requires_grad]
         self._hooks = []
         for place, parameter in enumerate(trained):
             self._hooks.append(parameter.register_post_accumulate_grad_hook(_while_alive(self._ready)))
@@ -209,9 +213,21 @@ class GradientReducer:
         self._pass: BackwardPass | None = None
         self._round: _Round | None = None  # None: nothing is to travel
         self._aside: dict[nn.Parameter, torch.Tensor] = {}  # averages of earlier passes
+        # Gradients of passes inside this one whose parameters have had another one in it, which may be there any time.
+        self._late: dict[nn.Parameter, torch.Tensor] = {}
+
+    def expect_trained(self) -> None:
+        """That nothing requires a gradient which has come to do so since, and which would stay on its rank."""
+        count = sum(parameter.requires_grad for parameter in self._frozen)
+        if count:
+            raise RuntimeError(
+                "ShardedDataParallel: expected forward() or refresh_trainable() to notice that requires_grad has changed, got "
+                f"{count} parameters that require gradients and that no rank would average"
+            )
 
     def _pass_under_way(self) -> BackwardPass:
         if self._pass is None or not self._pass.is_alive:
+            self.expect_trained()
             # After an exception its buckets are as they were, and its gradients incomplete.
             self._forget_pass()
             self._pass = BackwardPass(self._finish)
@@ -243,11 +259,19 @@ class GradientReducer:
         if self._round is None:
             self._round = _Round(self)
         if under_way.task != current_task():
-            self._added_up.add(parameter)
+            if self._round.has(parameter):
+                self._add_late(parameter)
+            else:
+                self._added_up.add(parameter)
             return
         self._added_up.discard(parameter)
         self._take(self._round, parameter)
         self._round.send_what_is_full()
+
+    def _add_late(self, parameter: nn.Parameter) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        known = self._late.get(parameter)
+        self._late[parameter] = gradient if known is None else known.add_(gradient)  # type: ignore[assignment]
 
     @staticmethod
     def _take(travels: _Round, parameter: nn.Parameter) -> None:
@@ -272,17 +296,13 @@ class GradientReducer:
 
     def _finish_rounds(self, travels: _Round) -> None:
         """A second one only if a parameter had a gradient in this pass and another one in a pass inside it."""
-        late: dict[nn.Parameter, torch.Tensor] = {}
         for parameter in self._waiting():
-            if travels.has(parameter):
-                late[parameter], parameter.grad = parameter.grad, None  # type: ignore[assignment]
-            else:
-                self._take(travels, parameter)
+            self._take(travels, parameter)
         self._added_up.clear()
         travels.finish()
-        if late:
+        if self._late:
             second = _Round(self)
-            for parameter, gradient in late.items():
+            for parameter, gradient in self._late.items():
                 second.take(parameter, gradient)
             second.finish()
 
