@@ -1,14 +1,41 @@
 #include "plimsoll/runtime/threads.h"
 
 #include <omp.h>
+#include <pthread.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
 #include "plimsoll/runtime/overflow_traps.h"
 
 namespace plimsoll::runtime {
+namespace {
 
-int threads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
+thread_local bool had_threads_at_fork = false;  // the process, when this thread forked
+thread_local bool pool_is_gone = false;         // on the one thread of a forked child whose parent had threads
+
+// Linux counts a link of /proc/self/task for each thread of the process.
+bool process_has_threads() {
+  constexpr nlink_t kLinksOfAFolder = 2;
+  struct stat folder = {};
+  return stat("/proc/self/task", &folder) != 0 || folder.st_nlink > kLinksOfAFolder + 1;
+}
+
+void before_fork() { had_threads_at_fork = pool_is_gone || process_has_threads(); }
+
+// A child has the thread that forked and none of the pool's, for which libgomp's next region would wait without end.
+// torch asks OpenMP for its number of threads, so one thread is set for its operators, too.
+void after_fork_in_child() {
+  if (!had_threads_at_fork) return;
+  pool_is_gone = true;
+  omp_set_num_threads(1);
+}
+
+[[maybe_unused]] const int kRegistered = pthread_atfork(before_fork, nullptr, after_fork_in_child);
+
+}  // namespace
+
+int threads() { return pool_is_gone || omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
 void set_threads(int count) { omp_set_num_threads(std::max(count, 1)); }
 

@@ -25,7 +25,8 @@ class RangeFunction {
   void (*call_)(void*, int64_t, int64_t);
 };
 
-// Threads that a parallel_for on this thread would use.
+// Threads that a parallel_for on this thread would use. One in a forked child whose parent had more threads than the
+// one that forked: the pool's do not live there. Results do not depend on it.
 int threads();
 void set_threads(int count);
 

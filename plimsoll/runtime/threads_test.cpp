@@ -1,9 +1,18 @@
 #include "plimsoll/runtime/threads.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <vector>
+
+#include "plimsoll/runtime/team.h"
 
 namespace plimsoll::runtime {
 namespace {
@@ -23,6 +32,66 @@ TEST(ParallelFor, VisitsEachIndexOnceForAnyThreadCount) {
       }
     }
   }
+  set_threads(before);
+}
+
+// What a child writes of itself, or nothing where it has not ended after ten seconds.
+std::vector<int64_t> report_of_child(const std::function<std::vector<int64_t>()>& body) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::vector<int64_t> report = body();
+    const auto bytes = report.size() * sizeof(int64_t);
+    _exit(write(ends[1], report.data(), bytes) == static_cast<ssize_t>(bytes) ? 0 : 1);
+  }
+  close(ends[1]);
+  std::vector<int64_t> report(8);
+  pollfd waited{.fd = ends[0], .events = POLLIN, .revents = 0};
+  const bool came = poll(&waited, 1, 10'000) == 1;
+  const ssize_t bytes = came ? read(ends[0], report.data(), report.size() * sizeof(int64_t)) : 0;
+  close(ends[0]);
+  if (!came) kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  report.resize(static_cast<size_t>(std::max<ssize_t>(bytes, 0)) / sizeof(int64_t));
+  return report;
+}
+
+int64_t sum_of_range(int64_t count) {
+  std::atomic<int64_t> total = 0;
+  parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) total += i;
+  });
+  return total.load();
+}
+
+TEST(ParallelFor, AForkedChildOfAProcessWithThreadsRunsOnOne) {
+  const int before = threads();
+  set_threads(3);
+  const int64_t expected = sum_of_range(1000);  // the pool has its threads from here on
+  for (int generation = 0; generation < 3; ++generation) {
+    const auto body = [] {
+      const int64_t at_first = threads(), sum = sum_of_range(1000);
+      set_threads(3);  // by a library that does not know
+      int64_t team = 0;
+      run_team([&](const Team& each) { team = each.size(); });
+      return std::vector<int64_t>{at_first, sum, threads(), sum_of_range(1000), team, omp_get_max_threads()};
+    };
+    EXPECT_EQ(report_of_child(body), (std::vector<int64_t>{1, expected, 1, expected, 1, 3}));
+    EXPECT_EQ(threads(), 3) << "in the parent";
+    EXPECT_EQ(sum_of_range(1000), expected);
+  }
+  set_threads(before);
+}
+
+TEST(ParallelFor, AForkedChildOfTheChildRunsOnOneToo) {
+  const int before = threads();
+  set_threads(2);
+  sum_of_range(100);
+  const auto grandchild = [] {
+    return report_of_child([] { return std::vector<int64_t>{threads(), sum_of_range(100)}; });
+  };
+  EXPECT_EQ(report_of_child(grandchild), (std::vector<int64_t>{1, 4950}));
   set_threads(before);
 }
 

@@ -51,8 +51,15 @@ def mark_caches(library: Path) -> None:
     config.cache_key_tag += f" plimsoll {built.st_size} {built.st_mtime_ns}"
 
 
+def _after_fork() -> None:
+    """In a child whose pool is gone the library has set OpenMP to one thread; MKL has a number of its own, which torch sets."""
+    if torch.get_num_threads() == 1:
+        torch.set_num_threads(1)
+
+
 def load() -> None:
     folder = find()
     check_torch(folder)
     torch.ops.load_library(folder / NAME)
     mark_caches(folder / NAME)
+    os.register_at_fork(after_in_child=_after_fork)
