@@ -87,6 +87,20 @@ def test_a_dynamic_loss_scale_grows_after_clean_steps():
     assert scales == [2, 2, 2, 4]
 
 
+@pytest.mark.parametrize("make", [policy.dynamic_loss_scale, policy.automatic_loss_scale])
+def test_a_loss_scale_stays_a_normal_number_however_many_steps_are_skipped(make):
+    layer = plimsoll.autoscale(nn.Linear(1, 1, bias=False), policy=make(2.0**-125))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    for _ in range(4):
+        layer(torch.full((1, 1), torch.inf)).sum().backward()
+        optimizer.step()
+    before = autoscale.value(layer.weight).clone()
+    layer(torch.ones(1, 1)).sum().backward()
+    assert scale(layer.weight.grad) <= 2.0**126
+    optimizer.step()
+    assert (before - autoscale.value(layer.weight)).item() == pytest.approx(1, rel=2.0**-9)
+
+
 def test_an_automatic_loss_scale_follows_the_gradients():
     layer = plimsoll.autoscale(nn.Linear(64, 64, bias=False), policy=policy.automatic_loss_scale(1.0, growth_interval=1))
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)

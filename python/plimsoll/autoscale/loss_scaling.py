@@ -14,6 +14,8 @@ from plimsoll.autoscale.tensors import is_scaled
 _ops = torch.ops.plimsoll
 # As plimsoll.amp.AutomaticLossScaler has them.
 _FLUSHED_SHARE, _HEADROOM = 2.0**-10, 8.0
+# A scale and its reciprocal are normal numbers of FP32.
+_LEAST_EXPONENT, _LARGEST_EXPONENT = -126, 126
 
 
 class LossScaler:
@@ -36,7 +38,7 @@ class LossScaler:
                 parameter.grad = None
             self.skipped += 1
             self._clean_steps = 0
-            self.exponent -= 1
+            self.exponent = max(self.exponent - 1, _LEAST_EXPONENT)
         else:
             self._clean_steps += 1
             self._after_clean_step(norm, histogram)
@@ -55,7 +57,7 @@ class LossScaler:
             )
             self.exponent = round(math.log2(chosen))
         elif due:
-            self.exponent += 1
+            self.exponent = min(self.exponent + 1, _LARGEST_EXPONENT)
         if due:
             self._clean_steps = 0
 
