@@ -85,8 +85,13 @@ void load_tensors(nn::Gpt& model, const io::TensorMap& tensors) {
     if (!parameters.contains(name) && !buffers.contains(name)) fail("checkpoint: unknown tensor '{}'", name);
   }
   for (const auto& item : parameters) at::Tensor(item.value()).copy_(find(item.key()));
-  // A history may have any length, so a buffer takes the shape of what was saved.
-  for (const auto& item : buffers) at::Tensor(item.value()).set_data(find(item.key()).clone());
+  for (const auto& item : buffers) {
+    try {
+      nn::load_buffer(item.key(), item.value(), find(item.key()));
+    } catch (const c10::ValueError& error) {
+      fail("checkpoint: {}", error.what_without_backtrace());
+    }
+  }
 }
 
 TrainedGpt load_trained_gpt(const std::filesystem::path& path) {

@@ -120,7 +120,7 @@ void ShardedGpt::load_model(const io::CheckpointReader& checkpoint) {
     if (piece.end > piece.begin) piece.values.copy_(checkpoint.read("model", piece.name, piece.begin, piece.end));
   }
   for (const auto& buffer : model_->named_buffers()) {
-    at::Tensor(buffer.value()).set_data(checkpoint.read("model", buffer.key()).clone());
+    nn::load_buffer(buffer.key(), buffer.value(), checkpoint.read("model", buffer.key()));
   }
 }
 

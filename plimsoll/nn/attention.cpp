@@ -3,6 +3,9 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
+#include <cmath>
+
+#include "plimsoll/nn/checks.h"
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/ops/attention.h"
 
@@ -49,11 +52,22 @@ at::Tensor torch_attention(const HeadsFirst& x, const ops::AttentionOptions& rul
 
 }  // namespace
 
+void check_groups(int64_t heads, int64_t groups) {
+  TORCH_CHECK_VALUE(heads > 0 && groups > 0 && heads % groups == 0, "attention: expected num_gqa_groups that divides ",
+                    heads, " heads, got ", groups);
+}
+
 DotProductAttentionImpl::DotProductAttentionImpl(int64_t heads, int64_t channels, DotProductAttentionOptions settings)
     : num_attention_heads(heads), kv_channels(channels), options(settings) {
   if (options.num_gqa_groups == 0) options.num_gqa_groups = heads;
-  TORCH_CHECK_VALUE(heads > 0 && options.num_gqa_groups > 0 && heads % options.num_gqa_groups == 0,
-                    "attention: expected num_gqa_groups that divides ", heads, " heads, got ", options.num_gqa_groups);
+  check_groups(heads, options.num_gqa_groups);
+  check_size("attention", "kv_channels", channels, 1);
+  // The weights that stay grow by 1 / (1 - dropout).
+  TORCH_CHECK_VALUE(options.attention_dropout >= 0 && options.attention_dropout < 1,
+                    "attention: expected attention_dropout in [0, 1), got ", options.attention_dropout);
+  TORCH_CHECK_VALUE(std::isfinite(options.softmax_scale) && options.softmax_scale >= 0,
+                    "attention: expected softmax_scale that is finite and > 0, or 0 for 1 / sqrt(kv_channels), got ",
+                    options.softmax_scale);
 }
 
 void DotProductAttentionImpl::pretty_print(std::ostream& stream) const {

@@ -29,6 +29,9 @@ struct DotProductAttentionOptions {
   double softmax_scale = 0.0;  // 0: 1 / sqrt(head_dim)
 };
 
+// Throws c10::ValueError unless groups, one or more, divide heads.
+void check_groups(int64_t heads, int64_t groups);
+
 class DotProductAttentionImpl : public torch::nn::Cloneable<DotProductAttentionImpl> {
  public:
   DotProductAttentionImpl(int64_t num_attention_heads, int64_t kv_channels, DotProductAttentionOptions options = {});

@@ -2,9 +2,15 @@
 
 #include <ATen/ops/empty.h>
 
+#include "plimsoll/nn/checks.h"
+
 namespace plimsoll::nn {
 
-EmbeddingImpl::EmbeddingImpl(int64_t row_count, int64_t width) : rows(row_count), dim(width) { EmbeddingImpl::reset(); }
+EmbeddingImpl::EmbeddingImpl(int64_t row_count, int64_t width) : rows(row_count), dim(width) {
+  check_size("embedding", "rows", rows, 0);
+  check_size("embedding", "dim", dim, 0);
+  EmbeddingImpl::reset();
+}
 
 void EmbeddingImpl::reset() {
   weight = register_parameter("weight", at::empty({rows, dim}));

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include "plimsoll/nn/checks.h"
 #include "plimsoll/ops/quantize.h"
 
 namespace plimsoll::nn {
@@ -26,9 +27,13 @@ void write_codes(const at::Tensor& x, int64_t at, const at::Tensor& codes, const
 
 }  // namespace
 
+KeyValueCache::KeyValueCache(int64_t capacity, CacheFormat format) : capacity_(capacity), format_(format) {
+  check_size("cache", "capacity", capacity, 0);
+}
+
 void KeyValueCache::check_room(int64_t tokens) const {
-  TORCH_CHECK(length_ + tokens <= capacity_, "cache: expected at most ", capacity_ - length_, " tokens more, got ",
-              tokens);
+  TORCH_CHECK(tokens >= 0 && tokens <= capacity_ - length_, "cache: expected at most ", capacity_ - length_,
+              " tokens more, got ", tokens);
 }
 
 CachedTokens KeyValueCache::append(const at::Tensor& key, const at::Tensor& value) {

@@ -20,8 +20,7 @@ struct CachedTokens {
 
 class KeyValueCache {
  public:
-  explicit KeyValueCache(int64_t capacity, CacheFormat format = CacheFormat::kAsGiven)
-      : capacity_(capacity), format_(format) {}
+  explicit KeyValueCache(int64_t capacity, CacheFormat format = CacheFormat::kAsGiven);
 
   // key, value [batch, seq, groups, channels] of new tokens. What it returns stays valid until the next call. The first
   // call fixes batch and dtype.

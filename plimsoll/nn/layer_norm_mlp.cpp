@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/nn/checks.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/activation.h"
 
@@ -15,6 +16,7 @@ LayerNormMlpImpl::LayerNormMlpImpl(int64_t hidden, int64_t ffn_hidden, LayerNorm
       ffn_hidden_size(ffn_hidden),
       options(std::move(settings)),
       activation_(ops::parse_activation(options.activation)) {
+  check_size("LayerNormMlp", "ffn_hidden_size", ffn_hidden_size, 0);
   LayerNormMlpImpl::reset();
 }
 

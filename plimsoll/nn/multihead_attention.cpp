@@ -2,6 +2,7 @@
 
 #include <ATen/ops/split_with_sizes.h>
 
+#include "plimsoll/nn/checks.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/watch/session.h"
 
@@ -9,10 +10,13 @@ namespace plimsoll::nn {
 
 MultiheadAttentionImpl::MultiheadAttentionImpl(int64_t hidden, int64_t heads, MultiheadAttentionOptions settings)
     : hidden_size(hidden), num_attention_heads(heads), options(settings) {
+  check_size("attention", "hidden_size", hidden, 1);
+  check_size("attention", "kv_channels", options.kv_channels, 0);
   TORCH_CHECK_VALUE(heads > 0 && (options.kv_channels > 0 || hidden % heads == 0),
                     "attention: expected a number of heads that divides ", hidden, ", got ", heads);
   if (options.kv_channels == 0) options.kv_channels = hidden / heads;
   if (options.num_gqa_groups == 0) options.num_gqa_groups = heads;
+  check_groups(heads, options.num_gqa_groups);
   if (!options.fuse_qkv_params) options.qkv_weight_interleaved = false;
   MultiheadAttentionImpl::reset();
 }

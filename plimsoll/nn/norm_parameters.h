@@ -12,7 +12,8 @@ using Normalization = kernels::NormKind;
 struct NormParameters {
   at::Tensor weight, bias;  // bias: undefined for RMSNorm
 
-  // prefix: "" or "layer_norm_".
+  // prefix: "" or "layer_norm_". Throws c10::ValueError for a size below 1 or an epsilon that is negative or not
+  // finite.
   void register_in(torch::nn::Module& module, const std::string& prefix, int64_t dim, const ops::NormOptions& options);
   void reset(const ops::NormOptions& options) const;  // the identity
 };

@@ -33,6 +33,15 @@ std::shared_ptr<ops::LinearState> ScaledLayer::add_product(const std::string& pr
   return state;
 }
 
+void load_buffer(const std::string& name, at::Tensor buffer, const at::Tensor& saved) {
+  const bool is_history = name.ends_with("_amax_history");
+  const bool fits = is_history ? saved.dim() == 1 && saved.numel() >= 1 : saved.sizes() == buffer.sizes();
+  TORCH_CHECK_VALUE(fits && saved.scalar_type() == buffer.scalar_type(), "load: expected '", name, "' of ",
+                    buffer.scalar_type(), is_history ? " with one dimension, got " : " as before, got ",
+                    saved.scalar_type(), " ", saved.sizes());
+  buffer.set_data(saved.clone());
+}
+
 void name_products(const torch::nn::Module& root, const std::string& path) {
   if (const auto* layer = dynamic_cast<const ScaledLayer*>(&root)) {
     for (const ScaledLayer::Product& product : layer->products()) product.state->name = join(path, product.prefix);

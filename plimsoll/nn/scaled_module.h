@@ -68,6 +68,10 @@ class ScaledModule : public torch::nn::Cloneable<Derived>, public ScaledLayer {
   }
 };
 
+// Puts a saved buffer of a layer in the place of `buffer`, whose dtype it must have. A history may have any length, all
+// else has the shape that it has. Throws c10::ValueError otherwise.
+void load_buffer(const std::string& name, at::Tensor buffer, const at::Tensor& saved);
+
 // Names every product under `root` for reports by its path: "blocks.0.layernorm_mlp.fc1".
 void name_products(const torch::nn::Module& root, const std::string& path = {});
 

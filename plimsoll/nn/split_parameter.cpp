@@ -5,10 +5,13 @@
 
 #include <numeric>
 
+#include "plimsoll/nn/checks.h"
+
 namespace plimsoll::nn {
 
 SplitParameter::SplitParameter(torch::nn::Module& module, const std::string& suffix,
                                const std::vector<ParameterPart>& parts, const std::vector<int64_t>& sizes) {
+  for (const int64_t size : sizes) check_size("linear", "sizes", size, 0);
   if (parts.empty()) {
     parts_.push_back(module.register_parameter(suffix, at::empty(sizes)));
     return;
@@ -16,6 +19,7 @@ SplitParameter::SplitParameter(torch::nn::Module& module, const std::string& suf
   std::vector<int64_t> part_sizes = sizes;
   int64_t rows = 0;
   for (const ParameterPart& part : parts) {
+    check_size("parameters_split", "rows", part.rows, 0);
     part_sizes[0] = part.rows;
     rows += part.rows;
     parts_.push_back(module.register_parameter(part.name + "_" + suffix, at::empty(part_sizes)));

@@ -3,6 +3,7 @@
 #include <ATen/ops/dropout.h>
 
 #include "plimsoll/nn/checkpoint.h"
+#include "plimsoll/nn/checks.h"
 #include "plimsoll/nn/precision.h"
 
 namespace plimsoll::nn {
@@ -10,6 +11,7 @@ namespace plimsoll::nn {
 TransformerLayerImpl::TransformerLayerImpl(int64_t hidden, int64_t ffn_hidden, int64_t heads,
                                            TransformerLayerOptions settings)
     : hidden_size(hidden), ffn_hidden_size(ffn_hidden), num_attention_heads(heads), options(std::move(settings)) {
+  check_dropout("TransformerLayer", "hidden_dropout", options.hidden_dropout);
   TransformerLayerImpl::reset();
 }
 

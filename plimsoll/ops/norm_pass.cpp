@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 
+#include <cmath>
 #include <utility>
 
 #include "plimsoll/ops/dtype.h"
@@ -144,6 +145,8 @@ dispatch::Norm dispatch_norm(const NormOptions& options) {
 NormOptions norm_options(const dispatch::Norm& norm) {
   TORCH_CHECK(norm.kind == "layernorm" || norm.kind == "rmsnorm", "norm: expected kind layernorm or rmsnorm, got '",
               norm.kind, "'");
+  TORCH_CHECK(std::isfinite(norm.epsilon) && norm.epsilon >= 0,
+              "norm: expected an epsilon that is finite and >= 0, got ", norm.epsilon);
   return {.kind = norm.kind == "rmsnorm" ? kernels::NormKind::kRmsNorm : kernels::NormKind::kLayerNorm,
           .zero_centered = norm.zero_centered,
           .epsilon = norm.epsilon};

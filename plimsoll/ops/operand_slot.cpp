@@ -9,7 +9,10 @@ namespace plimsoll::ops {
 namespace {
 
 // A module that is converted to a narrow dtype takes its buffers along; the state itself is FP32.
-void keep_fp32(at::Tensor& buffer) {
+void keep_fp32(at::Tensor& buffer, recipe::Role role, const char* name) {
+  const at::ScalarType dtype = buffer.scalar_type();
+  TORCH_CHECK(buffer.is_cpu() && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf), role_name(role),
+              name, ": expected float32 on the CPU, got ", dtype, " on ", buffer.device());
   if (buffer.scalar_type() != at::kFloat) buffer.set_data(buffer.detach().to(at::kFloat));
 }
 
@@ -18,7 +21,7 @@ std::span<float> values(const at::Tensor& buffer) {
 }
 
 void fit_history(OperandSlot& slot, int64_t length) {
-  keep_fp32(slot.amax_history);
+  keep_fp32(slot.amax_history, slot.role, "_amax_history");
   if (slot.amax_history.dim() == 1 && slot.amax_history.numel() == length && slot.amax_history.is_contiguous()) return;
   const at::Tensor old = slot.amax_history.detach().contiguous();
   const at::Tensor fitted = at::zeros({length}, old.options());
@@ -44,7 +47,7 @@ std::string_view role_name(recipe::Role role) {
 }
 
 float current_scale(OperandSlot& slot) {
-  keep_fp32(slot.scale);
+  keep_fp32(slot.scale, slot.role, "_scale");
   TORCH_CHECK(slot.scale.numel() == 1, role_name(slot.role), "_scale: expected one element, got ", slot.scale.sizes());
   return *slot.scale.const_data_ptr<float>();
 }
@@ -52,6 +55,9 @@ float current_scale(OperandSlot& slot) {
 void update_slot(OperandSlot& slot, const recipe::DelayedScaling& recipe, float amax) {
   float scale = current_scale(slot);
   fit_history(slot, recipe.amax_history_len);
+  TORCH_CHECK(slot.step.is_cpu() && slot.step.scalar_type() == at::kLong && slot.step.numel() == 1,
+              role_name(slot.role), "_step: expected one int64 on the CPU, got ", slot.step.toString(),
+              slot.step.sizes());
   const recipe::DelayedState state{scale, values(slot.amax_history)};
   const format::Format codes = recipe::format_of(recipe.fp8_format, slot.role);
   int64_t& step = *slot.step.mutable_data_ptr<int64_t>();

@@ -1,10 +1,14 @@
 """Mistakes end in one exception that names the argument, what was expected and what came; never in an abort."""
 
+import math
+
 import plimsoll
 import plimsoll.pytorch as te
 import pytest
 import torch
 from plimsoll.common import recipe
+
+NAN = math.nan
 
 MODULES = {
     "Linear": lambda **keywords: te.Linear(4, 4, **keywords),
@@ -51,6 +55,35 @@ def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name
     (lambda: te.LayerNormLinear(4, 4, normalization="BatchNorm"), ValueError, "normalization"),
     (lambda: te.MultiheadAttention(10, 3), ValueError, "divides 10"),
     (lambda: te.DotProductAttention(4, 8, 3), ValueError, "num_gqa_groups that divides 4"),
+    (lambda: te.LayerNorm(0), ValueError, "normalized_shape >= 1, got 0"),
+    (lambda: te.LayerNorm(()), ValueError, "normalized_shape of one dimension, got .."),
+    (lambda: te.RMSNorm(None), TypeError, "normalized_shape an integer, got None"),
+    (lambda: te.LayerNorm(4, eps=-1), ValueError, "eps that is finite and >= 0, got -1"),
+    (lambda: te.RMSNorm(4, eps=NAN), ValueError, "eps that is finite and >= 0, got nan"),
+    (lambda: te.LayerNorm(4, eps="small"), TypeError, "eps a number, got 'small'"),
+    (lambda: te.LayerNormLinear(0, 4), ValueError, "size >= 1, got 0"),
+    (lambda: te.LayerNormLinear(4, 4, eps=math.inf), ValueError, "eps that is finite and >= 0, got inf"),
+    (lambda: te.LayerNormMLP(0, 4), ValueError, "size >= 1, got 0"),
+    (lambda: te.LayerNormMLP(4, 4, eps=-1e-5), ValueError, "eps that is finite and >= 0"),
+    (lambda: te.Linear(4, 4, parameters_split=[]), ValueError, "one part or more, got .."),
+    (lambda: te.Linear(4, 4, parameters_split={"a": -1, "b": 5}), ValueError, "rows of 'a_' >= 0, got -1"),
+    (lambda: te.DotProductAttention(2, 4, attention_dropout=2), ValueError, r"attention_dropout in \[0, 1\), got 2"),
+    (lambda: te.DotProductAttention(2, 4, attention_dropout=NAN), ValueError, r"attention_dropout in \[0, 1\), got nan"),
+    (lambda: te.DotProductAttention(2, 4, num_gqa_groups=0), ValueError, "num_gqa_groups >= 1, got 0"),
+    (lambda: te.DotProductAttention(2, 4, softmax_scale=0.0), ValueError, "softmax_scale that is finite and > 0, got 0.0"),
+    (lambda: te.DotProductAttention(2, 4, softmax_scale=NAN), ValueError, "softmax_scale that is finite and > 0, got nan"),
+    (lambda: te.MultiheadAttention(4, 2, num_gqa_groups=0), ValueError, "num_gqa_groups >= 1, got 0"),
+    (lambda: te.MultiheadAttention(8, 4, num_gqa_groups=3), ValueError, "num_gqa_groups that divides 4 heads, got 3"),
+    (lambda: te.MultiheadAttention(4, 2, kv_channels=0), ValueError, "kv_channels >= 1, got 0"),
+    (lambda: te.MultiheadAttention(4, 2, attention_dropout=-0.5), ValueError, "attention_dropout in"),
+    (lambda: te.MultiheadAttention(4, 2, layernorm_epsilon=-1, input_layernorm=True), ValueError, "eps that is finite"),
+    (lambda: te.TransformerLayer(4, 4, 2, layernorm_epsilon=-1), ValueError, "eps that is finite and >= 0, got -1"),
+    (lambda: te.TransformerLayer(4, 4, 2, hidden_dropout=2), ValueError, r"hidden_dropout in \[0, 1\], got 2"),
+    (lambda: te.TransformerLayer(4, 4, 2, attention_dropout=NAN), ValueError, "attention_dropout in"),
+    (lambda: te.TransformerLayer(4, 4, 2, num_gqa_groups=0), ValueError, "num_gqa_groups >= 1, got 0"),
+    (lambda: te.RotaryPositionEmbedding(8, rotary_percent=0.1), ValueError, "even number of channels to turn, got 0 of 8"),
+    (lambda: te.RotaryPositionEmbedding(8, rotary_base=0), ValueError, "rotary_base that is finite and > 0, got 0"),
+    (lambda: te.RotaryPositionEmbedding(8, seq_len_interpolation_factor=NAN), ValueError, "seq_len_interpolation_factor"),
     (lambda: te.fp8_autocast(fp8_recipe="fp8"), TypeError, "recipe"),
     (lambda: te.fp8_autocast(calibrating=True), NotImplementedError, "calibrating"),
     (lambda: te.fp8_autocast(fp8_group="group"), ValueError, "group of an initialised"),
@@ -73,6 +106,19 @@ def test_construction(call, error, message):
 def test_linear_inputs(x, message, enabled):
     with pytest.raises((RuntimeError, TypeError, ValueError), match=message), te.fp8_autocast(enabled=enabled):
         te.Linear(4, 3)(x)
+
+
+@pytest.mark.parametrize("name,value", [
+    ("input_amax_history", torch.zeros(16, dtype=torch.int64)),
+    ("weight_amax_history", torch.zeros(16, dtype=torch.float64)),
+    ("input_scale", torch.zeros(1, dtype=torch.float16)),
+    ("grad_output_step", torch.zeros(1)),
+])
+def test_a_state_of_another_dtype_is_refused_where_it_is_loaded(name, value):
+    module = te.Linear(4, 4)
+    state = {**module.state_dict(), name: value}
+    with pytest.raises(RuntimeError, match=f"expected {name} of {module.get_buffer(name).dtype}, got {value.dtype}"):
+        module.load_state_dict(state)
 
 
 def test_attention_inputs():

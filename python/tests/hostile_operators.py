@@ -65,7 +65,7 @@ def run_call(seed, number, memory):
     """None, or what is wrong with how it ended."""
     import torch
     from hostile_arguments import made
-    from hostile_calls import function_of, prepare
+    from hostile_calls import WITHOUT_GRADIENTS, function_of, prepare
 
     name, arguments, draw = planned_call(seed, number)
     torch.manual_seed(number)
@@ -76,7 +76,7 @@ def run_call(seed, number, memory):
         return False, None  # torch makes no such tensor
     keywords = values.pop() if values and isinstance(values[-1], dict) else {}
     try:
-        with torch.set_grad_enabled(draw.random() < 0.7):
+        with torch.set_grad_enabled(draw.random() < 0.7 and name not in WITHOUT_GRADIENTS):
             result = function_of(name)(*values, **keywords)
             differentiate(result, draw)
     except ANSWERS as error:
@@ -101,7 +101,10 @@ def differentiate(result, draw):
 def clean_up():
     """What a call may leave open."""
     import torch
+    from hostile_calls import ENTERED
 
+    while ENTERED:
+        ENTERED.pop().exit()
     torch.ops.plimsoll.hold_precision_table(False)
     for _ in range(100):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -53,6 +54,34 @@ def check_size(where: str, name: str, value: Any, lowest: int = 0) -> int:
     if value < lowest:
         raise ValueError(f"{where}: expected {name} >= {lowest}, got {value}")
     return value
+
+
+def _number(where: str, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{where}: expected {name} a number, got {value!r}")
+    return float(value)
+
+
+def check_epsilon(where: str, name: str, value: Any) -> float:
+    number = _number(where, name, value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{where}: expected {name} that is finite and >= 0, got {value!r}")
+    return number
+
+
+def check_positive(where: str, name: str, value: Any) -> float:
+    number = _number(where, name, value)
+    if not 0 < number < math.inf:
+        raise ValueError(f"{where}: expected {name} that is finite and > 0, got {value!r}")
+    return number
+
+
+def check_dropout(where: str, name: str, value: Any, may_be_all: bool = False) -> float:
+    """may_be_all: where what stays does not grow by 1 / (1 - dropout) in our own kernel."""
+    number = _number(where, name, value)
+    if not (0 <= number < 1 or (may_be_all and number == 1)):
+        raise ValueError(f"{where}: expected {name} in [0, 1{']' if may_be_all else ')'}, got {value!r}")
+    return number
 
 
 FORMATS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import check_choice, check_rest, check_size
+from plimsoll.pytorch.arguments import check_choice, check_dropout, check_positive, check_rest, check_size
 from plimsoll.pytorch.autocast import high_precision_dtype
 from plimsoll.pytorch.extra_state import drop_extra_state
 from plimsoll.pytorch.packed_sequences import Packing, attend_each
@@ -109,12 +109,12 @@ class DotProductAttention(torch.nn.Module):
             raise ValueError(
                 f"{where}: expected num_gqa_groups that divides {num_attention_heads} heads, got {num_gqa_groups}"
             )
-        self.attention_dropout = attention_dropout
+        self.attention_dropout = check_dropout(where, "attention_dropout", attention_dropout)
         self.qkv_format = check_layout(where, "qkv_format", qkv_format)
         self.attn_mask_type = check_choice(where, "attn_mask_type", attn_mask_type, MASKS)
         self.attention_type = check_choice(where, "attention_type", attention_type, ("self", "cross"))
         self.layer_number = layer_number
-        self.softmax_scale = softmax_scale
+        self.softmax_scale = None if softmax_scale is None else check_positive(where, "softmax_scale", softmax_scale)
         self._parallel = parallel
         self.num_attention_heads = parallel.part("num_attention_heads", self.num_attention_heads)
         self.num_gqa_groups = parallel.part("num_gqa_groups", self.num_gqa_groups)

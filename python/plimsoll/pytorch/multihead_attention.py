@@ -74,6 +74,10 @@ class MultiheadAttention(Parallel):
         self._parallel = TensorParallel(where, set_parallel_mode, **parallel)
         self.hidden_size = check_size(where, "hidden_size", hidden_size, 1)
         heads = check_size(where, "num_attention_heads", num_attention_heads, 1)
+        if kv_channels is not None:
+            check_size(where, "kv_channels", kv_channels, 1)
+        if num_gqa_groups is not None and heads % check_size(where, "num_gqa_groups", num_gqa_groups, 1):
+            raise ValueError(f"{where}: expected num_gqa_groups that divides {heads} heads, got {num_gqa_groups}")
         if kv_channels is None and hidden_size % heads:
             raise ValueError(f"{where}: expected num_attention_heads that divides {hidden_size}, got {heads}")
         self.kv_channels = kv_channels or hidden_size // heads

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import check_choice, check_rest, check_size
+from plimsoll.pytorch.arguments import check_choice, check_epsilon, check_rest, check_size
 from plimsoll.pytorch.autocast import high_precision_dtype
 from plimsoll.pytorch.scaled_module import InitializedModule, Initializer
 
@@ -47,7 +47,8 @@ class Normed(InitializedModule):
     def _new_norm(
         self, size: int, eps: float, normalization: str, zero_centered_gamma: bool, return_layernorm_output: bool
     ) -> None:
-        self.eps = eps
+        check_size(type(self).__name__, "the normalized size", size, 1)
+        self.eps = check_epsilon(type(self).__name__, "eps", eps)
         self.normalization = normalization
         self._kind = norm_kind(type(self).__name__, normalization)
         self.zero_centered_gamma = zero_centered_gamma
@@ -92,11 +93,13 @@ class _Norm(InitializedModule):
         super().__init__(device, dtype if params_dtype is None else params_dtype)
         shape = hidden_size if normalized_shape is None else normalized_shape
         if isinstance(shape, (tuple, list)):
+            if not shape:
+                raise ValueError(f"{where}: expected normalized_shape of one dimension, got {tuple(shape)}")
             if len(shape) != 1:
                 raise NotImplementedError(f"{where}: expected normalized_shape of one dimension, got {tuple(shape)}")
             shape = shape[0]
         self.hidden_size = check_size(where, "normalized_shape", shape, 1)
-        self.eps = eps
+        self.eps = check_epsilon(where, "eps", eps)
         self.zero_centered_gamma = zero_centered_gamma
         self.sequence_parallel = sequence_parallel
         new_norm_parameters(self, "", self.hidden_size, self._kind, zero_centered_gamma)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import check_choice, check_rest, check_size
+from plimsoll.pytorch.arguments import check_choice, check_positive, check_rest, check_size
 
 _rotary = torch.ops.plimsoll.rotary.default
 
@@ -38,6 +38,15 @@ class RotaryPositionEmbedding(torch.nn.Module):
         if not 0 < rotary_percent <= 1:
             raise ValueError(f"RotaryPositionEmbedding: expected rotary_percent in (0, 1], got {rotary_percent}")
         rotated = int(dim * rotary_percent)
+        if rotated < 2 or rotated % 2:
+            raise ValueError(
+                f"RotaryPositionEmbedding: expected an even number of channels to turn, got {rotated} of {dim}"
+            )
+        check_positive("RotaryPositionEmbedding", "rotary_base", rotary_base)
+        if seq_len_interpolation_factor is not None:
+            check_positive("RotaryPositionEmbedding", "seq_len_interpolation_factor", seq_len_interpolation_factor)
+        if pretrained_max_position_embeddings is not None:
+            check_size("RotaryPositionEmbedding", "pretrained_max_position_embeddings", pretrained_max_position_embeddings, 1)
         exponents = torch.arange(0, rotated, 2, dtype=torch.float32) / rotated
         self.register_buffer("inv_freq", 1.0 / rotary_base**exponents)
         self.seq_len_interpolation_factor = seq_len_interpolation_factor

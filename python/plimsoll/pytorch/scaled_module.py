@@ -161,10 +161,16 @@ class ScaledModule(InitializedModule):
         if (theirs := prefix + extra_state.NAME) in state_dict:  # Transformer Engine's
             buffers = extra_state.buffers_of(state_dict.pop(theirs), list(self._products))
             state_dict.update({prefix + name: buffer for name, buffer in buffers.items()})
+        wrong = []
         for name in self._state_names():
-            loaded = state_dict.get(prefix + name)
-            if name.endswith("_amax_history") and loaded is not None and loaded.dim() == 1:
-                self._buffers[name] = self.get_buffer(name).new_zeros(loaded.shape)
+            loaded, buffer = state_dict.get(prefix + name), self.get_buffer(name)
+            if loaded is None:
+                continue
+            if loaded.dtype != buffer.dtype:
+                wrong.append(f"expected {prefix + name} of {buffer.dtype}, got {loaded.dtype}")
+            elif name.endswith("_amax_history") and loaded.dim() == 1 and loaded.numel():
+                self._buffers[name] = buffer.new_zeros(loaded.shape)
+        rest[-1].extend(wrong)
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
         optional = {prefix + name for name in self._state_names()}
         missing[:] = [key for key in missing if key not in optional]

@@ -22,7 +22,11 @@ def parts_of(where: str, split: Split, rows: int) -> dict[str, int]:
         parts = {name.rstrip("_") + "_": size for name, size in split.items()}
     else:
         names = [split] if isinstance(split, str) else list(split)
-        parts = {name.rstrip("_") + "_": rows // len(names) for name in names}
+        parts = {name.rstrip("_") + "_": rows // len(names) for name in names} if names else {}
+    if not parts:
+        raise ValueError(f"{where}: expected parameters_split with one part or more, got {split!r}")
+    for name, size in parts.items():
+        check_size(where, f"the rows of {name!r}", size)
     if sum(parts.values()) != rows:
         raise ValueError(f"{where}: expected parameters_split of {rows} rows in all, got {parts}")
     return parts

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import HINTS, ONLY, check_choice, check_rest
+from plimsoll.pytorch.arguments import HINTS, ONLY, check_choice, check_dropout, check_rest
 from plimsoll.pytorch.attention import CALLED_HINTS, CALLED_ONLY, check_layout, check_window, take_packed
 from plimsoll.pytorch.autocast import high_precision_dtype
 from plimsoll.pytorch.layer_norm_mlp import LayerNormMLP
@@ -83,7 +83,7 @@ class TransformerLayer(Parallel):
         check_layout(where, "attn_input_format", attn_input_format)
         super().__init__()
         self.layer_type = check_choice(where, "layer_type", layer_type, ("encoder", "decoder"))
-        self.hidden_dropout = hidden_dropout
+        self.hidden_dropout = check_dropout(where, "hidden_dropout", hidden_dropout, may_be_all=True)
         self.layer_number = layer_number
         self.name = name
         made: dict[str, Any] = {
