@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plimsoll/runtime/unexpected.h"
+
 namespace plimsoll::autoscale {
 namespace {
 
@@ -37,9 +39,9 @@ Scale settled_by(const Policy& policy, const Scale& scale, bool is_free) {
     case Method::kGradientRms:
     case Method::kAmax:
     case Method::kDelayed:
-      break;
+      return is_free ? settled(scale) : settled_if_due(scale);
   }
-  return is_free ? settled(scale) : settled_if_due(scale);
+  runtime::unexpected("autoscale: method", static_cast<int>(policy.method));
 }
 
 std::optional<Scale> scale_without_looking(const Policy& policy, Origin origin, const Scale* expected, int32_t exponent,
@@ -71,7 +73,7 @@ std::optional<Scale> scale_without_looking(const Policy& policy, Origin origin, 
     case Method::kFixed:
       return Scale{.exponent = policy.exponent, .bound = largest + 1};
   }
-  return std::nullopt;
+  runtime::unexpected("autoscale: method", static_cast<int>(policy.method));
 }
 
 Scale placed(const Policy& policy, const Scale& measured) {
@@ -90,9 +92,9 @@ Scale placed(const Policy& policy, const Scale& measured) {
     case Method::kFixed:
     case Method::kCarried:
     case Method::kUnit:
-      break;
+      return measured;
   }
-  return measured;
+  runtime::unexpected("autoscale: method", static_cast<int>(policy.method));
 }
 
 Scale number_scale(const Policy& policy, double number) {

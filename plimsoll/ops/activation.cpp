@@ -5,11 +5,13 @@
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "plimsoll/ops/composed.h"
 #include "plimsoll/ops/dispatch.h"
 #include "plimsoll/ops/linear_pass.h"
 #include "plimsoll/recipe/names.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -18,8 +20,9 @@ using kernels::Activation;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// In the order of the enumeration.
-constexpr std::array<std::string_view, 6> kNames = {"gelu", "relu", "silu", "geglu", "reglu", "swiglu"};
+constexpr std::array kKinds = {Activation::kGelu,  Activation::kRelu,  Activation::kSilu,
+                               Activation::kGeglu, Activation::kReglu, Activation::kSwiglu};
+static_assert(kKinds.back() == static_cast<Activation>(kKinds.size() - 1), "an activation has no place in the list");
 
 class ActivationFunction : public torch::autograd::Function<ActivationFunction> {
  public:
@@ -44,13 +47,31 @@ at::Tensor activation(const at::Tensor& x, Activation kind) {
   return ActivationFunction::apply(x, kind);
 }
 
-std::string_view name(Activation kind) { return kNames[static_cast<size_t>(kind)]; }
+std::string_view name(Activation kind) {
+  switch (kind) {
+    case Activation::kGelu:
+      return "gelu";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kGeglu:
+      return "geglu";
+    case Activation::kReglu:
+      return "reglu";
+    case Activation::kSwiglu:
+      return "swiglu";
+  }
+  runtime::unexpected("activation", static_cast<int>(kind));
+}
 
 Activation parse_activation(std::string_view text) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == text) return static_cast<Activation>(i);
+  std::vector<std::string_view> names;
+  for (const Activation kind : kKinds) {
+    if (name(kind) == text) return kind;
+    names.push_back(name(kind));
   }
-  TORCH_CHECK(false, recipe::unknown_name("activation", text, kNames));
+  TORCH_CHECK(false, recipe::unknown_name("activation", text, names));
 }
 
 }  // namespace plimsoll::ops

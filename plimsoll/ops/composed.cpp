@@ -14,6 +14,7 @@
 
 #include "plimsoll/ops/attention_pass.h"
 #include "plimsoll/ops/linear_pass.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -32,9 +33,18 @@ void check_composed(const LinearScaling& scaling) {
 }
 
 at::Tensor gate(const at::Tensor& x, Activation kind) {
-  if (kind == Activation::kRelu || kind == Activation::kReglu) return at::relu(x);
-  if (kind == Activation::kSilu || kind == Activation::kSwiglu) return at::silu(x);
-  return at::gelu(x, "tanh");
+  switch (kind) {
+    case Activation::kGelu:
+    case Activation::kGeglu:
+      return at::gelu(x, "tanh");
+    case Activation::kRelu:
+    case Activation::kReglu:
+      return at::relu(x);
+    case Activation::kSilu:
+    case Activation::kSwiglu:
+      return at::silu(x);
+  }
+  runtime::unexpected("activation", static_cast<int>(kind));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "plimsoll/ops/library_loss.h"
 #include "plimsoll/ops/linear_pass.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -93,7 +94,15 @@ Reduction parse_reduction(std::string_view text, const char* op) {
 }
 
 std::string_view name(Reduction reduction) {
-  return reduction == Reduction::kNone ? "none" : reduction == Reduction::kMean ? "mean" : "sum";
+  switch (reduction) {
+    case Reduction::kNone:
+      return "none";
+    case Reduction::kMean:
+      return "mean";
+    case Reduction::kSum:
+      return "sum";
+  }
+  runtime::unexpected("cross_entropy: reduction", static_cast<int>(reduction));
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const CrossEntropyOptions& options) {

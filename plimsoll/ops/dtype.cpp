@@ -2,7 +2,11 @@
 
 #include <c10/util/Exception.h>
 
+#include "plimsoll/runtime/unexpected.h"
+
 namespace plimsoll::ops {
+
+static_assert(format::kFormats.size() == static_cast<size_t>(format::Format::kE8m0) + 1, "a format has no facts");
 
 format::Format format_of(at::ScalarType dtype, const char* op) {
   switch (dtype) {
@@ -41,9 +45,14 @@ at::ScalarType dtype_of(format::Format format) {
       return at::kBFloat16;
     case format::Format::kFp16:
       return at::kHalf;
-    default:
+    case format::Format::kE4m3:
+    case format::Format::kE5m2:
       return at::kByte;
+    case format::Format::kE2m1:
+    case format::Format::kE8m0:
+      break;
   }
+  runtime::unexpected("dtype_of", static_cast<int>(format));
 }
 
 void check_block(at::IntArrayRef block, const char* op) {

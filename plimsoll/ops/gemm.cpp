@@ -5,6 +5,7 @@
 
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/traffic.h"
+#include "plimsoll/runtime/unexpected.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -41,9 +42,15 @@ Matrix matrix_b(const Product& product) {
 }
 
 std::string_view span_name(GemmKind kind) {
-  return kind == GemmKind::kOutput      ? "gemm output"
-         : kind == GemmKind::kGradInput ? "gemm grad_input"
-                                        : "gemm grad_weight";
+  switch (kind) {
+    case GemmKind::kOutput:
+      return "gemm output";
+    case GemmKind::kGradInput:
+      return "gemm grad_input";
+    case GemmKind::kGradWeight:
+      return "gemm grad_weight";
+  }
+  runtime::unexpected("gemm: kind", static_cast<int>(kind));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/rank_amaxes.h"
+#include "plimsoll/runtime/unexpected.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::ops {
@@ -20,7 +21,15 @@ using recipe::ScaleSource;
 constexpr std::array kGemms = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
 
 bool wants(GemmSet set, GemmKind gemm) {
-  return gemm == GemmKind::kOutput ? set.output : gemm == GemmKind::kGradInput ? set.grad_input : set.grad_weight;
+  switch (gemm) {
+    case GemmKind::kOutput:
+      return set.output;
+    case GemmKind::kGradInput:
+      return set.grad_input;
+    case GemmKind::kGradWeight:
+      return set.grad_weight;
+  }
+  runtime::unexpected("gemm: kind", static_cast<int>(gemm));
 }
 
 // The recipe of the operand with blocks as they lie in the stored tensor: equal ones share codes.

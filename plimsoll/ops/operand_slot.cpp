@@ -5,6 +5,8 @@
 
 #include <span>
 
+#include "plimsoll/runtime/unexpected.h"
+
 namespace plimsoll::ops {
 namespace {
 
@@ -43,7 +45,7 @@ std::string_view role_name(recipe::Role role) {
     case recipe::Role::kGradOutput:
       return "grad_output";
   }
-  return "";
+  runtime::unexpected("role", static_cast<int>(role));
 }
 
 float current_scale(OperandSlot& slot) {

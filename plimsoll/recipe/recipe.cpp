@@ -1,5 +1,6 @@
 #include "plimsoll/recipe/recipe.h"
 
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -8,6 +9,8 @@ namespace {
 
 constexpr const char* kRoles[] = {"input", "weight", "grad_output"};
 constexpr const char* kGemms[] = {"output", "grad_input", "grad_weight"};
+static_assert(std::size(kRoles) == static_cast<size_t>(Role::kGradOutput) + 1, "a role has no name");
+static_assert(std::size(kGemms) == static_cast<size_t>(GemmKind::kGradWeight) + 1, "a product has no name");
 
 void expect(bool condition, std::string_view what, std::string_view expected, std::string_view got) {
   if (condition) return;

@@ -14,6 +14,7 @@ namespace plimsoll::runtime {
 namespace {
 
 constexpr std::array<std::string_view, 5> kNames = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
+static_assert(kNames.size() == static_cast<size_t>(Isa::kAmx) + 1, "an instruction set has no name");
 
 // -1 when the variable is absent.
 int environment_level() {

@@ -1,8 +1,9 @@
 #include "plimsoll/watch/incidents.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
+
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::watch {
 namespace {
@@ -13,8 +14,15 @@ constexpr size_t kConsumers = 16;  // that are named
 }  // namespace
 
 std::string_view name(Harm harm) {
-  constexpr std::array<std::string_view, 3> kNames = {"absorbed", "propagating", "NaN-producing"};
-  return kNames[static_cast<size_t>(harm)];
+  switch (harm) {
+    case Harm::kAbsorbed:
+      return "absorbed";
+    case Harm::kPropagating:
+      return "propagating";
+    case Harm::kNanProducing:
+      return "NaN-producing";
+  }
+  runtime::unexpected("watch: harm", static_cast<int>(harm));
 }
 
 void Incidents::step(std::string_view path, float amax, double headroom_bits) {

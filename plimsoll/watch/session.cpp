@@ -4,6 +4,8 @@
 #include <utility>
 
 namespace plimsoll::watch {
+
+static_assert(kModeNames.size() == static_cast<size_t>(Mode::kShadow) + 1, "a mode has no name");
 namespace {
 thread_local Session* in_force = nullptr;
 }

@@ -6,12 +6,25 @@
 #include <cstdint>
 
 #include "plimsoll/format/format.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::kernels {
 
 enum class Activation : uint8_t { kGelu, kRelu, kSilu, kGeglu, kReglu, kSwiglu };
 
-constexpr bool is_gated(Activation activation) { return activation >= Activation::kGeglu; }
+constexpr bool is_gated(Activation activation) {
+  switch (activation) {
+    case Activation::kGelu:
+    case Activation::kRelu:
+    case Activation::kSilu:
+      return false;
+    case Activation::kGeglu:
+    case Activation::kReglu:
+    case Activation::kSwiglu:
+      return true;
+  }
+  runtime::unexpected("activation", static_cast<int>(activation));
+}
 
 struct ActivationForward {
   Activation kind = Activation::kGelu;

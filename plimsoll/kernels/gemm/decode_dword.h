@@ -7,6 +7,7 @@
 #include "plimsoll/kernels/gemm/arranged_quads.h"
 #include "plimsoll/kernels/gemm/fp8_quads.h"
 #include "plimsoll/kernels/gemm/gemm_isa.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::kernels {
 namespace {
@@ -29,9 +30,11 @@ constexpr Format format_of(Dword stored) {
       return Format::kE4m3;
     case Dword::kE5m2Quad:
       return Format::kE5m2;
-    default:
+    case Dword::kFp32:
+    case Dword::kFp16Split:  // expanded to FP32
       return Format::kFp32;
   }
+  runtime::unexpected("gemm: stored dword", static_cast<int>(stored));
 }
 
 PLIMSOLL_INLINE void store_dwords(uint32_t* to, I32x16 x) { store(reinterpret_cast<float*>(to), from_bits(x)); }

@@ -3,6 +3,7 @@
 #include "plimsoll/kernels/gemm/gemm_driver.h"
 #include "plimsoll/kernels/gemm/gemm_packed.h"
 #include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::kernels {
 
@@ -67,7 +68,7 @@ const GemmLevel& chosen_level() {
     case runtime::Isa::kAmx:
       return amx;
   }
-  return portable;
+  runtime::unexpected("gemm: instruction set", static_cast<int>(runtime::matmul_isa()));
 }
 
 float gemm(const Gemm& args) { return multiply(args, chosen_level()); }

@@ -6,6 +6,7 @@
 #include "plimsoll/kernels/gemm/scale_at.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::kernels {
 namespace {
@@ -155,9 +156,14 @@ Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmLevel& level) {
       return Dword::kE4m3Quad;
     case format::Format::kE5m2:
       return Dword::kE5m2Quad;
-    default:
+    case format::Format::kFp32:
+    case format::Format::kFp16:
       return dword_of(b, k, level);
+    case format::Format::kE2m1:
+    case format::Format::kE8m0:
+      break;
   }
+  runtime::unexpected("gemm: format of B", static_cast<int>(b.format));
 }
 
 void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, const GemmLevel& level,
