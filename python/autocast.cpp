@@ -1,43 +1,80 @@
-// Python's `with fp8_autocast(...)` as amp::Fp8Autocast: the same scope, opened and closed by operators.
+// Python's `with autocast(...)` as amp::Autocast, and `with fp8_autocast(...)` as amp::Fp8Autocast.
+#include "plimsoll/amp/autocast.h"
+
 #include <torch/library.h>
 
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/amp/precision_kernels.h"
 #include "python/rank_group.h"
 #include "python/recipe_text.h"
+#include "python/scopes.h"
 
 namespace plimsoll::python {
 namespace {
 
-thread_local std::vector<std::unique_ptr<amp::Fp8Autocast>> scopes;
+class Fp8Scope final : public Scope {
+ public:
+  explicit Fp8Scope(amp::Fp8AutocastOptions options) : scope_(std::make_unique<amp::Fp8Autocast>(std::move(options))) {}
+  ~Fp8Scope() override { scope_->abandon(); }
+  std::shared_ptr<ops::ScalingStep> leave() override { return scope_->release(); }
+  bool is_fp8() const override { return true; }
+
+ private:
+  std::unique_ptr<amp::Fp8Autocast> scope_;
+};
+
+class AutocastScope final : public Scope {
+ public:
+  AutocastScope(at::DeviceType device, const amp::AutocastOptions& options) : scope_(device, options) {}
+  void ends_before(Scope& inner) override {
+    auto* const other = dynamic_cast<AutocastScope*>(&inner);
+    if (other == nullptr || ended_) return;
+    scope_.ends_before(other->scope_);
+    ended_ = true;
+  }
+
+ private:
+  amp::Autocast scope_;
+  bool ended_ = false;  // the next scope inside restores what was outside
+};
+
+class PrecisionTableScope final : public Scope {
+ public:
+  explicit PrecisionTableScope(bool holds) : table_(holds) {}
+
+ private:
+  amp::PrecisionTableGuard table_;
+};
 
 // recipe: JSON; none: high precision inside. group: the name of a process group over whose ranks amaxes are reduced.
-void autocast_enter(std::optional<std::string_view> recipe, std::optional<std::string_view> group, int64_t ranks) {
+int64_t enter_fp8_scope(int64_t owner, std::optional<std::string_view> recipe, std::optional<std::string_view> group,
+                        int64_t ranks) {
   amp::Fp8AutocastOptions options{.enabled = recipe.has_value()};
   if (recipe) options.recipe = *recipe_of(*recipe);
   if (group) options.reduction = amax_reduction_over(*group, ranks);
-  scopes.push_back(std::make_unique<amp::Fp8Autocast>(std::move(options)));
+  return enter_scope(owner, std::make_unique<Fp8Scope>(std::move(options)));
 }
 
-// failed: an exception left the scope, so nothing updates.
-void autocast_exit(bool failed) {
-  TORCH_CHECK(!scopes.empty(), "autocast_exit: expected a scope that this thread has entered, got none");
-  const std::unique_ptr<amp::Fp8Autocast> scope = std::move(scopes.back());
-  scopes.pop_back();
-  if (failed) {
-    scope->abandon();
-  } else {
-    scope->end();
-  }
+void enter_autocast(int64_t owner, std::string_view device, at::ScalarType dtype, bool enabled, bool cache_enabled) {
+  enter_scope(owner, std::make_unique<AutocastScope>(
+                         c10::Device(std::string(device)).type(),
+                         amp::AutocastOptions{.dtype = dtype, .enabled = enabled, .cache_enabled = cache_enabled}));
+}
+
+void enter_precision_table(int64_t owner, bool holds) {
+  enter_scope(owner, std::make_unique<PrecisionTableScope>(holds));
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
-  library.def("autocast_enter(str? recipe, str? group=None, int ranks=1) -> ()", &autocast_enter);
-  library.def("autocast_exit(bool failed) -> ()", &autocast_exit);
+  library.def("enter_fp8_scope(int owner, str? recipe, str? group=None, int ranks=1) -> int", &enter_fp8_scope);
+  library.def("enter_autocast(int owner, str device, ScalarType dtype, bool enabled, bool cache_enabled) -> ()",
+              &enter_autocast);
+  library.def("enter_precision_table(int owner, bool holds) -> ()", &enter_precision_table);
 }
 
 }  // namespace plimsoll::python

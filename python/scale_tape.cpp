@@ -4,7 +4,12 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
-#include <vector>
+#include <memory>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/amp/precision_kernels.h"
+#include "python/recipe_text.h"
+#include "python/scopes.h"
 
 namespace plimsoll::python {
 namespace {
@@ -12,25 +17,49 @@ namespace {
 struct Tape : torch::CustomClassHolder {
   amp::ScaleTape tape;
 };
-using TapePointer = c10::intrusive_ptr<Tape>;
 
-// Tapes that this thread has entered: C++ knows them by their addresses until they end.
-thread_local std::vector<TapePointer> entered;
+class FirstRun final : public Scope {
+ public:
+  explicit FirstRun(c10::intrusive_ptr<Tape> tape) : tape_(std::move(tape)) { tape_->tape.enter(/*replays=*/false); }
+  ~FirstRun() override { tape_->tape.exit(); }
 
-void enter(const TapePointer& tape, bool replays) {
-  tape->tape.enter(replays);
-  entered.push_back(tape);
-}
+ private:
+  c10::intrusive_ptr<Tape> tape_;
+};
 
-void exit(const TapePointer& tape) {
-  tape->tape.exit();
-  entered.pop_back();
-}
+// Under the scopes of the first run, which may have ended; nothing is recorded.
+class SecondRun final : public Scope {
+ public:
+  SecondRun(c10::intrusive_ptr<Tape> tape, bool table_holds, ops::SharedRecipe recipe)
+      : tape_(std::move(tape)),
+        table_(table_holds),
+        scope_(std::make_unique<amp::Fp8Autocast>(amp::Fp8Scope{.recipe = std::move(recipe)})) {
+    tape_->tape.enter(/*replays=*/true);
+  }
+  ~SecondRun() override {
+    tape_->tape.exit();
+    scope_->abandon();
+  }
+  bool is_fp8() const override { return true; }
+
+ private:
+  c10::intrusive_ptr<Tape> tape_;
+  amp::PrecisionTableGuard table_;
+  std::unique_ptr<amp::Fp8Autocast> scope_;
+};
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
-  library.class_<Tape>("ScaleTape").def(torch::init<>()).def("enter", &enter).def("exit", &exit);
+  library.class_<Tape>("ScaleTape")
+      .def(torch::init<>())
+      .def("enter_first_run", [](const c10::intrusive_ptr<Tape>& self,
+                                 int64_t owner) { enter_scope(owner, std::make_unique<FirstRun>(self)); })
+      .def("enter_second_run", [](const c10::intrusive_ptr<Tape>& self, int64_t owner, bool table_holds,
+                                  const std::optional<std::string>& recipe) {
+        return enter_scope(owner,
+                           std::make_unique<SecondRun>(self, table_holds, recipe ? recipe_of(*recipe) : nullptr));
+      });
 }
 
 }  // namespace plimsoll::python

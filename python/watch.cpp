@@ -8,6 +8,7 @@
 #include "plimsoll/recipe/names.h"
 #include "plimsoll/watch/report.h"
 #include "python/layer_state.h"
+#include "python/scopes.h"
 
 namespace plimsoll::python {
 namespace {
@@ -18,17 +19,16 @@ watch::Mode mode_of(const std::string& name) {
   return *mode;
 }
 
-// In force between enter() and exit() on the thread that calls them; what it has seen stays.
+// In force on the thread that enters it until that scope is left; what it has seen stays.
 struct Watch : torch::CustomClassHolder {
   Watch(const std::string& mode, double warn_bits, bool stops)
       : options{.mode = mode_of(mode), .warn_bits = warn_bits, .stops = stops} {}
 
-  void enter() {
+  void begin() {
     TORCH_CHECK(session == nullptr, "watch: expected a session that is not in force, got one that is");
     session = std::make_unique<watch::Session>(options);
   }
-  void exit() {
-    TORCH_CHECK(session != nullptr, "watch: expected a session that is in force, got one that is not");
+  void end() {
     text_seen = text();
     lines_seen = json_lines();
     session.reset();
@@ -55,14 +55,27 @@ struct Watch : torch::CustomClassHolder {
   }
 };
 
+class WatchScope final : public Scope {
+ public:
+  explicit WatchScope(c10::intrusive_ptr<Watch> watch) : watch_(std::move(watch)) { watch_->begin(); }
+  ~WatchScope() override { watch_->end(); }
+
+ private:
+  c10::intrusive_ptr<Watch> watch_;
+};
+
+void enter_watch(const c10::intrusive_ptr<Watch>& watch, int64_t owner) {
+  enter_scope(owner, std::make_unique<WatchScope>(watch));
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("name_product(Tensor key, str name) -> ()", &name_product);
   library.class_<Watch>("Watch")
       .def(torch::init<std::string, double, bool>())
-      .def("enter", &Watch::enter)
-      .def("exit", &Watch::exit)
+      .def("enter", &enter_watch)
+      .def("is_in_force", [](const c10::intrusive_ptr<Watch>& self) { return self->session != nullptr; })
       .def("text", &Watch::text)
       .def("json_lines", &Watch::json_lines);
 }

@@ -52,7 +52,13 @@ Autocast::Autocast(const Snapshot& snapshot) : changes_dtype_(!snapshot.has_dtyp
 
 Autocast::~Autocast() {
   if (autocast::decrement_nesting() == 0 || changes_dtype_) autocast::clear_cache();
-  outside_.install();
+  if (restores_) outside_.install();
+}
+
+void Autocast::ends_before(Autocast& inner) {
+  inner.outside_ = outside_;
+  inner.changes_dtype_ |= changes_dtype_;
+  restores_ = false;
 }
 
 }  // namespace plimsoll::amp

@@ -49,12 +49,15 @@ class Autocast {
   Autocast(at::DeviceType device, at::ScalarType dtype) : Autocast(device, AutocastOptions{.dtype = dtype}) {}
   explicit Autocast(const Snapshot& snapshot);
   ~Autocast();
+  // What `inner`, made later on this thread, finds outside when it ends after this scope, as a coroutine's may.
+  void ends_before(Autocast& inner);
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
  private:
   Snapshot outside_;
   bool changes_dtype_ = false;  // casts in one dtype are of no use in the other
+  bool restores_ = true;
 };
 
 }  // namespace plimsoll::amp

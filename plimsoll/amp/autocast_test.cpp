@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
@@ -120,6 +122,33 @@ TEST(Autocast, HoldsOnItsThreadAloneUnlessASnapshotTakesItAlong) {
     expect_untouched();
   }).join();
   EXPECT_TRUE(autocasts());
+}
+
+TEST(Autocast, AScopeMayEndBeforeOneInsideIt) {
+  auto outer = std::make_unique<Autocast>(at::kCPU, at::kHalf);
+  auto inner = std::make_unique<Autocast>(at::kCPU, AutocastOptions{.dtype = at::kBFloat16, .cache_enabled = false});
+  outer->ends_before(*inner);
+  outer.reset();
+  EXPECT_TRUE(autocasts());
+  EXPECT_EQ(autocast_dtype(), at::kBFloat16);
+  inner.reset();
+  expect_untouched();
+}
+
+TEST(Autocast, ASnapshotOfAnotherDtypeDropsTheCastsOfWeights) {
+  const at::Tensor weight = at::rand({3, 3}).requires_grad_(true), x = at::rand({2, 3});
+  std::optional<Snapshot> half;
+  {
+    const Autocast scope(at::kCPU, at::kHalf);
+    half.emplace();
+  }
+  const Autocast outer(at::kCPU, at::kBFloat16);
+  EXPECT_EQ(at::linear(x, weight).scalar_type(), at::kBFloat16);
+  {
+    const Autocast again(*half);
+    EXPECT_EQ(at::linear(x, weight).scalar_type(), at::kHalf);
+  }
+  EXPECT_EQ(at::linear(x, weight).scalar_type(), at::kBFloat16);
 }
 
 TEST(Autocast, BackwardOnAnotherThreadGivesEachGradientInItsDtype) {

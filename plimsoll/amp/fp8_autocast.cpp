@@ -43,8 +43,10 @@ Fp8Autocast::~Fp8Autocast() noexcept(false) {
 }
 
 void Fp8Autocast::leave() {
-  TORCH_INTERNAL_ASSERT(innermost == this, "Fp8Autocast: expected scopes to end in reverse order");
-  innermost = outer_;
+  Fp8Autocast** link = &innermost;
+  while (*link != nullptr && *link != this) link = &(*link)->outer_;
+  TORCH_CHECK(*link == this, "Fp8Autocast: expected a scope to end on the thread that it began on");
+  *link = outer_;
   ended_ = true;
 }
 
@@ -56,6 +58,11 @@ void Fp8Autocast::end() {
 
 void Fp8Autocast::abandon() {
   if (!ended_) leave();
+}
+
+std::shared_ptr<ops::ScalingStep> Fp8Autocast::release() {
+  abandon();
+  return owns_step_ ? scope_.step : nullptr;
 }
 
 Fp8Scope current_scope() { return innermost == nullptr ? Fp8Scope{} : innermost->scope_; }

@@ -42,9 +42,13 @@ class Fp8Autocast {
   Fp8Autocast(const Fp8Autocast&) = delete;
   Fp8Autocast& operator=(const Fp8Autocast&) = delete;
 
-  // Ends the scope before its destructor does: normally, or as an exception would. Scopes end in reverse order.
+  // Ends the scope before its destructor does: normally, or as an exception would. Scopes of C++ end in reverse order;
+  // those that coroutines hold may end in any, and the ones inside stay in force. Throws c10::Error on another thread
+  // than that of the constructor.
   void end();
   void abandon();
+  // abandon(), and the step whose forward pass a normal end would finish; none where an outer scope has it.
+  std::shared_ptr<ops::ScalingStep> release();
 
  private:
   void leave();

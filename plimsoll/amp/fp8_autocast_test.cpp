@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <memory>
 #include <stdexcept>
 #include <thread>
 
@@ -83,6 +84,42 @@ TEST(Fp8Autocast, EndsEarlyOrIsAbandoned) {
   abandoned.end();
   EXPECT_EQ(layer.steps(), 1);
   EXPECT_EQ(current_recipe(), nullptr);
+}
+
+TEST(Fp8Autocast, ScopesThatCoroutinesHoldEndInAnyOrder) {
+  const Layer layer;
+  auto outer = std::make_unique<Fp8Autocast>(Fp8AutocastOptions{.recipe = recipe::by_name("fp8")});
+  auto middle = std::make_unique<Fp8Autocast>(Fp8AutocastOptions{.recipe = recipe::by_name("mxfp8")});
+  auto inner = std::make_unique<Fp8Autocast>(Fp8AutocastOptions{.recipe = recipe::by_name("fp8-block")});
+  middle->end();
+  EXPECT_EQ(current_recipe()->name(), "fp8-block");
+  inner->end();
+  EXPECT_EQ(current_recipe()->name(), "fp8");
+  layer.forward();
+  inner = std::make_unique<Fp8Autocast>(Fp8AutocastOptions{.enabled = false});
+  outer->end();
+  EXPECT_EQ(layer.steps(), 1);
+  inner.reset();
+  EXPECT_EQ(current_recipe(), nullptr);
+}
+
+TEST(Fp8Autocast, EndsOnTheThreadThatItBeganOnAndNowhereElse) {
+  Fp8Autocast scope({.recipe = recipe::by_name("fp8")});
+  std::thread([&] { EXPECT_THROW(scope.end(), c10::Error); }).join();
+  EXPECT_EQ(current_recipe()->name(), "fp8");
+}
+
+TEST(Fp8Autocast, ReleasedItGivesTheStepThatItOwns) {
+  const Layer layer;
+  Fp8Autocast outer({.recipe = recipe::by_name("fp8")});
+  Fp8Autocast inner({.recipe = recipe::by_name("fp8")});
+  layer.forward();
+  EXPECT_EQ(inner.release(), nullptr);
+  const auto step = outer.release();
+  EXPECT_EQ(current_recipe(), nullptr);
+  EXPECT_EQ(layer.steps(), 0);
+  step->end_forward();
+  EXPECT_EQ(layer.steps(), 1);
 }
 
 TEST(Fp8Autocast, BackwardUsesTheRecipeOfItsForward) {

@@ -12,6 +12,17 @@ namespace plimsoll::amp {
 bool precision_table_holds();
 void set_precision_table_holds(bool holds);
 
+class PrecisionTableGuard {
+ public:
+  explicit PrecisionTableGuard(bool holds) : outside_(precision_table_holds()) { set_precision_table_holds(holds); }
+  ~PrecisionTableGuard() { set_precision_table_holds(outside_); }
+  PrecisionTableGuard(const PrecisionTableGuard&) = delete;
+  PrecisionTableGuard& operator=(const PrecisionTableGuard&) = delete;
+
+ private:
+  bool outside_;
+};
+
 // Whether torch's CPU autocast lacks the row.
 bool is_mended(std::string_view op);
 

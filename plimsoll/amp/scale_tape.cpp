@@ -31,8 +31,8 @@ void ScaleTape::enter(bool replays) {
 }
 
 void ScaleTape::exit() {
-  TORCH_CHECK(!tapes.empty() && tapes.back() == this, "ScaleTape: expected tapes to end in reverse order");
-  tapes.pop_back();
+  const auto found = std::ranges::find(tapes.rbegin(), tapes.rend(), this);
+  if (found != tapes.rend()) tapes.erase(std::next(found).base());
   replays_ = false;
 }
 

@@ -12,7 +12,7 @@ namespace plimsoll::amp {
 class ScaleTape {
  public:
   // From enter to exit the calls of this thread's layers are recorded, or (replays) run with what was recorded, from
-  // the first on. Tapes may be nested.
+  // the first on. Tapes may be nested, and end in any order.
   void enter(bool replays);
   void exit();
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from types import TracebackType
+import weakref
 from typing import Any
 
 import torch
 
+from plimsoll import _scope
 from plimsoll._whole_file import write_text
 from plimsoll.watch_names import NamedLayers
 
 
-class watch:
+class watch(_scope.Scope):
     """``with plimsoll.watch("trap") as w: ...; print(w.report())``
 
     mode: "off", "guard" (amaxes that cost nothing), "count" (over- and underflow), "trap" (the processor's overflow
@@ -28,18 +29,11 @@ class watch:
         self._watch = torch.classes.plimsoll.Watch(mode, float(warn_bits), stops)
         self._names: NamedLayers | None = None
 
-    def __enter__(self) -> watch:
-        self._watch.enter()
-        if self.mode != "off":
-            self._names = NamedLayers()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._watch.exit()
-        if self._names is not None:
-            self._names.close()
+    def _open(self) -> None:
+        names = None if self.mode == "off" else NamedLayers()
+        self._watch.enter(self._owner)
+        self._names = names
+        _named.add(self)
 
     def report(self) -> str:
         """One block for people: the incidents, then the results with the least headroom."""
@@ -63,6 +57,16 @@ class watch:
         return [json.loads(line) for line in self._watch.json_lines().splitlines()]
 
 
+_named: weakref.WeakSet[watch] = weakref.WeakSet()  # those that have named layers since they were entered
+
+
+def _stop_naming() -> None:
+    for each in [each for each in _named if not each._watch.is_in_force()]:
+        each._names = None
+        _named.discard(each)
+
+
+_scope.after_leaving.append(_stop_naming)
 _switched_on: list[watch] = []
 
 

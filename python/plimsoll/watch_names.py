@@ -18,15 +18,18 @@ def _name(module: ScaledModule, path: str) -> None:
 
 
 class NamedLayers:
-    """While it is open, a module that is called names its layers: by their `name`, if they were given one, else by their
-    path in the outermost module called, as `named_modules()` has it."""
+    """While this object lives, a module that is called names its layers: by their `name`, if they were given one, else by
+    their path in the outermost module called, as `named_modules()` has it."""
 
     def __init__(self) -> None:
         self._seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self._hook = register_module_forward_pre_hook(self._before)
+        before = weakref.WeakMethod(self._before)
 
-    def close(self) -> None:
-        self._hook.remove()
+        def hook(module: torch.nn.Module, arguments: Any) -> None:
+            if (names := before()) is not None:
+                names(module, arguments)
+
+        weakref.finalize(self, register_module_forward_pre_hook(hook).remove)
 
     def _before(self, module: torch.nn.Module, _: Any) -> None:
         if module in self._seen:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from plimsoll._scope import Scope
 from plimsoll.amp.precision_switch import hold_table, table_holds
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+
+_enter_autocast = torch.ops.plimsoll.enter_autocast.default
 
 
 def default_device() -> str:
@@ -20,8 +23,28 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-class autocast(torch.autocast):
-    """A drop-in for :class:`torch.autocast`: the same arguments and errors, a context manager and a decorator.
+@contextmanager
+def _traced(
+    device_type: str | None = None, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
+) -> Iterator[None]:
+    """The scope in the words of Python that torch.compile knows."""
+    device_type = device_type or default_device()
+    outside, holds = torch.get_autocast_dtype(device_type), table_holds()
+    changes_dtype = enabled and dtype is not None and dtype != outside
+    if changes_dtype:
+        torch.clear_autocast_cache()
+    with torch.autocast(device_type, dtype, enabled, cache_enabled):
+        hold_table(enabled or holds)
+        try:
+            yield
+        finally:
+            hold_table(holds)
+            if changes_dtype:
+                torch.clear_autocast_cache()
+
+
+class autocast(Scope):
+    """As :class:`torch.autocast`: the same arguments and errors, a context manager and a decorator.
 
     What it mends: on the CPU the operators that torch's CPU autocast leaves out compute in the precision that they have
     on CUDA (softmax, layer_norm, exp, log, sum and norm in fp32, for example); a scope may be entered again inside
@@ -48,48 +71,33 @@ class autocast(torch.autocast):
         cache_enabled: bool | None = None,
     ) -> None:
         device_type = default_device() if device_type is None else device_type
-        super().__init__(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
-        self._outside: list[dict[str, Any]] = []  # of each time that this scope was entered and not left
+        checked = torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+        self.device, self.fast_dtype = device_type, checked.fast_dtype
+        self._enabled, self._cache_enabled = checked._enabled, checked._cache_enabled
 
-    def _changes_dtype(self) -> bool:
-        return self._enabled and self.fast_dtype != self.prev_fastdtype
+    def __new__(cls, *args: Any, **kwargs: Any) -> autocast:
+        if torch.compiler.is_compiling():
+            return _traced(*args, **kwargs)  # type: ignore[return-value]
+        return super().__new__(cls)
 
-    def __enter__(self) -> autocast:
-        super().__enter__()
-        if self._changes_dtype():
-            torch.clear_autocast_cache()
-        self._outside.append(
-            {
-                "prev": self.prev,
-                "prev_fastdtype": self.prev_fastdtype,
-                "prev_cache_enabled": self.prev_cache_enabled,
-                "_prev_holds": table_holds(),
-            }
-        )
-        if self._enabled:
-            hold_table(True)
-        return self
-
-    def __exit__(self, *error: Any) -> bool | None:
-        self.__dict__.update(self._outside.pop())
-        hold_table(self._prev_holds)
-        if self._changes_dtype():
-            torch.clear_autocast_cache()
-        return super().__exit__(*error)
+    def _open(self) -> None:
+        _enter_autocast(self._owner, self.device, self.fast_dtype, self._enabled, self._cache_enabled)
 
     def __call__(self, func: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         if not callable(func):
-            return super().__call__(func)  # torch's error
+            return torch.autocast(self.device, self.fast_dtype, self._enabled)(func)  # torch's error
+
+        arguments = self._arguments()
 
         @functools.wraps(func)
         def decorated(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-            with self._again():
+            with autocast(*arguments):
                 return func(*args, **kwargs)
 
         return decorated
 
-    def _again(self) -> autocast:
-        """The same scope for one call: threads and recursion do not share what was outside."""
-        again = copy.copy(self)
-        again._outside = []
-        return again
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.device, self.fast_dtype, self._enabled, self._cache_enabled
+
+    def __reduce__(self) -> Any:  # a copy owns its own scopes
+        return type(self), self._arguments()

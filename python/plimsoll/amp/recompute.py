@@ -15,30 +15,25 @@ from typing import Any
 import torch
 from torch.utils import checkpoint as implementation
 
-from plimsoll.amp.precision_switch import hold_table, table_holds
+from plimsoll._scope import Scope
+from plimsoll.amp.precision_switch import table_holds
 
-Contexts = tuple[AbstractContextManager[None], AbstractContextManager[None]]
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
-# What contexts to open around the first and the second run; plimsoll.pytorch adds its FP8 scopes.
-scopes: list[Callable[[], Contexts]] = []
+_enter_table = torch.ops.plimsoll.enter_precision_table.default
 
 _reentrant_forward = implementation.CheckpointFunction.forward
 _without_reentrance = implementation._checkpoint_without_reentrant_generator
 
 
-class _Table(AbstractContextManager[None]):
+class _Table(Scope):
     """The precision table as it is where this object is made."""
 
     def __init__(self) -> None:
         self._holds = table_holds()
-        self._outside: list[bool] = []
 
-    def __enter__(self) -> None:
-        self._outside.append(table_holds())
-        hold_table(self._holds)
-
-    def __exit__(self, *error: Any) -> None:
-        hold_table(self._outside.pop())
+    def _open(self) -> None:
+        _enter_table(self._owner, self._holds)
 
 
 def table_contexts() -> Contexts:
@@ -46,28 +41,7 @@ def table_contexts() -> Contexts:
     return nullcontext(), _Table()
 
 
-def inside(outer: Contexts, inner: Contexts) -> Contexts:
-    """Both, each time that they are entered."""
-    return _Both(outer[0], inner[0]), _Both(outer[1], inner[1])
-
-
-class _Both(AbstractContextManager[None]):
-    def __init__(self, outer: AbstractContextManager[None], inner: AbstractContextManager[None]) -> None:
-        self._outer, self._inner = outer, inner
-
-    def __enter__(self) -> None:
-        self._outer.__enter__()
-        try:
-            self._inner.__enter__()
-        except BaseException:
-            self._outer.__exit__(*sys.exc_info())
-            raise
-
-    def __exit__(self, *error: Any) -> bool | None:
-        try:
-            return self._inner.__exit__(*error)
-        finally:
-            self._outer.__exit__(*error)
+contexts: Callable[[], Contexts] = table_contexts  # around the two runs; plimsoll.pytorch has one with its FP8 scopes
 
 
 def carries_scopes(context_fn: Callable[[], Contexts]) -> Callable[[], Contexts]:
@@ -76,7 +50,7 @@ def carries_scopes(context_fn: Callable[[], Contexts]) -> Callable[[], Contexts]
     return context_fn
 
 
-def _running_inside(context: AbstractContextManager[None], function: Callable[..., Any]) -> Callable[..., Any]:
+def _running_inside(context: AbstractContextManager[Any], function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         with context:
             return function(*args, **kwargs)
@@ -87,17 +61,20 @@ def _running_inside(context: AbstractContextManager[None], function: Callable[..
 @functools.wraps(_reentrant_forward)
 def _forward(ctx: Any, run_function: Callable[..., Any], *rest: Any) -> Any:
     # The first run has no gradients, so there is nothing that FP8 scopes could record: layers refuse the second run.
-    return _reentrant_forward(ctx, _running_inside(_Table(), run_function), *rest)
+    again = run_function if torch.compiler.is_compiling() else _running_inside(_Table(), run_function)
+    return _reentrant_forward(ctx, again, *rest)
 
 
 @functools.wraps(_without_reentrance)
 def _generator(
-    function: Callable[..., Any], preserve_rng_state: bool = True, context_fn: Any = implementation.noop_context_fn, *rest: Any, **kwargs: Any
+    function: Callable[..., Any],
+    preserve_rng_state: bool = True,
+    context_fn: Any = implementation.noop_context_fn,
+    *rest: Any,
+    **kwargs: Any,
 ) -> Iterator[None]:
-    first, second = table_contexts()
-    if not getattr(context_fn, "carries_scopes", False) and not torch.compiler.is_compiling():
-        for contexts in scopes:
-            first, second = inside((first, second), contexts())
+    carried = getattr(context_fn, "carries_scopes", False) or torch.compiler.is_compiling()  # a graph holds the scopes
+    first, second = (nullcontext(), nullcontext()) if carried else contexts()
     with first:
         yield from _without_reentrance(_running_inside(second, function), preserve_rng_state, context_fn, *rest, **kwargs)
 

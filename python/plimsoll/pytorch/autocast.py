@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import ContextDecorator, contextmanager
-from types import TracebackType
+from collections.abc import Callable
+from contextlib import ContextDecorator
 from typing import Any
 
 import torch
 
+from plimsoll import _scope
 from plimsoll.common.recipe import DelayedScaling, Recipe
 from plimsoll.pytorch.arguments import DTYPES, format_of
 from plimsoll.pytorch.distributed import Ranks, is_initialized, ranks_of
 
-_enter = torch.ops.plimsoll.autocast_enter.default
-_exit = torch.ops.plimsoll.autocast_exit.default
+_enter = torch.ops.plimsoll.enter_fp8_scope.default
+_innermost = torch.ops.plimsoll.innermost_fp8_scope.default
 
 
 class Scope:
@@ -26,12 +26,10 @@ class Scope:
         self.recipe = recipe
         self.outer = outer
         self.ranks = ranks
+        self.is_enabled: bool = recipe is not None or (outer is not None and outer.is_enabled)  # it, or one around it
+        self.number = 0  # the library's, of the thread
         # By high-precision format; made here, where torch.compile does not look.
         self.texts = {} if recipe is None else {name: recipe.to_json(name) for name in DTYPES}
-
-    def is_enabled(self) -> bool:
-        """It, or one around it."""
-        return self.recipe is not None or (self.outer is not None and self.outer.is_enabled())
 
 
 class _Thread(threading.local):
@@ -42,23 +40,32 @@ _thread = _Thread()
 
 
 def innermost_scope() -> Scope | None:
-    """Of this thread."""
-    return _thread.innermost
+    """Of this thread. What the library has left, by an interrupt perhaps, is left here, too."""
+    scope = _thread.innermost
+    if scope is None or torch.compiler.is_compiling():
+        return scope
+    number = _innermost()
+    while scope is not None and scope.number != number:
+        scope = scope.outer
+    _thread.innermost = scope
+    return scope
 
 
-@contextmanager
-def resumed(scope: Scope | None) -> Iterator[None]:
-    """Modules inside compute under `scope`, which may have ended; no scale follows from what they see."""
-    now, _thread.innermost = _thread.innermost, scope
-    try:
-        yield
-    finally:
-        _thread.innermost = now
+_scope.after_leaving.append(innermost_scope)
+
+
+def resume(scope: Scope | None, enter: Callable[[str | None], int]) -> None:
+    """Makes a scope that may have ended the innermost one again; enter(recipe) does so in the library, and gives its number."""
+    recipe = None if scope is None else scope.recipe
+    again = Scope(recipe, innermost_scope(), None if scope is None else scope.ranks)
+    again.is_enabled = scope is not None and scope.is_enabled
+    again.number = enter(None if recipe is None else again.texts["fp32"])
+    _thread.innermost = again
 
 
 def current_recipe() -> Recipe | None:
     """Of the innermost scope of this thread; None outside all and where it is not enabled."""
-    scope = _thread.innermost
+    scope = innermost_scope()
     return None if scope is None else scope.recipe
 
 
@@ -73,7 +80,7 @@ def high_precision_dtype(default: torch.dtype) -> torch.dtype:
 def recipe_text(where: str, parameter: torch.Tensor) -> str:
     """What a layer with this parameter computes under, as the operators read it."""
     wide = format_of(where, high_precision_dtype(parameter.dtype))
-    scope = _thread.innermost
+    scope = innermost_scope()
     return f'"{wide}"' if scope is None or scope.recipe is None else scope.texts[wide]
 
 
@@ -85,7 +92,7 @@ def _reducing_ranks(group: Any) -> Ranks | None:
     return ranks if ranks.size > 1 else None
 
 
-class autocast(ContextDecorator):
+class autocast(ContextDecorator, _scope.Scope):
     """Modules inside compute under `recipe` (None: DelayedScaling()); with enabled=False in high precision.
 
     Belongs to the thread; the inner of two scopes holds inside it. A backward pass uses the recipe of its forward pass.
@@ -122,25 +129,20 @@ class autocast(ContextDecorator):
         if self._recipe is None:
             return None if outer is None else outer.ranks
         ranks = _reducing_ranks(group)
-        if outer is None or not outer.is_enabled():
+        if outer is None or not outer.is_enabled:
             return ranks
         if group is not None and ranks != outer.ranks:
             raise ValueError("autocast: expected the fp8_group of the outermost scope, which reduces at its end, got another")
         return outer.ranks
 
-    def __enter__(self) -> None:
-        outer = _thread.innermost
+    def _open(self) -> None:
+        outer = innermost_scope()
         scope = Scope(self._recipe, outer, self._ranks(outer))
-        _enter(None if self._recipe is None else scope.texts["fp32"], *(scope.ranks or ()))
+        scope.number = _enter(self._owner, None if self._recipe is None else scope.texts["fp32"], *(scope.ranks or ()))
         _thread.innermost = scope
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        scope = _thread.innermost
-        assert scope is not None
-        _thread.innermost = scope.outer
-        _exit(error_type is not None)
+    def __reduce__(self) -> Any:  # a copy owns its own scopes
+        return type(self), self._arguments
 
 
 def fp8_autocast(

@@ -9,9 +9,12 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from plimsoll.amp.recompute import Contexts, carries_scopes, inside, scopes, table_contexts
+from plimsoll._scope import Scope
+from plimsoll.amp import recompute
+from plimsoll.amp.precision_switch import table_holds
+from plimsoll.amp.recompute import Contexts
 from plimsoll.pytorch.arguments import check_rest
-from plimsoll.pytorch.autocast import Scope, innermost_scope, resumed
+from plimsoll.pytorch.autocast import innermost_scope, resume
 
 Result = TypeVar("Result")
 
@@ -33,32 +36,42 @@ class _Run(AbstractContextManager[None]):
         return self._context.__exit__(*error)
 
 
-@contextmanager
-def _on_tape(tape: Any, replays: bool) -> Iterator[None]:
-    tape.enter(replays)
-    try:
-        yield
-    finally:
-        tape.exit()
+class _FirstRun(Scope):
+    def __init__(self, tape: Any) -> None:
+        self._tape = tape
+
+    def _open(self) -> None:
+        self._tape.enter_first_run(self._owner)
 
 
-@contextmanager
-def _again(tape: Any, scope: Scope | None) -> Iterator[None]:
-    with resumed(scope), _on_tape(tape, True):
-        yield
+class _SecondRun(Scope):
+    """The scopes of the thread that makes it, with what the first run has put on the tape."""
+
+    def __init__(self, tape: Any) -> None:
+        self._tape, self._table_holds, self._innermost = tape, table_holds(), innermost_scope()
+
+    def _open(self) -> None:
+        resume(self._innermost, lambda recipe: self._tape.enter_second_run(self._owner, self._table_holds, recipe))
 
 
-def _fp8_contexts() -> Contexts:
-    tape = torch.classes.plimsoll.ScaleTape()
-    scope = innermost_scope()
-    return _Run(lambda: _on_tape(tape, False)), _Run(lambda: _again(tape, scope))
-
-
-@carries_scopes
+@recompute.carries_scopes
 def checkpoint_contexts() -> Contexts:
     """For ``torch.utils.checkpoint.checkpoint(function, ..., use_reentrant=False, context_fn=checkpoint_contexts)``: the
     second run finds the autocast scopes and the scales of the first, and changes no scaling state."""
-    return inside(table_contexts(), _fp8_contexts())
+    tape = torch.classes.plimsoll.ScaleTape()
+    return _FirstRun(tape), _SecondRun(tape)
+
+
+recompute.contexts = checkpoint_contexts  # of torch.utils.checkpoint without reentrance
+
+
+def _inside(outer: Contexts, inner: Contexts) -> Contexts:
+    @contextmanager
+    def both(number: int) -> Iterator[None]:
+        with outer[number], inner[number]:
+            yield
+
+    return _Run(lambda: both(0)), _Run(lambda: both(1))
 
 
 def _tracker_contexts(tracker: Any) -> Contexts:
@@ -91,19 +104,19 @@ def checkpoint(
 ) -> Result:
     """function(*args, **kwargs), whose activations backward makes again instead of keeping them.
 
-    The second run has the bits of the first: the same recipe, scales, autocast and precision table, the same random numbers, and no
-    scaling state changes. Both values of `use_reentrant` mean the implementation without reentrance, which gives the
+    The second run has the bits of the first: the same recipe, scales, autocast and precision table, the same random
+    numbers, and no scaling state changes. Both values of `use_reentrant` mean the implementation without reentrance, which gives the
     gradients of either. `get_rng_state_tracker()` is an object with get_states() and set_states() whose random numbers
     are to be the same, too; `context_fn` as in torch.utils.checkpoint, inside ours.
     """
     check_rest("checkpoint", {"distribute_saved_activations": distribute_saved_activations, "debug": debug}, ONLY)
 
-    @carries_scopes
+    @recompute.carries_scopes
     def contexts() -> Contexts:
         pair = checkpoint_contexts()
         if get_rng_state_tracker is not None:
-            pair = inside(pair, _tracker_contexts(get_rng_state_tracker()))
-        return pair if context_fn is None else inside(pair, context_fn())
+            pair = _inside(pair, _tracker_contexts(get_rng_state_tracker()))
+        return pair if context_fn is None else _inside(pair, context_fn())
 
     result: Result = torch_checkpoint(
         function,
@@ -115,6 +128,3 @@ def checkpoint(
         **kwargs,
     )
     return result
-
-
-scopes.append(_fp8_contexts)  # torch.utils.checkpoint without reentrance restores them, too
