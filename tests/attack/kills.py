@@ -1,0 +1,220 @@
+"""kill -9 at random moments: in training, while a step is saved, the same one again or a large one, by one process or by two,
+in consolidate and in gauge. A run that is resumed has the bits of one that nothing happened to, a checkpoint or file is there
+whole, old or new, and what the killed process left is gone after the next one.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from common import Attack, run_program, use_library
+from runs import LIMIT, PROGRAM, expect_success, files_of, free_port, leftovers, train
+
+MINUTES = 6.0
+
+TRAINING, SAVES, TWO_RANKS, COMMANDS = 37, 30, 10, 30
+STEPS = 60
+ELEMENTS = 12 << 20  # of a large save: 48 MB
+
+
+def kill_after(process, seconds):
+    """True if it was killed; False if it had ended by then."""
+    try:
+        process.wait(seconds)
+        return False
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return True
+
+
+def start(command):
+    return subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def seconds_of(command):
+    begin = time.monotonic()
+    expect_success(command)
+    return time.monotonic() - begin
+
+
+def log_of(out):
+    lines = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
+    return [(line["step"], line["loss"], line["grad_norm"]) for line in lines if "step" in line]
+
+
+def strike_training(attack, folder):
+    """Each run is killed up to four times before it may end."""
+    arguments = [f"--steps={STEPS}", "--save-every=5", "--keep=2", "--recipe=fp8"]
+    whole = folder / "whole"
+    seconds = seconds_of(train(whole, *arguments))
+    expected = files_of(whole / f"step-{STEPS:08}"), log_of(whole)
+    kills = 0
+    for number in range(TRAINING):
+        if kills >= TRAINING or attack.seconds_left() == 0:
+            break
+        out = folder / f"run-{number}"
+        for _ in range(4):
+            killed = kill_after(start(train(out, *arguments, "--resume")), attack.random.uniform(0.3, 1) * seconds)
+            kills += killed
+            attack.count += killed
+        expect_success(train(out, *arguments, "--resume"))
+        if (files_of(out / f"step-{STEPS:08}"), log_of(out)) != expected:
+            attack.fail(f"training: run {number}, killed and resumed, has other bits")
+        if leftovers(out):
+            attack.fail(f"training: {leftovers(out)} are left")
+        shutil.rmtree(out)
+
+
+def fork(body):
+    child = os.fork()
+    if child == 0:
+        try:
+            body()
+        finally:
+            os._exit(0)
+    return child
+
+
+def save_forever(run, steps, elements, rank=0, ranks=1, port=None):
+    """Saves tensors whose elements all have the number of the save, and its step in turn from `steps`."""
+    import torch
+    from plimsoll.shard import CheckpointSaver
+
+    torch.set_num_threads(1)
+    if ranks > 1:
+        address = f"tcp://127.0.0.1:{port}"
+        torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
+    saver = CheckpointSaver(run, keep=2)
+    for number in range(1_000_000):
+        value = float(number + 1)
+        tensors = {"a": torch.full((elements,), value), "b": torch.full((elements // 2,), value)}
+        saver.save(steps[number % len(steps)], {"model": tensors}, {"value": value})
+
+
+def wrong_checkpoint(run):
+    """What is wrong with the newest checkpoint, or None."""
+    from plimsoll.shard import open_latest_checkpoint
+
+    try:
+        latest = open_latest_checkpoint(run)
+    except RuntimeError as error:
+        return f"cannot be opened: {str(error).splitlines()[0]}"
+    if latest is None:
+        return f"is none: {sorted(path.name for path in run.iterdir())}"
+    if latest.refused:
+        return f"follows upon damaged ones: {latest.refused}"
+    mixed = [name for name, tensor in latest.section("model").items() if not (tensor == latest.state["value"]).all()]
+    return f"has mixed values in {mixed}" if mixed else None
+
+
+def strike_saves(attack, folder, what, steps, elements, count, ranks=1):
+    """Saves are killed a random time after the first one is there."""
+    run = folder / what.replace(" ", "-")
+    shortest = 0.05 if elements < 1 << 20 else 0.5
+    for _ in range(count):
+        if attack.seconds_left() == 0:
+            break
+        before = newest_change(run)
+        port = free_port()
+        children = [fork(lambda rank=rank: save_forever(run, steps, elements, rank, ranks, port)) for rank in range(ranks)]
+        limit = time.monotonic() + LIMIT
+        while newest_change(run) == before and time.monotonic() < limit:
+            time.sleep(0.002)
+        time.sleep(attack.random.uniform(0, 4 * shortest))
+        if attack.random.random() < 0.7:
+            # Often in the moments in which one checkpoint takes the place of another.
+            while not any(run.glob("step-*.partial/manifest.json")) and time.monotonic() < limit:
+                pass
+            time.sleep(attack.random.uniform(0, 0.004))
+        victims = children if ranks == 1 else attack.random.sample(children, len(children))
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+            time.sleep(attack.random.uniform(0, 0.02))
+        for child in children:
+            os.waitpid(child, 0)
+        attack.count += 1
+        if wrong := wrong_checkpoint(run):
+            attack.fail(f"{what}: the checkpoint {wrong}")
+    shutil.rmtree(run, ignore_errors=True)
+
+
+def newest_change(run):
+    """When a checkpoint of the run was last put in its place."""
+    times = [path.stat().st_mtime_ns for path in run.glob("step-*/manifest.json") if path.parent.suffix == ""] if run.exists() else []
+    return max(times, default=0)
+
+
+def strike_consolidate(attack, folder):
+    from plimsoll.shard import CheckpointSaver
+    import torch
+
+    torch.set_num_threads(1)
+    run, out = folder / "large", folder / "whole.safetensors"
+    CheckpointSaver(run).save(1, {"model": {"a": torch.arange(ELEMENTS)}})
+    command = [PROGRAM, "consolidate", run, "--out", out]
+    seconds = seconds_of(command)
+    whole = out.read_bytes()
+    for number in range(COMMANDS):
+        if attack.seconds_left() == 0:
+            break
+        old = number % 2 == 0
+        out.write_bytes(b"old") if old else out.unlink(missing_ok=True)
+        kill_after(start(command), attack.random.uniform(0.2, 1) * seconds)
+        attack.count += 1
+        found = out.read_bytes() if out.exists() else None
+        if found not in (whole, b"old" if old else None):
+            attack.fail(f"consolidate: {out.name} has {len(found)} bytes, neither the old file's nor the new one's")
+    expect_success(command)
+    if out.read_bytes() != whole or leftovers(folder):
+        attack.fail(f"consolidate: {leftovers(folder)} are left")
+
+
+def strike_gauge(attack, folder):
+    run, out = folder / "gpt", folder / "gauged"
+    expect_success(train(run, "--steps=2", "--recipe=fp16"))
+    command = [PROGRAM, "gauge", "--model", run, "--out", out, "--threads", "1"]
+    seconds = seconds_of(command)
+    whole = sorted(path.name for path in out.iterdir())
+    for _ in range(COMMANDS):
+        if attack.seconds_left() == 0:
+            break
+        shutil.rmtree(out, ignore_errors=True)
+        kill_after(start(command), attack.random.uniform(0.2, 1) * seconds)
+        attack.count += 1
+        if out.exists() and sorted(path.name for path in out.iterdir()) != whole:
+            attack.fail(f"gauge: {sorted(path.name for path in out.iterdir())} are there, expected all of {whole} or nothing")
+    shutil.rmtree(out, ignore_errors=True)
+    expect_success(command)
+    if leftovers(folder):
+        attack.fail(f"gauge: {leftovers(folder)} are left")
+    read = run_program([PROGRAM, "generate", "--checkpoint", out, "--tokens", "4"], LIMIT)
+    if read.exit_code != 0:
+        attack.fail(f"gauge: {read.error}")
+
+
+def main():
+    attack = Attack("kills -9")
+    use_library()
+    import plimsoll.shard  # noqa: F401  children are forked from here
+
+    with tempfile.TemporaryDirectory(prefix="plimsoll-kills-") as name:
+        folder = Path(name)
+        # Those that are forked come first: a process that has computed on several threads is not forked.
+        strike_saves(attack, folder, "saving the same step again", [7], 1000, SAVES)
+        strike_saves(attack, folder, "saving a large step", [1, 2, 3], ELEMENTS, SAVES)
+        strike_saves(attack, folder, "two ranks saving the same step again", [7], 1000, TWO_RANKS, ranks=2)
+        for strike in (strike_training, strike_consolidate, strike_gauge):
+            (folder / strike.__name__).mkdir()
+            strike(attack, folder / strike.__name__)
+    return attack.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
