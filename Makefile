@@ -42,8 +42,9 @@ test: build ## run the C++ and Python tests
 	@status=0; ctest --preset $(PRESET) || status=$$?; \
 	PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m pytest tools bench tests/attack python/tests || status=$$?; exit $$status
 
-nightly: build ## the tests that take minutes, too, and an hour of hostile calls of the operators
+nightly: build ## the tests that take minutes, too, five minutes of training in flat memory, and an hour of hostile calls
 	@PLIMSOLL_NIGHTLY=1 ctest --preset $(PRESET)
+	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/memory.py --seconds 300
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/operators.py --seconds 3600
 
 # Installs clang, and builds sentencepiece with the sanitizers, too. FUZZ_SECONDS=60 runs each for a minute. An input that fails is left in build-fuzz.

@@ -11,6 +11,7 @@ from plimsoll.autoscale.session import new_session
 
 FP32, BF16 = torch.float32, torch.bfloat16
 ops, classes = torch.ops.plimsoll, torch.classes.plimsoll
+OWNER = 1 << 40  # of scopes: stands for the address of an object of Python
 IN_PYTHON = {"recipe_amax", "recipe_inv_scale"}
 
 
@@ -201,8 +202,6 @@ CALLS = {
     "attention_over_codes": over_codes,
     "attention_packed": packed_forward,
     "attention_packed_backward": packed_backward,
-    "autocast_enter": lambda draw: ['"fp8"', None, 1],
-    "autocast_exit": lambda draw: [True],
     "automatic_scale": lambda draw: [T(256, dtype=torch.int64, fill=1), 1024.0, 1.0, True, dict(flushed_share=0.01, headroom=4.0)],
     "autoscale_as_scaled": lambda draw: [T(3, 4), Made(session)],
     "autoscale_as_scaled_with": lambda draw: [T(3, 4), T(fill=2), Made(session)],
@@ -231,8 +230,12 @@ CALLS = {
     "embedding": lambda draw: [*embedding(draw), dict(dtype=BF16)],
     "embedding_backward": lambda draw: [T(2, 5, 8), whole_numbers(2, 5, below=11), 11, 9, 2, FP32],
     "embedding_forward": lambda draw: [*embedding(draw), BF16],
+    "enter_autocast": lambda draw: [OWNER, "cpu", BF16, True, True],
+    "enter_fp8_scope": lambda draw: [OWNER, draw.choice([None, '"fp8"'])],
+    "enter_precision_table": lambda draw: [OWNER, draw.random() < 0.5],
+    "finish_left_scope": lambda draw: [],
     "gemm": gemm,
-    "hold_precision_table": lambda draw: [False],
+    "innermost_fp8_scope": lambda draw: [],
     "layer_pass": layer_pass,
     "layer_pass_backward": layer_pass_backward,
     "linear": lambda draw: [T(2, 3, 6, grad=True), T(5, 6), T(5), dict(dtype=draw.choice([None, FP32, BF16]))],
@@ -256,6 +259,7 @@ CALLS = {
     "rotary_turn": lambda draw: [T(2, 5, 3, 8), T(6, 4), T(6, 4), 1, True, False],
     "scaled_gemm": scaled_gemm,
     "scaled_linear": scaled_linear,
+    "scopes_of_thread": lambda draw: [],
     "softmax": lambda draw: [T(2, 3, 5, 33), 0.5, True, None],
     "softmax_backward": lambda draw: [T(2, 3, 5, 33), T(2, 3, 5, 33), 0.5],
     "softmax_forward": lambda draw: [T(2, 3, 5, 33), 0.5, False, T(2, 1, 5, 33, dtype=torch.bool, fill=(0, 2))],
@@ -270,10 +274,9 @@ def made_checkpoint():
 
 
 GROUP = "hostile"  # the process group of this process alone
-ENTERED = []  # tapes, to be left after the call
 WITHOUT_GRADIENTS = {"layer_pass_backward"}  # is what a backward pass calls
 # Refused as they stand: nothing was entered or started before.
-OUT_OF_ORDER = {"ScaleTape.exit", "CompressedAverage.advance", "CompressedAverage.finish", "CompressedAverage.abandon"}
+OUT_OF_ORDER = {"CompressedAverage.advance", "CompressedAverage.finish", "CompressedAverage.abandon"}
 SESSION = [5, 2, 0, 0, 46, 46, False]
 SAVER = ["saved", 2, False, "", 0, 1]
 AVERAGE = ["bf16", GROUP, 0, 1, 64]
@@ -283,7 +286,7 @@ METHODS = {
         "clear_counts": [], "count": ["aten::add"], "counts": [], "dtype": [], "range": [], "set_gradient_exponent": [3],
         "start_inspection": [], "stop_inspection": [],
     }),
-    "ScaleTape": ([], {"enter": [False], "exit": []}),
+    "ScaleTape": ([], {"enter_first_run": [OWNER], "enter_second_run": [OWNER, False, '"fp8"']}),
     "CheckpointSaver": (SAVER, {"save": [1, "{}", [], []], "wait": []}),
     "CompressedAverage": (AVERAGE, {
         "abandon": [], "advance": [], "finish": [], "left_out": [], "sent_bytes": [], "start": [T(64)], "sums_left_out": [],
@@ -301,7 +304,7 @@ def new(name):
 
 
 def method_calls():
-    """Constructors and methods as calls, by names such as `ScaleTape.enter`."""
+    """Constructors and methods as calls, by names such as `CheckpointSaver.save`."""
     calls = {}
     for name, (how, methods) in METHODS.items():
         if not callable(how):
@@ -329,19 +332,6 @@ def join_group():
     torch._C._distributed_c10d._register_process_group(GROUP, torch.distributed.group.WORLD)
 
 
-def enter_tape(*arguments):
-    tape = new("ScaleTape")
-    tape.enter(*arguments)
-    if torch.rand(()).item() < 0.9:  # the others are dropped while entered
-        ENTERED.append(tape)
-
-
-def prepare(name):
-    """What a call needs before it."""
-    if name == "autocast_exit":
-        ops.autocast_enter('"fp8"')
-
-
 def function_of(name):
     """What a name in CALLS or method_calls() stands for."""
     if "." not in name:
@@ -349,6 +339,4 @@ def function_of(name):
     owner, method = name.split(".")
     if method == "__init__":
         return getattr(classes, owner)
-    if name == "ScaleTape.enter":
-        return enter_tape
     return lambda *arguments: getattr(new(owner), method)(*arguments)

@@ -65,11 +65,10 @@ def run_call(seed, number, memory):
     """None, or what is wrong with how it ended."""
     import torch
     from hostile_arguments import made
-    from hostile_calls import WITHOUT_GRADIENTS, function_of, prepare
+    from hostile_calls import WITHOUT_GRADIENTS, function_of
 
     name, arguments, draw = planned_call(seed, number)
     torch.manual_seed(number)
-    prepare(name)
     try:
         values = [made(argument, memory, draw) for argument in arguments]
     except ANSWERS:
@@ -99,18 +98,10 @@ def differentiate(result, draw):
 
 
 def clean_up():
-    """What a call may leave open."""
-    import torch
-    from hostile_calls import ENTERED
+    """Ends the scopes that a call left open."""
+    from plimsoll._scope import _abandon
 
-    while ENTERED:
-        ENTERED.pop().exit()
-    torch.ops.plimsoll.hold_precision_table(False)
-    for _ in range(100):
-        try:
-            torch.ops.plimsoll.autocast_exit(True)
-        except RuntimeError:
-            return
+    _abandon(0)
 
 
 def limit_resources():

@@ -72,7 +72,9 @@ def test_an_attack_ends_at_its_count_and_at_its_deadline():
 
 def test_shares_shrink_only_where_there_is_too_little_time():
     assert run.shares({"a": 4, "b": 1}, 1200) == {"a": 240, "b": 60}
-    assert run.shares({"a": 4, "b": 1}, 30) == {"a": 24, "b": 6}
+    assert run.shares({"a": 4, "b": 1}, 30) == {"a": 30, "b": 7.5}
+    assert run.shares({"a": 1, "b": 1, "c": 2}, 60) == {"a": 30, "b": 30, "c": 60}
+    assert run.shares({"a": 1}, 30) == {"a": 30}
 
 
 def test_the_driver_finds_the_attacks_and_not_what_they_share():

@@ -14,7 +14,7 @@ from pathlib import Path
 from common import BUILD, Attack, use_library
 from damage import damage_bytes, damage_json
 
-MINUTES = 3
+MINUTES = 2.5
 COUNT = 100_000  # by the library
 WORKERS = 2
 BATCH = 5_000

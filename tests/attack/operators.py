@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-MINUTES = 4
+MINUTES = 2
 CALLS_OF_A_SEED = 50_000
 
 

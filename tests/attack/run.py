@@ -1,4 +1,4 @@
-"""Runs every attack of this folder, each with its share of the time, one after the other.
+"""Runs every attack of this folder, each with its share of the time, two at a time: those that strike processes mostly wait.
 
     .venv/bin/python tests/attack/run.py [--seconds 1200] [--seed 1] [--out docs/results] [NAME...]
 
@@ -13,11 +13,13 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from common import PROGRAM, ROOT, library_environment, run_program
 
 FOLDER = Path(__file__).resolve().parent
+LANES = 2  # attacks at a time
 GRACE = 60.0  # seconds beyond its share after which an attack is ended
 
 
@@ -35,7 +37,8 @@ def attacks():
 
 def shares(minutes, seconds):
     """{name: seconds}: what each asks for, or less where all together ask for more than there is."""
-    factor = min(1.0, seconds / (60 * sum(minutes.values())))
+    lanes = min(LANES, len(minutes))
+    factor = min(1.0, lanes * seconds / (60 * sum(minutes.values())), seconds / (60 * max(minutes.values())))
     return {name: 60 * asked * factor for name, asked in minutes.items()}
 
 
@@ -106,7 +109,9 @@ def main():
     if not minutes:
         parser.error(f"expected an attack in {FOLDER}, found none")
     chosen = {name: minutes[name] for name in options.names or minutes}
-    results = [run_attack(name, seconds, options.seed) for name, seconds in shares(chosen, options.seconds).items()]
+    longest_first = sorted(shares(chosen, options.seconds).items(), key=lambda item: -item[1])
+    with ThreadPoolExecutor(LANES) as lanes:
+        results = list(lanes.map(lambda item: run_attack(*item, options.seed), longest_first))
     report = {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "commit": first_line(["git", "describe", "--always", "--dirty", "--abbrev=12"]),

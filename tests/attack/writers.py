@@ -15,7 +15,7 @@ from pathlib import Path
 from common import Attack, complaint, run_program, use_library
 from runs import LIMIT, PROGRAM, expect_success, leftovers, train
 
-MINUTES = 3.0
+MINUTES = 1.5
 
 FILES, RUNS = 20, 8
 REFUSED = ("that another run", "that no other process writes to")
