@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/io/error_testing.h"
 #include "plimsoll/io/mapped_file.h"
 #include "plimsoll/io/safetensors.h"
 #include "plimsoll/io/testing.h"
@@ -19,15 +20,6 @@ namespace plimsoll::io {
 namespace {
 
 constexpr size_t kBytes = 1 << 20;
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 int64_t sum_of(std::span<const std::byte> bytes) {
   int64_t sum = 0;

@@ -12,6 +12,7 @@
 #include <future>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/io/error_testing.h"
 #include "plimsoll/io/json.h"
 #include "plimsoll/io/line_reader.h"
 #include "plimsoll/io/mapped_file.h"
@@ -25,15 +26,8 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 // What it throws; fails if it waits.
-std::string error_of(const std::function<void()>& body) {
-  std::future<std::string> message = std::async(std::launch::async, [&]() -> std::string {
-    try {
-      body();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  });
+std::string error_without_waiting(const std::function<void()>& body) {
+  std::future<std::string> message = std::async(std::launch::async, [&] { return error_of(body); });
   EXPECT_EQ(message.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "it waits";
   return message.get();
 }
@@ -65,7 +59,7 @@ TEST(RegularFile, NothingElseIsReadAndNothingWaits) {
              [&path = path] { open_regular_file(path); }, [&path = path] { read_file(path, 100); },
              [&path = path] { read_json(path); }, [&path = path] { MappedFile{path}; },
              [&path = path] { LineReader{path}; }}) {
-      EXPECT_THAT(error_of(read), HasSubstr(expected)) << path;
+      EXPECT_THAT(error_without_waiting(read), HasSubstr(expected)) << path;
     }
   }
 }
@@ -74,11 +68,11 @@ TEST(RegularFile, LargerOnesThanTheReaderCanUseAreRefusedUnread) {
   const TemporaryDirectory directory;
   write_plainly(directory / "file", "12345");
   EXPECT_EQ(read_file(directory / "file", 5), "12345");
-  EXPECT_THAT(error_of([&] { read_file(directory / "file", 4); }),
+  EXPECT_THAT(error_without_waiting([&] { read_file(directory / "file", 4); }),
               HasSubstr("expected a file of at most 4 bytes, got 5"));
   fs::resize_file(directory / "file", uintmax_t{1} << 40);  // sparse
-  EXPECT_THAT(error_of([&] { read_json(directory / "file"); }), HasSubstr("expected a file of at most"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(error_without_waiting([&] { read_json(directory / "file"); }), HasSubstr("expected a file of at most"));
+  EXPECT_THAT(error_without_waiting([&] {
                 LineReader reader(directory / "file");
                 for (std::string line; reader.next(line);) {
                 }
@@ -92,13 +86,13 @@ TEST(RegularFile, LinksToOneAreFollowed) {
   fs::create_symlink(directory / "file", directory / "link");
   fs::create_symlink(make_pipe(directory), directory / "pipe link");
   EXPECT_EQ(read_file(directory / "link", 100), "text");
-  EXPECT_THAT(error_of([&] { read_file(directory / "pipe link", 100); }), HasSubstr("got a pipe"));
+  EXPECT_THAT(error_without_waiting([&] { read_file(directory / "pipe link", 100); }), HasSubstr("got a pipe"));
 }
 
 TEST(RegularFile, PipesInADirectoryAreNoTextFiles) {
   const TemporaryDirectory directory;
   make_pipe(directory);
-  EXPECT_THAT(error_of([&] { find_text_files({directory.path()}); }), HasSubstr("got none in it"));
+  EXPECT_THAT(error_without_waiting([&] { find_text_files({directory.path()}); }), HasSubstr("got none in it"));
   write_plainly(directory / "text", "a");
   EXPECT_THAT(find_text_files({directory.path()}), testing::ElementsAre(directory / "text"));
 }

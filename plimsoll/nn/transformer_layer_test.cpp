@@ -16,7 +16,7 @@ namespace F = torch::nn::functional;
 using testing::Tensors;
 
 constexpr int64_t kDim = 24, kFfn = 40, kHeads = 4;
-constexpr double kEpsilon = 1e-5;
+constexpr double kNormEpsilon = 1e-5;
 
 TransformerLayerOptions plain_options() {
   return {.hidden_dropout = 0,
@@ -33,7 +33,8 @@ class Parameters {
   at::Tensor next() { return tensors_[next_++]; }
   at::Tensor norm(const at::Tensor& x, bool rms) {
     const at::Tensor weight = next();
-    return rms ? at::rms_norm(x, {kDim}, weight, kEpsilon) : at::layer_norm(x, {kDim}, weight, next(), kEpsilon);
+    return rms ? at::rms_norm(x, {kDim}, weight, kNormEpsilon)
+               : at::layer_norm(x, {kDim}, weight, next(), kNormEpsilon);
   }
   at::Tensor linear(const at::Tensor& x) {
     const at::Tensor weight = next();
