@@ -64,7 +64,7 @@ def attention(dtype, causal):
     q, k, v = (torch.randn(8, 12, 512, 64, dtype=DTYPES[dtype]) for _ in range(3))
     return pair(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal),
-        lambda q, k, v: OURS.attention(q, k, v, causal=causal),
+        lambda q, k, v: OURS.attention(q, k, v, mask_type="causal" if causal else "no_mask"),
         q,
         k,
         v,

@@ -44,11 +44,8 @@ std::optional<ops::AttentionRules> attention_rules(const Stack& stack, const at:
   const auto last = [&](size_t i) -> const c10::IValue& { return stack[stack.size() - i]; };
   const int32_t exponent = exponent_of(query) + exponent_of(key);
   ops::AttentionRules rules;
-  rules.causal = last(3).toBool();
-  // Torch counts the keys that a query sees from the first one, the kernel from the last.
-  if (last(4).toDouble() != 0 || (rules.causal && query.size(2) != key.size(2)) ||
-      std::abs(exponent) > kLargestScoreExponent)
-    return std::nullopt;
+  rules.causal = last(3).toBool() ? ops::Causal::kTopLeft : ops::Causal::kNone;
+  if (last(4).toDouble() != 0 || std::abs(exponent) > kLargestScoreExponent) return std::nullopt;
   const at::Tensor mask = last(2).isNone() ? at::Tensor() : last(2).toTensor();
   if (mask.defined()) {
     if (!mask.is_floating_point()) return std::nullopt;

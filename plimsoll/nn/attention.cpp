@@ -8,6 +8,7 @@
 #include "plimsoll/nn/checks.h"
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/ops/attention.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::nn {
 namespace {
@@ -38,16 +39,34 @@ struct HeadsFirst {
 
 at::Tensor torch_attention(const HeadsFirst& x, const ops::AttentionOptions& rules) {
   const int64_t queries = x.query.size(2), keys = x.key.size(2);
+  const bool bottom_right = rules.causal == ops::Causal::kBottomRight && queries != keys;
   std::optional<at::Tensor> visible;
   if (rules.mask.defined()) visible = rules.mask.logical_not();
-  // Torch aligns its causal mask to the first key.
-  const bool aligned = queries == keys;
-  if (rules.causal && !aligned && queries > 1) {
+  // Torch's own rule counts from the first key.
+  if (bottom_right && queries > 1) {
     visible = at::ones({queries, keys}, x.query.options().dtype(at::kBool)).tril(keys - queries);
   }
-  return at::scaled_dot_product_attention(x.query, x.key, x.value, visible, rules.dropout, rules.causal && aligned,
-                                          rules.scale > 0 ? std::optional(rules.scale) : std::nullopt,
-                                          x.query.size(1) != x.key.size(1));
+  return at::scaled_dot_product_attention(
+      x.query, x.key, x.value, visible, rules.dropout, rules.causal != ops::Causal::kNone && !bottom_right,
+      rules.scale > 0 ? std::optional(rules.scale) : std::nullopt, x.query.size(1) != x.key.size(1));
+}
+
+ops::Causal causal_of(AttentionMask mask) {
+  switch (mask) {
+    case AttentionMask::kNone:
+    case AttentionMask::kPadding:
+      return ops::Causal::kNone;
+    case AttentionMask::kCausal:
+      return ops::Causal::kTopLeft;
+    case AttentionMask::kCausalBottomRight:
+      return ops::Causal::kBottomRight;
+  }
+  runtime::unexpected("attention: mask", static_cast<int>(mask));
+}
+
+// Mask type over a cache, as in Transformer Engine: one type serves training and decoding.
+AttentionMask mask_over_cache(AttentionMask mask) {
+  return mask == AttentionMask::kCausal ? AttentionMask::kCausalBottomRight : mask;
 }
 
 }  // namespace
@@ -77,6 +96,11 @@ void DotProductAttentionImpl::pretty_print(std::ostream& stream) const {
 
 at::Tensor DotProductAttentionImpl::forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                             const at::Tensor& attention_mask) {
+  return attend(query, key, value, rules(attention_mask, options.attn_mask_type));
+}
+
+at::Tensor DotProductAttentionImpl::attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                           const ops::AttentionOptions& rules) const {
   check_heads(query, num_attention_heads, kv_channels);
   check_heads(key, options.num_gqa_groups, kv_channels);
   check_heads(value, options.num_gqa_groups, kv_channels);
@@ -84,22 +108,22 @@ at::Tensor DotProductAttentionImpl::forward(const at::Tensor& query, const at::T
   const at::Tensor q = heads_first(query.to(dtype), options.qkv_format);
   const at::Tensor k = heads_first(key.to(dtype), options.qkv_format);
   const at::Tensor v = heads_first(value.to(dtype), options.qkv_format);
-  const at::Tensor attended =
-      computes(q) ? ops::attention(q, k, v, rules(attention_mask)) : torch_attention({q, k, v}, rules(attention_mask));
+  const at::Tensor attended = computes(q) ? ops::attention(q, k, v, rules) : torch_attention({q, k, v}, rules);
   return heads_last(attended, options.qkv_format).flatten(2);
 }
 
 at::Tensor DotProductAttentionImpl::forward_cached(const at::Tensor& query, const CachedTokens& tokens,
                                                    const at::Tensor& attention_mask) {
   TORCH_CHECK(options.qkv_format == Layout::kBshd, "attention: expected the layout bshd with a cache, got sbhd");
-  if (!tokens.key_scale.defined()) return forward(query, tokens.key, tokens.value, attention_mask);
+  const ops::AttentionOptions over_cache = rules(attention_mask, mask_over_cache(options.attn_mask_type));
+  if (!tokens.key_scale.defined()) return attend(query, tokens.key, tokens.value, over_cache);
   check_heads(query, num_attention_heads, kv_channels);
   check_heads(tokens.key, options.num_gqa_groups, kv_channels);
   check_heads(tokens.value, options.num_gqa_groups, kv_channels);
   const at::Tensor q = heads_first(query.to(dtype_for(query)), Layout::kBshd);
   const at::Tensor attended =
       ops::attention_over_codes(q, {heads_first(tokens.key, Layout::kBshd), tokens.key_scale},
-                                {heads_first(tokens.value, Layout::kBshd), tokens.value_scale}, rules(attention_mask));
+                                {heads_first(tokens.value, Layout::kBshd), tokens.value_scale}, over_cache);
   return heads_last(attended, Layout::kBshd).flatten(2);
 }
 
@@ -114,18 +138,19 @@ at::Tensor DotProductAttentionImpl::forward_packed(const at::Tensor& qkv, const 
   const auto batch_first = [&](const at::Tensor& x) {
     return options.qkv_format == Layout::kSbhd ? x.transpose(0, 1) : x;
   };
-  const at::Tensor attended = ops::attention_packed(batch_first(qkv.to(dtype_for(qkv))),
-                                                    {num_attention_heads, groups, interleaved}, rules(attention_mask));
+  const at::Tensor attended =
+      ops::attention_packed(batch_first(qkv.to(dtype_for(qkv))), {num_attention_heads, groups, interleaved},
+                            rules(attention_mask, options.attn_mask_type));
   return batch_first(attended).flatten(2);
 }
 
-ops::AttentionOptions DotProductAttentionImpl::rules(const at::Tensor& attention_mask) const {
-  const bool padding = options.attn_mask_type == AttentionMask::kPadding;
+ops::AttentionOptions DotProductAttentionImpl::rules(const at::Tensor& attention_mask, AttentionMask mask_type) const {
+  const bool padding = mask_type == AttentionMask::kPadding;
   TORCH_CHECK(!padding || (attention_mask.defined() && attention_mask.scalar_type() == at::kBool),
               "attention: expected a bool attention_mask for the padding mask, got ",
               attention_mask.defined() ? c10::toString(attention_mask.scalar_type()) : "none");
   return {.scale = options.softmax_scale,
-          .causal = options.attn_mask_type == AttentionMask::kCausal,
+          .causal = causal_of(mask_type),
           .mask = padding ? attention_mask : at::Tensor(),
           .dropout = is_training() ? options.attention_dropout : 0.0};
 }

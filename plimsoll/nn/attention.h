@@ -14,8 +14,9 @@ namespace plimsoll::nn {
 
 enum class AttentionMask : uint8_t {
   kNone,
-  kCausal,   // aligned to the last key: query i sees keys 0 .. i + keys - queries; an attention_mask is ignored
-  kPadding,  // attention_mask says which keys each query must not see
+  kCausal,             // query i sees keys 0 .. i; an attention_mask is ignored
+  kCausalBottomRight,  // query i sees keys 0 .. i + keys - queries; an attention_mask is ignored
+  kPadding,            // attention_mask says which keys each query must not see
 };
 
 // Order of the first two dimensions of hidden states, queries, keys and values: s = sequence, b = batch.
@@ -45,7 +46,8 @@ class DotProductAttentionImpl : public torch::nn::Cloneable<DotProductAttentionI
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const at::Tensor& attention_mask = {});
 
-  // The same over a cache: kBshd, key and value are those of all tokens so far.
+  // The same over a cache: kBshd, key and value are those of all tokens so far, of which the queries are the last.
+  // kCausal is then kCausalBottomRight.
   at::Tensor forward_cached(const at::Tensor& query, const CachedTokens& tokens, const at::Tensor& attention_mask = {});
 
   // The same on the fused projection [seq, batch, heads + 2 groups, kv_channels] (kBshd: [batch, seq, ...]), whose
@@ -58,7 +60,9 @@ class DotProductAttentionImpl : public torch::nn::Cloneable<DotProductAttentionI
   DotProductAttentionOptions options;
 
  private:
-  ops::AttentionOptions rules(const at::Tensor& attention_mask) const;
+  ops::AttentionOptions rules(const at::Tensor& attention_mask, AttentionMask mask_type) const;
+  at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                    const ops::AttentionOptions& rules) const;
 };
 TORCH_MODULE(DotProductAttention);
 

@@ -29,13 +29,36 @@ at::Tensor causal(int64_t queries, int64_t keys) {
   return torch::ones({queries, keys}, at::kBool).tril(keys - queries).logical_not();
 }
 
+// Bounds of what rows with one visible key add to the errors of the output and of the gradients. Torch's weight of that
+// key is exactly 1, and its gradient of that score exactly 0. Our backward pass computes the weight again from the lse
+// (docs/numerics.md, attention): between the two are two scores, each within gamma(channels + 8) of scale sum|q k|, and
+// two exponentials of 12 roundings. The gradient of the score is the difference of two sums over the channels.
+std::vector<double> errors_of_one_key(const Tensors& t, const at::Tensor& masked, const at::Tensor& seed) {
+  const auto heads = [](const at::Tensor& x) { return x.detach().to(at::kDouble).abs().transpose(1, 2); };
+  const at::Tensor q = heads(t[0]), k = heads(t[1]), v = heads(t[2]), grad = heads(seed.unflatten(2, {kHeads, -1}));
+  const double scale = 1 / std::sqrt(static_cast<double>(kChannels));
+  const at::Tensor seen = masked.logical_not(), alone = seen * (seen.sum(-1, true) == 1);
+  const at::Tensor scores = scale * at::matmul(q, k.transpose(2, 3));
+  const at::Tensor weights = alone * 0x1p-24 * (2 * (kChannels + 8) * (scores + 1) + 2 * 12);
+  const at::Tensor grad_scores = 2 * weights * at::matmul(grad, v.transpose(2, 3));
+  return {0, testing::largest(scale * at::matmul(grad_scores, k)),
+          testing::largest(scale * at::matmul(grad_scores.transpose(2, 3), q)),
+          testing::largest(at::matmul(weights.transpose(2, 3), grad))};
+}
+
 void expect_attention(DotProductAttention& layer, const Tensors& inputs, const at::Tensor& mask,
                       const at::Tensor& masked) {
   const at::Tensor seed = torch::randn({kBatch, inputs[0].size(1), kHeads * kChannels});
   const auto ours = [&](const Tensors& t) { return layer->forward(t[0], t[1], t[2], mask); };
-  testing::expect_matches(
-      testing::run_composition(ours, testing::leaves(inputs, at::kFloat), seed),
-      [&](const Tensors& t) { return plain_attention(t, masked); }, inputs, seed);
+  const auto plain = [&](const Tensors& t) { return plain_attention(t, masked); };
+  const Tensors got = testing::run_composition(ours, testing::leaves(inputs, at::kFloat), seed);
+  const Tensors torchs = testing::run_composition(plain, testing::leaves(inputs, at::kFloat), seed);
+  const Tensors exact = testing::run_composition(plain, testing::leaves(inputs, at::kDouble), seed);
+  const std::vector<double> others = errors_of_one_key(inputs, masked, seed);
+  for (size_t i = 0; i < got.size(); ++i) {
+    testing::expect_as_accurate(got[i], torchs[i], exact[i], i == 0 ? "output" : "gradient " + std::to_string(i - 1),
+                                others[i]);
+  }
 }
 
 Tensors random_inputs(int64_t queries, int64_t keys) {
@@ -58,10 +81,32 @@ TEST(NnAttention, MatchesTheCompositionUnderEachMask) {
                c10::Error);
 }
 
-TEST(NnAttention, CausalIsAlignedToTheLastKey) {
+// Names and meanings are Transformer Engine's.
+TEST(NnAttention, CausalCountsFromTheFirstKeyAndCausalBottomRightFromTheLast) {
   torch::manual_seed(2);
+  DotProductAttention first = attention({.attn_mask_type = AttentionMask::kCausal});
+  DotProductAttention last = attention({.attn_mask_type = AttentionMask::kCausalBottomRight});
+  for (const auto& [queries, keys] : {std::array<int64_t, 2>{1, 7}, {3, 7}, {7, 3}, {70, 40}, {40, 70}, {9, 9}}) {
+    SCOPED_TRACE(std::to_string(queries) + " queries, " + std::to_string(keys) + " keys");
+    const at::Tensor every = torch::ones({queries, keys}, at::kBool);
+    expect_attention(first, random_inputs(queries, keys), {}, every.tril(0).logical_not());
+    expect_attention(last, random_inputs(queries, keys), {}, causal(queries, keys));
+    const Tensors t = testing::leaves(random_inputs(queries, keys), at::kDouble);  // torch computes
+    EXPECT_LE(testing::largest(first->forward(t[0], t[1], t[2]) - plain_attention(t, every.tril(0).logical_not())),
+              0x1p-45);
+    EXPECT_LE(testing::largest(last->forward(t[0], t[1], t[2]) - plain_attention(t, causal(queries, keys))), 0x1p-45);
+  }
+}
+
+TEST(NnAttention, OverACacheQueriesAreTheLastTokens) {
+  torch::manual_seed(3);
+  const Tensors t = random_inputs(3, 7);
   DotProductAttention layer = attention({.attn_mask_type = AttentionMask::kCausal});
-  for (const int64_t queries : {1, 3}) expect_attention(layer, random_inputs(queries, 7), {}, causal(queries, 7));
+  DotProductAttention named = attention({.attn_mask_type = AttentionMask::kCausalBottomRight});
+  const at::Tensor expected = named->forward(t[0], t[1], t[2]);
+  EXPECT_TRUE(at::equal(layer->forward_cached(t[0], {t[1], t[2]}), expected));
+  EXPECT_TRUE(at::equal(named->forward_cached(t[0], {t[1], t[2]}), expected));
+  EXPECT_FALSE(at::equal(layer->forward(t[0], t[1], t[2]), expected));
 }
 
 TEST(NnAttention, AQueryWithoutKeysGivesZero) {

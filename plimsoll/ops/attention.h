@@ -3,11 +3,13 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include "plimsoll/ops/causal.h"
+
 namespace plimsoll::ops {
 
 struct AttentionOptions {
-  double scale = 0.0;           // of the scores; 0: 1 / sqrt(channels)
-  bool causal = false;          // query i sees keys 0 .. i + keys - queries
+  double scale = 0.0;  // of the scores; 0: 1 / sqrt(channels)
+  Causal causal = Causal::kNone;
   at::Tensor key_lengths = {};  // int64 or int32 [batch]: how many keys there are; undefined: all
   // Broadcastable to [batch, heads, queries, keys]; or [.., 1, queries + keys - 1], one for each distance: element
   // key - query + queries - 1. Undefined: none.

@@ -9,6 +9,7 @@
 #include "plimsoll/kernels/attention/attention.h"
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/traffic.h"
+#include "plimsoll/runtime/unexpected.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -128,14 +129,24 @@ void check_codes(const at::Tensor& codes, const at::Tensor& scale, const char* n
               scale.scalar_type());
 }
 
+// Pairs of a query and a key that it does not see.
+double skipped_pairs(Causal causal, double queries, double keys) {
+  switch (causal) {
+    case Causal::kNone:
+      return 0;
+    case Causal::kTopLeft:
+      return keys <= queries ? keys * (keys - 1) / 2 : queries * keys - queries * (queries + 1) / 2;
+    case Causal::kBottomRight:
+      return queries <= keys ? queries * (queries - 1) / 2 : queries * keys - keys * (keys + 1) / 2;
+  }
+  runtime::unexpected("attention: causal", static_cast<int>(causal));
+}
+
 // Multiplications and additions of so many products [queries, keys] x channels a head, of the pairs that a causal rule
 // leaves; masks and lengths, whose values would have to be read, count as if they let everything through.
 double operations_of(const AttentionOperands& operands, const AttentionRules& rules, double products) {
   const double queries = static_cast<double>(operands.query.size(2)), keys = static_cast<double>(operands.key.size(2));
-  // Query i sees keys 0 .. i + keys - queries.
-  const double skipped = !rules.causal     ? 0
-                         : queries <= keys ? queries * (queries - 1) / 2
-                                           : queries * keys - keys * (keys + 1) / 2;
+  const double skipped = skipped_pairs(rules.causal, queries, keys);
   const double heads = static_cast<double>(operands.query.size(0) * operands.query.size(1));
   return products * heads * (queries * keys - skipped) *
          static_cast<double>(operands.query.size(3) + operands.value.size(3));

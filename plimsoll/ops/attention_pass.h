@@ -16,7 +16,7 @@ namespace plimsoll::ops {
 struct AttentionRules {
   std::optional<at::Tensor> key_lengths, mask, bias;  // key_lengths: int64
   double scale = 1.0;
-  bool causal = false;
+  Causal causal = Causal::kNone;
   double dropout = 0.0;
   int64_t seed = 0;  // of the dropout
 };

@@ -16,7 +16,7 @@ constexpr int64_t kBatch = 2, kHeads = 4;
 struct Case {
   at::ScalarType dtype = at::kFloat;
   int64_t groups = kHeads, queries = 21, keys = 30, channels = 16;
-  bool causal = false;
+  Causal causal = Causal::kNone;
   at::Tensor key_lengths = {}, mask = {};
   std::vector<int64_t> bias_sizes = {};
 
@@ -52,7 +52,10 @@ at::Tensor composition(const Case& c, const Tensors& x) {
   at::Tensor scores = at::matmul(x[0], k.transpose(2, 3)) / std::sqrt(static_cast<double>(c.channels));
   if (x.size() > 3) scores = scores + x[3];
   at::Tensor masked = at::zeros({c.queries, c.keys}, at::kBool);
-  if (c.causal) masked = at::ones({c.queries, c.keys}, at::kBool).tril(c.keys - c.queries).logical_not();
+  if (c.causal != Causal::kNone) {
+    const int64_t diagonal = c.causal == Causal::kTopLeft ? 0 : c.keys - c.queries;
+    masked = at::ones({c.queries, c.keys}, at::kBool).tril(diagonal).logical_not();
+  }
   if (c.mask.defined()) masked = masked | c.mask;
   if (c.key_lengths.defined()) masked = masked | (at::arange(c.keys) >= c.key_lengths.view({kBatch, 1, 1, 1}));
   const at::Tensor weights = scores.masked_fill(masked, -std::numeric_limits<double>::infinity()).softmax(-1);
@@ -86,7 +89,7 @@ TEST(OpsAttention, MatchesTheCompositionInDouble) {
   at::manual_seed(1);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t queries : {1, 5, 21}) {
-      for (const bool causal : {false, true}) {
+      for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
         expect_composition({.dtype = dtype, .queries = queries, .causal = causal});
         expect_composition({.dtype = dtype, .groups = 2, .queries = queries, .causal = causal});
       }
@@ -99,12 +102,12 @@ TEST(OpsAttention, TakesMasksLengthsAndBias) {
   const at::Tensor random = at::rand({kBatch, 1, 21, 30}) > 0.7;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     expect_composition({.dtype = dtype, .mask = random});
-    expect_composition({.dtype = dtype, .causal = true, .mask = at::rand({30}) > 0.5});
+    expect_composition({.dtype = dtype, .causal = Causal::kBottomRight, .mask = at::rand({30}) > 0.5});
     expect_composition({.dtype = dtype, .key_lengths = at::tensor({7, 30}, at::kLong)});
     expect_composition({.dtype = dtype, .key_lengths = at::tensor({0, 12}, at::kInt)});
     const std::vector<int64_t> extents[] = {{1, kHeads, 21, 30}, {kBatch, 1, 1, 30}, {kBatch, kHeads, 21, 1}, {21, 30}};
     for (const std::vector<int64_t>& sizes : extents) {
-      expect_composition({.dtype = dtype, .causal = true, .bias_sizes = sizes});
+      expect_composition({.dtype = dtype, .causal = Causal::kBottomRight, .bias_sizes = sizes});
     }
   }
 }
@@ -146,13 +149,29 @@ TEST(OpsAttention, IsComposedOfTorchsOperatorsWithAValueForEachDistance) {
   }
 }
 
+TEST(OpsAttention, IsComposedOfTorchsOperatorsUnderTheCausalRuleThatTorchHas) {
+  at::manual_seed(11);
+  for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{5, 7}, {7, 5}, {6, 6}}) {
+    const at::Tensor query = at::randn({kBatch, kHeads, queries, 8}), key = at::randn({kBatch, kHeads, keys, 8});
+    for (const Causal causal : {Causal::kTopLeft, Causal::kBottomRight}) {
+      const AttentionOptions options = {.causal = causal};
+      const bool composes = composes_attention(query, key, options);
+      EXPECT_EQ(composes, causal == Causal::kTopLeft || queries == keys);
+      if (!composes) continue;
+      const at::Tensor composed = composed_attention(query, key, key, options);
+      expect_close(composed, attention(query, key, key, options).to(at::kDouble), at::kFloat, "composed");
+    }
+  }
+}
+
 TEST(OpsAttention, ReadsViewsAndLaysTheOutputOutLikeTheQuery) {
   at::manual_seed(3);
   const at::Tensor query = at::randn({kBatch, 9, kHeads, 8}), key = at::randn({kBatch, 9, kHeads, 8});
   const at::Tensor expected = attention(query.transpose(1, 2).contiguous(), key.transpose(1, 2).contiguous(),
-                                        key.transpose(1, 2).contiguous(), {.causal = true});
+                                        key.transpose(1, 2).contiguous(), {.causal = Causal::kBottomRight});
   EXPECT_TRUE(expected.is_contiguous());
-  const at::Tensor got = attention(query.transpose(1, 2), key.transpose(1, 2), key.transpose(1, 2), {.causal = true});
+  const at::Tensor got =
+      attention(query.transpose(1, 2), key.transpose(1, 2), key.transpose(1, 2), {.causal = Causal::kBottomRight});
   EXPECT_TRUE(at::equal(got, expected));
   EXPECT_TRUE(got.transpose(1, 2).is_contiguous());
   const at::Tensor every_other = at::randn({kBatch, kHeads, 9, 16}).slice(3, 0, 16, 2);
@@ -169,15 +188,16 @@ TEST(OpsAttention, PackedIsAttentionOfTheParts) {
       const at::Tensor packed = testing::leaf(values), split = testing::leaf(values);
       const at::Tensor memory = packed.transpose(0, 1).contiguous();
       const at::Tensor qkv = sequence_first ? memory.transpose(0, 1) : packed;
-      const at::Tensor got = attention_packed(qkv, {kHeads, groups, interleaved}, {.causal = true});
+      const at::Tensor got = attention_packed(qkv, {kHeads, groups, interleaved}, {.causal = Causal::kBottomRight});
       EXPECT_TRUE((sequence_first ? got.transpose(0, 1) : got).is_contiguous());
       const at::Tensor by_head = split.view({kBatch, 13, kHeads, -1, 8});
       const auto part = [&](int64_t index, int64_t begin, int64_t count) {
         return (interleaved ? by_head.select(3, index) : split.narrow(2, begin, count)).transpose(1, 2);
       };
-      const at::Tensor expected = interleaved ? attention(part(0, 0, 0), part(1, 0, 0), part(2, 0, 0), {.causal = true})
-                                              : attention(part(0, 0, kHeads), part(1, kHeads, groups),
-                                                          part(2, kHeads + groups, groups), {.causal = true});
+      const at::Tensor expected =
+          interleaved ? attention(part(0, 0, 0), part(1, 0, 0), part(2, 0, 0), {.causal = Causal::kBottomRight})
+                      : attention(part(0, 0, kHeads), part(1, kHeads, groups), part(2, kHeads + groups, groups),
+                                  {.causal = Causal::kBottomRight});
       EXPECT_TRUE(at::equal(got, expected.transpose(1, 2)));
       got.backward(grad);
       expected.backward(grad.transpose(1, 2));
@@ -205,11 +225,11 @@ TEST(OpsAttention, ReadsCachesOfCodes) {
     for (const int64_t groups : {kHeads, int64_t{2}}) {
       for (const int64_t queries : {1, 5, 21}) {
         for (const bool one_scale : {false, true}) {
-          const Case c = {.dtype = dtype, .groups = groups, .queries = queries, .causal = true};
+          const Case c = {.dtype = dtype, .groups = groups, .queries = queries, .causal = Causal::kBottomRight};
           const Tensors inputs = leaves(c);
           const Cache key = cache_of(inputs[1].detach(), one_scale), value = cache_of(inputs[2].detach(), one_scale);
           const at::Tensor query = inputs[0].detach();
-          const at::Tensor got = attention_over_codes(query, key.codes, value.codes, {.causal = true});
+          const at::Tensor got = attention_over_codes(query, key.codes, value.codes, {.causal = Causal::kBottomRight});
           EXPECT_EQ(got.scalar_type(), dtype);
           const Tensors exact = {query.to(at::kDouble), key.values.to(at::kDouble), value.values.to(at::kDouble)};
           expect_close(got, composition(c, exact), dtype, "codes, " + std::to_string(queries) + " queries");
@@ -255,7 +275,8 @@ TEST(OpsAttention, BitsDoNotDependOnThreads) {
     const testing::ScopedThreads scope(threads);
     at::manual_seed(5);
     Tensors inputs = leaves({.dtype = at::kBFloat16, .queries = 65, .keys = 65});
-    const at::Tensor output = attention(inputs[0], inputs[1], inputs[2], {.causal = true, .dropout = 0.1});
+    const at::Tensor output =
+        attention(inputs[0], inputs[1], inputs[2], {.causal = Causal::kBottomRight, .dropout = 0.1});
     output.sum().backward();
     return Tensors{output.detach(), inputs[0].grad(), inputs[1].grad(), inputs[2].grad()};
   };
@@ -287,15 +308,17 @@ TEST(OpsAttention, MetaKernelsAgreeWithTheCpu) {
   const at::Tensor q = at::randn({kBatch, 5, kHeads, 8}).transpose(1, 2), k = at::randn({kBatch, kHeads, 7, 8});
   const at::Tensor qkv = at::randn({kBatch, 5, 3 * kHeads, 8}), out = at::zeros({kBatch, kHeads, 5, 8});
   const at::Tensor lse = at::zeros({kBatch, kHeads, 5}), bias = at::randn({1, kHeads, 5, 7});
-  expect_agreement("plimsoll::attention_forward", {q, k, k, none, none, bias, 0.5, true, 0.0, 0});
-  expect_agreement("plimsoll::attention_backward", {q, q, k, k, out, lse, none, none, bias, 0.5, true, 0.0, 0, true});
-  expect_agreement("plimsoll::attention_backward", {q, q, k, k, out, lse, none, none, none, 0.5, false, 0.0, 0, false});
+  expect_agreement("plimsoll::attention_forward", {q, k, k, none, none, bias, 0.5, "causal", 0.0, 0});
+  expect_agreement("plimsoll::attention_backward",
+                   {q, q, k, k, out, lse, none, none, bias, 0.5, "causal", 0.0, 0, true});
+  expect_agreement("plimsoll::attention_backward",
+                   {q, q, k, k, out, lse, none, none, none, 0.5, "no_mask", 0.0, 0, false});
   expect_agreement("plimsoll::attention_packed_backward",
-                   {out, qkv, kHeads, kHeads, true, out, lse, none, none, none, 0.5, true, 0.0, 0, false});
+                   {out, qkv, kHeads, kHeads, true, out, lse, none, none, none, 0.5, "causal", 0.0, 0, false});
   const at::Tensor codes = k.to(at::kByte), ones = at::ones({1});
-  expect_agreement("plimsoll::attention_codes_forward", {q, codes, codes, ones, ones, none, none, none, 0.5, true});
-  expect_agreement("plimsoll::attention", {q, k, k, none, none, bias, 0.0, false, 0.0});
-  expect_agreement("plimsoll::attention_packed", {qkv, kHeads, kHeads, false, none, none, none, 0.0, true, 0.0});
+  expect_agreement("plimsoll::attention_codes_forward", {q, codes, codes, ones, ones, none, none, none, 0.5, "causal"});
+  expect_agreement("plimsoll::attention", {q, k, k, none, none, bias, 0.0, "no_mask", 0.0});
+  expect_agreement("plimsoll::attention_packed", {qkv, kHeads, kHeads, false, none, none, none, 0.0, "causal", 0.0});
 }
 
 TEST(OpsAttention, RefusesWhatItDoesNotCompute) {

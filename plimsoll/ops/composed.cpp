@@ -96,9 +96,9 @@ at::Tensor bias_matrix(const at::Tensor& bias, int64_t queries, int64_t keys) {
 }  // namespace
 
 bool composes_attention(const at::Tensor& query, const at::Tensor& key, const AttentionOptions& options) {
-  // Torch counts the keys that a query sees from the first one, attention() from the last, and torch has no mask
-  // beside a causal rule.
-  const bool same_causal = !options.causal || (query.size(2) == key.size(2) && !options.bias.defined());
+  // Torch's causal rule counts from the first key, and has no mask beside it.
+  const bool counts_alike = options.causal == Causal::kTopLeft || query.size(2) == key.size(2);
+  const bool same_causal = options.causal == Causal::kNone || (counts_alike && !options.bias.defined());
   return same_causal && query.size(1) == key.size(1) && !options.key_lengths.defined() && !options.mask.defined() &&
          options.dropout == 0;
 }
@@ -106,7 +106,7 @@ bool composes_attention(const at::Tensor& query, const at::Tensor& key, const At
 at::Tensor composed_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                               const AttentionOptions& options) {
   const at::Tensor bias = bias_matrix(options.bias, query.size(2), key.size(2));
-  return at::scaled_dot_product_attention(query, key, value, optional(bias), 0.0, options.causal,
+  return at::scaled_dot_product_attention(query, key, value, optional(bias), 0.0, options.causal != Causal::kNone,
                                           options.scale == 0 ? std::nullopt : std::optional(options.scale));
 }
 

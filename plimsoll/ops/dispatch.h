@@ -12,7 +12,8 @@ namespace plimsoll::ops::dispatch {
 at::Tensor activation_forward(const at::Tensor& x, std::string_view kind);
 at::Tensor activation_backward(const at::Tensor& x, const at::Tensor& grad, std::string_view kind);
 
-at::Tensor softmax_forward(const at::Tensor& x, double scale, bool causal, const std::optional<at::Tensor>& mask);
+at::Tensor softmax_forward(const at::Tensor& x, double scale, std::string_view mask_type,
+                           const std::optional<at::Tensor>& mask);
 at::Tensor softmax_backward(const at::Tensor& y, const at::Tensor& grad, double scale);
 
 // What a norm reads besides tensors.

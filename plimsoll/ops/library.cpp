@@ -41,7 +41,7 @@ constexpr const char* kSchemas[] = {
     "bool zero_centered, float epsilon) -> (Tensor dx, Tensor dweight, Tensor dbias)",
     "activation_forward(Tensor x, str kind) -> Tensor",
     "activation_backward(Tensor x, Tensor grad, str kind) -> Tensor",
-    "softmax_forward(Tensor x, float scale, bool causal, Tensor? mask) -> Tensor",
+    "softmax_forward(Tensor x, float scale, str mask_type, Tensor? mask) -> Tensor",
     "softmax_backward(Tensor y, Tensor grad, float scale) -> Tensor",
 };
 
@@ -64,8 +64,9 @@ std::tuple<at::Tensor, at::Tensor> norm_residual_op(const at::Tensor& x, const a
 
 at::Tensor activation_op(const at::Tensor& x, std::string_view kind) { return activation(x, parse_activation(kind)); }
 
-at::Tensor softmax_op(const at::Tensor& x, double scale, bool causal, const std::optional<at::Tensor>& mask) {
-  return softmax(x, {.scale = scale, .causal = causal, .mask = defined_or_none(mask)});
+at::Tensor softmax_op(const at::Tensor& x, double scale, std::string_view mask_type,
+                      const std::optional<at::Tensor>& mask) {
+  return softmax(x, {.scale = scale, .causal = parse_causal(mask_type, "softmax"), .mask = defined_or_none(mask)});
 }
 
 }  // namespace
@@ -83,7 +84,7 @@ TORCH_LIBRARY(plimsoll, library) {
       "bool zero_centered=False, float epsilon=1e-05) -> (Tensor output, Tensor sum)",
       &norm_residual_op);
   library.def("activation(Tensor x, str kind) -> Tensor", &activation_op);
-  library.def("softmax(Tensor x, float scale=1.0, bool causal=False, Tensor? mask=None) -> Tensor", &softmax_op);
+  library.def("softmax(Tensor x, float scale=1.0, str mask_type='no_mask', Tensor? mask=None) -> Tensor", &softmax_op);
   define_attention(library);
   define_embedding(library);
   define_loss(library);
@@ -120,10 +121,12 @@ at::Tensor activation_backward(const at::Tensor& x, const at::Tensor& grad, std:
   return op.call(x, grad, kind);
 }
 
-at::Tensor softmax_forward(const at::Tensor& x, double scale, bool causal, const std::optional<at::Tensor>& mask) {
-  static const auto op = find_operator<at::Tensor(const at::Tensor&, double, bool, const std::optional<at::Tensor>&)>(
-      "plimsoll::softmax_forward");
-  return op.call(x, scale, causal, mask);
+at::Tensor softmax_forward(const at::Tensor& x, double scale, std::string_view mask_type,
+                           const std::optional<at::Tensor>& mask) {
+  static const auto op =
+      find_operator<at::Tensor(const at::Tensor&, double, std::string_view, const std::optional<at::Tensor>&)>(
+          "plimsoll::softmax_forward");
+  return op.call(x, scale, mask_type, mask);
 }
 
 at::Tensor softmax_backward(const at::Tensor& y, const at::Tensor& grad, double scale) {

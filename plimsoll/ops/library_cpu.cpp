@@ -11,6 +11,7 @@
 #include "plimsoll/kernels/transpose/transpose.h"
 #include "plimsoll/ops/activation.h"
 #include "plimsoll/ops/activation_pass.h"
+#include "plimsoll/ops/causal.h"
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/ops/gemm.h"
 #include "plimsoll/ops/linear_pass.h"
@@ -185,7 +186,8 @@ kernels::SoftmaxShape softmax_shape(const at::Tensor& x) {
   return {.batch = x.size(0), .heads = x.size(1), .queries = x.size(2), .keys = x.size(3)};
 }
 
-at::Tensor softmax_forward_cpu(const at::Tensor& x, double scale, bool causal, const std::optional<at::Tensor>& mask) {
+at::Tensor softmax_forward_cpu(const at::Tensor& x, double scale, std::string_view mask_type,
+                               const std::optional<at::Tensor>& mask) {
   const format::Format format = check_values(x, "softmax", "x");
   TORCH_CHECK(x.dim() == 4, "softmax: expected x [batch, heads, queries, keys], got ", x.sizes());
   const at::Tensor dense = x.contiguous();
@@ -195,7 +197,7 @@ at::Tensor softmax_forward_cpu(const at::Tensor& x, double scale, bool causal, c
                                .y = y.mutable_data_ptr(),
                                .format = format,
                                .scale = static_cast<float>(scale),
-                               .causal = causal};
+                               .causal = parse_causal(mask_type, "softmax")};
   at::Tensor broadcast;
   if (mask) {
     TORCH_CHECK(mask->scalar_type() == at::kBool, "softmax: expected a mask of bool, got ", mask->scalar_type());

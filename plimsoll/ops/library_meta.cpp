@@ -99,7 +99,7 @@ at::Tensor activation_backward_meta(const at::Tensor& x, const at::Tensor&, std:
   return empty_like_dense(x, x.scalar_type());
 }
 
-at::Tensor softmax_forward_meta(const at::Tensor& x, double, bool, const std::optional<at::Tensor>&) {
+at::Tensor softmax_forward_meta(const at::Tensor& x, double, std::string_view, const std::optional<at::Tensor>&) {
   return empty_like_dense(x, x.scalar_type());
 }
 

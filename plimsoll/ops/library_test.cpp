@@ -73,7 +73,7 @@ TEST(Library, MetaKernelsAgreeWithTheCpu) {
   }
   expect_meta_agrees("activation_backward", {x, sample({4, 3}), "swiglu"});
   const at::Tensor scores = sample({2, 3, 4, 5});
-  expect_meta_agrees("softmax_forward", {scores, 0.5, true, none});
+  expect_meta_agrees("softmax_forward", {scores, 0.5, "causal", none});
   expect_meta_agrees("softmax_backward", {scores, scores, 0.5});
   expect_meta_agrees("softmax", {scores});
   expect_meta_agrees("linear", {sample({2, 3, 6}), y, none, bf16});
@@ -156,12 +156,14 @@ TEST(Activation, MatchesTorchInDouble) {
 TEST(Softmax, MatchesTorchInDouble) {
   at::manual_seed(4);
   const at::Tensor keys_masked = at::rand({2, 1, 1, 9}) > 0.7, rows_masked = at::rand({1, 3, 7, 9}) > 0.5;
-  const at::Tensor causal_mask = at::ones({7, 9}, at::kBool).triu(3);
+  const at::Tensor every = at::ones({7, 9}, at::kBool);
   for (const at::Tensor& mask : {at::Tensor(), keys_masked, rows_masked}) {
-    for (const bool causal : {false, true}) {
+    for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
       const at::Tensor x = leaf(sample({2, 3, 7, 9})), exact_x = leaf(x, at::kDouble);
       const at::Tensor got = softmax(x, {.scale = 0.3, .causal = causal, .mask = mask});
-      at::Tensor hidden = causal ? causal_mask : at::zeros({7, 9}, at::kBool);
+      at::Tensor hidden = causal == Causal::kNone      ? at::zeros({7, 9}, at::kBool)
+                          : causal == Causal::kTopLeft ? every.triu(1)
+                                                       : every.triu(3);
       if (mask.defined()) hidden = hidden | mask;
       const at::Tensor exact = at::nan_to_num(at::softmax((exact_x * 0.3).masked_fill(hidden, -INFINITY), -1));
       const at::Tensor grad = sample(exact.sizes());
@@ -205,8 +207,8 @@ TEST(Library, ErrorsNameTheOpWhatItExpectedAndWhatItGot) {
   const at::Tensor x = sample({4, 6}), codes = x.to(at::kByte), heads = sample({1, 2, 3, 8});
   const std::vector<int64_t> whole = {0, 0}, negative = {-1, 0}, none = {};
   const auto backward = [&](const at::Tensor& grad, const at::Tensor& output, const at::Tensor& lse) {
-    return Stack{grad,          heads,         heads, heads, output, lse, c10::IValue(),
-                 c10::IValue(), c10::IValue(), 1.0,   false, 0.0,    0,   true};
+    return Stack{grad,          heads,         heads, heads,     output, lse, c10::IValue(),
+                 c10::IValue(), c10::IValue(), 1.0,   "no_mask", 0.0,    0,   true};
   };
   const at::Tensor lse = at::zeros({1, 2, 3});
   for (const auto& [name, arguments] : std::initializer_list<std::pair<const char*, Stack>>{
@@ -229,7 +231,7 @@ TEST(Library, ErrorsNameTheOpWhatItExpectedAndWhatItGot) {
            {"attention_backward", backward(sample({2, 3, 8}), heads, lse)},
            {"attention_packed_backward",
             {heads, sample({1, 3, 6, 8}), 2, 3, false, heads, lse, c10::IValue(), c10::IValue(), c10::IValue(), 1.0,
-             false, 0.0, 0, true}},
+             "no_mask", 0.0, 0, true}},
        }) {
     try {
       call(name, arguments);

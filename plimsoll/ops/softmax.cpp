@@ -14,7 +14,7 @@ using torch::autograd::variable_list;
 class SoftmaxFunction : public torch::autograd::Function<SoftmaxFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const SoftmaxOptions& options) {
-    at::Tensor y = dispatch::softmax_forward(x, options.scale, options.causal, optional(options.mask));
+    at::Tensor y = dispatch::softmax_forward(x, options.scale, name(options.causal), optional(options.mask));
     context->save_for_backward({y});
     context->saved_data["scale"] = options.scale;
     return y;

@@ -3,11 +3,13 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include "plimsoll/ops/causal.h"
+
 namespace plimsoll::ops {
 
 struct SoftmaxOptions {
   double scale = 1.0;
-  bool causal = false;   // query i sees keys 0 .. i + keys - queries
+  Causal causal = Causal::kNone;
   at::Tensor mask = {};  // bool, true = masked; undefined, or broadcastable to x
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "plimsoll/ops/quantize.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::shard {
 namespace {
@@ -17,15 +18,19 @@ at::ScalarType dtype_of(Compression compression) {
       return at::kHalf;
     case Compression::kBf16:
       return at::kBFloat16;
-    default:
+    case Compression::kNone:
       return at::kFloat;
+    case Compression::kFp8:  // codes and scales together, as bytes
+      break;
   }
+  runtime::unexpected("compression: dtype", static_cast<int>(compression));
 }
 
 }  // namespace
 
 const std::vector<std::string_view>& compression_names() {
   static const std::vector<std::string_view> names = {"none", "fp16", "bf16", "fp8"};
+  static_assert(static_cast<int>(Compression::kFp8) == 3, "a compression has no name");
   return names;
 }
 

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "plimsoll/runtime/unexpected.h"
 #include "plimsoll/shard/averaging.h"
 
 namespace plimsoll::shard {
@@ -69,9 +70,13 @@ double joining_bytes(const PlannedStep& step) {
       return before + (step.world == 1 ? 0 : (4 * world + 4 + after) / world);  // terms are read, their sum is written
     case Sharing::kZero2:
       return kClear + before + (kCopy + (world - 1) * kAdd + after + kCopy) / world;
-    default:
+    case Sharing::kDdp:
+    case Sharing::kZero1:
       return kClear + before + after + kCopy;
+    case Sharing::kNone:
+      return 0;
   }
+  runtime::unexpected("plan: sharing", static_cast<int>(step.sharing));
 }
 
 // The memory of a rank from the end of the forward pass to the end of the backward pass, unit by unit.

@@ -180,3 +180,18 @@ def test_torch_autocast_decides_the_dtype_and_gradients_stay_fp32():
     assert output.dtype == torch.bfloat16
     output.float().sum().backward()
     assert {x.grad.dtype, *(p.grad.dtype for p in layer.parameters())} == {torch.float32}
+
+
+@pytest.mark.parametrize("queries,keys", [(3, 7), (7, 3), (1, 5)])
+@pytest.mark.parametrize("mask_type", ["causal", "causal_bottom_right"])
+def test_the_operators_know_causal_rules_by_the_modules_names(mask_type, queries, keys):
+    query, key, value = (torch.randn(2, 4, length, 8) for length in (queries, keys, keys))
+    hidden = torch.ones(queries, keys, dtype=torch.bool).triu(1 + (keys - queries if mask_type.endswith("right") else 0))
+    named = torch.ops.plimsoll.attention(query, key, value, mask_type=mask_type)
+    torch.testing.assert_close(named, torch.ops.plimsoll.attention(query, key, value, mask=hidden))
+    weights = torch.ops.plimsoll.softmax(torch.randn(2, 4, queries, keys), 1.0, mask_type)
+    assert not weights.masked_select(hidden).any()
+    visible = ~hidden.all(1)
+    torch.testing.assert_close(weights.sum(-1)[..., visible], torch.ones(2, 4, int(visible.sum())))
+    with pytest.raises(RuntimeError, match="expected mask_type no_mask, causal or causal_bottom_right, got 'bottom'"):
+        torch.ops.plimsoll.attention(query, key, value, mask_type="bottom")

@@ -47,6 +47,22 @@ def test_attention_and_its_gradients_are_those_of_the_values(option, exponents):
         assert [row.storage for row in rows] == [1]
 
 
+@pytest.mark.parametrize("keys", [24, 56])
+def test_is_causal_counts_from_the_first_key_whatever_the_lengths(keys):
+    query, key, value, gradient = operands()
+    key, value = (torch.cat([x, x.flip(2)], 2)[:, :, :keys] for x in (key, value))
+    scaled = [autoscale.scaled_array(x, 0.5) for x in (query, key, value, gradient)]
+    exact = [x.double() * 0.5 for x in (query, key, value, gradient)]
+    hidden = torch.ones(query.shape[2], keys, dtype=torch.bool).triu(1)
+    expected = run(exact[:3], exact[3], {"attn_mask": ~hidden})
+    results = run(scaled[:3], scaled[3], {"is_causal": True})
+    for got, right in zip(results, expected):
+        assert (autoscale.value(got).double() - right).norm() / right.norm() < 4 * ROUNDING
+    for seen in (results[0], scaled[3]):
+        rows = [row for row in autoscale.report(seen).ops if "scaled_dot_product" in row.op]
+        assert [row.storage for row in rows] == [1]
+
+
 def test_heads_of_a_projection_are_read_where_they_lie():
     generator = torch.Generator().manual_seed(2)
     projected = torch.randn(2, 40, 3 * 48, generator=generator).half()

@@ -50,7 +50,7 @@ def attention_rules(draw, heads, queries, keys):
     lengths = draw.choice([None, whole_numbers(2, below=keys + 2)])
     mask = draw.choice([None, T(2, 1, queries, keys, dtype=torch.bool, fill=(0, 2)), T(1, queries + keys - 1, dtype=torch.bool, fill=(0, 2))])
     bias = draw.choice([None, T(heads, queries, keys), T(1, queries + keys - 1)])
-    return [lengths, mask, bias, 0.5, draw.random() < 0.5]
+    return [lengths, mask, bias, 0.5, draw.choice(["no_mask", "causal", "causal_bottom_right"])]
 
 
 def attention_forward(draw):
@@ -260,9 +260,9 @@ CALLS = {
     "scaled_gemm": scaled_gemm,
     "scaled_linear": scaled_linear,
     "scopes_of_thread": lambda draw: [],
-    "softmax": lambda draw: [T(2, 3, 5, 33), 0.5, True, None],
+    "softmax": lambda draw: [T(2, 3, 5, 33), 0.5, "causal", None],
     "softmax_backward": lambda draw: [T(2, 3, 5, 33), T(2, 3, 5, 33), 0.5],
-    "softmax_forward": lambda draw: [T(2, 3, 5, 33), 0.5, False, T(2, 1, 5, 33, dtype=torch.bool, fill=(0, 2))],
+    "softmax_forward": lambda draw: [T(2, 3, 5, 33), 0.5, "no_mask", T(2, 1, 5, 33, dtype=torch.bool, fill=(0, 2))],
     "transpose": lambda draw: [T(17, 33)],
     "unscale_gradients_": lambda draw: [[T(3, 4), T(70, dtype=BF16)], 0.5, 1.0, False],
     "use_caching_allocator": lambda draw: [],

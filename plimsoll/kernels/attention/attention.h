@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "plimsoll/format/format.h"
+#include "plimsoll/kernels/causal.h"
 
 namespace plimsoll::kernels {
 
@@ -43,7 +44,7 @@ struct AttentionDropout {
 
 struct AttentionRules {
   float scale = 1.0f;
-  bool causal = false;                   // query i sees keys 0 .. i + keys - queries
+  Causal causal = Causal::kNone;
   const int64_t* key_lengths = nullptr;  // [batch]: keys from there on are not there; k and v are not read there
   const uint8_t* mask = nullptr;         // nonzero: the query must not see the key
   AttentionMatrixStrides mask_strides = {};

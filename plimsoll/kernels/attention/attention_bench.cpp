@@ -84,7 +84,7 @@ struct Tensors {
 AttentionForward forward_args(const Case& c, Tensors& t) {
   return {.shape = c.shape,
           .rules = {.scale = 1.0f / std::sqrt(static_cast<float>(c.shape.channels)),
-                    .causal = c.causal,
+                    .causal = c.causal ? Causal::kBottomRight : Causal::kNone,
                     .dropout = {.probability = c.dropout, .seed = 1}},
           .format = c.format,
           .q = t.q.input(),

@@ -19,7 +19,7 @@ std::vector<AttentionCase> cases() {
   std::vector<AttentionCase> result;
   for (Format format : {Format::kFp32, Format::kBf16}) {
     for (int64_t queries : {3, 200}) {
-      AttentionCase c = {.format = format, .causal = true, .dropout = queries > 8 ? 0.25f : 0.0f};
+      AttentionCase c = {.format = format, .causal = Causal::kBottomRight, .dropout = queries > 8 ? 0.25f : 0.0f};
       c.shape.queries = queries;
       c.shape.keys = 230;
       result.push_back(c);

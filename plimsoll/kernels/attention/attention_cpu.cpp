@@ -67,7 +67,8 @@ void attention_forward(const AttentionForward& args) {
   if (shape.batch * shape.heads * shape.queries == 0) return;
   if (shape.queries <= kFewQueries && args.rules.dropout.probability == 0.0f) return forward_few(args);
   const AttentionIsa& isa = isa_of(args.format, args.cache_format);
-  const int64_t queries = queries_of_part(shape, args.rules.causal), parts = divide_up(shape.queries, queries);
+  const int64_t queries = queries_of_part(shape, args.rules.causal != Causal::kNone),
+                parts = divide_up(shape.queries, queries);
   const int64_t count = isa.forward_scratch(args, queries);
   runtime::parallel_for(shape.batch * shape.groups * parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -63,7 +63,8 @@ TEST(Attention, EveryShapeIsWithinTheBoundOfDouble) {
                                       shape_of(31, 31, 15), shape_of(32, 64, 17), shape_of(33, 65, 48),
                                       shape_of(65, 129, 32), shape_of(70, 40, 80), shape_of(150, 260, 64)}) {
     for (Format format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
-      for (bool causal : {false, true}) expect_exact({.shape = shape, .format = format, .causal = causal});
+      for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight})
+        expect_exact({.shape = shape, .format = format, .causal = causal});
     }
   }
 }
@@ -79,7 +80,7 @@ TEST(Attention, ValuesMayHaveOtherChannelsThanKeys) {
 TEST(Attention, PanelsOfKeysAddUp) {
   // At 256 channels a panel is 320 keys forward, 128 backward.
   for (Format format : {Format::kFp32, Format::kBf16}) {
-    expect_exact({.shape = shape_of(140, 400, 256), .format = format, .causal = true});
+    expect_exact({.shape = shape_of(140, 400, 256), .format = format, .causal = Causal::kBottomRight});
     expect_exact({.shape = shape_of(70, 400, 250), .format = format});
   }
 }
@@ -90,7 +91,7 @@ TEST(Attention, EveryRuleIsWithinTheBoundOfDouble) {
       AttentionCase c = {.format = format};
       c.shape.queries = queries;
       c.shape.keys = queries + 40;
-      for (bool causal : {false, true}) {
+      for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
         c.causal = causal;
         AttentionCase lengths = c;
         lengths.key_lengths = true;
@@ -121,7 +122,7 @@ TEST(Attention, EveryRuleIsWithinTheBoundOfDouble) {
 TEST(Attention, ReadsCachesOfCodes) {
   for (Format format : {Format::kFp32, Format::kBf16}) {
     for (int64_t queries : {1, 3, 20}) {
-      AttentionCase c = {.format = format, .causal = true, .key_lengths = true, .codes = true};
+      AttentionCase c = {.format = format, .causal = Causal::kBottomRight, .key_lengths = true, .codes = true};
       c.shape.queries = queries;
       c.shape.keys = 90;
       expect_exact(c);
@@ -131,13 +132,13 @@ TEST(Attention, ReadsCachesOfCodes) {
 
 TEST(Attention, SpreadScoresStayWithinTheBound) {
   for (Format format : {Format::kFp32, Format::kBf16}) {
-    expect_exact({.shape = shape_of(40, 300, 64), .format = format, .causal = true, .deviation = 6.0f});
+    expect_exact({.shape = shape_of(40, 300, 64), .format = format, .causal = Causal::kBottomRight, .deviation = 6.0f});
   }
 }
 
 TEST(Attention, TheBoundsFailOnWrongAnswers) {
   const runtime::ScopedIsa fp32_products(isas_present().back());
-  const AttentionCase c = {.format = Format::kBf16, .causal = true};
+  const AttentionCase c = {.format = Format::kBf16, .causal = Causal::kBottomRight};
   const AttentionProblem problem(c);
   const ExactAttention exact = exact_attention(problem, false);
   AttentionResult result(c);
@@ -164,7 +165,8 @@ TEST(Attention, TheBoundsFailOnWrongAnswers) {
 
 TEST(Attention, AQueryWithoutKeysGivesZeroAndTakesNoGradient) {
   for (int64_t queries : {6, 20}) {
-    AttentionCase c = {.shape = shape_of(queries, 4, 16), .causal = true};  // the first queries see nothing
+    AttentionCase c = {.shape = shape_of(queries, 4, 16),
+                       .causal = Causal::kBottomRight};  // the first queries see nothing
     const AttentionProblem problem(c);
     on_every_isa([&] {
       AttentionResult result(c);
@@ -182,7 +184,7 @@ TEST(Attention, AQueryWithoutKeysGivesZeroAndTakesNoGradient) {
 }
 
 TEST(Attention, GradientsAreWrittenTimesTheirFactors) {
-  const AttentionCase c = {.causal = true, .dropout = 0.2f};
+  const AttentionCase c = {.causal = Causal::kBottomRight, .dropout = 0.2f};
   const AttentionProblem problem(c);
   on_every_isa([&] {
     AttentionResult plain(c), larger(c);
@@ -319,7 +321,7 @@ TEST(Attention, WhatAMaskHidesReachesNothing) {
 TEST(Attention, WhatTheCausalRuleHidesReachesNothing) {
   for (Format format : {Format::kFp32, Format::kBf16}) {
     for (int64_t length : {8, 90}) {
-      const AttentionCase c = {.shape = shape_of(length, length, 48), .format = format, .causal = true};
+      const AttentionCase c = {.shape = shape_of(length, length, 48), .format = format, .causal = Causal::kBottomRight};
       const int64_t place = length - 3;
       const AttentionProblem problem(c);
       AttentionProblem bad_value = problem, bad_gradient = problem;

@@ -36,7 +36,7 @@ std::string describe(const AttentionCase& c) {
   for (int64_t n : {s.batch, s.heads, s.groups, s.queries, s.keys, s.channels, s.value_channels}) {
     text.append(" ").append(std::to_string(n));
   }
-  if (c.causal) text += " causal";
+  if (c.causal != Causal::kNone) text += c.causal == Causal::kTopLeft ? " causal" : " causal from the last key";
   if (c.key_lengths) text += " lengths";
   if (c.codes) text += " codes";
   if (c.mask != Extent::kNone) text.append(" mask ").append(std::to_string(static_cast<int>(c.mask)));
@@ -97,7 +97,8 @@ AttentionRules AttentionProblem::rules() const {
 }
 
 bool AttentionProblem::visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
-  if (c.causal && j > i + c.shape.keys - c.shape.queries) return false;
+  if (c.causal == Causal::kTopLeft && j > i) return false;
+  if (c.causal == Causal::kBottomRight && j > i + c.shape.keys - c.shape.queries) return false;
   if (!lengths.empty() && j >= lengths[static_cast<size_t>(b)]) return false;
   return mask.empty() || mask[static_cast<size_t>(place(mask_strides, b, h, i, j))] == 0;
 }

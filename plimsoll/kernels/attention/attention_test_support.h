@@ -17,7 +17,7 @@ struct AttentionCase {
   AttentionShape shape = {
       .batch = 2, .heads = 4, .groups = 2, .queries = 37, .keys = 45, .channels = 24, .value_channels = 24};
   Format format = Format::kFp32;
-  bool causal = false;
+  Causal causal = Causal::kNone;
   bool key_lengths = false;
   bool codes = false;  // k and v as E4M3 with a scale per key; forward alone
   Extent mask = Extent::kNone;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "plimsoll/format/format.h"
+#include "plimsoll/kernels/causal.h"
 
 namespace plimsoll::kernels {
 
@@ -19,8 +20,8 @@ struct SoftmaxForward {
   void* y = nullptr;
   format::Format format = format::Format::kFp32;  // of x and y: fp32, bf16, fp16
   float scale = 1.0f;
-  bool causal = false;            // query i sees keys 0 .. i + keys - queries
-  const uint8_t* mask = nullptr;  // optional, nonzero = masked
+  Causal causal = Causal::kNone;
+  const uint8_t* mask = nullptr;                                               // optional, nonzero = masked
   int64_t mask_batch_stride = 0, mask_head_stride = 0, mask_query_stride = 0;  // 0 broadcasts; keys are contiguous
 };
 

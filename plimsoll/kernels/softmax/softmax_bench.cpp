@@ -35,7 +35,7 @@ void forward_bench(benchmark::State& state, Format format, bool causal) {
                                .y = scores.out.data(),
                                .format = format,
                                .scale = 0.125f,
-                               .causal = causal};
+                               .causal = causal ? Causal::kTopLeft : Causal::kNone};
   bench::run(state, scores.stream(), scores.count, [&] { softmax_forward(args); });
 }
 

@@ -25,7 +25,7 @@ struct Case {
   SoftmaxShape shape = {2, 3, 5, 37};
   Format format = Format::kFp32;
   float scale = 0.7f;
-  bool causal = false;
+  Causal causal = Causal::kNone;
   Mask mask = Mask::kNone;
 
   int64_t rows() const { return shape.batch * shape.heads * shape.queries; }
@@ -35,7 +35,10 @@ struct Case {
 std::string describe(const Case& c) {
   const SoftmaxShape& s = c.shape;
   return std::to_string(s.batch) + " x " + std::to_string(s.heads) + " x " + std::to_string(s.queries) + " x " +
-         std::to_string(s.keys) + " " + std::string(format::info(c.format).name) + (c.causal ? " causal" : "") +
+         std::to_string(s.keys) + " " + std::string(format::info(c.format).name) +
+         (c.causal == Causal::kNone      ? ""
+          : c.causal == Causal::kTopLeft ? " causal"
+                                         : " causal from the last key") +
          " mask " + std::to_string(static_cast<int>(c.mask));
 }
 
@@ -68,7 +71,8 @@ struct MaskArray {
 bool visible(const Case& c, const MaskArray& mask, int64_t row, int64_t key) {
   const SoftmaxShape& s = c.shape;
   const int64_t query = row % s.queries, head = row / s.queries % s.heads, batch = row / (s.queries * s.heads);
-  if (c.causal && key > query + s.keys - s.queries) return false;
+  if (c.causal == Causal::kTopLeft && key > query) return false;
+  if (c.causal == Causal::kBottomRight && key > query + s.keys - s.queries) return false;
   if (mask.bytes.empty()) return true;
   return mask.bytes[static_cast<size_t>(batch * mask.batch_stride + head * mask.head_stride +
                                         query * mask.query_stride + key)] == 0;
@@ -141,7 +145,7 @@ void for_cases(Check check) {
          {SoftmaxShape{2, 3, 1, 1}, SoftmaxShape{2, 2, 3, 15}, SoftmaxShape{1, 2, 16, 16}, SoftmaxShape{2, 2, 17, 17},
           SoftmaxShape{1, 2, 40, 33}, SoftmaxShape{1, 1, 3, 1025}, SoftmaxShape{1, 1, 2, 2077}}) {
       for (Format format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
-        for (bool causal : {false, true}) {
+        for (const Causal causal : {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight}) {
           for (Mask mask :
                {Mask::kNone, Mask::kFull, Mask::kOverHeads, Mask::kOverHeadsAndQueries, Mask::kOverBatchAndHeads}) {
             const Case c{.shape = shape, .format = format, .causal = causal, .mask = mask};
@@ -198,7 +202,7 @@ TEST(SoftmaxForward, RowsWithoutAVisibleKeyAreZero) {
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);
     // More queries than keys: the first three see nothing.
-    const Case c{.shape = {1, 1, 20, 17}, .causal = true};
+    const Case c{.shape = {1, 1, 20, 17}, .causal = Causal::kBottomRight};
     const Array x(c.format, sample(c.count(), 1)), y = forward(c, x, MaskArray(c));
     for (int64_t i = 0; i < c.count(); ++i) ASSERT_EQ(y.at(i) == 0.0f, i % 17 > i / 17 - 3) << i;
   }
@@ -316,7 +320,7 @@ TEST(Softmax, GivesTheSameBitsOnEveryIsaAndThreadCount) {
   for (const SoftmaxShape& shape :
        {SoftmaxShape{1, 1, 3, 1}, SoftmaxShape{2, 3, 129, 77}, SoftmaxShape{1, 2, 9, 4099}}) {
     for (Format format : {Format::kFp32, Format::kBf16}) {
-      const Case c{.shape = shape, .format = format, .causal = true, .mask = Mask::kOverHeads};
+      const Case c{.shape = shape, .format = format, .causal = Causal::kBottomRight, .mask = Mask::kOverHeads};
       const Array x(format, sample(c.count(), 1, 0.0f, 5.0f)), dy(format, sample(c.count(), 2));
       const MaskArray mask(c);
       std::optional<Array> first, first_back;
@@ -339,11 +343,15 @@ TEST(Softmax, WorksInPlaceAndOnNothing) {
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);
     for (Format format : {Format::kFp32, Format::kBf16}) {
-      const Case c{.format = format, .causal = true};
+      const Case c{.format = format, .causal = Causal::kBottomRight};
       Array x(format, sample(c.count(), 1));
       const Array y = forward(c, x, MaskArray(c));
-      softmax_forward(
-          {.shape = c.shape, .x = x.data(), .y = x.data(), .format = format, .scale = c.scale, .causal = true});
+      softmax_forward({.shape = c.shape,
+                       .x = x.data(),
+                       .y = x.data(),
+                       .format = format,
+                       .scale = c.scale,
+                       .causal = Causal::kBottomRight});
       EXPECT_TRUE(same(x, y));
     }
     for (const SoftmaxShape& shape : {SoftmaxShape{0, 1, 1, 3}, SoftmaxShape{1, 1, 3, 0}, SoftmaxShape{1, 1, 0, 3}}) {

@@ -13,11 +13,10 @@ namespace {
 // true = masked, broadcastable to [batch, 1, queries, keys]; undefined where every query sees every key.
 at::Tensor hidden_keys(const at::Tensor& present, const T5KeyMaskOptions& options) {
   at::Tensor hidden = present.defined() ? present.logical_not().unsqueeze(1).unsqueeze(1) : at::Tensor();
-  if (options.causal && options.queries > 1) {
-    const at::Tensor later = at::ones({options.queries, options.keys}, at::kBool)
-                                 .triu(options.keys - options.queries + 1)
-                                 .unsqueeze(0)
-                                 .unsqueeze(0);
+  const int64_t offset = kernels::causal_offset(options.causal, options.queries, options.keys);
+  if (options.causal != ops::Causal::kNone && offset + 1 < options.keys) {  // the first query does not see every key
+    const at::Tensor later =
+        at::ones({options.queries, options.keys}, at::kBool).triu(offset + 1).unsqueeze(0).unsqueeze(0);
     hidden = hidden.defined() ? hidden.logical_or(later) : later;
   }
   return hidden;

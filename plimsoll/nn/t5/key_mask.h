@@ -4,11 +4,12 @@
 #include <ATen/core/TensorBody.h>
 
 #include "plimsoll/nn/t5/fixes.h"
+#include "plimsoll/ops/causal.h"
 
 namespace plimsoll::nn {
 
 struct T5KeyMask {
-  bool causal = false;       // query i sees keys 0 .. i + keys - queries
+  ops::Causal causal = ops::Causal::kNone;
   at::Tensor lengths = {};   // int64 [batch], or undefined
   at::Tensor mask = {};      // bool [batch, 1, 1, keys], true = masked, or undefined
   at::Tensor additive = {};  // fp16 [batch or 1, 1, queries or 1, keys], added to the scores; then the others are unset
@@ -17,7 +18,7 @@ struct T5KeyMask {
 
 struct T5KeyMaskOptions {
   int64_t queries = 1, keys = 1;
-  bool causal = false;
+  ops::Causal causal = ops::Causal::kNone;
   at::ScalarType dtype = at::kFloat;  // of the scores
   T5Numerics numerics = {};
 };

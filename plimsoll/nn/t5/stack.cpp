@@ -46,11 +46,10 @@ T5KeyMask T5StackImpl::encoder_keys(const T5Encoded& encoded, at::ScalarType dty
 at::Tensor T5StackImpl::forward(const T5StackInput& input) {
   const at::ScalarType dtype = input.hidden.scalar_type();
   const int64_t queries = input.hidden.size(1), before = input.cache == nullptr ? 0 : input.cache->length();
-  const T5KeyMask keys = key_mask(input.attention_mask, {.queries = queries,
-                                                         .keys = before + queries,
-                                                         .causal = role_ == T5Role::kDecoder,
-                                                         .dtype = dtype,
-                                                         .numerics = input.numerics});
+  const ops::Causal causal = role_ == T5Role::kDecoder ? ops::Causal::kBottomRight : ops::Causal::kNone;
+  const T5KeyMask keys = key_mask(
+      input.attention_mask,
+      {.queries = queries, .keys = before + queries, .causal = causal, .dtype = dtype, .numerics = input.numerics});
   T5KeyMask visible;
   if (input.encoded != nullptr) visible = encoder_keys(*input.encoded, dtype, input.numerics);
   T5Residual stream(at::dropout(input.hidden, config.dropout_rate, is_training()), input.numerics,

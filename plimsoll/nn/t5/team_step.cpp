@@ -13,6 +13,7 @@
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/ops/dtype.h"
 #include "plimsoll/runtime/threads.h"
+#include "plimsoll/runtime/unexpected.h"
 #include "plimsoll/watch/profile.h"
 #include "plimsoll/watch/session.h"
 
@@ -31,9 +32,15 @@ void with_values(format::Format format, const void* values, F&& body) {
       return body(static_cast<const c10::BFloat16*>(values));
     case format::Format::kFp16:
       return body(static_cast<const c10::Half*>(values));
-    default:
+    case format::Format::kFp32:
       return body(static_cast<const float*>(values));
+    case format::Format::kE4m3:
+    case format::Format::kE5m2:
+    case format::Format::kE2m1:
+    case format::Format::kE8m0:
+      break;
   }
+  runtime::unexpected("T5: format of values", static_cast<int>(format));
 }
 
 kernels::AttentionInput heads_of(const at::Tensor& x, int64_t head_dim, int64_t row_dim) {
@@ -139,7 +146,7 @@ T5TeamStep::Attention T5TeamStep::self_attention(size_t layer) {
                            .keys = length,
                            .channels = config.d_kv,
                            .value_channels = config.d_kv},
-                 .rules = {.causal = true},
+                 .rules = {.causal = kernels::Causal::kBottomRight},
                  .format = format_,
                  .q = {in_, 3 * inner, config.d_kv, 3 * inner},
                  .k = heads_of(tokens.key, 2, 1),

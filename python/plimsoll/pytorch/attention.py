@@ -14,6 +14,7 @@ from plimsoll.pytorch.packed_sequences import Packing, attend_each
 from plimsoll.pytorch.tensor_parallel import TensorParallel, take_parallel
 
 MASKS = ("no_mask", "causal", "causal_bottom_right", "padding", "padding_causal", "padding_causal_bottom_right", "arbitrary")
+CAUSAL = ("causal", "causal_bottom_right")
 LAYOUTS = ("sbhd", "bshd", "thd")
 _attention = torch.ops.plimsoll.attention.default
 _attention_packed = torch.ops.plimsoll.attention_packed.default
@@ -62,16 +63,12 @@ def _bool_mask(attention_mask: Any, mask_type: str) -> torch.Tensor:
     return mask
 
 
-def mask_rules(mask_type: str, attention_mask: Any, queries: int, keys: int) -> tuple[torch.Tensor | None, bool]:
-    """(mask, causal) as the operator wants them. Its causal mask is aligned to the last key."""
+def mask_rules(mask_type: str, attention_mask: Any) -> tuple[torch.Tensor | None, str]:
+    """(mask, causal rule) as the operator wants them: "no_mask", "causal" or "causal_bottom_right"."""
     uses_mask = mask_type.startswith("padding") or mask_type == "arbitrary"
     mask = _bool_mask(attention_mask, mask_type) if uses_mask else None
-    if "causal" not in mask_type:
-        return mask, False
-    if mask_type.endswith("bottom_right") or queries == keys:
-        return mask, True
-    above = torch.ones(queries, keys, dtype=torch.bool).triu(1)  # aligned to the first key
-    return (above if mask is None else mask | above), False
+    causal = mask_type.removeprefix("padding_")
+    return mask, causal if causal in CAUSAL else "no_mask"
 
 
 class DotProductAttention(torch.nn.Module):
@@ -126,7 +123,7 @@ class DotProductAttention(torch.nn.Module):
                 f"DotProductAttention: expected {name} [{first}, {heads}, {self.kv_channels}], got {list(x.shape)}"
             )
 
-    def _options(self, mask: torch.Tensor | None, bias: torch.Tensor | None, causal: bool) -> tuple[Any, ...]:
+    def _options(self, mask: torch.Tensor | None, bias: torch.Tensor | None, causal: str) -> tuple[Any, ...]:
         dropout = self.attention_dropout if self.training else 0.0
         if dropout > 0 and torch.compiler.is_compiling():  # the seed would be drawn once, while tracing
             raise NotImplementedError(
@@ -178,14 +175,14 @@ class DotProductAttention(torch.nn.Module):
             return self._attend_packed(tensors, packed, mask_type.replace("padding_", "").replace("padding", "no_mask"))
         to_heads_first = (1, 2, 0, 3) if layout == "sbhd" else (0, 2, 1, 3)
         query, key, value = (x.to(dtype).permute(to_heads_first) for x in (query_layer, key_layer, value_layer))
-        mask, causal = mask_rules(mask_type, attention_mask, query.shape[2], key.shape[2])
+        mask, causal = mask_rules(mask_type, attention_mask)
         with self._dropout_state():
             attended: torch.Tensor = _attention(query, key, value, *self._options(mask, bias, causal))
         return attended.permute((2, 0, 1, 3) if layout == "sbhd" else (0, 2, 1, 3)).flatten(2)
 
     def _attend_packed(self, tensors: list[torch.Tensor], packed: dict[str, Any], mask_type: str) -> torch.Tensor:
         def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-            mask, causal = mask_rules(mask_type, None, query.shape[2], key.shape[2])
+            mask, causal = mask_rules(mask_type, None)
             with self._dropout_state():
                 attended: torch.Tensor = _attention(query, key, value, *self._options(mask, None, causal))
             return attended
@@ -206,7 +203,7 @@ class DotProductAttention(torch.nn.Module):
         gradient is then one tensor. interleaved: query, key, value of each head in turn, where heads == groups."""
         heads, groups = self.num_attention_heads, self.num_gqa_groups
         batch_first = qkv.transpose(0, 1) if self.qkv_format == "sbhd" else qkv
-        mask, causal = mask_rules(mask_type, attention_mask, batch_first.shape[1], batch_first.shape[1])
+        mask, causal = mask_rules(mask_type, attention_mask)
         wide = batch_first.to(high_precision_dtype(qkv.dtype))
         with self._dropout_state():
             attended: torch.Tensor = _attention_packed(wide, heads, groups, interleaved, *self._options(mask, None, causal))
