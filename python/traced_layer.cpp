@@ -167,6 +167,16 @@ void check_backward(const OptionalTensor& grad, const OptionalTensor& grad_sum, 
   }
 }
 
+void check_seeds(const variable_list& seeds, const torch::autograd::Node& node) {
+  TORCH_CHECK_VALUE(seeds.size() == node.num_inputs(), "layer: expected gradients of ", node.num_inputs(),
+                    " results, got ", seeds.size());
+  for (uint32_t i = 0; i < node.num_inputs(); ++i) {
+    const auto& expected = node.input_metadata(i);
+    TORCH_CHECK_VALUE(!seeds[i].defined() || expected.is_same_shape(seeds[i]), "layer: expected a gradient of shape ",
+                      expected.shape_as_dim_vector(), ", got ", seeds[i].sizes());
+  }
+}
+
 std::vector<at::Tensor> layer_backward_cpu(const OptionalTensor& grad, const OptionalTensor& grad_sum,
                                            const at::Tensor& ticket, const at::Tensor& kept, const OptionalTensor& sum,
                                            const OptionalTensors& parameters, at::ScalarType x_dtype,
@@ -175,8 +185,10 @@ std::vector<at::Tensor> layer_backward_cpu(const OptionalTensor& grad, const Opt
   check_backward(grad, grad_sum, call);
   variable_list seeds{grad.value_or(at::Tensor())};
   if (has_bit(present, kResidual)) seeds.push_back(grad_sum.value_or(at::Tensor()));
+  torch::autograd::Node& node = node_of(ticket);
+  check_seeds(seeds, node);
   // Not through the engine: the gradient's amax belongs to the backward pass that is under way.
-  const variable_list gradients = node_of(ticket)(std::move(seeds));
+  const variable_list gradients = node(std::move(seeds));
   std::vector<at::Tensor> wanted = empty_gradients(grad, grad_sum, call);
   size_t next = 0, place = 0;
   for (size_t i = 0; i < kLayerInputs; ++i) {

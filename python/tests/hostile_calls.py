@@ -292,7 +292,7 @@ METHODS = {
         "abandon": [], "advance": [], "finish": [], "left_out": [], "sent_bytes": [], "start": [T(64)], "sums_left_out": [],
     }),
     "Checkpoint": (made_checkpoint, {
-        "directory": [], "read": ["model", "w"], "read_range": ["model", "w", 0, 2], "refused": [], "state": [], "step": [],
+        "check_files": [], "directory": [], "read": ["model", "w"], "read_range": ["model", "w", 0, 2], "refused": [], "state": [], "step": [],
         "tensors": [], "world_size": [],
     }),
 }
