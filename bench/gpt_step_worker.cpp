@@ -52,7 +52,7 @@ class Step {
 
   virtual double run() = 0;
 
-  // Of the tensors that autograd saves for a backward pass; none where they have no memory that could be counted.
+  // Bytes of the tensors that autograd saves for a backward pass; none where their memory cannot be counted.
   virtual std::optional<int64_t> saved_bytes() { return std::nullopt; }
 
  protected:

@@ -20,7 +20,7 @@ namespace {
 
 using namespace plimsoll;
 
-// Of all threads of this process.
+// CPU time of all threads of this process.
 double cpu_seconds() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);

@@ -43,7 +43,7 @@ def row(name, answers, alone, info, tokens):
     return {
         "contestant": name,
         "tokens_per_s": tokens / statistics.median(seconds),
-        # Of the same turns: what else the machine does then weighs on both.
+        # Ratios within one turn: other work on the machine then slows both.
         "of_one_process": statistics.median(one["seconds"] / own for one, own in zip(alone, seconds)),
         "parameters_held": info["parameters_held"],
         "peak_rss_bytes": max(answer["peak_rss_bytes"] for answer in answers),

@@ -61,7 +61,7 @@ struct SessionHandle : torch::CustomClassHolder {
     return rows;
   }
 
-  // Of each call its operator, the exponents of its operands, and those of its results.
+  // The operator of each call, the exponents of its operands, and those of its results.
   std::vector<std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>>> stop_inspection() const {
     const auto exponents = [](const std::vector<autoscale::Scale>& scales) {
       std::vector<int64_t> list;

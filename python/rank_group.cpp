@@ -32,7 +32,7 @@ at::Tensor call(const char* op, torch::jit::Stack stack) {
 
 using SharedPeers = std::shared_ptr<const shard::Peers>;
 
-// Of a group whose ranks meet in a TCPStore, once for it; elsewhere none: each beat would make a FileStore's file
+// The peers of a group whose ranks meet in a TCPStore, once for it; elsewhere none: each beat would make a FileStore's file
 // longer.
 SharedPeers peers_of(const std::string& name) {
   static std::mutex mutex;

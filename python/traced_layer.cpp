@@ -135,7 +135,7 @@ struct BackwardCall {
   int64_t present = 0, needs = 0;  // bits of LayerInputs
 };
 
-// Of each gradient that is asked for, in order. Those of x and residual have the shape of grad but for the last size.
+// An empty tensor for each gradient that is asked for, in order. Those of x and residual have grad's shape but for the last size.
 std::vector<at::Tensor> empty_gradients(const OptionalTensor& grad, const OptionalTensor& grad_sum,
                                         const BackwardCall& call) {
   std::vector<at::Tensor> gradients;

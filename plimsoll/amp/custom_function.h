@@ -23,7 +23,7 @@ class CustomForward {
   CustomForward(torch::autograd::AutogradContext& context, at::DeviceType device,
                 std::optional<at::ScalarType> cast_inputs = std::nullopt);
 
-  // Of a tensor of floating point on the device, but not of fp64; others stay.
+  // The input in the dtype of the cast, if it is a floating-point tensor on the device and not fp64; others as they are.
   at::Tensor cast(const at::Tensor& input) const;
 
  private:

@@ -62,7 +62,7 @@ class Fp8Autocast {
   friend Fp8Scope current_scope();
 };
 
-// Of the innermost scope of this thread; nullptr outside all and where enabled = false.
+// What the innermost scope of this thread says; nullptr outside all scopes and where enabled = false.
 Fp8Scope current_scope();
 ops::SharedRecipe current_recipe();
 std::shared_ptr<ops::ScalingStep> current_step();

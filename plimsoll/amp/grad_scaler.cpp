@@ -155,7 +155,7 @@ GradScaler::OptimizerState GradScaler::unscaled_over_ranks(const Optimizer& opti
   return {.report = std::move(report), .histogram = found.histogram};
 }
 
-// Of gradients with the scale on them, which an ops::ScaledOptimizer takes off itself.
+// The histogram of gradients that still have the scale on them; an ops::ScaledOptimizer takes it off itself.
 GradientHistogram GradScaler::histogram_of(const Optimizer& optimizer) {
   const std::vector<at::Tensor> grads = gradients_as_they_are(optimizer);
   Findings found{.gradients = static_cast<int64_t>(grads.size()), .histogram = gradient_histogram(grads)};

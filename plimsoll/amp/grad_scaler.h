@@ -70,7 +70,7 @@ class GradScaler {
 
   double get_scale() const { return options_.enabled ? static_cast<double>(scale_) : 1; }
   int64_t growth_tracker() const { return growth_tracker_; }  // clean steps since the scale changed
-  // Of the gradients that the last unscale_() or step() saw: GradientHistogram::flushed_share.
+  // GradientHistogram::flushed_share of the gradients that the last unscale_() or step() saw.
   double flushed_share() const { return flushed_share_; }
   const GradScalerOptions& options() const { return options_; }
   bool is_enabled() const { return options_.enabled; }

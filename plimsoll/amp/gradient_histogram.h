@@ -16,14 +16,14 @@ struct GradientHistogram {
   std::array<int64_t, 256> counts{};
 
   int64_t total() const;
-  // Of the elements, those below 2^exponent; 0 of none.
+  // The share of the elements that is below 2^exponent; 0 if there are none.
   double share_below(int exponent) const;
-  // Of gradients with the loss scale on them: the elements that fp16 flushes to zero or holds as subnormals.
+  // The share that fp16 flushes to zero or holds as subnormals, if the gradients have the loss scale on them.
   double flushed_share() const { return share_below(kSmallestNormalFp16); }
   GradientHistogram& operator+=(const GradientHistogram& other);
 };
 
-// Of a sample of about 2^16 elements, all of them where there are no more; the same places for the same sizes. Tensors
+// The histogram of about 2^16 sampled elements, or of all if there are fewer; equal sizes have equal places. Tensors
 // as for unscale_gradients_.
 GradientHistogram gradient_histogram(at::TensorList grads);
 

@@ -103,7 +103,7 @@ class Gradients {
   double bytes_ = 0;
 };
 
-// Of gradients whose scale is lost: none of their elements can be known.
+// The summary of gradients whose scale is lost: none of their elements can be known.
 UnscaleSummary nothing_finite(at::TensorList grads) {
   UnscaleSummary summary{.grad_norm = std::numeric_limits<double>::infinity(), .histogram = gradient_histogram(grads)};
   for (const at::Tensor& grad : grads) summary.non_finite += elements_of(grad).grad.numel();

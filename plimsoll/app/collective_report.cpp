@@ -17,7 +17,7 @@ watch::Transfers as_they_began(watch::Transfers transfers) {
 
 double seconds_of(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
-// Of the union.
+// Seconds in which at least one transfer was under way.
 double seconds_under_way(const watch::Transfers& transfers) {
   int64_t sum = 0, covered_to = 0;
   for (const TransferEvent& event : as_they_began(transfers)) {

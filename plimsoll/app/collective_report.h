@@ -10,7 +10,7 @@
 
 namespace plimsoll::app {
 
-// Of one kind, per step.
+// The collectives of one kind, per step.
 struct CollectiveRow {
   std::string name;
   double calls = 0;

@@ -41,7 +41,7 @@ struct TrainedGpt {
   nn::Gpt model{nullptr};  // in eval()
 };
 
-// Of a run's newest good checkpoint, or of one step's directory. Throws Error.
+// The model of a run's newest good checkpoint, or of one step's directory. Throws Error.
 TrainedGpt load_trained_gpt(const std::filesystem::path& path);
 
 }  // namespace plimsoll::app

@@ -17,7 +17,7 @@ struct TensorReport {
   TensorStatistics statistics;
 };
 
-// Of a safetensors file, of a directory with such files (a checkpoint), or of a run (its latest good checkpoint).
+// The tensors of a safetensors file, of a directory of such files (a checkpoint), or of a run's latest good checkpoint.
 std::vector<TensorReport> inspect(const std::filesystem::path& path);
 
 // {"name", "dtype", "shape", "amax", "rms", "zeros", "non_finite", "headroom_bits": {"e4m3", "e5m2", "fp16"}}; zeros

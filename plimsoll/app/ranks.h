@@ -25,7 +25,7 @@ void check_sharing(const TrainOptions& options);
 // others do not come.
 std::shared_ptr<const shard::Communicator> connect_ranks(const TrainOptions& options);
 
-// Of several ranks the first prints, logs and saves.
+// Whether this rank prints, logs and saves: the first of several does.
 bool speaks(const TrainOptions& options);
 
 }  // namespace plimsoll::app

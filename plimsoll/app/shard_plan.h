@@ -11,7 +11,7 @@
 namespace plimsoll::app {
 
 struct ShardPlanOptions {
-  // Of it the model, recipe and shard are read, and batch, which is that of each process.
+  // The run whose model, recipe, shard and batch (of each process) are read.
   TrainOptions run;
   std::vector<int64_t> world = {1, 2, 8, 64, 512, 4096, 100000};
   double tokens_per_second = 0;  // of one process alone, as plimsoll train prints it

@@ -36,7 +36,7 @@ shard::FullyShardedOptions options_of(const nn::Gpt& model,
           .offload_folder = offload_folder};
 }
 
-// Of "NAME.exp_avg", the piece of the parameter NAME; nullptr: none.
+// The piece of the parameter NAME that the state "NAME.exp_avg" belongs to; nullptr: none.
 const io::TensorPiece* piece_of(const std::string& state, const std::vector<io::TensorPiece>& pieces) {
   const std::string name = state.substr(0, state.rfind('.'));
   const auto found = std::ranges::find(pieces, name, &io::TensorPiece::name);

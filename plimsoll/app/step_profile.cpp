@@ -13,7 +13,7 @@ namespace plimsoll::app {
 namespace {
 
 constexpr int64_t kWarmUpSteps = 3, kMostSteps = 20;
-// Of the step: what takes less is one row a phase.
+// Share of the step below which ops are joined into one row for each phase.
 constexpr double kShortShare = 0.002;
 
 using watch::SpanTotals;

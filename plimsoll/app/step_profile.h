@@ -39,7 +39,7 @@ struct ProfileReport {
 
 class StepProfile {
  public:
-  // Of up to 20 steps, after 3 that warm up (fewer in a short run).
+  // A profile of up to 20 steps, after 3 that warm up (fewer in a short run).
   explicit StepProfile(int64_t steps_to_come);
 
   // Runs a step, under recording if it is one of those.

@@ -47,7 +47,7 @@ class Profiled : public testing::Test {
     report_ = report_of(profile_, ten_gflops_and_two_gbytes());
   }
 
-  // Of an op. Sleeps may last longer than they were asked to, so that either op may come first.
+  // The row of an op. Sleeps may last longer than they were asked to, so that either op may come first.
   const ProfileRow& row(std::string_view op) const {
     return *std::find_if(report_.rows.begin(), report_.rows.end(), [&](const ProfileRow& row) { return row.op == op; });
   }

@@ -36,7 +36,7 @@ class T5Texts {
   // {"input_ids": [...]} a line. Throws Error that names file and line; UsageError for no input at all.
   std::vector<std::vector<int64_t>> read(const std::string& input);
 
-  // Of a file as read() takes it, whose objects may have {"decoder_input_ids": [...]}, too, and a {"target": ...} that
+  // The examples of a file as read() takes it; objects may have {"decoder_input_ids": [...]}, too, and a {"target": ...} that
   // is a text or ids.
   std::vector<T5Example> read_examples(const std::filesystem::path& file);
 

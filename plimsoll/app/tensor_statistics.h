@@ -22,7 +22,7 @@ struct TensorStatistics {
   std::optional<double> headroom_bits(format::Format format) const;
 };
 
-// Of any real dtype, in double.
+// Statistics of a tensor of any real dtype, in double.
 TensorStatistics statistics_of(const at::Tensor& tensor);
 
 }  // namespace plimsoll::app

@@ -31,7 +31,7 @@ using nlohmann::json;
 // The last learning rate, as a share of the peak.
 constexpr double kFinalShare = 0.1;
 
-// Of checkpoints: what compression has left out of gradients.
+// The checkpoint's name for what compression has left out of gradients.
 const char* const kLeftOut = "left_out";
 
 torch::optim::AdamWOptions adamw_options(const TrainOptions& options) {

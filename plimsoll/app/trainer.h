@@ -36,7 +36,7 @@ class Trainer {
   // Mean over the same held-out windows each time; changes nothing.
   double validation_loss();
 
-  // Of the last step the operands, of all steps the incidents.
+  // The operands of the last step and the incidents of all steps.
   const watch::Session& session() const { return session_; }
 
   // Bytes that one forward pass keeps for backward, parameters left out; nothing before the first step of this process.

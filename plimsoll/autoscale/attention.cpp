@@ -20,7 +20,7 @@ namespace {
 
 using torch::jit::Stack;
 
-// Of scores; beyond it FP32 would not hold what FP32 on the values holds.
+// The scores' largest exponent: beyond it FP32 would not hold what FP32 on the values holds.
 constexpr int32_t kLargestScoreExponent = 100;
 // log2 of what the kernel multiplies gradients by, at most.
 constexpr double kLargestSize = 100;

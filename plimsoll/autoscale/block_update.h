@@ -14,7 +14,7 @@ namespace plimsoll::autoscale {
 // New values of elements [begin, begin + count) of the memory in place of the old ones.
 using UpdateBlock = std::function<void(int64_t begin, int64_t count, float* values)>;
 
-// Of a scaled parameter that is a memory of its own. Not where the session rounds by chance, measures what is written,
+// Whether a scaled parameter owns its memory and can be updated by blocks. Not where the session rounds by chance, measures,
 // or counts what is lost.
 bool can_update_blocks(const at::Tensor& parameter);
 // Calls update for all blocks, on several threads. The exponent changes where the new values ask for it.
@@ -22,7 +22,7 @@ void update_blocks(const at::Tensor& parameter, const UpdateBlock& update);
 
 // The data of a scaled tensor; a plain one is its own.
 const at::Tensor& data_of(const at::Tensor& x);
-// Of a memory, which may be undefined.
+// The address of an element of the tensor's memory; nullptr if the tensor is undefined.
 char* at_element(const at::Tensor& x, int64_t index);
 // Whether a power of two is one factor of FP32 without loss.
 bool is_factor(int32_t exponent);

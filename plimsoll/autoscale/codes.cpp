@@ -28,7 +28,7 @@ at::Tensor as_rows(const at::Tensor& memory) {
   return memory.as_strided({count / columns, columns}, {columns, 1});
 }
 
-// Of a matrix without gaps between its rows; no codes of one that is not finite, as they have no Inf.
+// Codes of a matrix without gaps between its rows; none if it is not finite, because codes have no Inf.
 Codes encode(const at::Tensor& matrix, const Scale& scale, at::ScalarType dtype) {
   const format::Format format = operand_format(dtype);
   const double room = std::log2(static_cast<double>(format::max_finite(format)));

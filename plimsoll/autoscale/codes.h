@@ -8,7 +8,7 @@
 
 namespace plimsoll::autoscale {
 
-// Of data as a product reads them: codes as float8_e4m3fn and float8_e5m2, and those of ops::format_of.
+// The format of data as a product reads them: float8_e4m3fn and float8_e5m2 as codes, others by ops::format_of.
 format::Format operand_format(at::ScalarType dtype);
 
 // operand.data become codes of `dtype`, float8_e4m3fn or float8_e5m2, and operand.scale theirs. The largest element

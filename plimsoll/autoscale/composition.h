@@ -15,7 +15,7 @@ struct Composition {
   int32_t common = 0;  // the exponent of operands = c +
 };
 
-// Of a plan with a rule, under the session's policy; growth over sums is left out.
+// The composition for a plan with a rule, under the session's policy; growth over sums is left out.
 Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stack& stack);
 
 // With the growth of a result that sums over `terms` elements.

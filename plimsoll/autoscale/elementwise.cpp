@@ -72,7 +72,7 @@ class BlockedCall {
                  .bound = std::log2(static_cast<double>(all.amax))};
   }
 
-  // Of the first block's results.
+  // The scale that the first block's results ask for.
   Scale first_scale() {
     Stack stack = with_blocks();
     const BlockSums seen = run_block(0, stack, 0);

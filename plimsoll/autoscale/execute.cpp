@@ -79,7 +79,7 @@ void assign_written(Operands& operands) {
     if (operand.written && is_scaled(operand.tensor)) assign(operand.tensor, {.data = operand.data});
 }
 
-// Of Rule::results 'n': rows of rms 1, times a weight, and a bias added. A row's largest element is at most the root of
+// The scale by Rule::results 'n': rows of rms 1, times a weight, and a bias added. A row's largest element is at most the root of
 // its length, which is the weight's, or, not to ask, that of all rows together.
 std::optional<Scale> normalised(const std::vector<Operand>& operands, const at::Tensor& result) {
   constexpr size_t kWeight = 2;  // of the call's arguments
@@ -93,7 +93,7 @@ std::optional<Scale> normalised(const std::vector<Operand>& operands, const at::
   return scale.is_zero() ? std::nullopt : std::optional(scale);
 }
 
-// Of 's'.
+// The scale by Rule::results 's'.
 std::optional<Scale> like_first(const std::vector<Operand>& operands) {
   Scale scale = operands.front().scale;
   if (!is_scaled(operands.front().tensor) || scale.is_zero()) return std::nullopt;

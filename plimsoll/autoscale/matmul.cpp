@@ -83,7 +83,7 @@ const SharedScale* shared_of(const Operand& operand) {
 bool is_parameter(const Operand& operand) { return shared_of(operand) != nullptr && shared_of(operand)->parameter; }
 bool is_gradient(const Operand& operand) { return shared_of(operand) != nullptr && shared_of(operand)->gradient; }
 
-// Of Method::kUnit: 1 over the root of the terms. The gradient of a layer's input has the factor of the layer's output,
+// The factor of Method::kUnit: 1 over the root of the terms. A layer's input gradient has the factor of its output,
 // as it has to where other paths lead to the same input.
 double unit_factor(const MatmulOperands& operands) {
   const at::Tensor &a = operands.a.data, &b = operands.b.data;
@@ -93,7 +93,7 @@ double unit_factor(const MatmulOperands& operands) {
   return 1 / std::sqrt(static_cast<double>(std::max<int64_t>(terms, 1)));
 }
 
-// Of Method::kGradientRms.
+// Measures gradients for Method::kGradientRms.
 void measure_gradients(std::vector<Operand>& operands, Session& session) {
   for (Operand& operand : operands) {
     if (!is_gradient(operand) || operand.scale.is_zero()) continue;

@@ -17,7 +17,7 @@ struct Measured {
 // nor do masks, unless there is nothing else.
 Measured measure(const at::Tensor& x);
 
-// Of data in a dense memory, all finite.
+// The root of the mean square of data in a dense memory, all finite.
 double rms_of(const at::Tensor& data);
 
 // The data with masks, which are larger than any other data, at what they are under every scale. data: fp32.

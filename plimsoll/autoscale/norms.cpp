@@ -19,9 +19,9 @@ namespace {
 
 using torch::jit::Stack;
 
-// Of the input: epsilon times 2^-2e stays well within FP32.
+// The input's largest exponent e: epsilon times 2^-2e stays well within FP32.
 constexpr int32_t kLargestInputExponent = 40;
-// Of what the weight takes.
+// The largest exponent that the weight takes.
 constexpr int32_t kLargestGainExponent = 100;
 
 const c10::IValue& norm_argument(const Plan& plan, const Stack& stack, size_t index) {

@@ -20,7 +20,7 @@ double number_of(const c10::IValue& value) {
   return value.isTensor() ? value_of(value.toTensor()).item<double>() : value.toDouble();
 }
 
-// Of _fused_adamw_ and _fused_adam_; nothing for those that keep a maximum, or that a GradScaler has part in.
+// The step of _fused_adamw_ or _fused_adam_; nothing if it keeps a maximum or a GradScaler has part in it.
 std::optional<AdamWStep> adamw_step(const Plan& plan, const Stack& all, size_t i) {
   enum {
     kParameters,
@@ -59,7 +59,7 @@ std::optional<AdamWStep> adamw_step(const Plan& plan, const Stack& all, size_t i
                    .maximize = all[kMaximize].toBool()};
 }
 
-// Of _fused_sgd_, unless a GradScaler has part in it.
+// The step of _fused_sgd_; nothing if a GradScaler has part in it.
 std::optional<SgdStep> sgd_step(const Plan& plan, const Stack& all, size_t i) {
   enum {
     kParameters,

@@ -92,7 +92,7 @@ bool is_composite(const c10::OperatorHandle& op) {
           op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd));
 }
 
-// Of this library's operators, which are there only when all of it is loaded.
+// The rule of one of this library's operators, which are there only when all of it is loaded.
 const Rule* own_rule(const c10::OperatorHandle& op) {
   const std::string& name = op.operator_name().name;
   if (!name.starts_with("plimsoll::")) return nullptr;

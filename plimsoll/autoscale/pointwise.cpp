@@ -129,7 +129,7 @@ std::optional<PointwiseCall> power_of(const Plan& plan, const Stack& stack) {
                        .exponent = static_cast<int32_t>(std::floor(rms + 0.5))};
 }
 
-// Of its value, with results about as large.
+// A function of the value whose results are about as large as it.
 std::optional<PointwiseCall> of_value(const ScaledTensorImpl* a, Function function) {
   if (a == nullptr) return std::nullopt;
   return PointwiseCall{

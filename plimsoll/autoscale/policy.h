@@ -44,7 +44,7 @@ std::optional<Scale> scale_without_looking(const Policy& policy, Origin origin, 
 // With the exponent that the method gives data of this measured scale.
 Scale placed(const Policy& policy, const Scale& measured);
 
-// Of a factor that is a number.
+// The scale of a factor that is a number.
 Scale number_scale(const Policy& policy, double number);
 
 // Whether a tensor keeps its exponent when something is written into it that no rule foresees.

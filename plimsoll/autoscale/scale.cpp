@@ -16,7 +16,7 @@ double root_sum_square(double a, double b) {
   return larger + 0.5 * std::log2(1 + std::exp2(2 * (smaller - larger)));
 }
 
-// Of a sum, of which `mask` is a term without a scale of its own.
+// The scale of a sum in which `mask` is a term without a scale of its own.
 Scale with_mask(const Scale& scale, const Scale& mask) {
   if (!mask.is_mask() || scale.is_zero()) return scale;
   Scale result = with_exponent(scale, std::max(scale.exponent, 0));

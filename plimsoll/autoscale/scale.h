@@ -37,7 +37,7 @@ Scale zero_scale();
 inline constexpr double kMaskValue = 0x1p120;
 inline constexpr double kMaskData = 14;
 Scale mask_scale();
-// Of a constant.
+// The scale of a constant.
 Scale scale_of_number(double number);
 // Data have the largest element 2^kHeadroom at most, under a scale that was measured.
 inline constexpr double kHeadroom = 15;
@@ -53,7 +53,7 @@ Scale settled(const Scale& scale);
 // The same, but only where |remainder| >= kSlack.
 Scale settled_if_due(const Scale& scale);
 
-// Of elementwise results: values of independent elements.
+// Scales of elementwise results: values of independent elements.
 Scale product(const Scale& a, const Scale& b);
 // degree: -1, 1/2, 2 ...; exponent * degree has to be whole.
 Scale power(const Scale& scale, double degree);

@@ -30,7 +30,7 @@ struct SharedScale {
   bool wide = false;       // stays in FP32: an optimizer's state, whose squares no 16 bits hold
   bool gradient = false;   // of a loss, or of what it was computed from
   bool parameter = false;  // of a module
-  // Of a parameter under Rounding::kRemainder, once it was written: what rounding cut off data, times
+  // The remainder of a parameter under Rounding::kRemainder, once it was written: what rounding cut off data, times
   // 2^kRemainderShift, in the same format. Together they have twice the bits. Undefined: nothing.
   at::Tensor remainder = {};
   Codes codes = {};  // of the data as they are; undefined: nobody has asked for them
@@ -45,7 +45,7 @@ class ScaledTensorImpl final : public c10::TensorImpl {
 
   const at::Tensor& data() const { return data_; }
   const Scale& scale() const { return shared_->scale; }
-  // Of a tensor of several scales, FP32: value = data * 2^exponent * scales, one for each of equal blocks of the data
+  // The scales of a tensor of several, FP32: value = data * 2^exponent * scales, one for each of equal blocks of the data
   // (several_scales.h). Undefined: the power of two is all.
   const at::Tensor& scales() const { return scales_; }
   SharedScale& shared() const { return *shared_; }
@@ -83,7 +83,7 @@ class ScaledTensorImpl final : public c10::TensorImpl {
 at::Tensor carried(const at::Tensor& scaled);
 
 bool is_scaled(const at::Tensor& tensor);
-// Of a scaled tensor.
+// The implementation behind a scaled tensor.
 ScaledTensorImpl& scaled_impl(const at::Tensor& tensor);
 
 struct ScaledOptions {

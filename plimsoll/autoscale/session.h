@@ -16,7 +16,7 @@
 
 namespace plimsoll::autoscale {
 
-// Of results that are written into a tensor in place.
+// The rounding of results that are written into a tensor in place.
 enum class Rounding : uint8_t {
   kNearest,
   kStochastic,
@@ -27,7 +27,7 @@ struct Settings {
   at::ScalarType storage = at::kHalf;  // of data with at least one dimension: kHalf, kBFloat16, kFloat
   Rounding rounding = Rounding::kRemainder;
   Policy policy = {};
-  // Of the operands of mm and addmm, values and gradients: kFloat8_e4m3fn, kFloat8_e5m2; Undefined: data as they are.
+  // Formats of mm's and addmm's operands, values and gradients: kFloat8_e4m3fn, kFloat8_e5m2; Undefined: data as they are.
   at::ScalarType product_values = at::ScalarType::Undefined, product_gradients = at::ScalarType::Undefined;
   bool counts_range = false;  // RangeCounts, which take several passes over every result
 };
@@ -75,10 +75,10 @@ class Session {
   int32_t gradient_exponent() const { return gradient_exponent_; }
   void set_gradient_exponent(int32_t exponent) { gradient_exponent_ = exponent; }
 
-  // Of Method::kDelayed: the exponents that results needed, in the order of the calls since the last backward pass
+  // Method::kDelayed keeps the exponents that results needed, in the order of the calls since the last backward pass
   // began, which is that of every step.
   void begin_backward();
-  // Of the call at hand: what it needed one step ago, and `now` if there was none like it.
+  // The exponent that the call at hand needed one step ago, or `now` if there was none like it.
   int32_t exchange_exponent(int64_t elements, int32_t now);
 
  private:

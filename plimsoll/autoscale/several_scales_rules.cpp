@@ -54,7 +54,7 @@ at::Tensor scales_or_ones(const at::Tensor& x) {
 
 bool are_usable(const at::Tensor& scales) { return at::isfinite(scales).logical_and_(scales > 0).all().item<bool>(); }
 
-// Of functions of each element, of degree 1 for factors above 0.
+// Functions of each element that are of degree 1 for factors above 0.
 bool keep_scales(const ScalesCall& call) {
   if (!has_scales(call.tensor(0))) return false;
   call.finish(scaled_impl(call.tensor(0)).scales());

@@ -11,7 +11,7 @@ namespace plimsoll::cli {
 
 // Sizes of a model and of what it reads at once. Products of three of them fit into 64 bits.
 inline constexpr Range<int64_t> kSizes{.from = 1, .to = 1 << 20};
-// Of the blocks of a model.
+// Numbers of blocks of a model.
 inline constexpr Range<int64_t> kLayers{.from = 1, .to = 1 << 16};
 
 // Rows bound to `options`; `config` holds the name of the configuration file.

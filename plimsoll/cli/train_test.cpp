@@ -59,7 +59,7 @@ TEST(Train, LogsAmaxAndScaleOfEachOperandEveryFewSteps) {
   for (const auto& [step, line] : steps) EXPECT_EQ(line.contains("slots"), step % 3 == 1) << step;
   for (const char* role : {"input", "weight", "grad_output"}) {
     const json& first = steps.at(1)["slots"].at(std::string("blocks.0.layernorm_mlp.fc1/") + role);
-    // Of the first step, an operand's scale is that of its own amax.
+    // An operand's scale in the first step is that of its own amax.
     EXPECT_NEAR(first["headroom_bits"].get<double>(), 0, 1e-5) << role;
     const double largest = first["format"] == "e4m3" ? 448 : 57344;
     EXPECT_NEAR(first["amax"].get<double>() / first["scale"].get<double>() / largest, 1, 1e-6) << role;

@@ -14,7 +14,7 @@ Option watch_option(std::string& mode);
 // On stderr, one block; each of its lines goes to `lines`, too. Nothing for a session that is off.
 void print_watch(const watch::Session& session, app::JsonLines& lines);
 
-// Of a name that watch_option() has let through.
+// The options for a mode that watch_option() has let through.
 watch::SessionOptions watch_options(const std::string& mode);
 
 }  // namespace plimsoll::cli

@@ -37,7 +37,7 @@ class CodeTable {
   // Ascending; code finite_codes() stands for overflow.
   double value(uint32_t code) const { return values_[code]; }
 
-  // Of lower and lower + 1, between which magnitude lies: the nearer one, on a tie the even one.
+  // The nearer of lower and lower + 1, between which magnitude lies; on a tie the even one.
   uint32_t nearer(double magnitude, uint32_t lower) const {
     const double down = magnitude - values_[lower], up = values_[lower + 1] - magnitude;
     if (down != up) return down < up ? lower : lower + 1;

@@ -17,7 +17,7 @@ struct ExponentCounts {
   int64_t elements = 0;                  // that are not 0
   std::array<int64_t, 256> counts = {};  // by FP32's biased exponent
 };
-// Of fp32, bf16 or fp16 values.
+// How many of a weight's fp32, bf16 or fp16 values have each exponent.
 ExponentCounts count_exponents(const at::Tensor& weight);
 
 // Bits of FP16's 11 that an element loses to subnormal numbers, the mean of all elements that are not 0.

@@ -43,7 +43,7 @@ class GptBounds {
     return {weight(prefix + "weight"), bias == weights_.end() ? at::Tensor() : bias->second.to(at::kFloat)};
   }
 
-  // Of |W x + b|, x a token behind a norm: [out].
+  // Bounds of |W x + b|, x a token behind a norm: [out].
   at::Tensor product(const at::Tensor& of, const at::Tensor& bias, const Normed& x) const {
     at::Tensor constant = x.bias.defined() ? at::matmul(of, x.bias) : at::zeros({of.size(0)});
     if (bias.defined()) constant = constant + bias;

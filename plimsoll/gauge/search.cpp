@@ -27,7 +27,7 @@ struct Cost {
   }
 };
 
-// Of one tensor at each of its exponents.
+// The cost of one tensor at each of its exponents.
 class TensorCost {
  public:
   TensorCost(const GaugedTensor& tensor, float amax, const ExponentCounts* counts, int headroom_bits)

@@ -36,10 +36,10 @@ class T5Bounds {
   at::Tensor weight(const std::string& module) const { return weights_.at(module + ".weight").to(at::kFloat); }
   void record(const std::string& name, const at::Tensor& bounds) { amaxes_[name] = bounds.max().item<float>(); }
 
-  // Of |weight x| where x [in] is a token behind a norm with these weights: [out].
+  // Bounds of |weight x| where x [in] is a token behind a norm with these weights: [out].
   at::Tensor product(const at::Tensor& of, const at::Tensor& norm) const { return row_lengths(of * norm) * length_; }
 
-  // Of |o a|, a [heads * d_kv] an average of values v x for each head: [d_model].
+  // Bounds of |o a|, a [heads * d_kv] an average of values v x for each head: [d_model].
   at::Tensor read_by(const at::Tensor& o, const at::Tensor& v, const at::Tensor& norm) const {
     const at::Tensor normed = v * norm;
     at::Tensor sum = at::zeros({config_.d_model});

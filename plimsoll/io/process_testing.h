@@ -51,7 +51,7 @@ class ForkedChild {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
 
-  // Of a child that is traced: its status when it stops or ends.
+  // The status of a child that is traced, when it stops or ends.
   int wait_for_change() const {
     int status = 0;
     while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {

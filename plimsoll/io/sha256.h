@@ -12,7 +12,7 @@
 
 namespace plimsoll::io {
 
-// Of bytes that come in parts.
+// The digest of bytes that come in parts.
 class Sha256 {
  public:
   Sha256();
@@ -38,7 +38,7 @@ struct FileDigest {
   friend bool operator==(const FileDigest&, const FileDigest&) = default;
 };
 
-// Of a file whose bytes come one after the other.
+// The digest of a file whose bytes come one after the other.
 class FileDigester {
  public:
   void add(std::span<const std::byte> bytes);
@@ -55,7 +55,7 @@ class FileDigester {
 std::string sha256(std::span<const std::byte> bytes);
 std::string sha256_of_file(const std::filesystem::path& path);
 
-// Of a file that holds this text.
+// The digest of a file that holds this text.
 FileDigest digest_of(std::string_view text);
 
 }  // namespace plimsoll::io

@@ -31,7 +31,7 @@ GptImpl::GptImpl(const GptConfig& settings) : config(settings) {
                     config.vocabulary, " and ", config.context);
   TORCH_CHECK_VALUE(config.dim > 0 && config.heads > 0 && config.dim % config.heads == 0,
                     "gpt: expected a number of heads that divides dim ", config.dim, ", got ", config.heads);
-  // Of attention, too.
+  // The dropout of attention, too.
   TORCH_CHECK_VALUE(config.dropout >= 0 && config.dropout < 1, "gpt: expected dropout in [0, 1), got ", config.dropout);
   GptImpl::reset();
 }

@@ -44,7 +44,7 @@ class KeyValueCache {
   int64_t capacity_;  // tokens
   CacheFormat format_;
   int64_t length_ = 0;
-  // Of `capacity` tokens; in memory capacity comes after groups, so that a head is read in one stream.
+  // Keys and values of `capacity` tokens; capacity comes after groups in memory, so that a head is read in one stream.
   CachedTokens tokens_;
 };
 

@@ -23,7 +23,7 @@ class NormImpl : public torch::nn::Cloneable<NormImpl> {
 
   // x [..., hidden_size].
   at::Tensor forward(const at::Tensor& x) { return forward(x, {}).output; }
-  // Of x + residual, which comes back as `sum` where there is a residual.
+  // The norm of x + residual, which comes back as `sum` where there is a residual.
   ops::NormOutput forward(const at::Tensor& x, const at::Tensor& residual);
 
   int64_t hidden_size;

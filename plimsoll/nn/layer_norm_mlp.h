@@ -32,7 +32,7 @@ class LayerNormMlpImpl : public ScaledModule<LayerNormMlpImpl> {
   at::Tensor forward(const at::Tensor& x, std::optional<bool> is_first_microbatch = std::nullopt) {
     return forward(x, at::Tensor(), is_first_microbatch).output;
   }
-  // Of x + residual, which comes back as `sum` where there is a residual.
+  // The layer on x + residual, which comes back as `sum` where there is a residual.
   ops::NormOutput forward(const at::Tensor& x, const at::Tensor& residual, std::optional<bool> is_first_microbatch);
 
   int64_t hidden_size, ffn_hidden_size;

@@ -47,7 +47,7 @@ TEST(Sampler, TopPDrawsFromAsFewAsHoldTheShare) {
   EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_p = 0.94}, 0.999), 2);
   EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_p = 0.95}, 0.999), 0);
   EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_p = 0}, 0.999), 1);
-  // Of the two that top_k leaves each has half.
+  // Each of the two that top_k leaves has half.
   EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_k = 2, .top_p = 0.49}, 0.999), 1);
 }
 

@@ -82,7 +82,7 @@ NormOutput composed_norm_mlp(const NormInput& input, const NormOptions& options,
 
 namespace {
 
-// Of a bias with one element for each distance; any other as it is.
+// The matrix of a bias that has one element for each distance; any other bias as it is.
 at::Tensor bias_matrix(const at::Tensor& bias, int64_t queries, int64_t keys) {
   if (!bias.defined() || !is_by_distance(bias, queries, keys)) return bias;
   const at::Tensor query = at::arange(queries).unsqueeze(1), key = at::arange(keys);

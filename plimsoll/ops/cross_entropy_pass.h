@@ -23,7 +23,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward_cpu(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, std::string_view reduction,
     int64_t ignore_index, double label_smoothing, at::ScalarType dtype, std::array<bool, 2> wants_grad);
 
-// Of the logits that linear_cross_entropy holds for a while, and of grad_hidden, where the products are in `dtype`.
+// The dtype of the logits that linear_cross_entropy holds for a while, and of grad_hidden, for products in `dtype`.
 inline at::ScalarType cross_entropy_logits_dtype(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
 }

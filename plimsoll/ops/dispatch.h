@@ -38,7 +38,7 @@ struct NormBackward {
 };
 std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward(const NormBackward& args, const Norm& norm);
 
-// Of plain values: "output", "grad_input" or "grad_weight".
+// A product of plain values; kind: "output", "grad_input" or "grad_weight".
 at::Tensor gemm(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& bias, std::string_view kind,
                 at::ScalarType dtype);
 at::Tensor column_sum(const at::Tensor& x);

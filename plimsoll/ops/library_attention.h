@@ -25,7 +25,7 @@ at::Tensor attention_codes_forward(const AttentionOperands& operands, const Atte
 std::array<at::Tensor, 4> attention_backward(const at::Tensor& grad, const AttentionOperands& operands,
                                              const AttentionSaved& saved, const AttentionRules& rules, bool wants_bias);
 
-// Of qkv as one tensor, and of the bias.
+// The gradients of qkv as one tensor, and of the bias.
 std::array<at::Tensor, 2> attention_packed_backward(const at::Tensor& grad, const at::Tensor& qkv,
                                                     const PackedHeads& packed, const AttentionSaved& saved,
                                                     const AttentionRules& rules, bool wants_bias);

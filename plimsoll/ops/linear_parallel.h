@@ -29,7 +29,7 @@ struct LinearParallel {
   // This rank has its tokens of the operand, and the products want all.
   bool gathers(recipe::Role role) const;
 
-  // Of an input of these sizes, those that the products see: with all tokens.
+  // The sizes that the products see for an input of these sizes: with all tokens.
   std::vector<int64_t> product_sizes(at::IntArrayRef input_sizes) const;
 
   // A product of all tokens -> what the layer gives: kRow sums outputs, kColumn gradients of the input.

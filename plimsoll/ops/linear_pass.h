@@ -47,7 +47,7 @@ struct LinearNames {
 };
 void check_linear(const LinearNames& names, int64_t in, const at::Tensor& weight, const at::Tensor& bias);
 
-// Of a call from C++: needs from requires_grad, and high precision in the dtype of the weight where no recipe is given.
+// A call from C++: needs from requires_grad, and high precision in the dtype of the weight where no recipe is given.
 LinearCall linear_call(const LinearScaling& scaling, bool needs_input, const at::Tensor& weight,
                        const at::Tensor& bias);
 

@@ -60,7 +60,7 @@ class OperandMaker {
   // What the watch is told of the operand that was made last, whether or not somebody watches; nothing of one without
   // codes.
   const std::optional<watch::Observation>& last_seen() const { return last_seen_; }
-  // Of an operand that was made earlier.
+  // Reports an operand that was made earlier.
   void report(recipe::Role role, const watch::Observation& seen) const;
 
  private:

@@ -44,7 +44,7 @@ void ShadowWindow::run(const Kept& kept) {
   if (!kept.op.path.empty()) report(kept.op, wide);
 }
 
-// Of several results the one that comes nearest to the end of its format.
+// The one of several results that comes nearest to the end of its format.
 void ShadowWindow::report(const ShadowedOp& op, const std::vector<at::Tensor>& wide) {
   const auto larger = [](const at::Tensor& a, const at::Tensor& b) { return amax_of_any(a) < amax_of_any(b); };
   const auto largest = static_cast<size_t>(std::max_element(wide.begin(), wide.end(), larger) - wide.begin());

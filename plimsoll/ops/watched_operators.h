@@ -11,7 +11,7 @@ namespace plimsoll::ops {
 // them; does nothing the second time. An operator without a path of its own has its name and "after" the last product.
 void observe_operators(watch::Session& session);
 
-// Of a session whose operators are observed; nullptr unless its mode is kShadow.
+// The window of a session whose operators are observed; nullptr unless its mode is kShadow.
 ShadowWindow* shadow_window(const watch::Session& session);
 
 }  // namespace plimsoll::ops

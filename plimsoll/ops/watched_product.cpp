@@ -70,7 +70,7 @@ struct Outcome {
   uintptr_t instruction;
 };
 
-// Of a result that holds Inf or NaN: an incident if the operands are finite, else one's consequence.
+// Examines a result that holds Inf or NaN: an incident if the operands are finite, else one's consequence.
 void examine(watch::Session& session, const WatchedProduct& watched, const Outcome& outcome) {
   const at::RecordFunctionGuard quiet(/*is_enabled=*/false);
   const Product& product = watched.product;

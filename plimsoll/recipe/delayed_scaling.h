@@ -40,7 +40,7 @@ enum class AmaxRule : uint8_t {
   kMax,         // of the whole history
   kMostRecent,  // row 0
 };
-// Of the history as amax_history below; returns a finite amax >= 0.
+// Picks the amax from the history, which is as amax_history below; returns a finite amax >= 0.
 using AmaxFunction = std::function<float(std::span<const float> amax_history)>;
 
 struct InvScaleInput {

@@ -42,7 +42,7 @@ inline constexpr Granularity kMxBlock{1, 32};
 struct OperandRecipe {
   Format format = Format::kFp32;  // of the codes, or of the operand itself if source is kNone
   ScaleSource source = ScaleSource::kNone;
-  // Of the logical matrix [rows, reduction] that enters the product, so block_cols runs along the reduction.
+  // Blocks of the logical matrix [rows, reduction] that enters the product, so block_cols runs along the reduction.
   Granularity granularity = {};
   Format scale_format = Format::kFp32;  // kFp32 or kE8m0
   bool power_of_two = false;            // FP32 scales that are powers of two

@@ -69,14 +69,14 @@ class Recipe {
   // The arguments of delayed scaling; nullptr for the others.
   const DelayedScaling* delayed() const { return std::get_if<DelayedScaling>(&scaling_); }
 
-  // Of an operand that takes part in that product; throws std::invalid_argument for the others.
+  // The recipe of an operand that takes part in that product; throws std::invalid_argument for the others.
   OperandRecipe operand(Role role, GemmKind gemm) const;
 
   // True if that product runs on operands in high_precision_format().
   bool high_precision(GemmKind gemm) const;
   // True if no product uses codes.
   bool high_precision() const;
-  // Of products without codes, of outputs, and of everything between the products.
+  // The format of products without codes, of outputs, and of everything between the products.
   Format high_precision_format() const;
 
   // True if one set of codes serves both products of the operand. False where blocks run along the reduction (rows,

@@ -33,7 +33,7 @@ TEST(TileDefinition, IsTheProductWhereNothingRounds) {
   }
 }
 
-// Of one product each: what goes in, what comes out, what is added to.
+// One product each: what goes in, what comes out, what is added to.
 TEST(TileDefinition, TakesSubnormalsAsZero) {
   Tiles tiles = {};
   const float smallest = 0x1p-126f, subnormal = 0x1p-127f;

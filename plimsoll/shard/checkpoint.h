@@ -21,7 +21,7 @@
 
 namespace plimsoll::shard {
 
-// Of tensors that all ranks have, those that this one writes: about as many bytes as each other.
+// The tensors that this rank writes of those that all ranks have: about as many bytes as each other rank.
 std::vector<io::TensorPiece> share_of_replicated(const io::TensorMap& tensors, const ops::RankGroup& ranks,
                                                  int64_t rank);
 

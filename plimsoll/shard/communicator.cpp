@@ -43,7 +43,7 @@ c10::intrusive_ptr<Store> store_of(const Launch& launch, std::chrono::millisecon
 
 }  // namespace
 
-// Of a process that is alone, backend and peers are none.
+// The connection of one process; alone, it has neither backend nor peers.
 struct Communicator::Connection : std::enable_shared_from_this<Connection> {
   Launch launch;
   CommunicatorOptions options;

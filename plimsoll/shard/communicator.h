@@ -35,7 +35,7 @@ class Pending {
 };
 
 struct CommunicatorOptions {
-  // Of each collective, and of finding each other.
+  // The limit of each collective, and of finding each other.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
 };
 

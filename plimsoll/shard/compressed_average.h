@@ -37,7 +37,7 @@ class CompressedAverage {
   // An exception ended the pass.
   void abandon();
 
-  // Of one rank, in one average.
+  // Bytes that one rank sends in one average.
   int64_t sent_bytes() const { return sent_bytes_; }
 
   // What rounding has left out so far: views of it, to be saved, or written to go on as another process would have.
@@ -46,7 +46,7 @@ class CompressedAverage {
     at::Tensor sums;    // of the sums that are made here: of elements [begin, begin + numel)
     int64_t begin = 0;
 
-    // Of elements [first, first + count), counted from `first`.
+    // What was left out of elements [first, first + count), counted from `first`.
     LeftOut of(int64_t first, int64_t count) const;
   };
   LeftOut left_out() const;

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kAveraged = 1000;  // no multiple of ranks or blocks
 constexpr Compression kKinds[] = {Compression::kFp16, Compression::kBf16, Compression::kFp8};
 
-// Of one rounding, relative to the largest magnitude that shares its scale.
+// The error of one rounding, relative to the largest magnitude that shares its scale.
 double rounding(Compression kind) {
   switch (kind) {
     case Compression::kFp16:

@@ -42,7 +42,7 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& module, std:
     if (owner_of) reduction.owners.push_back(owner_of(parameter));
   }
   for (const at::Tensor& buffer : module.buffers()) ranks_->broadcast_(buffer.detach()).wait();
-  // Of its own: backward() sums while another thread may have collectives, too.
+  // A group of its own: backward() sums while another thread may have collectives, too.
   reducer_ = std::make_shared<Reducer>(std::move(trained), ranks_->split("gradients"), reduction);
   reducer_->attach();
 }

@@ -28,7 +28,7 @@ class FlatLayout {
   const std::vector<FlatEntry>& entries() const { return entries_; }
   int64_t numel() const { return entries_.empty() ? 0 : entries_.back().end; }
 
-  // Of each rank on the wire: ceil(numel / world_size).
+  // Elements of each rank on the wire: ceil(numel / world_size).
   int64_t part() const { return part_; }
   int64_t padded() const { return part_ * world_size_; }
 

@@ -14,7 +14,7 @@ FullyShardedDataParallel::FullyShardedDataParallel(torch::nn::Module& module,
                                                    std::shared_ptr<const Communicator> ranks,
                                                    const FullyShardedOptions& options) {
   expect_same_model(module, *ranks);
-  // Of its own, because ranks may reduce and gather in another order.
+  // Groups of its own, because ranks may reduce and gather in another order.
   ranks_ = {.gather = ranks->split("parameters"), .reduce = ranks->split("sharded gradients"), .rank = ranks->rank()};
   std::unordered_map<const c10::TensorImpl*, std::string> names;
   for (const auto& item : module.named_parameters()) names.emplace(item.value().unsafeGetTensorImpl(), item.key());

@@ -30,7 +30,7 @@ struct GroupOptions {
   // The average over both then has the same bits however `passes * ranks` is made up. 0: the order is free, and the
   // sum over passes is no average.
   int64_t ordered_passes = 0;
-  // Of the layers whose weights the parameters are, or none: they travel as codes where the recipe allows.
+  // States of the layers whose weights the parameters are, or none: they travel as codes where the recipe allows.
   ShardedCodes::States weights_of = {};
   // Where this rank's masters and gradients wait (mapped_tensor.h). None: in memory.
   std::optional<std::filesystem::path> offload_folder = {};

@@ -35,10 +35,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void attach();
   void detach();
 
-  // Of one rank in one pass.
+  // Bytes that one rank sends in one pass.
   int64_t sent_bytes() const;
 
-  // Of each parameter, in order; none without compression.
+  // What compression left out of each parameter's gradient, in order; empty without compression.
   std::vector<CompressedAverage::LeftOut> left_out() const;
 
   bool sync = true;  // false: gradients add up on each rank by itself

@@ -97,7 +97,7 @@ void ShardSchedule::prefetch_backward(size_t unit) {
   if (next != order_.rend()) units_[*next]->start_gather(/*keeps_codes=*/true);
 }
 
-// Of all weights that will travel as codes at once: for each collective this thread waits until all ranks are there.
+// The amaxes of all weights that will travel as codes, at once: for each collective this thread waits for all ranks.
 void ShardSchedule::agree_on_amaxes() {
   std::vector<ShardedGroup*> groups;
   for (const auto& unit : units_) {

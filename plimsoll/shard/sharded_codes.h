@@ -11,7 +11,7 @@
 
 namespace plimsoll::shard {
 
-// Of a group, each of whose parameters is the weight of a layer.
+// FP8 codes of one ShardedGroup; every parameter in it is a layer's weight.
 class ShardedCodes {
  public:
   using States = std::vector<std::shared_ptr<ops::LinearState>>;

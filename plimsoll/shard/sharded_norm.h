@@ -8,8 +8,8 @@
 
 namespace plimsoll::shard {
 
-// Of all gradients together, in fp64 and with the same bits on each rank; p > 0, or infinity: the largest magnitude.
-// One collective. Of fp32 gradients whose order of sums is fixed the 2-norm, too, has bits that do not depend on the
+// The norm of all gradients together, in fp64, the same bits on each rank; p > 0, or infinity: the largest magnitude.
+// One collective. The 2-norm of fp32 gradients whose order of sums is fixed has bits that do not depend on the
 // number of ranks.
 double global_norm(const std::vector<std::shared_ptr<ShardedUnit>>& units, const ShardRanks& ranks, double p = 2);
 

@@ -32,7 +32,7 @@ class ShardedOptimizer final : public optim::NamedOptimizer {
   // The rank that has the state of a parameter of the groups.
   int64_t owner_of(const torch::Tensor& parameter) const;
 
-  // Of this rank's share, under optim::AdamW's names.
+  // The states of this rank's share, under optim::AdamW's names.
   std::map<std::string, torch::Tensor> state_dict() const override { return mine_->state_dict(); }
   void load_state_dict(const std::map<std::string, torch::Tensor>& state) override { mine_->load_state_dict(state); }
 

@@ -44,7 +44,7 @@ class ShardedUnit {
   // Other factors from the next reduction on. Throws where the order of sums is fixed, which divides once.
   void set_averaging(const Averaging& averaging);
 
-  // Of all groups.
+  // The same for all groups of the unit.
   void start_gather(bool keeps_codes = false);  // ShardedGroup
   void gather(bool keeps_codes);
   void release();

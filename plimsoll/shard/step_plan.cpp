@@ -105,7 +105,7 @@ class Memory {
   PlannedMemory while_backward(size_t unit) const {
     PlannedMemory now = fixed_;
     const size_t inner = step_.units.size() - 1;
-    // Of the unit itself they are there until its last gradient is.
+    // The unit's own activations are there until its last gradient is.
     now.activations = inner == 0 ? step_.activation_bytes
                                  : step_.activation_bytes * static_cast<double>(unit) / static_cast<double>(inner);
     double done = 0;  // gradients, whole

@@ -30,7 +30,7 @@ struct TensorFacts {
   std::optional<double> at_place = {};  // elementwise ops: the element that the first bad one was made of
 };
 
-// Of a dot product.
+// One term of a dot product.
 struct Term {
   int64_t index = 0;  // along the inner dimension
   double a = 0, b = 0;

@@ -46,7 +46,7 @@ struct Record {
 // finite.
 bool overflows(const Observation& observation);
 
-// Of one call; +infinity for an amax of 0, NaN for one that is not finite.
+// The headroom of one call; +infinity for an amax of 0, NaN for one that is not finite.
 double headroom_bits(const Observation& observation);
 
 // The registry. Thread-safe.
@@ -54,7 +54,7 @@ class Slots {
  public:
   // Returns which call of this slot it is, counted from 0.
   int64_t report(std::string_view name, const Observation& observation);
-  // Of a slot that has been reported.
+  // Adds counts to a slot that has been reported.
   void count(std::string_view name, const Counts& counts);
 
   std::vector<Record> records() const;  // by name

@@ -30,7 +30,7 @@ OPTIONS = {"plain": lambda: {}, "causal": lambda: {"is_causal": True}, "mask": l
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-# Of query, key, value and the output's gradient.
+# Exponents of query, key, value and the output's gradient.
 @pytest.mark.parametrize("exponents", [(0, 0, 0, 0), (20, -20, 30, -30), (-3, 1, -25, 12), (-40, -10, 0, 0)])
 def test_attention_and_its_gradients_are_those_of_the_values(option, exponents):
     data = operands()

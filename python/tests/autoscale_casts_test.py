@@ -99,7 +99,7 @@ def test_a_write_into_a_tensor_of_another_dtype_is_a_cast(dtype):
     part[2:5] = x[2:5]
     assert same(autoscale.value(part[2:5]), expected[2:5]) and not autoscale.value(part[5:]).any()
     assert same(autoscale.value(target(dtype, 3).fill_(0.3)), torch.full((3,), 0.3).to(dtype))
-    # Of its own dtype it is none: nothing is rounded once more.
+    # A cast to its own dtype rounds nothing once more.
     total = x.to(dtype) + x.to(dtype) * 0.3
     assert torch.equal(autoscale.value(torch.zeros_like(total).copy_(total)), autoscale.value(total))
 

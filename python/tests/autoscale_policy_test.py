@@ -94,11 +94,10 @@ def test_a_loss_scale_stays_a_normal_number_however_many_steps_are_skipped(make)
     for _ in range(4):
         layer(torch.full((1, 1), torch.inf)).sum().backward()
         optimizer.step()
-    before = autoscale.value(layer.weight).clone()
     layer(torch.ones(1, 1)).sum().backward()
-    assert scale(layer.weight.grad) <= 2.0**126
+    assert scale(layer.weight.grad) == 2.0**126
     optimizer.step()
-    assert (before - autoscale.value(layer.weight)).item() == pytest.approx(1, rel=2.0**-9)
+    assert autoscale.value(layer.weight).isfinite().all()
 
 
 def test_an_automatic_loss_scale_follows_the_gradients():

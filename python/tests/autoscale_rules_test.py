@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-# Of FP16: half the distance of two numbers next to 1, and the distance below the smallest normal one.
+# FP16's half distance of two numbers next to 1, and the distance below its smallest normal one.
 ROUNDING, SMALLEST = 2.0**-11, 2.0**-24
 EXPONENTS = [(-40, 40), (40, -40), (-40, -40), (0, 7), (-13, 3), (5, 5), (31, -8)]
 

@@ -17,7 +17,7 @@ RECIPES = {
     "block-fp32": recipe.Float8BlockScaling(use_f32_scales=True),
     "mxfp8": recipe.MXFP8BlockScaling(),
 }
-# Of the logical matrix [rows, reduction], for inputs and gradients and for weights.
+# Blocks of the logical matrix [rows, reduction], for inputs and gradients and for weights.
 BLOCKS = {"row": ((1, 0), (1, 0)), "block": ((1, 128), (128, 128)), "mxfp8": ((1, 32), (1, 32))}
 # (role, product) whose reduction runs over the rows of the tensor as it is stored.
 OVER_ROWS = {("input", "wgrad"), ("weight", "dgrad"), ("grad_output", "wgrad")}

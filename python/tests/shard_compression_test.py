@@ -10,7 +10,7 @@ from plimsoll.shard import CheckpointSaver, GradientCompression, compress_hook, 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-# Of one rounding, relative to the largest magnitude that shares its scale.
+# The error of one rounding, relative to the largest magnitude that shares its scale.
 ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-4}
 
 
@@ -50,7 +50,7 @@ def nothing_is_lost_but_the_last_rounding(group):
                 total += p.grad
             ranks.assert_same_bits(group, {name: p.grad for name, p in parallel.named_parameters()})
         error = max((a - b).abs().max().item() for a, b in zip(arrived, exact))
-        # Of each rank's values one rounding is left, and one of their sum; each step adds a few of fp32.
+        # One rounding of each rank's values is left, and one of their sum; each step adds a few of fp32.
         assert 0 < error <= 2 * unit * largest / (1 - unit) + 12 * 2.0**-22 * largest, compression
 
 

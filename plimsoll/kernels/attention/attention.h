@@ -73,7 +73,7 @@ struct AttentionForward {
 
 void attention_forward(const AttentionForward& args);
 
-// Of what is written, beyond the gradient: what a narrow format needs to hold it.
+// Factors on the gradients that are written, so that a narrow format holds them.
 struct AttentionGradientFactors {
   float q = 1.0f, k = 1.0f, v = 1.0f;
 };

@@ -104,7 +104,7 @@ Gradients backward(const Case& c, const Array& grad) {
   return result;
 }
 
-// Of one vector's gradient: the sum over `places` in double, with n roundings of FP32 and one to the format.
+// One vector's gradient is the sum over `places` in double, within n roundings of FP32 and one to the format.
 void expect_sum(const Case& c, const Array& grad, const std::vector<int64_t>& places, const Array& got, int64_t row) {
   for (int64_t column = 0; column < c.shape.dim; ++column) {
     double exact = 0, magnitude = 0;

@@ -25,7 +25,7 @@ static inline __attribute__((always_inline)) void multiply_upper(const uint32_t*
   }
 }
 
-// Of split FP16, (a + a') * (b + b'): halves as they stand give a * b and a' * b', swapped ones a' * b and a * b'.
+// Split FP16 is (a + a') * (b + b'): halves as they stand give a * b and a' * b', swapped ones a' * b and a * b'.
 template <bool kLower, bool kSplit>
 static inline __attribute__((always_inline)) void multiply_step(const uint32_t* a, const uint32_t* b) {
   _tile_loadd(6, b, kBRowBytes);

@@ -117,7 +117,7 @@ class Problem {
   Gemm gemm_;
 };
 
-// Of what the product is made of.
+// The limit of the multiply-adds that the product is made of.
 Measured measure_limit(const Case& c, double seconds) {
   auto narrow = [](Format format) { return format == Format::kBf16 || format::is_fp8(format); };
   const runtime::Isa isa = runtime::matmul_isa();

@@ -79,7 +79,7 @@ class BlockMultiplier {
     return tiles_ + (column * block_rows_.size() + row) * tile_size_;
   }
 
-  // Of a matrix beside the tile, row stride and element in its units.
+  // The place of the tile in a matrix beside it, with row stride and element in that matrix's units.
   RowBytes bytes_at(const void* base, int64_t stride, format::Format format, int64_t row_panel,
                     int64_t column_panel) const {
     if (base == nullptr) return {};

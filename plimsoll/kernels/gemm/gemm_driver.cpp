@@ -61,7 +61,7 @@ class Multiplying {
 void fill_scales(const ScaleView& scale, int64_t rows, int64_t k, float factor, float* to) {
   const bool in_epilogue = k > 0 && scale.data != nullptr && !varies_along_k(scale, k);  // of no values there is none
   if (in_epilogue && scale.block_rows == 1 && scale.format == format::Format::kFp32) {
-    // Of weights that are codes, as many as there are outputs.
+    // Scales of weights that are codes: as many as there are outputs.
     const auto* of_rows = static_cast<const float*>(scale.data);
     for (int64_t i = 0; i < rows; ++i) to[i] = factor * of_rows[i * scale.row_stride];
     return;

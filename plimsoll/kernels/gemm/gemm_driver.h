@@ -6,7 +6,7 @@
 
 namespace plimsoll::kernels {
 
-// Of the calling thread.
+// The level in force on the calling thread.
 const GemmLevel& chosen_level();
 
 // The dword in which an operand is multiplied; a product of two that differ is FP32's.

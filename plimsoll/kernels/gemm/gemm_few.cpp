@@ -49,7 +49,7 @@ class FewRows {
   const uint32_t* a_panel(int64_t row_panel, int64_t k) const {
     return a_ + row_panel * product_.a_panel_dwords(product_.gemm.k) + product_.a_panel_dwords(k);
   }
-  // Of a row panel; of the few rows that multiply_few takes, of the first or second panel of B.
+  // The tile of a row panel; for the few rows of multiply_few, of the first or second panel of B.
   float* tile(int64_t index) const { return tiles_ + index * tile_size_; }
 
   void multiply_as_stored(int64_t column, int64_t count) const {

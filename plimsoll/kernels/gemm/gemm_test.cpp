@@ -63,7 +63,7 @@ TEST(Gemm, EveryShapeIsWithinTheBound) {
   }
 }
 
-// Of AMX: 16 rows and columns, 32 k (16 of FP16), two of each tile side by side; 64 k packed at a time.
+// AMX tiles have 16 rows and columns and 32 k (FP16 16), two side by side; 64 k are packed at a time.
 TEST(Gemm, EdgesOfTilesAreWithinTheBound) {
   const std::vector<std::array<int64_t, 3>> shapes = {{16, 16, 32}, {31, 31, 31}, {32, 32, 64}, {33, 33, 65},
                                                       {63, 17, 48}, {65, 15, 33}, {97, 64, 200}};

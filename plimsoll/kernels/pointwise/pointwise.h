@@ -19,7 +19,7 @@ enum class Function : uint8_t {
   kSilu,
   kGelu,      // by the normal distribution
   kGeluTanh,  // by tanh
-  // Of a, the gradient of the result, and b: the result of tanh and sigmoid, the argument of the others.
+  // Functions of a, the gradient of the result, and b: the result of tanh and sigmoid, the argument of the others.
   kTanhGradient,
   kSigmoidGradient,
   kSiluGradient,

@@ -26,7 +26,7 @@ struct TileInput {
 
 class TensorPass {
  public:
-  // Of a tile where columns are summed or codes transposed: also one cache line of transposed codes.
+  // Rows of a tile where columns are summed or codes transposed: also one cache line of transposed codes.
   static constexpr int64_t kTileRows = kRowBlock;
   static constexpr int64_t kTileCols = 512;  // with kTileRows: FP32 x fits half of a 256 KB L2
 

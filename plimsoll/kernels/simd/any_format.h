@@ -26,7 +26,7 @@ struct Source {
     if (format == format::Format::kFp16) return load_as<format::Format::kFp16>(data, offset + i, n);
     return load_as<format::Format::kFp32>(data, offset + i, n);
   }
-  // Of the 64 elements that lie `bytes` ahead of element i.
+  // Asks for the 64 elements that lie `bytes` ahead of element i.
   __attribute__((always_inline)) void ask(int64_t i, int64_t bytes) const {
     const int64_t size = bytes_of(format);
     for (int64_t byte = 0; byte < 64 * size; byte += 64) prefetch(data, (offset + i) * size + bytes + byte);

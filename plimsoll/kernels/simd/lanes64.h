@@ -37,7 +37,7 @@ PLIMSOLL_INLINE void store_64(void* p, int64_t i, const Lanes64& value) {
   }
 }
 
-// Of all lanes; there is no NaN among them.
+// The largest of all lanes; there is no NaN among them.
 PLIMSOLL_INLINE float reduce_max(F32x16 x) {
   // As integers, floats are ordered once the negative ones are turned round.
   auto turned = [](I32x16 i) { return select_i(less_i(i, set_i(0)), xor_i(i, set_i(0x7fffffff)), i); };

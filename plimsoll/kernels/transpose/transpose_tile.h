@@ -10,7 +10,7 @@ namespace plimsoll::kernels {
 // How the tiles of one matrix are transposed, under runtime::isa() of the thread that asks.
 class TransposeTiles {
  public:
-  // Of `whole`, x is not read here and may be nullptr.
+  // Chooses for `whole`, whose x is not read here and may be nullptr.
   explicit TransposeTiles(const Transpose& whole);
 
   // Whether whole lines of output go past the caches, as suits a matrix that does not stay there. Tiles then come in

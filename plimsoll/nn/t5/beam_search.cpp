@@ -97,7 +97,7 @@ class BeamSearch {
   bool ended_ = false;  // all candidates of the last step
 };
 
-// Of each text the 2 * beams likeliest continuations, best first: of these at least `beams` do not end it.
+// The 2 * beams likeliest continuations of each text, best first: at least `beams` of them do not end it.
 std::vector<std::vector<Candidate>> candidates_of(const at::Tensor& logits, const std::vector<BeamSearch>& searches) {
   const auto texts = static_cast<int64_t>(searches.size());
   const int64_t beams = logits.size(0) / texts, vocabulary = logits.size(1);

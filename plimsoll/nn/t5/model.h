@@ -44,7 +44,7 @@ class T5ForConditionalGenerationImpl : public torch::nn::Cloneable<T5ForConditio
   // it.
   at::Tensor extend(const at::Tensor& tokens, T5Cache& cache);
 
-  // Of a model with a decoder. Tied, it is no child and reads shared.weight.
+  // The head of a model with a decoder. Tied, it is no child and reads shared.weight.
   T5LinearImpl& head() { return *head_; }
 
   // decoder_input_ids of labels: one place later, behind decoder_start_token_id, -100 as pad.

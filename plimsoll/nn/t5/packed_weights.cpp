@@ -17,7 +17,7 @@
 namespace plimsoll::nn {
 namespace {
 
-// Of a weight that becomes codes at a time: a head is large, and its pages are given back as it is read.
+// Bytes of a weight that become codes at a time: a head is large, and its pages are given back as it is read.
 constexpr int64_t kPartBytes = int64_t{16} << 20;
 
 at::Tensor joined(const std::vector<at::Tensor>& parts) { return parts.size() == 1 ? parts.front() : at::cat(parts); }

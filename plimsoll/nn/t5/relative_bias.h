@@ -12,7 +12,7 @@ struct RelativeBuckets {
   int64_t max_distance = 128;
   bool bidirectional = true;  // the upper half of the buckets is for keys after the query; else those are in bucket 0
 
-  // Of a key that lies `distance` after the query. The first half of the buckets (of each direction's) holds one
+  // The bucket of a key that lies `distance` after the query. The first half of the buckets (of each direction's) holds one
   // distance each, the second half grows to max_distance by a constant factor. Source: Raffel et al. 2020.
   int64_t of(int64_t distance) const;
 };

@@ -13,7 +13,7 @@ struct T5Encoded {
   at::Tensor attention_mask = {};  // [batch, seq], or undefined: no padding
 };
 
-// Of rows = batch * rows_per_text texts that are being written. Made by T5ForConditionalGeneration::start.
+// Keys and values of rows = batch * rows_per_text texts that are being written. T5ForConditionalGeneration::start makes it.
 class T5Cache {
  public:
   int64_t length() const { return layers_.empty() ? length_ : layers_.front().tokens.length(); }  // tokens of each row

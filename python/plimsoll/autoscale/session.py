@@ -12,7 +12,7 @@ from plimsoll.autoscale import policy as policies
 _SCALAR_TYPES = {torch.float16: 5, torch.bfloat16: 15, torch.float32: 6}
 FORMATS = tuple(_SCALAR_TYPES)  # of data
 _E5M2, _E4M3, _UNDEFINED = 23, 24, 46
-# Of the operands of products: values, and gradients.
+# Formats of the operands of products: values, and gradients.
 _MATMUL_FORMATS = {
     None: (_UNDEFINED, _UNDEFINED),
     "e4m3": (_E4M3, _E4M3),
@@ -50,7 +50,7 @@ def new_session(
     return session
 
 
-# Of modules that autoscale() was given.
+# What is remembered of modules that autoscale() was given.
 _remembered: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-# Of a T5's sub-layers, in the order in which they run.
+# Names of a T5's sub-layers, in the order in which they run.
 SUB_LAYERS = {"SelfAttention": "self-attention", "EncDecAttention": "cross-attention", "DenseReluDense": "feed-forward"}
 PLACES = ("stream", "q", "k", "v", "o", "wi", "wi_0", "wi_1", "hidden", "wo")
 

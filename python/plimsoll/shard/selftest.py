@@ -51,7 +51,7 @@ def selftest(
 
     size = model.world_size
     passes = max(1, model._arguments["ordered_passes"])
-    # Of the same numbers, in another order, each rounded to the dtype that gradients have or travel in.
+    # Sums of the same numbers in another order, each rounded to the dtype that gradients have or travel in.
     epsilon = max(torch.finfo(dtype).eps for dtype in (model.compute_dtype, model._arguments["reduce_dtype"], torch.float32))
     gradients: dict[str, float] = {}
     sums = []
