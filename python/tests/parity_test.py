@@ -10,13 +10,22 @@ from t5_models import inputs, make, save
 PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 
 
+# What loading says of the weights that these tests take beyond FP16; load_overflow_test.py has the whole line.
+OVERFLOW = "weights are beyond fp16 and became Inf: encoder.block.1.layer.1.DenseReluDense.wo.weight"
+
+
+def without_warning(reports):
+    return "".join(line for line in reports.splitlines(keepends=True) if OVERFLOW not in line)
+
+
 def parity(folder, data, out, *arguments):
     done = subprocess.run([PROGRAM, "parity", "--model", folder, "--data", data, "--json", out, *map(str, arguments)],
                           capture_output=True, text=True, timeout=120, check=False)
     result = json.loads(out.read_text())
     bad = [dtype for dtype, entry in result["dtypes"].items() if not entry["finite"]]
     said = f"plimsoll: parity: expected finite outputs in {bad[0]}, got Inf or NaN, first in " if bad else ""
-    assert done.returncode == (3 if bad else 0) and done.stderr.startswith(said) and done.stderr.count("\n") == len(bad[:1])
+    reports = without_warning(done.stderr)
+    assert done.returncode == (3 if bad else 0) and reports.startswith(said) and reports.count("\n") == len(bad[:1])
     return result, done.stdout
 
 
@@ -120,7 +129,8 @@ def test_results_of_t5_that_are_not_finite_are_exit_code_3(tmp_path, task):
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == code, done.stderr
         said = f"plimsoll: t5 {task}: expected finite results, got Inf or NaN for 2 inputs, the first is input 0\n"
-        assert done.stderr == (said if code else "")
+        assert OVERFLOW in done.stderr or not code
+        assert without_warning(done.stderr) == (said if code else "")
         assert len((tmp_path / "out").read_text().splitlines()) == 2
 
 
