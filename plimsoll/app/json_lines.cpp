@@ -26,9 +26,13 @@ bool belongs_to_step_up_to(const std::string& line, int64_t step) {
 
 JsonLines::JsonLines(fs::path path, Start start)
     : path_(std::move(path)),
-      file_(path_.empty() ? -1 : ::open(path_.c_str(), O_APPEND | O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) {
+      file_(path_.empty() ? -1 : ::open(path_.c_str(), O_APPEND | O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666)) {
   if (path_.empty()) return;
-  if (!file_) fail("{}: cannot create: {}", path_.native(), std::strerror(errno));
+  const int error = errno;
+  if (!file_ && error == ENXIO) fail("{}: expected a file, or a pipe that somebody reads", path_.native());
+  if (!file_) fail("{}: cannot create: {}", path_.native(), std::strerror(error));
+  // Opening did not wait for a pipe's reader; writing waits as ever.
+  ::fcntl(file_.get(), F_SETFL, ::fcntl(file_.get(), F_GETFL) & ~O_NONBLOCK);
   if (!fs::is_regular_file(path_)) return;
   if (!io::lock_unless_held(file_.get())) {
     fail("{}: expected a file that no other process writes to, another one does", path_.native());

@@ -1,9 +1,13 @@
 #include "plimsoll/app/json_lines.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/error.h"
+#include "plimsoll/io/file_descriptor.h"
 #include "plimsoll/io/testing.h"
 
 namespace plimsoll::app {
@@ -32,6 +36,20 @@ TEST(JsonLines, ResumeWithoutAFileStartsOne) {
   const io::TemporaryDirectory directory;
   JsonLines::resume(directory / "log", 2).write({{"step", 3}});
   EXPECT_EQ(last_json_line(directory / "log")->at("step"), 3);
+}
+
+TEST(JsonLines, APipeThatNobodyReadsIsAnErrorAndOneThatSomebodyReadsIsWritten) {
+  const io::TemporaryDirectory directory;
+  const std::string pipe = directory / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(JsonLines::create(pipe), Error);
+  EXPECT_THROW(JsonLines::resume(pipe, 1), Error);
+  const io::FileDescriptor reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  JsonLines::create(pipe).write({{"step", 1}});
+  std::string text(64, '\0');
+  const ssize_t count = ::read(reader.get(), text.data(), text.size());
+  ASSERT_GT(count, 0);
+  EXPECT_EQ(text.substr(0, static_cast<size_t>(count)), "{\"step\":1}\n");
 }
 
 TEST(JsonLines, FullDiskIsAnError) {

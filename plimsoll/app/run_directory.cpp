@@ -2,10 +2,14 @@
 
 #include <unistd.h>
 
+#include "plimsoll/io/checkpoint.h"
+
 namespace plimsoll::app {
 
 RunDirectory::RunDirectory(const std::filesystem::path& path)
-    : path_(path), is_kept_(std::filesystem::exists(path)), lock_(io::OutputLock::of_directory(path)) {}
+    : path_(path), is_kept_(std::filesystem::exists(path)), lock_(io::OutputLock::of_directory(path)) {
+  io::remove_left_overs(path);
+}
 
 RunDirectory::~RunDirectory() {
   lock_.reset();                          // its file is inside

@@ -8,7 +8,7 @@
 
 namespace plimsoll::app {
 
-// Made at the start and this run's alone until the end. One that is made for nothing, because the run cannot begin, is
+// Made at the start and this run's alone until the end, without what killed runs left half-done. One that is made for nothing, because the run cannot begin, is
 // removed again.
 class RunDirectory {
  public:

@@ -91,6 +91,16 @@ std::optional<LatestCheckpoint> load_latest_checkpoint(const fs::path& run) {
   return std::nullopt;
 }
 
+void remove_left_overs(const fs::path& run) {
+  with_our_errors([&] {
+    std::vector<fs::path> left;
+    for (const auto& entry : fs::directory_iterator(run)) {
+      if (is_left_over(entry.path()) && !is_replaced_by_none(entry.path())) left.push_back(entry.path());
+    }
+    for (const fs::path& directory : left) fs::remove_all(directory);
+  });
+}
+
 void remove_old_checkpoints(const fs::path& run, size_t keep) {
   with_our_errors([&] {
     std::vector<fs::path> left;

@@ -48,6 +48,9 @@ struct LatestCheckpoint {
 // The newest good checkpoint of a run; nothing if the run has none. Throws Error if all that it has are damaged.
 std::optional<LatestCheckpoint> load_latest_checkpoint(const std::filesystem::path& run);
 
+// Removes what processes that were killed left half-written or half-removed; a whole checkpoint under another name stays.
+void remove_left_overs(const std::filesystem::path& run);
+
 // Removes all but the newest `keep` checkpoints, and what processes that were killed left half-written.
 void remove_old_checkpoints(const std::filesystem::path& run, size_t keep);
 

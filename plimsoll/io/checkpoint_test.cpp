@@ -120,6 +120,20 @@ TEST(Checkpoint, FullDiskLeavesNothingHalfWritten) {
   EXPECT_EQ(std::distance(fs::directory_iterator(run.path()), {}), 1);
 }
 
+TEST(Checkpoint, WhatKilledProcessesLeftIsRemovedButNotAWholeOne) {
+  const TemporaryDirectory run;
+  for (const int64_t step : {1, 2}) save_checkpoint(run.path(), checkpoint_of(step));
+  const fs::path whole = run / "step-00000002.replaced";  // its writer was killed before another one had its name
+  fs::rename(run / "step-00000002", whole);
+  for (const char* left : {"step-00000003.partial", "step-00000001.replaced", "step-00000001.removed"}) {
+    write_plainly(run / left / "model.safetensors", "half");
+  }
+  remove_left_overs(run.path());
+  EXPECT_THAT(list_checkpoints(run.path()), ElementsAre(run / "step-00000001", whole));
+  EXPECT_EQ(std::distance(fs::directory_iterator(run.path()), {}), 2);
+  EXPECT_EQ(load_latest_checkpoint(run.path())->checkpoint.step, 2);
+}
+
 TEST(Checkpoint, OldOnesAreRemovedAndWhatKilledProcessesLeft) {
   const TemporaryDirectory run;
   for (const char* left : {"step-00000007.partial", "step-00000001.replaced", "step-00000002.removed"}) {

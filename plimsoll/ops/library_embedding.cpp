@@ -49,6 +49,7 @@ at::Tensor embedding_forward_cpu(const at::Tensor& tokens, const at::Tensor& tok
                                  const std::optional<at::Tensor>& position_weight, int64_t first_position,
                                  at::ScalarType dtype) {
   const format::Format weight_format = check_values(token_weight, "embedding", "the token weight");
+  const format::Format output_format = format_of(dtype, "embedding");
   check_shapes(tokens, token_weight, position_weight, first_position);
   const at::Tensor dense = check_tokens(tokens, token_weight.size(0)), weight = token_weight.contiguous();
   const int64_t seq = tokens.size(1), dim = weight.size(1);
@@ -62,7 +63,7 @@ at::Tensor embedding_forward_cpu(const at::Tensor& tokens, const at::Tensor& tok
                               .position_weight = positions.defined() ? positions.const_data_ptr() : nullptr,
                               .weight_format = weight_format,
                               .output = output.mutable_data_ptr(),
-                              .output_format = format_of(dtype, "embedding")});
+                              .output_format = output_format});
   return output;
 }
 
