@@ -8,8 +8,8 @@
 
 namespace plimsoll::app {
 
-// Made at the start and this run's alone until the end, without what killed runs left half-done. One that is made for nothing, because the run cannot begin, is
-// removed again.
+// Made at the start and this run's alone until the end, without what killed runs left half-done. One that is made for
+// nothing, because the run cannot begin, is removed again.
 class RunDirectory {
  public:
   // Throws io::Error where another process has it.

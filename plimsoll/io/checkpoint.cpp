@@ -103,14 +103,10 @@ void remove_left_overs(const fs::path& run) {
 
 void remove_old_checkpoints(const fs::path& run, size_t keep) {
   with_our_errors([&] {
-    std::vector<fs::path> left;
-    for (const auto& entry : fs::directory_iterator(run)) {
-      if (is_left_over(entry.path())) left.push_back(entry.path());
+    for (const fs::path& whole : list_checkpoints(run)) {
+      if (is_left_over(whole)) restore_replaced(whole.parent_path() / whole.stem());
     }
-    for (const fs::path& directory : left) {
-      restore_replaced(directory.parent_path() / directory.stem());
-      fs::remove_all(directory);
-    }
+    remove_left_overs(run);
     const std::vector<fs::path> directories = list_checkpoints(run);
     for (size_t i = 0; i + keep < directories.size(); ++i) {
       // Renamed first: a removal that is cut short leaves nothing that looks like a checkpoint.
