@@ -25,8 +25,8 @@
 #include "plimsoll/app/process_memory.h"
 #include "plimsoll/autoscale/module.h"
 #include "plimsoll/nn/gpt.h"
-#include "plimsoll/ops/caching_allocator.h"
-#include "plimsoll/ops/saved_bytes.h"
+#include "plimsoll/ops/memory/caching_allocator.h"
+#include "plimsoll/ops/memory/saved_bytes.h"
 #include "plimsoll/optim/adamw.h"
 #include "plimsoll/recipe/recipe.h"
 

@@ -1,5 +1,5 @@
 // torch.classes.plimsoll.CompressedAverage: what plimsoll.shard's hook of DistributedDataParallel averages with.
-#include "plimsoll/shard/compressed_average.h"
+#include "plimsoll/shard/average/compressed_average.h"
 
 #include <ATen/ops/empty.h>
 #include <torch/custom_class.h>

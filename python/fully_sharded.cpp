@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "plimsoll/shard/averaging.h"
-#include "plimsoll/shard/mapped_tensor.h"
-#include "plimsoll/shard/same_model.h"
-#include "plimsoll/shard/shard_schedule.h"
-#include "plimsoll/shard/sharded_norm.h"
+#include "plimsoll/shard/average/averaging.h"
+#include "plimsoll/shard/communicator/same_model.h"
+#include "plimsoll/shard/engine/mapped_tensor.h"
+#include "plimsoll/shard/engine/shard_schedule.h"
+#include "plimsoll/shard/engine/sharded_norm.h"
 #include "python/layer_state.h"
 #include "python/rank_group.h"
 

@@ -6,7 +6,7 @@
 
 #include "plimsoll/amp/automatic_scale.h"
 #include "plimsoll/amp/unscale.h"
-#include "plimsoll/ops/scaled_optimizer.h"
+#include "plimsoll/ops/optimizer/scaled_optimizer.h"
 
 namespace plimsoll::python {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "plimsoll/ops/linear_scaling.h"
-#include "plimsoll/ops/norm.h"
+#include "plimsoll/ops/linear/linear_scaling.h"
+#include "plimsoll/ops/norm/norm.h"
 
 namespace plimsoll::python {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "plimsoll/ops/linear_scaling.h"
+#include "plimsoll/ops/linear/linear_scaling.h"
 
 namespace plimsoll::python {
 

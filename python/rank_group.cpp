@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "plimsoll/ops/rank_amaxes.h"
-#include "plimsoll/shard/peers.h"
-#include "plimsoll/shard/within.h"
+#include "plimsoll/ops/scaling/rank_amaxes.h"
+#include "plimsoll/shard/communicator/peers.h"
+#include "plimsoll/shard/communicator/within.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::python {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string_view>
 
-#include "plimsoll/ops/byte_rank_group.h"
-#include "plimsoll/ops/scaling_step.h"
+#include "plimsoll/ops/ranks/byte_rank_group.h"
+#include "plimsoll/ops/scaling/scaling_step.h"
 
 namespace plimsoll::python {
 

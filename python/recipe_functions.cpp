@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "plimsoll/ops/find_operator.h"
+#include "plimsoll/ops/dispatcher/find_operator.h"
 
 namespace plimsoll::python {
 namespace {

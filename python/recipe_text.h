@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "plimsoll/ops/scaling_step.h"
+#include "plimsoll/ops/scaling/scaling_step.h"
 
 namespace plimsoll::python {
 

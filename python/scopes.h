@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "plimsoll/ops/scaling_step.h"
+#include "plimsoll/ops/scaling/scaling_step.h"
 
 namespace plimsoll::python {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "plimsoll/io/mapping_guard.h"
-#include "plimsoll/shard/checkpoint_saver.h"
-#include "plimsoll/shard/communicator.h"
+#include "plimsoll/shard/checkpoint/checkpoint_saver.h"
+#include "plimsoll/shard/communicator/communicator.h"
 #include "python/rank_group.h"
 
 namespace plimsoll::python {

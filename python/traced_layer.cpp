@@ -7,11 +7,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "plimsoll/ops/dtype.h"
-#include "plimsoll/ops/find_operator.h"
-#include "plimsoll/ops/linear_pass.h"
-#include "plimsoll/ops/meta.h"
-#include "plimsoll/ops/saved.h"
+#include "plimsoll/ops/dispatcher/find_operator.h"
+#include "plimsoll/ops/dispatcher/meta.h"
+#include "plimsoll/ops/linear/linear_pass.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/saved.h"
 #include "python/recipe_text.h"
 
 namespace plimsoll::python {

@@ -8,10 +8,10 @@
 #include <filesystem>
 
 #include "examples/amp/problem.h"
-#include "plimsoll/shard/checkpoint_saver.h"
-#include "plimsoll/shard/fully_sharded.h"
-#include "plimsoll/shard/sharded_adamw.h"
-#include "plimsoll/shard/sharded_grad_scaler.h"
+#include "plimsoll/shard/checkpoint/checkpoint_saver.h"
+#include "plimsoll/shard/engine/fully_sharded.h"
+#include "plimsoll/shard/optimizer/sharded_adamw.h"
+#include "plimsoll/shard/optimizer/sharded_grad_scaler.h"
 
 using namespace plimsoll;
 

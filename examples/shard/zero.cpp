@@ -10,10 +10,10 @@
 
 #include "examples/amp/problem.h"
 #include "plimsoll/amp/autocast.h"
-#include "plimsoll/shard/checkpoint_saver.h"
-#include "plimsoll/shard/sharded_data_parallel.h"
-#include "plimsoll/shard/sharded_grad_scaler.h"
-#include "plimsoll/shard/sharded_optimizer.h"
+#include "plimsoll/shard/checkpoint/checkpoint_saver.h"
+#include "plimsoll/shard/data_parallel/sharded_data_parallel.h"
+#include "plimsoll/shard/optimizer/sharded_grad_scaler.h"
+#include "plimsoll/shard/optimizer/sharded_optimizer.h"
 
 using namespace plimsoll;
 

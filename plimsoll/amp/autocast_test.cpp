@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "plimsoll/amp/fp8_autocast.h"
-#include "plimsoll/ops/linear.h"
+#include "plimsoll/ops/linear/linear.h"
 
 namespace plimsoll::amp {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "plimsoll/amp/scale_tape.h"
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::amp {
 namespace {

@@ -12,8 +12,8 @@
 #include <memory>
 #include <optional>
 
-#include "plimsoll/ops/linear_scaling.h"
-#include "plimsoll/ops/scaling_step.h"
+#include "plimsoll/ops/linear/linear_scaling.h"
+#include "plimsoll/ops/scaling/scaling_step.h"
 #include "plimsoll/recipe/recipe.h"
 
 namespace plimsoll::amp {

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "plimsoll/ops/linear.h"
+#include "plimsoll/ops/linear/linear.h"
 
 namespace plimsoll::amp {
 namespace {

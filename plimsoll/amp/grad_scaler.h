@@ -24,8 +24,8 @@
 
 #include "plimsoll/amp/automatic_scale.h"
 #include "plimsoll/amp/unscale.h"
-#include "plimsoll/ops/rank_group.h"
-#include "plimsoll/ops/scaled_optimizer.h"
+#include "plimsoll/ops/optimizer/scaled_optimizer.h"
+#include "plimsoll/ops/ranks/rank_group.h"
 
 namespace plimsoll::amp {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "plimsoll/ops/linear_scaling.h"
+#include "plimsoll/ops/linear/linear_scaling.h"
 
 namespace plimsoll::amp {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "plimsoll/amp/gradient_histogram.h"
-#include "plimsoll/ops/rank_group.h"
+#include "plimsoll/ops/ranks/rank_group.h"
 
 namespace plimsoll::amp {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "plimsoll/kernels/gradient/gradient.h"
-#include "plimsoll/ops/dtype.h"
-#include "plimsoll/ops/scaled_optimizer.h"
-#include "plimsoll/ops/traffic.h"
+#include "plimsoll/ops/optimizer/scaled_optimizer.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::amp {

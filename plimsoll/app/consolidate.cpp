@@ -5,8 +5,8 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/output_lock.h"
-#include "plimsoll/shard/checkpoint.h"
-#include "plimsoll/shard/communicator.h"
+#include "plimsoll/shard/checkpoint/checkpoint.h"
+#include "plimsoll/shard/communicator/communicator.h"
 
 namespace plimsoll::app {
 namespace {

@@ -9,8 +9,8 @@
 #include <cmath>
 
 #include "plimsoll/format/format.h"
-#include "plimsoll/ops/dtype.h"
-#include "plimsoll/ops/quantize.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/quantize.h"
 
 namespace plimsoll::app {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "plimsoll/app/train_options.h"
-#include "plimsoll/shard/communicator.h"
+#include "plimsoll/shard/communicator/communicator.h"
 
 namespace plimsoll::app {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/shard/gather_texts.h"
+#include "plimsoll/shard/communicator/gather_texts.h"
 
 namespace plimsoll::app {
 namespace {

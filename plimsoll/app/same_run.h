@@ -5,7 +5,7 @@
 #include <string>
 
 #include "plimsoll/app/train_options.h"
-#include "plimsoll/ops/rank_group.h"
+#include "plimsoll/ops/ranks/rank_group.h"
 
 namespace plimsoll::app {
 

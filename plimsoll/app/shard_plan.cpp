@@ -9,8 +9,8 @@
 #include "plimsoll/app/gpt_model.h"
 #include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/io/byte_tokenizer.h"
-#include "plimsoll/ops/saved_bytes.h"
-#include "plimsoll/ops/tensor_codes.h"
+#include "plimsoll/ops/linear/tensor_codes.h"
+#include "plimsoll/ops/memory/saved_bytes.h"
 
 namespace plimsoll::app {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "plimsoll/app/train_options.h"
 #include "plimsoll/recipe/recipe.h"
-#include "plimsoll/shard/step_plan.h"
+#include "plimsoll/shard/plan/step_plan.h"
 
 namespace plimsoll::app {
 

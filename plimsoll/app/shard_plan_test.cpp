@@ -5,7 +5,7 @@
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/gpt_model.h"
 #include "plimsoll/app/parse_recipe.h"
-#include "plimsoll/ops/saved_bytes.h"
+#include "plimsoll/ops/memory/saved_bytes.h"
 
 namespace plimsoll::app {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "plimsoll/nn/scaled_module.h"
-#include "plimsoll/shard/mapped_tensor.h"
+#include "plimsoll/shard/engine/mapped_tensor.h"
 
 namespace plimsoll::app {
 namespace {

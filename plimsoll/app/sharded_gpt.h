@@ -12,7 +12,7 @@
 #include "plimsoll/nn/gpt.h"
 #include "plimsoll/optim/groups.h"
 #include "plimsoll/optim/state_home.h"
-#include "plimsoll/shard/fully_sharded.h"
+#include "plimsoll/shard/engine/fully_sharded.h"
 
 namespace plimsoll::app {
 

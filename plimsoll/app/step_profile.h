@@ -9,7 +9,7 @@
 
 #include "plimsoll/app/collective_report.h"
 #include "plimsoll/app/limits.h"
-#include "plimsoll/ops/torch_spans.h"
+#include "plimsoll/ops/watch/torch_spans.h"
 #include "plimsoll/watch/profile.h"
 #include "plimsoll/watch/transfers.h"
 

@@ -18,10 +18,10 @@
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/text_files.h"
 #include "plimsoll/kernels/limits/limits.h"
-#include "plimsoll/ops/caching_allocator.h"
+#include "plimsoll/ops/memory/caching_allocator.h"
 #include "plimsoll/runtime/threads.h"
-#include "plimsoll/shard/checkpoint_saver.h"
-#include "plimsoll/shard/wire_bytes.h"
+#include "plimsoll/shard/checkpoint/checkpoint_saver.h"
+#include "plimsoll/shard/communicator/wire_bytes.h"
 
 namespace plimsoll::app {
 namespace {

@@ -14,13 +14,13 @@
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/mapping_guard.h"
-#include "plimsoll/ops/rank_amaxes.h"
-#include "plimsoll/ops/saved_bytes.h"
+#include "plimsoll/ops/memory/saved_bytes.h"
+#include "plimsoll/ops/scaling/rank_amaxes.h"
 #include "plimsoll/optim/adamw.h"
 #include "plimsoll/optim/schedule.h"
-#include "plimsoll/shard/sharded_adamw.h"
-#include "plimsoll/shard/sharded_data_parallel.h"
-#include "plimsoll/shard/sharded_optimizer.h"
+#include "plimsoll/shard/data_parallel/sharded_data_parallel.h"
+#include "plimsoll/shard/optimizer/sharded_adamw.h"
+#include "plimsoll/shard/optimizer/sharded_optimizer.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::app {

@@ -13,9 +13,9 @@
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/token_stream.h"
 #include "plimsoll/optim/named_optimizer.h"
-#include "plimsoll/shard/checkpoint.h"
-#include "plimsoll/shard/communicator.h"
-#include "plimsoll/shard/data_parallel.h"
+#include "plimsoll/shard/checkpoint/checkpoint.h"
+#include "plimsoll/shard/communicator/communicator.h"
+#include "plimsoll/shard/data_parallel/data_parallel.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::app {

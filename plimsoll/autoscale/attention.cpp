@@ -13,7 +13,7 @@
 #include "plimsoll/autoscale/operands.h"
 #include "plimsoll/autoscale/storage.h"
 #include "plimsoll/autoscale/written_result.h"
-#include "plimsoll/ops/attention_pass.h"
+#include "plimsoll/ops/attention/attention_pass.h"
 
 namespace plimsoll::autoscale {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "plimsoll/ops/dtype.h"
-#include "plimsoll/ops/quantize.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/quantize.h"
 
 namespace plimsoll::autoscale {
 namespace {

@@ -16,7 +16,7 @@
 #include "plimsoll/autoscale/storage.h"
 #include "plimsoll/kernels/gradient/gradient.h"
 #include "plimsoll/kernels/rescale/rescale.h"
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::autoscale {

@@ -11,7 +11,7 @@
 #include "plimsoll/autoscale/operands.h"
 #include "plimsoll/autoscale/storage.h"
 #include "plimsoll/kernels/gemm/gemm.h"
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::autoscale {
 namespace {

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "plimsoll/kernels/gradient/gradient.h"
-#include "plimsoll/ops/dtype.h"
-#include "plimsoll/ops/quantize.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/quantize.h"
 
 namespace plimsoll::autoscale {
 namespace {

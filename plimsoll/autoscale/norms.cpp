@@ -12,7 +12,7 @@
 #include "plimsoll/autoscale/execute.h"
 #include "plimsoll/autoscale/written_result.h"
 #include "plimsoll/kernels/norm/norm.h"
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::autoscale {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "plimsoll/autoscale/storage.h"
 #include "plimsoll/kernels/pointwise/pointwise.h"
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::autoscale {
 namespace {

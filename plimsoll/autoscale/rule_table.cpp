@@ -239,7 +239,7 @@ constexpr Rule kRules[] = {
     {"_fused_adamw_", kOptimizer, "vvvvvv..", ""},
     {"_fused_adamw_.tensor_lr", kOptimizer, "vvvvvvv..", ""},
 
-    // This library's own, where they are not composed of torch's (ops/composed.h)
+    // This library's own, where they are not composed of torch's (ops/*/*_composed.h)
     {"plimsoll::activation_forward", kNonlinear, "v", "s"},
     {"plimsoll::activation_backward", kGradient, "v1", "m"},
     {"plimsoll::attention_forward", kNonlinear, "vvv..v", "m."},

@@ -2,7 +2,7 @@
 
 #include "plimsoll/autoscale/block_update.h"
 #include "plimsoll/kernels/sgd/sgd.h"
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::autoscale {
 

@@ -12,7 +12,7 @@
 #include "plimsoll/autoscale/several_scales.h"
 #include "plimsoll/autoscale/stochastic.h"
 #include "plimsoll/kernels/rescale/rescale.h"
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::autoscale {
 namespace {

@@ -4,7 +4,7 @@
 #include "plimsoll/autoscale/execute.h"
 #include "plimsoll/autoscale/operands.h"
 #include "plimsoll/autoscale/storage.h"
-#include "plimsoll/ops/quantize.h"
+#include "plimsoll/ops/tensor/quantize.h"
 
 namespace plimsoll::autoscale {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "plimsoll/cli/command_line.h"
 #include "plimsoll/cli/commands.h"
-#include "plimsoll/ops/caching_allocator.h"
+#include "plimsoll/ops/memory/caching_allocator.h"
 #include "plimsoll/runtime/cpu_quota.h"
 
 int main(int argc, char** argv) {

@@ -2,7 +2,7 @@
 
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/cli/command_line.h"
-#include "plimsoll/shard/compression.h"
+#include "plimsoll/shard/average/compression.h"
 
 namespace plimsoll::cli {
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "plimsoll/format/format.h"
-#include "plimsoll/ops/quantize.h"
+#include "plimsoll/ops/tensor/quantize.h"
 
 namespace plimsoll::gauge {
 namespace {

@@ -4,7 +4,7 @@
 //                     state.json             what is no tensor
 //                     manifest.json          what is where, and the files' digests: checkpoint_manifest.h
 // It is written as step-00000123.partial, flushed to the disk and renamed. One process at a time saves to a run. Here
-// are the checkpoints of one process, and whole ones of any number of them; shard/checkpoint.h saves and loads those of
+// are the checkpoints of one process, and whole ones of any number of them; shard/checkpoint/checkpoint.h saves and loads those of
 // several.
 #pragma once
 

@@ -7,7 +7,7 @@
 
 #include "plimsoll/nn/checks.h"
 #include "plimsoll/nn/precision.h"
-#include "plimsoll/ops/attention.h"
+#include "plimsoll/ops/attention/attention.h"
 #include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::nn {

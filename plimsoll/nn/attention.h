@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "plimsoll/nn/key_value_cache.h"
-#include "plimsoll/ops/attention.h"
+#include "plimsoll/ops/attention/attention.h"
 
 namespace plimsoll::nn {
 

@@ -14,7 +14,7 @@
 #include "plimsoll/amp/autocast.h"
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/amp/scale_tape.h"
-#include "plimsoll/ops/saved.h"
+#include "plimsoll/ops/tensor/saved.h"
 
 namespace plimsoll::nn {
 namespace {

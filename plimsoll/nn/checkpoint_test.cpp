@@ -6,7 +6,7 @@
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/gpt.h"
 #include "plimsoll/nn/testing.h"
-#include "plimsoll/ops/saved_bytes.h"
+#include "plimsoll/ops/memory/saved_bytes.h"
 
 namespace plimsoll::nn {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
-#include "plimsoll/ops/cross_entropy.h"
-#include "plimsoll/ops/embedding.h"
-#include "plimsoll/ops/linear.h"
+#include "plimsoll/ops/embedding/embedding.h"
+#include "plimsoll/ops/linear/linear.h"
+#include "plimsoll/ops/loss/cross_entropy.h"
 
 namespace plimsoll::nn {
 namespace {

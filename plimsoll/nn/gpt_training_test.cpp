@@ -4,7 +4,7 @@
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/gpt.h"
 #include "plimsoll/nn/testing.h"
-#include "plimsoll/ops/saved_bytes.h"
+#include "plimsoll/ops/memory/saved_bytes.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::nn {

@@ -4,7 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include "plimsoll/nn/checks.h"
-#include "plimsoll/ops/quantize.h"
+#include "plimsoll/ops/tensor/quantize.h"
 
 namespace plimsoll::nn {
 namespace {

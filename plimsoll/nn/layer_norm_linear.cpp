@@ -3,7 +3,7 @@
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/linear.h"
 #include "plimsoll/nn/report_values.h"
-#include "plimsoll/ops/norm_linear.h"
+#include "plimsoll/ops/fused/norm_linear.h"
 
 namespace plimsoll::nn {
 

@@ -7,7 +7,7 @@
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/checks.h"
 #include "plimsoll/nn/report_values.h"
-#include "plimsoll/ops/activation.h"
+#include "plimsoll/ops/activation/activation.h"
 
 namespace plimsoll::nn {
 

@@ -9,7 +9,7 @@
 
 #include "plimsoll/nn/norm_parameters.h"
 #include "plimsoll/nn/scaled_module.h"
-#include "plimsoll/ops/norm_mlp.h"
+#include "plimsoll/ops/fused/norm_mlp.h"
 
 namespace plimsoll::nn {
 

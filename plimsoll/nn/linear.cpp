@@ -4,7 +4,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/precision.h"
-#include "plimsoll/ops/linear.h"
+#include "plimsoll/ops/linear/linear.h"
 
 namespace plimsoll::nn {
 

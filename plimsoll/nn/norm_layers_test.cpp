@@ -11,7 +11,7 @@
 #include "plimsoll/nn/layer_norm_mlp.h"
 #include "plimsoll/nn/linear.h"
 #include "plimsoll/nn/testing.h"
-#include "plimsoll/ops/activation.h"
+#include "plimsoll/ops/activation/activation.h"
 
 namespace plimsoll::nn {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <torch/nn/module.h>
 
-#include "plimsoll/ops/norm.h"
+#include "plimsoll/ops/norm/norm.h"
 
 namespace plimsoll::nn {
 

@@ -3,7 +3,7 @@
 #include <ATen/autocast_mode.h>
 
 #include "plimsoll/amp/fp8_autocast.h"
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::nn {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "plimsoll/ops/linear_scaling.h"
+#include "plimsoll/ops/linear/linear_scaling.h"
 
 namespace plimsoll::nn {
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "plimsoll/ops/dtype.h"
-#include "plimsoll/ops/quantize.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::nn {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plimsoll/ops/linear_scaling.h"
+#include "plimsoll/ops/linear/linear_scaling.h"
 
 namespace plimsoll::nn {
 

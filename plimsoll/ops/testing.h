@@ -11,7 +11,7 @@
 
 #include "plimsoll/format/format.h"
 #include "plimsoll/kernels/gemm/gemm.h"
-#include "plimsoll/ops/linear_scaling.h"
+#include "plimsoll/ops/linear/linear_scaling.h"
 #include "plimsoll/runtime/threads_testing.h"
 
 namespace plimsoll::ops::testing {

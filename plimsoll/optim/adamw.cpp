@@ -7,8 +7,8 @@
 
 #include "plimsoll/kernels/adamw/adamw.h"
 #include "plimsoll/kernels/gradient/gradient.h"
-#include "plimsoll/ops/dtype.h"
-#include "plimsoll/ops/traffic.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::optim {

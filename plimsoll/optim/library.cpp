@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "plimsoll/kernels/adamw/adamw.h"
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/optim/adamw.h"
 
 namespace plimsoll::optim {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plimsoll/ops/scaled_optimizer.h"
+#include "plimsoll/ops/optimizer/scaled_optimizer.h"
 #include "plimsoll/optim/groups.h"
 
 namespace plimsoll::optim {

@@ -5,7 +5,7 @@
 #include <ATen/ops/softmax.h>
 
 #include "plimsoll/nn/t5/relative_bias.h"
-#include "plimsoll/ops/attention.h"
+#include "plimsoll/ops/attention/attention.h"
 
 namespace plimsoll::nn {
 namespace {

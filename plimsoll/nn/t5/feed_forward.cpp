@@ -5,7 +5,7 @@
 #include <ATen/ops/tanh.h>
 
 #include "plimsoll/nn/report_values.h"
-#include "plimsoll/ops/activation.h"
+#include "plimsoll/ops/activation/activation.h"
 
 namespace plimsoll::nn {
 namespace {

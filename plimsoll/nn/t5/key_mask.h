@@ -4,7 +4,7 @@
 #include <ATen/core/TensorBody.h>
 
 #include "plimsoll/nn/t5/fixes.h"
-#include "plimsoll/ops/causal.h"
+#include "plimsoll/ops/softmax/causal.h"
 
 namespace plimsoll::nn {
 

@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "plimsoll/amp/fp8_autocast.h"
-#include "plimsoll/ops/linear.h"
+#include "plimsoll/ops/linear/linear.h"
 
 namespace plimsoll::nn {
 

@@ -9,8 +9,8 @@
 
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/t5/team_step.h"
-#include "plimsoll/ops/cross_entropy.h"
-#include "plimsoll/ops/embedding.h"
+#include "plimsoll/ops/embedding/embedding.h"
+#include "plimsoll/ops/loss/cross_entropy.h"
 
 namespace plimsoll::nn {
 namespace {

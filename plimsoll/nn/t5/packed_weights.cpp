@@ -10,8 +10,8 @@
 
 #include "plimsoll/kernels/gemm/gemm_packed.h"
 #include "plimsoll/nn/t5/weight_memory.h"
-#include "plimsoll/ops/dtype.h"
-#include "plimsoll/ops/quantize.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/recipe/operand.h"
 
 namespace plimsoll::nn {

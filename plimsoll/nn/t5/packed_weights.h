@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "plimsoll/ops/gemm.h"
+#include "plimsoll/ops/tensor/gemm.h"
 
 namespace plimsoll::nn {
 

@@ -9,8 +9,8 @@
 
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
-#include "plimsoll/ops/dtype.h"
-#include "plimsoll/ops/quantize.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::nn {

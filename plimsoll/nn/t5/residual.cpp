@@ -7,7 +7,7 @@
 
 #include "plimsoll/format/format.h"
 #include "plimsoll/nn/report_values.h"
-#include "plimsoll/ops/norm.h"
+#include "plimsoll/ops/norm/norm.h"
 
 namespace plimsoll::nn {
 namespace {

@@ -11,7 +11,7 @@
 #include "plimsoll/kernels/embedding/embedding.h"
 #include "plimsoll/kernels/norm/norm.h"
 #include "plimsoll/nn/precision.h"
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/runtime/threads.h"
 #include "plimsoll/runtime/unexpected.h"
 #include "plimsoll/watch/profile.h"

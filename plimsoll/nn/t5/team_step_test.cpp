@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "plimsoll/nn/t5/testing.h"
-#include "plimsoll/ops/dtype.h"
+#include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::nn {

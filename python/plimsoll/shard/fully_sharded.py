@@ -1,4 +1,4 @@
-"""FullyShardedDataParallel with fairscale's interface. The work is done in C++ (plimsoll/shard/shard_schedule.h); here are
+"""FullyShardedDataParallel with fairscale's interface. The work is done in C++ (plimsoll/shard/engine/shard_schedule.h); here are
 hooks around forward passes, and what state dicts and optimizers see."""
 
 from __future__ import annotations

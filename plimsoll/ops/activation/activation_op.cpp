@@ -1,0 +1,84 @@
+#include "plimsoll/ops/activation/activation_op.h"
+
+#include <c10/util/Exception.h>
+
+#include <vector>
+
+#include "plimsoll/ops/activation/activation.h"
+#include "plimsoll/ops/activation/activation_pass.h"
+#include "plimsoll/ops/dispatcher/find_operator.h"
+#include "plimsoll/ops/dispatcher/meta.h"
+#include "plimsoll/ops/tensor/dtype.h"
+
+namespace plimsoll::ops {
+namespace {
+
+at::Tensor activation_forward_cpu(const at::Tensor& x, std::string_view kind) {
+  const format::Format format = check_values(x, "activation", "x");
+  const kernels::Activation activation = parse_activation(kind);
+  const at::Tensor matrix = as_matrix(x, "activation");
+  std::vector<int64_t> sizes = x.sizes().vec();
+  if (kernels::is_gated(activation)) {
+    TORCH_CHECK(sizes.back() % 2 == 0, "activation: expected an even last dimension for ", kind, ", got ", x.sizes());
+    sizes.back() /= 2;
+  }
+  return activate(activation, matrix, format, 1.0f).values.view(sizes);
+}
+
+at::Tensor activation_backward_cpu(const at::Tensor& x, const at::Tensor& grad, std::string_view kind) {
+  const format::Format format = check_values(x, "activation", "x");
+  const kernels::Activation activation = parse_activation(kind);
+  const at::Tensor x_matrix = as_matrix(x, "activation"), grad_matrix = as_matrix(grad, "activation");
+  const int64_t halves = kernels::is_gated(activation) ? 2 : 1;
+  check_values(grad, "activation", "the gradient");
+  TORCH_CHECK(grad_matrix.size(0) == x_matrix.size(0) && grad_matrix.size(1) * halves == x_matrix.size(1),
+              "activation: expected a gradient that fits x ", x.sizes(), " of ", kind, ", got ", grad.sizes());
+  return activation_gradient({activation, x_matrix, grad_matrix}, format, 1.0f).values.view(x.sizes());
+}
+
+at::Tensor activation_forward_meta(const at::Tensor& x, std::string_view kind) {
+  TORCH_CHECK(x.dim() >= 1, "activation: expected a tensor of one dimension or more, got a scalar");
+  std::vector<c10::SymInt> sizes = x.sym_sizes().vec();
+  if (kernels::is_gated(parse_activation(kind))) sizes.back() = sizes.back() / 2;
+  return empty_meta(sizes, x, x.scalar_type());
+}
+
+at::Tensor activation_backward_meta(const at::Tensor& x, const at::Tensor&, std::string_view) {
+  return empty_like_dense(x, x.scalar_type());
+}
+
+at::Tensor activation_op(const at::Tensor& x, std::string_view kind) { return activation(x, parse_activation(kind)); }
+
+}  // namespace
+
+void define_activation(torch::Library& library) {
+  library.def("activation_forward(Tensor x, str kind) -> Tensor", {at::Tag::pt2_compliant_tag});
+  library.def("activation_backward(Tensor x, Tensor grad, str kind) -> Tensor", {at::Tag::pt2_compliant_tag});
+  library.def("activation(Tensor x, str kind) -> Tensor", &activation_op);
+}
+
+void register_activation_cpu(torch::Library& library) {
+  library.impl("activation_forward", &activation_forward_cpu);
+  library.impl("activation_backward", &activation_backward_cpu);
+}
+
+void register_activation_meta(torch::Library& library) {
+  library.impl("activation_forward", &activation_forward_meta);
+  library.impl("activation_backward", &activation_backward_meta);
+}
+
+namespace dispatch {
+
+at::Tensor activation_forward(const at::Tensor& x, std::string_view kind) {
+  static const auto op = find_operator<at::Tensor(const at::Tensor&, std::string_view)>("plimsoll::activation_forward");
+  return op.call(x, kind);
+}
+
+at::Tensor activation_backward(const at::Tensor& x, const at::Tensor& grad, std::string_view kind) {
+  static const auto op = find_operator<at::Tensor(const at::Tensor&, const at::Tensor&, std::string_view)>(
+      "plimsoll::activation_backward");
+  return op.call(x, grad, kind);
+}
+
+}  // namespace dispatch
+}  // namespace plimsoll::ops

@@ -1,0 +1,76 @@
+#include "plimsoll/ops/linear/linear_pass.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include "plimsoll/ops/linear/weight_operands.h"
+#include "plimsoll/ops/tensor/arguments.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/watch/watched_product.h"
+
+namespace plimsoll::ops {
+
+using recipe::GemmKind;
+
+void LinearSaved::exchange(SavedTensors& tensors) {
+  tensors.exchange(input);
+  tensors.exchange(weight);
+}
+
+LinearCall linear_call(const LinearScaling& scaling, bool needs_input, const at::Tensor& weight,
+                       const at::Tensor& bias) {
+  LinearCall call{.scaling = scaling, .record = at::GradMode::is_enabled()};
+  if (call.record) {
+    call.needs = {.input = needs_input, .weight = requires_grad(weight), .bias = requires_grad(bias)};
+  }
+  if (call.scaling.recipe == nullptr) {
+    const format::Format format = format_of(weight.scalar_type(), "linear");
+    call.scaling.recipe = std::make_shared<const recipe::Recipe>(recipe::HighPrecision{.format = format});
+  }
+  return call;
+}
+
+float linear_output(const LinearForward& forward, const LinearOutput& output, LinearSaved& saved) {
+  const LinearCall& call = forward.call;
+  const WeightOperands weights = weight_operands(forward.weight, call.scaling, forward.maker,
+                                                 {.grad_input = call.needs.input, .training = call.record});
+  const at::Tensor bias = as_fp32(forward.bias);
+  saved.scaling = call.scaling;
+  saved.needs = call.needs;
+  saved.weight_dtype = forward.weight.scalar_type();
+  if (bias.defined()) saved.bias_dtype = forward.bias.scalar_type();
+  if (call.needs.input) saved.weight = weights.operands.grad_input;
+  Product product{.kind = GemmKind::kOutput,
+                  .a = forward.input,
+                  .b = weights.operands.output,
+                  .epilogue = output.epilogue,
+                  .packed = &weights.packed};
+  product.epilogue.bias = data_or_null(bias);
+  return multiply({product, forward.maker.path(), "output"}, output.tensor, output.format);
+}
+
+float input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const OperandMaker& maker,
+                     const LinearOutput& output) {
+  const Product product{.kind = GemmKind::kGradInput, .a = grad, .b = saved.weight, .epilogue = output.epilogue};
+  return multiply({product, maker.path(), "grad_input"}, output.tensor, output.format);
+}
+
+at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& input, const LinearSaved& saved,
+                           const OperandMaker& maker) {
+  const at::Tensor& main_grad = saved.scaling.main_grad;
+  if (main_grad.defined()) {
+    const bool accumulates = !saved.scaling.is_first_microbatch.value_or(false);
+    const Product product{
+        .kind = GemmKind::kGradWeight, .a = grad, .b = input, .epilogue = {.accumulate = accumulates}};
+    multiply({product, maker.path(), "main_grad"}, main_grad);
+    return {};
+  }
+  at::Tensor gradient =
+      at::empty({grad.data.size(1), input.data.size(1)}, grad.data.options().dtype(saved.weight_dtype));
+  const Product product{.kind = GemmKind::kGradWeight, .a = grad, .b = input};
+  multiply({product, maker.path(), "grad_weight"}, gradient);
+  return gradient;
+}
+
+}  // namespace plimsoll::ops

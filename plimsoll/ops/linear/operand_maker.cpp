@@ -1,0 +1,239 @@
+#include "plimsoll/ops/linear/operand_maker.h"
+
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <string>
+
+#include "plimsoll/ops/scaling/rank_amaxes.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/runtime/unexpected.h"
+#include "plimsoll/watch/session.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using recipe::GemmKind;
+using recipe::OperandRecipe;
+using recipe::Role;
+using recipe::ScaleSource;
+
+constexpr std::array kGemms = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
+
+bool wants(GemmSet set, GemmKind gemm) {
+  switch (gemm) {
+    case GemmKind::kOutput:
+      return set.output;
+    case GemmKind::kGradInput:
+      return set.grad_input;
+    case GemmKind::kGradWeight:
+      return set.grad_weight;
+  }
+  runtime::unexpected("gemm: kind", static_cast<int>(gemm));
+}
+
+// The recipe of the operand with blocks as they lie in the stored tensor: equal ones share codes.
+OperandRecipe stored_operand(const recipe::Recipe& recipe, Role role, GemmKind gemm) {
+  OperandRecipe operand = recipe.operand(role, gemm);
+  operand.granularity = recipe::stored_granularity(operand.granularity, role, gemm);
+  return operand;
+}
+
+// What all wanted products agree on; nullopt if they differ or none is wanted.
+std::optional<OperandRecipe> common_operand(const recipe::Recipe& recipe, Role role, GemmSet wanted) {
+  std::optional<OperandRecipe> common;
+  for (GemmKind gemm : kGemms) {
+    if (!wants(wanted, gemm)) continue;
+    const OperandRecipe operand = stored_operand(recipe, role, gemm);
+    if (common && !(*common == operand)) return std::nullopt;
+    common = operand;
+  }
+  return common;
+}
+
+Operands shared(const ScaledTensor& tensor, GemmSet wanted) {
+  Operands operands;
+  for (GemmKind gemm : kGemms) {
+    if (wants(wanted, gemm)) operands.of(gemm) = tensor;
+  }
+  return operands;
+}
+
+// make(recipe) once for wanted products that follow each other with equal recipes: they share what it made.
+template <class Make>
+Operands one_of_each_recipe(const recipe::Recipe& recipe, Role role, GemmSet wanted, Make make) {
+  Operands operands;
+  std::optional<OperandRecipe> made;
+  ScaledTensor last;
+  for (GemmKind gemm : kGemms) {
+    if (!wants(wanted, gemm)) continue;
+    const OperandRecipe operand = stored_operand(recipe, role, gemm);
+    if (!made || !(*made == operand)) last = make(operand);
+    made = operand;
+    operands.of(gemm) = last;
+  }
+  return operands;
+}
+
+QuantizeOptions options_of(const OperandRecipe& stored, std::optional<float> known_scale) {
+  return {.format = stored.format,
+          .granularity = stored.granularity,
+          .scale_format = stored.scale_format,
+          .power_of_two = stored.power_of_two,
+          .rounding = stored.rounding,
+          .scale = stored.granularity == recipe::kPerTensor ? known_scale : std::nullopt};
+}
+
+ScaledTensor in_format(const at::Tensor& x, format::Format format) {
+  return plain_values(x.to(dtype_of(format)).contiguous(), format);
+}
+
+ScaledTensor converted(const ScaledTensor& codes, const OperandRecipe& to) {
+  if (to.source == ScaleSource::kNone) return plain_values(dequantize(codes, dtype_of(to.format)), to.format);
+  if (to.format == codes.format && to.granularity == codes.granularity && to.scale_format == codes.scale_format) {
+    return codes;
+  }
+  return quantize(dequantize(codes, at::kFloat), options_of(to, std::nullopt)).tensor;
+}
+
+}  // namespace
+
+bool OperandMaker::quantizes(Role role) const {
+  if (recipe_.delayed() == nullptr) return false;
+  for (GemmKind gemm : kGemms) {
+    if (recipe::takes_part(role, gemm) && !recipe_.high_precision(gemm)) return true;
+  }
+  return false;
+}
+
+std::optional<QuantizeOptions> OperandMaker::shared_scale(Role role) const {
+  if (!scaling_.parallel.gathers(role)) return std::nullopt;
+  for (GemmKind gemm : kGemms) {
+    if (!recipe::takes_part(role, gemm)) continue;
+    const OperandRecipe operand = recipe_.operand(role, gemm);
+    if (operand.source == ScaleSource::kCurrent && operand.granularity == recipe::kPerTensor) {
+      return options_of(operand, std::nullopt);
+    }
+  }
+  return std::nullopt;
+}
+
+float OperandMaker::amax_of_all_tokens(Role role, float amax_value) const {
+  return scaling_.parallel.gathers(role) ? largest_amax(*scaling_.parallel.group, amax_value) : amax_value;
+}
+
+bool OperandMaker::has_scale(Role role) const {
+  TORCH_CHECK(scaling_.state != nullptr, "linear: expected a state (slots) for delayed scaling, got none");
+  return current_scale(scaling_.state->slot(role)) != recipe::kNoScale;
+}
+
+void OperandMaker::choose_scale(Role role, const std::function<float()>& own_amax) {
+  known_scale_.reset();
+  if (const std::optional<QuantizeOptions> options = shared_scale(role)) {
+    known_scale_ = tensor_scale(*options, amax_of_all_tokens(role, own_amax()));
+  }
+  if (!quantizes(role)) return;
+  if (has_scale(role)) {
+    known_scale_ = current_scale(scaling_.state->slot(role));
+    return;
+  }
+  float scale = recipe::kNoScale;
+  const recipe::DelayedScaling& delayed = *recipe_.delayed();
+  recipe::first_scale(delayed, recipe::format_of(delayed.fp8_format, role), amax_of_all_tokens(role, own_amax()),
+                      {scale, {}});
+  known_scale_ = scale;
+}
+
+Operands OperandMaker::make(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
+  choose_scale(role, [&] { return ops::amax(x); });
+  return make_each(x, role, wanted, column_sum_out);
+}
+
+Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
+  Operands operands = one_of_each_recipe(recipe_, role, wanted, [&](const OperandRecipe& operand) {
+    if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
+    Quantized quantized = quantize(x, options_of(operand, known_scale_), column_sum_out);
+    column_sum_out = nullptr;
+    observe(role, operand.format, quantized.amax, quantized.inv_scale);
+    return std::move(quantized.tensor);
+  });
+  if (column_sum_out != nullptr) *column_sum_out = column_sum(x);
+  return operands;
+}
+
+Operands OperandMaker::make_from(const ScaledTensor& codes, Role role, GemmSet wanted) const {
+  return one_of_each_recipe(recipe_, role, wanted,
+                            [&](const OperandRecipe& operand) { return converted(codes, operand); });
+}
+
+Operands OperandMaker::take(const GivenWeight& weight, GemmSet wanted) {
+  Operands operands = make_from(weight.codes, Role::kWeight, wanted);
+  observe(Role::kWeight, weight.codes.format, weight.amax, recipe::inv_scale_of(weight.codes.scale.item<float>()));
+  return operands;
+}
+
+Operands OperandMaker::produce(const Producer& producer, Role role, GemmSet wanted) {
+  const std::optional<OperandRecipe> operand = common_operand(recipe_, role, wanted);
+  if (operand && operand->source == ScaleSource::kNone) {
+    const Produced values = producer(operand->format, 1.0f);
+    choose_scale(role, [&] { return values.amax; });
+    observe(role, operand->format, values.amax, 1.0f);
+    return shared(plain_values(values.values, operand->format), wanted);
+  }
+  if (operand && operand->source == ScaleSource::kDelayed && has_scale(role)) {
+    choose_scale(role, [] { return 0.0f; });
+    const float inv_scale = recipe::inv_scale_of(*known_scale_);
+    Produced codes = producer(operand->format, inv_scale);
+    observe(role, operand->format, codes.amax, inv_scale);
+    return shared(scaled_codes(std::move(codes.values), operand->format, *known_scale_), wanted);
+  }
+  const Produced wide = producer(format::Format::kFp32, 1.0f);
+  choose_scale(role, [&] { return wide.amax; });
+  return make_each(wide.values, role, wanted, nullptr);
+}
+
+ScaledTensor OperandMaker::produce_again(const Producer& producer, Role role, GemmKind gemm,
+                                         std::optional<float> scale) const {
+  const OperandRecipe operand = stored_operand(recipe_, role, gemm);
+  switch (operand.source) {
+    case ScaleSource::kNone:
+      return plain_values(producer(operand.format, 1.0f).values, operand.format);
+    case ScaleSource::kDelayed:
+      return scaled_codes(producer(operand.format, recipe::inv_scale_of(*scale)).values, operand.format, *scale);
+    case ScaleSource::kCurrent:
+      break;
+  }
+  return make_again(producer(format::Format::kFp32, 1.0f).values, role, gemm, scale);
+}
+
+ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind gemm, std::optional<float> scale) const {
+  const OperandRecipe operand = stored_operand(recipe_, role, gemm);
+  if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
+  return quantize(x, options_of(operand, scale)).tensor;
+}
+
+void OperandMaker::observe(Role role, format::Format format, float amax_value, float inv_scale) {
+  last_seen_ = {.format = format, .amax = amax_value, .inv_scale = inv_scale};
+  report(role, *last_seen_);
+  if (!record_ || !quantizes(role) || scaling_.step == nullptr) return;
+  const SharedSlot slot(scaling_.state, &scaling_.state->slot(role));
+  if (!scaling_.step->reduces(recipe_)) amax_value = amax_of_all_tokens(role, amax_value);
+  if (pass_ == Pass::kForward) {
+    scaling_.step->record_forward(slot, scaling_.recipe, amax_value);
+  } else {
+    scaling_.step->record_backward(slot, scaling_.recipe, amax_value);
+  }
+}
+
+std::string_view OperandMaker::path() const {
+  return scaling_.state == nullptr ? std::string_view() : scaling_.state->name;
+}
+
+void OperandMaker::report(Role role, const watch::Observation& seen) const {
+  if (watch::current() == nullptr || path().empty()) return;
+  std::string slot(path());
+  slot.append("/").append(role_name(role));
+  watch::report(slot, seen);
+}
+
+}  // namespace plimsoll::ops

@@ -1,0 +1,79 @@
+// Makes the operands of one linear layer in one pass: picks their scales, quantizes, and sees to it that every amax
+// reaches the recipe and the watch.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "plimsoll/ops/linear/linear_scaling.h"
+#include "plimsoll/ops/tensor/gemm.h"
+#include "plimsoll/ops/tensor/producer.h"
+#include "plimsoll/ops/tensor/quantize.h"
+#include "plimsoll/watch/slots.h"
+
+namespace plimsoll::ops {
+
+// Which products an operand is wanted for.
+struct GemmSet {
+  bool output = false;
+  bool grad_input = false;
+  bool grad_weight = false;
+};
+
+class OperandMaker {
+ public:
+  // record: amaxes reach the slots at the end of the pass.
+  OperandMaker(const LinearScaling& scaling, Pass pass, bool record)
+      : scaling_(scaling), recipe_(*scaling.recipe), pass_(pass), record_(record) {}
+
+  // From a tensor that is there. column_sum as in quantize().
+  Operands make(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum = nullptr);
+
+  // From codes: as they are for products that want such codes, else by way of their values. Nothing is recorded.
+  Operands make_from(const ScaledTensor& codes, recipe::Role role, GemmSet wanted) const;
+
+  // The same, and observed as what make() makes.
+  Operands take(const GivenWeight& weight, GemmSet wanted);
+
+  // From a kernel: codes at once where the scale is known before the tensor is, else through FP32.
+  Operands produce(const Producer& producer, recipe::Role role, GemmSet wanted);
+
+  // The same bits as in the pass that reported this scale, and nothing recorded.
+  ScaledTensor produce_again(const Producer& producer, recipe::Role role, recipe::GemmKind gemm,
+                             std::optional<float> scale) const;
+  ScaledTensor make_again(const at::Tensor& x, recipe::Role role, recipe::GemmKind gemm,
+                          std::optional<float> scale) const;
+
+  // The scale per tensor that the last make() or produce() used or would have used, if it was known before the codes
+  // were made: delayed scaling's, or current scaling's where ranks agree on one.
+  std::optional<float> known_scale() const { return known_scale_; }
+
+  // The layer's, for the watch; empty: it reports nothing.
+  std::string_view path() const;
+
+  // What the watch is told of the operand that was made last, whether or not somebody watches; nothing of one without
+  // codes.
+  const std::optional<watch::Observation>& last_seen() const { return last_seen_; }
+  // Reports an operand that was made earlier.
+  void report(recipe::Role role, const watch::Observation& seen) const;
+
+ private:
+  bool quantizes(recipe::Role role) const;  // under delayed scaling, for any product
+  bool has_scale(recipe::Role role) const;
+  // How codes with one current scale are made, where other ranks make codes of the other tokens with the same scale.
+  std::optional<QuantizeOptions> shared_scale(recipe::Role role) const;
+  // Where this rank has only some of the tokens, the largest of all.
+  float amax_of_all_tokens(recipe::Role role, float amax) const;
+  void choose_scale(recipe::Role role, const std::function<float()>& own_amax);
+  Operands make_each(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum);
+  void observe(recipe::Role role, format::Format format, float amax, float inv_scale);
+
+  const LinearScaling& scaling_;
+  const recipe::Recipe& recipe_;
+  Pass pass_;
+  bool record_;
+  std::optional<float> known_scale_;
+  std::optional<watch::Observation> last_seen_;
+};
+
+}  // namespace plimsoll::ops

@@ -1,0 +1,40 @@
+#include "plimsoll/ops/linear/tensor_codes.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using recipe::GemmKind;
+using recipe::OperandRecipe;
+using recipe::Role;
+using recipe::ScaleSource;
+
+}  // namespace
+
+bool has_tensor_codes(const recipe::Recipe& recipe) {
+  const OperandRecipe operand = recipe.operand(Role::kWeight, GemmKind::kOutput);
+  return operand == recipe.operand(Role::kWeight, GemmKind::kGradInput) && operand.source != ScaleSource::kNone &&
+         operand.granularity == recipe::kPerTensor;
+}
+
+std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, LinearState& state, float amax) {
+  if (!has_tensor_codes(recipe)) return std::nullopt;
+  const OperandRecipe operand = recipe.operand(Role::kWeight, GemmKind::kOutput);
+  QuantizeOptions options = {.format = operand.format,
+                             .granularity = operand.granularity,
+                             .scale_format = operand.scale_format,
+                             .power_of_two = operand.power_of_two,
+                             .rounding = operand.rounding};
+  if (operand.source == ScaleSource::kCurrent) {
+    options.scale = tensor_scale(options, amax);
+  } else {
+    float scale = current_scale(state.slot(Role::kWeight));
+    const recipe::DelayedScaling& delayed = *recipe.delayed();
+    if (scale == recipe::kNoScale) {
+      recipe::first_scale(delayed, recipe::format_of(delayed.fp8_format, Role::kWeight), amax, {scale, {}});
+    }
+    options.scale = scale;
+  }
+  return options;
+}
+
+}  // namespace plimsoll::ops

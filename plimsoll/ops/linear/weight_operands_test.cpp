@@ -1,0 +1,104 @@
+// What inference keeps of a weight, and when it must not.
+#include "plimsoll/ops/linear/weight_operands.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "plimsoll/ops/linear/linear.h"
+#include "plimsoll/ops/testing.h"
+#include "plimsoll/watch/session.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using testing::every_recipe;
+using testing::expect_equal;
+using testing::sample;
+using testing::scaling_of;
+
+struct InferenceLayer {
+  at::Tensor x = sample({3, 70}), weight = sample({40, 70}, 0.1);
+  LinearScaling scaling;
+
+  at::Tensor run() const { return linear(x, weight, {}, scaling); }
+  // By a layer that has kept nothing.
+  at::Tensor expected() const { return linear(x, weight, {}, scaling_of(scaling.recipe)); }
+};
+
+// Changes values without moving the version counter: only what was kept does not see it.
+void change_unseen(const at::Tensor& weight) { weight.data().mul_(2); }
+
+TEST(InferenceWeight, IsKeptFromTheSecondCallOn) {
+  at::manual_seed(1);
+  const at::NoGradGuard no_grad;
+  for (const SharedRecipe& recipe : every_recipe()) {
+    SCOPED_TRACE(std::string(recipe->name()));
+    const InferenceLayer layer{.scaling = scaling_of(recipe)};
+    const at::Tensor expected = layer.expected();
+    for (int call = 0; call < 3; ++call) expect_equal(layer.run(), expected, "call");
+    change_unseen(layer.weight);
+    expect_equal(layer.run(), expected, "kept");
+  }
+}
+
+TEST(InferenceWeight, IsMadeAgainWhenItsTensorChanges) {
+  at::manual_seed(1);
+  const at::NoGradGuard no_grad;
+  for (const SharedRecipe& recipe : every_recipe()) {
+    SCOPED_TRACE(std::string(recipe->name()));
+    InferenceLayer layer{.scaling = scaling_of(recipe)};
+    for (int change = 0; change < 3; ++change) {
+      for (int call = 0; call < 3; ++call) expect_equal(layer.run(), layer.expected(), "in place");
+      layer.weight.mul_(-1.5);
+    }
+    for (int change = 0; change < 3; ++change) {
+      for (int call = 0; call < 3; ++call) expect_equal(layer.run(), layer.expected(), "another storage");
+      layer.weight.set_data(sample({40, 70}, 0.1));
+    }
+    for (int change = 0; change < 20; ++change) {
+      layer.weight = sample({40, 70}, 0.1);
+      expect_equal(layer.run(), layer.expected(), "a tensor for each call");
+    }
+  }
+}
+
+TEST(InferenceWeight, FollowsTheDelayedScale) {
+  at::manual_seed(1);
+  const at::NoGradGuard no_grad;
+  const InferenceLayer layer{.scaling = scaling_of(testing::shared(recipe::DelayedScaling{}))};
+  LinearState& state = *layer.scaling.state;
+  for (float scale : {0.001f, 0.01f}) {
+    state.weight.scale.fill_(scale);
+    LinearScaling fresh = scaling_of(layer.scaling.recipe);
+    fresh.state->weight.scale.fill_(scale);
+    const at::Tensor expected = linear(layer.x, layer.weight, {}, fresh);
+    for (int call = 0; call < 3; ++call) expect_equal(layer.run(), expected, "scale");
+  }
+}
+
+TEST(InferenceWeight, IsLetGoByTrainingAndReportedToAWatch) {
+  at::manual_seed(1);
+  const InferenceLayer layer{.scaling = scaling_of(testing::shared(recipe::by_name("fp8")))};
+  layer.scaling.state->name = "layer";
+  auto infer = [&] {
+    const at::NoGradGuard no_grad;
+    return layer.run();
+  };
+  for (int call = 0; call < 3; ++call) infer();
+  layer.run();
+  change_unseen(layer.weight);
+  expect_equal(infer(), layer.expected(), "after training");
+  for (int call = 0; call < 3; ++call) infer();
+  const at::Tensor expected = infer();
+  const float amax = layer.weight.abs().max().item<float>();
+  change_unseen(layer.weight);
+  watch::Session session;
+  expect_equal(infer(), expected, "kept");
+  const std::vector<watch::Record> records = session.slots().records();
+  const auto weight = std::find_if(records.begin(), records.end(),
+                                   [](const watch::Record& record) { return record.name == "layer/weight"; });
+  ASSERT_NE(weight, records.end());
+  EXPECT_EQ(weight->amax, amax);
+}
+
+}  // namespace
+}  // namespace plimsoll::ops

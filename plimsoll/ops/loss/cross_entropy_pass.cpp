@@ -1,0 +1,246 @@
+#include "plimsoll/ops/loss/cross_entropy_pass.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "plimsoll/kernels/cross_entropy/cross_entropy.h"
+#include "plimsoll/ops/loss/cross_entropy.h"
+#include "plimsoll/ops/tensor/arguments.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/gemm.h"
+#include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/watch/profile.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using recipe::GemmKind;
+
+// What all rows share.
+struct Terms {
+  const char* op;
+  at::Tensor targets;       // dense
+  at::Tensor class_weight;  // fp32, or undefined
+  int64_t vocabulary;
+  int64_t ignore_index;
+  float label_smoothing;
+  Reduction reduction;
+  double total_weight = 0;  // of the targets
+
+  float grad_factor() const { return reduction == Reduction::kMean ? static_cast<float>(1 / total_weight) : 1.0f; }
+};
+
+void check_targets(Terms& terms) {
+  const int64_t* targets = terms.targets.const_data_ptr<int64_t>();
+  const float* weight = data_or_null(terms.class_weight);
+  for (int64_t i = 0; i < terms.targets.numel(); ++i) {
+    const int64_t target = targets[i];
+    if (target == terms.ignore_index) continue;
+    TORCH_CHECK(target >= 0 && target < terms.vocabulary, terms.op, ": expected targets from 0 to ",
+                terms.vocabulary - 1, " or ", terms.ignore_index, ", got ", target);
+    terms.total_weight += weight ? static_cast<double>(weight[target]) : 1.0;
+  }
+}
+
+struct TermsInput {
+  const char* op;
+  const at::Tensor& x;  // logits or hidden: [..., n]
+  const at::Tensor& targets;
+  int64_t vocabulary;
+  at::Tensor class_weight;
+  std::string_view reduction;
+  int64_t ignore_index;
+  double label_smoothing;
+};
+
+Terms checked_terms(const TermsInput& input) {
+  const char* op = input.op;
+  TORCH_CHECK(
+      input.targets.scalar_type() == at::kLong && input.targets.sizes() == input.x.sizes().slice(0, input.x.dim() - 1),
+      op, ": expected targets int64 ", input.x.sizes().slice(0, input.x.dim() - 1), ", got ",
+      input.targets.scalar_type(), " ", input.targets.sizes());
+  TORCH_CHECK(input.vocabulary > 0, op, ": expected one class or more, got none");
+  TORCH_CHECK(input.label_smoothing >= 0 && input.label_smoothing <= 1, op,
+              ": expected label smoothing from 0 to 1, got ", input.label_smoothing);
+  if (const at::Tensor& weight = input.class_weight; weight.defined()) {
+    TORCH_CHECK(weight.dim() == 1 && weight.size(0) == input.vocabulary, op, ": expected class weights [",
+                input.vocabulary, "], got ", weight.sizes());
+    TORCH_CHECK(input.label_smoothing == 0, op, ": expected no label smoothing beside class weights, got ",
+                input.label_smoothing);
+  }
+  Terms terms{.op = op,
+              .targets = input.targets.contiguous(),
+              .class_weight = as_fp32(input.class_weight),
+              .vocabulary = input.vocabulary,
+              .ignore_index = input.ignore_index,
+              .label_smoothing = static_cast<float>(input.label_smoothing),
+              .reduction = parse_reduction(input.reduction, op)};
+  check_targets(terms);
+  return terms;
+}
+
+struct Rows {
+  at::Tensor logits;  // [rows, vocabulary]
+  at::Tensor grad;    // the same, or undefined
+  at::Tensor loss;    // fp32 [rows]
+  int64_t first = 0;  // the row's place among the targets
+  float grad_factor = 1.0f;
+  const float* row_factor = nullptr;
+};
+
+void run(const Terms& terms, const Rows& rows) {
+  const watch::Span span("cross_entropy", {.bytes = traffic(rows.logits, rows.grad)});
+  kernels::cross_entropy({.rows = rows.logits.size(0),
+                          .vocabulary = terms.vocabulary,
+                          .logits = rows.logits.const_data_ptr(),
+                          .logits_stride = terms.vocabulary,
+                          .format = format_of(rows.logits.scalar_type(), terms.op),
+                          .targets = terms.targets.const_data_ptr<int64_t>() + rows.first,
+                          .ignore_index = terms.ignore_index,
+                          .label_smoothing = terms.label_smoothing,
+                          .class_weight = data_or_null(terms.class_weight),
+                          .loss = rows.loss.mutable_data_ptr<float>() + rows.first,
+                          .grad = rows.grad.defined() ? rows.grad.mutable_data_ptr() : nullptr,
+                          .grad_stride = terms.vocabulary,
+                          .grad_factor = rows.grad_factor,
+                          .row_factor = rows.row_factor});
+}
+
+at::Tensor empty_losses(const Terms& terms) {
+  return at::empty(terms.targets.sizes(), at::TensorOptions().dtype(at::kFloat));
+}
+
+// In double and in order, so that the bits do not depend on the number of threads.
+at::Tensor reduced(const Terms& terms, const at::Tensor& losses) {
+  if (terms.reduction == Reduction::kNone) return losses;
+  double total = 0;
+  for (int64_t i = 0; i < losses.numel(); ++i) total += static_cast<double>(losses.const_data_ptr<float>()[i]);
+  if (terms.reduction == Reduction::kMean) total /= terms.total_weight;
+  return at::scalar_tensor(total, at::kFloat);
+}
+
+Terms logits_terms(const at::Tensor& logits, const at::Tensor& targets, const std::optional<at::Tensor>& weight,
+                   std::string_view reduction, int64_t ignore_index, double label_smoothing) {
+  check_values(logits, "cross_entropy", "logits");
+  TORCH_CHECK(logits.dim() >= 1, "cross_entropy: expected logits of one dimension or more, got a scalar");
+  return checked_terms({.op = "cross_entropy",
+                        .x = logits,
+                        .targets = targets,
+                        .vocabulary = logits.size(-1),
+                        .class_weight = weight.value_or(at::Tensor()),
+                        .reduction = reduction,
+                        .ignore_index = ignore_index,
+                        .label_smoothing = label_smoothing});
+}
+
+struct LinearRows {
+  ScaledTensor hidden, weight;
+  PackedWeight packed = {};
+  at::Tensor grad_hidden = {}, grad_weight = {};  // or undefined
+};
+
+// The loss of rows first .. first + logits.size(0) - 1, and what they add to the gradients.
+void run_chunk(const Terms& terms, const LinearRows& head, const at::Tensor& logits, const at::Tensor& losses,
+               int64_t first) {
+  const int64_t rows = logits.size(0);
+  const auto slice = [&](const at::Tensor& x) { return x.narrow(0, first, rows); };
+  const format::Format format = format_of(logits.scalar_type(), terms.op);
+  const ScaledTensor hidden = plain_values(slice(head.hidden.data), head.hidden.format);
+  multiply({.kind = GemmKind::kOutput, .a = hidden, .b = head.weight, .packed = &head.packed}, logits);
+  const bool wants_grad = head.grad_hidden.defined() || head.grad_weight.defined();
+  run(terms, {.logits = logits,
+              .grad = wants_grad ? logits : at::Tensor(),
+              .loss = losses,
+              .first = first,
+              .grad_factor = terms.grad_factor()});
+  const ScaledTensor grad = plain_values(logits, format);
+  if (head.grad_hidden.defined()) {
+    multiply({.kind = GemmKind::kGradInput, .a = grad, .b = head.weight}, slice(head.grad_hidden));
+  }
+  if (head.grad_weight.defined()) {
+    multiply({.kind = GemmKind::kGradWeight, .a = grad, .b = hidden, .epilogue = {.accumulate = first > 0}},
+             head.grad_weight);
+  }
+}
+
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> cross_entropy_forward_cpu(const at::Tensor& logits, const at::Tensor& targets,
+                                                             const std::optional<at::Tensor>& weight,
+                                                             std::string_view reduction, int64_t ignore_index,
+                                                             double label_smoothing, bool wants_grad) {
+  const Terms terms = logits_terms(logits, targets, weight, reduction, ignore_index, label_smoothing);
+  const at::Tensor losses = empty_losses(terms);
+  const at::Tensor grad = at::empty(wants_grad ? logits.sizes() : at::IntArrayRef{0}, logits.options());
+  run(terms, {.logits = as_matrix(logits, terms.op),
+              .grad = wants_grad ? grad : at::Tensor(),
+              .loss = losses,
+              .grad_factor = terms.grad_factor()});
+  return {reduced(terms, losses), grad};
+}
+
+at::Tensor cross_entropy_backward_cpu(const at::Tensor& grad, const at::Tensor& logits, const at::Tensor& targets,
+                                      const std::optional<at::Tensor>& weight, std::string_view reduction,
+                                      int64_t ignore_index, double label_smoothing) {
+  const Terms terms = logits_terms(logits, targets, weight, reduction, ignore_index, label_smoothing);
+  const bool by_row = terms.reduction == Reduction::kNone;
+  TORCH_CHECK(grad.numel() == (by_row ? targets.numel() : 1), "cross_entropy: expected a gradient of the loss, got ",
+              grad.sizes());
+  const at::Tensor factor = as_fp32(grad), result = at::empty(logits.sizes(), logits.options());
+  run(terms, {.logits = as_matrix(logits, terms.op),
+              .grad = result,
+              .loss = empty_losses(terms),
+              .grad_factor = by_row ? 1.0f : terms.grad_factor() * factor.item<float>(),
+              .row_factor = by_row ? factor.const_data_ptr<float>() : nullptr});
+  return result;
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward_cpu(
+    const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, std::string_view reduction,
+    int64_t ignore_index, double label_smoothing, at::ScalarType dtype, std::array<bool, 2> wants_grad) {
+  constexpr const char* kOp = "linear_cross_entropy";
+  check_values(hidden, kOp, "hidden");
+  TORCH_CHECK(hidden.dim() >= 1, kOp, ": expected hidden of one dimension or more, got a scalar");
+  check_linear({.op = kOp, .layer = ""}, hidden.size(-1), weight, at::Tensor());
+  const Terms terms = checked_terms({.op = kOp,
+                                     .x = hidden,
+                                     .targets = targets,
+                                     .vocabulary = weight.size(0),
+                                     .class_weight = {},
+                                     .reduction = reduction,
+                                     .ignore_index = ignore_index,
+                                     .label_smoothing = label_smoothing});
+  const format::Format format = format_of(dtype, kOp);
+  const at::ScalarType logits_dtype = cross_entropy_logits_dtype(dtype);
+  const at::Tensor matrix = as_matrix(hidden, kOp).to(dtype);
+  const int64_t rows = matrix.size(0), vocabulary = terms.vocabulary;
+  const at::TensorOptions options = at::TensorOptions().dtype(logits_dtype);
+  LinearRows head{.hidden = plain_values(matrix, format),
+                  .weight = plain_values(weight.to(dtype).contiguous(), format)};
+  head.packed = pack_weight(head.weight);
+  if (wants_grad[0]) head.grad_hidden = at::empty(matrix.sizes(), options);
+  if (wants_grad[1]) head.grad_weight = at::empty(weight.sizes(), options.dtype(at::kFloat));
+  if (wants_grad[1] && rows == 0) head.grad_weight.zero_();
+
+  const at::Tensor losses = empty_losses(terms);
+  const int64_t chunk = cross_entropy_chunk_rows(rows, vocabulary, static_cast<int64_t>(elementSize(logits_dtype)));
+  const at::Tensor logits = at::empty({chunk, vocabulary}, options);
+  for (int64_t first = 0; first < rows; first += chunk) {
+    run_chunk(terms, head, logits.narrow(0, 0, std::min(chunk, rows - first)), losses, first);
+  }
+  const at::Tensor none = at::empty({0}, options);
+  return {reduced(terms, losses), wants_grad[0] ? head.grad_hidden.view(hidden.sizes()) : none,
+          wants_grad[1] ? head.grad_weight : none.to(at::kFloat)};
+}
+
+int64_t cross_entropy_chunk_rows(int64_t rows, int64_t vocabulary, int64_t bytes_per_logit) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const int64_t most = std::max<int64_t>(kBytes / (vocabulary * bytes_per_logit), 1);
+  const int64_t chunks = std::max<int64_t>((rows + most - 1) / most, 1);
+  return (rows + chunks - 1) / chunks;
+}
+
+}  // namespace plimsoll::ops

@@ -1,0 +1,100 @@
+#include "plimsoll/ops/memory/saved_bytes.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace plimsoll::ops {
+
+namespace autograd = torch::autograd;
+
+// A storage's address stands for it: the graph keeps it alive while it is counted.
+struct SavedBytesCounter::Ledger {
+  std::mutex mutex;
+  std::unordered_set<const void*> excluded;
+  struct Saved {
+    int64_t times = 0, bytes = 0;
+  };
+  std::unordered_map<const void*, Saved> saved;
+  int64_t bytes = 0;
+
+  void exclude(const at::Tensor& tensor) { excluded.insert(tensor.storage().unsafeGetStorageImpl()); }
+
+  void add(const at::Tensor& tensor) {
+    if (!counts(tensor)) return;
+    const std::lock_guard lock(mutex);
+    Saved& storage = saved[tensor.storage().unsafeGetStorageImpl()];
+    if (storage.times++ > 0) return;
+    storage.bytes = static_cast<int64_t>(tensor.storage().nbytes());
+    bytes += storage.bytes;
+  }
+
+  void remove(const at::Tensor& tensor) {
+    if (!counts(tensor)) return;
+    const std::lock_guard lock(mutex);
+    const auto found = saved.find(tensor.storage().unsafeGetStorageImpl());
+    if (--found->second.times > 0) return;
+    bytes -= found->second.bytes;
+    saved.erase(found);
+  }
+
+ private:
+  bool counts(const at::Tensor& tensor) const {
+    return tensor.defined() && tensor.has_storage() && !excluded.contains(tensor.storage().unsafeGetStorageImpl());
+  }
+};
+
+class SavedBytesCounter::Hooks final : public autograd::SavedVariableHooks {
+ public:
+  explicit Hooks(std::shared_ptr<Ledger> ledger) : ledger_(std::move(ledger)) {}
+  ~Hooks() override { ledger_->remove(tensor_); }
+  Hooks(const Hooks&) = delete;
+  Hooks& operator=(const Hooks&) = delete;
+  void call_pack_hook(const at::Tensor& tensor) override {
+    tensor_ = tensor;
+    ledger_->add(tensor);
+  }
+  at::Tensor call_unpack_hook() override { return tensor_; }
+
+ private:
+  std::shared_ptr<Ledger> ledger_;
+  at::Tensor tensor_;
+};
+
+// Torch asks its engine for the hooks of every tensor it saves.
+class SavedBytesCounter::CountingEngine final : public autograd::Engine {
+ public:
+  std::unique_ptr<autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    return ledger_in_force() ? std::make_unique<Hooks>(ledger_in_force()) : nullptr;
+  }
+  static autograd::Engine& instance() {
+    static CountingEngine engine;
+    return engine;
+  }
+};
+
+std::shared_ptr<SavedBytesCounter::Ledger>& SavedBytesCounter::ledger_in_force() {
+  static std::shared_ptr<Ledger> ledger;
+  return ledger;
+}
+
+SavedBytesCounter::SavedBytesCounter(const std::vector<at::Tensor>& excluded) : ledger_(std::make_shared<Ledger>()) {
+  for (const at::Tensor& tensor : excluded) ledger_->exclude(tensor);
+  ledger_in_force() = ledger_;
+  autograd::set_default_engine_stub(&CountingEngine::instance);
+}
+
+SavedBytesCounter::~SavedBytesCounter() {
+  autograd::set_default_engine_stub(&autograd::Engine::get_base_engine);
+  ledger_in_force() = nullptr;
+}
+
+int64_t SavedBytesCounter::bytes() const {
+  const std::lock_guard lock(ledger_->mutex);
+  return ledger_->bytes;
+}
+
+}  // namespace plimsoll::ops

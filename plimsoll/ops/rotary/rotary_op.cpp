@@ -1,0 +1,103 @@
+#include "plimsoll/ops/rotary/rotary_op.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include "plimsoll/kernels/rotary/rotary.h"
+#include "plimsoll/ops/dispatcher/find_operator.h"
+#include "plimsoll/ops/dispatcher/meta.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/watch/profile.h"
+
+namespace plimsoll::ops {
+namespace {
+
+void check_rotary(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, int64_t position_dim) {
+  TORCH_CHECK((x.dim() == 4 && (position_dim == 0 || position_dim == 1)) || (x.dim() == 3 && position_dim == 0),
+              "rotary: expected x of four dimensions with positions along 0 or 1, or of three along 0, got ",
+              x.sym_sizes(), " along ", position_dim);
+  TORCH_CHECK(cosine.dim() == 2 && cosine.scalar_type() == at::kFloat && sine.scalar_type() == at::kFloat &&
+                  cosine.sym_sizes() == sine.sym_sizes(),
+              "rotary: expected cosine and sine of float32 [positions, rotated], got ", cosine.sym_sizes(), " of ",
+              cosine.scalar_type(), " and ", sine.sym_sizes(), " of ", sine.scalar_type());
+  TORCH_CHECK(cosine.sym_size(0) >= x.sym_size(position_dim), "rotary: expected angles for ", x.sym_size(position_dim),
+              " positions, got ", cosine.sym_size(0));
+  TORCH_CHECK(cosine.sym_size(1) % 2 == 0 && cosine.sym_size(1) <= x.sym_size(-1),
+              "rotary: expected an even number of angles, at most ", x.sym_size(-1), ", got ", cosine.sym_size(1));
+}
+
+// One stride from token to token, and dense channels.
+at::Tensor readable(const at::Tensor& x) {
+  const int64_t last = x.dim() - 1;
+  const bool dense_channels = x.stride(last) == 1 || x.size(last) <= 1;
+  const bool one_stride = x.dim() == 3 || x.size(0) == 1 || x.size(1) == 1 || x.stride(0) == x.size(1) * x.stride(1);
+  return dense_channels && one_stride ? x : x.contiguous();
+}
+
+int64_t token_stride(const at::Tensor& x) {
+  if (x.dim() == 3) return x.stride(0);
+  return x.size(1) == 1 ? x.stride(0) : x.stride(1);
+}
+
+at::Tensor rotary_cpu(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, int64_t position_dim,
+                      bool interleaved, bool transposed) {
+  const format::Format format = check_values(x, "rotary", "x");
+  check_values(cosine, "rotary", "cosine");
+  check_values(sine, "rotary", "sine");
+  check_rotary(x, cosine, sine, position_dim);
+  const at::Tensor input = readable(x), c = cosine.contiguous(), s = sine.contiguous();
+  at::Tensor output = at::empty(x.sizes(), x.options());
+  const bool inner = position_dim == 1;
+  const watch::Span span("rotary", {.bytes = traffic(input, output)});
+  if (output.numel() == 0) return output;
+  kernels::rotary({.tokens = x.dim() == 4 ? x.size(0) * x.size(1) : x.size(0),
+                   .heads = x.size(-2),
+                   .channels = x.size(-1),
+                   .rotated = c.size(1),
+                   .x = input.const_data_ptr(),
+                   .x_token_stride = token_stride(input),
+                   .x_head_stride = input.stride(-2),
+                   .y = output.mutable_data_ptr(),
+                   .format = format,
+                   .cosine = c.const_data_ptr<float>(),
+                   .sine = s.const_data_ptr<float>(),
+                   .positions = x.size(position_dim),
+                   .repeats = inner || x.dim() == 3 ? 1 : x.size(1),
+                   .interleaved = interleaved,
+                   .transposed = transposed});
+  return output;
+}
+
+at::Tensor rotary_meta(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, int64_t position_dim,
+                       bool /*interleaved*/, bool /*transposed*/) {
+  check_rotary(x, cosine, sine, position_dim);
+  return empty_meta(x.sym_sizes(), x, x.scalar_type());
+}
+
+at::Tensor rotary_op(const at::Tensor& x, const at::Tensor& angles, int64_t position_dim, bool interleaved) {
+  return rotary(x, angles, {.position_dim = position_dim, .interleaved = interleaved});
+}
+
+}  // namespace
+
+void define_rotary(torch::Library& library) {
+  library.def(
+      "rotary_turn(Tensor x, Tensor cosine, Tensor sine, int position_dim, bool interleaved, bool transposed) -> "
+      "Tensor",
+      {at::Tag::pt2_compliant_tag});
+  library.def("rotary(Tensor x, Tensor angles, int position_dim=0, bool interleaved=False) -> Tensor", &rotary_op);
+}
+
+void register_rotary_cpu(torch::Library& library) { library.impl("rotary_turn", &rotary_cpu); }
+void register_rotary_meta(torch::Library& library) { library.impl("rotary_turn", &rotary_meta); }
+
+namespace dispatch {
+
+at::Tensor rotary(const at::Tensor& x, const Turns& turns, const RotaryOptions& options, Turn turn) {
+  static const auto op = find_operator<decltype(rotary_cpu)>("plimsoll::rotary_turn");
+  return op.call(x, turns.cosine, turns.sine, options.position_dim, options.interleaved, turn == Turn::kTransposed);
+}
+
+}  // namespace dispatch
+}  // namespace plimsoll::ops

@@ -1,0 +1,25 @@
+// torch.ops.plimsoll.rotary*: schemas, CPU and Meta kernels, and calls through the dispatcher.
+#pragma once
+
+#include <torch/library.h>
+
+#include "plimsoll/ops/rotary/rotary.h"
+
+namespace plimsoll::ops {
+
+void define_rotary(torch::Library& library);
+void register_rotary_cpu(torch::Library& library);
+void register_rotary_meta(torch::Library& library);
+
+enum class Turn : uint8_t { kForward, kTransposed };  // transposed: of a gradient
+
+struct Turns {
+  at::Tensor cosine, sine;  // fp32 [positions or more, rotated]
+};
+
+namespace dispatch {
+
+at::Tensor rotary(const at::Tensor& x, const Turns& turns, const RotaryOptions& options, Turn turn);
+
+}  // namespace dispatch
+}  // namespace plimsoll::ops

@@ -1,0 +1,37 @@
+// What the operators ask of a tensor argument before and after their kernels.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <optional>
+
+namespace plimsoll::ops {
+
+// Whether a tensor has no memory of its own, such as autoscale's scaled ones: its owner says what each operator gives.
+inline bool is_opaque(const at::Tensor& x) { return x.defined() && !x.has_storage(); }
+
+bool requires_grad(const at::Tensor& tensor);  // false if undefined
+
+// Undefined stays undefined.
+at::Tensor as_fp32(const at::Tensor& vector);
+const float* data_or_null(const at::Tensor& fp32);
+std::optional<at::Tensor> optional(const at::Tensor& tensor);
+
+// Uninitialised, with the leading dimensions of `sizes`.
+at::Tensor empty_rows(at::IntArrayRef sizes, int64_t cols, at::ScalarType dtype);
+
+// A tensor of these sizes; an error that names op and tensor otherwise.
+void check_sizes(const at::Tensor& tensor, at::IntArrayRef sizes, const char* op, const char* name);
+
+// The op and the layer ("", "fc1 ") as errors name them.
+struct LinearNames {
+  const char* op;
+  const char* layer;
+};
+// weight [out, in] and bias [out] or undefined, of values; an error otherwise.
+void check_linear(const LinearNames& names, int64_t in, const at::Tensor& weight, const at::Tensor& bias);
+
+// Double backward would silently be wrong.
+void check_once_differentiable(const char* op);
+
+}  // namespace plimsoll::ops

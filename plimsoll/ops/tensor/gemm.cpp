@@ -1,0 +1,87 @@
+#include "plimsoll/ops/tensor/gemm.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/runtime/unexpected.h"
+#include "plimsoll/watch/profile.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using recipe::GemmKind;
+
+struct Matrix {
+  kernels::GemmOperand operand;
+  int64_t rows, k;
+};
+
+// The logical [rows, k] matrix of a stored tensor.
+Matrix matrix(const ScaledTensor& tensor, Use use) {
+  const at::Tensor& data = tensor.data;
+  kernels::GemmOperand operand{
+      .data = data.const_data_ptr(), .format = tensor.format, .scale = scale_view(tensor, use)};
+  if (use == Use::kAsStored) {
+    operand.row_stride = data.size(1);
+    operand.k_stride = 1;
+    return {operand, data.size(0), data.size(1)};
+  }
+  operand.row_stride = 1;
+  operand.k_stride = data.size(1);
+  return {operand, data.size(1), data.size(0)};
+}
+
+Matrix matrix_a(const Product& product) {
+  return matrix(product.a, product.kind == GemmKind::kGradWeight ? Use::kTransposed : Use::kAsStored);
+}
+
+Matrix matrix_b(const Product& product) {
+  return matrix(product.b, product.kind == GemmKind::kOutput ? Use::kAsStored : Use::kTransposed);
+}
+
+std::string_view span_name(GemmKind kind) {
+  switch (kind) {
+    case GemmKind::kOutput:
+      return "gemm output";
+    case GemmKind::kGradInput:
+      return "gemm grad_input";
+    case GemmKind::kGradWeight:
+      return "gemm grad_weight";
+  }
+  runtime::unexpected("gemm: kind", static_cast<int>(kind));
+}
+
+}  // namespace
+
+float multiply(const Product& product, const at::Tensor& output, format::Format codes) {
+  const Matrix a = matrix_a(product), b = matrix_b(product);
+  TORCH_INTERNAL_ASSERT(a.k == b.k && output.numel() == a.rows * b.rows && output.is_contiguous());
+  const bool packed =
+      product.packed != nullptr && product.packed->data.defined() && product.packed->isa == runtime::matmul_isa();
+  const watch::Span span(span_name(product.kind), {.operations = 2.0 * static_cast<double>(a.rows * b.rows * a.k),
+                                                   .bytes = traffic(product.a.data, product.b.data, output)});
+  return kernels::gemm(
+      {.a = a.operand,
+       .b = b.operand,
+       .m = a.rows,
+       .n = b.rows,
+       .k = a.k,
+       .output = output.mutable_data_ptr(),
+       .output_format = output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"),
+       .output_stride = b.rows,
+       .epilogue = product.epilogue,
+       .packed_b = packed ? product.packed->data.const_data_ptr() : nullptr});
+}
+
+PackedWeight pack_weight(const ScaledTensor& weight) {
+  const Matrix b = matrix(weight, Use::kAsStored);
+  const size_t bytes = kernels::gemm_packed_b_bytes(b.operand, b.rows, b.k);
+  at::Tensor data = at::empty({static_cast<int64_t>(bytes)}, weight.data.options().dtype(at::kByte));
+  const watch::Span span("gemm pack", {.bytes = traffic(weight.data, data)});
+  kernels::gemm_pack_b(b.operand, b.rows, b.k, data.mutable_data_ptr());
+  return {std::move(data), runtime::matmul_isa()};
+}
+
+}  // namespace plimsoll::ops

@@ -1,0 +1,122 @@
+#include "plimsoll/ops/tensor/quantize.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "plimsoll/kernels/quantize/block_scale.h"
+#include "plimsoll/kernels/quantize/quantize.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/recipe/delayed_scaling.h"
+#include "plimsoll/watch/profile.h"
+
+namespace plimsoll::ops {
+namespace {
+
+// Rows may be strided, elements of a row may not.
+at::Tensor with_dense_rows(const at::Tensor& x) {
+  TORCH_CHECK(x.dim() == 2, "quantize: expected a matrix, got ", x.sizes());
+  const bool dense = x.size(1) <= 1 || x.stride(1) == 1;
+  const bool apart = x.size(0) <= 1 || x.stride(0) >= x.size(1);
+  return dense && apart ? x : x.contiguous();
+}
+
+kernels::QuantizeTensor tensor_pass(const at::Tensor& x, at::Tensor* sum) {
+  if (sum != nullptr) *sum = at::empty({x.size(1)}, x.options().dtype(at::kFloat));
+  return {.x = x.const_data_ptr(),
+          .x_format = format_of(x.scalar_type(), "quantize"),
+          .rows = x.size(0),
+          .cols = x.size(1),
+          .x_stride = x.stride(0),
+          .codes_stride = x.size(1),
+          .column_sum = sum == nullptr ? nullptr : sum->mutable_data_ptr<float>()};
+}
+
+Quantized quantize_tensor(const at::Tensor& x, const QuantizeOptions& options, at::Tensor* sum) {
+  at::Tensor codes = at::empty(x.sizes(), x.options().dtype(at::kByte));
+  const float inv_scale = recipe::inv_scale_of(*options.scale);
+  kernels::QuantizeTensor pass = tensor_pass(x, sum);
+  pass.codes = codes.mutable_data_ptr<uint8_t>();
+  pass.format = options.format;
+  pass.inv_scale = inv_scale;
+  const watch::Span span("quantize", {.bytes = traffic(x, codes)});
+  const float amax = kernels::quantize_tensor(pass);
+  return {scaled_codes(std::move(codes), options.format, *options.scale), amax, inv_scale};
+}
+
+Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
+  const int64_t rows = x.size(0), cols = x.size(1);
+  const bool exponents = options.scale_format == format::Format::kE8m0;
+  ScaledTensor tensor{.data = at::empty(x.sizes(), x.options().dtype(at::kByte)),
+                      .scale = at::empty(scale_shape(options.granularity, rows, cols),
+                                         x.options().dtype(exponents ? at::kByte : at::kFloat)),
+                      .format = options.format,
+                      .granularity = options.granularity,
+                      .scale_format = options.scale_format};
+  const watch::Span span("quantize blocks", {.bytes = traffic(x, tensor.data, tensor.scale)});
+  const float amax = kernels::quantize_blocks({.x = x.const_data_ptr(),
+                                               .x_format = format_of(x.scalar_type(), "quantize"),
+                                               .rows = rows,
+                                               .cols = cols,
+                                               .x_stride = x.stride(0),
+                                               .codes = tensor.data.mutable_data_ptr<uint8_t>(),
+                                               .format = options.format,
+                                               .codes_stride = cols,
+                                               .block_rows = options.granularity.block_rows,
+                                               .block_cols = options.granularity.block_cols,
+                                               .scale = tensor.scale.mutable_data_ptr(),
+                                               .scale_format = options.scale_format,
+                                               .scale_stride = tensor.scale.size(1),
+                                               .power_of_two = options.power_of_two,
+                                               .rounding = options.rounding});
+  return {std::move(tensor), amax, format::max_finite(options.format) / amax};
+}
+
+}  // namespace
+
+Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tensor* column_sum_out) {
+  TORCH_CHECK(format::is_fp8(options.format), "quantize: expected format e4m3 or e5m2, got ",
+              format::info(options.format).name);
+  const at::Tensor dense = with_dense_rows(x);
+  if (options.scale) {
+    TORCH_CHECK(options.granularity == recipe::kPerTensor, "quantize: expected no given scale with blocks of ",
+                options.granularity.block_rows, " x ", options.granularity.block_cols);
+    return quantize_tensor(dense, options, column_sum_out);
+  }
+  if (column_sum_out != nullptr) *column_sum_out = column_sum(dense);
+  return quantize_blocks(dense, options);
+}
+
+float tensor_scale(const QuantizeOptions& options, float amax) {
+  return kernels::fp32_block_scale(amax, format::max_finite(options.format), options.power_of_two);
+}
+
+ScaledTensor scaled_codes(at::Tensor codes, format::Format format, float scale) {
+  // No scale yet and nothing to choose one by: all zero, or not finite.
+  const float value = scale == recipe::kNoScale ? 1.0f : scale;
+  at::Tensor scale_tensor = at::full({1, 1}, value, codes.options().dtype(at::kFloat));
+  return {.data = std::move(codes), .scale = std::move(scale_tensor), .format = format};
+}
+
+float amax(const at::Tensor& x) {
+  const at::Tensor dense = with_dense_rows(x);
+  const watch::Span span("amax", {.bytes = traffic(x)});
+  return kernels::amax({.x = dense.const_data_ptr(),
+                        .x_format = format_of(x.scalar_type(), "amax"),
+                        .rows = dense.size(0),
+                        .cols = dense.size(1),
+                        .x_stride = dense.stride(0)});
+}
+
+at::Tensor column_sum(const at::Tensor& x) {
+  at::Tensor sum;
+  const at::Tensor dense = with_dense_rows(x);
+  const watch::Span span("column sum", {.bytes = traffic(x)});
+  kernels::quantize_tensor(tensor_pass(dense, &sum));
+  return sum;
+}
+
+}  // namespace plimsoll::ops

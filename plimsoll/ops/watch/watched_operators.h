@@ -1,0 +1,17 @@
+// Torch's operators and our own, as the modes that follow numbers from op to op see them: between the products they are
+// what makes, absorbs and spreads Inf and NaN (the residual stream's sums, masks, activations).
+#pragma once
+
+#include "plimsoll/ops/watch/shadow_window.h"
+#include "plimsoll/watch/session.h"
+
+namespace plimsoll::ops {
+
+// Watches the operators that this thread runs from now on, as long as the session is in force, if its mode follows
+// them; does nothing the second time. An operator without a path of its own has its name and "after" the last product.
+void observe_operators(watch::Session& session);
+
+// The window of a session whose operators are observed; nullptr unless its mode is kShadow.
+ShadowWindow* shadow_window(const watch::Session& session);
+
+}  // namespace plimsoll::ops

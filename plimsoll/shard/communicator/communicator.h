@@ -1,0 +1,73 @@
+// What ranks do together: the collectives of a c10d process group, each with a deadline, and with errors that say which
+// collective failed and which ranks are gone.
+//
+//   const auto ranks = shard::Communicator::connect(shard::launch_from_environment());
+//   shard::Pending sum = ranks->all_reduce_(gradients);   // goes on while this thread computes
+//   sum.wait();
+//
+// All ranks call the same collectives in the same order, with tensors of the same sizes and dtypes.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "plimsoll/ops/ranks/byte_rank_group.h"
+#include "plimsoll/shard/communicator/launch.h"
+
+namespace plimsoll::shard {
+
+// A collective on its way. Its tensors may be read, written or freed after wait().
+class Pending {
+ public:
+  Pending() = default;  // done
+  explicit Pending(std::function<void()> wait) : wait_(std::move(wait)) {}
+
+  // Throws c10::DistBackendError where another rank has failed, or did not come within the deadline. Once.
+  void wait();
+  bool done() const { return wait_ == nullptr; }
+
+ private:
+  std::function<void()> wait_;
+};
+
+struct CommunicatorOptions {
+  // The limit of each collective, and of finding each other.
+  std::chrono::milliseconds deadline = std::chrono::minutes(10);
+};
+
+class Communicator final : public ops::ByteRankGroup {
+ public:
+  // Over Gloo. Returns when all ranks are there. Throws c10::DistBackendError after the deadline.
+  static std::shared_ptr<Communicator> connect(const Launch& launch, const CommunicatorOptions& options = {});
+
+  // The same ranks with an order of collectives of their own, so that two threads can use one each. A collective.
+  std::shared_ptr<Communicator> split(const std::string& name) const;
+
+  ~Communicator() override;
+
+  int64_t rank() const;
+  int64_t size() const override;
+
+  // In place, contiguous.
+  Pending all_reduce_(const at::Tensor& x) const;          // the sum, in x's dtype
+  Pending reduce_(const at::Tensor& x, int64_t to) const;  // the sum, there; elsewhere x is scratch memory
+  Pending broadcast_(const at::Tensor& x, int64_t from = 0) const;
+  // Returns when all ranks are here.
+  void barrier() const;
+
+  void all_reduce_max(std::span<int32_t> values) const override;
+  ops::Arriving start_gather(const at::Tensor& mine, const at::Tensor& all) const override;
+  ops::Arriving start_exchange(const at::Tensor& parts) const override;
+
+ private:
+  struct Connection;
+  explicit Communicator(std::shared_ptr<const Connection> connection);
+
+  std::shared_ptr<const Connection> connection_;
+};
+
+}  // namespace plimsoll::shard

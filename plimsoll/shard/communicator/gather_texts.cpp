@@ -1,0 +1,48 @@
+#include "plimsoll/shard/communicator/gather_texts.h"
+
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "plimsoll/io/error.h"
+
+namespace plimsoll::shard {
+namespace {
+
+constexpr char kDone = '+', kFailed = '-';
+
+}  // namespace
+
+std::vector<std::string> gather_texts(const ops::RankGroup& ranks, std::string_view mine) {
+  const at::Tensor lengths = ranks.all_gather(at::tensor({static_cast<int64_t>(mine.size())}, at::kLong));
+  const int64_t longest = lengths.max().item<int64_t>();
+  at::Tensor padded = at::zeros({longest}, at::kByte);
+  if (!mine.empty()) std::memcpy(padded.mutable_data_ptr(), mine.data(), mine.size());
+  const at::Tensor all = ranks.all_gather(padded).contiguous();
+  std::vector<std::string> texts;
+  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
+    const char* const begin = static_cast<const char*>(all.const_data_ptr()) + rank * longest;
+    texts.emplace_back(begin, static_cast<size_t>(lengths[rank].item<int64_t>()));
+  }
+  return texts;
+}
+
+std::vector<std::string> on_all(const ops::RankGroup& ranks, const std::function<std::string()>& body) {
+  std::string mine;
+  try {
+    mine = kDone + body();
+  } catch (const std::exception& error) {
+    mine = kFailed + std::string(error.what());
+  }
+  std::vector<std::string> texts = gather_texts(ranks, mine);
+  for (std::string& text : texts) {
+    if (text.front() == kFailed) throw io::Error(text.substr(1));
+    text.erase(0, 1);
+  }
+  return texts;
+}
+
+}  // namespace plimsoll::shard

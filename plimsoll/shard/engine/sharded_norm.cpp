@@ -1,0 +1,82 @@
+#include "plimsoll/shard/engine/sharded_norm.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "plimsoll/ops/optimizer/scaled_optimizer.h"
+#include "plimsoll/shard/average/exact_sum.h"
+
+namespace plimsoll::shard {
+namespace {
+
+using Units = std::vector<std::shared_ptr<ShardedUnit>>;
+
+std::vector<at::Tensor> gradients_of(const Units& units) {
+  std::vector<at::Tensor> result;
+  for (const auto& unit : units) {
+    for (const ShardedGroup& group : unit->groups()) {
+      for (const at::Tensor& leaf : group.leaves()) {
+        if (leaf.grad().defined()) result.push_back(leaf.grad());
+      }
+    }
+  }
+  return result;
+}
+
+bool is_ordered(const Units& units) {
+  return std::ranges::any_of(units, [](const auto& unit) { return unit->options().ordered_passes > 0; });
+}
+
+double exact_norm(const std::vector<at::Tensor>& gradients, const ShardRanks& ranks) {
+  ExactSumOfSquares sum;
+  for (const at::Tensor& gradient : gradients) {
+    TORCH_CHECK(gradient.scalar_type() == at::kFloat, "clip_grad_norm_: expected fp32 gradients, got ",
+                gradient.scalar_type());
+    const at::Tensor dense = gradient.contiguous();
+    sum.add({dense.const_data_ptr<float>(), static_cast<size_t>(dense.numel())});
+  }
+  if (ranks.size() > 1) {
+    const at::Tensor words =
+        at::from_blob(sum.words().data(), {1, static_cast<int64_t>(sum.words().size())}, at::kLong);
+    words.copy_(ranks.gather->all_gather(words).sum({0}, /*keepdim=*/true));
+  }
+  return std::sqrt(sum.value());
+}
+
+}  // namespace
+
+double global_norm(const Units& units, const ShardRanks& ranks, double p) {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK_VALUE(p > 0, "clip_grad_norm_: expected norm_type > 0, got ", p);
+  const std::vector<at::Tensor> gradients = gradients_of(units);
+  if (p == 2 && is_ordered(units)) return exact_norm(gradients, ranks);
+  const bool largest = std::isinf(p);
+  double here = 0;
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.numel() == 0) continue;
+    const double norm = at::linalg_vector_norm(gradient, p, {}, false, at::kDouble).item<double>();
+    here = largest ? (norm <= here ? here : norm) : here + std::pow(norm, p);  // NaN stays
+  }
+  if (ranks.size() > 1) {
+    const at::Tensor all = ranks.gather->all_gather(at::scalar_tensor(here, at::kDouble).view({1}));
+    here = (largest ? all.max() : all.sum()).item<double>();
+  }
+  return largest ? here : std::pow(here, 1 / p);
+}
+
+double clip_gradients_(const Units& units, const ShardRanks& ranks, double max_norm, double p) {
+  const double norm = global_norm(units, ranks, p);
+  const double factor = ops::clip_factor(max_norm, norm);
+  const at::NoGradGuard no_grad;
+  if (factor < 1) {
+    for (const at::Tensor& gradient : gradients_of(units)) gradient.mul_(factor);
+  }
+  return norm;
+}
+
+}  // namespace plimsoll::shard
