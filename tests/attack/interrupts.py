@@ -140,6 +140,12 @@ def updates_scales():
     return LAYER.input_step.item() == before + 1
 
 
+def pop_hooks_of_torch():
+    """torch's checkpoint leaves its hooks for saved tensors behind where it is struck; the next one would run under them."""
+    while torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
 def strike(loop, after):
     """Runs the loop until an interrupt comes, `after` so many seconds; what it has left open. A destructor may swallow one,
     so more follow."""
@@ -152,6 +158,7 @@ def strike(loop, after):
         if loop in AT_ONCE and (left := open_scopes()):
             return left
     gc.collect()  # a stack that was struck is in a cycle with the exception
+    pop_hooks_of_torch()
     return open_scopes()
 
 
@@ -161,6 +168,7 @@ def main():
     sys.unraisablehook = lambda _: None  # an interrupt in a destructor
     for loop in LOOPS:
         loop()  # what the first call prepares is not what is struck
+    gc.freeze()  # so that a collection looks only at what the loops made
     while attack.goes_on(COUNT):
         loop = LOOPS[attack.count % len(LOOPS)]
         attack.count += 1

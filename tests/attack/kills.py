@@ -16,7 +16,7 @@ from pathlib import Path
 from common import Attack, run_program, use_library
 from runs import LIMIT, PROGRAM, expect_success, files_of, free_port, leftovers, train
 
-MINUTES = 8.0
+MINUTES = 4.0
 
 TRAINING, SAVES, TWO_RANKS, COMMANDS = 37, 30, 10, 30
 STEPS = 60

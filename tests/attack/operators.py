@@ -32,8 +32,8 @@ def main():
         result = hostile_operators.attack(seed, CALLS_OF_A_SEED, left)
         calls, failures, operators = calls + result.calls, failures + result.failures, operators | result.operators
         seed += 1
-    what = f"operators: {calls} calls of {len(operators)} operators and methods, {len(failures)} failures"
-    print(what)
+    what = f"calls of {len(operators)} operators and methods with hostile arguments"
+    print(f"operators: {calls} {what}, {len(failures)} failures")
     for failure in failures:
         print(failure)
     if options.json:
