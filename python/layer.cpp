@@ -8,7 +8,7 @@
 #include "plimsoll/ops/fused/norm_linear.h"
 #include "plimsoll/ops/fused/norm_mlp.h"
 #include "plimsoll/ops/linear/linear.h"
-#include "plimsoll/ops/norm/norm_pass.h"
+#include "plimsoll/ops/norm/norm_op.h"
 #include "python/layer_state.h"
 #include "python/rank_group.h"
 #include "python/recipe_text.h"
@@ -95,7 +95,7 @@ ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, Laye
                             .residual = given(inputs, kResidual),
                             .weight = given(inputs, kNormWeight),
                             .bias = given(inputs, kNormBias)};
-  const ops::NormOptions options = ops::norm_options({call.normalization, call.zero_centered, call.epsilon});
+  const ops::NormOptions options = ops::parse_norm_options(call.normalization, call.zero_centered, call.epsilon);
   if (products == 1) return ops::norm_linear(norm, options, weight, bias, scaling[0]);
   return ops::norm_mlp(norm, options,
                        {.fc1_weight = weight,

@@ -9,7 +9,7 @@
 
 #include "plimsoll/ops/dispatcher/find_operator.h"
 #include "plimsoll/ops/dispatcher/meta.h"
-#include "plimsoll/ops/linear/linear_pass.h"
+#include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/saved.h"
 #include "python/recipe_text.h"

@@ -28,15 +28,6 @@ std::string_view kind_name(NormKind kind) {
   runtime::unexpected("norm: kind", static_cast<int>(kind));
 }
 
-NormOptions parse_options(std::string_view kind, bool zero_centered, double epsilon) {
-  TORCH_CHECK(kind == "layernorm" || kind == "rmsnorm", "norm: expected kind layernorm or rmsnorm, got '", kind, "'");
-  TORCH_CHECK(std::isfinite(epsilon) && epsilon >= 0, "norm: expected an epsilon that is finite and >= 0, got ",
-              epsilon);
-  return {.kind = kind == "rmsnorm" ? NormKind::kRmsNorm : NormKind::kLayerNorm,
-          .zero_centered = zero_centered,
-          .epsilon = epsilon};
-}
-
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> norm_forward_cpu(const at::Tensor& x,
                                                                             const std::optional<at::Tensor>& residual,
                                                                             const at::Tensor& weight,
@@ -45,7 +36,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> norm_forward_cpu(cons
                                                                             double epsilon, at::ScalarType dtype) {
   const at::Tensor none;
   const NormInput input{x, residual.value_or(none), weight, bias.value_or(none)};
-  const NormOptions options = parse_options(kind, zero_centered, epsilon);
+  const NormOptions options = parse_norm_options(kind, zero_centered, epsilon);
   check_norm(input, options, "norm");
   NormPass pass = norm_pass(input, options);
   const at::Tensor output = norm_producer(pass, input.residual)(format_of(dtype, "norm"), 1.0f).values;
@@ -58,7 +49,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward_cpu(
     const at::Tensor& grad, const std::optional<at::Tensor>& grad_sum, const at::Tensor& x, const at::Tensor& weight,
     const at::Tensor& mean, const at::Tensor& rstd, std::string_view kind, bool zero_centered, double epsilon) {
   check_values(grad, "norm", "the gradient");
-  const NormPass pass{.options = parse_options(kind, zero_centered, epsilon),
+  const NormPass pass{.options = parse_norm_options(kind, zero_centered, epsilon),
                       .x = as_matrix(x, "norm"),
                       .weight = weight,
                       .mean = mean,
@@ -97,7 +88,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward_meta(const at::Tens
 at::Tensor norm_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                    std::string_view kind, bool zero_centered, double epsilon, std::optional<at::ScalarType> dtype) {
   return norm({.x = x, .weight = weight, .bias = bias.value_or(at::Tensor())},
-              parse_options(kind, zero_centered, epsilon), dtype)
+              parse_norm_options(kind, zero_centered, epsilon), dtype)
       .output;
 }
 
@@ -105,11 +96,20 @@ std::tuple<at::Tensor, at::Tensor> norm_residual_op(const at::Tensor& x, const a
                                                     const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                                     std::string_view kind, bool zero_centered, double epsilon) {
   const NormOutput result = norm({.x = x, .residual = residual, .weight = weight, .bias = bias.value_or(at::Tensor())},
-                                 parse_options(kind, zero_centered, epsilon));
+                                 parse_norm_options(kind, zero_centered, epsilon));
   return {result.output, result.sum};
 }
 
 }  // namespace
+
+NormOptions parse_norm_options(std::string_view kind, bool zero_centered, double epsilon) {
+  TORCH_CHECK(kind == "layernorm" || kind == "rmsnorm", "norm: expected kind layernorm or rmsnorm, got '", kind, "'");
+  TORCH_CHECK(std::isfinite(epsilon) && epsilon >= 0, "norm: expected an epsilon that is finite and >= 0, got ",
+              epsilon);
+  return {.kind = kind == "rmsnorm" ? NormKind::kRmsNorm : NormKind::kLayerNorm,
+          .zero_centered = zero_centered,
+          .epsilon = epsilon};
+}
 
 void define_norm(torch::Library& library) {
   library.def(

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include <optional>
+#include <string_view>
 #include <tuple>
 
 #include "plimsoll/ops/norm/norm.h"
@@ -13,6 +14,9 @@ namespace plimsoll::ops {
 void define_norm(torch::Library& library);
 void register_norm_cpu(torch::Library& library);
 void register_norm_meta(torch::Library& library);
+
+// kind: "layernorm", "rmsnorm".
+NormOptions parse_norm_options(std::string_view kind, bool zero_centered, double epsilon);
 
 namespace dispatch {
 
