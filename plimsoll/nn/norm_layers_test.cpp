@@ -1,7 +1,6 @@
 // LayerNorm, RmsNorm, LayerNormLinear and LayerNormMlp against the same from torch's ops.
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/rms_norm.h>
-#include <torch/nn/functional/activation.h>
 #include <torch/nn/functional/linear.h>
 #include <torch/nn/functional/normalization.h>
 
@@ -11,7 +10,7 @@
 #include "plimsoll/nn/layer_norm_mlp.h"
 #include "plimsoll/nn/linear.h"
 #include "plimsoll/nn/testing.h"
-#include "plimsoll/ops/activation/activation.h"
+#include "plimsoll/ops/activation/activation_composed.h"
 
 namespace plimsoll::nn {
 namespace {
@@ -89,28 +88,16 @@ TEST(NnLayerNormLinear, ResidualIsAddedBeforeTheNorm) {
   }
 }
 
-at::Tensor plain_activation(const std::string& name, const at::Tensor& x) {
-  const auto gelu = [](const at::Tensor& in) { return F::gelu(in, F::GELUFuncOptions().approximate("tanh")); };
-  if (name == "gelu") return gelu(x);
-  if (name == "relu") return at::relu(x);
-  if (name == "silu") return at::silu(x);
-  const std::vector<at::Tensor> halves = x.chunk(2, -1);
-  const at::Tensor gate = name == "geglu"   ? gelu(halves[0])
-                          : name == "reglu" ? at::relu(halves[0])
-                                            : at::silu(halves[0]);
-  return gate * halves[1];
-}
-
 TEST(NnLayerNormMlp, MatchesTorchForEveryActivation) {
   torch::manual_seed(4);
   const at::Tensor x = torch::randn({4, 3, 24}), seed = torch::randn({4, 3, 24});
-  for (const std::string name : {"gelu", "relu", "silu", "geglu", "reglu", "swiglu"}) {
-    SCOPED_TRACE(name);
-    LayerNormMlp mlp(24, 40, LayerNormMlpOptions{.activation = name});
+  for (const kernels::ActivationInfo& activation : kernels::kActivations) {
+    SCOPED_TRACE(activation.name);
+    LayerNormMlp mlp(24, 40, LayerNormMlpOptions{.activation = std::string(activation.name)});
     testing::randomize(*mlp);
     const auto plain = [&](const Tensors& t) {
       const at::Tensor inner = F::linear(plain_norm(t[0], t[1], t[2]), t[3], t[4]);
-      return F::linear(plain_activation(name, inner), t[5], t[6]);
+      return F::linear(ops::composed_activation(inner, activation.kind), t[5], t[6]);
     };
     const Tensors ours = testing::run_module(
         *mlp, [&](const at::Tensor& in) { return mlp->forward(in); }, x, seed);

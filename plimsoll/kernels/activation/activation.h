@@ -3,7 +3,9 @@
 // form. Same bits on every ISA and thread count. Any rows, cols >= 0; matrices are contiguous.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "plimsoll/format/format.h"
 #include "plimsoll/runtime/unexpected.h"
@@ -12,19 +14,31 @@ namespace plimsoll::kernels {
 
 enum class Activation : uint8_t { kGelu, kRelu, kSilu, kGeglu, kReglu, kSwiglu };
 
-constexpr bool is_gated(Activation activation) {
-  switch (activation) {
-    case Activation::kGelu:
-    case Activation::kRelu:
-    case Activation::kSilu:
-      return false;
-    case Activation::kGeglu:
-    case Activation::kReglu:
-    case Activation::kSwiglu:
-      return true;
+enum class Curve : uint8_t { kGelu, kRelu, kSilu };  // what becomes of one element
+
+struct ActivationInfo {
+  Activation kind;
+  std::string_view name;
+  Curve curve;
+  bool gated;
+};
+inline constexpr std::array kActivations = {
+    ActivationInfo{Activation::kGelu, "gelu", Curve::kGelu, false},
+    ActivationInfo{Activation::kRelu, "relu", Curve::kRelu, false},
+    ActivationInfo{Activation::kSilu, "silu", Curve::kSilu, false},
+    ActivationInfo{Activation::kGeglu, "geglu", Curve::kGelu, true},
+    ActivationInfo{Activation::kReglu, "reglu", Curve::kRelu, true},
+    ActivationInfo{Activation::kSwiglu, "swiglu", Curve::kSilu, true},
+};
+
+constexpr const ActivationInfo& info(Activation kind) {
+  for (const ActivationInfo& each : kActivations) {
+    if (each.kind == kind) return each;
   }
-  runtime::unexpected("activation", static_cast<int>(activation));
+  runtime::unexpected("activation", static_cast<int>(kind));
 }
+
+constexpr bool is_gated(Activation kind) { return info(kind).gated; }
 
 struct ActivationForward {
   Activation kind = Activation::kGelu;

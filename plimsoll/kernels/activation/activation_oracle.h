@@ -11,23 +11,6 @@ struct Value {
   double exact, bound;
 };
 
-enum class Curve { kGelu, kRelu, kSilu };
-
-inline Curve curve_of(Activation kind) {
-  switch (kind) {
-    case Activation::kGelu:
-    case Activation::kGeglu:
-      return Curve::kGelu;
-    case Activation::kRelu:
-    case Activation::kReglu:
-      return Curve::kRelu;
-    case Activation::kSilu:
-    case Activation::kSwiglu:
-      return Curve::kSilu;
-  }
-  return Curve::kRelu;
-}
-
 inline constexpr double kUnit = 0x1p-24;
 inline constexpr double kTiny = 0x1p-126;  // results below are subnormal; e^88.7 overflows where the sigmoid is 2^-128
 inline constexpr double kSecondOrder = 1 + 1e-3;  // products of rounding errors, each below 1e-4

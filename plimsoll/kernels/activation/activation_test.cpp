@@ -13,10 +13,6 @@ namespace {
 
 using namespace testing;
 
-constexpr std::array kKinds = {Activation::kGelu,  Activation::kRelu,  Activation::kSilu,
-                               Activation::kGeglu, Activation::kReglu, Activation::kSwiglu};
-constexpr std::array kNames = {"GELU", "ReLU", "SiLU", "GEGLU", "ReGLU", "SwiGLU"};
-
 struct Case {
   Activation kind = Activation::kGelu;
   int64_t rows = 3, cols = 37;
@@ -30,9 +26,8 @@ struct Case {
 };
 
 std::string describe(const Case& c) {
-  return std::string(kNames[static_cast<size_t>(c.kind)]) + " " + std::to_string(c.rows) + " x " +
-         std::to_string(c.cols) + " " + std::string(format::info(c.x_format).name) + " to " +
-         std::string(format::info(c.out_format).name);
+  return std::string(info(c.kind).name) + " " + std::to_string(c.rows) + " x " + std::to_string(c.cols) + " " +
+         std::string(format::info(c.x_format).name) + " to " + std::string(format::info(c.out_format).name);
 }
 
 struct Inputs {
@@ -93,7 +88,7 @@ void for_cases(Check check) {
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);
     SCOPED_TRACE(std::string(runtime::name(isa)));
-    for (Activation kind : kKinds) {
+    for (const auto& [kind, name, curve, gated] : kActivations) {
       for (Format x_format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
         for (const auto& [rows, cols] :
              {std::pair<int64_t, int64_t>{67, 1}, {3, 15}, {3, 16}, {65, 17}, {2, 1023}, {2, 1025}, {3, 2065}}) {
@@ -108,7 +103,7 @@ void for_cases(Check check) {
 
 TEST(ActivationOracle, DerivativesAgreeWithDifferences) {
   constexpr double kStep = 1e-5;  // differences err by kStep^2 and 2^-53 / kStep
-  for (Curve curve : {Curve::kGelu, Curve::kRelu, Curve::kSilu}) {
+  for (const auto& [kind, name, curve, gated] : kActivations) {
     for (double x = -8.013; x < 8; x += 0.1) {
       const double slope =
           (activation_oracle(curve, x + kStep).exact - activation_oracle(curve, x - kStep).exact) / (2 * kStep);
@@ -133,7 +128,7 @@ TEST(ActivationForward, IsWithinTheBoundOfDouble) {
     const Forward out = forward(c, in);
     for (int64_t i = 0; i < c.rows * c.cols; ++i) {
       const int64_t row = i / c.cols, col = i % c.cols;
-      Value y = activation_oracle(curve_of(c.kind), at(in.x, c.gate(row, col)));
+      Value y = activation_oracle(info(c.kind).curve, at(in.x, c.gate(row, col)));
       if (is_gated(c.kind)) {
         const double value = at(in.x, c.value(row, col));
         y = {y.exact * value, y.bound * std::abs(value) + kSecondOrder * kUnit * std::abs(y.exact * value) + kTiny};
@@ -194,7 +189,7 @@ TEST(ActivationBackward, IsWithinTheBoundOfDouble) {
       const int64_t row = i / c.cols, col = i % c.cols;
       const double gate = at(in.x, c.gate(row, col)), dy = at(in.dy, i);
       const double value = is_gated(c.kind) ? at(in.x, c.value(row, col)) : 1;
-      const Value slope = derivative_oracle(curve_of(c.kind), gate), y = activation_oracle(curve_of(c.kind), gate);
+      const Value slope = derivative_oracle(info(c.kind).curve, gate), y = activation_oracle(info(c.kind).curve, gate);
       const double dx = dy * value * slope.exact, dvalue = dy * y.exact;
       check(c.gate(row, col), dx,
             std::abs(dy * value) * (1 + gamma(2)) * slope.bound + gamma(2) * std::abs(dx) + kTiny);
@@ -230,7 +225,7 @@ TEST(ActivationBackward, NarrowGradientsAreTheFp32GradientEncodedAndTheSumsAreNo
 }
 
 TEST(Activation, GivesTheSameBitsOnEveryIsaAndThreadCount) {
-  for (Activation kind : kKinds) {
+  for (const auto& [kind, name, curve, gated] : kActivations) {
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 1}, {301, 77}, {70, 1027}}) {
       for (bool column_sum : {true, false}) {
         const Case c{.kind = kind,
@@ -264,7 +259,7 @@ TEST(Activation, ANonFiniteValueStaysWhereItIsAndIsSeen) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);
-    for (Activation kind : kKinds) {
+    for (const auto& [kind, name, curve, gated] : kActivations) {
       for (float poison : {kInf, kNan}) {
         for (int64_t place : {0, 36}) {
           const Case c{.kind = kind};
@@ -298,7 +293,7 @@ TEST(Activation, ANonFiniteValueStaysWhereItIsAndIsSeen) {
 TEST(Activation, ANanBeforeTheActivationMakesANanGradient) {
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);
-    for (Activation kind : kKinds) {
+    for (const auto& [kind, name, curve, gated] : kActivations) {
       const Case c{.kind = kind};
       Inputs in(c);
       in.x.set(c.gate(1, 20), std::numeric_limits<float>::quiet_NaN());
@@ -323,7 +318,7 @@ TEST(Activation, MinusInfIsSeenInGeluAndSiluAndIsZeroInRelu) {
 TEST(Activation, EmptyMatricesGiveZeroAmaxAndZeroSums) {
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);
-    for (Activation kind : kKinds) {
+    for (const auto& [kind, name, curve, gated] : kActivations) {
       for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{0, 5}, {5, 0}, {0, 0}}) {
         const Case c{.kind = kind, .rows = rows, .cols = cols};
         Inputs in(c);

@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <array>
 #include <string>
 #include <vector>
 
@@ -11,7 +10,6 @@
 #include "plimsoll/ops/activation/activation_op.h"
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/recipe/names.h"
-#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -19,10 +17,6 @@ namespace {
 using kernels::Activation;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-constexpr std::array kKinds = {Activation::kGelu,  Activation::kRelu,  Activation::kSilu,
-                               Activation::kGeglu, Activation::kReglu, Activation::kSwiglu};
-static_assert(kKinds.back() == static_cast<Activation>(kKinds.size() - 1), "an activation has no place in the list");
 
 class ActivationFunction : public torch::autograd::Function<ActivationFunction> {
  public:
@@ -47,29 +41,13 @@ at::Tensor activation(const at::Tensor& x, Activation kind) {
   return ActivationFunction::apply(x, kind);
 }
 
-std::string_view name(Activation kind) {
-  switch (kind) {
-    case Activation::kGelu:
-      return "gelu";
-    case Activation::kRelu:
-      return "relu";
-    case Activation::kSilu:
-      return "silu";
-    case Activation::kGeglu:
-      return "geglu";
-    case Activation::kReglu:
-      return "reglu";
-    case Activation::kSwiglu:
-      return "swiglu";
-  }
-  runtime::unexpected("activation", static_cast<int>(kind));
-}
+std::string_view name(Activation kind) { return kernels::info(kind).name; }
 
 Activation parse_activation(std::string_view text) {
   std::vector<std::string_view> names;
-  for (const Activation kind : kKinds) {
-    if (name(kind) == text) return kind;
-    names.push_back(name(kind));
+  for (const kernels::ActivationInfo& activation : kernels::kActivations) {
+    if (activation.name == text) return activation.kind;
+    names.push_back(activation.name);
   }
   TORCH_CHECK(false, recipe::unknown_name("activation", text, names));
 }

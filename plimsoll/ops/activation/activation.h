@@ -12,7 +12,7 @@ namespace plimsoll::ops {
 // x [..., dim]; gated ones return [..., dim / 2], act(x[..., :half]) * x[..., half:]. Result in the dtype of x.
 at::Tensor activation(const at::Tensor& x, kernels::Activation kind);
 
-// "gelu", "relu", "silu", "geglu", "reglu", "swiglu"; an error that lists them otherwise.
+// The names of kernels::kActivations; an error that lists them otherwise.
 kernels::Activation parse_activation(std::string_view text);
 std::string_view name(kernels::Activation kind);
 

@@ -11,29 +11,25 @@
 namespace plimsoll::ops {
 namespace {
 
-using kernels::Activation;
-
-at::Tensor gate(const at::Tensor& x, Activation kind) {
-  switch (kind) {
-    case Activation::kGelu:
-    case Activation::kGeglu:
+at::Tensor on_curve(const at::Tensor& x, kernels::Curve curve) {
+  switch (curve) {
+    case kernels::Curve::kGelu:
       return at::gelu(x, "tanh");
-    case Activation::kRelu:
-    case Activation::kReglu:
+    case kernels::Curve::kRelu:
       return at::relu(x);
-    case Activation::kSilu:
-    case Activation::kSwiglu:
+    case kernels::Curve::kSilu:
       return at::silu(x);
   }
-  runtime::unexpected("activation", static_cast<int>(kind));
+  runtime::unexpected("activation: curve", static_cast<int>(curve));
 }
 
 }  // namespace
 
-at::Tensor composed_activation(const at::Tensor& x, Activation kind) {
-  if (!kernels::is_gated(kind)) return gate(x, kind);
+at::Tensor composed_activation(const at::Tensor& x, kernels::Activation kind) {
+  const kernels::ActivationInfo& activation = kernels::info(kind);
+  if (!activation.gated) return on_curve(x, activation.curve);
   const std::vector<at::Tensor> halves = x.chunk(2, -1);
-  return gate(halves[0], kind) * halves[1];
+  return on_curve(halves[0], activation.curve) * halves[1];
 }
 
 }  // namespace plimsoll::ops

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <string>
 #include <vector>
 
 #include "plimsoll/ops/activation/activation.h"
@@ -49,12 +50,21 @@ at::Tensor activation_backward_meta(const at::Tensor& x, const at::Tensor&, std:
 
 at::Tensor activation_op(const at::Tensor& x, std::string_view kind) { return activation(x, parse_activation(kind)); }
 
+std::vector<std::string> activation_names(bool gated) {
+  std::vector<std::string> names;
+  for (const kernels::ActivationInfo& activation : kernels::kActivations) {
+    if (activation.gated == gated) names.emplace_back(activation.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 void define_activation(torch::Library& library) {
   library.def("activation_forward(Tensor x, str kind) -> Tensor", {at::Tag::pt2_compliant_tag});
   library.def("activation_backward(Tensor x, Tensor grad, str kind) -> Tensor", {at::Tag::pt2_compliant_tag});
   library.def("activation(Tensor x, str kind) -> Tensor", &activation_op);
+  library.def("activation_names(bool gated) -> str[]", &activation_names);
 }
 
 void register_activation_cpu(torch::Library& library) {

@@ -24,9 +24,6 @@ using testing::scaling_of;
 using testing::shared;
 using Tensors = std::vector<at::Tensor>;
 
-constexpr std::array kActivations = {Activation::kGelu,  Activation::kRelu,  Activation::kSilu,
-                                     Activation::kGeglu, Activation::kReglu, Activation::kSwiglu};
-
 // FP32 between the ops, so that neither side rounds there.
 std::vector<SharedRecipe> wide_recipes() {
   constexpr Format kWide = Format::kFp32;
@@ -121,7 +118,7 @@ TEST(NormLinear, HasTheBitsOfNormThenLinear) {
 TEST(NormMlp, HasTheBitsOfItsParts) {
   at::manual_seed(2);
   constexpr int64_t kTokens = 37, kDim = 36, kHidden = 66;
-  for (const Activation kind : kActivations) {
+  for (const auto& [kind, text, curve, gated] : kernels::kActivations) {
     const NormCase& norm_case = kNorms[static_cast<size_t>(kind) % 3];
     const NormOptions options{.kind = norm_case.kind};
     const int64_t fc1_out = kernels::is_gated(kind) ? 2 * kHidden : kHidden;

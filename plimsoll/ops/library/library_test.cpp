@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "plimsoll/ops/activation/activation.h"
+#include "plimsoll/ops/activation/activation_composed.h"
 #include "plimsoll/ops/norm/norm.h"
 #include "plimsoll/ops/softmax/softmax.h"
 #include "plimsoll/ops/testing.h"
@@ -128,21 +129,13 @@ TEST(Norm, MatchesTorchInDouble) {
   }
 }
 
-at::Tensor in_double(Activation kind, const at::Tensor& x) {
-  const at::Tensor gate = kernels::is_gated(kind) ? x.chunk(2, -1)[0] : x;
-  at::Tensor y = kind == Activation::kGelu || kind == Activation::kGeglu   ? at::gelu(gate, "tanh")
-                 : kind == Activation::kRelu || kind == Activation::kReglu ? at::relu(gate)
-                                                                           : at::silu(gate);
-  return kernels::is_gated(kind) ? y * x.chunk(2, -1)[1] : y;
-}
-
 TEST(Activation, MatchesTorchInDouble) {
   at::manual_seed(3);
-  for (std::string_view text : {"gelu", "relu", "silu", "geglu", "reglu", "swiglu"}) {
-    const Activation kind = parse_activation(text);
+  for (const auto& [kind, text, curve, gated] : kernels::kActivations) {
+    EXPECT_EQ(parse_activation(text), kind);
     EXPECT_EQ(name(kind), text);
     const at::Tensor x = leaf(sample({3, 5, 34})), exact_x = leaf(x, at::kDouble);
-    const at::Tensor got = activation(x, kind), exact = in_double(kind, exact_x);
+    const at::Tensor got = activation(x, kind), exact = composed_activation(exact_x, kind);
     const at::Tensor grad = sample(exact.sizes());
     torch::autograd::backward({got}, {grad});
     torch::autograd::backward({exact}, {grad.to(at::kDouble)});

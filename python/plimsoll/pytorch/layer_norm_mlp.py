@@ -12,8 +12,8 @@ from plimsoll.pytorch.norm import Normed
 from plimsoll.pytorch.scaled_module import Initializer, ScaledModule, normal
 from plimsoll.pytorch.tensor_parallel import ParallelModule, PartInitializer, TensorParallel, take_parallel
 
-ACTIVATIONS = ("gelu", "relu", "silu", "geglu", "swiglu", "reglu")
-GATED = ("geglu", "swiglu", "reglu")
+GATED = tuple(torch.ops.plimsoll.activation_names(True))
+ACTIVATIONS = (*torch.ops.plimsoll.activation_names(False), *GATED)
 _norm_mlp = torch.ops.plimsoll.norm_mlp.default
 
 
