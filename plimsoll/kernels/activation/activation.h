@@ -1,6 +1,6 @@
 // Activations and their gradients, gated ones too, with the FP8 quantization in the same pass.
 // Gated forms read x [rows, 2 cols] and gate with the first half: y = act(x[:, :cols]) * x[:, cols:]. GELU is the tanh
-// form. Same bits on every ISA and thread count. Any rows, cols >= 0; matrices are contiguous.
+// form; squared ReLU is max(x, 0)^2 (So et al., Primer, 2021). Same bits on every ISA and thread count. Any rows, cols >= 0; matrices are contiguous.
 #pragma once
 
 #include <array>
@@ -12,9 +12,9 @@
 
 namespace plimsoll::kernels {
 
-enum class Activation : uint8_t { kGelu, kRelu, kSilu, kGeglu, kReglu, kSwiglu };
+enum class Activation : uint8_t { kGelu, kRelu, kSilu, kGeglu, kReglu, kSwiglu, kSrelu, kSreglu };
 
-enum class Curve : uint8_t { kGelu, kRelu, kSilu };  // what becomes of one element
+enum class Curve : uint8_t { kGelu, kRelu, kSilu, kSquaredRelu };  // what becomes of one element
 
 struct ActivationInfo {
   Activation kind;
@@ -29,6 +29,8 @@ inline constexpr std::array kActivations = {
     ActivationInfo{Activation::kGeglu, "geglu", Curve::kGelu, true},
     ActivationInfo{Activation::kReglu, "reglu", Curve::kRelu, true},
     ActivationInfo{Activation::kSwiglu, "swiglu", Curve::kSilu, true},
+    ActivationInfo{Activation::kSrelu, "srelu", Curve::kSquaredRelu, false},
+    ActivationInfo{Activation::kSreglu, "sreglu", Curve::kSquaredRelu, true},
 };
 
 constexpr const ActivationInfo& info(Activation kind) {

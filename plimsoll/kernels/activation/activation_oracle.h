@@ -36,6 +36,7 @@ inline Argument argument_of(Curve curve, double x) {
 
 inline Value activation_oracle(Curve curve, double x) {
   if (curve == Curve::kRelu) return {x > 0 ? x : 0, 0};
+  if (curve == Curve::kSquaredRelu) return {x > 0 ? x * x : 0, x * x * kUnit + kTiny};
   const Argument argument = argument_of(curve, x);
   const Sigmoid sigmoid = sigmoid_oracle(argument.z, argument.z_roundings);
   const double y = x * sigmoid.s;
@@ -45,6 +46,7 @@ inline Value activation_oracle(Curve curve, double x) {
 // s (1 + x (1 - s) z').
 inline Value derivative_oracle(Curve curve, double x) {
   if (curve == Curve::kRelu) return {x > 0 ? 1.0 : 0.0, 0};
+  if (curve == Curve::kSquaredRelu) return {x > 0 ? 2 * x : 0, 0};
   const Argument argument = argument_of(curve, x);
   const Sigmoid sigmoid = sigmoid_oracle(argument.z, argument.z_roundings);
   const double s = sigmoid.s, rest = 1 / (1 + std::exp(argument.z)), term = x * rest * argument.slope;

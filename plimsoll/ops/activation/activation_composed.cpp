@@ -19,6 +19,8 @@ at::Tensor on_curve(const at::Tensor& x, kernels::Curve curve) {
       return at::relu(x);
     case kernels::Curve::kSilu:
       return at::silu(x);
+    case kernels::Curve::kSquaredRelu:
+      return at::relu(x).square();
   }
   runtime::unexpected("activation: curve", static_cast<int>(curve));
 }
