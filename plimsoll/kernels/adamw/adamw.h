@@ -1,5 +1,5 @@
 // One AdamW step on one tensor in one pass: reads the gradient, updates the FP32 master weight and both moments, and on
-// request writes the weight's narrow copy or FP8 codes for the next forward pass. Numerics: docs/numerics.md, "adamw".
+// request writes the weight's narrow copy. Numerics: docs/numerics.md, "adamw".
 //   g = grad * grad_scale + l2 w;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   w = w (1 - lr weight_decay) - lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps)
 // The rule of torch.optim.AdamW (decoupled decay). Coefficients in double, elements in FP32. Same bits on every ISA and
@@ -36,9 +36,6 @@ struct AdamW {
 
   void* narrow = nullptr;                                // [count], optional: the new weight, nearest even
   format::Format narrow_format = format::Format::kBf16;  // bf16, fp16
-  uint8_t* codes = nullptr;                             // [count], optional: encode(new weight * inv_scale), saturating
-  format::Format codes_format = format::Format::kE4m3;  // e4m3, e5m2
-  float inv_scale = 1.0f;
 };
 
 // Returns the amax of the new weights: NaN > Inf > finite; 0 for count = 0.

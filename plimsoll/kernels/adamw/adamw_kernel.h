@@ -61,12 +61,6 @@ PLIMSOLL_INLINE void store_outputs(const AdamW& args, int64_t i, int64_t n, F32x
   if (args.narrow) {
     args.narrow_format == Format::kBf16 ? store_bf16_at(args.narrow, i, n, w) : store_fp16_at(args.narrow, i, n, w);
   }
-  if (args.codes) {
-    const F32x16 scaled = mul(w, set(args.inv_scale));
-    const I32x16 codes =
-        args.codes_format == Format::kE4m3 ? encode_fp8<Format::kE4m3>(scaled) : encode_fp8<Format::kE5m2>(scaled);
-    n == 16 ? store_u8(args.codes + i, codes) : store_u8_n(args.codes + i, codes, n);
-  }
 }
 
 struct Updated {

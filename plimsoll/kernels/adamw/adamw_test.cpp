@@ -54,7 +54,6 @@ struct Buffer {
 struct Problem {
   Buffer master, grad, moment1, moment2;
   std::vector<uint16_t> narrow;
-  std::vector<uint8_t> codes;
   float amax = -1;
 
   Problem(Format grad_format, Format moment_format, int64_t count)
@@ -62,8 +61,7 @@ struct Problem {
         grad(grad_format, values(count, 2, 1e-3)),
         moment1(moment_format, values(count, 3, 1e-3)),
         moment2(moment_format, squares(values(count, 4, 1e-3))),
-        narrow(static_cast<size_t>(count)),
-        codes(static_cast<size_t>(count)) {}
+        narrow(static_cast<size_t>(count)) {}
 
   AdamW args() {
     return {.master = master.wide.data(),
@@ -73,15 +71,13 @@ struct Problem {
             .moment2 = moment2.data(),
             .moment_format = moment1.format,
             .seed = 77,
-            .count = static_cast<int64_t>(codes.size()),
+            .count = static_cast<int64_t>(narrow.size()),
             .lr = 3e-4,
             .beta2 = 0.95,
             .weight_decay = 0.1,
             .step = 5,
             .grad_scale = 0.37f,
-            .narrow = narrow.data(),
-            .codes = codes.data(),
-            .inv_scale = 900.0f};
+            .narrow = narrow.data()};
   }
 
   // Normal values with zeros, subnormals, large ones and one outlier.
@@ -138,7 +134,7 @@ TEST(AdamW, IsWithinRoundingOfDouble) {
         Problem after = before;
         const AdamW args = after.args();
         adamw(args);
-        for (size_t i = 0; i < before.codes.size(); ++i) {
+        for (size_t i = 0; i < before.narrow.size(); ++i) {
           const Expected e = reference(args, double{before.master[i]}, double{before.grad[i]},
                                        double{before.moment1[i]}, double{before.moment2[i]});
           ASSERT_LE(std::fabs(double{after.moment1[i]} - e.m), e.m_bound) << i;
@@ -172,7 +168,6 @@ TEST(AdamW, SameBitsOnEveryIsaAndThreadCount) {
             EXPECT_TRUE(again.moment1 == first.moment1);
             EXPECT_TRUE(again.moment2 == first.moment2);
             EXPECT_EQ(again.narrow, first.narrow);
-            EXPECT_EQ(again.codes, first.codes);
             EXPECT_EQ(again.amax, first.amax);
           }
         }
@@ -188,7 +183,7 @@ TEST(AdamW, L2IsPartOfTheGradient) {
     Problem coupled(Format::kFp32, Format::kFp32, 1001), summed = coupled;
     AdamW args = coupled.args();
     args.l2 = 0.25;
-    for (size_t i = 0; i < summed.codes.size(); ++i)
+    for (size_t i = 0; i < summed.narrow.size(); ++i)
       summed.grad.wide[i] = std::fma(0.25f, summed.master[i], summed.grad[i] * args.grad_scale);
     adamw(args);
     AdamW plain = summed.args();
@@ -203,21 +198,17 @@ TEST(AdamW, WritesTheNewWeightInOtherFormats) {
   for (Isa isa : present()) {
     const runtime::ScopedIsa scope(isa);
     for (Format narrow : {Format::kBf16, Format::kFp16}) {
-      for (Format codes : {Format::kE4m3, Format::kE5m2}) {
-        Problem problem(Format::kFp32, Format::kFp32, 1001);
-        AdamW args = problem.args();
-        args.narrow_format = narrow;
-        args.codes_format = codes;
-        float amax = 0;
-        const float returned = adamw(args);
-        for (size_t i = 0; i < problem.codes.size(); ++i) {
-          const float w = problem.master[i];
-          amax = std::max(amax, std::fabs(w));
-          ASSERT_EQ(problem.narrow[i], format::encode(narrow, w)) << w;
-          ASSERT_EQ(problem.codes[i], format::encode(codes, w * args.inv_scale)) << w;
-        }
-        EXPECT_EQ(returned, amax);
+      Problem problem(Format::kFp32, Format::kFp32, 1001);
+      AdamW args = problem.args();
+      args.narrow_format = narrow;
+      float amax = 0;
+      const float returned = adamw(args);
+      for (size_t i = 0; i < problem.narrow.size(); ++i) {
+        const float w = problem.master[i];
+        amax = std::max(amax, std::fabs(w));
+        ASSERT_EQ(problem.narrow[i], format::encode(narrow, w)) << w;
       }
+      EXPECT_EQ(returned, amax);
     }
   }
 }
@@ -228,7 +219,7 @@ TEST(AdamW, Bf16MomentsRoundAsTheFormatSays) {
     const runtime::ScopedIsa scope(isa);
     Problem narrow = before, wide = before;
     std::vector<float> m, v;
-    for (size_t i = 0; i < before.codes.size(); ++i) {
+    for (size_t i = 0; i < before.narrow.size(); ++i) {
       m.push_back(before.moment1[i]);
       v.push_back(before.moment2[i]);
     }
@@ -238,7 +229,7 @@ TEST(AdamW, Bf16MomentsRoundAsTheFormatSays) {
     adamw(wide.args());
     EXPECT_TRUE(narrow.master == wide.master) << "the weights see the moments before they are rounded";
     const runtime::Philox random{.seed = 77, .step = 5};
-    for (size_t i = 0; i < before.codes.size(); ++i) {
+    for (size_t i = 0; i < before.narrow.size(); ++i) {
       const uint32_t word = random.word(i);
       ASSERT_EQ(narrow.moment1.narrow[i], format::Bf16::encode_stochastic(wide.moment1[i], word)) << i;
       ASSERT_EQ(narrow.moment2.narrow[i], format::Bf16::encode_stochastic(wide.moment2[i], word << 16)) << i;
@@ -299,7 +290,6 @@ TEST(AdamW, NothingPastTheEndIsTouched) {
         EXPECT_EQ(after.moment1[i], before.moment1[i]);
         EXPECT_EQ(after.moment2[i], before.moment2[i]);
         EXPECT_EQ(after.narrow[i], 0);
-        EXPECT_EQ(after.codes[i], 0);
       }
     }
   }

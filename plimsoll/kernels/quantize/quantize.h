@@ -1,27 +1,18 @@
-// Quantization to FP8 in one read of x. Numerics: docs/numerics.md, "quantize".
+// Quantization to FP8 in one read of x.
 //
-// codes = encode(x * inv_scale): the product in FP32, then one rounding, nearest even or stochastic. NaN stays NaN,
+// codes = encode(x * inv_scale): the product in FP32, then one rounding to nearest even, saturating. NaN stays NaN,
 // zero and results that round to zero keep their sign. Every function returns the amax of x (unscaled): the largest
 // FP32 bit pattern with the sign cleared, so NaN > Inf > finite and nothing that is not finite hides behind a saturated
 // code; 0 for an empty x. Same bits on every ISA and for any thread count. Any rows, cols >= 0, any alignment; strides
 // in elements, rows may not overlap.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "plimsoll/format/e8m0.h"
 #include "plimsoll/format/format.h"
-#include "plimsoll/runtime/philox.h"
 
 namespace plimsoll::kernels {
-
-struct QuantizeCounts {
-  int64_t saturated = 0;        // finite x with |x * inv_scale| > max_finite
-  int64_t flushed_to_zero = 0;  // finite x != 0 with a zero code
-  int64_t subnormal = 0;        // finite x with a nonzero code below the smallest normal
-  int64_t non_finite = 0;       // x is NaN or Inf
-};
 
 // One scale for the whole tensor, chosen by the caller.
 struct QuantizeTensor {
@@ -29,21 +20,13 @@ struct QuantizeTensor {
   format::Format x_format = format::Format::kFp32;  // fp32, fp16, bf16
   int64_t rows = 0, cols = 0;
   int64_t x_stride = 0;
-  uint8_t* codes = nullptr;                       // [rows, cols]; nullptr: only the transposed ones are wanted
+  uint8_t* codes = nullptr;                       // [rows, cols]; nullptr: only the sums are wanted
   format::Format format = format::Format::kE4m3;  // e4m3, e5m2
   int64_t codes_stride = 0;
   float inv_scale = 1.0f;
-  uint8_t* transposed = nullptr;  // codes^T [cols, rows], same pass
-  int64_t transposed_stride = 0;
   float* column_sum = nullptr;  // [cols]: sum over the rows of x (dbias), overwritten
-  format::Overflow overflow = format::Overflow::kSaturate;
-  const runtime::Philox* random = nullptr;  // stochastic rounding; element (row, col) draws word row * cols + col
-  QuantizeCounts* counts = nullptr;         // overwritten
 };
 float quantize_tensor(const QuantizeTensor& args);
-
-// quantize_tensor on `count` tensors in one parallel region; amaxes[i] is the result for args[i].
-void quantize_tensors(const QuantizeTensor* args, size_t count, float* amaxes);
 
 struct Amax {
   const void* x = nullptr;                          // [rows, cols]

@@ -6,7 +6,6 @@
 
 #include "plimsoll/kernels/bench_data.h"
 #include "plimsoll/kernels/quantize/quantize.h"
-#include "plimsoll/kernels/quantize/quantize_dgelu.h"
 #include "plimsoll/kernels/stream_bench.h"
 
 namespace plimsoll::kernels {
@@ -18,11 +17,11 @@ using format::Format;
 constexpr int64_t kCols = 4096;
 
 struct Buffers {
-  Buffers(Format format, int64_t row_count, int64_t matrices = 1)
+  Buffers(Format format, int64_t row_count)
       : rows(row_count),
         x_bytes(rows * kCols * format::bytes(format)),
-        x(bench::random_elements(format, rows * kCols * matrices, /*deviation=*/8.0f)),
-        storage(static_cast<size_t>(rows * kCols * matrices + 64)),
+        x(bench::random_elements(format, rows * kCols, /*deviation=*/8.0f)),
+        storage(static_cast<size_t>(rows * kCols + 64)),
         codes(bench::first_line(storage)),
         scale(storage.size() / 32) {}
   // Matrices one after another, read (or written) as one stream.
@@ -63,21 +62,11 @@ void tensor_bench(benchmark::State& state, Format x_format, Format format) {
   bench::run(state, buffers.stream(1, 1), buffers.elements(), [&] { quantize_tensor(args); });
 }
 
-void transpose_bench(benchmark::State& state, Format x_format, bool with_sum) {
-  Buffers buffers(x_format, state.range(0), 2);
+void column_sum_bench(benchmark::State& state, Format x_format) {
+  Buffers buffers(x_format, state.range(0));
   std::vector<float> column_sum(kCols);
   QuantizeTensor args = tensor(buffers, x_format);
-  args.transposed = buffers.codes + buffers.elements();
-  args.transposed_stride = buffers.rows;
-  args.column_sum = with_sum ? column_sum.data() : nullptr;
-  bench::run(state, buffers.stream(1, 2), buffers.elements(), [&] { quantize_tensor(args); });
-}
-
-void stochastic_bench(benchmark::State& state, Format x_format) {
-  Buffers buffers(x_format, state.range(0));
-  const runtime::Philox random = {.seed = 1, .step = 2};
-  QuantizeTensor args = tensor(buffers, x_format);
-  args.random = &random;
+  args.column_sum = column_sum.data();
   bench::run(state, buffers.stream(1, 1), buffers.elements(), [&] { quantize_tensor(args); });
 }
 
@@ -99,20 +88,6 @@ void blocks_bench(benchmark::State& state, Format x_format, int64_t block_rows, 
   bench::run(state, buffers.stream(1, 1), buffers.elements(), [&] { quantize_blocks(args); });
 }
 
-void dgelu_bench(benchmark::State& state, Format x_format) {
-  Buffers buffers(x_format, state.range(0), 2);
-  const QuantizeDgelu args = {.grad = buffers.x.data() + buffers.x_bytes,
-                              .pre_activation = buffers.x.data(),
-                              .x_format = x_format,
-                              .rows = buffers.rows,
-                              .cols = kCols,
-                              .grad_stride = kCols,
-                              .pre_activation_stride = kCols,
-                              .codes = buffers.codes,
-                              .codes_stride = kCols};
-  bench::run(state, buffers.stream(2, 1), buffers.elements(), [&] { quantize_dgelu(args); });
-}
-
 constexpr std::initializer_list<int64_t> kSizes = {64, 16384};
 const bool kRegistered[] = {
     bench::add("quantize/amax/fp32", kSizes, amax_bench, Format::kFp32),
@@ -121,15 +96,12 @@ const bool kRegistered[] = {
     bench::add("quantize/tensor/fp32_e4m3", kSizes, tensor_bench, Format::kFp32, Format::kE4m3),
     bench::add("quantize/tensor/bf16_e4m3", kSizes, tensor_bench, Format::kBf16, Format::kE4m3),
     bench::add("quantize/tensor/bf16_e5m2", kSizes, tensor_bench, Format::kBf16, Format::kE5m2),
-    bench::add("quantize/transpose/bf16", kSizes, transpose_bench, Format::kBf16, false),
-    bench::add("quantize/transpose/bf16_dbias", kSizes, transpose_bench, Format::kBf16, true),
-    bench::add("quantize/stochastic/bf16", kSizes, stochastic_bench, Format::kBf16),
+    bench::add("quantize/column_sum/bf16", kSizes, column_sum_bench, Format::kBf16),
     bench::add("quantize/blocks/bf16_row", kSizes, blocks_bench, Format::kBf16, 1, 0, Format::kFp32),
     bench::add("quantize/blocks/bf16_1x128", kSizes, blocks_bench, Format::kBf16, 1, 128, Format::kFp32),
     bench::add("quantize/blocks/bf16_128x128", kSizes, blocks_bench, Format::kBf16, 128, 128, Format::kFp32),
     bench::add("quantize/blocks/bf16_mx", kSizes, blocks_bench, Format::kBf16, 1, 32, Format::kE8m0),
     bench::add("quantize/blocks/bf16_mx_columns", kSizes, blocks_bench, Format::kBf16, 32, 1, Format::kE8m0),
-    bench::add("quantize/dgelu/bf16", kSizes, dgelu_bench, Format::kBf16),
 };
 
 }  // namespace

@@ -147,7 +147,6 @@ class BlockQuantizer {
                               .codes_stride = args_.codes_stride,
                               .inv_scale = inv_scales.data(),
                               .group_cols = group_cols(unit),
-                              .overflow = format::Overflow::kSaturate,
                               .prefetch_distance = unit.cols});
     });
     if (!std::isfinite(std::bit_cast<float>(largest))) poison(unit, amaxes.data());

@@ -18,15 +18,8 @@ struct EncodeTile {
   int64_t codes_stride;
   const float* inv_scale;  // of column c: inv_scale[c / group_cols]
   int64_t group_cols;      // >= 1; encode_groups alone reads it
-  format::Overflow overflow;
   int64_t prefetch_distance =
       256;  // elements ahead of use: what this thread reads next, and the hardware does not foresee
-};
-
-// Element (row, col) draws word first_element + row * row_elements + col of Philox(seed, step).
-struct RandomWords {
-  uint64_t seed, step;
-  uint64_t first_element, row_elements;
 };
 
 struct AmaxTile {
@@ -55,23 +48,12 @@ struct SumTile {
   float* sum;  // [cols], overwritten: x[0, c] + x[1, c] + ... in this order
 };
 
-struct DgeluTile {
-  const void* grad;            // [rows, cols]
-  const void* pre_activation;  // [rows, cols]
-  format::Format x_format;
-  int64_t rows, cols, grad_stride, pre_activation_stride;
-  float* y;  // [rows, cols]
-  int64_t y_stride;
-};
-
 struct QuantizeTileKernels {
   int32_t (*encode)(const EncodeTile&);  // returns the amax of x as a bit pattern
   void (*encode_groups)(const EncodeTile&);
-  int32_t (*encode_stochastic)(const EncodeTile&, const RandomWords&);
   void (*amax)(const AmaxTile&);
   int32_t (*block_scales)(const BlockScales&);  // returns the largest amax
   void (*column_sum)(const SumTile&);
-  void (*dgelu)(const DgeluTile&);
 };
 
 extern const QuantizeTileKernels kQuantizeTileAvx2;
