@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "plimsoll/kernels/activation/activation_rows.inc"
+#include "plimsoll/kernels/activation/activation_loops.h"
 #include "plimsoll/kernels/row_blocks.h"
 #include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/runtime/pick.h"
@@ -10,15 +10,14 @@
 namespace plimsoll::kernels {
 namespace {
 
-constexpr ActivationRows kActivationRowsPortable = {forward_rows, backward_rows};
 constexpr int64_t kGrain = 8192;  // elements below which another thread costs more than it gives
 
-const ActivationRows& rows_in_force() {
-  return runtime::pick(kActivationRowsPortable, kActivationRowsAvx2, kActivationRowsAvx512);
+const ActivationLoops& loops_in_force() {
+  return runtime::pick(kActivationLoopsPortable, kActivationLoopsAvx2, kActivationLoopsAvx512);
 }
 
 float backward_with_column_sum(const ActivationBackward& args) {
-  const ActivationRows& rows = rows_in_force();
+  const ActivationLoops& loops = loops_in_force();
   const int64_t blocks = row_blocks(args.rows), width = is_gated(args.kind) ? 2 * args.cols : args.cols;
   float* partials = static_cast<float*>(
       runtime::scratch(runtime::ScratchSlot::kReduce, static_cast<size_t>(blocks * width) * sizeof(float)));
@@ -29,7 +28,7 @@ float backward_with_column_sum(const ActivationBackward& args) {
       float* partial = partials + block * width;
       std::fill_n(partial, width, 0.0f);
       const int64_t first = block * kRowBlock, last = std::min(first + kRowBlock, args.rows);
-      amax.raise(rows.backward(args, first * args.cols, last * args.cols, partial));
+      amax.raise(loops.backward(args, first * args.cols, last * args.cols, partial));
     }
   });
   sum_blocks(partials, blocks, width, width, args.column_sum);
@@ -39,19 +38,19 @@ float backward_with_column_sum(const ActivationBackward& args) {
 }  // namespace
 
 float activation_forward(const ActivationForward& args) {
-  const ActivationRows& rows = rows_in_force();
+  const ActivationLoops& loops = loops_in_force();
   SharedAmax amax;
   runtime::parallel_for(args.rows * args.cols, kGrain,
-                        [&](int64_t begin, int64_t end) { amax.raise(rows.forward(args, begin, end)); });
+                        [&](int64_t begin, int64_t end) { amax.raise(loops.forward(args, begin, end)); });
   return amax.value();
 }
 
 float activation_backward(const ActivationBackward& args) {
   if (args.column_sum) return backward_with_column_sum(args);
-  const ActivationRows& rows = rows_in_force();
+  const ActivationLoops& loops = loops_in_force();
   SharedAmax amax;
   runtime::parallel_for(args.rows * args.cols, kGrain,
-                        [&](int64_t begin, int64_t end) { amax.raise(rows.backward(args, begin, end, nullptr)); });
+                        [&](int64_t begin, int64_t end) { amax.raise(loops.backward(args, begin, end, nullptr)); });
   return amax.value();
 }
 

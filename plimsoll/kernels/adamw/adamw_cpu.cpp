@@ -1,16 +1,12 @@
 #include <cmath>
 
 #include "plimsoll/kernels/adamw/adamw.h"
-#include "plimsoll/kernels/adamw/adamw_kernel.h"
+#include "plimsoll/kernels/adamw/adamw_loops.h"
 #include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
-
-int32_t adamw_range_portable(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end) {
-  return run_any(args, c, begin, end);
-}
 
 namespace {
 
@@ -34,10 +30,10 @@ AdamWCoefficients coefficients(const AdamW& args) {
 
 float adamw(const AdamW& args) {
   const AdamWCoefficients c = coefficients(args);
-  const auto range = runtime::pick(adamw_range_portable, adamw_range_avx2, adamw_range_avx512);
+  const AdamWLoops& loops = runtime::pick(kAdamWLoopsPortable, kAdamWLoopsAvx2, kAdamWLoopsAvx512);
   SharedAmax amax;
   runtime::parallel_for(args.count, 16 * kAdamWGroup,
-                        [&](int64_t begin, int64_t end) { amax.raise(range(args, c, begin, end)); });
+                        [&](int64_t begin, int64_t end) { amax.raise(loops.range(args, c, begin, end)); });
   return amax.value();
 }
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "plimsoll/kernels/cross_entropy/cross_entropy_rows.inc"
+#include "plimsoll/kernels/cross_entropy/cross_entropy_loops.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
@@ -19,10 +19,10 @@ float* row_buffer(int64_t vocabulary) {
 }  // namespace
 
 void cross_entropy(const CrossEntropy& args) {
-  const CrossEntropyRows rows =
-      runtime::pick<CrossEntropyRows>(run_rows, kCrossEntropyRowsAvx2, kCrossEntropyRowsAvx512);
+  const CrossEntropyLoops& loops =
+      runtime::pick(kCrossEntropyLoopsPortable, kCrossEntropyLoopsAvx2, kCrossEntropyLoopsAvx512);
   runtime::parallel_for(args.rows, std::max<int64_t>(kGrain / args.vocabulary, 1),
-                        [&](int64_t begin, int64_t end) { rows(args, begin, end, row_buffer(args.vocabulary)); });
+                        [&](int64_t begin, int64_t end) { loops.rows(args, begin, end, row_buffer(args.vocabulary)); });
 }
 
 }  // namespace plimsoll::kernels

@@ -4,7 +4,7 @@
 
 #include "plimsoll/format/e8m0.h"
 #include "plimsoll/kernels/dequantize/dequantize.h"
-#include "plimsoll/kernels/dequantize/dequantize_run.inc"
+#include "plimsoll/kernels/dequantize/dequantize_loops.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -56,7 +56,8 @@ class RunScales {
   float scale(int64_t block_row, int64_t block_col) const {
     if (view_.data == nullptr) return 1.0f;
     const int64_t index = block_row * view_.row_stride + block_col * view_.col_stride;
-    if (view_.format == Format::kE8m0) return format::E8m0::decode(static_cast<const uint8_t*>(view_.data)[index]);
+    if (view_.format == format::Format::kE8m0)
+      return format::E8m0::decode(static_cast<const uint8_t*>(view_.data)[index]);
     return static_cast<const float*>(view_.data)[index];
   }
 
@@ -70,7 +71,7 @@ class RunScales {
 
 void dequantize(const Dequantize& original) {
   const Dequantize args = flattened(original);
-  const auto run = runtime::pick(dequantize_any, dequantize_run_avx2, dequantize_run_avx512);
+  const DequantizeLoops& loops = runtime::pick(kDequantizeLoopsPortable, kDequantizeLoopsAvx2, kDequantizeLoopsAvx512);
   const int64_t block_cols = args.scale.block_cols;
   const int64_t run_cols = columns_of_run(args);
   const int64_t across = (args.cols + run_cols - 1) / run_cols;
@@ -83,14 +84,14 @@ void dequantize(const Dequantize& original) {
       const int64_t first_row = begin % args.rows, last_row = std::min(args.rows, first_row + end - begin);
       RunScales scales(args.scale, col, cols);
       for (int64_t row = first_row; row < last_row; ++row) {
-        run({.codes = args.codes + row * args.codes_stride + col,
-             .format = args.format,
-             .count = cols,
-             .scale = scales.of_row(row),
-             .group_count = block_cols > 0 ? block_cols : std::max<int64_t>(cols, 2),
-             .output =
-                 static_cast<char*>(args.output) + (row * args.output_stride + col) * format::bytes(args.output_format),
-             .output_format = args.output_format});
+        loops.run({.codes = args.codes + row * args.codes_stride + col,
+                   .format = args.format,
+                   .count = cols,
+                   .scale = scales.of_row(row),
+                   .group_count = block_cols > 0 ? block_cols : std::max<int64_t>(cols, 2),
+                   .output = static_cast<char*>(args.output) +
+                             (row * args.output_stride + col) * format::bytes(args.output_format),
+                   .output_format = args.output_format});
       }
       begin += last_row - first_row;
     }

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "plimsoll/kernels/embedding/embedding_rows.inc"
+#include "plimsoll/kernels/embedding/embedding_loops.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
@@ -8,11 +8,10 @@
 namespace plimsoll::kernels {
 namespace {
 
-constexpr EmbeddingRows kEmbeddingRowsPortable = {gather, sum_places};
 constexpr int64_t kGrain = 16384;  // elements below which another thread costs more than it gives
 
-const EmbeddingRows& rows_in_force() {
-  return runtime::pick(kEmbeddingRowsPortable, kEmbeddingRowsAvx2, kEmbeddingRowsAvx512);
+const EmbeddingLoops& loops_in_force() {
+  return runtime::pick(kEmbeddingLoopsPortable, kEmbeddingLoopsAvx2, kEmbeddingLoopsAvx512);
 }
 
 int64_t grain(int64_t dim) { return std::max<int64_t>(kGrain / std::max<int64_t>(dim, 1), 1); }
@@ -49,24 +48,24 @@ int64_t token_at(const Sorted& sorted, int64_t vocabulary, int64_t unit) {
   return low;
 }
 
-void token_gradient(const EmbeddingBackward& args, const EmbeddingRows& rows) {
+void token_gradient(const EmbeddingBackward& args, const EmbeddingLoops& loops) {
   const int64_t places = args.shape.batch * args.shape.seq, vocabulary = args.vocabulary;
   const Sorted sorted = sort_by_token(args.tokens, places, vocabulary);
   runtime::parallel_for(places + vocabulary, grain(args.shape.dim), [&](int64_t begin, int64_t end) {
     const int64_t last = token_at(sorted, vocabulary, end);
     for (int64_t token = token_at(sorted, vocabulary, begin); token < last; ++token) {
       const int64_t first = sorted.start[token], count = sorted.start[token + 1] - first;
-      rows.sum_places(args, {.order = sorted.order + first, .count = count}, args.token_grad, token);
+      loops.sum_places(args, {.order = sorted.order + first, .count = count}, args.token_grad, token);
     }
   });
 }
 
-void position_gradient(const EmbeddingBackward& args, const EmbeddingRows& rows) {
+void position_gradient(const EmbeddingBackward& args, const EmbeddingLoops& loops) {
   const auto [batch, seq, dim] = args.shape;
   runtime::parallel_for(seq, grain(dim * std::max<int64_t>(batch, 1)), [&](int64_t begin, int64_t end) {
     for (int64_t position = begin; position < end; ++position) {
-      rows.sum_places(args, {.first = position, .step = args.shape.seq, .count = args.shape.batch}, args.position_grad,
-                      position);
+      loops.sum_places(args, {.first = position, .step = args.shape.seq, .count = args.shape.batch}, args.position_grad,
+                       position);
     }
   });
 }
@@ -74,15 +73,15 @@ void position_gradient(const EmbeddingBackward& args, const EmbeddingRows& rows)
 }  // namespace
 
 void embedding_forward(const EmbeddingForward& args) {
-  const EmbeddingRows& rows = rows_in_force();
+  const EmbeddingLoops& loops = loops_in_force();
   runtime::parallel_for(args.shape.batch * args.shape.seq, grain(args.shape.dim),
-                        [&](int64_t begin, int64_t end) { rows.gather(args, begin, end); });
+                        [&](int64_t begin, int64_t end) { loops.gather(args, begin, end); });
 }
 
 void embedding_backward(const EmbeddingBackward& args) {
-  const EmbeddingRows& rows = rows_in_force();
-  if (args.token_grad) token_gradient(args, rows);
-  if (args.position_grad) position_gradient(args, rows);
+  const EmbeddingLoops& loops = loops_in_force();
+  if (args.token_grad) token_gradient(args, loops);
+  if (args.position_grad) position_gradient(args, loops);
 }
 
 }  // namespace plimsoll::kernels

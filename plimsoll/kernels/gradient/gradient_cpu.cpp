@@ -1,14 +1,12 @@
 #include <algorithm>
 
 #include "plimsoll/kernels/gradient/gradient.h"
-#include "plimsoll/kernels/gradient/gradient_kernel.h"
+#include "plimsoll/kernels/gradient/gradient_loops.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
-
-GradientBlockSum gradient_block_portable(const GradientBlock& block) { return run_any(block); }
 
 namespace {
 
@@ -53,10 +51,10 @@ GradientSummary gradient_pass(const GradientPass& args) {
   for (size_t i = 0; i < args.tensor_count; ++i) blocks += blocks_of(args.tensors[i]);
   auto* sums = static_cast<GradientBlockSum*>(
       runtime::scratch(runtime::ScratchSlot::kReduce, static_cast<size_t>(blocks) * sizeof(GradientBlockSum)));
-  const auto function = runtime::pick(gradient_block_portable, gradient_block_avx2, gradient_block_avx512);
+  const GradientLoops& loops = runtime::pick(kGradientLoopsPortable, kGradientLoopsAvx2, kGradientLoopsAvx512);
   runtime::parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
     BlockCursor cursor(args, begin);
-    for (int64_t b = begin; b < end; ++b, cursor.next()) sums[b] = function(cursor.block());
+    for (int64_t b = begin; b < end; ++b, cursor.next()) sums[b] = loops.block(cursor.block());
   });
 
   GradientSummary summary;

@@ -1,7 +1,6 @@
 #include "plimsoll/kernels/limits/memory_pass.h"
 
-#define PLIMSOLL_LOOPS kMemoryLoopsPortable
-#include "plimsoll/kernels/limits/memory_loops.inc"
+#include "plimsoll/kernels/limits/memory_loops.h"
 #include "plimsoll/runtime/pick.h"
 
 namespace plimsoll::kernels {

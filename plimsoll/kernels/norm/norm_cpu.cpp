@@ -1,8 +1,9 @@
 #include <algorithm>
 
-#include "plimsoll/kernels/norm/norm_rows.inc"
+#include "plimsoll/kernels/norm/norm_loops.h"
 #include "plimsoll/kernels/row_blocks.h"
 #include "plimsoll/kernels/shared_amax.h"
+#include "plimsoll/kernels/simd/row.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
@@ -10,10 +11,9 @@
 namespace plimsoll::kernels {
 namespace {
 
-constexpr NormRows kNormRowsPortable = {forward_rows, backward_rows};
 constexpr int64_t kGrain = 16384;  // elements below which another thread costs more than it gives
 
-const NormRows& rows_in_force() { return runtime::pick(kNormRowsPortable, kNormRowsAvx2, kNormRowsAvx512); }
+const NormLoops& loops_in_force() { return runtime::pick(kNormLoopsPortable, kNormLoopsAvx2, kNormLoopsAvx512); }
 
 int64_t grain_of(int64_t elements) { return std::max<int64_t>(kGrain / std::max<int64_t>(elements, 1), 1); }
 
@@ -24,17 +24,17 @@ float* floats(runtime::ScratchSlot slot, int64_t count) {
 }  // namespace
 
 float norm_forward(const NormForward& args) {
-  const NormRows& rows = rows_in_force();
+  const NormLoops& loops = loops_in_force();
   SharedAmax amax;
   runtime::parallel_for(args.rows, grain_of(args.cols), [&](int64_t begin, int64_t end) {
-    amax.raise(rows.forward(args, begin, end, floats(runtime::ScratchSlot::kRows, (kRowsTogether + 1) * args.cols)));
+    amax.raise(loops.forward(args, begin, end, floats(runtime::ScratchSlot::kRows, (kRowsTogether + 1) * args.cols)));
   });
   return amax.value();
 }
 
 void norm_backward(const NormBackward& args) {
   const int64_t cols = args.cols, blocks = row_blocks(args.rows);
-  const NormRows& rows = rows_in_force();
+  const NormLoops& loops = loops_in_force();
   const int64_t sums = (args.dweight ? 1 : 0) + (args.dbias ? 1 : 0);
   float* partials = floats(runtime::ScratchSlot::kReduce, blocks * sums * cols);
   const int64_t dbias_offset = args.dweight ? cols : 0;
@@ -43,8 +43,8 @@ void norm_backward(const NormBackward& args) {
     float* buffer = floats(runtime::ScratchSlot::kRows, 3 * cols);
     for (int64_t block = begin; block < end; ++block) {
       float* partial = partials + block * sums * cols;
-      rows.backward(args, block * kRowBlock, std::min((block + 1) * kRowBlock, args.rows), buffer,
-                    args.dweight ? partial : nullptr, args.dbias ? partial + dbias_offset : nullptr);
+      loops.backward(args, block * kRowBlock, std::min((block + 1) * kRowBlock, args.rows), buffer,
+                     args.dweight ? partial : nullptr, args.dbias ? partial + dbias_offset : nullptr);
     }
   });
   if (args.dweight) sum_blocks(partials, blocks, sums * cols, cols, args.dweight);

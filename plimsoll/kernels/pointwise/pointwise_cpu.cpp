@@ -1,14 +1,12 @@
 #include <algorithm>
 
-#include "plimsoll/kernels/pointwise/pointwise_body.inc"
+#include "plimsoll/kernels/pointwise/pointwise_loops.h"
 #include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
-
-PointwisePart pointwise_part_portable(const Pointwise& part) { return pointwise_any(part); }
 
 namespace {
 
@@ -30,11 +28,11 @@ PointwiseResult pointwise(const Pointwise& args) {
   const int64_t blocks = (args.count + kBlock - 1) / kBlock;
   auto* sums =
       static_cast<float*>(runtime::scratch(runtime::ScratchSlot::kReduce, static_cast<size_t>(blocks) * sizeof(float)));
-  const PointwisePartFunction run = runtime::pick(pointwise_part_portable, pointwise_part_avx2, pointwise_part_avx512);
+  const PointwiseLoops& loops = runtime::pick(kPointwiseLoopsPortable, kPointwiseLoopsAvx2, kPointwiseLoopsAvx512);
   SharedAmax amax;
   runtime::parallel_for(blocks, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const PointwisePart part = run(block_of(args, i * kBlock));
+      const PointwisePart part = loops.part(block_of(args, i * kBlock));
       amax.raise(part.amax_bits);
       sums[i] = part.sum_of_squares;
     }

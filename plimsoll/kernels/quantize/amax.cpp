@@ -1,14 +1,14 @@
 #include <algorithm>
 
 #include "plimsoll/kernels/quantize/quantize.h"
-#include "plimsoll/kernels/quantize/quantize_tile.h"
+#include "plimsoll/kernels/quantize/quantize_loops.h"
 #include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
 
 float amax(const Amax& args) {
-  const QuantizeTileKernels& kernels = quantize_tile_kernels();
+  const QuantizeLoops& kernels = quantize_loops();
   constexpr int64_t kGrain = 32768;  // elements: about ten microseconds
   SharedAmax result;
   const auto raise_to_region = [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "plimsoll/kernels/quantize/quantize.h"
-#include "plimsoll/kernels/quantize/quantize_tile.h"
+#include "plimsoll/kernels/quantize/quantize_loops.h"
 #include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -24,7 +24,7 @@ class BlockQuantizer {
  public:
   explicit BlockQuantizer(const QuantizeBlocks& args)
       : args_(args),
-        kernels_(quantize_tile_kernels()),
+        kernels_(quantize_loops()),
         block_rows_(args.block_rows > 0 ? args.block_rows : std::max<int64_t>(args.rows, 1)),
         block_cols_(args.block_cols > 0 ? args.block_cols : std::max<int64_t>(args.cols, 1)) {
     const int64_t wanted =
@@ -165,7 +165,7 @@ class BlockQuantizer {
   }
 
   const QuantizeBlocks& args_;
-  const QuantizeTileKernels& kernels_;
+  const QuantizeLoops& kernels_;
   int64_t block_rows_, block_cols_;
   int64_t unit_cols_, row_units_, col_units_;
   SharedAmax amax_;

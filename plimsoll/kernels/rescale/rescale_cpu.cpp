@@ -1,16 +1,14 @@
-#include "plimsoll/kernels/rescale/rescale_body.inc"
+#include "plimsoll/kernels/rescale/rescale_loops.h"
 #include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
 
-int32_t rescale_part_portable(const Rescale& part) { return rescale_any(part); }
-
 namespace {
 
 template <class Byte>
-Byte* at(Byte* data, int64_t index, Format format) {
+Byte* at(Byte* data, int64_t index, format::Format format) {
   return data == nullptr ? nullptr : data + index * format::bytes(format);
 }
 
@@ -28,10 +26,10 @@ Rescale part_of(const Rescale& args, int64_t begin, int64_t end) {
 
 float rescale(const Rescale& args) {
   constexpr int64_t kGrain = 32768;  // elements: about ten microseconds
-  const auto run = runtime::pick(rescale_part_portable, rescale_part_avx2, rescale_part_avx512);
+  const RescaleLoops& loops = runtime::pick(kRescaleLoopsPortable, kRescaleLoopsAvx2, kRescaleLoopsAvx512);
   SharedAmax amax;
   runtime::parallel_for(args.count, kGrain,
-                        [&](int64_t begin, int64_t end) { amax.raise(run(part_of(args, begin, end))); });
+                        [&](int64_t begin, int64_t end) { amax.raise(loops.part(part_of(args, begin, end))); });
   return amax.value();
 }
 

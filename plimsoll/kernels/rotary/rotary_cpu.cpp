@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "plimsoll/kernels/rotary/rotary_rows.inc"
+#include "plimsoll/kernels/rotary/rotary_loops.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/threads.h"
 
@@ -12,9 +12,9 @@ constexpr int64_t kGrain = 8192;  // elements below which another thread costs m
 }  // namespace
 
 void rotary(const Rotary& args) {
-  const auto tokens = runtime::pick(rotary_tokens, rotary_tokens_avx2, rotary_tokens_avx512);
+  const RotaryLoops& loops = runtime::pick(kRotaryLoopsPortable, kRotaryLoopsAvx2, kRotaryLoopsAvx512);
   const int64_t grain = std::max<int64_t>(kGrain / std::max<int64_t>(args.heads * args.channels, 1), 1);
-  runtime::parallel_for(args.tokens, grain, [&](int64_t begin, int64_t end) { tokens(args, begin, end); });
+  runtime::parallel_for(args.tokens, grain, [&](int64_t begin, int64_t end) { loops.tokens(args, begin, end); });
 }
 
 }  // namespace plimsoll::kernels

@@ -1,11 +1,9 @@
-#include "plimsoll/kernels/sgd/sgd_body.inc"
+#include "plimsoll/kernels/sgd/sgd_loops.h"
 #include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
-
-int32_t sgd_part_portable(const Sgd& part) { return sgd_any(part); }
 
 namespace {
 
@@ -22,10 +20,10 @@ Sgd part_of(const Sgd& args, int64_t begin, int64_t end) {
 
 float sgd(const Sgd& args) {
   constexpr int64_t kGrain = 32768;  // elements: about ten microseconds
-  const auto run = runtime::pick(sgd_part_portable, sgd_part_avx2, sgd_part_avx512);
+  const SgdLoops& loops = runtime::pick(kSgdLoopsPortable, kSgdLoopsAvx2, kSgdLoopsAvx512);
   SharedAmax amax;
   runtime::parallel_for(args.count, kGrain,
-                        [&](int64_t begin, int64_t end) { amax.raise(run(part_of(args, begin, end))); });
+                        [&](int64_t begin, int64_t end) { amax.raise(loops.part(part_of(args, begin, end))); });
   return amax.value();
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
-#include "plimsoll/kernels/softmax/softmax_rows.inc"
+#include "plimsoll/kernels/simd/row.h"
+#include "plimsoll/kernels/softmax/softmax_loops.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
@@ -8,10 +9,11 @@
 namespace plimsoll::kernels {
 namespace {
 
-constexpr SoftmaxRows kSoftmaxRowsPortable = {forward_rows, backward_rows};
 constexpr int64_t kGrain = 8192;  // elements below which another thread costs more than it gives
 
-const SoftmaxRows& rows_in_force() { return runtime::pick(kSoftmaxRowsPortable, kSoftmaxRowsAvx2, kSoftmaxRowsAvx512); }
+const SoftmaxLoops& loops_in_force() {
+  return runtime::pick(kSoftmaxLoopsPortable, kSoftmaxLoopsAvx2, kSoftmaxLoopsAvx512);
+}
 
 float* row_buffer(int64_t count) {
   return static_cast<float*>(runtime::scratch(runtime::ScratchSlot::kRows, static_cast<size_t>(count) * sizeof(float)));
@@ -27,16 +29,16 @@ void for_rows(const SoftmaxShape& shape, Body body) {
 }  // namespace
 
 void softmax_forward(const SoftmaxForward& args) {
-  const SoftmaxRows& rows = rows_in_force();
+  const SoftmaxLoops& loops = loops_in_force();
   for_rows(args.shape, [&](int64_t begin, int64_t end) {
-    rows.forward(args, begin, end, row_buffer(kRowsTogether * args.shape.keys));
+    loops.forward(args, begin, end, row_buffer(kRowsTogether * args.shape.keys));
   });
 }
 
 void softmax_backward(const SoftmaxBackward& args) {
-  const SoftmaxRows& rows = rows_in_force();
+  const SoftmaxLoops& loops = loops_in_force();
   for_rows(args.shape,
-           [&](int64_t begin, int64_t end) { rows.backward(args, begin, end, row_buffer(2 * args.shape.keys)); });
+           [&](int64_t begin, int64_t end) { loops.backward(args, begin, end, row_buffer(2 * args.shape.keys)); });
 }
 
 }  // namespace plimsoll::kernels

@@ -1,0 +1,30 @@
+// The loop of an AdamW step on one instruction set, and the coefficients of the step. Private to this folder.
+#pragma once
+
+#include <cstdint>
+
+#include "plimsoll/kernels/adamw/adamw.h"
+
+namespace plimsoll::kernels {
+
+struct AdamWCoefficients {
+  float decay;  // 1 - lr * weight_decay
+  float beta1, one_minus_beta1;
+  float beta2, one_minus_beta2;
+  float step_size;             // lr / (1 - beta1^step)
+  float inv_sqrt_correction2;  // 1 / sqrt(1 - beta2^step)
+  float eps;
+  float grad_scale;
+  float l2;
+};
+
+inline constexpr int64_t kAdamWGroup = 64;  // elements that one call of philox_64_words serves
+
+struct AdamWLoops {
+  // Updates elements [begin, end); begin is a multiple of kAdamWGroup. Returns the bit pattern of the amax.
+  int32_t (*range)(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end);
+};
+
+extern const AdamWLoops kAdamWLoopsPortable, kAdamWLoopsAvx2, kAdamWLoopsAvx512;
+
+}  // namespace plimsoll::kernels

@@ -1,7 +1,0 @@
-#include "plimsoll/kernels/dequantize/dequantize_run.inc"
-
-namespace plimsoll::kernels {
-
-void dequantize_run_avx2(const DequantizeRun& run) { dequantize_any(run); }
-
-}  // namespace plimsoll::kernels

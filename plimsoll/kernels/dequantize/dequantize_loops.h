@@ -1,0 +1,26 @@
+// What an ISA file of this folder supplies: one run of codes within a row.
+#pragma once
+
+#include <cstdint>
+
+#include "plimsoll/format/format.h"
+
+namespace plimsoll::kernels {
+
+struct DequantizeRun {
+  const uint8_t* codes;  // [count]
+  format::Format format;
+  int64_t count;
+  const float* scale;   // of element i: scale[i / group_count]
+  int64_t group_count;  // >= 1
+  void* output;         // [count]
+  format::Format output_format;
+};
+
+struct DequantizeLoops {
+  void (*run)(const DequantizeRun& run);
+};
+
+extern const DequantizeLoops kDequantizeLoopsPortable, kDequantizeLoopsAvx2, kDequantizeLoopsAvx512;
+
+}  // namespace plimsoll::kernels

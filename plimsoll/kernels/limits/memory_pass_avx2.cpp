@@ -1,2 +1,0 @@
-#define PLIMSOLL_LOOPS kMemoryLoopsAvx2
-#include "plimsoll/kernels/limits/memory_loops.inc"

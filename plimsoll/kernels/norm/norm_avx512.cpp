@@ -1,5 +1,0 @@
-#include "plimsoll/kernels/norm/norm_rows.inc"
-
-namespace plimsoll::kernels {
-extern const NormRows kNormRowsAvx512 = {forward_rows, backward_rows};
-}

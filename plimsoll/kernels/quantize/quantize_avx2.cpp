@@ -1,2 +1,0 @@
-#define PLIMSOLL_QUANTIZE_TILE kQuantizeTileAvx2
-#include "plimsoll/kernels/quantize/quantize_tile.inc"

@@ -1,2 +1,0 @@
-#define PLIMSOLL_PROBE kSimdProbeAvx2
-#include "plimsoll/kernels/simd/simd_probe.inc"

@@ -1,2 +1,0 @@
-#define PLIMSOLL_PROBE kSimdProbeAvx512
-#include "plimsoll/kernels/simd/simd_probe.inc"

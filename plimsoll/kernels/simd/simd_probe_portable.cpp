@@ -1,2 +1,0 @@
-#define PLIMSOLL_PROBE kSimdProbePortable
-#include "plimsoll/kernels/simd/simd_probe.inc"

@@ -1,5 +1,0 @@
-#include "plimsoll/kernels/softmax/softmax_rows.inc"
-
-namespace plimsoll::kernels {
-extern const SoftmaxRows kSoftmaxRowsAvx512 = {forward_rows, backward_rows};
-}
