@@ -168,8 +168,8 @@ std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::
   std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>> rows;
   for (const autoscale::Rule& rule : autoscale::rules()) {
     std::get<0>(rows).emplace_back(rule.op);
-    std::get<1>(rows).emplace_back(name_of(rule.rule_class));
-    std::get<2>(rows).emplace_back(bound_of(rule.rule_class));
+    std::get<1>(rows).emplace_back(class_of(rule.rule_class).name);
+    std::get<2>(rows).emplace_back(class_of(rule.rule_class).bound);
   }
   return rows;
 }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "plimsoll/autoscale/storage.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::autoscale {
 namespace {
@@ -12,36 +13,46 @@ namespace {
 constexpr int32_t kNoExponent = std::numeric_limits<int32_t>::min();
 constexpr double kFewBits = 7;  // Growth::kFew
 
-double degree_of(char mode) {
-  switch (mode) {
-    case '1':
+// In the result's exponent; 0 of operands that have no degree.
+double degree_of(Use use) {
+  switch (use) {
+    case Use::kLinear:
       return 1;
-    case '-':
+    case Use::kInverse:
       return -1;
-    case '2':
+    case Use::kSquared:
       return 2;
-    case 'h':
+    case Use::kRoot:
       return 0.5;
-    case 'i':
+    case Use::kInverseRoot:
       return -0.5;
-    default:
-      TORCH_CHECK(false, "autoscale: expected a letter of a degree, got ", mode);
+    case Use::kAnyScale:
+    case Use::kValue:
+    case Use::kGain:
+    case Use::kOffset:
+    case Use::kAligned:
+    case Use::kCompared:
+    case Use::kAccumulated:
+      return 0;
   }
+  runtime::unexpected("autoscale: use", static_cast<int>(use));
 }
+double degree_of(NumberUse use) { return use == NumberUse::kDivisor ? -1 : 1; }
 
-bool is_half_degree(char mode) { return mode == 'h' || mode == 'i'; }
+bool is_half_degree(Use use) { return use == Use::kRoot || use == Use::kInverseRoot; }
+bool is_factor_of_result(NumberUse use) { return use == NumberUse::kFactor || use == NumberUse::kDivisor; }
 
 // Roots halve exponents: an odd bit moves into the data.
 Scale even(const Scale& scale) { return scale.exponent % 2 == 0 ? scale : with_exponent(scale, scale.exponent - 1); }
 
-// Runs f(mode, value) on each number of the call that has a part in the rule.
+// Runs f(use, value) on each number of the call that has a part in the rule.
 template <class Stack, class F>
 void for_each_number(const Plan& plan, Stack& stack, F&& f) {
   const size_t base = stack.size() - plan.arguments.size();
   for (size_t i = 0; i < plan.arguments.size(); ++i) {
     const ArgumentPlan& argument = plan.arguments[i];
-    if (argument.kind == ArgumentKind::kNumber && argument.mode != '.' && !stack[base + i].isNone())
-      f(argument.mode, stack[base + i]);
+    if (argument.kind == ArgumentKind::kNumber && argument.number != NumberUse::kAsIs && !stack[base + i].isNone())
+      f(argument.number, stack[base + i]);
   }
 }
 
@@ -94,25 +105,25 @@ Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stac
   for (const Operand& operand : operands.all()) {
     if (!operand.is_data()) continue;
     const bool constant = operand.tensor.dim() == 0 && !is_scaled(operand.tensor);
-    if (operand.mode == '=' || operand.mode == 'c') {
+    if (operand.use == Use::kAligned || operand.use == Use::kCompared) {
       constant ? alignment.add_constant(operand.scale) : alignment.add(operand.scale);
-      aligned |= operand.mode == '=';
-    } else if (operand.mode == '+') {
+      aligned |= operand.use == Use::kAligned;
+    } else if (operand.use == Use::kAccumulated) {
       self = operand.scale;
       accumulates = true;
     } else {
       const Scale& scale = operand.scale;
-      const Scale factor = power(is_half_degree(operand.mode) ? even(scale) : scale, degree_of(operand.mode));
+      const Scale factor = power(is_half_degree(operand.use) ? even(scale) : scale, degree_of(operand.use));
       product = autoscale::product(product, factor);
     }
   }
   double shifted_factor = 1;
-  for_each_number(plan, stack, [&](char mode, const c10::IValue& value) {
+  for_each_number(plan, stack, [&](NumberUse use, const c10::IValue& value) {
     const Scale scale = scale_of_number(number(value));
-    if (mode == '=') alignment.add_constant(scale);
-    if (mode == 'f') shifted_factor = number(value);
-    if (mode == '1' || mode == '-')
-      product = autoscale::product(product, power(number_scale(policy, number(value)), degree_of(mode)));
+    if (use == NumberUse::kConstant) alignment.add_constant(scale);
+    if (use == NumberUse::kTermFactor) shifted_factor = number(value);
+    if (is_factor_of_result(use))
+      product = autoscale::product(product, power(number_scale(policy, number(value)), degree_of(use)));
   });
   Composition result{.expected = product, .product = product, .common = alignment.scale().exponent};
   if (accumulates) {
@@ -147,24 +158,25 @@ Scale grown(const Scale& scale, Growth growth, int64_t terms) {
 void apply(const Composition& composition, const Plan& plan, Operands& operands, torch::jit::Stack& stack) {
   for (Operand& operand : operands.all()) {
     if (!operand.is_data() || operand.scale.is_zero()) continue;
-    const bool aligned = operand.mode == '=' || operand.mode == 'c' || operand.mode == '+';
+    const bool aligned =
+        operand.use == Use::kAligned || operand.use == Use::kCompared || operand.use == Use::kAccumulated;
     if (aligned && operand.data.is_floating_point()) {
       operand.data = times_power(operand.data, operand.scale.exponent - composition.common, operand.data.scalar_type());
-    } else if (is_half_degree(operand.mode)) {
+    } else if (is_half_degree(operand.use)) {
       multiply_by(shift(operand.scale, even(operand.scale).exponent), operand.data);
     }
   }
   const Policy& policy = operands.session()->settings().policy;
-  for_each_number(plan, stack, [&](char mode, c10::IValue& value) {
+  for_each_number(plan, stack, [&](NumberUse use, c10::IValue& value) {
     const double x = number(value);
     const Scale scale = number_scale(policy, x);
-    if (mode == 'f') {
+    if (use == NumberUse::kTermFactor) {
       value = x * shift(composition.product, composition.common);
-    } else if (mode == '=' && scale.is_mask()) {
+    } else if (use == NumberUse::kConstant && scale.is_mask()) {
       value = std::copysign(std::exp2(kMaskData), x);
-    } else if (mode == '=' && std::isfinite(x)) {
+    } else if (use == NumberUse::kConstant && std::isfinite(x)) {
       value = x == 0 ? 0.0 : x * std::exp2(-static_cast<double>(composition.common));
-    } else if ((mode == '1' || mode == '-') && !scale.is_zero()) {
+    } else if (is_factor_of_result(use) && !scale.is_zero()) {
       value = x * std::exp2(-static_cast<double>(scale.exponent));
     }
   });

@@ -12,7 +12,7 @@ namespace plimsoll::autoscale {
 struct Composition {
   Scale expected;      // of the result; its exponent is that of what the kernel writes
   Scale product;       // of the operands and numbers that are factors
-  int32_t common = 0;  // the exponent of operands = c +
+  int32_t common = 0;  // the exponent of aligned, compared and accumulated operands
 };
 
 // The composition for a plan with a rule, under the session's policy; growth over sums is left out.

@@ -52,7 +52,7 @@ class BlockedCall {
 
   const at::Tensor& result() const { return result_; }
 
-  // Writes the result at an exponent, of which that of the operands with mode 1 is left out. The scale that it has
+  // Writes the result at an exponent, of which that of linear operands is left out. The scale that it has
   // there; nothing where something is not finite, or is a mask.
   std::optional<Scale> run(int32_t exponent) {
     runtime::parallel_for(blocks_, 1, [&](int64_t begin, int64_t end) {
@@ -100,7 +100,7 @@ class BlockedCall {
                         .input_format = format_,
                         .output = values.mutable_data_ptr<float>(),
                         .count = count,
-                        .factor = operand.mode == 'v' ? std::exp2(static_cast<float>(impl.scale().exponent)) : 1.0f});
+                        .factor = operand.is_value() ? std::exp2(static_cast<float>(impl.scale().exponent)) : 1.0f});
       call[operand.argument] = values;
     }
     plan_.run.callBoxed(call);
@@ -141,18 +141,18 @@ bool can_block(const Plan& plan, Operands& operands) {
   return scaled_impl(first).data().numel() > 0;
 }
 
-// The exponent of the operands with mode 1, which their data leave out.
+// The exponent of the linear operands, which their data leave out.
 int32_t left_out(const std::vector<Operand>& operands) {
   int32_t exponent = 0;
   for (const Operand& operand : operands)
-    if (operand.mode == '1') exponent += scaled_impl(operand.tensor).scale().exponent;
+    if (operand.use == Use::kLinear) exponent += scaled_impl(operand.tensor).scale().exponent;
   return exponent;
 }
 
 std::optional<Encoded> blocked(const Plan& plan, Operands& operands, const Stack& stack) {
   BlockedCall call(plan, operands, stack);
   const int32_t outside = left_out(operands.all());
-  const bool like_first = plan.results.front().mode == 's';
+  const bool like_first = plan.results.front().scale == ResultScale::kLikeFirst;
   const Scale guess = like_first ? scaled_impl(operands.all().front().tensor).scale() : call.first_scale();
   if (guess.is_zero()) return std::nullopt;
   int32_t exponent = like_first ? guess.exponent - outside : guess.exponent;

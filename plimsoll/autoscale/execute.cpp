@@ -22,8 +22,9 @@ int64_t elements_of_first(Operands& operands) {
 }
 
 bool measures(const Plan& plan) {
-  const auto measured = [](const ResultPlan& row) { return row.mode == 'm' || row.mode == 'M'; };
-  return std::any_of(plan.results.begin(), plan.results.end(), measured);
+  return std::any_of(plan.results.begin(), plan.results.end(), [](const ResultPlan& row) {
+    return row.scale == ResultScale::kMeasured || row.scale == ResultScale::kLossGradient;
+  });
 }
 
 // The dtype that the caller asks for decides, too.
@@ -79,21 +80,20 @@ void assign_written(Operands& operands) {
     if (operand.written && is_scaled(operand.tensor)) assign(operand.tensor, {.data = operand.data});
 }
 
-// The scale by Rule::results 'n': rows of rms 1, times a weight, and a bias added. A row's largest element is at most the root of
-// its length, which is the weight's, or, not to ask, that of all rows together.
+// The scale by ResultScale::kNormalised. A row's largest element is at most the root of its length, which is the gain's,
+// or, not to ask, that of all rows together.
 std::optional<Scale> normalised(const std::vector<Operand>& operands, const at::Tensor& result) {
-  constexpr size_t kWeight = 2;  // of the call's arguments
-  const bool weighted = operands.size() > 1 && operands[1].argument == kWeight;
-  const int64_t length = weighted ? operands[1].tensor.numel() : result.numel();
+  const bool has_gain = operands.size() > 1 && operands[1].use == Use::kGain;
+  const int64_t length = has_gain ? operands[1].tensor.numel() : result.numel();
   Scale scale = {.bound = 0.5 * std::log2(static_cast<double>(std::max<int64_t>(length, 1)))};
   for (size_t i = 1; i < operands.size(); ++i) {
     if (!is_scaled(operands[i].tensor)) return std::nullopt;
-    scale = operands[i].argument == kWeight ? product(scale, operands[i].scale) : sum(scale, operands[i].scale);
+    scale = operands[i].use == Use::kGain ? product(scale, operands[i].scale) : sum(scale, operands[i].scale);
   }
   return scale.is_zero() ? std::nullopt : std::optional(scale);
 }
 
-// The scale by Rule::results 's'.
+// The scale by ResultScale::kLikeFirst.
 std::optional<Scale> like_first(const std::vector<Operand>& operands) {
   Scale scale = operands.front().scale;
   if (!is_scaled(operands.front().tensor) || scale.is_zero()) return std::nullopt;
@@ -118,9 +118,11 @@ at::Tensor cast_result(const at::Tensor& result, const Operands& operands, const
                                     .gradient = operands.gradient()});
 }
 
-at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, Operands& operands,
+at::Tensor scaled_result(const at::Tensor& result, ResultScale scale, const Plan& plan, Operands& operands,
                          const Prepared& prepared) {
-  if (!result.defined() || !result.is_floating_point() || result.layout() != at::kStrided || mode == '.') return result;
+  if (!result.defined() || !result.is_floating_point() || result.layout() != at::kStrided ||
+      scale == ResultScale::kPlain)
+    return result;
   if (prepared.casts || at::isFloat8Type(result.scalar_type())) return cast_result(result, operands, prepared);
   ScaledOptions options = {.scale = {.bound = kUnbounded},
                            .session = operands.session(),
@@ -130,13 +132,14 @@ at::Tensor scaled_result(const at::Tensor& result, char mode, const Plan& plan, 
   if (prepared.on_values && operands.wide() && result.scalar_type() == at::kFloat) return make_scaled(result, options);
   const int32_t exponent = prepared.composition.expected.exponent;
   std::optional<Scale> expected;
-  if (mode == '*' && !prepared.on_values) expected = expected_of(result, plan, prepared);
-  if (mode == 'n' && !prepared.on_values) expected = normalised(operands.all(), result);
-  if (mode == 's' && !prepared.on_values) expected = like_first(operands.all());
-  const Encoded encoded = encode({.data = result, .exponent = exponent}, *operands.session(),
-                                 {.dtype = storage_dtype(*operands.session(), result.dim(), operands.wide()),
-                                  .expected = expected ? &*expected : nullptr,
-                                  .origin = mode == 'M' ? Origin::kLossGradient : Origin::kResult});
+  if (scale == ResultScale::kFollows && !prepared.on_values) expected = expected_of(result, plan, prepared);
+  if (scale == ResultScale::kNormalised && !prepared.on_values) expected = normalised(operands.all(), result);
+  if (scale == ResultScale::kLikeFirst && !prepared.on_values) expected = like_first(operands.all());
+  const Encoded encoded =
+      encode({.data = result, .exponent = exponent}, *operands.session(),
+             {.dtype = storage_dtype(*operands.session(), result.dim(), operands.wide()),
+              .expected = expected ? &*expected : nullptr,
+              .origin = scale == ResultScale::kLossGradient ? Origin::kLossGradient : Origin::kResult});
   options.scale = encoded.scale;
   return make_scaled(encoded.data, options);
 }
@@ -147,7 +150,7 @@ void finish_in_place(const Plan& plan, Operands& operands, const Prepared& prepa
   const at::Tensor result = written.is_floating_point() ? written : written.to(at::kFloat);  // eq_
   const at::Tensor& self = operands.all().front().tensor;
   const Scale expected = expected_of(result, plan, prepared);
-  const bool follows = plan.results.front().mode == '*' && !prepared.on_values;
+  const bool follows = plan.results.front().scale == ResultScale::kFollows && !prepared.on_values;
   assign(self, {.data = result, .exponent = prepared.composition.expected.exponent}, follows ? &expected : nullptr);
   stack.emplace_back(self);
 }
@@ -174,11 +177,11 @@ void finish(const Plan& plan, Operands& operands, const Prepared& prepared, Stac
     if (row.written >= 0) {
       value = original(operands, static_cast<size_t>(row.written));
     } else if (value.isTensor()) {
-      value = scaled_result(value.toTensor(), row.mode, plan, operands, prepared);
+      value = scaled_result(value.toTensor(), row.scale, plan, operands, prepared);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& tensor : value.toTensorVector())
-        list.push_back(scaled_result(tensor, row.mode, plan, operands, prepared));
+        list.push_back(scaled_result(tensor, row.scale, plan, operands, prepared));
       value = std::move(list);
     }
   }

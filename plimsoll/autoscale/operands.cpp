@@ -52,7 +52,7 @@ Operands::Operands(const Plan& plan, const torch::jit::Stack& stack) {
 }
 
 void Operands::add(const at::Tensor& tensor, const ArgumentPlan& plan, size_t argument) {
-  operands_.push_back({.tensor = tensor, .mode = plan.mode, .written = plan.written, .argument = argument});
+  operands_.push_back({.tensor = tensor, .use = plan.use, .written = plan.written, .argument = argument});
   strided_ &= !tensor.defined() || tensor.layout() == at::kStrided;
   if (!is_scaled(tensor)) return;
   const SharedScale& shared = scaled_impl(tensor).shared();
@@ -75,13 +75,13 @@ void Operands::enter() {
   for (Operand& operand : operands_) {
     const at::Tensor& tensor = operand.tensor;
     if (!tensor.defined()) continue;
-    if (operand.mode == 'v') {
+    if (operand.is_value()) {
       operand.data = value_for(operand);
       if (is_scaled(tensor)) operand.scale = scaled_impl(tensor).scale();
     } else if (is_scaled(tensor)) {
       operand.data = operand.written ? data_to_write(scaled_impl(tensor)) : scaled_impl(tensor).data();
       operand.scale = scaled_impl(tensor).scale();
-    } else if (operand.mode == '.' || tensor.scalar_type() == at::kBool) {
+    } else if (operand.use == Use::kAnyScale || tensor.scalar_type() == at::kBool) {
       operand.data = tensor;
     } else if (!enter_number(operand)) {
       const Encoded encoded = encode_plain(tensor, *session_, storage_dtype(*session_, tensor.dim(), wide_));
@@ -100,8 +100,8 @@ void Operands::enter_values() {
 
 bool Operands::one_format() const {
   for (const Operand& operand : operands_) {
-    if (!operand.data.defined() || !operand.data.is_floating_point() || operand.mode == '.') continue;
-    if (operand.mode == 'v') return false;
+    if (!operand.data.defined() || !operand.data.is_floating_point() || operand.use == Use::kAnyScale) continue;
+    if (operand.is_value()) return false;
     if (operand.data.dim() > 0 && operand.data.scalar_type() != session_->settings().storage) return false;
   }
   return true;

@@ -16,12 +16,13 @@ struct Operand {
   at::Tensor tensor;     // as the caller gave it
   at::Tensor data = {};  // what the kernel gets
   Scale scale = {};      // of data; where these are the value, of the tensor
-  char mode = '.';
+  Use use = Use::kAnyScale;
   bool written = false;
   size_t argument = 0;  // of the call
 
   // Whether its scale has a part in the result's.
-  bool is_data() const { return tensor.defined() && mode != 'v' && mode != '.'; }
+  bool is_data() const { return tensor.defined() && use >= Use::kLinear; }
+  bool is_value() const { return use == Use::kValue || use == Use::kGain || use == Use::kOffset; }
 };
 
 class Operands {

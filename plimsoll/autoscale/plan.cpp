@@ -33,44 +33,55 @@ bool is_collective(const Plan& plan) { return plan.name.starts_with("c10d::"); }
 
 bool holds_tensors(ArgumentKind kind) { return kind != ArgumentKind::kNumber && kind != ArgumentKind::kOther; }
 
-// Letters that mean nothing, and more than there are arguments or results, would pass for something else.
-void check_modes(std::string_view given, std::string_view known, size_t most, const c10::FunctionSchema& schema) {
-  TORCH_CHECK(given.size() <= most && given.find_first_not_of(known) == std::string_view::npos,
-              "autoscale: expected a rule of at most ", most, " letters of ", known, " for ", schema, ", got ", given);
+// How the operand that is the n-th of a rule is used. Without a rule all are values.
+Use use_of(const Plan& plan, size_t n) {
+  if (plan.is_fallback()) return Use::kValue;
+  const Rule& rule = *plan.rule;
+  const ClassOfRules of_class = class_of(rule.rule_class);
+  std::optional<Use> use = n == 0 ? of_class.first : of_class.rest;
+  if (rule.operands.size() > 0) use = n < rule.operands.size() ? std::optional(rule.operands[n]) : std::nullopt;
+  TORCH_CHECK(use, "autoscale: expected a rule with a use for each tensor of ", plan.run.schema());
+  return *use;
 }
 
-char mode_at(std::string_view modes, size_t& next, char otherwise) {
-  return next < modes.size() ? modes[next++] : otherwise;
+// More uses than there are arguments or results would be meant for another operator.
+void check_count(const char* what, size_t given, size_t most, const c10::FunctionSchema& schema) {
+  TORCH_CHECK(given <= most, "autoscale: expected a rule of at most ", most, " ", what, " for ", schema, ", got ",
+              given);
 }
 
 void plan_arguments(Plan& plan) {
-  size_t operand = 0, number = 0;
-  for (const c10::Argument& argument : plan.run.schema().arguments()) {
+  const c10::FunctionSchema& schema = plan.run.schema();
+  size_t operands = 0, numbers = 0;
+  for (const c10::Argument& argument : schema.arguments()) {
     ArgumentPlan row = {.kind = kind_of(*argument.type()), .written = is_written(argument)};
     if (holds_tensors(row.kind)) {
       row.written |= is_collective(plan);
-      row.mode = plan.is_fallback() ? 'v' : mode_at(plan.rule->operands, operand, '?');
+      row.use = use_of(plan, operands++);
     } else if (row.kind == ArgumentKind::kNumber && !plan.is_fallback()) {
-      row.mode = mode_at(plan.rule->scalars, number, '.');
+      if (numbers < plan.rule->numbers.size()) row.number = plan.rule->numbers[numbers];
+      ++numbers;
     }
-    TORCH_CHECK(row.mode != '?', "autoscale: expected a rule with a mode for each tensor of ", plan.run.schema());
     if (argument.name() == "dtype") plan.dtype_argument = static_cast<int>(plan.arguments.size());
     plan.arguments.push_back(row);
   }
   if (plan.is_fallback()) return;
-  const auto numbers = std::count_if(plan.arguments.begin(), plan.arguments.end(), [](const ArgumentPlan& argument) {
-    return argument.kind == ArgumentKind::kNumber;
-  });
-  check_modes(plan.rule->operands, kOperandModes, operand, plan.run.schema());
-  check_modes(plan.rule->scalars, kNumberModes, static_cast<size_t>(numbers), plan.run.schema());
-  check_modes(plan.rule->results, kResultModes, plan.run.schema().returns().size(), plan.run.schema());
+  check_count("operands", plan.rule->operands.size(), operands, schema);
+  check_count("numbers", plan.rule->numbers.size(), numbers, schema);
+  check_count("results", plan.rule->results.size(), schema.returns().size(), schema);
+}
+
+ResultScale scale_of_result(const Plan& plan, size_t n) {
+  if (plan.is_fallback()) return ResultScale::kMeasured;
+  const RowList<ResultScale>& given = plan.rule->results;
+  if (given.size() == 0) return class_of(plan.rule->rule_class).result;
+  return n < given.size() ? given[n] : ResultScale::kPlain;
 }
 
 void plan_results(Plan& plan) {
   const c10::FunctionSchema& schema = plan.run.schema();
-  size_t next = 0;
   for (const c10::Argument& result : schema.returns()) {
-    ResultPlan row = {.mode = plan.is_fallback() ? 'm' : mode_at(plan.rule->results, next, '*')};
+    ResultPlan row = {.scale = scale_of_result(plan, plan.results.size())};
     for (size_t i = 0; is_written(result) && i < schema.arguments().size(); ++i) {
       if (is_written(schema.arguments()[i]) && *schema.arguments()[i].alias_info() == *result.alias_info())
         row.written = static_cast<int>(i);

@@ -16,12 +16,13 @@ enum class ArgumentKind : uint8_t { kTensor, kTensors, kOptionalTensors, kNumber
 
 struct ArgumentPlan {
   ArgumentKind kind = ArgumentKind::kOther;
-  char mode = '.';       // of Rule::operands or Rule::scalars
-  bool written = false;  // by the operator
+  Use use = Use::kAnyScale;             // of tensors
+  NumberUse number = NumberUse::kAsIs;  // of a number
+  bool written = false;                 // by the operator
 };
 
 struct ResultPlan {
-  char mode = 'm';   // of Rule::results
+  ResultScale scale = ResultScale::kMeasured;
   int written = -1;  // the argument that is returned
 };
 

@@ -1,58 +1,43 @@
 #include "plimsoll/autoscale/rule.h"
 
+#include "plimsoll/runtime/unexpected.h"
+
 namespace plimsoll::autoscale {
 
-std::string_view name_of(RuleClass rule_class) {
-  switch (rule_class) {
-    case RuleClass::kScaleFree:
-      return "scale-free";
-    case RuleClass::kDegreeOne:
-      return "degree 1";
-    case RuleClass::kDegree:
-      return "degree k";
-    case RuleClass::kAdditive:
-      return "additive";
-    case RuleClass::kAccumulator:
-      return "accumulator";
-    case RuleClass::kProduct:
-      return "product";
-    case RuleClass::kInvariant:
-      return "invariant";
-    case RuleClass::kNonlinear:
-      return "nonlinear";
-    case RuleClass::kGradient:
-      return "gradient";
-    case RuleClass::kOptimizer:
-      return "optimizer";
-    case RuleClass::kMove:
-      return "move";
-  }
-  return "";
-}
+using enum ResultScale;
+using enum Use;
 
-std::string_view bound_of(RuleClass rule_class) {
+ClassOfRules class_of(RuleClass rule_class) {
+  constexpr std::string_view kSameData = "the same data for any exponents of the operands",
+                             kOneSum =
+                                 "one rounding of the sum; of an operand that is shifted down, what falls below "
+                                 "the storage's smallest number",
+                             kOneRounding = "FP32 on the values, then one rounding to storage";
   switch (rule_class) {
     case RuleClass::kScaleFree:
-      return "the bits of FP32 on the same values";
+      return {"scale-free", "the bits of FP32 on the same values", kAnyScale, {}, kPlain};
     case RuleClass::kDegreeOne:
+      return {"degree 1", kSameData, kLinear};
     case RuleClass::kDegree:
-      return "the same data for any exponents of the operands";
+      return {"degree k", kSameData};
     case RuleClass::kAdditive:
+      return {"additive", kOneSum, kAligned};
     case RuleClass::kAccumulator:
-      return "one rounding of the sum; of an operand that is shifted down, what falls below the storage's smallest "
-             "number";
+      return {"accumulator", kOneSum};
     case RuleClass::kProduct:
-      return "the GEMM's bound (numerics.md), then one rounding to storage";
+      return {"product", "the GEMM's bound (numerics.md), then one rounding to storage"};
     case RuleClass::kInvariant:
+      return {"invariant", kOneRounding, kValue, kValue, kMeasured};
     case RuleClass::kNonlinear:
+      return {"nonlinear", kOneRounding, kValue, kValue, kMeasured};
     case RuleClass::kGradient:
-      return "FP32 on the values, then one rounding to storage";
+      return {"gradient", kOneRounding, kLinear, kValue, kMeasured};
     case RuleClass::kOptimizer:
-      return "FP32 on the values, then one rounding, nearest or stochastic";
+      return {"optimizer", "FP32 on the values, then one rounding, nearest or stochastic", kValue, kValue};
     case RuleClass::kMove:
-      return "one rounding to storage";
+      return {"move", "one rounding to storage", kLinear};
   }
-  return "";
+  runtime::unexpected("autoscale: rule class", static_cast<int>(rule_class));
 }
 
 }  // namespace plimsoll::autoscale

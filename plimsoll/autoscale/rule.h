@@ -1,13 +1,21 @@
-// The rules: what an operator does to scales, one line each. docs/autoscale_rules.md is printed from them.
+// The rules: what an operator does to scales, and by which code it runs; one row of rule_table.cpp for each operator.
+// docs/autoscale_rules.md is printed from them.
 #pragma once
 
+#include <ATen/core/stack.h>
+
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <span>
+#include <stdexcept>
 #include <string_view>
 
-#include "plimsoll/autoscale/scale.h"
-
 namespace plimsoll::autoscale {
+
+struct Plan;
 
 enum class RuleClass : uint8_t {
   kScaleFree,    // no scale in the result
@@ -22,8 +30,41 @@ enum class RuleClass : uint8_t {
   kOptimizer,    // a whole step, on values in FP32
   kMove,         // writes into a tensor, or changes its dtype
 };
-std::string_view name_of(RuleClass rule_class);
-std::string_view bound_of(RuleClass rule_class);
+
+// What the kernel reads of a tensor, or of each in a list of them.
+enum class Use : uint8_t {
+  kAnyScale,     // the data, whatever their scale: signs, indices, masks
+  kValue,        // the value in FP32
+  kGain,         // the value in FP32, the weight of a normalisation
+  kOffset,       // the value in FP32, the bias of a normalisation
+  kLinear,       // the data; the exponent is of degree 1 in the result's
+  kInverse,      // of degree -1
+  kSquared,      // of degree 2
+  kRoot,         // of degree 1/2
+  kInverseRoot,  // of degree -1/2
+  kAligned,      // the data, brought to one exponent with all that are aligned; the result has it, too
+  kCompared,     // the data, brought to that exponent, for comparison alone
+  kAccumulated,  // the data, brought to the exponent of the sum
+};
+
+// What becomes of a number.
+enum class NumberUse : uint8_t {
+  kAsIs,
+  kFactor,      // its power of two goes into the result's scale
+  kDivisor,     // the same, of degree -1
+  kConstant,    // divided by the common power of two of aligned tensors, which is large enough for it
+  kTermFactor,  // takes the shift of an accumulator's term
+};
+
+// Where the scale of a result is from. A result that is not floating point has none.
+enum class ResultScale : uint8_t {
+  kFollows,       // the operands' scales, by their degrees
+  kMeasured,      // a look at the result
+  kLossGradient,  // a look also under policies that measure no result: the gradient of a loss's input
+  kLikeFirst,     // the first operand: no element is more than twice as large, and the size is much the same
+  kNormalised,    // the gain and the offset of rows of rms 1
+  kPlain,         // nowhere: a plain tensor or a number
+};
 
 // What becomes of the rms and the largest element, beyond what the exponents say.
 enum class Growth : uint8_t {
@@ -34,34 +75,43 @@ enum class Growth : uint8_t {
   kMean,  // their mean
 };
 
-// One character for each argument or result.
-//   operands, for tensors and lists of them:
-//     1  data; exponents of degree 1 in the result      -  of degree -1      2  of degree 2
-//     h  of degree 1/2                                  i  of degree -1/2
-//     =  data, brought to one exponent with the other =; the result has it, too
-//     c  data, brought to that exponent, for comparison alone
-//     +  data, brought to the exponent of the sum (accumulators)
-//     v  its value in FP32                              .  data, whatever their scale: signs, indices, masks
-//   scalars, for numbers (none: all .):
-//     1, -  as operands    =  divided by the common power of two, which is large enough for it
-//     f  the factor that takes the shift of an accumulator       .  as it is
-//   results:
-//     *  the scale that follows from the operands'      m  measured      .  a plain tensor or a number
-//     s  its first operand's: no element is more than twice as large, and its size is much the same
-//     n  a normalised row's: that of the weight, if there is one, and of the bias
-//     M  measured by policies that measure no result, too: the gradient of a loss's input
+// The enumerators of a row, in the order of the schema.
+template <class Each>
+class RowList {
+ public:
+  constexpr RowList(std::initializer_list<Each> list = {}) : size_(list.size()) {
+    if (size_ > each_.size()) throw std::length_error("autoscale: expected a rule of at most 14 operands");
+    std::copy(list.begin(), list.end(), each_.begin());
+  }
+  constexpr size_t size() const { return size_; }
+  constexpr Each operator[](size_t i) const { return each_[i]; }
+
+ private:
+  std::array<Each, 14> each_ = {};
+  size_t size_;
+};
+
 struct Rule {
   // Name and overload of a functional operator of aten, or plimsoll::name. Its variants that write have the same rule.
   std::string_view op;
   RuleClass rule_class;
-  std::string_view operands;
-  std::string_view results = "*";
-  std::string_view scalars = "";
+  // One for each argument that holds tensors. None: as the class says (ClassOfRules).
+  RowList<Use> operands = {};
+  // For the first arguments that are numbers; the others are as they are.
+  RowList<NumberUse> numbers = {};
+  // For the first results; the others are plain. None: as the class says, for all.
+  RowList<ResultScale> results = {};
   Growth growth = Growth::kNone;
 };
 
-// All letters of operands, numbers and results. A rule with another one is an error where it is registered.
-inline constexpr std::string_view kOperandModes = "1-2hi=c+v.", kNumberModes = "1-=f.", kResultModes = "*msnM.";
+// What is the same for all rules of a class.
+struct ClassOfRules {
+  std::string_view name;
+  std::string_view bound;                    // of the difference from the operator on values in FP64
+  std::optional<Use> first = {}, rest = {};  // of the operands; none: the row says it
+  ResultScale result = ResultScale::kFollows;
+};
+ClassOfRules class_of(RuleClass rule_class);
 
 std::span<const Rule> rules();
 
