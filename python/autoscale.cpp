@@ -167,9 +167,10 @@ void mark_parameter(const at::Tensor& x) { scaled_impl(x).shared().parameter = t
 std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>> rule_table() {
   std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::string>> rows;
   for (const autoscale::Rule& rule : autoscale::rules()) {
+    if (rule.kind == autoscale::RuleClass::kView) continue;  // most views have no row
     std::get<0>(rows).emplace_back(rule.op);
-    std::get<1>(rows).emplace_back(class_of(rule.rule_class).name);
-    std::get<2>(rows).emplace_back(class_of(rule.rule_class).bound);
+    std::get<1>(rows).emplace_back(class_of(rule.kind).name);
+    std::get<2>(rows).emplace_back(class_of(rule.kind).bound);
   }
   return rows;
 }

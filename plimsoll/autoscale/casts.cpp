@@ -53,14 +53,11 @@ Encoded encode_exactly(const at::Tensor& values, at::ScalarType dtype) {
 
 at::Tensor with_cast_values(const at::Tensor& x, const at::Tensor& values, at::ScalarType dtype) {
   const ScaledTensorImpl& impl = scaled_impl(x);
-  const SharedScale& shared = impl.shared();
   const std::optional<Encoded> same = at_same_exponent(impl, values, dtype);
   const Encoded encoded = same ? *same : encode_exactly(values, impl.data().scalar_type());
-  return make_scaled(encoded.data, {.scale = encoded.scale,
-                                    .session = shared.session,
-                                    .logical = dtype,
-                                    .wide = shared.wide,
-                                    .gradient = shared.gradient});
+  ScaledOptions options = options_like(x, encoded.scale);
+  options.logical = dtype;
+  return make_scaled(encoded.data, options);
 }
 
 }  // namespace plimsoll::autoscale

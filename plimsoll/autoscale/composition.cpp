@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "plimsoll/autoscale/storage.h"
-#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::autoscale {
 namespace {
@@ -13,29 +12,11 @@ namespace {
 constexpr int32_t kNoExponent = std::numeric_limits<int32_t>::min();
 constexpr double kFewBits = 7;  // Growth::kFew
 
-// In the result's exponent; 0 of operands that have no degree.
+// In the result's exponent.
 double degree_of(Use use) {
-  switch (use) {
-    case Use::kLinear:
-      return 1;
-    case Use::kInverse:
-      return -1;
-    case Use::kSquared:
-      return 2;
-    case Use::kRoot:
-      return 0.5;
-    case Use::kInverseRoot:
-      return -0.5;
-    case Use::kAnyScale:
-    case Use::kValue:
-    case Use::kGain:
-    case Use::kOffset:
-    case Use::kAligned:
-    case Use::kCompared:
-    case Use::kAccumulated:
-      return 0;
-  }
-  runtime::unexpected("autoscale: use", static_cast<int>(use));
+  if (use == Use::kInverse) return -1;
+  if (use == Use::kSquared) return 2;
+  return use == Use::kRoot ? 0.5 : use == Use::kInverseRoot ? -0.5 : 1;
 }
 double degree_of(NumberUse use) { return use == NumberUse::kDivisor ? -1 : 1; }
 

@@ -7,12 +7,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "plimsoll/autoscale/execute.h"
 #include "plimsoll/autoscale/operands.h"
-#include "plimsoll/autoscale/pointwise.h"
 #include "plimsoll/autoscale/storage.h"
 #include "plimsoll/kernels/gradient/gradient.h"
 #include "plimsoll/kernels/rescale/rescale.h"
@@ -26,12 +24,6 @@ using torch::jit::Stack;
 
 constexpr int64_t kFunctionBlock = 16384;  // elements: 64 KB of each operand and of the result
 constexpr int32_t kLargestShiftOfValues = 100;
-
-// Functions of torch. Names between spaces.
-constexpr std::string_view kBlocked =
-    " cos elu elu_backward erf exp expm1 hardtanh hardtanh_backward leaky_relu leaky_relu_backward log log1p log2 "
-    "pow.Tensor_Scalar sin softplus softplus_backward ";
-bool is_blocked(std::string_view op) { return kBlocked.find(" " + std::string(op) + " ") != std::string_view::npos; }
 
 struct BlockSums {
   float amax = 0;
@@ -170,11 +162,7 @@ std::optional<Encoded> blocked(const Plan& plan, Operands& operands, const Stack
 
 }  // namespace
 
-bool is_elementwise(std::string_view op) { return is_pointwise(op) || is_blocked(op); }
-
-void run_elementwise(const Plan& plan, Stack& stack) {
-  if (is_pointwise(plan.rule->op) && run_pointwise(plan, stack)) return;
-  if (!is_blocked(plan.rule->op)) return execute(plan, stack);
+void run_in_blocks(const Plan& plan, Stack& stack) {
   Operands operands(plan, stack);
   if (!can_block(plan, operands)) return execute(plan, stack);
   std::optional<Encoded> result;
@@ -185,10 +173,7 @@ void run_elementwise(const Plan& plan, Stack& stack) {
   if (!result) return execute(plan, stack);
   operands.session()->count(plan.name, &CallCounts::wide);
   torch::jit::drop(stack, plan.arguments.size());
-  stack.emplace_back(make_scaled(result->data, {.scale = result->scale,
-                                                .session = operands.session(),
-                                                .logical = operands.logical(),
-                                                .gradient = operands.gradient()}));
+  stack.emplace_back(make_scaled(result->data, operands.options(result->scale)));
 }
 
 }  // namespace plimsoll::autoscale

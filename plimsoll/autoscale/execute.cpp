@@ -111,11 +111,9 @@ Scale expected_of(const at::Tensor& result, const Plan& plan, const Prepared& pr
 at::Tensor cast_result(const at::Tensor& result, const Operands& operands, const Prepared& prepared) {
   const at::ScalarType dtype = storage_dtype(*operands.session(), result.dim(), operands.wide());
   const Encoded encoded = encode_exactly(result.to(at::kFloat), dtype);
-  return make_scaled(encoded.data, {.scale = encoded.scale,
-                                    .session = operands.session(),
-                                    .logical = prepared.logical,
-                                    .wide = operands.wide(),
-                                    .gradient = operands.gradient()});
+  ScaledOptions options = operands.options(encoded.scale);
+  options.logical = prepared.logical;
+  return make_scaled(encoded.data, options);
 }
 
 at::Tensor scaled_result(const at::Tensor& result, ResultScale scale, const Plan& plan, Operands& operands,
@@ -124,11 +122,8 @@ at::Tensor scaled_result(const at::Tensor& result, ResultScale scale, const Plan
       scale == ResultScale::kPlain)
     return result;
   if (prepared.casts || at::isFloat8Type(result.scalar_type())) return cast_result(result, operands, prepared);
-  ScaledOptions options = {.scale = {.bound = kUnbounded},
-                           .session = operands.session(),
-                           .logical = prepared.logical,
-                           .wide = operands.wide(),
-                           .gradient = operands.gradient()};
+  ScaledOptions options = operands.options({.bound = kUnbounded});
+  options.logical = prepared.logical;
   if (prepared.on_values && operands.wide() && result.scalar_type() == at::kFloat) return make_scaled(result, options);
   const int32_t exponent = prepared.composition.expected.exponent;
   std::optional<Scale> expected;

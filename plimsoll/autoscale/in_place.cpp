@@ -4,7 +4,6 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <string>
 
 #include "plimsoll/autoscale/block_update.h"
 #include "plimsoll/autoscale/execute.h"
@@ -19,11 +18,6 @@ namespace {
 using torch::jit::Stack;
 
 constexpr int64_t kStateBlock = 16384;  // elements: 64 KB of each operand
-
-// Names between spaces.
-constexpr std::string_view kBlockedTwins =
-    " add.Scalar add.Tensor addcdiv addcmul div.Scalar div.Tensor lerp.Scalar mul.Scalar mul.Tensor sub.Scalar "
-    "sub.Tensor ";
 
 class InPlaceCall {
  public:
@@ -99,15 +93,11 @@ class InPlaceCall {
 
 }  // namespace
 
-bool has_blocked_twin(std::string_view op) {
-  return kBlockedTwins.find(" " + std::string(op) + " ") != std::string_view::npos;
-}
-
 void run_in_place(const Plan& plan, Stack& stack) {
   const at::Tensor target = stack[stack.size() - plan.arguments.size()].toTensor();
   {
     const BelowAutoscale below;
-    if (!plan.in_place || !is_scaled(target) || !InPlaceCall(plan, stack).run()) {
+    if (!is_scaled(target) || !InPlaceCall(plan, stack).run()) {
       execute(plan, stack);
       return;
     }

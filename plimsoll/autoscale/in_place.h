@@ -4,16 +4,11 @@
 
 #include <ATen/core/stack.h>
 
-#include <string_view>
-
 #include "plimsoll/autoscale/plan.h"
 
 namespace plimsoll::autoscale {
 
-// An operator of the rule table, whose twin writes into its first argument.
-bool has_blocked_twin(std::string_view op);
-
-// Its call; by execute() for other tensors, and where these do not lie alike.
+// The variant that writes into its first argument; by execute() for other tensors, and where these do not lie alike.
 void run_in_place(const Plan& plan, torch::jit::Stack& stack);
 
 }  // namespace plimsoll::autoscale

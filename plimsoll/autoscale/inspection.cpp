@@ -38,10 +38,10 @@ Seen scaled_among(const Stack& stack, size_t count) {
 
 }  // namespace
 
-void run_inspected(const Plan& plan, Stack& stack, void (*run)(const Plan&, Stack&)) {
-  if (!Session::any_inspected()) return run(plan, stack);
+void run_inspected(const Plan& plan, Stack& stack) {
+  if (!Session::any_inspected()) return plan.kernel(plan, stack);
   const Seen operands = scaled_among(stack, plan.arguments.size());
-  run(plan, stack);
+  plan.kernel(plan, stack);
   if (operands.session != nullptr)
     operands.session->note({plan.name, operands.scales, scaled_among(stack, plan.results.size()).scales});
 }

@@ -8,6 +8,6 @@
 namespace plimsoll::autoscale {
 
 // Runs one call, and notes it where its session is inspected.
-void run_inspected(const Plan& plan, torch::jit::Stack& stack, void (*run)(const Plan&, torch::jit::Stack&));
+void run_inspected(const Plan& plan, torch::jit::Stack& stack);
 
 }  // namespace plimsoll::autoscale

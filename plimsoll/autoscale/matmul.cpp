@@ -158,9 +158,7 @@ bool encode_operands(std::vector<Operand>& operands, const Settings& settings) {
   return true;
 }
 
-}  // namespace
-
-void matmul(const Plan& plan, Stack& stack) {
+void run_matmul(int64_t dims, const Plan& plan, Stack& stack) {
   Operands operands(plan, stack);
   if (!operands.strided()) return execute(plan, stack);
   const BelowAutoscale below;
@@ -170,13 +168,12 @@ void matmul(const Plan& plan, Stack& stack) {
   if (session.settings().policy.method == Method::kGradientRms) measure_gradients(all, session);
   const MatmulOperands matrices = {
       .a = all[all.size() - 2], .b = all.back(), .added = all.size() == 3 ? &all.front() : nullptr};
-  const int64_t batch_dims = plan.name.find("bmm") != std::string::npos ? 3 : 2;
-  TORCH_CHECK(matrices.a.data.dim() == batch_dims && matrices.b.data.dim() == batch_dims &&
+  TORCH_CHECK(matrices.a.data.dim() == dims && matrices.b.data.dim() == dims &&
                   matrices.a.data.size(-1) == matrices.b.data.size(-2),
               plan.name, ": expected matrices [m, k] and [k, n], got ", matrices.a.data.sizes(), " and ",
               matrices.b.data.sizes());
-  const at::ScalarType dtype = storage_dtype(session, batch_dims, operands.wide());
-  const bool codes = batch_dims == 2 && !operands.wide() && encode_operands(all, session.settings());
+  const at::ScalarType dtype = storage_dtype(session, dims, operands.wide());
+  const bool codes = dims == 2 && !operands.wide() && encode_operands(all, session.settings());
   Factors factors = factors_of(plan, stack);
   if (session.settings().policy.method == Method::kUnit) factors.alpha *= unit_factor(matrices);
   Encoded result = scaled_product(matrices, factors, session, dtype);
@@ -193,11 +190,12 @@ void matmul(const Plan& plan, Stack& stack) {
     stack.emplace_back(all.front().tensor);
     return;
   }
-  stack.emplace_back(make_scaled(result.data, {.scale = result.scale,
-                                               .session = operands.session(),
-                                               .logical = operands.logical(),
-                                               .wide = operands.wide(),
-                                               .gradient = operands.gradient()}));
+  stack.emplace_back(make_scaled(result.data, operands.options(result.scale)));
 }
+
+}  // namespace
+
+void matmul(const Plan& plan, Stack& stack) { run_matmul(2, plan, stack); }
+void batched_matmul(const Plan& plan, Stack& stack) { run_matmul(3, plan, stack); }
 
 }  // namespace plimsoll::autoscale

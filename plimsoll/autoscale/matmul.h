@@ -7,7 +7,7 @@
 
 namespace plimsoll::autoscale {
 
-// mm, bmm, addmm and baddbmm.
-void matmul(const Plan& plan, torch::jit::Stack& stack);
+void matmul(const Plan& plan, torch::jit::Stack& stack);          // mm, addmm
+void batched_matmul(const Plan& plan, torch::jit::Stack& stack);  // bmm, baddbmm
 
 }  // namespace plimsoll::autoscale

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include "plimsoll/autoscale/casts.h"
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
@@ -83,9 +82,6 @@ bool asks_for_plain(const Plan& plan, const Stack& stack) {
 void run_view(const Plan& plan, Stack& stack) {
   const at::Tensor self = argument(plan, stack, 0).toTensor();
   TORCH_CHECK(is_scaled(self), plan.name, ": expected a scaled tensor as the one that is viewed, got a plain one");
-  TORCH_CHECK(
-      plan.name != "aten::view.dtype",
-      "view: expected a shape, got a dtype; the bits of a scaled tensor are not those of its value. Use to(dtype)");
   const ScaledTensorImpl& impl = scaled_impl(self);
   const BelowAutoscale below;
   argument(plan, stack, 0) = impl.data();
@@ -102,12 +98,6 @@ void run_view(const Plan& plan, Stack& stack) {
   }
 }
 
-bool is_view_in_place(const Plan& plan) {
-  constexpr std::string_view kNames[] = {"aten::squeeze_", "aten::unsqueeze_", "aten::t_", "aten::transpose_"};
-  const std::string_view name = std::string_view(plan.name).substr(0, plan.name.find('.'));
-  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
-
 void run_view_in_place(const Plan& plan, Stack& stack) {
   const at::Tensor self = argument(plan, stack, 0).toTensor();
   auto* impl = dynamic_cast<ScaledTensorImpl*>(self.unsafeGetTensorImpl());
@@ -121,6 +111,12 @@ void run_view_in_place(const Plan& plan, Stack& stack) {
   stack.back() = self;
 }
 
+void refuse_view_of_bits(const Plan&, Stack&) {
+  TORCH_CHECK(
+      false,
+      "view: expected a shape, got a dtype; the bits of a scaled tensor are not those of its value. Use to(dtype)");
+}
+
 void clone(const Plan& plan, Stack& stack) {
   const at::Tensor self = argument(plan, stack, 0).toTensor();
   const ScaledTensorImpl& impl = scaled_impl(self);
@@ -129,11 +125,7 @@ void clone(const Plan& plan, Stack& stack) {
   const BelowAutoscale below;
   argument(plan, stack, 0) = impl.data();
   plan.run.callBoxed(stack);
-  const at::Tensor copy = make_scaled(torch::jit::pop(stack).toTensor(), {.scale = shared.scale,
-                                                                          .session = shared.session,
-                                                                          .logical = self.scalar_type(),
-                                                                          .wide = shared.wide,
-                                                                          .gradient = shared.gradient});
+  const at::Tensor copy = make_scaled(torch::jit::pop(stack).toTensor(), options_like(self, shared.scale));
   scaled_impl(copy).shared().parameter = shared.parameter;
   if (impl.is_base() && shared.remainder.defined()) scaled_impl(copy).shared().remainder = shared.remainder.clone();
   stack.emplace_back(copy);
@@ -198,7 +190,6 @@ void zero(const Plan& plan, Stack& stack) {
 void to_dtype(const Plan& plan, Stack& stack) {
   const at::Tensor self = argument(plan, stack, 0).toTensor();
   const ScaledTensorImpl& impl = scaled_impl(self);
-  const SharedScale& shared = impl.shared();
   const at::ScalarType logical = asked_dtype(plan, stack).value_or(self.scalar_type());
   count_move(plan, self);
   const BelowAutoscale below;
@@ -209,11 +200,9 @@ void to_dtype(const Plan& plan, Stack& stack) {
     stack.emplace_back(with_cast_values(self, cast.to(at::kFloat), logical));
   } else {
     const at::Tensor data = run_as(plan, stack, impl.data(), impl.data().scalar_type());
-    stack.emplace_back(make_scaled(data, {.scale = impl.scale(),
-                                          .session = shared.session,
-                                          .logical = logical,
-                                          .wide = shared.wide,
-                                          .gradient = shared.gradient}));
+    ScaledOptions options = options_like(self, impl.scale());
+    options.logical = logical;
+    stack.emplace_back(make_scaled(data, options));
   }
 }
 

@@ -9,9 +9,11 @@ namespace plimsoll::autoscale {
 
 // Any operator whose result is a view of its first argument.
 void run_view(const Plan& plan, torch::jit::Stack& stack);
-// One that makes a view of its first argument in place: squeeze_, unsqueeze_, t_, transpose_.
-bool is_view_in_place(const Plan& plan);
+// One that makes a view of its first argument in place.
 void run_view_in_place(const Plan& plan, torch::jit::Stack& stack);
+
+// view.dtype: an error.
+void refuse_view_of_bits(const Plan& plan, torch::jit::Stack& stack);
 
 // With what rounding cut off a parameter, which a view of it does not have.
 void clone(const Plan& plan, torch::jit::Stack& stack);

@@ -14,14 +14,9 @@ namespace {
 
 using torch::jit::Stack;
 
-ScaledOptions options_of(const at::Tensor& x) {
-  const SharedScale& shared = scaled_impl(x).shared();
-  return {.session = shared.session, .logical = x.scalar_type(), .wide = shared.wide, .gradient = shared.gradient};
-}
-
 // One power of two for all.
 at::Tensor in_one_scale(const at::Tensor& x) {
-  ScaledOptions options = options_of(x);
+  ScaledOptions options = options_like(x, {});
   const Encoded encoded =
       encode({.data = value_of(x)}, *options.session,
              {.dtype = storage_dtype(*options.session, x.dim(), options.wide), .origin = Origin::kEntering});
@@ -31,8 +26,7 @@ at::Tensor in_one_scale(const at::Tensor& x) {
 
 // Its value in FP32, with what rounding cut off.
 at::Tensor in_fp32(const at::Tensor& x) {
-  ScaledOptions options = options_of(x);
-  options.scale.bound = kUnbounded;
+  ScaledOptions options = options_like(x, {.bound = kUnbounded});
   options.wide = true;
   return make_scaled(value_to_write(scaled_impl(x)), options);
 }
@@ -54,13 +48,12 @@ struct WrittenCopy {
 
 class OneScaleCall {
  public:
-  OneScaleCall(const Plan& plan, Stack& stack, void (*kernel)(const Plan&, Stack&))
-      : plan_(plan), stack_(stack), kernel_(kernel), exact_(writes_any(plan)) {}
+  OneScaleCall(const Plan& plan, Stack& stack) : plan_(plan), stack_(stack), exact_(writes_any(plan)) {}
 
   void run() {
     for (size_t i = 0; i < plan_.arguments.size(); ++i)
       replace(stack_[stack_.size() - plan_.arguments.size() + i], writes(plan_, i));
-    run_inspected(plan_, stack_, kernel_);
+    run_inspected(plan_, stack_);
     for (const WrittenCopy& each : written_) {
       for (size_t i = stack_.size() - plan_.results.size(); i < stack_.size(); ++i)
         if (stack_[i].isTensor() && stack_[i].toTensor().is_same(each.copy)) stack_[i] = each.target;
@@ -95,15 +88,12 @@ class OneScaleCall {
 
   const Plan& plan_;
   Stack& stack_;
-  void (*const kernel_)(const Plan&, Stack&);
   const bool exact_;  // what is written is rounded once
   std::vector<WrittenCopy> written_;
 };
 
 }  // namespace
 
-void run_in_one_scale(const Plan& plan, Stack& stack, void (*run)(const Plan&, Stack&)) {
-  OneScaleCall(plan, stack, run).run();
-}
+void run_in_one_scale(const Plan& plan, Stack& stack) { OneScaleCall(plan, stack).run(); }
 
 }  // namespace plimsoll::autoscale

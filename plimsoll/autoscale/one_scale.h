@@ -11,6 +11,6 @@ namespace plimsoll::autoscale {
 inline constexpr const char* kOneScale = "autoscale::one_scale";
 
 // Runs one call. What it writes into keeps its scales.
-void run_in_one_scale(const Plan& plan, torch::jit::Stack& stack, void (*run)(const Plan&, torch::jit::Stack&));
+void run_in_one_scale(const Plan& plan, torch::jit::Stack& stack);
 
 }  // namespace plimsoll::autoscale

@@ -54,10 +54,10 @@ void write_out(const std::string& name, const at::Tensor& out, const at::Tensor&
 
 }  // namespace
 
-void run_into(const Plan& plan, Stack& stack, void (*run)(const Plan&, Stack&)) {
+void run_into(const Plan& plan, Stack& stack) {
   const std::vector<c10::IValue> outs = torch::jit::pop(stack, plan.results.size());
   if (std::any_of(stack.end() - static_cast<std::ptrdiff_t>(plan.arguments.size()), stack.end(), &holds_scaled)) {
-    run_with_scales(plan, stack, run);
+    run_with_scales(plan, stack);
   } else {
     const BelowAutoscale below;
     plan.run.callBoxed(stack);

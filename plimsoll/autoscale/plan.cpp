@@ -5,6 +5,10 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "plimsoll/autoscale/execute.h"
+#include "plimsoll/autoscale/moves.h"
+#include "plimsoll/autoscale/several_scales_rules.h"
+
 namespace plimsoll::autoscale {
 namespace {
 
@@ -37,8 +41,8 @@ bool holds_tensors(ArgumentKind kind) { return kind != ArgumentKind::kNumber && 
 Use use_of(const Plan& plan, size_t n) {
   if (plan.is_fallback()) return Use::kValue;
   const Rule& rule = *plan.rule;
-  const ClassOfRules of_class = class_of(rule.rule_class);
-  std::optional<Use> use = n == 0 ? of_class.first : of_class.rest;
+  const ClassOfRules of_class = class_of(rule.kind);
+  std::optional<Use> use = n == 0 ? std::optional(of_class.first) : of_class.rest;
   if (rule.operands.size() > 0) use = n < rule.operands.size() ? std::optional(rule.operands[n]) : std::nullopt;
   TORCH_CHECK(use, "autoscale: expected a rule with a use for each tensor of ", plan.run.schema());
   return *use;
@@ -74,8 +78,8 @@ void plan_arguments(Plan& plan) {
 ResultScale scale_of_result(const Plan& plan, size_t n) {
   if (plan.is_fallback()) return ResultScale::kMeasured;
   const RowList<ResultScale>& given = plan.rule->results;
-  if (given.size() == 0) return class_of(plan.rule->rule_class).result;
-  return n < given.size() ? given[n] : ResultScale::kPlain;
+  if (given.size() == 0) return class_of(plan.rule->kind).result;
+  return given[std::min(n, given.size() - 1)];
 }
 
 void plan_results(Plan& plan) {
@@ -90,7 +94,7 @@ void plan_results(Plan& plan) {
   }
 }
 
-bool is_view(const c10::FunctionSchema& schema) {
+bool makes_view(const c10::FunctionSchema& schema) {
   if (schema.arguments().empty()) return false;
   const c10::Argument& self = schema.arguments().front();
   return self.alias_info() != nullptr && !self.alias_info()->isWrite();
@@ -119,8 +123,16 @@ Plan make_plan(const c10::OperatorHandle& op, const Rule* rule, const c10::Opera
             .name = c10::toString(op.operator_name()),
             .rule = rule,
             .in_place = rule != nullptr && op.operator_name() != run.operator_name()};
-  plan.is_view = rule == nullptr && is_view(op.schema());
-  plan.is_composite = rule == nullptr && !plan.is_view && is_composite(op);
+  const bool is_view = rule == nullptr ? makes_view(op.schema()) : rule->kind == RuleClass::kView;
+  plan.is_composite = rule == nullptr && !is_view && is_composite(op);
+  plan.kernel = is_view ? &run_view : &execute;
+  if (rule == nullptr) {
+    plan.scales = is_view ? &move_scales : nullptr;
+  } else {
+    if (rule->kernel != nullptr) plan.kernel = rule->kernel;
+    if (plan.in_place && rule->in_place != nullptr) plan.kernel = rule->in_place;
+    plan.scales = plan.in_place ? nullptr : rule->scales;
+  }
   plan_arguments(plan);
   plan_results(plan);
   return plan;

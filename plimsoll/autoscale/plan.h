@@ -31,10 +31,11 @@ struct Plan {
   c10::OperatorHandle run;  // what is called on data: the functional twin of an operator with a rule
   std::string name;
   const Rule* rule = nullptr;  // none: values in FP32
-  bool in_place = false;       // the result of `run` is written into the first argument
-  bool is_view = false;
-  bool is_composite = false;    // torch has it in terms of other operators
-  bool counts_as_rule = false;  // the operator has a rule, which these operands have no use for
+  Kernel* kernel = nullptr;
+  ScalesRule* scales = nullptr;  // nullptr: in one scale
+  bool in_place = false;         // the result of `run` is written into the first argument
+  bool is_composite = false;     // torch has it in terms of other operators
+  bool counts_as_rule = false;   // the operator has a rule, which these operands have no use for
   std::vector<ArgumentPlan> arguments = {};
   std::vector<ResultPlan> results = {};
   int dtype_argument = -1;

@@ -6,31 +6,19 @@
 #include <cmath>
 #include <cstdlib>
 #include <optional>
-#include <unordered_map>
 
 #include "plimsoll/autoscale/storage.h"
-#include "plimsoll/kernels/pointwise/pointwise.h"
 #include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::autoscale {
-namespace {
 
 using kernels::Function;
 using torch::jit::Stack;
 
+namespace {
+
 // log2 of a factor in FP32 whose products lose nothing.
 constexpr int32_t kLargestPointwiseFactor = 100;
-
-// value = function(a's data * a_factor, b's data * b_factor) * 2^outside.
-struct PointwiseCall {
-  Function function;
-  const ScaledTensorImpl* a = nullptr;
-  const ScaledTensorImpl* b = nullptr;  // nullptr: the number b_factor, or nothing
-  double a_factor = 1, b_factor = 1;
-  int32_t outside = 0;
-  int32_t exponent = 0;                          // that the result is expected to need
-  int64_t CallCounts::*how = &CallCounts::wide;  // torch, too, computes sums and products of 16 bits in FP32
-};
 
 const at::Tensor& argument_tensor(const Stack& stack, size_t arguments, size_t index) {
   return stack[stack.size() - arguments + index].toTensor();
@@ -75,21 +63,6 @@ std::optional<Two> two_operands(const c10::IValue& first, const c10::IValue& sec
   return Two{.a = a, .number = *factor, .b_scale = scale};
 }
 
-std::optional<PointwiseCall> product_call(const Plan& plan, const Stack& stack) {
-  const auto argument = [&](size_t i) { return stack[stack.size() - plan.arguments.size() + i]; };
-  std::optional<Two> two = two_operands(argument(0), argument(1));
-  if (!two && argument(1).isTensor()) two = two_operands(argument(1), argument(0));
-  if (!two) return std::nullopt;
-  const Scale expected = autoscale::product(two->a->scale(), two->b_scale);
-  return PointwiseCall{.function = Function::kProduct,
-                       .a = two->a,
-                       .b = two->b,
-                       .b_factor = two->b != nullptr ? 1 : std::ldexp(two->number, -two->b_scale.exponent),
-                       .outside = two->a->scale().exponent + two->b_scale.exponent,
-                       .exponent = settled_exponent(expected),
-                       .how = &CallCounts::storage};
-}
-
 // self + alpha * other; sign: of other.
 std::optional<PointwiseCall> sum_with(const Plan& plan, const Stack& stack, double sign) {
   const auto argument = [&](size_t i) { return stack[stack.size() - plan.arguments.size() + i]; };
@@ -113,38 +86,12 @@ std::optional<PointwiseCall> sum_with(const Plan& plan, const Stack& stack, doub
                        .exponent = settled_exponent(sum(a, b)),
                        .how = &CallCounts::storage};
 }
-std::optional<PointwiseCall> sum_of(const Plan& plan, const Stack& stack) { return sum_with(plan, stack, 1); }
-std::optional<PointwiseCall> difference(const Plan& plan, const Stack& stack) { return sum_with(plan, stack, -1); }
-
-// Squares and cubes, of which the rms is that of normally distributed elements.
-std::optional<PointwiseCall> power_of(const Plan& plan, const Stack& stack) {
-  const ScaledTensorImpl* a = pointwise_operand(argument_tensor(stack, plan.arguments.size(), 0));
-  const double degree = stack.back().toScalar().isComplex() ? 0 : stack.back().toScalar().to<double>();
-  if (a == nullptr || (degree != 2 && degree != 3)) return std::nullopt;
-  const double rms = degree * a->scale().rms() + 0.5 * std::log2(degree == 2 ? 3 : 15);
-  if (std::fabs(rms) > kLargestExponent) return std::nullopt;
-  return PointwiseCall{.function = degree == 2 ? Function::kSquare : Function::kCube,
-                       .a = a,
-                       .outside = static_cast<int32_t>(degree) * a->scale().exponent,
-                       .exponent = static_cast<int32_t>(std::floor(rms + 0.5))};
-}
-
 // A function of the value whose results are about as large as it.
-std::optional<PointwiseCall> of_value(const ScaledTensorImpl* a, Function function) {
+std::optional<PointwiseCall> call_alike(const Plan& plan, const Stack& stack, Function function) {
+  const ScaledTensorImpl* a = pointwise_operand(argument_tensor(stack, plan.arguments.size(), 0));
   if (a == nullptr) return std::nullopt;
   return PointwiseCall{
       .function = function, .a = a, .a_factor = std::exp2(a->scale().exponent), .exponent = a->scale().exponent};
-}
-template <Function kFunction>
-std::optional<PointwiseCall> alike(const Plan& plan, const Stack& stack) {
-  return of_value(pointwise_operand(argument_tensor(stack, plan.arguments.size(), 0)), kFunction);
-}
-// With results of 1 at most.
-template <Function kFunction>
-std::optional<PointwiseCall> bounded(const Plan& plan, const Stack& stack) {
-  std::optional<PointwiseCall> call = alike<kFunction>(plan, stack);
-  if (call) call->exponent = kFunction == Function::kSigmoid ? 0 : std::min(0, settled_exponent(call->a->scale()));
-  return call;
 }
 
 // The gradient of a result times what depends on a value.
@@ -159,45 +106,12 @@ std::optional<PointwiseCall> gradient_of(const Plan& plan, const Stack& stack, F
                        .outside = a->scale().exponent,
                        .exponent = a->scale().exponent};
 }
-template <Function kFunction>
-std::optional<PointwiseCall> gradient_call(const Plan& plan, const Stack& stack) {
-  return gradient_of(plan, stack, kFunction);
-}
-
 // The last argument is the form of GELU.
 bool by_tanh(const Stack& stack) {
   const std::string_view form = stack.back().toStringView();
   TORCH_CHECK(form == "tanh" || form == "none", "gelu: expected approximate to be none or tanh, got ", form);
   return form == "tanh";
 }
-std::optional<PointwiseCall> gelu_call(const Plan& plan, const Stack& stack) {
-  return by_tanh(stack) ? alike<Function::kGeluTanh>(plan, stack) : alike<Function::kGelu>(plan, stack);
-}
-std::optional<PointwiseCall> gelu_gradient_call(const Plan& plan, const Stack& stack) {
-  return gradient_of(plan, stack, by_tanh(stack) ? Function::kGeluTanhGradient : Function::kGeluGradient);
-}
-
-using MakePointwiseCall = std::optional<PointwiseCall> (*)(const Plan&, const Stack&);
-const std::unordered_map<std::string_view, MakePointwiseCall>& pointwise_calls() {
-  static const std::unordered_map<std::string_view, MakePointwiseCall> all = {
-      {"mul.Tensor", &product_call},
-      {"mul.Scalar", &product_call},
-      {"add.Tensor", &sum_of},
-      {"add.Scalar", &sum_of},
-      {"sub.Tensor", &difference},
-      {"sub.Scalar", &difference},
-      {"pow.Tensor_Scalar", &power_of},
-      {"tanh", &bounded<Function::kTanh>},
-      {"tanh_backward", &gradient_call<Function::kTanhGradient>},
-      {"sigmoid", &bounded<Function::kSigmoid>},
-      {"sigmoid_backward", &gradient_call<Function::kSigmoidGradient>},
-      {"silu", &alike<Function::kSilu>},
-      {"silu_backward", &gradient_call<Function::kSiluGradient>},
-      {"gelu", &gelu_call},
-      {"gelu_backward", &gelu_gradient_call}};
-  return all;
-}
-
 bool is_pointwise_factor(int32_t exponent) { return std::abs(exponent) <= kLargestPointwiseFactor; }
 
 bool can_run_pointwise(const PointwiseCall& call) {
@@ -248,11 +162,69 @@ std::optional<Encoded> pointwise_result(const PointwiseCall& call) {
 
 }  // namespace
 
-bool is_pointwise(std::string_view op) { return pointwise_calls().contains(op); }
+std::optional<PointwiseCall> product_call(const Plan& plan, const Stack& stack) {
+  const auto argument = [&](size_t i) { return stack[stack.size() - plan.arguments.size() + i]; };
+  std::optional<Two> two = two_operands(argument(0), argument(1));
+  if (!two && argument(1).isTensor()) two = two_operands(argument(1), argument(0));
+  if (!two) return std::nullopt;
+  const Scale expected = autoscale::product(two->a->scale(), two->b_scale);
+  return PointwiseCall{.function = Function::kProduct,
+                       .a = two->a,
+                       .b = two->b,
+                       .b_factor = two->b != nullptr ? 1 : std::ldexp(two->number, -two->b_scale.exponent),
+                       .outside = two->a->scale().exponent + two->b_scale.exponent,
+                       .exponent = settled_exponent(expected),
+                       .how = &CallCounts::storage};
+}
+std::optional<PointwiseCall> sum_call(const Plan& plan, const Stack& stack) { return sum_with(plan, stack, 1); }
+std::optional<PointwiseCall> difference_call(const Plan& plan, const Stack& stack) { return sum_with(plan, stack, -1); }
 
-bool run_pointwise(const Plan& plan, Stack& stack) {
+// Squares and cubes, of which the rms is that of normally distributed elements.
+std::optional<PointwiseCall> power_call(const Plan& plan, const Stack& stack) {
+  const ScaledTensorImpl* a = pointwise_operand(argument_tensor(stack, plan.arguments.size(), 0));
+  const double degree = stack.back().toScalar().isComplex() ? 0 : stack.back().toScalar().to<double>();
+  if (a == nullptr || (degree != 2 && degree != 3)) return std::nullopt;
+  const double rms = degree * a->scale().rms() + 0.5 * std::log2(degree == 2 ? 3 : 15);
+  if (std::fabs(rms) > kLargestExponent) return std::nullopt;
+  return PointwiseCall{.function = degree == 2 ? Function::kSquare : Function::kCube,
+                       .a = a,
+                       .outside = static_cast<int32_t>(degree) * a->scale().exponent,
+                       .exponent = static_cast<int32_t>(std::floor(rms + 0.5))};
+}
+
+std::optional<PointwiseCall> tanh_call(const Plan& plan, const Stack& stack) {
+  std::optional<PointwiseCall> call = call_alike(plan, stack, Function::kTanh);
+  if (call) call->exponent = std::min(0, settled_exponent(call->a->scale()));
+  return call;
+}
+std::optional<PointwiseCall> sigmoid_call(const Plan& plan, const Stack& stack) {
+  std::optional<PointwiseCall> call = call_alike(plan, stack, Function::kSigmoid);
+  if (call) call->exponent = 0;
+  return call;
+}
+std::optional<PointwiseCall> silu_call(const Plan& plan, const Stack& stack) {
+  return call_alike(plan, stack, Function::kSilu);
+}
+std::optional<PointwiseCall> gelu_call(const Plan& plan, const Stack& stack) {
+  return call_alike(plan, stack, by_tanh(stack) ? Function::kGeluTanh : Function::kGelu);
+}
+
+std::optional<PointwiseCall> tanh_gradient_call(const Plan& plan, const Stack& stack) {
+  return gradient_of(plan, stack, Function::kTanhGradient);
+}
+std::optional<PointwiseCall> sigmoid_gradient_call(const Plan& plan, const Stack& stack) {
+  return gradient_of(plan, stack, Function::kSigmoidGradient);
+}
+std::optional<PointwiseCall> silu_gradient_call(const Plan& plan, const Stack& stack) {
+  return gradient_of(plan, stack, Function::kSiluGradient);
+}
+std::optional<PointwiseCall> gelu_gradient_call(const Plan& plan, const Stack& stack) {
+  return gradient_of(plan, stack, by_tanh(stack) ? Function::kGeluTanhGradient : Function::kGeluGradient);
+}
+
+bool try_pointwise(MakePointwiseCall* make, const Plan& plan, Stack& stack) {
   if (plan.in_place) return false;
-  const std::optional<PointwiseCall> call = pointwise_calls().at(plan.rule->op)(plan, stack);
+  const std::optional<PointwiseCall> call = make(plan, stack);
   if (!call || !can_run_pointwise(*call)) return false;
   std::optional<Encoded> result;
   {

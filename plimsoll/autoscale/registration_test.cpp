@@ -27,7 +27,7 @@ TEST(Registration, AnOperatorOfAnotherLibraryGetsARule) {
   call_triple(x);
   EXPECT_EQ(session->counts().at("plimsoll_test::triple").fallback, 1);
 
-  add_rule("plimsoll_test::triple", {.op = "", .rule_class = RuleClass::kDegreeOne, .growth = Growth::kFew});
+  add_rule("plimsoll_test::triple", {.op = "", .kind = RuleClass::kDegreeOne, .growth = Growth::kFew});
   const at::Tensor y = call_triple(x);
   EXPECT_EQ(session->counts().at("plimsoll_test::triple").storage, 1);
   EXPECT_EQ(scaled_impl(y).scale().exponent, 60);
@@ -36,14 +36,13 @@ TEST(Registration, AnOperatorOfAnotherLibraryGetsARule) {
 
 TEST(Registration, ARuleIsChecked) {
   using enum Use;
-  const Rule good = {.op = "", .rule_class = RuleClass::kDegreeOne};
+  const Rule good = {.op = "", .kind = RuleClass::kDegreeOne};
   EXPECT_THROW(add_rule("triple", good), c10::Error);
   EXPECT_THROW(add_rule("plimsoll_test::none", good), c10::Error);
   const Rule wrong[] = {
-      {.op = "", .rule_class = RuleClass::kDegree},
-      {.op = "", .rule_class = RuleClass::kDegreeOne, .operands = {kLinear, kLinear}},
-      {.op = "", .rule_class = RuleClass::kDegreeOne, .numbers = {NumberUse::kFactor}},
-      {.op = "", .rule_class = RuleClass::kDegreeOne, .results = {ResultScale::kFollows, ResultScale::kFollows}},
+      {.op = "", .kind = RuleClass::kDegreeOne, .operands = {kLinear, kLinear}},
+      {.op = "", .kind = RuleClass::kDegreeOne, .numbers = {NumberUse::kFactor}},
+      {.op = "", .kind = RuleClass::kDegreeOne, .results = {ResultScale::kFollows, ResultScale::kFollows}},
   };
   for (const Rule& rule : wrong) EXPECT_THROW(add_rule("plimsoll_test::triple", rule), c10::Error) << &rule - wrong;
 }

@@ -16,6 +16,12 @@
 namespace plimsoll::autoscale {
 
 struct Plan;
+struct ScalesCall;
+
+// Runs a call: the arguments on the stack become the results.
+using Kernel = void(const Plan&, torch::jit::Stack&);
+// Runs a call on tensors of several scales, or returns false where these do not allow for it.
+using ScalesRule = bool(const ScalesCall&);
 
 enum class RuleClass : uint8_t {
   kScaleFree,    // no scale in the result
@@ -29,6 +35,7 @@ enum class RuleClass : uint8_t {
   kGradient,     // linear in the gradient, nonlinear in the rest
   kOptimizer,    // a whole step, on values in FP32
   kMove,         // writes into a tensor, or changes its dtype
+  kView,         // shares the scale of what it views, as do views that have no row
 };
 
 // What the kernel reads of a tensor, or of each in a list of them.
@@ -38,10 +45,10 @@ enum class Use : uint8_t {
   kGain,         // the value in FP32, the weight of a normalisation
   kOffset,       // the value in FP32, the bias of a normalisation
   kLinear,       // the data; the exponent is of degree 1 in the result's
-  kInverse,      // of degree -1
-  kSquared,      // of degree 2
-  kRoot,         // of degree 1/2
-  kInverseRoot,  // of degree -1/2
+  kInverse,      // the same, degree -1
+  kSquared,      // the same, degree 2
+  kRoot,         // the same, degree 1/2
+  kInverseRoot,  // the same, degree -1/2
   kAligned,      // the data, brought to one exponent with all that are aligned; the result has it, too
   kCompared,     // the data, brought to that exponent, for comparison alone
   kAccumulated,  // the data, brought to the exponent of the sum
@@ -94,24 +101,28 @@ class RowList {
 struct Rule {
   // Name and overload of a functional operator of aten, or plimsoll::name. Its variants that write have the same rule.
   std::string_view op;
-  RuleClass rule_class;
-  // One for each argument that holds tensors. None: as the class says (ClassOfRules).
+  RuleClass kind;
+  // One for each argument that holds tensors; none: as the class says (ClassOfRules).
   RowList<Use> operands = {};
   // For the first arguments that are numbers; the others are as they are.
   RowList<NumberUse> numbers = {};
-  // For the first results; the others are plain. None: as the class says, for all.
+  // For the first results, the last one also for all that follow; none: as the class says.
   RowList<ResultScale> results = {};
   Growth growth = Growth::kNone;
+  Kernel* kernel = nullptr;      // nullptr: execute(), and run_view() of a view
+  Kernel* in_place = nullptr;    // the variant's that writes into the first argument; nullptr: `kernel`
+  ScalesRule* scales = nullptr;  // nullptr: the operator sees one scale (one_scale.h)
 };
 
 // What is the same for all rules of a class.
 struct ClassOfRules {
   std::string_view name;
-  std::string_view bound;                    // of the difference from the operator on values in FP64
-  std::optional<Use> first = {}, rest = {};  // of the operands; none: the row says it
+  std::string_view bound;        // the difference from the operator on values in FP64
+  Use first = Use::kValue;       // the first operand's
+  std::optional<Use> rest = {};  // the other operands'; none: a row says it
   ResultScale result = ResultScale::kFollows;
 };
-ClassOfRules class_of(RuleClass rule_class);
+ClassOfRules class_of(RuleClass kind);
 
 std::span<const Rule> rules();
 

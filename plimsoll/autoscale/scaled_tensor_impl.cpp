@@ -87,6 +87,11 @@ ScaledTensorImpl& scaled_impl(const at::Tensor& tensor) {
   return *impl;
 }
 
+ScaledOptions options_like(const at::Tensor& x, const Scale& scale) {
+  const SharedScale& shared = scaled_impl(x).shared();
+  return {scale, shared.session, x.scalar_type(), shared.wide, shared.gradient};
+}
+
 at::Tensor make_scaled(const at::Tensor& data, const ScaledOptions& options) {
   auto shared = std::make_shared<SharedScale>(SharedScale{.base = data,
                                                           .scale = options.scale,

@@ -93,6 +93,8 @@ struct ScaledOptions {
   bool wide = false;
   bool gradient = false;
 };
+// Those of a scaled tensor, for another scale.
+ScaledOptions options_like(const at::Tensor& x, const Scale& scale);
 // value = data * 2^scale.exponent, in memory of its own.
 at::Tensor make_scaled(const at::Tensor& data, const ScaledOptions& options);
 // The same memory under another logical dtype, to which no value is rounded.

@@ -38,11 +38,7 @@ void sum_rows(const Plan& plan, Stack& stack) {
                                  session, {.dtype = storage_dtype(session, 1, shared.wide), .expected = &expected});
   session.count(plan.name, &CallCounts::wide);
   torch::jit::drop(stack, plan.arguments.size());
-  stack.emplace_back(make_scaled(encoded.data, {.scale = encoded.scale,
-                                                .session = shared.session,
-                                                .logical = at::kFloat,
-                                                .wide = shared.wide,
-                                                .gradient = shared.gradient}));
+  stack.emplace_back(make_scaled(encoded.data, options_like(self, encoded.scale)));
 }
 
 }  // namespace plimsoll::autoscale

@@ -59,7 +59,8 @@ const std::vector<OperatorHandle>& overloads_of(const std::string& name) {
 Variants variants_of(const OperatorHandle& functional) {
   const FunctionSchema& schema = functional.schema();
   Variants variants;
-  if (std::any_of(schema.arguments().begin(), schema.arguments().end(), &is_written)) return variants;
+  const auto is_alias = [](const Argument& argument) { return argument.alias_info() != nullptr; };
+  if (std::any_of(schema.arguments().begin(), schema.arguments().end(), is_alias)) return variants;
   for (const OperatorHandle& op : overloads_of(schema.name() + "_"))
     if (is_in_place_of(schema, op.schema())) variants.in_place.push_back(op);
   for (const OperatorHandle& op : overloads_of(schema.name()))

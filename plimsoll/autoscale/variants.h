@@ -14,7 +14,7 @@ struct Variants {
   std::vector<c10::OperatorHandle> out;       // of the same arguments and, after them, one to write for each result
 };
 
-// functional: an operator that writes into nothing.
+// None of an operator that writes, or that makes a view.
 Variants variants_of(const c10::OperatorHandle& functional);
 
 }  // namespace plimsoll::autoscale
