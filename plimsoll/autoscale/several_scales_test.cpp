@@ -1,10 +1,7 @@
 #include "plimsoll/autoscale/several_scales.h"
 
+#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include "plimsoll/autoscale/one_scale.h"
@@ -36,6 +33,55 @@ TEST(SeveralScales, AProductKeepsScalesOfRowsAndAnOperatorWithoutARuleIsCounted)
   EXPECT_FALSE(session->counts().contains(kOneScale));
   EXPECT_FALSE(has_scales(x + 1));
   EXPECT_EQ(session->counts().at(kOneScale).storage, 1);
+}
+
+// Each rule for several scales: the value to one rounding of FP16 data at the largest scale, the scales where they are
+// kept, and no tensor rounded to one.
+TEST(SeveralScales, OperatorsWithARuleKeepThem) {
+  using Operator = at::Tensor (*)(const at::Tensor& x, const at::Tensor& y);
+  const Operator ops[] = {
+      [](const at::Tensor& x, const at::Tensor&) { return at::neg(x); },
+      [](const at::Tensor& x, const at::Tensor&) { return x.to(at::kDouble); },
+      [](const at::Tensor& x, const at::Tensor& y) { return at::threshold_backward(x, y, 0); },
+      [](const at::Tensor& x, const at::Tensor&) { return x.t(); },
+      [](const at::Tensor& x, const at::Tensor&) { return x.slice(1, 1, 3); },
+      [](const at::Tensor& x, const at::Tensor&) { return at::flip(x, {0}); },
+      [](const at::Tensor& x, const at::Tensor&) { return at::stack(x.split(1), 0); },
+      [](const at::Tensor& x, const at::Tensor&) {
+        return x.view({3, 2});
+      },
+      [](const at::Tensor& x, const at::Tensor&) { return x.t().reshape({6}); },
+      [](const at::Tensor& x, const at::Tensor&) { return x.detach(); },
+      [](const at::Tensor& x, const at::Tensor& y) { return at::mul(x, y); },
+      [](const at::Tensor& x, const at::Tensor&) { return at::mul(x, 5); },
+      [](const at::Tensor& x, const at::Tensor& y) { return at::div(x, y); },
+      [](const at::Tensor& x, const at::Tensor&) { return at::div(x, 4); },
+      [](const at::Tensor& x, const at::Tensor& y) { return at::add(x, y, 2); },
+      [](const at::Tensor& x, const at::Tensor& y) { return at::sub(x, y, 0.5); },
+      [](const at::Tensor& x, const at::Tensor&) { return at::sum(x, {1}); },
+      [](const at::Tensor& x, const at::Tensor&) { return at::amax(x, {1}, true); },
+      [](const at::Tensor& x, const at::Tensor&) { return at::bmm(x.unsqueeze(0), x.t().unsqueeze(0)); },
+  };
+  const at::Tensor other = small_matrix().flip({1}), exact = (small_matrix() * of_rows()).to(at::kDouble);
+  for (const Operator& op : ops) {
+    const auto session = std::make_shared<Session>(Settings{});
+    const at::Tensor x = scaled_array(small_matrix(), of_rows(), session), y = as_scaled(other, session);
+    const at::Tensor result = op(x, y), expected = op(exact, other.to(at::kDouble));
+    const at::Tensor value = value_of(result).to(at::kDouble);
+    ASSERT_EQ(result.sizes(), expected.sizes()) << &op - ops;
+    EXPECT_TRUE((value - expected).abs().le(0x1p-11 * expected.abs()).all().item<bool>()) << &op - ops;
+    const bool stacked = session->counts().contains(kOneScale);
+    EXPECT_EQ(has_scales(result), !stacked) << &op - ops;
+  }
+}
+
+TEST(SeveralScales, OperatorsInPlaceOnViewsAndWithoutARuleSeeOne) {
+  const auto session = std::make_shared<Session>(Settings{});
+  const at::Tensor x = scaled_array(small_matrix(), of_rows(), session);
+  EXPECT_TRUE(at::equal(value_of(x.as_strided({2, 2}, {3, 1})), (small_matrix() * of_rows()).slice(1, 0, 2)));
+  EXPECT_GT(session->counts().at(kOneScale).storage, 0);
+  EXPECT_THROW(x.detach().t_(), c10::Error);
+  EXPECT_THROW(x.view(at::kShort), c10::Error);
 }
 
 TEST(SeveralScales, WhatIsNoScaleIsRefused) {

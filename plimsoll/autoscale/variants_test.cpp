@@ -1,13 +1,17 @@
 #include "plimsoll/autoscale/variants.h"
 
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 
+#include "plimsoll/autoscale/parts.h"
 #include "plimsoll/autoscale/rule.h"
-#include "plimsoll/autoscale/scaled_tensor_impl.h"
+#include "plimsoll/autoscale/storage.h"
 
 namespace plimsoll::autoscale {
 namespace {
@@ -58,6 +62,32 @@ TEST(Variants, EachIsOfOneRuleAndIsRegistered) {
     }
   }
   EXPECT_GT(rule_of.size(), 200u);
+}
+
+// Small whole numbers, whose products FP16 holds.
+TEST(Variants, EachGivesWhatTheFunctionalOperatorGives) {
+  const auto session = std::make_shared<Session>(Settings{});
+  const at::Tensor a = at::arange(1, 41).view({5, 8}).to(at::kHalf), b = a.flip({0}), c = a.to(at::kFloat) * b;
+  for (const int32_t exponent : {-40, -3, 0, 17, 40}) {
+    const at::Tensor x = join({a, exponent}, session), y = join({b, -7}, session);
+    const at::Tensor expected = c * std::exp2(exponent - 7);
+    at::Tensor out = join({b}, session), target = at::clone(x), plain = a.to(at::kFloat) * std::exp2(exponent);
+    at::mul_out(out, x, y);
+    target.mul_(y);
+    plain.mul_(y);
+    EXPECT_TRUE(at::equal(value_of(out), expected)) << exponent;
+    EXPECT_TRUE(at::equal(value_of(target), expected)) << exponent;
+    EXPECT_TRUE(!is_scaled(plain) && at::equal(plain, expected)) << exponent;
+  }
+}
+
+// A parameter is updated by blocks, and what is cut off it is kept: 256 steps below its last bit are not lost.
+TEST(Variants, AParameterThatIsWrittenInPlaceKeepsWhatIsCutOff) {
+  const auto session = std::make_shared<Session>(Settings{});
+  const at::Tensor weight = as_scaled(at::ones({300, 70}), session), step = join({at::ones({300, 70}), -16}, session);
+  scaled_impl(weight).shared().parameter = true;
+  for (int i = 0; i < 256; ++i) weight.add_(step);
+  EXPECT_TRUE(at::equal(value_to_write(scaled_impl(weight)), at::full({300, 70}, 1 + 0x1p-8)));
 }
 
 }  // namespace
