@@ -44,7 +44,7 @@ def make_model() -> BertForSequenceClassification:
 
 
 def make_batch(generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Each sequence has its own share of upper tokens, so that some are easy and some are not."""
+    """Random sequences, each with its own share of upper tokens: some are easy, some are not."""
     share = torch.rand(BATCH, 1, generator=generator)
     upper = torch.rand(BATCH, LENGTH, generator=generator) < share
     tokens = torch.randint(VOCABULARY // 2, (BATCH, LENGTH), generator=generator) + upper * (VOCABULARY // 2)

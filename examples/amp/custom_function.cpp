@@ -1,4 +1,4 @@
-// Custom autograd functions: backward runs under the autocast of forward; or a function that wants fp32 gets it.
+// Custom autograd functions: one whose backward runs under the autocast of its forward, one that always computes in fp32.
 #include "plimsoll/amp/custom_function.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -20,7 +20,7 @@ namespace {
 
 std::map<std::string, at::ScalarType> dtypes;
 
-// x w^T, in whatever autocast says.
+// x w^T in the dtype of the autocast scope.
 struct Product : torch::autograd::Function<Product> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight) {
     const amp::CustomForward scope(*context, at::kCPU);

@@ -1,4 +1,4 @@
-"""Custom autograd functions: backward runs under the autocast of forward; or a function that wants fp32 gets it.
+"""Custom autograd functions: one whose backward runs under the autocast of its forward, one that always computes in fp32.
 
     .venv/bin/python examples/amp/custom_function.py
 """
@@ -13,7 +13,7 @@ dtypes: set[tuple[str, torch.dtype]] = set()
 
 
 class Product(torch.autograd.Function):
-    """x w^T, in whatever autocast says."""
+    """x w^T in the dtype of the autocast scope."""
 
     @staticmethod
     @custom_fwd(device_type="cpu")

@@ -1,4 +1,4 @@
-// Accumulation: the scale stays through all parts of a batch, so step and update come once, after the last.
+// Gradient accumulation: the loss scale stays the same for all parts of a batch; step and update follow the last part.
 #include <torch/optim/adamw.h>
 
 #include "examples/amp/problem.h"
@@ -22,10 +22,10 @@ int main() {
       const amp::Autocast scope(at::kCPU, at::kHalf);
       loss = at::mse_loss(model->forward(batch.input), batch.target) / kParts;
     }
-    scaler.scale(loss).backward();  // adds up scaled gradients
+    scaler.scale(loss).backward();  // gradients add up, with the scale on them
     loss_of_step += loss.item<double>();
     if (part % kParts != 0) continue;
-    // Here scaler.unscale_(optimizer), if the gradients are to be looked at or changed.
+    // scaler.unscale_(optimizer) belongs here, where gradients are read or changed.
     scaler.step(optimizer);
     scaler.update();
     optimizer.zero_grad();

@@ -1,4 +1,4 @@
-"""Accumulation: the scale stays through all parts of a batch, so step and update come once, after the last.
+"""Gradient accumulation: the loss scale stays the same for all parts of a batch; step and update follow the last part.
 
     .venv/bin/python examples/amp/gradient_accumulation.py
 """
@@ -19,10 +19,10 @@ def main() -> None:
     for part, (inputs, target) in enumerate(problem.batches(200 * PARTS, size=16), start=1):
         with autocast("cpu", torch.float16):
             loss = mse_loss(model(inputs), target) / PARTS
-        scaler.scale(loss).backward()  # adds up scaled gradients
+        scaler.scale(loss).backward()  # gradients add up, with the scale on them
         loss_of_step += loss.item()
         if part % PARTS == 0:
-            # Here scaler.unscale_(optimizer), if the gradients are to be looked at or changed.
+            # scaler.unscale_(optimizer) belongs here, where gradients are read or changed.
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()

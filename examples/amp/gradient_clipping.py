@@ -1,4 +1,4 @@
-"""Clipping: gradients have their true size after unscale_. Or in the same pass, with max_norm.
+"""Gradient clipping in two ways: after unscale_, when gradients have their true size, and by step with max_norm, in the same pass.
 
     .venv/bin/python examples/amp/gradient_clipping.py
 """

@@ -1,4 +1,4 @@
-// Gradient penalty: gradients that enter the loss are made from the scaled loss and unscaled by hand.
+// Gradient penalty: gradients that enter the loss come from the scaled loss, and the program divides them by the scale.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/adamw.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kWeight = 0.2;
 
-// The losses, and the last norm of the gradients.
+// Losses, and the last norm of the gradients.
 std::pair<std::vector<double>, double> train(double penalty_weight) {
   problem::Data data;
   torch::nn::Sequential model = problem::model(1);
@@ -31,7 +31,7 @@ std::pair<std::vector<double>, double> train(double penalty_weight) {
       loss = at::mse_loss(model->forward(batch.input), batch.target);
     }
 
-    // Scaled, so that they do not underflow in fp16. No optimizer owns them: divided by hand, not by unscale_.
+    // The scale keeps these gradients from underflow in fp16. No optimizer owns them, so unscale_ does not divide them.
     const std::vector<at::Tensor> grads = torch::autograd::grad({scaler.scale(loss)}, model->parameters(), {},
                                                                 /*retain_graph=*/true, /*create_graph=*/true);
     at::Tensor penalized, grad_norm;

@@ -1,4 +1,4 @@
-"""Gradient penalty: gradients that enter the loss are made from the scaled loss and unscaled by hand.
+"""Gradient penalty: gradients that enter the loss come from the scaled loss, and the program divides them by the scale.
 
     .venv/bin/python examples/amp/gradient_penalty.py
 """
@@ -12,7 +12,7 @@ WEIGHT = 0.2
 
 
 def train(penalty_weight: float) -> tuple[list[float], float]:
-    """The losses, and the last norm of the gradients."""
+    """Losses, and the last norm of the gradients."""
     model = problem.model(seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     scaler = GradScaler("cpu")
@@ -22,7 +22,7 @@ def train(penalty_weight: float) -> tuple[list[float], float]:
         with autocast("cpu", torch.float16):
             loss = mse_loss(model(inputs), target)
 
-        # Scaled, so that they do not underflow in fp16. No optimizer owns them: divided by hand, not by unscale_.
+        # The scale keeps these gradients from underflow in fp16. No optimizer owns them, so unscale_ does not divide them.
         scaled_grads = torch.autograd.grad(scaler.scale(loss), list(model.parameters()), create_graph=True)
         grads = [grad / scaler.get_scale() for grad in scaled_grads]
 

@@ -1,4 +1,4 @@
-// What the examples train: a small model that learns to copy a fixed one.
+// The problem of the examples: a small model learns to copy a fixed one.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,7 +31,7 @@ struct Batch {
 // The target is the fixed model's output.
 class Data {
  public:
-  Data() { at::set_num_threads(1); }  // too small for more
+  Data() { at::set_num_threads(1); }  // the model is too small for more
   Batch next(int64_t size = 64) {
     const at::NoGradGuard no_grad;
     const at::Tensor input = at::randn({size, kFeatures});

@@ -1,10 +1,10 @@
-"""What the examples train: a small model that learns to copy a fixed one."""
+"""The problem of the examples: a small model learns to copy a fixed one."""
 
 import torch
 from torch import nn
 
 FEATURES = 32
-torch.set_num_threads(1)  # too small for more
+torch.set_num_threads(1)  # the model is too small for more
 
 
 def model(seed: int, outputs: int = 8) -> nn.Sequential:

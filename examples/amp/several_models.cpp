@@ -13,7 +13,7 @@ int main() {
   torch::nn::Sequential model0 = problem::model(1), model1 = problem::model(2);
   torch::optim::AdamW optimizer0(model0->parameters(), torch::optim::AdamWOptions(3e-3));
   torch::optim::SGD optimizer1(model1->parameters(), torch::optim::SGDOptions(0.02));
-  amp::GradScaler scaler({.init_scale = 0x1p24});  // too large: the first steps are skipped until it fits
+  amp::GradScaler scaler({.init_scale = 0x1p24});  // too large: steps are skipped until it fits
   std::vector<double> losses;
   int skipped0 = 0, skipped1 = 0;
   for (int step = 0; step < 300; ++step) {
@@ -30,8 +30,8 @@ int main() {
     scaler.scale(loss0).backward({}, /*retain_graph=*/true);  // both losses share parts of the graph
     scaler.scale(loss1).backward();
 
-    skipped0 += scaler.unscale_(optimizer0).skipped;  // only where the gradients are to be looked at
-    scaler.step(optimizer0);                          // each decides for itself whether to skip
+    skipped0 += scaler.unscale_(optimizer0).skipped;  // needed only where gradients are read
+    scaler.step(optimizer0);                          // each optimizer skips by its own gradients
     skipped1 += scaler.step(optimizer1).skipped;
     scaler.update();
     losses.push_back(loss0.item<double>() + loss1.item<double>());

@@ -13,7 +13,7 @@ def main() -> None:
     model0, model1 = problem.model(seed=1), problem.model(seed=2)
     optimizer0 = torch.optim.AdamW(model0.parameters(), lr=3e-3)
     optimizer1 = torch.optim.SGD(model1.parameters(), lr=0.02)
-    scaler = GradScaler("cpu", init_scale=2.0**24)  # too large: the first steps are skipped until it fits
+    scaler = GradScaler("cpu", init_scale=2.0**24)  # too large: steps are skipped until it fits
     losses, skipped = [], [0, 0]
     for inputs, target in problem.batches(300):
         optimizer0.zero_grad()
@@ -25,8 +25,8 @@ def main() -> None:
         scaler.scale(loss0).backward(retain_graph=True)  # both losses share parts of the graph
         scaler.scale(loss1).backward()
 
-        scaler.unscale_(optimizer0)  # only where the gradients are to be looked at
-        scaler.step(optimizer0)  # each decides for itself whether to skip
+        scaler.unscale_(optimizer0)  # needed only where gradients are read
+        scaler.step(optimizer0)  # each optimizer skips by its own gradients
         scaler.step(optimizer1)
         for index, optimizer in enumerate((optimizer0, optimizer1)):
             skipped[index] += scaler.last_report(optimizer).skipped

@@ -1,4 +1,4 @@
-// Autocast belongs to a thread. A model that runs in others opens it in its forward, or takes a snapshot along.
+// Autocast belongs to a thread. A model that runs in other threads opens a scope in its forward, or brings a snapshot.
 #include <torch/optim/adamw.h>
 
 #include <array>
@@ -28,7 +28,7 @@ at::Tensor as_the_caller(torch::nn::Sequential& model, const at::Tensor& input, 
   return model->forward(input);
 }
 
-// Each half of the batch in a thread of its own.
+// One thread for each half of the batch.
 at::Tensor parallel(Forward forward, torch::nn::Sequential& model, const at::Tensor& input) {
   const std::vector<at::Tensor> parts = input.chunk(2);
   std::array<at::Tensor, 2> outputs;
@@ -51,7 +51,7 @@ void train(const char* name, Forward forward, at::ScalarType expected) {
     optimizer.zero_grad();
     at::Tensor loss;
     {
-      const amp::Autocast scope(at::kCPU, at::kHalf);  // of this thread
+      const amp::Autocast scope(at::kCPU, at::kHalf);  // holds in this thread
       const at::Tensor output = parallel(forward, model, batch.input);
       dtype = output.scalar_type();
       loss = at::mse_loss(output, batch.target);

@@ -1,4 +1,4 @@
-"""Autocast belongs to a thread. A model that runs in others, as under DataParallel, opens it in its forward.
+"""Autocast belongs to a thread. A model that runs in other threads, as under DataParallel, opens a scope in its forward.
 
     .venv/bin/python examples/amp/threads.py
 """
@@ -34,7 +34,7 @@ class Scoped(Plain):
 
 
 def parallel(model: nn.Module, inputs: torch.Tensor, pool: ThreadPoolExecutor) -> torch.Tensor:
-    """Each half of the batch in a thread of its own."""
+    """One thread for each half of the batch."""
     return torch.cat(list(pool.map(model, inputs.chunk(2))))
 
 
@@ -46,7 +46,7 @@ def main() -> None:
             losses = []
             for inputs, target in problem.batches(200):
                 optimizer.zero_grad()
-                with autocast("cpu", torch.float16):  # of this thread: it reaches the loss, not the model
+                with autocast("cpu", torch.float16):  # holds in this thread: for the loss, not for the model
                     output = parallel(model, inputs, pool)
                     loss = mse_loss(output, target)
                 scaler.scale(loss).backward()

@@ -1,4 +1,4 @@
-// Trains one linear layer in FP8 to copy another.
+// A whole program: one linear layer trains in FP8 to copy another.
 #include <torch/nn/functional/loss.h>
 #include <torch/utils.h>
 

@@ -1,5 +1,5 @@
-// Parameters, gradients and AdamW's states in shards, a layer whole only while it computes, in fp16 with a loss scale
-// that all ranks share; and a checkpoint that any number of ranks loads.
+// Fully sharded training in fp16: each rank has a part of parameters, gradients and AdamW's states, and a layer is
+// whole only while it computes. All ranks share the loss scale. Any number of ranks loads the checkpoint.
 //
 //   torchrun --no-python --nproc-per-node 2 build/bin/example_shard_fsdp
 #include <ATen/ops/gelu.h>
@@ -17,7 +17,7 @@ using namespace plimsoll;
 
 namespace {
 
-// The two large layers are units, whose forward passes run() brackets; the norm between them belongs to the whole.
+// The student: its two large layers are units, whose forward passes go through run(); the norm belongs to the outermost unit.
 struct Student {
   torch::nn::Sequential layers = problem::model(1);
   shard::FullyShardedDataParallel sharded;
@@ -50,7 +50,8 @@ int main() {
     optimizer.zero_grad();
     const at::Tensor loss = at::mse_loss(student.forward(batch.input).to(at::kFloat), batch.target);
     scaler.scale(loss).backward();
-    scaler.step(optimizer, {.max_norm = 1.0});  // the norm of all gradients; Inf on one rank: all skip
+    scaler.step(optimizer,
+                {.max_norm = 1.0});  // max_norm is that of all gradients; an Inf on one rank makes all ranks skip
     scaler.update();
     losses.push_back(loss.item<double>());
   }

@@ -1,5 +1,6 @@
-"""Parameters, gradients and optimizer states in shards, each block whole only while it computes: first in fp16 with a loss scale
-that all ranks share, then with FP8 layers, whose weights travel as codes. Then a checkpoint that any number of ranks loads.
+"""Fully sharded training: each rank has a part of parameters, gradients and optimizer states, and a block is whole only while it
+computes. First in fp16 with a loss scale that all ranks share, then with FP8 layers, whose weights travel as codes. At the end a
+checkpoint that any number of ranks loads.
 
     .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/shard/fsdp.py
 """
@@ -31,7 +32,7 @@ def model(seed: int) -> torch.nn.Sequential:
 
 
 def sharded(seed: int, **options: object) -> FullyShardedDataParallel:
-    """Modules of 10,000 parameters or more are units of their own, the rest is the outermost one's."""
+    """The sharded model: modules of 10,000 parameters or more are units; the rest belongs to the outermost unit."""
     policy = functools.partial(default_auto_wrap_policy, min_num_params=10_000)
     with enable_wrap(auto_wrap_policy=policy, wrapper_cls=FullyShardedDataParallel, **options):
         return FullyShardedDataParallel(auto_wrap(model(seed)), **options)
@@ -50,18 +51,18 @@ def train(student: FullyShardedDataParallel, optimizer: torch.optim.Optimizer, f
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         student.clip_grad_norm_(1.0)  # the norm of all gradients of all ranks
-        scaler.step(optimizer)  # Inf on one rank: all skip
+        scaler.step(optimizer)  # an Inf on one rank makes all ranks skip
         scaler.update()
         losses.append(loss.item())
     return losses
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # too small for more
+    torch.set_num_threads(1)  # the model is too small for more
     dist.init_process_group("gloo")
     for name, options in (("fp16", {"mixed_precision": True}), ("fp8", {})):
         student = sharded(seed=1, **options)
-        optimizer = torch.optim.AdamW(student.parameters(), lr=3e-3)  # of this rank's shards
+        optimizer = torch.optim.AdamW(student.parameters(), lr=3e-3)  # its parameters are this rank's shards
         losses = train(student, optimizer, fp8=name == "fp8")
 
         run = [tempfile.mkdtemp()]
@@ -73,7 +74,7 @@ def main() -> None:
         resumed_optimizer = torch.optim.AdamW(resumed.parameters())
         resumed.load_sharded_state_dict(latest)
         resumed.load_sharded_optim_state_dict(resumed_optimizer, latest)
-        expected = student.state_dict()  # whole, on every rank
+        expected = student.state_dict()  # whole values on every rank
         if not all(torch.equal(value, expected[key]) for key, value in resumed.state_dict().items()):
             raise SystemExit("expected the model that was saved")
         if dist.get_rank() == 0:

@@ -1,4 +1,4 @@
-"""A model whose slices wait in mapped files while they do not compute; activations are made again slice by slice.
+"""OffloadModel: slices of a model wait in mapped files until they compute; backward computes activations again, slice by slice.
 
     .venv/bin/python examples/shard/offload_model.py
 """
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # too small for more
+    torch.set_num_threads(1)  # the model is too small for more
     torch.manual_seed(0)
     layers = [nn.Linear(28 * 28, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)]
     offload_model = OffloadModel(

@@ -1,5 +1,5 @@
-"""Optimizer states and gradients on one rank each, in fp16 with a loss scale that all ranks share; then a checkpoint that
-any number of ranks loads.
+"""ZeRO-2 in fp16: each parameter's optimizer state and gradient live on one rank, and all ranks share the loss scale. At the end a
+checkpoint that any number of ranks loads.
 
     .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/shard/oss.py
 """
@@ -19,12 +19,12 @@ def model(seed: int) -> torch.nn.Sequential:
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # too small for more
+    torch.set_num_threads(1)  # the model is too small for more
     dist.init_process_group("gloo")
     teacher, student = model(seed=0), model(seed=1)
-    optimizer = OSS(student.parameters(), torch.optim.AdamW, lr=3e-3)  # states of this rank's share alone
+    optimizer = OSS(student.parameters(), torch.optim.AdamW, lr=3e-3)  # holds the states of this rank's share
     parallel = ShardedDataParallel(student, optimizer)  # each gradient goes to the rank that has its state
-    scaler = ShardedGradScaler()  # Inf on one rank: all skip
+    scaler = ShardedGradScaler()  # an Inf on one rank makes all ranks skip
     torch.manual_seed(100 + dist.get_rank())  # each rank has its own part of the data
     losses = []
     for _ in range(200):
@@ -33,7 +33,7 @@ def main() -> None:
         with autocast("cpu", torch.float16):
             loss = mse_loss(parallel(inputs), teacher(inputs).detach())
         scaler.scale(loss).backward()
-        scaler.step(optimizer, max_norm=1.0)  # the norm of all gradients
+        scaler.step(optimizer, max_norm=1.0)  # max_norm is that of all ranks' gradients
         scaler.update()
         losses.append(loss.item())
 

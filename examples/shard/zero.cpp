@@ -1,5 +1,5 @@
-// Optimizer states and gradients on one rank each (ZeRO-2), a loss scale that all ranks share, and a checkpoint that
-// any number of ranks loads.
+// ZeRO-2 in fp16: each parameter's optimizer state and gradient live on one rank, and all ranks share the loss scale.
+// Any number of ranks loads the checkpoint.
 //
 //   torchrun --no-python --nproc-per-node 2 build/bin/example_shard_zero
 #include <ATen/ops/mse_loss.h>
@@ -47,7 +47,7 @@ int main() {
       loss = at::mse_loss(model->forward(batch.input), batch.target);
     }
     scaler.scale(loss).backward();
-    scaler.step(optimizer, {.max_norm = 1.0});  // the norm of all gradients
+    scaler.step(optimizer, {.max_norm = 1.0});  // max_norm is that of all ranks' gradients
     scaler.update();
     losses.push_back(loss.item<double>());
   }
