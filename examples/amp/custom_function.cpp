@@ -1,4 +1,5 @@
-// Custom autograd functions: one whose backward runs under the autocast of its forward, one that always computes in fp32.
+// Custom autograd functions: one whose backward runs under the autocast of its forward, one that always computes in
+// fp32.
 #include "plimsoll/amp/custom_function.h"
 
 #include <torch/csrc/autograd/custom_function.h>

@@ -1,4 +1,5 @@
-// Gradient clipping in two ways: after unscale_, when gradients have their true size, and by step with max_norm, in the same pass.
+// Gradient clipping in two ways: after unscale_, when gradients have their true size, and by step with max_norm, in
+// the same pass.
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 

@@ -17,7 +17,8 @@ using namespace plimsoll;
 
 namespace {
 
-// The student: its two large layers are units, whose forward passes go through run(); the norm belongs to the outermost unit.
+// The student: its two large layers are units, whose forward passes go through run(); the norm belongs to the
+// outermost unit.
 struct Student {
   torch::nn::Sequential layers = problem::model(1);
   shard::FullyShardedDataParallel sharded;
@@ -50,8 +51,7 @@ int main() {
     optimizer.zero_grad();
     const at::Tensor loss = at::mse_loss(student.forward(batch.input).to(at::kFloat), batch.target);
     scaler.scale(loss).backward();
-    scaler.step(optimizer,
-                {.max_norm = 1.0});  // max_norm is that of all gradients; an Inf on one rank makes all ranks skip
+    scaler.step(optimizer, {.max_norm = 1.0});  // the norm of all ranks' gradients; an Inf makes all ranks skip
     scaler.update();
     losses.push_back(loss.item<double>());
   }
