@@ -38,7 +38,7 @@ at::Tensor main_grad_of(const HeldWeight& held, const at::Tensor& weight) {
 }
 
 void hold(ops::LinearScaling& scaling, const HeldWeight& held, const at::Tensor& weight) {
-  if (held.codes) scaling.held_weight = codes_of(held, weight);
+  if (held.codes) scaling.given_weight.codes = codes_of(held, weight);
   if (held.main_grad) scaling.main_grad = main_grad_of(held, weight);
 }
 

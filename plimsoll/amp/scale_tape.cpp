@@ -17,7 +17,7 @@ std::shared_ptr<ops::LinearState> pinned_state(ops::LinearState& state) {
   pinned->input.scale = now(state.input);
   pinned->weight.scale = now(state.weight);
   pinned->grad_output = state.grad_output;
-  pinned->weight_cache = state.weight_cache;
+  pinned->weight_source.keep_microbatch_of(state.weight_source);
   return pinned;
 }
 
@@ -46,7 +46,7 @@ std::shared_ptr<ops::LinearState> ScaleTape::pass(std::shared_ptr<ops::LinearSta
               "checkpoint: expected the second run to call the same layers in the same order, got another at "
               "call ",
               next_, " of ", calls_.size());
-  calls_[next_]->given_weight = state->given_weight;  // codes come and go with what gathers them
+  calls_[next_]->weight_source.give_as(state->weight_source);
   return calls_[next_++];
 }
 

@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-#include "plimsoll/ops/linear/weight_operands.h"
+#include "plimsoll/ops/linear/weight_source.h"
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/watch/watched_product.h"

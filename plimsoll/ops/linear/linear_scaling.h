@@ -5,28 +5,14 @@
 #include <optional>
 #include <string>
 
-#include "plimsoll/ops/linear/inference_weight.h"
 #include "plimsoll/ops/linear/linear_parallel.h"
+#include "plimsoll/ops/linear/weight_source.h"
 #include "plimsoll/ops/scaling/operand_slot.h"
 #include "plimsoll/ops/scaling/scaling_step.h"
 #include "plimsoll/ops/tensor/gemm.h"
 #include "plimsoll/ops/tensor/scaled_tensor.h"
 
 namespace plimsoll::ops {
-
-// What is_first_microbatch = true keeps for the calls with false.
-struct WeightCache {
-  Operands operands;
-  recipe::OperandRecipe recipe;  // of operands.output
-  int64_t version = -1;          // of the weight (its version counter) when it was quantized
-  PackedWeight packed;
-};
-
-// Codes of the weight that somebody else made as the layer would have (tensor_codes.h), from values with this amax.
-struct GivenWeight {
-  ScaledTensor codes = {};  // none: the layer quantizes
-  float amax = 0;
-};
 
 // Owned by the module, shared with the autograd nodes of its calls. Not thread-safe, as the module is not.
 struct LinearState {
@@ -36,9 +22,7 @@ struct LinearState {
   OperandSlot input{recipe::Role::kInput};
   OperandSlot weight{recipe::Role::kWeight};
   OperandSlot grad_output{recipe::Role::kGradOutput};
-  WeightCache weight_cache;
-  InferenceWeight inference_weight;
-  GivenWeight given_weight;  // read instead of the values, and observed as if it had been made from them here
+  WeightSource weight_source;
 
   OperandSlot& slot(recipe::Role role);
 };
@@ -53,14 +37,11 @@ struct LinearScaling {
   SharedRecipe recipe = {};                 // nullptr: high precision in the dtype of the weight
   std::shared_ptr<LinearState> state = {};  // nullptr: nothing is kept or reported; delayed scaling needs one
   std::shared_ptr<ScalingStep> step = {};   // nullptr: no amax is recorded
-  // nullopt: the weight is quantized at each call, but kept for inference (weight_operands.h). true: quantized and
-  // kept. false: what was kept is used; an error if the weight has changed since.
+  // Which of the calls that share a weight this is (weight_source.h); nullopt: they do not say.
   std::optional<bool> is_first_microbatch = {};
   SaveInput save_input = SaveInput::kCodes;  // read by linear() alone
   LinearParallel parallel = {};              // by default the layer is whole on each rank
-  // The weight as its owner holds it: per-tensor codes. Then no value of the weight tensor is read, and no amax of it
-  // is recorded.
-  ScaledTensor held_weight = {};
+  GivenCodes given_weight = {};              // of this call: the weight as its owner holds it, in per-tensor codes
   // fp32 [out, in], contiguous: grad_weight is added to it (is_first_microbatch = true: takes its place), and autograd
   // gets none.
   at::Tensor main_grad = {};

@@ -166,10 +166,11 @@ Operands OperandMaker::make_from(const ScaledTensor& codes, Role role, GemmSet w
                             [&](const OperandRecipe& operand) { return converted(codes, operand); });
 }
 
-Operands OperandMaker::take(const GivenWeight& weight, GemmSet wanted) {
-  Operands operands = make_from(weight.codes, Role::kWeight, wanted);
-  observe(Role::kWeight, weight.codes.format, weight.amax, recipe::inv_scale_of(weight.codes.scale.item<float>()));
-  return operands;
+Operands OperandMaker::take(const GivenCodes& weight, GemmSet wanted) {
+  if (weight.amax) {
+    observe(Role::kWeight, weight.codes.format, *weight.amax, recipe::inv_scale_of(weight.codes.scale.item<float>()));
+  }
+  return make_from(weight.codes, Role::kWeight, wanted);
 }
 
 Operands OperandMaker::produce(const Producer& producer, Role role, GemmSet wanted) {

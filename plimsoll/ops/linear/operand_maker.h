@@ -32,8 +32,8 @@ class OperandMaker {
   // From codes: as they are for products that want such codes, else by way of their values. Nothing is recorded.
   Operands make_from(const ScaledTensor& codes, recipe::Role role, GemmSet wanted) const;
 
-  // The same, and observed as what make() makes.
-  Operands take(const GivenWeight& weight, GemmSet wanted);
+  // The weight from given codes; where its amax is given, too, observed as what make() makes.
+  Operands take(const GivenCodes& weight, GemmSet wanted);
 
   // From a kernel: codes at once where the scale is known before the tensor is, else through FP32.
   Operands produce(const Producer& producer, recipe::Role role, GemmSet wanted);

@@ -144,10 +144,10 @@ void codes_have_the_bits_of_the_layers_own(const std::shared_ptr<const Communica
       expected = alone.forward(y);
     }
     EXPECT_EQ(ours.weight.scalar_type(), at::kFloat);
-    EXPECT_TRUE(ours.state->given_weight.codes.data.defined());
+    EXPECT_TRUE(ours.state->weight_source.is_given());
     out.sum().backward();
     expected.sum().backward();
-    EXPECT_FALSE(ours.state->given_weight.codes.data.defined());
+    EXPECT_FALSE(ours.state->weight_source.is_given());
     EXPECT_TRUE(out.equal(expected)) << recipe;
     EXPECT_TRUE(x.grad().equal(y.grad())) << recipe;
     EXPECT_TRUE(ours.state->weight.scale.equal(alone.state->weight.scale)) << recipe;

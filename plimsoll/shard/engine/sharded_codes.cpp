@@ -63,12 +63,12 @@ void ShardedCodes::give(const at::Tensor& codes, const FlatLayout& layout) const
     // What autograd saves of the forward pass finds codes again that came in between: the same values, as no version
     // tells.
     const at::Tensor matrix = codes.narrow(0, entry.begin, entry.end - entry.begin).view(entry.shape).variable_data();
-    states_[i]->given_weight = {.codes = ops::scaled_codes(matrix, format_, scales_[i]), .amax = amaxes_[i]};
+    states_[i]->weight_source.give({.codes = ops::scaled_codes(matrix, format_, scales_[i]), .amax = amaxes_[i]});
   }
 }
 
 void ShardedCodes::take_back() const {
-  for (const auto& state : states_) state->given_weight = {};
+  for (const auto& state : states_) state->weight_source.take_back();
 }
 
 }  // namespace plimsoll::shard

@@ -1,5 +1,5 @@
 // What inference keeps of a weight, and when it must not.
-#include "plimsoll/ops/linear/weight_operands.h"
+#include "plimsoll/ops/linear/weight_source.h"
 
 #include <ATen/core/grad_mode.h>
 

@@ -1,0 +1,104 @@
+#include "plimsoll/ops/linear/weight_source.h"
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "plimsoll/ops/linear/linear_scaling.h"
+#include "plimsoll/ops/linear/operand_maker.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using recipe::GemmKind;
+using recipe::Role;
+
+int64_t version_of(const at::Tensor& weight) { return static_cast<int64_t>(weight._version()); }
+
+recipe::OperandRecipe output_operand(const LinearScaling& scaling) {
+  return scaling.recipe->operand(Role::kWeight, GemmKind::kOutput);
+}
+
+GemmSet wanted(WeightUse use) { return {.output = true, .grad_input = use.grad_input}; }
+
+}  // namespace
+
+WeightOperands WeightSource::of_microbatch(const at::Tensor& weight, const LinearScaling& scaling,
+                                           OperandMaker& maker) {
+  const recipe::OperandRecipe operand = output_operand(scaling);
+  const int64_t version = version_of(weight);
+  if (*scaling.is_first_microbatch) {
+    microbatch_.operands = maker.make(weight, Role::kWeight, {.output = true, .grad_input = true});
+    microbatch_.recipe = operand;
+    microbatch_.version = version;
+    microbatch_.packed = pack_weight(microbatch_.operands.output);
+  }
+  TORCH_CHECK(microbatch_.operands.output.data.defined() && microbatch_.recipe == operand,
+              "linear: expected is_first_microbatch = true under this recipe before false, got false");
+  TORCH_CHECK(microbatch_.version == version,
+              "linear: expected the weight that is_first_microbatch = true has seen (version ", microbatch_.version,
+              "), got one changed since (version ", version, ")");
+  return {microbatch_.operands, microbatch_.packed};
+}
+
+std::optional<WeightSource::Kept> WeightSource::of_inference(const at::Tensor& weight, const LinearScaling& scaling,
+                                                             OperandMaker& maker) {
+  const bool delayed = scaling.recipe->delayed() != nullptr;
+  const Key key = {.operand = output_operand(scaling),
+                   .delayed_scale = delayed ? current_scale(scaling.state->slot(Role::kWeight)) : 0.0f,
+                   .version = version_of(weight),
+                   .data = weight.const_data_ptr(),
+                   .isa = runtime::matmul_isa()};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool same = seen_ && seen_->_unsafe_get_target() == weight.unsafeGetTensorImpl() && key == key_;
+  if (!same) {
+    seen_.emplace(weight.getIntrusivePtr());
+    key_ = key;
+    kept_.reset();
+    source_.reset();
+    return std::nullopt;
+  }
+  if (kept_) {
+    if (kept_->seen) maker.report(Role::kWeight, *kept_->seen);
+    return kept_;
+  }
+  ScaledTensor operand = maker.make(weight, Role::kWeight, {.output = true}).output;
+  PackedWeight packed = pack_weight(operand);
+  kept_ = {.operand = std::move(operand), .seen = maker.last_seen(), .packed = std::move(packed)};
+  source_ = weight.detach();
+  return kept_;
+}
+
+void WeightSource::forget_inference() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  seen_.reset();
+  kept_.reset();
+  source_.reset();
+}
+
+WeightOperands WeightSource::operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
+                                      WeightUse use) {
+  if (given_.defined()) return {maker.take(given_, wanted(use)), {}};
+  if (scaling.is_first_microbatch) return of_microbatch(weight, scaling, maker);
+  if (use.training) forget_inference();
+  // Inference tensors have no version counter.
+  if (!use.training && !use.grad_input && !weight.is_inference()) {
+    if (std::optional<Kept> kept = of_inference(weight, scaling, maker)) {
+      Operands operands;
+      operands.output = std::move(kept->operand);
+      return {std::move(operands), std::move(kept->packed)};
+    }
+  }
+  return {maker.make(weight, Role::kWeight, wanted(use)), {}};
+}
+
+WeightOperands weight_operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
+                               WeightUse use) {
+  if (scaling.given_weight.defined()) return {maker.take(scaling.given_weight, wanted(use)), {}};
+  if (scaling.state != nullptr) return scaling.state->weight_source.operands(weight, scaling, maker, use);
+  TORCH_CHECK(!scaling.is_first_microbatch,
+              "linear: expected a state that keeps the weight of the first microbatch, got none");
+  return {maker.make(weight, Role::kWeight, wanted(use)), {}};
+}
+
+}  // namespace plimsoll::ops

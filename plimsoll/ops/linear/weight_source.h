@@ -1,0 +1,99 @@
+// Where the products of a linear layer have their weight from, and what is kept of it from call to call.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <functional>
+#include <mutex>
+#include <optional>
+
+#include "plimsoll/ops/tensor/gemm.h"
+#include "plimsoll/recipe/operand.h"
+#include "plimsoll/watch/slots.h"
+
+namespace plimsoll::ops {
+
+class OperandMaker;
+struct LinearScaling;
+
+// Codes of a weight that somebody else made as the layer would have (tensor_codes.h).
+struct GivenCodes {
+  ScaledTensor codes = {};         // undefined: nobody gave any
+  std::optional<float> amax = {};  // of the values that they were made of, which is then recorded; or nobody records it
+
+  bool defined() const { return codes.data.defined(); }
+};
+
+struct WeightOperands {
+  Operands operands;
+  PackedWeight packed;  // of operands.output; undefined: the product packs
+};
+
+struct WeightUse {
+  bool grad_input = false;  // operands.grad_input is wanted
+  bool training = false;    // the caller's grad mode
+};
+
+// A layer's. The first of these that holds gives the operands:
+//   1. codes given to it, until they are taken back: no value of the weight tensor is read
+//   2. is_first_microbatch: true makes and keeps them, false reads what was kept, an error if the weight has changed
+//   3. outside training, from the second call in a row on that sees the same tensor unchanged: kept, quantized and packed
+//   4. else they are made now
+// Two threads may be outside training at once; otherwise it is not thread-safe, as the module that owns it is not.
+class WeightSource {
+ public:
+  void give(GivenCodes codes) { given_ = std::move(codes); }
+  void take_back() { given_ = {}; }
+  bool is_given() const { return given_.defined(); }
+
+  // Activation recompute: the first microbatch's operands of the first run; given codes come and go with what gathers
+  // them, so the second run reads those of its own time.
+  void keep_microbatch_of(const WeightSource& first_run) { microbatch_ = first_run.microbatch_; }
+  void give_as(const WeightSource& other) { given_ = other.given_; }
+
+  WeightOperands operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker, WeightUse use);
+
+ private:
+  // What is_first_microbatch = true keeps for the calls with false.
+  struct Microbatch {
+    Operands operands;
+    recipe::OperandRecipe recipe;  // of operands.output
+    int64_t version = -1;          // of the weight (its version counter) when it was quantized
+    PackedWeight packed;
+  };
+  // What the operand kept for inference was made from, the tensor itself aside.
+  struct Key {
+    recipe::OperandRecipe operand;
+    float delayed_scale = 0;  // 0 where the recipe has none
+    int64_t version = 0;      // the tensor's version counter: `tensor.data` changes behind its back
+    const void* data = nullptr;
+    runtime::Isa isa = runtime::Isa::kPortable;
+
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+  struct Kept {
+    ScaledTensor operand;
+    std::optional<watch::Observation> seen;  // by the watch, while it was made
+    PackedWeight packed;
+  };
+  using Seen = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+  WeightOperands of_microbatch(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker);
+  std::optional<Kept> of_inference(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker);
+  void forget_inference();
+
+  GivenCodes given_;
+  Microbatch microbatch_;
+
+  std::mutex mutex_;  // of what follows
+  std::optional<Seen> seen_;
+  Key key_;
+  std::optional<Kept> kept_;
+  at::Tensor source_;  // keeps the memory that kept_ was made from, so that no other tensor can stand at its address
+};
+
+// Codes given for this call, else from the source of the layer's state, else made now.
+WeightOperands weight_operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
+                               WeightUse use);
+
+}  // namespace plimsoll::ops
