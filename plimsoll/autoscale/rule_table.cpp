@@ -364,13 +364,12 @@ constexpr Rule kRules[] = {
     {.op = "unsqueeze_", .kind = kView, .kernel = run_view_in_place, .scales = ignore_scales},
 };
 
-// Each operator has one row: a second one would never be read.
 constexpr bool names_differ() {
   for (const Rule& rule : kRules)
     if (std::ranges::count(kRules, rule.op, &Rule::op) != 1) return false;
   return true;
 }
-static_assert(names_differ());
+static_assert(names_differ(), "a second row of an operator would never be read");
 
 }  // namespace
 
