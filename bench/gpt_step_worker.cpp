@@ -24,7 +24,7 @@
 #include "plimsoll/app/loss_scale.h"
 #include "plimsoll/app/process_memory.h"
 #include "plimsoll/autoscale/module.h"
-#include "plimsoll/nn/gpt.h"
+#include "plimsoll/models/gpt/model.h"
 #include "plimsoll/ops/memory/caching_allocator.h"
 #include "plimsoll/ops/memory/saved_bytes.h"
 #include "plimsoll/optim/adamw.h"
@@ -35,7 +35,7 @@ namespace {
 using namespace plimsoll;
 
 struct Options {
-  nn::GptConfig shape;
+  models::GptConfig shape;
   int64_t batch = 16;
   int threads = 2;
   std::string recipe = "fp8";
@@ -61,7 +61,7 @@ class Step {
     return model_->loss(tokens_.narrow(1, 0, context), tokens_.narrow(1, 1, context));
   }
 
-  nn::Gpt model_;
+  models::Gpt model_;
 
  private:
   at::Tensor tokens_;

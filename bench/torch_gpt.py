@@ -1,4 +1,4 @@
-"""The peer: the GPT of plimsoll/nn/gpt.h written with torch.nn alone, pre-norm, GELU (tanh), learned positions."""
+"""The peer: the GPT of plimsoll/models/gpt/model.h written with torch.nn alone, pre-norm, GELU (tanh), learned positions."""
 
 from dataclasses import dataclass
 

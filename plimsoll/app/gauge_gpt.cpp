@@ -70,7 +70,7 @@ TrainedGpt rewritten(const TrainedGpt& source, const gauge::Freedoms& freedoms, 
   return result;
 }
 
-json verify(nn::Gpt model, const std::vector<at::Tensor>& windows, const std::vector<at::Tensor>& logits) {
+json verify(models::Gpt model, const std::vector<at::Tensor>& windows, const std::vector<at::Tensor>& logits) {
   bool identical = true, finite = true;
   RelativeError error;
   for (size_t i = 0; i < windows.size(); ++i) {

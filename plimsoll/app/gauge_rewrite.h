@@ -5,13 +5,13 @@
 
 #include "plimsoll/gauge/freedoms.h"
 #include "plimsoll/io/hugging_face_directory.h"
-#include "plimsoll/nn/t5/config.h"
+#include "plimsoll/models/t5/config.h"
 
 namespace plimsoll::app {
 
 struct GaugeRewrite {
   const io::HuggingFaceDirectory& source;
-  const nn::T5Config& config;  // of the source
+  const models::T5Config& config;  // of the source
   const gauge::Freedoms& freedoms;
   const gauge::Exponents& exponents;
 };

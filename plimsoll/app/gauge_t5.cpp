@@ -12,11 +12,11 @@
 #include "plimsoll/app/new_directory.h"
 #include "plimsoll/app/relative_error.h"
 #include "plimsoll/app/t5_examples.h"
-#include "plimsoll/app/t5_model.h"
 #include "plimsoll/gauge/t5_calibration.h"
 #include "plimsoll/gauge/t5_freedoms.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/models/t5/load.h"
 
 namespace plimsoll::app {
 namespace {
@@ -29,7 +29,7 @@ void ignore(const std::string&) {}
 
 constexpr int64_t kTextTokens = 64;  // of the text that is drawn where nothing is given to calibrate on
 
-std::vector<nn::T5Input> read_inputs(const GaugeOptions& options, nn::T5ForConditionalGenerationImpl& model) {
+std::vector<models::T5Input> read_inputs(const GaugeOptions& options, models::T5ForConditionalGenerationImpl& model) {
   if (options.calibrate.empty()) {
     at::manual_seed(0);
     T5Example drawn;
@@ -42,9 +42,9 @@ std::vector<nn::T5Input> read_inputs(const GaugeOptions& options, nn::T5ForCondi
                       {.batch = options.batch, .max_new_tokens = options.max_new_tokens});
 }
 
-json coverage(const GaugeOptions& options, const std::vector<nn::T5Input>& inputs) {
+json coverage(const GaugeOptions& options, const std::vector<models::T5Input>& inputs) {
   int64_t texts = 0, tokens = 0, decoder_tokens = 0;
-  for (const nn::T5Input& input : inputs) {
+  for (const models::T5Input& input : inputs) {
     texts += input.input_ids.size(0);
     tokens += input.attention_mask.sum().item<int64_t>();
     if (input.decoder_input_ids.defined()) decoder_tokens += input.decoder_attention_mask.sum().item<int64_t>();
@@ -58,11 +58,11 @@ json coverage(const GaugeOptions& options, const std::vector<nn::T5Input>& input
 class Verification {
  public:
   explicit Verification(const fs::path& directory)
-      : fp32_(load_t5(io::HuggingFaceDirectory(directory), T5Dtype::kFp32, ignore)),
-        fp16_(load_t5(io::HuggingFaceDirectory(directory), T5Dtype::kFp16, ignore)) {}
+      : fp32_(models::load_t5(io::HuggingFaceDirectory(directory), models::T5Dtype::kFp32, ignore)),
+        fp16_(models::load_t5(io::HuggingFaceDirectory(directory), models::T5Dtype::kFp16, ignore)) {}
 
-  void compare(const nn::T5Input& input, const nn::T5Output& want) {
-    const nn::T5Output same = t5_output(*fp32_, input), narrow = t5_output(*fp16_, input);
+  void compare(const models::T5Input& input, const models::T5Output& want) {
+    const models::T5Output same = t5_output(*fp32_, input), narrow = t5_output(*fp16_, input);
     identical_ = identical_ && at::equal(same.encoder_output, want.encoder_output);
     encoder_.add(narrow.encoder_output, want.encoder_output);
     finite_ = finite_ && narrow.encoder_output.isfinite().all().item<bool>();
@@ -86,7 +86,7 @@ class Verification {
   }
 
  private:
-  nn::T5ForConditionalGeneration fp32_, fp16_;
+  models::T5ForConditionalGeneration fp32_, fp16_;
   RelativeError encoder_, logits_;
   bool identical_ = true, finite_ = true;
 };
@@ -97,12 +97,12 @@ json gauge_t5(const GaugeOptions& options) {
   const at::NoGradGuard no_grad;
   NewDirectory directory(options.out);
   const io::HuggingFaceDirectory source(options.model);
-  nn::T5ForConditionalGeneration model = load_t5(source, T5Dtype::kFp32, ignore);
-  const std::vector<nn::T5Input> inputs = read_inputs(options, *model);
+  models::T5ForConditionalGeneration model = models::load_t5(source, models::T5Dtype::kFp32, ignore);
+  const std::vector<models::T5Input> inputs = read_inputs(options, *model);
 
   gauge::T5Calibration calibration(*model);
-  std::vector<nn::T5Output> outputs;
-  for (const nn::T5Input& input : inputs) outputs.push_back(calibration.observe(input));
+  std::vector<models::T5Output> outputs;
+  for (const models::T5Input& input : inputs) outputs.push_back(calibration.observe(input));
   const gauge::Amaxes values = options.calibrate.empty() ? gauge::worst_case_amaxes(*model) : calibration.amaxes();
   gauge::WeightRanges weights;
   for (const auto& parameter : model->named_parameters()) {

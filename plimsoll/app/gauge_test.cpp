@@ -22,7 +22,7 @@ constexpr ModelShape kShape = {.layers = 3, .dim = 64, .heads = 4, .context = 32
 // training does.
 void save_overflowing_gpt(const fs::path& run, const ModelShape& shape) {
   const at::NoGradGuard no_grad;
-  nn::Gpt model = make_gpt(shape, 5);
+  models::Gpt model = make_gpt(shape, 5);
   auto parameters = model->named_parameters();
   parameters["blocks.1.layernorm_mlp.fc2_weight"][5].mul_(1e7);
   parameters["blocks.0.self_attention.layernorm_qkv.weight"][2 * shape.dim + 3].mul_(1e6);
@@ -34,7 +34,7 @@ void save_overflowing_gpt(const fs::path& run, const ModelShape& shape) {
 at::Tensor logits(const fs::path& run, const at::Tensor& tokens, const char* recipe) {
   const at::NoGradGuard no_grad;
   const TrainedGpt trained = load_trained_gpt(run);
-  nn::Gpt model = trained.model;
+  models::Gpt model = trained.model;
   const amp::Fp8Autocast scope({.recipe = recipe::by_name(recipe)});
   return model->forward(tokens);
 }

@@ -34,8 +34,8 @@ class Reader {
 
  private:
   recipe::Recipe recipe_;
-  nn::Gpt model_;
-  nn::GptCache cache_;
+  models::Gpt model_;
+  models::GptCache cache_;
   std::string seen_;
 };
 

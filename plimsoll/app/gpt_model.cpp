@@ -6,7 +6,7 @@
 #include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/mapping_guard.h"
-#include "plimsoll/nn/gpt_shapes.h"
+#include "plimsoll/models/gpt/shapes.h"
 
 namespace plimsoll::app {
 namespace {
@@ -18,7 +18,7 @@ io::Checkpoint load_step(const std::filesystem::path& path) {
   return std::move(latest->checkpoint);
 }
 
-nn::GptConfig config_of(const ModelShape& shape) {
+models::GptConfig config_of(const ModelShape& shape) {
   return {.vocabulary = io::kByteVocabulary,
           .layers = shape.layers,
           .dim = shape.dim,
@@ -31,12 +31,12 @@ nn::GptConfig config_of(const ModelShape& shape) {
 
 }  // namespace
 
-nn::Gpt make_gpt(const ModelShape& shape, int64_t seed) {
+models::Gpt make_gpt(const ModelShape& shape, int64_t seed) {
   at::manual_seed(static_cast<uint64_t>(seed));
-  return nn::Gpt(config_of(shape));
+  return models::Gpt(config_of(shape));
 }
 
-io::TensorMap tensors_of(const nn::Gpt& model) {
+io::TensorMap tensors_of(const models::Gpt& model) {
   io::TensorMap tensors;
   for (const auto& item : model->named_parameters()) tensors.emplace(item.key(), item.value().detach());
   for (const auto& item : model->named_buffers()) tensors.emplace(item.key(), item.value().detach());
@@ -69,10 +69,10 @@ void check_parameters(const ModelShape& shape, const StoredTensors& tensors) {
     fail("checkpoint: expected the tensors of {} layers, as state.json says, got {} tensors", shape.layers,
          tensors.size());
   }
-  for (const auto& [name, expected] : nn::gpt_parameter_shapes(config_of(shape))) check(name, expected);
+  for (const auto& [name, expected] : models::gpt_parameter_shapes(config_of(shape))) check(name, expected);
 }
 
-void load_tensors(nn::Gpt& model, const io::TensorMap& tensors) {
+void load_tensors(models::Gpt& model, const io::TensorMap& tensors) {
   const at::NoGradGuard no_grad;
   const auto find = [&](const std::string& name) {
     const auto found = tensors.find(name);

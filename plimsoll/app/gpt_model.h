@@ -8,15 +8,15 @@
 
 #include "plimsoll/app/model_shape.h"
 #include "plimsoll/io/safetensors.h"
-#include "plimsoll/nn/gpt.h"
+#include "plimsoll/models/gpt/model.h"
 
 namespace plimsoll::app {
 
 // Weights drawn from `seed`, the same under every recipe.
-nn::Gpt make_gpt(const ModelShape& shape, int64_t seed);
+models::Gpt make_gpt(const ModelShape& shape, int64_t seed);
 
 // Parameters and buffers (the recipe's state); they share storage with the model.
-io::TensorMap tensors_of(const nn::Gpt& model);
+io::TensorMap tensors_of(const models::Gpt& model);
 
 // Tensors of a file: the dtype in the words of safetensors, and the shape.
 struct StoredTensor {
@@ -31,14 +31,14 @@ StoredTensors stored(const io::TensorMap& tensors);
 void check_parameters(const ModelShape& shape, const StoredTensors& tensors);
 
 // Copies. Throws Error unless the names are the model's. The parameters have been checked.
-void load_tensors(nn::Gpt& model, const io::TensorMap& tensors);
+void load_tensors(models::Gpt& model, const io::TensorMap& tensors);
 
 // What a training run has made.
 struct TrainedGpt {
   int64_t step = 0;
   ModelShape shape;
   std::string recipe;
-  nn::Gpt model{nullptr};  // in eval()
+  models::Gpt model{nullptr};  // in eval()
 };
 
 // The model of a run's newest good checkpoint, or of one step's directory. Throws Error.

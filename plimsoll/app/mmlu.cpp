@@ -14,9 +14,9 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/mmlu_questions.h"
 #include "plimsoll/app/t5_inputs.h"
-#include "plimsoll/app/t5_model.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/io/t5_tokenizer.h"
+#include "plimsoll/models/t5/load.h"
 
 namespace plimsoll::app {
 namespace {
@@ -59,14 +59,15 @@ struct MmluPrompts {
   }
 };
 
-std::vector<int64_t> answers_of(nn::T5ForConditionalGenerationImpl& model, const MmluPrompts& prompts, int64_t batch) {
+std::vector<int64_t> answers_of(models::T5ForConditionalGenerationImpl& model, const MmluPrompts& prompts,
+                                int64_t batch) {
   const at::Tensor letters = at::tensor(prompts.letters);
   std::vector<int64_t> answers;
   for (size_t begin = 0; begin < prompts.ids.size(); begin += static_cast<size_t>(batch)) {
     const size_t end = std::min(prompts.ids.size(), begin + static_cast<size_t>(batch));
     const T5Batch rows = t5_batch(prompts.ids, begin, end, model.config.pad_token_id);
     const at::Tensor start = at::full({rows.ids.size(0), 1}, model.config.decoder_start_token_id, at::kLong);
-    const nn::T5Output output =
+    const models::T5Output output =
         model.forward({.input_ids = rows.ids, .attention_mask = rows.mask, .decoder_input_ids = start});
     const at::Tensor logits = output.logits.select(1, 0).to(at::kFloat).index_select(1, letters);
     const at::Tensor likeliest = logits.argmax(1).masked_fill(logits.isfinite().all(1).logical_not(), kNoAnswer);
@@ -99,13 +100,13 @@ json marks(const std::vector<int64_t>& answers, const MmluPrompts& prompts) {
 json mmlu(const MmluOptions& options) {
   const at::NoGradGuard no_grad;
   const io::HuggingFaceDirectory directory(options.model);
-  const nn::T5Numerics numerics = parse_t5_fixes(options.fixes);
-  for (const std::string& dtype : options.dtypes) parse_t5_dtype(dtype);
+  const models::T5Numerics numerics = models::parse_t5_fixes(options.fixes);
+  for (const std::string& dtype : options.dtypes) models::parse_t5_dtype(dtype);
   std::optional<MmluPrompts> prompts;
   std::vector<int64_t> first;
   json result = {{"shots", options.shots}, {"dtypes", json::object()}};
   for (const std::string& dtype : options.dtypes) {
-    nn::T5ForConditionalGeneration model = load_t5(directory, parse_t5_dtype(dtype), options.warn);
+    models::T5ForConditionalGeneration model = models::load_t5(directory, models::parse_t5_dtype(dtype), options.warn);
     if (model->config.encoder_only) refuse("{}: expected a T5 with a decoder", options.model.native());
     model->numerics = numerics;
     if (!prompts) prompts.emplace(options, model->config.vocab_size);

@@ -11,9 +11,9 @@
 #include "plimsoll/app/binomial.h"
 #include "plimsoll/app/relative_error.h"
 #include "plimsoll/app/t5_examples.h"
-#include "plimsoll/app/t5_model.h"
 #include "plimsoll/io/mapping_guard.h"
-#include "plimsoll/nn/t5/generation.h"
+#include "plimsoll/models/t5/generation.h"
+#include "plimsoll/models/t5/load.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::app {
@@ -25,7 +25,7 @@ json number_or_null(double value) { return std::isfinite(value) ? json(value) : 
 
 // What FP32 says to one batch, and what it writes.
 struct ParityReference {
-  nn::T5Input input;
+  models::T5Input input;
   at::Tensor encoder;            // [tokens, d_model], without padding
   at::Tensor log_probabilities;  // [decoder tokens, vocab_size], fp64; undefined without a decoder
   at::Tensor written;            // int64 [rows, length]
@@ -41,7 +41,7 @@ class Marker {
  public:
   Marker(T5Texts& texts, const std::vector<T5Example>& examples) : texts_(texts), examples_(examples) {}
 
-  void mark(const at::Tensor& written, const nn::T5Config& config) {
+  void mark(const at::Tensor& written, const models::T5Config& config) {
     for (int64_t row = 0; row < written.size(0); ++row) {
       const T5Example& example = examples_[next_++];
       if (!example.has_target()) continue;
@@ -75,12 +75,12 @@ int64_t equal_rows(const at::Tensor& a, const at::Tensor& b, int64_t pad) {
 // One dtype of the model against FP32.
 class ParityRun {
  public:
-  ParityRun(nn::T5ForConditionalGeneration model, int64_t max_new_tokens)
+  ParityRun(models::T5ForConditionalGeneration model, int64_t max_new_tokens)
       : model_(std::move(model)), max_new_tokens_(max_new_tokens) {}
 
-  nn::T5Output run(const nn::T5Input& input) {
+  models::T5Output run(const models::T5Input& input) {
     watch::Session session({.every_value = true});
-    nn::T5Output output = t5_output(*model_, input);
+    models::T5Output output = t5_output(*model_, input);
     for (const watch::Record& record : session.slots().records()) note(record);
     const std::vector<watch::Record> bad = session.slots().non_finite();
     if (first_non_finite_.empty() && !bad.empty()) first_non_finite_ = bad.front().name;
@@ -89,8 +89,8 @@ class ParityRun {
     return output;
   }
 
-  ParityReference as_reference(const nn::T5Input& input) {
-    const nn::T5Output output = run(input);
+  ParityReference as_reference(const models::T5Input& input) {
+    const models::T5Output output = run(input);
     ParityReference reference{.input = input,
                               .encoder = without_padding(output.encoder_output, input.attention_mask),
                               .log_probabilities = {},
@@ -103,8 +103,8 @@ class ParityRun {
   }
 
   void compare(const ParityReference& reference, Marker& marker) {
-    const nn::T5Input& input = reference.input;
-    const nn::T5Output output = run(input);
+    const models::T5Input& input = reference.input;
+    const models::T5Output output = run(input);
     encoder_.add(without_padding(output.encoder_output, input.attention_mask), reference.encoder);
     if (!output.logits.defined()) return;
     const at::Tensor& want = reference.log_probabilities;
@@ -143,8 +143,8 @@ class ParityRun {
   }
 
  private:
-  at::Tensor write(const nn::T5Input& input) {
-    return nn::generate(*model_, input.input_ids, input.attention_mask, {.max_new_tokens = max_new_tokens_});
+  at::Tensor write(const models::T5Input& input) {
+    return models::generate(*model_, input.input_ids, input.attention_mask, {.max_new_tokens = max_new_tokens_});
   }
 
   void note(const watch::Record& record) {
@@ -156,7 +156,7 @@ class ParityRun {
     all.non_finite += record.non_finite;
   }
 
-  nn::T5ForConditionalGeneration model_;
+  models::T5ForConditionalGeneration model_;
   int64_t max_new_tokens_;
   std::map<std::string, watch::Record> records_;
   std::string first_non_finite_;  // the value in which Inf or NaN came up
@@ -171,18 +171,18 @@ class ParityRun {
 json parity(const ParityOptions& options) {
   const at::NoGradGuard no_grad;
   const io::HuggingFaceDirectory directory(options.model);
-  const nn::T5Numerics numerics = parse_t5_fixes(options.fixes);
-  for (const std::string& dtype : options.dtypes) parse_t5_dtype(dtype);
+  const models::T5Numerics numerics = models::parse_t5_fixes(options.fixes);
+  for (const std::string& dtype : options.dtypes) models::parse_t5_dtype(dtype);
   std::vector<ParityReference> references;
   std::vector<T5Example> examples;
   std::optional<T5Texts> texts;
   json result = {{"dtypes", json::object()}};
   {
-    nn::T5ForConditionalGeneration exact = load_t5(directory, T5Dtype::kFp32, options.warn);
+    models::T5ForConditionalGeneration exact = models::load_t5(directory, models::T5Dtype::kFp32, options.warn);
     texts.emplace(options.model, exact->config.vocab_size);
     examples = texts->read_examples(options.data);
     ParityRun run(exact, options.max_new_tokens);
-    for (const nn::T5Input& input :
+    for (const models::T5Input& input :
          t5_inputs_of(examples, *exact, {.batch = options.batch, .max_new_tokens = options.max_new_tokens})) {
       references.push_back(run.as_reference(input));
     }
@@ -194,7 +194,7 @@ json parity(const ParityOptions& options) {
   }
   result["decoder_tokens"] = tokens;
   for (const std::string& dtype : options.dtypes) {
-    nn::T5ForConditionalGeneration model = load_t5(directory, parse_t5_dtype(dtype), options.warn);
+    models::T5ForConditionalGeneration model = models::load_t5(directory, models::parse_t5_dtype(dtype), options.warn);
     model->numerics = numerics;
     ParityRun run(std::move(model), options.max_new_tokens);
     Marker marker(*texts, examples);

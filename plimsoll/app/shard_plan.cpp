@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kTokens = 64;
 
 int64_t saved_bytes(const ModelShape& shape, const recipe::Recipe& recipe, int64_t texts) {
-  nn::Gpt model = make_gpt(shape, 1);
+  models::Gpt model = make_gpt(shape, 1);
   const at::Tensor tokens = at::zeros({texts, kTokens}, at::kLong);
   const ops::SavedBytesCounter counter(model->parameters());
   amp::Fp8Autocast scope({.recipe = recipe});

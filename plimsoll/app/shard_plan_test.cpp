@@ -27,7 +27,7 @@ TEST(ShardPlan, UnitsHaveTheParametersOfTheModel) {
     for (const bool rms_norm : {true, false}) {
       const ModelShape shape = {
           .layers = 3, .dim = 64, .heads = 2, .context = 24, .rms_norm = rms_norm, .own_head = own_head};
-      nn::Gpt model = make_gpt(shape, 1);
+      models::Gpt model = make_gpt(shape, 1);
       int64_t all = 0, block = 0, planned = 0;
       for (const at::Tensor& parameter : model->parameters()) all += parameter.numel();
       for (const at::Tensor& parameter : model->blocks[0]->parameters()) block += parameter.numel();
@@ -52,7 +52,7 @@ TEST(ShardPlan, ActivationsAreThoseThatBackwardKeeps) {
   for (const char* recipe : {"fp32", "bf16", "fp8"}) {
     const ShardPlan plan = plan_shards(options_for(shape, recipe));
     const auto saved = [&](int64_t texts) {
-      nn::Gpt model = make_gpt(shape, 1);
+      models::Gpt model = make_gpt(shape, 1);
       const at::Tensor tokens = at::zeros({texts, shape.context}, at::kLong);
       const ops::SavedBytesCounter counter(model->parameters());
       amp::Fp8Autocast scope({.recipe = parse_recipe(recipe)});

@@ -23,7 +23,7 @@ void add_layers(const torch::nn::Module& module, const std::string& path, Layers
   for (const auto& child : module.named_children()) add_layers(*child.value(), path + child.key() + ".", layers);
 }
 
-shard::FullyShardedOptions options_of(const nn::Gpt& model,
+shard::FullyShardedOptions options_of(const models::Gpt& model,
                                       const std::optional<std::filesystem::path>& offload_folder) {
   Layers layers;
   add_layers(*model, "", layers);
@@ -49,7 +49,7 @@ bool has_shape_of(const at::Tensor& state, const std::string& name, const io::Te
 
 }  // namespace
 
-ShardedGpt::ShardedGpt(nn::Gpt model, std::shared_ptr<const shard::Communicator> ranks,
+ShardedGpt::ShardedGpt(models::Gpt model, std::shared_ptr<const shard::Communicator> ranks,
                        std::optional<std::filesystem::path> offload_folder)
     : model_(std::move(model)),
       ranks_(std::move(ranks)),

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "plimsoll/io/checkpoint_reader.h"
-#include "plimsoll/nn/gpt.h"
+#include "plimsoll/models/gpt/model.h"
 #include "plimsoll/optim/groups.h"
 #include "plimsoll/optim/state_home.h"
 #include "plimsoll/shard/engine/fully_sharded.h"
@@ -20,7 +20,7 @@ class ShardedGpt {
  public:
   // Each block is a unit. Weights of products travel as codes where the recipe has such of theirs. offload_folder:
   // shard::FullyShardedOptions.
-  ShardedGpt(nn::Gpt model, std::shared_ptr<const shard::Communicator> ranks,
+  ShardedGpt(models::Gpt model, std::shared_ptr<const shard::Communicator> ranks,
              std::optional<std::filesystem::path> offload_folder = {});
   ~ShardedGpt();
   ShardedGpt(const ShardedGpt&) = delete;
@@ -32,7 +32,7 @@ class ShardedGpt {
   // Where an optimizer's states wait.
   optim::StateHome state_home() const;
 
-  // nn::Gpt's.
+  // models::Gpt's.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
 
   // What holds whole parameters while they are needed.
@@ -51,7 +51,7 @@ class ShardedGpt {
  private:
   bool is_first() const { return ranks_->rank() == 0; }
 
-  nn::Gpt model_;
+  models::Gpt model_;
   std::shared_ptr<const shard::Communicator> ranks_;
   std::optional<std::filesystem::path> offload_folder_;
   shard::FullyShardedDataParallel sharded_;

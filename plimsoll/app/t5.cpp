@@ -9,9 +9,9 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/t5_examples.h"
 #include "plimsoll/app/t5_inputs.h"
-#include "plimsoll/app/t5_model.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/io/output_lock.h"
+#include "plimsoll/models/t5/load.h"
 
 namespace plimsoll::app {
 namespace {
@@ -20,10 +20,11 @@ namespace {
 struct T5Session {
   explicit T5Session(const T5Options& settings)
       : options(settings),
-        model(load_t5(io::HuggingFaceDirectory(options.model), parse_t5_dtype(options.dtype), options.warn)),
+        model(models::load_t5(io::HuggingFaceDirectory(options.model), models::parse_t5_dtype(options.dtype),
+                              options.warn)),
         texts(options.model, model->config.vocab_size),
         inputs(texts.read(options.input)) {
-    model->numerics = parse_t5_fixes(options.fixes);
+    model->numerics = models::parse_t5_fixes(options.fixes);
   }
 
   // use(batch, first input) for each batch.
@@ -40,7 +41,7 @@ struct T5Session {
   }
 
   const T5Options& options;
-  nn::T5ForConditionalGeneration model;
+  models::T5ForConditionalGeneration model;
   T5Texts texts;
   std::vector<std::vector<int64_t>> inputs;
 };
@@ -48,7 +49,7 @@ struct T5Session {
 // The text of a growing list of ids, piece by piece: what stands before the last character, which may still change.
 class TextStream {
  public:
-  TextStream(T5Texts& texts, const nn::T5Config& config, const std::function<void(const std::string&)>& write)
+  TextStream(T5Texts& texts, const models::T5Config& config, const std::function<void(const std::string&)>& write)
       : texts_(texts), config_(config), write_(write) {}
 
   void add(int64_t token) {
@@ -68,7 +69,7 @@ class TextStream {
   }
 
   T5Texts& texts_;
-  const nn::T5Config& config_;
+  const models::T5Config& config_;
   const std::function<void(const std::string&)>& write_;
   std::vector<int64_t> ids_;
   size_t done_ = 0;  // bytes written
@@ -85,15 +86,15 @@ void t5_generate(const T5Options& options, const std::function<void(const T5Writ
   if (stream) settings.batch = 1;
   T5Session session(settings);
   session.check_has_decoder();
-  const nn::T5Config& config = session.model->config;
+  const models::T5Config& config = session.model->config;
   session.each_batch([&](const T5Batch& batch, size_t first) {
-    nn::T5TokenSink tokens;
+    models::T5TokenSink tokens;
     std::optional<TextStream> text;
     if (stream) {
       text.emplace(session.texts, config, stream);
       tokens = [&](const at::Tensor& step) { text->add(step.const_data_ptr<int64_t>()[0]); };
     }
-    const at::Tensor rows = nn::generate(*session.model, batch.ids, batch.mask, options.generation, tokens);
+    const at::Tensor rows = models::generate(*session.model, batch.ids, batch.mask, options.generation, tokens);
     io::check_mapped_files();
     if (text) text->finish();
     for (int64_t row = 0; row < rows.size(0); ++row) {
@@ -117,9 +118,10 @@ void t5_score(const T5Options& options, const std::function<void(const T5Score&)
   session.each_batch([&](const T5Batch& batch, size_t first) {
     const auto rows = static_cast<size_t>(batch.ids.size(0));
     const T5Batch target = t5_batch(targets, first, first + rows, session.model->config.pad_token_id);
-    const nn::T5Output output = session.model->forward({.input_ids = batch.ids,
-                                                        .attention_mask = batch.mask,
-                                                        .decoder_input_ids = session.model->shift_right(target.ids)});
+    const models::T5Output output =
+        session.model->forward({.input_ids = batch.ids,
+                                .attention_mask = batch.mask,
+                                .decoder_input_ids = session.model->shift_right(target.ids)});
     const at::Tensor each =
         at::log_softmax(output.logits, -1, at::kDouble).gather(2, target.ids.unsqueeze(2)).squeeze(2);
     const at::Tensor sums = each.masked_fill(target.mask.logical_not(), 0).sum(1);

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "plimsoll/app/overflowed_weights.h"
-#include "plimsoll/nn/t5/generation.h"
+#include "plimsoll/models/t5/generation.h"
+#include "plimsoll/models/t5/overflowed_weights.h"
 
 namespace plimsoll::app {
 
@@ -19,9 +19,9 @@ struct T5Options {
   std::string dtype = "stored";
   std::string fixes = "seed";  // fp16: seed (t5_fixes), none (as Hugging Face computes), gauge (of a gauged model)
   int64_t batch = 8;           // inputs at a time
-  nn::T5GenerationOptions generation;
-  std::filesystem::path out;              // encode: a safetensors file for the encoder's outputs
-  Warn warn = [](const std::string&) {};  // of load_t5
+  models::T5GenerationOptions generation;
+  std::filesystem::path out;                      // encode: a safetensors file for the encoder's outputs
+  models::Warn warn = [](const std::string&) {};  // of load_t5
 };
 
 struct T5Written {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "plimsoll/nn/t5/generation.h"
+#include "plimsoll/models/t5/generation.h"
 
 namespace plimsoll::app {
 namespace {
@@ -28,25 +28,27 @@ at::Tensor through_end(const at::Tensor& ids, int64_t end_token) {
 
 }  // namespace
 
-std::vector<nn::T5Input> t5_inputs_of(const std::vector<T5Example>& examples, nn::T5ForConditionalGenerationImpl& model,
-                                      const T5ExampleOptions& options) {
+std::vector<models::T5Input> t5_inputs_of(const std::vector<T5Example>& examples,
+                                          models::T5ForConditionalGenerationImpl& model,
+                                          const T5ExampleOptions& options) {
   std::vector<std::vector<int64_t>> inputs, decoder_inputs;
   for (const T5Example& example : examples) {
     inputs.push_back(example.input);
     decoder_inputs.push_back(example.decoder_input);
   }
   const int64_t pad = model.config.pad_token_id;
-  std::vector<nn::T5Input> result;
+  std::vector<models::T5Input> result;
   for (size_t begin = 0, end = 0; begin < examples.size(); begin = end) {
     end = batch_end(examples, begin, options.batch);
     const T5Batch batch = t5_batch(inputs, begin, end, pad);
-    nn::T5Input input{.input_ids = batch.ids, .attention_mask = batch.mask};
+    models::T5Input input{.input_ids = batch.ids, .attention_mask = batch.mask};
     if (!model.config.encoder_only && !decoder_inputs[begin].empty()) {
       const T5Batch decoder = t5_batch(decoder_inputs, begin, end, pad);
       input.decoder_input_ids = decoder.ids;
       input.decoder_attention_mask = decoder.mask;
     } else if (!model.config.encoder_only) {
-      input.decoder_input_ids = nn::generate(model, batch.ids, batch.mask, {.max_new_tokens = options.max_new_tokens});
+      input.decoder_input_ids =
+          models::generate(model, batch.ids, batch.mask, {.max_new_tokens = options.max_new_tokens});
       input.decoder_attention_mask = through_end(input.decoder_input_ids, model.config.eos_token_id);
     }
     result.push_back(std::move(input));
@@ -54,14 +56,14 @@ std::vector<nn::T5Input> t5_inputs_of(const std::vector<T5Example>& examples, nn
   return result;
 }
 
-std::vector<int64_t> written_ids(const at::Tensor& row, const nn::T5Config& config) {
+std::vector<int64_t> written_ids(const at::Tensor& row, const models::T5Config& config) {
   const at::Tensor dense = row.contiguous();
   const int64_t* first = dense.const_data_ptr<int64_t>();
   const int64_t* last = first + dense.numel();
   return {first + 1, std::find(first + 1, last, config.eos_token_id)};
 }
 
-nn::T5Output t5_output(nn::T5ForConditionalGenerationImpl& model, const nn::T5Input& input) {
+models::T5Output t5_output(models::T5ForConditionalGenerationImpl& model, const models::T5Input& input) {
   if (!model.config.encoder_only) return model.forward(input);
   return {.loss = {}, .logits = {}, .encoder_output = model.encode(input.input_ids, input.attention_mask)};
 }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "plimsoll/app/t5_inputs.h"
-#include "plimsoll/nn/t5/model.h"
+#include "plimsoll/models/t5/model.h"
 
 namespace plimsoll::app {
 
@@ -15,13 +15,14 @@ struct T5ExampleOptions {
 
 // With input_ids and attention_mask, and, of a model with a decoder, decoder_input_ids and decoder_attention_mask. All
 // examples of a batch have decoder_input or none, in the order of the examples.
-std::vector<nn::T5Input> t5_inputs_of(const std::vector<T5Example>& examples, nn::T5ForConditionalGenerationImpl& model,
-                                      const T5ExampleOptions& options);
+std::vector<models::T5Input> t5_inputs_of(const std::vector<T5Example>& examples,
+                                          models::T5ForConditionalGenerationImpl& model,
+                                          const T5ExampleOptions& options);
 
 // A row that the model wrote, without its start and what follows its end.
-std::vector<int64_t> written_ids(const at::Tensor& row, const nn::T5Config& config);
+std::vector<int64_t> written_ids(const at::Tensor& row, const models::T5Config& config);
 
 // The forward pass that the model has: of an encoder alone there are no logits.
-nn::T5Output t5_output(nn::T5ForConditionalGenerationImpl& model, const nn::T5Input& input);
+models::T5Output t5_output(models::T5ForConditionalGenerationImpl& model, const models::T5Input& input);
 
 }  // namespace plimsoll::app

@@ -61,7 +61,7 @@ int64_t count_parameters(const torch::nn::Module& model) {
   return count;
 }
 
-std::unique_ptr<optim::NamedOptimizer> make_optimizer(const TrainOptions& options, const nn::Gpt& model,
+std::unique_ptr<optim::NamedOptimizer> make_optimizer(const TrainOptions& options, const models::Gpt& model,
                                                       const ShardedGpt* sharded,
                                                       const std::shared_ptr<const shard::Communicator>& ranks) {
   optim::AdamWSettings settings{.seed = static_cast<uint64_t>(options.seed)};
@@ -81,7 +81,7 @@ amp::GradScalerOptions scaler_options(const TrainOptions& options, const recipe:
   return scaling;
 }
 
-std::shared_ptr<shard::DistributedDataParallel> make_parallel(const TrainOptions& options, nn::Gpt& model,
+std::shared_ptr<shard::DistributedDataParallel> make_parallel(const TrainOptions& options, models::Gpt& model,
                                                               const optim::NamedOptimizer& optimizer,
                                                               const std::shared_ptr<const shard::Communicator>& ranks) {
   if (options.shard != "zero2") {

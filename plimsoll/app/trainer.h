@@ -66,7 +66,7 @@ class Trainer {
   io::TokenStream stream_;
   std::shared_ptr<const shard::Communicator> ranks_;
   std::shared_ptr<const ops::AmaxReduction> amax_reduction_;  // none of one rank
-  nn::Gpt model_;
+  models::Gpt model_;
   int64_t parameters_;
   std::unique_ptr<ShardedGpt> sharded_;  // under "fsdp"; the model's parameters are its then
   std::unique_ptr<optim::NamedOptimizer> optimizer_;

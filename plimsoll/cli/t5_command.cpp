@@ -9,11 +9,11 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/t5.h"
-#include "plimsoll/app/t5_model.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/cli/watch_option.h"
+#include "plimsoll/models/t5/load.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -88,7 +88,7 @@ void encode(const T5Command& command, app::JsonLines& lines, NotFiniteInputs& ba
 }
 
 // Who says how to draw, draws.
-void fill_sampling(const T5Command& command, nn::T5GenerationOptions& generation) {
+void fill_sampling(const T5Command& command, models::T5GenerationOptions& generation) {
   generation.samples |= command.temperature || command.top_k || command.top_p;
   nn::SamplingOptions& sampling = generation.sampling;
   sampling.temperature = command.temperature.value_or(sampling.temperature);
@@ -98,8 +98,8 @@ void fill_sampling(const T5Command& command, nn::T5GenerationOptions& generation
 
 int run_t5(T5Command& command) {
   if (command.task.empty()) app::refuse("t5: expected generate, encode or score");
-  using nn::EarlyStopping;
-  nn::T5GenerationOptions& generation = command.options.generation;
+  using models::EarlyStopping;
+  models::T5GenerationOptions& generation = command.options.generation;
   fill_sampling(command, generation);
   generation.early_stopping = command.early_stopping == "heuristic" ? EarlyStopping::kHeuristic
                               : command.early_stopping == "first"   ? EarlyStopping::kFirstFull
@@ -124,7 +124,7 @@ Command t5_command() {
   const auto command = std::make_shared<T5Command>();
   app::T5Options& options = command->options;
   options.warn = print_warning;
-  nn::T5GenerationOptions& generation = options.generation;
+  models::T5GenerationOptions& generation = options.generation;
   constexpr Range<int64_t> kFromZero{.from = 0}, kFromOne{.from = 1, .to = 1 << 20};
   return {
       .name = "t5",
@@ -135,7 +135,7 @@ Command t5_command() {
                   {"input", "TEXT|FILE", text(command->input),
                    "a text, or a file with one a line (*.jsonl: objects with a text or input_ids)", Need::kRequired},
                   {"target", "TEXT|FILE", text(command->target), "score: of each input"},
-                  {"dtype", "NAME", choice(options.dtype, app::t5_dtype_names()),
+                  {"dtype", "NAME", choice(options.dtype, models::t5_dtype_names()),
                    "of the weights: stored, fp32, bf16, fp16 or fp8"},
                   {"fixes", "NAME", choice(options.fixes, {"seed", "gauge", "none"}),
                    "against overflow in fp16: seed (t5_fixes), gauge (the model is gauged) or none"},

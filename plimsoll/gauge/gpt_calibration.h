@@ -2,7 +2,7 @@
 #pragma once
 
 #include "plimsoll/gauge/search.h"
-#include "plimsoll/nn/gpt.h"
+#include "plimsoll/models/gpt/model.h"
 
 namespace plimsoll::gauge {
 
@@ -10,7 +10,7 @@ namespace plimsoll::gauge {
 class GptCalibration {
  public:
   // `model` must outlive it.
-  explicit GptCalibration(nn::GptImpl& model) : model_(model) {}
+  explicit GptCalibration(models::GptImpl& model) : model_(model) {}
 
   // tokens int64 [batch, seq] -> the logits.
   at::Tensor observe(const at::Tensor& tokens);
@@ -18,11 +18,11 @@ class GptCalibration {
   const Amaxes& amaxes() const { return amaxes_; }
 
  private:
-  nn::GptImpl& model_;
+  models::GptImpl& model_;
   Amaxes amaxes_;
 };
 
 // What no input can exceed: after a norm a token's length is at most sqrt(dim) before the norm's weight and bias.
-Amaxes worst_case_amaxes(const nn::GptImpl& model);
+Amaxes worst_case_amaxes(const models::GptImpl& model);
 
 }  // namespace plimsoll::gauge

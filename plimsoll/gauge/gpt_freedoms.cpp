@@ -8,7 +8,7 @@ namespace {
 
 class GptFreedomsBuilder {
  public:
-  explicit GptFreedomsBuilder(const nn::GptConfig& config) : config_(config) {}
+  explicit GptFreedomsBuilder(const models::GptConfig& config) : config_(config) {}
 
   Freedoms build() {
     weight({.name = "token_embedding.weight", .residual = true});
@@ -70,15 +70,15 @@ class GptFreedomsBuilder {
     value({.name = path + "fc2/output", .residual = true});
   }
 
-  const nn::GptConfig& config_;
+  const models::GptConfig& config_;
   Freedoms freedoms_;
 };
 
 }  // namespace
 
-Freedoms gpt_freedoms(const nn::GptConfig& config) { return GptFreedomsBuilder(config).build(); }
+Freedoms gpt_freedoms(const models::GptConfig& config) { return GptFreedomsBuilder(config).build(); }
 
-std::map<std::string, at::Tensor> gpt_weights(const nn::GptImpl& model) {
+std::map<std::string, at::Tensor> gpt_weights(const models::GptImpl& model) {
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> weights;
   for (const auto& parameter : model.named_parameters()) {

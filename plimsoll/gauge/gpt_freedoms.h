@@ -8,14 +8,14 @@
 #include <string>
 
 #include "plimsoll/gauge/freedoms.h"
-#include "plimsoll/nn/gpt.h"
+#include "plimsoll/models/gpt/model.h"
 
 namespace plimsoll::gauge {
 
 // A tied head reads the embedding before it is scaled: it has to be stored by itself once `residual` is not 0.
-Freedoms gpt_freedoms(const nn::GptConfig& config);
+Freedoms gpt_freedoms(const models::GptConfig& config);
 
 // The parameters by the names of Freedoms::weights. They share storage with the model.
-std::map<std::string, at::Tensor> gpt_weights(const nn::GptImpl& model);
+std::map<std::string, at::Tensor> gpt_weights(const models::GptImpl& model);
 
 }  // namespace plimsoll::gauge

@@ -10,8 +10,8 @@
 namespace plimsoll::gauge {
 namespace {
 
-using nn::Gpt;
-using nn::GptConfig;
+using models::Gpt;
+using models::GptConfig;
 using nn::Normalization;
 
 GptConfig gpt_config(Normalization normalization, bool tied) {

@@ -18,7 +18,7 @@ struct Normed {
 
 class GptBounds {
  public:
-  explicit GptBounds(const nn::GptImpl& model)
+  explicit GptBounds(const models::GptImpl& model)
       : config_(model.config), length_(std::sqrt(static_cast<double>(config_.dim))), weights_(gpt_weights(model)) {}
 
   Amaxes run() {
@@ -74,7 +74,7 @@ class GptBounds {
     stream_ = stream_ + bounds;
   }
 
-  const nn::GptConfig& config_;
+  const models::GptConfig& config_;
   double length_;  // of what a norm multiplies by its weight, at most
   std::map<std::string, at::Tensor> weights_;
   at::Tensor stream_;  // bounds of the residual stream's channels, [dim]
@@ -83,7 +83,7 @@ class GptBounds {
 
 }  // namespace
 
-Amaxes worst_case_amaxes(const nn::GptImpl& model) {
+Amaxes worst_case_amaxes(const models::GptImpl& model) {
   const at::NoGradGuard no_grad;
   return GptBounds(model).run();
 }

@@ -6,10 +6,10 @@
 
 namespace plimsoll::gauge {
 
-nn::T5Output T5Calibration::observe(const nn::T5Input& input) {
+models::T5Output T5Calibration::observe(const models::T5Input& input) {
   const at::NoGradGuard no_grad;
   watch::Session session({.every_value = true});
-  nn::T5Output output;
+  models::T5Output output;
   if (model_.config.encoder_only) {
     output.encoder_output = model_.encode(input.input_ids, input.attention_mask);
   } else {

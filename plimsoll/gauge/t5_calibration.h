@@ -2,7 +2,7 @@
 #pragma once
 
 #include "plimsoll/gauge/search.h"
-#include "plimsoll/nn/t5/model.h"
+#include "plimsoll/models/t5/model.h"
 
 namespace plimsoll::gauge {
 
@@ -10,20 +10,20 @@ namespace plimsoll::gauge {
 class T5Calibration {
  public:
   // `model` must outlive it.
-  explicit T5Calibration(nn::T5ForConditionalGenerationImpl& model) : model_(model) {}
+  explicit T5Calibration(models::T5ForConditionalGenerationImpl& model) : model_(model) {}
 
   // A forward pass. Of a model with a decoder the input must have decoder_input_ids.
-  nn::T5Output observe(const nn::T5Input& input);
+  models::T5Output observe(const models::T5Input& input);
 
   const Amaxes& amaxes() const { return amaxes_; }
 
  private:
-  nn::T5ForConditionalGenerationImpl& model_;
+  models::T5ForConditionalGenerationImpl& model_;
   Amaxes amaxes_;
 };
 
 // What no input can exceed: after a norm a token's length is at most sqrt(d_model) before the norm's weight, so each
 // product's output is bounded by its rows' lengths. Bounds, not amaxes: every value of the same name stays below.
-Amaxes worst_case_amaxes(const nn::T5ForConditionalGenerationImpl& model);
+Amaxes worst_case_amaxes(const models::T5ForConditionalGenerationImpl& model);
 
 }  // namespace plimsoll::gauge

@@ -9,7 +9,7 @@ using kernels::Activation;
 
 class T5FreedomsBuilder {
  public:
-  explicit T5FreedomsBuilder(const nn::T5Config& config) : config_(config) {}
+  explicit T5FreedomsBuilder(const models::T5Config& config) : config_(config) {}
 
   Freedoms build() {
     weight({.name = "shared", .residual = true});
@@ -98,12 +98,12 @@ class T5FreedomsBuilder {
     norm(name + ".final_layer_norm");
   }
 
-  const nn::T5Config& config_;
+  const models::T5Config& config_;
   Freedoms freedoms_;
 };
 
 }  // namespace
 
-Freedoms t5_freedoms(const nn::T5Config& config) { return T5FreedomsBuilder(config).build(); }
+Freedoms t5_freedoms(const models::T5Config& config) { return T5FreedomsBuilder(config).build(); }
 
 }  // namespace plimsoll::gauge

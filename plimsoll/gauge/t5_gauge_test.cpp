@@ -11,8 +11,8 @@ namespace plimsoll::gauge {
 namespace {
 
 using kernels::Activation;
-using nn::T5Config;
-using nn::T5ForConditionalGeneration;
+using models::T5Config;
+using models::T5ForConditionalGeneration;
 
 const std::vector<T5Config>& kinds() {
   static const std::vector<T5Config> all = {
@@ -37,8 +37,8 @@ T5ForConditionalGeneration small_t5(T5Config config) {
   return model;
 }
 
-nn::T5Input input_of(const T5Config& config) {
-  nn::T5Input input{.input_ids = at::randint(2, 70, {2, 9}, at::kLong)};
+models::T5Input input_of(const T5Config& config) {
+  models::T5Input input{.input_ids = at::randint(2, 70, {2, 9}, at::kLong)};
   if (!config.encoder_only) input.decoder_input_ids = at::randint(2, 70, {2, 5}, at::kLong);
   return input;
 }
@@ -71,7 +71,7 @@ TEST(T5Freedoms, KeepTheBitsOfFp32) {
   const at::NoGradGuard no_grad;
   for (const T5Config& kind : kinds()) {
     T5ForConditionalGeneration model = small_t5(kind);
-    const nn::T5Input input = input_of(kind);
+    const models::T5Input input = input_of(kind);
     const Exponents exponents = some_exponents(t5_freedoms(model->config), -8);
     T5ForConditionalGeneration same = rewritten(model, exponents, -8);
     T5ForConditionalGeneration forgotten = rewritten(model, exponents, 0);  // the norms' epsilon
@@ -102,7 +102,7 @@ TEST(T5Freedoms, SayWhereThereIsNone) {
 TEST(T5Calibration, SeesEveryValueAndValuesScaleAsTheFreedomsSay) {
   for (const T5Config& kind : kinds()) {
     T5ForConditionalGeneration model = small_t5(kind);
-    const nn::T5Input input = input_of(kind);
+    const models::T5Input input = input_of(kind);
     const Freedoms freedoms = t5_freedoms(model->config);
     const Exponents exponents = some_exponents(freedoms, 5);
     T5ForConditionalGeneration other = rewritten(model, exponents, 5);
@@ -119,7 +119,7 @@ TEST(T5Calibration, SeesEveryValueAndValuesScaleAsTheFreedomsSay) {
 
 TEST(T5Calibration, KeepsTheLargestOfAllInputs) {
   T5ForConditionalGeneration model = small_t5({});
-  const nn::T5Input first = input_of({}), second = input_of({});
+  const models::T5Input first = input_of({}), second = input_of({});
   T5Calibration both(*model), one(*model), other(*model);
   both.observe(first);
   both.observe(second);

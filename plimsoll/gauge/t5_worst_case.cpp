@@ -16,7 +16,7 @@ at::Tensor row_lengths(const at::Tensor& weight) { return weight.square().sum(1)
 
 class T5Bounds {
  public:
-  explicit T5Bounds(const nn::T5ForConditionalGenerationImpl& model)
+  explicit T5Bounds(const models::T5ForConditionalGenerationImpl& model)
       : config_(model.config), length_(std::sqrt(static_cast<double>(config_.d_model))) {
     for (const auto& parameter : model.named_parameters()) weights_.emplace(parameter.key(), parameter.value());
   }
@@ -94,7 +94,7 @@ class T5Bounds {
     norm(name + ".final_layer_norm");
   }
 
-  const nn::T5Config& config_;
+  const models::T5Config& config_;
   double length_;  // of a token behind a norm, at most
   std::map<std::string, at::Tensor> weights_;
   at::Tensor stream_;  // bounds of the residual stream's channels, [d_model]
@@ -103,7 +103,7 @@ class T5Bounds {
 
 }  // namespace
 
-Amaxes worst_case_amaxes(const nn::T5ForConditionalGenerationImpl& model) {
+Amaxes worst_case_amaxes(const models::T5ForConditionalGenerationImpl& model) {
   const at::NoGradGuard no_grad;
   return T5Bounds(model).run();
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plimsoll/nn/gpt.h"
+#include "plimsoll/nn/embedding.h"
 #include "plimsoll/nn/layer_norm.h"
 #include "plimsoll/nn/scaled_module.h"
 #include "plimsoll/nn/transformer_layer.h"
@@ -46,7 +46,6 @@ TEST(Construction, NormsNeedASizeAndAnEpsilon) {
       {[] { LayerNormMlp(0, 4); }, "a size >= 1"},
       {[] { LayerNormMlp(4, 4, LayerNormMlpOptions{.eps = -1e-5}); }, "an epsilon"},
       {[] { TransformerLayer(8, 8, 2, TransformerLayerOptions{.layernorm_epsilon = -1}); }, "an epsilon"},
-      {[] { Gpt(GptConfig{.norm_epsilon = kNan}); }, "an epsilon"},
   });
 }
 
@@ -81,7 +80,6 @@ TEST(Construction, AttentionNeedsHeadsGroupsAndADropout) {
       {[] { DotProductAttention(4, 8, DotProductAttentionOptions{.softmax_scale = -1}); }, "softmax_scale"},
       {[] { TransformerLayer(8, 8, 2, TransformerLayerOptions{.hidden_dropout = kNan}); }, "hidden_dropout in"},
       {[] { TransformerLayer(8, 8, 2, TransformerLayerOptions{.hidden_dropout = -0.1}); }, "hidden_dropout in"},
-      {[] { Gpt(GptConfig{.layers = 0, .dropout = 1}); }, "dropout in"},
   });
 }
 

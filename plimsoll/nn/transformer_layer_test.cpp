@@ -15,7 +15,7 @@ namespace {
 namespace F = torch::nn::functional;
 using testing::Tensors;
 
-constexpr int64_t kDim = 24, kFfn = 40, kHeads = 4;
+constexpr int64_t kDim = 24, kFfn = 40, kLayerHeads = 4;
 constexpr double kNormEpsilon = 1e-5;
 
 TransformerLayerOptions plain_options() {
@@ -46,7 +46,7 @@ class Parameters {
   size_t next_ = 1;  // after the input
 };
 
-at::Tensor heads(const at::Tensor& x) { return x.unflatten(-1, {kHeads, -1}).transpose(1, 2); }
+at::Tensor heads(const at::Tensor& x) { return x.unflatten(-1, {kLayerHeads, -1}).transpose(1, 2); }
 
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool is_causal) {
   return at::scaled_dot_product_attention(heads(q), heads(k), heads(v), {}, 0, is_causal).transpose(1, 2).flatten(2);
@@ -75,7 +75,7 @@ TEST(NnTransformerLayer, MatchesTheCompositionWithoutAScope) {
       TransformerLayerOptions options = plain_options();
       options.normalization = kind;
       options.layer_type = type;
-      TransformerLayer layer(kDim, kFfn, kHeads, options);
+      TransformerLayer layer(kDim, kFfn, kLayerHeads, options);
       testing::randomize(*layer);
       const at::Tensor encoder = type == LayerType::kDecoder ? torch::randn({2, 5, kDim}) : at::Tensor();
       const auto forward = [&](const at::Tensor& in) { return layer->forward(in, {.encoder_output = encoder}); };
@@ -115,18 +115,18 @@ TEST(NnTransformerLayer, ArrangementsOfTheQkvWeightGiveTheSameNumbers) {
   for (const int64_t groups : {4, 2}) {
     TransformerLayerOptions options = plain_options();
     options.num_gqa_groups = groups;
-    TransformerLayer fused(kDim, kFfn, kHeads, options);
+    TransformerLayer fused(kDim, kFfn, kLayerHeads, options);
     options.qkv_weight_interleaved = true;
-    TransformerLayer interleaved(kDim, kFfn, kHeads, options);
+    TransformerLayer interleaved(kDim, kFfn, kLayerHeads, options);
     options.fuse_qkv_params = false;
-    TransformerLayer parts(kDim, kFfn, kHeads, options);
+    TransformerLayer parts(kDim, kFfn, kLayerHeads, options);
 
     const auto given = fused->named_parameters();
     for (auto& parameter : interleaved->named_parameters()) {
       const bool is_qkv = parameter.key().find("layernorm_qkv.") != std::string::npos &&
                           parameter.key().find("layer_norm_") == std::string::npos;
       const at::Tensor& value = given[parameter.key()];
-      parameter.value().copy_(is_qkv ? interleave(value, groups, kDim / kHeads) : value);
+      parameter.value().copy_(is_qkv ? interleave(value, groups, kDim / kLayerHeads) : value);
     }
     for (auto& parameter : parts->named_parameters()) {
       if (const at::Tensor* value = given.find(parameter.key())) parameter.value().copy_(*value);
@@ -148,7 +148,7 @@ TEST(NnTransformerLayer, ArrangementsOfTheQkvWeightGiveTheSameNumbers) {
 
 TEST(NnTransformerLayer, ChainedLayersEqualLayersOneByOne) {
   torch::manual_seed(3);
-  TransformerLayer first(kDim, kFfn, kHeads, plain_options()), second(kDim, kFfn, kHeads, plain_options());
+  TransformerLayer first(kDim, kFfn, kLayerHeads, plain_options()), second(kDim, kFfn, kLayerHeads, plain_options());
   const at::Tensor x = torch::randn({2, 7, kDim});
   for (const char* name : {"fp32", "fp8", "mxfp8"}) {
     const at::NoGradGuard no_grad;
@@ -159,7 +159,7 @@ TEST(NnTransformerLayer, ChainedLayersEqualLayersOneByOne) {
 }
 
 TEST(NnTransformerLayer, AScopeDecidesTheDtype) {
-  TransformerLayer layer(kDim, kFfn, kHeads, plain_options());
+  TransformerLayer layer(kDim, kFfn, kLayerHeads, plain_options());
   const at::Tensor x = torch::randn({2, 7, kDim}).requires_grad_(true);
   at::Tensor output;
   {
@@ -177,9 +177,9 @@ TEST(NnTransformerLayer, AScopeDecidesTheDtype) {
 TEST(NnTransformerLayer, SequenceFirstIsTheDefault) {
   torch::manual_seed(4);
   TransformerLayerOptions options = plain_options();
-  TransformerLayer batch_first(kDim, kFfn, kHeads, options);
+  TransformerLayer batch_first(kDim, kFfn, kLayerHeads, options);
   options.attn_input_format = TransformerLayerOptions{}.attn_input_format;
-  TransformerLayer sequence_first(kDim, kFfn, kHeads, options);
+  TransformerLayer sequence_first(kDim, kFfn, kLayerHeads, options);
   const at::NoGradGuard no_grad;
   const auto given = batch_first->parameters();
   const auto taken = sequence_first->parameters();

@@ -1,4 +1,4 @@
-// What nn::Gpt makes of two steps under a recipe, for gpt_test.py: gpt_reference RECIPE FILE writes the parameters, and
+// What models::Gpt makes of two steps under a recipe, for gpt_test.py: gpt_reference RECIPE FILE writes the parameters, and
 // for each step the tokens, the logits, the gradients and the scaling state, as a dictionary that torch.load reads.
 #include <ATen/Context.h>
 #include <ATen/core/Dict.h>
@@ -11,7 +11,7 @@
 #include <string>
 
 #include "plimsoll/amp/fp8_autocast.h"
-#include "plimsoll/nn/gpt.h"
+#include "plimsoll/models/gpt/model.h"
 
 int main(int argc, char** argv) {
   using namespace plimsoll;
@@ -24,8 +24,8 @@ int main(int argc, char** argv) {
     for (const auto& item : named) values.insert(prefix + item.key(), item.value().detach().clone());
   };
   at::manual_seed(7);
-  const nn::GptConfig shape{.vocabulary = 50, .layers = 2, .dim = 32, .heads = 4, .context = 12};
-  nn::Gpt model(shape);
+  const models::GptConfig shape{.vocabulary = 50, .layers = 2, .dim = 32, .heads = 4, .context = 12};
+  models::Gpt model(shape);
   keep("parameter ", model->named_parameters());
   for (const std::string step : {"0 ", "1 "}) {
     const at::Tensor tokens = at::randint(shape.vocabulary, {3, shape.context}, at::kLong);

@@ -19,7 +19,7 @@ class Weight(torch.nn.Module):
 
 
 class Gpt(torch.nn.Module):
-    """nn::Gpt's children by their names."""
+    """models::Gpt's children by their names."""
 
     def __init__(self):
         super().__init__()

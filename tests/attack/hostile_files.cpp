@@ -20,7 +20,6 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/mmlu_questions.h"
-#include "plimsoll/app/t5_config.h"
 #include "plimsoll/app/t5_inputs.h"
 #include "plimsoll/io/charsmap_testing.h"
 #include "plimsoll/io/checkpoint.h"
@@ -31,7 +30,8 @@
 #include "plimsoll/io/sha256.h"
 #include "plimsoll/io/t5_tokenizer.h"
 #include "plimsoll/io/testing.h"
-#include "plimsoll/nn/t5/config.h"
+#include "plimsoll/models/t5/config.h"
+#include "plimsoll/models/t5/read_config.h"
 
 namespace plimsoll::attack {
 namespace {
@@ -87,7 +87,7 @@ std::string damage_tokenizer(Random& random, const std::string& model) {
 void read_model(const fs::path& directory) {
   const io::HuggingFaceDirectory model(directory);
   for (const std::string& name : model.names()) model.tensor(name).sum();
-  nn::check(app::t5_config(model));
+  models::check(models::t5_config(model));
 }
 
 void read_tokenizer(const fs::path& directory) {

@@ -3,8 +3,8 @@
 
 #include "files.h"
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/t5_config.h"
 #include "plimsoll/io/error.h"
+#include "plimsoll/models/t5/read_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace plimsoll;
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!written) return 0;
   files.write("config.json", fuzz::text_of(data, size));
   try {
-    nn::check(app::t5_config(io::HuggingFaceDirectory(files.path())));
+    models::check(models::t5_config(io::HuggingFaceDirectory(files.path())));
   } catch (const app::Error& error) {
     fuzz::check_line(error.what());
   } catch (const io::Error& error) {

@@ -1,7 +1,7 @@
 // The same model on every rank, each with its own part of the batch: after backward() every rank has the gradients of
 // the whole batch, averaged, with the same bits.
 //
-//   nn::Gpt model(config);
+//   models::Gpt model(config);
 //   shard::DistributedDataParallel parallel(*model, ranks);  // rank 0's parameters and buffers are everybody's
 //   model->loss(tokens, targets).backward();                  // gradients travel while the rest of them is computed
 //   optimizer.step();

@@ -1,7 +1,7 @@
 // A model of which each rank holds a part: of the parameters, the gradients and so of the optimizer's state. Parts of
 // it (units) get their whole parameters for as long as they compute.
 //
-//   nn::Gpt model(config);
+//   models::Gpt model(config);
 //   shard::FullyShardedDataParallel sharded(*model, {block0, block1}, ranks);
 //   Optimizer optimizer(sharded.parameters());   // 1-D parts of the masters
 //   sharded.forward([&] { return model->loss(tokens, targets); }).backward();  // block0 calls before(1), after(1, ...)

@@ -1,0 +1,135 @@
+#include "plimsoll/models/gpt/model.h"
+
+#include <ATen/ops/dropout.h>
+
+#include <cmath>
+
+#include "plimsoll/nn/precision.h"
+#include "plimsoll/nn/report_values.h"
+#include "plimsoll/ops/embedding/embedding.h"
+#include "plimsoll/ops/linear/linear.h"
+#include "plimsoll/ops/loss/cross_entropy.h"
+
+namespace plimsoll::models {
+namespace {
+
+// Source: Radford et al. 2019 and the code published with it.
+constexpr double kInitialDeviation = 0.02;
+
+// From here on the logits outweigh the hidden states by far; below, the plain product is faster.
+constexpr int64_t kLargeVocabulary = 4096;
+
+bool writes_residual_stream(const std::string& name) {
+  return name.ends_with("proj.weight") || name.ends_with("fc2_weight");
+}
+
+}  // namespace
+
+GptImpl::GptImpl(const GptConfig& settings) : config(settings) {
+  TORCH_CHECK_VALUE(config.layers >= 0 && config.vocabulary > 0 && config.context > 0,
+                    "gpt: expected layers >= 0, vocabulary > 0 and context > 0, got ", config.layers, ", ",
+                    config.vocabulary, " and ", config.context);
+  TORCH_CHECK_VALUE(config.dim > 0 && config.heads > 0 && config.dim % config.heads == 0,
+                    "gpt: expected a number of heads that divides dim ", config.dim, ", got ", config.heads);
+  // The dropout of attention, too.
+  TORCH_CHECK_VALUE(config.dropout >= 0 && config.dropout < 1, "gpt: expected dropout in [0, 1), got ", config.dropout);
+  GptImpl::reset();
+}
+
+void GptImpl::reset() {
+  token_embedding = register_module("token_embedding", nn::Embedding(config.vocabulary, config.dim));
+  position_embedding = register_module("position_embedding", nn::Embedding(config.context, config.dim));
+  blocks = register_module("blocks", torch::nn::ModuleList());
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    blocks->push_back(nn::TransformerLayer(config.dim, 4 * config.dim, config.heads,
+                                           nn::TransformerLayerOptions{.layernorm_epsilon = config.norm_epsilon,
+                                                                       .hidden_dropout = config.dropout,
+                                                                       .attention_dropout = config.dropout,
+                                                                       .normalization = config.normalization,
+                                                                       .fuse_qkv_params = true,
+                                                                       .qkv_weight_interleaved = false,
+                                                                       .attn_input_format = nn::Layout::kBshd}));
+  }
+  norm = register_module(
+      "norm", nn::Norm(config.dim, ops::NormOptions{.kind = config.normalization, .epsilon = config.norm_epsilon}));
+  if (config.tie_embeddings) {
+    tied_head_ = std::make_shared<ops::LinearState>();
+    tied_head_->name = "head";
+  } else {
+    head = register_module(
+        "head", nn::Linear(config.dim, config.vocabulary, nn::LinearOptions{.bias = false, .high_precision = true}));
+  }
+  nn::name_products(*this);
+  reset_parameters();
+}
+
+void GptImpl::reset_parameters(std::optional<at::Generator> generator) {
+  const at::NoGradGuard no_grad;
+  const double residual_deviation = kInitialDeviation / std::sqrt(2.0 * static_cast<double>(config.layers));
+  for (const auto& parameter : named_parameters()) {
+    at::Tensor tensor = parameter.value();
+    if (tensor.dim() == 2) {
+      tensor.normal_(0, writes_residual_stream(parameter.key()) ? residual_deviation : kInitialDeviation, generator);
+    } else if (parameter.key().ends_with("bias")) {
+      tensor.zero_();
+    } else {
+      tensor.fill_(1);
+    }
+  }
+}
+
+at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache) {
+  const at::ScalarType dtype = nn::scope_dtype().value_or(token_embedding->weight.scalar_type());
+  const at::Tensor embedded = ops::embedding({.tokens = tokens,
+                                              .token_weight = token_embedding->weight,
+                                              .position_weight = position_embedding->weight,
+                                              .first_position = cache == nullptr ? 0 : cache->length()},
+                                             dtype);
+  nn::ResidualStream stream{.hidden = at::dropout(embedded, config.dropout, is_training())};
+  for (size_t layer = 0; layer < blocks->size(); ++layer) {
+    stream = blocks->at<nn::TransformerLayerImpl>(layer).advance(
+        stream,
+        {.is_first_microbatch = is_first_microbatch, .cache = cache == nullptr ? nullptr : &cache->layers_[layer]});
+  }
+  const ops::NormOutput normed = norm->forward(stream.hidden, stream.residual);
+  nn::report_between("norm", "stream", stream.residual.defined() ? normed.sum : stream.hidden);
+  return normed.output;
+}
+
+at::Tensor GptImpl::run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache) {
+  return logits(normalised(tokens, is_first_microbatch, cache), is_first_microbatch).to(at::kFloat);
+}
+
+at::Tensor GptImpl::logits(const at::Tensor& hidden, std::optional<bool> is_first_microbatch) {
+  if (!config.tie_embeddings) return head->forward(hidden, is_first_microbatch);
+  const at::Tensor& weight = token_embedding->weight;
+  return ops::linear(hidden, weight, {}, nn::high_precision_scaling(tied_head_, weight, is_first_microbatch));
+}
+
+at::Tensor GptImpl::forward(const at::Tensor& tokens, std::optional<bool> is_first_microbatch) {
+  return run(tokens, is_first_microbatch, nullptr);
+}
+
+at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets, std::optional<bool> is_first_microbatch) {
+  const at::Tensor hidden = normalised(tokens, is_first_microbatch, nullptr);
+  if (config.vocabulary < kLargeVocabulary) {
+    return ops::cross_entropy(logits(hidden, is_first_microbatch), targets);
+  }
+  const at::Tensor weight = config.tie_embeddings ? token_embedding->weight : head->weight.joined();
+  return ops::linear_cross_entropy(hidden, weight, targets, {}, nn::scope_dtype().value_or(weight.scalar_type()));
+}
+
+void GptImpl::checkpoint_activations(bool enabled) {
+  for (size_t layer = 0; layer < blocks->size(); ++layer) {
+    blocks->at<nn::TransformerLayerImpl>(layer).checkpoint_activations = enabled;
+  }
+}
+
+at::Tensor GptImpl::extend(const at::Tensor& tokens, GptCache& cache) {
+  TORCH_CHECK(cache.layers_.size() == blocks->size(), "gpt: expected a cache of ", blocks->size(), " layers, got ",
+              cache.layers_.size());
+  const at::NoGradGuard no_grad;
+  return run(tokens, cache.length() == 0, &cache);
+}
+
+}  // namespace plimsoll::models

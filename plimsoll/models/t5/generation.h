@@ -1,0 +1,62 @@
+// How a T5 writes text: the likeliest token at each step, a draw, or the best of several beams.
+#pragma once
+
+#include <functional>
+
+#include "plimsoll/models/t5/model.h"
+#include "plimsoll/nn/sampler.h"
+
+namespace plimsoll::models {
+
+enum class EarlyStopping : uint8_t {
+  kHeuristic,  // when no beam, ended where it is, would beat the worst of the finished
+  kFirstFull,  // when as many texts as beams are finished
+  kNever,      // when no beam could, even at its best length
+};
+
+// Defaults and meaning are those of Hugging Face's GenerationConfig.
+struct T5GenerationOptions {
+  int64_t max_new_tokens = 20;
+  bool samples = false;
+  nn::SamplingOptions sampling = {.temperature = 1.0, .top_k = 50, .top_p = 1.0};
+  int64_t seed = 0;             // of the draws
+  int64_t beams = 1;            // more than one: a beam search, which does not draw
+  double length_penalty = 1.0;  // a text's score is the sum of its log probabilities / length^length_penalty
+  EarlyStopping early_stopping = EarlyStopping::kHeuristic;
+  int64_t sequences = 1;  // texts for each input: of the beams, or drawn
+};
+
+// An error that names the option at fault.
+void check(const T5GenerationOptions& options);
+
+// Called after each step with int64 [rows]: the tokens written, pad where a row has ended. Not with beams.
+using T5TokenSink = std::function<void(const at::Tensor& tokens)>;
+
+// int64 [batch * sequences, length]: decoder_start_token_id, what was written, pad behind eos (with beams eos, where
+// pad is 0). An attention_mask that is undefined leaves out nothing.
+at::Tensor generate(T5ForConditionalGenerationImpl& model, const at::Tensor& input_ids,
+                    const at::Tensor& attention_mask, const T5GenerationOptions& options, const T5TokenSink& sink = {});
+
+// Without a beam: one step at a time.
+class T5Decoding {
+ public:
+  // The model must outlive it.
+  T5Decoding(T5ForConditionalGenerationImpl& model, const T5Encoded& encoded, const T5GenerationOptions& options);
+
+  bool done() const;
+  // int64 [rows], as T5TokenSink.
+  at::Tensor step();
+  // int64 [rows, 1 + steps].
+  at::Tensor sequences() const;
+
+ private:
+  at::Tensor next(const at::Tensor& logits) const;
+
+  T5ForConditionalGenerationImpl& model_;
+  T5GenerationOptions options_;
+  T5Cache cache_;
+  std::vector<at::Tensor> tokens_;  // int64 [rows] of each step, the start first
+  at::Tensor ended_;                // bool [rows]
+};
+
+}  // namespace plimsoll::models

@@ -1,0 +1,142 @@
+#include "plimsoll/models/t5/load.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "plimsoll/io/error.h"
+#include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/models/t5/read_config.h"
+#include "plimsoll/models/t5/shapes.h"
+
+namespace plimsoll::models {
+namespace {
+
+// Older checkpoints' copies of other tensors, and a table that nothing reads.
+bool is_ignored(const std::string& name, const T5Config& config) {
+  return name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight" ||
+         name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight" ||
+         (name == "lm_head.weight" && config.tie_word_embeddings) ||
+         (config.encoder_only && (name.starts_with("decoder.") || name == "lm_head.weight"));
+}
+
+bool is_of_model(const std::string& name, const T5Config& config) {
+  constexpr std::array<std::string_view, 4> kRoots = {"shared.", "encoder.", "decoder.", "lm_head."};
+  return !is_ignored(name, config) &&
+         std::any_of(kRoots.begin(), kRoots.end(), [&](std::string_view root) { return name.starts_with(root); });
+}
+
+// The name under which a parameter is stored.
+std::string stored_name(const io::HuggingFaceDirectory& directory, const std::string& parameter) {
+  constexpr const char* kOfEncoders = "encoder.embed_tokens.weight";
+  const bool other = parameter == "shared.weight" && !directory.contains(parameter) && directory.contains(kOfEncoders);
+  return other ? kOfEncoders : parameter;
+}
+
+at::Tensor weight_of(const io::HuggingFaceDirectory& directory, const std::string& parameter) {
+  const std::string name = stored_name(directory, parameter);
+  const at::Tensor tensor = directory.tensor(name);
+  const at::ScalarType dtype = tensor.scalar_type();
+  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) {
+    io::fail("{}: tensor '{}': expected F32, BF16 or F16, got {}", directory.path().native(), name,
+             io::safetensors_dtype(dtype));
+  }
+  return tensor;
+}
+
+// Throws Error unless the tensors are those of a T5 of this config.
+void check_tensors(const io::HuggingFaceDirectory& directory, const T5Config& config) {
+  check(config);
+  const auto tensors = static_cast<int64_t>(directory.names().size());
+  for (const auto& [name, layers] :
+       {std::pair("num_layers", config.num_layers), std::pair("num_decoder_layers", config.num_decoder_layers)}) {
+    if (layers > tensors) {
+      io::fail("{}: {}: expected at most {}, as many as there are tensors, got {}",
+               (directory.path() / "config.json").native(), name, tensors, layers);
+    }
+  }
+  io::HuggingFaceDirectory::Shapes shapes;
+  for (auto& [parameter, shape] : t5_parameter_shapes(config)) {
+    shapes.emplace(stored_name(directory, parameter), shape);
+  }
+  directory.check_tensors(shapes, [&](const std::string& name) { return is_of_model(name, config); });
+}
+
+at::ScalarType computed_in(T5Dtype dtype, at::ScalarType stored) {
+  switch (dtype) {
+    case T5Dtype::kAsStored:
+      return stored;
+    case T5Dtype::kFp32:
+      return at::kFloat;
+    case T5Dtype::kFp16:
+      return at::kHalf;
+    case T5Dtype::kBf16:
+    case T5Dtype::kFp8:
+      return at::kBFloat16;
+  }
+  return stored;
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& t5_dtype_names() {
+  static const std::vector<std::string_view> names = {"stored", "fp32", "bf16", "fp16", "fp8"};
+  return names;
+}
+
+T5Dtype parse_t5_dtype(std::string_view name) {
+  const auto& names = t5_dtype_names();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) io::fail("dtype: expected stored, fp32, bf16, fp16 or fp8, got '{}'", name);
+  return static_cast<T5Dtype>(found - names.begin());
+}
+
+T5Numerics parse_t5_fixes(std::string_view name) {
+  if (name == "gauge") return std::nullopt;
+  if (name == "none") return T5Fixes{};
+  if (name == "seed") return T5Fixes::seed();
+  io::fail("fixes: expected seed, none or gauge, got '{}'", name);
+}
+
+T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype, const Warn& warn) {
+  const at::NoGradGuard no_grad;
+  const T5Config config = t5_config(directory);
+  check_tensors(directory, config);  // before there is a model of whatever size config.json says
+  T5ForConditionalGeneration model(config);
+  const at::Tensor table = weight_of(directory, "shared.weight");
+  const at::ScalarType computed = computed_in(dtype, table.scalar_type());
+  OverflowedWeights overflowed;
+  // Its own memory, if it was converted; the pages of the file are given back then.
+  const auto converted = [&](const std::string& name) {
+    const at::Tensor stored = weight_of(directory, name);
+    const at::Tensor weight = stored.to(computed);
+    if (!weight.is_same(stored)) {
+      overflowed.add(name, stored, weight);
+      directory.releaser(stored_name(directory, name))();
+    }
+    return weight;
+  };
+  for (const auto& item : model->named_modules("", /*include_self=*/false)) {
+    const std::string name = item.key() + ".weight";
+    if (auto* linear = dynamic_cast<T5LinearImpl*>(item.value().get())) {
+      if (dtype == T5Dtype::kFp8) {
+        linear->quantize({.weight = weight_of(directory, name), .done = directory.releaser(name)});
+      } else {
+        linear->weight().set_data(converted(name));
+      }
+    } else if (auto* held = dynamic_cast<T5WeightImpl*>(item.value().get())) {
+      // With codes, few rows of the embedding are ever read: it stays as it is stored.
+      const bool stays = name == "shared.weight" && dtype == T5Dtype::kFp8;
+      held->weight.set_data(stays ? table : converted(name));
+    }
+  }
+  if (dtype == T5Dtype::kFp8 && !config.encoder_only && config.tie_word_embeddings) {
+    model->head().quantize({.weight = table});  // which may have been written to by then: its pages stay
+  }
+  io::check_mapped_files();
+  if (overflowed.count() > 0) warn(fmt::format("{}: {}", directory.path().native(), overflowed.text()));
+  model->eval();
+  return model;
+}
+
+}  // namespace plimsoll::models

@@ -1,0 +1,140 @@
+#include "plimsoll/models/t5/model.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+#include "plimsoll/models/t5/team_step.h"
+#include "plimsoll/nn/precision.h"
+#include "plimsoll/ops/embedding/embedding.h"
+#include "plimsoll/ops/loss/cross_entropy.h"
+
+namespace plimsoll::models {
+namespace {
+
+constexpr int64_t kIgnored = -100;  // a label
+
+void check_ids(const at::Tensor& ids, const char* name) {
+  TORCH_CHECK(ids.defined() && ids.scalar_type() == at::kLong && ids.dim() == 2 && ids.numel() > 0, "t5: expected ",
+              name, " int64 [batch, seq] of at least one token, got ",
+              ids.defined() ? c10::str(ids.sizes(), " of ", ids.scalar_type()) : "none");
+}
+
+}  // namespace
+
+T5ForConditionalGenerationImpl::T5ForConditionalGenerationImpl(const T5Config& settings) : config(settings) {
+  check(config);
+  T5ForConditionalGenerationImpl::reset();
+}
+
+void T5ForConditionalGenerationImpl::reset() {
+  const std::vector<int64_t> table = {config.vocab_size, config.d_model};
+  shared = register_module("shared", T5Weight(table));
+  encoder = register_module("encoder", T5Stack(config, T5Role::kEncoder));
+  if (!config.encoder_only) {
+    decoder = register_module("decoder", T5Stack(config, T5Role::kDecoder));
+    const CodeSource source = head_.is_empty() ? CodeSource{} : head_->code_source();  // of what is cloned
+    head_ = T5Linear(config.d_model, config.vocab_size);
+    if (config.tie_word_embeddings) {
+      head_->tie(shared);
+      if (source.weight.defined()) head_->quantize(source);
+      nn::name_products(*head_, "lm_head");
+    } else {
+      lm_head = register_module("lm_head", head_);
+    }
+    logits_ = T5Product({head_});
+  }
+  nn::name_products(*this);
+  for (const auto& item : named_modules("", /*include_self=*/false)) {
+    if (auto* held = dynamic_cast<T5WeightImpl*>(item.value().get())) held->path = item.key();
+  }
+}
+
+void T5ForConditionalGenerationImpl::reset_parameters(std::optional<at::Generator> generator) {
+  const at::NoGradGuard no_grad;
+  const auto by_root = [](int64_t size) { return 1 / std::sqrt(static_cast<double>(size)); };
+  for (const auto& parameter : named_parameters()) {
+    const std::string& name = parameter.key();
+    const auto is = [&](const char* ending) { return name.ends_with(ending); };
+    double deviation = by_root(config.d_model);
+    if (is("shared.weight") || is("lm_head.weight")) deviation = 1;
+    if (is(".q.weight")) deviation = by_root(config.d_model * config.d_kv);
+    if (is(".o.weight")) deviation = by_root(config.num_heads * config.d_kv);
+    if (is(".wo.weight")) deviation = by_root(config.d_ff);
+    at::Tensor tensor = parameter.value();
+    if (is("layer_norm.weight")) {
+      tensor.fill_(config.initializer_factor);
+    } else {
+      tensor.normal_(0, config.initializer_factor * deviation, generator);
+    }
+  }
+}
+
+at::Tensor T5ForConditionalGenerationImpl::embed(const at::Tensor& ids) const {
+  const at::ScalarType dtype = nn::scope_dtype().value_or(encoder->final_layer_norm->weight.scalar_type());
+  return ops::embedding({.tokens = ids, .token_weight = shared->weight}, dtype);
+}
+
+at::Tensor T5ForConditionalGenerationImpl::encode(const at::Tensor& input_ids, const at::Tensor& attention_mask) {
+  check_ids(input_ids, "input_ids");
+  if (numerics) check(*numerics);
+  return encoder->forward({.hidden = embed(input_ids), .attention_mask = attention_mask, .numerics = numerics});
+}
+
+void T5ForConditionalGenerationImpl::check_has_decoder() const {
+  TORCH_CHECK(!config.encoder_only, "t5: expected a model with a decoder, got an encoder alone");
+}
+
+at::Tensor T5ForConditionalGenerationImpl::logits(const at::Tensor& hidden) {
+  const double factor = 1 / std::sqrt(static_cast<double>(config.d_model));
+  const at::Tensor x = config.scale_decoder_outputs ? hidden * factor : hidden;
+  return logits_.joined(x);
+}
+
+T5Output T5ForConditionalGenerationImpl::forward(const T5Input& input) {
+  check_has_decoder();
+  T5Output output;
+  output.encoder_output =
+      input.encoder_output.defined() ? input.encoder_output : encode(input.input_ids, input.attention_mask);
+  const bool shifts = !input.decoder_input_ids.defined() && input.labels.defined();
+  const at::Tensor ids = shifts ? shift_right(input.labels) : input.decoder_input_ids;
+  check_ids(ids, "decoder_input_ids or labels");
+  const T5Encoded encoded{output.encoder_output, input.attention_mask};
+  const at::Tensor hidden = decoder->forward({.hidden = embed(ids),
+                                              .attention_mask = input.decoder_attention_mask,
+                                              .numerics = numerics,
+                                              .encoded = &encoded});
+  output.logits = logits(hidden);
+  if (input.labels.defined()) {
+    output.loss = ops::cross_entropy(output.logits, input.labels, {.ignore_index = kIgnored});
+  }
+  return output;
+}
+
+T5Cache T5ForConditionalGenerationImpl::start(const T5Encoded& encoded, int64_t rows_per_text, int64_t capacity) {
+  check_has_decoder();
+  return decoder->make_cache(encoded, {.rows_per_text = rows_per_text, .capacity = capacity, .numerics = numerics});
+}
+
+at::Tensor T5ForConditionalGenerationImpl::extend(const at::Tensor& tokens, T5Cache& cache) {
+  check_has_decoder();
+  check_ids(tokens, "tokens");
+  TORCH_CHECK(tokens.size(0) == cache.rows(), "t5: expected tokens of ", cache.rows(), " rows, got ", tokens.size(0));
+  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;  // a quarter of a step would be spent in its wrappers
+  if (const auto found = T5TeamStep::logits(*this, tokens, cache)) return found->to(at::kFloat);
+  const at::Tensor hidden = decoder->forward({.hidden = embed(tokens), .numerics = numerics, .cache = &cache});
+  return logits(hidden.narrow(1, tokens.size(1) - 1, 1)).squeeze(1).to(at::kFloat);
+}
+
+at::Tensor T5ForConditionalGenerationImpl::shift_right(const at::Tensor& labels) const {
+  check_ids(labels, "labels");
+  at::Tensor ids = at::full(labels.sizes(), config.decoder_start_token_id, at::kLong);
+  ids.narrow(1, 1, labels.size(1) - 1).copy_(labels.narrow(1, 0, labels.size(1) - 1));
+  return ids.masked_fill_(ids.eq(kIgnored), config.pad_token_id);
+}
+
+}  // namespace plimsoll::models

@@ -1,0 +1,53 @@
+// Weights for inference that multiply the same x: joined by rows and packed, once, for the instruction set in force.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <functional>
+#include <vector>
+
+#include "plimsoll/ops/tensor/gemm.h"
+
+namespace plimsoll::models {
+
+// What codes are made of.
+struct CodeSource {
+  at::Tensor weight = {};           // [out, in], fp32, bf16 or fp16
+  std::function<void()> done = {};  // called whenever a part of it has been read
+};
+
+class PackedWeights {
+ public:
+  // Values: [out, in] each, of one dtype, fp32, bf16 or fp16.
+  explicit PackedWeights(const std::vector<at::Tensor>& weights);
+  // E4M3 codes, one byte an element, with one scale a row.
+  explicit PackedWeights(const std::vector<CodeSource>& sources);
+
+  struct Output {
+    at::Tensor values;
+    float amax;  // before they were rounded
+  };
+  // x [..., in] -> [..., sum of out] in the dtype of x. Records no gradient.
+  Output multiply(const at::Tensor& x) const;
+
+  // The same for a part of the columns, by the calling thread alone.
+  struct Rows {
+    const void* x = nullptr;  // [count, in]
+    void* values = nullptr;   // [count, sum of out], of which these columns are written
+    int64_t count = 0;
+    format::Format format = format::Format::kFp32;  // of both
+  };
+  void multiply_part(const Rows& rows, int64_t index, int64_t parts) const;
+  // Whether the instruction set in force is the one that they were packed for; the others' results are errors.
+  bool fits() const { return packed_.isa == runtime::matmul_isa(); }
+  int64_t columns() const { return weight_.data.size(0); }
+
+ private:
+  void pack(ops::ScaledTensor weight);
+  kernels::GemmOperand operand() const;  // without its elements
+
+  ops::ScaledTensor weight_;  // its elements are those of `packed_`: data has the shape alone
+  ops::PackedWeight packed_;
+};
+
+}  // namespace plimsoll::models

@@ -1,0 +1,167 @@
+#include "plimsoll/models/t5/product.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "plimsoll/nn/precision.h"
+#include "plimsoll/nn/report_values.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/quantize.h"
+#include "plimsoll/watch/session.h"
+
+namespace plimsoll::models {
+namespace {
+
+// Whoever counts, traps or follows takes each product by itself.
+bool watched_closely() {
+  const watch::Session* session = watch::current();
+  return session != nullptr && session->mode() != watch::Mode::kGuard;
+}
+
+// Gradients and recipes take each product by itself, too; inference tensors do not say when they change.
+bool may_pack(const T5LinearImpl& layer, at::ScalarType dtype) {
+  return !at::GradMode::is_enabled() && !nn::scope_dtype() && dtype == layer.weight().scalar_type() &&
+         !layer.weight().is_inference() && !watched_closely();
+}
+
+// Whether the amax of several products that were one says too little about each of them.
+bool worth_reading(const watch::Observation& all) {
+  constexpr double kNearBits = 4;
+  return watch::current()->sees_every_value() || !(watch::headroom_bits(all) >= kNearBits);
+}
+
+}  // namespace
+
+// Safe to use from several threads.
+class T5Product::Packed {
+ public:
+  using Weights = std::shared_ptr<const PackedWeights>;
+
+  Weights codes(const std::vector<T5Linear>& layers) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (weights_ == nullptr) {
+      std::vector<CodeSource> sources;
+      for (const T5Linear& layer : layers) sources.push_back(layer->code_source());
+      weights_ = std::make_shared<const PackedWeights>(sources);
+    }
+    return weights_;
+  }
+
+  // nullptr in the first of two calls in a row that see the same weights: nothing is packed for one call.
+  Weights values(const std::vector<T5Linear>& layers) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const bool same =
+        std::equal(layers.begin(), layers.end(), seen_.begin(), seen_.end(),
+                   [](const T5Linear& layer, const Source& source) { return source_of(*layer) == source; });
+    if (!same) {
+      forget();
+      for (const T5Linear& layer : layers) seen_.push_back(source_of(*layer));
+    } else if (weights_ == nullptr) {
+      for (const T5Linear& layer : layers) held_.push_back(layer->weight().detach());
+      weights_ = std::make_shared<const PackedWeights>(held_);
+    }
+    return weights_;
+  }
+
+  void release() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    forget();
+  }
+
+ private:
+  // What packed values were made from.
+  struct Source {
+    const c10::TensorImpl* tensor;
+    const void* data;
+    int64_t version;
+    runtime::Isa isa;
+
+    friend bool operator==(const Source&, const Source&) = default;
+  };
+  static Source source_of(const T5LinearImpl& layer) {
+    return {layer.weight().unsafeGetTensorImpl(), layer.weight().const_data_ptr(),
+            static_cast<int64_t>(layer.weight()._version()), runtime::matmul_isa()};
+  }
+
+  void forget() {
+    seen_.clear();
+    held_.clear();
+    weights_.reset();
+  }
+
+  std::mutex mutex_;
+  std::vector<Source> seen_;
+  std::vector<at::Tensor> held_;  // so that no other tensor can stand at the address of what weights_ was made from
+  Weights weights_;
+};
+
+T5Product::T5Product(std::vector<T5Linear> layers) : layers_(std::move(layers)), packed_(std::make_shared<Packed>()) {}
+
+std::shared_ptr<const PackedWeights> T5Product::packed_for(at::ScalarType dtype) const {
+  if (layers_.front()->code_source().weight.defined()) return packed_->codes(layers_);
+  if (may_pack(*layers_.front(), dtype)) return packed_->values(layers_);
+  if (at::GradMode::is_enabled()) packed_->release();
+  return nullptr;
+}
+
+at::Tensor T5Product::joined(const at::Tensor& x) const {
+  if (const auto all = all_at_once(x)) return *all;
+  if (layers_.size() == 1) return layers_.front()->forward(x);
+  return at::cat(parts_of_layers(x), -1);
+}
+
+std::vector<at::Tensor> T5Product::parts(const at::Tensor& x) const {
+  const auto all = all_at_once(x);
+  return all ? parts_of(*all) : parts_of_layers(x);
+}
+
+std::optional<at::Tensor> T5Product::all_at_once(const at::Tensor& x) const {
+  const auto packed = packed_for(x.scalar_type());
+  if (packed == nullptr) return std::nullopt;
+  PackedWeights::Output output = packed->multiply(x);
+  if (watch::current() != nullptr) report(x, output);
+  return std::move(output.values);
+}
+
+std::vector<at::Tensor> T5Product::parts_of(const at::Tensor& all) const {
+  std::vector<at::Tensor> result;
+  int64_t begin = 0;
+  for (const T5Linear& layer : layers_) {
+    result.push_back(all.narrow(-1, begin, layer->out_features));
+    begin += layer->out_features;
+  }
+  return result;
+}
+
+// The product knows the amax of all layers together, which far from the format's end is told of each. Near it each
+// layer's is read from its values, and where they were rounded to Inf the layer multiplies again, which tells how far
+// beyond the format it was.
+void T5Product::report(const at::Tensor& x, const PackedWeights::Output& output) const {
+  const at::ScalarType dtype = x.scalar_type();
+  if (layers_.size() == 1 || !worth_reading({.format = ops::format_of(dtype, "watch"), .amax = output.amax})) {
+    for (const T5Linear& layer : layers_) nn::report_amax(layer->path(), "output", dtype, output.amax);
+    return;
+  }
+  const std::vector<at::Tensor> parts = parts_of(output.values);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const float amax = ops::amax(parts[i].flatten(0, -2));
+    const bool rounded_to_infinity = std::isinf(amax) && std::isfinite(output.amax);
+    if (rounded_to_infinity && layers_[i]->weight().numel() > 0) {
+      layers_[i]->forward(x);
+    } else {
+      nn::report_amax(layers_[i]->path(), "output", dtype, amax);
+    }
+  }
+}
+
+std::vector<at::Tensor> T5Product::parts_of_layers(const at::Tensor& x) const {
+  std::vector<at::Tensor> result;
+  for (const T5Linear& layer : layers_) result.push_back(layer->forward(x));
+  return result;
+}
+
+}  // namespace plimsoll::models

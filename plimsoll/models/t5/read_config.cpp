@@ -1,0 +1,133 @@
+#include "plimsoll/models/t5/read_config.h"
+
+#include <ATen/ops/equal.h>
+
+#include <algorithm>
+#include <array>
+
+#include "plimsoll/io/error.h"
+
+namespace plimsoll::models {
+namespace {
+
+using kernels::Activation;
+using nlohmann::json;
+
+// The members of one config.json by name, with the library's defaults where one is absent or null.
+class Members {
+ public:
+  explicit Members(const io::HuggingFaceDirectory& directory)
+      : config_(directory.config()), name_((directory.path() / "config.json").native()) {}
+
+  bool has(const char* member) const { return config_.contains(member) && !config_.at(member).is_null(); }
+
+  int64_t integer(const char* member, int64_t otherwise) const {
+    if (!has(member)) return otherwise;
+    const json& value = config_.at(member);
+    if (!value.is_number_integer()) io::fail("{}: {}: expected an integer, got {}", name_, member, value.dump());
+    return value.get<int64_t>();
+  }
+  double number(const char* member, double otherwise) const {
+    if (!has(member)) return otherwise;
+    const json& value = config_.at(member);
+    if (!value.is_number()) io::fail("{}: {}: expected a number, got {}", name_, member, value.dump());
+    return value.get<double>();
+  }
+  bool flag(const char* member, bool otherwise) const {
+    if (!has(member)) return otherwise;
+    const json& value = config_.at(member);
+    if (!value.is_boolean()) io::fail("{}: {}: expected true or false, got {}", name_, member, value.dump());
+    return value.get<bool>();
+  }
+  std::string text(const char* member, const char* otherwise) const {
+    if (!has(member)) return otherwise;
+    const json& value = config_.at(member);
+    if (!value.is_string()) io::fail("{}: {}: expected a string, got {}", name_, member, value.dump());
+    return value.get<std::string>();
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  const json& config_;
+  std::string name_;
+};
+
+Activation feed_forward(const Members& members, bool gated_by_default) {
+  struct Named {
+    std::string_view name;
+    Activation activation;
+  };
+  constexpr std::array<Named, 7> kNames = {{{"relu", Activation::kRelu},
+                                            {"gelu_new", Activation::kGelu},
+                                            {"silu", Activation::kSilu},
+                                            {"gated-gelu", Activation::kGeglu},
+                                            {"gated-gelu_new", Activation::kGeglu},
+                                            {"gated-relu", Activation::kReglu},
+                                            {"gated-silu", Activation::kSwiglu}}};
+  const std::string name = members.text("feed_forward_proj", gated_by_default ? "gated-gelu" : "relu");
+  const auto found = std::find_if(kNames.begin(), kNames.end(), [&](const Named& named) { return named.name == name; });
+  if (found == kNames.end()) {
+    io::fail("{}: feed_forward_proj: expected relu, gelu_new, silu, gated-gelu, gated-relu or gated-silu, got '{}'",
+             members.name(), name);
+  }
+  return found->activation;
+}
+
+bool names_an_encoder(const json& config) {
+  const auto architectures = config.find("architectures");
+  return architectures != config.end() && architectures->is_array() &&
+         std::any_of(architectures->begin(), architectures->end(), [](const json& name) {
+           return name.is_string() && name.get<std::string>().ends_with("EncoderModel");
+         });
+}
+
+bool has_own_head(const io::HuggingFaceDirectory& directory) {
+  if (!directory.contains("lm_head.weight")) return false;
+  if (!directory.contains("shared.weight")) return true;
+  const at::Tensor head = directory.tensor("lm_head.weight"), shared = directory.tensor("shared.weight");
+  return head.sizes() != shared.sizes() || head.scalar_type() != shared.scalar_type() || !at::equal(head, shared);
+}
+
+// Whether logits are those of hidden states times d_model^-0.5, as transformers 5 has it: T5 by scale_decoder_outputs,
+// which is the tie flag of configs older than it; MT5 never; UMT5 by the tie flag, which is set in every config that is
+// saved by version 5, whether the head is tied or not.
+bool scales_decoder_outputs(const Members& members, std::string_view type) {
+  if (type == "mt5") return false;
+  const bool tie_flag = members.flag("tie_word_embeddings", true);
+  return type == "umt5" ? tie_flag : members.flag("scale_decoder_outputs", tie_flag);
+}
+
+}  // namespace
+
+T5Config t5_config(const io::HuggingFaceDirectory& directory) {
+  const Members members(directory);
+  const std::string type = members.text("model_type", "t5");
+  if (type != "t5" && type != "mt5" && type != "umt5") {
+    io::fail("{}: model_type: expected t5, mt5 or umt5, got '{}'", members.name(), type);
+  }
+  const bool multilingual = type != "t5";
+  T5Config config;
+  config.vocab_size = members.integer("vocab_size", multilingual ? 250112 : 32128);
+  config.d_model = members.integer("d_model", 512);
+  config.d_kv = members.integer("d_kv", 64);
+  config.d_ff = members.integer("d_ff", multilingual ? 1024 : 2048);
+  config.num_layers = members.integer("num_layers", multilingual ? 8 : 6);
+  config.num_decoder_layers = members.integer("num_decoder_layers", config.num_layers);
+  config.num_heads = members.integer("num_heads", multilingual ? 6 : 8);
+  config.relative_attention_num_buckets = members.integer("relative_attention_num_buckets", 32);
+  config.relative_attention_max_distance = members.integer("relative_attention_max_distance", 128);
+  config.relative_bias_in_each_layer = type == "umt5";
+  config.feed_forward = feed_forward(members, multilingual);
+  config.layer_norm_epsilon = members.number("layer_norm_epsilon", config.layer_norm_epsilon);
+  config.dropout_rate = members.number("dropout_rate", config.dropout_rate);
+  config.initializer_factor = members.number("initializer_factor", config.initializer_factor);
+  config.encoder_only = names_an_encoder(directory.config()) || !directory.contains("decoder.final_layer_norm.weight");
+  config.tie_word_embeddings = !has_own_head(directory);
+  config.scale_decoder_outputs = scales_decoder_outputs(members, type);
+  config.pad_token_id = members.integer("pad_token_id", 0);
+  config.eos_token_id = members.integer("eos_token_id", 1);
+  config.decoder_start_token_id = members.integer("decoder_start_token_id", config.pad_token_id);
+  return config;
+}
+
+}  // namespace plimsoll::models

@@ -1,0 +1,29 @@
+// The residual stream of a T5 and the norms that read it.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include "plimsoll/models/t5/fixes.h"
+#include "plimsoll/models/t5/weight.h"
+
+namespace plimsoll::models {
+
+// What a sub-layer has written is added when the next norm reads the stream, in one pass.
+class T5Residual {
+ public:
+  // hidden [batch, seq, d_model] in the dtype of the computation.
+  T5Residual(const at::Tensor& hidden, const T5Numerics& numerics, bool encoder);
+
+  // RMSNorm of the stream, in the dtype of the computation. Source: Zhang and Sennrich 2019.
+  at::Tensor normalised(const T5WeightImpl& norm, double epsilon);
+
+  void add(const at::Tensor& x);
+
+ private:
+  at::Tensor hidden_;
+  at::Tensor pending_;  // to be added; or undefined
+  at::ScalarType dtype_;
+  bool clamps_ = false;
+};
+
+}  // namespace plimsoll::models

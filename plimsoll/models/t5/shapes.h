@@ -1,0 +1,13 @@
+// The parameters of a T5 by name, without the T5: what a file must hold before a model is made for it.
+#pragma once
+
+#include "plimsoll/models/gpt/shapes.h"
+#include "plimsoll/models/t5/config.h"
+
+namespace plimsoll::models {
+
+// Those of T5ForConditionalGenerationImpl::named_parameters(). As many entries as the model has parameters: bound the
+// numbers of layers first.
+ParameterShapes t5_parameter_shapes(const T5Config& config);
+
+}  // namespace plimsoll::models
