@@ -6,25 +6,25 @@ import sys
 TOOLS = pathlib.Path(__file__).parent
 
 
-def run(tool, *arguments):
-    command = [sys.executable, TOOLS / tool, *arguments]
+def run(tool: str, *arguments: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(TOOLS / tool), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def compile_source(directory, output, source, *options):
+def compile_source(directory: pathlib.Path, output: str, source: str, *options: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    command = ["g++", "-x", "c++", "-", "-x", "none", "-o", directory / output, *options]
+    command = ["g++", "-x", "c++", "-", "-x", "none", "-o", str(directory / output), *options]
     subprocess.run(command, input=source, text=True, check=True)
 
 
-def test_functions_with_internal_linkage_pass(tmp_path):
+def test_functions_with_internal_linkage_pass(tmp_path: pathlib.Path) -> None:
     source = "namespace { int twice(int x) { return 2 * x; } }\nint entry(int x) { return twice(x); }\n"
     compile_source(tmp_path, "sum_avx512.cpp.o", source, "-c")
     result = run("check_weak_symbols", tmp_path)
     assert (result.returncode, result.stdout) == (0, "weak symbols: ok (1 objects)\n")
 
 
-def test_an_inline_function_in_an_isa_file_is_named(tmp_path):
+def test_an_inline_function_in_an_isa_file_is_named(tmp_path: pathlib.Path) -> None:
     source = "inline int twice(int x) { return 2 * x; }\nint entry(int x) { return twice(x); }\n"
     compile_source(tmp_path, "sum_avx512_bf16.cpp.o", source, "-c")
     compile_source(tmp_path, "sum_cpu.cpp.o", source, "-c")
@@ -34,11 +34,11 @@ def test_an_inline_function_in_an_isa_file_is_named(tmp_path):
     assert result.stdout.endswith("weak symbols: 1 violations\n")
 
 
-def test_a_build_without_isa_objects_fails(tmp_path):
+def test_a_build_without_isa_objects_fails(tmp_path: pathlib.Path) -> None:
     assert run("check_weak_symbols", tmp_path).returncode == 1
 
 
-def link_with(directory, program, *runtimes):
+def link_with(directory: pathlib.Path, program: str, *runtimes: str) -> None:
     """A program that loads an empty library under each of the names."""
     for runtime in runtimes:
         compile_source(directory, runtime, "", "-shared", f"-Wl,-soname,{runtime}")
@@ -46,7 +46,7 @@ def link_with(directory, program, *runtimes):
     compile_source(directory / "bin", program, "int main() {}\n", "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{directory}")
 
 
-def test_one_openmp_runtime_passes(tmp_path):
+def test_one_openmp_runtime_passes(tmp_path: pathlib.Path) -> None:
     link_with(tmp_path, "first", "libgomp.so.1")
     link_with(tmp_path, "second", "libgomp.so.1")
     link_with(tmp_path, "third")
@@ -54,13 +54,13 @@ def test_one_openmp_runtime_passes(tmp_path):
     assert (result.returncode, result.stdout) == (0, "openmp: ok (3 programs, libgomp.so.1)\n")
 
 
-def test_two_openmp_runtimes_fail(tmp_path):
+def test_two_openmp_runtimes_fail(tmp_path: pathlib.Path) -> None:
     link_with(tmp_path, "program", "libgomp-a34b3233.so.1", "libiomp5.so")
     result = run("check_openmp", tmp_path)
     assert result.returncode == 1
     assert result.stdout.endswith("openmp: expected one runtime, got 2\n")
 
 
-def test_no_openmp_runtime_at_all_fails(tmp_path):
+def test_no_openmp_runtime_at_all_fails(tmp_path: pathlib.Path) -> None:
     link_with(tmp_path, "program")
     assert run("check_openmp", tmp_path).stdout.endswith("openmp: expected one runtime, got 0\n")

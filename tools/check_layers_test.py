@@ -8,15 +8,17 @@ import pytest
 CHECK = pathlib.Path(__file__).with_name("check_layers")
 
 
-def run(root, files):
+def run(root: pathlib.Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """files: by their path in plimsoll/, or with "/" before it in the project."""
+    (root / "plimsoll").mkdir()
     for name, text in files.items():
-        path = root / "plimsoll" / name
+        path = root / name[1:] if name.startswith("/") else root / "plimsoll" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return subprocess.run([sys.executable, CHECK, root], capture_output=True, text=True, check=False)
 
 
-def test_this_project_follows_its_house():
+def test_this_project_follows_its_house() -> None:
     result = subprocess.run([sys.executable, CHECK], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (0, "layers: ok\n")
 
@@ -32,9 +34,14 @@ def test_this_project_follows_its_house():
         ("ops/norm/norm_test.cpp", '#include "plimsoll/ops/linear/linear.h"\n'),
         ("watch/CMakeLists.txt", "plimsoll_library(watch SOURCES a.cpp LINKS Plimsoll::format)\n"),
         ("kernels/norm/CMakeLists.txt", "plimsoll_test(norm SOURCES a_test.cpp LINKS Plimsoll::kernels_quantize)\n"),
+        ("/bench/step.cpp", '#include <torch/torch.h>\n#include "plimsoll/app/train.h"\n'),
+        ("/python/t5.cpp", '#include "plimsoll/nn/gpt.h"\n#include "python/layer.h"\n#include "plimsoll/app/t5_model.h"\n'),
+        ("/python/plimsoll/shard/a.py", "from plimsoll import _scope\nimport plimsoll.amp.grad_scaler\nimport torch.nn\n"),
+        ("/python/plimsoll/amp/a.py", "if TYPE_CHECKING:\n    from plimsoll.shard import OSS\n"),
+        ("/python/plimsoll/watch.py", "import plimsoll.shard\n"),
     ],
 )
-def test_what_the_house_allows_passes(tmp_path, name, text):
+def test_what_the_house_allows_passes(tmp_path: pathlib.Path, name: str, text: str) -> None:
     result = run(tmp_path, {name: text})
     assert (result.returncode, result.stdout) == (0, "layers: ok\n")
 
@@ -54,6 +61,13 @@ def test_what_the_house_allows_passes(tmp_path, name, text):
         ("ops/norm/a.h", '#include "plimsoll/ops/linear/linear.h"\n', "a.h:1: plimsoll/ops/linear/linear.h: ops/norm may use ops/dispatcher,"),
         ("shard/plan/a.h", '#include "plimsoll/shard/engine/sharded_unit.h"\n', "engine/sharded_unit.h: shard/plan may use shard/average"),
         ("vision/a.h", "", "a.h:1: vision: the house has no such folder"),
+        ("/bench/step.cpp", '#include "plimsoll/cli/main.h"\n', "bench/step.cpp:1: plimsoll/cli/main.h: bench may include format,"),
+        ("/python/a.cpp", '#include "plimsoll/app/train.h"\n', "python/a.cpp:1: plimsoll/app/train.h: python may include format,"),
+        ("/python/a.cpp", '#include "layer.h"\n', 'layer.h: expected a path from the root, "plimsoll/..." or "python/..."'),
+        ("/python/plimsoll/amp/a.py", "\nimport plimsoll.shard.oss\n", "a.py:2: plimsoll.shard.oss: amp may import amp, plimsoll._*"),
+        ("/python/plimsoll/convert/a.py", "def f():\n    from plimsoll import shard\n", "a.py:2: plimsoll.shard: convert may import"),
+        ("/python/plimsoll/_a.py", "from plimsoll.amp import autocast\n", "_a.py:1: plimsoll.amp: the package's own modules may"),
+        ("/python/plimsoll/serve/a.py", "", "a.py:1: serve: the package has no such part"),
         ("io/CMakeLists.txt", "plimsoll_library(io\n  LINKS torch\n  Plimsoll::nn)\n", "CMakeLists.txt:3: Plimsoll::nn: io may"),
         ("watch/CMakeLists.txt", "plimsoll_library(watch LINKS plimsoll_torch)\n", "plimsoll_torch: torch is allowed in ops"),
         (
@@ -63,14 +77,14 @@ def test_what_the_house_allows_passes(tmp_path, name, text):
         ),
     ],
 )
-def test_each_violation_is_named(tmp_path, name, text, fault):
+def test_each_violation_is_named(tmp_path: pathlib.Path, name: str, text: str, fault: str) -> None:
     result = run(tmp_path, {name: text})
     assert result.returncode == 1
     assert fault in result.stdout
     assert result.stdout.endswith("layers: 1 violations\n")
 
 
-def test_a_wrong_root_is_one_line(tmp_path):
+def test_a_wrong_root_is_one_line(tmp_path: pathlib.Path) -> None:
     result = subprocess.run([sys.executable, CHECK, tmp_path], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == f"check_layers: expected a folder plimsoll in {tmp_path}\n"
