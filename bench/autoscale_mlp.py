@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
-import plimsoll  # noqa: E402
+import plimsoll
 
 CONTESTANTS = ("fp32", "fp16", "autoscale")
 HELD_OUT = 0.2
@@ -64,7 +64,7 @@ def accuracy(contestant: str, data, init: float, rate: float, options: argparse.
     if contestant == "fp16":
         model, dtype = model.half(), torch.float16
     if contestant == "autoscale":
-        model = plimsoll.autoscale(model, rounding=options.rounding)
+        model = plimsoll.autoscale(model, rounding=options.rounding)  # type: ignore[operator]  # a module that is called
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     for epoch in range(options.epochs):
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(100 + epoch))

@@ -43,7 +43,7 @@ def calls_of(step) -> list[tuple[str, float]]:
 
 def times(steps: list[list[tuple[str, float]]]) -> dict[str, float]:
     total: dict[str, float] = collections.defaultdict(float)
-    for same in zip(*steps):
+    for same in zip(*steps, strict=True):
         total[same[0][0]] += min(time for _, time in same)
     return total
 
@@ -60,7 +60,7 @@ def main() -> None:
     run = {method: stepper(method, options.model, options.width) for method in options.methods}
     for step in run.values():
         step()  # warms up
-    steps = {method: [] for method in run}
+    steps: dict[str, list[list[tuple[str, float]]]] = {method: [] for method in run}
     for _ in range(options.rounds):
         for method, step in run.items():
             steps[method].append(calls_of(step))

@@ -10,17 +10,19 @@ import contextlib
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
-import plimsoll  # noqa: E402
-import plimsoll.autoscale as autoscale  # noqa: E402
-from plimsoll.amp import autocast  # noqa: E402
-from plimsoll.common.recipe import DelayedScaling  # noqa: E402
+import plimsoll
+import plimsoll.autoscale as autoscale
+from plimsoll.amp import autocast
+from plimsoll.common.recipe import DelayedScaling
 
 OPERATORS = {
     "relu": lambda x: x.relu(),
@@ -50,7 +52,7 @@ def operators(rounds: int) -> None:
     print("| operator, us | torch fp32 | torch fp16 | autoscale | over fp16 |\n|---|---|---|---|---|")
     with torch.no_grad():
         for name, operator in OPERATORS.items():
-            times = [min(row) * 1e6 for row in zip(*[[call_time(operator, y) for y in contestants] for _ in range(rounds)])]
+            times = [min(row) * 1e6 for row in zip(*[[call_time(operator, y) for y in contestants] for _ in range(rounds)], strict=True)]
             print(f"| {name} | {' | '.join(f'{t:.2f}' for t in times)} | {times[2] - times[1]:+.2f} |", flush=True)
 
 
@@ -92,14 +94,15 @@ def fp8_recipe(model: nn.Module) -> nn.Module:
 
 
 # What is done to the model, and the scope of its forward pass.
-METHODS = {
+SCALED: Callable[..., Any] = plimsoll.autoscale  # type: ignore[assignment]  # a module that is called
+METHODS: dict[str, tuple[Callable[[Any], Any], Callable[[], contextlib.AbstractContextManager[Any]]]] = {
     "fp32": (lambda model: model, contextlib.nullcontext),
     "torch bf16 autocast": (lambda model: model, lambda: torch.autocast("cpu", torch.bfloat16)),
     "amp fp16": (lambda model: model, lambda: autocast("cpu", torch.float16)),
     "fp8 recipe": (fp8_recipe, contextlib.nullcontext),
-    "autoscale fp16": (plimsoll.autoscale, contextlib.nullcontext),
-    "autoscale bf16": (lambda model: plimsoll.autoscale(model, dtype=torch.bfloat16), contextlib.nullcontext),
-    "autoscale fp8": (lambda model: plimsoll.autoscale(model, matmul_format="hybrid"), contextlib.nullcontext),
+    "autoscale fp16": (SCALED, contextlib.nullcontext),
+    "autoscale bf16": (lambda model: SCALED(model, dtype=torch.bfloat16), contextlib.nullcontext),
+    "autoscale fp8": (lambda model: SCALED(model, matmul_format="hybrid"), contextlib.nullcontext),
 }
 
 
@@ -122,7 +125,7 @@ def stepper(method: str, model_name: str, width: int):
 
 def steps(model_name: str, width: int, rounds: int, methods: list[str]) -> None:
     run = {name: stepper(name, model_name, width) for name in methods}
-    times = {name: [] for name in run}
+    times: dict[str, list[float]] = {name: [] for name in run}
     for index in range(rounds + 1):
         for name, step in run.items():
             start = time.thread_time()

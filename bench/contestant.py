@@ -22,6 +22,8 @@ class Contestant:
         self.process = subprocess.Popen(
             [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.input, self.output = self.process.stdin, self.process.stdout
         if wait:
             self.info = self.receive()
 
@@ -30,15 +32,15 @@ class Contestant:
         return self.receive()
 
     def send(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        self.input.write(line + "\n")
+        self.input.flush()
 
     def close(self):
-        self.process.stdin.close()
+        self.input.close()
         self.process.wait()
 
     def receive(self):
-        line = self.process.stdout.readline()
+        line = self.output.readline()
         if not line:
             raise SystemExit(f"'{self.name}' ended with exit code {self.process.wait()}")
         return json.loads(line)

@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 SHAPE = ("layers", "dim", "heads", "context", "batch", "vocabulary", "tied")
 PRESETS = {
-    "small": dict(zip(SHAPE, (6, 384, 6, 256, 16, 256, 0))),  # 10.9 M parameters
-    "gpt2": dict(zip(SHAPE, (12, 768, 12, 512, 4, 50257, 1))),  # 124 M
+    "small": dict(zip(SHAPE, (6, 384, 6, 256, 16, 256, 0), strict=True)),  # 10.9 M parameters
+    "gpt2": dict(zip(SHAPE, (12, 768, 12, 512, 4, 50257, 1), strict=True)),  # 124 M
 }
 TORCH = {
     "torch-fp32": (["--dtype", "fp32"], {}),
@@ -45,10 +45,10 @@ class Runner:
     """One contestant at one number of threads."""
 
     name: str
-    command: list
-    environment: dict
+    command: list[object]
+    environment: dict[str, str]
     restart: bool
-    seconds: list = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     peak_rss_bytes: int = 0
     saved_bytes: int | None = None
     process: Contestant | None = None
@@ -57,10 +57,10 @@ class Runner:
         if self.process is None:
             self.process = Contestant(self.name, self.command, self.environment)
             self.saved_bytes = self.process.info["saved_bytes"]
+        return self.process
 
     def turn(self):
-        self.start()
-        result = self.process.ask("step")
+        result = self.start().ask("step")
         self.seconds.append(result["seconds"])
         self.peak_rss_bytes = max(self.peak_rss_bytes, result["peak_rss_bytes"])
         if self.restart:
@@ -105,7 +105,7 @@ def measure(runners, rounds, restart):
 def rows_of(runners, one_thread, tokens):
     """(peer's name or None, a row for each contestant)."""
     medians = {one.name: one.median() for one in runners}
-    peer = min((name for name in PEERS if name in medians), key=medians.get, default=None)
+    peer = min((name for name in PEERS if name in medians), key=lambda name: medians[name], default=None)
     single = {one.name: one.median() for one in one_thread}
     rows = []
     for one in runners:

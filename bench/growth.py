@@ -30,7 +30,7 @@ def shapes(args):
 def rows_of(runners, sizes, tokens):
     """A row for each size; `flatness` is tokens/s over those of the first size."""
     rows = []
-    for one, size, count in zip(runners, sizes, tokens):
+    for one, size, count in zip(runners, sizes, tokens, strict=True):
         seconds = one.median()
         rows.append({"size": size, "median_seconds": seconds, "tokens_per_s": count / seconds, "peak_rss_bytes": one.peak_rss_bytes})
     for row in rows:

@@ -91,7 +91,7 @@ def row_of(name, rule, rounds, with_torchao):
     contestants = {"torch": step(theirs, x, grad, None), "plimsoll": step(ours, x, grad, rule)}
     if with_torchao:
         contestants["torchao"] = step(in_torchao(theirs), x, grad, None)
-    times = {who: [] for who in contestants}
+    times: dict[str, list[float]] = {who: [] for who in contestants}
     for number in range(rounds + 2):
         for who, run in contestants.items():
             elapsed = run()
@@ -108,9 +108,9 @@ def overhead_row(rule, rounds, threads, build):
     x = torch.randn(rows, columns).requires_grad_()
     module = te.Linear(columns, outputs)
     grad = torch.randn(rows, outputs)
-    options = [f"--{key}={value}" for key, value in zip(("rows", "in", "out", "threads"), (rows, columns, outputs, threads))]
+    options = [f"--{key}={value}" for key, value in zip(("rows", "in", "out", "threads"), (rows, columns, outputs, threads), strict=True)]
     worker = Contestant("C++", [Path(build) / "bin" / "linear_step_worker", *options, f"--recipe={rule.to_json('fp32')}"], {})
-    times = {"python": [], "cpp": []}
+    times: dict[str, list[float]] = {"python": [], "cpp": []}
     try:
         for number in range(rounds + 2):
             start = time.process_time()

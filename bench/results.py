@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Results:
-    context: dict
+    context: dict[str, Any]
     by_name: dict[str, Result]
 
 

@@ -44,7 +44,7 @@ def row(name, answers, alone, info, tokens):
         "contestant": name,
         "tokens_per_s": tokens / statistics.median(seconds),
         # Ratios within one turn: other work on the machine then slows both.
-        "of_one_process": statistics.median(one["seconds"] / own for one, own in zip(alone, seconds)),
+        "of_one_process": statistics.median(one["seconds"] / own for one, own in zip(alone, seconds, strict=True)),
         "parameters_held": info["parameters_held"],
         "peak_rss_bytes": max(answer["peak_rss_bytes"] for answer in answers),
     }
@@ -64,7 +64,7 @@ def main():
     parser.add_argument("--json")
     args = parser.parse_args()
     shape = PRESETS["small"]
-    answers = {name: [] for name in args.contestants}
+    answers: dict[str, list[list[dict[str, float]]]] = {name: [] for name in args.contestants}
     with tempfile.TemporaryDirectory() as folder:
         teams = {name: contestant(name, shape, folder) for name in args.contestants}
         for _ in range(args.rounds):

@@ -16,16 +16,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from contestant import Contestant
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-from contestant import Contestant
 from torch_gpt import Gpt, GptShape
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
-import plimsoll.pytorch as te  # noqa: E402
-from plimsoll.common.recipe import Float8CurrentScaling  # noqa: E402
-from plimsoll.shard import FullyShardedDataParallel  # noqa: E402
+import plimsoll.pytorch as te
+from plimsoll.common.recipe import Float8CurrentScaling
+from plimsoll.shard import FullyShardedDataParallel
 
 
 class PlimsollGpt(nn.Module):

@@ -62,7 +62,7 @@ def contestant(name, directory, args):
 
 def measure(running, args):
     """{work: {name: seconds of each round}}; a round is each work by each contestant."""
-    seconds = {work: {name: [] for name in running if does(name, work)} for work in args.works}
+    seconds: dict[str, dict[str, list[float]]] = {work: {name: [] for name in running if does(name, work)} for work in args.works}
     for number in range(args.rounds if seconds else 0):
         for work, names in seconds.items():
             for name, times in names.items():
@@ -76,7 +76,7 @@ def rows_of(seconds):
     for work, names in seconds.items():
         medians = {name: statistics.median(times) for name, times in names.items()}
         peers = [name for name in medians if name not in OURS and name not in LIMITS and WORKS[work][2] in (None, name)]
-        peer = min(peers, key=medians.get, default=None)
+        peer = min(peers, key=lambda name: medians[name], default=None)
         for name, median in medians.items():
             limit = f"read-{name}" if name in OURS else None
             rows.append(

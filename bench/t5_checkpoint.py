@@ -2,8 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_decoder_layers": 12, "num_heads": 12,
     "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
 }  # fmt: skip

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 SOURCE_TOKENS = 32  # of what is decoded from
 VOCABULARY = 32000  # ids below are pieces of text
@@ -21,6 +22,8 @@ def ids(rows, tokens):
 
 
 class HuggingFace:
+    model: Any
+
     def __init__(self, directory, dtype):
         import torch
         import transformers
@@ -40,6 +43,8 @@ class HuggingFace:
 
 
 class CTranslate2:
+    model: Any
+
     def __init__(self, directory, dtype, threads):
         import ctranslate2
 
@@ -54,6 +59,8 @@ class CTranslate2:
 
 
 class Plimsoll:
+    model: Any
+
     def __init__(self, directory, dtype):
         import plimsoll.t5
         import torch
@@ -99,7 +106,7 @@ def main():
 
     torch.set_num_threads(args.threads)
     if args.library == "ctranslate2":
-        contestant = CTranslate2(args.directory, args.dtype, args.threads)
+        contestant: Any = CTranslate2(args.directory, args.dtype, args.threads)
     else:
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}.get(args.dtype, args.dtype)
         contestant = {"hf": HuggingFace, "plimsoll": Plimsoll}[args.library](args.directory, dtype)

@@ -12,7 +12,6 @@ import time
 
 import torch
 import torch.nn.functional as F
-
 from torch_gpt import Gpt, GptShape, saved_bytes
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

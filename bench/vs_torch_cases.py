@@ -1,5 +1,8 @@
 """What vs_torch.py times: for each name a pair of functions, PyTorch's and Plimsoll's, on the same tensors."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
@@ -29,7 +32,7 @@ def scaled_mm(size):
 
 def forward_and_backward(function, *inputs):
     """A function that runs both, with the same gradient of the result each time."""
-    inputs = [x.detach().requires_grad_(x.is_floating_point()) for x in inputs]
+    inputs = tuple(x.detach().requires_grad_(x.is_floating_point()) for x in inputs)
     grad = torch.randn_like(function(*inputs))
     differentiable = [x for x in inputs if x.requires_grad]
     return lambda: torch.autograd.grad(function(*inputs), differentiable, grad)
@@ -106,17 +109,17 @@ def adamw():
 
 def all_cases():
     """{name: function that makes the pair}."""
-    cases = {}
+    cases: dict[str, Callable[[], tuple[Callable[[], object], Callable[[], object]]]] = {}
     for dtype in DTYPES:
         for layout in ("nt", "nn", "tn"):
             for size in (512, 1024, 2048):
-                cases[f"mm/{dtype}/{layout}/{size}"] = lambda d=dtype, l=layout, s=size: mm(d, l, s)
+                cases[f"mm/{dtype}/{layout}/{size}"] = partial(mm, dtype, layout, size)
     for size in (512, 1024, 2048):
-        cases[f"scaled_mm/e4m3/{size}"] = lambda s=size: scaled_mm(s)
+        cases[f"scaled_mm/e4m3/{size}"] = partial(scaled_mm, size)
     for dtype in DTYPES:
         for name, causal in (("attention", False), ("attention_causal", True)):
-            cases[f"{name}/{dtype}"] = lambda d=dtype, c=causal: attention(d, c)
+            cases[f"{name}/{dtype}"] = partial(attention, dtype, causal)
         for make in (cross_entropy, layer_norm, rms_norm, gelu, softmax, quantize, dequantize):
-            cases[f"{make.__name__}/{dtype}"] = lambda d=dtype, m=make: m(d)
+            cases[f"{make.__name__}/{dtype}"] = partial(make, dtype)
     cases["adamw/fp32"] = adamw
     return cases

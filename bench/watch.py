@@ -10,6 +10,7 @@ import contextlib
 import statistics
 import tempfile
 import time
+from typing import Any
 
 import json_file
 import plimsoll
@@ -17,7 +18,7 @@ import torch
 import transformers
 from plimsoll.t5 import T5ForConditionalGeneration
 
-BASE = {"d_model": 768, "d_kv": 64, "d_ff": 2048, "num_heads": 12, "vocab_size": 1024, "num_decoder_layers": 1,
+BASE: dict[str, Any] = {"d_model": 768, "d_kv": 64, "d_ff": 2048, "num_heads": 12, "vocab_size": 1024, "num_decoder_layers": 1,
         "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
 NOBODY = "nobody"
 
@@ -50,7 +51,7 @@ def main():
     torch.set_num_threads(args.threads)
     model = model_of(args.layers)
     ids = torch.randint(3, BASE["vocab_size"], (1, args.tokens))
-    times = {mode: [] for mode in [NOBODY, *args.modes]}
+    times: dict[str, list[float]] = {mode: [] for mode in [NOBODY, *args.modes]}
     with torch.no_grad():
         for _ in range(3):
             model.encode(ids)

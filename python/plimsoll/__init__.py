@@ -10,7 +10,7 @@ from plimsoll._library import load
 
 load()
 
-import plimsoll.autoscale  # noqa: E402  they use the operators
+import plimsoll.autoscale  # noqa: E402, F401  they use the operators
 from plimsoll.convert import convert, convert_back  # noqa: E402
 from plimsoll.report import report  # noqa: E402
 from plimsoll.watch import enable_floating_point_exceptions, watch  # noqa: E402

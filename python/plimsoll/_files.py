@@ -13,7 +13,8 @@ def expect_regular(path: str | os.PathLike[str]) -> None:
     """Raises ValueError where a name is anything but a regular file, FileNotFoundError where it is none's."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
-        kind = "a directory" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+        kind = next((name for is_kind, name in kinds if is_kind(mode)), "a device")
         raise ValueError(f"{os.fspath(path)}: expected a regular file, got {kind}")
 
 

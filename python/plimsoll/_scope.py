@@ -25,7 +25,7 @@ _abandon = _library.plimsoll_abandon_scopes
 _abandon.argtypes = (ctypes.c_int64,)
 _abandon.restype = None
 
-after_leaving: list[Callable[[], None]] = []  # what a state kept in Python follows the library's with
+after_leaving: list[Callable[[], object]] = []  # what a state kept in Python follows the library's with
 
 
 def _left(result: int, _function: Any, _arguments: Any) -> None:

@@ -73,7 +73,7 @@ def t5_tensors(vocabulary=160, width=16, inner=24, heads=2, size=8):
     import torch
 
     torch.manual_seed(0)
-    shapes = {"shared.weight": (vocabulary, width), "lm_head.weight": (vocabulary, width)}
+    shapes: dict[str, tuple[int, ...]] = {"shared.weight": (vocabulary, width), "lm_head.weight": (vocabulary, width)}
     for part, attentions in (("encoder", ("SelfAttention",)), ("decoder", ("SelfAttention", "EncDecAttention"))):
         block = f"{part}.block.0.layer"
         for layer, attention in enumerate(attentions):
@@ -148,7 +148,8 @@ def make_tree(folder):
 def damage_file(generator, path):
     """Changes the file; returns how."""
     good = path.read_bytes()
-    kind = generator.choice(("bytes", "bytes", "bytes", "json", "json", "json", "json", "cut", "empty", "missing", "pipe", "directory", "sparse", "link"))
+    kinds = ["bytes"] * 3 + ["json"] * 4 + ["cut", "empty", "missing", "pipe", "directory", "sparse", "link"]
+    kind = generator.choice(kinds)
     if kind == "json":
         try:
             lines = [json.loads(line) for line in good.decode().splitlines()] if path.suffix == ".jsonl" else [json.loads(good)]

@@ -13,6 +13,7 @@ It may say its share of the time that tests/attack/run.py has for all: a line `M
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -96,7 +97,7 @@ class Attack:
 class Outcome:
     """How a program ended. signal: the number of the one that ended it; late: it was killed at its time limit."""
 
-    command: list
+    command: list[str]
     exit_code: int
     signal: int
     late: bool
@@ -107,10 +108,8 @@ class Outcome:
 
 def kill_group(process):
     """Kills a process that leads a session of its own, and its children."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def run_program(command, limit, **options):

@@ -5,6 +5,7 @@ without; through forward() or another method), breaks some of them off with an e
 with the mean of what each rank has by itself.
 """
 
+import contextlib
 import copy
 import datetime
 import json
@@ -25,10 +26,9 @@ ROUNDS = 4000
 def run_rank(rank, folder, seed, seconds):
     import torch
     import torch.distributed as dist
+    from plimsoll.shard import OSS, ShardedDataParallel
     from torch import nn
     from torch.utils.checkpoint import checkpoint
-
-    from plimsoll.shard import OSS, ShardedDataParallel
 
     class Model(nn.Module):
         def __init__(self):
@@ -158,10 +158,10 @@ def round_of(dice):
 
 def main():
     attack = Attack("passes in random order under ShardedDataParallel")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as files:
         environment = {**library_environment(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, __file__, "--rank"]
-        outputs = [open(Path(folder, f"{rank}.txt"), "w+") for rank in range(RANKS)]
+        outputs = [files.enter_context(open(Path(folder, f"{rank}.txt"), "w+")) for rank in range(RANKS)]
         processes = [
             subprocess.Popen(
                 [*command, str(rank), folder, str(attack.seed), str(attack.seconds_left())],
@@ -176,7 +176,6 @@ def main():
             said = process.communicate()[1]
             output.seek(0)
             lines = [json.loads(line) for line in output.read().splitlines()]
-            output.close()
             attack.count = max(attack.count, len(lines))
             for line in lines:
                 if line["error"]:

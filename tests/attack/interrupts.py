@@ -9,9 +9,8 @@ import common
 
 common.use_library()
 
-import torch  # noqa: E402
-
 import plimsoll.pytorch as te  # noqa: E402
+import torch  # noqa: E402
 from plimsoll import amp  # noqa: E402
 from plimsoll._scope import _scopes_of_thread  # noqa: E402
 from plimsoll.amp.precision_switch import table_holds  # noqa: E402
@@ -134,10 +133,11 @@ def open_scopes():
 
 
 def updates_scales():
-    before = LAYER.input_step.item()
+    step = LAYER.get_buffer("input_step")
+    before = step.item()
     with te.autocast(recipe=RULE):
         LAYER(X)
-    return LAYER.input_step.item() == before + 1
+    return step.item() == before + 1
 
 
 def pop_hooks_of_torch():

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from common import Attack, run_program, use_library
@@ -123,7 +124,8 @@ def strike_saves(attack, folder, what, steps, elements, count, ranks=1):
             break
         before = newest_change(run)
         port = free_port()
-        children = [fork(lambda rank=rank: save_forever(run, steps, elements, rank, ranks, port)) for rank in range(ranks)]
+        saves = [partial(save_forever, run, steps, elements, rank, ranks, port) for rank in range(ranks)]
+        children = [fork(save) for save in saves]
         limit = time.monotonic() + LIMIT
         while newest_change(run) == before and time.monotonic() < limit:
             time.sleep(0.002)
@@ -152,8 +154,8 @@ def newest_change(run):
 
 
 def strike_consolidate(attack, folder):
-    from plimsoll.shard import CheckpointSaver
     import torch
+    from plimsoll.shard import CheckpointSaver
 
     torch.set_num_threads(1)
     run, out = folder / "large", folder / "whole.safetensors"
@@ -170,7 +172,8 @@ def strike_consolidate(attack, folder):
         attack.count += 1
         found = out.read_bytes() if out.exists() else None
         if found not in (whole, b"old" if old else None):
-            attack.fail(f"consolidate: {out.name} has {len(found)} bytes, neither the old file's nor the new one's")
+            size = "no file" if found is None else f"{len(found)} bytes"
+            attack.fail(f"consolidate: {out.name} has {size}, neither the old file's nor the new one's")
     expect_success(command)
     if out.read_bytes() != whole or leftovers(folder):
         attack.fail(f"consolidate: {leftovers(folder)} are left")

@@ -26,6 +26,7 @@ def main():
         out = Path(name) / "run"
         command = train(out, "--steps=1000000000", "--save-every=200", "--keep=2", "--recipe=fp8", "--log-every=1000000")
         process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
         sizes = []
         while attack.goes_on(10**9) and process.poll() is None:
             sizes.append(resident(process))

@@ -26,7 +26,9 @@ def main():
     import plimsoll  # noqa: F401  so that a library that cannot be loaded is told at once
 
     began, seed = time.monotonic(), options.seed
-    calls, failures, operators = 0, [], set()
+    calls = 0
+    failures: list[str] = []
+    operators: set[str] = set()
     while time.monotonic() - began < options.seconds and len(failures) < 50:
         left = options.seconds - (time.monotonic() - began)
         result = hostile_operators.attack(seed, CALLS_OF_A_SEED, left)

@@ -3,7 +3,6 @@ rank ends by itself within the deadline and five seconds, with an error, and say
 checkpoint.
 """
 
-import os
 import shutil
 import signal
 import subprocess
@@ -28,8 +27,17 @@ PHASES = ("start", "training", "saving")
 def start(out, way, *more):
     port = free_port()
     command = [str(word) for word in train(out, f"--shard={way}", f"--deadline={DEADLINE}", "--save-every=4", "--keep=2", *more)]
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return [subprocess.Popen(command, env=rank_environment(rank, RANKS, port), **streams) for rank in range(RANKS)]
+    return [
+        subprocess.Popen(
+            command,
+            env=rank_environment(rank, RANKS, port),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
 
 
 def wait_until(condition):
@@ -50,7 +58,7 @@ def wait_for_phase(attack, phase, out):
 
 def ends(processes, begin):
     """(exit code, seconds, stderr) of each; None for one that does not end."""
-    found = {}
+    found: dict[int, tuple[int, float, str]] = {}
     while len(found) < len(processes) and time.monotonic() < begin + PROMISE + 30:
         for rank, process in processes.items():
             if rank not in found and process.poll() is not None:

@@ -111,9 +111,9 @@ def main():
     chosen = {name: minutes[name] for name in options.names or minutes}
     longest_first = sorted(shares(chosen, options.seconds).items(), key=lambda item: -item[1])
     with ThreadPoolExecutor(LANES) as lanes:
-        results = list(lanes.map(lambda item: run_attack(*item, options.seed), longest_first))
+        results = list(lanes.map(lambda item: run_attack(item[0], item[1], options.seed), longest_first))
     report = {
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "commit": first_line(["git", "describe", "--always", "--dirty", "--abbrev=12"]),
         **machine(),
         "seed": options.seed,

@@ -23,8 +23,12 @@ REFUSED = ("that another run", "that no other process writes to")
 
 def together(commands):
     """The outcomes of programs that run at the same time."""
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen([str(word) for word in command], **options) for command in commands]
+    processes = [
+        subprocess.Popen(
+            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for command in commands
+    ]
     outcomes = []
     for process in processes:
         output, error = process.communicate(timeout=LIMIT)

@@ -64,6 +64,7 @@ class AutomaticLossScaler(GradScaler):
         self._forget()
 
     def _follow_clean_step(self, before: float) -> None:
+        assert self._growth_tracker is not None  # it is made with the scale
         scale = torch.ops.plimsoll.automatic_scale(
             self._histogram,
             before,
@@ -74,4 +75,4 @@ class AutomaticLossScaler(GradScaler):
         )
         if scale < before:
             self._growth_tracker.zero_()
-        self._scale.fill_(self._bounded(scale, before))
+        self._set_scale(self._bounded(scale, before))

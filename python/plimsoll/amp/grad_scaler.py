@@ -4,6 +4,7 @@ import math
 import warnings
 import weakref
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -40,11 +41,14 @@ def _inverse(scale: float) -> float:
     return torch.tensor(scale, dtype=torch.float64).reciprocal().float().item()
 
 
+_Known = dict[int, tuple[weakref.ref[torch.optim.Optimizer], StepReport]]
+
+
 class _Reports:
     """Of each optimizer what was last seen of it, as long as it lives. Copies and pickles begin without any."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[weakref.ref[torch.optim.Optimizer], StepReport]] = {}
+        self._of: _Known = {}
 
     def get(self, optimizer: torch.optim.Optimizer) -> StepReport | None:
         known = self._of.get(id(optimizer))
@@ -53,7 +57,7 @@ class _Reports:
     def set(self, optimizer: torch.optim.Optimizer, report: StepReport) -> None:
         number = id(optimizer)
 
-        def forget(gone: weakref.ref[torch.optim.Optimizer], of=self._of) -> None:
+        def forget(gone: weakref.ref[torch.optim.Optimizer], of: _Known = self._of) -> None:
             if number in of and of[number][0] is gone:
                 del of[number]
 
@@ -104,7 +108,7 @@ class GradScaler(torch.amp.GradScaler):
         """Of the gradients that unscale_ or step last saw of this optimizer; None before, and of CUDA gradients."""
         return self._reports.get(optimizer)
 
-    def scale(self, outputs):
+    def scale(self, outputs: Any) -> Any:
         if self._enabled and isinstance(outputs, torch.Tensor) and outputs.dtype in (torch.float16, torch.bfloat16):
             outputs = outputs.float()
         elif isinstance(outputs, (list, tuple)):
@@ -121,25 +125,29 @@ class GradScaler(torch.amp.GradScaler):
         finally:
             self._max_norm = None
 
-    def step(self, optimizer: torch.optim.Optimizer, *args, max_norm: float | None = None, **kwargs):
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, max_norm: float | None = None, **kwargs: Any) -> Any:
         """Unscales (unless unscale_ did), clips to `max_norm`, if given, and steps unless a gradient is not finite."""
         if max_norm is not None:
             self.unscale_(optimizer, max_norm)
         return super().step(optimizer, *args, **kwargs)
 
-    def update(self, new_scale=None) -> None:
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         before = self._current_scale()
         super().update(new_scale)
         if new_scale is None and before is not None:
-            self._scale.fill_(self._bounded(self._scale.item(), before))
-            self._warn_of_lost_scale()
+            self._set_scale(self._bounded(self.get_scale(), before))
+            self._warn_of_lost_scale(self.get_scale())
 
-    def _warn_of_lost_scale(self) -> None:
-        if self._warned or math.isfinite(_inverse(self._scale.item())):
+    def _set_scale(self, scale: float) -> None:
+        assert self._scale is not None
+        self._scale.fill_(scale)
+
+    def _warn_of_lost_scale(self, scale: float) -> None:
+        if self._warned or math.isfinite(_inverse(scale)):
             return
         self._warned = True
         warnings.warn(
-            f"GradScaler: the scale has come down to {self._scale.item():.3g}, whose reciprocal fp32 does not hold, because "
+            f"GradScaler: the scale has come down to {scale:.3g}, whose reciprocal fp32 does not hold, because "
             "one step after the other had gradients that were not finite; from here on every step is skipped. Gradients "
             "that are not finite at any scale come from the model or its data; min_scale keeps the scale larger",
             stacklevel=3,
@@ -153,7 +161,7 @@ class GradScaler(torch.amp.GradScaler):
         """A bound that the scale is outside of already moves it no further."""
         return min(max(scale, min(self._min_scale, before)), max(self._max_scale, before))
 
-    def _check_inf_per_device(self, optimizer):
+    def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Of an optimizer that takes the scale off itself, and whose gradients keep it until then."""
         self._keeps_scale = True
         try:
@@ -164,7 +172,9 @@ class GradScaler(torch.amp.GradScaler):
     def _observe(self, report: StepReport, histogram: torch.Tensor) -> None:
         """Of each optimizer's gradients, once between two update(). histogram: amp::GradientHistogram, with the scale."""
 
-    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
+    ) -> dict[torch.device, torch.Tensor]:
         names, grads = [], []
         for group, parameters in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(parameters["params"]):

@@ -62,7 +62,7 @@ def _running_inside(context: AbstractContextManager[Any], function: Callable[...
 def _forward(ctx: Any, run_function: Callable[..., Any], *rest: Any) -> Any:
     # The first run has no gradients, so there is nothing that FP8 scopes could record: layers refuse the second run.
     again = run_function if torch.compiler.is_compiling() else _running_inside(_Table(), run_function)
-    return _reentrant_forward(ctx, again, *rest)
+    return _reentrant_forward(ctx, again, *rest)  # type: ignore[no-untyped-call]
 
 
 @functools.wraps(_without_reentrance)
@@ -81,7 +81,7 @@ def _generator(
 
 def install() -> None:
     implementation.CheckpointFunction.forward = staticmethod(_forward)  # type: ignore[method-assign]
-    implementation._checkpoint_without_reentrant_generator = _generator
+    implementation._checkpoint_without_reentrant_generator = _generator  # type: ignore[assignment]
     composable = sys.modules.get("torch.distributed._composable.checkpoint_activation")
     if composable is not None:  # imported before, and so with a name of its own for it
         composable._checkpoint_without_reentrant_generator = _generator  # type: ignore[attr-defined]

@@ -31,12 +31,19 @@ class ConvertedMultiheadAttention(Converted, torch.nn.MultiheadAttention):
     and value, where they are not; core_attention, out_proj. A query that may see no key gives 0, not NaN, unless the
     weights are asked for."""
 
+    in_proj: _Projection
+    query: _Projection
+    key: _Projection
+    value: _Projection
+    core_attention: te.DotProductAttention
+
     # torch.nn.TransformerEncoderLayer reads it to choose a path that would not call this module.
-    _qkv_same_embed_dim = property(lambda self: False)  # type: ignore[assignment]
+    _qkv_same_embed_dim = property(lambda self: False)
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         """[batch, seq, heads, head_dim]"""
-        return projected.unflatten(2, (-1, self.head_dim))
+        heads: torch.Tensor = projected.unflatten(2, (-1, self.head_dim))
+        return heads
 
     def _attend(self, parts: list[torch.Tensor], masks: Masks, causal: bool) -> torch.Tensor:
         mask_type = "causal" if causal else "no_mask" if masks.hidden is None else "arbitrary"
@@ -44,7 +51,8 @@ class ConvertedMultiheadAttention(Converted, torch.nn.MultiheadAttention):
             return self.core_attention.forward_packed(self._heads(parts[0]), mask_type, masks.hidden, False)
         query, key, value = (self._heads(part) for part in (parts[0].chunk(3, 2) if len(parts) == 1 else parts))
         bias = {} if masks.added is None else {"core_attention_bias_type": "post_scale_bias", "core_attention_bias": masks.added}
-        return self.core_attention(query, key, value, masks.hidden, attn_mask_type=mask_type, **bias)
+        attended: torch.Tensor = self.core_attention(query, key, value, masks.hidden, attn_mask_type=mask_type, **bias)
+        return attended
 
     def _attend_with_weights(self, parts: list[torch.Tensor], masks: Masks) -> tuple[torch.Tensor, torch.Tensor]:
         each = parts[0].chunk(3, 2) if len(parts) == 1 else parts
@@ -110,7 +118,7 @@ def swap_attention(module: torch.nn.MultiheadAttention) -> None:
     core = te.DotProductAttention(
         module.num_heads, module.head_dim, attention_dropout=module.dropout, qkv_format="bshd", attn_mask_type="no_mask"
     )
-    names = {"query": 0, "key": 1, "value": 2}
+    names: dict[str, int | None] = {"query": 0, "key": 1, "value": 2}
     if module.in_proj_weight is not None:
         names = {"in_proj": None, **names}
     children = {name: _projection(module, part) for name, part in names.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
 import torch
 
@@ -70,7 +71,7 @@ class _Plan:
 
     def __init__(self, model: Model, exclude: _Exclusion, shared_weights: bool) -> None:
         self.report = ConversionReport()
-        self.linears: list[torch.nn.Module] = []
+        self.linears: list[torch.nn.Linear] = []
         self.attentions: list[torch.nn.MultiheadAttention] = []
         self._model, self._exclude, self._shared_weights = model, exclude, shared_weights
         self._settled: set[int] = set()  # children that go with their parents, by id
@@ -95,7 +96,7 @@ class _Plan:
     def _converts(self, path: str, module: torch.nn.Module, text: str) -> None:
         self.report.converted.append(Entry(path, type(module).__name__, text))
 
-    def _linear(self, path: str, module: torch.nn.Module, excluded: bool) -> None:
+    def _linear(self, path: str, module: torch.nn.Linear, excluded: bool) -> None:
         reason = "excluded" if excluded else why_not_linear(self._model, path, module, self._shared_weights)
         if reason is not None:
             return self._keep(path, module, reason)
@@ -135,7 +136,7 @@ def _swap_containers(model: Model, report: ConversionReport) -> None:
                 swap(module, ConvertedTransformerEncoderLayer)
         elif type(module) is torch.nn.Sequential and "forward" not in module.__dict__:
             children = list(module.named_children())
-            pairs = [f"{a} and {b} as one" for (a, norm), (b, linear) in zip(children, children[1:]) if is_pair(norm, linear)]
+            pairs = [f"{a} and {b} as one" for (a, norm), (b, linear) in pairwise(children) if is_pair(norm, linear)]
             if pairs:
                 report.converted.append(Entry(path, type(module).__name__, ", ".join(pairs)))
                 swap(module, ConvertedSequential)

@@ -9,11 +9,17 @@ from plimsoll.convert.swap import Converted, state_on, swap
 from plimsoll.pytorch.scaled_module import ScaledModule
 
 
-class ConvertedLinear(Converted, te.Linear, torch.nn.Linear):
+def _forward(module: te.Linear, x: torch.Tensor) -> torch.Tensor:
+    output = te.Linear.forward(module, x)
+    assert isinstance(output, torch.Tensor)  # none of them returns its bias
+    return output
+
+
+class ConvertedLinear(Converted, te.Linear, torch.nn.Linear):  # type: ignore[misc]  # bias may be None in both
     """Still an instance of torch.nn.Linear, and called like one."""
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return te.Linear.forward(self, input)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return _forward(self, input)
 
     def reset_parameters(self, defer_init: bool = False) -> None:
         if not defer_init:
@@ -24,8 +30,8 @@ class ConvertedLinear(Converted, te.Linear, torch.nn.Linear):
 class ConvertedConv1D(Converted, te.Linear):
     """A linear layer that holds its weight as [in_features, out_features]."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return te.Linear.forward(self, x)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return _forward(self, x)
 
     def _whole_weight(self, is_first_microbatch: bool | None) -> torch.Tensor:
         return super()._whole_weight(is_first_microbatch).t()
@@ -37,8 +43,8 @@ def is_conv1d(module: torch.nn.Module) -> bool:
     return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
 
 
-def swap_linear(module: torch.nn.Module) -> None:
-    """module: exactly a torch.nn.Linear or a Conv1D."""
+def swap_linear(module: torch.nn.Linear) -> None:
+    """module: exactly a torch.nn.Linear or a Conv1D, which has the same attributes."""
     weight = module.weight
     rows, columns = reversed(weight.shape) if is_conv1d(module) else weight.shape
     donor = te.Linear(columns, rows, bias=module.bias is not None, params_dtype=weight.dtype, device="meta")

@@ -36,7 +36,9 @@ def is_watched(module: torch.nn.Module) -> bool:
 
 def is_pair(norm: torch.nn.Module, linear: torch.nn.Module) -> bool:
     """Whether linear(norm(x)) is what the fused op computes, and nobody looks in between."""
-    if type(norm) not in (torch.nn.LayerNorm, torch.nn.RMSNorm) or not isinstance(linear, (ConvertedLinear, ConvertedConv1D)):
+    if type(norm) is not torch.nn.LayerNorm and type(norm) is not torch.nn.RMSNorm:
+        return False
+    if not isinstance(linear, (ConvertedLinear, ConvertedConv1D)):
         return False
     affine = norm.weight is not None and norm.eps is not None and len(norm.normalized_shape) == 1
     return affine and not is_watched(norm) and not is_watched(linear)

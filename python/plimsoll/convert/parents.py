@@ -26,7 +26,8 @@ def _children(function: ast.AST) -> Iterator[tuple[str, bool]]:
 def bypassed_children(parent: type[torch.nn.Module]) -> frozenset[str]:
     """Names of the children whose parameters the class reads and that it uses in no other way: they are never called.
     Empty where there is no source to read."""
-    read, used = set(), set()
+    read: set[str] = set()
+    used: set[str] = set()
     for base in parent.__mro__:
         if base is torch.nn.Module:
             break

@@ -58,7 +58,9 @@ def _why_not_parameters(module: torch.nn.Module) -> str | None:
 
 def _why_not_class(module: torch.nn.Module, exact: type[torch.nn.Module]) -> str | None:
     if parametrize.is_parametrized(module):
-        return f"its {', '.join(module.parametrizations)} is parametrized"
+        parametrized = module.parametrizations
+        assert isinstance(parametrized, torch.nn.ModuleDict)
+        return f"its {', '.join(parametrized)} is parametrized"
     if any(isinstance(p, torch.nn.parameter.UninitializedParameter) for p in module._parameters.values()):
         return "it has no sizes before its first call"
     if type(module) is not exact:
@@ -75,9 +77,10 @@ def why_not_linear(model: Model, path: str, module: torch.nn.Module, shared_weig
     if reason is not None:
         return reason
     for parent, name in model.parents(module):
-        if name in bypassed_children(type(parent)):
+        if name in bypassed_children(type(parent)):  # type: ignore[arg-type]  # mypy: a type has no hash
             return f"{type(parent).__name__} reads its weight and never calls it"
-    if not shared_weights and (other := model.other_holder(path, "weight", module.weight)) is not None:
+    weight = module.get_parameter("weight")
+    if not shared_weights and (other := model.other_holder(path, "weight", weight)) is not None:
         return f"its weight is {other}, too"
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -19,28 +20,28 @@ class Scoped(torch.nn.Module):
     _unscoped: type[torch.nn.Module]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # no import finds the class
-        return _new, (self._unscoped,), self.__getstate__()
+        return _new, (self._unscoped,), self.__getstate__()  # type: ignore[no-untyped-call]
 
 
 def _new(unscoped: type[torch.nn.Module]) -> torch.nn.Module:
-    kind = scoped_class(unscoped)
+    kind = scoped_class(unscoped)  # type: ignore[arg-type]  # mypy: a type has no hash
     return kind.__new__(kind)
 
 
 @functools.cache
-def _scope_class() -> type[AbstractContextManager[None]]:
+def _scope_class() -> Callable[[Recipe], AbstractContextManager[None]]:
     """autocast, out of torch.compile's sight. Made late, because torch.compiler.disable imports what takes a second."""
 
     class Scope(AbstractContextManager[None]):
         def __init__(self, recipe: Recipe) -> None:
             self._recipe = recipe
 
-        @torch.compiler.disable
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def __enter__(self) -> None:
             self._autocast = autocast(recipe=self._recipe)
             self._autocast.__enter__()
 
-        @torch.compiler.disable
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def __exit__(self, *error: Any) -> None:
             self._autocast.__exit__(*error)
 
@@ -54,7 +55,7 @@ def scoped_class(unscoped: type[torch.nn.Module]) -> type[Scoped]:
     scope = _scope_class()
 
     # torch.compile goes on with the frame of the unscoped forward: the scope is around its graph.
-    @torch.compiler.disable(recursive=False)
+    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
     def forward(self: Scoped, *arguments: Any, **keywords: Any) -> Any:
         with scope(self._scope_recipe):
             return unscoped.forward(self, *arguments, **keywords)
@@ -68,9 +69,9 @@ def enter_scope(module: torch.nn.Module, recipe: Recipe) -> None:
     """From now on, forward runs under the recipe; another one replaces it."""
     module.__dict__["_scope_recipe"] = recipe
     if not isinstance(module, Scoped):
-        module.__class__ = scoped_class(type(module))
+        module.__class__ = scoped_class(type(module))  # type: ignore[arg-type]  # mypy: a type has no hash
 
 
 def leave_scope(module: Scoped) -> None:
     del module.__dict__["_scope_recipe"]
-    module.__class__ = module._unscoped
+    module.__class__ = module._unscoped  # type: ignore[assignment]  # not Scoped from here on

@@ -53,4 +53,4 @@ def restore(module: Converted) -> None:
     before = module._before
     for name in (*before.added, "_before"):
         delattr(module, name)
-    module.__class__ = before.original
+    module.__class__ = before.original  # type: ignore[assignment]  # no Converted from here on

@@ -11,7 +11,7 @@ from plimsoll.convert.swap import Converted
 class ConvertedTransformerEncoder(Converted, torch.nn.TransformerEncoder):
     """Its layers get dense tensors in evaluation, too."""
 
-    use_nested_tensor = property(lambda self: False)  # type: ignore[assignment]
+    use_nested_tensor = property(lambda self: False)
 
 
 class ConvertedTransformerEncoderLayer(Converted, torch.nn.TransformerEncoderLayer):
@@ -28,4 +28,5 @@ class ConvertedTransformerEncoderLayer(Converted, torch.nn.TransformerEncoderLay
             return super().forward(src, src_mask, src_key_padding_mask, is_causal)
         x = src + self._sa_block(self.norm1(src), src_mask, src_key_padding_mask, is_causal=is_causal)
         hidden = self.dropout(self.activation(run_pair(self.norm2, self.linear1, x)))
-        return x + self.dropout2(self.linear2(hidden))
+        output: torch.Tensor = x + self.dropout2(self.linear2(hidden))
+        return output

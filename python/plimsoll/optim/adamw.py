@@ -84,13 +84,13 @@ class AdamW(Optimizer):
                 loss = closure()
         places = count()  # of each parameter among all: its stochastic rounding is drawn by it
         for group in self.param_groups:
-            for parameter, place in zip(group["params"], places):
+            for parameter, place in zip(group["params"], places, strict=False):
                 if parameter.grad is not None:
-                    self._update(parameter, group, place)
+                    self._update(parameter, parameter.grad, group, place)
         return loss
 
-    def _update(self, parameter: torch.Tensor, group: dict[str, Any], place: int) -> None:
-        if parameter.grad.is_sparse:
+    def _update(self, parameter: torch.Tensor, grad: torch.Tensor, group: dict[str, Any], place: int) -> None:
+        if grad.is_sparse:
             raise RuntimeError("AdamW: expected dense gradients, got a sparse one")
         state = self._state_of(parameter, group["moment_dtype"])
         master = state.get("master")
@@ -99,7 +99,7 @@ class AdamW(Optimizer):
         state["step"] += 1
         torch.ops.plimsoll.adamw_(
             parameter,
-            parameter.grad.contiguous(),
+            grad.contiguous(),
             state["exp_avg"],
             state["exp_avg_sq"],
             int(state["step"]),
@@ -115,7 +115,7 @@ class AdamW(Optimizer):
             self._seen_versions[parameter] = parameter._version
 
     def _state_of(self, parameter: torch.Tensor, moment_dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        state = self.state[parameter]
+        state: dict[str, torch.Tensor] = self.state[parameter]
         if not state:
             state["step"] = torch.tensor(0.0)
             state["exp_avg"] = torch.zeros_like(parameter, dtype=moment_dtype)
@@ -140,7 +140,7 @@ class AdamW(Optimizer):
         super().load_state_dict(state_dict)
         saved = (key for group in state_dict["param_groups"] for key in group["params"])
         mine = ((parameter, group["moment_dtype"]) for group in self.param_groups for parameter in group["params"])
-        for key, (parameter, moment_dtype) in zip(saved, mine):
+        for key, (parameter, moment_dtype) in zip(saved, mine, strict=True):
             given = state_dict["state"].get(key)
             if not given:
                 continue

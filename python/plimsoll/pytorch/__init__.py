@@ -1,7 +1,6 @@
 """Transformer Engine's interface: ``import plimsoll.pytorch as te``."""
 
 import plimsoll.pytorch.recipe_functions  # noqa: F401  implements two operators
-
 from plimsoll.pytorch.attention import DotProductAttention
 from plimsoll.pytorch.autocast import autocast, fp8_autocast
 from plimsoll.pytorch.checkpoint import checkpoint, checkpoint_contexts

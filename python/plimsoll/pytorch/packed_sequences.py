@@ -16,7 +16,7 @@ class Packing:
         sums = _checked(name, cu_seqlens)
         starts = sums if padded is None else _checked(f"{name}_padded", padded)
         self.sizes: list[int] = []  # of sequences and of the gaps behind them, in turn; before them a gap of 0
-        for first, last, start, after in zip(sums, sums[1:], starts, [*starts[1:-1], tokens]):
+        for first, last, start, after in zip(sums, sums[1:], starts, [*starts[1:-1], tokens], strict=False):
             self.sizes += [last - first, after - start - (last - first)]
         if len(starts) != len(sums) or min(self.sizes, default=0) < 0 or sum(self.sizes) != tokens:
             raise ValueError(f"DotProductAttention: expected {name} within {tokens} tokens, got {sums} at {starts}")
@@ -32,7 +32,7 @@ class Packing:
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
         """[tokens, ...] of the sequences; 0 between them."""
         gaps = [parts[0].new_zeros(size, *parts[0].shape[1:]) for size in self.sizes[1::2]]
-        return torch.cat([piece for pair in zip(parts, gaps) for piece in pair])
+        return torch.cat([piece for pair in zip(parts, gaps, strict=True) for piece in pair])
 
 
 def _checked(name: str, sums: Any) -> list[int]:
@@ -58,6 +58,6 @@ def attend_each(
         raise ValueError(
             f"DotProductAttention: expected as many sequences of keys as of queries, {queries.sequences}, got {keys.sequences}"
         )
-    parts = zip(queries.split(tokens), keys.split(key), keys.split(value))
+    parts = zip(queries.split(tokens), keys.split(key), keys.split(value), strict=True)
     results = [attend(*(part.transpose(0, 1)[None] for part in one)) for one in parts]
     return queries.join([result[0].transpose(0, 1) for result in results])

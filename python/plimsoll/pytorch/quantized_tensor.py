@@ -139,7 +139,7 @@ def _on_values(func: Any, args: Any, kwargs: Any) -> Any:
 
     schema = func._schema.arguments
     named = {argument.name: argument for argument in schema}
-    opened_args = [opened(argument, value) for argument, value in zip(schema, args)]
+    opened_args = [opened(argument, value) for argument, value in zip(schema, args, strict=False)]
     result = func(*opened_args, **{name: opened(named[name], value) for name, value in kwargs.items()})
     owners = {}
     for tensor, values in written:

@@ -72,7 +72,10 @@ def _of_certificate(label: str, found: dict[str, Any]) -> Checkpoint:
     before = {value["name"]: value["headroom_bits_before"] for value in found["values"]}
     after = {value["name"]: value["headroom_bits"] for value in found["values"]}
     zeros = [name for name in before if before[name] is None]  # a value of nothing but zeros has headroom without end
-    maps = [HeadroomMap(title, {name: bits for name, bits in each.items() if name not in zeros}) for title, each in (("before gauge", before), ("after gauge", after))]
+    maps = [
+        HeadroomMap(title, {name: bits for name, bits in each.items() if name not in zeros})
+        for title, each in (("before gauge", before), ("after gauge", after))
+    ]
     fp16 = found["fp16"]
     text = f"r = {found['exponents']['residual']}; FP32: {'the same bits' if found['fp32']['bit_identical'] else 'other bits'}; FP16: "
     places = {"encoder_relative_l2": "at the encoder's output", "logits_relative_l2": "of the logits"}

@@ -58,8 +58,9 @@ def loss_figures(runs: list[Run]) -> dict[str, Figure]:
 
 def tokens_per_s(run: Run) -> float | None:
     """Of the summary; of a run that goes on, the median so far."""
-    if run.summary.get("tokens_per_s"):
-        return run.summary["tokens_per_s"]
+    whole: float | None = run.summary.get("tokens_per_s")
+    if whole:
+        return whole
     values = run.series("tokens_per_s")[1]
     return median(values) if values else None
 

@@ -76,7 +76,7 @@ def _curves(runs: list[Run], layer: str) -> list[dict[str, Any]]:
             if not seen:
                 continue
             name = f"{run.label}, {role}"
-            shared = {
+            shared: dict[str, object] = {
                 "type": "scatter",
                 "mode": "lines",
                 "name": name,

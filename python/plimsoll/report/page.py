@@ -25,13 +25,16 @@ def _plotly_script() -> str:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise ImportError("report: expected the package plotly, found none; pip install plotly") from None
-    return get_plotlyjs()
+    return str(get_plotlyjs())
 
 
 def sections(runs: list[Run]) -> list[dict[str, Any]]:
     """Title, text, and figures by name; with several a reader chooses."""
     heat, curves = headroom(runs), histories(runs)
-    bits = "Bits between an operand's largest value and its format's, layer by step. 0: the scale fits it; red: values saturated. FP32 and BF16 are left out."
+    bits = (
+        "Bits between an operand's largest value and its format's, layer by step. "
+        "0: the scale fits it; red: values saturated. FP32 and BF16 are left out."
+    )
     return [
         {"title": "Loss", "text": "Of each step, and on held-out text.", "figures": loss_figures(runs)},
         {"title": "Speed and memory", "text": "Tokens a second are the median of the steps.", "figures": {"bars": bars(runs)}},

@@ -126,7 +126,8 @@ class T5ForConditionalGeneration(torch.nn.Module):
 
     def encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """The encoder's output [batch, seq, d_model] of input_ids [batch, seq]."""
-        return self._model.encode(input_ids, attention_mask)
+        encoded: torch.Tensor = self._model.encode(input_ids, attention_mask)
+        return encoded
 
     def forward(
         self,
@@ -174,9 +175,10 @@ class T5ForConditionalGeneration(torch.nn.Module):
             if early_stopping not in _EARLY_STOPPING:
                 raise ValueError(f"generate: expected early_stopping False, True or 'never', got {early_stopping!r}")
             stopping = _EARLY_STOPPING[early_stopping]
-            return self._model.beam_search(
+            found: torch.Tensor = self._model.beam_search(
                 input_ids, attention_mask, new_tokens, num_beams, float(length_penalty), stopping, num_return_sequences
             )
+            return found
         seed = int(torch.randint(2**62, ())) if do_sample else 0
         steps = self._model.decode(
             input_ids, attention_mask, new_tokens, do_sample, float(temperature), top_k or 0, float(top_p), seed,
@@ -190,4 +192,5 @@ class T5ForConditionalGeneration(torch.nn.Module):
                 streamer.put(tokens)
         if streamer is not None:
             streamer.end()
-        return steps.sequences()
+        written: torch.Tensor = steps.sequences()
+        return written

@@ -23,6 +23,7 @@ def register(root: torch.nn.Module, parameters: dict[str, torch.Tensor]) -> None
         for part in path:
             if part not in module._modules:
                 module.add_module(part, Part())
-            module = module._modules[part]
+            module = module.get_submodule(part)
         tensor._is_param = True  # what torch.nn.Parameter is to isinstance
+        assert isinstance(tensor, torch.nn.Parameter)
         module.register_parameter(last, tensor)
