@@ -32,6 +32,7 @@ endfunction()
 option(PLIMSOLL_PCH "Precompile headers once" ON)
 option(PLIMSOLL_UNITY "Compile the sources that share precompiled headers eight at a time" ON)
 set(PLIMSOLL_HEADERS_TORCH <torch/nn/module.h> <torch/library.h> <torch/csrc/autograd/custom_function.h>)
+set(PLIMSOLL_HEADERS_TENSOR <ATen/core/TensorBody.h>) # of the target `headers` alone
 set(PLIMSOLL_HEADERS_PROGRAM <ATen/core/TensorBody.h> <fmt/format.h> <nlohmann/json.hpp> <filesystem> <fstream>)
 
 function(plimsoll_precompile set)
@@ -47,6 +48,7 @@ endfunction()
 if(PLIMSOLL_PCH)
   plimsoll_precompile(torch)
   plimsoll_precompile(program fmt::fmt-header-only)
+  plimsoll_precompile(tensor)
 endif()
 
 # set: torch or program.

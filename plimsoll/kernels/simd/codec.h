@@ -107,7 +107,7 @@ PLIMSOLL_LONG void store_fp8_by_16(uint8_t* codes, F32x16 x0, F32x16 x1, F32x16 
 
 // store_fp8_64<kFormat, kOverflow, kOrder>(codes, x0, x1, x2, x3): the codes of 64 values, those of encode_fp8.
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
-#include "plimsoll/kernels/simd/codec_avx512.h"
+#include "plimsoll/kernels/simd/codec_avx512.inc"
 #else
 namespace plimsoll::kernels {
 namespace {

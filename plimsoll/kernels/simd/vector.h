@@ -20,9 +20,9 @@
 #pragma once
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
-#include "plimsoll/kernels/simd/vector_avx512.h"
+#include "plimsoll/kernels/simd/vector_avx512.inc"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include "plimsoll/kernels/simd/vector_avx2.h"
+#include "plimsoll/kernels/simd/vector_avx2.inc"
 #else
-#include "plimsoll/kernels/simd/vector_portable.h"
+#include "plimsoll/kernels/simd/vector_portable.inc"
 #endif
