@@ -19,7 +19,7 @@ python := $(or $(PYTHON),$(CURDIR)/.venv/bin/python)
 build := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
 configuration := --preset $(PRESET) -DPLIMSOLL_PYTHON=$(python) -DPLIMSOLL_WERROR=$(WERROR)
 
-.PHONY: help setup configure build program test benchmarks bench demo nightly fuzz attack format check clean
+.PHONY: help setup configure build program test benchmarks bench demo nightly fuzz attack format check wheel package clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -80,5 +80,15 @@ check: build ## layers, format, weak symbols, OpenMP runtime
 	@status=0; tools/check_layers || status=1; tools/check_format || status=1; \
 	tools/check_weak_symbols $(build) || status=1; tools/check_openmp $(build) || status=1; exit $$status
 
+wheel: setup ## a wheel of the Python package and the command, for the torch of this Python, into dist/
+	@rm -rf build-wheel/dist
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(python) -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	  -Cbuild-dir=build-wheel --wheel-dir build-wheel/dist .
+	@PATH="$(dir $(python)):$$PATH" $(python) -m auditwheel repair --wheel-dir dist \
+	  --exclude 'libtorch*' --exclude 'libc10*' --exclude 'libgomp*' build-wheel/dist/*.whl
+
+package: program ## a Debian package and an archive with the program, libraries, headers and CMake package, into dist/
+	@cd $(build) && cpack
+
 clean: ## remove what was built
-	rm -rf build build-debug build-asan build-fuzz build-tsan build-ubsan out
+	rm -rf build build-debug build-asan build-fuzz build-tsan build-ubsan build-wheel dist out

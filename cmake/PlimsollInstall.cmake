@@ -13,12 +13,14 @@ target_link_options(plimsoll_all INTERFACE
                     "LINKER:--whole-archive,$<TARGET_FILE:Plimsoll::ops>,--no-whole-archive")
 
 install(TARGETS ${libraries} plimsoll_all EXPORT PlimsollTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-# torch, and the OpenMP runtime that some of its wheels keep apart: beside the package in a wheel, else where they were linked.
+# In a wheel, torch and the OpenMP runtime that some of its wheels keep apart lie beside the package. Else a script finds them.
 set(packages "$ORIGIN/../.." "${PLIMSOLL_TORCH_PACKAGE}/..")
 list(TRANSFORM packages APPEND "/torch/lib" OUTPUT_VARIABLE torch_libraries)
 list(TRANSFORM packages APPEND "/torch.libs" OUTPUT_VARIABLE openmp_libraries)
 set_target_properties(plimsoll_cli PROPERTIES INSTALL_RPATH "${torch_libraries};${openmp_libraries}")
-install(TARGETS plimsoll_cli)
+install(TARGETS plimsoll_cli RUNTIME DESTINATION ${CMAKE_INSTALL_LIBDIR}/plimsoll)
+configure_file(${CMAKE_SOURCE_DIR}/cmake/plimsoll.in ${CMAKE_BINARY_DIR}/launcher/plimsoll @ONLY)
+install(PROGRAMS ${CMAKE_BINARY_DIR}/launcher/plimsoll TYPE BIN)
 install(EXPORT PlimsollTargets NAMESPACE Plimsoll:: DESTINATION ${package_dir})
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/plimsoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
@@ -28,3 +30,16 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/PlimsollConfigVersion.cmake
 install(FILES ${CMAKE_BINARY_DIR}/PlimsollConfig.cmake ${CMAKE_BINARY_DIR}/PlimsollConfigVersion.cmake
               ${CMAKE_SOURCE_DIR}/cmake/PlimsollTorch.cmake
         DESTINATION ${package_dir})
+
+# make package: plimsoll-VERSION.deb and .tar.gz of all that is installed above. libtorch is not inside.
+set(CPACK_GENERATOR DEB TGZ)
+set(CPACK_PACKAGE_CONTACT "Plimsoll's authors")
+set(CPACK_PACKAGE_FILE_NAME plimsoll-${PROJECT_VERSION}-torch${Torch_VERSION}-${CMAKE_SYSTEM_PROCESSOR})
+set(CPACK_PACKAGE_DIRECTORY ${CMAKE_SOURCE_DIR}/dist)
+set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS python3)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON) # the packages of what the program links, as this distribution names them
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PLIMSOLL_TORCH_PACKAGE}/lib)
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON) # tests are not installed
+include(CPack)
