@@ -1,5 +1,7 @@
 #include "plimsoll/autoscale/composition.h"
 
+#include <ATen/TensorOperators.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

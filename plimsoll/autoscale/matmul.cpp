@@ -1,5 +1,6 @@
 #include "plimsoll/autoscale/matmul.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 

@@ -1,5 +1,6 @@
 #include "plimsoll/autoscale/measure.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/where.h>
 
