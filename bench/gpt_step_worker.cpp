@@ -74,7 +74,7 @@ class RecipeStep final : public Step {
         recipe_(recipe::by_name(options.recipe)),
         optimizer_(
             optim::decay_groups(model_->named_parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.01))),
-        scaler_(app::parse_loss_scale("recipe", recipe_)) {}
+        scaler_(app::LossScale().options(recipe_)) {}
 
   double run() override {
     const at::Tensor value = loss();

@@ -40,7 +40,7 @@ struct T5Steps : torch::CustomClassHolder {
 
 struct T5Model : torch::CustomClassHolder {
   T5Model(const std::string& directory, const std::string& dtype)
-      : model(models::load_t5(io::HuggingFaceDirectory(directory), models::parse_t5_dtype(dtype),
+      : model(models::load_t5(io::HuggingFaceDirectory(directory), recipe::value_of(models::kT5Dtypes, "dtype", dtype),
                               [this](const std::string& text) { warning = text; })) {}
   explicit T5Model(models::T5ForConditionalGeneration of) : model(std::move(of)) {}
 

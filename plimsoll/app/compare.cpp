@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 // The recipe's name; a second variant of it gets a number.
-std::string directory_name(const std::string& recipe, std::set<std::string>& taken) {
-  const std::string name(parse_recipe(recipe).name());
+std::string directory_name(const recipe::Recipe& recipe, std::set<std::string>& taken) {
+  const std::string name(recipe.name());
   std::string candidate = name;
   for (int number = 2; !taken.insert(candidate).second; ++number) candidate = io::compose("{}-{}", name, number);
   return candidate;
@@ -33,9 +33,13 @@ bool is_finished(const TrainOptions& run) {
   return last && last->contains("final_val_loss") && last->value("steps", int64_t{0}) == run.steps;
 }
 
-void add_differences(std::vector<json>& results) {
-  const auto baseline =
-      std::find_if(results.begin(), results.end(), [](const json& run) { return run["recipe"] == "fp32"; });
+bool is_fp32(const ChosenRecipe& recipe) {
+  return recipe.value.high_precision() && recipe.value.high_precision_format() == format::Format::kFp32;
+}
+
+// results: of the recipes, in their order.
+void add_differences(std::vector<json>& results, const std::vector<ChosenRecipe>& recipes) {
+  const auto baseline = results.begin() + (std::ranges::find_if(recipes, is_fp32) - recipes.begin());
   for (json& run : results) {
     run["difference_percent"] = nullptr;
     if (baseline == results.end() || !run["final_val_loss"].is_number() || !(*baseline)["final_val_loss"].is_number())
@@ -53,10 +57,10 @@ Comparison compare(const CompareOptions& options, const std::function<int(const 
   std::optional<RunDirectory> directory;
   if (is_first) directory.emplace(options.train.out);
   std::set<std::string> taken;
-  for (const std::string& recipe : options.recipes) {
+  for (const ChosenRecipe& recipe : options.recipes) {
     TrainOptions run = options.train;
     run.recipe = recipe;
-    run.out = options.train.out / directory_name(recipe, taken);
+    run.out = options.train.out / directory_name(recipe.value, taken);
     run.json = run.out / "train.jsonl";
     if (!is_finished(run)) comparison.exit_code = run_in_child([&] { return train_one(run); });
     if (comparison.exit_code != 0) return comparison;
@@ -66,7 +70,7 @@ Comparison compare(const CompareOptions& options, const std::function<int(const 
     comparison.results.push_back(std::move(*summary));
   }
   if (!is_first) return comparison;
-  add_differences(comparison.results);
+  add_differences(comparison.results, options.recipes);
   const json document = {{"configuration", options.train.configuration}, {"results", comparison.results}};
   io::write_file(options.train.out / "compare.json", document.dump(2) + "\n");
   directory->keep();

@@ -12,7 +12,7 @@
 namespace plimsoll::app {
 
 struct CompareOptions {
-  std::vector<std::string> recipes = {"fp32", "bf16", "fp8"};
+  std::vector<ChosenRecipe> recipes = {parse_recipe("fp32"), parse_recipe("bf16"), parse_recipe("fp8")};
   TrainOptions train;  // of each recipe, in a directory of its own below `out`
 };
 

@@ -13,7 +13,7 @@ using nlohmann::json;
 // JSON has no infinity: a tensor of zeros has null.
 json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(); }
 
-json describe(const gauge::GaugedTensor& tensor, float amax, int exponent) {
+json describe(const models::GaugedTensor& tensor, float amax, int exponent) {
   return {{"name", tensor.name},
           {"exponent", exponent},
           {"amax", std::ldexp(amax, exponent)},
@@ -25,11 +25,11 @@ json describe(const gauge::GaugedTensor& tensor, float amax, int exponent) {
 
 json describe(const GaugeFindings& findings) {
   json weights = json::array(), values = json::array(), below = json::array(), pairs = json::object();
-  const auto note = [&](const gauge::GaugedTensor& tensor, float amax, int exponent) {
+  const auto note = [&](const models::GaugedTensor& tensor, float amax, int exponent) {
     const auto wanted = static_cast<double>(findings.headroom_bits);
     if (gauge::fp16_headroom(amax, exponent) < wanted) below.push_back(tensor.name);
   };
-  for (const gauge::GaugedTensor& tensor : findings.freedoms.weights) {
+  for (const models::GaugedTensor& tensor : findings.freedoms.weights) {
     const gauge::ExponentCounts& counts = findings.weights.at(tensor.name);
     const int exponent = exponent_of(tensor, findings.exponents);
     json entry = describe(tensor, counts.amax, exponent);
@@ -37,7 +37,7 @@ json describe(const GaugeFindings& findings) {
     weights.push_back(std::move(entry));
     note(tensor, counts.amax, exponent);
   }
-  for (const gauge::GaugedTensor& tensor : findings.freedoms.values) {
+  for (const models::GaugedTensor& tensor : findings.freedoms.values) {
     const float amax = findings.values.at(tensor.name);
     const int exponent = exponent_of(tensor, findings.exponents);
     values.push_back(describe(tensor, amax, exponent));

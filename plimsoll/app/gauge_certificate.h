@@ -16,10 +16,10 @@
 namespace plimsoll::app {
 
 struct GaugeFindings {
-  const gauge::Freedoms& freedoms;
-  const gauge::Exponents& exponents;
+  const models::Freedoms& freedoms;
+  const models::Exponents& exponents;
   const gauge::WeightRanges& weights;  // of the source
-  const gauge::Amaxes& values;         // of the source
+  const models::Amaxes& values;        // of the source
   int64_t headroom_bits = 3;
 };
 

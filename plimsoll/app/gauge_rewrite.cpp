@@ -30,7 +30,7 @@ at::Tensor scaled(const at::Tensor& tensor, int exponent) {
 nlohmann::json gauged_config(const GaugeRewrite& rewrite, bool has_own_head) {
   nlohmann::json config = rewrite.source.config();
   config["layer_norm_epsilon"] = std::ldexp(rewrite.config.layer_norm_epsilon, 2 * rewrite.exponents.residual);
-  // UMT5's factor of the logits is its tie flag (t5_config.cpp), which stays.
+  // UMT5's factor of the logits is its tie flag (read_config.cpp), which stays.
   if (has_own_head && config.value("model_type", "t5") != "umt5") {
     config["tie_word_embeddings"] = false;
     config["scale_decoder_outputs"] = rewrite.config.scale_decoder_outputs;
@@ -57,7 +57,7 @@ void copy_other_files(const fs::path& from, const fs::path& to) {
 
 void write_gauged(const GaugeRewrite& rewrite, const fs::path& directory) {
   std::map<std::string, int> exponents;
-  for (const gauge::GaugedTensor& tensor : rewrite.freedoms.weights) {
+  for (const models::GaugedTensor& tensor : rewrite.freedoms.weights) {
     exponents[tensor.name] = exponent_of(tensor, rewrite.exponents);
   }
   const int embedding = exponents.at(kEmbedding);

@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
-#include "plimsoll/gauge/freedoms.h"
 #include "plimsoll/io/hugging_face_directory.h"
+#include "plimsoll/models/freedoms.h"
 #include "plimsoll/models/t5/config.h"
 
 namespace plimsoll::app {
@@ -12,8 +12,8 @@ namespace plimsoll::app {
 struct GaugeRewrite {
   const io::HuggingFaceDirectory& source;
   const models::T5Config& config;  // of the source
-  const gauge::Freedoms& freedoms;
-  const gauge::Exponents& exponents;
+  const models::Freedoms& freedoms;
+  const models::Exponents& exponents;
 };
 
 // Fills an empty directory: config.json, model.safetensors, and the source's other files that hold no weights. Tensors

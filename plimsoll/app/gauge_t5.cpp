@@ -13,9 +13,9 @@
 #include "plimsoll/app/relative_error.h"
 #include "plimsoll/app/t5_examples.h"
 #include "plimsoll/gauge/t5_calibration.h"
-#include "plimsoll/gauge/t5_freedoms.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/models/t5/freedoms.h"
 #include "plimsoll/models/t5/load.h"
 
 namespace plimsoll::app {
@@ -103,13 +103,13 @@ json gauge_t5(const GaugeOptions& options) {
   gauge::T5Calibration calibration(*model);
   std::vector<models::T5Output> outputs;
   for (const models::T5Input& input : inputs) outputs.push_back(calibration.observe(input));
-  const gauge::Amaxes values = options.calibrate.empty() ? gauge::worst_case_amaxes(*model) : calibration.amaxes();
+  const models::Amaxes values = options.calibrate.empty() ? models::worst_case_amaxes(*model) : calibration.amaxes();
   gauge::WeightRanges weights;
   for (const auto& parameter : model->named_parameters()) {
     weights.emplace(parameter.key(), gauge::count_exponents(parameter.value()));
   }
-  const gauge::Freedoms freedoms = gauge::t5_freedoms(model->config);
-  const gauge::Exponents exponents = gauge::search(freedoms, weights, values, static_cast<int>(options.headroom_bits));
+  const models::Freedoms freedoms = models::t5_freedoms(model->config);
+  const models::Exponents exponents = gauge::search(freedoms, weights, values, static_cast<int>(options.headroom_bits));
   write_gauged({.source = source, .config = model->config, .freedoms = freedoms, .exponents = exponents},
                directory.partial());
 

@@ -6,9 +6,11 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/gpt_model.h"
+#include "plimsoll/app/trained_model.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/testing.h"
+#include "plimsoll/models/gpt/model.h"
+#include "plimsoll/models/tensors.h"
 #include "plimsoll/recipe/recipe.h"
 
 namespace plimsoll::app {
@@ -16,36 +18,37 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr ModelShape kShape = {.layers = 3, .dim = 64, .heads = 4, .context = 32};
+constexpr models::GptConfig kShape = {.layers = 3, .dim = 64, .heads = 4, .context = 32};
 
 // A run whose model writes 1e5 and more into one channel of the residual stream and 1e6 into one of the values, as
 // training does.
-void save_overflowing_gpt(const fs::path& run, const ModelShape& shape) {
+void save_overflowing_gpt(const fs::path& run, const models::GptConfig& shape) {
   const at::NoGradGuard no_grad;
-  models::Gpt model = make_gpt(shape, 5);
+  at::manual_seed(5);
+  models::Gpt model(shape);
   auto parameters = model->named_parameters();
   parameters["blocks.1.layernorm_mlp.fc2_weight"][5].mul_(1e7);
   parameters["blocks.0.self_attention.layernorm_qkv.weight"][2 * shape.dim + 3].mul_(1e6);
   parameters["blocks.0.self_attention.proj.weight"].select(1, 3).mul_(1e-6);
-  io::save_checkpoint(
-      run, {.step = 7, .sections = {{"model", tensors_of(model)}}, .state = {{"shape", shape}, {"recipe", "bf16"}}});
+  io::save_checkpoint(run, {.step = 7,
+                            .sections = {{"model", models::tensors_of(*model)}},
+                            .state = {{"shape", shape}, {"recipe", "bf16"}}});
 }
 
 at::Tensor logits(const fs::path& run, const at::Tensor& tokens, const char* recipe) {
   const at::NoGradGuard no_grad;
-  const TrainedGpt trained = load_trained_gpt(run);
-  models::Gpt model = trained.model;
+  const TrainedModel trained = load_trained_model(run);
   const amp::Fp8Autocast scope({.recipe = recipe::by_name(recipe)});
-  return model->forward(tokens);
+  return trained.model->logits(tokens);
 }
 
-TEST(GaugeGpt, Fp16OverflowsBeforeAndNotAfterAndFp32KeepsItsBits) {
+TEST(GaugeLanguageModel, Fp16OverflowsBeforeAndNotAfterAndFp32KeepsItsBits) {
   for (const bool rms_norm : {false, true}) {
     for (const bool own_head : {false, true}) {
       for (const bool calibrates : {false, true}) {
-        ModelShape shape = kShape;
-        shape.rms_norm = rms_norm;
-        shape.own_head = own_head;
+        models::GptConfig shape = kShape;
+        shape.normalization = rms_norm ? nn::Normalization::kRmsNorm : nn::Normalization::kLayerNorm;
+        shape.tie_embeddings = !own_head;
         const io::TemporaryDirectory folder;
         save_overflowing_gpt(folder / "run", shape);
         io::write_plainly(folder / "texts", "A ship may be loaded so far, and no further than its line.\n\nText.\n");
@@ -68,7 +71,7 @@ TEST(GaugeGpt, Fp16OverflowsBeforeAndNotAfterAndFp32KeepsItsBits) {
   }
 }
 
-TEST(GaugeGpt, ATakenNameIsRefusedAndNothingIsLeft) {
+TEST(GaugeLanguageModel, ATakenNameIsRefusedAndNothingIsLeft) {
   const io::TemporaryDirectory folder;
   save_overflowing_gpt(folder / "run", kShape);
   EXPECT_THROW(gauge_checkpoint({.model = folder / "run", .out = folder / "run", .calibrate = {}}), Error);

@@ -4,8 +4,7 @@
 #include <string_view>
 
 #include "plimsoll/amp/fp8_autocast.h"
-#include "plimsoll/app/gpt_model.h"
-#include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/app/trained_model.h"
 #include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/runtime/philox.h"
 
@@ -15,14 +14,14 @@ namespace {
 // A trained model that reads bytes and predicts the next.
 class Reader {
  public:
-  explicit Reader(TrainedGpt trained)
-      : recipe_(parse_recipe(trained.recipe)), model_(std::move(trained.model)), cache_(model_->config) {}
+  explicit Reader(TrainedModel trained)
+      : recipe_(trained.recipe), model_(std::move(trained.model)), cache_(model_->make_cache()) {}
 
-  // The logits [256] of what follows everything read so far.
+  // The logits [vocabulary] of what follows everything read so far.
   at::Tensor read(std::string_view text) {
     seen_ += text;
-    if (cache_.length() + static_cast<int64_t>(text.size()) > model_->config.context) {
-      const auto half = static_cast<size_t>(std::max<int64_t>(1, model_->config.context / 2));
+    if (cache_.length() + static_cast<int64_t>(text.size()) > model_->context()) {
+      const auto half = static_cast<size_t>(std::max<int64_t>(1, model_->context() / 2));
       if (seen_.size() > half) seen_.erase(0, seen_.size() - half);
       cache_.clear();
       text = seen_;
@@ -34,8 +33,8 @@ class Reader {
 
  private:
   recipe::Recipe recipe_;
-  models::Gpt model_;
-  models::GptCache cache_;
+  std::shared_ptr<models::LanguageModel> model_;
+  models::TokenCache cache_;
   std::string seen_;
 };
 
@@ -43,7 +42,7 @@ class Reader {
 
 void generate(const GenerateOptions& options, const std::function<void(char)>& sink) {
   const at::NoGradGuard no_grad;
-  Reader reader(load_trained_gpt(options.checkpoint));
+  Reader reader(load_trained_model(options.checkpoint));
   const runtime::Philox philox{.seed = static_cast<uint64_t>(options.seed)};
   std::string next = options.prompt.empty() ? "\n" : options.prompt;
   for (int64_t i = 0; i < options.tokens; ++i) {

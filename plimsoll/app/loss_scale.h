@@ -1,15 +1,34 @@
 // How a run scales its loss.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
-#include "plimsoll/amp/grad_scaler.h"
 #include "plimsoll/recipe/recipe.h"
+
+namespace plimsoll::amp {
+struct GradScalerOptions;
+}
 
 namespace plimsoll::app {
 
-// "dynamic", "auto" (from the histogram of the gradients), "none", a positive number that stays, or "recipe": dynamic
-// under fp16, none under the others, whose exponents reach as far as fp32's or whose scales do. Throws UsageError.
-amp::GradScalerOptions parse_loss_scale(const std::string& text, const recipe::Recipe& recipe);
+struct LossScale {
+  enum class Kind : uint8_t {
+    kOfRecipe,  // dynamic under fp16, none under the others, whose exponents reach as far as fp32's or whose scales do
+    kDynamic,
+    kAutomatic,  // from the histogram of the gradients
+    kNone,
+    kFixed,
+  };
+
+  std::string text = "recipe";  // as typed
+  Kind kind = Kind::kOfRecipe;
+  double fixed = 0;
+
+  amp::GradScalerOptions options(const recipe::Recipe& recipe) const;
+};
+
+// "recipe", "dynamic", "auto", "none", or a positive number that stays. Throws UsageError.
+LossScale parse_loss_scale(const std::string& text);
 
 }  // namespace plimsoll::app

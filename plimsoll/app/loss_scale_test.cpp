@@ -35,7 +35,7 @@ double validation_loss(const std::string& recipe, const std::string& loss_scale)
   const io::TemporaryDirectory files;
   io::write_plainly(files / "text.txt", text());
   TrainOptions options;
-  options.recipe = recipe;
+  options.recipe = parse_recipe(recipe);
   options.layers = 1;
   options.dim = 32;
   options.heads = 2;
@@ -44,11 +44,11 @@ double validation_loss(const std::string& recipe, const std::string& loss_scale)
   options.batch = 256;
   options.lr = 3e-3;
   options.warmup = 10;
-  options.loss_scale = loss_scale;
-  const ModelShape shape = shape_of(options);
+  options.loss_scale = parse_loss_scale(loss_scale);
   const auto seed = static_cast<uint64_t>(options.seed);
-  Trainer trainer(options, shape,
-                  io::TokenStream(io::Text(io::find_text_files({files / "text.txt"})), shape.context, seed));
+  Trainer trainer(
+      options, shape_of(options),
+      io::TokenStream(io::Text(io::find_text_files({files / "text.txt"})), sizes_of(options).context, seed));
   while (trainer.step() < options.steps) trainer.train_step();
   return trainer.validation_loss();
 }
@@ -64,14 +64,14 @@ TEST(LossScale, Fp16TrainsAsFp32DoesWhereWithoutItsGradientsUnderflow) {
 
 TEST(LossScale, IsReadFromText) {
   const recipe::Recipe fp16 = recipe::by_name("fp16"), bf16 = recipe::by_name("bf16");
-  EXPECT_TRUE(parse_loss_scale("recipe", fp16).enabled);
-  EXPECT_FALSE(parse_loss_scale("recipe", bf16).enabled);
-  EXPECT_FALSE(parse_loss_scale("none", fp16).enabled);
-  EXPECT_FALSE(parse_loss_scale("dynamic", bf16).automatic.has_value());
-  EXPECT_TRUE(parse_loss_scale("auto", bf16).automatic.has_value());
-  EXPECT_EQ(parse_loss_scale("1024", bf16).init_scale, 1024);
+  EXPECT_TRUE(parse_loss_scale("recipe").options(fp16).enabled);
+  EXPECT_FALSE(parse_loss_scale("recipe").options(bf16).enabled);
+  EXPECT_FALSE(parse_loss_scale("none").options(fp16).enabled);
+  EXPECT_FALSE(parse_loss_scale("dynamic").options(bf16).automatic.has_value());
+  EXPECT_TRUE(parse_loss_scale("auto").options(bf16).automatic.has_value());
+  EXPECT_EQ(parse_loss_scale("1024").options(bf16).init_scale, 1024);
   for (const char* wrong : {"", "0", "-1", "1e40", "1e-46", "nan", "12x", "automatic"}) {
-    EXPECT_THROW(parse_loss_scale(wrong, fp16), UsageError) << wrong;
+    EXPECT_THROW(parse_loss_scale(wrong), UsageError) << wrong;
   }
 }
 

@@ -100,15 +100,13 @@ json marks(const std::vector<int64_t>& answers, const MmluPrompts& prompts) {
 json mmlu(const MmluOptions& options) {
   const at::NoGradGuard no_grad;
   const io::HuggingFaceDirectory directory(options.model);
-  const models::T5Numerics numerics = models::parse_t5_fixes(options.fixes);
-  for (const std::string& dtype : options.dtypes) models::parse_t5_dtype(dtype);
   std::optional<MmluPrompts> prompts;
   std::vector<int64_t> first;
   json result = {{"shots", options.shots}, {"dtypes", json::object()}};
-  for (const std::string& dtype : options.dtypes) {
-    models::T5ForConditionalGeneration model = models::load_t5(directory, models::parse_t5_dtype(dtype), options.warn);
+  for (const models::T5Dtype dtype : options.dtypes) {
+    models::T5ForConditionalGeneration model = models::load_t5(directory, dtype, options.warn);
     if (model->config.encoder_only) refuse("{}: expected a T5 with a decoder", options.model.native());
-    model->numerics = numerics;
+    model->numerics = options.numerics;
     if (!prompts) prompts.emplace(options, model->config.vocab_size);
     const std::vector<int64_t> answers = answers_of(*model, *prompts, options.batch);
     io::check_mapped_files();
@@ -119,7 +117,7 @@ json mmlu(const MmluOptions& options) {
     for (size_t i = 0; i < answers.size(); ++i) same += answers[i] == first[i] ? 1 : 0;
     entry["agreement"] = binomial_json(same, total);
     entry["no_answer"] = std::count(answers.begin(), answers.end(), kNoAnswer);
-    result["dtypes"][dtype] = std::move(entry);
+    result["dtypes"][std::string(recipe::name_of(models::kT5Dtypes, dtype))] = std::move(entry);
     result["questions"] = total;
     result["shortened"] = prompts->shortened;
   }

@@ -4,22 +4,22 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
-#include "plimsoll/models/t5/overflowed_weights.h"
+#include "plimsoll/models/t5/fixes.h"
+#include "plimsoll/models/t5/load.h"
 
 namespace plimsoll::app {
 
 struct MmluOptions {
-  std::filesystem::path model;                         // a Hugging Face directory of a T5 with its spiece.model
-  std::filesystem::path data;                          // read_mmlu
-  std::vector<std::string> dtypes = {"fp32", "fp16"};  // the names of models::T5Dtype
-  std::string fixes = "seed";                          // of fp16: models::parse_t5_fixes
-  int64_t shots = 5;                                   // examples before a question
-  int64_t max_tokens = 2048;                           // of a prompt: fewer examples are given where it would have more
-  int64_t batch = 8;                                   // questions at a time
-  models::Warn warn = [](const std::string&) {};       // of load_t5
+  std::filesystem::path model;  // a Hugging Face directory of a T5 with its spiece.model
+  std::filesystem::path data;   // read_mmlu
+  std::vector<models::T5Dtype> dtypes = {models::T5Dtype::kFp32, models::T5Dtype::kFp16};
+  models::T5Numerics numerics = models::T5Fixes::seed();  // of fp16
+  int64_t shots = 5;                                      // examples before a question
+  int64_t max_tokens = 2048;                      // of a prompt: fewer examples are given where it would have more
+  int64_t batch = 8;                              // questions at a time
+  models::Warn warn = [](const std::string&) {};  // of load_t5
 };
 
 // An answer is the letter whose token is the likeliest to be written first; where its logits are not finite there is

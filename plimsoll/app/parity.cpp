@@ -171,8 +171,6 @@ class ParityRun {
 json parity(const ParityOptions& options) {
   const at::NoGradGuard no_grad;
   const io::HuggingFaceDirectory directory(options.model);
-  const models::T5Numerics numerics = models::parse_t5_fixes(options.fixes);
-  for (const std::string& dtype : options.dtypes) models::parse_t5_dtype(dtype);
   std::vector<ParityReference> references;
   std::vector<T5Example> examples;
   std::optional<T5Texts> texts;
@@ -193,14 +191,14 @@ json parity(const ParityOptions& options) {
     if (reference.log_probabilities.defined()) tokens += reference.log_probabilities.size(0);
   }
   result["decoder_tokens"] = tokens;
-  for (const std::string& dtype : options.dtypes) {
-    models::T5ForConditionalGeneration model = models::load_t5(directory, models::parse_t5_dtype(dtype), options.warn);
-    model->numerics = numerics;
+  for (const models::T5Dtype dtype : options.dtypes) {
+    models::T5ForConditionalGeneration model = models::load_t5(directory, dtype, options.warn);
+    model->numerics = options.numerics;
     ParityRun run(std::move(model), options.max_new_tokens);
     Marker marker(*texts, examples);
     for (const ParityReference& reference : references) run.compare(reference, marker);
     io::check_mapped_files();
-    result["dtypes"][dtype] = run.result(marker.marks());
+    result["dtypes"][std::string(recipe::name_of(models::kT5Dtypes, dtype))] = run.result(marker.marks());
   }
   return result;
 }

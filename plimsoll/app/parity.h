@@ -4,21 +4,22 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
-#include "plimsoll/models/t5/overflowed_weights.h"
+#include "plimsoll/models/t5/fixes.h"
+#include "plimsoll/models/t5/load.h"
 
 namespace plimsoll::app {
 
 struct ParityOptions {
-  std::filesystem::path model;                                        // a Hugging Face directory of a T5
-  std::filesystem::path data;                                         // T5Texts::read_examples
-  std::vector<std::string> dtypes = {"fp32", "bf16", "fp16", "fp8"};  // the names of models::T5Dtype
-  std::string fixes = "seed";                                         // of fp16: models::parse_t5_fixes
-  int64_t batch = 8;                                                  // inputs at a time
-  int64_t max_new_tokens = 32;                                        // of each text that is written
-  models::Warn warn = [](const std::string&) {};                      // of load_t5
+  std::filesystem::path model;  // a Hugging Face directory of a T5
+  std::filesystem::path data;   // T5Texts::read_examples
+  std::vector<models::T5Dtype> dtypes = {models::T5Dtype::kFp32, models::T5Dtype::kBf16, models::T5Dtype::kFp16,
+                                         models::T5Dtype::kFp8};
+  models::T5Numerics numerics = models::T5Fixes::seed();  // of fp16
+  int64_t batch = 8;                                      // inputs at a time
+  int64_t max_new_tokens = 32;                            // of each text that is written
+  models::Warn warn = [](const std::string&) {};          // of load_t5
 };
 
 // {"inputs", "decoder_tokens", "dtypes": {name: {...}}}, of each dtype

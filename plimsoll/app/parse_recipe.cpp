@@ -6,9 +6,9 @@
 
 namespace plimsoll::app {
 
-recipe::Recipe parse_recipe(const std::string& text) {
+ChosenRecipe parse_recipe(const std::string& text) {
   try {
-    return text.starts_with('{') ? recipe::from_json(text) : recipe::by_name(text);
+    return {text, text.starts_with('{') ? recipe::from_json(text) : recipe::by_name(text)};
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }

@@ -7,7 +7,12 @@
 
 namespace plimsoll::app {
 
-// By name or JSON. Throws UsageError.
-recipe::Recipe parse_recipe(const std::string& text);
+struct ChosenRecipe {
+  std::string text;  // a name or JSON, as typed
+  recipe::Recipe value;
+};
+
+// Throws UsageError.
+ChosenRecipe parse_recipe(const std::string& text);
 
 }  // namespace plimsoll::app

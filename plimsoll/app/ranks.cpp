@@ -9,32 +9,26 @@ namespace plimsoll::app {
 namespace {
 
 shard::Launch launch_of(const TrainOptions& options) {
-  if (options.shard == "none") return {};
+  if (options.shard == shard::Sharing::kNone) return {};
   try {
     return shard::launch_from_environment();
   } catch (const std::invalid_argument& error) {
-    refuse("--shard {}: {}", options.shard, error.what());
+    refuse("--shard {}: {}", recipe::name_of(kSharings, options.shard), error.what());
   }
 }
 
 }  // namespace
 
-const std::vector<std::string_view>& shard_names() {
-  static const std::vector<std::string_view> names = {"none", "ddp", "zero1", "zero2", "fsdp"};
-  return names;
-}
-
-const std::vector<std::string_view>& offload_names() {
-  static const std::vector<std::string_view> names = {"none", "cpu", "disk"};
-  return names;
-}
-
 void check_sharing(const TrainOptions& options) {
-  if (options.compress != "none" && options.shard != "ddp" && options.shard != "zero1") {
-    refuse("--compress {}: expected --shard ddp or zero1, got {}", options.compress, options.shard);
+  using shard::Sharing;
+  const std::string_view way = recipe::name_of(kSharings, options.shard);
+  const bool averages = options.shard == Sharing::kDdp || options.shard == Sharing::kZero1;
+  if (options.compress != shard::Compression::kNone && !averages) {
+    refuse("--compress {}: expected --shard ddp or zero1, got {}", recipe::name_of(kCompressions, options.compress),
+           way);
   }
-  if (options.offload != "none" && options.shard != "fsdp") {
-    refuse("--offload {}: expected --shard fsdp, got {}", options.offload, options.shard);
+  if (options.offload != Offload::kNone && options.shard != Sharing::kFsdp) {
+    refuse("--offload {}: expected --shard fsdp, got {}", recipe::name_of(kOffloads, options.offload), way);
   }
 }
 

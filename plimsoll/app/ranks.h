@@ -1,22 +1,30 @@
 // The processes of a training run that work together, as torchrun, mpirun or srun started them.
 #pragma once
 
+#include <array>
 #include <memory>
-#include <string_view>
-#include <vector>
 
 #include "plimsoll/app/train_options.h"
+#include "plimsoll/recipe/named.h"
 #include "plimsoll/shard/communicator/communicator.h"
 
 namespace plimsoll::app {
 
-// What they share: "none", nothing; "ddp", each batch; "zero1", the optimizer's states, too; "zero2", and the
-// gradients; "fsdp", and the parameters.
-const std::vector<std::string_view>& shard_names();
+// What they share: nothing; "ddp", each batch; "zero1", the optimizer's states, too; "zero2", and the gradients; "fsdp",
+// and the parameters.
+inline constexpr std::array<recipe::Named<shard::Sharing>, 5> kSharings = {{{"none", shard::Sharing::kNone},
+                                                                            {"ddp", shard::Sharing::kDdp},
+                                                                            {"zero1", shard::Sharing::kZero1},
+                                                                            {"zero2", shard::Sharing::kZero2},
+                                                                            {"fsdp", shard::Sharing::kFsdp}}};
 
-// Where a rank's part waits while it does not compute: "none", in memory; "cpu", in the memory of the CPU, where all of
-// it is; "disk", in files without names in the directory of the run.
-const std::vector<std::string_view>& offload_names();
+inline constexpr std::array<recipe::Named<shard::Compression>, 4> kCompressions = {{{"none", shard::Compression::kNone},
+                                                                                    {"fp16", shard::Compression::kFp16},
+                                                                                    {"bf16", shard::Compression::kBf16},
+                                                                                    {"fp8", shard::Compression::kFp8}}};
+
+inline constexpr std::array<recipe::Named<Offload>, 3> kOffloads = {
+    {{"none", Offload::kNone}, {"cpu", Offload::kCpu}, {"disk", Offload::kDisk}}};
 
 // Throws UsageError where these do not go with the way of sharding.
 void check_sharing(const TrainOptions& options);

@@ -6,9 +6,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/gpt_model.h"
-#include "plimsoll/app/parse_recipe.h"
-#include "plimsoll/io/byte_tokenizer.h"
+#include "plimsoll/models/gpt/model.h"
 #include "plimsoll/ops/linear/tensor_codes.h"
 #include "plimsoll/ops/memory/saved_bytes.h"
 
@@ -17,8 +15,8 @@ namespace {
 
 constexpr int64_t kTokens = 64;
 
-int64_t saved_bytes(const ModelShape& shape, const recipe::Recipe& recipe, int64_t texts) {
-  models::Gpt model = make_gpt(shape, 1);
+int64_t saved_bytes(const models::GptConfig& shape, const recipe::Recipe& recipe, int64_t texts) {
+  models::Gpt model(shape);
   const at::Tensor tokens = at::zeros({texts, kTokens}, at::kLong);
   const ops::SavedBytesCounter counter(model->parameters());
   amp::Fp8Autocast scope({.recipe = recipe});
@@ -27,10 +25,10 @@ int64_t saved_bytes(const ModelShape& shape, const recipe::Recipe& recipe, int64
 }
 
 // Copies of a layer's matrices that backward reads: of an element of them.
-double kept_bytes_per_weight(const ModelShape& shape, const recipe::Recipe& recipe) {
+double kept_bytes_per_weight(const models::GptConfig& shape, const recipe::Recipe& recipe) {
   constexpr int64_t kDim = 128;
   const auto of_layers = [&](int64_t layers) {
-    ModelShape model = shape;
+    models::GptConfig model = shape;
     model.layers = layers;
     model.dim = kDim;
     model.heads = 1;
@@ -42,14 +40,14 @@ double kept_bytes_per_weight(const ModelShape& shape, const recipe::Recipe& reci
 }
 
 // What grows with the texts is of their tokens; copies of weights do not.
-double bytes_per_token(const ModelShape& shape, const recipe::Recipe& recipe) {
+double bytes_per_token(const models::GptConfig& shape, const recipe::Recipe& recipe) {
   return static_cast<double>(saved_bytes(shape, recipe, 3) - saved_bytes(shape, recipe, 1)) / (2 * kTokens);
 }
 
 // Linear in layers, and in each of them and outside them in dim and heads.
-double activation_bytes_per_token(const ModelShape& shape, const recipe::Recipe& recipe) {
+double activation_bytes_per_token(const models::GptConfig& shape, const recipe::Recipe& recipe) {
   const auto small = [&](int64_t layers, int64_t dim, int64_t heads) {
-    ModelShape model = shape;
+    models::GptConfig model = shape;
     model.layers = layers;
     model.dim = dim;
     model.heads = heads;
@@ -68,28 +66,17 @@ double activation_bytes_per_token(const ModelShape& shape, const recipe::Recipe&
   return with_one + static_cast<double>(shape.layers - 1) * (with_two - with_one);
 }
 
-shard::Sharing sharing_of(const std::string& name) {
-  constexpr std::array<std::pair<std::string_view, shard::Sharing>, 5> kNames = {{{"none", shard::Sharing::kNone},
-                                                                                  {"ddp", shard::Sharing::kDdp},
-                                                                                  {"zero1", shard::Sharing::kZero1},
-                                                                                  {"zero2", shard::Sharing::kZero2},
-                                                                                  {"fsdp", shard::Sharing::kFsdp}}};
-  const auto found = std::find_if(kNames.begin(), kNames.end(), [&](const auto& one) { return one.first == name; });
-  TORCH_INTERNAL_ASSERT(found != kNames.end(), name);
-  return found->second;
-}
-
 }  // namespace
 
-std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const recipe::Recipe& recipe) {
-  const int64_t dim = shape.dim, norm = shape.rms_norm ? dim : 2 * dim;
+std::vector<shard::PlannedUnit> units_of(const models::GptConfig& shape, const recipe::Recipe& recipe) {
+  const int64_t dim = shape.dim, norm = shape.normalization == nn::Normalization::kRmsNorm ? dim : 2 * dim;
   const int64_t matrices = 12 * dim * dim, block = matrices + 9 * dim + 2 * norm;
-  const int64_t head = shape.own_head ? io::kByteVocabulary * dim : 0;
-  const int64_t root = (io::kByteVocabulary + shape.context) * dim + norm + head;
+  const int64_t head = shape.tie_embeddings ? 0 : shape.vocabulary * dim;
+  const int64_t root = (shape.vocabulary + shape.context) * dim + norm + head;
   const bool coded = ops::has_tensor_codes(recipe);  // the rest travels as it is, in FP32
   // Multiply-adds of a token: the matrices, and attention over half of the context, keys and values.
   const double of_block = static_cast<double>(matrices + shape.context * dim),
-               of_head = static_cast<double>(io::kByteVocabulary * dim);
+               of_head = static_cast<double>(shape.vocabulary * dim);
   const double total = static_cast<double>(shape.layers) * of_block + of_head;
   std::vector<shard::PlannedUnit> units = {{root, 4.0 * static_cast<double>(root), of_head / total}};
   const double gathered =
@@ -102,9 +89,9 @@ std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const recipe::
 
 ShardPlan plan_shards(const ShardPlanOptions& options) {
   ShardPlan plan;
-  plan.shape = shape_of(options.run);
+  plan.shape = shape_of(options.run).get<models::GptConfig>();
   const auto tokens = static_cast<double>(options.run.batch * plan.shape.context);  // of a forward pass
-  const recipe::Recipe recipe = parse_recipe(options.run.recipe);
+  const recipe::Recipe& recipe = options.run.recipe.value;
   plan.activation_bytes_per_token = activation_bytes_per_token(plan.shape, recipe);
   plan.alone_seconds = tokens / options.tokens_per_second;
   const double memory_bandwidth = options.memory_bandwidth * 1e9;
@@ -115,7 +102,7 @@ ShardPlan plan_shards(const ShardPlanOptions& options) {
            plan.alone_seconds, update_seconds);
   }
   shard::PlannedStep step = {.units = std::move(units),
-                             .sharing = sharing_of(options.run.shard),
+                             .sharing = options.run.shard,
                              .compute_seconds = plan.alone_seconds - update_seconds,
                              .memory_bytes_per_second = memory_bandwidth,
                              .activation_bytes = tokens * plan.activation_bytes_per_token,

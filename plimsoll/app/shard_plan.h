@@ -1,10 +1,11 @@
-// What a training run on many processes would take: plimsoll train as shard::plan_step counts it.
+// What training a GPT on many processes would take: plimsoll train as shard::plan_step counts it.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "plimsoll/app/train_options.h"
+#include "plimsoll/models/gpt/config.h"
 #include "plimsoll/recipe/recipe.h"
 #include "plimsoll/shard/plan/step_plan.h"
 
@@ -28,7 +29,7 @@ struct PlannedRun {
 };
 
 struct ShardPlan {
-  ModelShape shape;
+  models::GptConfig shape;
   int64_t parameters = 0;
   double activation_bytes_per_token = 0;
   double alone_seconds = 0;      // of a step of one process
@@ -40,6 +41,6 @@ struct ShardPlan {
 ShardPlan plan_shards(const ShardPlanOptions& options);
 
 // By formula, for sizes that no machine holds.
-std::vector<shard::PlannedUnit> units_of(const ModelShape& shape, const recipe::Recipe& recipe);
+std::vector<shard::PlannedUnit> units_of(const models::GptConfig& shape, const recipe::Recipe& recipe);
 
 }  // namespace plimsoll::app

@@ -3,20 +3,20 @@
 #include <gtest/gtest.h>
 
 #include "plimsoll/amp/fp8_autocast.h"
-#include "plimsoll/app/gpt_model.h"
 #include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/models/gpt/model.h"
 #include "plimsoll/ops/memory/saved_bytes.h"
 
 namespace plimsoll::app {
 namespace {
 
-ShardPlanOptions options_for(const ModelShape& shape, const std::string& recipe) {
+ShardPlanOptions options_for(const models::GptConfig& shape, const std::string& recipe) {
   ShardPlanOptions options;
   options.run.layers = shape.layers;
   options.run.dim = shape.dim;
   options.run.heads = shape.heads;
   options.run.context = shape.context;
-  options.run.recipe = recipe;
+  options.run.recipe = parse_recipe(recipe);
   options.tokens_per_second = 1000;
   options.bandwidth = 1;
   return options;
@@ -25,13 +25,18 @@ ShardPlanOptions options_for(const ModelShape& shape, const std::string& recipe)
 TEST(ShardPlan, UnitsHaveTheParametersOfTheModel) {
   for (const bool own_head : {true, false}) {
     for (const bool rms_norm : {true, false}) {
-      const ModelShape shape = {
-          .layers = 3, .dim = 64, .heads = 2, .context = 24, .rms_norm = rms_norm, .own_head = own_head};
-      models::Gpt model = make_gpt(shape, 1);
+      const models::GptConfig shape = {
+          .layers = 3,
+          .dim = 64,
+          .heads = 2,
+          .context = 24,
+          .tie_embeddings = !own_head,
+          .normalization = rms_norm ? nn::Normalization::kRmsNorm : nn::Normalization::kLayerNorm};
+      models::Gpt model(shape);
       int64_t all = 0, block = 0, planned = 0;
       for (const at::Tensor& parameter : model->parameters()) all += parameter.numel();
       for (const at::Tensor& parameter : model->blocks[0]->parameters()) block += parameter.numel();
-      const std::vector<shard::PlannedUnit> units = units_of(shape, parse_recipe("fp8"));
+      const std::vector<shard::PlannedUnit> units = units_of(shape, parse_recipe("fp8").value);
       double share = 0;
       for (const shard::PlannedUnit& unit : units) {
         planned += unit.parameters;
@@ -48,14 +53,14 @@ TEST(ShardPlan, UnitsHaveTheParametersOfTheModel) {
 }
 
 TEST(ShardPlan, ActivationsAreThoseThatBackwardKeeps) {
-  const ModelShape shape = {.layers = 3, .dim = 192, .heads = 6, .context = 32};
+  const models::GptConfig shape = {.layers = 3, .dim = 192, .heads = 6, .context = 32};
   for (const char* recipe : {"fp32", "bf16", "fp8"}) {
     const ShardPlan plan = plan_shards(options_for(shape, recipe));
     const auto saved = [&](int64_t texts) {
-      models::Gpt model = make_gpt(shape, 1);
+      models::Gpt model(shape);
       const at::Tensor tokens = at::zeros({texts, shape.context}, at::kLong);
       const ops::SavedBytesCounter counter(model->parameters());
-      amp::Fp8Autocast scope({.recipe = parse_recipe(recipe)});
+      amp::Fp8Autocast scope({.recipe = parse_recipe(recipe).value});
       const at::Tensor loss = model->loss(tokens, tokens);
       return static_cast<double>(counter.bytes());
     };

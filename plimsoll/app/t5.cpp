@@ -20,11 +20,10 @@ namespace {
 struct T5Session {
   explicit T5Session(const T5Options& settings)
       : options(settings),
-        model(models::load_t5(io::HuggingFaceDirectory(options.model), models::parse_t5_dtype(options.dtype),
-                              options.warn)),
+        model(models::load_t5(io::HuggingFaceDirectory(options.model), options.dtype, options.warn)),
         texts(options.model, model->config.vocab_size),
         inputs(texts.read(options.input)) {
-    model->numerics = models::parse_t5_fixes(options.fixes);
+    model->numerics = options.numerics;
   }
 
   // use(batch, first input) for each batch.

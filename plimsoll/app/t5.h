@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "plimsoll/models/t5/generation.h"
-#include "plimsoll/models/t5/overflowed_weights.h"
+#include "plimsoll/models/t5/load.h"
 
 namespace plimsoll::app {
 
@@ -16,9 +16,9 @@ struct T5Options {
   std::filesystem::path model;  // a Hugging Face directory
   std::string input;            // T5Texts::read
   std::string target;           // score: as input, one for each
-  std::string dtype = "stored";
-  std::string fixes = "seed";  // fp16: seed (t5_fixes), none (as Hugging Face computes), gauge (of a gauged model)
-  int64_t batch = 8;           // inputs at a time
+  models::T5Dtype dtype = models::T5Dtype::kAsStored;
+  models::T5Numerics numerics = models::T5Fixes::seed();  // of fp16
+  int64_t batch = 8;                                      // inputs at a time
   models::T5GenerationOptions generation;
   std::filesystem::path out;                      // encode: a safetensors file for the encoder's outputs
   models::Warn warn = [](const std::string&) {};  // of load_t5

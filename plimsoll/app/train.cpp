@@ -77,7 +77,6 @@ class Run {
   // What can be wrong from the start is, on all ranks, an error here.
   io::TokenStream begin_with_text() {
     expect_same_run(options_, *ranks_);  // first: what follows then is right or wrong on all
-    const ModelShape shape = shape_of(options_);
     check_sharing(options_);
     if (options_.threads > 0) runtime::set_threads(static_cast<int>(options_.threads));
     std::optional<io::TokenStream> stream;
@@ -85,7 +84,8 @@ class Run {
       if (!options_.resume && !io::list_checkpoints(options_.out).empty()) {
         refuse("{}: expected a directory without checkpoints, or --resume", options_.out.native());
       }
-      stream.emplace(io::Text(io::find_text_files(options_.data)), shape.context, static_cast<uint64_t>(options_.seed));
+      stream.emplace(io::Text(io::find_text_files(options_.data)), sizes_of(options_).context,
+                     static_cast<uint64_t>(options_.seed));
       if (speaks(options_)) directory_.emplace(options_.out);
     });
     expect_same_text(stream->digest(), *ranks_);
@@ -97,7 +97,7 @@ class Run {
     if (trainer_.step() > options_.steps) {
       fail("{}: expected at most {} steps done, got {}", options_.out.native(), options_.steps, trainer_.step());
     }
-    if (options_.offload == "cpu")
+    if (options_.offload == Offload::kCpu)
       observer_.on_note("--offload cpu: everything is in the memory of the CPU, nothing moves");
     if (options_.profile) profile_.emplace(options_.steps - trainer_.step());
     if (!speaks(options_)) return;
@@ -169,7 +169,7 @@ class Run {
   }
 
   TrainSummary summarise() {
-    return {.recipe = options_.recipe,
+    return {.recipe = options_.recipe.text,
             .steps = trainer_.step(),
             .parameters = trainer_.parameters(),
             .final_loss = loss_,

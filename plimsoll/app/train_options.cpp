@@ -1,15 +1,26 @@
 #include "plimsoll/app/train_options.h"
 
+#include <stdexcept>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/models/families.h"
+
 namespace plimsoll::app {
 
-ModelShape shape_of(const TrainOptions& options) {
-  ModelShape shape = model_by_name(options.model);
-  shape.layers = options.layers.value_or(shape.layers);
-  shape.dim = options.dim.value_or(shape.dim);
-  shape.heads = options.heads.value_or(shape.heads);
-  shape.context = options.context.value_or(shape.context);
-  check_shape(shape);
-  return shape;
+models::Sizes sizes_of(const TrainOptions& options) {
+  const models::Sizes& usual = options.model.sizes;
+  return {.layers = options.layers.value_or(usual.layers),
+          .dim = options.dim.value_or(usual.dim),
+          .heads = options.heads.value_or(usual.heads),
+          .context = options.context.value_or(usual.context)};
+}
+
+nlohmann::json shape_of(const TrainOptions& options) {
+  try {
+    return options.model.family->shape_of(sizes_of(options));
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(error.what());
+  }
 }
 
 }  // namespace plimsoll::app

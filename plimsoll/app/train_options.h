@@ -8,17 +8,28 @@
 #include <string>
 #include <vector>
 
-#include "plimsoll/app/model_shape.h"
+#include "plimsoll/app/loss_scale.h"
+#include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/models/presets.h"
+#include "plimsoll/shard/average/compression.h"
+#include "plimsoll/shard/plan/step_plan.h"
 #include "plimsoll/watch/mode.h"
 
 namespace plimsoll::app {
 
+// Where a rank's part waits while it does not compute.
+enum class Offload : uint8_t {
+  kNone,  // in memory
+  kCpu,   // in the memory of the CPU, where all of it is
+  kDisk,  // in files without names in the directory of the run
+};
+
 struct TrainOptions {
   std::vector<std::filesystem::path> data;  // files and directories
   std::filesystem::path out;                // directory of the run
-  std::string recipe = "fp8";               // name or JSON
+  ChosenRecipe recipe = parse_recipe("fp8");
 
-  std::string model = "tiny";
+  models::Preset model = models::presets().front().value;
   std::optional<int64_t> layers, dim, heads, context;  // instead of the model's
 
   int64_t steps = 300;
@@ -27,16 +38,15 @@ struct TrainOptions {
   double lr = 1e-3;        // at its peak
   int64_t warmup = 30;     // steps
   double weight_decay = 0.1;
-  double clip = 1.0;                  // global gradient norm
-  std::string loss_scale = "recipe";  // parse_loss_scale
+  double clip = 1.0;  // global gradient norm
+  LossScale loss_scale;
   int64_t seed = 1;
-  int64_t threads = 0;  // 0: as many as cores
-  // What the processes of a launch (shard::launch_from_environment) share: shard_names().
-  std::string shard = "none";
-  std::string compress = "none";        // gradients of "ddp" and "zero1", while they travel: shard::compression_names()
-  std::string offload = "none";         // where what "fsdp" shares waits: offload_names()
-  bool checkpoint_activations = false;  // backward computes each block again
-  int64_t deadline = 600;               // seconds that a process waits for the others
+  int64_t threads = 0;                                      // 0: as many as cores
+  shard::Sharing shard = shard::Sharing::kNone;             // of the processes of a launch (shard::Launch)
+  shard::Compression compress = shard::Compression::kNone;  // of gradients of kDdp and kZero1, while they travel
+  Offload offload = Offload::kNone;                         // of what kFsdp shares
+  bool checkpoint_activations = false;                      // backward computes each block again
+  int64_t deadline = 600;                                   // seconds that a process waits for the others
 
   int64_t eval_every = 100;
   int64_t eval_windows = 128;  // held-out windows in an evaluation
@@ -53,7 +63,9 @@ struct TrainOptions {
   nlohmann::ordered_json common_to_ranks;        // {option: value}, which all ranks must have in common
 };
 
-// The named model with the sizes given instead. Throws UsageError.
-ModelShape shape_of(const TrainOptions& options);
+// The named model's sizes, or those given instead.
+models::Sizes sizes_of(const TrainOptions& options);
+// A model of these sizes, as models::Family has it. Throws UsageError.
+nlohmann::json shape_of(const TrainOptions& options);
 
 }  // namespace plimsoll::app

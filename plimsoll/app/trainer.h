@@ -6,29 +6,28 @@
 #include <optional>
 
 #include "plimsoll/amp/grad_scaler.h"
-#include "plimsoll/app/gpt_model.h"
-#include "plimsoll/app/sharded_gpt.h"
+#include "plimsoll/app/placement/placed_model.h"
 #include "plimsoll/app/step_result.h"
 #include "plimsoll/app/train_options.h"
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/token_stream.h"
-#include "plimsoll/optim/named_optimizer.h"
+#include "plimsoll/models/language_model.h"
+#include "plimsoll/ops/scaling/scaling_step.h"
 #include "plimsoll/shard/checkpoint/checkpoint.h"
 #include "plimsoll/shard/communicator/communicator.h"
-#include "plimsoll/shard/data_parallel/data_parallel.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::app {
 
 class Trainer {
  public:
-  // Works on the calling thread only. Of several ranks each has its part of every batch, and all have the same model:
-  // they call train_step() as often as each other.
-  Trainer(const TrainOptions& options, const ModelShape& shape, io::TokenStream stream,
+  // shape: models::Family's. Works on the calling thread only. Of several ranks each has its part of every batch, and
+  // all have the same model: they call train_step() as often as each other.
+  Trainer(const TrainOptions& options, const nlohmann::json& shape, io::TokenStream stream,
           std::shared_ptr<const shard::Communicator> ranks = shard::Communicator::connect({}));
 
   int64_t step() const { return step_; }  // steps done
-  int64_t tokens_per_step() const { return options_.batch * options_.accumulate * shape_.context; }
+  int64_t tokens_per_step() const { return options_.batch * options_.accumulate * model_->context(); }
   int64_t parameters() const { return parameters_; }
 
   StepResult train_step();
@@ -54,23 +53,18 @@ class Trainer {
   at::Tensor counted_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch);
   double micro_step(int64_t index);
   double mean_over_ranks(double value) const;
-  void restore_model(const io::CheckpointReader& checkpoint);
-  void restore_optimizer(const io::CheckpointReader& checkpoint);
+  void check_parameters(const io::CheckpointReader& checkpoint) const;
   void zero_grad();
   optim::StepReport update();
   void describe_numbers(StepResult& result, const optim::StepReport& report);
 
   TrainOptions options_;
-  ModelShape shape_;
-  recipe::Recipe recipe_;
   io::TokenStream stream_;
   std::shared_ptr<const shard::Communicator> ranks_;
   std::shared_ptr<const ops::AmaxReduction> amax_reduction_;  // none of one rank
-  models::Gpt model_;
+  std::shared_ptr<models::LanguageModel> model_;
   int64_t parameters_;
-  std::unique_ptr<ShardedGpt> sharded_;  // under "fsdp"; the model's parameters are its then
-  std::unique_ptr<optim::NamedOptimizer> optimizer_;
-  std::shared_ptr<shard::DistributedDataParallel> parallel_;  // of several ranks that have the whole model each
+  std::unique_ptr<PlacedModel> placed_;
   amp::GradScaler scaler_;
   watch::Session session_;
   int64_t step_ = 0;

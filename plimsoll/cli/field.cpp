@@ -44,6 +44,8 @@ template <class T>
 json json_of(const std::optional<T>& value) {
   return value ? json(*value) : json();
 }
+json json_of(const app::ChosenRecipe& value) { return value.text; }
+json json_of(const app::LossScale& value) { return value.text; }
 json json_of(const std::filesystem::path& value) { return value.empty() ? json() : json(value.native()); }
 
 // A field of one value that `parse(label, typed)` makes of the text.
@@ -67,21 +69,19 @@ auto number_parser(Range<double> range) {
   };
 }
 
-std::string expect_one_of(std::span<const std::string_view> names, const std::string& label, const std::string& typed) {
-  if (std::find(names.begin(), names.end(), typed) == names.end()) {
-    app::refuse("{}", recipe::unknown_name(label, typed, names));
-  }
-  return typed;
+size_t expect_one_of(std::span<const std::string_view> names, const std::string& label, const std::string& typed) {
+  const auto found = std::find(names.begin(), names.end(), typed);
+  if (found == names.end()) app::refuse("{}", recipe::unknown_name(label, typed, names));
+  return static_cast<size_t>(found - names.begin());
 }
 
-std::string parse_recipe(const std::string& label, const std::string& typed) {
-  if (!typed.starts_with('{')) return expect_one_of(recipe::names(), label, typed);
+app::ChosenRecipe parse_recipe(const std::string& label, const std::string& typed) {
+  if (!typed.starts_with('{')) expect_one_of(recipe::names(), label, typed);
   try {
-    recipe::from_json(typed);
-  } catch (const std::invalid_argument& error) {
+    return app::parse_recipe(typed);
+  } catch (const app::UsageError& error) {
     app::refuse("{}: {}", label, error.what());
   }
-  return typed;
 }
 
 // Commas inside the braces of a JSON recipe do not separate.
@@ -119,7 +119,12 @@ Field several(std::vector<T>& target, Parse parse) {
                 target.clear();
                 for (const std::string& part : split_at_commas(typed.back())) target.push_back(parse(label, part));
               },
-          .get = [&target] { return json(target); }};
+          .get =
+              [&target] {
+                json list = json::array();
+                for (const T& value : target) list.push_back(json_of(value));
+                return list;
+              }};
 }
 
 }  // namespace
@@ -150,21 +155,33 @@ Field text(std::string& target) { return single(target, as_typed); }
 
 Field text(std::optional<std::string>& target) { return single(target, as_typed); }
 
-Field choice(std::string& target, std::vector<std::string_view> names) {
-  return single(target, [names = std::move(names)](const std::string& label, const std::string& typed) {
-    return expect_one_of(names, label, typed);
-  });
+Field choice(std::vector<std::string_view> names, std::function<void(size_t)> set, std::function<json()> get) {
+  return {.values = Field::Values::kOne,
+          .set = [names = std::move(names), set = std::move(set)](
+                     const std::string& label, const Typed& typed) { set(expect_one_of(names, label, typed.back())); },
+          .get = std::move(get)};
 }
 
-Field choices(std::vector<std::string>& target, std::vector<std::string_view> names) {
-  return several(target, [names = std::move(names)](const std::string& label, const std::string& typed) {
-    return expect_one_of(names, label, typed);
-  });
+Field choices(std::vector<std::string_view> names, std::function<void(const std::vector<size_t>&)> set,
+              std::function<json()> get) {
+  return {.values = Field::Values::kOne,
+          .set =
+              [names = std::move(names), set = std::move(set)](const std::string& label, const Typed& typed) {
+                std::vector<size_t> rows;
+                for (const std::string& part : split_at_commas(typed.back()))
+                  rows.push_back(expect_one_of(names, label, part));
+                set(rows);
+              },
+          .get = std::move(get)};
 }
 
-Field recipe(std::string& target) { return single(target, parse_recipe); }
+Field recipe(app::ChosenRecipe& target) { return single(target, parse_recipe); }
 
-Field recipes(std::vector<std::string>& target) { return several(target, parse_recipe); }
+Field recipes(std::vector<app::ChosenRecipe>& target) { return several(target, parse_recipe); }
+
+Field loss_scale(app::LossScale& target) {
+  return single(target, [](const std::string&, const std::string& typed) { return app::parse_loss_scale(typed); });
+}
 
 Field path(std::filesystem::path& target, PathMust must) {
   return single(target,

@@ -5,12 +5,17 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "plimsoll/app/loss_scale.h"
+#include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/recipe/named.h"
 
 namespace plimsoll::cli {
 
@@ -39,14 +44,43 @@ Field number(std::optional<double>& target, Range<double> range);
 Field toggle(bool& target);
 Field text(std::string& target);
 Field text(std::optional<std::string>& target);
-// One of `names`.
-Field choice(std::string& target, std::vector<std::string_view> names);
-// Comma-separated, each one of `names`.
-Field choices(std::vector<std::string>& target, std::vector<std::string_view> names);
+// One of `names`, whose index goes to `set`.
+Field choice(std::vector<std::string_view> names, std::function<void(size_t)> set, std::function<nlohmann::json()> get);
+// The value of a name of the table, a range of recipe::Named. A target whose value has no name there has none yet.
+template <class T, class Table>
+Field choice(T& target, Table table) {
+  return choice(
+      recipe::names_of(table), [&target, table](size_t row) { target = std::data(table)[row].value; },
+      [&target, table] {
+        for (const auto& [name, value] : table) {
+          if (value == target) return nlohmann::json(name);
+        }
+        return nlohmann::json();
+      });
+}
+// Comma-separated, each one of `names`: their indices go to `set`.
+Field choices(std::vector<std::string_view> names, std::function<void(const std::vector<size_t>&)> set,
+              std::function<nlohmann::json()> get);
+template <class T, class Table>
+Field choices(std::vector<T>& target, Table table) {
+  return choices(
+      recipe::names_of(table),
+      [&target, table](const std::vector<size_t>& rows) {
+        target.clear();
+        for (const size_t row : rows) target.push_back(std::data(table)[row].value);
+      },
+      [&target, table] {
+        nlohmann::json names = nlohmann::json::array();
+        for (const T& value : target) names.push_back(recipe::name_of(table, value));
+        return names;
+      });
+}
 // A recipe's name, or its JSON object.
-Field recipe(std::string& target);
+Field recipe(app::ChosenRecipe& target);
 // Comma-separated, each as above.
-Field recipes(std::vector<std::string>& target);
+Field recipes(std::vector<app::ChosenRecipe>& target);
+// app::parse_loss_scale.
+Field loss_scale(app::LossScale& target);
 
 enum class PathMust : uint8_t { kNothing, kExist };
 Field path(std::filesystem::path& target, PathMust must = PathMust::kNothing);

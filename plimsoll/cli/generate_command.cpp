@@ -17,13 +17,13 @@ void write_byte(char byte) {
 
 struct GenerateCommand {
   app::GenerateOptions options;
-  std::string watch = "off";
+  watch::Mode watch = watch::Mode::kOff;
   std::filesystem::path json;
 };
 
 int run_generate(const GenerateCommand& command) {
   app::JsonLines lines = app::JsonLines::create(command.json);
-  const watch::Session session(watch_options(command.watch));
+  const watch::Session session({.mode = command.watch});
   for (const char byte : command.options.prompt) write_byte(byte);
   app::generate(command.options, write_byte);
   write_byte('\n');

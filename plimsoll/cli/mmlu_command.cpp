@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <span>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/mmlu.h"
@@ -15,6 +16,8 @@ namespace {
 
 using nlohmann::json;
 
+const auto kMmluDtypes = std::span(models::kT5Dtypes).subspan(1);  // without "stored"
+
 struct MmluCommand {
   app::MmluOptions options;
   std::filesystem::path json_file;
@@ -28,9 +31,11 @@ std::string interval_text(const json& binomial) {
   return fmt::format("{} to {}", percent(ends.at(0).get<double>()), percent(ends.at(1).get<double>()));
 }
 
-void print_mmlu(const json& result, const std::vector<std::string>& dtypes) {
-  Table table({"dtype", "right", "accuracy", "95 % interval", "answers as " + dtypes.front()});
-  for (const std::string& dtype : dtypes) {
+void print_mmlu(const json& result, const std::vector<models::T5Dtype>& dtypes) {
+  Table table({"dtype", "right", "accuracy", "95 % interval",
+               "answers as " + std::string(recipe::name_of(kMmluDtypes, dtypes.front()))});
+  for (const models::T5Dtype value : dtypes) {
+    const std::string dtype(recipe::name_of(kMmluDtypes, value));
     const json& accuracy = result.at("dtypes").at(dtype).at("accuracy");
     table.add({dtype, accuracy.at("correct").dump(), percent(accuracy.at("share").get<double>()),
                interval_text(accuracy),
@@ -46,7 +51,8 @@ int run_mmlu(const MmluCommand& command) {
   const json result = app::mmlu(command.options);
   if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
   print_mmlu(result, command.options.dtypes);
-  for (const std::string& dtype : command.options.dtypes) {
+  for (const models::T5Dtype value : command.options.dtypes) {
+    const std::string dtype(recipe::name_of(kMmluDtypes, value));
     const auto unanswered = result.at("dtypes").at(dtype).at("no_answer").get<int64_t>();
     if (unanswered > 0) {
       app::report_not_finite("mmlu: expected finite logits in {}, got Inf or NaN for {} of {} questions", dtype,
@@ -65,18 +71,19 @@ Command mmlu_command() {
   return {
       .name = "mmlu",
       .summary = "Let a T5 in several dtypes answer your multiple-choice questions, in MMLU's files",
-      .options =
-          {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
-           {"data", "DIR", path(options.data, PathMust::kExist),
-            "with test/SUBJECT_test.csv and dev/SUBJECT_dev.csv: rows of question,A,B,C,D,answer", Need::kRequired},
-           {"dtypes", "A,B", choices(options.dtypes, {"fp32", "bf16", "fp16", "fp8"}), "of fp32, bf16, fp16, fp8"},
-           {"fixes", "NAME", choice(options.fixes, {"seed", "gauge", "none"}), "of fp16, as plimsoll t5"},
-           {"shots", "N", integer(options.shots, {.from = 0, .to = 1000}), "examples from dev before each question"},
-           {"max-tokens", "N", integer(options.max_tokens, {.from = 1, .to = 1 << 20}),
-            "of a prompt; fewer examples where it would have more"},
-           {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "questions at a time"},
-           threads_option(command->threads),
-           {"json", "FILE", path(command->json_file), "write all figures, by subject, to FILE"}},
+      .options = {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
+                  {"data", "DIR", path(options.data, PathMust::kExist),
+                   "with test/SUBJECT_test.csv and dev/SUBJECT_dev.csv: rows of question,A,B,C,D,answer",
+                   Need::kRequired},
+                  {"dtypes", "A,B", choices(options.dtypes, kMmluDtypes), "of fp32, bf16, fp16, fp8"},
+                  {"fixes", "NAME", choice(options.numerics, models::kT5Fixes), "of fp16, as plimsoll t5"},
+                  {"shots", "N", integer(options.shots, {.from = 0, .to = 1000}),
+                   "examples from dev before each question"},
+                  {"max-tokens", "N", integer(options.max_tokens, {.from = 1, .to = 1 << 20}),
+                   "of a prompt; fewer examples where it would have more"},
+                  {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "questions at a time"},
+                  threads_option(command->threads),
+                  {"json", "FILE", path(command->json_file), "write all figures, by subject, to FILE"}},
       .run = [command](const json&) { return run_mmlu(*command); }};
 }
 

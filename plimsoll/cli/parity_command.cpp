@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <memory>
+#include <span>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/parity.h"
@@ -15,6 +16,8 @@ namespace plimsoll::cli {
 namespace {
 
 using nlohmann::json;
+
+const auto kParityDtypes = std::span(models::kT5Dtypes).subspan(1);  // without "stored"
 
 struct ParityCommand {
   app::ParityOptions options;
@@ -44,9 +47,10 @@ std::string least_headroom(const json& result) {
   return name.empty() ? "-" : fmt::format("{:.1f} bits at {}", least, name);
 }
 
-void print_parity(const json& result, const std::vector<std::string>& dtypes) {
+void print_parity(const json& result, const std::vector<models::T5Dtype>& dtypes) {
   Table table({"dtype", "finite", "encoder L2", "KL, nats", "top 1", "same text", "accuracy", "least headroom"});
-  for (const std::string& dtype : dtypes) {
+  for (const models::T5Dtype value : dtypes) {
+    const std::string dtype(recipe::name_of(kParityDtypes, value));
     const json& entry = result.at("dtypes").at(dtype);
     table.add({dtype, entry.at("finite").get<bool>() ? "yes" : "no", cell(entry, "encoder_relative_l2"),
                cell(entry, "logits_kl"), cell(entry, "top1_agreement"), cell(entry, "string_match"),
@@ -61,7 +65,8 @@ int run_parity(const ParityCommand& command) {
   const json result = app::parity(command.options);
   if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
   print_parity(result, command.options.dtypes);
-  for (const std::string& dtype : command.options.dtypes) {
+  for (const models::T5Dtype value : command.options.dtypes) {
+    const std::string dtype(recipe::name_of(kParityDtypes, value));
     const json& entry = result.at("dtypes").at(dtype);
     if (entry.at("finite").get<bool>()) continue;
     app::report_not_finite("parity: expected finite outputs in {}, got Inf or NaN, first in {}", dtype,
@@ -83,9 +88,8 @@ Command parity_command() {
                   {"data", "FILE", path(options.data, PathMust::kExist),
                    "a text a line, or *.jsonl: objects with a text or input_ids, decoder_input_ids, and a target",
                    Need::kRequired},
-                  {"dtypes", "A,B", choices(options.dtypes, {"fp32", "bf16", "fp16", "fp8"}),
-                   "of fp32, bf16, fp16, fp8"},
-                  {"fixes", "NAME", choice(options.fixes, {"seed", "gauge", "none"}), "of fp16, as plimsoll t5"},
+                  {"dtypes", "A,B", choices(options.dtypes, kParityDtypes), "of fp32, bf16, fp16, fp8"},
+                  {"fixes", "NAME", choice(options.numerics, models::kT5Fixes), "of fp16, as plimsoll t5"},
                   {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
                   {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
                    "of each text that is written"},

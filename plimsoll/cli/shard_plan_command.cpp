@@ -8,6 +8,7 @@
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/train_table.h"
 #include "plimsoll/io/atomic_file.h"
+#include "plimsoll/models/presets.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -82,31 +83,30 @@ Command shard_plan_command() {
   const auto command = std::make_shared<ShardPlanCommand>();
   app::ShardPlanOptions& options = command->options;
   app::TrainOptions& run = options.run;
-  run.shard = "fsdp";
+  run.shard = shard::Sharing::kFsdp;
   constexpr Range<double> kPositive{.from = 1e-30};
-  return {
-      .name = "shard-plan",
-      .summary = "Say what training on many processes would take of each: memory, bytes sent, time",
-      .options = {{"model", "NAME", choice(run.model, app::model_names()), "sizes of the model, as plimsoll train"},
-                  {"layers", "N", integer(run.layers, kLayers), "instead of the model's"},
-                  {"dim", "N", integer(run.dim, kSizes), "instead of the model's"},
-                  {"heads", "N", integer(run.heads, kSizes), "instead of the model's; divides dim"},
-                  {"context", "N", integer(run.context, kSizes), "instead of the model's"},
-                  {"recipe", "NAME", recipe(run.recipe), "as plimsoll train"},
-                  {"shard", "HOW", choice(run.shard, app::shard_names()), "what processes share, as plimsoll train"},
-                  {"batch", "N", integer(run.batch, kSizes), "sequences in a step, of each process"},
-                  {"world", "N,...", integers(options.world, {.from = 1, .to = 10'000'000}), "processes"},
-                  {"tokens-per-second", "X", number(command->tokens_per_second, kPositive),
-                   "of one process alone, as plimsoll train prints it", Need::kRequired},
-                  {"bandwidth", "X", number(command->bandwidth, kPositive),
-                   "GB/s that a process sends while it receives as many", Need::kRequired},
-                  {"latency", "X", number(options.latency, {.from = 0}), "microseconds for a message"},
-                  {"memory-bandwidth", "X", number(options.memory_bandwidth, kPositive),
-                   "GB/s that a process reads and writes, for the update and for gradients that are sent"},
-                  {"one-machine", "", toggle(options.one_machine),
-                   "processes share the cores that they compute and send with"},
-                  {"json", "FILE", path(command->json_file), "write the plan to FILE, too"}},
-      .run = [command](const json&) { return run_shard_plan(*command); }};
+  return {.name = "shard-plan",
+          .summary = "Say what training on many processes would take of each: memory, bytes sent, time",
+          .options = {{"model", "NAME", choice(run.model, models::presets()), "sizes of the model, as plimsoll train"},
+                      {"layers", "N", integer(run.layers, kLayers), "instead of the model's"},
+                      {"dim", "N", integer(run.dim, kSizes), "instead of the model's"},
+                      {"heads", "N", integer(run.heads, kSizes), "instead of the model's; divides dim"},
+                      {"context", "N", integer(run.context, kSizes), "instead of the model's"},
+                      {"recipe", "NAME", recipe(run.recipe), "as plimsoll train"},
+                      {"shard", "HOW", choice(run.shard, app::kSharings), "what processes share, as plimsoll train"},
+                      {"batch", "N", integer(run.batch, kSizes), "sequences in a step, of each process"},
+                      {"world", "N,...", integers(options.world, {.from = 1, .to = 10'000'000}), "processes"},
+                      {"tokens-per-second", "X", number(command->tokens_per_second, kPositive),
+                       "of one process alone, as plimsoll train prints it", Need::kRequired},
+                      {"bandwidth", "X", number(command->bandwidth, kPositive),
+                       "GB/s that a process sends while it receives as many", Need::kRequired},
+                      {"latency", "X", number(options.latency, {.from = 0}), "microseconds for a message"},
+                      {"memory-bandwidth", "X", number(options.memory_bandwidth, kPositive),
+                       "GB/s that a process reads and writes, for the update and for gradients that are sent"},
+                      {"one-machine", "", toggle(options.one_machine),
+                       "processes share the cores that they compute and send with"},
+                      {"json", "FILE", path(command->json_file), "write the plan to FILE, too"}},
+          .run = [command](const json&) { return run_shard_plan(*command); }};
 }
 
 }  // namespace plimsoll::cli

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
@@ -18,17 +20,20 @@
 namespace plimsoll::cli {
 namespace {
 
+enum class Task : uint8_t { kGenerate, kEncode, kScore };
+constexpr std::array<recipe::Named<std::optional<Task>>, 3> kTasks = {
+    {{"generate", Task::kGenerate}, {"encode", Task::kEncode}, {"score", Task::kScore}}};
+
 struct T5Command {
   app::T5Options options;
-  std::string task;
+  std::optional<Task> task;
   std::optional<std::string> input, target;
   std::optional<double> temperature, top_p;
   std::optional<int64_t> top_k;
-  std::string early_stopping = "heuristic";
   bool stream = false;
   int64_t threads = 0;
   std::filesystem::path json;
-  std::string watch = "off";
+  watch::Mode watch = watch::Mode::kOff;
 };
 
 void write_line(const std::string& text) {
@@ -60,7 +65,7 @@ struct NotFiniteInputs {
     if (is_finite) return;
     if (count++ == 0) first = input;
   }
-  void report(const std::string& task) const {
+  void report(std::string_view task) const {
     if (count == 0) return;
     app::report_not_finite("t5 {}: expected finite results, got Inf or NaN for {} inputs, the first is input {}", task,
                            count, first);
@@ -97,24 +102,26 @@ void fill_sampling(const T5Command& command, models::T5GenerationOptions& genera
 }
 
 int run_t5(T5Command& command) {
-  if (command.task.empty()) app::refuse("t5: expected generate, encode or score");
-  using models::EarlyStopping;
-  models::T5GenerationOptions& generation = command.options.generation;
-  fill_sampling(command, generation);
-  generation.early_stopping = command.early_stopping == "heuristic" ? EarlyStopping::kHeuristic
-                              : command.early_stopping == "first"   ? EarlyStopping::kFirstFull
-                                                                    : EarlyStopping::kNever;
+  fill_sampling(command, command.options.generation);
   command.options.input = command.input.value_or("");
   command.options.target = command.target.value_or("");
   use_threads(command.threads);
   app::JsonLines lines = app::JsonLines::create(command.json);
-  const watch::Session session(watch_options(command.watch));
+  const watch::Session session({.mode = command.watch});
   NotFiniteInputs bad;
-  if (command.task == "generate") generate(command, lines);
-  if (command.task == "score") score(command, lines, bad);
-  if (command.task == "encode") encode(command, lines, bad);
+  switch (*command.task) {
+    case Task::kGenerate:
+      generate(command, lines);
+      break;
+    case Task::kScore:
+      score(command, lines, bad);
+      break;
+    case Task::kEncode:
+      encode(command, lines, bad);
+      break;
+  }
   print_watch(session, lines);
-  bad.report(command.task);
+  bad.report(recipe::name_of(kTasks, command.task));
   return kExitOk;
 }
 
@@ -129,15 +136,14 @@ Command t5_command() {
   return {
       .name = "t5",
       .summary = "Read and write text with a T5: generate, encode (the encoder's outputs) or score (a target)",
-      .options = {{"task", "generate|encode|score", choice(command->task, {"generate", "encode", "score"}),
-                   "what to do", Need::kPositional},
+      .options = {{"task", "generate|encode|score", choice(command->task, kTasks), "what to do", Need::kPositional},
                   {"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
                   {"input", "TEXT|FILE", text(command->input),
                    "a text, or a file with one a line (*.jsonl: objects with a text or input_ids)", Need::kRequired},
                   {"target", "TEXT|FILE", text(command->target), "score: of each input"},
-                  {"dtype", "NAME", choice(options.dtype, models::t5_dtype_names()),
+                  {"dtype", "NAME", choice(options.dtype, models::kT5Dtypes),
                    "of the weights: stored, fp32, bf16, fp16 or fp8"},
-                  {"fixes", "NAME", choice(options.fixes, {"seed", "gauge", "none"}),
+                  {"fixes", "NAME", choice(options.numerics, models::kT5Fixes),
                    "against overflow in fp16: seed (t5_fixes), gauge (the model is gauged) or none"},
                   {"batch", "N", integer(options.batch, kFromOne), "inputs at a time"},
                   {"max-new-tokens", "N", integer(generation.max_new_tokens, {.from = 0, .to = 1 << 24}),
@@ -146,7 +152,7 @@ Command t5_command() {
                    "texts written side by side, of which the best wins"},
                   {"length-penalty", "X", number(generation.length_penalty, {.from = -100, .to = 100}),
                    "beams: score = log probability / length^X"},
-                  {"early-stopping", "NAME", choice(command->early_stopping, {"heuristic", "first", "never"}),
+                  {"early-stopping", "NAME", choice(generation.early_stopping, models::kEarlyStoppings),
                    "beams: stop when none is likely to improve, when as many as beams are finished, or when none can"},
                   {"sample", "", toggle(generation.samples),
                    "draw tokens instead of taking the likeliest; each of the next three does, too"},

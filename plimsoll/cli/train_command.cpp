@@ -14,7 +14,6 @@ Command train_command() {
   struct Bound {
     app::TrainOptions options;
     std::filesystem::path config;
-    std::string watch = "off";
   };
   const auto bound = std::make_shared<Bound>();
   std::vector<Option> table = train_table(bound->options, bound->config);
@@ -24,7 +23,7 @@ Command train_command() {
   table.push_back({"profile", "[FILE]", optional_path(bound->options.profile),
                    "print the time of every op over up to 20 steps; FILE gets them as a Chrome trace", Need::kOptional,
                    AcrossRanks::kOwn});
-  table.push_back(watch_option(bound->watch));
+  table.push_back(watch_option(bound->options.watch));
   return {.name = "train",
           .summary = "Train a GPT on text under one recipe",
           .options = table,
@@ -34,7 +33,6 @@ Command train_command() {
             options.common_to_ranks = common_values(table);
             if (options.json.empty()) options.json = options.out / "train.jsonl";
             if (app::speaks(options)) fmt::print("configuration {}\n", configuration.dump());
-            options.watch = watch_options(bound->watch).mode;
             return train_and_print(options);
           }};
 }

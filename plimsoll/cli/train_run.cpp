@@ -15,7 +15,7 @@
 namespace plimsoll::cli {
 
 int train_and_print(const app::TrainOptions& options) {
-  Progress progress(options.recipe, options);
+  Progress progress(options.recipe.text, options);
   std::optional<app::ProfileReport> profile;
   const auto summary = app::train(options, {.on_step = [&](const app::StepRecord& record) { progress.step(record); },
                                             .on_note = [&](const std::string& line) { progress.note(line); },

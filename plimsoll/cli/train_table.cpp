@@ -2,7 +2,7 @@
 
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/cli/command_line.h"
-#include "plimsoll/shard/average/compression.h"
+#include "plimsoll/models/presets.h"
 
 namespace plimsoll::cli {
 
@@ -16,7 +16,7 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
        Need::kRequired, AcrossRanks::kSameContents},
       {"out", "DIR", path(options.out), "where checkpoints go", Need::kRequired},
       {"steps", "N", integer(options.steps, kFromOne), "optimizer steps"},
-      {"model", "NAME", choice(options.model, app::model_names()), "sizes of the model: tiny, small or gpt2"},
+      {"model", "NAME", choice(options.model, models::presets()), "sizes of the model: tiny, small or gpt2"},
       {"layers", "N", integer(options.layers, kLayers), "instead of the model's"},
       {"dim", "N", integer(options.dim, kSizes), "instead of the model's"},
       {"heads", "N", integer(options.heads, kSizes), "instead of the model's; divides dim"},
@@ -27,18 +27,18 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
       {"warmup", "N", integer(options.warmup, kFromZero), "steps from zero to the peak"},
       {"weight-decay", "X", number(options.weight_decay, kNotNegative), "of matrices and embeddings"},
       {"clip", "X", number(options.clip, kPositive), "largest global norm of the gradients"},
-      {"loss-scale", "X", text(options.loss_scale),
+      {"loss-scale", "X", loss_scale(options.loss_scale),
        "dynamic, auto, none, a number, or recipe: dynamic under fp16, none under the others"},
       {"seed", "N", integer(options.seed, kFromZero), "of the weights and of the order of the data"},
       {"threads", "N", integer(options.threads, {.from = 0, .to = 4096}), "0: one a core", Need::kOptional,
        AcrossRanks::kOwn},
-      {"shard", "HOW", choice(options.shard, app::shard_names()),
+      {"shard", "HOW", choice(options.shard, app::kSharings),
        "what the processes that torchrun, mpirun or srun started share: ddp, each batch; zero1, and the optimizer's "
        "states; zero2, and the gradients; fsdp, and the parameters; none"},
-      {"compress", "HOW", choice(options.compress, shard::compression_names()),
+      {"compress", "HOW", choice(options.compress, app::kCompressions),
        "how gradients travel under --shard ddp or zero1: fp16, bf16 or fp8, what rounding leaves out joins the next "
        "step's; none: fp32"},
-      {"offload", "WHERE", choice(options.offload, app::offload_names()),
+      {"offload", "WHERE", choice(options.offload, app::kOffloads),
        "where a process's part under --shard fsdp waits: disk, files in DIR; cpu, where it is; none"},
       {"checkpoint-activations", "", toggle(options.checkpoint_activations),
        "keep of each block its input alone, and compute it again for backward"},

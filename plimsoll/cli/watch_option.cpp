@@ -8,12 +8,14 @@
 
 namespace plimsoll::cli {
 
-Option watch_option(std::string& mode) {
-  return {"watch", "MODE", choice(mode, {watch::kModeNames.begin(), watch::kModeNames.end()}),
+Option watch_option(watch::Mode& mode) {
+  return {"watch", "MODE",
+          choice(
+              {watch::kModeNames.begin(), watch::kModeNames.end()},
+              [&mode](size_t index) { mode = static_cast<watch::Mode>(index); },
+              [&mode] { return nlohmann::json(watch::name(mode)); }),
           "report what overflows, and where: off, guard, count, trap or shadow"};
 }
-
-watch::SessionOptions watch_options(const std::string& mode) { return {.mode = *watch::parse_mode(mode)}; }
 
 void print_watch(const watch::Session& session, app::JsonLines& lines) {
   if (session.mode() == watch::Mode::kOff) return;

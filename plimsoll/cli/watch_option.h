@@ -1,20 +1,15 @@
 // --watch MODE, of the commands that run a model.
 #pragma once
 
-#include <string>
-
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/cli/command.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::cli {
 
-Option watch_option(std::string& mode);
+Option watch_option(watch::Mode& mode);
 
 // On stderr, one block; each of its lines goes to `lines`, too. Nothing for a session that is off.
 void print_watch(const watch::Session& session, app::JsonLines& lines);
-
-// The options for a mode that watch_option() has let through.
-watch::SessionOptions watch_options(const std::string& mode);
 
 }  // namespace plimsoll::cli

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "plimsoll/gauge/gpt_calibration.h"
-#include "plimsoll/gauge/gpt_freedoms.h"
+#include "plimsoll/gauge/calibration.h"
+#include "plimsoll/models/gpt/freedoms.h"
 
 namespace plimsoll::gauge {
 namespace {
@@ -43,23 +43,23 @@ Gpt small_gpt(const GptConfig& config) {
 
 at::Tensor tokens_of(const GptConfig& config) { return at::randint(config.vocabulary, {2, config.context}, at::kLong); }
 
-Exponents different_exponents(const Freedoms& freedoms, int residual) {
-  Exponents exponents{.residual = residual};
+models::Exponents different_exponents(const models::Freedoms& freedoms, int residual) {
+  models::Exponents exponents{.residual = residual};
   for (size_t i = 0; i < freedoms.pairs.size(); ++i) exponents.pairs.push_back(static_cast<int>(i * 7 % 11) - 5);
   return exponents;
 }
 
-Gpt multiplied(const Gpt& model, const Exponents& exponents, int epsilon_exponent) {
+Gpt multiplied(const Gpt& model, const models::Exponents& exponents, int epsilon_exponent) {
   GptConfig config = model->config;
   config.tie_embeddings = false;
   config.norm_epsilon = std::ldexp(config.norm_epsilon, 2 * epsilon_exponent);
   Gpt result(config);
   result->eval();
   const at::NoGradGuard no_grad;
-  const auto from = gpt_weights(*model);
-  auto to = gpt_weights(*result);
+  const auto from = models::gpt_weights(*model);
+  auto to = models::gpt_weights(*result);
   if (!from.contains("head.weight")) to.at("head.weight").copy_(from.at("token_embedding.weight"));
-  for (const GaugedTensor& tensor : gpt_freedoms(model->config).weights) {
+  for (const models::GaugedTensor& tensor : models::gpt_freedoms(model->config).weights) {
     to.at(tensor.name).copy_(from.at(tensor.name) * std::ldexp(1.0, exponent_of(tensor, exponents)));
   }
   return result;
@@ -69,7 +69,7 @@ TEST(GptFreedoms, KeepTheBitsOfFp32) {
   const at::NoGradGuard no_grad;
   for (const GptConfig& kind : gpt_kinds()) {
     Gpt model = small_gpt(kind);
-    const Exponents exponents = different_exponents(gpt_freedoms(kind), -8);
+    const models::Exponents exponents = different_exponents(models::gpt_freedoms(kind), -8);
     const at::Tensor tokens = tokens_of(kind), want = model->forward(tokens);
     EXPECT_TRUE(multiplied(model, exponents, -8)->forward(tokens).equal(want));
     EXPECT_FALSE(multiplied(model, exponents, 0)->forward(tokens).equal(want)) << "epsilon was forgotten";
@@ -79,9 +79,9 @@ TEST(GptFreedoms, KeepTheBitsOfFp32) {
 TEST(GptFreedoms, NameEveryWeightOnceAndWhatHasNone) {
   for (const GptConfig& kind : gpt_kinds()) {
     std::map<std::string, int> times;
-    const Freedoms freedoms = gpt_freedoms(kind);
-    for (const GaugedTensor& tensor : freedoms.weights) ++times[tensor.name];
-    const auto weights = gpt_weights(*small_gpt(kind));
+    const models::Freedoms freedoms = models::gpt_freedoms(kind);
+    for (const models::GaugedTensor& tensor : freedoms.weights) ++times[tensor.name];
+    const auto weights = models::gpt_weights(*small_gpt(kind));
     EXPECT_EQ(times.size(), weights.size());
     int64_t elements = 0, all = 0;
     for (const auto& [name, weight] : weights) {
@@ -98,14 +98,14 @@ TEST(GptFreedoms, NameEveryWeightOnceAndWhatHasNone) {
 TEST(GptCalibration, SeesEveryValueAndValuesScaleAsTheFreedomsSay) {
   for (const GptConfig& kind : gpt_kinds()) {
     Gpt model = small_gpt(kind);
-    const Freedoms freedoms = gpt_freedoms(kind);
-    const Exponents exponents = different_exponents(freedoms, 5);
+    const models::Freedoms freedoms = models::gpt_freedoms(kind);
+    const models::Exponents exponents = different_exponents(freedoms, 5);
     Gpt other = multiplied(model, exponents, 5);
     const at::Tensor tokens = tokens_of(kind);
-    GptCalibration before(*model), after(*other);
+    Calibration before(*model), after(*other);
     before.observe(tokens);
     after.observe(tokens);
-    for (const GaugedTensor& tensor : freedoms.values) {
+    for (const models::GaugedTensor& tensor : freedoms.values) {
       EXPECT_EQ(std::ldexp(before.amaxes().at(tensor.name), exponent_of(tensor, exponents)),
                 after.amaxes().at(tensor.name))
           << tensor.name;
@@ -116,10 +116,10 @@ TEST(GptCalibration, SeesEveryValueAndValuesScaleAsTheFreedomsSay) {
 TEST(GptWorstCase, IsReachedByNoInput) {
   for (const GptConfig& kind : gpt_kinds()) {
     Gpt model = small_gpt(kind);
-    GptCalibration calibration(*model);
+    Calibration calibration(*model);
     for (int i = 0; i < 4; ++i) calibration.observe(tokens_of(kind));
-    const Amaxes bounds = worst_case_amaxes(*model);
-    for (const GaugedTensor& tensor : gpt_freedoms(kind).values) {
+    const models::Amaxes bounds = models::worst_case_amaxes(*model);
+    for (const models::GaugedTensor& tensor : models::gpt_freedoms(kind).values) {
       EXPECT_GE(bounds.at(tensor.name), calibration.amaxes().at(tensor.name)) << tensor.name;
     }
   }

@@ -30,7 +30,7 @@ struct Cost {
 // The cost of one tensor at each of its exponents.
 class TensorCost {
  public:
-  TensorCost(const GaugedTensor& tensor, float amax, const ExponentCounts* counts, int headroom_bits)
+  TensorCost(const models::GaugedTensor& tensor, float amax, const ExponentCounts* counts, int headroom_bits)
       : tensor_(tensor) {
     for (int exponent = -2 * kLargest; exponent <= 2 * kLargest; ++exponent) {
       const double missing = std::max(0.0, headroom_bits - fp16_headroom(amax, exponent));
@@ -44,7 +44,7 @@ class TensorCost {
   }
 
  private:
-  const GaugedTensor& tensor_;
+  const models::GaugedTensor& tensor_;
   std::vector<Cost> costs_;
 };
 
@@ -68,9 +68,9 @@ Choice best_exponent(const Function& cost) {
 
 class Search {
  public:
-  explicit Search(const Freedoms& freedoms) : pairs_(freedoms.pairs.size()) {}
+  explicit Search(const models::Freedoms& freedoms) : pairs_(freedoms.pairs.size()) {}
 
-  void add(const GaugedTensor& tensor, float amax, const ExponentCounts* counts, int headroom_bits) {
+  void add(const models::GaugedTensor& tensor, float amax, const ExponentCounts* counts, int headroom_bits) {
     TORCH_CHECK(std::isfinite(amax), "gauge: expected '", tensor.name, "' to be finite, got an amax of ", amax);
     TensorCost cost(tensor, amax, counts, headroom_bits);
     if (tensor.pair) {
@@ -80,8 +80,8 @@ class Search {
     }
   }
 
-  Exponents run() const {
-    Exponents result;
+  models::Exponents run() const {
+    models::Exponents result;
     result.residual = best_exponent([&](int residual) { return cost_with(residual); }).exponent;
     for (size_t i = 0; i < pairs_.size(); ++i) result.pairs.push_back(best_pair(i, result.residual).exponent);
     return result;
@@ -117,7 +117,7 @@ const auto& look_up(const Map& map, const std::string& name) {
 
 }  // namespace
 
-void raise_to(Amaxes& amaxes, const std::vector<watch::Record>& records) {
+void raise_to(models::Amaxes& amaxes, const std::vector<watch::Record>& records) {
   for (const watch::Record& record : records) {
     TORCH_CHECK(record.non_finite == 0, "gauge: expected finite values in FP32, got Inf or NaN in '", record.name, "'");
     float& amax = amaxes[record.name];
@@ -125,13 +125,14 @@ void raise_to(Amaxes& amaxes, const std::vector<watch::Record>& records) {
   }
 }
 
-Exponents search(const Freedoms& freedoms, const WeightRanges& weights, const Amaxes& values, int headroom_bits) {
+models::Exponents search(const models::Freedoms& freedoms, const WeightRanges& weights, const models::Amaxes& values,
+                         int headroom_bits) {
   Search search(freedoms);
-  for (const GaugedTensor& tensor : freedoms.weights) {
+  for (const models::GaugedTensor& tensor : freedoms.weights) {
     const ExponentCounts& counts = look_up(weights, tensor.name);
     search.add(tensor, counts.amax, &counts, headroom_bits);
   }
-  for (const GaugedTensor& tensor : freedoms.values) {
+  for (const models::GaugedTensor& tensor : freedoms.values) {
     search.add(tensor, look_up(values, tensor.name), nullptr, headroom_bits);
   }
   return search.run();

@@ -6,21 +6,21 @@
 #include <vector>
 
 #include "plimsoll/gauge/fp16_range.h"
-#include "plimsoll/gauge/freedoms.h"
+#include "plimsoll/models/freedoms.h"
 #include "plimsoll/watch/slots.h"
 
 namespace plimsoll::gauge {
 
-using Amaxes = std::map<std::string, float>;                 // of values, by GaugedTensor::name
 using WeightRanges = std::map<std::string, ExponentCounts>;  // of parameters, by name
 
 // Takes what an FP32 forward pass has reached. A value that is not finite is an error.
-void raise_to(Amaxes& amaxes, const std::vector<watch::Record>& records);
+void raise_to(models::Amaxes& amaxes, const std::vector<watch::Record>& records);
 
 // First, headroom_bits between the amax of each value and weight and FP16's largest number, as nearly as the freedoms
 // allow; then the fewest bits of the weights' precision lost; then the smallest exponents. Given the residual stream's
 // exponent no pair touches another one, so each is searched by itself. A name that is missing from the maps is an
 // error; all amaxes must be finite.
-Exponents search(const Freedoms& freedoms, const WeightRanges& weights, const Amaxes& values, int headroom_bits);
+models::Exponents search(const models::Freedoms& freedoms, const WeightRanges& weights, const models::Amaxes& values,
+                         int headroom_bits);
 
 }  // namespace plimsoll::gauge

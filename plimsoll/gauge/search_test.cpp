@@ -37,20 +37,20 @@ TEST(Fp16Range, BitsAreLostBelowTheSmallestNormalNumber) {
 
 // A stream of one norm, and one pair whose second half writes to the stream.
 struct Problem {
-  Freedoms freedoms{
+  models::Freedoms freedoms{
       .pairs = {"first"},
       .weights = {{.name = "embedding", .residual = true},
                   {.name = "first", .pair = 0},
                   {.name = "second", .residual = true, .pair = 0, .sign = -1}},
       .values = {{.name = "stream", .residual = true}, {.name = "between", .pair = 0}, {.name = "fixed"}}};
   WeightRanges weights{{"embedding", counts_of({1, 0.5})}, {"first", counts_of({0.25})}, {"second", counts_of({0.25})}};
-  Amaxes values{{"stream", 100}, {"between", 10}, {"fixed", 1}};
+  models::Amaxes values{{"stream", 100}, {"between", 10}, {"fixed", 1}};
 
-  Exponents run(int headroom_bits = 3) const { return search(freedoms, weights, values, headroom_bits); }
+  models::Exponents run(int headroom_bits = 3) const { return search(freedoms, weights, values, headroom_bits); }
 };
 
 TEST(Search, WhatFitsStays) {
-  const Exponents exponents = Problem().run();
+  const models::Exponents exponents = Problem().run();
   EXPECT_EQ(exponents.residual, 0);
   EXPECT_EQ(exponents.pairs, std::vector<int>{0});
 }
@@ -59,7 +59,7 @@ TEST(Search, TheStreamShrinksToTheHeadroomAskedFor) {
   Problem problem;
   problem.values["stream"] = 1.9e6f;
   for (const int headroom : {0, 3, 6}) {
-    const Exponents exponents = problem.run(headroom);
+    const models::Exponents exponents = problem.run(headroom);
     EXPECT_GE(fp16_headroom(1.9e6f, exponents.residual), headroom);
     EXPECT_LT(fp16_headroom(1.9e6f, exponents.residual + 1), headroom) << "more was lost than needed";
   }
@@ -68,7 +68,7 @@ TEST(Search, TheStreamShrinksToTheHeadroomAskedFor) {
 TEST(Search, APairSharesWhatNeitherCanHold) {
   Problem problem;
   problem.values["between"] = 1e6f;
-  const Exponents exponents = problem.run();
+  const models::Exponents exponents = problem.run();
   EXPECT_EQ(exponents.residual, 0);
   EXPECT_EQ(exponents.pairs, std::vector<int>{-7});  // 1e6 / 2^7 = 7812 <= 65504 / 2^3
 }
@@ -76,7 +76,7 @@ TEST(Search, APairSharesWhatNeitherCanHold) {
 TEST(Search, WeightsThatUnderflowAreLifted) {
   Problem problem;
   problem.weights["second"] = counts_of({0x1p-20f, 0x1p-21f});
-  const Exponents exponents = problem.run();
+  const models::Exponents exponents = problem.run();
   EXPECT_EQ(exponents.pairs, std::vector<int>{-7});
   EXPECT_EQ(lost_bits(problem.weights["second"], exponents.residual + 7), 0);
 }
@@ -115,7 +115,7 @@ TEST(Search, IsTheBestOfAllExponents) {
       add(problem.values["between"], pair);
       return std::pair(missing, lost);
     };
-    const Exponents found = problem.run();
+    const models::Exponents found = problem.run();
     const auto [missing, lost] = missing_and_lost(found.residual, found.pairs[0]);
     constexpr double kRounding = 1e-9;  // sums in another order
     for (int residual = -40; residual <= 40; ++residual) {

@@ -1,4 +1,4 @@
-// The largest values of a T5, seen on inputs or bounded from its weights.
+// The largest values of a T5, seen on inputs.
 #pragma once
 
 #include "plimsoll/gauge/search.h"
@@ -15,15 +15,11 @@ class T5Calibration {
   // A forward pass. Of a model with a decoder the input must have decoder_input_ids.
   models::T5Output observe(const models::T5Input& input);
 
-  const Amaxes& amaxes() const { return amaxes_; }
+  const models::Amaxes& amaxes() const { return amaxes_; }
 
  private:
   models::T5ForConditionalGenerationImpl& model_;
-  Amaxes amaxes_;
+  models::Amaxes amaxes_;
 };
-
-// What no input can exceed: after a norm a token's length is at most sqrt(d_model) before the norm's weight, so each
-// product's output is bounded by its rows' lengths. Bounds, not amaxes: every value of the same name stays below.
-Amaxes worst_case_amaxes(const models::T5ForConditionalGenerationImpl& model);
 
 }  // namespace plimsoll::gauge

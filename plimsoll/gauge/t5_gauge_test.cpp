@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "plimsoll/gauge/t5_calibration.h"
-#include "plimsoll/gauge/t5_freedoms.h"
+#include "plimsoll/models/t5/freedoms.h"
 
 namespace plimsoll::gauge {
 namespace {
@@ -44,14 +44,14 @@ models::T5Input input_of(const T5Config& config) {
 }
 
 // Each pair's exponent is another one.
-Exponents some_exponents(const Freedoms& freedoms, int residual) {
-  Exponents exponents{.residual = residual};
+models::Exponents some_exponents(const models::Freedoms& freedoms, int residual) {
+  models::Exponents exponents{.residual = residual};
   for (size_t i = 0; i < freedoms.pairs.size(); ++i) exponents.pairs.push_back(static_cast<int>(i * 7 % 11) - 5);
   return exponents;
 }
 
 // The model with its weights multiplied, and with epsilon * 4^epsilon_exponent.
-T5ForConditionalGeneration rewritten(const T5ForConditionalGeneration& model, const Exponents& exponents,
+T5ForConditionalGeneration rewritten(const T5ForConditionalGeneration& model, const models::Exponents& exponents,
                                      int epsilon_exponent) {
   T5Config config = model->config;
   config.tie_word_embeddings = config.tie_word_embeddings && config.encoder_only;
@@ -59,7 +59,7 @@ T5ForConditionalGeneration rewritten(const T5ForConditionalGeneration& model, co
   T5ForConditionalGeneration result(config);
   auto parameters = result->named_parameters();
   const auto source = model->named_parameters();
-  for (const GaugedTensor& tensor : t5_freedoms(config).weights) {
+  for (const models::GaugedTensor& tensor : models::t5_freedoms(config).weights) {
     const std::string& name = source.contains(tensor.name) ? tensor.name : "shared.weight";  // a tied head
     parameters[tensor.name].set_data(source[name] * std::ldexp(1.0, exponent_of(tensor, exponents)));
   }
@@ -72,7 +72,7 @@ TEST(T5Freedoms, KeepTheBitsOfFp32) {
   for (const T5Config& kind : kinds()) {
     T5ForConditionalGeneration model = small_t5(kind);
     const models::T5Input input = input_of(kind);
-    const Exponents exponents = some_exponents(t5_freedoms(model->config), -8);
+    const models::Exponents exponents = some_exponents(models::t5_freedoms(model->config), -8);
     T5ForConditionalGeneration same = rewritten(model, exponents, -8);
     T5ForConditionalGeneration forgotten = rewritten(model, exponents, 0);  // the norms' epsilon
     const at::Tensor want = T5Calibration(*model).observe(input).encoder_output;
@@ -87,15 +87,15 @@ TEST(T5Freedoms, NameEveryWeightOnce) {
   for (const T5Config& kind : kinds()) {
     T5ForConditionalGeneration model = small_t5(kind);
     std::map<std::string, int> times;
-    for (const GaugedTensor& tensor : t5_freedoms(model->config).weights) ++times[tensor.name];
+    for (const models::GaugedTensor& tensor : models::t5_freedoms(model->config).weights) ++times[tensor.name];
     for (const auto& parameter : model->named_parameters()) EXPECT_EQ(times[parameter.key()], 1) << parameter.key();
     EXPECT_EQ(times.size(), model->named_parameters().size());
   }
 }
 
 TEST(T5Freedoms, SayWhereThereIsNone) {
-  EXPECT_TRUE(t5_freedoms({}).without.empty());
-  EXPECT_EQ(t5_freedoms({.feed_forward = Activation::kGelu}).without.size(), 1u);
+  EXPECT_TRUE(models::t5_freedoms({}).without.empty());
+  EXPECT_EQ(models::t5_freedoms({.feed_forward = Activation::kGelu}).without.size(), 1u);
 }
 
 // The amaxes of the rewritten model are those of the model times the powers of two that the freedoms say.
@@ -103,13 +103,13 @@ TEST(T5Calibration, SeesEveryValueAndValuesScaleAsTheFreedomsSay) {
   for (const T5Config& kind : kinds()) {
     T5ForConditionalGeneration model = small_t5(kind);
     const models::T5Input input = input_of(kind);
-    const Freedoms freedoms = t5_freedoms(model->config);
-    const Exponents exponents = some_exponents(freedoms, 5);
+    const models::Freedoms freedoms = models::t5_freedoms(model->config);
+    const models::Exponents exponents = some_exponents(freedoms, 5);
     T5ForConditionalGeneration other = rewritten(model, exponents, 5);
     T5Calibration before(*model), after(*other);
     before.observe(input);
     after.observe(input);
-    for (const GaugedTensor& tensor : freedoms.values) {
+    for (const models::GaugedTensor& tensor : freedoms.values) {
       EXPECT_EQ(std::ldexp(before.amaxes().at(tensor.name), exponent_of(tensor, exponents)),
                 after.amaxes().at(tensor.name))
           << tensor.name;
@@ -134,8 +134,8 @@ TEST(WorstCase, IsReachedByNoInput) {
     T5ForConditionalGeneration model = small_t5(kind);
     T5Calibration calibration(*model);
     for (int i = 0; i < 4; ++i) calibration.observe(input_of(kind));
-    const Amaxes bounds = worst_case_amaxes(*model);
-    for (const GaugedTensor& tensor : t5_freedoms(model->config).values) {
+    const models::Amaxes bounds = models::worst_case_amaxes(*model);
+    for (const models::GaugedTensor& tensor : models::t5_freedoms(model->config).values) {
       EXPECT_GE(bounds.at(tensor.name), calibration.amaxes().at(tensor.name)) << tensor.name;
     }
   }

@@ -3,7 +3,9 @@
 #include <ATen/ops/dropout.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "plimsoll/models/gpt/freedoms.h"
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/embedding/embedding.h"
@@ -78,7 +80,7 @@ void GptImpl::reset_parameters(std::optional<at::Generator> generator) {
   }
 }
 
-at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache) {
+at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache) {
   const at::ScalarType dtype = nn::scope_dtype().value_or(token_embedding->weight.scalar_type());
   const at::Tensor embedded = ops::embedding({.tokens = tokens,
                                               .token_weight = token_embedding->weight,
@@ -89,18 +91,18 @@ at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_
   for (size_t layer = 0; layer < blocks->size(); ++layer) {
     stream = blocks->at<nn::TransformerLayerImpl>(layer).advance(
         stream,
-        {.is_first_microbatch = is_first_microbatch, .cache = cache == nullptr ? nullptr : &cache->layers_[layer]});
+        {.is_first_microbatch = is_first_microbatch, .cache = cache == nullptr ? nullptr : &cache->layer(layer)});
   }
   const ops::NormOutput normed = norm->forward(stream.hidden, stream.residual);
   nn::report_between("norm", "stream", stream.residual.defined() ? normed.sum : stream.hidden);
   return normed.output;
 }
 
-at::Tensor GptImpl::run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache) {
-  return logits(normalised(tokens, is_first_microbatch, cache), is_first_microbatch).to(at::kFloat);
+at::Tensor GptImpl::run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache) {
+  return read_by_head(normalised(tokens, is_first_microbatch, cache), is_first_microbatch).to(at::kFloat);
 }
 
-at::Tensor GptImpl::logits(const at::Tensor& hidden, std::optional<bool> is_first_microbatch) {
+at::Tensor GptImpl::read_by_head(const at::Tensor& hidden, std::optional<bool> is_first_microbatch) {
   if (!config.tie_embeddings) return head->forward(hidden, is_first_microbatch);
   const at::Tensor& weight = token_embedding->weight;
   return ops::linear(hidden, weight, {}, nn::high_precision_scaling(tied_head_, weight, is_first_microbatch));
@@ -113,10 +115,18 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens, std::optional<bool> is_fir
 at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets, std::optional<bool> is_first_microbatch) {
   const at::Tensor hidden = normalised(tokens, is_first_microbatch, nullptr);
   if (config.vocabulary < kLargeVocabulary) {
-    return ops::cross_entropy(logits(hidden, is_first_microbatch), targets);
+    return ops::cross_entropy(read_by_head(hidden, is_first_microbatch), targets);
   }
   const at::Tensor weight = config.tie_embeddings ? token_embedding->weight : head->weight.joined();
   return ops::linear_cross_entropy(hidden, weight, targets, {}, nn::scope_dtype().value_or(weight.scalar_type()));
+}
+
+nlohmann::json GptImpl::shape() const { return config; }
+
+std::vector<LanguageModel::Unit> GptImpl::units() {
+  std::vector<Unit> units;
+  for (const auto& block : *blocks) units.push_back({block, &block->as<nn::TransformerLayerImpl>()->hooks});
+  return units;
 }
 
 void GptImpl::checkpoint_activations(bool enabled) {
@@ -125,11 +135,32 @@ void GptImpl::checkpoint_activations(bool enabled) {
   }
 }
 
-at::Tensor GptImpl::extend(const at::Tensor& tokens, GptCache& cache) {
-  TORCH_CHECK(cache.layers_.size() == blocks->size(), "gpt: expected a cache of ", blocks->size(), " layers, got ",
-              cache.layers_.size());
+at::Tensor GptImpl::extend(const at::Tensor& tokens, TokenCache& cache) {
+  TORCH_CHECK(cache.layers() == blocks->size(), "gpt: expected a cache of ", blocks->size(), " layers, got ",
+              cache.layers());
   const at::NoGradGuard no_grad;
   return run(tokens, cache.length() == 0, &cache);
+}
+
+Freedoms GptImpl::freedoms() const { return gpt_freedoms(config); }
+std::map<std::string, at::Tensor> GptImpl::weights_with_freedom() const { return gpt_weights(*this); }
+Amaxes GptImpl::worst_case_amaxes() const { return models::worst_case_amaxes(*this); }
+
+std::shared_ptr<LanguageModel> GptImpl::multiplied(const Exponents& exponents) const {
+  const at::NoGradGuard no_grad;
+  GptConfig changed = config;
+  changed.norm_epsilon = std::ldexp(config.norm_epsilon, 2 * exponents.residual);
+  changed.tie_embeddings = config.tie_embeddings && exponents.residual == 0;
+  Gpt result(changed);
+  result->eval();
+  const auto from = gpt_weights(*this);
+  auto to = gpt_weights(*result);
+  for (const GaugedTensor& tensor : gpt_freedoms(config).weights) {
+    to.at(tensor.name).copy_(from.at(tensor.name) * std::ldexp(1.0, exponent_of(tensor, exponents)));
+  }
+  // An embedding that the head has read, too, is then its own.
+  if (config.tie_embeddings && !changed.tie_embeddings) to.at("head.weight").copy_(from.at("token_embedding.weight"));
+  return result.ptr();
 }
 
 }  // namespace plimsoll::models

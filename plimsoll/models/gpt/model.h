@@ -6,44 +6,16 @@
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <optional>
-#include <vector>
 
+#include "plimsoll/models/gpt/config.h"
+#include "plimsoll/models/language_model.h"
 #include "plimsoll/nn/embedding.h"
 #include "plimsoll/nn/layer_norm.h"
 #include "plimsoll/nn/transformer_layer.h"
 
 namespace plimsoll::models {
 
-struct GptConfig {
-  int64_t vocabulary = 256;
-  int64_t layers = 4;
-  int64_t dim = 256;
-  int64_t heads = 4;            // must divide dim
-  int64_t context = 256;        // tokens that the model can see
-  bool tie_embeddings = false;  // the head reads token_embedding.weight, as GPT-2's
-  double dropout = 0.0;         // of embeddings, attention and hidden states, while training
-  nn::Normalization normalization = nn::Normalization::kLayerNorm;
-  double norm_epsilon = 1e-5;
-};
-
-// What the model has seen of a batch of texts.
-class GptCache {
- public:
-  explicit GptCache(const GptConfig& config)
-      : layers_(static_cast<size_t>(config.layers), nn::KeyValueCache(config.context)) {}
-
-  int64_t length() const { return layers_.empty() ? 0 : layers_.front().length(); }  // tokens
-  int64_t capacity() const { return layers_.empty() ? 0 : layers_.front().capacity(); }
-  void clear() {
-    for (nn::KeyValueCache& layer : layers_) layer.clear();
-  }
-
- private:
-  friend class GptImpl;
-  std::vector<nn::KeyValueCache> layers_;
-};
-
-class GptImpl : public torch::nn::Cloneable<GptImpl> {
+class GptImpl : public torch::nn::Cloneable<GptImpl>, public LanguageModel {
  public:
   explicit GptImpl(const GptConfig& config);
   void reset() override;
@@ -55,17 +27,23 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   // scope's high-precision dtype, and so is the head's product. is_first_microbatch: ops::LinearScaling.
   at::Tensor forward(const at::Tensor& tokens, std::optional<bool> is_first_microbatch = std::nullopt);
 
-  // Mean cross entropy over all targets, int64 [batch, seq], in fp32. A large vocabulary's logits are never held whole:
-  // ops::linear_cross_entropy.
+  // Of a large vocabulary the logits are never held whole: ops::linear_cross_entropy.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
-                  std::optional<bool> is_first_microbatch = std::nullopt);
+                  std::optional<bool> is_first_microbatch = std::nullopt) override;
+  at::Tensor extend(const at::Tensor& tokens, TokenCache& cache) override;
 
-  // Generation: the logits of `tokens` [batch, seq], which follow those in the cache; they join it. Weights
-  // are converted when the cache is empty and kept after that. Records no gradients; call eval() first.
-  at::Tensor extend(const at::Tensor& tokens, GptCache& cache);
-
-  // Whether backward computes each block again from its input, of which alone forward keeps anything.
-  void checkpoint_activations(bool enabled);
+  torch::nn::Module& module() override { return *this; }
+  nlohmann::json shape() const override;
+  int64_t context() const override { return config.context; }
+  at::Tensor logits(const at::Tensor& tokens) override { return forward(tokens); }
+  TokenCache make_cache() const override { return {config.layers, config.context}; }
+  std::vector<Unit> units() override;  // the blocks
+  void checkpoint_activations(bool enabled) override;
+  Freedoms freedoms() const override;
+  std::map<std::string, at::Tensor> weights_with_freedom() const override;
+  Amaxes worst_case_amaxes() const override;
+  std::shared_ptr<LanguageModel> multiplied(const Exponents& exponents) const override;
+  double norm_epsilon() const override { return config.norm_epsilon; }
 
   GptConfig config;
   nn::Embedding token_embedding{nullptr}, position_embedding{nullptr};
@@ -75,9 +53,9 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
 
  private:
   // What the head reads.
-  at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache);
-  at::Tensor run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, GptCache* cache);
-  at::Tensor logits(const at::Tensor& hidden, std::optional<bool> is_first_microbatch);
+  at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache);
+  at::Tensor run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache);
+  at::Tensor read_by_head(const at::Tensor& hidden, std::optional<bool> is_first_microbatch);
 
   std::shared_ptr<ops::LinearState> tied_head_;
 };

@@ -144,7 +144,7 @@ void expect_pieces_like_the_whole(bool tied) {
     }
     const amp::Fp8Autocast scope({.recipe = recipe::by_name(name)});
     const at::Tensor whole = model->forward(tokens);
-    GptCache cache(kSmall);
+    TokenCache cache = model->make_cache();
     Tensors pieces = {model->extend(tokens.slice(1, 0, 5), cache), model->extend(tokens.slice(1, 5, 8), cache)};
     for (int64_t i = 8; i < kSmall.context; ++i) pieces.push_back(model->extend(tokens.slice(1, i, i + 1), cache));
     EXPECT_EQ(cache.length(), kSmall.context);
@@ -163,7 +163,7 @@ TEST(Gpt, TokensOneByOneGiveTheLogitsOfTheWholeText) {
 TEST(Gpt, ExtendNoticesThatTheWeightsChanged) {
   Gpt model(kSmall);
   model->eval();
-  GptCache cache(kSmall);
+  TokenCache cache = model->make_cache();
   const at::Tensor token = random_tokens(kSmall, 1, 1);
   model->extend(token, cache);
   {

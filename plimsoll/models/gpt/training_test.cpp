@@ -81,7 +81,7 @@ TEST(GptTraining, MemorisesAShortTextInEveryRecipe) {
       optimizer.step();
     }
     model->eval();
-    GptCache cache(config);
+    TokenCache cache = model->make_cache();
     const amp::Fp8Autocast scope({.recipe = recipe::by_name(name)});
     std::string written = text.substr(0, 2);
     at::Tensor logits = model->extend(tokens.slice(1, 0, 2), cache);

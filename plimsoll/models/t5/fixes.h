@@ -2,7 +2,10 @@
 // switch of its own. With none of them the arithmetic is that of Hugging Face's modules after `.half()`.
 #pragma once
 
+#include <array>
 #include <optional>
+
+#include "plimsoll/recipe/named.h"
 
 namespace plimsoll::models {
 
@@ -13,7 +16,9 @@ struct T5Fixes {
   double gelu_guard = 0;          // 39: beyond it GELU is ReLU, and x^3 is not computed; 0: no guard
   bool no_dynamic_clamp = false;  // nothing is clamped when some element of the batch is infinite
 
-  static T5Fixes seed() {
+  friend bool operator==(const T5Fixes&, const T5Fixes&) = default;
+
+  static constexpr T5Fixes seed() {
     return {
         .downproject_scale = 8, .residual_fp32 = true, .mask_scale = 0.75, .gelu_guard = 39, .no_dynamic_clamp = true};
   }
@@ -25,5 +30,9 @@ void check(const T5Fixes& fixes);
 // How FP16 is computed. Other dtypes are computed in the library's way always: FP32 inside each op, keys that must not
 // be seen left out by length or mask, nothing clamped. Without a value FP16 is, too.
 using T5Numerics = std::optional<T5Fixes>;
+
+// "none": as Hugging Face computes; "gauge": of a gauged model, which needs none.
+inline constexpr std::array<recipe::Named<T5Numerics>, 3> kT5Fixes = {
+    {{"seed", T5Fixes::seed()}, {"gauge", std::nullopt}, {"none", T5Fixes{}}}};
 
 }  // namespace plimsoll::models

@@ -1,6 +1,7 @@
 // How a T5 writes text: the likeliest token at each step, a draw, or the best of several beams.
 #pragma once
 
+#include <array>
 #include <functional>
 
 #include "plimsoll/models/t5/model.h"
@@ -13,6 +14,9 @@ enum class EarlyStopping : uint8_t {
   kFirstFull,  // when as many texts as beams are finished
   kNever,      // when no beam could, even at its best length
 };
+
+inline constexpr std::array<recipe::Named<EarlyStopping>, 3> kEarlyStoppings = {
+    {{"heuristic", EarlyStopping::kHeuristic}, {"first", EarlyStopping::kFirstFull}, {"never", EarlyStopping::kNever}}};
 
 // Defaults and meaning are those of Hugging Face's GenerationConfig.
 struct T5GenerationOptions {

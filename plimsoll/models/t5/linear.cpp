@@ -16,7 +16,7 @@ void T5LinearImpl::reset() {
 }
 
 void T5LinearImpl::pretty_print(std::ostream& stream) const {
-  stream << "plimsoll::models::T5Linear(in_features=" << in_features << ", out_features=" << out_features << ")";
+  stream << "plimsoll::T5Linear(in_features=" << in_features << ", out_features=" << out_features << ")";
 }
 
 at::Tensor T5LinearImpl::forward(const at::Tensor& x) const {

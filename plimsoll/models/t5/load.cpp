@@ -79,25 +79,6 @@ at::ScalarType computed_in(T5Dtype dtype, at::ScalarType stored) {
 
 }  // namespace
 
-const std::vector<std::string_view>& t5_dtype_names() {
-  static const std::vector<std::string_view> names = {"stored", "fp32", "bf16", "fp16", "fp8"};
-  return names;
-}
-
-T5Dtype parse_t5_dtype(std::string_view name) {
-  const auto& names = t5_dtype_names();
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) io::fail("dtype: expected stored, fp32, bf16, fp16 or fp8, got '{}'", name);
-  return static_cast<T5Dtype>(found - names.begin());
-}
-
-T5Numerics parse_t5_fixes(std::string_view name) {
-  if (name == "gauge") return std::nullopt;
-  if (name == "none") return T5Fixes{};
-  if (name == "seed") return T5Fixes::seed();
-  io::fail("fixes: expected seed, none or gauge, got '{}'", name);
-}
-
 T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype, const Warn& warn) {
   const at::NoGradGuard no_grad;
   const T5Config config = t5_config(directory);

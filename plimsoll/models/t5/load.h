@@ -1,14 +1,13 @@
 // A T5 from a Hugging Face directory.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
+#include <array>
+#include <cstdint>
 
 #include "plimsoll/io/hugging_face_directory.h"
 #include "plimsoll/models/t5/model.h"
 #include "plimsoll/models/t5/overflowed_weights.h"
+#include "plimsoll/recipe/named.h"
 
 namespace plimsoll::models {
 
@@ -20,11 +19,11 @@ enum class T5Dtype : uint8_t {
   kFp16,
   kFp8,  // E4M3 codes with a scale a row, for inference; bf16 in between
 };
-const std::vector<std::string_view>& t5_dtype_names();  // "stored", "fp32", "bf16", "fp16", "fp8"
-T5Dtype parse_t5_dtype(std::string_view name);          // throws io::Error
-
-// "seed" (t5_fixes), "none" (as Hugging Face computes) or "gauge" (of a gauged model); throws io::Error.
-T5Numerics parse_t5_fixes(std::string_view name);
+inline constexpr std::array<recipe::Named<T5Dtype>, 5> kT5Dtypes = {{{"stored", T5Dtype::kAsStored},
+                                                                     {"fp32", T5Dtype::kFp32},
+                                                                     {"bf16", T5Dtype::kBf16},
+                                                                     {"fp16", T5Dtype::kFp16},
+                                                                     {"fp8", T5Dtype::kFp8}}};
 
 // In eval mode. Weights that are stored in the dtype asked for are views of the mapped file, read when they are first
 // used. Throws Error, which names all tensors that are missing, of another shape or unknown. `warn` hears how many

@@ -1,8 +1,8 @@
 // The parameters of a T5 by name, without the T5: what a file must hold before a model is made for it.
 #pragma once
 
-#include "plimsoll/models/gpt/shapes.h"
 #include "plimsoll/models/t5/config.h"
+#include "plimsoll/models/tensors.h"
 
 namespace plimsoll::models {
 

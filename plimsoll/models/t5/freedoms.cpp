@@ -1,15 +1,15 @@
-#include "plimsoll/gauge/t5_freedoms.h"
+#include "plimsoll/models/t5/freedoms.h"
 
 #include <c10/util/StringUtil.h>
 
-namespace plimsoll::gauge {
+namespace plimsoll::models {
 namespace {
 
 using kernels::Activation;
 
 class T5FreedomsBuilder {
  public:
-  explicit T5FreedomsBuilder(const models::T5Config& config) : config_(config) {}
+  explicit T5FreedomsBuilder(const T5Config& config) : config_(config) {}
 
   Freedoms build() {
     weight({.name = "shared", .residual = true});
@@ -98,12 +98,12 @@ class T5FreedomsBuilder {
     norm(name + ".final_layer_norm");
   }
 
-  const models::T5Config& config_;
+  const T5Config& config_;
   Freedoms freedoms_;
 };
 
 }  // namespace
 
-Freedoms t5_freedoms(const models::T5Config& config) { return T5FreedomsBuilder(config).build(); }
+Freedoms t5_freedoms(const T5Config& config) { return T5FreedomsBuilder(config).build(); }
 
-}  // namespace plimsoll::gauge
+}  // namespace plimsoll::models

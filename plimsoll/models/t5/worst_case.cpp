@@ -5,10 +5,12 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
+#include <map>
+#include <string>
 
-#include "plimsoll/gauge/t5_calibration.h"
+#include "plimsoll/models/t5/freedoms.h"
 
-namespace plimsoll::gauge {
+namespace plimsoll::models {
 namespace {
 
 // The Euclidean lengths of the rows of weight [out, in].
@@ -16,7 +18,7 @@ at::Tensor row_lengths(const at::Tensor& weight) { return weight.square().sum(1)
 
 class T5Bounds {
  public:
-  explicit T5Bounds(const models::T5ForConditionalGenerationImpl& model)
+  explicit T5Bounds(const T5ForConditionalGenerationImpl& model)
       : config_(model.config), length_(std::sqrt(static_cast<double>(config_.d_model))) {
     for (const auto& parameter : model.named_parameters()) weights_.emplace(parameter.key(), parameter.value());
   }
@@ -94,7 +96,7 @@ class T5Bounds {
     norm(name + ".final_layer_norm");
   }
 
-  const models::T5Config& config_;
+  const T5Config& config_;
   double length_;  // of a token behind a norm, at most
   std::map<std::string, at::Tensor> weights_;
   at::Tensor stream_;  // bounds of the residual stream's channels, [d_model]
@@ -103,9 +105,9 @@ class T5Bounds {
 
 }  // namespace
 
-Amaxes worst_case_amaxes(const models::T5ForConditionalGenerationImpl& model) {
+Amaxes worst_case_amaxes(const T5ForConditionalGenerationImpl& model) {
   const at::NoGradGuard no_grad;
   return T5Bounds(model).run();
 }
 
-}  // namespace plimsoll::gauge
+}  // namespace plimsoll::models

@@ -4,11 +4,12 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
+#include <map>
+#include <string>
 
-#include "plimsoll/gauge/gpt_calibration.h"
-#include "plimsoll/gauge/gpt_freedoms.h"
+#include "plimsoll/models/gpt/freedoms.h"
 
-namespace plimsoll::gauge {
+namespace plimsoll::models {
 namespace {
 
 // A token behind a norm: `weight` times a vector no longer than sqrt(dim), and `bias`.
@@ -18,7 +19,7 @@ struct Normed {
 
 class GptBounds {
  public:
-  explicit GptBounds(const models::GptImpl& model)
+  explicit GptBounds(const GptImpl& model)
       : config_(model.config), length_(std::sqrt(static_cast<double>(config_.dim))), weights_(gpt_weights(model)) {}
 
   Amaxes run() {
@@ -74,7 +75,7 @@ class GptBounds {
     stream_ = stream_ + bounds;
   }
 
-  const models::GptConfig& config_;
+  const GptConfig& config_;
   double length_;  // of what a norm multiplies by its weight, at most
   std::map<std::string, at::Tensor> weights_;
   at::Tensor stream_;  // bounds of the residual stream's channels, [dim]
@@ -83,9 +84,9 @@ class GptBounds {
 
 }  // namespace
 
-Amaxes worst_case_amaxes(const models::GptImpl& model) {
+Amaxes worst_case_amaxes(const GptImpl& model) {
   const at::NoGradGuard no_grad;
   return GptBounds(model).run();
 }
 
-}  // namespace plimsoll::gauge
+}  // namespace plimsoll::models

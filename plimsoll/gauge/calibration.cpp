@@ -1,4 +1,4 @@
-#include "plimsoll/gauge/gpt_calibration.h"
+#include "plimsoll/gauge/calibration.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -6,10 +6,10 @@
 
 namespace plimsoll::gauge {
 
-at::Tensor GptCalibration::observe(const at::Tensor& tokens) {
+at::Tensor Calibration::observe(const at::Tensor& tokens) {
   const at::NoGradGuard no_grad;
   watch::Session session({.every_value = true});
-  at::Tensor logits = model_.forward(tokens);
+  at::Tensor logits = model_.logits(tokens);
   raise_to(amaxes_, session.slots().records());
   return logits;
 }

@@ -1,14 +1,14 @@
-#include "plimsoll/gauge/gpt_freedoms.h"
+#include "plimsoll/models/gpt/freedoms.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
 
-namespace plimsoll::gauge {
+namespace plimsoll::models {
 namespace {
 
 class GptFreedomsBuilder {
  public:
-  explicit GptFreedomsBuilder(const models::GptConfig& config) : config_(config) {}
+  explicit GptFreedomsBuilder(const GptConfig& config) : config_(config) {}
 
   Freedoms build() {
     weight({.name = "token_embedding.weight", .residual = true});
@@ -70,15 +70,15 @@ class GptFreedomsBuilder {
     value({.name = path + "fc2/output", .residual = true});
   }
 
-  const models::GptConfig& config_;
+  const GptConfig& config_;
   Freedoms freedoms_;
 };
 
 }  // namespace
 
-Freedoms gpt_freedoms(const models::GptConfig& config) { return GptFreedomsBuilder(config).build(); }
+Freedoms gpt_freedoms(const GptConfig& config) { return GptFreedomsBuilder(config).build(); }
 
-std::map<std::string, at::Tensor> gpt_weights(const models::GptImpl& model) {
+std::map<std::string, at::Tensor> gpt_weights(const GptImpl& model) {
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> weights;
   for (const auto& parameter : model.named_parameters()) {
@@ -102,4 +102,4 @@ std::map<std::string, at::Tensor> gpt_weights(const models::GptImpl& model) {
   return weights;
 }
 
-}  // namespace plimsoll::gauge
+}  // namespace plimsoll::models

@@ -4,11 +4,12 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace plimsoll::gauge {
+namespace plimsoll::models {
 
 // Grows by 2^(r [if on the residual stream] + sign * exponent of its pair).
 struct GaugedTensor {
@@ -30,6 +31,8 @@ struct Exponents {
   std::vector<int> pairs = {};  // as Freedoms::pairs
 };
 
+using Amaxes = std::map<std::string, float>;  // of values, by GaugedTensor::name
+
 int exponent_of(const GaugedTensor& tensor, const Exponents& exponents);
 
-}  // namespace plimsoll::gauge
+}  // namespace plimsoll::models

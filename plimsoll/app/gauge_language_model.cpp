@@ -1,25 +1,23 @@
-#include "plimsoll/app/gauge_gpt.h"
+#include "plimsoll/app/gauge_language_model.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/tensor.h>
 
-#include <cmath>
-
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gauge_certificate.h"
-#include "plimsoll/app/gpt_model.h"
 #include "plimsoll/app/new_directory.h"
 #include "plimsoll/app/relative_error.h"
 #include "plimsoll/app/t5_inputs.h"
-#include "plimsoll/gauge/gpt_calibration.h"
-#include "plimsoll/gauge/gpt_freedoms.h"
+#include "plimsoll/app/trained_model.h"
+#include "plimsoll/gauge/calibration.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/line_reader.h"
+#include "plimsoll/models/tensors.h"
 #include "plimsoll/recipe/recipe.h"
 
 namespace plimsoll::app {
@@ -27,8 +25,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kGptHead = "head.weight";
-constexpr const char* kGptEmbedding = "token_embedding.weight";
 constexpr const char* kRecipe = "fp16";  // of what is written
 
 // The inputs in windows of the model's context, int64 [1, tokens].
@@ -54,29 +50,14 @@ std::vector<at::Tensor> read_windows(const GaugeOptions& options, int64_t contex
   return windows;
 }
 
-// The model with its weights multiplied; an embedding that the head has read, too, is then its own.
-TrainedGpt rewritten(const TrainedGpt& source, const gauge::Freedoms& freedoms, const gauge::Exponents& exponents) {
-  TrainedGpt result{.step = source.step, .shape = source.shape, .recipe = kRecipe};
-  result.shape.norm_epsilon = std::ldexp(source.shape.norm_epsilon, 2 * exponents.residual);
-  result.shape.own_head = source.shape.own_head || exponents.residual != 0;
-  result.model = make_gpt(result.shape, 0);
-  result.model->eval();
-  const auto from = gauge::gpt_weights(*source.model);
-  auto to = gauge::gpt_weights(*result.model);
-  for (const gauge::GaugedTensor& tensor : freedoms.weights) {
-    to.at(tensor.name).copy_(from.at(tensor.name) * std::ldexp(1.0, exponent_of(tensor, exponents)));
-  }
-  if (result.shape.own_head && !source.shape.own_head) to.at(kGptHead).copy_(from.at(kGptEmbedding));
-  return result;
-}
-
-json verify(models::Gpt model, const std::vector<at::Tensor>& windows, const std::vector<at::Tensor>& logits) {
+json verify(models::LanguageModel& model, const std::vector<at::Tensor>& windows,
+            const std::vector<at::Tensor>& logits) {
   bool identical = true, finite = true;
   RelativeError error;
   for (size_t i = 0; i < windows.size(); ++i) {
-    identical = identical && at::equal(model->forward(windows[i]), logits[i]);
+    identical = identical && at::equal(model.logits(windows[i]), logits[i]);
     const amp::Fp8Autocast scope({.recipe = recipe::by_name(kRecipe)});
-    const at::Tensor narrow = model->forward(windows[i]);
+    const at::Tensor narrow = model.logits(windows[i]);
     finite = finite && narrow.isfinite().all().item<bool>();
     error.add(narrow, logits[i]);
   }
@@ -87,42 +68,41 @@ json verify(models::Gpt model, const std::vector<at::Tensor>& windows, const std
 
 }  // namespace
 
-json gauge_gpt(const GaugeOptions& options) {
+json gauge_language_model(const GaugeOptions& options) {
   const at::NoGradGuard no_grad;
   NewDirectory directory(options.out);
-  TrainedGpt source = load_trained_gpt(options.model);
-  const std::vector<at::Tensor> windows = read_windows(options, source.shape.context);
+  const TrainedModel source = load_trained_model(options.model);
+  const std::vector<at::Tensor> windows = read_windows(options, source.model->context());
 
-  gauge::GptCalibration calibration(*source.model);
+  gauge::Calibration calibration(*source.model);
   std::vector<at::Tensor> logits;
   int64_t tokens = 0;
   for (const at::Tensor& window : windows) {
     logits.push_back(calibration.observe(window));
     tokens += window.numel();
   }
-  const gauge::Amaxes values =
-      options.calibrate.empty() ? gauge::worst_case_amaxes(*source.model) : calibration.amaxes();
+  const models::Amaxes values = options.calibrate.empty() ? source.model->worst_case_amaxes() : calibration.amaxes();
   gauge::WeightRanges weights;
-  for (const auto& [name, weight] : gauge::gpt_weights(*source.model)) {
+  for (const auto& [name, weight] : source.model->weights_with_freedom()) {
     weights.emplace(name, gauge::count_exponents(weight));
   }
-  const gauge::Freedoms freedoms = gauge::gpt_freedoms(source.model->config);
-  const gauge::Exponents exponents = gauge::search(freedoms, weights, values, static_cast<int>(options.headroom_bits));
+  const models::Freedoms freedoms = source.model->freedoms();
+  const models::Exponents exponents = gauge::search(freedoms, weights, values, static_cast<int>(options.headroom_bits));
 
-  const TrainedGpt gauged = rewritten(source, freedoms, exponents);
-  io::save_checkpoint(directory.partial(), {.step = gauged.step,
-                                            .sections = {{"model", tensors_of(gauged.model)}},
-                                            .state = {{"shape", gauged.shape}, {"recipe", gauged.recipe}}});
+  const auto gauged = source.model->multiplied(exponents);
+  io::save_checkpoint(directory.partial(), {.step = source.step,
+                                            .sections = {{"model", models::tensors_of(gauged->module())}},
+                                            .state = {{"shape", gauged->shape()}, {"recipe", kRecipe}}});
   json certificate = describe({.freedoms = freedoms,
                                .exponents = exponents,
                                .weights = weights,
                                .values = values,
                                .headroom_bits = options.headroom_bits});
-  certificate.update(verify(load_trained_gpt(directory.partial()).model, windows, logits));
+  certificate.update(verify(*load_trained_model(directory.partial()).model, windows, logits));
   if (!certificate["fp32"]["bit_identical"].get<bool>()) refuse_other_bits(options.model);
-  certificate["fp32"]["inputs"] = verified_inputs(options.calibrate, source.shape.context);
+  certificate["fp32"]["inputs"] = verified_inputs(options.calibrate, source.model->context());
   certificate["calibration"] = calibration_json(options.calibrate, static_cast<int64_t>(windows.size()), tokens);
-  certificate["norm_epsilon"] = gauged.shape.norm_epsilon;
+  certificate["norm_epsilon"] = gauged->norm_epsilon();
   io::write_file(directory.partial() / kGaugeCertificate, certificate.dump(2) + "\n");
   directory.commit();
   return certificate;

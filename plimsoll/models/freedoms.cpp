@@ -1,9 +1,9 @@
-#include "plimsoll/gauge/freedoms.h"
+#include "plimsoll/models/freedoms.h"
 
-namespace plimsoll::gauge {
+namespace plimsoll::models {
 
 int exponent_of(const GaugedTensor& tensor, const Exponents& exponents) {
   return (tensor.residual ? exponents.residual : 0) + (tensor.pair ? tensor.sign * exponents.pairs[*tensor.pair] : 0);
 }
 
-}  // namespace plimsoll::gauge
+}  // namespace plimsoll::models

@@ -1,4 +1,4 @@
-// gauge_checkpoint of a Gpt that was trained here.
+// gauge_checkpoint of a language model that was trained here.
 #pragma once
 
 #include "plimsoll/app/gauge.h"
@@ -6,6 +6,6 @@
 namespace plimsoll::app {
 
 // Writes a run whose one checkpoint has the model alone, with the recipe fp16.
-nlohmann::json gauge_gpt(const GaugeOptions& options);
+nlohmann::json gauge_language_model(const GaugeOptions& options);
 
 }  // namespace plimsoll::app

@@ -7,15 +7,18 @@
 #include <map>
 #include <string>
 
-#include "plimsoll/gauge/freedoms.h"
+#include "plimsoll/models/freedoms.h"
 #include "plimsoll/models/gpt/model.h"
 
-namespace plimsoll::gauge {
+namespace plimsoll::models {
 
 // A tied head reads the embedding before it is scaled: it has to be stored by itself once `residual` is not 0.
-Freedoms gpt_freedoms(const models::GptConfig& config);
+Freedoms gpt_freedoms(const GptConfig& config);
 
 // The parameters by the names of Freedoms::weights. They share storage with the model.
-std::map<std::string, at::Tensor> gpt_weights(const models::GptImpl& model);
+std::map<std::string, at::Tensor> gpt_weights(const GptImpl& model);
 
-}  // namespace plimsoll::gauge
+// What no input can exceed: after a norm a token's length is at most sqrt(dim) before the norm's weight and bias.
+Amaxes worst_case_amaxes(const GptImpl& model);
+
+}  // namespace plimsoll::models

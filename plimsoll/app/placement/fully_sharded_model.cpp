@@ -1,0 +1,170 @@
+#include "plimsoll/app/placement/fully_sharded_model.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "plimsoll/nn/scaled_module.h"
+#include "plimsoll/optim/groups.h"
+#include "plimsoll/shard/engine/mapped_tensor.h"
+#include "plimsoll/shard/optimizer/sharded_adamw.h"
+
+namespace plimsoll::app {
+namespace {
+
+using Layers = std::unordered_map<std::string, std::shared_ptr<ops::LinearState>>;
+
+// By the names of their weights.
+void add_layers(const torch::nn::Module& module, const std::string& path, Layers& layers) {
+  if (const auto* layer = dynamic_cast<const nn::ScaledLayer*>(&module)) {
+    for (const nn::ScaledLayer::Product& product : layer->products()) {
+      if (product.has_codes)
+        layers.emplace(path + (product.prefix.empty() ? "" : product.prefix + "_") + "weight", product.state);
+    }
+  }
+  for (const auto& child : module.named_children()) add_layers(*child.value(), path + child.key() + ".", layers);
+}
+
+shard::FullyShardedOptions options_of(const torch::nn::Module& model,
+                                      const std::optional<std::filesystem::path>& offload_folder) {
+  Layers layers;
+  add_layers(model, "", layers);
+  return {.flatten_parameters = false,
+          .layer_of =
+              [layers = std::move(layers)](const std::string& name) {
+                const auto found = layers.find(name);
+                return found == layers.end() ? nullptr : found->second;
+              },
+          .offload_folder = offload_folder};
+}
+
+std::vector<std::shared_ptr<torch::nn::Module>> modules_of(const std::vector<models::LanguageModel::Unit>& units) {
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  for (const models::LanguageModel::Unit& unit : units) modules.push_back(unit.module);
+  return modules;
+}
+
+// This rank's parts of the parameters, as optim::decay_groups() would group the whole ones.
+std::vector<optim::NamedGroup> decay_groups(shard::FullyShardedDataParallel& sharded,
+                                            const torch::optim::AdamWOptions& options) {
+  std::map<std::string, size_t> dimensions;
+  for (const io::TensorPiece& piece : sharded.pieces()) dimensions.emplace(piece.name, piece.shape.size());
+  optim::NamedGroup decayed{{}, options}, kept{{}, options};
+  kept.options.weight_decay(0);
+  for (const auto& [name, part] : sharded.parameters()) {
+    (dimensions.at(name) >= 2 ? decayed : kept).parameters.emplace_back(name, part);
+  }
+  return {decayed, kept};
+}
+
+optim::StateHome state_home(const std::optional<std::filesystem::path>& offload_folder) {
+  if (!offload_folder) return {};
+  return {
+      .zeros = [folder = *offload_folder](at::IntArrayRef sizes,
+                                          at::ScalarType dtype) { return shard::mapped_zeros(sizes, dtype, folder); },
+      .rest = shard::release_pages};
+}
+
+// The piece of the parameter NAME that the state "NAME.exp_avg" belongs to; nullptr: none.
+const io::TensorPiece* piece_of(const std::string& state, const std::vector<io::TensorPiece>& pieces) {
+  const std::string name = state.substr(0, state.rfind('.'));
+  const auto found = std::ranges::find(pieces, name, &io::TensorPiece::name);
+  return found == pieces.end() ? nullptr : &*found;
+}
+
+bool has_shape_of(const at::Tensor& state, const std::string& name, const io::TensorPiece& piece) {
+  return !name.ends_with(".step") && state.numel() == piece.end - piece.begin;
+}
+
+}  // namespace
+
+FullyShardedModel::FullyShardedModel(std::shared_ptr<models::LanguageModel> model,
+                                     std::shared_ptr<const shard::Communicator> ranks, const Placement& placement)
+    : model_(std::move(model)),
+      ranks_(std::move(ranks)),
+      sharded_(model_->module(), modules_of(model_->units()), ranks_,
+               options_of(model_->module(), placement.offload_folder)),
+      optimizer_(std::make_unique<shard::ShardedAdamW>(
+          decay_groups(sharded_, placement.adamw), ranks_,
+          optim::AdamWSettings{.seed = placement.seed, .home = state_home(placement.offload_folder)})) {
+  size_t number = 0;  // 0 is what is in no unit
+  for (const models::LanguageModel::Unit& unit : model_->units()) {
+    ++number;
+    *unit.hooks = {.before = [this, number] { sharded_.before(number); },
+                   .after = [this, number](at::TensorList outputs) { sharded_.after(number, outputs); }};
+  }
+}
+
+FullyShardedModel::~FullyShardedModel() {
+  for (const models::LanguageModel::Unit& unit : model_->units()) *unit.hooks = {};
+}
+
+at::Tensor FullyShardedModel::loss(const at::Tensor& tokens, const at::Tensor& targets,
+                                   std::optional<bool> /*is_first_microbatch*/) {
+  return sharded_.forward([&] { return model_->loss(tokens, targets); });
+}
+
+void FullyShardedModel::backward(const at::Tensor& loss, bool /*is_last*/) { loss.backward(); }
+
+std::vector<io::TensorPiece> FullyShardedModel::model_pieces() const {
+  std::vector<io::TensorPiece> pieces = sharded_.pieces();
+  if (is_first()) {
+    for (const auto& buffer : model_->module().named_buffers()) {
+      pieces.push_back(io::whole_piece(buffer.key(), buffer.value()));
+    }
+  }
+  return pieces;
+}
+
+std::vector<io::TensorPiece> FullyShardedModel::state_pieces() const {
+  const std::vector<io::TensorPiece> parameters = sharded_.pieces();
+  std::vector<io::TensorPiece> pieces;
+  for (const auto& [name, state] : optimizer_->state_dict()) {
+    const io::TensorPiece* const parameter = piece_of(name, parameters);
+    if (parameter != nullptr && has_shape_of(state, name, *parameter)) {
+      pieces.push_back(
+          {.name = name, .shape = parameter->shape, .begin = parameter->begin, .end = parameter->end, .values = state});
+    } else if (is_first()) {
+      pieces.push_back(io::whole_piece(name, state));
+    }
+  }
+  return pieces;
+}
+
+io::PieceMap FullyShardedModel::sections() const { return {{"model", model_pieces()}, {"optimizer", state_pieces()}}; }
+
+void FullyShardedModel::load_parameters(const io::CheckpointReader& checkpoint) {
+  const at::NoGradGuard no_grad;
+  for (const io::TensorPiece& piece : sharded_.pieces()) {
+    if (piece.end > piece.begin) piece.values.copy_(checkpoint.read("model", piece.name, piece.begin, piece.end));
+  }
+  for (const auto& buffer : model_->module().named_buffers()) {
+    nn::load_buffer(buffer.key(), buffer.value(), checkpoint.read("model", buffer.key()));
+  }
+}
+
+void FullyShardedModel::load_states(const io::CheckpointReader& checkpoint) {
+  const std::vector<io::TensorPiece> parameters = sharded_.pieces();
+  io::TensorMap states;
+  for (const auto& [name, state] : optimizer_->state_dict()) {
+    const io::TensorPiece* const parameter = piece_of(name, parameters);
+    const bool is_part = parameter != nullptr && has_shape_of(state, name, *parameter);
+    if (is_part && state.numel() == 0) {
+      states.emplace(name, state);
+    } else {
+      states.emplace(name, is_part ? checkpoint.read("optimizer", name, parameter->begin, parameter->end)
+                                   : checkpoint.read("optimizer", name));
+    }
+  }
+  optimizer_->load_state_dict(states);
+}
+
+void FullyShardedModel::load(const io::CheckpointReader& checkpoint) {
+  load_parameters(checkpoint);
+  load_states(checkpoint);
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,22 @@
+// What a training run has made.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "plimsoll/models/language_model.h"
+#include "plimsoll/recipe/recipe.h"
+
+namespace plimsoll::app {
+
+struct TrainedModel {
+  int64_t step = 0;
+  recipe::Recipe recipe;
+  std::shared_ptr<models::LanguageModel> model;  // in eval()
+};
+
+// The model of a run's newest good checkpoint, or of one step's directory. Throws Error or io::Error.
+TrainedModel load_trained_model(const std::filesystem::path& path);
+
+}  // namespace plimsoll::app
