@@ -3,27 +3,21 @@
 
 #include <ATen/ops/empty.h>
 #include <torch/custom_class.h>
-#include <torch/library.h>
 
 #include <string>
 #include <tuple>
 
 #include "python/rank_group.h"
+#include "python/shard_library.h"
 
 namespace plimsoll::python {
 namespace {
 
 struct Average : torch::CustomClassHolder {
-  Average(const std::string& compression, const std::string& name, int64_t rank, int64_t size, int64_t elements)
-      : averaging(shard::averaging_over(size)),
-        average(shard::compression_of(compression), shard_group(name, size), checked(rank, size), averaging, elements) {
-  }
-
-  static int64_t checked(int64_t rank, int64_t size) {
-    TORCH_CHECK_VALUE(rank >= 0 && rank < size, "CompressedAverage: expected a rank from 0 to ", size - 1, ", got ",
-                      rank);
-    return rank;
-  }
+  Average(const std::string& compression, const RanksPointer& ranks, int64_t elements)
+      : averaging(shard::averaging_over(ranks->communicator->size())),
+        average(shard::compression_of(compression), ranks->communicator, ranks->communicator->rank(), averaging,
+                elements) {}
 
   shard::Averaging averaging;
   shard::CompressedAverage average;
@@ -31,9 +25,11 @@ struct Average : torch::CustomClassHolder {
 
 using AveragePointer = c10::intrusive_ptr<Average>;
 
-TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+}  // namespace
+
+void register_compressed_average(torch::Library& library) {
   library.class_<Average>("CompressedAverage")
-      .def(torch::init<const std::string&, const std::string&, int64_t, int64_t, int64_t>())
+      .def(torch::init<const std::string&, const RanksPointer&, int64_t>())
       .def("start",
            [](const AveragePointer& self, const at::Tensor& values) {
              self->average.start(values / self->averaging.predivide, at::empty({0}, at::kByte));
@@ -50,5 +46,4 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("sums_left_out", [](const AveragePointer& self) { return self->average.sums_left_out(); });
 }
 
-}  // namespace
 }  // namespace plimsoll::python

@@ -1,7 +1,6 @@
 // torch.classes.plimsoll.ShardedUnit and ShardSchedule: what plimsoll.shard.FullyShardedDataParallel calls; the factors
 // by which all of plimsoll.shard averages, and memory that the file system holds.
 #include <torch/custom_class.h>
-#include <torch/library.h>
 
 #include <memory>
 #include <optional>
@@ -18,6 +17,8 @@
 #include "plimsoll/shard/engine/sharded_norm.h"
 #include "python/layer_state.h"
 #include "python/rank_group.h"
+#include "python/shard_checkpoint.h"
+#include "python/shard_library.h"
 
 namespace plimsoll::python {
 namespace {
@@ -29,17 +30,17 @@ std::optional<at::ScalarType> dtype_of(std::optional<int64_t> number) {
 }
 
 struct Unit : torch::CustomClassHolder {
-  // Dtypes as their numbers. reduce_name: the ranks of `name` in a group of their own, or `name` again.
+  // Dtypes as their numbers. reduce: the ranks of `gather`, in an order of their own or in the same.
   // states: of the layer whose weight a parameter is, as layer_state() takes it, or none.
   Unit(const std::vector<std::string>& names, const std::vector<at::Tensor>& parameters,
-       const std::vector<std::vector<at::Tensor>>& states, const std::string& name, const std::string& reduce_name,
-       int64_t rank, int64_t size, std::optional<int64_t> compute_dtype, int64_t reduce_dtype,
-       bool reshard_after_forward, bool disable_reshard_on_root, bool flatten_parameters, bool prefetch,
+       const std::vector<std::vector<at::Tensor>>& states, const RanksPointer& gather, const RanksPointer& reduce,
+       std::optional<int64_t> compute_dtype, int64_t reduce_dtype, bool reshard_after_forward,
+       bool disable_reshard_on_root, bool flatten_parameters, bool prefetch,
        std::optional<double> gradient_predivide_factor, int64_t ordered_passes,
        const std::optional<std::string>& offload_path) {
-    ranks.gather = shard_group(name, size);
-    ranks.reduce = reduce_name == name ? ranks.gather : shard_group(reduce_name, size);
-    ranks.rank = rank;
+    ranks.gather = gather->communicator;
+    ranks.reduce = reduce->communicator;
+    ranks.rank = gather->communicator->rank();
     shard::NamedTensors named;
     std::unordered_map<std::string, std::shared_ptr<ops::LinearState>> layers;
     for (size_t i = 0; i < names.size(); ++i) {
@@ -81,13 +82,6 @@ struct Unit : torch::CustomClassHolder {
     }
     return result;
   }
-  std::vector<std::tuple<std::string, std::vector<int64_t>, int64_t, int64_t, at::Tensor>> pieces(int64_t index) {
-    std::vector<std::tuple<std::string, std::vector<int64_t>, int64_t, int64_t, at::Tensor>> result;
-    for (io::TensorPiece& piece : group(index).pieces()) {
-      result.emplace_back(piece.name, piece.shape, piece.begin, piece.end, piece.values);
-    }
-    return result;
-  }
 
   shard::ShardRanks ranks;
   std::shared_ptr<shard::ShardedUnit> unit;
@@ -120,18 +114,18 @@ std::tuple<double, double> averaging(int64_t world_size) {
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+void register_fully_sharded(torch::Library& library) {
   library.class_<Unit>("ShardedUnit")
       .def(torch::init<const std::vector<std::string>&, const std::vector<at::Tensor>&,
-                       const std::vector<std::vector<at::Tensor>>&, const std::string&, const std::string&, int64_t,
-                       int64_t, std::optional<int64_t>, int64_t, bool, bool, bool, bool, std::optional<double>, int64_t,
+                       const std::vector<std::vector<at::Tensor>>&, const RanksPointer&, const RanksPointer&,
+                       std::optional<int64_t>, int64_t, bool, bool, bool, bool, std::optional<double>, int64_t,
                        const std::optional<std::string>&>())
       .def("groups", &Unit::groups)
       .def("set_averaging",
            [](const UnitPointer& self, double predivide, double postdivide) {
              self->unit->set_averaging({.predivide = predivide, .postdivide = postdivide});
            })
-      .def("pieces", &Unit::pieces)
+      .def("pieces", [](const UnitPointer& self, int64_t group) { return pieces_of(self->group(group).pieces()); })
       .def("take_requires_grad", &Unit::take_requires_grad)
       .def("leaves", [](const UnitPointer& self, int64_t group) { return self->group(group).leaves(); })
       .def("set_leaf", [](const UnitPointer& self, int64_t group, int64_t index,

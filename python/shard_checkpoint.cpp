@@ -1,6 +1,5 @@
 // torch.classes.plimsoll.Checkpoint and CheckpointSaver: what plimsoll.shard saves and loads with.
-#include <torch/custom_class.h>
-#include <torch/library.h>
+#include "python/shard_checkpoint.h"
 
 #include <map>
 #include <memory>
@@ -14,31 +13,28 @@
 #include "plimsoll/shard/checkpoint/checkpoint_saver.h"
 #include "plimsoll/shard/communicator/communicator.h"
 #include "python/rank_group.h"
+#include "python/shard_library.h"
 
 namespace plimsoll::python {
-namespace {
 
-// No name: this process alone.
-std::shared_ptr<const ops::RankGroup> ranks_of(const std::string& group, int64_t size) {
-  if (group.empty()) return shard::Communicator::connect({});
-  return shard_group(group, size);
+std::vector<std::tuple<std::string, std::string, std::string, std::vector<int64_t>>> Checkpoint::tensors() const {
+  std::vector<std::tuple<std::string, std::string, std::string, std::vector<int64_t>>> result;
+  for (const auto& [section, saved] : reader.manifest().sections) {
+    for (const auto& [name, tensor] : saved) result.emplace_back(section, name, tensor.dtype, tensor.shape);
+  }
+  return result;
 }
 
-struct Checkpoint : torch::CustomClassHolder {
-  explicit Checkpoint(io::CheckpointReader opened, std::vector<std::string> newer = {})
-      : reader(std::move(opened)), refused(std::move(newer)) {}
-
-  std::vector<std::tuple<std::string, std::string, std::string, std::vector<int64_t>>> tensors() const {
-    std::vector<std::tuple<std::string, std::string, std::string, std::vector<int64_t>>> result;
-    for (const auto& [section, saved] : reader.manifest().sections) {
-      for (const auto& [name, tensor] : saved) result.emplace_back(section, name, tensor.dtype, tensor.shape);
-    }
-    return result;
+std::vector<std::tuple<std::string, std::vector<int64_t>, int64_t, int64_t, at::Tensor>> pieces_of(
+    std::vector<io::TensorPiece> pieces) {
+  std::vector<std::tuple<std::string, std::vector<int64_t>, int64_t, int64_t, at::Tensor>> result;
+  for (io::TensorPiece& piece : pieces) {
+    result.emplace_back(piece.name, piece.shape, piece.begin, piece.end, piece.values);
   }
+  return result;
+}
 
-  io::CheckpointReader reader;
-  std::vector<std::string> refused;
-};
+namespace {
 
 c10::intrusive_ptr<Checkpoint> open_checkpoint(const std::string& directory) {
   io::CheckpointReader reader(directory);
@@ -46,9 +42,9 @@ c10::intrusive_ptr<Checkpoint> open_checkpoint(const std::string& directory) {
   return c10::make_intrusive<Checkpoint>(std::move(reader));
 }
 
-std::optional<c10::intrusive_ptr<Checkpoint>> open_latest_checkpoint(const std::string& run, const std::string& group,
-                                                                     int64_t rank, int64_t size) {
-  auto latest = shard::open_latest_checkpoint(run, *ranks_of(group, size), rank);
+std::optional<c10::intrusive_ptr<Checkpoint>> open_latest_checkpoint(const std::string& run,
+                                                                     const RanksPointer& ranks) {
+  auto latest = shard::open_latest_checkpoint(run, *ranks->communicator, ranks->communicator->rank());
   if (!latest) return std::nullopt;
   return c10::make_intrusive<Checkpoint>(std::move(latest->reader), std::move(latest->refused));
 }
@@ -58,12 +54,12 @@ using Part = std::tuple<std::string, std::string, std::vector<int64_t>, int64_t,
 
 // Tensors given whole are the same on all ranks; of parts, this rank alone has these elements.
 shard::RankCheckpoint checkpoint_of(int64_t step, const std::string& state, const std::vector<Whole>& wholes,
-                                    const std::vector<Part>& parts, const ops::RankGroup& ranks, int64_t rank) {
+                                    const std::vector<Part>& parts, const shard::Communicator& ranks) {
   shard::RankCheckpoint checkpoint{.step = step, .sections = {}, .state = nlohmann::json::parse(state)};
   std::map<std::string, io::TensorMap> replicated;
   for (const auto& [section, name, tensor] : wholes) replicated[section].emplace(name, tensor);
   for (const auto& [section, tensors] : replicated) {
-    checkpoint.sections[section] = shard::share_of_replicated(tensors, ranks, rank);
+    checkpoint.sections[section] = shard::share_of_replicated(tensors, ranks, ranks.rank());
   }
   for (const auto& [section, name, shape, begin, values] : parts) {
     checkpoint.sections[section].push_back(
@@ -74,24 +70,24 @@ shard::RankCheckpoint checkpoint_of(int64_t step, const std::string& state, cons
 
 class Saver : public torch::CustomClassHolder {
  public:
-  Saver(std::string run, int64_t keep, bool asynchronous, const std::string& group, int64_t rank, int64_t size)
-      : ranks_(ranks_of(group, size)),
-        rank_(rank),
-        saver_({.run = std::move(run), .keep = static_cast<size_t>(keep), .asynchronous = asynchronous}, ranks_, rank) {
-  }
+  Saver(std::string run, int64_t keep, bool asynchronous, const RanksPointer& ranks)
+      : ranks_(ranks->communicator),
+        saver_({.run = std::move(run), .keep = static_cast<size_t>(keep), .asynchronous = asynchronous}, ranks_,
+               ranks_->rank()) {}
 
   void save(int64_t step, const std::string& state, const std::vector<Whole>& wholes, const std::vector<Part>& parts) {
-    saver_.save(checkpoint_of(step, state, wholes, parts, *ranks_, rank_));
+    saver_.save(checkpoint_of(step, state, wholes, parts, *ranks_));
   }
   void wait() { saver_.wait(); }
 
  private:
-  std::shared_ptr<const ops::RankGroup> ranks_;
-  int64_t rank_;
+  std::shared_ptr<const shard::Communicator> ranks_;
   shard::CheckpointSaver saver_;
 };
 
-TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+}  // namespace
+
+void register_checkpoints(torch::Library& library) {
   library.class_<Checkpoint>("Checkpoint")
       .def("step", [](const c10::intrusive_ptr<Checkpoint>& self) { return self->reader.step(); })
       .def("world_size", [](const c10::intrusive_ptr<Checkpoint>& self) { return self->reader.manifest().world_size; })
@@ -106,16 +102,16 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
            [](const c10::intrusive_ptr<Checkpoint>& self, const std::string& section, const std::string& name,
               int64_t begin, int64_t end) { return self->reader.read(section, name, begin, end); });
   library.class_<Saver>("CheckpointSaver")
-      .def(torch::init<std::string, int64_t, bool, std::string, int64_t, int64_t>())
+      .def(torch::init<std::string, int64_t, bool, const RanksPointer&>())
       .def("save", [](const c10::intrusive_ptr<Saver>& self, int64_t step, const std::string& state,
                       const std::vector<Whole>& wholes,
                       const std::vector<Part>& parts) { self->save(step, state, wholes, parts); })
       .def("wait", [](const c10::intrusive_ptr<Saver>& self) { self->wait(); });
   library.def("open_checkpoint(str directory) -> __torch__.torch.classes.plimsoll.Checkpoint", &open_checkpoint);
   library.def(
-      "open_latest_checkpoint(str run, str group, int rank, int size) -> __torch__.torch.classes.plimsoll.Checkpoint?",
+      "open_latest_checkpoint(str run, __torch__.torch.classes.plimsoll.Ranks ranks) -> "
+      "__torch__.torch.classes.plimsoll.Checkpoint?",
       &open_latest_checkpoint);
 }
 
-}  // namespace
 }  // namespace plimsoll::python

@@ -32,7 +32,7 @@ def train(group, module, rule, step=0, data=None):
 
 
 def maxima(events):
-    return sum(event.count for event in events.key_averages() if event.key == "_c10d_functional::all_reduce")
+    return sum(event.count for event in events.key_averages() if event.key == "gloo:all_reduce")
 
 
 @ranks.case(2)

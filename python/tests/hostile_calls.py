@@ -184,7 +184,7 @@ def linear_cross_entropy(draw):
 def saved_checkpoint():
     run = folder() / "run"
     if not run.exists():
-        saver = classes.CheckpointSaver(str(run), 2, False, "", 0, 1)
+        saver = classes.CheckpointSaver(str(run), 2, False, classes.Ranks(""))
         saver.save(1, "{}", [("model", "w", torch.ones(3))], [])
     return next(path for path in run.iterdir() if path.is_dir())
 
@@ -250,7 +250,7 @@ CALLS = {
     "norm_mlp": norm_mlp,
     "norm_residual": lambda draw: [T(3, 20), T(3, 20), T(20), T(20), "layernorm", False, 1e-5],
     "open_checkpoint": lambda draw: [str(saved_checkpoint())],
-    "open_latest_checkpoint": lambda draw: [str(saved_checkpoint().parent), "", 0, 1],
+    "open_latest_checkpoint": lambda draw: [str(saved_checkpoint().parent), Made(lambda: classes.Ranks(""))],
     "precision_table": lambda draw: [],
     "quantize": lambda draw: [T(3, 70), T(1, fill=1), "e4m3"],
     "quantize_blocks": lambda draw: [T(5, 70), "e5m2", draw.choice(BLOCKS), draw.choice(["fp32", "e8m0"]), False, "up"],
@@ -278,8 +278,8 @@ WITHOUT_GRADIENTS = {"layer_pass_backward"}  # is what a backward pass calls
 # Refused as they stand: nothing was entered or started before.
 OUT_OF_ORDER = {"CompressedAverage.advance", "CompressedAverage.finish", "CompressedAverage.abandon"}
 SESSION = [5, 2, 0, 0, 46, 46, False]
-SAVER = ["saved", 2, False, "", 0, 1]
-AVERAGE = ["bf16", GROUP, 0, 1, 64]
+SAVER = ["saved", 2, False, Made(lambda: classes.Ranks(""))]
+AVERAGE = ["bf16", Made(lambda: classes.Ranks(GROUP)), 64]
 # Name of the class: how one is made, its constructor's arguments, and those of each method.
 METHODS = {
     "AutoscaleSession": (SESSION, {
@@ -300,7 +300,9 @@ METHODS = {
 
 def new(name):
     how = METHODS[name][0]
-    return how() if callable(how) else getattr(classes, name)(*how)
+    if callable(how):
+        return how()
+    return getattr(classes, name)(*(each.make() if isinstance(each, Made) else each for each in how))
 
 
 def method_calls():

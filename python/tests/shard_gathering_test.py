@@ -32,7 +32,7 @@ def collectives(run, name):
 
 
 def gathers(run):
-    return collectives(run, "all_gather_into_tensor")
+    return collectives(run, "all_gather")
 
 
 @ranks.case(2)

@@ -285,7 +285,7 @@ def ranks_agree_on_the_scales_of_tokens_without_reduce_amax(group):
 
 def gathers(events):
     """Bytes that this rank sends to be gathered, one number a collective."""
-    return [event.input_shapes[0][0] for event in events.events() if event.name == "_c10d_functional::all_gather_into_tensor_out"]
+    return [event.input_shapes[0][0] for event in events.events() if event.name == "gloo:all_gather"]
 
 
 @ranks.case(2)

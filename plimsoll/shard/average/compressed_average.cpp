@@ -28,20 +28,11 @@ CompressedAverage::CompressedAverage(Compression compression, std::shared_ptr<co
       left_(at::zeros({ranks_->size(), part_}, at::kFloat)),
       sum_left_(at::zeros({1, part_}, at::kFloat)) {}
 
-// What was left out joins what travels now; what is left out of that takes its place. An element that is not finite
-// leaves nothing.
-at::Tensor CompressedAverage::encoded(const at::Tensor& values, at::Tensor& left) const {
-  left.add_(values);
-  const at::Tensor bytes = compress(left, compression_);
-  left.sub_(decompress(bytes, part_, compression_)).nan_to_num_(0, 0, 0);
-  return bytes;
-}
-
 void CompressedAverage::start(const at::Tensor& values, const at::Tensor& flags) {
   const int64_t size = ranks_->size();
   at::Tensor parts = at::zeros({size * part_}, at::kFloat);
   parts.narrow(0, 0, elements_).copy_(values);
-  const at::Tensor bytes = encoded(parts.view({size, part_}), left_);
+  const at::Tensor bytes = compress_and_keep_rest(parts.view({size, part_}), left_, compression_);
   part_bytes_ = bytes.size(1);
   const at::Tensor message = at::cat({bytes, flags.expand({size, flags.numel()})}, 1);
   sent_bytes_ = message.numel() / size * (size - 1);
@@ -55,7 +46,7 @@ void CompressedAverage::advance() {
   const at::Tensor terms = decompress(received.slice(1, 0, part_bytes_).contiguous(), part_, compression_);
   at::Tensor sum = terms.sum(0, /*keepdim=*/true);
   if (postdivide_ != 1) sum.div_(postdivide_);
-  const at::Tensor mine = encoded(sum, sum_left_).view({-1});
+  const at::Tensor mine = compress_and_keep_rest(sum, sum_left_, compression_).view({-1});
   sent_bytes_ += mine.numel() * (size - 1);
   arriving_ = ranks_->start_gather(mine, at::empty({size * mine.numel()}, at::kByte));
 }

@@ -54,8 +54,6 @@ class CompressedAverage {
   at::Tensor sums_left_out() const;
 
  private:
-  at::Tensor encoded(const at::Tensor& values, at::Tensor& left) const;
-
   Compression compression_;
   std::shared_ptr<const ops::ByteRankGroup> ranks_;
   int64_t rank_;

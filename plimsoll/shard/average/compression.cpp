@@ -47,6 +47,13 @@ at::Tensor compress(const at::Tensor& values, Compression compression) {
   return at::cat({coded.data, coded.scale.view(at::kByte)}, 1);
 }
 
+at::Tensor compress_and_keep_rest(const at::Tensor& values, at::Tensor& left, Compression compression) {
+  left.add_(values);
+  const at::Tensor bytes = compress(left, compression);
+  left.sub_(decompress(bytes, left.size(1), compression)).nan_to_num_(0, 0, 0);
+  return bytes;
+}
+
 at::Tensor decompress(const at::Tensor& bytes, int64_t elements, Compression compression) {
   if (compression != Compression::kFp8) return bytes.view(dtype_of(compression)).to(at::kFloat);
   const at::Tensor scale = bytes.slice(1, elements).contiguous().view(at::kFloat);

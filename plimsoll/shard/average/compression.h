@@ -26,6 +26,10 @@ inline constexpr int64_t kCompressedBlock = 128;
 // What is not finite stays so, in its block.
 at::Tensor compress(const at::Tensor& values, Compression compression);
 
+// compress() of values + left. What rounding leaves out of that takes the place of `left`, a tensor of the same shape;
+// an element that is not finite leaves nothing.
+at::Tensor compress_and_keep_rest(const at::Tensor& values, at::Tensor& left, Compression compression);
+
 // -> fp32 [parts, elements].
 at::Tensor decompress(const at::Tensor& bytes, int64_t elements, Compression compression);
 

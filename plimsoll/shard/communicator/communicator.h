@@ -1,5 +1,5 @@
 // What ranks do together: the collectives of a c10d process group, each with a deadline, and with errors that say which
-// collective failed and which ranks are gone.
+// collective failed and which ranks are gone. C++ makes the group, or Python's torch.distributed has made it.
 //
 //   const auto ranks = shard::Communicator::connect(shard::launch_from_environment());
 //   shard::Pending sum = ranks->all_reduce_(gradients);   // goes on while this thread computes
@@ -39,12 +39,22 @@ struct CommunicatorOptions {
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
 };
 
+struct Connection;
+
 class Communicator final : public ops::ByteRankGroup {
  public:
   // Over Gloo. Returns when all ranks are there. Throws c10::DistBackendError after the deadline.
   static std::shared_ptr<Communicator> connect(const Launch& launch, const CommunicatorOptions& options = {});
 
-  // The same ranks with an order of collectives of their own, so that two threads can use one each. A collective.
+  // Over a process group of torch.distributed, of any backend, by the name that it is registered under. The name is
+  // looked up at each call, and one that is not registered is an error. The group's own limit is the deadline.
+  // Peers are watched over where the group's ranks meet in a TCPStore.
+  static std::shared_ptr<Communicator> over(const std::string& group);
+  // The same without a watch over peers, for groups that are looked up often: errors name no rank.
+  static std::shared_ptr<Communicator> over_unwatched(const std::string& group);
+
+  // The same ranks with an order of collectives of their own, so that two threads can use one each. A collective. Gloo
+  // alone can.
   std::shared_ptr<Communicator> split(const std::string& name) const;
 
   ~Communicator() override;
@@ -56,6 +66,8 @@ class Communicator final : public ops::ByteRankGroup {
   Pending all_reduce_(const at::Tensor& x) const;          // the sum, in x's dtype
   Pending reduce_(const at::Tensor& x, int64_t to) const;  // the sum, there; elsewhere x is scratch memory
   Pending broadcast_(const at::Tensor& x, int64_t from = 0) const;
+  // mine [n] of each rank -> [size n] in the order of the ranks, at `to`; nothing elsewhere.
+  ops::Arriving start_collect(const at::Tensor& mine, int64_t to) const;
   // Returns when all ranks are here.
   void barrier() const;
 
@@ -64,7 +76,6 @@ class Communicator final : public ops::ByteRankGroup {
   ops::Arriving start_exchange(const at::Tensor& parts) const override;
 
  private:
-  struct Connection;
   explicit Communicator(std::shared_ptr<const Connection> connection);
 
   std::shared_ptr<const Connection> connection_;

@@ -21,4 +21,13 @@ c10::intrusive_ptr<c10d::Backend> gloo(const c10::intrusive_ptr<c10d::Store>& st
   return c10::make_intrusive<ProcessGroupGloo>(store, static_cast<int>(rank), static_cast<int>(size), options);
 }
 
+c10::intrusive_ptr<c10d::Backend> gloo_beside(const c10::intrusive_ptr<c10d::Store>& store,
+                                              const c10::intrusive_ptr<c10d::Backend>& other) {
+  auto* const known = dynamic_cast<ProcessGroupGloo*>(other.get());
+  TORCH_CHECK(known != nullptr, "split: expected a process group over gloo, got ", other->getBackendName());
+  const auto options = ProcessGroupGloo::Options::create(known->getOptions()->timeout);
+  options->devices = known->getOptions()->devices;
+  return c10::make_intrusive<ProcessGroupGloo>(store, known->getRank(), known->getSize(), options);
+}
+
 }  // namespace plimsoll::shard

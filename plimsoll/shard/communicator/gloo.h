@@ -14,4 +14,9 @@ namespace plimsoll::shard {
 c10::intrusive_ptr<c10d::Backend> gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
                                        const std::string& address, std::chrono::milliseconds deadline);
 
+// Another one of the same ranks over the same devices, with the same deadline. Throws c10::Error where `other` is not
+// Gloo's.
+c10::intrusive_ptr<c10d::Backend> gloo_beside(const c10::intrusive_ptr<c10d::Store>& store,
+                                              const c10::intrusive_ptr<c10d::Backend>& other);
+
 }  // namespace plimsoll::shard

@@ -30,7 +30,7 @@ class Reducer;
 struct DataParallelOptions {
   double bucket_cap_mb = 25;  // gradients that travel together, in FP32; the first to be ready travel in 1 MB
   // How they travel; sums are made in FP32. What rounding leaves out of a step's gradients joins the next one's
-  // (compressed_average.h), which takes 4 bytes a parameter.
+  // (compressed_average.h, compressed_reduction.h), which takes 4 bytes a parameter on each rank.
   Compression compression = Compression::kNone;
 };
 
@@ -77,8 +77,7 @@ class DistributedDataParallel {
 
  private:
   std::shared_ptr<const Communicator> ranks_;
-  std::vector<std::string> names_;  // of the parameters that are trained
-  std::vector<std::vector<int64_t>> shapes_;
+  std::vector<std::string> names_;  // of the parameters
   std::shared_ptr<Reducer> reducer_;
 };
 

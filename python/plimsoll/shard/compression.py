@@ -126,7 +126,7 @@ class _Bucket:
             self._ranges.append((end, gradient.numel()))
             end += -(-gradient.numel() // _BLOCK) * _BLOCK
         self._elements = end
-        self.average = torch.classes.plimsoll.CompressedAverage(compression, ranks.name, ranks.rank, ranks.size, end)
+        self.average = torch.classes.plimsoll.CompressedAverage(compression, ranks.handle, end)
 
     def take(self, left: dict[str, LeftOut]) -> None:
         """Goes on with these."""

@@ -106,7 +106,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         self.rank, self.world_size = self._ranks.rank, self._ranks.size
         self._sharded = ShardedParameters(module)
         self._check_dtypes()
-        reduce_name = own_group(self._ranks, process_group_reduce_scatter).name
+        reduce_ranks = own_group(self._ranks, process_group_reduce_scatter)
         unique = self._sharded.unique()
         states = self._sharded.layer_states() if gather_codes else {}
         self._coded = {id(unique[path]) for path in states}
@@ -115,10 +115,8 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             list(unique),
             list(unique.values()),
             [states.get(path, []) for path in unique],
-            self._ranks.name,
-            reduce_name,
-            self.rank,
-            self.world_size,
+            self._ranks.handle,
+            reduce_ranks.handle,
             compute_dtype or (torch.float16 if mixed_precision else None),
             reduce_dtype,
             reshard_after_forward,

@@ -36,7 +36,8 @@ class ShardedGradScaler(GradScaler):
         **options: Any,
     ) -> None:
         super().__init__(None, init_scale, growth_factor, backoff_factor, growth_interval, enabled, **options)
-        self.group = ranks_of(process_group).group
+        self._ranks = ranks_of(process_group)
+        self.group = self._ranks.group
         self._calls = 0  # of the collective, which all ranks count alike
 
     def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):

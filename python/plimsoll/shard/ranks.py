@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future, wait
-from datetime import timedelta
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-_own: dict[str, tuple[Any, Ranks]] = {}  # of a group, by its name
+_own: dict[str, tuple[Any, Ranks]] = {}  # a group and its ranks' second order, by the group's name
 
 
 class ProcessGroupName(str, Enum):
@@ -20,11 +16,17 @@ class ProcessGroupName(str, Enum):
     reduce_scatter = "reduce_scatter"
 
 
-class Ranks(NamedTuple):
-    name: str
-    rank: int
-    size: int
-    group: Any = None
+class Ranks:
+    """What C++ has of a process group, for its engines (`handle`), and the group itself, for torch.distributed."""
+
+    def __init__(self, handle: Any, group: Any = None) -> None:
+        self.handle, self.group = handle, group
+        self.rank: int = handle.rank()
+        self.size: int = handle.size()
+
+    def split(self, name: str) -> Ranks:
+        """The same ranks of a Gloo group with an order of collectives of their own. A collective."""
+        return Ranks(self.handle.split(name), self.group)
 
 
 def ranks_of(group: Any) -> Ranks:
@@ -34,7 +36,11 @@ def ranks_of(group: Any) -> Ranks:
     chosen = dist.group.WORLD if group is None else group
     if not isinstance(chosen, dist.ProcessGroup):
         raise TypeError(f"plimsoll.shard: expected a torch.distributed.ProcessGroup that holds this rank, got {group!r}")
-    return Ranks(chosen.group_name, chosen.rank(), chosen.size(), chosen)
+    return Ranks(torch.classes.plimsoll.Ranks(chosen.group_name), chosen)
+
+
+def this_process_alone() -> Ranks:
+    return Ranks(torch.classes.plimsoll.Ranks(""))
 
 
 def own_group(ranks: Ranks, which: Any) -> Ranks:
@@ -46,42 +52,8 @@ def own_group(ranks: Ranks, which: Any) -> Ranks:
         raise TypeError("unsupported type for reduce_scatter process group")
     if which == ProcessGroupName.default or ranks.size == 1 or dist.get_backend(ranks.group) != "gloo":
         return ranks
-    known = _own.get(ranks.name)
+    name = ranks.group.group_name
+    known = _own.get(name)
     if known is None or known[0] is not ranks.group:
-        _own[ranks.name] = known = (ranks.group, group_beside(ranks, "shard"))
+        _own[name] = known = (ranks.group, ranks.split("gradients"))
     return known[1]
-
-
-def _within(timeout: timedelta, name: str, make: Callable[[], Any]) -> Any:
-    """What `make` returns, on a thread of its own: calls into a store wait for an answer without a limit, and a process that
-    is stopped gives none."""
-    made: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            made.set_result(make())
-        except BaseException as error:
-            made.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    # A second more, in which torch's own error may come.
-    done, _ = wait([made], timeout.total_seconds() + 1)
-    if not done:
-        raise dist.DistBackendError(f"{name}: expected all ranks within {timeout}; one has ended or stands still")
-    return made.result()
-
-
-def group_beside(ranks: Ranks, purpose: str) -> Ranks:
-    """The same ranks of a Gloo group with an order of collectives of their own; once for each purpose. dist.new_group would
-    need the other ranks of the world, or as many groups on each."""
-    name = f"{ranks.name}/plimsoll.{purpose}"
-    store = dist.PrefixStore(name, dist.distributed_c10d._get_process_group_store(ranks.group))
-    timeout = ranks.group._get_backend(torch.device("cpu")).options._timeout
-    kind = dist.ProcessGroup.BackendType.GLOO
-    group = dist.ProcessGroup(store, ranks.rank, ranks.size)
-    group._set_default_backend(kind)
-    backend = _within(timeout, name, lambda: dist.ProcessGroupGloo(store, ranks.rank, ranks.size, timeout))
-    group._register_backend(torch.device("cpu"), kind, backend)
-    group._set_group_name(name)
-    torch._C._distributed_c10d._register_process_group(name, group)
-    return Ranks(name, ranks.rank, ranks.size, group)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from plimsoll.shard.ranks import group_beside, ranks_of
+from plimsoll.shard.ranks import Ranks, ranks_of, this_process_alone
 
 Sections = Mapping[str, Mapping[str, "torch.Tensor | Piece"]]
 
@@ -23,12 +23,11 @@ class Piece(NamedTuple):
     begin: int
 
 
-def _place(group: Any) -> tuple[str, int, int]:
-    """Name, rank and size as the operators take them; a process without torch.distributed is alone."""
+def _ranks(group: Any) -> Ranks:
+    """A process without torch.distributed is alone."""
     if group is None and not (dist.is_available() and dist.is_initialized()):
-        return "", 0, 1
-    ranks = ranks_of(group)
-    return (ranks.name, ranks.rank, ranks.size) if ranks.size > 1 else ("", 0, 1)
+        return this_process_alone()
+    return ranks_of(group)
 
 
 class CheckpointSaver:
@@ -44,16 +43,11 @@ class CheckpointSaver:
         asynchronous: save() copies the tensors and returns, and a thread writes them. The copy's memory is kept.
     """
 
-    _made: ClassVar[dict[str, int]] = {}  # asynchronous ones, by group: as many on all its ranks
-
     def __init__(self, run: str | Path, group: Any = None, keep: int = 3, asynchronous: bool = False) -> None:
-        name, rank, size = _place(group)
-        if asynchronous and size > 1:
-            # Another thread is the caller.
-            number = CheckpointSaver._made[name] = CheckpointSaver._made.get(name, 0) + 1
-            self._group = group_beside(ranks_of(group), f"checkpoint.{number}")
-            name = self._group.name
-        self._saver = torch.classes.plimsoll.CheckpointSaver(str(run), keep, asynchronous, name, rank, size)
+        ranks = _ranks(group)
+        if asynchronous and ranks.size > 1:
+            ranks = ranks.split("checkpoint")  # another thread is the caller
+        self._saver = torch.classes.plimsoll.CheckpointSaver(str(run), keep, asynchronous, ranks.handle)
 
     def save(self, step: int, sections: Sections, state: Mapping[str, Any] | None = None) -> None:
         """A collective.
@@ -81,7 +75,7 @@ class Checkpoint:
     """One that is open: what it holds, whole or any range of it. Tensors are read from the files when they are touched."""
 
     def __init__(self, opened: Any) -> None:
-        self._opened = opened
+        self.opened = opened
         self.step: int = opened.step()
         self.world_size: int = opened.world_size()  # of the processes that saved it
         self.directory = Path(opened.directory())
@@ -94,12 +88,12 @@ class Checkpoint:
     def read(self, section: str, name: str, begin: int | None = None, end: int | None = None) -> torch.Tensor:
         """The whole tensor, or elements begin to end of it, flattened."""
         if begin is None or end is None:
-            return self._opened.read(section, name)
-        return self._opened.read_range(section, name, begin, end)
+            return self.opened.read(section, name)
+        return self.opened.read_range(section, name, begin, end)
 
     def check_files(self) -> None:
         """Raises RuntimeError where a file has lost bytes since it was opened, which were read as zeros."""
-        self._opened.check_files()
+        self.opened.check_files()
 
     def section_shapes(self, section: str) -> dict[str, tuple[int, ...]]:
         if section not in self.shapes:
@@ -117,5 +111,5 @@ def open_checkpoint(directory: str | Path) -> Checkpoint:
 
 def open_latest_checkpoint(run: str | Path, group: Any = None) -> Checkpoint | None:
     """A collective: the newest good checkpoint of a run, the same one on all ranks; None if there is none."""
-    opened = torch.ops.plimsoll.open_latest_checkpoint(str(run), *_place(group))
+    opened = torch.ops.plimsoll.open_latest_checkpoint(str(run), _ranks(group).handle)
     return None if opened is None else Checkpoint(opened)

@@ -1,19 +1,21 @@
-"""Gradients that go to the one rank that has their optimizer state (ZeRO-2), with fairscale's interface."""
+"""Gradients that go to the one rank that has their optimizer state (ZeRO-2), with fairscale's interface. The work is done in
+C++ (plimsoll/shard/data_parallel/reducer.h)."""
 
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from plimsoll.shard.gradient_reducer import GradientReducer
 from plimsoll.shard.oss import OSS
 from plimsoll.shard.ranks import ranks_of
+from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
 from plimsoll.shard.tensors import tensors_in
 
 
@@ -36,6 +38,9 @@ class ShardedDataParallel(nn.Module):
             :meth:`refresh_trainable`, without which a parameter that is trained anew is an error.
         reduce_fp16: gradients travel in fp16; without buffers only. Otherwise in fp32, whatever the parameters are.
         warn_on_trainable_params_changed: a warning when requires_grad has changed.
+        compression: "fp16", "bf16" or "fp8" (E4M3, a scale for 128 elements): how gradients travel, with sums in fp32. What
+            rounding leaves out of a step's gradients joins those of the next, which takes 4 bytes a parameter on each rank,
+            and belongs into checkpoints (:meth:`left_out`).
     """
 
     def __init__(
@@ -49,12 +54,14 @@ class ShardedDataParallel(nn.Module):
         auto_refresh_trainable: bool = True,
         reduce_fp16: bool = False,
         warn_on_trainable_params_changed: bool = True,
+        *,
+        compression: str = "none",
     ) -> None:
         super().__init__()
         self.module = module
         self.sharded_optimizers = [sharded_optimizer] if isinstance(sharded_optimizer, OSS) else list(sharded_optimizer)
-        ranks = ranks_of(process_group)
-        self.process_group, self.rank, self.world_size = ranks.group, ranks.rank, ranks.size
+        self._ranks = ranks_of(process_group)
+        self.process_group, self.rank, self.world_size = self._ranks.group, self._ranks.rank, self._ranks.size
         self.enable_broadcast_buffers = broadcast_buffers
         self.auto_refresh_trainable = auto_refresh_trainable
         self.warn_on_trainable_params_changed = warn_on_trainable_params_changed
@@ -63,7 +70,9 @@ class ShardedDataParallel(nn.Module):
             reduce_fp16 = False
         self.reduce_fp16 = reduce_fp16
         dtype = torch.float16 if reduce_fp16 else torch.float32
-        self._reducer = GradientReducer(self.process_group, self.rank, self.world_size, reduce_buffer_size, dtype)
+        self._reducer = torch.classes.plimsoll.GradientReducer(self._ranks.handle, reduce_buffer_size, dtype, compression)
+        self._trained: dict[nn.Parameter, None] = {}
+        self._hooks: list[Any] = []
         if sync_models_at_startup:
             self._broadcast(list(module.state_dict().values()))
         self.refresh_trainable()
@@ -74,11 +83,12 @@ class ShardedDataParallel(nn.Module):
             self.sync_buffers(blocking=True)
         if torch.compiler.is_compiling():
             return self.module(*inputs, **kwargs)
-        self._reducer.begin()  # a backward pass that runs this again: inside it there will be another one
+        reducer = self._reducer
+        reducer.begin()  # a backward pass that runs this again: inside it there will be another one
         result = self.module(*inputs, **kwargs)
         for tensor in tensors_in(result):
             if tensor.grad_fn is not None:
-                tensor.register_hook(self._reducer.begin)
+                tensor.register_hook(lambda _: reducer.begin())
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -90,25 +100,28 @@ class ShardedDataParallel(nn.Module):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Inside, gradients add up on each rank by itself; the first backward() after it averages what has added up."""
-        before, self._reducer.synchronizes = self._reducer.synchronizes, False
+        before = self._reducer.set_sync(False)
         try:
             yield
         finally:
-            self._reducer.synchronizes = before
+            self._reducer.set_sync(before)
 
     def sync_buffers(self, blocking: bool = False) -> None:
         """The first rank's buffers become everybody's."""
         self._broadcast(list(self.module.buffers()))
 
-    @torch.no_grad()
     def _broadcast(self, tensors: list[torch.Tensor]) -> None:
-        source = dist.get_global_rank(self.process_group, 0)
-        works = [dist.broadcast(t.detach(), source, group=self.process_group, async_op=True) for t in tensors]
-        for work in works:
-            work.wait()
+        self._ranks.handle.broadcast(tensors)
 
-    def _trainable(self) -> list[nn.Parameter]:
-        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+    def left_out(self) -> dict[str, Piece]:
+        """What compression has left out of gradients: a section of a checkpoint, which this rank gives to
+        :meth:`CheckpointSaver.save`."""
+        return {name: Piece(values, tuple(shape), begin) for name, shape, begin, _, values in self._reducer.left_out()}
+
+    def load_left_out(self, checkpoint: Checkpoint, section: str = "left_out") -> None:
+        """The same number of ranks goes on with the bits of those that saved, another one with what they had left out in
+        sum."""
+        self._reducer.restore_left_out(checkpoint.opened, section)
 
     def _owner_of(self, parameter: nn.Parameter) -> int:
         for optimizer in self.sharded_optimizers:
@@ -120,12 +133,25 @@ class ShardedDataParallel(nn.Module):
 
     def refresh_trainable(self) -> None:
         """After requires_grad of a parameter has changed, on all ranks alike."""
-        self._reducer.train(list(self.module.parameters()), self._owner_of)
+        named = dict(self.module.named_parameters())
+        owners = [self._owner_of(parameter) if parameter.requires_grad else 0 for parameter in named.values()]
+        self._reducer.train(list(named), list(named.values()), owners)
+        self._trained = dict.fromkeys(self._trainable())
+        for hook in self._hooks:
+            hook.remove()
+        # The wrapper may be gone before the parameter, whose hooks then do nothing.
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(_ready, weakref.ref(self), index))
+            for index, parameter in enumerate(named.values())
+            if parameter.requires_grad
+        ]
+
+    def _trainable(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def _notice_trainable(self) -> None:
         # Parameters have no order and no truth: lists of them are not compared.
-        now, known = dict.fromkeys(self._trainable()), dict.fromkeys(self._reducer.trained)
-        if now.keys() == known.keys():
+        if dict.fromkeys(self._trainable()).keys() == self._trained.keys():
             return
         if self.auto_refresh_trainable:
             if self.warn_on_trainable_params_changed:
@@ -133,3 +159,9 @@ class ShardedDataParallel(nn.Module):
             self.refresh_trainable()
         else:
             self._reducer.expect_trained()
+
+
+def _ready(wrapper: weakref.ref[ShardedDataParallel], index: int, _: torch.Tensor) -> None:
+    alive = wrapper()
+    if alive is not None:
+        alive._reducer.ready(index)

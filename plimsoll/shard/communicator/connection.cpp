@@ -1,0 +1,41 @@
+#include "plimsoll/shard/communicator/connection.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+namespace plimsoll::shard {
+
+void Connection::fail(const char* collective, const char* why) const {
+  std::string missing = not_known;
+  if (peers != nullptr) missing = peers->find_missing();
+  if (missing.empty()) missing = "all ranks are alive, so one did not come here in time";
+  C10_THROW_ERROR(DistBackendError, std::string(collective) + failed + missing + "; " + why);
+}
+
+void Connection::connect_beside(const std::string& name, std::chrono::milliseconds limit) {
+  const auto under = c10::make_intrusive<c10d::PrefixStore>(name, store);
+  const Backend made = in_time("not all ranks came", limit, [under, make = make_backend] { return make(under); });
+  backend = [made](c10::DeviceType) { return made; };
+}
+
+// A rank whose data this one waits for may itself wait for the one that is gone, so word of that counts, too.
+void Connection::wait(const Work& work, bool in_slices) const {
+  constexpr std::chrono::milliseconds kSlice(500);
+  if (!in_slices) {
+    work->wait();
+    return;
+  }
+  while (true) {
+    try {
+      work->wait(kSlice);
+      return;
+    } catch (const std::exception&) {
+      if (work->isCompleted()) {
+        work->wait();  // it may have ended well at the end of the slice
+        return;
+      }
+      if (!peers->failure().empty()) throw;
+    }
+  }
+}
+
+}  // namespace plimsoll::shard

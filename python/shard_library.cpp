@@ -1,0 +1,13 @@
+#include "python/shard_library.h"
+
+namespace plimsoll::python {
+
+TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+  register_ranks(library);  // which all others take
+  register_checkpoints(library);
+  register_fully_sharded(library);
+  register_compressed_average(library);
+  register_gradient_reducer(library);
+}
+
+}  // namespace plimsoll::python

@@ -1,0 +1,14 @@
+// The classes of plimsoll.shard. Their signatures name each other, so one file registers them in order.
+#pragma once
+
+#include <torch/library.h>
+
+namespace plimsoll::python {
+
+void register_ranks(torch::Library& library);
+void register_checkpoints(torch::Library& library);
+void register_fully_sharded(torch::Library& library);
+void register_compressed_average(torch::Library& library);
+void register_gradient_reducer(torch::Library& library);
+
+}  // namespace plimsoll::python
