@@ -4,10 +4,12 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "plimsoll/ops/scaling/rank_amaxes.h"
+#include "plimsoll/shard/communicator/gather_texts.h"
 #include "python/shard_library.h"
 
 namespace plimsoll::python {
@@ -52,7 +54,10 @@ void register_ranks(torch::Library& library) {
       .def("size", [](const RanksPointer& self) { return self->communicator->size(); })
       .def("split", [](const RanksPointer& self,
                        const std::string& name) { return c10::make_intrusive<Ranks>(self->communicator->split(name)); })
-      .def("broadcast", &broadcast);
+      .def("broadcast", &broadcast)
+      .def("gather", [](const RanksPointer& self, const at::Tensor& mine, std::optional<int64_t> to) {
+        return shard::gather_bytes(*self->communicator, mine, to);
+      });
 }
 
 }  // namespace plimsoll::python

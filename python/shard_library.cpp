@@ -8,6 +8,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   register_fully_sharded(library);
   register_compressed_average(library);
   register_gradient_reducer(library);
+  register_parameter_shares(library);
 }
 
 }  // namespace plimsoll::python

@@ -10,5 +10,6 @@ void register_checkpoints(torch::Library& library);
 void register_fully_sharded(torch::Library& library);
 void register_compressed_average(torch::Library& library);
 void register_gradient_reducer(torch::Library& library);
+void register_parameter_shares(torch::Library& library);
 
 }  // namespace plimsoll::python

@@ -16,6 +16,19 @@ constexpr char kDone = '+', kFailed = '-';
 
 }  // namespace
 
+std::vector<at::Tensor> gather_bytes(const Communicator& ranks, const at::Tensor& mine, std::optional<int64_t> to) {
+  const at::Tensor lengths = ranks.all_gather(at::tensor({mine.numel()}, at::kLong));
+  at::Tensor padded = at::zeros({lengths.max().item<int64_t>()}, at::kByte);
+  padded.narrow(0, 0, mine.numel()).copy_(mine);
+  const at::Tensor all = to ? ranks.start_collect(padded, *to).take() : ranks.all_gather(padded);
+  std::vector<at::Tensor> result;
+  if (to && *to != ranks.rank()) return result;
+  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
+    result.push_back(all.narrow(0, rank * padded.numel(), lengths[rank].item<int64_t>()));
+  }
+  return result;
+}
+
 std::vector<std::string> gather_texts(const ops::RankGroup& ranks, std::string_view mine) {
   const at::Tensor lengths = ranks.all_gather(at::tensor({static_cast<int64_t>(mine.size())}, at::kLong));
   const int64_t longest = lengths.max().item<int64_t>();

@@ -48,34 +48,50 @@ double exact_norm(const std::vector<at::Tensor>& gradients, const ShardRanks& ra
   return std::sqrt(sum.value());
 }
 
+void scale_down(const std::vector<at::Tensor>& gradients, double max_norm, double norm) {
+  const double factor = ops::clip_factor(max_norm, norm);
+  const at::NoGradGuard no_grad;
+  if (factor >= 1) return;
+  for (at::Tensor gradient : gradients) gradient.mul_(factor);
+}
+
 }  // namespace
 
-double global_norm(const Units& units, const ShardRanks& ranks, double p) {
+double global_norm(const std::vector<at::Tensor>& gradients, const ops::RankGroup& ranks, double p) {
   const at::NoGradGuard no_grad;
   TORCH_CHECK_VALUE(p > 0, "clip_grad_norm_: expected norm_type > 0, got ", p);
-  const std::vector<at::Tensor> gradients = gradients_of(units);
-  if (p == 2 && is_ordered(units)) return exact_norm(gradients, ranks);
   const bool largest = std::isinf(p);
   double here = 0;
   for (const at::Tensor& gradient : gradients) {
-    if (gradient.numel() == 0) continue;
-    const double norm = at::linalg_vector_norm(gradient, p, {}, false, at::kDouble).item<double>();
+    const at::Tensor values = gradient.is_sparse() ? gradient.to(at::kDouble).coalesce().values() : gradient;
+    if (values.numel() == 0) continue;
+    const double norm = at::linalg_vector_norm(values, p, {}, false, at::kDouble).item<double>();
     here = largest ? (norm <= here ? here : norm) : here + std::pow(norm, p);  // NaN stays
   }
   if (ranks.size() > 1) {
-    const at::Tensor all = ranks.gather->all_gather(at::scalar_tensor(here, at::kDouble).view({1}));
+    const at::Tensor all = ranks.all_gather(at::scalar_tensor(here, at::kDouble).view({1}));
     here = (largest ? all.max() : all.sum()).item<double>();
   }
   return largest ? here : std::pow(here, 1 / p);
 }
 
+double clip_gradients_(const std::vector<at::Tensor>& gradients, const ops::RankGroup& ranks, double max_norm,
+                       double p) {
+  const double norm = global_norm(gradients, ranks, p);
+  scale_down(gradients, max_norm, norm);
+  return norm;
+}
+
+double global_norm(const Units& units, const ShardRanks& ranks, double p) {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> gradients = gradients_of(units);
+  if (p == 2 && is_ordered(units)) return exact_norm(gradients, ranks);
+  return global_norm(gradients, *ranks.gather, p);
+}
+
 double clip_gradients_(const Units& units, const ShardRanks& ranks, double max_norm, double p) {
   const double norm = global_norm(units, ranks, p);
-  const double factor = ops::clip_factor(max_norm, norm);
-  const at::NoGradGuard no_grad;
-  if (factor < 1) {
-    for (const at::Tensor& gradient : gradients_of(units)) gradient.mul_(factor);
-  }
+  scale_down(gradients_of(units), max_norm, norm);
   return norm;
 }
 

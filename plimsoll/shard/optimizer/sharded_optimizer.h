@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "plimsoll/shard/communicator/communicator.h"
+#include "plimsoll/shard/optimizer/parameter_shares.h"
 #include "plimsoll/shard/optimizer/sharded_adamw.h"
 
 namespace plimsoll::shard {
@@ -30,25 +31,14 @@ class ShardedOptimizer final : public optim::NamedOptimizer {
   // A collective: afterwards all ranks have the same parameters. The report is that of all gradients.
   ops::StepReport update(const ops::UpdateOptions& options) override;
   // The rank that has the state of a parameter of the groups.
-  int64_t owner_of(const torch::Tensor& parameter) const;
+  int64_t owner_of(const torch::Tensor& parameter) const { return shares_.owner_of(parameter); }
 
   // The states of this rank's share, under optim::AdamW's names.
   std::map<std::string, torch::Tensor> state_dict() const override { return mine_->state_dict(); }
   void load_state_dict(const std::map<std::string, torch::Tensor>& state) override { mine_->load_state_dict(state); }
 
  private:
-  // Parameters of one owner that travel together: one that is large by itself, where it is.
-  struct Parcel {
-    int64_t owner = 0;
-    std::vector<torch::Tensor> parameters;
-    torch::Tensor values;
-  };
-  std::vector<Parcel> parcels() const;
-  void send_parameters();
-
-  std::shared_ptr<const Communicator> ranks_;
-  std::vector<torch::Tensor> parameters_;
-  std::vector<int64_t> owners_;
+  ParameterShares shares_;
   std::unique_ptr<ShardedAdamW> mine_;
 };
 

@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from plimsoll.shard.sharded_parameters import Part, Slot, clean, held_parts
 
@@ -58,7 +57,7 @@ def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | No
         mine.append(
             {key: whole.of(value).clone() if _is_sharded(value, whole.leaf) else value for key, value in state.items()}
         )
-    everyone = _gathered(root, [(whole.begin, whole.end, state) for whole, state in zip(wholes, mine)], recipient_rank)
+    everyone = root._ranks.gather([(whole.begin, whole.end, state) for whole, state in zip(wholes, mine)], recipient_rank)
     if everyone is None:
         return None
     states = {}
@@ -81,17 +80,6 @@ def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | No
         "param_id_map": {index: local_ids[id(whole.leaf)] if index in states else None for index, whole in enumerate(wholes)},
         "uncollected_local_ids": [],
     }
-
-
-def _gathered(root: Any, mine: Any, recipient_rank: int | None) -> list[Any] | None:
-    group = root._ranks.group
-    everyone: list[Any] = [None] * root.world_size
-    if recipient_rank is None:
-        dist.all_gather_object(everyone, mine, group=group)
-        return everyone
-    is_here = root.rank == recipient_rank
-    dist.gather_object(mine, everyone if is_here else None, group=group, group_dst=recipient_rank)
-    return everyone if is_here else None
 
 
 def _joined(key: str, whole: Part, parts: list[tuple[int, int, dict[str, Any]]]) -> Any:

@@ -1,4 +1,5 @@
-"""An optimizer whose state is spread over the ranks (ZeRO-1), with fairscale's interface."""
+"""An optimizer whose state is spread over the ranks (ZeRO-1), with fairscale's interface. Who updates what, and how the others
+get it, is C++'s (plimsoll/shard/optimizer/parameter_shares.h)."""
 
 from __future__ import annotations
 
@@ -8,24 +9,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.optim import SGD, Optimizer
 
 from plimsoll.shard.ranks import ranks_of
 from plimsoll.shard.tensors import map_tensors
 
-_ALL = -1
-_ALONE = 1 << 18  # bytes from which a parameter travels by itself
-
 
 def _without_parameters(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key != "params"}
-
-
-def _values_of(gradient: torch.Tensor) -> torch.Tensor:
-    """In fp64; of a sparse one, the sums of the entries for one place."""
-    wide = gradient.double()
-    return wide.coalesce().values() if wide.is_sparse else wide
 
 
 class OSS(Optimizer):
@@ -58,13 +49,13 @@ class OSS(Optimizer):
     ) -> None:
         self._built = False
         super().__init__(params, default)
-        ranks = ranks_of(group)
-        self.group, self.rank, self.world_size = ranks.group, ranks.rank, ranks.size
+        self._ranks = ranks_of(group)
+        self.group, self.rank, self.world_size = self._ranks.group, self._ranks.rank, self._ranks.size
         if broadcast_buffer_size >= 0:
             logging.warning("OSS: broadcast_buffer_size has no effect")
         self.broadcast_fp16 = broadcast_fp16
         self._consolidated: dict[str, Any] | None = None
-        self._loads = [0] * self.world_size
+        self._shares = torch.classes.plimsoll.ParameterShares(self._ranks.handle)
         self._owner: dict[torch.Tensor, int] = {}
         mine = [self._share_of(parameters) for parameters in self.param_groups]
         self.optim = optim(mine, **default)
@@ -78,11 +69,7 @@ class OSS(Optimizer):
 
     def _share_of(self, group: dict[str, Any]) -> dict[str, Any]:
         """This rank's part of a group; each parameter goes to the rank with the least so far."""
-        for parameter in group["params"]:
-            owner = self._loads.index(min(self._loads))
-            # A frozen parameter has no state, so that it counts as one element.
-            self._loads[owner] += parameter.numel() if parameter.requires_grad else 1
-            self._owner[parameter] = owner
+        self._owner.update(zip(group["params"], self._shares.add(group["params"]), strict=True))
         return {**group, "params": [p for p in group["params"] if self._owner[p] == self.rank]}
 
     def partition_parameters(self) -> list[list[dict[str, Any]]]:
@@ -114,32 +101,9 @@ class OSS(Optimizer):
         """A collective. Further arguments go to the inner optimizer's step()."""
         self._sync_groups(to_inner=True)
         loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
-        self._send_parameters()
+        self._shares.send(self.broadcast_fp16)
         self._sync_groups(to_inner=False)
         return loss
-
-    @torch.no_grad()
-    def _send_parameters(self) -> None:
-        if self.world_size == 1:
-            return
-        parcels: dict[Any, list[torch.Tensor]] = {}
-        for parameter, owner in self._owner.items():
-            large = parameter.nbytes >= _ALONE
-            parcels.setdefault((owner, parameter.dtype, parameter if large else None), []).append(parameter)
-        sent = []
-        for (owner, dtype, _), parameters in parcels.items():
-            flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
-            if self.broadcast_fp16 and dtype == torch.float32:
-                flat = flat.half()
-            source = dist.get_global_rank(self.group, owner)
-            sent.append((owner, parameters, flat, dist.broadcast(flat, source, group=self.group, async_op=True)))
-        for owner, parameters, flat, work in sent:
-            work.wait()
-            if owner == self.rank and flat.dtype == parameters[0].dtype:
-                continue
-            values = flat.split([parameter.numel() for parameter in parameters])
-            for parameter, value in zip(parameters, values, strict=True):
-                parameter.copy_(value.view_as(parameter))
 
     def clip_grad_norm(
         self,
@@ -152,17 +116,8 @@ class OSS(Optimizer):
         mine: Iterable[torch.Tensor] = [p for p, owner in self._owner.items() if owner == self.rank and p.grad is not None]
         if filter_params_fn is not None:
             mine = list(filter_params_fn(mine))
-        norms = [torch.linalg.vector_norm(_values_of(p.grad), norm_type) for p in mine]  # type: ignore[arg-type]
-        here = torch.stack(norms) if norms else torch.zeros(1, dtype=torch.float64)
-        infinite = norm_type == float("inf")
-        total = here.max() if infinite else here.pow(norm_type).sum()
-        dist.all_reduce(total, dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM, group=self.group)
-        norm = total if infinite else total ** (1.0 / norm_type)
-        factor = torch.ops.plimsoll.clip_factor(float(max_norm), norm.item())
-        if factor < 1:
-            for parameter in mine:
-                parameter.grad.mul_(factor)  # type: ignore[union-attr]
-        return norm.float()
+        norm = self._shares.clip_gradients_([p.grad for p in mine], float(max_norm), float(norm_type))
+        return torch.tensor(norm, dtype=torch.float32)
 
     def local_state_dict(self) -> dict[str, Any]:
         """Of this rank's share, as the inner optimizer numbers it."""
@@ -171,17 +126,10 @@ class OSS(Optimizer):
     def consolidate_state_dict(self, recipient_rank: int = 0) -> None:
         """A collective: the recipient (-1: every rank) has the whole state for its state_dict()."""
         self._sync_groups(to_inner=True)
-        mine = self._state_by_number()
-        gathered: list[Any] | None = [None] * self.world_size
-        if recipient_rank == _ALL:
-            dist.all_gather_object(gathered, mine, group=self.group)
-        else:
-            receives = recipient_rank == self.rank
-            target = dist.get_global_rank(self.group, recipient_rank)
-            dist.gather_object(mine, gathered if receives else None, dst=target, group=self.group)
-            if not receives:
-                return
-        state = {number: values for part in gathered for number, values in part.items()}  # type: ignore[union-attr]
+        gathered = self._ranks.gather(self._state_by_number(), None if recipient_rank == -1 else recipient_rank)
+        if gathered is None:
+            return
+        state = {number: values for part in gathered for number, values in part.items()}
         numbers = iter(range(len(self._owner)))
         groups = [{**_without_parameters(g), "params": [next(numbers) for _ in g["params"]]} for g in self.param_groups]
         self._consolidated = {"state": dict(sorted(state.items())), "param_groups": copy.deepcopy(groups)}
@@ -203,7 +151,7 @@ class OSS(Optimizer):
                 is a collective.
         """
         if all_ranks:
-            self.consolidate_state_dict(_ALL)
+            self.consolidate_state_dict(-1)
         if self._consolidated is None:
             raise RuntimeError(
                 "Optimizer state has not been consolidated on this rank. Please call `consolidate_state_dict()` on all ranks "

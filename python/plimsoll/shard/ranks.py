@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from enum import Enum
 from typing import Any
 
@@ -27,6 +28,12 @@ class Ranks:
     def split(self, name: str) -> Ranks:
         """The same ranks of a Gloo group with an order of collectives of their own. A collective."""
         return Ranks(self.handle.split(name), self.group)
+
+    def gather(self, value: Any, recipient: int | None = None) -> list[Any] | None:
+        """What each rank gives, in order, at the recipient (None: on all ranks); elsewhere None. A collective."""
+        mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        parts = self.handle.gather(mine, recipient)
+        return [pickle.loads(part.numpy()) for part in parts] if recipient in (None, self.rank) else None
 
 
 def ranks_of(group: Any) -> Ranks:

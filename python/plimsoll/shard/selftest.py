@@ -147,8 +147,7 @@ def _whole_gradients(model: FullyShardedDataParallel) -> dict[str, torch.Tensor]
         for part in held_parts(model)
         if part.leaf.grad is not None
     }
-    everyone: list[Any] = [None] * model.world_size
-    dist.all_gather_object(everyone, mine, group=model._ranks.group)
+    everyone: Any = model._ranks.gather(mine)
     whole = {}
     for name, (shape, *_) in mine.items():
         whole[name] = torch.empty(shape)
