@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/autoscale/scaled_tensor_impl.h"
 #include "plimsoll/shard/average/averaging.h"
 #include "plimsoll/shard/communicator/same_model.h"
 #include "plimsoll/shard/engine/mapped_tensor.h"
@@ -44,6 +45,9 @@ struct Unit : torch::CustomClassHolder {
     shard::NamedTensors named;
     std::unordered_map<std::string, std::shared_ptr<ops::LinearState>> layers;
     for (size_t i = 0; i < names.size(); ++i) {
+      TORCH_CHECK_VALUE(!autoscale::is_scaled(parameters.at(i)),
+                        "FullyShardedDataParallel: expected plain parameters, got scaled ones; call plimsoll.autoscale "
+                        "afterwards");
       named.emplace_back(names[i], parameters.at(i));
       if (!states.at(i).empty()) layers.emplace(names[i], layer_state(states[i]));
     }

@@ -10,7 +10,7 @@ from plimsoll.autoscale.tensors import enter, value
 
 
 def _units(module: torch.nn.Module) -> list[torch.nn.Module]:
-    from plimsoll.shard import FullyShardedDataParallel
+    from plimsoll.shard import FullyShardedDataParallel  # where it is needed: it takes torch.distributed along
 
     return [part for part in module.modules() if isinstance(part, FullyShardedDataParallel)]
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from plimsoll.autoscale.tensors import is_scaled
 from plimsoll.pytorch.scaled_module import ScaledModule
 from plimsoll.shard import fully_sharded_optimizer
 from plimsoll.shard.fully_sharded_state import StateDicts
@@ -139,8 +138,6 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         self._register_state_hooks()
 
     def _check_dtypes(self) -> None:
-        if any(is_scaled(parameter) for parameter in self._sharded.unique().values()):
-            raise ValueError("FullyShardedDataParallel: expected plain parameters, got scaled ones; call plimsoll.autoscale afterwards")
         narrow = self.compute_dtype is torch.float16 and not self.mixed_precision
         for path, parameter in self._sharded.unique().items():
             if not parameter.is_floating_point() or (parameter.dtype is torch.float16) != narrow:
