@@ -73,11 +73,14 @@ demo: program ## train a small GPT in FP32, BF16 and FP8, compare them and draw 
 	  --data "$$($(python) -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 	@PYTHONPATH=python PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m plimsoll report out/demo --out out/demo/report.html
 
-format: setup ## rewrite the sources as clang-format wants them
+format: setup ## rewrite the sources as clang-format and ruff want them
 	@tools/check_format --fix
+	@tools/check_python --fix $(python)
 
-check: build ## layers, format, weak symbols, OpenMP runtime
-	@status=0; tools/check_layers || status=1; tools/check_format || status=1; \
+check: build ## layers, format, types, pages, headers by themselves, weak symbols, OpenMP runtime
+	@status=0; tools/check_layers || status=1; tools/check_format || status=1; tools/check_python $(python) || status=1; \
+	$(python) tools/check_docs $(build) || status=1; \
+	ninja -C $(build) -j $(JOBS) -k 0 --quiet headers && echo "headers: ok" || status=1; \
 	tools/check_weak_symbols $(build) || status=1; tools/check_openmp $(build) || status=1; exit $$status
 
 wheel: setup ## a wheel of the Python package and the command, for the torch of this Python, into dist/

@@ -74,9 +74,8 @@ def without_reduce_amax_nothing_is_sent(group):
 @ranks.case(2)
 def each_pass_is_one_collective(group):
     module = layer_of()
-    with profile() as forward:
-        with te.fp8_autocast(fp8_recipe=RULE, fp8_group=group):
-            output = module(rank_data(group, 0))
+    with profile() as forward, te.fp8_autocast(fp8_recipe=RULE, fp8_group=group):
+        output = module(rank_data(group, 0))
     assert maxima(forward) == 1
     with profile() as backward:
         output.sum().backward()
@@ -145,11 +144,11 @@ def an_inner_scope_with_another_group_is_refused(group):
 @ranks.case(2)
 def ranks_that_recorded_other_tensors_all_raise(group):
     first, second = te.Linear(8, 8), te.Linear(8, 8)
-    with pytest.raises(RuntimeError, match="fp8_group: expected the same tensors .* 2 ranks, got amaxes of"):
-        with te.fp8_autocast(fp8_recipe=RULE, fp8_group=group):
-            x = first(torch.ones(2, 8))
-            if dist.get_rank(group):
-                second(x)
+    unequal = pytest.raises(RuntimeError, match="fp8_group: expected the same tensors .* 2 ranks, got amaxes of")
+    with unequal, te.fp8_autocast(fp8_recipe=RULE, fp8_group=group):
+        x = first(torch.ones(2, 8))
+        if dist.get_rank(group):
+            second(x)
     assert first.input_step.item() == 0
     train(group, first, RULE, data=torch.ones(2, 8))  # the group is as good as before
     ranks.assert_same_bits(group, dict(first.named_buffers()))

@@ -64,7 +64,7 @@ def test_results_are_torchs(options):
             output = product(module, **options).apply(x, weight)
         output.sum().backward()
         gradients.append((output, x.grad, weight.grad))
-    assert all(torch.equal(mine, other) for mine, other in zip(*gradients))
+    assert all(torch.equal(mine, other) for mine, other in zip(*gradients, strict=True))
 
 
 def test_a_weight_keeps_its_gradient_outside_the_function():

@@ -59,7 +59,8 @@ def test_masks(mask_type, queries, keys, groups):
              "arbitrary": torch.rand(queries, keys) < 0.3}.get(mask_type)
     if mask_type == "arbitrary":
         given[:, 0] = False
-    hidden = {"no_mask": None, "causal": above, "causal_bottom_right": above, "padding_causal": None if given is None else given | above}.get(mask_type, given)
+    both = None if given is None else given | above
+    hidden = {"no_mask": None, "causal": above, "causal_bottom_right": above, "padding_causal": both}.get(mask_type, given)
     composition.check(module, lambda p, q, k, v: attention(q, k, v, hidden), *qkv(queries, keys, groups),
                       forward=lambda q, k, v: module(q, k, v, given), cancelled=left_of_cancelled_scores(hidden))
 

@@ -205,7 +205,7 @@ def test_a_model_trains_under_it():
     plain = copy.deepcopy(model)
     plain.zero_grad()
     torch.nn.functional.mse_loss(plain(x), target).backward()
-    for mine, other in zip(model.parameters(), plain.parameters()):
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
         # A few dozen roundings of 2^-11 on the way.
         torch.testing.assert_close(mine.grad, other.grad, rtol=2**-5, atol=2**-8 * other.grad.abs().max().item())
 

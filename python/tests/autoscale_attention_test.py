@@ -34,12 +34,12 @@ OPTIONS = {"plain": lambda: {}, "causal": lambda: {"is_causal": True}, "mask": l
 @pytest.mark.parametrize("exponents", [(0, 0, 0, 0), (20, -20, 30, -30), (-3, 1, -25, 12), (-40, -10, 0, 0)])
 def test_attention_and_its_gradients_are_those_of_the_values(option, exponents):
     data = operands()
-    scaled = [autoscale.scaled_array(x, 2.0**e) for x, e in zip(data, exponents)]
-    exact = [x.double() * 2.0**e for x, e in zip(data, exponents)]
+    scaled = [autoscale.scaled_array(x, 2.0**e) for x, e in zip(data, exponents, strict=True)]
+    exact = [x.double() * 2.0**e for x, e in zip(data, exponents, strict=True)]
     options = OPTIONS[option]()
     expected = run(exact[:3], exact[3], {k: v.double() if k == "attn_mask" else v for k, v in options.items()})
     results = run(scaled[:3], scaled[3], options)
-    for got, right in zip(results, expected):
+    for got, right in zip(results, expected, strict=True):
         error = (autoscale.value(got).double() - right).norm() / right.norm()
         assert error < 4 * ROUNDING
     for seen in (results[0], scaled[3]):  # the sessions of the forward and of the backward call
@@ -56,7 +56,7 @@ def test_is_causal_counts_from_the_first_key_whatever_the_lengths(keys):
     hidden = torch.ones(query.shape[2], keys, dtype=torch.bool).triu(1)
     expected = run(exact[:3], exact[3], {"attn_mask": ~hidden})
     results = run(scaled[:3], scaled[3], {"is_causal": True})
-    for got, right in zip(results, expected):
+    for got, right in zip(results, expected, strict=True):
         assert (autoscale.value(got).double() - right).norm() / right.norm() < 4 * ROUNDING
     for seen in (results[0], scaled[3]):
         rows = [row for row in autoscale.report(seen).ops if "scaled_dot_product" in row.op]

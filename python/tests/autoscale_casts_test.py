@@ -224,9 +224,9 @@ def test_files_keep_what_a_tensor_of_a_narrow_dtype_has_beyond_it():
     state = torch.load(file)
     other.load_state_dict(state["model"])
     optimizers[1].load_state_dict(autoscale.unpack(state["optimizer"]))
-    for each, optimizer in zip((model, other), optimizers):
+    for each, optimizer in zip((model, other), optimizers, strict=True):
         train(each, optimizer, 2)
-    for p, q in zip(model.parameters(), other.parameters()):
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
         assert q.dtype == torch.bfloat16 and torch.equal(autoscale.value(p), autoscale.value(q))
 
 

@@ -65,9 +65,9 @@ def test_a_recurrent_layer_trains_as_on_plain_tensors(name):
     model = plimsoll.autoscale(copy.deepcopy(reference))
     optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-2) for each in (reference, model)]
     losses = []
-    for step in range(8):
+    for _step in range(8):
         x, pair = random(5, 3, 6, seed=0), []
-        for each, optimizer in zip((reference, model), optimizers):
+        for each, optimizer in zip((reference, model), optimizers, strict=True):
             optimizer.zero_grad()
             output, state = each(x)
             loss = (output[..., :4] - x[..., :4]).square().mean() + sum(h.square().mean() for h in state)
@@ -173,7 +173,7 @@ def test_a_sparse_embedding_trains_as_on_plain_tensors(name, bag):
     for _ in range(20):
         words, target = torch.randint(30, (16, 4), generator=generator), torch.randint(5, (16,), generator=generator)
         pair = []
-        for each, optimizers in zip((reference, model), steps):
+        for each, optimizers in zip((reference, model), steps, strict=True):
             loss = 0
             for half in (slice(0, 8), slice(8, 16)):  # the second gradient is added to the first
                 part = F.cross_entropy(each(words[half]), target[half]) / 2
@@ -222,11 +222,11 @@ def test_adafactor_makes_the_steps_of_fp32(options):
     optimizers = [torch.optim.Adafactor(each.parameters(), **{"lr": 1e-2, **options}) for each in (reference, model)]
     for step in range(25):
         x, y = random(32, 12, seed=step), random(32, 4, seed=100 + step)
-        for each, optimizer in zip((reference, model), optimizers):
+        for each, optimizer in zip((reference, model), optimizers, strict=True):
             optimizer.zero_grad()
             F.mse_loss(each(x), y).backward()
             optimizer.step()
-    for ours, expected in zip(model.parameters(), reference.parameters()):
+    for ours, expected in zip(model.parameters(), reference.parameters(), strict=True):
         assert (autoscale.value(ours) - expected).norm() < 0.005 * expected.norm()
     assert without_rule(model) == []
 
@@ -243,9 +243,9 @@ def test_every_optimizer_of_torch_steps_as_in_fp32(name):
     for step in range(3 if name == "LBFGS" else 10):  # which makes 20 steps in one
         x, y = random(32, 12, seed=step % 2), random(32, 4, seed=100 + step % 2)
         pair = []
-        for each, optimizer in zip((reference, model), optimizers):
+        for each, optimizer in zip((reference, model), optimizers, strict=True):
 
-            def closure():
+            def closure(each=each, optimizer=optimizer, x=x, y=y):
                 optimizer.zero_grad()
                 loss = F.mse_loss(each(x), y)
                 loss.backward()

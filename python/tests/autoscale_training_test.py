@@ -15,7 +15,7 @@ from torch import nn
 def test_a_model_trains_as_in_fp32(name):
     reference, _ = models.train(name, 50, prepare=lambda model: model)
     losses, model = models.train(name, 50, prepare=plimsoll.autoscale)
-    assert max(abs(loss - expected) / expected for loss, expected in zip(losses, reference)) < 0.01
+    assert max(abs(loss - expected) / expected for loss, expected in zip(losses, reference, strict=True)) < 0.01
     report = autoscale.report(model)
     assert report.calls > 1000 and report.without_rule == []
     for parameter in model.parameters():
@@ -51,7 +51,7 @@ def test_an_optimizer_makes_the_steps_of_fp32(name):
     reference, model = small(), plimsoll.autoscale(small())
     step(reference, OPTIMIZERS[name](reference.parameters()))
     step(model, OPTIMIZERS[name](model.parameters()))
-    for parameter, expected in zip(model.parameters(), reference.parameters()):
+    for parameter, expected in zip(model.parameters(), reference.parameters(), strict=True):
         error = (autoscale.value(parameter) - expected).norm() / expected.norm()
         assert error < 0.01
 
@@ -108,7 +108,7 @@ def test_torch_func_transforms_a_module_and_its_loss():
         return [*grad(loss)(parameters, x, y).values(), *per_sample.values()]
 
     model = plimsoll.autoscale(built())
-    for got, expected in zip(gradients(model), gradients(built())):
+    for got, expected in zip(gradients(model), gradients(built()), strict=True):
         assert (autoscale.value(got) - expected).norm() < 0.01 * expected.norm()
 
 
@@ -130,7 +130,7 @@ def test_recomputed_activations_give_the_same_gradients():
     expected = [autoscale.value(p.grad).clone() for p in model.parameters()]
     model.zero_grad()
     checkpoint(model, x, use_reentrant=False).square().sum().backward()
-    assert all(torch.equal(autoscale.value(p.grad), grad) for p, grad in zip(model.parameters(), expected))
+    assert all(torch.equal(autoscale.value(p.grad), grad) for p, grad in zip(model.parameters(), expected, strict=True))
 
 
 def test_a_state_dict_holds_data_and_scales_and_loads_again():
@@ -142,7 +142,7 @@ def test_a_state_dict_holds_data_and_scales_and_loads_again():
     file.seek(0)
     other = plimsoll.autoscale(small(seed=1))
     other.load_state_dict(torch.load(file))
-    for a, b in zip(model.parameters(), other.parameters()):
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(autoscale.value(a), autoscale.value(b))
     plain = small(seed=2)
     other.load_state_dict(plain.state_dict())

@@ -138,7 +138,7 @@ def train(model: nn.Module, steps: int) -> None:
 
 
 def equal(a: nn.Module, b: nn.Module) -> bool:
-    return all(torch.equal(autoscale.value(p), autoscale.value(q)) for p, q in zip(a.parameters(), b.parameters()))
+    return all(torch.equal(autoscale.value(p), autoscale.value(q)) for p, q in zip(a.parameters(), b.parameters(), strict=True))
 
 
 def test_a_checkpoint_and_a_copy_go_on_with_the_same_bits():
@@ -180,7 +180,7 @@ def ddp_reduces_gradients_at_their_value(group):
     inputs = [torch.randn(8, 6) * 10.0**-part for part in range(2)]  # gradients whose exponents differ by rank
     wrapped(inputs[rank]).square().mean().backward()
     (sum(reference(x).square().mean() for x in inputs) / 2).backward()
-    for ours, expected in zip(model.parameters(), reference.parameters()):
+    for ours, expected in zip(model.parameters(), reference.parameters(), strict=True):
         error = autoscale.value(ours.grad) - autoscale.value(expected.grad)
         assert error.norm() < 2.0**-8 * autoscale.value(expected.grad).norm(), error
     torch.optim.SGD(model.parameters(), lr=0.1).step()

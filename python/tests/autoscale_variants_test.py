@@ -292,8 +292,8 @@ def scaled(x):
 
 def call(schema: torch.FunctionSchema, arguments: list, **outs):
     """Positional arguments, and those that a schema has by name alone."""
-    named = {a.name: value for a, value in zip(schema.arguments, arguments) if a.kwarg_only}
-    positional = [value for a, value in zip(schema.arguments, arguments) if not a.kwarg_only]
+    named = {a.name: value for a, value in zip(schema.arguments, arguments, strict=False) if a.kwarg_only}
+    positional = [value for a, value in zip(schema.arguments, arguments, strict=False) if not a.kwarg_only]
     return overload(schema)(*positional, **named, **outs)
 
 
@@ -338,7 +338,7 @@ def test_a_variant_in_place_does_what_torch_does(case):
 def outputs(schema: torch.FunctionSchema, functional: torch.FunctionSchema, results, make):
     names = [argument.name for argument in schema.arguments[len(functional.arguments) :]]
     results = results if isinstance(results, tuple) else (results,)
-    return results, {name: make(result) for name, result in zip(names, results)}
+    return results, {name: make(result) for name, result in zip(names, results, strict=True)}
 
 
 def scaled_like(result: torch.Tensor) -> torch.Tensor:
@@ -355,7 +355,7 @@ def test_a_variant_with_out_does_what_torch_does(case, kind):
     expected, outs = outputs(schema, functional, call(functional, plain), make)
     given = list(outs.values())
     results = call(schema, ours, **outs)
-    for result, out, one in zip(results if isinstance(results, tuple) else (results,), given, expected):
+    for result, out, one in zip(results if isinstance(results, tuple) else (results,), given, expected, strict=True):
         assert result is out and autoscale.is_scaled(out) == (kind != "plain" and one.is_floating_point())
         assert out.shape == one.shape
         if out.dtype != torch.uint8:  # as a recurrent layer's working memory, parts of which nobody writes

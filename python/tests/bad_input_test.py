@@ -6,7 +6,6 @@ import plimsoll
 import plimsoll.pytorch as te
 import pytest
 import torch
-from plimsoll.common import recipe
 
 NAN = math.nan
 

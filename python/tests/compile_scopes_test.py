@@ -92,7 +92,7 @@ def step(call, module, x, scope=contextlib.nullcontext):
 
 def assert_same(one, other):
     assert len(one) == len(other)
-    for mine, theirs in zip(one, other):
+    for mine, theirs in zip(one, other, strict=True):
         assert mine.dtype == theirs.dtype and torch.equal(mine, theirs)
 
 
@@ -101,7 +101,7 @@ def assert_same(one, other):
 def test_a_scope_inside_compiles_without_a_graph_break(kind, backend):
     module = kind()
     compiled = torch.compile(module, fullgraph=True, backend=backend)
-    for number in range(2):
+    for _number in range(2):
         x = torch.randn(5, 16)
         assert_same(step(compiled, module, x), step(module, module, x))
 
@@ -111,7 +111,7 @@ def test_the_default_compiler_sees_the_precision_table():
     x = torch.randn(5, 16)
     ours, expected = step(torch.compile(module, fullgraph=True), module, x), step(module, module, x)
     assert [tensor.dtype for tensor in ours] == [tensor.dtype for tensor in expected] and ours[0].dtype == torch.float32
-    for mine, theirs in zip(ours, expected):  # it keeps some 16-bit values wider: a few roundings of 2^-8
+    for mine, theirs in zip(ours, expected, strict=True):  # it keeps some 16-bit values wider: a few roundings of 2^-8
         torch.testing.assert_close(mine, theirs, rtol=2.0**-4, atol=2.0**-6 * theirs.abs().max().item())
 
 

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import plimsoll  # noqa: E402, F401  registers the operators
-import ranks  # noqa: E402
+import plimsoll  # noqa: F401  registers the operators
+import ranks
 
 
 @pytest.fixture(scope="session")

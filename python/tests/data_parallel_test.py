@@ -31,7 +31,7 @@ def gradients_are_the_mean_over_ranks(group, wrap, reduce_amax):
                 outputs.append(layer(x))
             outputs[-1].square().mean().backward()
         assert torch.equal(*outputs)
-        for ours, reference in zip(module.parameters(), plain.parameters()):
+        for ours, reference in zip(module.parameters(), plain.parameters(), strict=True):
             dist.all_reduce(reference.grad, group=group)
             mean = reference.grad / dist.get_world_size(group)
             grad = ours.grad.full_tensor() if hasattr(ours.grad, "full_tensor") else ours.grad
@@ -39,7 +39,7 @@ def gradients_are_the_mean_over_ranks(group, wrap, reduce_amax):
             assert torch.allclose(grad, mean, rtol=2**-23, atol=2.0**-126)
         for layer in (module, plain):
             layer.zero_grad()
-        for (name, ours), reference in zip(module.named_buffers(), plain.buffers()):
+        for (name, ours), reference in zip(module.named_buffers(), plain.buffers(), strict=True):
             assert torch.equal(ours, reference), name
     if reduce_amax:
         ranks.assert_same_bits(group, dict(module.named_buffers()))
@@ -118,7 +118,7 @@ def ddp_by_default_starts_each_step_with_the_scales_of_rank_0(group):
     module = layer_of()
     wrapped = torch.nn.parallel.DistributedDataParallel(module, process_group=group)
     rule = DelayedScaling(amax_history_len=4, reduce_amax=False)
-    for step in range(2):
+    for _step in range(2):
         with te.fp8_autocast(fp8_recipe=rule, fp8_group=group):
             output = wrapped(torch.randn(5, 2, 32) * (1 + dist.get_rank(group)))
         output.sum().backward()

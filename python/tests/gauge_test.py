@@ -132,7 +132,7 @@ def test_tied_heads_and_other_kinds(kind, tmp_path):
         block.layer[1].DenseReluDense.wo.weight[3] *= 3e5
     ids, mask = inputs(theirs, [9, 6])
     folder, out = save(theirs, tmp_path / "model"), tmp_path / "gauged"
-    file = write_ids(tmp_path / "in.jsonl", *({"input_ids": row[: int(m.sum())].tolist()} for row, m in zip(ids, mask)))
+    file = write_ids(tmp_path / "in.jsonl", *({"input_ids": row[: int(m.sum())].tolist()} for row, m in zip(ids, mask, strict=True)))
     certificate = gauge(folder, out, "--calibrate", file, "--headroom-bits", 2)
     assert certificate["fp32"]["bit_identical"] and certificate["fp16"]["finite"]
     assert certificate["exponents"]["residual"] < 0 and certificate["calibration"]["decoder_tokens"] > 0

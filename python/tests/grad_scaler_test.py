@@ -43,7 +43,7 @@ class Run:
         self.optimizers = [make_optimizer(one.parameters()) for one in self.models]
 
     def step(self, batches, poisons, unscales):
-        for one, optimizer, batch, poison in zip(self.models, self.optimizers, batches, poisons):
+        for one, optimizer, batch, poison in zip(self.models, self.optimizers, batches, poisons, strict=True):
             optimizer.zero_grad()
             self.scaler.scale(one(batch).square().mean()).backward()
             if poison is not None:
@@ -71,8 +71,8 @@ def test_random_steps_are_torchs_bit_for_bit(name, count, unscales):
         ours.step(batches, poisons, unscales)
         theirs.step(batches, poisons, unscales)
         assert ours.scaler.state_dict() == theirs.scaler.state_dict()
-        for mine, other in zip(ours.models, theirs.models):
-            assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters()))
+        for mine, other in zip(ours.models, theirs.models, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
     assert skipped > steps / 40
 
 

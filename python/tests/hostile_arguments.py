@@ -1,7 +1,8 @@
 """Arguments of an operator as a plan that can be changed before a tensor of it is made."""
 import dataclasses
 import math
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 

@@ -101,7 +101,7 @@ BLOCKS = [[0, 0], [1, 0], [1, 32], [4, 8]]
 
 
 def blocks_of(shape, block):
-    return [1 if size == 0 else -(-extent // size) for extent, size in zip(shape, block)]
+    return [1 if size == 0 else -(-extent // size) for extent, size in zip(shape, block, strict=True)]
 
 
 def scale_of(draw, shape, block):

@@ -1,7 +1,6 @@
 """Sizes that config.json or state.json make up are compared with the tensors before there is a model: one line, no memory."""
 import hashlib
 import json
-import os
 import resource
 import subprocess
 import sys

@@ -24,7 +24,8 @@ QUESTIONS = [('Which, of these, is a "number"?', "one", "B", "C", "D", "A"), ("T
 def model(tmp_path_factory):
     """(Hugging Face's model, its directory, the tokenizer)."""
     folder = tmp_path_factory.mktemp("model")
-    texts = [field for row in DEV + QUESTIONS for field in row] + ["The following are multiple choice questions (with answers) about abstract algebra.", "Answer: A B C D"]
+    texts = [field for row in DEV + QUESTIONS for field in row]
+    texts += ["The following are multiple choice questions (with answers) about abstract algebra.", "Answer: A B C D"]
     (folder / "text").write_text("\n".join(texts * 20))
     sentencepiece.SentencePieceTrainer.train(
         input=str(folder / "text"), model_prefix=str(folder / "spiece"), vocab_size=PIECES, model_type="unigram", pad_id=0, eos_id=1,
@@ -44,7 +45,7 @@ def data(tmp_path):
 
 
 def asked(row, with_answer=False):
-    text = row[0] + "".join(f"\n{letter}. {choice}" for letter, choice in zip("ABCD", row[1:5])) + "\nAnswer:"
+    text = row[0] + "".join(f"\n{letter}. {choice}" for letter, choice in zip("ABCD", row[1:5], strict=True)) + "\nAnswer:"
     return text + f" {row[5]}\n\n" if with_answer else text
 
 

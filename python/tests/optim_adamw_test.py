@@ -4,9 +4,8 @@ import copy
 
 import pytest
 import torch
-from torch import nn
-
 from plimsoll.optim import AdamW
+from torch import nn
 
 STEPS = 4
 SHAPES = [(33, 17), (5,), (), (0, 3)]
@@ -39,7 +38,7 @@ def test_fp32_parameters_make_the_steps_of_torch():
     train(torch.optim.AdamW(groups(theirs), lr=1e-2), theirs, range(STEPS))
     # Some ten roundings a step on each side, of terms no larger than the value and what it moves by.
     bound = 20 * STEPS * torch.finfo(torch.float32).eps
-    for mine, other in zip(ours, theirs):
+    for mine, other in zip(ours, theirs, strict=True):
         assert torch.all((mine - other).abs() <= bound * (1 + other.abs()))
 
 
@@ -50,11 +49,11 @@ def test_narrow_parameters_are_the_nearest_of_masters_that_take_fp32_steps(dtype
     reference = AdamW(groups(wide), lr=1e-2)
     for step in range(STEPS):
         give_gradients(ours, step)
-        for parameter, narrow in zip(wide, ours):
+        for parameter, narrow in zip(wide, ours, strict=True):
             parameter.grad = narrow.grad.float()
         optimizer.step()
         reference.step()
-    for parameter, master in zip(ours, wide):
+    for parameter, master in zip(ours, wide, strict=True):
         assert torch.equal(optimizer.state[parameter]["master"], master)
         assert torch.equal(parameter, master.to(dtype))
 
@@ -92,7 +91,7 @@ def test_a_run_that_is_saved_and_loaded_goes_on_with_the_same_bits(dtype, moment
     second = AdamW(groups(again), lr=5.0, moment_dtype=moment_dtype, seed=7)
     second.load_state_dict(state)
     train(second, again, range(2, STEPS))
-    assert all(torch.equal(a, b) for a, b in zip(whole, again))
+    assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))
     assert second.state[again[0]]["exp_avg"].dtype == moment_dtype
 
 
@@ -103,7 +102,7 @@ def test_a_copy_goes_on_by_itself_with_the_same_bits():
     twin, twins = copy.deepcopy((optimizer, own))
     train(optimizer, own, range(2, STEPS))
     train(twin, twins, range(2, STEPS))
-    assert all(torch.equal(a, b) for a, b in zip(own, twins))
+    assert all(torch.equal(a, b) for a, b in zip(own, twins, strict=True))
 
 
 def test_the_state_of_torchs_adamw_can_be_loaded_and_given_back():
@@ -111,14 +110,14 @@ def test_the_state_of_torchs_adamw_can_be_loaded_and_given_back():
     reference = torch.optim.AdamW(groups(theirs), lr=1e-2)
     train(reference, theirs, range(2))
     with torch.no_grad():
-        for mine, other in zip(ours, theirs):
+        for mine, other in zip(ours, theirs, strict=True):
             mine.copy_(other)
     optimizer = AdamW(groups(ours), lr=1e-2)
     optimizer.load_state_dict(copy.deepcopy(reference.state_dict()))
     train(optimizer, ours, range(2, STEPS))
     train(reference, theirs, range(2, STEPS))
     bound = 20 * STEPS * torch.finfo(torch.float32).eps
-    for mine, other in zip(ours, theirs):
+    for mine, other in zip(ours, theirs, strict=True):
         assert torch.all((mine - other).abs() <= bound * (1 + other.abs()))
     reference.load_state_dict(optimizer.state_dict())
     assert float(reference.state[theirs[0]]["step"]) == STEPS
@@ -143,7 +142,7 @@ def test_bits_do_not_depend_on_threads():
 
 def test_moments_in_bf16_stay_near_those_in_fp32():
     weights = [nn.Parameter(torch.zeros(4096)) for _ in range(2)]
-    for weight, dtype in zip(weights, (torch.float32, torch.bfloat16)):
+    for weight, dtype in zip(weights, (torch.float32, torch.bfloat16), strict=True):
         optimizer = AdamW([weight], lr=1e-3, weight_decay=0.0, moment_dtype=dtype)
         train(optimizer, [weight], range(200))
     # An update is at most lr; one that is rounded by 2^-8 in each moment is wrong by at most 3 of them, and signs vary.
@@ -162,7 +161,7 @@ def test_schedulers_closures_and_the_scaler_of_amp_drive_it():
     scaler.update()
     scheduler.step()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(5e-3)
-    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
+    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     optimizer.zero_grad()
 
     def closure():

@@ -10,7 +10,7 @@ SUMS = torch.tensor([0, 5, 5, 6, 14], dtype=torch.int32)
 
 def sequences(x, sums=SUMS, starts=None):
     starts = sums[:-1] if starts is None else starts
-    return [x[start : start + length] for start, length in zip(starts.tolist(), sums.diff().tolist())]
+    return [x[start : start + length] for start, length in zip(starts.tolist(), sums.diff().tolist(), strict=True)]
 
 
 @pytest.mark.parametrize("mask", ["padding", "padding_causal", "padding_causal_bottom_right", "no_mask", "causal"])
@@ -21,10 +21,10 @@ def test_each_sequence_is_attended_by_itself(mask):
     seed = torch.randn(14, 32)
     packed = module(query, key, value, cu_seqlens_q=SUMS, cu_seqlens_kv=SUMS, max_seqlen_q=8, max_seqlen_kv=8)
     ours = torch.autograd.grad(packed, (query, key, value), seed)
-    each = [alone(*(part[:, None] for part in one))[:, 0] for one in zip(*map(sequences, (query, key, value))) if len(one[0])]
+    each = [alone(*(part[:, None] for part in one))[:, 0] for one in zip(*map(sequences, (query, key, value)), strict=True) if len(one[0])]
     expected = torch.autograd.grad(torch.cat(each), (query, key, value), seed)
     assert torch.equal(packed, torch.cat(each))
-    for one, two in zip(ours, expected):
+    for one, two in zip(ours, expected, strict=True):
         assert torch.equal(one, two)
 
 
@@ -35,7 +35,7 @@ def test_keys_may_be_more_than_queries(mask):
     key_sums = torch.tensor([0, 7, 9, 12, 20], dtype=torch.int32)
     query, key, value = torch.randn(14, 2, 8), torch.randn(20, 2, 8), torch.randn(20, 2, 8)
     packed = module(query, key, value, cu_seqlens_q=SUMS, cu_seqlens_kv=key_sums)
-    parts = zip(sequences(query), sequences(key, key_sums), sequences(value, key_sums))
+    parts = zip(sequences(query), sequences(key, key_sums), sequences(value, key_sums), strict=True)
     each = [alone(q[:, None], k[:, None], v[:, None])[:, 0] for q, k, v in parts if len(q)]
     assert torch.equal(packed, torch.cat(each))
 
@@ -51,7 +51,7 @@ def test_tokens_between_sequences_are_zero_and_have_no_gradient():
     expected = module(*dense, cu_seqlens_q=SUMS, cu_seqlens_kv=SUMS)
     assert torch.equal(torch.cat(sequences(padded, starts=starts[:-1])), expected)
     inside = torch.zeros(21, dtype=torch.bool)
-    for start, length in zip(starts.tolist(), LENGTHS):
+    for start, length in zip(starts.tolist(), LENGTHS, strict=False):
         inside[start : start + length] = True
     assert padded[~inside].count_nonzero() == 0 and query.grad[~inside].count_nonzero() == 0
 

@@ -30,7 +30,7 @@ def parity(folder, data, out, *arguments):
 
 
 def write_ids(path, ids, mask, **more):
-    rows = [{"input_ids": row[: int(m.sum())].tolist(), **more} for row, m in zip(ids, mask)]
+    rows = [{"input_ids": row[: int(m.sum())].tolist(), **more} for row, m in zip(ids, mask, strict=True)]
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
 
@@ -83,8 +83,8 @@ def test_accuracy_is_the_share_of_targets_written(tmp_path):
     ids, mask = inputs(theirs, [9, 6, 7, 5])
     written = theirs.generate(ids, attention_mask=mask, max_new_tokens=6, min_new_tokens=6)[:, 1:].tolist()
     other = [*written[2][:-1], (written[2][-1] + 1) % theirs.config.vocab_size]
-    rows = [{"input_ids": row[: int(m.sum())].tolist()} for row, m in zip(ids, mask)]
-    for row, target in zip(rows, (written[0], [*written[1], theirs.config.eos_token_id], other)):
+    rows = [{"input_ids": row[: int(m.sum())].tolist()} for row, m in zip(ids, mask, strict=True)]
+    for row, target in zip(rows, (written[0], [*written[1], theirs.config.eos_token_id], other), strict=False):
         row["target"] = target
     data = tmp_path / "in.jsonl"
     data.write_text("\n".join(map(json.dumps, rows)))

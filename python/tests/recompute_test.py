@@ -102,7 +102,7 @@ def steps(way, scope, outside=contextlib.nullcontext, inside=False):
 
 def assert_same(one, other):
     assert len(one) == len(other)
-    for number, (mine, theirs) in enumerate(zip(one, other)):
+    for number, (mine, theirs) in enumerate(zip(one, other, strict=False)):
         assert torch.equal(mine, theirs), f"number {number} of {len(one)}"
 
 

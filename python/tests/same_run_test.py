@@ -63,7 +63,7 @@ def two_ranks(folder, common, on_rank_1, text_of_rank_1=TEXT):
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         processes.append(subprocess.Popen([str(word) for word in command], env=environment, **streams))
     said = [process.communicate(timeout=120)[1] for process in processes]
-    return [(process.returncode, error) for process, error in zip(processes, said)]
+    return [(process.returncode, error) for process, error in zip(processes, said, strict=False)]
 
 
 def filled(arguments, folder):

@@ -70,7 +70,7 @@ def test_a_scope_that_was_not_entered_cannot_be_left():
         with pytest.raises(RuntimeError, match="expected one that this thread has entered"):
             scope.__exit__(None, None, None)
         with scope:
-            thread = threading.Thread(target=lambda: pytest.raises(RuntimeError, scope.__exit__, None, None, None))
+            thread = threading.Thread(target=pytest.raises, args=(RuntimeError, scope.__exit__, None, None, None))
             thread.start()
             thread.join()
 
@@ -133,7 +133,7 @@ def test_an_exception_in_the_entry_leaves_nothing_open(monkeypatch):
 
     for kind, scope in ((amp.autocast, amp.autocast("cpu", HALF)), (te.autocast, te.autocast(recipe=ONE))):
         opens = kind._open
-        monkeypatch.setattr(kind, "_open", lambda self: (opens(self), stop()))
+        monkeypatch.setattr(kind, "_open", lambda self, opens=opens: (opens(self), stop()))
         with pytest.raises(Stop), scope:
             raise AssertionError("not inside")
         monkeypatch.undo()

@@ -233,7 +233,7 @@ class InParts(torch.autograd.Function):
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
         rows = [part.detach().requires_grad_() for part in x.chunk(3)]
-        for part, grad in zip(rows, gradient.chunk(3)):
+        for part, grad in zip(rows, gradient.chunk(3), strict=False):
             with torch.enable_grad():
                 out = ctx.module(part)
             out.backward(grad)

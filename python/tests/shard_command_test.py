@@ -46,7 +46,7 @@ def weights(out, step):
     said = subprocess.run([PROGRAM, "consolidate", folder, "--out", whole], capture_output=True, text=True, timeout=60)
     assert said.returncode == 0, said.stderr
     with safe_open(whole, "np") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}
+        return {name: file.get_tensor(name) for name in file}
 
 
 def remove_checkpoint(out, step):

@@ -14,12 +14,12 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-import datetime  # noqa: E402
+import datetime
 
-import shard_models as models  # noqa: E402
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from plimsoll.shard import CheckpointSaver, open_latest_checkpoint  # noqa: E402
+import shard_models as models
+import torch
+import torch.distributed as dist
+from plimsoll.shard import CheckpointSaver, open_latest_checkpoint
 
 RANKS = 3
 STEPS = 4
@@ -157,8 +157,8 @@ def weights(folder):
 def run_cases(folder, cases):
     """After a fault the run goes on, as the same three ranks."""
     places = [folder / "-".join(map(str, case)) for case in cases]
-    started = [start(place, case) for place, case in zip(places, cases)]
-    codes = [end(pids, case) for pids, case in zip(started, cases)]
+    started = [start(place, case) for place, case in zip(places, cases, strict=False)]
+    codes = [end(pids, case) for pids, case in zip(started, cases, strict=False)]
     errors = [[json.loads(file.read_text()) for file in sorted(place.glob("error-*"))] for place in places]
     again = [end(start(place, None), None) for place in places]
     return [
@@ -184,7 +184,7 @@ def main():
     results = {"whole": weights(whole)[1]}
     for first in range(0, len(CASES), AT_ONCE):
         some = CASES[first : first + AT_ONCE]
-        results.update(zip(map("-".join, ([str(x) for x in case] for case in some)), run_cases(folder, some)))
+        results.update(zip(map("-".join, ([str(x) for x in case] for case in some)), run_cases(folder, some), strict=False))
     print(json.dumps(results))
 
 

@@ -124,9 +124,8 @@ def ordered_on_eight_ranks(group):
 @ranks.case(2)
 def no_sync_is_refused_where_the_order_is_fixed(group):
     model = models.wrapped(models.blocks_net(), group, ordered_passes=2)
-    with pytest.raises(RuntimeError, match="order"):
-        with model.no_sync():
-            pass
+    with pytest.raises(RuntimeError, match="order"), model.no_sync():
+        pass
 
 
 @ranks.case(3)
@@ -264,11 +263,11 @@ def shards_and_states_wait_on_disk(group):
     with tempfile.TemporaryDirectory() as folder:
         models_of = [nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300)) for _ in range(2)]
         models_of[1].load_state_dict(models_of[0].state_dict())
-        sharded = [Fsdp(each, group, offload_path=path) for each, path in zip(models_of, (None, folder))]
+        sharded = [Fsdp(each, group, offload_path=path) for each, path in zip(models_of, (None, folder), strict=False)]
         optimizers = [torch.optim.AdamW(each.parameters(), lr=0.1) for each in sharded]
         offload_optimizer(optimizers[1], folder)
         for step in range(3):
-            for model, optimizer in zip(sharded, optimizers):
+            for model, optimizer in zip(sharded, optimizers, strict=False):
                 optimizer.zero_grad()
                 torch.manual_seed(step)
                 model(torch.randn(4, 300)).square().sum().backward()
@@ -392,7 +391,7 @@ def an_optimizers_state_is_that_of_the_module(group):
 def copies_and_pickles_train_on(group):
     model = models.wrapped(models.blocks_net(), group)
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=False))
         models.backward(again, *models.part(models.batch(0), *models.position(group)))
         assert again.flat_param_0.grad is not None and model.flat_param_0.grad is None
 
@@ -436,7 +435,7 @@ def codes_travel_where_the_recipe_allows_it(group):
         values = layer.weight.detach().clone()
         model = Fsdp(layer, group, gather_codes=travels)
         seen = []
-        layer.register_forward_hook(lambda *_: seen.append(layer.weight.detach().clone()))
+        layer.register_forward_hook(lambda layer, *_, seen=seen: seen.append(layer.weight.detach().clone()))
         x = torch.randn(8, 32)
         with te.fp8_autocast(fp8_recipe=Float8CurrentScaling(), fp8_group=group):
             model(x).sum().backward()

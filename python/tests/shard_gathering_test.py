@@ -1,4 +1,5 @@
 """How often FullyShardedDataParallel gathers parameters and reduces gradients, and that no pass reads old values."""
+import functools
 import itertools
 
 import pytest
@@ -48,7 +49,7 @@ def gradients_of_inputs_alone_leave_the_parameters_be(group):
         if between:
             with model.no_sync():
                 torch.autograd.grad(loss, asked, retain_graph=True)
-        assert collectives(lambda: torch.autograd.grad(loss, asked, retain_graph=True), "all_to_all") == 0
+        assert collectives(functools.partial(torch.autograd.grad, loss, asked, retain_graph=True), "all_to_all") == 0
         assert all(p.grad is None for p in model.parameters())
         loss.backward()
         ours, theirs = models.gradients(model), models.gradients(plain)
@@ -62,7 +63,7 @@ def an_outer_instance_that_is_done_is_not_gathered_again(group):
         stage = Fsdp(Stage(group, prefetch=prefetch), group, prefetch=prefetch)
         model = Fsdp(nn.Sequential(nn.Linear(9, WIDTH), stage), group, prefetch=prefetch)
         # The outermost one's once; that of the stage, and the blocks', before forward and before backward.
-        assert gathers(lambda: model(torch.randn(4, 9)).sum().backward()) == 1 + 2 * 4
+        assert gathers(lambda model=model: model(torch.randn(4, 9)).sum().backward()) == 1 + 2 * 4
 
 
 @ranks.case(2)
@@ -83,7 +84,7 @@ def what_stays_until_backward_stays_while_gradients_add_up(group):
         optimizer.zero_grad()
 
     for number in range(3):
-        assert gathers(lambda: step(number)) == groups, "once for all three"
+        assert gathers(functools.partial(step, number)) == groups, "once for all three"
         models.backward(plain, *models.batch(number))
         reference.step()
         reference.zero_grad()

@@ -4,9 +4,8 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 import plimsoll
+import pytest
 
 PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")

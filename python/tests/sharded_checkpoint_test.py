@@ -6,8 +6,16 @@ import ranks
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from plimsoll.shard import CheckpointSaver, Piece, from_distributed_checkpoint, from_safetensors, open_checkpoint
-from plimsoll.shard import open_latest_checkpoint, to_distributed_checkpoint, to_safetensors
+from plimsoll.shard import (
+    CheckpointSaver,
+    Piece,
+    from_distributed_checkpoint,
+    from_safetensors,
+    open_checkpoint,
+    open_latest_checkpoint,
+    to_distributed_checkpoint,
+    to_safetensors,
+)
 from safetensors.torch import load_file, save_file
 
 

@@ -167,7 +167,7 @@ class Checkpointed(nn.Module):
 
     def forward(self, x):
         x = x.clone().requires_grad_()
-        once = lambda x: checkpoint(self.body, x, use_reentrant=True)  # noqa: E731
+        once = lambda x: checkpoint(self.body, x, use_reentrant=True)
         x = once(x)
         x = checkpoint(lambda x: once(2 * x) + x, x, use_reentrant=True)
         return self.body(x) if self.outside else x

@@ -115,7 +115,7 @@ def a_state_of_three_ranks_goes_on_at_two(group):
 def groups_that_are_added_keep_the_balance(group):
     sizes = (4, 5, 2, 6, 4)
     optimizer = OSS([nn.Parameter(torch.zeros(n)) for n in sizes], torch.optim.SGD, group=group, lr=0.1)
-    mine = lambda: sum(p.numel() for g in optimizer.optim.param_groups for p in g["params"])  # noqa: E731
+    mine = lambda: sum(p.numel() for g in optimizer.optim.param_groups for p in g["params"])
     assert ranks.gathered(group, mine()) == [8, 5, 8]
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3, 1))], "lr": 0.5})
     assert ranks.gathered(group, mine()) == [8, 8, 8]
@@ -125,13 +125,13 @@ def groups_that_are_added_keep_the_balance(group):
 
 @ranks.case(2)
 def groups_that_are_added_have_all_options_at_once(group):
-    mine = lambda *sizes: [nn.Parameter(torch.ones(n)) for n in sizes]  # noqa: E731
+    mine = lambda *sizes: [nn.Parameter(torch.ones(n)) for n in sizes]
     for optim, options in ((torch.optim.AdamW, {"lr": 0.1, "betas": (0.5, 0.9)}), (torch.optim.SGD, {"lr": 0.1, "momentum": 0.5})):
         optimizer, plain = OSS(mine(4, 5), optim, group=group, **options), optim(mine(4, 5), **options)
         for each in (optimizer, plain):
             each.param_groups[0]["lr"] = 0.3  # as a scheduler does
             each.add_param_group({"params": mine(3, 2), "weight_decay": 0.25})
-        without = lambda one: [{k: v for k, v in g.items() if k != "params"} for g in one.param_groups]  # noqa: E731
+        without = lambda one: [{k: v for k, v in g.items() if k != "params"} for g in one.param_groups]
         assert without(optimizer) == without(plain)
         assert optimizer.defaults == plain.defaults
         schedules = [torch.optim.lr_scheduler.OneCycleLR(each, 1.0, total_steps=9) for each in (optimizer, plain)]

@@ -2,6 +2,7 @@
 import os
 import subprocess
 import time
+from functools import partial
 
 import plimsoll
 import pytest
@@ -28,12 +29,12 @@ def test_a_model_whose_file_is_shortened_raises_until_it_is_gone(dtype, tmp_path
     ours = T5ForConditionalGeneration.from_pretrained(save(theirs, tmp_path / "model"), dtype)
     shorten(tmp_path / "model" / "model.safetensors")
     for _ in range(2):
-        for call in (lambda: ours(**given), lambda: ours.encode(ids), lambda: ours.generate(ids, max_new_tokens=2),
-                     lambda: ours.generate(ids, max_new_tokens=2, num_beams=2)):
+        for call in (partial(ours, **given), partial(ours.encode, ids), partial(ours.generate, ids, max_new_tokens=2),
+                     partial(ours.generate, ids, max_new_tokens=2, num_beams=2)):
             with pytest.raises(RuntimeError, match=f"model/model.safetensors: {LOST}"):
                 call()
     assert capfd.readouterr().err.count(LOST) == 1
-    del ours
+    del ours, call
     assert other(**given).logits.isfinite().all()
 
 

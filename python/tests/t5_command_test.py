@@ -106,7 +106,7 @@ def test_parity_compares_texts_with_texts(model, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(SENTENCES[:3]))
     written, _ = results(tmp_path, "generate", "--model", folder, "--input", tmp_path / "in.txt", "--dtype", "fp32", "--max-new-tokens", 5)
     targets = [written[0]["text"], f"  {written[1]['text']}\n", written[2]["text"] + "x"]
-    rows = [{"text": text, "target": target} for text, target in zip(SENTENCES, targets)]
+    rows = [{"text": text, "target": target} for text, target in zip(SENTENCES, targets, strict=False)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
     done = subprocess.run([PROGRAM, "parity", "--model", folder, "--data", tmp_path / "in.jsonl", "--dtypes", "fp32",
                            "--max-new-tokens", "5", "--json", tmp_path / "parity.json"], capture_output=True, text=True, timeout=120, check=False)

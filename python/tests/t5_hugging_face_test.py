@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-import t5_models
 import torch
 import transformers
 from plimsoll.t5 import T5ForConditionalGeneration

@@ -1,5 +1,6 @@
 """Modules that ranks share, against one rank's and against the oracle."""
 import copy
+import functools
 import pickle
 
 import oracle
@@ -55,12 +56,12 @@ def linear_parts(group, rule, mode, x, weight, bias, grad):
     grads = [grad.flatten(0, -2)] * size if by_rows else grad.flatten(0, -2).chunk(size, 1)
     weights = weight.chunk(size, 1 if by_rows else 0)
     biases = [None] * size if by_rows or bias is None else bias.chunk(size)
-    return [oracle.linear(rule, *operands) for operands in zip(xs, weights, biases, grads)]
+    return [oracle.linear(rule, *operands) for operands in zip(xs, weights, biases, grads, strict=False)]
 
 
 def summed(parts, name, extra=None):
     """Over ranks, in FP32 and in any order."""
-    values, bounds = zip(*(each[name] for each in parts))
+    values, bounds = zip(*(each[name] for each in parts), strict=False)
     total = sum(values) if extra is None else sum(values) + extra.double()
     terms = sum(value.abs() for value in values) + (0 if extra is None else extra.abs())
     return total, sum(bounds) + len(parts) * 2.0**-23 * terms
@@ -202,7 +203,7 @@ def both(group, name, sequence, rule):
         "output": (results[0], part(group, output, -1) if by_columns else tokens(output)),
         "gradient of the input": (results[1], tokens(input_grad)),
     }
-    for (key, mine), theirs in zip(shared.named_parameters(), whole.parameters()):
+    for (key, mine), theirs in zip(shared.named_parameters(), whole.parameters(), strict=False):
         if theirs.dim() == 2:
             assert torch.equal(mine, part_of_parameter(group, name, key, theirs, mine)), f"initial {key}"
         compared[f"gradient of {key}"] = (mine.grad, part_of_parameter(group, name, key, theirs.grad, mine))
@@ -254,7 +255,8 @@ def delayed_scales_become_those_of_the_whole_and_codes_with_them(group):
     """From the second step on, the output of a column-parallel layer has the bits of one rank's."""
     for sequence in (False, True):
         whole = seeded(lambda: te.Linear(32, 48))
-        shared = seeded(lambda: te.Linear(32, 48, parallel_mode="column", tp_group=group, sequence_parallel=sequence))
+        options = {"parallel_mode": "column", "tp_group": group, "sequence_parallel": sequence}
+        shared = seeded(functools.partial(te.Linear, 32, 48, **options))
         rule = recipe.DelayedScaling(amax_history_len=4)
         for step in range(3):
             torch.manual_seed(step)
@@ -265,7 +267,7 @@ def delayed_scales_become_those_of_the_whole_and_codes_with_them(group):
                 mine = shared(part(group, x, 0) if sequence else x)
             output.backward(grad)
             mine.backward(part(group, grad, -1))
-            for (name, buffer), theirs in zip(shared.named_buffers(), whole.buffers()):
+            for (name, buffer), theirs in zip(shared.named_buffers(), whole.buffers(), strict=False):
                 assert torch.equal(buffer, theirs), (step, name)
             if step:
                 assert torch.equal(mine, part(group, output, -1))
@@ -320,12 +322,13 @@ def fp8_codes_travel_as_bytes(group):
 def a_rank_saves_its_tokens_alone(group):
     saved = {}
     for sequence in (False, True):
-        layer = seeded(lambda: te.Linear(64, 64, parallel_mode="column", tp_group=group, sequence_parallel=sequence))
+        options = {"parallel_mode": "column", "tp_group": group, "sequence_parallel": sequence}
+        layer = seeded(functools.partial(te.Linear, 64, 64, **options))
         x = torch.randn(32 // (2 if sequence else 1), 4, 64)
         sizes = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.nbytes) or t, lambda t: t):
-            with scope(group, oracle.RECIPES["delayed"]):
-                layer(x.requires_grad_())
+        saves = torch.autograd.graph.saved_tensors_hooks(lambda t, sizes=sizes: sizes.append(t.nbytes) or t, lambda t: t)
+        with saves, scope(group, oracle.RECIPES["delayed"]):
+            layer(x.requires_grad_())
         saved[sequence] = sum(sizes)
     assert saved[False] - saved[True] == 16 * 4 * 64
 
