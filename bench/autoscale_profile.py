@@ -65,7 +65,9 @@ def main() -> None:
         for method, step in run.items():
             steps[method].append(calls_of(step))
     columns = [times(of) for of in steps.values()]
-    names = sorted({name for column in columns for name in column}, key=lambda name: -max(column.get(name, 0) for column in columns))
+    names = sorted(
+        {name for column in columns for name in column}, key=lambda name: -max(column.get(name, 0) for column in columns)
+    )
     print(f"| {options.model}, ms | {' | '.join(run)} |\n|---|{'---|' * len(run)}")
     for name in names[: options.rows]:
         print(f"| {name} | {' | '.join(f'{column.get(name, 0):.2f}' for column in columns)} |")

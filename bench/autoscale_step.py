@@ -52,7 +52,10 @@ def operators(rounds: int) -> None:
     print("| operator, us | torch fp32 | torch fp16 | autoscale | over fp16 |\n|---|---|---|---|---|")
     with torch.no_grad():
         for name, operator in OPERATORS.items():
-            times = [min(row) * 1e6 for row in zip(*[[call_time(operator, y) for y in contestants] for _ in range(rounds)], strict=True)]
+            times = [
+                min(row) * 1e6
+                for row in zip(*[[call_time(operator, y) for y in contestants] for _ in range(rounds)], strict=True)
+            ]
             print(f"| {name} | {' | '.join(f'{t:.2f}' for t in times)} | {times[2] - times[1]:+.2f} |", flush=True)
 
 

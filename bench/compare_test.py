@@ -1,4 +1,5 @@
 """bench/compare on written results: what falls is found, what only runs on a slower clock is not."""
+
 import json
 import pathlib
 import subprocess

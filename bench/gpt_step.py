@@ -147,7 +147,9 @@ def parse_arguments():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--one-thread", action="store_true", help="time one thread, too")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--restart", action=argparse.BooleanOptionalAction, help="a new process at each turn (default: with gpt2)")
+    parser.add_argument(
+        "--restart", action=argparse.BooleanOptionalAction, help="a new process at each turn (default: with gpt2)"
+    )
     parser.add_argument("--build", default=str(ROOT / "build"))
     parser.add_argument("--contestants", default=",".join((*RECIPES, *TORCH)))
     parser.add_argument("--json", help="write the table to this file")

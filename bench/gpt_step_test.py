@@ -1,4 +1,5 @@
 """What gpt_step.py makes of its timings."""
+
 import gpt_step
 
 
@@ -7,7 +8,12 @@ def runner(name, *seconds):
 
 
 def test_the_peer_is_the_fastest_of_the_tuned_and_compiled_runs():
-    runners = [runner("fp8", 1.0, 9.0, 1.0), runner("torch-bf16", 0.5), runner("torch-fp32-tuned", 3.0), runner("torch-bf16-compiled", 2.0)]
+    runners = [
+        runner("fp8", 1.0, 9.0, 1.0),
+        runner("torch-bf16", 0.5),
+        runner("torch-fp32-tuned", 3.0),
+        runner("torch-bf16-compiled", 2.0),
+    ]
     peer, rows = gpt_step.rows_of(runners, [], tokens=100)
     assert peer == "torch-bf16-compiled"
     assert [row["speed_over_peer"] for row in rows] == [2.0, 4.0, 2.0 / 3.0, 1.0]

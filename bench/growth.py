@@ -32,7 +32,9 @@ def rows_of(runners, sizes, tokens):
     rows = []
     for one, size, count in zip(runners, sizes, tokens, strict=True):
         seconds = one.median()
-        rows.append({"size": size, "median_seconds": seconds, "tokens_per_s": count / seconds, "peak_rss_bytes": one.peak_rss_bytes})
+        rows.append(
+            {"size": size, "median_seconds": seconds, "tokens_per_s": count / seconds, "peak_rss_bytes": one.peak_rss_bytes}
+        )
     for row in rows:
         row["flatness"] = row["tokens_per_s"] / rows[0]["tokens_per_s"]
     return rows
@@ -69,7 +71,12 @@ def main():
     runners = [
         gpt_step.Runner(
             f"{args.over} {shape[args.over]}",
-            [worker, f"--recipe={args.recipe}", f"--threads={args.threads}", *(f"--{key}={value}" for key, value in shape.items())],
+            [
+                worker,
+                f"--recipe={args.recipe}",
+                f"--threads={args.threads}",
+                *(f"--{key}={value}" for key, value in shape.items()),
+            ],
             {},
             restart=False,
         )

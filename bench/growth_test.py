@@ -1,4 +1,5 @@
 """What growth.py makes of sizes and timings."""
+
 from types import SimpleNamespace
 
 import gpt_step
@@ -26,7 +27,10 @@ def test_a_context_that_does_not_divide_the_tokens_is_refused():
 
 
 def test_flatness_is_held_against_the_first_size():
-    runners = [gpt_step.Runner("a", [], {}, restart=False, seconds=[1.0, 9.0, 2.0]), gpt_step.Runner("b", [], {}, restart=False, seconds=[5.0])]
+    runners = [
+        gpt_step.Runner("a", [], {}, restart=False, seconds=[1.0, 9.0, 2.0]),
+        gpt_step.Runner("b", [], {}, restart=False, seconds=[5.0]),
+    ]
     rows = growth.rows_of(runners, [4, 8], [100, 200])
     assert [row["flatness"] for row in rows] == [1.0, 0.8]
     assert "0.80" in growth.table("batch", rows)

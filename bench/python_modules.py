@@ -38,7 +38,11 @@ def torch_mlp(hidden, ffn):
 class TorchBlock(torch.nn.Module):
     def __init__(self, hidden, heads):
         super().__init__()
-        self.norm, self.qkv, self.proj = torch.nn.LayerNorm(hidden), torch.nn.Linear(hidden, 3 * hidden), torch.nn.Linear(hidden, hidden)
+        self.norm, self.qkv, self.proj = (
+            torch.nn.LayerNorm(hidden),
+            torch.nn.Linear(hidden, 3 * hidden),
+            torch.nn.Linear(hidden, hidden),
+        )
         self.mlp, self.heads = torch_mlp(hidden, 4 * hidden), heads
 
     def forward(self, x):
@@ -108,7 +112,9 @@ def overhead_row(rule, rounds, threads, build):
     x = torch.randn(rows, columns).requires_grad_()
     module = te.Linear(columns, outputs)
     grad = torch.randn(rows, outputs)
-    options = [f"--{key}={value}" for key, value in zip(("rows", "in", "out", "threads"), (rows, columns, outputs, threads), strict=True)]
+    options = [
+        f"--{key}={value}" for key, value in zip(("rows", "in", "out", "threads"), (rows, columns, outputs, threads), strict=True)
+    ]
     worker = Contestant("C++", [Path(build) / "bin" / "linear_step_worker", *options, f"--recipe={rule.to_json('fp32')}"], {})
     times: dict[str, list[float]] = {"python": [], "cpp": []}
     try:

@@ -48,7 +48,9 @@ def main():
         # Far below fp32 is as wrong as far above; NaN is within no limit.
         within = abs(mean) <= MEAN_LIMIT and all(abs(percent) <= SEED_LIMIT for percent in percents)
         good = good and within
-        print(f"{recipe:14}" + "".join(f"{p:+9.2f}%" for p in percents) + f"{mean:+9.2f}%{'' if within else '  beyond the limit'}")
+        print(
+            f"{recipe:14}" + "".join(f"{p:+9.2f}%" for p in percents) + f"{mean:+9.2f}%{'' if within else '  beyond the limit'}"
+        )
     return 0 if good else 1
 
 

@@ -1,4 +1,5 @@
 """bench/quality.py with a `plimsoll` that writes given differences instead of training."""
+
 import json
 import pathlib
 import subprocess

@@ -27,7 +27,9 @@ def tensors(millions: int) -> dict[str, dict[str, torch.Tensor]]:
     rows = millions * 1_000_000 // 1024
     sizes = {"embedding": rows * 31 // 100} | {f"layer{i}.weight": rows * 69 // 1200 for i in range(12)}
     model = {name: torch.randn(size, 1024) for name, size in sizes.items()}
-    moments = {f"{name}.{moment}": torch.randn_like(value) for name, value in model.items() for moment in ("exp_avg", "exp_avg_sq")}
+    moments = {
+        f"{name}.{moment}": torch.randn_like(value) for name, value in model.items() for moment in ("exp_avg", "exp_avg_sq")
+    }
     return {"model": model, "optimizer": moments}
 
 

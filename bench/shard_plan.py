@@ -81,10 +81,21 @@ def alone(program: Path, beside: int, recipe: str, texts: int) -> float:
 def plan(program: Path, model: list[str], ranks: int, shard: str, recipe: str, texts: int, given: list[str]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
-        command = [str(program), "shard-plan", *sizes_of(model, texts), f"--shard={shard}", f"--recipe={recipe}", f"--world={ranks}"]
+        command = [
+            str(program),
+            "shard-plan",
+            *sizes_of(model, texts),
+            f"--shard={shard}",
+            f"--recipe={recipe}",
+            f"--world={ranks}",
+        ]
         subprocess.run([*command, *given, f"--json={path}"], check=True, capture_output=True)
         run = json.loads(path.read_text())["runs"][0]
-    return {"memory": run["memory_bytes"]["total"], "bytes": sum(run["sent_bytes"].values()), "tokens/s": run["tokens_per_second"]}
+    return {
+        "memory": run["memory_bytes"]["total"],
+        "bytes": sum(run["sent_bytes"].values()),
+        "tokens/s": run["tokens_per_second"],
+    }
 
 
 def collectives(shard: str, part: int) -> tuple[list[Callable[[], object]], int]:
@@ -99,6 +110,7 @@ def collectives(shard: str, part: int) -> tuple[list[Callable[[], object]], int]
 
     all_reduce = [lambda: dist.all_reduce(whole)]
     broadcast = [lambda: [dist.broadcast(mine, root) for root in range(ranks)]]
+
     def to_each_owner() -> None:
         for root in range(ranks):
             to_owner(root)

@@ -15,7 +15,9 @@ GIVEN = ["--tokens-per-second=1", "--bandwidth=1"]
 
 
 @pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
-@pytest.mark.parametrize(("shard", "recipe", "ranks"), [("ddp", "fp32", 2), ("zero2", "fp32", 2), ("fsdp", "fp32", 3), ("fsdp", "fp8", 2)])
+@pytest.mark.parametrize(
+    ("shard", "recipe", "ranks"), [("ddp", "fp32", 2), ("zero2", "fp32", 2), ("fsdp", "fp32", 3), ("fsdp", "fp8", 2)]
+)
 def test_memory_and_bytes_are_those_of_a_run(shard, recipe, ranks):
     measured = shard_plan.train(PROGRAM, MODEL, ranks, shard, recipe, 2)
     planned = shard_plan.plan(PROGRAM, MODEL, ranks, shard, recipe, 2, GIVEN)

@@ -85,9 +85,7 @@ def main():
     torch.set_num_threads(args.threads)
     if args.ranks > 1:
         limit = datetime.timedelta(seconds=120)
-        dist.init_process_group(
-            "gloo", init_method=f"file://{args.store}", rank=args.rank, world_size=args.ranks, timeout=limit
-        )
+        dist.init_process_group("gloo", init_method=f"file://{args.store}", rank=args.rank, world_size=args.ranks, timeout=limit)
     torch.manual_seed(1)
     shape = GptShape(args.layers, args.dim, args.heads, args.context, args.vocabulary)
     model = distributed((PlimsollGpt if args.library == "plimsoll" else Gpt)(shape), args.how)

@@ -55,7 +55,13 @@ def contestant(name, directory, args):
         return Contestant(name, [Path(args.build) / "bin" / "read_worker", f"--bytes={size}", f"--threads={args.threads}"])
     library, dtype = name.rsplit("-", 1) if "-" in name else ("plimsoll", name)
     model = directory / ("ctranslate2" if library == "ctranslate2" else "hf")
-    command = [sys.executable, ROOT / "bench" / "t5_worker.py", f"--library={library}", f"--dtype={dtype}", f"--directory={model}"]
+    command = [
+        sys.executable,
+        ROOT / "bench" / "t5_worker.py",
+        f"--library={library}",
+        f"--dtype={dtype}",
+        f"--directory={model}",
+    ]
     environment = {"PLIMSOLL_BUILD": str(args.build), "PYTHONPATH": str(ROOT / "python")} if name in OURS else TUNED
     return Contestant(name, [*command, f"--threads={args.threads}"], environment)
 
@@ -95,7 +101,15 @@ def rows_of(seconds):
 
 def run_command(name, directory, args):
     """`plimsoll t5 generate` for one token: seconds on the wall, and the most memory that it held."""
-    command = [Path(args.build) / "bin" / "plimsoll", "t5", "generate", "--model", directory / "hf", "--input", directory / "ids.jsonl"]
+    command = [
+        Path(args.build) / "bin" / "plimsoll",
+        "t5",
+        "generate",
+        "--model",
+        directory / "hf",
+        "--input",
+        directory / "ids.jsonl",
+    ]
     command += ["--dtype", name, "--max-new-tokens", "1", "--threads", str(args.threads)]
     start = time.perf_counter()
     process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)

@@ -1,4 +1,5 @@
 """What t5.py makes of its timings."""
+
 import t5
 
 

@@ -31,7 +31,9 @@ def row_of(name, answers):
     return row
 
 
-HEADER = f"{'operator':26}" + "".join(f"{setting + ' torch':>15}{'plimsoll':>10}{'x':>7}" for setting in SETTINGS) + f"{'x tuned':>9}"
+HEADER = (
+    f"{'operator':26}" + "".join(f"{setting + ' torch':>15}{'plimsoll':>10}{'x':>7}" for setting in SETTINGS) + f"{'x tuned':>9}"
+)
 
 
 def text_of(row):
@@ -57,7 +59,13 @@ def main():
     names = [name for name in all_cases() if args.filter in name]
     if not names:
         parser.error(f"--filter: expected a part of an operator's name ({', '.join(all_cases())}), got {args.filter}")
-    command = [sys.executable, ROOT / "bench" / "vs_torch_worker.py", f"--library={library}", f"--threads={args.threads}", f"--rounds={args.rounds}"]
+    command = [
+        sys.executable,
+        ROOT / "bench" / "vs_torch_worker.py",
+        f"--library={library}",
+        f"--threads={args.threads}",
+        f"--rounds={args.rounds}",
+    ]
     workers = {setting: Contestant(setting, [*command, *more], environment) for setting, (environment, more) in SETTINGS.items()}
     rows = []
     print(HEADER)

@@ -18,8 +18,16 @@ import torch
 import transformers
 from plimsoll.t5 import T5ForConditionalGeneration
 
-BASE: dict[str, Any] = {"d_model": 768, "d_kv": 64, "d_ff": 2048, "num_heads": 12, "vocab_size": 1024, "num_decoder_layers": 1,
-        "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
+BASE: dict[str, Any] = {
+    "d_model": 768,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "num_heads": 12,
+    "vocab_size": 1024,
+    "num_decoder_layers": 1,
+    "feed_forward_proj": "gated-gelu",
+    "decoder_start_token_id": 0,
+}
 NOBODY = "nobody"
 
 
@@ -58,11 +66,15 @@ def main():
         for _ in range(args.rounds):
             for mode, of_mode in times.items():
                 of_mode.append(seconds(model, ids, mode))
-    ratios = {mode: statistics.median(a / b for a, b in zip(of_mode, times[NOBODY], strict=True)) for mode, of_mode in times.items()}
+    ratios = {
+        mode: statistics.median(a / b for a, b in zip(of_mode, times[NOBODY], strict=True)) for mode, of_mode in times.items()
+    }
     for mode, of_mode in times.items():
         print(f"{mode:8} {statistics.median(of_mode) * 1e3:9.2f} ms {100 * (ratios[mode] - 1):+8.2f} %")
     if args.json:
-        json_file.write(args.json, {mode: {"seconds": statistics.median(of_mode), "ratio": ratios[mode]} for mode, of_mode in times.items()})
+        json_file.write(
+            args.json, {mode: {"seconds": statistics.median(of_mode), "ratio": ratios[mode]} for mode, of_mode in times.items()}
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """check_weak_symbols and check_openmp on small programs, good and bad."""
+
 import pathlib
 import subprocess
 import sys

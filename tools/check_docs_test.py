@@ -71,18 +71,30 @@ def test_what_is_there_passes(tmp_path: pathlib.Path) -> None:
     ("page", "fault"),
     [
         ("\n[a](none.md)", "docs/page.md:2: none.md: expected a file, found none"),
-        ("[a](other.md#none)", "docs/page.md:1: other.md#none: expected a heading of other.md, which has other, what-its-for-train"),
+        (
+            "[a](other.md#none)",
+            "docs/page.md:1: other.md#none: expected a heading of other.md, which has other, what-its-for-train",
+        ),
         ("[a](#none)", "docs/page.md:1: #none: expected a heading of page.md"),
         ("a `plimsoll trian`", "docs/page.md:1: plimsoll trian: expected one of report, train"),
         ("a `plimsoll train --stops 3`", "docs/page.md:1: plimsoll train --stops: the command has no such option"),
         ("a\n\n    build/bin/plimsoll train --stops=3\n", "docs/page.md:3: plimsoll train --stops: the command has no such"),
-        ("a\n\n    plimsoll train \\\n      --stops=3\n", "docs/page.md:3: plimsoll train --stops: the command has no such option"),
+        (
+            "a\n\n    plimsoll train \\\n      --stops=3\n",
+            "docs/page.md:3: plimsoll train --stops: the command has no such option",
+        ),
         ("```\nplimsoll train \\\n  --stops=3\n```\n", "docs/page.md:2: plimsoll train --stops: the command has no such option"),
         ("run `make demos`", "docs/page.md:1: make demos: the Makefile has no such target"),
         ("```python\nif x\n```\n", "docs/page.md:2: ```python: line 1: expected ':'"),
-        ("```python\nfrom plimsoll import rapport\n```\n", "docs/page.md:2: ```python: ImportError: cannot import name 'rapport'"),
+        (
+            "```python\nfrom plimsoll import rapport\n```\n",
+            "docs/page.md:2: ```python: ImportError: cannot import name 'rapport'",
+        ),
         ("```python run\nundefined()\n```\n", "docs/page.md:2: ```python run: NameError: name 'undefined' is not defined"),
-        ("```cpp\n#include <vector>\nstd::vektor<int> x;\n```\n", "docs/page.md:2: ```cpp: 2:6: error: 'vektor' in namespace 'std'"),
+        (
+            "```cpp\n#include <vector>\nstd::vektor<int> x;\n```\n",
+            "docs/page.md:2: ```cpp: 2:6: error: 'vektor' in namespace 'std'",
+        ),
     ],
 )
 def test_each_fault_is_named(tmp_path: pathlib.Path, page: str, fault: str) -> None:

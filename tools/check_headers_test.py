@@ -23,13 +23,13 @@ def build(root: pathlib.Path, files: dict[str, str]) -> subprocess.CompletedProc
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     subprocess.run(["cmake", "-S", root, "-B", root / "build", "-G", "Ninja"], capture_output=True, check=True)
-    return subprocess.run(
-        ["ninja", "-C", root / "build", "-k", "0", "headers"], capture_output=True, text=True, check=False
-    )
+    return subprocess.run(["ninja", "-C", root / "build", "-k", "0", "headers"], capture_output=True, text=True, check=False)
 
 
 def test_headers_that_include_what_they_use_pass(tmp_path: pathlib.Path) -> None:
-    result = build(tmp_path, {"a/a.h": GOOD, "b/b.h": '#pragma once\n#include "plimsoll/a/a.h"\ninline auto n = counts().size();\n'})
+    result = build(
+        tmp_path, {"a/a.h": GOOD, "b/b.h": '#pragma once\n#include "plimsoll/a/a.h"\ninline auto n = counts().size();\n'}
+    )
     assert result.returncode == 0, result.stdout
 
 

@@ -1,4 +1,5 @@
 """check_layers on small trees: what the house allows passes, each kind of violation is named with its file and line."""
+
 import pathlib
 import subprocess
 import sys
@@ -50,22 +51,54 @@ def test_what_the_house_allows_passes(tmp_path: pathlib.Path, name: str, text: s
     ("name", "text", "fault"),
     [
         ("format/a.h", '#include "plimsoll/runtime/cpu.h"\n', "a.h:1: plimsoll/runtime/cpu.h: format may include format"),
-        ("ops/a.cpp", '\n\n#include "plimsoll/models/gpt/model.h"\n', "a.cpp:3: plimsoll/models/gpt/model.h: ops may include format, runtime,"),
+        (
+            "ops/a.cpp",
+            '\n\n#include "plimsoll/models/gpt/model.h"\n',
+            "a.cpp:3: plimsoll/models/gpt/model.h: ops may include format, runtime,",
+        ),
         ("optim/a.h", '#  include "plimsoll/models/gpt/model.h"\n', "a.h:1: plimsoll/models/gpt/model.h: optim may include"),
         ("kernels/gemm/gemm.inc", "#include <ATen/ATen.h>\n", "gemm.inc:1: ATen/ATen.h: torch is allowed in ops"),
         ("watch/a_test.cpp", "#include <torch/torch.h>\n", "a_test.cpp:1: torch/torch.h: torch is allowed in ops"),
         ("ops/a.cu", "#include <c10/util/Half.h>\n", "a.cu:1: c10/util/Half.h: CUDA files never include torch"),
-        ("watch/a_test.cpp", '#include "plimsoll/ops/linear/linear.h"\n', "a_test.cpp:1: plimsoll/ops/linear/linear.h: watch may"),
-        ("ops/a.h", '#include "linear.h"\n', 'a.h:1: linear.h: expected a path from the root'),
+        (
+            "watch/a_test.cpp",
+            '#include "plimsoll/ops/linear/linear.h"\n',
+            "a_test.cpp:1: plimsoll/ops/linear/linear.h: watch may",
+        ),
+        ("ops/a.h", '#include "linear.h"\n', "a.h:1: linear.h: expected a path from the root"),
         ("kernels/norm/a.h", '#include "plimsoll/kernels/gemm/gemm.h"\n', "a.h:1: plimsoll/kernels/gemm/gemm.h: kernels/norm"),
-        ("ops/norm/a.h", '#include "plimsoll/ops/linear/linear.h"\n', "a.h:1: plimsoll/ops/linear/linear.h: ops/norm may use ops/dispatcher,"),
-        ("shard/plan/a.h", '#include "plimsoll/shard/engine/sharded_unit.h"\n', "engine/sharded_unit.h: shard/plan may use shard/average"),
+        (
+            "ops/norm/a.h",
+            '#include "plimsoll/ops/linear/linear.h"\n',
+            "a.h:1: plimsoll/ops/linear/linear.h: ops/norm may use ops/dispatcher,",
+        ),
+        (
+            "shard/plan/a.h",
+            '#include "plimsoll/shard/engine/sharded_unit.h"\n',
+            "engine/sharded_unit.h: shard/plan may use shard/average",
+        ),
         ("vision/a.h", "", "a.h:1: vision: the house has no such folder"),
-        ("/bench/step.cpp", '#include "plimsoll/cli/main.h"\n', "bench/step.cpp:1: plimsoll/cli/main.h: bench may include format,"),
-        ("/python/a.cpp", '#include "plimsoll/app/train.h"\n', "python/a.cpp:1: plimsoll/app/train.h: python may include format,"),
+        (
+            "/bench/step.cpp",
+            '#include "plimsoll/cli/main.h"\n',
+            "bench/step.cpp:1: plimsoll/cli/main.h: bench may include format,",
+        ),
+        (
+            "/python/a.cpp",
+            '#include "plimsoll/app/train.h"\n',
+            "python/a.cpp:1: plimsoll/app/train.h: python may include format,",
+        ),
         ("/python/a.cpp", '#include "layer.h"\n', 'layer.h: expected a path from the root, "plimsoll/..." or "python/..."'),
-        ("/python/plimsoll/amp/a.py", "\nimport plimsoll.shard.oss\n", "a.py:2: plimsoll.shard.oss: amp may import amp, plimsoll._*"),
-        ("/python/plimsoll/convert/a.py", "def f():\n    from plimsoll import shard\n", "a.py:2: plimsoll.shard: convert may import"),
+        (
+            "/python/plimsoll/amp/a.py",
+            "\nimport plimsoll.shard.oss\n",
+            "a.py:2: plimsoll.shard.oss: amp may import amp, plimsoll._*",
+        ),
+        (
+            "/python/plimsoll/convert/a.py",
+            "def f():\n    from plimsoll import shard\n",
+            "a.py:2: plimsoll.shard: convert may import",
+        ),
         ("/python/plimsoll/_a.py", "from plimsoll.amp import autocast\n", "_a.py:1: plimsoll.amp: the package's own modules may"),
         ("/python/plimsoll/serve/a.py", "", "a.py:1: serve: the package has no such part"),
         ("io/CMakeLists.txt", "plimsoll_library(io\n  LINKS torch\n  Plimsoll::nn)\n", "CMakeLists.txt:3: Plimsoll::nn: io may"),

@@ -1,6 +1,6 @@
 """Custom autograd functions: one whose backward runs under the autocast of its forward, one that always computes in fp32.
 
-    .venv/bin/python examples/amp/custom_function.py
+.venv/bin/python examples/amp/custom_function.py
 """
 
 import problem

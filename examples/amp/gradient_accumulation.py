@@ -1,6 +1,6 @@
 """Gradient accumulation: the loss scale stays the same for all parts of a batch; step and update follow the last part.
 
-    .venv/bin/python examples/amp/gradient_accumulation.py
+.venv/bin/python examples/amp/gradient_accumulation.py
 """
 
 import problem

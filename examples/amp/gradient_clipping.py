@@ -1,6 +1,6 @@
 """Gradient clipping in two ways: after unscale_, when gradients have their true size, and by step with max_norm, in the same pass.
 
-    .venv/bin/python examples/amp/gradient_clipping.py
+.venv/bin/python examples/amp/gradient_clipping.py
 """
 
 import problem

@@ -1,6 +1,6 @@
 """Gradient penalty: gradients that enter the loss come from the scaled loss, and the program divides them by the scale.
 
-    .venv/bin/python examples/amp/gradient_penalty.py
+.venv/bin/python examples/amp/gradient_penalty.py
 """
 
 import problem

@@ -1,6 +1,6 @@
 """Several models, losses and optimizers: scale each loss, step each optimizer, update once.
 
-    .venv/bin/python examples/amp/several_models.py
+.venv/bin/python examples/amp/several_models.py
 """
 
 import problem

@@ -1,6 +1,6 @@
 """Autocast belongs to a thread. A model that runs in other threads, as under DataParallel, opens a scope in its forward.
 
-    .venv/bin/python examples/amp/threads.py
+.venv/bin/python examples/amp/threads.py
 """
 
 from concurrent.futures import ThreadPoolExecutor

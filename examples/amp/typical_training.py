@@ -1,6 +1,6 @@
 """Typical mixed-precision training: forward pass and loss under autocast, backward outside, the step through the scaler.
 
-    .venv/bin/python examples/amp/typical_training.py
+.venv/bin/python examples/amp/typical_training.py
 """
 
 import problem

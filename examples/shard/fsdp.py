@@ -79,7 +79,9 @@ def main() -> None:
             raise SystemExit("expected the model that was saved")
         if dist.get_rank() == 0:
             share = sum(p.numel() for p in student.parameters()) / sum(p.numel() for p in model(seed=0).parameters())
-            print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, {share:.0%} of the parameters here, step {latest.step} loaded")
+            print(
+                f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, {share:.0%} of the parameters here, step {latest.step} loaded"
+            )
         if not losses[-1] < 0.5 * losses[0]:
             raise SystemExit("expected the loss to fall to less than half")
     dist.destroy_process_group()

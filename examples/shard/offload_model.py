@@ -1,6 +1,6 @@
 """OffloadModel: slices of a model wait in mapped files until they compute; backward computes activations again, slice by slice.
 
-    .venv/bin/python examples/shard/offload_model.py
+.venv/bin/python examples/shard/offload_model.py
 """
 
 import torch

@@ -1,4 +1,5 @@
 """torch.ops.plimsoll.adamw_ against torch.optim.AdamW."""
+
 import pytest
 import torch
 

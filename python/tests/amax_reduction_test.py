@@ -1,4 +1,5 @@
 """Amaxes over the ranks of fp8_group: one collective a pass, and equal scales everywhere."""
+
 import datetime
 
 import plimsoll.pytorch as te
@@ -58,7 +59,8 @@ def histories_hold_the_largest_of_all_ranks(group):
         largest = torch.stack(ranks.gathered(group, mine)).amax(0)
         assert torch.equal(getattr(together, f"{name}_amax_history"), largest), name
         assert getattr(together, f"{name}_scale").item() == pytest.approx(
-            largest.max().item() / (57344 if name == "grad_output" else 448), rel=2**-22)
+            largest.max().item() / (57344 if name == "grad_output" else 448), rel=2**-22
+        )
 
 
 @ranks.case(2)

@@ -1,4 +1,5 @@
 """AutomaticLossScaler, and what GradScaler's reports say of flushed gradients."""
+
 import math
 
 import pytest

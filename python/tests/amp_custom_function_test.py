@@ -1,4 +1,5 @@
 """custom_fwd and custom_bwd of plimsoll.amp, which stand in for torch.amp's."""
+
 import pytest
 import torch
 from plimsoll import amp

@@ -1,4 +1,5 @@
 """examples/amp: each runs, and reaches what it promises."""
+
 import pathlib
 import runpy
 import sys

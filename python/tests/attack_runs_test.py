@@ -1,4 +1,5 @@
 """The attacks on runs (tests/attack), each for some seconds; `make attack` gives them minutes."""
+
 import json
 import os
 import pathlib

@@ -1,4 +1,5 @@
 """DotProductAttention, MultiheadAttention and TransformerLayer against torch's functions in double."""
+
 import composition
 import oracle
 import plimsoll.pytorch as te
@@ -28,13 +29,18 @@ def causal(queries, keys, diagonal=1):
 
 
 def qkv(queries, keys, groups=HEADS, batch=3):
-    return torch.randn(queries, batch, HEADS, CHANNELS), torch.randn(keys, batch, groups, CHANNELS), torch.randn(keys, batch, groups, CHANNELS)
+    return (
+        torch.randn(queries, batch, HEADS, CHANNELS),
+        torch.randn(keys, batch, groups, CHANNELS),
+        torch.randn(keys, batch, groups, CHANNELS),
+    )
 
 
 def left_of_cancelled_scores(hidden_keys):
     """The gradient of a score, weight * (grad . v - grad . output), is exactly 0 where a query sees one key: output is v.
     Two sums of CHANNELS products are subtracted, and each may be off by CHANNELS * 2^-24 of its products' magnitudes,
     whatever order either is summed in. What is left is a score's error; q and k take it times k and q and the scale."""
+
     def cancelled(grad, query, key, value):
         grad, (query, key, value) = grad.unflatten(2, (HEADS, CHANNELS)), (x.abs() for x in (query, key, value))
         groups = key.shape[2]
@@ -45,6 +51,7 @@ def left_of_cancelled_scores(hidden_keys):
         errors = 2 * CHANNELS * 2.0**-24 * CHANNELS**-0.5 * alone * torch.einsum("sbhd,tbhd->bhst", grad.abs(), value)
         of_query, of_key = torch.einsum("bhst,tbhd->sbhd", errors, key), torch.einsum("bhst,sbhd->tbhd", errors, query)
         return {"gradient of input 0": of_query.norm(), "gradient of input 1": of_key.unflatten(2, (groups, -1)).sum(3).norm()}
+
     return cancelled
 
 
@@ -55,14 +62,22 @@ def test_masks(mask_type, queries, keys, groups):
     module = te.DotProductAttention(HEADS, CHANNELS, groups, attn_mask_type=mask_type)
     padding = torch.arange(keys) >= torch.tensor([1, keys, (keys + 1) // 2])[:, None]
     above = causal(queries, keys, 1 + (keys - queries if mask_type.endswith("bottom_right") else 0))
-    given = {"padding": padding[:, None, None], "padding_causal": padding[:, None, None],
-             "arbitrary": torch.rand(queries, keys) < 0.3}.get(mask_type)
+    given = {
+        "padding": padding[:, None, None],
+        "padding_causal": padding[:, None, None],
+        "arbitrary": torch.rand(queries, keys) < 0.3,
+    }.get(mask_type)
     if mask_type == "arbitrary":
         given[:, 0] = False
     both = None if given is None else given | above
     hidden = {"no_mask": None, "causal": above, "causal_bottom_right": above, "padding_causal": both}.get(mask_type, given)
-    composition.check(module, lambda p, q, k, v: attention(q, k, v, hidden), *qkv(queries, keys, groups),
-                      forward=lambda q, k, v: module(q, k, v, given), cancelled=left_of_cancelled_scores(hidden))
+    composition.check(
+        module,
+        lambda p, q, k, v: attention(q, k, v, hidden),
+        *qkv(queries, keys, groups),
+        forward=lambda q, k, v: module(q, k, v, given),
+        cancelled=left_of_cancelled_scores(hidden),
+    )
 
 
 def test_causal_ignores_a_mask_and_layouts_agree():
@@ -95,6 +110,7 @@ def test_dropout_is_drawn_while_training_only():
 def weights_of(p, prefix, names):
     def joined(suffix):
         return torch.cat([p[f"{prefix}{name}_{suffix}"] for name in names])
+
     return joined("weight"), joined("bias")
 
 
@@ -106,12 +122,18 @@ def multihead(p, prefix, x, groups, hidden_keys, memory=None, fused=None):
     else:
         kind = "qkv" if memory is None else "query_layer"
     if memory is None and fused is None:
-        parts = [functional.linear(x, p[f"{prefix}{kind}.{name}_weight"], p[f"{prefix}{kind}.{name}_bias"]) for name in ("query", "key", "value")]
+        parts = [
+            functional.linear(x, p[f"{prefix}{kind}.{name}_weight"], p[f"{prefix}{kind}.{name}_bias"])
+            for name in ("query", "key", "value")
+        ]
     elif memory is None:
         parts = fused(functional.linear(x, p[f"{prefix}{kind}.weight"], p[f"{prefix}{kind}.bias"]))
     else:
         parts = [functional.linear(x, p[f"{prefix}{kind}.weight"], p[f"{prefix}{kind}.bias"])]
-        parts += [functional.linear(memory, p[f"{prefix}key_value.{name}_weight"], p[f"{prefix}key_value.{name}_bias"]) for name in ("key", "value")]
+        parts += [
+            functional.linear(memory, p[f"{prefix}key_value.{name}_weight"], p[f"{prefix}key_value.{name}_bias"])
+            for name in ("key", "value")
+        ]
     query, key, value = (part.unflatten(2, (-1, CHANNELS)) for part in parts)
     attended = attention(query, key, value, hidden_keys)
     return functional.linear(attended, p[f"{prefix}proj.weight"], p[f"{prefix}proj.bias"])
@@ -128,8 +150,15 @@ def test_multihead_attention(groups, input_layernorm):
 @pytest.mark.parametrize("groups", [4, 2])
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_fused_parameters_come_interleaved_or_one_after_the_other(interleaved, groups):
-    module = te.MultiheadAttention(HIDDEN, HEADS, num_gqa_groups=groups, attention_dropout=0.0, fuse_qkv_params=True,
-                                   qkv_weight_interleaved=interleaved, attn_mask_type="no_mask")
+    module = te.MultiheadAttention(
+        HIDDEN,
+        HEADS,
+        num_gqa_groups=groups,
+        attention_dropout=0.0,
+        fuse_qkv_params=True,
+        qkv_weight_interleaved=interleaved,
+        attn_mask_type="no_mask",
+    )
     composition.randomize(module)
 
     def split(projected):
@@ -142,10 +171,17 @@ def test_fused_parameters_come_interleaved_or_one_after_the_other(interleaved, g
 
 
 def test_cross_attention():
-    module = te.MultiheadAttention(HIDDEN, HEADS, attention_dropout=0.0, attention_type="cross", attn_mask_type="no_mask", input_layernorm=True)
+    module = te.MultiheadAttention(
+        HIDDEN, HEADS, attention_dropout=0.0, attention_type="cross", attn_mask_type="no_mask", input_layernorm=True
+    )
     composition.randomize(module)
-    composition.check(module, lambda p, x, memory: multihead(p, "", x, HEADS, None, memory), torch.randn(5, 3, HIDDEN), torch.randn(9, 3, HIDDEN),
-                      forward=lambda x, memory: module(x, encoder_output=memory))
+    composition.check(
+        module,
+        lambda p, x, memory: multihead(p, "", x, HEADS, None, memory),
+        torch.randn(5, 3, HIDDEN),
+        torch.randn(9, 3, HIDDEN),
+        forward=lambda x, memory: module(x, encoder_output=memory),
+    )
 
 
 def transformer(p, x, memory=None):

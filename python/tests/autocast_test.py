@@ -1,4 +1,5 @@
 """plimsoll.amp.autocast: torch.autocast under one table of precisions."""
+
 import copy
 import itertools
 import pathlib
@@ -40,7 +41,9 @@ def rows(*shape):
 
 
 CALLS = {
-    "_convolution": lambda c: T._convolution(c(1, 2, 5), c(3, 2, 3), None, [1], [0], [1], False, [0], 1, False, False, True, False),
+    "_convolution": lambda c: T._convolution(
+        c(1, 2, 5), c(3, 2, 3), None, [1], [0], [1], False, [0], 1, False, False, True, False
+    ),
     "_convolution.deprecated": None,
     "_scaled_dot_product_flash_attention": None,
     "_thnn_fused_gru_cell": None,
@@ -142,7 +145,9 @@ def call_of(op):
     """How to call it on tensors that a function of their shapes makes; of one tensor where CALLS says nothing."""
     name, _, overload = op.partition(".")
     plain = getattr(getattr(T, name), overload or "default")
-    return CALLS[op] if op in CALLS else lambda c: plain(c(3, 3).clamp(max=0.9) if name in ("acos", "asin", "erfinv") else c(3, 3))
+    return (
+        CALLS[op] if op in CALLS else lambda c: plain(c(3, 3).clamp(max=0.9) if name in ("acos", "asin", "erfinv") else c(3, 3))
+    )
 
 
 def dtypes_of(result):

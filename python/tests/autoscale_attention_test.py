@@ -1,4 +1,5 @@
 """Attention on scaled tensors against torch's in double on the same values."""
+
 import plimsoll.autoscale as autoscale
 import pytest
 import torch

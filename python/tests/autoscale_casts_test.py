@@ -1,4 +1,5 @@
 """Casts of scaled tensors: the value is what torch makes of the value of a plain one, bit for bit, also where it overflows."""
+
 import io
 
 import plimsoll
@@ -138,7 +139,7 @@ def test_a_dtype_that_an_operator_is_asked_for_is_that_of_the_value(name, dtype)
     if (name.startswith("mean") and not dtype.is_floating_point) or (name == "norm" and dtype != torch.float32):
         pytest.skip("torch has none of such a dtype")
     plain = torch.randn(16, 32, generator=torch.Generator().manual_seed(4)).half().float() * 2.0**6
-    for x in (autoscale.as_scaled(plain), autoscale.scaled_array((plain * 2.0**-6).half(), torch.full((16, 1), 64.0) )):
+    for x in (autoscale.as_scaled(plain), autoscale.scaled_array((plain * 2.0**-6).half(), torch.full((16, 1), 64.0))):
         ours, expected = REDUCTIONS[name](x, dtype), REDUCTIONS[name](plain, dtype)
         assert ours.dtype == expected.dtype
         if dtype == torch.float32:

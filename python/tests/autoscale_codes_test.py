@@ -1,4 +1,5 @@
 """Products of autoscale in FP8: codes at the scale that the operands carry, the same forward and backward."""
+
 import math
 
 import autoscale_models as models

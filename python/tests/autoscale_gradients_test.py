@@ -1,4 +1,5 @@
 """Functions and gradients that run in one pass over 16-bit data: those of FP64 on the values, for any exponents."""
+
 import plimsoll.autoscale as autoscale
 import pytest
 import torch

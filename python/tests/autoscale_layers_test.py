@@ -1,5 +1,6 @@
 """Ordinary user code under autoscale, against the same on plain tensors: resampling, recurrent layers, assignment by index,
 sparse embeddings, Adafactor."""
+
 import copy
 
 import plimsoll
@@ -167,7 +168,10 @@ def test_a_sparse_embedding_trains_as_on_plain_tensors(name, bag):
     torch.manual_seed(3)
     reference = Words(bag)
     model = plimsoll.autoscale(copy.deepcopy(reference))
-    steps = [[SPARSE_STEPS[name](each.table.parameters()), torch.optim.SGD(each.head.parameters(), lr=0.1)] for each in (reference, model)]
+    steps = [
+        [SPARSE_STEPS[name](each.table.parameters()), torch.optim.SGD(each.head.parameters(), lr=0.1)]
+        for each in (reference, model)
+    ]
     generator = torch.Generator().manual_seed(4)
     losses = []
     for _ in range(20):
@@ -210,11 +214,15 @@ def test_products_with_sparse_matrices_are_those_of_plain_tensors():
     (torch.sparse.mm(adjacency, plain) * plain).sum().backward()
     (torch.sparse.mm(adjacency, x) * x).sum().backward()
     assert near(x.grad, plain.grad)
-    assert near(x + other, (plain + other).detach()) and near((x.detach() * other).to_dense(), (plain.detach() * other).to_dense())
+    assert near(x + other, (plain + other).detach()) and near(
+        (x.detach() * other).to_dense(), (plain.detach() * other).to_dense()
+    )
     assert near(x.detach().to_sparse().to_dense(), plain.detach())
 
 
-@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"foreach": False, "weight_decay": 0.01}, {"lr": 1e-3, "maximize": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"foreach": True}, {"foreach": False, "weight_decay": 0.01}, {"lr": 1e-3, "maximize": True}]
+)
 def test_adafactor_makes_the_steps_of_fp32(options):
     torch.manual_seed(5)
     reference = nn.Sequential(nn.Linear(12, 16), nn.GELU(), nn.Linear(16, 4))
@@ -231,7 +239,9 @@ def test_adafactor_makes_the_steps_of_fp32(options):
     assert without_rule(model) == []
 
 
-@pytest.mark.parametrize("name", ["Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "Muon", "Adam", "LBFGS"])
+@pytest.mark.parametrize(
+    "name", ["Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "Muon", "Adam", "LBFGS"]
+)
 def test_every_optimizer_of_torch_steps_as_in_fp32(name):
     if not hasattr(torch.optim, name):
         pytest.skip(f"this torch has no {name}")

@@ -1,4 +1,5 @@
 """Torch's optimizers on a parameter's data and remainder, against the same in FP32."""
+
 import plimsoll.autoscale as autoscale
 import pytest
 import torch

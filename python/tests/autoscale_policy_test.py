@@ -1,4 +1,5 @@
 """The methods of scaling as policies of one engine: where exponents come from, and what becomes of a range that FP16 lacks."""
+
 import plimsoll
 import plimsoll.autoscale as autoscale
 import pytest
@@ -47,7 +48,13 @@ def test_each_policy_trains_as_fp32(name):
 
 def test_what_fp16_does_not_hold_overflows_without_scales_and_with_none():
     x = torch.full((4, 64), 128.0)
-    for name, finite in (("none", False), ("loss_scale", False), ("constant_bias(10)", True), ("amax", True), ("autoscale", True)):
+    for name, finite in (
+        ("none", False),
+        ("loss_scale", False),
+        ("constant_bias(10)", True),
+        ("amax", True),
+        ("autoscale", True),
+    ):
         product = autoscale.as_scaled(x, policy=name)
         assert autoscale.value(product @ product.t()).isfinite().all() == finite, name
         assert autoscale.value(product * product * 8).isfinite().all() == finite, name

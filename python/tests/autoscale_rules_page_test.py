@@ -1,4 +1,5 @@
 """docs/autoscale_rules.md is what the rule table says, and names tests that exist."""
+
 from pathlib import Path
 
 from plimsoll.autoscale import rules_page

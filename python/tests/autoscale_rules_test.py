@@ -1,4 +1,5 @@
 """The rules of plimsoll.autoscale: exponents of the operands change the exponent of the result, and nothing else."""
+
 import os
 
 import plimsoll.autoscale as autoscale

@@ -1,4 +1,5 @@
 """Tensors with a scale for each row, channel or block, and scales that are no powers of two."""
+
 import copy
 import io
 

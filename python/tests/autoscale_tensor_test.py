@@ -1,4 +1,5 @@
 """Scaled tensors: making them, looking into them, writing into them, and meeting plain ones."""
+
 import copy
 import io
 
@@ -13,7 +14,9 @@ def random(*shape, seed=0):
 
 
 def close(x, expected, roundings=1):
-    return torch.allclose(autoscale.value(x), expected, rtol=roundings * 2**-11, atol=roundings * 2**-24 * expected.abs().amax().item())
+    return torch.allclose(
+        autoscale.value(x), expected, rtol=roundings * 2**-11, atol=roundings * 2**-24 * expected.abs().amax().item()
+    )
 
 
 def test_a_scaled_array_is_data_and_scale():

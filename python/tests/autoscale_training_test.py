@@ -1,4 +1,5 @@
 """Unmodified models and torch's own optimizers on scaled tensors, against the same in FP32."""
+
 import copy
 import io
 

@@ -1,5 +1,6 @@
 """Variants of operators with a rule that write in place (`add_`) or into tensors of the caller's (`out=`): every overload that
 torch has, found by schemas here, apart from how plimsoll/autoscale/variants.cpp pairs them."""
+
 import plimsoll
 import plimsoll.autoscale as autoscale
 import pytest

@@ -26,93 +26,105 @@ def test_unknown_arguments_are_type_errors(name):
         MODULES[name](biass=True)
 
 
-@pytest.mark.parametrize("name,argument,default,other", [
-    ("Linear", "delay_wgrad_compute", False, True),
-    ("Linear", "ub_overlap_ag", False, True),
-    ("LayerNormLinear", "return_layernorm_output_gathered", False, True),
-    ("LayerNormMLP", "activation_params", None, {"alpha": 1}),
-    ("MultiheadAttention", "qk_norm_type", None, "L2Normalization"),
-    ("TransformerLayer", "ub_bulk_dgrad", True, False),
-    ("TransformerLayer", "output_layernorm", False, True),
-    ("TransformerLayer", "window_size", (-1, 0), (128, 0)),
-    ("DotProductAttention", "cp_group", None, "group"),
-])
+@pytest.mark.parametrize(
+    "name,argument,default,other",
+    [
+        ("Linear", "delay_wgrad_compute", False, True),
+        ("Linear", "ub_overlap_ag", False, True),
+        ("LayerNormLinear", "return_layernorm_output_gathered", False, True),
+        ("LayerNormMLP", "activation_params", None, {"alpha": 1}),
+        ("MultiheadAttention", "qk_norm_type", None, "L2Normalization"),
+        ("TransformerLayer", "ub_bulk_dgrad", True, False),
+        ("TransformerLayer", "output_layernorm", False, True),
+        ("TransformerLayer", "window_size", (-1, 0), (128, 0)),
+        ("DotProductAttention", "cp_group", None, "group"),
+    ],
+)
 def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name, argument, default, other):
     MODULES[name](**{argument: default})
     with pytest.raises(NotImplementedError, match=argument):
         MODULES[name](**{argument: other})
 
 
-@pytest.mark.parametrize("call,error,message", [
-    (lambda: te.Linear(4, 4, device="cuda"), NotImplementedError, "device"),
-    (lambda: te.Linear(4, 4, params_dtype=torch.float64), TypeError, "float64"),
-    (lambda: te.Linear(4, -1), ValueError, "out_features >= 0, got -1"),
-    (lambda: te.Linear(4, 2.5), TypeError, "out_features an integer, got 2.5"),
-    (lambda: te.Linear(4, 4, parameters_split={"a": 3}), ValueError, "parameters_split of 4 rows"),
-    (lambda: te.Linear(4, 4, parallel_mode="both"), ValueError, "parallel_mode"),
-    (lambda: te.LayerNormMLP(4, 4, activation="tanh"), ValueError, "activation one of .*got 'tanh'"),
-    (lambda: te.LayerNormLinear(4, 4, normalization="BatchNorm"), ValueError, "normalization"),
-    (lambda: te.MultiheadAttention(10, 3), ValueError, "divides 10"),
-    (lambda: te.DotProductAttention(4, 8, 3), ValueError, "num_gqa_groups that divides 4"),
-    (lambda: te.LayerNorm(0), ValueError, "normalized_shape >= 1, got 0"),
-    (lambda: te.LayerNorm(()), ValueError, "normalized_shape of one dimension, got .."),
-    (lambda: te.RMSNorm(None), TypeError, "normalized_shape an integer, got None"),
-    (lambda: te.LayerNorm(4, eps=-1), ValueError, "eps that is finite and >= 0, got -1"),
-    (lambda: te.RMSNorm(4, eps=NAN), ValueError, "eps that is finite and >= 0, got nan"),
-    (lambda: te.LayerNorm(4, eps="small"), TypeError, "eps a number, got 'small'"),
-    (lambda: te.LayerNormLinear(0, 4), ValueError, "size >= 1, got 0"),
-    (lambda: te.LayerNormLinear(4, 4, eps=math.inf), ValueError, "eps that is finite and >= 0, got inf"),
-    (lambda: te.LayerNormMLP(0, 4), ValueError, "size >= 1, got 0"),
-    (lambda: te.LayerNormMLP(4, 4, eps=-1e-5), ValueError, "eps that is finite and >= 0"),
-    (lambda: te.Linear(4, 4, parameters_split=[]), ValueError, "one part or more, got .."),
-    (lambda: te.Linear(4, 4, parameters_split={"a": -1, "b": 5}), ValueError, "rows of 'a_' >= 0, got -1"),
-    (lambda: te.DotProductAttention(2, 4, attention_dropout=2), ValueError, r"attention_dropout in \[0, 1\), got 2"),
-    (lambda: te.DotProductAttention(2, 4, attention_dropout=NAN), ValueError, r"attention_dropout in \[0, 1\), got nan"),
-    (lambda: te.DotProductAttention(2, 4, num_gqa_groups=0), ValueError, "num_gqa_groups >= 1, got 0"),
-    (lambda: te.DotProductAttention(2, 4, softmax_scale=0.0), ValueError, "softmax_scale that is finite and > 0, got 0.0"),
-    (lambda: te.DotProductAttention(2, 4, softmax_scale=NAN), ValueError, "softmax_scale that is finite and > 0, got nan"),
-    (lambda: te.MultiheadAttention(4, 2, num_gqa_groups=0), ValueError, "num_gqa_groups >= 1, got 0"),
-    (lambda: te.MultiheadAttention(8, 4, num_gqa_groups=3), ValueError, "num_gqa_groups that divides 4 heads, got 3"),
-    (lambda: te.MultiheadAttention(4, 2, kv_channels=0), ValueError, "kv_channels >= 1, got 0"),
-    (lambda: te.MultiheadAttention(4, 2, attention_dropout=-0.5), ValueError, "attention_dropout in"),
-    (lambda: te.MultiheadAttention(4, 2, layernorm_epsilon=-1, input_layernorm=True), ValueError, "eps that is finite"),
-    (lambda: te.TransformerLayer(4, 4, 2, layernorm_epsilon=-1), ValueError, "eps that is finite and >= 0, got -1"),
-    (lambda: te.TransformerLayer(4, 4, 2, hidden_dropout=2), ValueError, r"hidden_dropout in \[0, 1\], got 2"),
-    (lambda: te.TransformerLayer(4, 4, 2, attention_dropout=NAN), ValueError, "attention_dropout in"),
-    (lambda: te.TransformerLayer(4, 4, 2, num_gqa_groups=0), ValueError, "num_gqa_groups >= 1, got 0"),
-    (lambda: te.RotaryPositionEmbedding(8, rotary_percent=0.1), ValueError, "even number of channels to turn, got 0 of 8"),
-    (lambda: te.RotaryPositionEmbedding(8, rotary_base=0), ValueError, "rotary_base that is finite and > 0, got 0"),
-    (lambda: te.RotaryPositionEmbedding(8, seq_len_interpolation_factor=NAN), ValueError, "seq_len_interpolation_factor"),
-    (lambda: te.fp8_autocast(fp8_recipe="fp8"), TypeError, "recipe"),
-    (lambda: te.fp8_autocast(calibrating=True), NotImplementedError, "calibrating"),
-    (lambda: te.fp8_autocast(fp8_group="group"), ValueError, "group of an initialised"),
-    (lambda: te.make_graphed_callables(None), NotImplementedError, "make_graphed_callables"),
-    (lambda: te.onnx_export(), NotImplementedError, "onnx_export"),
-])
+@pytest.mark.parametrize(
+    "call,error,message",
+    [
+        (lambda: te.Linear(4, 4, device="cuda"), NotImplementedError, "device"),
+        (lambda: te.Linear(4, 4, params_dtype=torch.float64), TypeError, "float64"),
+        (lambda: te.Linear(4, -1), ValueError, "out_features >= 0, got -1"),
+        (lambda: te.Linear(4, 2.5), TypeError, "out_features an integer, got 2.5"),
+        (lambda: te.Linear(4, 4, parameters_split={"a": 3}), ValueError, "parameters_split of 4 rows"),
+        (lambda: te.Linear(4, 4, parallel_mode="both"), ValueError, "parallel_mode"),
+        (lambda: te.LayerNormMLP(4, 4, activation="tanh"), ValueError, "activation one of .*got 'tanh'"),
+        (lambda: te.LayerNormLinear(4, 4, normalization="BatchNorm"), ValueError, "normalization"),
+        (lambda: te.MultiheadAttention(10, 3), ValueError, "divides 10"),
+        (lambda: te.DotProductAttention(4, 8, 3), ValueError, "num_gqa_groups that divides 4"),
+        (lambda: te.LayerNorm(0), ValueError, "normalized_shape >= 1, got 0"),
+        (lambda: te.LayerNorm(()), ValueError, "normalized_shape of one dimension, got .."),
+        (lambda: te.RMSNorm(None), TypeError, "normalized_shape an integer, got None"),
+        (lambda: te.LayerNorm(4, eps=-1), ValueError, "eps that is finite and >= 0, got -1"),
+        (lambda: te.RMSNorm(4, eps=NAN), ValueError, "eps that is finite and >= 0, got nan"),
+        (lambda: te.LayerNorm(4, eps="small"), TypeError, "eps a number, got 'small'"),
+        (lambda: te.LayerNormLinear(0, 4), ValueError, "size >= 1, got 0"),
+        (lambda: te.LayerNormLinear(4, 4, eps=math.inf), ValueError, "eps that is finite and >= 0, got inf"),
+        (lambda: te.LayerNormMLP(0, 4), ValueError, "size >= 1, got 0"),
+        (lambda: te.LayerNormMLP(4, 4, eps=-1e-5), ValueError, "eps that is finite and >= 0"),
+        (lambda: te.Linear(4, 4, parameters_split=[]), ValueError, "one part or more, got .."),
+        (lambda: te.Linear(4, 4, parameters_split={"a": -1, "b": 5}), ValueError, "rows of 'a_' >= 0, got -1"),
+        (lambda: te.DotProductAttention(2, 4, attention_dropout=2), ValueError, r"attention_dropout in \[0, 1\), got 2"),
+        (lambda: te.DotProductAttention(2, 4, attention_dropout=NAN), ValueError, r"attention_dropout in \[0, 1\), got nan"),
+        (lambda: te.DotProductAttention(2, 4, num_gqa_groups=0), ValueError, "num_gqa_groups >= 1, got 0"),
+        (lambda: te.DotProductAttention(2, 4, softmax_scale=0.0), ValueError, "softmax_scale that is finite and > 0, got 0.0"),
+        (lambda: te.DotProductAttention(2, 4, softmax_scale=NAN), ValueError, "softmax_scale that is finite and > 0, got nan"),
+        (lambda: te.MultiheadAttention(4, 2, num_gqa_groups=0), ValueError, "num_gqa_groups >= 1, got 0"),
+        (lambda: te.MultiheadAttention(8, 4, num_gqa_groups=3), ValueError, "num_gqa_groups that divides 4 heads, got 3"),
+        (lambda: te.MultiheadAttention(4, 2, kv_channels=0), ValueError, "kv_channels >= 1, got 0"),
+        (lambda: te.MultiheadAttention(4, 2, attention_dropout=-0.5), ValueError, "attention_dropout in"),
+        (lambda: te.MultiheadAttention(4, 2, layernorm_epsilon=-1, input_layernorm=True), ValueError, "eps that is finite"),
+        (lambda: te.TransformerLayer(4, 4, 2, layernorm_epsilon=-1), ValueError, "eps that is finite and >= 0, got -1"),
+        (lambda: te.TransformerLayer(4, 4, 2, hidden_dropout=2), ValueError, r"hidden_dropout in \[0, 1\], got 2"),
+        (lambda: te.TransformerLayer(4, 4, 2, attention_dropout=NAN), ValueError, "attention_dropout in"),
+        (lambda: te.TransformerLayer(4, 4, 2, num_gqa_groups=0), ValueError, "num_gqa_groups >= 1, got 0"),
+        (lambda: te.RotaryPositionEmbedding(8, rotary_percent=0.1), ValueError, "even number of channels to turn, got 0 of 8"),
+        (lambda: te.RotaryPositionEmbedding(8, rotary_base=0), ValueError, "rotary_base that is finite and > 0, got 0"),
+        (lambda: te.RotaryPositionEmbedding(8, seq_len_interpolation_factor=NAN), ValueError, "seq_len_interpolation_factor"),
+        (lambda: te.fp8_autocast(fp8_recipe="fp8"), TypeError, "recipe"),
+        (lambda: te.fp8_autocast(calibrating=True), NotImplementedError, "calibrating"),
+        (lambda: te.fp8_autocast(fp8_group="group"), ValueError, "group of an initialised"),
+        (lambda: te.make_graphed_callables(None), NotImplementedError, "make_graphed_callables"),
+        (lambda: te.onnx_export(), NotImplementedError, "onnx_export"),
+    ],
+)
 def test_construction(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
 
-@pytest.mark.parametrize("x,message", [
-    (torch.zeros(2, 5), r"weight \[out, 5\], got \[3, 4\]"),
-    (torch.zeros(2, 4, dtype=torch.float64), "expected x of float32, bfloat16 or float16, got Double"),
-    (torch.zeros(2, 4, dtype=torch.int64), "expected x of float32.*got Long"),
-    (torch.zeros(2, 4, device="meta"), "expected x on the cpu.*got it on meta"),
-    (torch.tensor(1.0), "one dimension or more"),
-])
+@pytest.mark.parametrize(
+    "x,message",
+    [
+        (torch.zeros(2, 5), r"weight \[out, 5\], got \[3, 4\]"),
+        (torch.zeros(2, 4, dtype=torch.float64), "expected x of float32, bfloat16 or float16, got Double"),
+        (torch.zeros(2, 4, dtype=torch.int64), "expected x of float32.*got Long"),
+        (torch.zeros(2, 4, device="meta"), "expected x on the cpu.*got it on meta"),
+        (torch.tensor(1.0), "one dimension or more"),
+    ],
+)
 @pytest.mark.parametrize("enabled", [False, True])
 def test_linear_inputs(x, message, enabled):
     with pytest.raises((RuntimeError, TypeError, ValueError), match=message), te.fp8_autocast(enabled=enabled):
         te.Linear(4, 3)(x)
 
 
-@pytest.mark.parametrize("name,value", [
-    ("input_amax_history", torch.zeros(16, dtype=torch.int64)),
-    ("weight_amax_history", torch.zeros(16, dtype=torch.float64)),
-    ("input_scale", torch.zeros(1, dtype=torch.float16)),
-    ("grad_output_step", torch.zeros(1)),
-])
+@pytest.mark.parametrize(
+    "name,value",
+    [
+        ("input_amax_history", torch.zeros(16, dtype=torch.int64)),
+        ("weight_amax_history", torch.zeros(16, dtype=torch.float64)),
+        ("input_scale", torch.zeros(1, dtype=torch.float16)),
+        ("grad_output_step", torch.zeros(1)),
+    ],
+)
 def test_a_state_of_another_dtype_is_refused_where_it_is_loaded(name, value):
     module = te.Linear(4, 4)
     state = {**module.state_dict(), name: value}

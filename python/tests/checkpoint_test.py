@@ -1,4 +1,5 @@
 """Activation recompute has the bits of activations that are kept, and leaves the scaling state as one forward pass does."""
+
 import copy
 
 import composition
@@ -103,9 +104,7 @@ def test_scopes_inside_the_function(outer):
 
         return function
 
-    assert_same(
-        steps(one, checkpointed, outer, function=within(one)), steps(two, plain, outer, function=within(two))
-    )
+    assert_same(steps(one, checkpointed, outer, function=within(one)), steps(two, plain, outer, function=within(two)))
 
 
 def test_checkpoints_inside_checkpoints_and_layers_used_twice():

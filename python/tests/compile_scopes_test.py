@@ -1,4 +1,5 @@
 """torch.compile and scopes: opened inside the compiled function or outside of it, with the bits of eager mode."""
+
 import contextlib
 import copy
 

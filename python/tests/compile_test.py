@@ -1,4 +1,5 @@
 """torch.compile without a graph break gives the bits of eager modules, and the same scaling state."""
+
 import copy
 
 import composition
@@ -33,8 +34,12 @@ def step(module, call, x, rule, **keywords):
     with te.fp8_autocast(enabled=rule is not None, fp8_recipe=rule):
         output = call(x, **keywords)
     output.square().sum().backward()
-    return {"output": output.detach(), "input": x.grad, **{name: p.grad for name, p in module.named_parameters()},
-            **{name: buffer.clone() for name, buffer in module.named_buffers()}}
+    return {
+        "output": output.detach(),
+        "input": x.grad,
+        **{name: p.grad for name, p in module.named_parameters()},
+        **{name: buffer.clone() for name, buffer in module.named_buffers()},
+    }
 
 
 def assert_same_steps(make, rules, backend="aot_eager"):
@@ -62,7 +67,9 @@ def test_recipes(name):
 
 
 def test_another_recipe_is_another_graph():
-    assert_same_steps(MODULES["Linear"], [None, recipe.DelayedScaling(), recipe.MXFP8BlockScaling(), None, recipe.DelayedScaling()])
+    assert_same_steps(
+        MODULES["Linear"], [None, recipe.DelayedScaling(), recipe.MXFP8BlockScaling(), None, recipe.DelayedScaling()]
+    )
 
 
 def test_overrides_and_the_dtype_of_torch_autocast():

@@ -1,4 +1,5 @@
 """Our modules against compositions of torch's own functions in double."""
+
 import torch
 from torch.nn import functional
 
@@ -72,5 +73,7 @@ def activate(x, kind):
     gelu = {"approximate": "tanh"}
     if kind in ("geglu", "swiglu", "reglu"):
         gate, linear = x.chunk(2, -1)
-        return {"geglu": lambda v: functional.gelu(v, **gelu), "swiglu": functional.silu, "reglu": functional.relu}[kind](gate) * linear
+        return {"geglu": lambda v: functional.gelu(v, **gelu), "swiglu": functional.silu, "reglu": functional.relu}[kind](
+            gate
+        ) * linear
     return {"gelu": lambda v: functional.gelu(v, **gelu), "silu": functional.silu, "relu": functional.relu}[kind](x)

@@ -1,4 +1,5 @@
 """Puts the package of this clone first. PLIMSOLL_BUILD: the build directory, if it is not build/."""
+
 import pathlib
 import sys
 

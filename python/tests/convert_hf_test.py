@@ -1,4 +1,5 @@
 """plimsoll.convert on Hugging Face models, built from configurations with random weights."""
+
 import copy
 import os
 import pathlib
@@ -18,10 +19,35 @@ SIZES = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 1, "num_atten
 
 # The model; how many modules are converted; and those kept that are not embeddings.
 MODELS = {
-    "bert": (lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, max_position_embeddings=16)), 6 + 1, ["cls.predictions.decoder"]),
-    "gpt2": (lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=40, n_embd=32, n_layer=1, n_head=2, n_positions=16)), 4, ["lm_head"]),
+    "bert": (
+        lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, max_position_embeddings=16)),
+        6 + 1,
+        ["cls.predictions.decoder"],
+    ),
+    "gpt2": (
+        lambda: transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=40, n_embd=32, n_layer=1, n_head=2, n_positions=16)
+        ),
+        4,
+        ["lm_head"],
+    ),
     "llama": (lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, num_key_value_heads=1)), 7 + 1, []),
-    "t5": (lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=40, d_model=32, d_kv=16, d_ff=48, num_layers=1, num_heads=2, feed_forward_proj="gated-gelu", decoder_start_token_id=0)), 7 + 11, ["lm_head"]),
+    "t5": (
+        lambda: transformers.T5ForConditionalGeneration(
+            transformers.T5Config(
+                vocab_size=40,
+                d_model=32,
+                d_kv=16,
+                d_ff=48,
+                num_layers=1,
+                num_heads=2,
+                feed_forward_proj="gated-gelu",
+                decoder_start_token_id=0,
+            )
+        ),
+        7 + 11,
+        ["lm_head"],
+    ),
 }
 
 
@@ -96,7 +122,11 @@ def test_the_example_trains_in_fp8_as_in_fp32():
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "convert_hf_bert.py", "--steps", "4"],
-        capture_output=True, text=True, timeout=300, check=False, env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=environment,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "converted 14" in done.stdout and "loss over the last third" in done.stdout

@@ -1,4 +1,5 @@
 """plimsoll.convert: the same model computes the same, in FP8 where asked, and comes back."""
+
 import copy
 import inspect
 import io
@@ -33,7 +34,10 @@ def encoder(**options):
 MODELS = {
     "Linear": (lambda: nn.Linear(33, 17), (5, 3, 33)),
     "one vector": (lambda: nn.Linear(33, 17, bias=False), (33,)),
-    "LayerNorm and Linear": (lambda: nn.Sequential(nn.LayerNorm(33), nn.Linear(33, 17), nn.GELU(), nn.RMSNorm(17, 1e-5), nn.Linear(17, 5)), (4, 33)),
+    "LayerNorm and Linear": (
+        lambda: nn.Sequential(nn.LayerNorm(33), nn.Linear(33, 17), nn.GELU(), nn.RMSNorm(17, 1e-5), nn.Linear(17, 5)),
+        (4, 33),
+    ),
     "norm without bias": (lambda: nn.Sequential(nn.LayerNorm(32, bias=False), nn.Linear(32, 16)), (4, 32)),
     "encoder": (lambda: encoder(), (7, 3, 24)),
     "encoder, norm first": (lambda: encoder(norm_first=True, batch_first=True, activation="gelu"), (3, 7, 24)),
@@ -48,7 +52,10 @@ def relative_to_torch(module, convert, *inputs, **keywords):
 
     def run(model, dtype):
         leaves = [x.detach().to(dtype).requires_grad_() for x in inputs]
-        options = {name: value.to(dtype) if torch.is_tensor(value) and value.is_floating_point() else value for name, value in keywords.items()}
+        options = {
+            name: value.to(dtype) if torch.is_tensor(value) and value.is_floating_point() else value
+            for name, value in keywords.items()
+        }
         output = model(*leaves, **options)
         outputs = [x for x in (output if isinstance(output, tuple) else (output,)) if x is not None]
         sum(x.square().sum() for x in outputs).backward()
@@ -60,7 +67,11 @@ def relative_to_torch(module, convert, *inputs, **keywords):
     assert ours.keys() == theirs.keys() == value.keys()
     largest = max(x.norm() for name, x in value.items() if not name.startswith("output"))
     for name, x in value.items():
-        allowed = composition.FP32 * x.norm() + 4 * (theirs[name].double() - x).norm() + 2.0**-22 * largest * (not name.startswith("output"))
+        allowed = (
+            composition.FP32 * x.norm()
+            + 4 * (theirs[name].double() - x).norm()
+            + 2.0**-22 * largest * (not name.startswith("output"))
+        )
         assert ours[name].shape == x.shape and (ours[name].double() - x).norm() <= allowed, name
 
 
@@ -75,8 +86,13 @@ def test_a_decoder_with_masks():
     causal = nn.Transformer.generate_square_subsequent_mask(7)
     padding = torch.zeros(3, 5).masked_fill(torch.arange(5) >= torch.tensor([[2], [5], [4]]), -torch.inf)
     relative_to_torch(
-        nn.TransformerDecoder(layer, 2), plimsoll.convert, torch.randn(3, 7, 24), torch.randn(3, 5, 24),
-        tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=padding,
+        nn.TransformerDecoder(layer, 2),
+        plimsoll.convert,
+        torch.randn(3, 7, 24),
+        torch.randn(3, 5, 24),
+        tgt_mask=causal,
+        tgt_is_causal=True,
+        memory_key_padding_mask=padding,
     )
 
 
@@ -88,7 +104,10 @@ MASKS = {
     "padding": {"key_padding_mask": SOME},
     "padding, added": {"key_padding_mask": torch.zeros(3, 5).masked_fill(SOME, -torch.inf)},
     "scores": {"attn_mask": torch.randn(5, 5)},
-    "some scores": {"attn_mask": SOME[[0, 1, 1, 2, 0]], "key_padding_mask": torch.tensor([[True, False, False, False, False]] * 3)},
+    "some scores": {
+        "attn_mask": SOME[[0, 1, 1, 2, 0]],
+        "key_padding_mask": torch.tensor([[True, False, False, False, False]] * 3),
+    },
     "scores of each head": {"attn_mask": torch.randn(6, 5, 5)},
     "causal": {"attn_mask": torch.ones(5, 5, dtype=torch.bool).triu(1), "is_causal": True},
     "causal, with weights": {"attn_mask": torch.ones(5, 5, dtype=torch.bool).triu(1), "is_causal": True, "need_weights": True},

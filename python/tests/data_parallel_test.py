@@ -1,4 +1,5 @@
 """DistributedDataParallel and FSDP2 around the modules, each rank with its own data."""
+
 import copy
 
 import plimsoll.pytorch as te

@@ -1,4 +1,5 @@
 """The first example of Transformer Engine's users, as printed, on the CPU."""
+
 import torch
 
 

@@ -1,4 +1,5 @@
 """A forked child of a process with a pool of threads computes, on one thread, with the bits of its parent."""
+
 import hashlib
 import multiprocessing
 import os

@@ -1,4 +1,5 @@
 """Norms, LayerNormLinear and LayerNormMLP: against torch's functions, and under recipes against their own parts."""
+
 import composition
 import oracle
 import plimsoll.pytorch as te
@@ -22,7 +23,9 @@ def test_norms(shape, kind, zero_centered):
     module = getattr(te, kind)(shape[-1], zero_centered_gamma=zero_centered, eps=1e-3)
     assert torch.equal(module.weight, torch.full((shape[-1],), 0.0 if zero_centered else 1.0))
     composition.randomize(module)
-    composition.check(module, lambda p, x: composition.norm(x, p["weight"], p.get("bias"), kind, zero_centered, 1e-3), torch.randn(shape))
+    composition.check(
+        module, lambda p, x: composition.norm(x, p["weight"], p.get("bias"), kind, zero_centered, 1e-3), torch.randn(shape)
+    )
 
 
 def test_norms_return_the_dtype_of_their_input_or_of_the_scope():
@@ -91,8 +94,14 @@ def test_layer_norm_mlp_has_the_bits_of_its_parts(name, activation):
     fused = composition.randomize(te.LayerNormMLP(64, 40, activation=activation))
     first = te.LayerNormLinear(64, fused.fc1_weight.shape[0])
     second = te.Linear(40, 64)
-    first.load_state_dict({"layer_norm_weight": fused.layer_norm_weight, "layer_norm_bias": fused.layer_norm_bias,
-                           "weight": fused.fc1_weight, "bias": fused.fc1_bias})
+    first.load_state_dict(
+        {
+            "layer_norm_weight": fused.layer_norm_weight,
+            "layer_norm_bias": fused.layer_norm_bias,
+            "weight": fused.fc1_weight,
+            "bias": fused.fc1_bias,
+        }
+    )
     second.load_state_dict({"weight": fused.fc2_weight, "bias": fused.fc2_bias})
     x, grad = torch.randn(19, 64), torch.randn(19, 64)
     with te.fp8_autocast(fp8_recipe=oracle.RECIPES[name]):

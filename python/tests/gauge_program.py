@@ -1,4 +1,5 @@
 """`plimsoll gauge`, as tests run it."""
+
 import json
 import subprocess
 
@@ -11,8 +12,13 @@ PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 
 def gauge(folder, out, *arguments):
     """The certificate."""
-    done = subprocess.run([PROGRAM, "gauge", "--model", folder, "--out", out, *map(str, arguments)], capture_output=True,
-                          text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [PROGRAM, "gauge", "--model", folder, "--out", out, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads((out / "plimsoll_gauge.json").read_text())
 

@@ -1,4 +1,5 @@
 """The table of docs/t5.md: outliers of every size, in plain FP16, with the answers that people have, and gauged."""
+
 import math
 
 import pytest
@@ -55,8 +56,10 @@ def test_the_table(tmp_path):
     seed = {amax: case.ours(case.source, "seed") for amax, case in cases.items()}
     gauged = {amax: (case.ours(case.gauged), case.transformers(case.gauged)) for amax, case in cases.items()}
     for amax in AMAXES:
-        print(f"{amax:.1e} naive {naive[amax]:.1e} clamped {clamped[amax]:.1e} seed {seed[amax]:.1e} gauged {gauged[amax][0]:.1e}, "
-              f"transformers {gauged[amax][1]:.1e}, r = {cases[amax].certificate['exponents']['residual']}")
+        print(
+            f"{amax:.1e} naive {naive[amax]:.1e} clamped {clamped[amax]:.1e} seed {seed[amax]:.1e} gauged {gauged[amax][0]:.1e}, "
+            f"transformers {gauged[amax][1]:.1e}, r = {cases[amax].certificate['exponents']['residual']}"
+        )
     assert [amax for amax in AMAXES if naive[amax] < 0.1] == FITS  # NaN compares false
     assert [amax for amax in AMAXES if seed[amax] < 0.1] == SURVIVES_EIGHT
     assert all(clamped[amax] > gauged[amax][0] for amax in AMAXES[2:]) and clamped[AMAXES[-1]] > 1

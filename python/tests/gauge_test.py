@@ -1,4 +1,5 @@
 """`plimsoll gauge`: outliers that no fixed scale survives, in plain FP16 with FP32's answers, and the bits of FP32 kept."""
+
 import copy
 import subprocess
 
@@ -74,8 +75,9 @@ def test_fp32_keeps_its_bits(outliers):
     theirs, ids, decoder_ids, folder, out, certificate = outliers
     assert certificate["fp32"]["bit_identical"]
     assert certificate["calibration"]["inputs"] == 1 and certificate["calibration"]["input_tokens"] == 64
-    source, gauged = (T5ForConditionalGeneration.from_pretrained(at)(input_ids=ids, decoder_input_ids=decoder_ids)
-                      for at in (folder, out))
+    source, gauged = (
+        T5ForConditionalGeneration.from_pretrained(at)(input_ids=ids, decoder_input_ids=decoder_ids) for at in (folder, out)
+    )
     assert torch.equal(source.logits, gauged.logits)
     assert torch.equal(source.encoder_last_hidden_state, gauged.encoder_last_hidden_state)
     again = hugging_face(out)(input_ids=ids, decoder_input_ids=decoder_ids)
@@ -132,7 +134,9 @@ def test_tied_heads_and_other_kinds(kind, tmp_path):
         block.layer[1].DenseReluDense.wo.weight[3] *= 3e5
     ids, mask = inputs(theirs, [9, 6])
     folder, out = save(theirs, tmp_path / "model"), tmp_path / "gauged"
-    file = write_ids(tmp_path / "in.jsonl", *({"input_ids": row[: int(m.sum())].tolist()} for row, m in zip(ids, mask, strict=True)))
+    file = write_ids(
+        tmp_path / "in.jsonl", *({"input_ids": row[: int(m.sum())].tolist()} for row, m in zip(ids, mask, strict=True))
+    )
     certificate = gauge(folder, out, "--calibrate", file, "--headroom-bits", 2)
     assert certificate["fp32"]["bit_identical"] and certificate["fp16"]["finite"]
     assert certificate["exponents"]["residual"] < 0 and certificate["calibration"]["decoder_tokens"] > 0
@@ -151,7 +155,9 @@ def test_the_worst_case_needs_no_inputs(tmp_path):
     ids, _ = inputs(theirs, [12])
     folder = save(theirs, tmp_path / "model")
     bounded = gauge(folder, tmp_path / "bounded")
-    calibrated = gauge(folder, tmp_path / "calibrated", "--calibrate", write_ids(tmp_path / "in.jsonl", {"input_ids": ids[0].tolist()}))
+    calibrated = gauge(
+        folder, tmp_path / "calibrated", "--calibrate", write_ids(tmp_path / "in.jsonl", {"input_ids": ids[0].tolist()})
+    )
     bounds = {value["name"]: value["headroom_bits_before"] for value in bounded["values"]}
     assert all(bounds[value["name"]] <= value["headroom_bits_before"] for value in calibrated["values"])
     assert bounded["exponents"]["residual"] < calibrated["exponents"]["residual"] <= 0
@@ -171,22 +177,38 @@ def test_a_model_that_fits_stays(tmp_path):
     assert (out / "spiece.model").read_text() == "anything" and (out / "generation_config.json").read_text() == "{}"
 
 
-@pytest.mark.parametrize(("arguments", "code", "expected"), [
-    (["--out", "x"], 2, "expected --model DIR"),
-    (["--model", "{model}"], 2, "expected --out DIR"),
-    (["--model", "{model}", "--out", "{model}"], 1, "expected a free name"),
-    (["--model", "{model}", "--out", "{new}", "--calibrate", "{bad}"], 1, "line 1: decoder_input_ids: expected an array of ids"),
-    (["--model", "{model}", "--out", "{new}", "--calibrate", "{text}"], 1, "expected spiece.model"),
-    (["--model", "{model}", "--out", "/nowhere/new"], 1, "/nowhere/new"),
-    (["--model", "{model}", "--out", "{new}", "--headroom-bits", "20"], 2, "--headroom-bits"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["--out", "x"], 2, "expected --model DIR"),
+        (["--model", "{model}"], 2, "expected --out DIR"),
+        (["--model", "{model}", "--out", "{model}"], 1, "expected a free name"),
+        (
+            ["--model", "{model}", "--out", "{new}", "--calibrate", "{bad}"],
+            1,
+            "line 1: decoder_input_ids: expected an array of ids",
+        ),
+        (["--model", "{model}", "--out", "{new}", "--calibrate", "{text}"], 1, "expected spiece.model"),
+        (["--model", "{model}", "--out", "/nowhere/new"], 1, "/nowhere/new"),
+        (["--model", "{model}", "--out", "{new}", "--headroom-bits", "20"], 2, "--headroom-bits"),
+    ],
+)
 def test_mistakes_are_one_line_and_leave_nothing(arguments, code, expected, tmp_path):
     save(make("v1.1"), tmp_path / "model")
     (tmp_path / "in.txt").write_text("text")
-    places = {"{model}": tmp_path / "model", "{new}": tmp_path / "new", "{text}": tmp_path / "in.txt",
-              "{bad}": write_ids(tmp_path / "bad.jsonl", {"input_ids": [5], "decoder_input_ids": [9999]})}
-    done = subprocess.run([PROGRAM, "gauge", *(places.get(argument, argument) for argument in arguments)],
-                          capture_output=True, text=True, timeout=120, check=False)
+    places = {
+        "{model}": tmp_path / "model",
+        "{new}": tmp_path / "new",
+        "{text}": tmp_path / "in.txt",
+        "{bad}": write_ids(tmp_path / "bad.jsonl", {"input_ids": [5], "decoder_input_ids": [9999]}),
+    }
+    done = subprocess.run(
+        [PROGRAM, "gauge", *(places.get(argument, argument) for argument in arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("plimsoll: ") and done.stderr.count("\n") == 1, done.stderr
     assert expected in done.stderr, done.stderr

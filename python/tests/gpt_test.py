@@ -1,4 +1,5 @@
 """The same weights in C++'s Gpt and in the modules of Python give the same bits, step by step."""
+
 import os
 import pathlib
 import subprocess
@@ -26,9 +27,18 @@ class Gpt(torch.nn.Module):
         self.token_embedding = Weight(VOCABULARY, DIM)
         self.position_embedding = Weight(CONTEXT, DIM)
         self.blocks = torch.nn.ModuleList(
-            te.TransformerLayer(DIM, 4 * DIM, HEADS, hidden_dropout=0.0, attention_dropout=0.0, fuse_qkv_params=True,
-                                qkv_weight_interleaved=False, attn_input_format="bshd")
-            for _ in range(LAYERS))
+            te.TransformerLayer(
+                DIM,
+                4 * DIM,
+                HEADS,
+                hidden_dropout=0.0,
+                attention_dropout=0.0,
+                fuse_qkv_params=True,
+                qkv_weight_interleaved=False,
+                attn_input_format="bshd",
+            )
+            for _ in range(LAYERS)
+        )
         self.norm = te.LayerNorm(DIM)
         self.head = te.Linear(DIM, VOCABULARY, bias=False)
 

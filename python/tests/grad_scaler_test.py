@@ -1,4 +1,5 @@
 """plimsoll.amp.GradScaler beside torch.amp.GradScaler."""
+
 import copy
 import gc
 import math

@@ -1,5 +1,6 @@
 """Tensors whose memory ends where a page begins that nobody may touch, or begins where one ends: a step outside of them
 ends the process."""
+
 import ctypes
 import mmap
 

@@ -1,4 +1,5 @@
 """The page about checkpoints: what parity and gauge wrote becomes maps of where FP16 overflows, before and after."""
+
 import json
 import re
 import xml.etree.ElementTree as xml
@@ -15,11 +16,27 @@ pytest.importorskip("matplotlib")
 from PIL import Image
 
 BLOCK = "encoder.block.{}.layer.{}."
-NAMES = [BLOCK.format(block, layer) + rest for block in (0, 2, 10) for layer, rest in
-         ((0, "layer_norm/input"), (0, "SelfAttention.q/output"), (1, "layer_norm/input"), (1, "DenseReluDense.wo/hidden"), (1, "DenseReluDense.wo/output"))]
-NAMES += ["decoder.block.0.layer.0.layer_norm/input", "decoder.block.0.layer.0.SelfAttention.o/output", "decoder.block.0.layer.1.layer_norm/input",
-          "decoder.block.0.layer.1.EncDecAttention.k/output", "decoder.block.0.layer.2.layer_norm/input", "decoder.block.0.layer.2.DenseReluDense.wi/output",
-          "encoder.final_layer_norm/input", "lm_head/output"]
+NAMES = [
+    BLOCK.format(block, layer) + rest
+    for block in (0, 2, 10)
+    for layer, rest in (
+        (0, "layer_norm/input"),
+        (0, "SelfAttention.q/output"),
+        (1, "layer_norm/input"),
+        (1, "DenseReluDense.wo/hidden"),
+        (1, "DenseReluDense.wo/output"),
+    )
+]
+NAMES += [
+    "decoder.block.0.layer.0.layer_norm/input",
+    "decoder.block.0.layer.0.SelfAttention.o/output",
+    "decoder.block.0.layer.1.layer_norm/input",
+    "decoder.block.0.layer.1.EncDecAttention.k/output",
+    "decoder.block.0.layer.2.layer_norm/input",
+    "decoder.block.0.layer.2.DenseReluDense.wi/output",
+    "encoder.final_layer_norm/input",
+    "lm_head/output",
+]
 WO = BLOCK.format(2, 1) + "DenseReluDense.wo/output"
 
 
@@ -28,8 +45,10 @@ def test_rows_are_blocks_and_columns_what_is_in_them():
     assert len(set(found.values())) == len(NAMES)  # no two values share a cell
     assert rows_of(list(found.values())) == ["encoder 0", "encoder 2", "encoder 10", "encoder end", "decoder 0", "lm_head"]
     assert columns_of(list(found.values())) == [
-        *(("self-attention", name) for name in ("stream", "q", "o")), *(("cross-attention", name) for name in ("stream", "k")),
-        *(("feed-forward", name) for name in ("stream", "wi", "hidden", "wo"))]
+        *(("self-attention", name) for name in ("stream", "q", "o")),
+        *(("cross-attention", name) for name in ("stream", "k")),
+        *(("feed-forward", name) for name in ("stream", "wi", "hidden", "wo")),
+    ]
 
 
 def test_values_of_other_models_have_their_place():
@@ -44,7 +63,10 @@ def test_the_map_is_a_cell_for_each_value():
     assert before.overflows == after.overflows == 1
     labels = Counter(text.text for text in xml.fromstring(heat_maps([before, after])).findall(".//{*}text"))
     assert labels["-4.9"] == labels["Inf"] == 1 and labels["5.0"] == labels["3.0"] == len(NAMES) - 1
-    assert labels["before <gauge>"] == labels["after"] == labels["encoder 10"] == 1 and labels["cross-attention"] == labels["wo"] == 2
+    assert (
+        labels["before <gauge>"] == labels["after"] == labels["encoder 10"] == 1
+        and labels["cross-attention"] == labels["wo"] == 2
+    )
     assert heat_maps([before, after]) == heat_maps([before, after])  # so that a document's picture changes with its figures alone
 
 
@@ -67,11 +89,23 @@ def files(tmp_path):
     """The file of parity, and the directory of gauge."""
     exact = {"finite": True, "encoder_relative_l2": 0.0, "headroom": {WO: 100.0}, "headroom_fp16": {WO: -4.9}}
     narrow = {"finite": False, "encoder_relative_l2": None, "headroom": {WO: None}, "first_non_finite": WO}
-    (tmp_path / "parity.json").write_text(json.dumps({"inputs": 1, "decoder_tokens": 0, "dtypes": {"fp32": exact, "fp16": narrow}}, indent=2))
+    (tmp_path / "parity.json").write_text(
+        json.dumps({"inputs": 1, "decoder_tokens": 0, "dtypes": {"fp32": exact, "fp16": narrow}}, indent=2)
+    )
     (tmp_path / "gauged").mkdir()
-    (tmp_path / "gauged" / "plimsoll_gauge.json").write_text(json.dumps({
-        "exponents": {"residual": -8}, "fp32": {"bit_identical": True}, "fp16": {"finite": True, "encoder_relative_l2": 0.0123},
-        "values": [{"name": WO, "headroom_bits_before": -4.9, "headroom_bits": 3.1}, {"name": "lm_head/output", "headroom_bits_before": None, "headroom_bits": None}]}))
+    (tmp_path / "gauged" / "plimsoll_gauge.json").write_text(
+        json.dumps(
+            {
+                "exponents": {"residual": -8},
+                "fp32": {"bit_identical": True},
+                "fp16": {"finite": True, "encoder_relative_l2": 0.0123},
+                "values": [
+                    {"name": WO, "headroom_bits_before": -4.9, "headroom_bits": 3.1},
+                    {"name": "lm_head/output", "headroom_bits_before": None, "headroom_bits": None},
+                ],
+            }
+        )
+    )
     return tmp_path / "parity.json", tmp_path / "gauged"
 
 

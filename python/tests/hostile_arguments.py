@@ -1,4 +1,5 @@
 """Arguments of an operator as a plan that can be changed before a tensor of it is made."""
+
 import dataclasses
 import math
 from collections.abc import Callable
@@ -7,11 +8,46 @@ from typing import Any
 import torch
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
-OTHER_DTYPES = [torch.float64, torch.int64, torch.int32, torch.uint8, torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn]
+OTHER_DTYPES = [
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.int8,
+    torch.bool,
+    torch.complex64,
+    torch.float8_e4m3fn,
+]
 HUGE_INTS = [2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, -(2**31), -(2**63)]
 FLOAT_VALUES = [math.nan, math.inf, -math.inf, -1.0, 0.0, -0.0, 2.0, 1e-45, 1e38, 1e39, 1e308, -1e-5]
-WORDS = ["", "nonsense", "fp32", "e4m3", "e5m2", "e8m0", "gelu", "swiglu", "layernorm", "rmsnorm", "output", "grad_weight",
-         "mean", "none", "up", "down", "row", "causal", "no_mask", '"fp8"', '"mxfp8"', "{}", "[" * 2000, "null", "a\0b", "x" * 5000]
+WORDS = [
+    "",
+    "nonsense",
+    "fp32",
+    "e4m3",
+    "e5m2",
+    "e8m0",
+    "gelu",
+    "swiglu",
+    "layernorm",
+    "rmsnorm",
+    "output",
+    "grad_weight",
+    "mean",
+    "none",
+    "up",
+    "down",
+    "row",
+    "causal",
+    "no_mask",
+    '"fp8"',
+    '"mxfp8"',
+    "{}",
+    "[" * 2000,
+    "null",
+    "a\0b",
+    "x" * 5000,
+]
 
 
 @dataclasses.dataclass

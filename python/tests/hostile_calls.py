@@ -1,4 +1,5 @@
 """A valid call of every operator of ours, and of every method of our classes, for tests to spoil."""
+
 import json
 import tempfile
 from functools import cache
@@ -42,13 +43,23 @@ def scaled(*shape):
 
 
 def attention_operands(draw):
-    heads, groups, queries, keys, channels = draw.choice([(2, 1, 5, 7, 8), (4, 4, 16, 16, 16), (2, 2, 1, 65, 16), (4, 2, 70, 33, 24)])
-    return (T(2, heads, queries, channels), T(2, groups, keys, channels), T(2, groups, keys, channels)), (heads, groups, queries, keys, channels)
+    heads, groups, queries, keys, channels = draw.choice(
+        [(2, 1, 5, 7, 8), (4, 4, 16, 16, 16), (2, 2, 1, 65, 16), (4, 2, 70, 33, 24)]
+    )
+    return (T(2, heads, queries, channels), T(2, groups, keys, channels), T(2, groups, keys, channels)), (
+        heads,
+        groups,
+        queries,
+        keys,
+        channels,
+    )
 
 
 def attention_rules(draw, heads, queries, keys):
     lengths = draw.choice([None, whole_numbers(2, below=keys + 2)])
-    mask = draw.choice([None, T(2, 1, queries, keys, dtype=torch.bool, fill=(0, 2)), T(1, queries + keys - 1, dtype=torch.bool, fill=(0, 2))])
+    mask = draw.choice(
+        [None, T(2, 1, queries, keys, dtype=torch.bool, fill=(0, 2)), T(1, queries + keys - 1, dtype=torch.bool, fill=(0, 2))]
+    )
     bias = draw.choice([None, T(heads, queries, keys), T(1, queries + keys - 1)])
     return [lengths, mask, bias, 0.5, draw.choice(["no_mask", "causal", "causal_bottom_right"])]
 
@@ -113,8 +124,19 @@ def scaled_gemm(draw):
     kind = draw.choice(["output", "grad_input", "grad_weight"])
     (a, b), n = gemm_sizes(draw, kind)
     of_a, of_b = draw.choice(BLOCKS), draw.choice(BLOCKS)
-    return [codes(*a), codes(*b), scale_of(draw, a, of_a), scale_of(draw, b, of_b), "e4m3", draw.choice(["e4m3", "e5m2"]), of_a, of_b,
-            draw.choice([None, T(n)]), kind, FP32]
+    return [
+        codes(*a),
+        codes(*b),
+        scale_of(draw, a, of_a),
+        scale_of(draw, b, of_b),
+        "e4m3",
+        draw.choice(["e4m3", "e5m2"]),
+        of_a,
+        of_b,
+        draw.choice([None, T(n)]),
+        kind,
+        FP32,
+    ]
 
 
 def dequantize(draw):
@@ -131,7 +153,16 @@ def embedding(draw):
     return [whole_numbers(2, 5, below=11), T(11, 8, grad=True), draw.choice([None, T(9, 8)]), 2]
 
 
-RECIPES = ['"fp32"', '"bf16"', '"fp8"', '"fp8-current"', '"fp8-row"', '"fp8-block"', '"mxfp8"', json.dumps({"name": "fp8", "margin": 1})]
+RECIPES = [
+    '"fp32"',
+    '"bf16"',
+    '"fp8"',
+    '"fp8-current"',
+    '"fp8-row"',
+    '"fp8-block"',
+    '"mxfp8"',
+    json.dumps({"name": "fp8", "margin": 1}),
+]
 
 
 def state(draw):
@@ -143,24 +174,70 @@ def state(draw):
 
 def scaled_linear(draw):
     held = draw.choice([[], [None, None, T(5, 6)], [codes(5, 6), T(1, fill=1), None]])
-    return [T(3, 6, grad=True), T(5, 6, grad=True), draw.choice([None, T(5)]), state(draw), held, draw.choice(RECIPES), None, draw.random() < 0.5]
+    return [
+        T(3, 6, grad=True),
+        T(5, 6, grad=True),
+        draw.choice([None, T(5)]),
+        state(draw),
+        held,
+        draw.choice(RECIPES),
+        None,
+        draw.random() < 0.5,
+    ]
 
 
 def norm_linear(draw):
-    return [T(3, 6, grad=True), draw.choice([None, T(3, 6)]), T(6), T(6), T(5, 6, grad=True), T(5), state(draw), [], draw.choice(RECIPES),
-            "layernorm", False, 1e-5]
+    return [
+        T(3, 6, grad=True),
+        draw.choice([None, T(3, 6)]),
+        T(6),
+        T(6),
+        T(5, 6, grad=True),
+        T(5),
+        state(draw),
+        [],
+        draw.choice(RECIPES),
+        "layernorm",
+        False,
+        1e-5,
+    ]
 
 
 def norm_mlp(draw):
     activation = draw.choice(["gelu", "relu", "swiglu"])
     inner = 8 if activation == "swiglu" else 4
-    return [T(3, 6, grad=True), draw.choice([None, T(3, 6)]), T(6), T(6), T(inner, 6, grad=True), T(inner), T(6, 4), T(6), activation,
-            state(draw) + state(draw), [], draw.choice(RECIPES), "layernorm", False, 1e-5]
+    return [
+        T(3, 6, grad=True),
+        draw.choice([None, T(3, 6)]),
+        T(6),
+        T(6),
+        T(inner, 6, grad=True),
+        T(inner),
+        T(6, 4),
+        T(6),
+        activation,
+        state(draw) + state(draw),
+        [],
+        draw.choice(RECIPES),
+        "layernorm",
+        False,
+        1e-5,
+    ]
 
 
 def layer_pass(draw):
-    return [[T(3, 6), None, None, None, T(5, 6), T(5), None, None], state(draw), draw.choice(RECIPES), None, "layernorm", False, 1e-5,
-            "gelu", 0b110001, True]
+    return [
+        [T(3, 6), None, None, None, T(5, 6), T(5), None, None],
+        state(draw),
+        draw.choice(RECIPES),
+        None,
+        "layernorm",
+        False,
+        1e-5,
+        "gelu",
+        0b110001,
+        True,
+    ]
 
 
 def ticket():
@@ -170,11 +247,29 @@ def ticket():
 
 
 def layer_pass_backward(draw):
-    return [T(3, 5), None, Made(ticket), T(3, 6), None, [None, None, None, None, T(5, 6), T(5), None, None], FP32, FP32, 0b110001, 0b110001]
+    return [
+        T(3, 5),
+        None,
+        Made(ticket),
+        T(3, 6),
+        None,
+        [None, None, None, None, T(5, 6), T(5), None, None],
+        FP32,
+        FP32,
+        0b110001,
+        0b110001,
+    ]
 
 
 def cross_entropy(draw):
-    return [T(2, 3, 40), whole_numbers(2, 3, below=40), draw.choice([None, T(40, fill=1)]), draw.choice(["mean", "sum", "none"]), -100, 0.0]
+    return [
+        T(2, 3, 40),
+        whole_numbers(2, 3, below=40),
+        draw.choice([None, T(40, fill=1)]),
+        draw.choice(["mean", "sum", "none"]),
+        -100,
+        0.0,
+    ]
 
 
 def linear_cross_entropy(draw):
@@ -202,7 +297,13 @@ CALLS = {
     "attention_over_codes": over_codes,
     "attention_packed": packed_forward,
     "attention_packed_backward": packed_backward,
-    "automatic_scale": lambda draw: [T(256, dtype=torch.int64, fill=1), 1024.0, 1.0, True, dict(flushed_share=0.01, headroom=4.0)],
+    "automatic_scale": lambda draw: [
+        T(256, dtype=torch.int64, fill=1),
+        1024.0,
+        1.0,
+        True,
+        dict(flushed_share=0.01, headroom=4.0),
+    ],
     "autoscale_as_scaled": lambda draw: [T(3, 4), Made(session)],
     "autoscale_as_scaled_with": lambda draw: [T(3, 4), T(fill=2), Made(session)],
     "autoscale_data": lambda draw: [scaled(3, 4)],
@@ -282,19 +383,47 @@ SAVER = ["saved", 2, False, Made(lambda: classes.Ranks(""))]
 AVERAGE = ["bf16", Made(lambda: classes.Ranks(GROUP)), 64]
 # Name of the class: how one is made, its constructor's arguments, and those of each method.
 METHODS = {
-    "AutoscaleSession": (SESSION, {
-        "clear_counts": [], "count": ["aten::add"], "counts": [], "dtype": [], "range": [], "set_gradient_exponent": [3],
-        "start_inspection": [], "stop_inspection": [],
-    }),
+    "AutoscaleSession": (
+        SESSION,
+        {
+            "clear_counts": [],
+            "count": ["aten::add"],
+            "counts": [],
+            "dtype": [],
+            "range": [],
+            "set_gradient_exponent": [3],
+            "start_inspection": [],
+            "stop_inspection": [],
+        },
+    ),
     "ScaleTape": ([], {"enter_first_run": [OWNER], "enter_second_run": [OWNER, False, '"fp8"']}),
     "CheckpointSaver": (SAVER, {"save": [1, "{}", [], []], "wait": []}),
-    "CompressedAverage": (AVERAGE, {
-        "abandon": [], "advance": [], "finish": [], "left_out": [], "sent_bytes": [], "start": [T(64)], "sums_left_out": [],
-    }),
-    "Checkpoint": (made_checkpoint, {
-        "check_files": [], "directory": [], "read": ["model", "w"], "read_range": ["model", "w", 0, 2], "refused": [], "state": [], "step": [],
-        "tensors": [], "world_size": [],
-    }),
+    "CompressedAverage": (
+        AVERAGE,
+        {
+            "abandon": [],
+            "advance": [],
+            "finish": [],
+            "left_out": [],
+            "sent_bytes": [],
+            "start": [T(64)],
+            "sums_left_out": [],
+        },
+    ),
+    "Checkpoint": (
+        made_checkpoint,
+        {
+            "check_files": [],
+            "directory": [],
+            "read": ["model", "w"],
+            "read_range": ["model", "w", 0, 2],
+            "refused": [],
+            "state": [],
+            "step": [],
+            "tensors": [],
+            "world_size": [],
+        },
+    ),
 }
 
 

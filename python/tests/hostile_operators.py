@@ -5,6 +5,7 @@ is a failure, told with its operator, its arguments and what makes it again:
 
     python hostile_operators.py SEED NUMBER     # that call alone, in this process
 """
+
 import dataclasses
 import json
 import mmap
@@ -145,11 +146,15 @@ def child(seed, first, end, deadline, progress_file):
 
 
 def started(seed, first, end, deadline, progress_file):
-    script = (f"import sys; sys.path[:0] = {[str(TESTS.parent), str(TESTS)]!r}; import hostile_operators; "
-              f"hostile_operators.child({seed}, {first}, {end}, {deadline}, {str(progress_file)!r})")
+    script = (
+        f"import sys; sys.path[:0] = {[str(TESTS.parent), str(TESTS)]!r}; import hostile_operators; "
+        f"hostile_operators.child({seed}, {first}, {end}, {deadline}, {str(progress_file)!r})"
+    )
     # New and freed memory of malloc holds rubbish.
     environment = {**os.environ, "MALLOC_PERTURB_": "165", "PYTHONFAULTHANDLER": "1"}
-    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
 
 
 def awaited(process, progress_file):

@@ -1,4 +1,5 @@
 """Operators under attack: see hostile_operators.py. tests/attack/operators.py goes on for as long as it is given."""
+
 import signal
 import subprocess
 import sys
@@ -26,10 +27,12 @@ def test_every_operator_and_method_has_a_valid_call_to_spoil():
 @pytest.mark.parametrize("at_end,step", [(True, "numel()"), (False, "-1")])
 def test_a_step_outside_of_guarded_memory_ends_the_process(at_end, step):
     tests = str(Path(__file__).resolve().parent)
-    script = (f"import sys; sys.path.insert(0, {tests!r}); import ctypes, torch; from guarded_memory import GuardedMemory; "
-              f"x = GuardedMemory(2, 1).empty([5], torch.float32, {at_end}); step = {step.replace('numel()', 'x.numel()')}; "
-              "print(ctypes.c_float.from_address(x.data_ptr() + 4 * (step + (1 if step < 0 else -1))).value, flush=True); "
-              "ctypes.c_float.from_address(x.data_ptr() + 4 * step).value")
+    script = (
+        f"import sys; sys.path.insert(0, {tests!r}); import ctypes, torch; from guarded_memory import GuardedMemory; "
+        f"x = GuardedMemory(2, 1).empty([5], torch.float32, {at_end}); step = {step.replace('numel()', 'x.numel()')}; "
+        "print(ctypes.c_float.from_address(x.data_ptr() + 4 * (step + (1 if step < 0 else -1))).value, flush=True); "
+        "ctypes.c_float.from_address(x.data_ptr() + 4 * step).value"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout and done.returncode == -signal.SIGSEGV, done.stderr
 

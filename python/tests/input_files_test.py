@@ -1,4 +1,5 @@
 """No input of a command or of the package may be a named pipe or a device: it would wait, or read for ever. One line says so at once."""
+
 import os
 import pathlib
 import subprocess
@@ -21,13 +22,34 @@ def folder(tmp_path_factory):
     save(make("v1.1"), folder / "model")
     (folder / "text").write_text("some text\n" * 200)
     os.mkfifo(folder / "pipe")
-    run("train", "--data", folder / "text", "--out", folder / "run", "--steps", 1, "--layers", 1, "--dim", 32, "--heads", 2, "--context", 16,
-        "--batch", 1, "--recipe", "fp32")
+    run(
+        "train",
+        "--data",
+        folder / "text",
+        "--out",
+        folder / "run",
+        "--steps",
+        1,
+        "--layers",
+        1,
+        "--dim",
+        32,
+        "--heads",
+        2,
+        "--context",
+        16,
+        "--batch",
+        1,
+        "--recipe",
+        "fp32",
+    )
     return folder
 
 
 def run(*words):
-    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=SECONDS, check=False, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=SECONDS, check=False, stdin=subprocess.DEVNULL
+    )
 
 
 def with_other(folder, tmp_path, tree, name, other):

@@ -1,4 +1,5 @@
 """Linear: under every recipe against the oracle, and without one against torch.nn."""
+
 import itertools
 
 import oracle
@@ -43,7 +44,9 @@ def test_output_and_gradients_are_those_of_the_oracle(name, shape, bias):
 
 
 @pytest.mark.parametrize("override", [*itertools.product([False, True], repeat=3)])
-@pytest.mark.parametrize("kind", [recipe.DelayedScaling, recipe.Float8CurrentScaling, recipe.Float8BlockScaling, recipe.MXFP8BlockScaling])
+@pytest.mark.parametrize(
+    "kind", [recipe.DelayedScaling, recipe.Float8CurrentScaling, recipe.Float8BlockScaling, recipe.MXFP8BlockScaling]
+)
 def test_each_product_can_run_in_high_precision(kind, override):
     layer, x, grad = case(37, 65, 43, True)
     rule = kind(override_linear_precision=override)
@@ -74,7 +77,13 @@ def test_split_parameters_are_rows_of_one_product():
     whole, x, grad = case(12, 20, 18, True)
     split = te.Linear(20, 18, parameters_split={"query": 10, "key_": 5, "value": 3})
     assert [name for name, _ in split.named_parameters()] == [
-        "query_weight", "key_weight", "value_weight", "query_bias", "key_bias", "value_bias"]
+        "query_weight",
+        "key_weight",
+        "value_weight",
+        "query_bias",
+        "key_bias",
+        "value_bias",
+    ]
     with torch.no_grad():
         for name, rows in (("query", slice(0, 10)), ("key", slice(10, 15)), ("value", slice(15, 18))):
             getattr(split, f"{name}_weight").copy_(whole.weight[rows])

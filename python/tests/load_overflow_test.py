@@ -1,4 +1,5 @@
 """Weights that a narrower dtype cannot hold are counted and named when they are loaded, and the watch begins with them."""
+
 import re
 import subprocess
 import warnings
@@ -17,7 +18,9 @@ NORM = "decoder.final_layer_norm.weight"
 SAID = rf"3 weights are beyond {{}} and became Inf: {re.escape(WO)} \(2 of 1536\), {re.escape(NORM)} \(1 of 32\)"
 
 
-@pytest.fixture(params=[("fp16", torch.float16, 1e6), ("bf16", torch.bfloat16, torch.finfo(torch.float32).max)], ids=["fp16", "bf16"])
+@pytest.fixture(
+    params=[("fp16", torch.float16, 1e6), ("bf16", torch.bfloat16, torch.finfo(torch.float32).max)], ids=["fp16", "bf16"]
+)
 def beyond(request, tmp_path):
     """(name, dtype, a directory with three weights beyond it and one that is Inf in the file)"""
     name, dtype, value = request.param
@@ -43,12 +46,22 @@ def test_the_program_warns_on_stderr(beyond, tmp_path):
     name, _, folder = beyond
     (tmp_path / "in.jsonl").write_text('{"input_ids": [5, 6, 1]}\n')
     arguments = ["--input", tmp_path / "in.jsonl", "--max-new-tokens", "2"]
-    done = subprocess.run([PROGRAM, "t5", "generate", "--model", folder, "--dtype", name, *arguments],
-                          capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [PROGRAM, "t5", "generate", "--model", folder, "--dtype", name, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0
     assert re.fullmatch(rf"plimsoll: warning: .*: {SAID.format(name)}\n", done.stderr), done.stderr
-    parity = subprocess.run([PROGRAM, "parity", "--model", folder, "--dtypes", name, "--data", tmp_path / "in.jsonl"],
-                            capture_output=True, text=True, timeout=120, check=False)
+    parity = subprocess.run(
+        [PROGRAM, "parity", "--model", folder, "--dtypes", name, "--data", tmp_path / "in.jsonl"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert re.search(SAID.format(name), parity.stderr), parity.stderr
 
 

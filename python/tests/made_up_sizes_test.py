@@ -1,4 +1,5 @@
 """Sizes that config.json or state.json make up are compared with the tensors before there is a model: one line, no memory."""
+
 import hashlib
 import json
 import resource
@@ -42,8 +43,27 @@ def expect_refused(expected, *arguments):
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     (folder / "data").write_bytes(b"abcdefgh" * 500)
-    code, said = run("train", "--data", folder / "data", "--out", folder / "out", "--layers", 1, "--dim", 16, "--heads", 2,
-                     "--context", 8, "--batch", 2, "--steps", 2, "--eval-windows", 2)
+    code, said = run(
+        "train",
+        "--data",
+        folder / "data",
+        "--out",
+        folder / "out",
+        "--layers",
+        1,
+        "--dim",
+        16,
+        "--heads",
+        2,
+        "--context",
+        8,
+        "--batch",
+        2,
+        "--steps",
+        2,
+        "--eval-windows",
+        2,
+    )
     assert code == 0, said
     return folder / "out"
 
@@ -85,8 +105,29 @@ def test_the_other_readers_of_checkpoints_do_not_make_a_model(trained, tmp_path)
     for arguments in (["inspect", folder], ["consolidate", folder, "--out", tmp_path / "whole"]):
         code, said = run(*arguments)
         assert code == 0, said
-    expect_refused("expected a run with shape", "train", "--data", trained.parent / "data", "--out", folder, "--layers", 1,
-                   "--dim", 16, "--heads", 2, "--context", 8, "--batch", 2, "--steps", 4, "--eval-windows", 2, "--resume")
+    expect_refused(
+        "expected a run with shape",
+        "train",
+        "--data",
+        trained.parent / "data",
+        "--out",
+        folder,
+        "--layers",
+        1,
+        "--dim",
+        16,
+        "--heads",
+        2,
+        "--context",
+        8,
+        "--batch",
+        2,
+        "--steps",
+        4,
+        "--eval-windows",
+        2,
+        "--resume",
+    )
 
 
 def edited(folder, **changes):

@@ -1,4 +1,5 @@
 """fuse_wgrad_accumulation: the gradients of weights go to main_grad, bit for bit what adding them there would give."""
+
 import copy
 
 import plimsoll.pytorch as te
@@ -12,9 +13,7 @@ MODULES = {
     "LayerNormLinear": lambda **keywords: te.LayerNormLinear(24, 40, **keywords),
     "LayerNormMLP": lambda **keywords: te.LayerNormMLP(24, 40, **keywords),
     "gated LayerNormMLP": lambda **keywords: te.LayerNormMLP(24, 40, activation="geglu", **keywords),
-    "TransformerLayer": lambda **keywords: te.TransformerLayer(
-        24, 40, 2, hidden_dropout=0.0, attention_dropout=0.0, **keywords
-    ),
+    "TransformerLayer": lambda **keywords: te.TransformerLayer(24, 40, 2, hidden_dropout=0.0, attention_dropout=0.0, **keywords),
 }
 RULES = {None: None, "delayed": recipe.DelayedScaling(amax_history_len=2), "mxfp8": recipe.MXFP8BlockScaling()}
 
@@ -121,7 +120,9 @@ def test_no_tokens_add_nothing_and_no_grad_asks_for_nothing():
         fused(torch.randn(2, 24))
 
 
-@pytest.mark.parametrize("main_grad", [None, torch.zeros(40, 24, dtype=torch.bfloat16), torch.zeros(3, 3), torch.zeros(24, 40).t()])
+@pytest.mark.parametrize(
+    "main_grad", [None, torch.zeros(40, 24, dtype=torch.bfloat16), torch.zeros(3, 3), torch.zeros(24, 40).t()]
+)
 def test_a_main_grad_that_does_not_fit_is_named(main_grad):
     fused = te.Linear(24, 40, fuse_wgrad_accumulation=True)
     if main_grad is not None:

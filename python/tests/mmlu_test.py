@@ -1,4 +1,5 @@
 """`plimsoll mmlu`: the questions that it asks, the answers that Hugging Face's model gives to them, and how sure the accuracy is."""
+
 import json
 import math
 import subprocess
@@ -14,10 +15,14 @@ PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 PIECES = 90
 DEV = [("What is 1+1?", "1", "2", "3", "4", "B"), ("Which is first?", "a", "b", "c", "d", "A")]
 # Written with a mark of the byte order, a comma, a doubled quote and a line end inside quotes, and \r\n between rows.
-TEST = ('\ufeff"Which, of these, is a ""number""?",one,B,C,D,A\r\n'
-        '"Two lines\nof text?",A,"B, too",C,D,D\r\n' + "".join(f"Is {n} even?,yes,no,it is,never,{'ABCD'[n % 4]}\r\n" for n in range(9)))
-QUESTIONS = [('Which, of these, is a "number"?', "one", "B", "C", "D", "A"), ("Two lines\nof text?", "A", "B, too", "C", "D", "D"),
-             *((f"Is {n} even?", "yes", "no", "it is", "never", "ABCD"[n % 4]) for n in range(9))]
+TEST = '\ufeff"Which, of these, is a ""number""?",one,B,C,D,A\r\n"Two lines\nof text?",A,"B, too",C,D,D\r\n' + "".join(
+    f"Is {n} even?,yes,no,it is,never,{'ABCD'[n % 4]}\r\n" for n in range(9)
+)
+QUESTIONS = [
+    ('Which, of these, is a "number"?', "one", "B", "C", "D", "A"),
+    ("Two lines\nof text?", "A", "B, too", "C", "D", "D"),
+    *((f"Is {n} even?", "yes", "no", "it is", "never", "ABCD"[n % 4]) for n in range(9)),
+]
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +33,18 @@ def model(tmp_path_factory):
     texts += ["The following are multiple choice questions (with answers) about abstract algebra.", "Answer: A B C D"]
     (folder / "text").write_text("\n".join(texts * 20))
     sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text"), model_prefix=str(folder / "spiece"), vocab_size=PIECES, model_type="unigram", pad_id=0, eos_id=1,
-        unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2, user_defined_symbols=[f"▁{letter}" for letter in "ABCD"])
+        input=str(folder / "text"),
+        model_prefix=str(folder / "spiece"),
+        vocab_size=PIECES,
+        model_type="unigram",
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        user_defined_symbols=[f"▁{letter}" for letter in "ABCD"],
+    )
     theirs = make("v1.1", vocab_size=PIECES + 100)
     save(theirs, folder)
     return theirs, folder, sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
@@ -50,8 +65,11 @@ def asked(row, with_answer=False):
 
 
 def prompt(row, shots, subject="abstract algebra"):
-    return (f"The following are multiple choice questions (with answers) about {subject}.\n\n"
-            + "".join(asked(example, True) for example in DEV[:shots]) + asked(row))
+    return (
+        f"The following are multiple choice questions (with answers) about {subject}.\n\n"
+        + "".join(asked(example, True) for example in DEV[:shots])
+        + asked(row)
+    )
 
 
 def run(*arguments):
@@ -110,12 +128,15 @@ def test_long_prompts_have_fewer_examples(model, data, tmp_path):
     assert short["dtypes"] == none["dtypes"]
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("a,b,c\n", "row 1: expected question,A,B,C,D,answer, got 3 fields"),
-    ("q,1,2,3,4,A\nq,1,2,3,4,E\n", "row 2: expected an answer of A, B, C or D, got 'E'"),
-    ('"q,1,2,3,4,A\n', "row 1: expected a closing quote"),
-    ("", "expected one question or more"),
-])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a,b,c\n", "row 1: expected question,A,B,C,D,answer, got 3 fields"),
+        ("q,1,2,3,4,A\nq,1,2,3,4,E\n", "row 2: expected an answer of A, B, C or D, got 'E'"),
+        ('"q,1,2,3,4,A\n', "row 1: expected a closing quote"),
+        ("", "expected one question or more"),
+    ],
+)
 def test_broken_files_are_named_in_one_line(model, text, expected, tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "law_test.csv").write_text(text)

@@ -190,7 +190,9 @@ def test_arguments_out_of_range_are_refused(arguments, message):
         AdamW(parameters(), **arguments)
 
 
-@pytest.mark.parametrize("parameter", [torch.zeros(4, dtype=torch.float64), torch.zeros(4, 4).t()[:, :2], torch.zeros(3, device="meta")])
+@pytest.mark.parametrize(
+    "parameter", [torch.zeros(4, dtype=torch.float64), torch.zeros(4, 4).t()[:, :2], torch.zeros(3, device="meta")]
+)
 def test_parameters_of_another_kind_are_refused_and_leave_no_group(parameter):
     optimizer = AdamW(parameters())
     with pytest.raises(TypeError, match="AdamW: expected parameter 0 of group 1"):

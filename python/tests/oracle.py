@@ -1,4 +1,5 @@
 """A linear layer under each recipe from quantize, dequantize and products in double; and how far FP32 may be from it."""
+
 import torch
 from plimsoll.common import recipe
 
@@ -77,9 +78,7 @@ def linear(rule, x, weight, bias, grad):
     results["input"] = product(
         operand(rule, grad, "grad_output", "dgrad"), operand(rule, weight, "weight", "dgrad"), weight.shape[0]
     )
-    results["weight"] = product(
-        operand(rule, grad, "grad_output", "wgrad").T, operand(rule, x, "input", "wgrad"), rows
-    )
+    results["weight"] = product(operand(rule, grad, "grad_output", "wgrad").T, operand(rule, x, "input", "wgrad"), rows)
     return results
 
 

@@ -1,4 +1,5 @@
 """The layout "thd": sequences one after the other have the bits of each by itself."""
+
 import plimsoll.pytorch as te
 import pytest
 import torch
@@ -21,7 +22,11 @@ def test_each_sequence_is_attended_by_itself(mask):
     seed = torch.randn(14, 32)
     packed = module(query, key, value, cu_seqlens_q=SUMS, cu_seqlens_kv=SUMS, max_seqlen_q=8, max_seqlen_kv=8)
     ours = torch.autograd.grad(packed, (query, key, value), seed)
-    each = [alone(*(part[:, None] for part in one))[:, 0] for one in zip(*map(sequences, (query, key, value)), strict=True) if len(one[0])]
+    each = [
+        alone(*(part[:, None] for part in one))[:, 0]
+        for one in zip(*map(sequences, (query, key, value)), strict=True)
+        if len(one[0])
+    ]
     expected = torch.autograd.grad(torch.cat(each), (query, key, value), seed)
     assert torch.equal(packed, torch.cat(each))
     for one, two in zip(ours, expected, strict=True):
@@ -72,14 +77,17 @@ def test_a_layer_over_packed_sequences_is_the_layer_over_each(rule):
     assert torch.equal(packed, torch.cat(each))
 
 
-@pytest.mark.parametrize("keywords,message", [
-    ({}, "cu_seqlens_q .*got None"),
-    ({"cu_seqlens_q": SUMS}, "cu_seqlens_kv .*got None"),
-    ({"cu_seqlens_q": SUMS + 1, "cu_seqlens_kv": SUMS}, "cu_seqlens_q that starts at 0"),
-    ({"cu_seqlens_q": SUMS.float(), "cu_seqlens_kv": SUMS}, "int32"),
-    ({"cu_seqlens_q": SUMS[:-1], "cu_seqlens_kv": SUMS}, "cu_seqlens_q within 14 tokens|as many sequences"),
-    ({"cu_seqlens_q": SUMS * 2, "cu_seqlens_kv": SUMS}, "cu_seqlens_q within 14 tokens"),
-])
+@pytest.mark.parametrize(
+    "keywords,message",
+    [
+        ({}, "cu_seqlens_q .*got None"),
+        ({"cu_seqlens_q": SUMS}, "cu_seqlens_kv .*got None"),
+        ({"cu_seqlens_q": SUMS + 1, "cu_seqlens_kv": SUMS}, "cu_seqlens_q that starts at 0"),
+        ({"cu_seqlens_q": SUMS.float(), "cu_seqlens_kv": SUMS}, "int32"),
+        ({"cu_seqlens_q": SUMS[:-1], "cu_seqlens_kv": SUMS}, "cu_seqlens_q within 14 tokens|as many sequences"),
+        ({"cu_seqlens_q": SUMS * 2, "cu_seqlens_kv": SUMS}, "cu_seqlens_q within 14 tokens"),
+    ],
+)
 def test_mistakes_are_named(keywords, message):
     module = te.DotProductAttention(2, 8, qkv_format="thd", attn_mask_type="padding")
     x = torch.randn(14, 2, 8)

@@ -1,4 +1,5 @@
 """`plimsoll parity`: FP32 against itself is exact, narrow dtypes are near it, and where FP16 overflows is on the map."""
+
 import json
 import subprocess
 
@@ -19,8 +20,13 @@ def without_warning(reports):
 
 
 def parity(folder, data, out, *arguments):
-    done = subprocess.run([PROGRAM, "parity", "--model", folder, "--data", data, "--json", out, *map(str, arguments)],
-                          capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [PROGRAM, "parity", "--model", folder, "--data", data, "--json", out, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     result = json.loads(out.read_text())
     bad = [dtype for dtype, entry in result["dtypes"].items() if not entry["finite"]]
     said = f"plimsoll: parity: expected finite outputs in {bad[0]}, got Inf or NaN, first in " if bad else ""
@@ -68,6 +74,7 @@ def test_the_divergence_is_that_of_the_definition(tmp_path):
 
     def log_probabilities(dtype):
         from plimsoll.t5 import T5ForConditionalGeneration
+
         model = T5ForConditionalGeneration.from_pretrained(folder, dtype)
         return torch.log_softmax(model(input_ids=ids, decoder_input_ids=decoder_ids).logits.double(), -1)
 
@@ -88,8 +95,17 @@ def test_accuracy_is_the_share_of_targets_written(tmp_path):
         row["target"] = target
     data = tmp_path / "in.jsonl"
     data.write_text("\n".join(map(json.dumps, rows)))
-    result, printed = parity(save(theirs, tmp_path / "model"), data, tmp_path / "out.json", "--dtypes", "fp32,bf16",
-                             "--batch", 3, "--max-new-tokens", 6)
+    result, printed = parity(
+        save(theirs, tmp_path / "model"),
+        data,
+        tmp_path / "out.json",
+        "--dtypes",
+        "fp32,bf16",
+        "--batch",
+        3,
+        "--max-new-tokens",
+        6,
+    )
     exact = result["dtypes"]["fp32"]
     ends = sum(theirs.config.eos_token_id in row for row in written[:2])
     assert ends == 0, "draw other weights: the texts must not end by themselves"
@@ -105,7 +121,9 @@ def test_the_map_shows_where_fp16_overflows(tmp_path):
     theirs.encoder.block[1].layer[1].DenseReluDense.wo.weight[3] *= 3e5
     ids, mask = inputs(theirs, [9])
     data = write_ids(tmp_path / "in.jsonl", ids, mask)
-    result, printed = parity(save(theirs, tmp_path / "model"), data, tmp_path / "out.json", "--dtypes", "fp32,fp16", "--fixes", "gauge")
+    result, printed = parity(
+        save(theirs, tmp_path / "model"), data, tmp_path / "out.json", "--dtypes", "fp32,fp16", "--fixes", "gauge"
+    )
     place = "encoder.block.1.layer.1.DenseReluDense.wo/output"
     before = "encoder.block.0.layer.1.DenseReluDense.wo/output"
     exact, narrow = result["dtypes"]["fp32"], result["dtypes"]["fp16"]
@@ -135,6 +153,11 @@ def test_results_of_t5_that_are_not_finite_are_exit_code_3(tmp_path, task):
 
 
 def test_an_unknown_dtype_is_named(tmp_path):
-    done = subprocess.run([PROGRAM, "parity", "--model", tmp_path, "--data", tmp_path, "--dtypes", "fp32,fp4"],
-                          capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [PROGRAM, "parity", "--model", tmp_path, "--data", tmp_path, "--dtypes", "fp32,fp4"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 2 and "fp4" in done.stderr and done.stderr.count("\n") == 1

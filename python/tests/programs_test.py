@@ -1,4 +1,5 @@
 """What users run: the tutorial, `python -m plimsoll`, and wrappers of torch around our modules."""
+
 import copy
 import os
 import pathlib

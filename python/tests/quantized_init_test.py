@@ -1,4 +1,5 @@
 """Parameters that are FP8 codes."""
+
 import copy
 import io
 import pickle
@@ -97,7 +98,8 @@ def test_products_are_within_the_bound_of_the_codes(rule):
     output.backward(grad)
     same = rule in ("delayed", "current")
     one, two = (
-        weight.double() if same else oracle.operand(oracle.RECIPES[rule], weight, "weight", product) for product in ("fprop", "dgrad")
+        weight.double() if same else oracle.operand(oracle.RECIPES[rule], weight, "weight", product)
+        for product in ("fprop", "dgrad")
     )
     inputs = oracle.operand(oracle.RECIPES[rule], x, "input", "fprop")
     gradient = oracle.operand(oracle.RECIPES[rule], grad, "grad_output", "dgrad")
@@ -113,12 +115,15 @@ def test_a_quantized_weight_records_no_amax():
     assert module.weight_step.item() == 0 and module.input_step.item() == module.grad_output_step.item() == 1
 
 
-@pytest.mark.parametrize("optimizer", [
-    lambda p: torch.optim.SGD(p, lr=2.0, momentum=0.9),
-    lambda p: torch.optim.AdamW(p, lr=0.05),
-    lambda p: torch.optim.AdamW(p, lr=0.05, foreach=True),
-    lambda p: torch.optim.Adagrad(p, lr=0.05),
-])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda p: torch.optim.SGD(p, lr=2.0, momentum=0.9),
+        lambda p: torch.optim.AdamW(p, lr=0.05),
+        lambda p: torch.optim.AdamW(p, lr=0.05, foreach=True),
+        lambda p: torch.optim.Adagrad(p, lr=0.05),
+    ],
+)
 def test_optimizers_step_through_the_codes(optimizer):
     module = quantized(MODULES["LayerNormMLP"])
     x, target = torch.randn(64, 32), torch.randn(64, 32)

@@ -9,6 +9,7 @@ runs the cases of all test modules.
     def test_on_ranks(outcomes, name):
         outcomes.check(name)
 """
+
 import datetime
 import importlib
 import json
@@ -79,8 +80,7 @@ def run(names):
         pathlib.Path(folder, "names.json").write_text(json.dumps(names))
         command = [sys.executable, __file__, folder]
         processes = [
-            subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True)
-            for rank in range(WORLD)
+            subprocess.Popen([*command, str(rank)], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(WORLD)
         ]
         said = [process.communicate(timeout=LIMIT_OF_ALL)[1] for process in processes]
         errors = []

@@ -1,4 +1,5 @@
 """DelayedScaling with functions in it."""
+
 import plimsoll.pytorch as te
 import pytest
 import torch
@@ -91,10 +92,13 @@ def test_what_a_function_raises_comes_through():
         run(layer, (1.0,), DelayedScaling(amax_compute_algo=fails))
 
 
-@pytest.mark.parametrize("rule,message", [
-    (DelayedScaling(amax_compute_algo=lambda history: float("nan")), "amax_compute_algo: expected a finite amax"),
-    (DelayedScaling(scaling_factor_compute_algo=lambda a, s, m, r: 0.0), "expected a finite inv_scale > 0"),
-])
+@pytest.mark.parametrize(
+    "rule,message",
+    [
+        (DelayedScaling(amax_compute_algo=lambda history: float("nan")), "amax_compute_algo: expected a finite amax"),
+        (DelayedScaling(scaling_factor_compute_algo=lambda a, s, m, r: 0.0), "expected a finite inv_scale > 0"),
+    ],
+)
 def test_numbers_out_of_range_are_named(rule, message):
     with pytest.raises(ValueError, match=message):
         run(te.Linear(4, 3), (1.0,), rule)

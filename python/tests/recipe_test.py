@@ -1,4 +1,5 @@
 """Recipes: Transformer Engine's fields, and errors that name the field, what was expected and what came."""
+
 import dataclasses
 import json
 
@@ -16,22 +17,39 @@ def defaults(kind):
 def test_fields_and_defaults_are_those_of_transformer_engine():
     shared = {"fp8_dpa": False, "fp8_mha": False, "backward_override": None}
     hybrid, e4m3 = recipe.Format.HYBRID, recipe.Format.E4M3
-    delayed = {"margin": 0, "fp8_format": hybrid, "amax_history_len": 1024, "amax_compute_algo": "max",
-               "scaling_factor_compute_algo": None, "reduce_amax": True, **shared}
+    delayed = {
+        "margin": 0,
+        "fp8_format": hybrid,
+        "amax_history_len": 1024,
+        "amax_compute_algo": "max",
+        "scaling_factor_compute_algo": None,
+        "reduce_amax": True,
+        **shared,
+    }
     assert delayed.items() <= defaults(recipe.DelayedScaling).items()
     assert {"use_power_2_scales": False, "fp8_format": hybrid, **shared}.items() <= defaults(recipe.Float8CurrentScaling).items()
-    blocks = {"use_f32_scales": False, "fp8_format": e4m3, "x_block_scaling_dim": 1, "w_block_scaling_dim": 2, "grad_block_scaling_dim": 1, **shared}
+    blocks = {
+        "use_f32_scales": False,
+        "fp8_format": e4m3,
+        "x_block_scaling_dim": 1,
+        "w_block_scaling_dim": 2,
+        "grad_block_scaling_dim": 1,
+        **shared,
+    }
     assert blocks.items() <= defaults(recipe.Float8BlockScaling).items()
     assert {"margin": 0, "fp8_format": e4m3, **shared}.items() <= defaults(recipe.MXFP8BlockScaling).items()
     assert recipe.Format.HYBRID.value == (448, 57344) and recipe.Format.E4M3.value.max_bwd == 448
 
 
-@pytest.mark.parametrize("kind,true", [
-    (recipe.DelayedScaling, {"delayed", "float8_per_tensor_scaling"}),
-    (recipe.Float8CurrentScaling, {"float8_current_scaling", "float8_per_tensor_scaling"}),
-    (recipe.Float8BlockScaling, {"float8_block_scaling"}),
-    (recipe.MXFP8BlockScaling, {"mxfp8"}),
-])
+@pytest.mark.parametrize(
+    "kind,true",
+    [
+        (recipe.DelayedScaling, {"delayed", "float8_per_tensor_scaling"}),
+        (recipe.Float8CurrentScaling, {"float8_current_scaling", "float8_per_tensor_scaling"}),
+        (recipe.Float8BlockScaling, {"float8_block_scaling"}),
+        (recipe.MXFP8BlockScaling, {"mxfp8"}),
+    ],
+)
 def test_predicates_hold_on_classes_and_objects(kind, true):
     names = ("delayed", "mxfp8", "float8_current_scaling", "float8_per_tensor_scaling", "float8_block_scaling", "nvfp4", "custom")
     for which in (kind, kind()):
@@ -44,24 +62,27 @@ def test_our_names_are_the_same_objects():
     assert recipe.Mxfp8 is recipe.MXFP8BlockScaling
 
 
-@pytest.mark.parametrize("kind,arguments,message", [
-    (recipe.DelayedScaling, {"fp8_format": recipe.Format.E5M2}, "fp8_format Format.E4M3 or Format.HYBRID.*got <Format.E5M2"),
-    (recipe.MXFP8BlockScaling, {"fp8_format": recipe.Format.E5M2}, "fp8_format"),
-    (recipe.DelayedScaling, {"fp8_format": "E4M3"}, "fp8_format a Format, got 'E4M3'"),
-    (recipe.DelayedScaling, {"margin": 1.5}, "margin an integer, got 1.5"),
-    (recipe.DelayedScaling, {"margin": 200}, "margin in .*got 200"),
-    (recipe.DelayedScaling, {"interval": 0}, "interval >= 1, got 0"),
-    (recipe.DelayedScaling, {"amax_history_len": 0}, "amax_history_len >= 1, got 0"),
-    (recipe.DelayedScaling, {"amax_compute_algo": "mean"}, "amax_compute_algo .*got 'mean'"),
-    (recipe.DelayedScaling, {"override_linear_precision": (True, False)}, "override_linear_precision"),
-    (recipe.DelayedScaling, {"high_precision_format": "fp64"}, "high_precision_format .*got 'fp64'"),
-    (recipe.DelayedScaling, {"fp8_dpa": True}, "fp8_dpa False"),
-    (recipe.DelayedScaling, {"history": 3}, "history"),
-    (recipe.Float8CurrentScaling, {"granularity": "column"}, "granularity"),
-    (recipe.Float8BlockScaling, {"w_block_scaling_dim": 1}, "w_block_scaling_dim 2"),
-    (recipe.MXFP8BlockScaling, {"rounding": "even"}, "rounding"),
-    (recipe.MXFP8BlockScaling, {"margin": 1}, "margin 0"),
-])
+@pytest.mark.parametrize(
+    "kind,arguments,message",
+    [
+        (recipe.DelayedScaling, {"fp8_format": recipe.Format.E5M2}, "fp8_format Format.E4M3 or Format.HYBRID.*got <Format.E5M2"),
+        (recipe.MXFP8BlockScaling, {"fp8_format": recipe.Format.E5M2}, "fp8_format"),
+        (recipe.DelayedScaling, {"fp8_format": "E4M3"}, "fp8_format a Format, got 'E4M3'"),
+        (recipe.DelayedScaling, {"margin": 1.5}, "margin an integer, got 1.5"),
+        (recipe.DelayedScaling, {"margin": 200}, "margin in .*got 200"),
+        (recipe.DelayedScaling, {"interval": 0}, "interval >= 1, got 0"),
+        (recipe.DelayedScaling, {"amax_history_len": 0}, "amax_history_len >= 1, got 0"),
+        (recipe.DelayedScaling, {"amax_compute_algo": "mean"}, "amax_compute_algo .*got 'mean'"),
+        (recipe.DelayedScaling, {"override_linear_precision": (True, False)}, "override_linear_precision"),
+        (recipe.DelayedScaling, {"high_precision_format": "fp64"}, "high_precision_format .*got 'fp64'"),
+        (recipe.DelayedScaling, {"fp8_dpa": True}, "fp8_dpa False"),
+        (recipe.DelayedScaling, {"history": 3}, "history"),
+        (recipe.Float8CurrentScaling, {"granularity": "column"}, "granularity"),
+        (recipe.Float8BlockScaling, {"w_block_scaling_dim": 1}, "w_block_scaling_dim 2"),
+        (recipe.MXFP8BlockScaling, {"rounding": "even"}, "rounding"),
+        (recipe.MXFP8BlockScaling, {"margin": 1}, "margin 0"),
+    ],
+)
 def test_mistakes_are_named(kind, arguments, message):
     with pytest.raises((ValueError, TypeError), match=message):
         kind(**arguments)
@@ -82,4 +103,11 @@ def test_cpp_reads_every_field_that_it_is_given(name):
     run = torch.ops.plimsoll.scaled_linear
     assert run(torch.ones(1, 2), layer.weight, None, layer._state(), [], text).dtype == torch.bfloat16
     with pytest.raises(ValueError, match="nonsense"):
-        run(torch.ones(1, 2), layer.weight, None, layer._state(), [], text.replace("margin", "nonsense").replace("fp8_format", "nonsense"))
+        run(
+            torch.ones(1, 2),
+            layer.weight,
+            None,
+            layer._state(),
+            [],
+            text.replace("margin", "nonsense").replace("fp8_format", "nonsense"),
+        )

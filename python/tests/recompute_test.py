@@ -1,4 +1,5 @@
 """Each way to make activations again has the bits of activations that are kept, under each kind of scope."""
+
 import contextlib
 import copy
 

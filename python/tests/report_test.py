@@ -1,4 +1,5 @@
 """plimsoll.report: one page from the logs of training runs, and one clear line where a log is not one."""
+
 import json
 import re
 
@@ -17,15 +18,34 @@ def write_run(folder, steps=6, recipe="fp8", finished=True, scaled=True):
     folder.mkdir(parents=True)
     lines = []
     for step in range(1, steps + 1):
-        line = {"step": step, "loss": 5.0 / step, "val_loss": 5.0 / step + 0.1 if step % 3 == 0 else None, "tokens_per_s": 100.0 + step,
-                "headroom_bits": 1.0 - step / 8 if scaled else None, "headroom_slot": "blocks.0.fc1/input" if scaled else ""}
+        line = {
+            "step": step,
+            "loss": 5.0 / step,
+            "val_loss": 5.0 / step + 0.1 if step % 3 == 0 else None,
+            "tokens_per_s": 100.0 + step,
+            "headroom_bits": 1.0 - step / 8 if scaled else None,
+            "headroom_slot": "blocks.0.fc1/input" if scaled else "",
+        }
         if scaled and step % 2 == 1:
-            line["slots"] = {f"blocks.{layer}.fc1/{role}": slot(step, step / 448, layer / 4) for layer in (0, 2, 10) for role in ("input", "weight")}
+            line["slots"] = {
+                f"blocks.{layer}.fc1/{role}": slot(step, step / 448, layer / 4)
+                for layer in (0, 2, 10)
+                for role in ("input", "weight")
+            }
             line["slots"]["blocks.0.fc1/output"] = slot(0.0, 1.0, None, "bf16")
         lines.append(line)
     if finished:
-        lines.append({"recipe": recipe, "steps": steps, "parameters": 1234567, "final_val_loss": 2.5, "tokens_per_s": 103.0,
-                      "saved_activation_bytes": 2_000_000, "peak_rss_bytes": 3_000_000})
+        lines.append(
+            {
+                "recipe": recipe,
+                "steps": steps,
+                "parameters": 1234567,
+                "final_val_loss": 2.5,
+                "tokens_per_s": 103.0,
+                "saved_activation_bytes": 2_000_000,
+                "peak_rss_bytes": 3_000_000,
+            }
+        )
     (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
@@ -107,13 +127,19 @@ def test_names_cannot_end_the_script(tmp_path):
     ("text", "message"),
     [
         ("", "train.jsonl: expected one step or more, got an empty log"),
-        ('{"step": 1, "loss": 2.0}\n{"step": 2, "lo', "train.jsonl: expected a JSON object in line 2, got '{\"step\": 2, \"lo' .*--resume"),
+        (
+            '{"step": 1, "loss": 2.0}\n{"step": 2, "lo',
+            'train.jsonl: expected a JSON object in line 2, got \'{"step": 2, "lo\' .*--resume',
+        ),
         ("[1]\n", "expected a JSON object in line 1, got '\\[1\\]'"),
         ('{"name": "x"}\n', 'expected "step" and "loss", or the summary of a run, in line 1'),
         ('{"step": 1, "loss": "low"}\n', 'expected "step" and "loss"'),
         ('{"final_val_loss": 2.0}\n', "expected one step or more, got none"),
         ("[" * 100_000, "expected a JSON object in line 1"),
-        ('{"step": 1, "loss": 2.0}\n{"final_val_loss": 2.0, "parameters": {}}\n', "expected numbers as final_val_loss, parameters, .* in line 2"),
+        (
+            '{"step": 1, "loss": 2.0}\n{"final_val_loss": 2.0, "parameters": {}}\n',
+            "expected numbers as final_val_loss, parameters, .* in line 2",
+        ),
         ('{"step": 1, "loss": 2.0, "headroom_bits": "low"}\n', "expected numbers as .* in line 1"),
         ('{"step": 1, "loss": 2.0, "slots": {"a/input": 5}}\n', "expected slots of numbers in line 1"),
         ('{"step": 1, "loss": 2.0, "slots": {"a/input": {"amax": []}}}\n', "expected slots of numbers in line 1"),
@@ -130,7 +156,12 @@ def test_bad_logs_are_one_clear_line(tmp_path, capsys, text, message):
 
 
 VALUE = {"name": "x", "headroom_bits_before": 1.0, "headroom_bits": None}
-CERTIFICATE = {"values": [VALUE], "exponents": {"residual": 0}, "fp32": {"bit_identical": True}, "fp16": {"logits_relative_l2": 0.1}}
+CERTIFICATE = {
+    "values": [VALUE],
+    "exponents": {"residual": 0},
+    "fp32": {"bit_identical": True},
+    "fp16": {"logits_relative_l2": 0.1},
+}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +205,9 @@ def test_paths_without_logs_are_named(tmp_path):
 
 
 def test_values_that_are_not_finite_are_gaps(tmp_path):
-    (tmp_path / "train.jsonl").write_text('{"step": 1, "loss": null}\n{"step": 2, "loss": NaN, "speed": 1e999}\n{"step": 3, "loss": 1.0}\n')
+    (tmp_path / "train.jsonl").write_text(
+        '{"step": 1, "loss": null}\n{"step": 2, "loss": NaN, "speed": 1e999}\n{"step": 3, "loss": 1.0}\n'
+    )
     (run,) = runs.read_runs(tmp_path)
     assert run.series("loss") == ([3], [1.0])
     plimsoll.report(tmp_path, tmp_path / "page.html")

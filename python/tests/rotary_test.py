@@ -1,4 +1,5 @@
 """Rotary positions: the angles, the turned pairs, and both inside attention."""
+
 import composition
 import plimsoll.pytorch as te
 import pytest
@@ -104,9 +105,7 @@ def test_attention_turns_queries_and_keys(fuse, layout, groups):
         weight = torch.cat([parameters[name] for name in names])
         bias = torch.cat([parameters[name.replace("weight", "bias")] for name in names])
         sizes = (32, 8 * groups, 8 * groups)
-        query, key, value = (
-            part.unflatten(-1, (-1, 8)) for part in torch.nn.functional.linear(x, weight, bias).split(sizes, -1)
-        )
+        query, key, value = (part.unflatten(-1, (-1, 8)) for part in torch.nn.functional.linear(x, weight, bias).split(sizes, -1))
         to_heads = (0, 2, 1, 3) if layout == "bshd" else (1, 2, 0, 3)
         table = angles[:5, 0].to(x.dtype) if layout == "bshd" else angles[:5].to(x.dtype)
         query, key = turned(query, table), turned(key, table)
@@ -141,16 +140,19 @@ def test_torch_compile():
     assert torch.equal(*(torch.autograd.grad(y, x, seed)[0] for y in (compiled, expected)))
 
 
-@pytest.mark.parametrize("call,error,message", [
-    (lambda a: te.apply_rotary_pos_emb(torch.randn(6, 1, 1, 8), a), RuntimeError, "angles for 6 positions, got 5"),
-    (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 1, 6), a), RuntimeError, "at most 6, got 8"),
-    (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 8), a), ValueError, "t of 4 dimensions"),
-    (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 1, 8), a[:, 0]), ValueError, "rotary_pos_emb"),
-    (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 8), a, "thd"), ValueError, "cu_seqlens"),
-    (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 1, 8), a, "hd"), ValueError, "tensor_format"),
-    (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 1, 8), a, cp_size=2), NotImplementedError, "cp_size"),
-    (lambda a: te.RotaryPositionEmbedding(8, rotary_percent=0.0), ValueError, "rotary_percent"),
-])
+@pytest.mark.parametrize(
+    "call,error,message",
+    [
+        (lambda a: te.apply_rotary_pos_emb(torch.randn(6, 1, 1, 8), a), RuntimeError, "angles for 6 positions, got 5"),
+        (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 1, 6), a), RuntimeError, "at most 6, got 8"),
+        (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 8), a), ValueError, "t of 4 dimensions"),
+        (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 1, 8), a[:, 0]), ValueError, "rotary_pos_emb"),
+        (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 8), a, "thd"), ValueError, "cu_seqlens"),
+        (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 1, 8), a, "hd"), ValueError, "tensor_format"),
+        (lambda a: te.apply_rotary_pos_emb(torch.randn(5, 1, 1, 8), a, cp_size=2), NotImplementedError, "cp_size"),
+        (lambda a: te.RotaryPositionEmbedding(8, rotary_percent=0.0), ValueError, "rotary_percent"),
+    ],
+)
 def test_mistakes_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call(te.RotaryPositionEmbedding(8)(5))

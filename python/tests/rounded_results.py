@@ -1,4 +1,5 @@
 """What a narrow format's significand does to a computation of torch's, with no limit of range."""
+
 import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,4 +21,5 @@ class RoundedResults(TorchDispatchMode):
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         def rounded(x):
             return round_significand(x, self.bits) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
         return _pytree.tree_map(rounded, operator(*args, **(kwargs or {})))

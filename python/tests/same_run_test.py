@@ -1,4 +1,5 @@
 """What the ranks of `plimsoll train` must have in common: every option, unless it is listed here as a rank's own."""
+
 import os
 import re
 import socket

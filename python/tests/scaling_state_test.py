@@ -1,4 +1,5 @@
 """Delayed scaling's state: when it updates, and that it travels with the module."""
+
 import copy
 import io
 import pickle

@@ -1,4 +1,5 @@
 """Scopes of `with` end with it, whatever ends it."""
+
 import asyncio
 import contextlib
 import copy

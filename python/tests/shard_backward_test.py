@@ -1,5 +1,6 @@
 """What a backward pass of FullyShardedDataParallel waits for: frozen parameters, modules that run again in it, and modules
 that take part twice."""
+
 import itertools
 
 import pytest
@@ -211,10 +212,12 @@ def gradients_travel_while_reentrant_checkpoints_go_on(group):
     model = Fsdp(net, group)
     there = []
     first = net.first.forward
+
     def watched(x):
         out = first(x)
         out.register_hook(lambda _: there.append([block.module.flat_param_0.grad is not None for block in net.blocks]))
         return out
+
     net.first.forward = watched
     models.backward(model, *models.batch(0))
     assert there == [[False, True, True]], "the last one is on its way"
@@ -270,10 +273,12 @@ def a_frozen_instance_is_released_when_its_backward_pass_is_over(group):
     weights_there = lambda: [weight.numel() > 0 for weight in weights]
     x = torch.randn(4, 9)
     hidden = model.module.first.forward
+
     def watched(x):
         out = hidden(x)
         out.register_hook(lambda _: seen.append(weights_there()))
         return out
+
     model.module.first.forward = watched
     model(x).sum().backward()
     assert seen == [[False] * 3]

@@ -1,4 +1,5 @@
 """`plimsoll train --shard` under torchrun: the run of one process, by several."""
+
 import json
 import os
 import pathlib
@@ -90,7 +91,9 @@ def test_ranks_have_the_losses_of_one_process(tmp_path, alone, shard, ranks, rec
     assert losses(tmp_path) == pytest.approx(alone[recipe], rel=1e-5 if recipe == "fp32" else 2e-3)
 
 
-@pytest.mark.parametrize(("shard", "more"), [("ddp", ["--recipe=fp8", "--compress=fp8"]), ("zero2", ["--recipe=fp16", "--async-save"]), ("fsdp", [])])
+@pytest.mark.parametrize(
+    ("shard", "more"), [("ddp", ["--recipe=fp8", "--compress=fp8"]), ("zero2", ["--recipe=fp16", "--async-save"]), ("fsdp", [])]
+)
 def test_resuming_has_the_bits_of_going_on(tmp_path, shard, more):
     arguments = [f"--shard={shard}", *(more or ["--recipe=fp8"])]
     train(2, tmp_path / "whole", *arguments)

@@ -1,5 +1,6 @@
 """compress_hook of torch's DistributedDataParallel, and compression of ShardedDataParallel: bytes, the bound of what is lost,
 and checkpoints."""
+
 import copy
 import shutil
 

@@ -1,4 +1,5 @@
 """examples/shard: each runs on two processes, or alone, and reaches what it promises."""
+
 import os
 import pathlib
 import subprocess

@@ -4,6 +4,7 @@
 
 prints what became of each case, as JSON. Processes are forked from one that has imported everything.
 """
+
 import json
 import os
 import pathlib
@@ -162,7 +163,12 @@ def run_cases(folder, cases):
     errors = [[json.loads(file.read_text()) for file in sorted(place.glob("error-*"))] for place in places]
     again = [end(start(place, None), None) for place in places]
     return [
-        {"codes": codes[i], "errors": errors[i], "resumed": again[i], "outcome": weights(places[i]) if not any(again[i]) else None}
+        {
+            "codes": codes[i],
+            "errors": errors[i],
+            "resumed": again[i],
+            "outcome": weights(places[i]) if not any(again[i]) else None,
+        }
         for i in range(len(cases))
     ]
 

@@ -1,4 +1,5 @@
 """A rank that is killed or stopped in any phase of a step: the others say so in time, and the run goes on as if nothing had been."""
+
 import json
 import os
 import pathlib

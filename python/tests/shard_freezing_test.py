@@ -1,4 +1,5 @@
 """requires_grad of a FullyShardedDataParallel's parameters that changes after wrapping: as in a model that is not sharded."""
+
 import copy
 import itertools
 

@@ -1,4 +1,5 @@
 """plimsoll.shard.FullyShardedDataParallel on one to eight ranks: the gradients and steps of one process."""
+
 import copy
 import itertools
 import pathlib
@@ -400,8 +401,8 @@ def fp8_steps(group, rule, shard):
     rank, size = models.position(group)
     torch.manual_seed(0)
     layer = te.TransformerLayer(32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0)
-    model = Fsdp(layer, group) if shard else nn.parallel.DistributedDataParallel(
-        layer, process_group=group, broadcast_buffers=False
+    model = (
+        Fsdp(layer, group) if shard else nn.parallel.DistributedDataParallel(layer, process_group=group, broadcast_buffers=False)
     )
     losses = []
     for step in range(3):

@@ -1,4 +1,5 @@
 """How often FullyShardedDataParallel gathers parameters and reduces gradients, and that no pass reads old values."""
+
 import functools
 import itertools
 

@@ -1,4 +1,5 @@
 """local_state_dict() of classes made from FullyShardedDataParallel, whose state_dict() is their own."""
+
 import pytest
 import ranks
 import torch

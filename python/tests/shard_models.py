@@ -1,4 +1,5 @@
 """Models, batches and one-process results that the tests of plimsoll.shard compare with."""
+
 import ranks
 import torch
 import torch.distributed as dist

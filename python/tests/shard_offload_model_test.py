@@ -24,7 +24,15 @@ def place(request, monkeypatch) -> str:
 
 def network(dropout: float = 0.0) -> nn.Sequential:
     torch.manual_seed(1)
-    layers = [nn.Linear(8, 32), nn.BatchNorm1d(32), nn.GELU(), nn.Linear(32, 32), nn.Dropout(dropout), nn.Tanh(), nn.Linear(32, 4)]
+    layers = [
+        nn.Linear(8, 32),
+        nn.BatchNorm1d(32),
+        nn.GELU(),
+        nn.Linear(32, 32),
+        nn.Dropout(dropout),
+        nn.Tanh(),
+        nn.Linear(32, 4),
+    ]
     return nn.Sequential(*layers)
 
 
@@ -52,7 +60,9 @@ def expect_equal(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("checkpoint_activation", [False, True])
 @pytest.mark.parametrize("num_slices", [1, 3, 7, 20])
-def test_training_has_the_bits_of_the_model_itself(place: str, num_slices: int, checkpoint_activation: bool, tmp_path: Path) -> None:
+def test_training_has_the_bits_of_the_model_itself(
+    place: str, num_slices: int, checkpoint_activation: bool, tmp_path: Path
+) -> None:
     model = network(dropout=0.2)
     expected = trained(copy.deepcopy(model))
     path = tmp_path if place == "mapped" else None
@@ -182,7 +192,11 @@ def test_a_full_disk_is_an_error_and_loses_nothing(monkeypatch, tmp_path: Path) 
         ({"model": nn.Linear(2, 2), "device": CPU}, TypeError, "expected a torch.nn.Sequential or a list of modules, got Linear"),
         ({"model": network(), "device": CPU, "num_microbatches": 2}, RuntimeError, "expected checkpoint_activation=True"),
         ({"model": network(), "device": CPU, "num_slices": 0}, ValueError, "expected slices and microbatches, got 0 and 1"),
-        ({"model": network(), "device": CPU, "offload_device": "meta"}, ValueError, "expected offload_device on the CPU, got meta"),
+        (
+            {"model": network(), "device": CPU, "offload_device": "meta"},
+            ValueError,
+            "expected offload_device on the CPU, got meta",
+        ),
         ({"model": network(), "device": CPU, "offload_path": "/nowhere"}, OSError, "/nowhere"),
     ],
 )

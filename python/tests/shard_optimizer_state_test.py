@@ -1,4 +1,5 @@
 """States of optimizers over the shards of FullyShardedDataParallel, gathered and given back: whichever parameters they have."""
+
 import copy
 import itertools
 

@@ -1,4 +1,5 @@
 """FullyShardedDataParallel and its optimizer in sharded checkpoints: saved by some ranks, loaded by others."""
+
 import shutil
 
 import plimsoll.pytorch as te

@@ -1,4 +1,5 @@
 """plimsoll.shard.selftest: agrees with sharded steps as they are, and notices what may go wrong with them."""
+
 import pytest
 import ranks
 import shard_models as models

@@ -1,4 +1,5 @@
 """plimsoll.shard.FullyShardedDataParallel of modules and instances that share a weight."""
+
 import copy
 import gc
 import pickle

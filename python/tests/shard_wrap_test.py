@@ -1,4 +1,5 @@
 """Which modules become units: fairscale's rules."""
+
 import functools
 
 import pytest

@@ -1,4 +1,5 @@
 """Checkpoints from Python: saved by several ranks, read at any number, as those of others and back."""
+
 import json
 
 import pytest
@@ -101,7 +102,9 @@ def tensors():
 
 
 def same(a, b):
-    return a.dtype == b.dtype and torch.equal(a.contiguous().flatten().view(torch.uint8), b.contiguous().flatten().view(torch.uint8))
+    return a.dtype == b.dtype and torch.equal(
+        a.contiguous().flatten().view(torch.uint8), b.contiguous().flatten().view(torch.uint8)
+    )
 
 
 def test_distributed_checkpoints_become_ours_and_ours_theirs(tmp_path):
@@ -155,7 +158,9 @@ def indexed(folder, index):
     return folder
 
 
-@pytest.mark.parametrize("file", ["../outside.safetensors", "{folder}/outside.safetensors", "in/it.safetensors", "", ".", "..", "a\0b", 3])
+@pytest.mark.parametrize(
+    "file", ["../outside.safetensors", "{folder}/outside.safetensors", "in/it.safetensors", "", ".", "..", "a\0b", 3]
+)
 def test_an_index_names_files_beside_it(file, tmp_path):
     name = file.format(folder=tmp_path) if isinstance(file, str) else file
     source = indexed(tmp_path / "model", {"weight_map": {"weight": name}})

@@ -1,4 +1,5 @@
 """When gradients are averaged under ShardedDataParallel: after exceptions, around checkpoints, over several backward()."""
+
 import copy
 import gc
 

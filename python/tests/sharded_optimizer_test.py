@@ -1,4 +1,5 @@
 """OSS, ShardedDataParallel and ShardedGradScaler on several ranks, against torch's optimizers and DDP's averages."""
+
 import copy
 import logging
 import warnings
@@ -126,7 +127,10 @@ def groups_that_are_added_keep_the_balance(group):
 @ranks.case(2)
 def groups_that_are_added_have_all_options_at_once(group):
     mine = lambda *sizes: [nn.Parameter(torch.ones(n)) for n in sizes]
-    for optim, options in ((torch.optim.AdamW, {"lr": 0.1, "betas": (0.5, 0.9)}), (torch.optim.SGD, {"lr": 0.1, "momentum": 0.5})):
+    for optim, options in (
+        (torch.optim.AdamW, {"lr": 0.1, "betas": (0.5, 0.9)}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.5}),
+    ):
         optimizer, plain = OSS(mine(4, 5), optim, group=group, **options), optim(mine(4, 5), **options)
         for each in (optimizer, plain):
             each.param_groups[0]["lr"] = 0.3  # as a scheduler does

@@ -1,4 +1,5 @@
 """A file that another process shortens while it is mapped is one error, not the end of the process."""
+
 import os
 import subprocess
 import time
@@ -29,8 +30,12 @@ def test_a_model_whose_file_is_shortened_raises_until_it_is_gone(dtype, tmp_path
     ours = T5ForConditionalGeneration.from_pretrained(save(theirs, tmp_path / "model"), dtype)
     shorten(tmp_path / "model" / "model.safetensors")
     for _ in range(2):
-        for call in (partial(ours, **given), partial(ours.encode, ids), partial(ours.generate, ids, max_new_tokens=2),
-                     partial(ours.generate, ids, max_new_tokens=2, num_beams=2)):
+        for call in (
+            partial(ours, **given),
+            partial(ours.encode, ids),
+            partial(ours.generate, ids, max_new_tokens=2),
+            partial(ours.generate, ids, max_new_tokens=2, num_beams=2),
+        ):
             with pytest.raises(RuntimeError, match=f"model/model.safetensors: {LOST}"):
                 call()
     assert capfd.readouterr().err.count(LOST) == 1
@@ -72,9 +77,34 @@ def test_training_data_that_is_shortened_is_one_line(tmp_path):
     data = tmp_path / "data"
     data.write_bytes(os.urandom(1 << 22))
     process = subprocess.Popen(
-        [PROGRAM, "train", "--data", data, "--out", tmp_path / "out", "--layers", "1", "--dim", "32", "--heads", "2",
-         "--context", "64", "--batch", "8", "--steps", "1000000", "--eval-windows", "8", "--log-every", "1"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        [
+            PROGRAM,
+            "train",
+            "--data",
+            data,
+            "--out",
+            tmp_path / "out",
+            "--layers",
+            "1",
+            "--dim",
+            "32",
+            "--heads",
+            "2",
+            "--context",
+            "64",
+            "--batch",
+            "8",
+            "--steps",
+            "1000000",
+            "--eval-windows",
+            "8",
+            "--log-every",
+            "1",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     log = tmp_path / "out" / "train.jsonl"
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline and not (log.exists() and log.stat().st_size):

@@ -1,4 +1,5 @@
 """Tokenizers with every table of replaced characters that sentencepiece's trainer writes, whole and damaged."""
+
 import json
 import random
 import subprocess
@@ -9,7 +10,12 @@ import sentencepiece
 from t5_models import make, save
 
 PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
-TEXTS = ["The quick brown fox ﬁﬂ Ⅳ ｆｕｌｌ ＡＢＣ", "Über allen Gipfeln ist Ruh", "狐 は ﷺ ½ x² e\u0301  a\ttab", "STRASSE Straße 😀"]
+TEXTS = [
+    "The quick brown fox ﬁﬂ Ⅳ ｆｕｌｌ ＡＢＣ",
+    "Über allen Gipfeln ist Ruh",
+    "狐 は ﷺ ½ x² e\u0301  a\ttab",
+    "STRASSE Straße 😀",
+]
 RULES = ["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"]
 OWN_RULES = "41\t61\n42 43\t62 63\nDF\t73 73\n2460\t31\nFF46 FF55\t66 75\n"  # code points: A to a, BC to bc, ...
 VOCABULARY = 400
@@ -18,8 +24,18 @@ VOCABULARY = 400
 def train(folder, **rule):
     (folder / "text").write_text("\n".join(TEXTS * 30))
     sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text"), model_prefix=str(folder / "spiece"), vocab_size=150, model_type="unigram", pad_id=0, eos_id=1,
-        unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2, **rule)
+        input=str(folder / "text"),
+        model_prefix=str(folder / "spiece"),
+        vocab_size=150,
+        model_type="unigram",
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **rule,
+    )
     return folder / "spiece.model"
 
 

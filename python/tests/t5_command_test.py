@@ -1,4 +1,5 @@
 """`plimsoll t5` on small models with a tokenizer of their own: texts, ids, scores, encodings; and what it says to bad input."""
+
 import json
 import pathlib
 import re
@@ -33,8 +34,17 @@ def spiece(tmp_path_factory):
     folder = tmp_path_factory.mktemp("spiece")
     (folder / "text").write_text("\n".join(SENTENCES * 20))
     sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text"), model_prefix=str(folder / "spiece"), vocab_size=PIECES, model_type="unigram",
-        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2)
+        input=str(folder / "text"),
+        model_prefix=str(folder / "spiece"),
+        vocab_size=PIECES,
+        model_type="unigram",
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
     return folder / "spiece.model"
 
 
@@ -86,13 +96,19 @@ def test_generate_writes_hugging_faces_ids(model, tmp_path):
     ids, mask = inputs(theirs, [7, 12, 3])
     rows = [row[: int(length)].tolist() for row, length in zip(ids, mask.sum(1), strict=True)]
     file = write_ids(tmp_path / "in.jsonl", rows)
-    for options, theirs_options in (([], {"do_sample": False}), (["--beams", "4"], {"num_beams": 4}),
-                                    (["--beams", "3", "--length-penalty", "0.5", "--early-stopping", "first"],
-                                     {"num_beams": 3, "length_penalty": 0.5, "early_stopping": True})):
+    for options, theirs_options in (
+        ([], {"do_sample": False}),
+        (["--beams", "4"], {"num_beams": 4}),
+        (
+            ["--beams", "3", "--length-penalty", "0.5", "--early-stopping", "first"],
+            {"num_beams": 3, "length_penalty": 0.5, "early_stopping": True},
+        ),
+    ):
         want = theirs.generate(input_ids=ids, attention_mask=mask, max_new_tokens=30, **theirs_options)
         for batch in (1, 2):
-            got, printed = results(tmp_path, "generate", "--model", folder, "--input", file, "--batch", batch,
-                                   "--max-new-tokens", 30, *options)
+            got, printed = results(
+                tmp_path, "generate", "--model", folder, "--input", file, "--batch", batch, "--max-new-tokens", 30, *options
+            )
             assert [line["input"] for line in got] == [0, 1, 2]
             assert len(printed.splitlines()) >= 3
             for row, line in zip(want.tolist(), got, strict=True):
@@ -104,12 +120,32 @@ def test_parity_compares_texts_with_texts(model, tmp_path):
     """Targets that are texts, with blanks around one."""
     _, folder = model
     (tmp_path / "in.txt").write_text("\n".join(SENTENCES[:3]))
-    written, _ = results(tmp_path, "generate", "--model", folder, "--input", tmp_path / "in.txt", "--dtype", "fp32", "--max-new-tokens", 5)
+    written, _ = results(
+        tmp_path, "generate", "--model", folder, "--input", tmp_path / "in.txt", "--dtype", "fp32", "--max-new-tokens", 5
+    )
     targets = [written[0]["text"], f"  {written[1]['text']}\n", written[2]["text"] + "x"]
     rows = [{"text": text, "target": target} for text, target in zip(SENTENCES, targets, strict=False)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    done = subprocess.run([PROGRAM, "parity", "--model", folder, "--data", tmp_path / "in.jsonl", "--dtypes", "fp32",
-                           "--max-new-tokens", "5", "--json", tmp_path / "parity.json"], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [
+            PROGRAM,
+            "parity",
+            "--model",
+            folder,
+            "--data",
+            tmp_path / "in.jsonl",
+            "--dtypes",
+            "fp32",
+            "--max-new-tokens",
+            "5",
+            "--json",
+            tmp_path / "parity.json",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "parity.json").read_text())["dtypes"]["fp32"]["accuracy"] == pytest.approx(2 / 3)
 
@@ -207,8 +243,11 @@ def shard(folder, weight_map):
 
 BROKEN = {
     "truncated": (truncate, 1, "truncated?"),
-    "missing keys": (lambda folder: edit_tensors(folder, drop_two), 1,
-                     "missing: encoder.block.1.layer.0.SelfAttention.q.weight, shared.weight"),
+    "missing keys": (
+        lambda folder: edit_tensors(folder, drop_two),
+        1,
+        "missing: encoder.block.1.layer.0.SelfAttention.q.weight, shared.weight",
+    ),
     "fewer layers": (lambda folder: edit_config(folder, num_layers=2), 1, "unknown: encoder.block.2."),
     "another width": (lambda folder: edit_config(folder, d_ff=49), 1, "[48, 32] instead of [49, 32]"),
     "another kind": (lambda folder: edit_config(folder, model_type="bert"), 1, "model_type: expected t5, mt5 or umt5"),
@@ -219,19 +258,40 @@ BROKEN = {
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), 1, "expected valid JSON"),
     "no tokenizer": (lambda folder: (folder / "spiece.model").unlink(), 1, "expected spiece.model"),
     "another tokenizer": (lambda folder: (folder / "spiece.model").write_text("no model"), 1, "expected a sentencepiece model"),
-    "a piece of a zero byte": (lambda folder: edit_pieces(folder, rb"\n\x01[ -~]\x15", b"\n\x01\x00\x15"), 1,
-                               "expected a sentencepiece model"),
-    "a number beyond doubles": (lambda folder: (folder / "config.json").write_text('{"d_model": 1e400}'), 1,
-                                "expected numbers that a double holds"),
-    "no architecture": (lambda folder: edit_config(folder, tie_word_embeddings="maybe"), 1, "tie_word_embeddings: expected true or false"),
+    "a piece of a zero byte": (
+        lambda folder: edit_pieces(folder, rb"\n\x01[ -~]\x15", b"\n\x01\x00\x15"),
+        1,
+        "expected a sentencepiece model",
+    ),
+    "a number beyond doubles": (
+        lambda folder: (folder / "config.json").write_text('{"d_model": 1e400}'),
+        1,
+        "expected numbers that a double holds",
+    ),
+    "no architecture": (
+        lambda folder: edit_config(folder, tie_word_embeddings="maybe"),
+        1,
+        "tie_word_embeddings: expected true or false",
+    ),
     "ids beyond the vocabulary": (lambda folder: edit_config(folder, eos_token_id=10**6), 1, "ids of pad, eos and decoder start"),
     "codes": (lambda folder: edit_tensors(folder, in_int8), 1, "expected F32, BF16 or F16, got I8"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), 1, "expected model.safetensors or"),
-    "a lost shard": (lambda folder: shard(folder, {"shared.weight": "lost.safetensors"}), 1, "expected the files lost.safetensors"),
-    "a shard elsewhere": (lambda folder: shard(folder, {"shared.weight": "../model.safetensors"}), 1, "expected a file beside the index"),
+    "a lost shard": (
+        lambda folder: shard(folder, {"shared.weight": "lost.safetensors"}),
+        1,
+        "expected the files lost.safetensors",
+    ),
+    "a shard elsewhere": (
+        lambda folder: shard(folder, {"shared.weight": "../model.safetensors"}),
+        1,
+        "expected a file beside the index",
+    ),
     "no index": (lambda folder: shard(folder, ["shared.weight"]), 1, "expected an object with a weight_map"),
-    "too many tokens": (lambda folder: (folder / "tokenizer_config.json").write_text('{"extra_ids": 400}'), 1,
-                        "expected at most the model's vocabulary"),
+    "too many tokens": (
+        lambda folder: (folder / "tokenizer_config.json").write_text('{"extra_ids": 400}'),
+        1,
+        "expected at most the model's vocabulary",
+    ),
 }
 
 
@@ -247,22 +307,25 @@ def test_broken_directories_are_one_line(model, name, tmp_path):
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize(("arguments", "code", "expected"), [
-    ([], 2, "t5: expected "),
-    (["--model", "{model}", "--input", "x"], 2, "t5: expected generate"),
-    (["generte"], 2, "expected generate"),
-    (["generate"], 2, "expected --model DIR"),
-    (["generate", "--model", "/nowhere", "--input", "x"], 2, "--model: expected a file or directory"),
-    (["generate", "--model", "{model}"], 2, "expected --input TEXT|FILE"),
-    (["score", "--model", "{model}", "--input", "x"], 2, "expected --target"),
-    (["generate", "--model", "{model}", "--input", "x", "--beams", "0"], 2, "--beams"),
-    (["generate", "--model", "{model}", "--input", "x", "--beams", "2", "--stream"], 2, "stream"),
-    (["generate", "--model", "{model}", "--input", "x", "--beams", "2", "--sample"], 1, "beams or sampling"),
-    (["generate", "--model", "{model}", "--input", "x", "--dtype", "fp4"], 2, "--dtype"),
-    (["generate", "--model", "{model}", "--input", "{empty}"], 1, "expected at least one line"),
-    (["generate", "--model", "{model}", "--input", "{bad}"], 1, "line 1: input_ids: expected an array of ids from 0 to 527"),
-    (["encode", "--model", "{model}", "--input", "x", "--out", "/nowhere/out"], 1, "/nowhere/out"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        ([], 2, "t5: expected "),
+        (["--model", "{model}", "--input", "x"], 2, "t5: expected generate"),
+        (["generte"], 2, "expected generate"),
+        (["generate"], 2, "expected --model DIR"),
+        (["generate", "--model", "/nowhere", "--input", "x"], 2, "--model: expected a file or directory"),
+        (["generate", "--model", "{model}"], 2, "expected --input TEXT|FILE"),
+        (["score", "--model", "{model}", "--input", "x"], 2, "expected --target"),
+        (["generate", "--model", "{model}", "--input", "x", "--beams", "0"], 2, "--beams"),
+        (["generate", "--model", "{model}", "--input", "x", "--beams", "2", "--stream"], 2, "stream"),
+        (["generate", "--model", "{model}", "--input", "x", "--beams", "2", "--sample"], 1, "beams or sampling"),
+        (["generate", "--model", "{model}", "--input", "x", "--dtype", "fp4"], 2, "--dtype"),
+        (["generate", "--model", "{model}", "--input", "{empty}"], 1, "expected at least one line"),
+        (["generate", "--model", "{model}", "--input", "{bad}"], 1, "line 1: input_ids: expected an array of ids from 0 to 527"),
+        (["encode", "--model", "{model}", "--input", "x", "--out", "/nowhere/out"], 1, "/nowhere/out"),
+    ],
+)
 def test_mistakes_are_one_line(model, arguments, code, expected, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     write_ids(tmp_path / "bad.jsonl", [[528]])

@@ -1,4 +1,5 @@
 """A copy of a T5 computes what its original computes, from tensors of its own."""
+
 import copy
 
 import plimsoll

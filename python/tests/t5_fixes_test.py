@@ -1,4 +1,5 @@
 """T5 in FP16: each switch of t5_fixes is what keeps some model right, and the outliers of trained models are survived."""
+
 import pytest
 import torch
 from plimsoll.t5 import T5ForConditionalGeneration
@@ -72,19 +73,23 @@ def test_residual_fp32(grafted):
 @pytest.fixture
 def small(tmp_path):
     """A function from a change of Hugging Face's model to (it in FP32, ours in FP16)."""
+
     def build(change):
         theirs = make("v1.1")
         with torch.no_grad():
             change(theirs)
         path = save(theirs, tmp_path)
         return theirs, T5ForConditionalGeneration.from_pretrained(path, torch.float16)
+
     return build
 
 
 def test_mask_scale(small):
     """A text without a token, and biases that take its masked scores below -65504: all are -Inf, and softmax is NaN."""
+
     def change(model):
         model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.fill_(-40)
+
     theirs, ours = small(change)
     ids, mask = inputs(theirs, [9, 9])
     mask[1] = 0
@@ -99,12 +104,14 @@ def test_mask_scale(small):
 
 def test_gelu_guard(small):
     """Beyond |x| = 148 the gradient of x^3 is Inf in FP16, and that of tanh is 0."""
+
     def change(model):
         for stack in (model.encoder, model.decoder):
             for block in stack.block:
                 dense = block.layer[-1].DenseReluDense
                 dense.wi_0.weight.mul_(100)
                 dense.wo.weight.mul_(0.01)
+
     theirs, ours = small(change)
     ids, _ = inputs(theirs, [9, 9])
     arguments = {"input_ids": ids, "labels": ids}
@@ -128,10 +135,12 @@ def test_gelu_guard(small):
 
 def test_no_dynamic_clamp(small):
     """One text that overflows changes another one of its batch: the clamp's bound is the batch's."""
+
     def change(model):
         model.shared.weight[5, 1] = 65000
         model.shared.weight[6, 0] = 65504
         model.encoder.block[0].layer[0].SelfAttention.o.weight[0] *= 3e4
+
     _, ours = small(change)
     calm, wild = torch.full((1, 4), 5), torch.full((1, 4), 6)
     both = torch.cat([calm, wild])
@@ -149,8 +158,9 @@ def test_no_dynamic_clamp(small):
             assert bool(together[1].isfinite().all()) is clamps  # wrong, and nobody sees it
 
 
-@pytest.mark.parametrize("fixes", [{"downproject_scale": 3}, {"downproject_scale": 0.5}, {"mask_scale": 0},
-                                   {"mask_scale": 1.5}, {"gelu_guard": 2}])
+@pytest.mark.parametrize(
+    "fixes", [{"downproject_scale": 3}, {"downproject_scale": 0.5}, {"mask_scale": 0}, {"mask_scale": 1.5}, {"gelu_guard": 2}]
+)
 def test_switches_out_of_range_are_named(small, fixes):
     _, ours = small(lambda model: None)
     with pytest.raises(ValueError, match=next(iter(fixes))):

@@ -1,4 +1,5 @@
 """plimsoll.t5 is Hugging Face's T5: logits, ids, loss and gradients."""
+
 import copy
 import json
 import os
@@ -53,14 +54,24 @@ def factor_of_logits(folder):
     return (logits @ plain / (plain @ plain)).item()
 
 
-@pytest.mark.parametrize(("kind", "changes", "scaled"), [
-    ("mT5", {}, False), ("mT5, tied", {}, False), ("mT5, tied", {"scale_decoder_outputs": True}, False),
-    ("mT5", {"tie_word_embeddings": False}, False),
-    ("UMT5", {}, True), ("UMT5", {"tie_word_embeddings": None}, True), ("UMT5", {"scale_decoder_outputs": False}, True),
-    ("UMT5, untied", {}, True), ("UMT5, untied", {"tie_word_embeddings": False}, False),
-    ("v1.0", {}, True), ("v1.1", {}, False), ("v1.1", {"scale_decoder_outputs": None}, True),
-    ("v1.1", {"scale_decoder_outputs": None, "tie_word_embeddings": False}, False),
-])
+@pytest.mark.parametrize(
+    ("kind", "changes", "scaled"),
+    [
+        ("mT5", {}, False),
+        ("mT5, tied", {}, False),
+        ("mT5, tied", {"scale_decoder_outputs": True}, False),
+        ("mT5", {"tie_word_embeddings": False}, False),
+        ("UMT5", {}, True),
+        ("UMT5", {"tie_word_embeddings": None}, True),
+        ("UMT5", {"scale_decoder_outputs": False}, True),
+        ("UMT5, untied", {}, True),
+        ("UMT5, untied", {"tie_word_embeddings": False}, False),
+        ("v1.0", {}, True),
+        ("v1.1", {}, False),
+        ("v1.1", {"scale_decoder_outputs": None}, True),
+        ("v1.1", {"scale_decoder_outputs": None, "tie_word_embeddings": False}, False),
+    ],
+)
 def test_each_family_has_its_own_rule_for_the_factor_of_the_logits(kind, changes, scaled, tmp_path):
     config = json.loads((save(make(kind), tmp_path) / "config.json").read_text()) | changes
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -121,8 +132,14 @@ def test_greedy_ids_of_64_tokens(pair):
     assert torch.equal(greedy(ours, ids, mask), greedy(theirs, ids, mask, do_sample=False))
 
 
-@pytest.mark.parametrize("options", [{}, {"length_penalty": 0.4, "early_stopping": True},
-                                     {"length_penalty": 2.0, "early_stopping": "never", "num_return_sequences": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"length_penalty": 0.4, "early_stopping": True},
+        {"length_penalty": 2.0, "early_stopping": "never", "num_return_sequences": 3},
+    ],
+)
 def test_beam_4_ids_of_64_tokens(pair, options):
     theirs, ours = pair
     ids, mask = inputs(theirs, LENGTHS)
@@ -164,9 +181,11 @@ def test_default_arguments_are_those_of_hugging_face(pair):
 def test_draws_follow_the_seed_and_come_from_the_likeliest(pair):
     theirs, ours = pair
     ids, mask = inputs(theirs, [12])
+
     def draw(**options):
         torch.manual_seed(3)
         return ours.generate(ids, mask, max_new_tokens=8, do_sample=True, num_return_sequences=5, **options)
+
     assert torch.equal(draw(top_k=0), draw(top_k=0))
     assert len({tuple(row.tolist()) for row in draw(top_k=0, temperature=3.0)}) > 1
     likeliest = greedy(ours, ids, mask)[:, :9].expand(5, -1)
@@ -177,13 +196,17 @@ def test_draws_follow_the_seed_and_come_from_the_likeliest(pair):
 def test_a_streamer_gets_each_token(pair):
     theirs, ours = pair
     ids, mask = inputs(theirs, [12])
+
     class Streamer:
         def __init__(self):
             self.tokens, self.ended = [], False
+
         def put(self, tokens):
             self.tokens.append(tokens)
+
         def end(self):
             self.ended = True
+
     streamer = Streamer()
     whole = ours.generate(ids, mask, max_new_tokens=10, streamer=streamer)
     assert streamer.ended and torch.equal(torch.stack(streamer.tokens, 1), whole)
@@ -278,8 +301,15 @@ def test_narrow_weights_are_as_exact_as_hugging_faces(kind, dtype, tmp_path):
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("proj", ["relu", "gated-gelu"])
 def test_base_shape(proj, tied, tmp_path):
-    base = {"vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_decoder_layers": 12,
-            "num_heads": 12}
+    base = {
+        "vocab_size": 32128,
+        "d_model": 768,
+        "d_kv": 64,
+        "d_ff": 2048,
+        "num_layers": 12,
+        "num_decoder_layers": 12,
+        "num_heads": 12,
+    }
     theirs = make("v1.0" if tied else "v1.1", **base, feed_forward_proj=proj)
     assert ("lm_head.weight" in dict(theirs.named_parameters())) is not tied
     ours = T5ForConditionalGeneration.from_pretrained(save(theirs, tmp_path))

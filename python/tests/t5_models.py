@@ -1,22 +1,46 @@
 """Hugging Face's T5s with seeded random weights, small enough for tests, as directories that both libraries load."""
+
 import torch
 import transformers
 
-SMALL = {"vocab_size": 130, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 6,
-         "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "dropout_rate": 0.1}
+SMALL = {
+    "vocab_size": 130,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "num_heads": 6,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 0,
+    "dropout_rate": 0.1,
+}
 KINDS = {
     "v1.0": (transformers.T5Config, transformers.T5ForConditionalGeneration, {"feed_forward_proj": "relu"}),
-    "v1.1": (transformers.T5Config, transformers.T5ForConditionalGeneration,
-             {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "v1.1": (
+        transformers.T5Config,
+        transformers.T5ForConditionalGeneration,
+        {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
     "silu, tied": (transformers.T5Config, transformers.T5ForConditionalGeneration, {"feed_forward_proj": "gated-silu"}),
-    "few buckets": (transformers.T5Config, transformers.T5ForConditionalGeneration,
-                    {"relative_attention_num_buckets": 12, "relative_attention_max_distance": 20}),
-    "mT5": (transformers.MT5Config, transformers.MT5ForConditionalGeneration,
-            {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "few buckets": (
+        transformers.T5Config,
+        transformers.T5ForConditionalGeneration,
+        {"relative_attention_num_buckets": 12, "relative_attention_max_distance": 20},
+    ),
+    "mT5": (
+        transformers.MT5Config,
+        transformers.MT5ForConditionalGeneration,
+        {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
     "mT5, tied": (transformers.MT5Config, transformers.MT5ForConditionalGeneration, {"feed_forward_proj": "gated-gelu"}),
     "UMT5": (transformers.UMT5Config, transformers.UMT5ForConditionalGeneration, {"feed_forward_proj": "gated-gelu"}),
-    "UMT5, untied": (transformers.UMT5Config, transformers.UMT5ForConditionalGeneration,
-                     {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "UMT5, untied": (
+        transformers.UMT5Config,
+        transformers.UMT5ForConditionalGeneration,
+        {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
 }
 
 

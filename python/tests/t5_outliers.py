@@ -1,4 +1,5 @@
 """The outliers of trained T5s, grafted onto random weights, which never overflow on their own."""
+
 import contextlib
 
 import torch
@@ -46,7 +47,9 @@ class Grafted:
     def norms_behind(self):
         """In the order in which they run."""
         each = len(self.stack.block[0].layer)
-        return [layer.layer_norm for block in self.stack.block for layer in block.layer][each * (self.blocks[0] + 1):] + [self.stack.final_layer_norm]
+        return [layer.layer_norm for block in self.stack.block for layer in block.layer][each * (self.blocks[0] + 1) :] + [
+            self.stack.final_layer_norm
+        ]
 
 
 def graft(model, ids, amax, channels=CHANNELS, **where):

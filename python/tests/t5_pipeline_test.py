@@ -1,4 +1,5 @@
 """`plimsoll.t5` in a pipeline of transformers, whose version 5 has none for T5 of its own: texts in, texts out."""
+
 import pytest
 import torch
 import transformers
@@ -7,7 +8,12 @@ from t5_models import make, save
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
-SENTENCES = ["The ship lies deep in the water.", "A line on its side says how deep.", "How deep may it lie?", "Deep water, deep ship."]
+SENTENCES = [
+    "The ship lies deep in the water.",
+    "A line on its side says how deep.",
+    "How deep may it lie?",
+    "Deep water, deep ship.",
+]
 PIECES = 60
 
 
@@ -33,8 +39,17 @@ def case(tmp_path_factory):
     folder = tmp_path_factory.mktemp("t5")
     (folder / "text").write_text("\n".join(SENTENCES * 20))
     sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text"), model_prefix=str(folder / "spiece"), vocab_size=PIECES, model_type="unigram", pad_id=0, eos_id=1,
-        unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2)
+        input=str(folder / "text"),
+        model_prefix=str(folder / "spiece"),
+        vocab_size=PIECES,
+        model_type="unigram",
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
     theirs = make("v1.1", vocab_size=PIECES + 100)
     save(theirs, folder)
     return theirs, folder, transformers.T5Tokenizer.from_pretrained(folder)

@@ -1,4 +1,5 @@
 """Checkpoints of Transformer Engine, and safetensors."""
+
 import io
 import os
 import pickle
@@ -72,7 +73,11 @@ def as_legacy_file(value):
 
 
 def load(module, extra, name=""):
-    plain = {key: value for key, value in module.state_dict().items() if not key.split(".")[-1].endswith(("_scale", "_history", "_step"))}
+    plain = {
+        key: value
+        for key, value in module.state_dict().items()
+        if not key.split(".")[-1].endswith(("_scale", "_history", "_step"))
+    }
     return module.load_state_dict({**plain, f"{name}_extra_state": extra})
 
 
@@ -106,7 +111,11 @@ def test_training_goes_on_from_their_scales():
     with te.fp8_autocast(fp8_recipe=rule):
         output = layer(x)
     weight = torch.ops.plimsoll.dequantize(
-        torch.ops.plimsoll.quantize(layer.weight, torch.tensor([0.25]), "e4m3")[0], torch.tensor([[0.25]]), "e4m3", (0, 0), torch.float32
+        torch.ops.plimsoll.quantize(layer.weight, torch.tensor([0.25]), "e4m3")[0],
+        torch.tensor([[0.25]]),
+        "e4m3",
+        (0, 0),
+        torch.float32,
     )
     # 100 at their scale 2 is 200, between the codes 192 and 208, and even is 192.
     assert torch.equal(output, torch.nn.functional.linear(torch.full((2, 4), 96.0), weight, layer.bias))
@@ -158,10 +167,13 @@ def test_a_script_is_not_loaded():
         load(te.Linear(4, 3), file)
 
 
-@pytest.mark.parametrize("extra,error,message", [
-    (3, TypeError, "_extra_state as bytes"),
-    (as_tensor({"scale_fwd": torch.ones(3), "amax_history_fwd": torch.ones(4, 2)}), ValueError, r"got \[3\] and \[4, 2\]"),
-])
+@pytest.mark.parametrize(
+    "extra,error,message",
+    [
+        (3, TypeError, "_extra_state as bytes"),
+        (as_tensor({"scale_fwd": torch.ones(3), "amax_history_fwd": torch.ones(4, 2)}), ValueError, r"got \[3\] and \[4, 2\]"),
+    ],
+)
 def test_states_that_do_not_fit_are_named(extra, error, message):
     with pytest.raises(error, match=message):
         load(te.Linear(4, 3), extra)

@@ -1,4 +1,5 @@
 """Modules that ranks share, against one rank's and against the oracle."""
+
 import copy
 import functools
 import pickle
@@ -71,8 +72,7 @@ def check_linear(group, mode, sequence, rule, shape, out_features):
     torch.manual_seed(1)
     by_rows, in_features = mode == "row", shape[-1]
     whole = te.Linear(in_features, out_features)
-    layer = seeded(lambda: te.Linear(
-        in_features, out_features, parallel_mode=mode, tp_group=group, sequence_parallel=sequence))
+    layer = seeded(lambda: te.Linear(in_features, out_features, parallel_mode=mode, tp_group=group, sequence_parallel=sequence))
     with torch.no_grad():
         whole.bias.normal_()
         layer.weight.copy_(part(group, whole.weight, 1 if by_rows else 0))
@@ -143,13 +143,17 @@ MODULES = {
     "LayerNormMLP swiglu": lambda **tp: te.LayerNormMLP(32, 64, activation="swiglu", normalization="RMSNorm", **tp),
     "MultiheadAttention": lambda **tp: te.MultiheadAttention(32, 4, attention_dropout=0.0, **tp),
     "MultiheadAttention fused": lambda **tp: te.MultiheadAttention(
-        32, 8, attention_dropout=0.0, num_gqa_groups=4, input_layernorm=True, fuse_qkv_params=True, **tp),
+        32, 8, attention_dropout=0.0, num_gqa_groups=4, input_layernorm=True, fuse_qkv_params=True, **tp
+    ),
     "MultiheadAttention fused apart": lambda **tp: te.MultiheadAttention(
-        32, 8, attention_dropout=0.0, num_gqa_groups=4, fuse_qkv_params=True, qkv_weight_interleaved=False, **tp),
+        32, 8, attention_dropout=0.0, num_gqa_groups=4, fuse_qkv_params=True, qkv_weight_interleaved=False, **tp
+    ),
     "TransformerLayer": lambda **tp: te.TransformerLayer(
-        32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0, activation="geglu", **tp),
+        32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0, activation="geglu", **tp
+    ),
     "TransformerLayer decoder": lambda **tp: te.TransformerLayer(
-        32, 64, 4, 4, hidden_dropout=0.0, attention_dropout=0.0, layer_type="decoder", normalization="RMSNorm", **tp),
+        32, 64, 4, 4, hidden_dropout=0.0, attention_dropout=0.0, layer_type="decoder", normalization="RMSNorm", **tp
+    ),
 }
 
 
@@ -196,8 +200,11 @@ def both(group, name, sequence, rule):
         output, input_grad = run(whole, x, grad, (lambda v: whole(v, encoder_output=encoded)) if cross else None)
     with scope(group, rule):
         results = run(
-            shared, tokens(x), part(group, grad, -1) if by_columns else tokens(grad),
-            (lambda v: shared(v, encoder_output=tokens(encoded))) if cross else None)
+            shared,
+            tokens(x),
+            part(group, grad, -1) if by_columns else tokens(grad),
+            (lambda v: shared(v, encoder_output=tokens(encoded))) if cross else None,
+        )
     sum_over_tokens(group, shared)
     compared = {
         "output": (results[0], part(group, output, -1) if by_columns else tokens(output)),
@@ -213,7 +220,9 @@ def both(group, name, sequence, rule):
 def distance(compared, exact, which):
     """Of all gradients together, relative to the exact ones: some are zero but for rounding. which: 0 this rank's, 1 one
     rank's."""
-    values = [torch.cat([pairs[what][place].flatten() for what in exact]).double() for pairs, place in ((compared, which), (exact, 1))]
+    values = [
+        torch.cat([pairs[what][place].flatten() for what in exact]).double() for pairs, place in ((compared, which), (exact, 1))
+    ]
     return ((values[0] - values[1]).norm() / values[1].norm()).item()
 
 
@@ -342,8 +351,8 @@ def state_dicts_hold_the_parts(group):
     assert shapes["layernorm_mlp.fc1_weight"] == (32, 32) and shapes["layernorm_mlp.fc1_bias"] == (32,)
     assert shapes["layernorm_mlp.fc2_weight"] == (32, 32) and shapes["layernorm_mlp.layer_norm_weight"] == (32,)
     assert sum(parameter.numel() for parameter in layer.parameters()) * 4 == sum(
-        value.numel() * 4 for name, value in layer.state_dict().items()
-        if not name.endswith(("_scale", "_amax_history", "_step")))
+        value.numel() * 4 for name, value in layer.state_dict().items() if not name.endswith(("_scale", "_amax_history", "_step"))
+    )
     assert layer.tp_size == 2 and layer.layernorm_mlp.fc1_weight.tensor_model_parallel
     other = te.TransformerLayer(32, 64, 4, set_parallel_mode=True, tp_group=group)
     other.load_state_dict(layer.state_dict())
@@ -379,8 +388,15 @@ def a_tracker_draws_other_weights_and_dropout_on_each_rank(group):
     tracker.add("model-parallel-rng", 100 + rank_of(group))
     torch.manual_seed(0)
     layer = te.TransformerLayer(
-        32, 64, 4, set_parallel_mode=True, tp_group=group, get_rng_state_tracker=lambda: tracker, attention_dropout=0.5,
-        hidden_dropout=0.0)
+        32,
+        64,
+        4,
+        set_parallel_mode=True,
+        tp_group=group,
+        get_rng_state_tracker=lambda: tracker,
+        attention_dropout=0.5,
+        hidden_dropout=0.0,
+    )
     first, second = ranks.gathered(group, layer.layernorm_mlp.fc1_weight.detach())
     assert not torch.equal(first, second)
     before = tracker.get_states()["model-parallel-rng"].clone()
@@ -401,23 +417,46 @@ def ranks_with_other_scales_are_told_apart(group):
 def mistakes_name_the_argument(group):
     tp = {"set_parallel_mode": True, "tp_group": group}
     for error, message, make in (
-        (ValueError, "out_features that tp_size=2 divides, got 5", lambda: te.Linear(8, 5, parallel_mode="column", tp_group=group)),
+        (
+            ValueError,
+            "out_features that tp_size=2 divides, got 5",
+            lambda: te.Linear(8, 5, parallel_mode="column", tp_group=group),
+        ),
         (ValueError, "in_features that tp_size=2 divides, got 5", lambda: te.Linear(5, 8, parallel_mode="row", tp_group=group)),
-        (ValueError, r"parameters_split\['a'\] that tp_size=2", lambda: te.Linear(
-            8, 6, parallel_mode="column", tp_group=group, parameters_split={"a": 3, "b": 3})),
+        (
+            ValueError,
+            r"parameters_split\['a'\] that tp_size=2",
+            lambda: te.Linear(8, 6, parallel_mode="column", tp_group=group, parameters_split={"a": 3, "b": 3}),
+        ),
         (ValueError, "ffn_hidden_size that tp_size=2 divides, got 7", lambda: te.LayerNormMLP(8, 7, **tp)),
         (ValueError, "num_attention_heads that tp_size=2 divides, got 3", lambda: te.MultiheadAttention(12, 3, **tp)),
         (ValueError, "num_gqa_groups that tp_size=2 divides, got 1", lambda: te.TransformerLayer(8, 8, 2, 1, **tp)),
-        (ValueError, "tp_size 2, the ranks of tp_group, got 3", lambda: te.Linear(
-            6, 6, parallel_mode="row", tp_group=group, tp_size=3)),
-        (ValueError, "tp_group of tp_size=4 ranks, got one of 2", lambda: te.Linear(
-            8, 8, parallel_mode="row", tp_size=4).set_tensor_parallel_group(group)),
+        (
+            ValueError,
+            "tp_size 2, the ranks of tp_group, got 3",
+            lambda: te.Linear(6, 6, parallel_mode="row", tp_group=group, tp_size=3),
+        ),
+        (
+            ValueError,
+            "tp_group of tp_size=4 ranks, got one of 2",
+            lambda: te.Linear(8, 8, parallel_mode="row", tp_size=4).set_tensor_parallel_group(group),
+        ),
         (ValueError, "a norm needs all features", lambda: te.LayerNormLinear(8, 8, parallel_mode="row", tp_group=group)),
-        (TypeError, "tp_group a torch.distributed.ProcessGroup, got 'x'", lambda: te.Linear(8, 8, parallel_mode="row", tp_group="x")),
-        (RuntimeError, "tokens that the 2 ranks .* divide", lambda: te.Linear(
-            8, 8, parallel_mode="row", tp_group=group, sequence_parallel=True)(torch.zeros(3, 1, 4))),
-        (RuntimeError, r"x \[tokens, ..., in\]", lambda: te.Linear(
-            8, 8, parallel_mode="column", tp_group=group, sequence_parallel=True)(torch.zeros(8))),
+        (
+            TypeError,
+            "tp_group a torch.distributed.ProcessGroup, got 'x'",
+            lambda: te.Linear(8, 8, parallel_mode="row", tp_group="x"),
+        ),
+        (
+            RuntimeError,
+            "tokens that the 2 ranks .* divide",
+            lambda: te.Linear(8, 8, parallel_mode="row", tp_group=group, sequence_parallel=True)(torch.zeros(3, 1, 4)),
+        ),
+        (
+            RuntimeError,
+            r"x \[tokens, ..., in\]",
+            lambda: te.Linear(8, 8, parallel_mode="column", tp_group=group, sequence_parallel=True)(torch.zeros(8)),
+        ),
     ):
         with pytest.raises(error, match=message):
             make()
@@ -438,8 +477,19 @@ def steps(group, layer, call):
 
 
 def shared_layer(group, **more):
-    return seeded(lambda: te.TransformerLayer(
-        32, 64, 4, hidden_dropout=0.0, attention_dropout=0.5, set_parallel_mode=True, tp_group=group, sequence_parallel=True, **more))
+    return seeded(
+        lambda: te.TransformerLayer(
+            32,
+            64,
+            4,
+            hidden_dropout=0.0,
+            attention_dropout=0.5,
+            set_parallel_mode=True,
+            tp_group=group,
+            sequence_parallel=True,
+            **more,
+        )
+    )
 
 
 @ranks.case(2)
@@ -489,7 +539,10 @@ def bf16_sums_round_once(group):
     x = torch.randn(6, 3, 32).bfloat16()
     output = layer(x)
     with torch.no_grad():
-        parts = [torch.nn.functional.linear(a.double(), b.double()).float().bfloat16() for a, b in ranks.gathered(group, (x, layer.weight.detach()))]
+        parts = [
+            torch.nn.functional.linear(a.double(), b.double()).float().bfloat16()
+            for a, b in ranks.gathered(group, (x, layer.weight.detach()))
+        ]
     # A part may be the neighbour in bf16 where its FP32 sum is near the middle; the sum of parts rounds once.
     exact, terms = sum(p.double() for p in parts), sum(p.double().abs() for p in parts)
     assert bool(((output.double() - exact).abs() <= 2.0**-8 * exact.abs() + 2.0**-7 * terms).all())

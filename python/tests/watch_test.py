@@ -1,4 +1,5 @@
 """plimsoll.watch on a T5 in FP16: where it overflows, what comes of it, and that watching changes no number."""
+
 import json
 import subprocess
 
@@ -15,12 +16,14 @@ PLAIN = {"no_dynamic_clamp": True}
 @pytest.fixture
 def ours(tmp_path):
     """A function from a change of Hugging Face's model to (ids, mask, ours in FP16)."""
+
     def build(change=lambda model: None):
         theirs = make("v1.1")
         with torch.no_grad():
             change(theirs)
         model = T5ForConditionalGeneration.from_pretrained(save(theirs, tmp_path), torch.float16)
         return *inputs(theirs, [9, 7]), model
+
     return build
 
 
@@ -37,6 +40,7 @@ def down_projection_reaches(amax):
     def change(model):
         layer = model.encoder.block[1].layer[1].DenseReluDense.wo
         layer.weight *= amax / largest_output(model, *inputs(model, [9, 7]), layer)
+
     return change
 
 
@@ -81,10 +85,12 @@ def test_guard_warns_before_there_is_an_infinity(ours):
 @pytest.mark.parametrize("reaches", [30_000, 90_000])
 def test_guard_reports_joined_products_as_it_reports_single_ones(ours, reaches):
     """The second call of a model joins q, k and v, wi_0 and wi_1; the first one does not."""
+
     def change(model):
         attention = model.encoder.block[0].layer[0].SelfAttention
         attention.v.weight *= reaches / largest_output(model, *inputs(model, [9, 7]), attention.v)
         attention.o.weight /= reaches
+
     ids, mask, model = ours(change)
     model.t5_fixes = PLAIN
     seen = []
@@ -148,8 +154,15 @@ def keys_reach_infinity(model):
     model.encoder.block[1].layer[0].SelfAttention.k.weight.mul_(5e4)
 
 
-@pytest.mark.parametrize("change, op", [(down_projection_reaches(90_000), "gemm output"), (keys_reach_infinity, "gemm output"),
-                                        (gelu_reaches_infinity, "aten::pow"), (scores_reach_infinity, "aten::add")])
+@pytest.mark.parametrize(
+    "change, op",
+    [
+        (down_projection_reaches(90_000), "gemm output"),
+        (keys_reach_infinity, "gemm output"),
+        (gelu_reaches_infinity, "aten::pow"),
+        (scores_reach_infinity, "aten::add"),
+    ],
+)
 def test_trap_and_shadow_name_the_same_ops(ours, change, op):
     case = ours(change)
     trap, shadow = (watched(case, mode)[0].incidents for mode in ("trap", "shadow"))
@@ -165,7 +178,7 @@ def test_shadow_runs_the_window_around_the_first_bad_op_again(ours):
     incident = w.incidents[0]
     paths = [step["path"] for step in incident["window"]]
     bad = paths.index(PATH)
-    assert "DenseReluDense.wi_1" in " ".join(paths[:bad]) and "norm" in " ".join(paths[bad + 1:])
+    assert "DenseReluDense.wi_1" in " ".join(paths[:bad]) and "norm" in " ".join(paths[bad + 1 :])
     before, there = incident["window"][bad - 1]["replay"], incident["window"][bad]["replay"]
     assert before["headroom_bits"] > 0 > there["headroom_bits"]
     assert all(step["replay"]["relative_error"] < 2**-7 for step in incident["window"][: bad + 1])
@@ -180,9 +193,11 @@ def test_shadow_runs_the_window_around_the_first_bad_op_again(ours):
 @pytest.mark.parametrize("mode", ["guard", "trap", "shadow"])
 def test_layers_of_plimsoll_pytorch_have_their_path(mode):
     import plimsoll.pytorch as te
+
     torch.manual_seed(1)
-    model = torch.nn.Sequential(te.Linear(16, 16), torch.nn.ModuleDict({"mlp": te.LayerNormMLP(16, 32)})["mlp"],
-                                te.Linear(16, 16, name="the last")).half()
+    model = torch.nn.Sequential(
+        te.Linear(16, 16), torch.nn.ModuleDict({"mlp": te.LayerNormMLP(16, 32)})["mlp"], te.Linear(16, 16, name="the last")
+    ).half()
     model[1].fc1_weight *= 100
     model[1].fc2_weight[3] = 6e4
     with plimsoll.watch(mode) as w:
@@ -273,8 +288,23 @@ def test_the_option_of_the_command(tmp_path):
     ids, _ = inputs(theirs, [9, 7])
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({"input_ids": row.tolist()}) for row in ids))
     program = plimsoll._library.find().parent / "bin" / "plimsoll"
-    command = [program, "t5", "encode", "--model", save(theirs, tmp_path / "model"), "--input", tmp_path / "in.jsonl",
-               "--dtype", "fp16", "--fixes", "none", "--watch", "trap", "--json", tmp_path / "out.jsonl"]
+    command = [
+        program,
+        "t5",
+        "encode",
+        "--model",
+        save(theirs, tmp_path / "model"),
+        "--input",
+        tmp_path / "in.jsonl",
+        "--dtype",
+        "fp16",
+        "--fixes",
+        "none",
+        "--watch",
+        "trap",
+        "--json",
+        tmp_path / "out.jsonl",
+    ]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     incident = next(line for line in lines if "incident" in line)

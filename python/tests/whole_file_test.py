@@ -1,4 +1,5 @@
 """Files of Python that several processes write, or that one is killed at."""
+
 import os
 import signal
 import subprocess

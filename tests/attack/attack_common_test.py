@@ -1,4 +1,5 @@
 """The attacks' own judgement: what they call a failure, what they write, and damage that is damage."""
+
 import json
 import random
 import sys

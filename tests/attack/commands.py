@@ -24,7 +24,9 @@ LIMIT = 60.0  # seconds of one run; each takes less than one on an idle machine
 MEMORY = 16 << 30  # bytes of addresses that a run may have: more than it needs, less than would harm the machine
 PYTHON_EVERY = 60  # one case in so many runs Python's own commands, which take seconds to start
 
-SMALL = "--model tiny --steps 2 --layers 1 --dim 16 --heads 2 --context 16 --batch 1 --eval-windows 1 --warmup 1 --threads 1".split()
+SMALL = (
+    "--model tiny --steps 2 --layers 1 --dim 16 --heads 2 --context 16 --batch 1 --eval-windows 1 --warmup 1 --threads 1".split()
+)
 RESUME = ["train", "--data", "{text}", "--out", "{run}", "--resume", *SMALL]
 T5_LENGTH = ["--max-new-tokens", "2", "--threads", "1"]
 NO_FILES = {"info", "shard-plan"}  # commands without an input file
@@ -34,7 +36,12 @@ CASES = {
         (["train", "--data", "{texts}", "--out", "{out}", "--config", "{config}", *SMALL], ["config", "texts/a.txt"]),
         (RESUME, ["run/step-*/*", "run/train.jsonl"]),
     ],
-    "compare": [(["compare", "--recipes", "fp32", "--data", "{text}", "--out", "{out}", "--config", "{config}", *SMALL], ["config", "text"])],
+    "compare": [
+        (
+            ["compare", "--recipes", "fp32", "--data", "{text}", "--out", "{out}", "--config", "{config}", *SMALL],
+            ["config", "text"],
+        )
+    ],
     "generate": [(["generate", "--checkpoint", "{run}", "--prompt", "ab", "--tokens", "2"], ["run/step-*/*"])],
     "inspect": [
         (["inspect", "{t5}/model.safetensors"], ["t5/model.safetensors"]),
@@ -52,8 +59,15 @@ CASES = {
         (["gauge", "--model", "{t5}", "--calibrate", "{examples}", "--out", "{out}"], ["t5/*", "examples"]),
         (["gauge", "--model", "{run}", "--calibrate", "{text}", "--out", "{out}"], ["run/step-*/*", "text"]),
     ],
-    "parity": [(["parity", "--model", "{t5}", "--data", "{examples}", "--dtypes", "fp16", "--max-new-tokens", "2"], ["t5/*", "examples"])],
-    "mmlu": [(["mmlu", "--model", "{letters}", "--data", "{questions}", "--dtypes", "fp32"], ["letters/*", "questions/test/*", "questions/dev/*"])],
+    "parity": [
+        (["parity", "--model", "{t5}", "--data", "{examples}", "--dtypes", "fp16", "--max-new-tokens", "2"], ["t5/*", "examples"])
+    ],
+    "mmlu": [
+        (
+            ["mmlu", "--model", "{letters}", "--data", "{questions}", "--dtypes", "fp32"],
+            ["letters/*", "questions/test/*", "questions/dev/*"],
+        )
+    ],
 }
 PYTHON_CASES = [
     (["report", "{run}", "--out", "{out}"], ["run/train.jsonl"]),
@@ -99,13 +113,17 @@ def t5_tensors(vocabulary=160, width=16, inner=24, heads=2, size=8):
 
 def letters():
     """A spiece.model with a piece for each letter, and one for each that begins a word."""
+
     def field(number, data):
         return bytes([number << 3 | 2, len(data)]) + data
 
     space = "\u2581"
     pieces = [("<pad>", 3), ("</s>", 3), ("<unk>", 2)]
     pieces += [(text, 1) for letter in "abcdefghijklmnopqrstuvwxyzABCD.:" for text in (letter, space + letter)] + [(space, 1)]
-    return b"".join(field(1, field(1, text.encode()) + bytes([2 << 3 | 5]) + struct.pack("<f", -2) + bytes([3 << 3, kind])) for text, kind in pieces)
+    return b"".join(
+        field(1, field(1, text.encode()) + bytes([2 << 3 | 5]) + struct.pack("<f", -2) + bytes([3 << 3, kind]))
+        for text, kind in pieces
+    )
 
 
 def make_tree(folder):
@@ -137,7 +155,9 @@ def make_tree(folder):
         (folder / "questions" / part).mkdir(parents=True)
         (folder / "questions" / part / f"fox_{part}.csv").write_text('"The fox, the?",a,b,c,"d ""e""",A\nABC,1,2,3,4,D\n')
     (folder / "results").mkdir()
-    (folder / "results" / "parity.json").write_text(json.dumps({"dtypes": {"fp32": {"headroom_fp16": {"x": 3.0}}, "fp16": {"logits_kl": 0.1}}}))
+    (folder / "results" / "parity.json").write_text(
+        json.dumps({"dtypes": {"fp32": {"headroom_fp16": {"x": 3.0}}, "fp16": {"logits_kl": 0.1}}})
+    )
     certificate = {"values": [{"name": "x", "headroom_bits_before": 1.0, "headroom_bits": 2.0}], "exponents": {"residual": 0},
                    "fp32": {"bit_identical": True}, "fp16": {"logits_relative_l2": 0.1}}  # fmt: skip
     (folder / "results" / "plimsoll_gauge.json").write_text(json.dumps(certificate))
@@ -191,7 +211,9 @@ def case(base, seed, number, memory):
     with tempfile.TemporaryDirectory(prefix="plimsoll-attack-", dir=memory) as folder:
         tree = Path(folder) / "tree"
         shutil.copytree(base, tree)
-        victim = generator.choice(sorted(path for path in tree.glob(generator.choice(patterns.copy()).replace("examples", "examples.jsonl"))))
+        victim = generator.choice(
+            sorted(path for path in tree.glob(generator.choice(patterns.copy()).replace("examples", "examples.jsonl")))
+        )
         kind = damage_file(generator, victim)
         places = {path.stem if path.suffix == ".jsonl" else path.name: path for path in base.iterdir()}
         places = {name: tree / path.name for name, path in places.items()} | {"out": tree / "out"}
@@ -221,7 +243,9 @@ def main():
         number = 0
         while attack.goes_on(COUNT):
             numbers = range(number, min(number + 50, COUNT))
-            for wrong in workers.map(lambda one: case(base, attack.seed, one, memory) if attack.seconds_left() else "late", numbers):
+            for wrong in workers.map(
+                lambda one: case(base, attack.seed, one, memory) if attack.seconds_left() else "late", numbers
+            ):
                 if wrong == "late":
                     continue
                 attack.count += 1

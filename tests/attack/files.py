@@ -27,7 +27,12 @@ LOG = [
     {"step": 2, "loss": 3.25, "val_loss": 3.0, "tokens_per_second": 100.0, "loss_scale": 1024.0},
     {"recipe": "fp8", "final_val_loss": 3.0, "steps": 2, "parameters": 10},
 ]
-PARITY = {"dtypes": {"fp32": {"logits_kl": 0.0, "headroom_fp16": {"encoder": 3.5}}, "fp16": {"first_non_finite": None, "headroom": {"encoder": 1.0}}}}
+PARITY = {
+    "dtypes": {
+        "fp32": {"logits_kl": 0.0, "headroom_fp16": {"encoder": 3.5}},
+        "fp16": {"first_non_finite": None, "headroom": {"encoder": 1.0}},
+    }
+}
 CERTIFICATE = {
     "values": [{"name": "x", "headroom_bits_before": 1.0, "headroom_bits": 4.0}],
     "exponents": {"residual": -2},
@@ -57,8 +62,15 @@ class Library(threading.Thread):
         words = [BUILD / "bin" / "attack_files", folder, self.seed, self.done, count, f"{seconds:.1f}"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         try:
-            ended = subprocess.run([str(word) for word in words], capture_output=True, text=True, errors="replace", env=environment, check=False,
-                                   timeout=seconds + GRACE)
+            ended = subprocess.run(
+                [str(word) for word in words],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=environment,
+                check=False,
+                timeout=seconds + GRACE,
+            )
             output, how = ended.stdout, f"ended with {ended.returncode}: {ended.stderr[-300:]}"
         except subprocess.TimeoutExpired as late:
             output, how = (late.stdout or b"").decode(errors="replace"), "did not end"

@@ -149,7 +149,9 @@ def strike_saves(attack, folder, what, steps, elements, count, ranks=1):
 
 def newest_change(run):
     """When a checkpoint of the run was last put in its place."""
-    times = [path.stat().st_mtime_ns for path in run.glob("step-*/manifest.json") if path.parent.suffix == ""] if run.exists() else []
+    times = (
+        [path.stat().st_mtime_ns for path in run.glob("step-*/manifest.json") if path.parent.suffix == ""] if run.exists() else []
+    )
     return max(times, default=0)
 
 

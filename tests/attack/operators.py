@@ -1,7 +1,8 @@
 """Calls every operator of ours with hostile arguments between guarded pages: python/tests/hostile_operators.py.
 
-    operators.py --seconds 3600 --seed 1 --json FILE
+operators.py --seconds 3600 --seed 1 --json FILE
 """
+
 import argparse
 import json
 import os
@@ -39,7 +40,13 @@ def main():
     for failure in failures:
         print(failure)
     if options.json:
-        summary = {"attack": "operators", "what": what, "count": calls, "failures": failures, "seconds": round(time.monotonic() - began, 1)}
+        summary = {
+            "attack": "operators",
+            "what": what,
+            "count": calls,
+            "failures": failures,
+            "seconds": round(time.monotonic() - began, 1),
+        }
         options.json.write_text(json.dumps(summary, indent=1) + "\n")
     return 1 if failures or calls == 0 else 0
 

@@ -85,7 +85,9 @@ def page(report):
         "|---|---|---|---|---|",
     ]
     for result in report["attacks"]:
-        lines.append(f"| {result['attack']} | {result['what']} | {result['count']} | {len(result['failures'])} | {result['seconds']} |")
+        lines.append(
+            f"| {result['attack']} | {result['what']} | {result['count']} | {len(result['failures'])} | {result['seconds']} |"
+        )
     for result in report["attacks"]:
         if result["failures"]:
             lines += ["", f"## What failed in {result['attack']}", ""]

@@ -38,7 +38,12 @@ def leftovers(folder):
 def rank_environment(rank, ranks, port):
     """What torchrun would set."""
     launch = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **{name: str(value) for name, value in launch.items()}}
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        **{name: str(value) for name, value in launch.items()},
+    }
 
 
 def free_port():

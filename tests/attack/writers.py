@@ -37,7 +37,17 @@ def together(commands):
 
 
 def plan(file, batch):
-    return [PROGRAM, "shard-plan", "--json", file, "--batch", batch, "--world=1,2,3,4,5,6,7,8", "--tokens-per-second=300", "--bandwidth=10"]
+    return [
+        PROGRAM,
+        "shard-plan",
+        "--json",
+        file,
+        "--batch",
+        batch,
+        "--world=1,2,3,4,5,6,7,8",
+        "--tokens-per-second=300",
+        "--bandwidth=10",
+    ]
 
 
 def strike_json(attack, folder):
@@ -118,7 +128,9 @@ def strike_runs(attack, folder):
             if len(failed) > 1:
                 attack.fail(f"two runs of {name}: neither ended well: {failed}")
             for error in failed:
-                if len(error.splitlines()) != 1 or not any(word in error for word in (*REFUSED, "expected a free name", "or --resume")):
+                if len(error.splitlines()) != 1 or not any(
+                    word in error for word in (*REFUSED, "expected a free name", "or --resume")
+                ):
                     attack.fail(f"two runs of {name}: refused with {error!r}")
             if not place.exists() or leftovers(folder):
                 attack.fail(f"two runs of {name}: {leftovers(folder)} are left")

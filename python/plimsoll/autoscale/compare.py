@@ -175,7 +175,7 @@ def compare(names: list[str], widths: list[int], steps: int) -> list[Row]:
             for batch in batches:
                 for training in trainings:
                     training.step(batch)
-            for row, training in zip(rows, trainings):
+            for row, training in zip(rows, trainings, strict=False):
                 row.losses[width] = training.final_loss
                 row.seconds = statistics.median(training.seconds)
         for row in rows:

@@ -34,9 +34,10 @@ def rule(op: str) -> Callable[[Callable], Callable]:
             return ScaledArray(torch.ops.mylib.scale_free_sort(x.data), x.scale)
 
     op: "library::name" or "library::name.overload". The function gets the operator's arguments, with a ScaledArray for each
-    floating point tensor (a plain one has the scale 1; scales are Python's numbers, or tensors where there are several), and returns the same for results, with
-    scales that need not be powers of two; anything else stays what it is. It runs below autograd: the operator's own
-    backward formula leads to operators that have rules, too. Data that the scale does not bring into range are moved there.
+    floating point tensor (a plain one has the scale 1; scales are Python's numbers, or tensors where there are several), and
+    returns the same for results, with scales that need not be powers of two; anything else stays what it is. It runs below
+    autograd: the operator's own backward formula leads to operators that have rules, too. Data that the scale does not bring
+    into range are moved there.
     """
     if "::" not in op:
         raise ValueError(f"rule: expected an operator as library::name, got {op!r}")

@@ -58,8 +58,8 @@ def page() -> str:
     ops, classes, bounds = torch.ops.plimsoll.autoscale_rules()
     lines = [HEADER]
     for name, (scale, test) in CLASSES.items():
-        names = ", ".join(f"`{op}`" for op, its_class in zip(ops, classes) if its_class == name)
-        bound = next(bound for its_class, bound in zip(classes, bounds) if its_class == name)
+        names = ", ".join(f"`{op}`" for op, its_class in zip(ops, classes, strict=False) if its_class == name)
+        bound = next(bound for its_class, bound in zip(classes, bounds, strict=False) if its_class == name)
         lines.append(f"| {name} | {names} | {scale} | {bound} | `{test}` |")
     return "\n".join(lines) + "\n"
 

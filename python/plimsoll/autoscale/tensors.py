@@ -34,7 +34,9 @@ def _scale(scale: float | torch.Tensor | None) -> torch.Tensor:
 
 def _check_scaled(x: torch.Tensor, name: str) -> None:
     if not is_scaled(x):
-        raise TypeError(f"{name}: expected a scaled tensor, as from scaled_array() or as_scaled(), got a plain {type(x).__name__}")
+        raise TypeError(
+            f"{name}: expected a scaled tensor, as from scaled_array() or as_scaled(), got a plain {type(x).__name__}"
+        )
 
 
 def scaled_array(data: torch.Tensor, scale: float | torch.Tensor | None = 1, *, dtype: torch.dtype | None = None):

@@ -156,9 +156,7 @@ class DelayedScaling(Recipe):
         self._expect_integer("interval", 1)
         self._expect_integer("amax_history_len", 1)
         amax = self.amax_compute_algo
-        self._expect(
-            callable(amax) or amax in ("max", "most_recent"), "amax_compute_algo", '"max", "most_recent" or a function'
-        )
+        self._expect(callable(amax) or amax in ("max", "most_recent"), "amax_compute_algo", '"max", "most_recent" or a function')
         scale = self.scaling_factor_compute_algo
         self._expect(scale is None or callable(scale), "scaling_factor_compute_algo", "None or a function", TypeError)
 

@@ -29,9 +29,7 @@ class _Pair:
 
 def is_watched(module: torch.nn.Module) -> bool:
     """Somebody wants to see what goes into it or comes out of it."""
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
 def is_pair(norm: torch.nn.Module, linear: torch.nn.Module) -> bool:

@@ -54,7 +54,14 @@ class AdamW(Optimizer):
             if value:
                 raise ValueError(f"AdamW: expected {name}=False, got {value}")
         self._seen_versions: dict[torch.Tensor, int] = {}  # of narrow parameters, when their masters were last in step
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "moment_dtype": moment_dtype, "seed": seed}
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "moment_dtype": moment_dtype,
+            "seed": seed,
+        }
         super().__init__(params, defaults)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

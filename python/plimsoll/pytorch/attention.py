@@ -103,9 +103,7 @@ class DotProductAttention(torch.nn.Module):
         self.kv_channels = check_size(where, "kv_channels", kv_channels, 1)
         self.num_gqa_groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
         if check_size(where, "num_gqa_groups", self.num_gqa_groups, 1) and num_attention_heads % self.num_gqa_groups:
-            raise ValueError(
-                f"{where}: expected num_gqa_groups that divides {num_attention_heads} heads, got {num_gqa_groups}"
-            )
+            raise ValueError(f"{where}: expected num_gqa_groups that divides {num_attention_heads} heads, got {num_gqa_groups}")
         self.attention_dropout = check_dropout(where, "attention_dropout", attention_dropout)
         self.qkv_format = check_layout(where, "qkv_format", qkv_format)
         self.attn_mask_type = check_choice(where, "attn_mask_type", attn_mask_type, MASKS)
@@ -119,16 +117,12 @@ class DotProductAttention(torch.nn.Module):
     def _check_heads(self, name: str, x: torch.Tensor, heads: int, layout: str) -> None:
         if x.dim() != len(layout) or x.shape[-2:] != (heads, self.kv_channels):
             first = {"sbhd": "seq, batch", "bshd": "batch, seq", "thd": "tokens"}[layout]
-            raise ValueError(
-                f"DotProductAttention: expected {name} [{first}, {heads}, {self.kv_channels}], got {list(x.shape)}"
-            )
+            raise ValueError(f"DotProductAttention: expected {name} [{first}, {heads}, {self.kv_channels}], got {list(x.shape)}")
 
     def _options(self, mask: torch.Tensor | None, bias: torch.Tensor | None, causal: str) -> tuple[Any, ...]:
         dropout = self.attention_dropout if self.training else 0.0
         if dropout > 0 and torch.compiler.is_compiling():  # the seed would be drawn once, while tracing
-            raise NotImplementedError(
-                f"DotProductAttention: expected attention_dropout=0.0 under torch.compile, got {dropout}"
-            )
+            raise NotImplementedError(f"DotProductAttention: expected attention_dropout=0.0 under torch.compile, got {dropout}")
         return (None, mask, bias, self.softmax_scale or 0.0, causal, dropout)
 
     def _dropout_state(self) -> AbstractContextManager[Any]:

@@ -200,9 +200,7 @@ class MultiheadAttention(Parallel):
                 rotary,
                 tensor_format=self.qkv_format,
                 interleaved=self.rotary_pos_interleaved,
-                cu_seqlens=tuple(
-                    options.get(f"{name}_padded", options.get(name)) for name in ("cu_seqlens_q", "cu_seqlens_kv")
-                ),
+                cu_seqlens=tuple(options.get(f"{name}_padded", options.get(name)) for name in ("cu_seqlens_q", "cu_seqlens_kv")),
             )
         attended: torch.Tensor = self.core_attention(query, key, value, mask, attn_mask_type=mask_type, **options)
         return attended

@@ -57,9 +57,7 @@ class Normed(InitializedModule):
 
     def normalized(self, inp: torch.Tensor) -> torch.Tensor:
         """What the norm makes of inp, in high precision."""
-        return run_norm(
-            inp, self.layer_norm_weight, self.layer_norm_bias, self._kind, self.zero_centered_gamma, self.eps
-        )
+        return run_norm(inp, self.layer_norm_weight, self.layer_norm_bias, self._kind, self.zero_centered_gamma, self.eps)
 
     def _results(self, output: torch.Tensor, bias: torch.Tensor | None, inp: torch.Tensor) -> Any:
         """output, with bias after it if return_bias, and then what the norm made if return_layernorm_output."""

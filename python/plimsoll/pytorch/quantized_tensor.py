@@ -40,9 +40,7 @@ class QuantizedTensor(torch.Tensor):
         )
         return made
 
-    def __init__(
-        self, codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, requires_grad: bool = False
-    ) -> None:
+    def __init__(self, codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, requires_grad: bool = False) -> None:
         self.codes = codes
         self.scale = scale
 

@@ -15,9 +15,7 @@ def _amax(history: torch.Tensor, number: int) -> float:
 
 
 @torch.no_grad()
-def _inv_scale(
-    amax: torch.Tensor, old_inv_scale: torch.Tensor, max_finite: torch.Tensor, margin: int, number: int
-) -> float:
+def _inv_scale(amax: torch.Tensor, old_inv_scale: torch.Tensor, max_finite: torch.Tensor, margin: int, number: int) -> float:
     recipe = recipe_of(number)
     function = recipe.scaling_factor_compute_algo
     return float(function(amax, old_inv_scale, max_finite, margin if takes_margin(function) else recipe))

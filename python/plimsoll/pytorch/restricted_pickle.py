@@ -31,7 +31,10 @@ _READ: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
     ("torch.storage", "_load_from_bytes"): _tensors_from_bytes,
     ("torch.storage", "UntypedStorage"): torch.UntypedStorage,
-    **{("torch", f"{name}Storage"): getattr(torch, f"{name}Storage") for name in ("Float", "Half", "BFloat16", "Byte", "Long", "Int")},
+    **{
+        ("torch", f"{name}Storage"): getattr(torch, f"{name}Storage")
+        for name in ("Float", "Half", "BFloat16", "Byte", "Long", "Int")
+    },
 }
 # Transformer Engine's recipes, whose fields nobody asks for.
 _INERT = ("transformer_engine",)

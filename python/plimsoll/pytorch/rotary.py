@@ -39,9 +39,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
             raise ValueError(f"RotaryPositionEmbedding: expected rotary_percent in (0, 1], got {rotary_percent}")
         rotated = int(dim * rotary_percent)
         if rotated < 2 or rotated % 2:
-            raise ValueError(
-                f"RotaryPositionEmbedding: expected an even number of channels to turn, got {rotated} of {dim}"
-            )
+            raise ValueError(f"RotaryPositionEmbedding: expected an even number of channels to turn, got {rotated} of {dim}")
         check_positive("RotaryPositionEmbedding", "rotary_base", rotary_base)
         if seq_len_interpolation_factor is not None:
             check_positive("RotaryPositionEmbedding", "seq_len_interpolation_factor", seq_len_interpolation_factor)

@@ -61,7 +61,6 @@ class InitializedModule(torch.nn.Module):
         initializer(parameter)
         return parameter
 
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         extra_state.drop_extra_state(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *rest)
@@ -143,9 +142,7 @@ class ScaledModule(InitializedModule):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> ScaledModule:
         before = {name: self.get_buffer(name) for name in self._state_names()}
-        codes: dict[str, Any] = {
-            name: weight for name, weight in self._parameters.items() if isinstance(weight, QuantizedTensor)
-        }
+        codes: dict[str, Any] = {name: weight for name, weight in self._parameters.items() if isinstance(weight, QuantizedTensor)}
         self._parameters.update(dict.fromkeys(codes))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._parameters.update({name: weight.applied(fn) for name, weight in codes.items()})

@@ -39,9 +39,7 @@ class SplitWeightModule(ParallelModule, ScaledModule):
     parallel_mode: str | None = None
     _split_version = -1
 
-    def _new_weight(
-        self, in_features: int, out_features: int, bias: bool, split: Split, initializer: Initializer | None
-    ) -> None:
+    def _new_weight(self, in_features: int, out_features: int, bias: bool, split: Split, initializer: Initializer | None) -> None:
         where = type(self).__name__
         check_size(where, "in_features", in_features)
         check_size(where, "out_features", out_features)

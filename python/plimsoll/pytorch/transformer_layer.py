@@ -123,9 +123,7 @@ class TransformerLayer(Parallel):
                 attention_type="cross",
                 **attention,
             )
-        self.layernorm_mlp = LayerNormMLP(
-            hidden_size, ffn_hidden_size, eps=layernorm_epsilon, activation=activation, **made
-        )
+        self.layernorm_mlp = LayerNormMLP(hidden_size, ffn_hidden_size, eps=layernorm_epsilon, activation=activation, **made)
 
     def _dropout(self, x: torch.Tensor) -> torch.Tensor:
         return torch.dropout(x, self.hidden_dropout, self.training)

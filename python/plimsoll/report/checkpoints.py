@@ -98,7 +98,10 @@ def _is_map(value: Any) -> bool:
 
 def _is_parity(found: dict[str, Any]) -> bool:
     dtypes = found["dtypes"].values()
-    return all(isinstance(entry, dict) and all(_is_map(entry[name]) for name in ("headroom_fp16", "headroom") if name in entry) for entry in dtypes)
+    return all(
+        isinstance(entry, dict) and all(_is_map(entry[name]) for name in ("headroom_fp16", "headroom") if name in entry)
+        for entry in dtypes
+    )
 
 
 def _is_certificate(found: dict[str, Any]) -> bool:

@@ -17,7 +17,9 @@ def _thin(steps: list[int], values: list[float]) -> tuple[list[int], list[float]
     if size <= 1:
         return steps, values
     begins = range(0, len(steps), size)
-    return [steps[min(begin + size, len(steps)) - 1] for begin in begins], [fmean(values[begin : begin + size]) for begin in begins]
+    return [steps[min(begin + size, len(steps)) - 1] for begin in begins], [
+        fmean(values[begin : begin + size]) for begin in begins
+    ]
 
 
 def losses(runs: list[Run]) -> Figure:
@@ -30,7 +32,9 @@ def losses(runs: list[Run]) -> Figure:
         steps, values = run.series("val_loss")
         if values:
             line = {"color": colour(index), "width": 2.5}
-            data.append({**shared, "name": f"{run.label}, validation", "x": steps, "y": values, "mode": "lines+markers", "line": line})
+            data.append(
+                {**shared, "name": f"{run.label}, validation", "x": steps, "y": values, "mode": "lines+markers", "line": line}
+            )
     return {"data": data, "layout": layout(430, xaxis=axis("step"), yaxis=axis("loss, nats a byte"), hovermode="x unified")}
 
 
@@ -43,7 +47,17 @@ def differences(runs: list[Run], reference: Run) -> Figure:
             ours = [(step, loss - theirs[step]) for step, loss in zip(*run.series("loss"), strict=True) if step in theirs]
             steps, values = _thin([step for step, _ in ours], [value for _, value in ours])
             line = {"color": colour(index), "width": 1.5}
-            data.append({"type": "scatter", "mode": "lines", "name": run.label, "x": steps, "y": values, "line": line, "hovertemplate": "%{y:+.4f}"})
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "name": run.label,
+                    "x": steps,
+                    "y": values,
+                    "line": line,
+                    "hovertemplate": "%{y:+.4f}",
+                }
+            )
     y = axis(f"loss less that of {reference.label}", zeroline=True, zerolinecolor="#888")
     return {"data": data, "layout": layout(430, xaxis=axis("step"), yaxis=y, hovermode="x unified", showlegend=True)}
 
@@ -76,7 +90,10 @@ def bars(runs: list[Run]) -> Figure:
         ("saved for backward, MB", ",.1f", [megabytes(run, "saved_activation_bytes") for run in runs]),
         ("peak memory, MB", ",.0f", [megabytes(run, "peak_rss_bytes") for run in runs]),
     ]
-    figure: Figure = {"data": [], "layout": layout(320, showlegend=False, grid={"rows": 1, "columns": 3, "pattern": "independent"})}
+    figure: Figure = {
+        "data": [],
+        "layout": layout(320, showlegend=False, grid={"rows": 1, "columns": 3, "pattern": "independent"}),
+    }
     for number, (title, form, values) in enumerate(panels):
         suffix = str(number + 1) if number else ""
         figure["data"].append(

@@ -73,6 +73,10 @@ def columns_of(found: list[Place]) -> list[tuple[str, str]]:
 
     def order(column: tuple[str, str]) -> tuple[int, int, str]:
         group, name = column
-        return (groups.index(group) if group in groups else len(groups), PLACES.index(name) if name in PLACES else len(PLACES), name)
+        return (
+            groups.index(group) if group in groups else len(groups),
+            PLACES.index(name) if name in PLACES else len(PLACES),
+            name,
+        )
 
     return sorted({(place.group, place.column) for place in found}, key=order)

@@ -51,7 +51,10 @@ def _draw(axes: Axes, each: HeadroomMap, found: dict[str, Place], style: dict[st
     axes.spines[:].set_visible(False)
     axes.hlines([row + 0.5 for row in range(len(rows) - 1)], -0.5, len(columns) - 0.5, color="white", linewidth=1)
     axes.vlines([column + 0.5 for column in range(len(columns) - 1)], -0.5, len(rows) - 0.5, color="white", linewidth=1)
-    groups = [(group, [number for number, _ in members]) for group, members in groupby(enumerate(columns), key=lambda column: column[1][0])]
+    groups = [
+        (group, [number for number, _ in members])
+        for group, members in groupby(enumerate(columns), key=lambda column: column[1][0])
+    ]
     below = axes.secondary_xaxis("bottom")
     below.set_xticks([(members[0] + members[-1]) / 2 for _, members in groups], [group for group, _ in groups])
     below.tick_params(length=0)
@@ -66,7 +69,9 @@ def heat_maps(maps: list[HeadroomMap]) -> str:
     rows, columns = len(rows_of(list(found.values()))), len(columns_of(list(found.values())))
     size = (LABELS[0] + len(maps) * columns * CELL[0], LABELS[1] + max(rows, 8) * CELL[1])
     span = HIGHEST - LOWEST
-    colours = matplotlib.colors.LinearSegmentedColormap.from_list("headroom", [((bits - LOWEST) / span, colour) for bits, colour in COLOURS.items()])
+    colours = matplotlib.colors.LinearSegmentedColormap.from_list(
+        "headroom", [((bits - LOWEST) / span, colour) for bits, colour in COLOURS.items()]
+    )
     style = {"cmap": colours.with_extremes(under=NOT_FINITE, bad="none"), "vmin": LOWEST, "vmax": HIGHEST}
     with matplotlib.rc_context(STYLE):
         figure = matplotlib.figure.Figure(figsize=size, layout="constrained")

@@ -69,10 +69,14 @@ def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line, parse_constant=lambda _name: None, parse_float=_finite)  # NaN and Infinity are gaps
     except (ValueError, RecursionError):
-        raise _fail(path, f"a JSON object in line {number}", f"{_excerpt(line)} (cut off? `plimsoll train --resume` mends it)") from None
+        raise _fail(
+            path, f"a JSON object in line {number}", f"{_excerpt(line)} (cut off? `plimsoll train --resume` mends it)"
+        ) from None
     if not isinstance(value, dict):
         raise _fail(path, f"a JSON object in line {number}", _excerpt(line))
-    is_step = isinstance(value.get("step"), int) and (value.get("loss", "") is None or isinstance(value.get("loss"), (int, float)))
+    is_step = isinstance(value.get("step"), int) and (
+        value.get("loss", "") is None or isinstance(value.get("loss"), (int, float))
+    )
     if not is_step and "final_val_loss" not in value:
         raise _fail(path, f'"step" and "loss", or the summary of a run, in line {number}', _excerpt(line))
     if not all(_is_number_or_none(value.get(name)) for name in NUMBERS):
@@ -108,7 +112,9 @@ def _logs_of(path: Path) -> list[Path]:
         raise FileNotFoundError(f"report: {path}: expected a log or the directory of a run, found nothing")
     if (path / LOG).is_file():
         return [path / LOG]
-    logs = sorted(path.glob(f"*/{LOG}"), key=lambda log: (FIRST.index(log.parent.name) if log.parent.name in FIRST else len(FIRST), log))
+    logs = sorted(
+        path.glob(f"*/{LOG}"), key=lambda log: (FIRST.index(log.parent.name) if log.parent.name in FIRST else len(FIRST), log)
+    )
     if not logs:
         raise FileNotFoundError(f"report: {path}: expected {LOG} in it, or in directories in it, found none")
     return logs

@@ -7,7 +7,19 @@ from html import escape
 from plimsoll.report.curves import megabytes, tokens_per_s
 from plimsoll.report.runs import Run
 
-HEAD = ("run", "recipe", "steps", "parameters", "validation loss", "vs fp32", "tokens/s", "saved MB", "peak MB", "warnings", "lowest headroom")
+HEAD = (
+    "run",
+    "recipe",
+    "steps",
+    "parameters",
+    "validation loss",
+    "vs fp32",
+    "tokens/s",
+    "saved MB",
+    "peak MB",
+    "warnings",
+    "lowest headroom",
+)
 
 
 def _number(value: float | None, form: str) -> str:

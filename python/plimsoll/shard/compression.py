@@ -41,7 +41,7 @@ class GradientCompression:
         self._ranks = ranks_of(process_group)
         self._parameters = {name.removeprefix("module."): p for name, p in module.named_parameters() if p.requires_grad}
         self._names = {parameter: name for name, parameter in self._parameters.items()}
-        self._buckets: dict[int, "_Bucket"] = {}
+        self._buckets: dict[int, _Bucket] = {}
         self._left: dict[str, LeftOut] = {}  # of parameters that are in no bucket yet
 
     @property
@@ -143,7 +143,9 @@ class _Bucket:
         """Collective."""
         values, sums = self.average.left_out()[0], self.average.sums_left_out()
         places = zip(self.names, self._ranges, strict=True)
-        return {name: (values[first : first + size].clone(), sums[first : first + size].clone()) for name, (first, size) in places}
+        return {
+            name: (values[first : first + size].clone(), sums[first : first + size].clone()) for name, (first, size) in places
+        }
 
     def start(self, given: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         self._gradients, self._buffer = given.gradients(), given.buffer()

@@ -76,8 +76,9 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
     ) -> None:
         """Ours: prefetch: the next unit's parameters travel while this one computes. gather_codes: where the recipe of the
         scope gives a weight of plimsoll.pytorch one scale, its FP8 codes travel, one byte an element, and whoever reads
-        its values meanwhile finds NaN. ordered_passes: backward passes in a step, whose gradients are averaged, over passes and ranks, in an order that does not depend on the number of
-        ranks: `ranks * ordered_passes` decides the bits. Losses are not to be divided by the number of passes then.
+        its values meanwhile finds NaN. ordered_passes: backward passes in a step, whose gradients are averaged, over passes
+        and ranks, in an order that does not depend on the number of ranks: `ranks * ordered_passes` decides the bits. Losses
+        are not to be divided by the number of passes then.
         offload_path: a folder; shards and their gradients wait in files there, without names, that are mapped into memory
         (for the optimizer's states: offload_optimizer)."""
         arguments = {k: v for k, v in locals().items() if k not in ("self", "module", "__class__")}
@@ -158,7 +159,9 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         if self._schedule is not None:
             raise RuntimeError("append_shared_param: expected to be called before the first forward pass")
         if all(slot.parameter is not p for slot in self._sharded.borrowed):
-            raise ValueError("append_shared_param: expected a parameter that this module shared with another instance's when it was wrapped")
+            raise ValueError(
+                "append_shared_param: expected a parameter that this module shared with another instance's when it was wrapped"
+            )
 
     def _make_shards(self) -> None:
         for group, names in enumerate(self._groups):
@@ -188,7 +191,9 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         index_of = {id(instance): index for index, instance in enumerate(instances)}
         lenders = [instance._sharded.lenders() for instance in instances]
         if any(id(lender) not in index_of for each in lenders for lender in each):
-            raise RuntimeError("FullyShardedDataParallel: expected instances that share a parameter inside the one that is called")
+            raise RuntimeError(
+                "FullyShardedDataParallel: expected instances that share a parameter inside the one that is called"
+            )
         borrowed = [[index_of[id(lender)] for lender in each] for each in lenders]
         schedule = torch.classes.plimsoll.ShardSchedule([instance._unit for instance in instances], borrowed)
         for index, instance in enumerate(instances):
@@ -377,14 +382,15 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
 
     def extra_repr(self) -> str:
         return (
-            f"world_size={self.world_size}, flatten_parameters={self.flatten_parameters}, "
-            f"mixed_precision={self.mixed_precision}"
+            f"world_size={self.world_size}, flatten_parameters={self.flatten_parameters}, mixed_precision={self.mixed_precision}"
         )
 
     def __getstate__(self) -> dict[str, Any]:
         """Collective: the whole module, and how it was wrapped. The process group is that of whoever loads it: all ranks."""
         if self._sharded.borrowed:
-            raise pickle.PicklingError("FullyShardedDataParallel: expected no parameter of another instance, which is pickled apart")
+            raise pickle.PicklingError(
+                "FullyShardedDataParallel: expected no parameter of another instance, which is pickled apart"
+            )
         with self.summon_full_params(recurse=False, volatile=True):
             module = pickle.dumps(self.module)
         arguments = {k: v for k, v in self._arguments.items() if not k.startswith("process_group")}

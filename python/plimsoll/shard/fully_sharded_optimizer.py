@@ -54,10 +54,10 @@ def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | No
     mine = []
     for whole in wholes:
         state = saved["state"].get(local_ids[id(whole.leaf)], {})
-        mine.append(
-            {key: whole.of(value).clone() if _is_sharded(value, whole.leaf) else value for key, value in state.items()}
-        )
-    everyone = root._ranks.gather([(whole.begin, whole.end, state) for whole, state in zip(wholes, mine)], recipient_rank)
+        mine.append({key: whole.of(value).clone() if _is_sharded(value, whole.leaf) else value for key, value in state.items()})
+    everyone = root._ranks.gather(
+        [(whole.begin, whole.end, state) for whole, state in zip(wholes, mine, strict=False)], recipient_rank
+    )
     if everyone is None:
         return None
     states = {}
@@ -67,7 +67,7 @@ def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | No
         if joined:
             states[index] = joined
     param_groups = []
-    for members, packed in zip(numbered, saved["param_groups"]):
+    for members, packed in zip(numbered, saved["param_groups"], strict=False):
         begin = sum(len(group["params"]) for group in param_groups)
         names = {"param_names": [whole.name for whole in members]} if "param_names" in packed else {}
         param_groups.append({**packed, **names, "params": list(range(begin, begin + len(members)))})
@@ -96,7 +96,7 @@ def _parts_by_number(root: Any, full: dict[str, Any]) -> dict[int, Part]:
     groups = full["param_groups"]
     names = full.get("param_names")
     if names is None and all("param_names" in group for group in groups):
-        names = {index: name for group in groups for index, name in zip(group["params"], group["param_names"])}
+        names = {index: name for group in groups for index, name in zip(group["params"], group["param_names"], strict=False)}
     if names is not None:
         named = _named_parts(root)
         unknown = sorted(set(names.values()) - named.keys())
@@ -112,7 +112,7 @@ def _parts_by_number(root: Any, full: dict[str, Any]) -> dict[int, Part]:
     trained = [whole for whole in wholes if whole.leaf.requires_grad]
     for choice in (wholes, trained):
         if len(choice) == len(numbers):
-            return dict(zip(numbers, choice))
+            return dict(zip(numbers, choice, strict=False))
     raise ValueError(
         f"get_shard_from_optim_state_dict: expected {len(wholes)} or, of trained ones, {len(trained)} parameters, got {len(numbers)}"
     )

@@ -72,7 +72,7 @@ class StateDicts(nn.Module):
             ranges = {held.name: held for held in instance.held_ranges()}
             for group, names in enumerate(instance._groups):
                 flat = [f"flat_param_{group}"] * len(names) if instance.flatten_parameters else names
-                for name, shard in zip(names, flat):
+                for name, shard in zip(names, flat, strict=False):
                     entry = shards.setdefault(
                         shard, {"names": [], "shapes": [], "ranges": [], "is_sharded": instance.world_size > 1}
                     )
@@ -95,14 +95,14 @@ class StateDicts(nn.Module):
         if len(shard_weights) != len(shard_metadata) or not shard_weights:
             raise ValueError("Require metadata for each shard and non-empty shards")
         whole: dict[str, torch.Tensor] = {}
-        for weights, metadata in zip(shard_weights, shard_metadata):
+        for weights, metadata in zip(shard_weights, shard_metadata, strict=False):
             for unit in metadata["param_metadata"]:
                 prefix = unit["fsdp_path"] + "." if unit["fsdp_path"] else ""
                 for shard, entry in unit["params"].items():
                     if prefix + shard not in weights and not strict:
                         continue
                     values, at = weights[prefix + shard], 0
-                    for name, shape, (begin, end) in zip(entry["names"], entry["shapes"], entry["ranges"]):
+                    for name, shape, (begin, end) in zip(entry["names"], entry["shapes"], entry["ranges"], strict=False):
                         tensor = whole.setdefault(prefix + name, torch.empty(shape, dtype=values.dtype))
                         tensor.view(-1)[begin:end] = values[at : at + end - begin]
                         at += end - begin

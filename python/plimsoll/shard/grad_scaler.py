@@ -74,7 +74,9 @@ class ShardedGradScaler(GradScaler):
                 f"{self._calls} here and {int(-packed[3])} to {int(packed[2])} on all"
             )
         if packed[1] == 0:
-            raise RuntimeError("ShardedGradScaler: expected a gradient on one rank at least; call backward() on scale(loss) first")
+            raise RuntimeError(
+                "ShardedGradScaler: expected a gradient on one rank at least; call backward() on scale(loss) first"
+            )
         return None if packed[0] > 0 else packed[4:].square().sum().sqrt().item()
 
     @staticmethod

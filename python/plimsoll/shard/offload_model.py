@@ -74,13 +74,15 @@ class _Pass:
     def forward(self, trigger: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         model, count = self._model, self._model._num_microbatches
         entered = [_Entry.apply(partial(self._arrived, number), trigger, each.detach()) for number, each in enumerate(tensors)]
-        parts = [entered] if count == 1 else list(zip(*(each.chunk(count) for each in entered)))
+        parts = [entered] if count == 1 else list(zip(*(each.chunk(count) for each in entered), strict=False))
         results = [model._run_for_backward(self._index, filled(self._value, part)) for part in parts]
         outputs = [tensors_in(result) for result in results]
         self.result = emptied(results[0])
         self._edges = [[get_gradient_edge(each) if each.requires_grad else None for each in output] for output in outputs]
-        self._sizes = [[len(each) if each.dim() > 0 else 1 for each in same] for same in zip(*outputs)]
-        return [torch.cat([each.detach() for each in same]) if count > 1 else same[0].detach() for same in zip(*outputs)]
+        self._sizes = [[len(each) if each.dim() > 0 else 1 for each in same] for same in zip(*outputs, strict=False)]
+        return [
+            torch.cat([each.detach() for each in same]) if count > 1 else same[0].detach() for same in zip(*outputs, strict=False)
+        ]
 
     def is_differentiable(self, output: int) -> bool:
         return self._edges is not None and self._edges[0][output] is not None
@@ -89,10 +91,10 @@ class _Pass:
         if self._edges is None:
             raise RuntimeError("OffloadModel: expected one backward through each forward, got a second")
         edges, self._edges = self._edges, None
-        parts = [each.split(sizes) if len(edges) > 1 else [each] for each, sizes in zip(gradients, self._sizes)]
+        parts = [each.split(sizes) if len(edges) > 1 else [each] for each, sizes in zip(gradients, self._sizes, strict=False)]
         with self._model._gradients_of(self._index):
             for microbatch, outputs in enumerate(edges):
-                pairs = [(edge, part[microbatch]) for edge, part in zip(outputs, parts) if edge is not None]
+                pairs = [(edge, part[microbatch]) for edge, part in zip(outputs, parts, strict=False) if edge is not None]
                 torch.autograd.backward([edge for edge, _ in pairs], [gradient for _, gradient in pairs])
         return self._input_gradients
 
@@ -147,7 +149,7 @@ class OffloadModel(nn.Module):
         self,
         model: Any = None,
         device: torch.device | str | None = None,
-        offload_device: torch.device | str = torch.device("cpu"),
+        offload_device: torch.device | str = torch.device("cpu"),  # noqa: B008  fairscale's, and never written to
         num_slices: int = 3,
         checkpoint_activation: bool = False,
         num_microbatches: int = 1,

@@ -62,7 +62,9 @@ class Place(ABC):
         """Those that were taken aside, which wait where parameters do, and what has been added since."""
         for parameter, gradient in new.items():
             before = aside.pop(parameter, None)
-            parameter.grad = self.gradient_home(parameter, gradient) if before is None else before.add_(gradient.to(before.device))
+            parameter.grad = (
+                self.gradient_home(parameter, gradient) if before is None else before.add_(gradient.to(before.device))
+            )
         for parameter, gradient in aside.items():
             parameter.grad = gradient
 

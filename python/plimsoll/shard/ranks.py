@@ -12,7 +12,7 @@ import torch.distributed as dist
 _own: dict[str, tuple[Any, Ranks]] = {}  # a group and its ranks' second order, by the group's name
 
 
-class ProcessGroupName(str, Enum):
+class ProcessGroupName(str, Enum):  # noqa: UP042  fairscale's: str() of a StrEnum is another
     default = "default"
     reduce_scatter = "reduce_scatter"
 

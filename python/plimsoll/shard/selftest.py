@@ -23,9 +23,7 @@ class SelfTest(NamedTuple):
     weights: dict[str, float]
 
 
-def selftest(
-    model: FullyShardedDataParallel, optimizer: torch.optim.Optimizer, backward: Callable[[nn.Module], Any]
-) -> SelfTest:
+def selftest(model: FullyShardedDataParallel, optimizer: torch.optim.Optimizer, backward: Callable[[nn.Module], Any]) -> SelfTest:
     """A step of `model`, which counts, beside the same step of a replica that is whole on every rank. Collective.
 
     Gradients have to be the average of the ranks', which is made here in float64, and the updated weights those of the same

@@ -55,9 +55,7 @@ class _Scope:
         own = getattr(module, "wrapper_config", {})
         return self.wrapper(module, **{**self.arguments, **own, **overrides})
 
-    def wrap_inside(
-        self, module: nn.Module, policy: Policy, overrides: dict[str, Any], is_root: bool
-    ) -> tuple[nn.Module, int]:
+    def wrap_inside(self, module: nn.Module, policy: Policy, overrides: dict[str, Any], is_root: bool) -> tuple[nn.Module, int]:
         """The module, or its wrapper, and how many of its parameters are wrapped."""
         count = sum(parameter.numel() for parameter in module.parameters())
         if not policy(module=module, recurse=True, unwrapped_params=count, module_is_root=is_root):

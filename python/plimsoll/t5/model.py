@@ -181,7 +181,14 @@ class T5ForConditionalGeneration(torch.nn.Module):
             return found
         seed = int(torch.randint(2**62, ())) if do_sample else 0
         steps = self._model.decode(
-            input_ids, attention_mask, new_tokens, do_sample, float(temperature), top_k or 0, float(top_p), seed,
+            input_ids,
+            attention_mask,
+            new_tokens,
+            do_sample,
+            float(temperature),
+            top_k or 0,
+            float(top_p),
+            seed,
             num_return_sequences,
         )
         if streamer is not None:
