@@ -64,6 +64,11 @@ TEST(TensorStatistics, ReadEveryDtype) {
   }
 }
 
+TEST(TensorStatistics, IntegersHaveNoHeadroom) {
+  EXPECT_EQ(statistics_of(values({4, 1}).to(at::kLong)).headroom_bits(format::Format::kE4m3), std::nullopt);
+  EXPECT_TRUE(statistics_of(values({4, 1})).headroom_bits(format::Format::kE4m3).has_value());
+}
+
 TEST(Inspect, ReadsFilesCheckpointsAndRuns) {
   const io::TemporaryDirectory run;
   const auto step = io::save_checkpoint(

@@ -6,7 +6,7 @@
 namespace plimsoll::app {
 
 std::optional<double> TensorStatistics::headroom_bits(format::Format format) const {
-  if (!(amax > 0) || std::isinf(amax)) return std::nullopt;
+  if (!is_floating || !(amax > 0) || std::isinf(amax)) return std::nullopt;
   return std::log2(static_cast<double>(format::max_finite(format)) / amax);
 }
 
@@ -14,7 +14,7 @@ TensorStatistics statistics_of(const at::Tensor& tensor) {
   constexpr int64_t kChunk =
       int64_t{1} << 20;  // elements converted at a time, so that a large file needs little memory
   const at::Tensor flat = tensor.contiguous().view(-1);
-  TensorStatistics result{.count = flat.numel()};
+  TensorStatistics result{.count = flat.numel(), .is_floating = at::isFloatingType(tensor.scalar_type())};
   double largest = 0, sum = 0;
   bool any_nan = false;
   for (int64_t begin = 0; begin < result.count; begin += kChunk) {

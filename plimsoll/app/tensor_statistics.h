@@ -16,9 +16,10 @@ struct TensorStatistics {
   int64_t count = 0;
   int64_t zeros = 0;
   int64_t non_finite = 0;
+  bool is_floating = true;
 
   // log2(max_finite / amax): how many times the values could double. Nothing for an amax of 0 or one that is not
-  // finite.
+  // finite, and for integers, which no narrow format replaces.
   std::optional<double> headroom_bits(format::Format format) const;
 };
 
