@@ -7,6 +7,7 @@ The module is a function, too::
 
 import sys
 from types import ModuleType
+from typing import Any
 
 from plimsoll.autoscale import forward_mode, policy, printing
 from plimsoll.autoscale.inspection import Call, Inspection, inspect
@@ -55,7 +56,7 @@ __all__ = [
 
 
 class _Callable(ModuleType):
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return autoscale(*args, **kwargs)
 
 

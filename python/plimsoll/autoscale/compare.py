@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,8 @@ class LanguageModel(nn.Module):
     def forward(self, symbols: torch.Tensor) -> torch.Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(symbols.shape[1])
         x = self.embedding(symbols) + self.positions.weight[: symbols.shape[1]]
-        return self.head(self.layers(x, mask=mask, is_causal=True))
+        logits: torch.Tensor = self.head(self.layers(x, mask=mask, is_causal=True))
+        return logits
 
 
 def text(steps: int) -> torch.Tensor:
@@ -61,7 +63,7 @@ class Method:
     fine_grained: bool
     alters_model: bool
     prepare: Callable[[nn.Module], nn.Module]
-    scope: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+    scope: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     counted: Callable[[nn.Module], nn.Module] | None = None  # as prepare, where lost elements are counted
     scales_weights: bool = False
 
@@ -101,7 +103,7 @@ def method(name: str) -> Method:
 NAMES = ("fp32", *policies.NAMES, "fp8_current", "fp8_delayed")
 
 
-def _groups(model: nn.Module, scaled: bool) -> list[dict]:
+def _groups(model: nn.Module, scaled: bool) -> list[dict[str, Any]]:
     """Weights that were brought to unit size get steps of the size that they had."""
     matrices = [p for name, p in model.named_parameters() if p.dim() > 1 and "embedding" not in name and "positions" not in name]
     if not scaled:

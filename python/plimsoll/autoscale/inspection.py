@@ -38,7 +38,7 @@ class Inspection:
         self._session.start_inspection()
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.calls = [Call(*call) for call in self._session.stop_inspection()]
 
     def __str__(self) -> str:

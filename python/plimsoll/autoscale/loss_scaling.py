@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -21,7 +22,7 @@ _LEAST_EXPONENT, _LARGEST_EXPONENT = -126, 126
 class LossScaler:
     """The loss scale of one session. Without gradients torch's optimizers leave a parameter as it is: that skips a step."""
 
-    def __init__(self, session, session_id: int, rule: LossScale) -> None:
+    def __init__(self, session: Any, session_id: int, rule: LossScale) -> None:
         self._session, self._session_id, self._rule = session, session_id, rule
         self.exponent = rule.exponent
         self.skipped = 0
@@ -60,7 +61,7 @@ class LossScaler:
             self._clean_steps = 0
 
 
-def follow(module: torch.nn.Module, session, rule: LossScale) -> LossScaler | None:
+def follow(module: torch.nn.Module, session: Any, rule: LossScale) -> LossScaler | None:
     """A scaler for the optimizers of a module, as long as that lives."""
     parameter = next((each for each in module.parameters() if is_scaled(each)), None)
     if rule.growth == "none" or parameter is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
@@ -34,23 +35,24 @@ class ScaledArray:
         x = scaled_array(self.data, self.scale, dtype=self.data.dtype)
         if self.remainder is not None:
             torch.ops.plimsoll.autoscale_set_kept_remainder(x, self.remainder)
-        return torch.ops.plimsoll.autoscale_with_dtype(x, self.dtype)
+        scaled: torch.Tensor = torch.ops.plimsoll.autoscale_with_dtype(x, self.dtype)
+        return scaled
 
 
 torch.serialization.add_safe_globals([ScaledArray])
 
 
-def pack(tree):
+def pack(tree: Any) -> Any:
     """Lists, tuples and dicts with a ScaledArray for each scaled tensor: torch.save(pack(optimizer.state_dict()), path)."""
     return tree_map(lambda x: ScaledArray.of(x) if is_scaled(x) else x, tree)
 
 
-def unpack(tree):
+def unpack(tree: Any) -> Any:
     """The inverse of pack()."""
     return tree_map(lambda x: x.tensor() if isinstance(x, ScaledArray) else x, tree)
 
 
-def save_hook(module: torch.nn.Module, state: dict, prefix: str, metadata: dict) -> None:
+def save_hook(module: torch.nn.Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
     """Each scaled tensor `name` of a state dict as `name`, its data, `name.scale`, and `name.remainder` where it has one."""
     for name in [name for name, x in state.items() if name.startswith(prefix) and is_scaled(x)]:
         packed = ScaledArray.of(state[name])
@@ -59,7 +61,7 @@ def save_hook(module: torch.nn.Module, state: dict, prefix: str, metadata: dict)
             state[name + REMAINDER] = packed.remainder
 
 
-def load_hook(module: torch.nn.Module, state: dict, prefix: str, *_) -> None:
+def load_hook(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
     """The inverse; a tensor without a scale, of any other checkpoint, is a value."""
     dtypes = {prefix + name: parameter.dtype for name, parameter in module.named_parameters(remove_duplicate=False)}
     for name in [name for name in state if name.startswith(prefix) and name + SCALE in state]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from plimsoll.autoscale.tensors import get_data_scale, is_scaled, value
 
-_print_plain = torch.Tensor.__repr__
+_print_plain: Callable[..., str] = torch.Tensor.__repr__
 
 
 def _print(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
@@ -19,4 +21,4 @@ def _print(self: torch.Tensor, *, tensor_contents: str | None = None) -> str:
 
 def install() -> None:
     """For the whole process: torch has no hook for one kind of tensor."""
-    torch.Tensor.__repr__ = _print
+    torch.Tensor.__repr__ = _print  # type: ignore[assignment, method-assign]

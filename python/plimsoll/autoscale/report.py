@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -61,7 +62,7 @@ class Report:
         return "\n".join(lines)
 
 
-def session_in(of: torch.nn.Module | torch.Tensor):
+def session_in(of: torch.nn.Module | torch.Tensor) -> Any:
     """Of a scaled tensor, or of a module's parameters."""
     tensors = [of] if isinstance(of, torch.Tensor) else of.parameters()
     for tensor in tensors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -12,21 +13,23 @@ from plimsoll.autoscale.packing import ScaledArray
 from plimsoll.autoscale.session import session_of
 from plimsoll.autoscale.tensors import get_data_scale, is_scaled
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 _ops = torch.ops.plimsoll
 _libraries: list[torch.library.Library] = []  # a rule lasts as long as its library
 
 
-def _entering(x):
+def _entering(x: Any) -> Any:
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
         return x
     return ScaledArray(*get_data_scale(x))
 
 
-def _leaving(x, session):
+def _leaving(x: Any, session: Any) -> Any:
     return _ops.autoscale_result(x.data, torch.as_tensor(x.scale), session) if isinstance(x, ScaledArray) else x
 
 
-def rule(op: str) -> Callable[[Callable], Callable]:
+def rule(op: str) -> Callable[[_F], _F]:
     """The decorated function is what an operator does to scaled tensors, from now on::
 
         @autoscale.rule("mylib::scale_free_sort")
@@ -42,9 +45,9 @@ def rule(op: str) -> Callable[[Callable], Callable]:
     if "::" not in op:
         raise ValueError(f"rule: expected an operator as library::name, got {op!r}")
 
-    def register(function: Callable) -> Callable:
+    def register(function: _F) -> _F:
         @functools.wraps(function)
-        def run(*args, **kwargs):
+        def run(*args: Any, **kwargs: Any) -> Any:
             session = session_of(next(x for x in tree_leaves((args, kwargs)) if is_scaled(x)))
             result = function(*tree_map(_entering, args), **tree_map(_entering, kwargs))
             session.count(op)

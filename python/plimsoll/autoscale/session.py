@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ def new_session(
     policy: str | policies.Policy = policies.autoscale,
     counts_range: bool = False,
     matmul_format: str | None = None,
-):
+) -> Any:
     if dtype not in _SCALAR_TYPES:
         names = ", ".join(str(each) for each in FORMATS)
         raise ValueError(f"autoscale: expected dtype to be one of {names}, got {dtype}")
@@ -51,17 +52,17 @@ def new_session(
 
 
 # What is remembered of modules that autoscale() was given.
-_remembered: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_remembered: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
 
 
-def remember(module: torch.nn.Module, session) -> None:
+def remember(module: torch.nn.Module, session: Any) -> None:
     _remembered[module] = session
 
 
-def remembered(module: torch.nn.Module):
+def remembered(module: torch.nn.Module) -> Any:
     """None, where autoscale() was not given this very module."""
     return _remembered.get(module)
 
 
-def session_of(tensor: torch.Tensor):
+def session_of(tensor: torch.Tensor) -> Any:
     return torch.ops.plimsoll.autoscale_session_of(tensor)

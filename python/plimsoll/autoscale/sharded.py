@@ -3,13 +3,18 @@ whole parameters that become scaled tensors when a module is called."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 
 from plimsoll.autoscale.policy import Policy
 from plimsoll.autoscale.tensors import enter, value
 
+if TYPE_CHECKING:
+    from plimsoll.shard import FullyShardedDataParallel
 
-def _units(module: torch.nn.Module) -> list[torch.nn.Module]:
+
+def _units(module: torch.nn.Module) -> list[FullyShardedDataParallel]:
     from plimsoll.shard import FullyShardedDataParallel  # where it is needed: it takes torch.distributed along
 
     return [part for part in module.modules() if isinstance(part, FullyShardedDataParallel)]
@@ -18,17 +23,17 @@ def _units(module: torch.nn.Module) -> list[torch.nn.Module]:
 class _WhileCalled:
     """Shows a module's whole parameters as scaled tensors during its forward pass."""
 
-    def __init__(self, session) -> None:
+    def __init__(self, session: Any) -> None:
         self._session = session
         self.names: list[str] = []
 
-    def before(self, module: torch.nn.Module, _) -> None:
+    def before(self, module: torch.nn.Module, _: object) -> None:
         for name in self.names:
-            whole = module.__dict__.get(name, module._parameters.get(name))
+            whole: Any = module.__dict__.get(name, module._parameters.get(name))
             module.__dict__[name] = enter(whole, self._session)
             self._shadowed(module)[name] = whole
 
-    def after(self, module: torch.nn.Module, *_) -> None:
+    def after(self, module: torch.nn.Module, *_: object) -> None:
         for name, whole in self._shadowed(module).items():
             if name in module._parameters:
                 del module.__dict__[name]
@@ -38,10 +43,11 @@ class _WhileCalled:
 
     @staticmethod
     def _shadowed(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-        return module.__dict__.setdefault("_autoscale_shadowed", {})
+        shadowed: dict[str, torch.Tensor] = module.__dict__.setdefault("_autoscale_shadowed", {})
+        return shadowed
 
 
-def enter_when_called(module: torch.nn.Module, session, policy: Policy) -> None:
+def enter_when_called(module: torch.nn.Module, session: Any, policy: Policy) -> None:
     """Does nothing without a FullyShardedDataParallel inside."""
     units = _units(module)
     if units and (policy.alters_model or (policy.loss_scale is not None and policy.loss_scale.growth != "none")):

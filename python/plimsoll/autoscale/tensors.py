@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import torch
 
@@ -11,7 +13,7 @@ from plimsoll.autoscale.policy import Policy
 from plimsoll.autoscale.session import FORMATS, new_session
 
 _ops = torch.ops.plimsoll
-_SCALED = torch._C._parse_dispatch_key("Fake")  # autoscale::kScaledKey
+_SCALED: Any = torch._C._parse_dispatch_key("Fake")  # autoscale::kScaledKey
 
 
 def _unwrapped(x: torch.Tensor) -> torch.Tensor:
@@ -39,14 +41,15 @@ def _check_scaled(x: torch.Tensor, name: str) -> None:
         )
 
 
-def scaled_array(data: torch.Tensor, scale: float | torch.Tensor | None = 1, *, dtype: torch.dtype | None = None):
+def scaled_array(data: torch.Tensor, scale: float | torch.Tensor | None = 1, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The tensor data * scale. data are float16, bfloat16 or float32 and stay so, or are rounded to `dtype`, one of these; scale
     is any positive number, 0 for zeros, None for 1, or a tensor whose sizes divide the data's, from the last dimension on: a
     scale for each row, channel or block."""
     if dtype is None and data.dtype not in FORMATS:
         names = ", ".join(str(each) for each in FORMATS)
         raise TypeError(f"scaled_array: expected data of one of {names}, or one of them as dtype, got data of {data.dtype}")
-    return _ops.autoscale_scaled_array(data, _scale(scale), new_session(dtype or data.dtype))
+    scaled: torch.Tensor = _ops.autoscale_scaled_array(data, _scale(scale), new_session(dtype or data.dtype))
+    return scaled
 
 
 def forward_mode_error() -> NotImplementedError:
@@ -58,29 +61,29 @@ def forward_mode_error() -> NotImplementedError:
 
 class _Enter(torch.autograd.Function):
     @staticmethod
-    def forward(x, session):
+    def forward(x: torch.Tensor, session: Any) -> Any:
         return _ops.autoscale_as_scaled(x, session)
 
     @staticmethod
-    def setup_context(context, inputs, output):
+    def setup_context(context: Any, inputs: tuple[Any, ...], output: Any) -> None:
         pass
 
     @staticmethod
-    def vmap(info, in_dims, x, session):
-        return _Enter.apply(x, session), in_dims[0]  # one scale for the batch
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, session: Any) -> tuple[Any, int | None]:
+        return _Enter.apply(x, session), in_dims[0]  # type: ignore[no-untyped-call]  # one scale for the batch
 
     @staticmethod
-    def backward(context, grad):
+    def backward(context: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return _ops.autoscale_value(grad) if is_scaled(grad) else grad, None
 
     @staticmethod
-    def jvp(context, *tangents):
+    def jvp(context: Any, *tangents: Any) -> NoReturn:
         raise forward_mode_error()
 
 
-def enter(x: torch.Tensor, session) -> torch.Tensor:
+def enter(x: torch.Tensor, session: Any) -> torch.Tensor:
     """x as a scaled tensor of a session; its gradient is a plain one again."""
-    return x if is_scaled(x) else _Enter.apply(x, session)
+    return x if is_scaled(x) else _Enter.apply(x, session)  # type: ignore[no-untyped-call]
 
 
 def as_scaled(
@@ -89,11 +92,12 @@ def as_scaled(
     *,
     dtype: torch.dtype = torch.float16,
     policy: str | Policy = policies.autoscale,
-):
+) -> torch.Tensor:
     """x as a scaled tensor. scale: as of scaled_array(); None: the policy's; autoscale's brings the rms of the data nearest to
     1."""
     if scale is not None and _scale(scale).numel() != 1:
-        return _ops.autoscale_as_scaled_with(value(x), scale, new_session(dtype, policy=policy))
+        scaled: torch.Tensor = _ops.autoscale_as_scaled_with(value(x), scale, new_session(dtype, policy=policy))
+        return scaled
     if is_scaled(x):
         return x if scale is None else set_scale(x, scale)
     scaled = enter(x, new_session(dtype, policy=policy))
@@ -118,32 +122,36 @@ class _Rescale(torch.autograd.Function):
     """The same value in other parts, which `operator` makes: nothing to differentiate."""
 
     @staticmethod
-    def forward(x, operator, scale):
+    def forward(x: torch.Tensor, operator: Callable[..., Any], scale: torch.Tensor) -> Any:
         return operator(x, scale)
 
     @staticmethod
-    def setup_context(context, inputs, output):
+    def setup_context(context: Any, inputs: tuple[Any, ...], output: Any) -> None:
         pass
 
     @staticmethod
-    def vmap(info, in_dims, x, operator, scale):
-        return _Rescale.apply(x, operator, scale), in_dims[0]
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, operator: Callable[..., Any], scale: torch.Tensor
+    ) -> tuple[Any, int | None]:
+        return _Rescale.apply(x, operator, scale), in_dims[0]  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def backward(context, grad):
+    def backward(context: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return grad, None, None
 
 
 def set_scale(x: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
     """The same value with this scale."""
     _check_scaled(x, "set_scale")
-    return _Rescale.apply(x, _ops.autoscale_set_scale, _scale(scale))
+    scaled: torch.Tensor = _Rescale.apply(x, _ops.autoscale_set_scale, _scale(scale))  # type: ignore[no-untyped-call]
+    return scaled
 
 
 def rebalance(x: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
     """The same value with data / scale and its own scale * scale."""
     _check_scaled(x, "rebalance")
-    return _Rescale.apply(x, _ops.autoscale_rebalance, _scale(scale))
+    scaled: torch.Tensor = _Rescale.apply(x, _ops.autoscale_rebalance, _scale(scale))  # type: ignore[no-untyped-call]
+    return scaled
 
 
 def _dynamic_rescale(x: torch.Tensor, size: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_map
@@ -17,11 +17,11 @@ from plimsoll.autoscale.session import new_session, remember
 from plimsoll.autoscale.sharded import enter_when_called
 from plimsoll.autoscale.tensors import enter, is_scaled, value
 
-_T = TypeVar("_T", torch.nn.Module, Callable)
+_T = TypeVar("_T", torch.nn.Module, Callable[..., Any])
 
 
-def _entering(session):
-    def scaled(x):
+def _entering(session: Any) -> Callable[[Any], Any]:
+    def scaled(x: Any) -> Any:
         return enter(x, session) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
     return lambda tree: tree_map(scaled, tree)
@@ -33,7 +33,7 @@ def _of_unit_size(parameter: torch.Tensor) -> torch.Tensor:
     return parameter / size if parameter.dim() > 1 and size > 0 else parameter
 
 
-def _scale_parameters(module: torch.nn.Module, session, prepare: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def _scale_parameters(module: torch.nn.Module, session: Any, prepare: Callable[[torch.Tensor], torch.Tensor]) -> None:
     seen: dict[int, torch.nn.Parameter] = {}  # tied ones stay tied
     for part in module.modules():
         for name, parameter in part._parameters.items():
@@ -98,7 +98,7 @@ def autoscale(
         raise TypeError(f"autoscale: expected a torch.nn.Module or a function, got {type(module_or_function).__name__}")
 
     @functools.wraps(module_or_function)
-    def scaled(*args, **kwargs):
+    def scaled(*args: Any, **kwargs: Any) -> Any:
         return module_or_function(*entering(args), **entering(kwargs))
 
     return scaled
