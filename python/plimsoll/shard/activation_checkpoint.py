@@ -87,5 +87,5 @@ def checkpoint_wrapper(module: nn.Module, offload_to_cpu: bool = False) -> nn.Mo
     not change. offload_to_cpu: what it is given waits in the CPU's memory."""
     if not isinstance(module, nn.Module):
         raise TypeError(f"checkpoint_wrapper: expected a torch.nn.Module, got {type(module).__name__}")
-    module.forward = _Twice(module, offload_to_cpu)  # type: ignore[method-assign]
+    module.forward = _Twice(module, offload_to_cpu)
     return module

@@ -1,6 +1,6 @@
 """Gradients of torch's DistributedDataParallel in fewer bytes while they travel."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -8,6 +8,11 @@ from torch import nn
 
 from plimsoll.shard.ranks import ranks_of
 from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
+
+if TYPE_CHECKING:  # torch.distributed does not say that it exports it
+    from torch._C._distributed_c10d import GradBucket
+else:
+    GradBucket = dist.GradBucket
 
 _BLOCK = 128  # elements that share a scale; parameters begin at a multiple of it
 _UNDER_WAY = 2  # buckets that travel while the next one is filled
@@ -40,7 +45,7 @@ class GradientCompression:
         self.compression = compression
         self._ranks = ranks_of(process_group)
         self._parameters = {name.removeprefix("module."): p for name, p in module.named_parameters() if p.requires_grad}
-        self._names = {parameter: name for name, parameter in self._parameters.items()}
+        self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in self._parameters.items()}
         self._buckets: dict[int, _Bucket] = {}
         self._left: dict[str, LeftOut] = {}  # of parameters that are in no bucket yet
 
@@ -79,7 +84,7 @@ class GradientCompression:
             found.update(bucket.left_out())
         return found
 
-    def _bucket(self, given: dist.GradBucket) -> "_Bucket":
+    def _bucket(self, given: GradBucket) -> "_Bucket":
         """DistributedDataParallel makes its buckets anew after the first pass."""
         names = [self._names[parameter] for parameter in given.parameters()]
         known = self._buckets.get(given.index())
@@ -93,7 +98,7 @@ class GradientCompression:
         return bucket
 
     @torch.no_grad()
-    def average(self, given: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def average(self, given: GradBucket) -> torch.futures.Future[torch.Tensor]:
         index = given.index()
         if index == 0:  # an exception may have ended the pass before
             for bucket in self._buckets.values():
@@ -110,7 +115,7 @@ class GradientCompression:
         return future
 
 
-def compress_hook(state: GradientCompression, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def compress_hook(state: GradientCompression, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """For DistributedDataParallel.register_comm_hook, which looks at these annotations as objects."""
     return state.average(bucket)
 
@@ -147,7 +152,7 @@ class _Bucket:
             name: (values[first : first + size].clone(), sums[first : first + size].clone()) for name, (first, size) in places
         }
 
-    def start(self, given: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def start(self, given: GradBucket) -> torch.futures.Future[torch.Tensor]:
         self._gradients, self._buffer = given.gradients(), given.buffer()
         flat = torch.zeros(self._elements)
         for gradient, (first, size) in zip(self._gradients, self._ranges, strict=True):

@@ -15,11 +15,11 @@ _STATE = "state"
 
 def to_distributed_checkpoint(checkpoint: str | Path, directory: str | Path) -> None:
     """Writes a step's directory as a DCP directory: tensors are "SECTION.NAME", what is no tensor is "state"."""
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     ours = open_checkpoint(checkpoint)
     tensors = {f"{section}.{name}": ours.read(section, name) for section, names in ours.shapes.items() for name in names}
-    dcp.save({**tensors, _STATE: {**ours.state, "step": ours.step}}, checkpoint_id=str(directory), no_dist=True)
+    save({**tensors, _STATE: {**ours.state, "step": ours.step}}, checkpoint_id=str(directory), no_dist=True)
 
 
 def from_distributed_checkpoint(directory: str | Path, run: str | Path, step: int | None = None) -> Path:
@@ -28,17 +28,18 @@ def from_distributed_checkpoint(directory: str | Path, run: str | Path, step: in
     What stands before the first "." of a name is its section; a name without one is of the section "model". `step`: if the
     directory does not say.
     """
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
 
-    metadata = dcp.FileSystemReader(str(directory)).read_metadata().state_dict_metadata
+    metadata = FileSystemReader(str(directory)).read_metadata().state_dict_metadata
     loaded: dict[str, Any] = {}
     for name, kind in metadata.items():
         if isinstance(kind, TensorStorageMetadata):
             loaded[name] = torch.empty(kind.size, dtype=kind.properties.dtype)
         elif isinstance(kind, BytesStorageMetadata):
             loaded[name] = None
-    dcp.load(loaded, checkpoint_id=str(directory), no_dist=True)
+    load(loaded, checkpoint_id=str(directory), no_dist=True)
     sections: dict[str, dict[str, torch.Tensor]] = {}
     state: dict[str, Any] = {}
     for name, value in loaded.items():

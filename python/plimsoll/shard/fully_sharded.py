@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -324,7 +324,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        return self._modules[WRAPPED]
+        return cast(nn.Module, self._modules[WRAPPED])
 
     @property
     def training_state(self) -> TrainingState:
@@ -359,7 +359,8 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         if not self.allow_reset_parameters:
             raise RuntimeError("reset parameters after FSDP wrapping is not allowed")
         with self.summon_full_params():
-            self.module.reset_parameters()
+            inside: Any = self.module
+            inside.reset_parameters()
 
     def _apply(self, fn: Callable[..., torch.Tensor], recurse: bool = True) -> FullyShardedDataParallel:
         for parameter in self._shown.values():
@@ -378,7 +379,8 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             return getattr(self.module, name)
 
     def __getitem__(self, key: int) -> Any:
-        return self.module.__getitem__(key)
+        inside: Any = self.module
+        return inside.__getitem__(key)
 
     def extra_repr(self) -> str:
         return (

@@ -66,7 +66,7 @@ def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | No
         joined = {key: _joined(key, whole, parts) for key in mine[index]}
         if joined:
             states[index] = joined
-    param_groups = []
+    param_groups: list[dict[str, Any]] = []
     for members, packed in zip(numbered, saved["param_groups"], strict=False):
         begin = sum(len(group["params"]) for group in param_groups)
         names = {"param_names": [whole.name for whole in members]} if "param_names" in packed else {}

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from plimsoll.shard import fully_sharded_checkpoint
 from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
-from plimsoll.shard.sharded_parameters import WRAPPED, clean
+from plimsoll.shard.sharded_parameters import WRAPPED, HeldRange, ShardedParameters, clean
 
 
 class StateDicts(nn.Module):
+    # What FullyShardedDataParallel sets.
+    rank: int
+    world_size: int
+    flatten_parameters: bool
+    state_dict_on_rank_0_only: bool
+    _groups: list[list[str]]
+    _sharded: ShardedParameters
+    _summoned: bool
+    _local_state: bool
+
+    if TYPE_CHECKING:  # and what it defines
+
+        def _instances(self) -> Sequence[StateDicts]: ...
+        def _summon(self, volatile: bool) -> AbstractContextManager[None]: ...
+        def summon_full_params(self, recurse: bool = True, volatile: bool = False) -> AbstractContextManager[None]: ...
+        def held_ranges(self) -> list[HeldRange]: ...
+
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Whole and in full precision, as the module inside would have it. Collective."""
         is_outermost = not args and kwargs.get("destination") is None
@@ -68,7 +85,7 @@ class StateDicts(nn.Module):
             for slot in instance._sharded.slots:
                 full_names.setdefault(id(slot.parameter), clean(f"{path}.{slot.path}" if path else slot.path))
         for path, instance in instances:
-            shards = {}
+            shards: dict[str, dict[str, Any]] = {}
             ranges = {held.name: held for held in instance.held_ranges()}
             for group, names in enumerate(instance._groups):
                 flat = [f"flat_param_{group}"] * len(names) if instance.flatten_parameters else names
@@ -136,8 +153,8 @@ class StateDicts(nn.Module):
             self._local_state = before
 
     def _register_state_hooks(self) -> None:
-        self.register_state_dict_post_hook(_leave_wrapper_out)
-        self.register_load_state_dict_pre_hook(_put_wrapper_in)
+        self.register_state_dict_post_hook(_leave_wrapper_out)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_put_wrapper_in)  # type: ignore[no-untyped-call]
 
 
 def _leave_wrapper_out(module: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:

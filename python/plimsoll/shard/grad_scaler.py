@@ -40,7 +40,9 @@ class ShardedGradScaler(GradScaler):
         self.group = self._ranks.group
         self._calls = 0  # of the collective, which all ranks count alike
 
-    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
+    ) -> dict[torch.device, torch.Tensor]:
         max_norm, self._max_norm = self._max_norm, None
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16=True)
         mine = self._reports.get(optimizer) if found else None

@@ -73,7 +73,10 @@ class _Pass:
 
     def forward(self, trigger: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         model, count = self._model, self._model._num_microbatches
-        entered = [_Entry.apply(partial(self._arrived, number), trigger, each.detach()) for number, each in enumerate(tensors)]
+        entered = [
+            _Entry.apply(partial(self._arrived, number), trigger, each.detach())  # type: ignore[no-untyped-call]
+            for number, each in enumerate(tensors)
+        ]
         parts = [entered] if count == 1 else list(zip(*(each.chunk(count) for each in entered), strict=False))
         results = [model._run_for_backward(self._index, filled(self._value, part)) for part in parts]
         outputs = [tensors_in(result) for result in results]
@@ -188,7 +191,7 @@ class OffloadModel(nn.Module):
 
     def _through(self, index: int, value: Any) -> Any:
         one = _Pass(self, index, value)
-        outputs = _Through.apply(one, self._trigger, *tensors_in(value))
+        outputs = _Through.apply(one, self._trigger, *tensors_in(value))  # type: ignore[no-untyped-call]
         return filled(one.result, outputs)
 
     def _run(self, index: int, value: Any) -> Any:

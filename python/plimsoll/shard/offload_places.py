@@ -110,7 +110,7 @@ class Copies(Place):
     def keep(self, tensor: torch.Tensor) -> Any:
         return tensor.device, tensor.detach().to(self._home)
 
-    def give(self, kept: Any) -> torch.Tensor:
+    def give(self, kept: tuple[torch.device, torch.Tensor]) -> torch.Tensor:
         device, tensor = kept
         return tensor.to(device, non_blocking=True)
 
@@ -206,7 +206,7 @@ class MappedFiles(Place):
         file.release(0, len(file.memory))
         return mapped
 
-    def give(self, kept: Any) -> torch.Tensor:
+    def give(self, kept: torch.Tensor) -> torch.Tensor:
         return kept
 
     def gradient_home(self, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -95,7 +95,8 @@ def _reference(model: FullyShardedDataParallel, optimizer: torch.optim.Optimizer
     groups = [
         {**group, "params": [copies[state["param_names"][index]] for index in group["params"]]} for group in state["param_groups"]
     ]
-    reference = type(optimizer)(groups)
+    kind: Any = type(optimizer)
+    reference: torch.optim.Optimizer = kind(groups)
     reference.load_state_dict({key: state[key] for key in ("state", "param_groups")})
     return reference
 
@@ -126,7 +127,7 @@ def _gradients(
 
     def add(to: torch.Tensor) -> Callable[[torch.Tensor], None]:
         def hook(parameter: torch.Tensor) -> None:
-            to.add_(parameter.grad)
+            to.add_(cast(torch.Tensor, parameter.grad))
             parameter.grad = None
 
         return hook

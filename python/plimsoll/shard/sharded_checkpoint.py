@@ -88,8 +88,10 @@ class Checkpoint:
     def read(self, section: str, name: str, begin: int | None = None, end: int | None = None) -> torch.Tensor:
         """The whole tensor, or elements begin to end of it, flattened."""
         if begin is None or end is None:
-            return self.opened.read(section, name)
-        return self.opened.read_range(section, name, begin, end)
+            whole: torch.Tensor = self.opened.read(section, name)
+            return whole
+        elements: torch.Tensor = self.opened.read_range(section, name, begin, end)
+        return elements
 
     def check_files(self) -> None:
         """Raises RuntimeError where a file has lost bytes since it was opened, which were read as zeros."""

@@ -24,16 +24,17 @@ def default_auto_wrap_policy(
     skip_params_check_for_root: bool = False,
 ) -> bool:
     """recurse: whether to look inside `module`; else: whether to wrap it, with `unwrapped_params` left in it."""
-    leaves = default_auto_wrap_policy.FORCE_LEAF_MODULES if force_leaf_modules is None else force_leaf_modules
-    excluded = default_auto_wrap_policy.EXCLUDE_WRAP_MODULES if exclude_wrap_modules is None else exclude_wrap_modules
+    own: Any = default_auto_wrap_policy
+    leaves = own.FORCE_LEAF_MODULES if force_leaf_modules is None else force_leaf_modules
+    excluded = own.EXCLUDE_WRAP_MODULES if exclude_wrap_modules is None else exclude_wrap_modules
     is_large = unwrapped_params >= min_num_params
     if recurse:
         return is_large and not isinstance(module, tuple(leaves))
     return (is_large or (module_is_root and skip_params_check_for_root)) and not isinstance(module, tuple(excluded))
 
 
-default_auto_wrap_policy.EXCLUDE_WRAP_MODULES = {nn.ModuleList, nn.ModuleDict}
-default_auto_wrap_policy.FORCE_LEAF_MODULES = {nn.MultiheadAttention}
+default_auto_wrap_policy.EXCLUDE_WRAP_MODULES = {nn.ModuleList, nn.ModuleDict}  # type: ignore[attr-defined]
+default_auto_wrap_policy.FORCE_LEAF_MODULES = {nn.MultiheadAttention}  # type: ignore[attr-defined]
 
 
 def config_auto_wrap_policy(module: nn.Module, recurse: bool, unwrapped_params: int, module_is_root: bool) -> bool:
