@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from plimsoll.pytorch import checkpoint as recompute
+from plimsoll.pytorch.checkpoint import checkpoint as recompute
 
 Result = TypeVar("Result")
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
-from plimsoll.pytorch import checkpoint as recompute
+from plimsoll.pytorch.checkpoint import checkpoint as recompute
 from plimsoll.shard.activation_checkpoint import StatisticsKept
 from plimsoll.shard.offload_places import Copies, MappedFiles, Place, owned_by
 from plimsoll.shard.tensors import map_tensors, tensors_in
