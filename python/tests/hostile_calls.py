@@ -287,6 +287,7 @@ def saved_checkpoint():
 CALLS = {
     "activation": lambda draw: [T(2, 3, 20), draw.choice(["gelu", "silu", "geglu"])],
     "activation_backward": lambda draw: [T(3, 20), T(3, 10), "swiglu"],
+    "activation_names": lambda draw: [True],
     "activation_forward": lambda draw: [T(3, 20), "swiglu"],
     "adamw_": lambda draw: [T(7, 9), T(7, 9), T(7, 9), T(7, 9, fill=1), 3, 1e-3, 0.9, 0.999, 1e-8, 0.01],
     "amax": lambda draw: [T(3, 70)],

@@ -47,7 +47,7 @@ def weights(out, step):
     said = subprocess.run([PROGRAM, "consolidate", folder, "--out", whole], capture_output=True, text=True, timeout=60)
     assert said.returncode == 0, said.stderr
     with safe_open(whole, "np") as file:
-        return {name: file.get_tensor(name) for name in file}
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dictionary
 
 
 def remove_checkpoint(out, step):
