@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import pickle
+import time
 from enum import Enum
 from typing import Any
 
@@ -15,6 +18,14 @@ _own: dict[str, tuple[Any, Ranks]] = {}  # a group and its ranks' second order, 
 class ProcessGroupName(str, Enum):  # noqa: UP042  fairscale's: str() of a StrEnum is another
     default = "default"
     reduce_scatter = "reduce_scatter"
+
+
+@functools.cache
+def _pause_before_the_end() -> None:
+    """Gloo's threads let go of the tensors of a collective a moment after it has ended, and for a tensor that Python holds, too,
+    they take the interpreter's lock. One that waits for it when the interpreter begins to end aborts the process; torch's own
+    remedy, that the group goes with destroy_process_group(), fails where an optimizer or a module keeps the group."""
+    atexit.register(time.sleep, 0.02)
 
 
 class Ranks:
@@ -43,6 +54,7 @@ def ranks_of(group: Any) -> Ranks:
     chosen = dist.group.WORLD if group is None else group
     if not isinstance(chosen, dist.ProcessGroup):
         raise TypeError(f"plimsoll.shard: expected a torch.distributed.ProcessGroup that holds this rank, got {group!r}")
+    _pause_before_the_end()
     return Ranks(torch.classes.plimsoll.Ranks(chosen.group_name), chosen)
 
 
