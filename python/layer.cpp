@@ -20,11 +20,13 @@ at::Tensor given(const LayerInputs& inputs, LayerInput which) { return inputs[wh
 
 ops::ScaledTensor codes_of(const HeldWeight& held, const at::Tensor& weight) {
   const at::Tensor &codes = *held.codes, scale = held.scale.value_or(at::Tensor());
-  TORCH_CHECK(codes.scalar_type() == at::kByte && codes.sizes() == weight.sizes() && codes.is_contiguous(),
-              "held: expected codes of uint8, contiguous, ", weight.sizes(), ", got ", codes.sizes(), " of ",
-              codes.scalar_type());
-  TORCH_CHECK(scale.defined() && scale.scalar_type() == at::kFloat && scale.numel() == 1,
-              "held: expected one scale of float32 for the codes");
+  TORCH_CHECK(codes.scalar_type() == at::kByte && codes.sizes() == weight.sizes() && codes.is_contiguous() &&
+                  codes.device() == weight.device(),
+              "held: expected codes of uint8, contiguous, ", weight.sizes(), " on ", weight.device(), ", got ",
+              codes.sizes(), " of ", codes.scalar_type(), " on ", codes.device());
+  TORCH_CHECK(
+      scale.defined() && scale.scalar_type() == at::kFloat && scale.numel() == 1 && scale.device() == weight.device(),
+      "held: expected one scale of float32 on ", weight.device(), " for the codes");
   return {.data = codes, .scale = scale.view({1, 1}), .format = format::Format::kE4m3};
 }
 
