@@ -57,7 +57,13 @@ def run_attack(name, seconds, seed):
         print(outcome.output, end="", flush=True)
         if outcome.exit_code != 0 and not result["failures"]:
             result["failures"] = [f"exit code {outcome.exit_code}\n{outcome.error[-1500:]}"]
+        result["failures"] = [without_root(failure) for failure in result["failures"]]
         return result
+
+
+def without_root(text):
+    """The text with paths inside of the project as they are there, cut off on the left or not."""
+    return text.replace(f"{ROOT}/", "").replace(f"{str(ROOT)[1:]}/", "")
 
 
 def first_line(command):
