@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
-#include <algorithm>
 #include <cmath>
 #include <mutex>
 
@@ -11,6 +10,7 @@
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/quantize.h"
+#include "plimsoll/ops/tensor/seen_tensors.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::models {
@@ -53,49 +53,27 @@ class T5Product::Packed {
 
   // nullptr in the first of two calls in a row that see the same weights: nothing is packed for one call.
   Weights values(const std::vector<T5Linear>& layers) {
+    std::vector<at::Tensor> weights;
+    for (const T5Linear& layer : layers) weights.push_back(layer->weight());
     const std::lock_guard<std::mutex> lock(mutex_);
-    const bool same =
-        std::equal(layers.begin(), layers.end(), seen_.begin(), seen_.end(),
-                   [](const T5Linear& layer, const Source& source) { return source_of(*layer) == source; });
-    if (!same) {
-      forget();
-      for (const T5Linear& layer : layers) seen_.push_back(source_of(*layer));
+    if (!seen_.see(weights)) {
+      weights_.reset();
     } else if (weights_ == nullptr) {
-      for (const T5Linear& layer : layers) held_.push_back(layer->weight().detach());
-      weights_ = std::make_shared<const PackedWeights>(held_);
+      weights_ = std::make_shared<const PackedWeights>(weights);
+      seen_.hold(weights);
     }
     return weights_;
   }
 
   void release() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    forget();
-  }
-
- private:
-  // What packed values were made from.
-  struct Source {
-    const c10::TensorImpl* tensor;
-    const void* data;
-    int64_t version;
-    runtime::Isa isa;
-
-    friend bool operator==(const Source&, const Source&) = default;
-  };
-  static Source source_of(const T5LinearImpl& layer) {
-    return {layer.weight().unsafeGetTensorImpl(), layer.weight().const_data_ptr(),
-            static_cast<int64_t>(layer.weight()._version()), runtime::matmul_isa()};
-  }
-
-  void forget() {
-    seen_.clear();
-    held_.clear();
+    seen_.forget();
     weights_.reset();
   }
 
+ private:
   std::mutex mutex_;
-  std::vector<Source> seen_;
-  std::vector<at::Tensor> held_;  // so that no other tensor can stand at the address of what weights_ was made from
+  ops::SeenTensors seen_;
   Weights weights_;
 };
 

@@ -45,17 +45,12 @@ std::optional<WeightSource::Kept> WeightSource::of_inference(const at::Tensor& w
                                                              OperandMaker& maker) {
   const bool delayed = scaling.recipe->delayed() != nullptr;
   const Key key = {.operand = output_operand(scaling),
-                   .delayed_scale = delayed ? current_scale(scaling.state->slot(Role::kWeight)) : 0.0f,
-                   .version = version_of(weight),
-                   .data = weight.const_data_ptr(),
-                   .isa = runtime::matmul_isa()};
+                   .delayed_scale = delayed ? current_scale(scaling.state->slot(Role::kWeight)) : 0.0f};
   const std::lock_guard<std::mutex> lock(mutex_);
-  const bool same = seen_ && seen_->_unsafe_get_target() == weight.unsafeGetTensorImpl() && key == key_;
-  if (!same) {
-    seen_.emplace(weight.getIntrusivePtr());
+  const bool same_weight = seen_.see(weight);
+  if (!same_weight || key != key_) {
     key_ = key;
     kept_.reset();
-    source_.reset();
     return std::nullopt;
   }
   if (kept_) {
@@ -65,15 +60,14 @@ std::optional<WeightSource::Kept> WeightSource::of_inference(const at::Tensor& w
   ScaledTensor operand = maker.make(weight, Role::kWeight, {.output = true}).output;
   PackedWeight packed = pack_weight(operand);
   kept_ = {.operand = std::move(operand), .seen = maker.last_seen(), .packed = std::move(packed)};
-  source_ = weight.detach();
+  seen_.hold(weight);
   return kept_;
 }
 
 void WeightSource::forget_inference() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  seen_.reset();
+  seen_.forget();
   kept_.reset();
-  source_.reset();
 }
 
 WeightOperands WeightSource::operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,

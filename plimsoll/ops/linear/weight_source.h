@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "plimsoll/ops/tensor/gemm.h"
+#include "plimsoll/ops/tensor/seen_tensors.h"
 #include "plimsoll/recipe/operand.h"
 #include "plimsoll/watch/slots.h"
 
@@ -61,13 +62,10 @@ class WeightSource {
     int64_t version = -1;          // of the weight (its version counter) when it was quantized
     PackedWeight packed;
   };
-  // What the operand kept for inference was made from, the tensor itself aside.
+  // Choices by which the operand kept for inference was made.
   struct Key {
     recipe::OperandRecipe operand;
     float delayed_scale = 0;  // 0 where the recipe has none
-    int64_t version = 0;      // the tensor's version counter: `tensor.data` changes behind its back
-    const void* data = nullptr;
-    runtime::Isa isa = runtime::Isa::kPortable;
 
     friend bool operator==(const Key&, const Key&) = default;
   };
@@ -76,7 +74,6 @@ class WeightSource {
     std::optional<watch::Observation> seen;  // by the watch, while it was made
     PackedWeight packed;
   };
-  using Seen = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
   WeightOperands of_microbatch(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker);
   std::optional<Kept> of_inference(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker);
@@ -86,10 +83,9 @@ class WeightSource {
   Microbatch microbatch_;
 
   std::mutex mutex_;  // of what follows
-  std::optional<Seen> seen_;
+  SeenTensors seen_;
   Key key_;
   std::optional<Kept> kept_;
-  at::Tensor source_;  // keeps the memory that kept_ was made from, so that no other tensor can stand at its address
 };
 
 // Codes given for this call, else from the source of the layer's state, else made now.
