@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/runtime/signal_before.h"
 
 namespace plimsoll::io {
 namespace {
@@ -68,13 +69,7 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
     errno = error;
     return;
   }
-  if ((bus_handler_before.sa_flags & SA_SIGINFO) != 0) {
-    bus_handler_before.sa_sigaction(signal, info, context);
-  } else if (bus_handler_before.sa_handler != SIG_DFL && bus_handler_before.sa_handler != SIG_IGN) {
-    bus_handler_before.sa_handler(signal);
-  } else {
-    std::signal(SIGBUS, SIG_DFL);  // the access faults again, and the process ends as it would have
-  }
+  runtime::pass_to_handler_before(bus_handler_before, signal, info, context);
 }
 
 // Once: a handler that is put in later, by whomever, stays in front of this one.

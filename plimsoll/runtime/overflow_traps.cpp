@@ -4,6 +4,8 @@
 #include <mutex>
 #include <utility>
 
+#include "plimsoll/runtime/signal_before.h"
+
 #if defined(__x86_64__) && defined(__linux__)
 #include <ucontext.h>
 #include <xmmintrin.h>
@@ -28,16 +30,7 @@ struct sigaction handler_before = {};
 
 // Notes where, masks the exception in the interrupted thread, and lets the instruction run again.
 void on_overflow(int signal, siginfo_t* info, void* context) {
-  if (armed == nullptr) {
-    if ((handler_before.sa_flags & SA_SIGINFO) != 0) {
-      handler_before.sa_sigaction(signal, info, context);
-    } else if (handler_before.sa_handler != SIG_DFL && handler_before.sa_handler != SIG_IGN) {
-      handler_before.sa_handler(signal);
-    } else {
-      std::signal(SIGFPE, SIG_DFL);  // the instruction faults again, and the process ends as it would have
-    }
-    return;
-  }
+  if (armed == nullptr) return pass_to_handler_before(handler_before, signal, info, context);
   auto* interrupted = static_cast<ucontext_t*>(context);
   uintptr_t none = 0;
   armed->instruction.compare_exchange_strong(none, static_cast<uintptr_t>(interrupted->uc_mcontext.gregs[REG_RIP]));
