@@ -1,6 +1,7 @@
 // What a training run is asked to do. The command's table binds to these fields, so their values here are its defaults.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -11,11 +12,17 @@
 #include "plimsoll/app/loss_scale.h"
 #include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/models/presets.h"
+#include "plimsoll/optim/schedule.h"
+#include "plimsoll/recipe/named.h"
 #include "plimsoll/shard/average/compression.h"
 #include "plimsoll/shard/plan/step_plan.h"
 #include "plimsoll/watch/mode.h"
 
 namespace plimsoll::app {
+
+// Schedules, as users type them.
+inline constexpr std::array<recipe::Named<optim::Decay>, 2> kSchedules = {
+    {{"cosine", optim::Decay::kCosine}, {"linear", optim::Decay::kLinear}}};
 
 // Where a rank's part waits while it does not compute.
 enum class Offload : uint8_t {
@@ -36,7 +43,8 @@ struct TrainOptions {
   int64_t batch = 16;      // sequences in a forward pass
   int64_t accumulate = 1;  // forward passes in a step
   double lr = 1e-3;        // at its peak
-  int64_t warmup = 30;     // steps
+  optim::Decay schedule = optim::Decay::kCosine;
+  int64_t warmup = 30;  // steps
   double weight_decay = 0.1;
   double clip = 1.0;  // global gradient norm
   LossScale loss_scale;

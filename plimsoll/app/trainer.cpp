@@ -135,11 +135,12 @@ optim::StepReport Trainer::update() {
 
 StepResult Trainer::train_step() {
   StepResult result;
-  result.lr = optim::cosine_lr({.peak_lr = options_.lr,
-                                .final_lr = kFinalShare * options_.lr,
-                                .warmup_steps = options_.warmup,
-                                .total_steps = options_.steps},
-                               step_);
+  result.lr = optim::learning_rate({.decay = options_.schedule,
+                                    .peak_lr = options_.lr,
+                                    .final_lr = kFinalShare * options_.lr,
+                                    .warmup_steps = options_.warmup,
+                                    .total_steps = options_.steps},
+                                   step_);
   if (scaler_.is_enabled()) result.loss_scale = scaler_.get_scale();
   model_->module().train();
   zero_grad();

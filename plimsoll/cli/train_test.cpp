@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
+#include <cmath>
+
 #include "plimsoll/cli/tiny_run_testing.h"
 
 namespace plimsoll::cli {
@@ -49,6 +51,23 @@ TEST(Train, LossFallsAndTheLogEndsWithASummary) {
   EXPECT_EQ(summary["final_val_loss"], steps.at(300)["val_loss"]);
   for (const char* key : {"tokens_per_s", "saved_activation_bytes", "peak_rss_bytes"})
     EXPECT_GT(summary[key], 0) << key;
+}
+
+TEST(Train, TheRateFallsToATenthAsTheScheduleSays) {
+  const TinyRun run;
+  constexpr double kPeak = 1e-3;  // the default of --lr; two steps of warm-up
+  for (const std::string schedule : {"linear", "cosine"}) {
+    const std::string log = schedule + ".jsonl";
+    ASSERT_EQ(run.train({"--out", run.file(schedule), "--json", run.file(log), "--steps", "10", "--schedule", schedule})
+                  .exit_code,
+              0);
+    const auto steps = run.steps(log);
+    EXPECT_DOUBLE_EQ(steps.at(3)["lr"].get<double>(), kPeak) << schedule;
+    EXPECT_DOUBLE_EQ(steps.at(7)["lr"].get<double>(), 0.55 * kPeak) << schedule;
+  }
+  // A quarter of the way: 1 - 0.9 / 4, and the cosine's 0.1 + 0.9 (1 + cos(pi / 4)) / 2.
+  EXPECT_DOUBLE_EQ(run.steps("linear.jsonl").at(5)["lr"].get<double>(), 0.775e-3);
+  EXPECT_DOUBLE_EQ(run.steps("cosine.jsonl").at(5)["lr"].get<double>(), (0.1 + 0.45 * (1 + std::sqrt(0.5))) * kPeak);
 }
 
 TEST(Train, LogsAmaxAndScaleOfEachOperandEveryFewSteps) {

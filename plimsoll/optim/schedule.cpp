@@ -4,14 +4,10 @@
 #include <cmath>
 #include <numbers>
 
+#include "plimsoll/runtime/unexpected.h"
+
 namespace plimsoll::optim {
 namespace {
-
-bool warming_up(const Schedule& schedule, int64_t step) { return step < schedule.warmup_steps; }
-
-double warmup_lr(const Schedule& schedule, int64_t step) {
-  return schedule.peak_lr * static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
-}
 
 // 0 at the end of the warm-up, 1 at total_steps and after.
 double progress(const Schedule& schedule, int64_t step) {
@@ -21,15 +17,19 @@ double progress(const Schedule& schedule, int64_t step) {
 
 }  // namespace
 
-double cosine_lr(const Schedule& schedule, int64_t step) {
-  if (warming_up(schedule, step)) return warmup_lr(schedule, step);
-  const double share = (1 + std::cos(std::numbers::pi * progress(schedule, step))) / 2;
-  return schedule.final_lr + (schedule.peak_lr - schedule.final_lr) * share;
-}
-
-double linear_lr(const Schedule& schedule, int64_t step) {
-  if (warming_up(schedule, step)) return warmup_lr(schedule, step);
-  return std::lerp(schedule.peak_lr, schedule.final_lr, progress(schedule, step));
+double learning_rate(const Schedule& schedule, int64_t step) {
+  if (step < schedule.warmup_steps) {
+    return schedule.peak_lr * static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
+  }
+  const double share = progress(schedule, step);
+  switch (schedule.decay) {
+    case Decay::kCosine:
+      return schedule.final_lr +
+             (schedule.peak_lr - schedule.final_lr) * ((1 + std::cos(std::numbers::pi * share)) / 2);
+    case Decay::kLinear:
+      return std::lerp(schedule.peak_lr, schedule.final_lr, share);
+  }
+  runtime::unexpected("learning rate: decay", static_cast<int>(schedule.decay));
 }
 
 }  // namespace plimsoll::optim

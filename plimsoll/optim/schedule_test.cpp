@@ -6,6 +6,17 @@ namespace plimsoll::optim {
 namespace {
 
 constexpr Schedule kSchedule{.peak_lr = 8e-4, .final_lr = 2e-4, .warmup_steps = 4, .total_steps = 16};
+
+double cosine_lr(Schedule schedule, int64_t step) {
+  schedule.decay = Decay::kCosine;
+  return learning_rate(schedule, step);
+}
+
+double linear_lr(Schedule schedule, int64_t step) {
+  schedule.decay = Decay::kLinear;
+  return learning_rate(schedule, step);
+}
+
 // Each value is a few operations on doubles.
 constexpr double kRounding = 4 * 0x1p-53 * 8e-4;
 

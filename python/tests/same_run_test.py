@@ -20,6 +20,7 @@ OTHER = {
     "batch": ["--batch=4"],
     "accumulate": ["--accumulate=2"],
     "lr": ["--lr=0.5"],
+    "schedule": ["--schedule=linear"],
     "warmup": ["--warmup=3"],
     "weight-decay": ["--weight-decay=0.2"],
     "clip": ["--clip=2"],
