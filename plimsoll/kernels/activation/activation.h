@@ -1,6 +1,7 @@
 // Activations and their gradients, gated ones too, with the FP8 quantization in the same pass.
 // Gated forms read x [rows, 2 cols] and gate with the first half: y = act(x[:, :cols]) * x[:, cols:]. GELU is the tanh
-// form; squared ReLU is max(x, 0)^2 (So et al., Primer, 2021). Same bits on every ISA and thread count. Any rows, cols >= 0; matrices are contiguous.
+// form; squared ReLU is max(x, 0)^2 (So et al., Primer, 2021); quick GELU is x sigmoid(1.702 x) (Hendrycks and Gimpel,
+// 2016). Same bits on every ISA and thread count. Any rows, cols >= 0; matrices are contiguous.
 #pragma once
 
 #include <array>
@@ -12,9 +13,21 @@
 
 namespace plimsoll::kernels {
 
-enum class Activation : uint8_t { kGelu, kRelu, kSilu, kGeglu, kReglu, kSwiglu, kSrelu, kSreglu };
+enum class Activation : uint8_t {
+  kGelu,
+  kRelu,
+  kSilu,
+  kGeglu,
+  kReglu,
+  kSwiglu,
+  kSrelu,
+  kSreglu,
+  kQgelu,
+  kQgeglu,
+  kGlu
+};
 
-enum class Curve : uint8_t { kGelu, kRelu, kSilu, kSquaredRelu };  // what becomes of one element
+enum class Curve : uint8_t { kGelu, kRelu, kSilu, kSquaredRelu, kQuickGelu, kSigmoid };  // function of one element
 
 struct ActivationInfo {
   Activation kind;
@@ -31,6 +44,9 @@ inline constexpr std::array kActivations = {
     ActivationInfo{Activation::kSwiglu, "swiglu", Curve::kSilu, true},
     ActivationInfo{Activation::kSrelu, "srelu", Curve::kSquaredRelu, false},
     ActivationInfo{Activation::kSreglu, "sreglu", Curve::kSquaredRelu, true},
+    ActivationInfo{Activation::kQgelu, "qgelu", Curve::kQuickGelu, false},
+    ActivationInfo{Activation::kQgeglu, "qgeglu", Curve::kQuickGelu, true},
+    ActivationInfo{Activation::kGlu, "glu", Curve::kSigmoid, true},
 };
 
 constexpr const ActivationInfo& info(Activation kind) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 
 #include <vector>
@@ -21,6 +22,10 @@ at::Tensor on_curve(const at::Tensor& x, kernels::Curve curve) {
       return at::silu(x);
     case kernels::Curve::kSquaredRelu:
       return at::relu(x).square();
+    case kernels::Curve::kQuickGelu:
+      return x * at::sigmoid(1.702 * x);
+    case kernels::Curve::kSigmoid:
+      return at::sigmoid(x);
   }
   runtime::unexpected("activation: curve", static_cast<int>(curve));
 }
