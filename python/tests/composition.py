@@ -69,11 +69,25 @@ def norm(x, weight, bias, kind, zero_centered=False, eps=1e-5):
     return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
+CURVES = {
+    "gelu": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+    "relu": functional.relu,
+    "srelu": lambda x: functional.relu(x).square(),
+    "qgelu": lambda x: x * torch.sigmoid(1.702 * x),
+}
+GATES = {
+    "geglu": CURVES["gelu"],
+    "swiglu": CURVES["silu"],
+    "reglu": CURVES["relu"],
+    "sreglu": CURVES["srelu"],
+    "qgeglu": CURVES["qgelu"],
+    "glu": torch.sigmoid,
+}
+
+
 def activate(x, kind):
-    gelu = {"approximate": "tanh"}
-    if kind in ("geglu", "swiglu", "reglu"):
-        gate, linear = x.chunk(2, -1)
-        return {"geglu": lambda v: functional.gelu(v, **gelu), "swiglu": functional.silu, "reglu": functional.relu}[kind](
-            gate
-        ) * linear
-    return {"gelu": lambda v: functional.gelu(v, **gelu), "silu": functional.silu, "relu": functional.relu}[kind](x)
+    if kind not in GATES:
+        return CURVES[kind](x)
+    gate, linear = x.chunk(2, -1)
+    return GATES[kind](gate) * linear

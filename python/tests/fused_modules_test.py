@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-ACTIVATIONS = ["gelu", "relu", "silu", "geglu", "swiglu", "reglu"]
+ACTIVATIONS = [*composition.CURVES, *composition.GATES]
 NORMS = ["LayerNorm", "RMSNorm"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch.arguments import HINTS, ONLY, UB, check_choice, check_rest, check_size
+from plimsoll.pytorch.checkpoint import checkpoint
 from plimsoll.pytorch.main_grad import mark_in_backward
 from plimsoll.pytorch.norm import Normed
 from plimsoll.pytorch.scaled_module import Initializer, ScaledModule, normal
@@ -21,7 +22,8 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
     """Norm, fc1, activation, fc2 as one op.
 
     Parameters layer_norm_weight, layer_norm_bias (LayerNorm), fc1_weight, fc1_bias, fc2_weight, fc2_bias. activation: gelu
-    (the tanh form), relu, silu, or gated geglu, swiglu, reglu: fc1 then has 2 ffn_hidden_size rows, the first half gates.
+    (the tanh form), qgelu, relu, srelu, silu, or gated geglu, qgeglu, reglu, sreglu, swiglu, glu: fc1 then has
+    2 ffn_hidden_size rows, the first half gates. checkpoint: backward makes the activations again, from the input.
     return_bias: forward gives (y without fc2_bias, fc2_bias). return_layernorm_output: what the norm made, too, last.
     set_parallel_mode: the ranks of tp_group split the rows of fc1 and the columns of fc2, as in Linear.
     """
@@ -48,12 +50,13 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         return_layernorm_output: bool = False,
         set_parallel_mode: bool = False,
         zero_centered_gamma: bool = False,
+        checkpoint: bool = False,
         device: torch.device | str | None = None,
         name: str | None = None,
         **rest: Any,
     ) -> None:
         parallel = take_parallel(rest)
-        check_rest("LayerNormMLP", rest, {**ONLY, **UB, "activation_params": None, "checkpoint": False}, HINTS)
+        check_rest("LayerNormMLP", rest, {**ONLY, **UB, "activation_params": None}, HINTS)
         super().__init__(device, params_dtype, fuse_wgrad_accumulation)
         self._parallel = TensorParallel("LayerNormMLP", set_parallel_mode, **parallel)
         self.hidden_size = check_size("LayerNormMLP", "hidden_size", hidden_size)
@@ -62,6 +65,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         self.activation = check_choice("LayerNormMLP", "activation", activation, ACTIVATIONS)
         self.return_bias = return_bias
         self.use_bias = bias
+        self.checkpoint = checkpoint
         self.name = name
         self._new_norm(hidden_size, eps, normalization, zero_centered_gamma, return_layernorm_output)
         halves = 2 if activation in GATED else 1
@@ -91,8 +95,20 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         fc2_bias: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of inp + residual, which comes back second (inp itself without a residual)."""
-        adds_bias = fc2_bias and self.tp_size > 1  # once, to the sum of the ranks
-        output, total = _norm_mlp(
+        if self.checkpoint and torch.is_grad_enabled():
+            output, total = checkpoint(self._run, inp, residual, is_first_microbatch, fc2_bias)
+        else:
+            output, total = self._run(inp, residual, is_first_microbatch, fc2_bias)
+        if self.fuse_wgrad_accumulation:
+            mark_in_backward(output, self.fc1_weight, self.fc2_weight)
+        if fc2_bias and self.tp_size > 1 and self.fc2_bias is not None:  # once, to the sum of the ranks
+            output = output + self.fc2_bias.to(output.dtype)
+        return output, total
+
+    def _run(
+        self, inp: torch.Tensor, residual: torch.Tensor | None, is_first_microbatch: bool | None, fc2_bias: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        made: tuple[torch.Tensor, torch.Tensor] = _norm_mlp(
             inp,
             residual,
             self.layer_norm_weight,
@@ -100,7 +116,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
             self.fc1_weight,
             self.fc1_bias,
             self.fc2_weight,
-            self.fc2_bias if fc2_bias and not adds_bias else None,
+            self.fc2_bias if fc2_bias and self.tp_size == 1 else None,
             self.activation,
             self._state("fc1_") + self._state("fc2_"),
             self._held(self.fc1_weight, self.fc2_weight),
@@ -111,11 +127,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
             is_first_microbatch,
             *self._parallel.call(),
         )
-        if self.fuse_wgrad_accumulation:
-            mark_in_backward(output, self.fc1_weight, self.fc2_weight)
-        if adds_bias and self.fc2_bias is not None:
-            output = output + self.fc2_bias.to(output.dtype)
-        return output, total
+        return made
 
     def forward(self, inp: torch.Tensor, is_first_microbatch: bool | None = None) -> Any:
         """inp [..., hidden_size] -> the same shape; with return_bias and return_layernorm_output a tuple."""

@@ -18,11 +18,10 @@ from plimsoll.pytorch.attention import (
 )
 from plimsoll.pytorch.layer_norm_linear import LayerNormLinear
 from plimsoll.pytorch.linear import Linear
+from plimsoll.pytorch.qk_norm import new_qk_norm
 from plimsoll.pytorch.rotary import RotaryEmbedding, turn_query_and_key
 from plimsoll.pytorch.scaled_module import Initializer, normal
 from plimsoll.pytorch.tensor_parallel import Parallel, Segments, TensorParallel, take_parallel
-
-QK_NORM = {"qk_norm_type": None, "qk_norm_eps": 1e-6, "qk_norm_before_rope": False}
 
 
 class MultiheadAttention(Parallel):
@@ -32,6 +31,9 @@ class MultiheadAttention(Parallel):
     fuse_qkv_params: one weight in place of query_weight, key_weight and value_weight. Its rows with
     qkv_weight_interleaved: for each group its queries, key, value; else all of q, then k, then v. attention_type "cross":
     keys and values come from encoder_output. set_parallel_mode: the ranks of tp_group share the heads, as in Linear.
+    qk_norm_type: q_norm and k_norm (None without) act on each head's query and key over its kv_channels:
+    "L2Normalization" (x / sqrt(sum(x^2) + qk_norm_eps), no weights), "RMSNorm" or "LayerNorm"; after the rotary embedding,
+    or before it with qk_norm_before_rope.
     """
 
     def __init__(
@@ -63,12 +65,15 @@ class MultiheadAttention(Parallel):
         device: torch.device | str | None = None,
         qkv_format: str = "sbhd",
         rotary_pos_interleaved: bool = False,
+        qk_norm_type: str | None = None,
+        qk_norm_eps: float = 1e-6,
+        qk_norm_before_rope: bool = False,
         name: str | None = None,
         **rest: Any,
     ) -> None:
         where = type(self).__name__
         parallel = take_parallel(rest)
-        check_rest(where, rest, {**ONLY, **UB, **QK_NORM}, HINTS)
+        check_rest(where, rest, {**ONLY, **UB}, HINTS)
         check_window(where, window_size)
         super().__init__()
         self._parallel = TensorParallel(where, set_parallel_mode, **parallel)
@@ -92,7 +97,13 @@ class MultiheadAttention(Parallel):
         self.qkv_format = check_layout(where, "qkv_format", qkv_format)
         self.interleaved = fuse_qkv_params and qkv_weight_interleaved
         self.rotary_pos_interleaved = rotary_pos_interleaved
+        self.qk_norm_before_rope = qk_norm_before_rope
         self.name = name
+        if qk_norm_type in ("RMSNorm", "LayerNorm") and self.tp_size > 1:
+            raise NotImplementedError(
+                f"{where}: expected qk_norm_type without weights (None or 'L2Normalization') with tp_size > 1, whose ranks "
+                f"have other heads, got {qk_norm_type!r}"
+            )
 
         query_rows, key_rows = heads * self.kv_channels, groups * self.kv_channels
         made: dict[str, Any] = {
@@ -131,6 +142,15 @@ class MultiheadAttention(Parallel):
             parts = None if fuse_qkv_params else {"key": key_rows, "value": key_rows}
             split = {"parameters_split": parts, "init_method": in_parts(key_rows, key_rows)}
             self.key_value = Linear(hidden_size, 2 * key_rows, **split, **linear)
+        qk_norm: dict[str, Any] = {
+            "size": self.kv_channels,
+            "eps": qk_norm_eps,
+            "zero_centered_gamma": zero_centered_gamma,
+            "params_dtype": params_dtype,
+            "device": device,
+        }
+        self.q_norm = new_qk_norm(where, qk_norm_type, **qk_norm)
+        self.k_norm = new_qk_norm(where, qk_norm_type, **qk_norm)
         self.core_attention = DotProductAttention(
             heads,
             self.kv_channels,
@@ -168,6 +188,17 @@ class MultiheadAttention(Parallel):
             return module.run(hidden, residual, first)
         return module(hidden, is_first_microbatch=first), hidden
 
+    def _normalize(self, query: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.q_norm is None or self.k_norm is None:
+            return query, key
+        return self.q_norm(query), self.k_norm(key)
+
+    def input_norm(self) -> LayerNormLinear | None:
+        """The layer that begins with the norm of the input."""
+        if not self.input_layernorm:
+            return None
+        return self.layernorm_qkv if self.attention_type == "self" else self.layernorm_query
+
     def _attend_self(
         self,
         projected: torch.Tensor,
@@ -177,7 +208,8 @@ class MultiheadAttention(Parallel):
         options: dict[str, Any],
     ) -> torch.Tensor:
         heads, groups = self.num_attention_heads, self.num_gqa_groups
-        if not options and rotary is None and self.qkv_format != "thd" and (not self.interleaved or heads == groups):
+        whole = not options and rotary is None and self.q_norm is None and self.qkv_format != "thd"
+        if whole and (not self.interleaved or heads == groups):
             packed = projected.unflatten(2, (heads + 2 * groups, self.kv_channels))
             return self.core_attention.forward_packed(packed, mask_type, mask, self.interleaved)
         query, key, value = self._split_heads(projected, (heads, groups, groups))
@@ -193,6 +225,8 @@ class MultiheadAttention(Parallel):
         rotary: RotaryEmbedding | None,
         options: dict[str, Any],
     ) -> torch.Tensor:
+        if self.qk_norm_before_rope:
+            query, key = self._normalize(query, key)
         if rotary is not None:
             query, key = turn_query_and_key(
                 query,
@@ -202,6 +236,8 @@ class MultiheadAttention(Parallel):
                 interleaved=self.rotary_pos_interleaved,
                 cu_seqlens=tuple(options.get(f"{name}_padded", options.get(name)) for name in ("cu_seqlens_q", "cu_seqlens_kv")),
             )
+        if not self.qk_norm_before_rope:
+            query, key = self._normalize(query, key)
         attended: torch.Tensor = self.core_attention(query, key, value, mask, attn_mask_type=mask_type, **options)
         return attended
 
@@ -273,7 +309,7 @@ class MultiheadAttention(Parallel):
             options=options,
         )
         results = list(output) if self.return_bias else [output]
-        if self.input_layernorm and self.return_layernorm_output:
-            norm = self.layernorm_qkv if self.attention_type == "self" else self.layernorm_query
+        norm = self.input_norm()
+        if norm is not None and self.return_layernorm_output:
             results.append(norm.normalized(hidden_states))
         return results[0] if len(results) == 1 else tuple(results)

@@ -127,3 +127,6 @@ class RMSNorm(_Norm):
     """x / sqrt(mean(x^2) + eps) * weight. zero_centered_gamma: weight starts at 0, 1 + weight multiplies."""
 
     _kind = "rmsnorm"
+
+
+NORMS: dict[str, type[_Norm]] = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm}

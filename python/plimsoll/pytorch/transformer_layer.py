@@ -10,18 +10,14 @@ from plimsoll.pytorch.arguments import HINTS, ONLY, check_choice, check_dropout,
 from plimsoll.pytorch.attention import CALLED_HINTS, CALLED_ONLY, check_layout, check_window, take_packed
 from plimsoll.pytorch.autocast import high_precision_dtype
 from plimsoll.pytorch.layer_norm_mlp import LayerNormMLP
-from plimsoll.pytorch.multihead_attention import QK_NORM, MultiheadAttention
+from plimsoll.pytorch.multihead_attention import MultiheadAttention
+from plimsoll.pytorch.norm import NORMS, Normed
 from plimsoll.pytorch.rotary import RotaryEmbedding
 from plimsoll.pytorch.scaled_module import Initializer
 from plimsoll.pytorch.tensor_parallel import Parallel, TensorParallel, take_parallel
 
 LAYER_ONLY = {
     **ONLY,
-    **QK_NORM,
-    "apply_residual_connection_post_layernorm": False,
-    "output_layernorm": False,
-    "parallel_attention_mlp": False,
-    "drop_path_rate": 0.0,
     "ub_tp_comm_overlap": False,
     "ub_overlap_ag": True,
     "ub_overlap_rs": True,
@@ -39,6 +35,11 @@ class TransformerLayer(Parallel):
     Residual additions are part of the norm that follows them. Hidden states come in as [seq, batch, hidden_size], with
     attn_input_format "bshd" as [batch, seq, hidden_size]. set_parallel_mode: the ranks of tp_group share heads and
     features, as in Linear; with sequence_parallel each has its part of the first dimension, before, between and after.
+
+    apply_residual_connection_post_layernorm: what a norm made, and not its input, is added to the branch behind it.
+    output_layernorm: attention has no norm of its own; `layernorm` follows the last addition. parallel_attention_mlp:
+    hidden + attention(hidden) + MLP(hidden). drop_path_rate: share of the samples that a branch skips in training; what
+    stays grows by 1 / (1 - rate). Larsson et al., FractalNet, 2017; Huang et al., stochastic depth, 2016.
     """
 
     def __init__(
@@ -72,6 +73,13 @@ class TransformerLayer(Parallel):
         device: torch.device | str | None = None,
         attn_input_format: str = "sbhd",
         rotary_pos_interleaved: bool = False,
+        apply_residual_connection_post_layernorm: bool = False,
+        output_layernorm: bool = False,
+        parallel_attention_mlp: bool = False,
+        drop_path_rate: float = 0.0,
+        qk_norm_type: str | None = None,
+        qk_norm_eps: float = 1e-6,
+        qk_norm_before_rope: bool = False,
         name: str | None = None,
         **rest: Any,
     ) -> None:
@@ -84,6 +92,21 @@ class TransformerLayer(Parallel):
         super().__init__()
         self.layer_type = check_choice(where, "layer_type", layer_type, ("encoder", "decoder"))
         self.hidden_dropout = check_dropout(where, "hidden_dropout", hidden_dropout, may_be_all=True)
+        self.drop_path_rate = check_dropout(where, "drop_path_rate", drop_path_rate)
+        if drop_path_rate > 0 and attn_input_format == "thd":
+            raise NotImplementedError(f"{where}: expected drop_path_rate 0 with attn_input_format 'thd', got {drop_path_rate}")
+        self._batch_dim = 0 if attn_input_format == "bshd" else 1
+        self.apply_residual_connection_post_layernorm = apply_residual_connection_post_layernorm
+        self.output_layernorm = output_layernorm
+        self.parallel_attention_mlp = parallel_attention_mlp
+        if parallel_attention_mlp:
+            for name_of_other, other, expected in (
+                ("layer_type", layer_type, "encoder"),
+                ("apply_residual_connection_post_layernorm", apply_residual_connection_post_layernorm, False),
+                ("output_layernorm", output_layernorm, False),
+            ):
+                if other != expected:
+                    raise ValueError(f"{where}: expected {name_of_other} {expected!r} with parallel_attention_mlp, got {other!r}")
         self.layer_number = layer_number
         self.name = name
         made: dict[str, Any] = {
@@ -106,11 +129,14 @@ class TransformerLayer(Parallel):
             "layernorm_epsilon": layernorm_epsilon,
             "layer_number": layer_number,
             "num_gqa_groups": num_gqa_groups,
-            "input_layernorm": True,
+            "input_layernorm": not output_layernorm,
             "fuse_qkv_params": fuse_qkv_params,
             "qkv_weight_interleaved": qkv_weight_interleaved,
             "qkv_format": attn_input_format,
             "rotary_pos_interleaved": rotary_pos_interleaved,
+            "qk_norm_type": qk_norm_type,
+            "qk_norm_eps": qk_norm_eps,
+            "qk_norm_before_rope": qk_norm_before_rope,
         }
         self.self_attention = MultiheadAttention(
             hidden_size, num_attention_heads, attn_mask_type=self_attn_mask_type, **attention
@@ -124,9 +150,31 @@ class TransformerLayer(Parallel):
                 **attention,
             )
         self.layernorm_mlp = LayerNormMLP(hidden_size, ffn_hidden_size, eps=layernorm_epsilon, activation=activation, **made)
+        if output_layernorm:
+            self.layernorm = NORMS[normalization](
+                hidden_size,
+                layernorm_epsilon,
+                sequence_parallel=self._parallel.sequence or None,
+                params_dtype=params_dtype,
+                zero_centered_gamma=zero_centered_gamma,
+                device=device,
+            )
 
-    def _dropout(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.dropout(x, self.hidden_dropout, self.training)
+    def _branch(self, x: torch.Tensor) -> torch.Tensor:
+        """Dropout of a branch's output, and of the branch for a part of the samples."""
+        x = torch.dropout(x, self.hidden_dropout, self.training)
+        if not self.training or self.drop_path_rate == 0:
+            return x
+        shape = [1] * x.dim()
+        shape[self._batch_dim] = x.shape[self._batch_dim]
+        stays = torch.rand(shape, device=x.device) >= self.drop_path_rate
+        return x * (stays / (1 - self.drop_path_rate)).to(x.dtype)
+
+    def _residual(self, norm: Normed | None, total: torch.Tensor) -> torch.Tensor:
+        """The other summand of the branch that began with `norm` of total."""
+        if norm is None or not self.apply_residual_connection_post_layernorm:
+            return total
+        return norm.normalized(total)
 
     def forward(
         self,
@@ -157,7 +205,7 @@ class TransformerLayer(Parallel):
         if core_attention_bias_type != "no_bias":
             options |= {"core_attention_bias_type": core_attention_bias_type, "core_attention_bias": core_attention_bias}
         hidden = hidden_states.to(high_precision_dtype(hidden_states.dtype))
-        attended, _ = self.self_attention.run(
+        attended, total = self.self_attention.run(
             hidden,
             attention_mask=attention_mask,
             attn_mask_type=self_attn_mask_type,
@@ -165,17 +213,23 @@ class TransformerLayer(Parallel):
             rotary_pos_emb=rotary_pos_emb,
             options=options,
         )
-        residual = hidden
-        hidden = self._dropout(attended)
+        if self.parallel_attention_mlp:
+            output, _ = self.layernorm_mlp.run(hidden, None, is_first_microbatch)
+            return self._branch(attended + output) + hidden
+        residual = self._residual(self.self_attention.input_norm(), total)
+        hidden = self._branch(attended)
         if self.layer_type == "decoder":
-            attended, residual = self.inter_attention.run(
-                hidden,
-                residual,
+            # Without a norm there is nothing that would begin with the addition.
+            attended, total = self.inter_attention.run(
+                hidden + residual if self.output_layernorm else hidden,
+                None if self.output_layernorm else residual,
                 attention_mask=enc_dec_attn_mask,
                 encoder_output=encoder_output,
                 attn_mask_type=enc_dec_attn_mask_type,
                 is_first_microbatch=is_first_microbatch,
             )
-            hidden = self._dropout(attended)
-        output, residual = self.layernorm_mlp.run(hidden, residual, is_first_microbatch)
-        return self._dropout(output) + residual
+            residual = self._residual(self.inter_attention.input_norm(), total)
+            hidden = self._branch(attended)
+        output, total = self.layernorm_mlp.run(hidden, residual, is_first_microbatch)
+        output = self._branch(output) + self._residual(self.layernorm_mlp, total)
+        return self.layernorm(output) if self.output_layernorm else output
