@@ -32,10 +32,11 @@ ops::ScaledTensor codes_of(const HeldWeight& held, const at::Tensor& weight) {
 
 at::Tensor main_grad_of(const HeldWeight& held, const at::Tensor& weight) {
   const at::Tensor& main_grad = *held.main_grad;
-  TORCH_CHECK(main_grad.scalar_type() == at::kFloat && main_grad.sizes() == weight.sizes() &&
-                  main_grad.is_contiguous() && main_grad.is_cpu(),
-              "fuse_wgrad_accumulation: expected a main_grad of float32, contiguous, ", weight.sizes(), ", got ",
-              main_grad.sizes(), " of ", main_grad.scalar_type());
+  const at::ScalarType dtype = main_grad.scalar_type();
+  const bool is_float = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  TORCH_CHECK(is_float && main_grad.sizes() == weight.sizes() && main_grad.is_contiguous() && main_grad.is_cpu(),
+              "fuse_wgrad_accumulation: expected a main_grad of float32, bfloat16 or float16, contiguous, ",
+              weight.sizes(), ", got ", main_grad.sizes(), " of ", dtype);
   return main_grad;
 }
 

@@ -62,6 +62,27 @@ def test_bits_are_those_of_separate_accumulation(name, rule):
             assert torch.equal(parameter.grad, others[name].grad), name
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_narrow_main_grad_holds_each_sum_rounded_once(name, rule, dtype):
+    fused, apart = pair(name)
+    for weight in weights_of(fused).values():
+        weight.main_grad = weight.main_grad.to(dtype)
+    sums = accumulate(fused, apart, RULES[rule])
+    for name, weight in weights_of(fused).items():
+        assert weight.main_grad.dtype == dtype and torch.equal(weight.main_grad, sums[name]), name
+
+
+def test_the_first_microbatch_overwrites_a_narrow_main_grad():
+    fused, apart = pair("Linear")
+    fused.weight.main_grad = torch.full(fused.weight.shape, torch.nan, dtype=torch.bfloat16)
+    x = torch.randn(5, 24)
+    for module in (fused, apart):
+        module(x, is_first_microbatch=True).square().sum().backward()
+    assert torch.equal(fused.weight.main_grad, apart.weight.grad.bfloat16())
+
+
 def test_gradients_of_narrow_weights_are_not_rounded():
     fused, apart = pair("Linear", torch.bfloat16)
     before = fused.weight.main_grad.clone()
@@ -121,7 +142,7 @@ def test_no_tokens_add_nothing_and_no_grad_asks_for_nothing():
 
 
 @pytest.mark.parametrize(
-    "main_grad", [None, torch.zeros(40, 24, dtype=torch.bfloat16), torch.zeros(3, 3), torch.zeros(24, 40).t()]
+    "main_grad", [None, torch.zeros(40, 24, dtype=torch.float64), torch.zeros(3, 3), torch.zeros(24, 40).t()]
 )
 def test_a_main_grad_that_does_not_fit_is_named(main_grad):
     fused = te.Linear(24, 40, fuse_wgrad_accumulation=True)

@@ -63,7 +63,13 @@ at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& input, 
     const bool accumulates = !saved.scaling.is_first_microbatch.value_or(false);
     const Product product{
         .kind = GemmKind::kGradWeight, .a = grad, .b = input, .epilogue = {.accumulate = accumulates}};
-    multiply({product, maker.path(), "main_grad"}, main_grad);
+    if (accumulates && main_grad.scalar_type() != at::kFloat) {  // the sum is rounded once
+      const at::Tensor sum = main_grad.to(at::kFloat);
+      multiply({product, maker.path(), "main_grad"}, sum);
+      main_grad.copy_(sum);
+    } else {
+      multiply({product, maker.path(), "main_grad"}, main_grad);
+    }
     return {};
   }
   at::Tensor gradient =

@@ -42,7 +42,7 @@ struct LinearScaling {
   SaveInput save_input = SaveInput::kCodes;  // read by linear() alone
   LinearParallel parallel = {};              // by default the layer is whole on each rank
   GivenCodes given_weight = {};              // of this call: the weight as its owner holds it, in per-tensor codes
-  // fp32 [out, in], contiguous: grad_weight is added to it (is_first_microbatch = true: takes its place), and autograd
+  // fp32, bf16 or fp16 [out, in], contiguous: grad_weight is added to it (is_first_microbatch = true: takes its place), and autograd
   // gets none.
   at::Tensor main_grad = {};
 };

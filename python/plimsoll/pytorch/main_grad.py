@@ -1,4 +1,4 @@
-"""Weight gradients that are added to `weight.main_grad`, an FP32 tensor that the caller keeps, and not to `.grad`."""
+"""Weight gradients that are added to `weight.main_grad`, a tensor that the caller keeps, and not to `.grad`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def main_grad_of(where: str, weight: torch.Tensor) -> torch.Tensor:
     main_grad = getattr(weight, "main_grad", None)
     if not isinstance(main_grad, torch.Tensor):
         raise RuntimeError(
-            f"{where}: expected weight.main_grad, a float32 tensor {list(weight.shape)}, with fuse_wgrad_accumulation=True, "
+            f"{where}: expected weight.main_grad, a tensor {list(weight.shape)}, with fuse_wgrad_accumulation=True, "
             f"got {main_grad!r}"
         )
     return main_grad
