@@ -15,6 +15,7 @@ from plimsoll.pytorch.tensor_parallel import ParallelModule, PartInitializer, Te
 
 GATED = tuple(torch.ops.plimsoll.activation_names(True))
 ACTIVATIONS = (*torch.ops.plimsoll.activation_names(False), *GATED)
+MLP_ONLY = {**ONLY, **UB, "activation_params": None}
 _norm_mlp = torch.ops.plimsoll.norm_mlp.default
 
 
@@ -56,7 +57,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         **rest: Any,
     ) -> None:
         parallel = take_parallel(rest)
-        check_rest("LayerNormMLP", rest, {**ONLY, **UB, "activation_params": None}, HINTS)
+        check_rest("LayerNormMLP", rest, MLP_ONLY, HINTS)
         super().__init__(device, params_dtype, fuse_wgrad_accumulation)
         self._parallel = TensorParallel("LayerNormMLP", set_parallel_mode, **parallel)
         self.hidden_size = check_size("LayerNormMLP", "hidden_size", hidden_size)
