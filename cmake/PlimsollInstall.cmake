@@ -22,7 +22,7 @@ install(TARGETS plimsoll_cli RUNTIME DESTINATION ${CMAKE_INSTALL_LIBDIR}/plimsol
 configure_file(${CMAKE_SOURCE_DIR}/cmake/plimsoll.in ${CMAKE_BINARY_DIR}/launcher/plimsoll @ONLY)
 install(PROGRAMS ${CMAKE_BINARY_DIR}/launcher/plimsoll TYPE BIN)
 install(EXPORT PlimsollTargets NAMESPACE Plimsoll:: DESTINATION ${package_dir})
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/plimsoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/plimsoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN bind EXCLUDE)
 
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/PlimsollConfig.cmake.in ${CMAKE_BINARY_DIR}/PlimsollConfig.cmake
                               INSTALL_DESTINATION ${package_dir})

@@ -1,4 +1,4 @@
-"""Recipes with functions in them, by the number under which C++ asks for them (python/recipe_functions.cpp)."""
+"""Recipes with functions in them, by the number under which C++ asks for them (plimsoll/bind/recipe_functions.cpp)."""
 
 from __future__ import annotations
 

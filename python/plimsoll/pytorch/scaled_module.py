@@ -79,7 +79,7 @@ class ScaledModule(InitializedModule):
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self._as_codes = weights_as_codes()
         self._products: dict[str, list[str]] = {}  # prefix -> names of its buffers
-        self._keys: dict[str, torch.Tensor] = {}  # prefix -> what C++ keeps its caches with (python/layer_state.h)
+        self._keys: dict[str, torch.Tensor] = {}  # prefix -> what C++ keeps its caches with (plimsoll/bind/layer_state.h)
 
     def _new_product(self, prefix: str = "") -> None:
         names = []

@@ -8,11 +8,11 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/amp/precision_kernels.h"
-#include "python/rank_group.h"
-#include "python/recipe_text.h"
-#include "python/scopes.h"
+#include "plimsoll/bind/rank_group.h"
+#include "plimsoll/bind/recipe_text.h"
+#include "plimsoll/bind/scopes.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 class Fp8Scope final : public Scope {
@@ -77,4 +77,4 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("enter_precision_table(int owner, bool holds) -> ()", &enter_precision_table);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -7,10 +7,10 @@
 #include <string>
 #include <tuple>
 
-#include "python/rank_group.h"
-#include "python/shard_library.h"
+#include "plimsoll/bind/rank_group.h"
+#include "plimsoll/bind/shard_library.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 struct Average : torch::CustomClassHolder {
@@ -46,4 +46,4 @@ void register_compressed_average(torch::Library& library) {
       .def("sums_left_out", [](const AveragePointer& self) { return self->average.sums_left_out(); });
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

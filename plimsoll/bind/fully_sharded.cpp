@@ -11,17 +11,17 @@
 #include <vector>
 
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
+#include "plimsoll/bind/layer_state.h"
+#include "plimsoll/bind/rank_group.h"
+#include "plimsoll/bind/shard_checkpoint.h"
+#include "plimsoll/bind/shard_library.h"
 #include "plimsoll/shard/average/averaging.h"
 #include "plimsoll/shard/communicator/same_model.h"
 #include "plimsoll/shard/engine/mapped_tensor.h"
 #include "plimsoll/shard/engine/shard_schedule.h"
 #include "plimsoll/shard/engine/sharded_norm.h"
-#include "python/layer_state.h"
-#include "python/rank_group.h"
-#include "python/shard_checkpoint.h"
-#include "python/shard_library.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 using shard::ShardedGroup;
@@ -163,4 +163,4 @@ void register_fully_sharded(torch::Library& library) {
   library.def("averaging(int world_size) -> (float predivide, float postdivide)", &averaging);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -3,7 +3,7 @@
 
 #include <torch/library.h>
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 
 void register_ranks(torch::Library& library);
 void register_checkpoints(torch::Library& library);
@@ -12,4 +12,4 @@ void register_compressed_average(torch::Library& library);
 void register_gradient_reducer(torch::Library& library);
 void register_parameter_shares(torch::Library& library);
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

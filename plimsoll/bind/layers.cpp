@@ -1,10 +1,10 @@
 // The layers of plimsoll.pytorch as operators: what nn's modules of the same names do in forward.
 #include <torch/library.h>
 
-#include "python/layer.h"
-#include "python/traced_layer.h"
+#include "plimsoll/bind/layer.h"
+#include "plimsoll/bind/traced_layer.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
@@ -112,4 +112,4 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       &norm_mlp);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

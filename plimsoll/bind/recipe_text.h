@@ -5,10 +5,10 @@
 
 #include "plimsoll/ops/scaling/scaling_step.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 
 // recipe::from_json, and amax_function and inv_scale_function: numbers of functions of Python's. A mistake is Python's
 // ValueError.
 ops::SharedRecipe recipe_of(std::string_view json);
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -5,11 +5,11 @@
 
 #include <vector>
 
+#include "plimsoll/bind/rank_group.h"
+#include "plimsoll/bind/shard_library.h"
 #include "plimsoll/shard/engine/sharded_norm.h"
-#include "python/rank_group.h"
-#include "python/shard_library.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 struct Shares : torch::CustomClassHolder {
@@ -33,4 +33,4 @@ void register_parameter_shares(torch::Library& library) {
                                  double p) { return shard::clip_gradients_(gradients, *self->ranks, max_norm, p); });
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

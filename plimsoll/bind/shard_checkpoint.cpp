@@ -1,5 +1,5 @@
 // torch.classes.plimsoll.Checkpoint and CheckpointSaver: what plimsoll.shard saves and loads with.
-#include "python/shard_checkpoint.h"
+#include "plimsoll/bind/shard_checkpoint.h"
 
 #include <map>
 #include <memory>
@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/bind/rank_group.h"
+#include "plimsoll/bind/shard_library.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/shard/checkpoint/checkpoint_saver.h"
 #include "plimsoll/shard/communicator/communicator.h"
-#include "python/rank_group.h"
-#include "python/shard_library.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 
 std::vector<std::tuple<std::string, std::string, std::string, std::vector<int64_t>>> Checkpoint::tensors() const {
   std::vector<std::tuple<std::string, std::string, std::string, std::vector<int64_t>>> result;
@@ -114,4 +114,4 @@ void register_checkpoints(torch::Library& library) {
       &open_latest_checkpoint);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

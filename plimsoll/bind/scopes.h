@@ -9,7 +9,7 @@
 
 #include "plimsoll/ops/scaling/scaling_step.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 
 class Scope {
  public:
@@ -26,4 +26,4 @@ class Scope {
 // it.
 int64_t enter_scope(int64_t owner, std::unique_ptr<Scope> scope);
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

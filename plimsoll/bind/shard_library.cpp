@@ -1,6 +1,6 @@
-#include "python/shard_library.h"
+#include "plimsoll/bind/shard_library.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   register_ranks(library);  // which all others take
@@ -11,4 +11,4 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   register_parameter_shares(library);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

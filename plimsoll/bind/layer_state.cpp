@@ -1,4 +1,4 @@
-#include "python/layer_state.h"
+#include "plimsoll/bind/layer_state.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/TensorImpl.h>
@@ -10,7 +10,7 @@
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/amp/scale_tape.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 using recipe::Role;
@@ -79,4 +79,4 @@ std::shared_ptr<ops::LinearState> layer_state(at::TensorList product) {
   return state;
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

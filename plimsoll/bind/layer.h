@@ -12,7 +12,7 @@
 #include "plimsoll/ops/linear/linear_scaling.h"
 #include "plimsoll/ops/norm/norm.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 
 using OptionalTensor = std::optional<at::Tensor>;
 using OptionalTensors = c10::List<OptionalTensor>;
@@ -61,4 +61,4 @@ std::vector<HeldWeight> held_weights(const OptionalTensors& tensors);
 // sum: x + residual; undefined without a residual.
 ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, LayerScaling scaling);
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

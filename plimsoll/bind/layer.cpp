@@ -1,19 +1,19 @@
-#include "python/layer.h"
+#include "plimsoll/bind/layer.h"
 
 #include <c10/util/Exception.h>
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/amp/scale_tape.h"
+#include "plimsoll/bind/layer_state.h"
+#include "plimsoll/bind/rank_group.h"
+#include "plimsoll/bind/recipe_text.h"
 #include "plimsoll/ops/activation/activation.h"
 #include "plimsoll/ops/fused/norm_linear.h"
 #include "plimsoll/ops/fused/norm_mlp.h"
 #include "plimsoll/ops/linear/linear.h"
 #include "plimsoll/ops/norm/norm_op.h"
-#include "python/layer_state.h"
-#include "python/rank_group.h"
-#include "python/recipe_text.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 at::Tensor given(const LayerInputs& inputs, LayerInput which) { return inputs[which].value_or(at::Tensor()); }
@@ -108,4 +108,4 @@ ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, Laye
                        ops::parse_activation(call.activation), {.fc1 = scaling[0], .fc2 = scaling[1]});
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -7,7 +7,7 @@
 #include "plimsoll/models/t5/generation.h"
 #include "plimsoll/models/t5/load.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 using MaybeTensor = std::optional<at::Tensor>;
@@ -139,4 +139,4 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("decode", &T5Model::decode);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -1,4 +1,4 @@
-#include "python/recipe_functions.h"
+#include "plimsoll/bind/recipe_functions.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -8,7 +8,7 @@
 
 #include "plimsoll/ops/dispatcher/find_operator.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 at::Tensor one(float value) { return at::full({1}, value); }
@@ -41,4 +41,4 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       "recipe_inv_scale(Tensor amax, Tensor old_inv_scale, Tensor max_finite, int margin, int number) -> float");
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -11,7 +11,7 @@
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/tensor_piece.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 
 // torch.classes.plimsoll.Checkpoint: one that is open.
 struct Checkpoint : torch::CustomClassHolder {
@@ -28,4 +28,4 @@ struct Checkpoint : torch::CustomClassHolder {
 std::vector<std::tuple<std::string, std::vector<int64_t>, int64_t, int64_t, at::Tensor>> pieces_of(
     std::vector<io::TensorPiece> pieces);
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -3,13 +3,13 @@
 // backward, so both have its bits and cost what it costs, but for a copy of the input of a layer that saves it.
 #pragma once
 
-#include "python/layer.h"
+#include "plimsoll/bind/layer.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 
 // Whether somebody traces what happens to x: a tensor without values, or a dispatch mode of Python.
 bool is_traced(const at::Tensor& x);
 
 ops::NormOutput run_traced_layer(const LayerInputs& inputs, const LayerCall& call, at::TensorList state);
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

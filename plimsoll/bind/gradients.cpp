@@ -8,7 +8,7 @@
 #include "plimsoll/amp/unscale.h"
 #include "plimsoll/ops/optimizer/scaled_optimizer.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 at::Tensor tensor_of(const amp::GradientHistogram& histogram) {
@@ -70,4 +70,4 @@ TORCH_LIBRARY_IMPL(plimsoll, CPU, library) {
   library.impl("automatic_scale", &automatic_scale);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

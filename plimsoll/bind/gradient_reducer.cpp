@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/bind/rank_group.h"
+#include "plimsoll/bind/shard_checkpoint.h"
+#include "plimsoll/bind/shard_library.h"
 #include "plimsoll/shard/data_parallel/left_out.h"
 #include "plimsoll/shard/data_parallel/reducer.h"
-#include "python/rank_group.h"
-#include "python/shard_checkpoint.h"
-#include "python/shard_library.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 struct GradientReducer : torch::CustomClassHolder {
@@ -56,4 +56,4 @@ void register_gradient_reducer(torch::Library& library) {
       });
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -11,7 +11,7 @@
 #include "plimsoll/ops/scaling/scaling_step.h"
 #include "plimsoll/shard/communicator/communicator.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 
 // size: its ranks, two or more. A name that is not registered is an error.
 std::shared_ptr<const ops::RankGroup> rank_group(std::string_view name, int64_t size);
@@ -30,4 +30,4 @@ struct Ranks : torch::CustomClassHolder {
 
 using RanksPointer = c10::intrusive_ptr<Ranks>;
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -8,10 +8,10 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/amp/precision_kernels.h"
-#include "python/recipe_text.h"
-#include "python/scopes.h"
+#include "plimsoll/bind/recipe_text.h"
+#include "plimsoll/bind/scopes.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 struct Tape : torch::CustomClassHolder {
@@ -62,4 +62,4 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       });
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

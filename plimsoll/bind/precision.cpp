@@ -7,7 +7,7 @@
 #include "plimsoll/amp/precision_kernels.h"
 #include "plimsoll/amp/precision_table.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 std::tuple<std::vector<std::string>, std::vector<int64_t>, c10::List<bool>> precision_table() {
@@ -26,4 +26,4 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("precision_table() -> (str[] ops, int[] precisions, bool[] mended)", &precision_table);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

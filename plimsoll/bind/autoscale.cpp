@@ -16,7 +16,7 @@
 #include "plimsoll/autoscale/several_scales.h"
 #include "plimsoll/autoscale/storage.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 using autoscale::scaled_impl;
@@ -221,4 +221,4 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("autoscale_rules() -> (str[] ops, str[] classes, str[] bounds)", &rule_table);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

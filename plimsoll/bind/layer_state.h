@@ -9,7 +9,7 @@
 
 #include "plimsoll/ops/linear/linear_scaling.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 
 inline constexpr size_t kStateTensors = 10;
 
@@ -21,4 +21,4 @@ std::shared_ptr<ops::LinearState> layer_state(at::TensorList product);
 // The product's path in reports of the watch.
 void name_product(const at::Tensor& key, std::string name);
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -1,4 +1,4 @@
-#include "python/scopes.h"
+#include "plimsoll/bind/scopes.h"
 
 #include <torch/library.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 struct Entry {
@@ -56,13 +56,13 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("finish_left_scope() -> ()", &finish_left_scope);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind
 
 // What `with` calls at the end of a scope: the address of None, then objects of Python: the owner, and the exception's
 // type, value and traceback. -1: the owner has no scope on this thread; 1: finish_left_scope() is to follow.
 extern "C" int64_t plimsoll_leave_scope(const void* none, const void* owner, const void* type, const void* /*value*/,
                                         const void* /*traceback*/) noexcept {
-  using namespace plimsoll::python;
+  using namespace plimsoll::bind;
   const std::unique_ptr<Scope> scope = take(reinterpret_cast<int64_t>(owner));
   if (scope == nullptr) return -1;
   waiting = scope->leave();
@@ -72,6 +72,6 @@ extern "C" int64_t plimsoll_leave_scope(const void* none, const void* owner, con
 
 // Ends the innermost scopes of this thread as exceptions would, until `count` are left: what an interrupted entry does.
 extern "C" void plimsoll_abandon_scopes(int64_t count) noexcept {
-  auto& entries = plimsoll::python::entries;
+  auto& entries = plimsoll::bind::entries;
   while (static_cast<int64_t>(entries.size()) > count) entries.pop_back();
 }

@@ -5,12 +5,12 @@
 #include <memory>
 #include <sstream>
 
+#include "plimsoll/bind/layer_state.h"
+#include "plimsoll/bind/scopes.h"
 #include "plimsoll/recipe/names.h"
 #include "plimsoll/watch/report.h"
-#include "python/layer_state.h"
-#include "python/scopes.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 watch::Mode mode_of(const std::string& name) {
@@ -80,4 +80,4 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("json_lines", &Watch::json_lines);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -1,4 +1,4 @@
-#include "python/rank_group.h"
+#include "plimsoll/bind/rank_group.h"
 
 #include <c10/util/Exception.h>
 
@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/bind/shard_library.h"
 #include "plimsoll/ops/scaling/rank_amaxes.h"
 #include "plimsoll/shard/communicator/gather_texts.h"
-#include "python/shard_library.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 using shard::Communicator;
@@ -60,4 +60,4 @@ void register_ranks(torch::Library& library) {
       });
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

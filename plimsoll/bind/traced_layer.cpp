@@ -1,4 +1,4 @@
-#include "python/traced_layer.h"
+#include "plimsoll/bind/traced_layer.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -7,14 +7,14 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "plimsoll/bind/recipe_text.h"
 #include "plimsoll/ops/dispatcher/find_operator.h"
 #include "plimsoll/ops/dispatcher/meta.h"
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/saved.h"
-#include "python/recipe_text.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -323,4 +323,4 @@ TORCH_LIBRARY_IMPL(plimsoll, Meta, library) {
   library.impl("layer_pass_backward", &layer_backward_meta);
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind

@@ -1,4 +1,4 @@
-#include "python/recipe_text.h"
+#include "plimsoll/bind/recipe_text.h"
 
 #include <c10/util/Exception.h>
 
@@ -7,9 +7,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "python/recipe_functions.h"
+#include "plimsoll/bind/recipe_functions.h"
 
-namespace plimsoll::python {
+namespace plimsoll::bind {
 
 namespace {
 
@@ -53,4 +53,4 @@ ops::SharedRecipe recipe_of(std::string_view json) {
   return last;
 }
 
-}  // namespace plimsoll::python
+}  // namespace plimsoll::bind
