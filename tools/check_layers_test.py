@@ -36,7 +36,10 @@ def test_this_project_follows_its_house() -> None:
         ("watch/CMakeLists.txt", "plimsoll_library(watch SOURCES a.cpp LINKS Plimsoll::format)\n"),
         ("kernels/norm/CMakeLists.txt", "plimsoll_test(norm SOURCES a_test.cpp LINKS Plimsoll::kernels_quantize)\n"),
         ("/bench/step.cpp", '#include <torch/torch.h>\n#include "plimsoll/app/train.h"\n'),
-        ("bind/t5.cpp", '#include "plimsoll/nn/linear.h"\n#include "plimsoll/bind/layer.h"\n#include "plimsoll/models/t5/load.h"\n'),
+        (
+            "bind/t5.cpp",
+            '#include "plimsoll/nn/linear.h"\n#include "plimsoll/bind/layer.h"\n#include "plimsoll/models/t5/load.h"\n',
+        ),
         ("/python/tests/reference.cpp", '#include <torch/torch.h>\n#include "plimsoll/models/gpt/model.h"\n'),
         ("/python/plimsoll/shard/a.py", "from plimsoll import _scope\nimport plimsoll.amp.grad_scaler\nimport torch.nn\n"),
         ("/python/plimsoll/amp/a.py", "if TYPE_CHECKING:\n    from plimsoll.shard import OSS\n"),

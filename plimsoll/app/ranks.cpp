@@ -24,8 +24,8 @@ void check_sharing(const TrainOptions& options) {
   const std::string_view way = recipe::name_of(kSharings, options.shard);
   const bool averages = options.shard == Sharing::kDdp || options.shard == Sharing::kZero1;
   if (options.compress != shard::Compression::kNone && !averages) {
-    refuse("--compress {}: expected --shard ddp or zero1, got {}", recipe::name_of(kCompressions, options.compress),
-           way);
+    refuse("--compress {}: expected --shard ddp or zero1, got {}",
+           recipe::name_of(shard::kCompressions, options.compress), way);
   }
   if (options.offload != Offload::kNone && options.shard != Sharing::kFsdp) {
     refuse("--offload {}: expected --shard fsdp, got {}", recipe::name_of(kOffloads, options.offload), way);

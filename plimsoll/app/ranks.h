@@ -18,11 +18,6 @@ inline constexpr std::array<recipe::Named<shard::Sharing>, 5> kSharings = {{{"no
                                                                             {"zero2", shard::Sharing::kZero2},
                                                                             {"fsdp", shard::Sharing::kFsdp}}};
 
-inline constexpr std::array<recipe::Named<shard::Compression>, 4> kCompressions = {{{"none", shard::Compression::kNone},
-                                                                                    {"fp16", shard::Compression::kFp16},
-                                                                                    {"bf16", shard::Compression::kBf16},
-                                                                                    {"fp8", shard::Compression::kFp8}}};
-
 inline constexpr std::array<recipe::Named<Offload>, 3> kOffloads = {
     {{"none", Offload::kNone}, {"cpu", Offload::kCpu}, {"disk", Offload::kDisk}}};
 

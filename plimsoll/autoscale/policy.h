@@ -2,10 +2,12 @@
 // the one that a result gets. Arithmetic on the host, without torch.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
 #include "plimsoll/autoscale/scale.h"
+#include "plimsoll/recipe/named.h"
 
 namespace plimsoll::autoscale {
 
@@ -20,6 +22,16 @@ enum class Method : uint8_t {
   kCarried,      // the operands' exponent, which is 0 but for gradients, where the loss began elsewhere: loss scaling
   kUnit,         // kCarried, and products are multiplied by what brings them to unit size: another model
 };
+
+inline constexpr std::array<recipe::Named<Method>, 9> kMethods = {{{"autoscale", Method::kAutoscale},
+                                                                   {"static", Method::kStatic},
+                                                                   {"published", Method::kPublished},
+                                                                   {"rms_grad", Method::kGradientRms},
+                                                                   {"amax", Method::kAmax},
+                                                                   {"delayed", Method::kDelayed},
+                                                                   {"fixed", Method::kFixed},
+                                                                   {"carried", Method::kCarried},
+                                                                   {"unit", Method::kUnit}}};
 
 struct Policy {
   Method method = Method::kAutoscale;

@@ -4,6 +4,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "plimsoll/autoscale/policy.h"
+#include "plimsoll/recipe/named.h"
 
 namespace plimsoll::autoscale {
 
@@ -22,6 +24,9 @@ enum class Rounding : uint8_t {
   kStochastic,
   kRemainder,  // to nearest, and what is cut off a parameter is kept beside it for the next write
 };
+
+inline constexpr std::array<recipe::Named<Rounding>, 3> kRoundings = {
+    {{"nearest", Rounding::kNearest}, {"stochastic", Rounding::kStochastic}, {"remainder", Rounding::kRemainder}}};
 
 struct Settings {
   at::ScalarType storage = at::kHalf;  // of data with at least one dimension: kHalf, kBFloat16, kFloat

@@ -71,10 +71,10 @@ void enter_precision_table(int64_t owner, bool holds) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
-  library.def("enter_fp8_scope(int owner, str? recipe, str? group=None, int ranks=1) -> int", &enter_fp8_scope);
-  library.def("enter_autocast(int owner, str device, ScalarType dtype, bool enabled, bool cache_enabled) -> ()",
+  library.def("enter_fp8_scope(int owner, str? recipe, *, str? group=None, int ranks=1) -> int", &enter_fp8_scope);
+  library.def("enter_autocast(int owner, str device, *, ScalarType dtype, bool enabled, bool cache_enabled) -> ()",
               &enter_autocast);
-  library.def("enter_precision_table(int owner, bool holds) -> ()", &enter_precision_table);
+  library.def("enter_precision_table(int owner, *, bool holds) -> ()", &enter_precision_table);
 }
 
 }  // namespace plimsoll::bind

@@ -15,42 +15,21 @@
 #include "plimsoll/autoscale/session.h"
 #include "plimsoll/autoscale/several_scales.h"
 #include "plimsoll/autoscale/storage.h"
+#include "plimsoll/bind/named_option.h"
 
 namespace plimsoll::bind {
 namespace {
 
 using autoscale::scaled_impl;
 
-// A code of Python's as the enumerator that it stands for, of which `last` is the last one.
-template <class Enumeration>
-Enumeration checked_code(int64_t code, Enumeration last, const char* name) {
-  TORCH_CHECK_VALUE(code >= 0 && code <= static_cast<int64_t>(last), "AutoscaleSession: expected ", name,
-                    " between 0 and ", static_cast<int64_t>(last), ", got ", code);
-  return static_cast<Enumeration>(code);
-}
-
-at::ScalarType checked_dtype(int64_t code) { return checked_code(code, at::ScalarType::Undefined, "a dtype"); }
-
 int32_t checked_exponent(int64_t exponent) {
   TORCH_CHECK_VALUE(exponent >= -autoscale::kLargestExponent && exponent <= autoscale::kLargestExponent,
-                    "AutoscaleSession: expected an exponent of at most ", autoscale::kLargestExponent, ", got ",
-                    exponent);
+                    "autoscale: expected an exponent of at most ", autoscale::kLargestExponent, ", got ", exponent);
   return static_cast<int32_t>(exponent);
 }
 
 // A session as Python holds it.
 struct SessionHandle : torch::CustomClassHolder {
-  // rounding: autoscale::Rounding; method, exponent: autoscale::Policy; product_...: autoscale::Settings.
-  SessionHandle(int64_t dtype, int64_t rounding, int64_t method, int64_t exponent, int64_t product_values,
-                int64_t product_gradients, bool counts_range)
-      : session(std::make_shared<autoscale::Session>(
-            autoscale::Settings{.storage = checked_dtype(dtype),
-                                .rounding = checked_code(rounding, autoscale::Rounding::kRemainder, "a rounding"),
-                                .policy = {.method = checked_code(method, autoscale::Method::kUnit, "a method"),
-                                           .exponent = checked_exponent(exponent)},
-                                .product_values = checked_dtype(product_values),
-                                .product_gradients = checked_dtype(product_gradients),
-                                .counts_range = counts_range})) {}
   explicit SessionHandle(std::shared_ptr<autoscale::Session> other) : session(std::move(other)) {}
 
   // op: calls in the format of the data, in FP32, of codes, without a rule.
@@ -84,6 +63,20 @@ struct SessionHandle : torch::CustomClassHolder {
 };
 
 using SessionPointer = c10::intrusive_ptr<SessionHandle>;
+
+// product_values, product_gradients: FP8 formats of products' operands; none: data as they are.
+SessionPointer new_session(at::ScalarType dtype, std::string_view rounding, std::string_view method, int64_t exponent,
+                           std::optional<at::ScalarType> product_values,
+                           std::optional<at::ScalarType> product_gradients, bool counts_range) {
+  const autoscale::Settings settings = {
+      .storage = dtype,
+      .rounding = named_option(autoscale::kRoundings, "rounding", rounding),
+      .policy = {.method = named_option(autoscale::kMethods, "method", method), .exponent = checked_exponent(exponent)},
+      .product_values = product_values.value_or(at::ScalarType::Undefined),
+      .product_gradients = product_gradients.value_or(at::ScalarType::Undefined),
+      .counts_range = counts_range};
+  return c10::make_intrusive<SessionHandle>(std::make_shared<autoscale::Session>(settings));
+}
 
 at::Tensor as_scaled(const at::Tensor& x, const SessionPointer& session) {
   return autoscale::as_scaled(x, session->session);
@@ -179,7 +172,6 @@ std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<std::
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.class_<SessionHandle>("AutoscaleSession")
-      .def(torch::init<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool>())
       .def("counts", &SessionHandle::counts)
       .def("range", &SessionHandle::range)
       .def("count", [](const SessionPointer& self,
@@ -190,8 +182,11 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
            [](const SessionPointer& self, int64_t exponent) {
              self->session->set_gradient_exponent(checked_exponent(exponent));
            })
-      .def("clear_counts", [](const SessionPointer& self) { self->session->clear_counts(); })
-      .def("dtype", [](const SessionPointer& self) { return static_cast<int64_t>(self->session->settings().storage); });
+      .def("clear_counts", [](const SessionPointer& self) { self->session->clear_counts(); });
+  library.def(
+      "autoscale_session(*, ScalarType dtype, str rounding, str method, int exponent, ScalarType? product_values, "
+      "ScalarType? product_gradients, bool counts_range) -> __torch__.torch.classes.plimsoll.AutoscaleSession",
+      &new_session);
   library.def("autoscale_as_scaled(Tensor x, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> Tensor",
               &as_scaled);
   library.def(

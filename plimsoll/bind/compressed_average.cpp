@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "plimsoll/bind/named_option.h"
 #include "plimsoll/bind/rank_group.h"
 #include "plimsoll/bind/shard_library.h"
 
@@ -16,8 +17,8 @@ namespace {
 struct Average : torch::CustomClassHolder {
   Average(const std::string& compression, const RanksPointer& ranks, int64_t elements)
       : averaging(shard::averaging_over(ranks->communicator->size())),
-        average(shard::compression_of(compression), ranks->communicator, ranks->communicator->rank(), averaging,
-                elements) {}
+        average(named_option(shard::kCompressions, "compression", compression), ranks->communicator,
+                ranks->communicator->rank(), averaging, elements) {}
 
   shard::Averaging averaging;
   shard::CompressedAverage average;

@@ -26,51 +26,9 @@ namespace {
 
 using shard::ShardedGroup;
 
-std::optional<at::ScalarType> dtype_of(std::optional<int64_t> number) {
-  return number ? std::optional(static_cast<at::ScalarType>(*number)) : std::nullopt;
-}
-
 struct Unit : torch::CustomClassHolder {
-  // Dtypes as their numbers. reduce: the ranks of `gather`, in an order of their own or in the same.
-  // states: of the layer whose weight a parameter is, as layer_state() takes it, or none.
-  Unit(const std::vector<std::string>& names, const std::vector<at::Tensor>& parameters,
-       const std::vector<std::vector<at::Tensor>>& states, const RanksPointer& gather, const RanksPointer& reduce,
-       std::optional<int64_t> compute_dtype, int64_t reduce_dtype, bool reshard_after_forward,
-       bool disable_reshard_on_root, bool flatten_parameters, bool prefetch,
-       std::optional<double> gradient_predivide_factor, int64_t ordered_passes,
-       const std::optional<std::string>& offload_path) {
-    ranks.gather = gather->communicator;
-    ranks.reduce = reduce->communicator;
-    ranks.rank = gather->communicator->rank();
-    shard::NamedTensors named;
-    std::unordered_map<std::string, std::shared_ptr<ops::LinearState>> layers;
-    for (size_t i = 0; i < names.size(); ++i) {
-      TORCH_CHECK_VALUE(!autoscale::is_scaled(parameters.at(i)),
-                        "FullyShardedDataParallel: expected plain parameters, got scaled ones; call plimsoll.autoscale "
-                        "afterwards");
-      named.emplace_back(names[i], parameters.at(i));
-      if (!states.at(i).empty()) layers.emplace(names[i], layer_state(states[i]));
-    }
-    const std::string setup = c10::str(compute_dtype.value_or(-1), " ", reduce_dtype, " ", reshard_after_forward, " ",
-                                       flatten_parameters, " ", layers.size());
-    shard::expect_same_tensors(named, setup, *ranks.gather);
-    unit = std::make_shared<shard::ShardedUnit>(
-        named, ranks,
-        shard::FullyShardedOptions{.reshard_after_forward = reshard_after_forward,
-                                   .disable_reshard_on_root = disable_reshard_on_root,
-                                   .compute_dtype = dtype_of(compute_dtype),
-                                   .reduce_dtype = static_cast<at::ScalarType>(reduce_dtype),
-                                   .flatten_parameters = flatten_parameters,
-                                   .gradient_predivide_factor = gradient_predivide_factor,
-                                   .prefetch = prefetch,
-                                   .ordered_passes = ordered_passes,
-                                   .layer_of =
-                                       [&](const std::string& parameter) {
-                                         const auto found = layers.find(parameter);
-                                         return found == layers.end() ? nullptr : found->second;
-                                       },
-                                   .offload_folder = offload_path});
-  }
+  Unit(shard::ShardRanks its_ranks, std::shared_ptr<shard::ShardedUnit> its_unit)
+      : ranks(std::move(its_ranks)), unit(std::move(its_unit)) {}
 
   void take_requires_grad() {
     for (ShardedGroup& each : unit->groups()) each.take_requires_grad();
@@ -92,6 +50,50 @@ struct Unit : torch::CustomClassHolder {
 };
 
 using UnitPointer = c10::intrusive_ptr<Unit>;
+
+// reduce: the ranks of `gather`, in an order of their own or in the same.
+// states: of the layer whose weight a parameter is, as layer_state() takes it, or none.
+UnitPointer new_unit(const std::vector<std::string>& names, at::TensorList parameters,
+                     const c10::List<std::vector<at::Tensor>>& states, const RanksPointer& gather,
+                     const RanksPointer& reduce, std::optional<at::ScalarType> compute_dtype,
+                     at::ScalarType reduce_dtype, bool reshard_after_forward, bool disable_reshard_on_root,
+                     bool flatten_parameters, bool prefetch, std::optional<double> gradient_predivide_factor,
+                     int64_t ordered_passes, const std::optional<std::string>& offload_path) {
+  TORCH_CHECK_VALUE(names.size() == parameters.size() && names.size() == states.size(),
+                    "FullyShardedDataParallel: expected a name and states of each of ", parameters.size(),
+                    " parameters, got ", names.size(), " names and ", states.size(), " states");
+  shard::ShardRanks ranks{
+      .gather = gather->communicator, .reduce = reduce->communicator, .rank = gather->communicator->rank()};
+  shard::NamedTensors named;
+  std::unordered_map<std::string, std::shared_ptr<ops::LinearState>> layers;
+  for (size_t i = 0; i < names.size(); ++i) {
+    TORCH_CHECK_VALUE(!autoscale::is_scaled(parameters[i]),
+                      "FullyShardedDataParallel: expected plain parameters, got scaled ones; call plimsoll.autoscale "
+                      "afterwards");
+    named.emplace_back(names[i], parameters[i]);
+    const std::vector<at::Tensor> state = states.get(i);
+    if (!state.empty()) layers.emplace(names[i], layer_state(state));
+  }
+  const std::string setup = c10::str(compute_dtype ? c10::toString(*compute_dtype) : "stored", " ", reduce_dtype, " ",
+                                     reshard_after_forward, " ", flatten_parameters, " ", layers.size());
+  shard::expect_same_tensors(named, setup, *ranks.gather);
+  const shard::FullyShardedOptions options = {.reshard_after_forward = reshard_after_forward,
+                                              .disable_reshard_on_root = disable_reshard_on_root,
+                                              .compute_dtype = compute_dtype,
+                                              .reduce_dtype = reduce_dtype,
+                                              .flatten_parameters = flatten_parameters,
+                                              .gradient_predivide_factor = gradient_predivide_factor,
+                                              .prefetch = prefetch,
+                                              .ordered_passes = ordered_passes,
+                                              .layer_of =
+                                                  [&](const std::string& parameter) {
+                                                    const auto found = layers.find(parameter);
+                                                    return found == layers.end() ? nullptr : found->second;
+                                                  },
+                                              .offload_folder = offload_path};
+  auto unit = std::make_shared<shard::ShardedUnit>(named, ranks, options);
+  return c10::make_intrusive<Unit>(std::move(ranks), std::move(unit));
+}
 
 struct Schedule : torch::CustomClassHolder {
   // borrowed: of each unit the numbers of others.
@@ -120,15 +122,12 @@ std::tuple<double, double> averaging(int64_t world_size) {
 
 void register_fully_sharded(torch::Library& library) {
   library.class_<Unit>("ShardedUnit")
-      .def(torch::init<const std::vector<std::string>&, const std::vector<at::Tensor>&,
-                       const std::vector<std::vector<at::Tensor>>&, const RanksPointer&, const RanksPointer&,
-                       std::optional<int64_t>, int64_t, bool, bool, bool, bool, std::optional<double>, int64_t,
-                       const std::optional<std::string>&>())
       .def("groups", &Unit::groups)
       .def("set_averaging",
            [](const UnitPointer& self, double predivide, double postdivide) {
              self->unit->set_averaging({.predivide = predivide, .postdivide = postdivide});
-           })
+           },
+           "", {torch::arg("predivide"), torch::arg("postdivide")})
       .def("pieces", [](const UnitPointer& self, int64_t group) { return pieces_of(self->group(group).pieces()); })
       .def("take_requires_grad", &Unit::take_requires_grad)
       .def("leaves", [](const UnitPointer& self, int64_t group) { return self->group(group).leaves(); })
@@ -142,6 +141,13 @@ void register_fully_sharded(torch::Library& library) {
       .def("write_masters", [](const UnitPointer& self, int64_t group, const at::Tensor& masters) {
         self->group(group).write_masters(masters);
       });
+  library.def(
+      "sharded_unit(str[] names, Tensor[] parameters, Tensor[][] states, *, "
+      "__torch__.torch.classes.plimsoll.Ranks gather, __torch__.torch.classes.plimsoll.Ranks reduce, "
+      "ScalarType? compute_dtype, ScalarType reduce_dtype, bool reshard_after_forward, bool disable_reshard_on_root, "
+      "bool flatten_parameters, bool prefetch, float? gradient_predivide_factor, int ordered_passes, "
+      "str? offload_path) -> __torch__.torch.classes.plimsoll.ShardedUnit",
+      &new_unit);
   library.class_<Schedule>("ShardSchedule")
       .def(torch::init<const std::vector<UnitPointer>&, const std::vector<std::vector<int64_t>>&>())
       .def("before_forward",
@@ -152,9 +158,11 @@ void register_fully_sharded(torch::Library& library) {
            })
       .def("set_sync", [](const SchedulePointer& self, bool sync) { self->schedule->set_sync(sync); })
       .def("in_backward", [](const SchedulePointer& self) { return self->schedule->in_backward(); })
-      .def("clip_grad_norm_", [](const SchedulePointer& self, double max_norm, double norm_type) {
-        return shard::clip_gradients_(self->schedule->units(), self->ranks, max_norm, norm_type);
-      });
+      .def("clip_grad_norm_",
+           [](const SchedulePointer& self, double max_norm, double norm_type) {
+             return shard::clip_gradients_(self->schedule->units(), self->ranks, max_norm, norm_type);
+           },
+           "", {torch::arg("max_norm"), torch::arg("norm_type")});
   library.def("mapped_zeros(int[] sizes, ScalarType dtype, str folder) -> Tensor",
               [](at::IntArrayRef sizes, at::ScalarType dtype, const std::string& folder) {
                 return shard::mapped_zeros(sizes, dtype, folder);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/bind/named_option.h"
 #include "plimsoll/bind/rank_group.h"
 #include "plimsoll/bind/shard_checkpoint.h"
 #include "plimsoll/bind/shard_library.h"
@@ -16,15 +17,7 @@ namespace plimsoll::bind {
 namespace {
 
 struct GradientReducer : torch::CustomClassHolder {
-  GradientReducer(const RanksPointer& ranks, int64_t bucket_elements, int64_t reduce_dtype,
-                  const std::string& compression)
-      : reducer(std::make_shared<shard::Reducer>(
-            ranks->communicator,
-            shard::ReducerOptions{.caller = "ShardedDataParallel",
-                                  .trains_by = "forward() or refresh_trainable()",
-                                  .buckets = {.elements = bucket_elements, .first = bucket_elements},
-                                  .reduce_dtype = static_cast<at::ScalarType>(reduce_dtype),
-                                  .compression = shard::compression_of(compression)})) {}
+  explicit GradientReducer(std::shared_ptr<shard::Reducer> made) : reducer(std::move(made)) {}
 
   void train(std::vector<std::string> its_names, std::vector<at::Tensor> parameters, std::vector<int64_t> owners) {
     reducer->train(std::move(parameters), std::move(owners));
@@ -37,11 +30,21 @@ struct GradientReducer : torch::CustomClassHolder {
 
 using ReducerPointer = c10::intrusive_ptr<GradientReducer>;
 
+ReducerPointer new_reducer(const RanksPointer& ranks, int64_t bucket_elements, at::ScalarType reduce_dtype,
+                           std::string_view compression) {
+  shard::ReducerOptions options = {.caller = "ShardedDataParallel",
+                                   .trains_by = "forward() or refresh_trainable()",
+                                   .buckets = {.elements = bucket_elements, .first = bucket_elements},
+                                   .reduce_dtype = reduce_dtype,
+                                   .compression = named_option(shard::kCompressions, "compression", compression)};
+  return c10::make_intrusive<GradientReducer>(
+      std::make_shared<shard::Reducer>(ranks->communicator, std::move(options)));
+}
+
 }  // namespace
 
 void register_gradient_reducer(torch::Library& library) {
   library.class_<GradientReducer>("GradientReducer")
-      .def(torch::init<const RanksPointer&, int64_t, int64_t, const std::string&>())
       .def("train", &GradientReducer::train)
       .def("ready", [](const ReducerPointer& self, int64_t index) { self->reducer->ready(static_cast<size_t>(index)); })
       .def("begin", [](const ReducerPointer& self) { self->reducer->begin(); })
@@ -54,6 +57,10 @@ void register_gradient_reducer(torch::Library& library) {
                                   const std::string& section) {
         shard::restore_left_out(*self->reducer, self->names, checkpoint->reader, section);
       });
+  library.def(
+      "gradient_reducer(__torch__.torch.classes.plimsoll.Ranks ranks, *, int bucket_elements, ScalarType reduce_dtype, "
+      "str compression) -> __torch__.torch.classes.plimsoll.GradientReducer",
+      &new_reducer);
 }
 
 }  // namespace plimsoll::bind

@@ -53,13 +53,13 @@ double automatic_scale(const at::Tensor& histogram, double scale, double grad_no
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def(
-      "unscale_gradients_(Tensor(a!)[] grads, float inv_scale, float? max_norm=None, bool expect_clip=False) -> "
+      "unscale_gradients_(Tensor(a!)[] grads, float inv_scale, *, float? max_norm=None, bool expect_clip=False) -> "
       "(float grad_norm, float clip_factor, int non_finite, int first_non_finite, float flushed_share, Tensor "
       "histogram)");
   library.def(
-      "automatic_scale(Tensor histogram, float scale, float grad_norm, bool may_grow, *, float flushed_share, "
+      "automatic_scale(Tensor histogram, *, float scale, float grad_norm, bool may_grow, float flushed_share, "
       "float headroom) -> float");
-  library.def("clip_factor(float max_norm, float grad_norm) -> float", &ops::clip_factor);
+  library.def("clip_factor(*, float max_norm, float grad_norm) -> float", &ops::clip_factor);
 }
 
 // One sparse gradient among them is enough.

@@ -92,22 +92,21 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   // state: ten tensors for each product (layer_state.h); held: three for each, or none (layer.h); recipe: JSON;
   // save_input: keep x for backward, not its codes, because the op before keeps it too.
   library.def(
-      "scaled_linear(Tensor x, Tensor weight, Tensor? bias, Tensor[] state, Tensor?[] held, str recipe, "
+      "scaled_linear(Tensor x, Tensor weight, Tensor? bias, *, Tensor[] state, Tensor?[] held, str recipe, "
       "bool? is_first_microbatch=None, bool save_input=False, " PLIMSOLL_PARALLEL_SCHEMA
       ", str parallel_mode='column') -> Tensor",
       &scaled_linear);
   // `sum` is x + residual.
   library.def(
-      "norm_linear(Tensor x, Tensor? residual, Tensor norm_weight, Tensor? norm_bias, Tensor weight, Tensor? bias, "
+      "norm_linear(Tensor x, *, Tensor? residual, Tensor norm_weight, Tensor? norm_bias, Tensor weight, Tensor? bias, "
       "Tensor[] state, Tensor?[] held, str recipe, str normalization='layernorm', bool zero_centered=False, "
       "float epsilon=1e-05, bool? is_first_microbatch=None, " PLIMSOLL_PARALLEL_SCHEMA
       ") -> (Tensor output, Tensor sum)",
       &norm_linear);
   library.def(
-      "norm_mlp(Tensor x, Tensor? residual, Tensor norm_weight, Tensor? norm_bias, Tensor fc1_weight, "
-      "Tensor? fc1_bias, Tensor fc2_weight, Tensor? fc2_bias, str activation, Tensor[] state, Tensor?[] held, str "
-      "recipe, "
-      "str normalization='layernorm', bool zero_centered=False, float epsilon=1e-05, "
+      "norm_mlp(Tensor x, *, Tensor? residual, Tensor norm_weight, Tensor? norm_bias, Tensor fc1_weight, "
+      "Tensor? fc1_bias, Tensor fc2_weight, Tensor? fc2_bias, str activation, Tensor[] state, Tensor?[] held, "
+      "str recipe, str normalization='layernorm', bool zero_centered=False, float epsilon=1e-05, "
       "bool? is_first_microbatch=None, " PLIMSOLL_PARALLEL_SCHEMA ") -> (Tensor output, Tensor sum)",
       &norm_mlp);
 }

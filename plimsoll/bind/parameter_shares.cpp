@@ -29,8 +29,11 @@ void register_parameter_shares(torch::Library& library) {
       .def("add", [](const SharesPointer& self,
                      const std::vector<at::Tensor>& parameters) { return self->shares.add(parameters); })
       .def("send", [](const SharesPointer& self, bool in_half) { self->shares.send({.in_half = in_half}); })
-      .def("clip_gradients_", [](const SharesPointer& self, const std::vector<at::Tensor>& gradients, double max_norm,
-                                 double p) { return shard::clip_gradients_(gradients, *self->ranks, max_norm, p); });
+      .def("clip_gradients_",
+           [](const SharesPointer& self, const std::vector<at::Tensor>& gradients, double max_norm, double norm_type) {
+             return shard::clip_gradients_(gradients, *self->ranks, max_norm, norm_type);
+           },
+           "", {torch::arg("gradients"), torch::arg("max_norm"), torch::arg("norm_type")});
 }
 
 }  // namespace plimsoll::bind

@@ -38,7 +38,7 @@ recipe::InvScaleFunction inv_scale_function(int64_t number) {
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("recipe_amax(Tensor history, int number) -> float");
   library.def(
-      "recipe_inv_scale(Tensor amax, Tensor old_inv_scale, Tensor max_finite, int margin, int number) -> float");
+      "recipe_inv_scale(Tensor amax, Tensor old_inv_scale, Tensor max_finite, *, int margin, int number) -> float");
 }
 
 }  // namespace plimsoll::bind

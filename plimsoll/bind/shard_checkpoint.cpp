@@ -85,6 +85,10 @@ class Saver : public torch::CustomClassHolder {
   shard::CheckpointSaver saver_;
 };
 
+c10::intrusive_ptr<Saver> new_saver(std::string run, const RanksPointer& ranks, int64_t keep, bool asynchronous) {
+  return c10::make_intrusive<Saver>(std::move(run), keep, asynchronous, ranks);
+}
+
 }  // namespace
 
 void register_checkpoints(torch::Library& library) {
@@ -102,11 +106,14 @@ void register_checkpoints(torch::Library& library) {
            [](const c10::intrusive_ptr<Checkpoint>& self, const std::string& section, const std::string& name,
               int64_t begin, int64_t end) { return self->reader.read(section, name, begin, end); });
   library.class_<Saver>("CheckpointSaver")
-      .def(torch::init<std::string, int64_t, bool, const RanksPointer&>())
       .def("save", [](const c10::intrusive_ptr<Saver>& self, int64_t step, const std::string& state,
                       const std::vector<Whole>& wholes,
                       const std::vector<Part>& parts) { self->save(step, state, wholes, parts); })
       .def("wait", [](const c10::intrusive_ptr<Saver>& self) { self->wait(); });
+  library.def(
+      "checkpoint_saver(str run, __torch__.torch.classes.plimsoll.Ranks ranks, *, int keep, bool asynchronous) -> "
+      "__torch__.torch.classes.plimsoll.CheckpointSaver",
+      &new_saver);
   library.def("open_checkpoint(str directory) -> __torch__.torch.classes.plimsoll.Checkpoint", &open_checkpoint);
   library.def(
       "open_latest_checkpoint(str run, __torch__.torch.classes.plimsoll.Ranks ranks) -> "

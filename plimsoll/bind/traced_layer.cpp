@@ -302,14 +302,13 @@ ops::NormOutput run_traced_layer(const LayerInputs& inputs, const LayerCall& cal
 // argument: codes of the input are saved in its place.
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def(
-      "layer_pass(Tensor?[] inputs, Tensor[] state, str recipe, bool? is_first_microbatch, str normalization, "
+      "layer_pass(Tensor?[] inputs, Tensor[] state, *, str recipe, bool? is_first_microbatch, str normalization, "
       "bool zero_centered, float epsilon, str activation, int needs, bool record) -> "
       "(Tensor output, Tensor sum, Tensor kept, Tensor ticket)",
       {at::Tag::pt2_compliant_tag});
   library.def(
-      "layer_pass_backward(Tensor? grad, Tensor? grad_sum, Tensor ticket, Tensor kept, Tensor? sum, Tensor?[] "
-      "parameters, "
-      "ScalarType x_dtype, ScalarType residual_dtype, int present, int needs) -> Tensor[]",
+      "layer_pass_backward(Tensor? grad, Tensor? grad_sum, *, Tensor ticket, Tensor kept, Tensor? sum, "
+      "Tensor?[] parameters, ScalarType x_dtype, ScalarType residual_dtype, int present, int needs) -> Tensor[]",
       {at::Tag::pt2_compliant_tag});
 }
 

@@ -73,11 +73,14 @@ void enter_watch(const c10::intrusive_ptr<Watch>& watch, int64_t owner) {
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("name_product(Tensor key, str name) -> ()", &name_product);
   library.class_<Watch>("Watch")
-      .def(torch::init<std::string, double, bool>())
       .def("enter", &enter_watch)
       .def("is_in_force", [](const c10::intrusive_ptr<Watch>& self) { return self->session != nullptr; })
       .def("text", &Watch::text)
       .def("json_lines", &Watch::json_lines);
+  library.def("watch_session(*, str mode, float warn_bits, bool stops) -> __torch__.torch.classes.plimsoll.Watch",
+              [](const std::string& mode, double warn_bits, bool stops) {
+                return c10::make_intrusive<Watch>(mode, warn_bits, stops);
+              });
 }
 
 }  // namespace plimsoll::bind

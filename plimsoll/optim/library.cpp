@@ -57,8 +57,8 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   // step: of this update, from 1. Moments fp32 or bf16 (stochastic rounding, drawn by seed, index of the parameter,
   // step and element). master: the fp32 values of a bf16 or fp16 parameter, which becomes their nearest.
   library.def(
-      "adamw_(Tensor(a!) parameter, Tensor grad, Tensor(b!) moment1, Tensor(c!) moment2, int step, float lr, "
-      "float beta1=0.9, float beta2=0.999, float eps=1e-08, float weight_decay=0.01, *, Tensor(d!)? master=None, "
+      "adamw_(Tensor(a!) parameter, Tensor grad, Tensor(b!) moment1, Tensor(c!) moment2, *, int step, float lr, "
+      "float beta1=0.9, float beta2=0.999, float eps=1e-08, float weight_decay=0.01, Tensor(d!)? master=None, "
       "int seed=0, int index=0) -> ()");
 }
 

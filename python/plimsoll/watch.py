@@ -26,7 +26,7 @@ class watch(_scope.Scope):
 
     def __init__(self, mode: str = "guard", *, warn_bits: float = 2.0, stops: bool = False) -> None:
         self.mode = mode
-        self._watch = torch.classes.plimsoll.Watch(mode, float(warn_bits), stops)
+        self._watch = torch.ops.plimsoll.watch_session(mode=mode, warn_bits=float(warn_bits), stops=stops)
         self._names: NamedLayers | None = None
 
     def _open(self) -> None:

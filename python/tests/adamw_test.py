@@ -14,7 +14,7 @@ def steps_of_both(count):
     for step in range(1, STEPS + 1):
         theirs.grad = torch.randn(count)
         optimizer.step()
-        torch.ops.plimsoll.adamw_(ours, theirs.grad, *moments, step, 1e-2, weight_decay=0.1)
+        torch.ops.plimsoll.adamw_(ours, theirs.grad, *moments, step=step, lr=1e-2, weight_decay=0.1)
     return ours, theirs, moments, optimizer.state[theirs]
 
 
@@ -30,4 +30,4 @@ def test_other_shapes_and_dtypes_are_refused():
     weight = torch.zeros(4)
     for parameter, grad, step in ((weight.double(), weight, 1), (weight, torch.zeros(5), 1), (weight, weight, 0)):
         with pytest.raises(RuntimeError, match="adamw_: expected"):
-            torch.ops.plimsoll.adamw_(parameter, grad, torch.zeros(4), torch.zeros(4), step, 1e-2)
+            torch.ops.plimsoll.adamw_(parameter, grad, torch.zeros(4), torch.zeros(4), step=step, lr=1e-2)

@@ -13,7 +13,10 @@ from plimsoll.autoscale.session import new_session
 FP32, BF16 = torch.float32, torch.bfloat16
 ops, classes = torch.ops.plimsoll, torch.classes.plimsoll
 OWNER = 1 << 40  # of scopes: stands for the address of an object of Python
+GROUP = "hostile"  # the process group of this process alone
 IN_PYTHON = {"recipe_amax", "recipe_inv_scale"}
+# Of a T5Model, which needs a model's directory.
+OF_A_MODEL = {"t5_set_fixes", "t5_forward", "t5_beam_search", "t5_decode"}
 
 
 def T(*shape, **rest):
@@ -243,7 +246,7 @@ def layer_pass(draw):
 def ticket():
     layer = te.Linear(6, 5)
     inputs = [torch.randn(3, 6), None, None, None, layer.weight.detach(), layer.bias.detach(), None, None]
-    return ops.layer_pass(inputs, layer._state(), '"fp8"', None, "layernorm", False, 1e-5, "gelu", 0b110001, True)[3]
+    return function_of("layer_pass")(inputs, layer._state(), '"fp8"', None, "layernorm", False, 1e-5, "gelu", 0b110001, True)[3]
 
 
 def layer_pass_backward(draw):
@@ -279,9 +282,15 @@ def linear_cross_entropy(draw):
 def saved_checkpoint():
     run = folder() / "run"
     if not run.exists():
-        saver = classes.CheckpointSaver(str(run), 2, False, classes.Ranks(""))
+        saver = ops.checkpoint_saver(str(run), classes.Ranks(""), keep=2, asynchronous=False)
         saver.save(1, "{}", [("model", "w", torch.ones(3))], [])
     return next(path for path in run.iterdir() if path.is_dir())
+
+
+def sharded_unit(draw):
+    ranks = Made(lambda: classes.Ranks(GROUP))
+    options = [draw.choice([None, BF16]), FP32, True, True, draw.random() < 0.5, True, None, 0, None]
+    return [["weight", "bias"], [T(3, 4, grad=True), T(3, grad=True)], [[], []], ranks, ranks, *options]
 
 
 CALLS = {
@@ -316,6 +325,7 @@ CALLS = {
     "autoscale_rules": lambda draw: [],
     "autoscale_scale": lambda draw: [scaled(3, 4)],
     "autoscale_scaled_array": lambda draw: [T(3, 4, dtype=torch.float16), T(3, 1, fill=2), Made(session)],
+    "autoscale_session": lambda draw: [torch.float16, "remainder", "autoscale", 0, None, None, False],
     "autoscale_session_id": lambda draw: [scaled(3, 4)],
     "autoscale_session_of": lambda draw: [scaled(3, 4)],
     "autoscale_set_kept_remainder": lambda draw: [scaled(3, 4), T(3, 4, dtype=torch.float16)],
@@ -323,6 +333,7 @@ CALLS = {
     "autoscale_value": lambda draw: [scaled(3, 4)],
     "autoscale_with_dtype": lambda draw: [scaled(3, 4), BF16],
     "averaging": lambda draw: [4],
+    "checkpoint_saver": lambda draw: ["saved", Made(lambda: classes.Ranks("")), 2, False],
     "clip_factor": lambda draw: [1.0, 2.0],
     "column_sum": lambda draw: [T(3, 70)],
     "cross_entropy": cross_entropy,
@@ -337,6 +348,7 @@ CALLS = {
     "enter_precision_table": lambda draw: [OWNER, draw.random() < 0.5],
     "finish_left_scope": lambda draw: [],
     "gemm": gemm,
+    "gradient_reducer": lambda draw: [Made(lambda: classes.Ranks(GROUP)), 64, FP32, "bf16"],
     "innermost_fp8_scope": lambda draw: [],
     "layer_pass": layer_pass,
     "layer_pass_backward": layer_pass_backward,
@@ -362,35 +374,37 @@ CALLS = {
     "scaled_gemm": scaled_gemm,
     "scaled_linear": scaled_linear,
     "scopes_of_thread": lambda draw: [],
+    "sharded_unit": sharded_unit,
     "softmax": lambda draw: [T(2, 3, 5, 33), 0.5, "causal", None],
     "softmax_backward": lambda draw: [T(2, 3, 5, 33), T(2, 3, 5, 33), 0.5],
     "softmax_forward": lambda draw: [T(2, 3, 5, 33), 0.5, "no_mask", T(2, 1, 5, 33, dtype=torch.bool, fill=(0, 2))],
     "transpose": lambda draw: [T(17, 33)],
     "unscale_gradients_": lambda draw: [[T(3, 4), T(70, dtype=BF16)], 0.5, 1.0, False],
     "use_caching_allocator": lambda draw: [],
+    "watch_session": lambda draw: [draw.choice(["guard", "count", "shadow"]), 2.0, False],
 }
+
+
+def new_saver():
+    return ops.checkpoint_saver("saved", classes.Ranks(""), keep=2, asynchronous=False)
 
 
 def made_checkpoint():
     return ops.open_checkpoint(str(saved_checkpoint()))
 
 
-GROUP = "hostile"  # the process group of this process alone
 WITHOUT_GRADIENTS = {"layer_pass_backward"}  # is what a backward pass calls
 # Refused as they stand: nothing was entered or started before.
 OUT_OF_ORDER = {"CompressedAverage.advance", "CompressedAverage.finish", "CompressedAverage.abandon"}
-SESSION = [5, 2, 0, 0, 46, 46, False]
-SAVER = ["saved", 2, False, Made(lambda: classes.Ranks(""))]
 AVERAGE = ["bf16", Made(lambda: classes.Ranks(GROUP)), 64]
 # Name of the class: how one is made, its constructor's arguments, and those of each method.
 METHODS = {
     "AutoscaleSession": (
-        SESSION,
+        new_session,
         {
             "clear_counts": [],
             "count": ["aten::add"],
             "counts": [],
-            "dtype": [],
             "range": [],
             "set_gradient_exponent": [3],
             "start_inspection": [],
@@ -398,7 +412,7 @@ METHODS = {
         },
     ),
     "ScaleTape": ([], {"enter_first_run": [OWNER], "enter_second_run": [OWNER, False, '"fp8"']}),
-    "CheckpointSaver": (SAVER, {"save": [1, "{}", [], []], "wait": []}),
+    "CheckpointSaver": (new_saver, {"save": [1, "{}", [], []], "wait": []}),
     "CompressedAverage": (
         AVERAGE,
         {
@@ -447,9 +461,9 @@ def method_calls():
 
 
 def registered():
-    """The names of all operators of ours that are not implemented in Python."""
+    """The names of all operators of ours that calls are listed of."""
     names = (name.removeprefix("plimsoll::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("plimsoll::"))
-    return {name for name in names if name not in IN_PYTHON}
+    return {name for name in names if name not in IN_PYTHON | OF_A_MODEL}
 
 
 @cache
@@ -464,10 +478,18 @@ def join_group():
     torch._C._distributed_c10d._register_process_group(GROUP, torch.distributed.group.WORLD)
 
 
+def by_schema(op):
+    """The operator with all arguments in the order of its schema, those that it takes by name included."""
+    arguments = op.default._schema.arguments
+    first = sum(not each.kwarg_only for each in arguments)
+    names = [each.name for each in arguments[first:]]
+    return lambda *given, **more: op(*given[:first], **dict(zip(names, given[first:], strict=False)), **more)
+
+
 def function_of(name):
     """What a name in CALLS or method_calls() stands for."""
     if "." not in name:
-        return getattr(ops, name)
+        return by_schema(getattr(ops, name))
     owner, method = name.split(".")
     if method == "__init__":
         return getattr(classes, owner)

@@ -371,7 +371,11 @@ def test_codes_on_another_device_than_the_weight_are_one_error():
     state = [torch.zeros(0)] + 3 * [torch.zeros(1), torch.zeros(4), torch.zeros(1, dtype=torch.int64)]
     x, weight = torch.ones(3, 6), torch.ones(5, 6)
     codes, scale = torch.zeros(5, 6, dtype=torch.uint8), torch.ones(1)
+
+    def run(*held):
+        torch.ops.plimsoll.scaled_linear(x, weight, None, state=state, held=held, recipe='{"name": "fp8"}', save_input=True)
+
     with pytest.raises(RuntimeError, match="codes of uint8.* on cpu, got .* on meta"):
-        torch.ops.plimsoll.scaled_linear(x, weight, None, state, [codes.to("meta"), scale, None], '{"name": "fp8"}', None, True)
+        run(codes.to("meta"), scale, None)
     with pytest.raises(RuntimeError, match="one scale of float32 on cpu"):
-        torch.ops.plimsoll.scaled_linear(x, weight, None, state, [codes, scale.to("meta"), None], '{"name": "fp8"}', None, True)
+        run(codes, scale.to("meta"), None)

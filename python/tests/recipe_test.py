@@ -100,14 +100,12 @@ def test_cpp_reads_every_field_that_it_is_given(name):
     text = oracle.RECIPES[name].to_json("bf16")
     assert json.loads(text)["high_precision_format"] == "bf16"
     layer = te.Linear(2, 2)
-    run = torch.ops.plimsoll.scaled_linear
-    assert run(torch.ones(1, 2), layer.weight, None, layer._state(), [], text).dtype == torch.bfloat16
-    with pytest.raises(ValueError, match="nonsense"):
-        run(
-            torch.ones(1, 2),
-            layer.weight,
-            None,
-            layer._state(),
-            [],
-            text.replace("margin", "nonsense").replace("fp8_format", "nonsense"),
+
+    def run(recipe):
+        return torch.ops.plimsoll.scaled_linear(
+            torch.ones(1, 2), layer.weight, None, state=layer._state(), held=[], recipe=recipe
         )
+
+    assert run(text).dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="nonsense"):
+        run(text.replace("margin", "nonsense").replace("fp8_format", "nonsense"))

@@ -127,34 +127,34 @@ at::Tensor attention_packed_op(const at::Tensor& qkv, int64_t heads, int64_t gro
 void define_attention(torch::Library& library) {
   // [batch, heads or groups, seq, channels]; the scale is taken as it is.
   library.def(
-      "attention_forward(Tensor query, Tensor key, Tensor value, Tensor? key_lengths, Tensor? mask, Tensor? bias, "
+      "attention_forward(Tensor query, Tensor key, Tensor value, *, Tensor? key_lengths, Tensor? mask, Tensor? bias, "
       "float scale, str mask_type, float dropout, int seed) -> (Tensor output, Tensor lse)",
       {at::Tag::pt2_compliant_tag});
   library.def(
-      "attention_codes_forward(Tensor query, Tensor key, Tensor value, Tensor key_scale, Tensor value_scale, "
+      "attention_codes_forward(Tensor query, Tensor key, Tensor value, *, Tensor key_scale, Tensor value_scale, "
       "Tensor? key_lengths, Tensor? mask, Tensor? bias, float scale, str mask_type) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   library.def(
-      "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, "
+      "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, *, Tensor output, Tensor lse, "
       "Tensor? key_lengths, Tensor? mask, Tensor? bias, float scale, str mask_type, float dropout, int seed, "
       "bool wants_bias) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_bias)",
       {at::Tag::pt2_compliant_tag});
   library.def(
-      "attention_packed_backward(Tensor grad, Tensor qkv, int heads, int groups, bool interleaved, Tensor output, "
+      "attention_packed_backward(Tensor grad, Tensor qkv, *, int heads, int groups, bool interleaved, Tensor output, "
       "Tensor lse, Tensor? key_lengths, Tensor? mask, Tensor? bias, float scale, str mask_type, float dropout, "
       "int seed, bool wants_bias) -> (Tensor grad_qkv, Tensor grad_bias)",
       {at::Tag::pt2_compliant_tag});
   library.def(
-      "attention(Tensor query, Tensor key, Tensor value, Tensor? key_lengths=None, Tensor? mask=None, "
+      "attention(Tensor query, Tensor key, Tensor value, *, Tensor? key_lengths=None, Tensor? mask=None, "
       "Tensor? bias=None, float scale=0.0, str mask_type='no_mask', float dropout=0.0) -> Tensor",
       &attention_op);
   library.def(
-      "attention_over_codes(Tensor query, Tensor key, Tensor value, Tensor key_scale, Tensor value_scale, "
+      "attention_over_codes(Tensor query, Tensor key, Tensor value, *, Tensor key_scale, Tensor value_scale, "
       "Tensor? key_lengths=None, Tensor? mask=None, Tensor? bias=None, float scale=0.0, str mask_type='no_mask') -> "
       "Tensor",
       &attention_over_codes_op);
   library.def(
-      "attention_packed(Tensor qkv, int heads, int groups, bool interleaved=False, Tensor? key_lengths=None, "
+      "attention_packed(Tensor qkv, *, int heads, int groups, bool interleaved=False, Tensor? key_lengths=None, "
       "Tensor? mask=None, Tensor? bias=None, float scale=0.0, str mask_type='no_mask', float dropout=0.0) -> Tensor",
       &attention_packed_op);
 }

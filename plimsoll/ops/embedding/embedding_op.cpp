@@ -130,7 +130,7 @@ void define_embedding(torch::Library& library) {
       "ScalarType dtype) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   library.def(
-      "embedding_backward(Tensor grad, Tensor tokens, int vocabulary, int positions, int first_position, "
+      "embedding_backward(Tensor grad, Tensor tokens, *, int vocabulary, int positions, int first_position, "
       "ScalarType dtype) -> (Tensor token_grad, Tensor position_grad)",
       {at::Tag::pt2_compliant_tag});
   library.def(

@@ -60,25 +60,25 @@ at::Tensor linear_cross_entropy_op(const at::Tensor& hidden, const at::Tensor& w
 void define_loss(torch::Library& library) {
   // The classes are the last dimension of the logits.
   library.def(
-      "cross_entropy_forward(Tensor logits, Tensor targets, Tensor? weight, str reduction, int ignore_index, "
+      "cross_entropy_forward(Tensor logits, Tensor targets, Tensor? weight, *, str reduction, int ignore_index, "
       "float label_smoothing, bool wants_grad) -> (Tensor loss, Tensor grad)",
       {at::Tag::pt2_compliant_tag});
   library.def(
-      "cross_entropy_backward(Tensor grad, Tensor logits, Tensor targets, Tensor? weight, str reduction, "
+      "cross_entropy_backward(Tensor grad, Tensor logits, Tensor targets, Tensor? weight, *, str reduction, "
       "int ignore_index, float label_smoothing) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   library.def(
-      "linear_cross_entropy_forward(Tensor hidden, Tensor weight, Tensor targets, str reduction, int ignore_index, "
+      "linear_cross_entropy_forward(Tensor hidden, Tensor weight, Tensor targets, *, str reduction, int ignore_index, "
       "float label_smoothing, ScalarType dtype, bool[2] wants_grad) -> (Tensor loss, Tensor grad_hidden, "
       "Tensor grad_weight)",
       {at::Tag::pt2_compliant_tag});
   library.def(
-      "cross_entropy(Tensor logits, Tensor targets, Tensor? weight=None, str reduction='mean', "
+      "cross_entropy(Tensor logits, Tensor targets, Tensor? weight=None, *, str reduction='mean', "
       "int ignore_index=-100, float label_smoothing=0.0) -> Tensor",
       &cross_entropy_op);
   library.def(
-      "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor targets, str reduction='mean', "
-      "int ignore_index=-100, float label_smoothing=0.0, *, ScalarType? dtype=None) -> Tensor",
+      "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor targets, *, str reduction='mean', "
+      "int ignore_index=-100, float label_smoothing=0.0, ScalarType? dtype=None) -> Tensor",
       &linear_cross_entropy_op);
 }
 

@@ -113,19 +113,19 @@ NormOptions parse_norm_options(std::string_view kind, bool zero_centered, double
 
 void define_norm(torch::Library& library) {
   library.def(
-      "norm_forward(Tensor x, Tensor? residual, Tensor weight, Tensor? bias, str kind, bool zero_centered, float epsilon, "
+      "norm_forward(Tensor x, Tensor? residual, Tensor weight, Tensor? bias, *, str kind, bool zero_centered, float epsilon, "
       "ScalarType dtype) -> (Tensor output, Tensor sum, Tensor mean, Tensor rstd)",
       {at::Tag::pt2_compliant_tag});
   library.def(
-      "norm_backward(Tensor grad, Tensor? grad_sum, Tensor x, Tensor weight, Tensor mean, Tensor rstd, str kind, "
+      "norm_backward(Tensor grad, Tensor? grad_sum, *, Tensor x, Tensor weight, Tensor mean, Tensor rstd, str kind, "
       "bool zero_centered, float epsilon) -> (Tensor dx, Tensor dweight, Tensor dbias)",
       {at::Tag::pt2_compliant_tag});
   library.def(
-      "norm(Tensor x, Tensor weight, Tensor? bias=None, str kind='layernorm', bool zero_centered=False, "
+      "norm(Tensor x, Tensor weight, Tensor? bias=None, *, str kind='layernorm', bool zero_centered=False, "
       "float epsilon=1e-05, ScalarType? dtype=None) -> Tensor",
       &norm_op);
   library.def(
-      "norm_residual(Tensor x, Tensor residual, Tensor weight, Tensor? bias=None, str kind='layernorm', "
+      "norm_residual(Tensor x, Tensor residual, Tensor weight, Tensor? bias=None, *, str kind='layernorm', "
       "bool zero_centered=False, float epsilon=1e-05) -> (Tensor output, Tensor sum)",
       &norm_residual_op);
 }

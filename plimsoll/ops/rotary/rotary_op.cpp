@@ -83,10 +83,10 @@ at::Tensor rotary_op(const at::Tensor& x, const at::Tensor& angles, int64_t posi
 
 void define_rotary(torch::Library& library) {
   library.def(
-      "rotary_turn(Tensor x, Tensor cosine, Tensor sine, int position_dim, bool interleaved, bool transposed) -> "
+      "rotary_turn(Tensor x, Tensor cosine, Tensor sine, *, int position_dim, bool interleaved, bool transposed) -> "
       "Tensor",
       {at::Tag::pt2_compliant_tag});
-  library.def("rotary(Tensor x, Tensor angles, int position_dim=0, bool interleaved=False) -> Tensor", &rotary_op);
+  library.def("rotary(Tensor x, Tensor angles, *, int position_dim=0, bool interleaved=False) -> Tensor", &rotary_op);
 }
 
 void register_rotary_cpu(torch::Library& library) { library.impl("rotary_turn", &rotary_cpu); }

@@ -204,7 +204,7 @@ constexpr const char* kSchemas[] = {
     // x [rows, cols] with one given scale.
     "quantize(Tensor x, Tensor scale, str format) -> (Tensor codes, Tensor amax)",
     // The scale of each block from its own amax.
-    "quantize_blocks(Tensor x, str format, int[2] block, str scale_format='fp32', bool power_of_two=False, "
+    "quantize_blocks(Tensor x, str format, int[2] block, *, str scale_format='fp32', bool power_of_two=False, "
     "str rounding='up') -> (Tensor codes, Tensor scale, Tensor amax)",
     "dequantize(Tensor codes, Tensor scale, str format, int[2] block, ScalarType dtype) -> Tensor",
     "amax(Tensor x) -> Tensor",
@@ -212,7 +212,7 @@ constexpr const char* kSchemas[] = {
     "transpose(Tensor x) -> Tensor",
     // The products of a linear layer: kind "output" a b^T, "grad_input" a b, "grad_weight" a^T b.
     "gemm(Tensor a, Tensor b, Tensor? bias, str kind, ScalarType dtype) -> Tensor",
-    "scaled_gemm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, str format_a, str format_b, int[2] block_a, "
+    "scaled_gemm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, *, str format_a, str format_b, int[2] block_a, "
     "int[2] block_b, Tensor? bias, str kind, ScalarType dtype) -> Tensor",
 };
 

@@ -28,19 +28,6 @@ at::ScalarType dtype_of(Compression compression) {
 
 }  // namespace
 
-const std::vector<std::string_view>& compression_names() {
-  static const std::vector<std::string_view> names = {"none", "fp16", "bf16", "fp8"};
-  static_assert(static_cast<int>(Compression::kFp8) == 3, "a compression has no name");
-  return names;
-}
-
-Compression compression_of(std::string_view name) {
-  const auto& names = compression_names();
-  const auto found = std::ranges::find(names, name);
-  TORCH_CHECK_VALUE(found != names.end(), "compression: expected none, fp16, bf16 or fp8, got ", name);
-  return static_cast<Compression>(found - names.begin());
-}
-
 at::Tensor compress(const at::Tensor& values, Compression compression) {
   if (compression != Compression::kFp8) return values.to(dtype_of(compression)).view(at::kByte);
   const ops::ScaledTensor coded = ops::quantize(values, {.granularity = recipe::kBlock1x128}).tensor;

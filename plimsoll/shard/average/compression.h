@@ -3,8 +3,9 @@
 
 #include <ATen/core/TensorBody.h>
 
-#include <string_view>
-#include <vector>
+#include <array>
+
+#include "plimsoll/recipe/named.h"
 
 namespace plimsoll::shard {
 
@@ -15,9 +16,10 @@ enum class Compression : uint8_t {
   kFp8,  // E4M3 with an FP32 scale for each 128 elements
 };
 
-// "none", "fp16", "bf16", "fp8".
-const std::vector<std::string_view>& compression_names();
-Compression compression_of(std::string_view name);
+inline constexpr std::array<recipe::Named<Compression>, 4> kCompressions = {{{"none", Compression::kNone},
+                                                                             {"fp16", Compression::kFp16},
+                                                                             {"bf16", Compression::kBf16},
+                                                                             {"fp8", Compression::kFp8}}};
 
 // Elements that share a scale: a part that travels is a multiple of it.
 inline constexpr int64_t kCompressedBlock = 128;

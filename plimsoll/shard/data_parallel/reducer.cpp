@@ -29,6 +29,8 @@ struct Reducer::Hook : torch::autograd::PostAccumulateGradHook {
 
 Reducer::Reducer(std::shared_ptr<const Communicator> ranks, ReducerOptions options)
     : ranks_(std::move(ranks)), options_(std::move(options)), averaging_(averaging_over(ranks_->size())) {
+  TORCH_CHECK_VALUE(at::isFloatingType(options_.reduce_dtype), options_.caller,
+                    ": expected a dtype of real numbers, got ", options_.reduce_dtype);
   TORCH_CHECK_VALUE(options_.compression == Compression::kNone || options_.reduce_dtype == at::kFloat, options_.caller,
                     ": expected gradients that are compressed in FP32, got ", options_.reduce_dtype);
 }

@@ -23,6 +23,9 @@ GroupOptions group_options(const FullyShardedOptions& options, at::ScalarType dt
 
 ShardedUnit::ShardedUnit(const NamedTensors& parameters, const ShardRanks& ranks, const FullyShardedOptions& options)
     : options_(options) {
+  for (const at::ScalarType dtype : {options.compute_dtype.value_or(at::kFloat), options.reduce_dtype})
+    TORCH_CHECK_VALUE(at::isFloatingType(dtype), "FullyShardedDataParallel: expected a dtype of real numbers, got ",
+                      dtype);
   TORCH_CHECK_VALUE(!options.ordered_passes || options.reduce_dtype == at::kFloat,
                     "FullyShardedDataParallel: expected gradients in fp32 where their order is fixed, got ",
                     options.reduce_dtype);

@@ -81,7 +81,7 @@ class autocast(Scope):
         return super().__new__(cls)
 
     def _open(self) -> None:
-        _enter_autocast(self._owner, self.device, self.fast_dtype, self._enabled, self._cache_enabled)
+        _enter_autocast(self._owner, self.device, dtype=self.fast_dtype, enabled=self._enabled, cache_enabled=self._cache_enabled)
 
     def __call__(self, func: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         if not callable(func):

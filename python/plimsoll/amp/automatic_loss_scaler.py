@@ -67,9 +67,9 @@ class AutomaticLossScaler(GradScaler):
         assert self._growth_tracker is not None  # it is made with the scale
         scale = torch.ops.plimsoll.automatic_scale(
             self._histogram,
-            before,
-            self._grad_norm,
-            self._growth_tracker.item() == 0,
+            scale=before,
+            grad_norm=self._grad_norm,
+            may_grow=self._growth_tracker.item() == 0,
             flushed_share=self._flushed_share,
             headroom=self._headroom,
         )

@@ -31,7 +31,7 @@ def _clip(optimizer: torch.optim.Optimizer, max_norm: float) -> None:
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     # torch's clipping has no sparse gradients.
     if any(grad.is_sparse for grad in grads) and all(grad.device.type == "cpu" for grad in grads):
-        torch.ops.plimsoll.unscale_gradients_(grads, 1.0, max_norm)
+        torch.ops.plimsoll.unscale_gradients_(grads, 1.0, max_norm=max_norm)
         return
     torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
@@ -202,7 +202,7 @@ class GradScaler(torch.amp.GradScaler):
         factor = inv_scale.item() if math.isfinite(inverse) else inverse  # a lost scale is not asked about again
         with torch.no_grad():
             norm, clip, count, first, flushed, histogram = torch.ops.plimsoll.unscale_gradients_(
-                grads, factor, self._max_norm, self._clipped
+                grads, factor, max_norm=self._max_norm, expect_clip=self._clipped
             )
         self._clipped = clip < 1
         if self._keeps_scale:

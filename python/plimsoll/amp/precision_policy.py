@@ -2,7 +2,6 @@
 
 import torch
 
-PRECISIONS = ("narrow", "fp32", "widest")  # amp::Precision
 _TITLES = {
     "narrow": ("In autocast's dtype", "Matrix products and what is one inside."),
     "fp32": ("In fp32", "What overflows in 16 bits, or loses what it sums up."),
@@ -19,9 +18,9 @@ FP64 stays FP64 everywhere, and a `dtype=` that the caller gives is kept.
 
 
 def table() -> list[tuple[str, str, bool]]:
-    """(operator of aten, one of PRECISIONS, whether torch's CPU autocast lacks it)."""
+    """(operator of aten, "narrow", "fp32" or "widest", whether torch's CPU autocast lacks it)."""
     ops, precisions, mended = torch.ops.plimsoll.precision_table()
-    return [(op, PRECISIONS[precision], lacks) for op, precision, lacks in zip(ops, precisions, mended, strict=True)]
+    return list(zip(ops, precisions, mended, strict=True))
 
 
 def markdown() -> str:

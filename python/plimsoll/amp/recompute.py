@@ -33,7 +33,7 @@ class _Table(Scope):
         self._holds = table_holds()
 
     def _open(self) -> None:
-        _enter_table(self._owner, self._holds)
+        _enter_table(self._owner, holds=self._holds)
 
 
 def table_contexts() -> Contexts:

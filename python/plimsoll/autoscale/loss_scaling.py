@@ -53,7 +53,14 @@ class LossScaler:
         due = self._clean_steps >= self._rule.growth_interval
         if self._rule.growth == "histogram":
             scale = 2.0**self.exponent
-            chosen = _ops.automatic_scale(histogram, scale, norm / scale, due, flushed_share=_FLUSHED_SHARE, headroom=_HEADROOM)
+            chosen = _ops.automatic_scale(
+                histogram,
+                scale=scale,
+                grad_norm=norm / scale,
+                may_grow=due,
+                flushed_share=_FLUSHED_SHARE,
+                headroom=_HEADROOM,
+            )
             self.exponent = round(math.log2(chosen))
         elif due:
             self.exponent = min(self.exponent + 1, _LARGEST_EXPONENT)

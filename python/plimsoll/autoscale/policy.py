@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# In the order of autoscale::Method.
 METHODS = ("autoscale", "static", "published", "rms_grad", "amax", "delayed", "fixed", "carried", "unit")
 
 

@@ -9,18 +9,15 @@ import torch
 
 from plimsoll.autoscale import policy as policies
 
-# c10::ScalarType, which torch does not show to Python.
-_SCALAR_TYPES = {torch.float16: 5, torch.bfloat16: 15, torch.float32: 6}
-FORMATS = tuple(_SCALAR_TYPES)  # of data
-_E5M2, _E4M3, _UNDEFINED = 23, 24, 46
+FORMATS = (torch.float16, torch.bfloat16, torch.float32)  # of data
 # Formats of the operands of products: values, and gradients.
 _MATMUL_FORMATS = {
-    None: (_UNDEFINED, _UNDEFINED),
-    "e4m3": (_E4M3, _E4M3),
-    "e5m2": (_E5M2, _E5M2),
-    "hybrid": (_E4M3, _E5M2),
+    None: (None, None),
+    "e4m3": (torch.float8_e4m3fn, torch.float8_e4m3fn),
+    "e5m2": (torch.float8_e5m2, torch.float8_e5m2),
+    "hybrid": (torch.float8_e4m3fn, torch.float8_e5m2),
 }
-_ROUNDINGS = ("nearest", "stochastic", "remainder")  # in the order of autoscale::Rounding
+_ROUNDINGS = ("nearest", "stochastic", "remainder")
 
 
 def new_session(
@@ -30,7 +27,7 @@ def new_session(
     counts_range: bool = False,
     matmul_format: str | None = None,
 ) -> Any:
-    if dtype not in _SCALAR_TYPES:
+    if dtype not in FORMATS:
         names = ", ".join(str(each) for each in FORMATS)
         raise ValueError(f"autoscale: expected dtype to be one of {names}, got {dtype}")
     if rounding not in _ROUNDINGS:
@@ -38,13 +35,15 @@ def new_session(
     if matmul_format not in _MATMUL_FORMATS:
         raise ValueError(f"autoscale: expected matmul_format to be one of e4m3, e5m2, hybrid, None, got {matmul_format!r}")
     policy = policies.parse(policy)
-    session = torch.classes.plimsoll.AutoscaleSession(
-        _SCALAR_TYPES[dtype],
-        _ROUNDINGS.index(rounding),
-        policies.METHODS.index(policy.method),
-        policy.exponent,
-        *_MATMUL_FORMATS[matmul_format],
-        counts_range,
+    product_values, product_gradients = _MATMUL_FORMATS[matmul_format]
+    session = torch.ops.plimsoll.autoscale_session(
+        dtype=dtype,
+        rounding=rounding,
+        method=policy.method,
+        exponent=policy.exponent,
+        product_values=product_values,
+        product_gradients=product_gradients,
+        counts_range=counts_range,
     )
     if policy.loss_scale is not None:
         session.set_gradient_exponent(-policy.loss_scale.exponent)

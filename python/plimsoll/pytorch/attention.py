@@ -119,11 +119,11 @@ class DotProductAttention(torch.nn.Module):
             first = {"sbhd": "seq, batch", "bshd": "batch, seq", "thd": "tokens"}[layout]
             raise ValueError(f"DotProductAttention: expected {name} [{first}, {heads}, {self.kv_channels}], got {list(x.shape)}")
 
-    def _options(self, mask: torch.Tensor | None, bias: torch.Tensor | None, causal: str) -> tuple[Any, ...]:
+    def _options(self, mask: torch.Tensor | None, bias: torch.Tensor | None, causal: str) -> dict[str, Any]:
         dropout = self.attention_dropout if self.training else 0.0
         if dropout > 0 and torch.compiler.is_compiling():  # the seed would be drawn once, while tracing
             raise NotImplementedError(f"DotProductAttention: expected attention_dropout=0.0 under torch.compile, got {dropout}")
-        return (None, mask, bias, self.softmax_scale or 0.0, causal, dropout)
+        return {"mask": mask, "bias": bias, "scale": self.softmax_scale or 0.0, "mask_type": causal, "dropout": dropout}
 
     def _dropout_state(self) -> AbstractContextManager[Any]:
         """Ranks that share the heads drop other weights each; with sequence_parallel that is the caller's concern."""
@@ -171,14 +171,14 @@ class DotProductAttention(torch.nn.Module):
         query, key, value = (x.to(dtype).permute(to_heads_first) for x in (query_layer, key_layer, value_layer))
         mask, causal = mask_rules(mask_type, attention_mask)
         with self._dropout_state():
-            attended: torch.Tensor = _attention(query, key, value, *self._options(mask, bias, causal))
+            attended: torch.Tensor = _attention(query, key, value, **self._options(mask, bias, causal))
         return attended.permute((2, 0, 1, 3) if layout == "sbhd" else (0, 2, 1, 3)).flatten(2)
 
     def _attend_packed(self, tensors: list[torch.Tensor], packed: dict[str, Any], mask_type: str) -> torch.Tensor:
         def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             mask, causal = mask_rules(mask_type, None)
             with self._dropout_state():
-                attended: torch.Tensor = _attention(query, key, value, *self._options(mask, None, causal))
+                attended: torch.Tensor = _attention(query, key, value, **self._options(mask, None, causal))
             return attended
 
         query, key, value = tensors
@@ -200,5 +200,7 @@ class DotProductAttention(torch.nn.Module):
         mask, causal = mask_rules(mask_type, attention_mask)
         wide = batch_first.to(high_precision_dtype(qkv.dtype))
         with self._dropout_state():
-            attended: torch.Tensor = _attention_packed(wide, heads, groups, interleaved, *self._options(mask, None, causal))
+            attended: torch.Tensor = _attention_packed(
+                wide, heads=heads, groups=groups, interleaved=interleaved, **self._options(mask, None, causal)
+            )
         return (attended.transpose(0, 1) if self.qkv_format == "sbhd" else attended).flatten(2)

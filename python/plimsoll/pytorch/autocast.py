@@ -138,7 +138,8 @@ class autocast(ContextDecorator, _scope.Scope):
     def _open(self) -> None:
         outer = innermost_scope()
         scope = Scope(self._recipe, outer, self._ranks(outer))
-        scope.number = _enter(self._owner, None if self._recipe is None else scope.texts["fp32"], *(scope.ranks or ()))
+        group, ranks = scope.ranks or (None, 1)
+        scope.number = _enter(self._owner, None if self._recipe is None else scope.texts["fp32"], group=group, ranks=ranks)
         _thread.innermost = scope
 
     def __reduce__(self) -> Any:  # a copy owns its own scopes

@@ -76,19 +76,19 @@ class LayerNormLinear(Normed, SplitWeightModule):
         weight = self._whole_weight(is_first_microbatch)
         output, total = _norm_linear(
             inp,
-            residual,
-            self.layer_norm_weight,
-            self.layer_norm_bias,
-            weight,
-            self._joined("bias") if bias else None,
-            self._state(),
-            self._held(weight),
-            self._recipe(weight),
-            self._kind,
-            self.zero_centered_gamma,
-            self.eps,
-            is_first_microbatch,
-            *self._parallel.call(),
+            residual=residual,
+            norm_weight=self.layer_norm_weight,
+            norm_bias=self.layer_norm_bias,
+            weight=weight,
+            bias=self._joined("bias") if bias else None,
+            state=self._state(),
+            held=self._held(weight),
+            recipe=self._recipe(weight),
+            normalization=self._kind,
+            zero_centered=self.zero_centered_gamma,
+            epsilon=self.eps,
+            is_first_microbatch=is_first_microbatch,
+            **self._parallel.call(),
         )
         if self.fuse_wgrad_accumulation:
             mark_in_backward(output, weight)

@@ -85,12 +85,12 @@ class Linear(SplitWeightModule):
             inp,
             weight,
             None if self.return_bias or adds_bias else bias,
-            self._state(),
-            self._held(weight),
-            self._recipe(weight),
-            is_first_microbatch,
-            self.save_original_input,
-            *self._parallel.call(self.parallel_mode),
+            state=self._state(),
+            held=self._held(weight),
+            recipe=self._recipe(weight),
+            is_first_microbatch=is_first_microbatch,
+            save_input=self.save_original_input,
+            **self._parallel.call(parallel_mode=self.parallel_mode),
         )
         if self.fuse_wgrad_accumulation:
             mark_in_backward(output, weight)

@@ -33,7 +33,9 @@ def run_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kind: str, zero_centered: bool, eps: float
 ) -> torch.Tensor:
     """FP32 inside; the result in the high-precision dtype of the scope, outside scopes in that of x."""
-    normalized: torch.Tensor = _norm(x, weight, bias, kind, zero_centered, eps, high_precision_dtype(x.dtype))
+    normalized: torch.Tensor = _norm(
+        x, weight, bias, kind=kind, zero_centered=zero_centered, epsilon=eps, dtype=high_precision_dtype(x.dtype)
+    )
     return normalized
 
 

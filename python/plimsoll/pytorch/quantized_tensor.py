@@ -15,7 +15,7 @@ WHOLE = (0, 0)  # one scale for the tensor
 
 def encode(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(codes, scale [1]). The scale is a power of two, so that every code is a number of bfloat16 and float32."""
-    codes, scale, _ = torch.ops.plimsoll.quantize_blocks(values.detach(), CODES, WHOLE, "fp32", True)
+    codes, scale, _ = torch.ops.plimsoll.quantize_blocks(values.detach(), CODES, WHOLE, power_of_two=True)
     return codes, scale.view(1)
 
 

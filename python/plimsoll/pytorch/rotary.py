@@ -103,7 +103,7 @@ def apply_rotary_pos_emb(
         if cu_seqlens is None:
             raise ValueError(f"{where}: expected cu_seqlens with tensor_format 'thd', got None")
         angles = angles[_packed_positions(cu_seqlens, t.shape[0])]
-    turned: torch.Tensor = _rotary(t, angles, 1 if layout == "bshd" else 0, interleaved)
+    turned: torch.Tensor = _rotary(t, angles, position_dim=1 if layout == "bshd" else 0, interleaved=interleaved)
     return turned
 
 

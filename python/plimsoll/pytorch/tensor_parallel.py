@@ -63,13 +63,14 @@ class TensorParallel:
             raise ValueError(f"{self.where}: expected tp_group of tp_size={self.size} ranks, got one of {ranks.size}")
         self.ranks = ranks
 
-    def call(self, *more: Any) -> tuple[Any, ...]:
-        """The last arguments of an operator: group, ranks, sequence_parallel, and what is given; () for one rank."""
+    def call(self, **more: Any) -> dict[str, Any]:
+        """Arguments of an operator: the group, sequence_parallel, and what is given; none for one rank."""
         if self.size == 1:
-            return ()
+            return {}
         if self.ranks is None:
             raise RuntimeError(f"{self.where}: expected set_tensor_parallel_group before the first call, tp_size is {self.size}")
-        return (*self.ranks, self.sequence, *more)
+        name, size = self.ranks
+        return {"tp_group": name, "tp_size": size, "sequence_parallel": self.sequence, **more}
 
     @property
     def rank(self) -> int:

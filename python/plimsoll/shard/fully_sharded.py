@@ -111,21 +111,21 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         states = self._sharded.layer_states() if gather_codes else {}
         self._coded = {id(unique[path]) for path in states}
         self._check_borrowed()
-        self._unit = torch.classes.plimsoll.ShardedUnit(
+        self._unit = torch.ops.plimsoll.sharded_unit(
             list(unique),
             list(unique.values()),
             [states.get(path, []) for path in unique],
-            self._ranks.handle,
-            reduce_ranks.handle,
-            compute_dtype or (torch.float16 if mixed_precision else None),
-            reduce_dtype,
-            reshard_after_forward,
-            disable_reshard_on_root,
-            flatten_parameters,
-            prefetch,
-            gradient_predivide_factor,
-            ordered_passes,
-            offload_path,
+            gather=self._ranks.handle,
+            reduce=reduce_ranks.handle,
+            compute_dtype=compute_dtype or (torch.float16 if mixed_precision else None),
+            reduce_dtype=reduce_dtype,
+            reshard_after_forward=reshard_after_forward,
+            disable_reshard_on_root=disable_reshard_on_root,
+            flatten_parameters=flatten_parameters,
+            prefetch=prefetch,
+            gradient_predivide_factor=gradient_predivide_factor,
+            ordered_passes=ordered_passes,
+            offload_path=offload_path,
         )
         self._fsdp_wrapped_module = module
         self._groups: list[list[str]] = self._unit.groups()
@@ -248,13 +248,15 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         self._lazy_init()
         if not self._is_root:
             raise RuntimeError("clip_grad_norm_: expected the outermost FullyShardedDataParallel")
-        return torch.tensor(self._schedule.clip_grad_norm_(float(max_norm), float(norm_type)), dtype=torch.float32)
+        return torch.tensor(
+            self._schedule.clip_grad_norm_(max_norm=float(max_norm), norm_type=float(norm_type)), dtype=torch.float32
+        )
 
     def set_gradient_divide_factors(self, pre: float, post: float, recursive: bool) -> None:
         """Each rank's gradients are divided by `pre` before they are summed, the sum by `post`; `recursive`: those of the
         instances inside, too. Their product is the number of ranks for an average."""
         for instance in self._instances() if recursive else [self]:
-            instance._unit.set_averaging(float(pre), float(post))
+            instance._unit.set_averaging(predivide=float(pre), postdivide=float(post))
 
     @contextmanager
     def summon_full_params(self, recurse: bool = True, volatile: bool = False) -> Iterator[None]:

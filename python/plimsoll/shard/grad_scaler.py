@@ -53,7 +53,7 @@ class ShardedGradScaler(GradScaler):
             first = report.first_non_finite or "a parameter of another rank"
             report = replace(report, grad_norm=math.inf, non_finite=max(1, report.non_finite), first_non_finite=first)
         else:
-            clip = 1.0 if max_norm is None else torch.ops.plimsoll.clip_factor(float(max_norm), norm)
+            clip = 1.0 if max_norm is None else torch.ops.plimsoll.clip_factor(max_norm=float(max_norm), grad_norm=norm)
             report = replace(report, grad_norm=norm, clip_factor=clip)
             if clip < 1:
                 self._scale_gradients(optimizer, clip)

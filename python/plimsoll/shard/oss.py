@@ -116,7 +116,7 @@ class OSS(Optimizer):
         mine: Iterable[torch.Tensor] = [p for p, owner in self._owner.items() if owner == self.rank and p.grad is not None]
         if filter_params_fn is not None:
             mine = list(filter_params_fn(mine))
-        norm = self._shares.clip_gradients_([p.grad for p in mine], float(max_norm), float(norm_type))
+        norm = self._shares.clip_gradients_([p.grad for p in mine], max_norm=float(max_norm), norm_type=float(norm_type))
         return torch.tensor(norm, dtype=torch.float32)
 
     def local_state_dict(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class CheckpointSaver:
         ranks = _ranks(group)
         if asynchronous and ranks.size > 1:
             ranks = ranks.split("checkpoint")  # another thread is the caller
-        self._saver = torch.classes.plimsoll.CheckpointSaver(str(run), keep, asynchronous, ranks.handle)
+        self._saver = torch.ops.plimsoll.checkpoint_saver(str(run), ranks.handle, keep=keep, asynchronous=asynchronous)
 
     def save(self, step: int, sections: Sections, state: Mapping[str, Any] | None = None) -> None:
         """A collective.

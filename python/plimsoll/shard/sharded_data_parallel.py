@@ -70,7 +70,9 @@ class ShardedDataParallel(nn.Module):
             reduce_fp16 = False
         self.reduce_fp16 = reduce_fp16
         dtype = torch.float16 if reduce_fp16 else torch.float32
-        self._reducer = torch.classes.plimsoll.GradientReducer(self._ranks.handle, reduce_buffer_size, dtype, compression)
+        self._reducer = torch.ops.plimsoll.gradient_reducer(
+            self._ranks.handle, bucket_elements=reduce_buffer_size, reduce_dtype=dtype, compression=compression
+        )
         self._trained: dict[nn.Parameter, None] = {}
         self._hooks: list[Any] = []
         if sync_models_at_startup:

@@ -16,6 +16,7 @@ from plimsoll._overflow import count_overflowed, warn_of_overflow
 from plimsoll._whole_file import whole_file, write_text
 from plimsoll.t5.parameter_tree import register
 
+_ops = torch.ops.plimsoll
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", None: "stored", "auto": "stored"}
 _SEED = {"downproject_scale": 8.0, "residual_fp32": True, "mask_scale": 0.75, "gelu_guard": 39.0, "no_dynamic_clamp": True}
 _NO_FIX = {"downproject_scale": 1.0, "residual_fp32": False, "mask_scale": 1.0, "gelu_guard": 0.0, "no_dynamic_clamp": False}
@@ -89,7 +90,7 @@ class T5ForConditionalGeneration(torch.nn.Module):
             switches = _SEED if fixes == "seed" else fixes
             if not isinstance(switches, dict) or not switches.keys() <= _NO_FIX.keys():
                 raise ValueError(f"t5_fixes: expected 'seed', None or a dict of {', '.join(_NO_FIX)}, got {fixes!r}")
-            self._model.set_fixes(*(type(off)(switches.get(name, off)) for name, off in _NO_FIX.items()))
+            _ops.t5_set_fixes(self._model, **{name: type(off)(switches.get(name, off)) for name, off in _NO_FIX.items()})
         self._t5_fixes = fixes
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -141,9 +142,16 @@ class T5ForConditionalGeneration(torch.nn.Module):
         """ids int64 [batch, seq]; masks are nonzero where there is a token. labels: -100 is ignored; without
         decoder_input_ids they are these, shifted right. encoder_outputs: a tensor, or a tuple that starts with one."""
         encoded = encoder_outputs if encoder_outputs is None or torch.is_tensor(encoder_outputs) else encoder_outputs[0]
-        return T5Output(
-            *self._model.forward(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, labels, encoded)
+        outputs = _ops.t5_forward(
+            self._model,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            labels=labels,
+            encoder_output=encoded,
         )
+        return T5Output(*outputs)
 
     @torch.no_grad()
     def generate(
@@ -174,22 +182,29 @@ class T5ForConditionalGeneration(torch.nn.Module):
                 raise ValueError("generate: expected num_beams=1 with do_sample or a streamer")
             if early_stopping not in _EARLY_STOPPING:
                 raise ValueError(f"generate: expected early_stopping False, True or 'never', got {early_stopping!r}")
-            stopping = _EARLY_STOPPING[early_stopping]
-            found: torch.Tensor = self._model.beam_search(
-                input_ids, attention_mask, new_tokens, num_beams, float(length_penalty), stopping, num_return_sequences
+            found: torch.Tensor = _ops.t5_beam_search(
+                self._model,
+                input_ids,
+                attention_mask,
+                max_new_tokens=new_tokens,
+                beams=num_beams,
+                length_penalty=float(length_penalty),
+                early_stopping=_EARLY_STOPPING[early_stopping],
+                sequences=num_return_sequences,
             )
             return found
         seed = int(torch.randint(2**62, ())) if do_sample else 0
-        steps = self._model.decode(
+        steps = _ops.t5_decode(
+            self._model,
             input_ids,
             attention_mask,
-            new_tokens,
-            do_sample,
-            float(temperature),
-            top_k or 0,
-            float(top_p),
-            seed,
-            num_return_sequences,
+            max_new_tokens=new_tokens,
+            samples=do_sample,
+            temperature=float(temperature),
+            top_k=top_k or 0,
+            top_p=float(top_p),
+            seed=seed,
+            sequences=num_return_sequences,
         )
         if streamer is not None:
             streamer.put(steps.sequences()[:, 0])
