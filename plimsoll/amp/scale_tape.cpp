@@ -1,6 +1,5 @@
 #include "plimsoll/amp/scale_tape.h"
 
-#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -12,10 +11,9 @@ thread_local std::vector<ScaleTape*> tapes;
 
 // For one call at the scales of now. Its gradients' slot is the layer's.
 std::shared_ptr<ops::LinearState> pinned_state(ops::LinearState& state) {
-  const auto now = [](ops::OperandSlot& slot) { return at::full({1}, ops::current_scale(slot)); };
   auto pinned = std::make_shared<ops::LinearState>(state.name);
-  pinned->input.scale = now(state.input);
-  pinned->weight.scale = now(state.weight);
+  pinned->input = state.input.pinned();
+  pinned->weight = state.weight.pinned();
   pinned->grad_output = state.grad_output;
   pinned->weight_source.keep_microbatch_of(state.weight_source);
   return pinned;

@@ -34,8 +34,8 @@ Codes encode(const at::Tensor& matrix, const Scale& scale, at::ScalarType dtype)
   const double room = std::log2(static_cast<double>(format::max_finite(format)));
   const auto exponent = static_cast<int32_t>(std::ceil(largest_of(matrix, scale) - room));
   const float step = std::exp2(static_cast<float>(exponent));
-  const ops::Quantized quantized = ops::quantize(matrix, {.format = format, .scale = step});
-  if (!std::isfinite(quantized.amax)) return {};
+  const ops::Quantized quantized = ops::quantize(matrix, {.format = format, .scale = ops::ScaleRef::of(step)});
+  if (!std::isfinite(quantized.amax.read_on_host())) return {};
   return {.data = quantized.tensor.data.view(dtype), .exponent = exponent};
 }
 

@@ -45,19 +45,21 @@ struct Product {
 float multiply(const Product& product, at::Tensor& output) {
   const at::Tensor a = readable(product.a), b = readable(product.b);
   const int64_t n = b.size(2);
-  return kernels::gemm_batched({.first = {.a = gemm_operand(a, 1, 2),
-                                          .b = gemm_operand(b, 2, 1),
-                                          .m = a.size(1),
-                                          .n = n,
-                                          .k = a.size(2),
-                                          .output = output.mutable_data_ptr(),
-                                          .output_format = ops::format_of(output.scalar_type(), "autoscale"),
-                                          .output_stride = n,
-                                          .epilogue = {.alpha = product.alpha, .bias = product.bias}},
-                                .batch = a.size(0),
-                                .a_step = a.stride(0),
-                                .b_step = b.stride(0),
-                                .output_step = output.stride(0)});
+  float amax = 0;
+  kernels::gemm_batched({.first = {.a = gemm_operand(a, 1, 2),
+                                   .b = gemm_operand(b, 2, 1),
+                                   .m = a.size(1),
+                                   .n = n,
+                                   .k = a.size(2),
+                                   .output = output.mutable_data_ptr(),
+                                   .output_format = ops::format_of(output.scalar_type(), "autoscale"),
+                                   .output_stride = n,
+                                   .epilogue = {.alpha = product.alpha, .bias = product.bias, .amax = &amax}},
+                         .batch = a.size(0),
+                         .a_step = a.stride(0),
+                         .b_step = b.stride(0),
+                         .output_step = output.stride(0)});
+  return amax;
 }
 
 // The factors of self and of the product.

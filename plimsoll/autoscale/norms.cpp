@@ -96,18 +96,19 @@ bool normalize_rows(const Plan& plan, Stack& stack) {
   const at::Tensor y = at::empty_like(impl.data()), mean = row_numbers(x, normalized.size()),
                    rstd = row_numbers(x, normalized.size());
   const format::Format format = ops::format_of(y.scalar_type(), "autoscale");
-  const float amax = kernels::norm_forward(
-      {.rows = shape.rows,
-       .cols = shape.cols,
-       .x = impl.data().const_data_ptr(),
-       .x_format = format,
-       .weight = gain.const_data_ptr<float>(),
-       .bias = shift.defined() ? shift.const_data_ptr<float>() : nullptr,
-       .epsilon = static_cast<float>(std::ldexp(norm_argument(plan, stack, 4).toDouble(), -2 * in)),
-       .y = y.mutable_data_ptr(),
-       .y_format = format,
-       .mean = mean.mutable_data_ptr<float>(),
-       .rstd = rstd.mutable_data_ptr<float>()});
+  float amax = 0;
+  kernels::norm_forward({.rows = shape.rows,
+                         .cols = shape.cols,
+                         .x = impl.data().const_data_ptr(),
+                         .x_format = format,
+                         .weight = gain.const_data_ptr<float>(),
+                         .bias = shift.defined() ? shift.const_data_ptr<float>() : nullptr,
+                         .epsilon = static_cast<float>(std::ldexp(norm_argument(plan, stack, 4).toDouble(), -2 * in)),
+                         .y = y.mutable_data_ptr(),
+                         .y_format = format,
+                         .amax = &amax,
+                         .mean = mean.mutable_data_ptr<float>(),
+                         .rstd = rstd.mutable_data_ptr<float>()});
   if (!std::isfinite(amax) || amax == 0) return false;
   scale.bound = std::log2(static_cast<double>(amax));
   scale.remainder = std::min(scale.remainder, scale.bound);

@@ -15,6 +15,10 @@ class SharedAmax {
     }
   }
   float value() const { return std::bit_cast<float>(bits_.load(std::memory_order_relaxed)); }
+  // To where a kernel's caller wants it; nullptr: nowhere.
+  void store(float* amax) const {
+    if (amax != nullptr) *amax = value();
+  }
 
  private:
   std::atomic<int32_t> bits_ = 0;

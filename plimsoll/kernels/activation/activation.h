@@ -65,11 +65,11 @@ struct ActivationForward {
   format::Format x_format = format::Format::kFp32;  // fp32, bf16, fp16
   void* y = nullptr;                                // [rows, cols]
   format::Format y_format = format::Format::kFp32;  // fp32, bf16, fp16, e4m3, e5m2
-  float inv_scale = 1.0f;                           // FP8: codes = encode(y * inv_scale), saturating
+  const float* scale = nullptr;  // FP8: codes = encode(y * (1 / *scale)), saturating; nullptr or 0: 1
+  float* amax = nullptr;         // of y before it is scaled, overwritten; optional
 };
 
-// Returns amax(y) before inv_scale.
-float activation_forward(const ActivationForward& args);
+void activation_forward(const ActivationForward& args);
 
 struct ActivationBackward {
   Activation kind = Activation::kGelu;
@@ -80,11 +80,11 @@ struct ActivationBackward {
   format::Format dy_format = format::Format::kFp32;
   void* dx = nullptr;                                // the shape of x
   format::Format dx_format = format::Format::kFp32;  // fp32, bf16, fp16, e4m3, e5m2
-  float inv_scale = 1.0f;
+  const float* scale = nullptr;                      // as in forward
+  float* amax = nullptr;                             // of dx before it is scaled, overwritten; optional
   float* column_sum = nullptr;  // [cols of x], optional: dbias, the sum of dx over rows before encoding; overwritten
 };
 
-// Returns amax(dx) before inv_scale.
-float activation_backward(const ActivationBackward& args);
+void activation_backward(const ActivationBackward& args);
 
 }  // namespace plimsoll::kernels

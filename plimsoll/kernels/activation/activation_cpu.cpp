@@ -16,7 +16,7 @@ const ActivationLoops& loops_in_force() {
   return runtime::pick(kActivationLoopsPortable, kActivationLoopsAvx2, kActivationLoopsAvx512);
 }
 
-float backward_with_column_sum(const ActivationBackward& args) {
+void backward_with_column_sum(const ActivationBackward& args) {
   const ActivationLoops& loops = loops_in_force();
   const int64_t blocks = row_blocks(args.rows), width = is_gated(args.kind) ? 2 * args.cols : args.cols;
   float* partials = static_cast<float*>(
@@ -32,26 +32,26 @@ float backward_with_column_sum(const ActivationBackward& args) {
     }
   });
   sum_blocks(partials, blocks, width, width, args.column_sum);
-  return amax.value();
+  amax.store(args.amax);
 }
 
 }  // namespace
 
-float activation_forward(const ActivationForward& args) {
+void activation_forward(const ActivationForward& args) {
   const ActivationLoops& loops = loops_in_force();
   SharedAmax amax;
   runtime::parallel_for(args.rows * args.cols, kGrain,
                         [&](int64_t begin, int64_t end) { amax.raise(loops.forward(args, begin, end)); });
-  return amax.value();
+  amax.store(args.amax);
 }
 
-float activation_backward(const ActivationBackward& args) {
+void activation_backward(const ActivationBackward& args) {
   if (args.column_sum) return backward_with_column_sum(args);
   const ActivationLoops& loops = loops_in_force();
   SharedAmax amax;
   runtime::parallel_for(args.rows * args.cols, kGrain,
                         [&](int64_t begin, int64_t end) { amax.raise(loops.backward(args, begin, end, nullptr)); });
-  return amax.value();
+  amax.store(args.amax);
 }
 
 }  // namespace plimsoll::kernels

@@ -17,7 +17,7 @@ struct Case {
   Activation kind = Activation::kGelu;
   int64_t rows = 3, cols = 37;
   Format x_format = Format::kFp32, dy_format = Format::kFp32, out_format = Format::kFp32;
-  float inv_scale = 1.0f;
+  float scale = 1.0f;
   bool column_sum = true;
 
   int64_t x_cols() const { return is_gated(kind) ? 2 * cols : cols; }
@@ -42,14 +42,15 @@ struct Forward {
 };
 Forward forward(const Case& c, Inputs& in) {
   Forward out{Array(c.out_format, c.rows * c.cols), 0};
-  out.amax = activation_forward({.kind = c.kind,
-                                 .rows = c.rows,
-                                 .cols = c.cols,
-                                 .x = in.x.data(),
-                                 .x_format = c.x_format,
-                                 .y = out.y.data(),
-                                 .y_format = c.out_format,
-                                 .inv_scale = c.inv_scale});
+  activation_forward({.kind = c.kind,
+                      .rows = c.rows,
+                      .cols = c.cols,
+                      .x = in.x.data(),
+                      .x_format = c.x_format,
+                      .y = out.y.data(),
+                      .y_format = c.out_format,
+                      .scale = &c.scale,
+                      .amax = &out.amax});
   EXPECT_TRUE(out.y.guards_intact());
   return out;
 }
@@ -60,17 +61,18 @@ struct Backward {
 };
 Backward backward(const Case& c, Inputs& in) {
   Backward out{Array(c.out_format, c.rows * c.x_cols()), Array(Format::kFp32, c.x_cols()), 0};
-  out.amax = activation_backward({.kind = c.kind,
-                                  .rows = c.rows,
-                                  .cols = c.cols,
-                                  .x = in.x.data(),
-                                  .x_format = c.x_format,
-                                  .dy = in.dy.data(),
-                                  .dy_format = c.dy_format,
-                                  .dx = out.dx.data(),
-                                  .dx_format = c.out_format,
-                                  .inv_scale = c.inv_scale,
-                                  .column_sum = c.column_sum ? out.column_sum.floats() : nullptr});
+  activation_backward({.kind = c.kind,
+                       .rows = c.rows,
+                       .cols = c.cols,
+                       .x = in.x.data(),
+                       .x_format = c.x_format,
+                       .dy = in.dy.data(),
+                       .dy_format = c.dy_format,
+                       .dx = out.dx.data(),
+                       .dx_format = c.out_format,
+                       .scale = &c.scale,
+                       .amax = &out.amax,
+                       .column_sum = c.column_sum ? out.column_sum.floats() : nullptr});
   EXPECT_TRUE(out.dx.guards_intact() && out.column_sum.guards_intact());
   return out;
 }
@@ -143,11 +145,11 @@ TEST(ActivationForward, NarrowOutputsAreTheFp32OutputEncoded) {
   for_cases([](Case c) {
     Inputs in(c);
     const Forward wide = forward(c, in);
-    c.inv_scale = 21.7f;
+    c.scale = 1 / 21.7f;
     for (Format format : {Format::kBf16, Format::kFp16, Format::kE4m3, Format::kE5m2}) {
       c.out_format = format;
       const Forward narrow = forward(c, in);
-      const float factor = format::is_fp8(format) ? c.inv_scale : 1.0f;
+      const float factor = format::is_fp8(format) ? 1 / c.scale : 1.0f;
       for (int64_t i = 0; i < wide.y.count(); ++i) {
         ASSERT_EQ(narrow.y.code(i), format::encode(format, wide.y.at(i) * factor)) << describe(c) << " " << i;
       }
@@ -210,11 +212,11 @@ TEST(ActivationBackward, NarrowGradientsAreTheFp32GradientEncodedAndTheSumsAreNo
   for_cases([](Case c) {
     Inputs in(c);
     const Backward wide = backward(c, in);
-    c.inv_scale = 500.0f;
+    c.scale = 1 / 500.0f;
     for (Format format : {Format::kBf16, Format::kFp16, Format::kE4m3, Format::kE5m2}) {
       c.out_format = format;
       const Backward narrow = backward(c, in);
-      const float factor = format::is_fp8(format) ? c.inv_scale : 1.0f;
+      const float factor = format::is_fp8(format) ? 1 / c.scale : 1.0f;
       for (int64_t i = 0; i < wide.dx.count(); ++i) {
         ASSERT_EQ(narrow.dx.code(i), format::encode(format, wide.dx.at(i) * factor)) << describe(c) << " " << i;
       }

@@ -41,7 +41,7 @@ enum class GemmActivation : uint8_t {
 };
 
 struct GemmEpilogue {
-  // acc -> alpha * acc * scales(A, B) -> + bias -> activation -> (+ output if accumulate) -> * inv_scale -> encode
+  // acc -> alpha * acc * scales(A, B) -> + bias -> activation -> (+ output if accumulate) -> * (1 / scale) -> encode
   float alpha = 1.0f;
   const float* bias = nullptr;  // [n]
   GemmActivation activation = GemmActivation::kNone;
@@ -50,8 +50,10 @@ struct GemmEpilogue {
   int64_t aux_stride = 0;
   float* column_sum =
       nullptr;  // [n]: sum over m of the value before encoding (dbias); overwritten; same bits for any thread count
-  bool accumulate = false;  // FP32 output only
-  float inv_scale = 1.0f;   // FP8 output: codes = encode(value * inv_scale), saturating
+  bool accumulate = false;       // FP32 output only
+  const float* scale = nullptr;  // of an FP8 output: codes = encode(value * (1 / *scale)), saturating; nullptr or 0: 1
+  // Of the values before they are scaled: NaN > Inf > finite; 0 for an empty output. Overwritten; optional.
+  float* amax = nullptr;
 };
 
 struct Gemm {
@@ -65,8 +67,7 @@ struct Gemm {
   const void* packed_b = nullptr;  // from gemm_pack_b with the same b, n, k; then b.data is not read
 };
 
-// Returns the amax of the values before inv_scale (after activation): NaN > Inf > finite; 0 for an empty output.
-float gemm(const Gemm& args);
+void gemm(const Gemm& args);
 
 // Products of the same shape, formats, scales and epilogue, such as [batch, m, k] x [batch, k, n]: product i reads and
 // writes i * step elements further. Bits are those of `gemm` on each.
@@ -76,8 +77,8 @@ struct BatchedGemm {
   int64_t a_step = 0, b_step = 0, output_step = 0;  // elements; 0: the same for all. packed_b: for all
 };
 
-// The largest amax.
-float gemm_batched(const BatchedGemm& args);
+// Its amax is the largest.
+void gemm_batched(const BatchedGemm& args);
 
 // Packs B once for many products (weights): as many bytes as B has, rounded up to 32 columns, but four a value for FP16
 // and for codes whose scales vary along k, which are packed in (other scales are read from b.scale by each `gemm`). The

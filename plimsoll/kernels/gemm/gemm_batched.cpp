@@ -24,7 +24,7 @@ Gemm product_at(const BatchedGemm& args, int64_t index) {
 
 }  // namespace
 
-float gemm_batched(const BatchedGemm& args) {
+void gemm_batched(const BatchedGemm& args) {
   const GemmLevel& level = chosen_level();
   const int64_t work = args.first.m * args.first.n * args.first.k;
   const int64_t grain = whole_products(args.batch, work, runtime::threads()) ? 1 : std::max<int64_t>(args.batch, 1);
@@ -32,7 +32,7 @@ float gemm_batched(const BatchedGemm& args) {
   runtime::parallel_for(args.batch, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) amax.raise(std::bit_cast<int32_t>(multiply(product_at(args, i), level)));
   });
-  return amax.value();
+  amax.store(args.first.epilogue.amax);
 }
 
 }  // namespace plimsoll::kernels

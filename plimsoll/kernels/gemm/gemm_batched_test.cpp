@@ -21,18 +21,19 @@ Batch multiply_batch(const Operand& a, const Operand& b, int64_t batch, int64_t 
   const int64_t gap = 5;  // between outputs
   Batch result{std::vector<float>(static_cast<size_t>(batch * (m * n + gap)), 77.0f)};
   const GemmOperand a_view = a.view(), b_view = b.view();
-  result.amax = gemm_batched({.first = {.a = a_view,
-                                        .b = b_view,
-                                        .m = m,
-                                        .n = n,
-                                        .k = k,
-                                        .output = result.output.data(),
-                                        .output_stride = n,
-                                        .epilogue = epilogue},
-                              .batch = batch,
-                              .a_step = m * a_view.row_stride,
-                              .b_step = n * b_view.row_stride,
-                              .output_step = m * n + gap});
+  epilogue.amax = &result.amax;
+  gemm_batched({.first = {.a = a_view,
+                          .b = b_view,
+                          .m = m,
+                          .n = n,
+                          .k = k,
+                          .output = result.output.data(),
+                          .output_stride = n,
+                          .epilogue = epilogue},
+                .batch = batch,
+                .a_step = m * a_view.row_stride,
+                .b_step = n * b_view.row_stride,
+                .output_step = m * n + gap});
   for (int64_t i = 0; i < batch; ++i) {
     const auto begin = result.output.begin() + i * m * n;
     EXPECT_TRUE(std::all_of(begin + m * n, begin + m * n + gap, [](float x) { return x == 77.0f; }));

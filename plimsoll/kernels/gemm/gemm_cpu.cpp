@@ -71,7 +71,10 @@ const GemmLevel& chosen_level() {
   runtime::unexpected("gemm: instruction set", static_cast<int>(runtime::matmul_isa()));
 }
 
-float gemm(const Gemm& args) { return multiply(args, chosen_level()); }
+void gemm(const Gemm& args) {
+  const float amax = multiply(args, chosen_level());
+  if (args.epilogue.amax != nullptr) *args.epilogue.amax = amax;
+}
 
 size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k) {
   return static_cast<size_t>(packed_layout(b, n, k).dwords()) * sizeof(uint32_t);

@@ -24,6 +24,8 @@ float apply(F32x16 (*function)(F32x16), float x) {
 F32x16 gelu_of(F32x16 x) { return gelu(x); }
 F32x16 gelu_gradient_of(F32x16 x) { return gelu_gradient(x); }
 
+constexpr float kTwentieth = 0.05f, kThousandth = 0.001f, kThird = 1 / 3.0f, kTen = 10;
+
 int64_t size_of(Format format) { return format::bytes(format); }
 
 // A [kM, kN] matrix of any format with a wide row stride and a fill that writes past the row would destroy.
@@ -63,16 +65,19 @@ class GemmEpilogueTest : public ::testing::Test {
   float accumulator(const std::vector<float>& plain, int64_t row, int64_t column) const {
     return plain[static_cast<size_t>(row * kN + column)];
   }
-  float run(Matrix& output, const GemmEpilogue& epilogue) const {
-    return gemm({.a = a_.view(),
-                 .b = b_.view(),
-                 .m = kM,
-                 .n = kN,
-                 .k = kK,
-                 .output = output.bytes.data(),
-                 .output_format = output.format,
-                 .output_stride = output.stride,
-                 .epilogue = epilogue});
+  float run(Matrix& output, GemmEpilogue epilogue) const {
+    float amax = -1;
+    epilogue.amax = &amax;
+    gemm({.a = a_.view(),
+          .b = b_.view(),
+          .m = kM,
+          .n = kN,
+          .k = kK,
+          .output = output.bytes.data(),
+          .output_format = output.format,
+          .output_stride = output.stride,
+          .epilogue = epilogue});
+    return amax;
   }
   // Runs and compares each output, and the amax, with value(accumulator, row, column).
   template <class Value>
@@ -85,7 +90,7 @@ class GemmEpilogueTest : public ::testing::Test {
       for (int64_t column = 0; column < kN; ++column) {
         const float x = value(accumulator(plain, row, column), row, column);
         largest = std::max(largest, std::abs(x));
-        const uint32_t code = encode_reference(output.format, fp8 ? x * epilogue.inv_scale : x);
+        const uint32_t code = encode_reference(output.format, fp8 ? x * (1 / *epilogue.scale) : x);
         ASSERT_EQ(output.code(row, column), code) << row << ", " << column << " of " << x;
       }
     }
@@ -99,9 +104,9 @@ TEST_F(GemmEpilogueTest, EncodesEveryOutputFormat) {
     runtime::ScopedIsa scope(isa);
     for (Format format : kOutputs) {
       SCOPED_TRACE(std::string(format::info(format).name) + " on " + std::string(runtime::name(isa)));
-      expect_bits({format}, {.alpha = 0.375f, .inv_scale = 20.0f},
+      expect_bits({format}, {.alpha = 0.375f, .scale = &kTwentieth},
                   [](float x, int64_t, int64_t) { return x * 0.375f; });
-      expect_bits({format}, {.bias = bias_.data(), .inv_scale = 900.0f},
+      expect_bits({format}, {.bias = bias_.data(), .scale = &kThousandth},
                   [&](float x, int64_t, int64_t j) { return x + bias_[static_cast<size_t>(j)]; });
     }
   }
@@ -138,7 +143,7 @@ TEST_F(GemmEpilogueTest, GeluIsOfThePreActivationAsItIsKept) {
                                        .aux = aux.bytes.data(),
                                        .aux_format = aux_format,
                                        .aux_stride = aux.stride,
-                                       .inv_scale = 3.0f};
+                                       .scale = &kThird};
         auto pre = [&](float x, int64_t j) { return x * 0.25f + bias_[static_cast<size_t>(j)]; };
         auto stored = [&](float x, int64_t j) {
           const uint32_t code = encode_reference(aux_format, pre(x, j));
@@ -172,7 +177,7 @@ TEST_F(GemmEpilogueTest, DgeluMultipliesWithTheGradientAtAux) {
                                        .aux = aux.bytes.data(),
                                        .aux_format = aux_format,
                                        .aux_stride = aux.stride,
-                                       .inv_scale = 3.0f};
+                                       .scale = &kThird};
         expect_bits({format}, epilogue, [&](float x, int64_t i, int64_t j) {
           return x * apply(gelu_gradient_of, static_cast<float>(decode_reference(aux_format, aux.code(i, j))));
         });
@@ -200,7 +205,7 @@ TEST_F(GemmEpilogueTest, ColumnSumIsOfTheValuesBeforeEncoding) {
     const std::vector<float> plain = product(a_, b_, kM, kN, kK);
     std::vector<float> sum(kN, std::numeric_limits<float>::quiet_NaN());
     Matrix output{Format::kE5m2};
-    run(output, {.bias = bias_.data(), .column_sum = sum.data(), .inv_scale = 0.1f});
+    run(output, {.bias = bias_.data(), .column_sum = sum.data(), .scale = &kTen});
     for (int64_t j = 0; j < kN; ++j) {
       double exact = 0, absolute = 0;
       for (int64_t i = 0; i < kM; ++i) {
@@ -231,14 +236,17 @@ TEST_F(GemmEpilogueTest, AmaxShowsWhatIsNotFinite) {
       a.set_code(kM - 1, 0, encode_reference(Format::kE5m2, x));
       b.set_code(kN - 1, 0, encode_reference(Format::kE4m3, 1.0f));
       for (int64_t j = 0; j < kN - 1; ++j) b.set_code(j, 0, encode_reference(Format::kE4m3, -1.0f));
-      return gemm({.a = a.view(),
-                   .b = b.view(),
-                   .m = kM,
-                   .n = kN,
-                   .k = kK,
-                   .output = output.bytes.data(),
-                   .output_format = output.format,
-                   .output_stride = output.stride});
+      float amax = -1;
+      gemm({.a = a.view(),
+            .b = b.view(),
+            .m = kM,
+            .n = kN,
+            .k = kK,
+            .output = output.bytes.data(),
+            .output_format = output.format,
+            .output_stride = output.stride,
+            .epilogue = {.amax = &amax}});
+      return amax;
     };
     EXPECT_EQ(amax_with(std::numeric_limits<float>::infinity()), std::numeric_limits<float>::infinity());
     EXPECT_TRUE(std::isnan(amax_with(std::numeric_limits<float>::quiet_NaN())));

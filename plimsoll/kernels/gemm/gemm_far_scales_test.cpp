@@ -111,18 +111,21 @@ TEST_P(GemmFarScales, ReachTheRestOfTheEpilogueAsValues) {
       b.scale = view_of(columns);
       std::vector<uint8_t> output(static_cast<size_t>(kM * kN * format::bytes(format)));
       std::vector<float> sums(kN);
-      const float amax = gemm({.a = a,
-                               .b = b,
-                               .m = kM,
-                               .n = kN,
-                               .k = kK,
-                               .output = output.data(),
-                               .output_format = format,
-                               .output_stride = kN,
-                               .epilogue = {.bias = bias.data(),
-                                            .activation = GemmActivation::kGelu,
-                                            .column_sum = sums.data(),
-                                            .inv_scale = 0.125f}});
+      const float scale = 8;
+      float amax = -1;
+      gemm({.a = a,
+            .b = b,
+            .m = kM,
+            .n = kN,
+            .k = kK,
+            .output = output.data(),
+            .output_format = format,
+            .output_stride = kN,
+            .epilogue = {.bias = bias.data(),
+                         .activation = GemmActivation::kGelu,
+                         .column_sum = sums.data(),
+                         .scale = &scale,
+                         .amax = &amax}});
       return std::tuple(output, sums, amax);
     };
     for (Format format : {Format::kFp32, Format::kBf16, Format::kE4m3}) {

@@ -26,13 +26,13 @@ struct NormForward {
   float epsilon = 1e-5f;
   void* y = nullptr;                                // [rows, cols]
   format::Format y_format = format::Format::kFp32;  // fp32, bf16, fp16, e4m3, e5m2
-  float inv_scale = 1.0f;                           // FP8: codes = encode(y * inv_scale), saturating
-  float* mean = nullptr;                            // [rows], optional; LayerNorm only
-  float* rstd = nullptr;                            // [rows], optional
+  const float* scale = nullptr;  // FP8: codes = encode(y * (1 / *scale)), saturating; nullptr or 0: 1
+  float* amax = nullptr;         // of y before it is scaled, overwritten; optional
+  float* mean = nullptr;         // [rows], optional; LayerNorm only
+  float* rstd = nullptr;         // [rows], optional
 };
 
-// Returns amax(y) before inv_scale.
-float norm_forward(const NormForward& args);
+void norm_forward(const NormForward& args);
 
 struct NormBackward {
   NormKind kind = NormKind::kLayerNorm;

@@ -23,13 +23,13 @@ float* floats(runtime::ScratchSlot slot, int64_t count) {
 
 }  // namespace
 
-float norm_forward(const NormForward& args) {
+void norm_forward(const NormForward& args) {
   const NormLoops& loops = loops_in_force();
   SharedAmax amax;
   runtime::parallel_for(args.rows, grain_of(args.cols), [&](int64_t begin, int64_t end) {
     amax.raise(loops.forward(args, begin, end, floats(runtime::ScratchSlot::kRows, (kRowsTogether + 1) * args.cols)));
   });
-  return amax.value();
+  amax.store(args.amax);
 }
 
 void norm_backward(const NormBackward& args) {

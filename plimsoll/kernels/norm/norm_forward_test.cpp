@@ -16,7 +16,7 @@ struct Case {
   int64_t rows = 3, cols = 37;
   Format x_format = Format::kFp32, y_format = Format::kFp32;
   bool residual = false, bias = true, zero_centered = false;
-  float inv_scale = 1.0f, epsilon = 1e-5f;
+  float scale = 1.0f, epsilon = 1e-5f;
 };
 
 std::string describe(const Case& c) {
@@ -48,22 +48,23 @@ struct Outputs {
 Outputs run(const Case& c, Inputs& in) {
   Outputs out(c);
   const bool layer_norm = c.kind == NormKind::kLayerNorm;
-  out.amax = norm_forward({.kind = c.kind,
-                           .rows = c.rows,
-                           .cols = c.cols,
-                           .x = in.x.data(),
-                           .residual = c.residual ? in.residual.data() : nullptr,
-                           .sum = c.residual ? out.sum.data() : nullptr,
-                           .x_format = c.x_format,
-                           .weight = in.weight.floats(),
-                           .bias = c.bias ? in.bias.floats() : nullptr,
-                           .zero_centered = c.zero_centered,
-                           .epsilon = c.epsilon,
-                           .y = out.y.data(),
-                           .y_format = c.y_format,
-                           .inv_scale = c.inv_scale,
-                           .mean = layer_norm ? out.mean.floats() : nullptr,
-                           .rstd = out.rstd.floats()});
+  norm_forward({.kind = c.kind,
+                .rows = c.rows,
+                .cols = c.cols,
+                .x = in.x.data(),
+                .residual = c.residual ? in.residual.data() : nullptr,
+                .sum = c.residual ? out.sum.data() : nullptr,
+                .x_format = c.x_format,
+                .weight = in.weight.floats(),
+                .bias = c.bias ? in.bias.floats() : nullptr,
+                .zero_centered = c.zero_centered,
+                .epsilon = c.epsilon,
+                .y = out.y.data(),
+                .y_format = c.y_format,
+                .scale = &c.scale,
+                .amax = &out.amax,
+                .mean = layer_norm ? out.mean.floats() : nullptr,
+                .rstd = out.rstd.floats()});
   EXPECT_TRUE(out.y.guards_intact() && out.sum.guards_intact() && out.mean.guards_intact() && out.rstd.guards_intact());
   return out;
 }
@@ -152,11 +153,11 @@ TEST(NormForward, NarrowOutputsAreTheFp32OutputEncoded) {
   for_cases([](Case c) {
     Inputs in(c);
     const Outputs wide = run(c, in);
-    c.inv_scale = 37.5f;
+    c.scale = 1 / 37.5f;
     for (Format y_format : {Format::kBf16, Format::kFp16, Format::kE4m3, Format::kE5m2}) {
       c.y_format = y_format;
       const Outputs narrow = run(c, in);
-      const float factor = format::is_fp8(y_format) ? c.inv_scale : 1.0f;
+      const float factor = format::is_fp8(y_format) ? 1 / c.scale : 1.0f;
       for (int64_t i = 0; i < wide.y.count(); ++i) {
         ASSERT_EQ(narrow.y.code(i), format::encode(y_format, wide.y.at(i) * factor)) << describe(c) << " " << i;
       }

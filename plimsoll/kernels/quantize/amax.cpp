@@ -7,7 +7,7 @@
 
 namespace plimsoll::kernels {
 
-float amax(const Amax& args) {
+void amax(const Amax& args) {
   const QuantizeLoops& kernels = quantize_loops();
   constexpr int64_t kGrain = 32768;  // elements: about ten microseconds
   SharedAmax result;
@@ -26,7 +26,7 @@ float amax(const Amax& args) {
     runtime::parallel_for(args.rows, grain,
                           [&](int64_t begin, int64_t end) { raise_to_region(begin, 0, end - begin, args.cols); });
   }
-  return result.value();
+  result.store(args.amax);
 }
 
 }  // namespace plimsoll::kernels

@@ -1,10 +1,10 @@
 // Quantization to FP8 in one read of x.
 //
-// codes = encode(x * inv_scale): the product in FP32, then one rounding to nearest even, saturating. NaN stays NaN,
-// zero and results that round to zero keep their sign. Every function returns the amax of x (unscaled): the largest
-// FP32 bit pattern with the sign cleared, so NaN > Inf > finite and nothing that is not finite hides behind a saturated
-// code; 0 for an empty x. Same bits on every ISA and for any thread count. Any rows, cols >= 0, any alignment; strides
-// in elements, rows may not overlap.
+// codes = encode(x * (1 / scale)): the product in FP32, then one rounding to nearest even, saturating. NaN stays NaN,
+// zero and results that round to zero keep their sign. Every function writes the amax of x (unscaled) to `amax` if that
+// is given: the largest FP32 bit pattern with the sign cleared, so NaN > Inf > finite and nothing that is not finite
+// hides behind a saturated code; 0 for an empty x. Same bits on every ISA and for any thread count. Any rows, cols >= 0,
+// any alignment; strides in elements, rows may not overlap.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,20 @@ struct QuantizeTensor {
   uint8_t* codes = nullptr;                       // [rows, cols]; nullptr: only the sums are wanted
   format::Format format = format::Format::kE4m3;  // e4m3, e5m2
   int64_t codes_stride = 0;
-  float inv_scale = 1.0f;
-  float* column_sum = nullptr;  // [cols]: sum over the rows of x (dbias), overwritten
+  const float* scale = nullptr;  // one float; nullptr or 0: 1
+  float* amax = nullptr;         // one float, overwritten
+  float* column_sum = nullptr;   // [cols]: sum over the rows of x (dbias), overwritten
 };
-float quantize_tensor(const QuantizeTensor& args);
+void quantize_tensor(const QuantizeTensor& args);
 
 struct Amax {
   const void* x = nullptr;                          // [rows, cols]
   format::Format x_format = format::Format::kFp32;  // fp32, fp16, bf16
   int64_t rows = 0, cols = 0;
   int64_t x_stride = 0;
+  float* amax = nullptr;  // one float, overwritten
 };
-float amax(const Amax& args);
+void amax(const Amax& args);
 
 // One scale per block, from the block's own amax: scale = max(amax / max_finite, FLT_MIN), codes = encode(x * (1 /
 // scale)); finite values never overflow. A block that holds NaN or Inf becomes NaN as a whole: its scale is NaN (E8M0:
@@ -54,7 +56,8 @@ struct QuantizeBlocks {
   int64_t scale_stride = 0;
   bool power_of_two = false;                                    // fp32 scales rounded up to a power of two
   format::ScaleRounding rounding = format::ScaleRounding::kUp;  // of e8m0 scales; kDown can saturate
+  float* amax = nullptr;                                        // one float, overwritten
 };
-float quantize_blocks(const QuantizeBlocks& args);
+void quantize_blocks(const QuantizeBlocks& args);
 
 }  // namespace plimsoll::kernels

@@ -34,6 +34,7 @@ struct Buffers {
   std::vector<uint8_t> x, storage;
   uint8_t* codes;  // in storage
   std::vector<float> scale;
+  float tensor_scale = 0.6f, amax = 0;
 };
 
 QuantizeTensor tensor(Buffers& buffers, Format x_format) {
@@ -44,14 +45,14 @@ QuantizeTensor tensor(Buffers& buffers, Format x_format) {
           .x_stride = kCols,
           .codes = buffers.codes,
           .codes_stride = kCols,
-          .inv_scale = 1.5f};
+          .scale = &buffers.tensor_scale,
+          .amax = &buffers.amax};
 }
 
 void amax_bench(benchmark::State& state, Format x_format) {
   Buffers buffers(x_format, state.range(0));
   bench::run(state, {buffers.x.data(), buffers.x_bytes, nullptr, 0}, buffers.elements(), [&] {
-    float result = amax({buffers.x.data(), x_format, buffers.rows, kCols, kCols});
-    benchmark::DoNotOptimize(result);
+    amax({buffers.x.data(), x_format, buffers.rows, kCols, kCols, &buffers.amax});
   });
 }
 
@@ -84,7 +85,8 @@ void blocks_bench(benchmark::State& state, Format x_format, int64_t block_rows, 
                                .block_cols = block_cols,
                                .scale = buffers.scale.data(),
                                .scale_format = scale_format,
-                               .scale_stride = block_cols > 0 ? kCols / block_cols : 1};
+                               .scale_stride = block_cols > 0 ? kCols / block_cols : 1,
+                               .amax = &buffers.amax};
   bench::run(state, buffers.stream(1, 1), buffers.elements(), [&] { quantize_blocks(args); });
 }
 

@@ -34,7 +34,7 @@ class BlockQuantizer {
     col_units_ = pieces(args.cols, unit_cols_);
   }
 
-  float run() {
+  void run() {
     const int64_t units = row_units_ * col_units_;
     const int64_t unit_size = std::min(block_rows_, args_.rows) * std::min(unit_cols_, args_.cols);
     if (units < 2 * runtime::threads()) {
@@ -46,7 +46,7 @@ class BlockQuantizer {
                               for (int64_t unit = begin; unit < end; ++unit) run_unit(unit);
                             });
     }
-    return amax_.value();
+    amax_.store(args_.amax);
   }
 
  private:
@@ -173,6 +173,6 @@ class BlockQuantizer {
 
 }  // namespace
 
-float quantize_blocks(const QuantizeBlocks& args) { return BlockQuantizer(args).run(); }
+void quantize_blocks(const QuantizeBlocks& args) { BlockQuantizer(args).run(); }
 
 }  // namespace plimsoll::kernels

@@ -52,21 +52,22 @@ Result quantize(const TestMatrix& x, Format format, Blocks blocks, const Variant
   result.codes.assign(static_cast<size_t>(x.rows * result.codes_stride), 0xee);
   result.scale.assign(static_cast<size_t>(scale_rows * result.scale_stride * format::bytes(variant.scale_format)),
                       0xee);
-  result.amax = quantize_blocks({.x = x.data(),
-                                 .x_format = x.format,
-                                 .rows = x.rows,
-                                 .cols = x.cols,
-                                 .x_stride = x.stride,
-                                 .codes = result.codes.data(),
-                                 .format = format,
-                                 .codes_stride = result.codes_stride,
-                                 .block_rows = blocks.rows,
-                                 .block_cols = blocks.cols,
-                                 .scale = result.scale.data(),
-                                 .scale_format = variant.scale_format,
-                                 .scale_stride = result.scale_stride,
-                                 .power_of_two = variant.power_of_two,
-                                 .rounding = variant.rounding});
+  quantize_blocks({.x = x.data(),
+                   .x_format = x.format,
+                   .rows = x.rows,
+                   .cols = x.cols,
+                   .x_stride = x.stride,
+                   .codes = result.codes.data(),
+                   .format = format,
+                   .codes_stride = result.codes_stride,
+                   .block_rows = blocks.rows,
+                   .block_cols = blocks.cols,
+                   .scale = result.scale.data(),
+                   .scale_format = variant.scale_format,
+                   .scale_stride = result.scale_stride,
+                   .power_of_two = variant.power_of_two,
+                   .rounding = variant.rounding,
+                   .amax = &result.amax});
   return result;
 }
 
@@ -157,17 +158,19 @@ TEST(QuantizeBlocks, GoldenMxBytes) {
   std::vector<float> x(32 * 7, 0.0f);
   for (size_t block = 0; block < 7; ++block) x[block * 32 + 5 * block] = -leaders[block];
   std::vector<uint8_t> codes(x.size()), scale(7);
-  const float amax = quantize_blocks({.x = x.data(),
-                                      .rows = 1,
-                                      .cols = 32 * 7,
-                                      .x_stride = 32 * 7,
-                                      .codes = codes.data(),
-                                      .codes_stride = 32 * 7,
-                                      .block_rows = 1,
-                                      .block_cols = 32,
-                                      .scale = scale.data(),
-                                      .scale_format = Format::kE8m0,
-                                      .scale_stride = 7});
+  float amax = -1;
+  quantize_blocks({.x = x.data(),
+                   .rows = 1,
+                   .cols = 32 * 7,
+                   .x_stride = 32 * 7,
+                   .codes = codes.data(),
+                   .codes_stride = 32 * 7,
+                   .block_rows = 1,
+                   .block_cols = 32,
+                   .scale = scale.data(),
+                   .scale_format = Format::kE8m0,
+                   .scale_stride = 7,
+                   .amax = &amax});
   EXPECT_EQ(amax, 449.0f);
   for (size_t block = 0; block < 7; ++block) EXPECT_EQ(scale[block], bytes[block]) << leaders[block];
 }

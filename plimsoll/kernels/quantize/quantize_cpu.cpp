@@ -1,6 +1,7 @@
 // quantize_tensor as tiles that any threads may run in any order, and sums that join them in one order.
 #include <algorithm>
 
+#include "plimsoll/kernels/inv_scale.h"
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/quantize/quantize_loops.h"
 #include "plimsoll/kernels/row_blocks.h"
@@ -44,7 +45,7 @@ const QuantizeLoops& quantize_loops() {
   return runtime::pick(kQuantizeLoopsPortable, kQuantizeLoopsAvx2, kQuantizeLoopsAvx512);
 }
 
-float quantize_tensor(const QuantizeTensor& given) {
+void quantize_tensor(const QuantizeTensor& given) {
   const QuantizeTensor args = flattened(given);
   const QuantizeLoops& kernels = quantize_loops();
   const Tiles tiles(args);
@@ -53,6 +54,7 @@ float quantize_tensor(const QuantizeTensor& given) {
     const size_t bytes = static_cast<size_t>(tiles.down * args.cols) * sizeof(float);
     sums = static_cast<float*>(runtime::scratch(runtime::ScratchSlot::kReduce, bytes));
   }
+  const float inv_scale = inv_scale_at(args.scale);
   SharedAmax amax;
   const int64_t tile_elements = std::min(args.rows, tiles.rows) * std::min(args.cols, tiles.cols);
   const int64_t grain = kWorthWaking / std::max<int64_t>(tile_elements, 1) + 1;
@@ -74,7 +76,7 @@ float quantize_tensor(const QuantizeTensor& given) {
                                    .codes = args.codes + row * args.codes_stride + col,
                                    .format = args.format,
                                    .codes_stride = args.codes_stride,
-                                   .inv_scale = &args.inv_scale,
+                                   .inv_scale = &inv_scale,
                                    .group_cols = std::max<int64_t>(cols, 2),
                                    .prefetch_distance = 512}));  // the tile to the right, where columns are summed
       }
@@ -84,7 +86,7 @@ float quantize_tensor(const QuantizeTensor& given) {
     }
   });
   if (args.column_sum != nullptr) sum_blocks(sums, tiles.down, args.cols, args.cols, args.column_sum);
-  return amax.value();
+  amax.store(args.amax);
 }
 
 }  // namespace plimsoll::kernels

@@ -30,20 +30,21 @@ struct Result {
   float amax = -1;
 };
 
-QuantizeTensor arguments(const TestMatrix& x, Format format, float inv_scale) {
+QuantizeTensor arguments(const TestMatrix& x, Format format, const float& scale, float& amax) {
   return {.x = x.data(),
           .x_format = x.format,
           .rows = x.rows,
           .cols = x.cols,
           .x_stride = x.stride,
           .format = format,
-          .inv_scale = inv_scale};
+          .scale = &scale,
+          .amax = &amax};
 }
 
 void expect_codes(const TestMatrix& x, const QuantizeTensor& args) {
   for (int64_t row = 0; row < x.rows; ++row) {
     for (int64_t col = 0; col < x.cols; ++col) {
-      const uint32_t code = format::encode(args.format, x.at(row, col) * args.inv_scale);
+      const uint32_t code = format::encode(args.format, x.at(row, col) * (1 / *args.scale));
       ASSERT_EQ(args.codes[row * args.codes_stride + col], code) << x.at(row, col);
     }
   }
@@ -98,11 +99,12 @@ void over_inputs(Check check) {
 TEST(QuantizeTensor, CodesAreTheEncodedProductsAndAmaxHidesNothing) {
   over_inputs([](const TestMatrix& x, Format format, int64_t padding) {
     Result result(x, padding);
-    QuantizeTensor args = arguments(x, format, 0.37f);
+    const float scale = 2.7f;
+    QuantizeTensor args = arguments(x, format, scale, result.amax);
     args.codes = result.codes.data() + 1;
     args.codes_stride = result.codes_stride;
-    const float amax = quantize_tensor(args);
-    ASSERT_EQ(std::bit_cast<uint32_t>(amax), std::bit_cast<uint32_t>(testing::expected_amax(x)));
+    quantize_tensor(args);
+    ASSERT_EQ(std::bit_cast<uint32_t>(result.amax), std::bit_cast<uint32_t>(testing::expected_amax(x)));
     ASSERT_NO_FATAL_FAILURE(expect_codes(x, args));
     ASSERT_EQ(result.codes[0], 0xee);
     if (padding > 0 && x.rows > 0) {
@@ -115,12 +117,13 @@ TEST(QuantizeTensor, ColumnSumsComeWithTheCodesOrAlone) {
   over_inputs([](const TestMatrix& x, Format format, int64_t padding) {
     for (const bool with_codes : {true, false}) {
       Result result(x, padding);
-      QuantizeTensor args = arguments(x, format, 2.0f);
+      const float scale = 0.5f;
+      QuantizeTensor args = arguments(x, format, scale, result.amax);
       if (with_codes) args.codes = result.codes.data() + 1;
       args.codes_stride = result.codes_stride;
       args.column_sum = result.column_sum.data();
-      const float amax = quantize_tensor(args);
-      ASSERT_EQ(std::bit_cast<uint32_t>(amax), std::bit_cast<uint32_t>(testing::expected_amax(x)));
+      quantize_tensor(args);
+      ASSERT_EQ(std::bit_cast<uint32_t>(result.amax), std::bit_cast<uint32_t>(testing::expected_amax(x)));
       if (with_codes) {
         ASSERT_NO_FATAL_FAILURE(expect_codes(x, args));
       }
@@ -129,17 +132,36 @@ TEST(QuantizeTensor, ColumnSumsComeWithTheCodesOrAlone) {
   });
 }
 
+// As in the state of delayed scaling before its first amax.
+TEST(QuantizeTensor, TakesNoScaleAndAScaleOfZeroAsOne) {
+  const TestMatrix x(Format::kFp32, 3, 47, 0, Content::kFinite);
+  const float one = 1, none = 0;
+  const auto codes_at = [&](const float* scale) {
+    Result result(x, 0);
+    QuantizeTensor args = arguments(x, Format::kE4m3, one, result.amax);
+    args.scale = scale;
+    args.codes = result.codes.data();
+    args.codes_stride = result.codes_stride;
+    quantize_tensor(args);
+    return result.codes;
+  };
+  EXPECT_EQ(codes_at(nullptr), codes_at(&one));
+  EXPECT_EQ(codes_at(&none), codes_at(&one));
+}
+
 TEST(QuantizeTensor, IsTheSameForAnyThreadCount) {
   const TestMatrix x(Format::kFp32, 517, 1543, 2, Content::kFinite);
   const int before = runtime::threads();
   for (const int threads : {1, 2, 3, 7}) {
     runtime::set_threads(threads);
     Result result(x, 0);
-    QuantizeTensor args = arguments(x, Format::kE4m3, 1.0f);
+    const float scale = 1.0f;
+    QuantizeTensor args = arguments(x, Format::kE4m3, scale, result.amax);
     args.codes = result.codes.data();
     args.codes_stride = result.codes_stride;
     args.column_sum = result.column_sum.data();
-    EXPECT_EQ(quantize_tensor(args), testing::expected_amax(x));
+    quantize_tensor(args);
+    EXPECT_EQ(result.amax, testing::expected_amax(x));
     expect_codes(x, args);
     expect_same_floats(result.column_sum, expected_column_sums(x));
   }

@@ -83,7 +83,8 @@ PackedWeights::Output PackedWeights::multiply(const at::Tensor& x) const {
   sizes.back() = weight_.data.size(0);
   at::Tensor values = at::empty(sizes, x.options());
   const format::Format format = ops::format_of(x.scalar_type(), "packed weights");
-  const float amax = ops::multiply({.a = ops::plain_values(rows, format), .b = weight_, .packed = &packed_}, values);
+  const ops::AmaxSlot amax(values.device());
+  ops::multiply({.a = ops::plain_values(rows, format), .b = weight_, .amax = amax, .packed = &packed_}, values);
   return {std::move(values), amax};
 }
 

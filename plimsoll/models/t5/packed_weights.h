@@ -25,7 +25,7 @@ class PackedWeights {
 
   struct Output {
     at::Tensor values;
-    float amax;  // before they were rounded
+    ops::AmaxSlot amax;  // before they were rounded
   };
   // x [..., in] -> [..., sum of out] in the dtype of x. Records no gradient.
   Output multiply(const at::Tensor& x) const;

@@ -120,14 +120,15 @@ std::vector<at::Tensor> T5Product::parts_of(const at::Tensor& all) const {
 // beyond the format it was.
 void T5Product::report(const at::Tensor& x, const PackedWeights::Output& output) const {
   const at::ScalarType dtype = x.scalar_type();
-  if (layers_.size() == 1 || !worth_reading({.format = ops::format_of(dtype, "watch"), .amax = output.amax})) {
-    for (const T5Linear& layer : layers_) nn::report_amax(layer->path(), "output", dtype, output.amax);
+  const float of_all = output.amax.read_on_host();
+  if (layers_.size() == 1 || !worth_reading({.format = ops::format_of(dtype, "watch"), .amax = of_all})) {
+    for (const T5Linear& layer : layers_) nn::report_amax(layer->path(), "output", dtype, of_all);
     return;
   }
   const std::vector<at::Tensor> parts = parts_of(output.values);
   for (size_t i = 0; i < parts.size(); ++i) {
     const float amax = ops::amax(parts[i].flatten(0, -2));
-    const bool rounded_to_infinity = std::isinf(amax) && std::isfinite(output.amax);
+    const bool rounded_to_infinity = std::isinf(amax) && std::isfinite(of_all);
     if (rounded_to_infinity && layers_[i]->weight().numel() > 0) {
       layers_[i]->forward(x);
     } else {

@@ -23,7 +23,7 @@ at::Tensor activation_forward_cpu(const at::Tensor& x, std::string_view kind) {
     TORCH_CHECK(sizes.back() % 2 == 0, "activation: expected an even last dimension for ", kind, ", got ", x.sizes());
     sizes.back() /= 2;
   }
-  return activate(activation, matrix, format, 1.0f).values.view(sizes);
+  return activate(activation, matrix, format, {}).values.view(sizes);
 }
 
 at::Tensor activation_backward_cpu(const at::Tensor& x, const at::Tensor& grad, std::string_view kind) {
@@ -34,7 +34,7 @@ at::Tensor activation_backward_cpu(const at::Tensor& x, const at::Tensor& grad, 
   check_values(grad, "activation", "the gradient");
   TORCH_CHECK(grad_matrix.size(0) == x_matrix.size(0) && grad_matrix.size(1) * halves == x_matrix.size(1),
               "activation: expected a gradient that fits x ", x.sizes(), " of ", kind, ", got ", grad.sizes());
-  return activation_gradient({activation, x_matrix, grad_matrix}, format, 1.0f).values.view(x.sizes());
+  return activation_gradient({activation, x_matrix, grad_matrix}, format, {}).values.view(x.sizes());
 }
 
 at::Tensor activation_forward_meta(const at::Tensor& x, std::string_view kind) {

@@ -9,7 +9,7 @@
 namespace plimsoll::ops {
 
 // x [rows, cols]; gated: [rows, 2 cols].
-Produced activate(kernels::Activation kind, const at::Tensor& x, format::Format format, float inv_scale);
+Produced activate(kernels::Activation kind, const at::Tensor& x, format::Format format, const ScaleRef& scale);
 
 // activate() on x, which must outlive it.
 Producer activation_producer(kernels::Activation kind, const at::Tensor& x);
@@ -20,7 +20,7 @@ struct ActivationGrad {
   const at::Tensor& grad;  // of the result
 };
 // In the shape of x. column_sum, if not nullptr, becomes the fp32 sum of the gradient over the rows.
-Produced activation_gradient(const ActivationGrad& args, format::Format format, float inv_scale,
+Produced activation_gradient(const ActivationGrad& args, format::Format format, const ScaleRef& scale,
                              at::Tensor* column_sum = nullptr);
 
 }  // namespace plimsoll::ops

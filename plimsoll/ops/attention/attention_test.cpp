@@ -213,7 +213,7 @@ struct Cache {
 };
 Cache cache_of(const at::Tensor& x, bool one_scale) {
   QuantizeOptions options = {.granularity = recipe::kPerRow};
-  if (one_scale) options = {.scale = 0.03125f};
+  if (one_scale) options = {.scale = ScaleRef::of(0.03125f)};
   const ScaledTensor rows = quantize(x.flatten(0, 2), options).tensor;
   const at::Tensor scale = one_scale ? rows.scale.flatten() : rows.scale.view(x.sizes().slice(0, 3));
   return {{rows.data.view(x.sizes()), scale}, dequantize(rows, at::kFloat).view(x.sizes())};

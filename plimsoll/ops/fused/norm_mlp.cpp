@@ -51,25 +51,27 @@ struct NormMlpResult {
 
 // What fc1 and the activation make of the normalised rows. GELU is part of fc1's epilogue.
 Producer activated_producer(const LinearForward& fc1, NormMlpSaved& saved) {
-  return [&fc1, &saved](format::Format format, float inv_scale) -> Produced {
+  return [&fc1, &saved](format::Format format, const ScaleRef& scale) -> Produced {
     const format::Format wide = fc1.call.scaling.recipe->high_precision_format();
     const int64_t rows = fc1.input.data.size(0), cols = fc1.weight.size(0);
     at::Tensor& pre = saved.pre_activation;
     pre = empty_rows({rows, 0}, cols, dtype_of(wide));
     if (saved.activation != Activation::kGelu) {
       linear_output(fc1, {.tensor = pre, .format = wide}, saved.fc1);
-      return activate(saved.activation, pre, format, inv_scale);
+      return activate(saved.activation, pre, format, scale);
     }
     const at::Tensor activated = empty_rows({rows, 0}, cols, dtype_of(format));
-    const float amax = linear_output(fc1,
-                                     {.tensor = activated,
-                                      .format = format,
-                                      .epilogue = {.activation = kernels::GemmActivation::kGelu,
-                                                   .aux = pre.mutable_data_ptr(),
-                                                   .aux_format = wide,
-                                                   .aux_stride = cols,
-                                                   .inv_scale = inv_scale}},
-                                     saved.fc1);
+    const AmaxSlot amax(activated.device());
+    linear_output(fc1,
+                  {.tensor = activated,
+                   .format = format,
+                   .epilogue = {.activation = kernels::GemmActivation::kGelu,
+                                .aux = pre.mutable_data_ptr(),
+                                .aux_format = wide,
+                                .aux_stride = cols},
+                   .scale = scale,
+                   .amax = amax},
+                  saved.fc1);
     return {activated, amax};
   };
 }
@@ -108,26 +110,27 @@ NormMlpResult forward(const NormInput& input, const MlpWeights& weights, const N
 // The gradient of the pre-activation. dGELU is part of the epilogue of fc2's grad_input.
 Producer pre_activation_gradient(const ScaledTensor& grad, const NormMlpSaved& saved, const OperandMaker& fc2_maker,
                                  at::Tensor* column_sum) {
-  return [&grad, &saved, &fc2_maker, column_sum](format::Format format, float inv_scale) -> Produced {
+  return [&grad, &saved, &fc2_maker, column_sum](format::Format format, const ScaleRef& scale) -> Produced {
     const at::Tensor& pre = saved.pre_activation;
     const int64_t rows = pre.size(0), cols = pre.size(1);
     if (saved.activation != Activation::kGelu) {
       const at::Tensor activated = empty_rows({rows, 0}, saved.fc2.weight.data.size(1), at::kFloat);
       input_gradient(grad, saved.fc2, fc2_maker, {.tensor = activated, .format = format::Format::kFp32});
-      return activation_gradient({saved.activation, pre, activated}, format, inv_scale, column_sum);
+      return activation_gradient({saved.activation, pre, activated}, format, scale, column_sum);
     }
     if (column_sum != nullptr) *column_sum = at::empty({cols}, at::kFloat);
     const at::Tensor gradient = empty_rows({rows, 0}, cols, dtype_of(format));
-    const float amax = input_gradient(
-        grad, saved.fc2, fc2_maker,
-        {.tensor = gradient,
-         .format = format,
-         .epilogue = {.activation = kernels::GemmActivation::kDGelu,
-                      .aux = pre.mutable_data_ptr(),
-                      .aux_format = format_of(pre.scalar_type(), "norm_mlp"),
-                      .aux_stride = cols,
-                      .column_sum = column_sum == nullptr ? nullptr : column_sum->mutable_data_ptr<float>(),
-                      .inv_scale = inv_scale}});
+    const AmaxSlot amax(gradient.device());
+    input_gradient(grad, saved.fc2, fc2_maker,
+                   {.tensor = gradient,
+                    .format = format,
+                    .epilogue = {.activation = kernels::GemmActivation::kDGelu,
+                                 .aux = pre.mutable_data_ptr(),
+                                 .aux_format = format_of(pre.scalar_type(), "norm_mlp"),
+                                 .aux_stride = cols,
+                                 .column_sum = column_sum == nullptr ? nullptr : column_sum->mutable_data_ptr<float>()},
+                    .scale = scale,
+                    .amax = amax});
     return {gradient, amax};
   };
 }

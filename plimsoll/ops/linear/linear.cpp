@@ -52,7 +52,7 @@ LinearResult forward(const at::Tensor& x, const at::Tensor& weight, const at::Te
   const bool keeps = keeps_input(call, rows.size(0));
   const LinearParallel& parallel = call.scaling.parallel;
   const Operands input = maker.make(rows, Role::kInput, {.output = true, .grad_weight = call.needs.weight && !keeps});
-  const std::optional<float> input_scale = maker.known_scale();
+  const ScaleRef input_scale = maker.known_scale();
   const format::Format format = call.scaling.recipe->high_precision_format();
   LinearResult result{
       .output = empty_rows(parallel.product_sizes(x.sizes()), weight.size(0), dtype_of(format)),

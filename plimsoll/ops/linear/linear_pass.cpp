@@ -31,7 +31,7 @@ LinearCall linear_call(const LinearScaling& scaling, bool needs_input, const at:
   return call;
 }
 
-float linear_output(const LinearForward& forward, const LinearOutput& output, LinearSaved& saved) {
+void linear_output(const LinearForward& forward, const LinearOutput& output, LinearSaved& saved) {
   const LinearCall& call = forward.call;
   const WeightOperands weights = weight_operands(forward.weight, call.scaling, forward.maker,
                                                  {.grad_input = call.needs.input, .training = call.record});
@@ -45,15 +45,22 @@ float linear_output(const LinearForward& forward, const LinearOutput& output, Li
                   .a = forward.input,
                   .b = weights.operands.output,
                   .epilogue = output.epilogue,
+                  .scale = output.scale,
+                  .amax = output.amax,
                   .packed = &weights.packed};
   product.epilogue.bias = data_or_null(bias);
-  return multiply({product, forward.maker.path(), "output"}, output.tensor, output.format);
+  multiply({product, forward.maker.path(), "output"}, output.tensor, output.format);
 }
 
-float input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const OperandMaker& maker,
-                     const LinearOutput& output) {
-  const Product product{.kind = GemmKind::kGradInput, .a = grad, .b = saved.weight, .epilogue = output.epilogue};
-  return multiply({product, maker.path(), "grad_input"}, output.tensor, output.format);
+void input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const OperandMaker& maker,
+                    const LinearOutput& output) {
+  const Product product{.kind = GemmKind::kGradInput,
+                        .a = grad,
+                        .b = saved.weight,
+                        .epilogue = output.epilogue,
+                        .scale = output.scale,
+                        .amax = output.amax};
+  multiply({product, maker.path(), "grad_input"}, output.tensor, output.format);
 }
 
 at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& input, const LinearSaved& saved,

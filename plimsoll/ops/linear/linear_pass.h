@@ -3,8 +3,6 @@
 
 #include <ATen/core/TensorBody.h>
 
-#include <optional>
-
 #include "plimsoll/ops/linear/linear_scaling.h"
 #include "plimsoll/ops/linear/operand_maker.h"
 #include "plimsoll/ops/tensor/gemm.h"
@@ -29,9 +27,9 @@ struct LinearCall {
 struct LinearSaved {
   LinearScaling scaling;
   LinearNeeds needs;
-  ScaledTensor input;                // for grad_weight; undefined where it is made again
-  std::optional<float> input_scale;  // the delayed scale with which it is made again
-  ScaledTensor weight;               // for grad_input
+  ScaledTensor input;    // for grad_weight; undefined where it is made again
+  ScaleRef input_scale;  // the delayed scale with which it is made again
+  ScaledTensor weight;   // for grad_input
   at::ScalarType weight_dtype = at::kFloat;
   at::ScalarType bias_dtype = at::kFloat;
 
@@ -52,14 +50,16 @@ struct LinearForward {
 struct LinearOutput {
   const at::Tensor& tensor;  // kByte: codes
   format::Format format;
-  kernels::GemmEpilogue epilogue = {};  // without the bias
+  kernels::GemmEpilogue epilogue = {};  // without bias, scale and amax
+  ScaleRef scale = {};                  // of codes
+  AmaxSlot amax = {};                   // where somebody wants it
 };
-// output = input weight^T + bias through the epilogue. Fills `saved`, but for the input. Returns the amax.
-float linear_output(const LinearForward& forward, const LinearOutput& output, LinearSaved& saved);
+// output = input weight^T + bias through the epilogue. Fills `saved`, but for the input.
+void linear_output(const LinearForward& forward, const LinearOutput& output, LinearSaved& saved);
 
 // grad weight [tokens, in].
-float input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const OperandMaker& maker,
-                     const LinearOutput& output);
+void input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const OperandMaker& maker,
+                    const LinearOutput& output);
 
 // grad^T input [out, in], in the dtype of the weight; undefined where it went to scaling.main_grad.
 at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& input, const LinearSaved& saved,

@@ -75,13 +75,13 @@ Operands one_of_each_recipe(const recipe::Recipe& recipe, Role role, GemmSet wan
   return operands;
 }
 
-QuantizeOptions options_of(const OperandRecipe& stored, std::optional<float> known_scale) {
+QuantizeOptions options_of(const OperandRecipe& stored, const ScaleRef& known_scale) {
   return {.format = stored.format,
           .granularity = stored.granularity,
           .scale_format = stored.scale_format,
           .power_of_two = stored.power_of_two,
           .rounding = stored.rounding,
-          .scale = stored.granularity == recipe::kPerTensor ? known_scale : std::nullopt};
+          .scale = stored.granularity == recipe::kPerTensor ? known_scale : ScaleRef()};
 }
 
 ScaledTensor in_format(const at::Tensor& x, format::Format format) {
@@ -93,7 +93,7 @@ ScaledTensor converted(const ScaledTensor& codes, const OperandRecipe& to) {
   if (to.format == codes.format && to.granularity == codes.granularity && to.scale_format == codes.scale_format) {
     return codes;
   }
-  return quantize(dequantize(codes, at::kFloat), options_of(to, std::nullopt)).tensor;
+  return quantize(dequantize(codes, at::kFloat), options_of(to, {})).tensor;
 }
 
 }  // namespace
@@ -112,49 +112,45 @@ std::optional<QuantizeOptions> OperandMaker::shared_scale(Role role) const {
     if (!recipe::takes_part(role, gemm)) continue;
     const OperandRecipe operand = recipe_.operand(role, gemm);
     if (operand.source == ScaleSource::kCurrent && operand.granularity == recipe::kPerTensor) {
-      return options_of(operand, std::nullopt);
+      return options_of(operand, {});
     }
   }
   return std::nullopt;
 }
 
-float OperandMaker::amax_of_all_tokens(Role role, float amax_value) const {
-  return scaling_.parallel.gathers(role) ? largest_amax(*scaling_.parallel.group, amax_value) : amax_value;
+AmaxSlot OperandMaker::amax_of_all_tokens(Role role, const AmaxSlot& amax_slot) const {
+  return scaling_.parallel.gathers(role) ? largest_amax(*scaling_.parallel.group, amax_slot) : amax_slot;
 }
 
-bool OperandMaker::has_scale(Role role) const {
+OperandSlot& OperandMaker::slot(Role role) const {
   TORCH_CHECK(scaling_.state != nullptr, "linear: expected a state (slots) for delayed scaling, got none");
-  return current_scale(scaling_.state->slot(role)) != recipe::kNoScale;
+  return scaling_.state->slot(role);
 }
 
-void OperandMaker::choose_scale(Role role, const std::function<float()>& own_amax) {
-  known_scale_.reset();
+void OperandMaker::choose_scale(Role role, const std::function<AmaxSlot()>& own_amax) {
+  known_scale_ = {};
   if (const std::optional<QuantizeOptions> options = shared_scale(role)) {
     known_scale_ = tensor_scale(*options, amax_of_all_tokens(role, own_amax()));
   }
   if (!quantizes(role)) return;
-  if (has_scale(role)) {
-    known_scale_ = current_scale(scaling_.state->slot(role));
-    return;
-  }
-  float scale = recipe::kNoScale;
-  const recipe::DelayedScaling& delayed = *recipe_.delayed();
-  recipe::first_scale(delayed, recipe::format_of(delayed.fp8_format, role), amax_of_all_tokens(role, own_amax()),
-                      {scale, {}});
-  known_scale_ = scale;
+  known_scale_ = slot(role).scale_for(*recipe_.delayed(), [&] { return amax_of_all_tokens(role, own_amax()); });
 }
 
 Operands OperandMaker::make(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
-  choose_scale(role, [&] { return ops::amax(x); });
+  choose_scale(role, [&] { return find_amax(x); });
   return make_each(x, role, wanted, column_sum_out);
 }
 
 Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
   Operands operands = one_of_each_recipe(recipe_, role, wanted, [&](const OperandRecipe& operand) {
     if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
-    Quantized quantized = quantize(x, options_of(operand, known_scale_), column_sum_out);
+    const QuantizeOptions options = options_of(operand, known_scale_);
+    Quantized quantized = quantize(x, options, column_sum_out);
     column_sum_out = nullptr;
-    observe(role, operand.format, quantized.amax, quantized.inv_scale);
+    observe(role, {.format = operand.format,
+                   .amax = quantized.amax,
+                   .scale = options.scale,
+                   .by_blocks = !options.scale.defined()});
     return std::move(quantized.tensor);
   });
   if (column_sum_out != nullptr) *column_sum_out = column_sum(x);
@@ -167,8 +163,8 @@ Operands OperandMaker::make_from(const ScaledTensor& codes, Role role, GemmSet w
 }
 
 Operands OperandMaker::take(const GivenCodes& weight, GemmSet wanted) {
-  if (weight.amax) {
-    observe(Role::kWeight, weight.codes.format, *weight.amax, recipe::inv_scale_of(weight.codes.scale.item<float>()));
+  if (weight.amax.defined()) {
+    observe(Role::kWeight, {.format = weight.codes.format, .amax = weight.amax, .scale = ScaleRef(weight.codes.scale)});
   }
   return make_from(weight.codes, Role::kWeight, wanted);
 }
@@ -176,53 +172,52 @@ Operands OperandMaker::take(const GivenCodes& weight, GemmSet wanted) {
 Operands OperandMaker::produce(const Producer& producer, Role role, GemmSet wanted) {
   const std::optional<OperandRecipe> operand = common_operand(recipe_, role, wanted);
   if (operand && operand->source == ScaleSource::kNone) {
-    const Produced values = producer(operand->format, 1.0f);
+    const Produced values = producer(operand->format, {});
     choose_scale(role, [&] { return values.amax; });
-    observe(role, operand->format, values.amax, 1.0f);
+    observe(role, {.format = operand->format, .amax = values.amax});
     return shared(plain_values(values.values, operand->format), wanted);
   }
-  if (operand && operand->source == ScaleSource::kDelayed && has_scale(role)) {
-    choose_scale(role, [] { return 0.0f; });
-    const float inv_scale = recipe::inv_scale_of(*known_scale_);
-    Produced codes = producer(operand->format, inv_scale);
-    observe(role, operand->format, codes.amax, inv_scale);
-    return shared(scaled_codes(std::move(codes.values), operand->format, *known_scale_), wanted);
+  if (operand && operand->source == ScaleSource::kDelayed && slot(role).has_scale()) {
+    choose_scale(role, [] { return AmaxSlot(); });
+    Produced codes = producer(operand->format, known_scale_);
+    observe(role, {.format = operand->format, .amax = codes.amax, .scale = known_scale_});
+    return shared(scaled_codes(std::move(codes.values), operand->format, known_scale_), wanted);
   }
-  const Produced wide = producer(format::Format::kFp32, 1.0f);
+  const Produced wide = producer(format::Format::kFp32, {});
   choose_scale(role, [&] { return wide.amax; });
   return make_each(wide.values, role, wanted, nullptr);
 }
 
 ScaledTensor OperandMaker::produce_again(const Producer& producer, Role role, GemmKind gemm,
-                                         std::optional<float> scale) const {
+                                         const ScaleRef& scale) const {
   const OperandRecipe operand = stored_operand(recipe_, role, gemm);
   switch (operand.source) {
     case ScaleSource::kNone:
-      return plain_values(producer(operand.format, 1.0f).values, operand.format);
+      return plain_values(producer(operand.format, {}).values, operand.format);
     case ScaleSource::kDelayed:
-      return scaled_codes(producer(operand.format, recipe::inv_scale_of(*scale)).values, operand.format, *scale);
+      return scaled_codes(producer(operand.format, scale).values, operand.format, scale);
     case ScaleSource::kCurrent:
       break;
   }
-  return make_again(producer(format::Format::kFp32, 1.0f).values, role, gemm, scale);
+  return make_again(producer(format::Format::kFp32, {}).values, role, gemm, scale);
 }
 
-ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind gemm, std::optional<float> scale) const {
+ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind gemm, const ScaleRef& scale) const {
   const OperandRecipe operand = stored_operand(recipe_, role, gemm);
   if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
   return quantize(x, options_of(operand, scale)).tensor;
 }
 
-void OperandMaker::observe(Role role, format::Format format, float amax_value, float inv_scale) {
-  last_seen_ = {.format = format, .amax = amax_value, .inv_scale = inv_scale};
-  report(role, *last_seen_);
+void OperandMaker::observe(Role role, const OperandSeen& seen) {
+  last_seen_ = seen;
+  report(role, seen);
   if (!record_ || !quantizes(role) || scaling_.step == nullptr) return;
-  const SharedSlot slot(scaling_.state, &scaling_.state->slot(role));
-  if (!scaling_.step->reduces(recipe_)) amax_value = amax_of_all_tokens(role, amax_value);
+  const SharedSlot shared_slot(scaling_.state, &slot(role));
+  const AmaxSlot amax_slot = scaling_.step->reduces(recipe_) ? seen.amax : amax_of_all_tokens(role, seen.amax);
   if (pass_ == Pass::kForward) {
-    scaling_.step->record_forward(slot, scaling_.recipe, amax_value);
+    scaling_.step->record_forward(shared_slot, scaling_.recipe, amax_slot);
   } else {
-    scaling_.step->record_backward(slot, scaling_.recipe, amax_value);
+    scaling_.step->record_backward(shared_slot, scaling_.recipe, amax_slot);
   }
 }
 
@@ -230,11 +225,11 @@ std::string_view OperandMaker::path() const {
   return scaling_.state == nullptr ? std::string_view() : scaling_.state->name;
 }
 
-void OperandMaker::report(Role role, const watch::Observation& seen) const {
+void OperandMaker::report(Role role, const OperandSeen& seen) const {
   if (watch::current() == nullptr || path().empty()) return;
-  std::string slot(path());
-  slot.append("/").append(role_name(role));
-  watch::report(slot, seen);
+  std::string name(path());
+  name.append("/").append(role_name(role));
+  watch::report(name, read_on_host(seen));
 }
 
 }  // namespace plimsoll::ops

@@ -9,7 +9,7 @@
 #include "plimsoll/ops/tensor/gemm.h"
 #include "plimsoll/ops/tensor/producer.h"
 #include "plimsoll/ops/tensor/quantize.h"
-#include "plimsoll/watch/slots.h"
+#include "plimsoll/ops/watch/operand_seen.h"
 
 namespace plimsoll::ops {
 
@@ -40,40 +40,39 @@ class OperandMaker {
 
   // The same bits as in the pass that reported this scale, and nothing recorded.
   ScaledTensor produce_again(const Producer& producer, recipe::Role role, recipe::GemmKind gemm,
-                             std::optional<float> scale) const;
-  ScaledTensor make_again(const at::Tensor& x, recipe::Role role, recipe::GemmKind gemm,
-                          std::optional<float> scale) const;
+                             const ScaleRef& scale) const;
+  ScaledTensor make_again(const at::Tensor& x, recipe::Role role, recipe::GemmKind gemm, const ScaleRef& scale) const;
 
   // The scale per tensor that the last make() or produce() used or would have used, if it was known before the codes
   // were made: delayed scaling's, or current scaling's where ranks agree on one.
-  std::optional<float> known_scale() const { return known_scale_; }
+  const ScaleRef& known_scale() const { return known_scale_; }
 
   // The layer's, for the watch; empty: it reports nothing.
   std::string_view path() const;
 
   // What the watch is told of the operand that was made last, whether or not somebody watches; nothing of one without
   // codes.
-  const std::optional<watch::Observation>& last_seen() const { return last_seen_; }
+  const std::optional<OperandSeen>& last_seen() const { return last_seen_; }
   // Reports an operand that was made earlier.
-  void report(recipe::Role role, const watch::Observation& seen) const;
+  void report(recipe::Role role, const OperandSeen& seen) const;
 
  private:
   bool quantizes(recipe::Role role) const;  // under delayed scaling, for any product
-  bool has_scale(recipe::Role role) const;
+  OperandSlot& slot(recipe::Role role) const;
   // How codes with one current scale are made, where other ranks make codes of the other tokens with the same scale.
   std::optional<QuantizeOptions> shared_scale(recipe::Role role) const;
   // Where this rank has only some of the tokens, the largest of all.
-  float amax_of_all_tokens(recipe::Role role, float amax) const;
-  void choose_scale(recipe::Role role, const std::function<float()>& own_amax);
+  AmaxSlot amax_of_all_tokens(recipe::Role role, const AmaxSlot& amax) const;
+  void choose_scale(recipe::Role role, const std::function<AmaxSlot()>& own_amax);
   Operands make_each(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum);
-  void observe(recipe::Role role, format::Format format, float amax, float inv_scale);
+  void observe(recipe::Role role, const OperandSeen& seen);
 
   const LinearScaling& scaling_;
   const recipe::Recipe& recipe_;
   Pass pass_;
   bool record_;
-  std::optional<float> known_scale_;
-  std::optional<watch::Observation> last_seen_;
+  ScaleRef known_scale_;
+  std::optional<OperandSeen> last_seen_;
 };
 
 }  // namespace plimsoll::ops

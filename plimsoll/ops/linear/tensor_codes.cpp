@@ -16,7 +16,7 @@ bool has_tensor_codes(const recipe::Recipe& recipe) {
          operand.granularity == recipe::kPerTensor;
 }
 
-std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, LinearState& state, float amax) {
+std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, LinearState& state, const AmaxSlot& amax) {
   if (!has_tensor_codes(recipe)) return std::nullopt;
   const OperandRecipe operand = recipe.operand(Role::kWeight, GemmKind::kOutput);
   QuantizeOptions options = {.format = operand.format,
@@ -27,12 +27,7 @@ std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, Linear
   if (operand.source == ScaleSource::kCurrent) {
     options.scale = tensor_scale(options, amax);
   } else {
-    float scale = current_scale(state.slot(Role::kWeight));
-    const recipe::DelayedScaling& delayed = *recipe.delayed();
-    if (scale == recipe::kNoScale) {
-      recipe::first_scale(delayed, recipe::format_of(delayed.fp8_format, Role::kWeight), amax, {scale, {}});
-    }
-    options.scale = scale;
+    options.scale = state.slot(Role::kWeight).scale_for(*recipe.delayed(), [&] { return amax; });
   }
   return options;
 }

@@ -12,6 +12,6 @@ namespace plimsoll::ops {
 bool has_tensor_codes(const recipe::Recipe& recipe);
 
 // How the layer would quantize its weight of this amax now. Nothing where the recipe has no such codes.
-std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, LinearState& state, float amax);
+std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, LinearState& state, const AmaxSlot& amax);
 
 }  // namespace plimsoll::ops

@@ -70,12 +70,12 @@ Operands make_gradient(const at::Tensor& grad, const LinearScaling& scaling, Ope
 }
 
 ScaledTensor produce_input_again(const Producer& producer, int64_t rows, const LinearScaling& scaling,
-                                 const OperandMaker& maker, std::optional<float> scale) {
+                                 const OperandMaker& maker, const ScaleRef& scale) {
   const Role role = Role::kInput;
   if (codes_travel(scaling, role, GemmKind::kGradWeight, rows)) {
     return of_all_tokens(scaling, role, maker.produce_again(producer, role, GemmKind::kGradWeight, scale));
   }
-  const at::Tensor values = producer(format::Format::kFp32, 1.0f).values;
+  const at::Tensor values = producer(format::Format::kFp32, {}).values;
   return maker.make_again(values_of_all_tokens(scaling, role, values), role, GemmKind::kGradWeight, scale);
 }
 

@@ -26,6 +26,6 @@ Operands make_gradient(const at::Tensor& grad, const LinearScaling& scaling, Ope
 
 // For grad_weight, the input that `producer` makes again with the scale of the forward pass. rows: of this rank.
 ScaledTensor produce_input_again(const Producer& producer, int64_t rows, const LinearScaling& scaling,
-                                 const OperandMaker& maker, std::optional<float> scale);
+                                 const OperandMaker& maker, const ScaleRef& scale);
 
 }  // namespace plimsoll::ops

@@ -9,8 +9,8 @@
 
 #include "plimsoll/ops/tensor/gemm.h"
 #include "plimsoll/ops/tensor/seen_tensors.h"
+#include "plimsoll/ops/watch/operand_seen.h"
 #include "plimsoll/recipe/operand.h"
-#include "plimsoll/watch/slots.h"
 
 namespace plimsoll::ops {
 
@@ -19,8 +19,8 @@ struct LinearScaling;
 
 // Codes of a weight that somebody else made as the layer would have (tensor_codes.h).
 struct GivenCodes {
-  ScaledTensor codes = {};         // undefined: nobody gave any
-  std::optional<float> amax = {};  // of the values that they were made of, which is then recorded; or nobody records it
+  ScaledTensor codes = {};  // undefined: nobody gave any
+  AmaxSlot amax = {};       // of the values that they were made of, which is then recorded; or nobody records it
 
   bool defined() const { return codes.data.defined(); }
 };
@@ -71,7 +71,7 @@ class WeightSource {
   };
   struct Kept {
     ScaledTensor operand;
-    std::optional<watch::Observation> seen;  // by the watch, while it was made
+    std::optional<OperandSeen> seen;  // by the watch, while it was made
     PackedWeight packed;
   };
 

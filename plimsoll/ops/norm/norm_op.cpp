@@ -39,7 +39,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> norm_forward_cpu(cons
   const NormOptions options = parse_norm_options(kind, zero_centered, epsilon);
   check_norm(input, options, "norm");
   NormPass pass = norm_pass(input, options);
-  const at::Tensor output = norm_producer(pass, input.residual)(format_of(dtype, "norm"), 1.0f).values;
+  const at::Tensor output = norm_producer(pass, input.residual)(format_of(dtype, "norm"), {}).values;
   const at::Tensor empty = at::empty({0}, x.options().dtype(at::kFloat));
   return {output.view(x.sizes()), residual ? pass.x.view(x.sizes()) : at::empty({0}, x.options()),
           pass.mean.defined() ? pass.mean : empty, pass.rstd};

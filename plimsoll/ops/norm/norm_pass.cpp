@@ -18,7 +18,7 @@ namespace {
 bool is_layer_norm(const NormOptions& options) { return options.kind == kernels::NormKind::kLayerNorm; }
 
 // args: what else to read and write.
-Produced run(const NormPass& pass, format::Format format, float inv_scale, kernels::NormForward args) {
+Produced run(const NormPass& pass, format::Format format, const ScaleRef& scale, kernels::NormForward args) {
   const at::Tensor weight = as_fp32(pass.weight), bias = as_fp32(pass.bias);
   at::Tensor values = at::empty(pass.x.sizes(), pass.x.options().dtype(dtype_of(format)));
   args.kind = pass.options.kind;
@@ -32,11 +32,13 @@ Produced run(const NormPass& pass, format::Format format, float inv_scale, kerne
   args.epsilon = static_cast<float>(pass.options.epsilon);
   args.y = values.mutable_data_ptr();
   args.y_format = format;
-  args.inv_scale = inv_scale;
+  AmaxSlot amax(pass.x.device());
+  args.scale = scale.data();
+  args.amax = amax.data();
   const double matrices = 1 + (args.residual != nullptr) + (args.sum != nullptr);
   const watch::Span span("norm", {.bytes = matrices * traffic(pass.x) + traffic(values)});
-  const float amax = kernels::norm_forward(args);
-  return {std::move(values), amax};
+  kernels::norm_forward(args);
+  return {std::move(values), std::move(amax)};
 }
 
 }  // namespace
@@ -80,7 +82,7 @@ NormPass norm_pass(const NormInput& input, const NormOptions& options) {
 }
 
 Producer norm_producer(NormPass& pass, const at::Tensor& residual) {
-  return [&pass, residual](format::Format format, float inv_scale) {
+  return [&pass, residual](format::Format format, const ScaleRef& scale) {
     const at::Tensor added = residual.defined() ? as_matrix(residual, "norm") : residual;
     const at::Tensor sum = residual.defined() ? at::empty_like(pass.x) : residual;
     const auto statistics = pass.x.options().dtype(at::kFloat);
@@ -91,14 +93,14 @@ Producer norm_producer(NormPass& pass, const at::Tensor& residual) {
     args.sum = sum.defined() ? sum.mutable_data_ptr() : nullptr;
     args.mean = pass.mean.defined() ? pass.mean.mutable_data_ptr<float>() : nullptr;
     args.rstd = pass.rstd.mutable_data_ptr<float>();
-    Produced produced = run(pass, format, inv_scale, args);
+    Produced produced = run(pass, format, scale, args);
     if (sum.defined()) pass.x = sum;
     return produced;
   };
 }
 
 Producer norm_producer_again(const NormPass& pass) {
-  return [&pass](format::Format format, float inv_scale) { return run(pass, format, inv_scale, {}); };
+  return [&pass](format::Format format, const ScaleRef& scale) { return run(pass, format, scale, {}); };
 }
 
 NormGradients run_norm_backward(const NormPass& pass, const at::Tensor& grad, const at::Tensor& grad_sum,

@@ -10,12 +10,14 @@
 namespace plimsoll::ops {
 namespace {
 
-// A module that is converted to a narrow dtype takes its buffers along; the state itself is FP32.
-void keep_fp32(at::Tensor& buffer, recipe::Role role, const char* name) {
+// A module that is converted to a narrow dtype takes its buffers along; the state itself is FP32. Whether it was.
+bool keep_fp32(at::Tensor& buffer, recipe::Role role, const char* name) {
   const at::ScalarType dtype = buffer.scalar_type();
   TORCH_CHECK(buffer.is_cpu() && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf), role_name(role),
               name, ": expected float32 on the CPU, got ", dtype, " on ", buffer.device());
-  if (buffer.scalar_type() != at::kFloat) buffer.set_data(buffer.detach().to(at::kFloat));
+  if (dtype == at::kFloat) return true;
+  buffer.set_data(buffer.detach().to(at::kFloat));
+  return false;
 }
 
 std::span<float> values(const at::Tensor& buffer) {
@@ -34,7 +36,9 @@ void fit_history(OperandSlot& slot, int64_t length) {
 }  // namespace
 
 OperandSlot::OperandSlot(recipe::Role slot_role)
-    : role(slot_role), scale(at::zeros({1})), amax_history(at::zeros({1})), step(at::zeros({1}, at::kLong)) {}
+    : role(slot_role), scale(at::zeros({1})), amax_history(at::zeros({1})), step(at::zeros({1}, at::kLong)) {
+  know(false);
+}
 
 std::string_view role_name(recipe::Role role) {
   switch (role) {
@@ -48,26 +52,68 @@ std::string_view role_name(recipe::Role role) {
   runtime::unexpected("role", static_cast<int>(role));
 }
 
-float current_scale(OperandSlot& slot) {
-  keep_fp32(slot.scale, slot.role, "_scale");
-  TORCH_CHECK(slot.scale.numel() == 1, role_name(slot.role), "_scale: expected one element, got ", slot.scale.sizes());
-  return *slot.scale.const_data_ptr<float>();
+const at::Tensor& OperandSlot::scale_memory() {
+  if (!keep_fp32(scale, role, "_scale")) known_->of.reset();
+  TORCH_CHECK(scale.numel() == 1, role_name(role), "_scale: expected one element, got ", scale.sizes());
+  return scale;
 }
 
-void update_slot(OperandSlot& slot, const recipe::DelayedScaling& recipe, float amax) {
-  float scale = current_scale(slot);
-  fit_history(slot, recipe.amax_history_len);
-  TORCH_CHECK(slot.step.is_cpu() && slot.step.scalar_type() == at::kLong && slot.step.numel() == 1,
-              role_name(slot.role), "_step: expected one int64 on the CPU, got ", slot.step.toString(),
-              slot.step.sizes());
-  const recipe::DelayedState state{scale, values(slot.amax_history)};
-  const format::Format codes = recipe::format_of(recipe.fp8_format, slot.role);
-  int64_t& step = *slot.step.mutable_data_ptr<int64_t>();
-  recipe::first_scale(recipe, codes, amax, state);
-  recipe::record_amax(state, amax);
-  recipe::update(recipe, codes, step, state);
-  *slot.scale.mutable_data_ptr<float>() = scale;
-  ++step;
+// Inference tensors have no version counter.
+bool OperandSlot::is_known() const {
+  return known_->of.is_same(scale) && !scale.is_inference() && known_->data == scale.const_data_ptr() &&
+         known_->version == static_cast<int64_t>(scale._version());
+}
+
+void OperandSlot::know(bool has_scale) {
+  *known_ = {.of = scale,
+             .data = scale.const_data_ptr(),
+             .version = scale.is_inference() ? -1 : static_cast<int64_t>(scale._version()),
+             .has_scale = has_scale};
+}
+
+bool OperandSlot::has_scale() {
+  const at::Tensor& memory = scale_memory();
+  if (!is_known()) know(ScaleRef(memory).read_on_host() != recipe::kNoScale);
+  return known_->has_scale;
+}
+
+ScaleRef OperandSlot::scale_for(const recipe::DelayedScaling& recipe, const std::function<AmaxSlot()>& find_amax) {
+  const bool is_first = !has_scale();
+  const ScaleRef result = ScaleRef(scale_memory()).copy();
+  float& value = *result.memory().mutable_data_ptr<float>();  // of the device of the data, which is the CPU
+  if (is_first) {
+    const AmaxSlot amax = find_amax();
+    const bool has_function = static_cast<bool>(recipe.scaling_factor_compute_algo);
+    recipe::first_scale(recipe, recipe::format_of(recipe.fp8_format, role),
+                        has_function ? amax.read_on_host() : *amax.data(), {value, {}});
+  }
+  // No scale yet and nothing to choose one by: all zero, or not finite. Codes are read with their scale, too.
+  if (value == recipe::kNoScale) value = 1.0f;
+  return result;
+}
+
+void OperandSlot::update(const recipe::DelayedScaling& recipe, const Reading& reading) {
+  float next = reading.scale;
+  fit_history(*this, recipe.amax_history_len);
+  TORCH_CHECK(step.is_cpu() && step.scalar_type() == at::kLong && step.numel() == 1, role_name(role),
+              "_step: expected one int64 on the CPU, got ", step.toString(), step.sizes());
+  const recipe::DelayedState state{next, values(amax_history)};
+  const format::Format codes = recipe::format_of(recipe.fp8_format, role);
+  int64_t& updates = *step.mutable_data_ptr<int64_t>();
+  recipe::first_scale(recipe, codes, reading.amax, state);
+  recipe::record_amax(state, reading.amax);
+  recipe::update(recipe, codes, updates, state);
+  *scale.mutable_data_ptr<float>() = next;
+  ++updates;
+  know(next != recipe::kNoScale);
+}
+
+OperandSlot OperandSlot::pinned() {
+  OperandSlot result(role);
+  const bool known = is_known();
+  result.scale = ScaleRef(scale_memory()).copy().memory();
+  if (known) result.know(known_->has_scale);
+  return result;
 }
 
 }  // namespace plimsoll::ops

@@ -4,15 +4,19 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "plimsoll/ops/tensor/scale_ref.h"
 #include "plimsoll/recipe/delayed_scaling.h"
 #include "plimsoll/recipe/operand.h"
 
 namespace plimsoll::ops {
 
-struct OperandSlot {
+class OperandSlot {
+ public:
   explicit OperandSlot(recipe::Role role);
 
   recipe::Role role;
@@ -21,15 +25,40 @@ struct OperandSlot {
   at::Tensor scale;         // fp32 [1]; 0: none yet
   at::Tensor amax_history;  // fp32 [amax_history_len]
   at::Tensor step;          // int64 [1]: updates so far, the phase of `interval`
+
+  // Whether there is a scale. The host reads it only where the contents have been replaced since it last knew.
+  bool has_scale();
+  // The scale to quantize an operand with, in memory that no later step changes. Where there is none yet, it follows from
+  // the operand's amax and is found where that is; only a user's function for it runs on the host.
+  ScaleRef scale_for(const recipe::DelayedScaling& recipe, const std::function<AmaxSlot()>& find_amax);
+
+  // What the end of a step needs of the slot.
+  struct Reading {
+    float scale;
+    float amax;  // finite, that of the whole step
+  };
+  const at::Tensor& scale_memory();
+  // End of a step: first scale, history, next scale.
+  void update(const recipe::DelayedScaling& recipe, const Reading& reading);
+
+  // A slot of its own with the scale of now.
+  OperandSlot pinned();
+
+ private:
+  // What the host knows about `scale` without reading it. Copies of a slot are views of one.
+  struct Known {
+    at::Tensor of;
+    const void* data = nullptr;
+    int64_t version = -1;
+    bool has_scale = false;
+  };
+  bool is_known() const;
+  void know(bool has_scale);
+
+  std::shared_ptr<Known> known_ = std::make_shared<Known>();
 };
 
 // "input", "weight", "grad_output": the prefix of a slot's buffers.
 std::string_view role_name(recipe::Role role);
-
-// The scale to quantize with now; recipe::kNoScale if the operand has to supply it.
-float current_scale(OperandSlot& slot);
-
-// End of a step: first scale, history, next scale. amax is finite and that of the whole step.
-void update_slot(OperandSlot& slot, const recipe::DelayedScaling& recipe, float amax);
 
 }  // namespace plimsoll::ops

@@ -16,10 +16,10 @@ constexpr size_t kHeader = 2;
 
 }  // namespace
 
-float largest_amax(const RankGroup& group, float amax) {
-  std::array<int32_t, 1> bits{std::bit_cast<int32_t>(amax)};
+AmaxSlot largest_amax(const RankGroup& group, const AmaxSlot& amax) {
+  std::array<int32_t, 1> bits{std::bit_cast<int32_t>(*amax.data())};
   group.all_reduce_max(bits);
-  return std::bit_cast<float>(bits[0]);
+  return AmaxSlot::of(std::bit_cast<float>(bits[0]));
 }
 
 void reduce_amaxes(const RankGroup& group, std::span<float> amaxes) {

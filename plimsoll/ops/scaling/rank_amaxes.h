@@ -10,8 +10,8 @@
 
 namespace plimsoll::ops {
 
-// The largest of the ranks' amaxes.
-float largest_amax(const RankGroup& group, float amax);
+// The largest of the ranks' amaxes, in memory of its own.
+AmaxSlot largest_amax(const RankGroup& group, const AmaxSlot& amax);
 
 // Replaces each amax by the largest of the ranks'. The first collective has one size whatever the ranks bring, and with
 // it they compare how many that is: another number is an error on all of them. It takes kAmaxesAtOnce along; only more

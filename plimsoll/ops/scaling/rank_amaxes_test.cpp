@@ -49,9 +49,12 @@ TwoRanks with_amaxes(const std::vector<float>& amaxes) {
 
 TEST(RankAmaxes, TheLargestWinsAndNothingHidesBehindIt) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(largest_amax(TwoRanks({std::bit_cast<int32_t>(2.0f)}), 3.0f), 3.0f);
-  EXPECT_EQ(largest_amax(TwoRanks({std::bit_cast<int32_t>(inf)}), 3.0f), inf);
-  EXPECT_TRUE(std::isnan(largest_amax(TwoRanks({std::bit_cast<int32_t>(inf)}), nan)));
+  const auto largest = [](float ours, float theirs) {
+    return largest_amax(TwoRanks({std::bit_cast<int32_t>(theirs)}), AmaxSlot::of(ours)).read_on_host();
+  };
+  EXPECT_EQ(largest(3.0f, 2.0f), 3.0f);
+  EXPECT_EQ(largest(3.0f, inf), inf);
+  EXPECT_TRUE(std::isnan(largest(nan, inf)));
 }
 
 TEST(RankAmaxes, TravelInOneMessageOfOneSize) {

@@ -40,53 +40,81 @@ bool belongs_to(recipe::Role role, Pass pass) {
   return (role == recipe::Role::kGradOutput) == (pass == Pass::kBackward);
 }
 
-}  // namespace
-
-void AmaxCollector::record(const SharedSlot& slot, const SharedRecipe& recipe, float amax) {
-  const float finite = std::isfinite(amax) ? amax : 0.0f;
-  for (Entry& entry : entries_) {
-    if (!same_slot(entry.slot, slot)) continue;
-    entry.recipe = recipe;
-    entry.amax = std::max(entry.amax, finite);
-    return;
+// All slots that the reduction names, in its order, each with the amaxes that it got here.
+std::vector<UsedSlot> in_order_of(const AmaxReduction& reduction, const std::vector<UsedSlot>& entries, Pass pass,
+                                  const SharedRecipe& recipe) {
+  std::vector<UsedSlot> all;
+  for (const SharedSlot& slot : reduction.slots) {
+    if (!belongs_to(slot->role, pass)) continue;
+    const auto ran = std::ranges::find_if(entries, [&](const UsedSlot& entry) { return same_slot(entry.slot, slot); });
+    all.push_back(ran != entries.end() ? *ran : UsedSlot{slot, recipe});
   }
-  entries_.push_back({slot, recipe, finite});
+  return all;
 }
 
-void AmaxCollector::finish(Pass pass, const SharedRecipe& recipe, const AmaxReduction* reduction) {
-  std::vector<Entry> entries = std::exchange(entries_, {});
-  if (reduction != nullptr) reduce(entries, pass, recipe, *reduction);
-  for (Entry& entry : entries) update_slot(*entry.slot, *entry.recipe->delayed(), entry.amax);
-}
-
-void AmaxCollector::reduce(std::vector<Entry>& entries, Pass pass, const SharedRecipe& recipe,
-                           const AmaxReduction& reduction) {
-  if (!reduction.slots.empty() && recipe->delayed() != nullptr) {
-    std::vector<Entry> all;
-    for (const SharedSlot& slot : reduction.slots) {
-      if (!belongs_to(slot->role, pass)) continue;
-      const auto ran = std::ranges::find_if(entries, [&](const Entry& entry) { return same_slot(entry.slot, slot); });
-      all.push_back(ran != entries.end() ? *ran : Entry{slot, recipe, 0.0f});
+// The scale of each slot, and the largest finite one of its amaxes, in one read.
+std::vector<OperandSlot::Reading> read_on_host(const std::vector<UsedSlot>& entries) {
+  std::vector<at::Tensor> memory;
+  for (const UsedSlot& entry : entries) {
+    memory.push_back(entry.slot->scale_memory());
+    for (const AmaxSlot& amax : entry.amaxes) memory.push_back(amax.memory());
+  }
+  const std::vector<float> values = ops::read_on_host(memory);
+  std::vector<OperandSlot::Reading> readings;
+  auto next = values.begin();
+  for (const UsedSlot& entry : entries) {
+    OperandSlot::Reading reading{.scale = *next++, .amax = 0};
+    for (size_t i = 0; i < entry.amaxes.size(); ++i, ++next) {
+      if (std::isfinite(*next)) reading.amax = std::max(reading.amax, *next);
     }
-    entries = std::move(all);
+    readings.push_back(reading);
   }
+  return readings;
+}
+
+// Makes the amaxes that the recipes want reduced equal on all ranks.
+void reduce(const AmaxReduction& reduction, const std::vector<UsedSlot>& entries,
+            std::vector<OperandSlot::Reading>& readings) {
+  const auto each_reduced = [&](auto visit) {
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (entries[i].recipe->delayed()->reduce_amax) visit(readings[i].amax);
+    }
+  };
   std::vector<float> amaxes;
-  for (const Entry& entry : entries) {
-    if (entry.recipe->delayed()->reduce_amax) amaxes.push_back(entry.amax);
-  }
+  each_reduced([&](float amax) { amaxes.push_back(amax); });
   if (amaxes.empty()) return;
   reduction.all_reduce_max(amaxes);
   auto reduced = amaxes.begin();
-  for (Entry& entry : entries) {
-    if (entry.recipe->delayed()->reduce_amax) entry.amax = *reduced++;
-  }
+  each_reduced([&](float& amax) { amax = *reduced++; });
 }
 
-void ScalingStep::record_forward(const SharedSlot& slot, const SharedRecipe& recipe, float amax) {
+}  // namespace
+
+void AmaxCollector::record(const SharedSlot& slot, const SharedRecipe& recipe, const AmaxSlot& amax) {
+  for (UsedSlot& entry : entries_) {
+    if (!same_slot(entry.slot, slot)) continue;
+    entry.recipe = recipe;
+    entry.amaxes.push_back(amax);
+    return;
+  }
+  entries_.push_back({slot, recipe, {amax}});
+}
+
+void AmaxCollector::finish(Pass pass, const SharedRecipe& recipe, const AmaxReduction* reduction) {
+  std::vector<UsedSlot> entries = std::exchange(entries_, {});
+  if (reduction != nullptr && !reduction->slots.empty() && recipe->delayed() != nullptr) {
+    entries = in_order_of(*reduction, entries, pass, recipe);
+  }
+  std::vector<OperandSlot::Reading> readings = read_on_host(entries);
+  if (reduction != nullptr) reduce(*reduction, entries, readings);
+  for (size_t i = 0; i < entries.size(); ++i) entries[i].slot->update(*entries[i].recipe->delayed(), readings[i]);
+}
+
+void ScalingStep::record_forward(const SharedSlot& slot, const SharedRecipe& recipe, const AmaxSlot& amax) {
   forward_.record(slot, recipe, amax);
 }
 
-void ScalingStep::record_backward(const SharedSlot& slot, const SharedRecipe& recipe, float amax) const {
+void ScalingStep::record_backward(const SharedSlot& slot, const SharedRecipe& recipe, const AmaxSlot& amax) const {
   backward_collector(recipe_, reduction_)->record(slot, recipe, amax);
 }
 

@@ -1,5 +1,6 @@
 // One step of delayed scaling, as an outermost autocast scope sees it: the amaxes of the forward pass wait here and
 // reach the slots when the scope ends normally; those of a backward pass wait in the pass and reach them when it ends.
+// Until then they are memory that kernels wrote: the host reads all of them together, once, when they reach the slots.
 // A scope or pass left by an exception leaves the slots as they were. A slot used several times counts once, with its
 // largest amax.
 #pragma once
@@ -27,26 +28,26 @@ struct AmaxReduction {
   std::vector<SharedSlot> slots;
 };
 
+// A slot whose operand was quantized in this step.
+struct UsedSlot {
+  SharedSlot slot;
+  SharedRecipe recipe;
+  std::vector<AmaxSlot> amaxes = {};  // one for each use
+};
+
 enum class Pass : uint8_t { kForward, kBackward };
 
 // Collects amaxes and updates their slots together.
 class AmaxCollector {
  public:
-  // Folds by max. A non-finite amax counts as a use and never reaches the history. The recipe is a delayed one.
-  void record(const SharedSlot& slot, const SharedRecipe& recipe, float amax);
+  // Amaxes of one slot fold by max. A non-finite one counts as a use and never reaches the history. The recipe is a
+  // delayed one.
+  void record(const SharedSlot& slot, const SharedRecipe& recipe, const AmaxSlot& amax);
   // Updates the slots and forgets them. `recipe` is that of reduced slots that did not run here.
   void finish(Pass pass, const SharedRecipe& recipe, const AmaxReduction* reduction);
 
  private:
-  struct Entry {
-    SharedSlot slot;
-    SharedRecipe recipe;
-    float amax = 0;
-  };
-  static void reduce(std::vector<Entry>& entries, Pass pass, const SharedRecipe& recipe,
-                     const AmaxReduction& reduction);
-
-  std::vector<Entry> entries_;  // in order of first use
+  std::vector<UsedSlot> entries_;  // in order of first use
 };
 
 class ScalingStep {
@@ -54,9 +55,9 @@ class ScalingStep {
   explicit ScalingStep(SharedRecipe recipe, std::shared_ptr<const AmaxReduction> reduction = nullptr)
       : recipe_(std::move(recipe)), reduction_(std::move(reduction)) {}
 
-  void record_forward(const SharedSlot& slot, const SharedRecipe& recipe, float amax);
+  void record_forward(const SharedSlot& slot, const SharedRecipe& recipe, const AmaxSlot& amax);
   // Inside a backward pass only; the slots update once, when the whole pass ends.
-  void record_backward(const SharedSlot& slot, const SharedRecipe& recipe, float amax) const;
+  void record_backward(const SharedSlot& slot, const SharedRecipe& recipe, const AmaxSlot& amax) const;
   void end_forward();
 
   // Whether amaxes under this recipe reach the slots as the largest of all ranks.

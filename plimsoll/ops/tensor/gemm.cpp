@@ -55,24 +55,26 @@ std::string_view span_name(GemmKind kind) {
 
 }  // namespace
 
-float multiply(const Product& product, const at::Tensor& output, format::Format codes) {
+void multiply(const Product& product, const at::Tensor& output, format::Format codes) {
   const Matrix a = matrix_a(product), b = matrix_b(product);
   TORCH_INTERNAL_ASSERT(a.k == b.k && output.numel() == a.rows * b.rows && output.is_contiguous());
   const bool packed =
       product.packed != nullptr && product.packed->data.defined() && product.packed->isa == runtime::matmul_isa();
+  kernels::GemmEpilogue epilogue = product.epilogue;
+  epilogue.scale = product.scale.data();
+  epilogue.amax = product.amax.data();
   const watch::Span span(span_name(product.kind), {.operations = 2.0 * static_cast<double>(a.rows * b.rows * a.k),
                                                    .bytes = traffic(product.a.data, product.b.data, output)});
-  return kernels::gemm(
-      {.a = a.operand,
-       .b = b.operand,
-       .m = a.rows,
-       .n = b.rows,
-       .k = a.k,
-       .output = output.mutable_data_ptr(),
-       .output_format = output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"),
-       .output_stride = b.rows,
-       .epilogue = product.epilogue,
-       .packed_b = packed ? product.packed->data.const_data_ptr() : nullptr});
+  kernels::gemm({.a = a.operand,
+                 .b = b.operand,
+                 .m = a.rows,
+                 .n = b.rows,
+                 .k = a.k,
+                 .output = output.mutable_data_ptr(),
+                 .output_format = output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"),
+                 .output_stride = b.rows,
+                 .epilogue = epilogue,
+                 .packed_b = packed ? product.packed->data.const_data_ptr() : nullptr});
 }
 
 PackedWeight pack_weight(const ScaledTensor& weight) {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "plimsoll/kernels/gemm/gemm.h"
+#include "plimsoll/ops/tensor/scale_ref.h"
 #include "plimsoll/ops/tensor/scaled_tensor.h"
 #include "plimsoll/recipe/operand.h"
 #include "plimsoll/runtime/cpu.h"
@@ -33,15 +34,17 @@ struct PackedWeight {
 
 struct Product {
   recipe::GemmKind kind = recipe::GemmKind::kOutput;
-  const ScaledTensor& a;  // input, grad_output, grad_output
-  const ScaledTensor& b;  // weight, weight, input
-  kernels::GemmEpilogue epilogue = {};
+  const ScaledTensor& a;                 // input, grad_output, grad_output
+  const ScaledTensor& b;                 // weight, weight, input
+  kernels::GemmEpilogue epilogue = {};   // without scale and amax
+  ScaleRef scale = {};                   // of the output, where it is codes
+  AmaxSlot amax = {};                    // of the output before it is encoded, where somebody wants it
   const PackedWeight* packed = nullptr;  // of b, kOutput only
 };
 
 // Writes the product [m, n] to `output`, contiguous and of any shape with that many elements: its dtype says the
-// format, kByte means `codes`. Returns the amax before encoding.
-float multiply(const Product& product, const at::Tensor& output, format::Format codes = format::Format::kE4m3);
+// format, kByte means `codes`.
+void multiply(const Product& product, const at::Tensor& output, format::Format codes = format::Format::kE4m3);
 
 PackedWeight pack_weight(const ScaledTensor& weight);
 

@@ -6,14 +6,15 @@
 #include <functional>
 
 #include "plimsoll/format/format.h"
+#include "plimsoll/ops/tensor/scale_ref.h"
 
 namespace plimsoll::ops {
 
 struct Produced {
   at::Tensor values;  // [rows, cols], kByte for codes
-  float amax = 0;     // before inv_scale
+  AmaxSlot amax;      // before they were scaled
 };
-// codes = encode(value * inv_scale). Called once.
-using Producer = std::function<Produced(format::Format format, float inv_scale)>;
+// codes = encode(value / scale). Called once.
+using Producer = std::function<Produced(format::Format format, const ScaleRef& scale)>;
 
 }  // namespace plimsoll::ops

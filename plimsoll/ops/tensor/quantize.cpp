@@ -1,7 +1,6 @@
 #include "plimsoll/ops/tensor/quantize.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
@@ -10,7 +9,6 @@
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
-#include "plimsoll/recipe/delayed_scaling.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -37,14 +35,15 @@ kernels::QuantizeTensor tensor_pass(const at::Tensor& x, at::Tensor* sum) {
 
 Quantized quantize_tensor(const at::Tensor& x, const QuantizeOptions& options, at::Tensor* sum) {
   at::Tensor codes = at::empty(x.sizes(), x.options().dtype(at::kByte));
-  const float inv_scale = recipe::inv_scale_of(*options.scale);
+  const AmaxSlot amax(x.device());
   kernels::QuantizeTensor pass = tensor_pass(x, sum);
   pass.codes = codes.mutable_data_ptr<uint8_t>();
   pass.format = options.format;
-  pass.inv_scale = inv_scale;
+  pass.scale = options.scale.data();
+  pass.amax = amax.data();
   const watch::Span span("quantize", {.bytes = traffic(x, codes)});
-  const float amax = kernels::quantize_tensor(pass);
-  return {scaled_codes(std::move(codes), options.format, *options.scale), amax, inv_scale};
+  kernels::quantize_tensor(pass);
+  return {scaled_codes(std::move(codes), options.format, options.scale), amax};
 }
 
 Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
@@ -56,23 +55,25 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
                       .format = options.format,
                       .granularity = options.granularity,
                       .scale_format = options.scale_format};
+  AmaxSlot amax(x.device());
   const watch::Span span("quantize blocks", {.bytes = traffic(x, tensor.data, tensor.scale)});
-  const float amax = kernels::quantize_blocks({.x = x.const_data_ptr(),
-                                               .x_format = format_of(x.scalar_type(), "quantize"),
-                                               .rows = rows,
-                                               .cols = cols,
-                                               .x_stride = x.stride(0),
-                                               .codes = tensor.data.mutable_data_ptr<uint8_t>(),
-                                               .format = options.format,
-                                               .codes_stride = cols,
-                                               .block_rows = options.granularity.block_rows,
-                                               .block_cols = options.granularity.block_cols,
-                                               .scale = tensor.scale.mutable_data_ptr(),
-                                               .scale_format = options.scale_format,
-                                               .scale_stride = tensor.scale.size(1),
-                                               .power_of_two = options.power_of_two,
-                                               .rounding = options.rounding});
-  return {std::move(tensor), amax, format::max_finite(options.format) / amax};
+  kernels::quantize_blocks({.x = x.const_data_ptr(),
+                            .x_format = format_of(x.scalar_type(), "quantize"),
+                            .rows = rows,
+                            .cols = cols,
+                            .x_stride = x.stride(0),
+                            .codes = tensor.data.mutable_data_ptr<uint8_t>(),
+                            .format = options.format,
+                            .codes_stride = cols,
+                            .block_rows = options.granularity.block_rows,
+                            .block_cols = options.granularity.block_cols,
+                            .scale = tensor.scale.mutable_data_ptr(),
+                            .scale_format = options.scale_format,
+                            .scale_stride = tensor.scale.size(1),
+                            .power_of_two = options.power_of_two,
+                            .rounding = options.rounding,
+                            .amax = amax.data()});
+  return {std::move(tensor), std::move(amax)};
 }
 
 }  // namespace
@@ -81,7 +82,7 @@ Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tens
   TORCH_CHECK(format::is_fp8(options.format), "quantize: expected format e4m3 or e5m2, got ",
               format::info(options.format).name);
   const at::Tensor dense = with_dense_rows(x);
-  if (options.scale) {
+  if (options.scale.defined()) {
     TORCH_CHECK(options.granularity == recipe::kPerTensor, "quantize: expected no given scale with blocks of ",
                 options.granularity.block_rows, " x ", options.granularity.block_cols);
     return quantize_tensor(dense, options, column_sum_out);
@@ -90,26 +91,29 @@ Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tens
   return quantize_blocks(dense, options);
 }
 
-float tensor_scale(const QuantizeOptions& options, float amax) {
-  return kernels::fp32_block_scale(amax, format::max_finite(options.format), options.power_of_two);
+ScaleRef tensor_scale(const QuantizeOptions& options, const AmaxSlot& amax) {
+  return ScaleRef::of(
+      kernels::fp32_block_scale(*amax.data(), format::max_finite(options.format), options.power_of_two));
 }
 
-ScaledTensor scaled_codes(at::Tensor codes, format::Format format, float scale) {
-  // No scale yet and nothing to choose one by: all zero, or not finite.
-  const float value = scale == recipe::kNoScale ? 1.0f : scale;
-  at::Tensor scale_tensor = at::full({1, 1}, value, codes.options().dtype(at::kFloat));
-  return {.data = std::move(codes), .scale = std::move(scale_tensor), .format = format};
+ScaledTensor scaled_codes(at::Tensor codes, format::Format format, const ScaleRef& scale) {
+  return {.data = std::move(codes), .scale = scale.memory(), .format = format};
 }
 
-float amax(const at::Tensor& x) {
+AmaxSlot find_amax(const at::Tensor& x) {
   const at::Tensor dense = with_dense_rows(x);
+  AmaxSlot result(x.device());
   const watch::Span span("amax", {.bytes = traffic(x)});
-  return kernels::amax({.x = dense.const_data_ptr(),
-                        .x_format = format_of(x.scalar_type(), "amax"),
-                        .rows = dense.size(0),
-                        .cols = dense.size(1),
-                        .x_stride = dense.stride(0)});
+  kernels::amax({.x = dense.const_data_ptr(),
+                 .x_format = format_of(x.scalar_type(), "amax"),
+                 .rows = dense.size(0),
+                 .cols = dense.size(1),
+                 .x_stride = dense.stride(0),
+                 .amax = result.data()});
+  return result;
 }
+
+float amax(const at::Tensor& x) { return find_amax(x).read_on_host(); }
 
 at::Tensor column_sum(const at::Tensor& x) {
   at::Tensor sum;

@@ -3,8 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
-#include <optional>
-
+#include "plimsoll/ops/tensor/scale_ref.h"
 #include "plimsoll/ops/tensor/scaled_tensor.h"
 #include "plimsoll/recipe/operand.h"
 
@@ -16,26 +15,28 @@ struct QuantizeOptions {
   format::Format scale_format = format::Format::kFp32;
   bool power_of_two = false;
   format::ScaleRounding rounding = format::ScaleRounding::kUp;
-  // Per tensor: the scale to use. Absent: from the tensor's (row's, block's) own amax.
-  std::optional<float> scale = {};
+  // Per tensor: the scale to use. Undefined: from the tensor's (row's, block's) own amax.
+  ScaleRef scale = {};
 };
 
 struct Quantized {
   ScaledTensor tensor;
-  float amax = 0;       // of x: NaN > Inf > finite
-  float inv_scale = 1;  // of the largest block
+  AmaxSlot amax;  // of x
 };
 
 // x [rows, cols] of fp32, bf16 or fp16, any strides. column_sum, if not nullptr, becomes the fp32 [cols] sum of x over
 // the rows.
 Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tensor* column_sum = nullptr);
 
-// What quantize() gives a tensor with this amax, under options with one scale for the whole of it.
-float tensor_scale(const QuantizeOptions& options, float amax);
+// What quantize() gives a tensor with this amax, under options with one scale for the whole of it; found where the amax
+// is.
+ScaleRef tensor_scale(const QuantizeOptions& options, const AmaxSlot& amax);
 
-// Codes that another kernel wrote, with their scale.
-ScaledTensor scaled_codes(at::Tensor codes, format::Format format, float scale);
+// Codes that another kernel wrote, with their scale, whose memory they share.
+ScaledTensor scaled_codes(at::Tensor codes, format::Format format, const ScaleRef& scale);
 
+AmaxSlot find_amax(const at::Tensor& x);
+// The same, read on the host.
 float amax(const at::Tensor& x);
 // fp32 [cols].
 at::Tensor column_sum(const at::Tensor& x);

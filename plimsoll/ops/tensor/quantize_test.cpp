@@ -25,7 +25,8 @@ double oracle(const at::Tensor& x, const QuantizeOptions& options, int64_t row, 
       amax = std::max(amax, std::fabs(value(i, j)));
     }
   }
-  float scale = options.scale.value_or(std::max(amax / format::max_finite(options.format), 0x1p-126f));
+  float scale = options.scale.defined() ? options.scale.read_on_host()
+                                        : std::max(amax / format::max_finite(options.format), 0x1p-126f);
   if (options.power_of_two || options.scale_format == Format::kE8m0) scale = std::exp2(std::ceil(std::log2(scale)));
   const float scaled = value(row, col) * (1.0f / scale);
   const uint32_t code = format::encode(options.format, scaled);
@@ -36,8 +37,8 @@ TEST(Quantize, EveryGranularityIsTheDefinition) {
   at::manual_seed(1);
   const at::Tensor x = sample({19, 133});
   const QuantizeOptions cases[] = {
-      {.scale = 0.25f},
-      {.format = Format::kE5m2, .scale = 0x1p-14f},
+      {.scale = ScaleRef::of(0.25f)},
+      {.format = Format::kE5m2, .scale = ScaleRef::of(0x1p-14f)},
       {},
       {.power_of_two = true},
       {.granularity = recipe::kPerRow},
@@ -50,7 +51,7 @@ TEST(Quantize, EveryGranularityIsTheDefinition) {
   };
   for (const QuantizeOptions& options : cases) {
     const Quantized got = quantize(x, options);
-    EXPECT_EQ(got.amax, x.abs().max().item<float>());
+    EXPECT_EQ(got.amax.read_on_host(), x.abs().max().item<float>());
     const at::Tensor values = dequantize(got.tensor, at::kFloat);
     for (int64_t row = 0; row < x.size(0); row += 3) {
       for (int64_t col = 0; col < x.size(1); col += 7) {
@@ -81,10 +82,11 @@ TEST(Quantize, StridesAndDtypesGiveTheSameCodes) {
 TEST(Quantize, AnythingNotFiniteShowsInTheAmax) {
   at::Tensor x = sample({5, 70});
   x[2][3] = -INFINITY;
-  EXPECT_EQ(quantize(x, {.scale = 1.0f}).amax, INFINITY);
-  EXPECT_EQ(quantize(x, {.granularity = recipe::kMxBlock, .scale_format = Format::kE8m0}).amax, INFINITY);
+  EXPECT_EQ(quantize(x, {.scale = ScaleRef::of(1.0f)}).amax.read_on_host(), INFINITY);
+  EXPECT_EQ(quantize(x, {.granularity = recipe::kMxBlock, .scale_format = Format::kE8m0}).amax.read_on_host(),
+            INFINITY);
   x[4][69] = NAN;
-  EXPECT_TRUE(std::isnan(quantize(x, {.scale = 1.0f}).amax));
+  EXPECT_TRUE(std::isnan(quantize(x, {.scale = ScaleRef::of(1.0f)}).amax.read_on_host()));
   EXPECT_TRUE(std::isnan(ops::amax(x)));
 }
 
@@ -94,7 +96,7 @@ TEST(Quantize, EmptyTensorsHaveEmptyCodesAndFiniteScales) {
       const Quantized got = quantize(at::empty(sizes), {.granularity = granularity});
       EXPECT_EQ(got.tensor.data.sizes(), at::IntArrayRef(sizes));
       EXPECT_TRUE(at::isfinite(got.tensor.scale).all().item<bool>());
-      EXPECT_EQ(got.amax, 0);
+      EXPECT_EQ(got.amax.read_on_host(), 0);
     }
   }
 }
@@ -102,7 +104,7 @@ TEST(Quantize, EmptyTensorsHaveEmptyCodesAndFiniteScales) {
 TEST(Quantize, RefusesWhatIsNoMatrixOrNoCode) {
   EXPECT_THROW(quantize(sample({2, 3, 4}), {}), c10::Error);
   EXPECT_THROW(quantize(sample({2, 3}), {.format = Format::kBf16}), c10::Error);
-  EXPECT_THROW(quantize(sample({2, 3}), {.granularity = recipe::kPerRow, .scale = 1.0f}), c10::Error);
+  EXPECT_THROW(quantize(sample({2, 3}), {.granularity = recipe::kPerRow, .scale = ScaleRef::of(1.0f)}), c10::Error);
   EXPECT_THROW(quantize(sample({2, 3}).to(at::kDouble), {}), c10::Error);
 }
 

@@ -1,7 +1,6 @@
 #include "plimsoll/ops/tensor/tensor_op.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -52,14 +51,14 @@ ScaledTensor scaled_tensor(const at::Tensor& codes, const at::Tensor& scale, std
   return tensor;
 }
 
-at::Tensor scalar_of(float value) { return at::scalar_tensor(value, at::kFloat); }
+at::Tensor scalar_of(const AmaxSlot& amax) { return amax.memory().view(at::IntArrayRef()); }
 
 std::tuple<at::Tensor, at::Tensor> quantize_cpu(const at::Tensor& x, const at::Tensor& scale, std::string_view format) {
   check_values(x, "quantize", "x");
   TORCH_CHECK(scale.numel() == 1 && scale.scalar_type() == at::kFloat, "quantize: expected one float32 scale, got ",
               scale.sizes(), " of ", scale.scalar_type());
-  const Quantized result =
-      quantize(as_matrix(x, "quantize"), {.format = parse_format(format, "quantize"), .scale = scale.item<float>()});
+  const Quantized result = quantize(
+      as_matrix(x, "quantize"), {.format = parse_format(format, "quantize"), .scale = ScaleRef(scale.view({1, 1}))});
   return {result.tensor.data.view(x.sizes()), scalar_of(result.amax)};
 }
 
@@ -88,7 +87,7 @@ at::Tensor dequantize_cpu(const at::Tensor& codes, const at::Tensor& scale, std:
 
 at::Tensor amax_cpu(const at::Tensor& x) {
   check_values(x, "amax", "x");
-  return scalar_of(ops::amax(as_matrix(x, "amax")));
+  return scalar_of(find_amax(as_matrix(x, "amax")));
 }
 
 at::Tensor column_sum_cpu(const at::Tensor& x) {

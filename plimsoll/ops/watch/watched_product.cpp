@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/watch/operand_seen.h"
 #include "plimsoll/ops/watch/watch_facts.h"
 #include "plimsoll/ops/watch/watched_operators.h"
 #include "plimsoll/watch/call_site.h"
@@ -27,6 +28,7 @@ at::Tensor in_fp32(const Product& product, const at::Tensor& output) {
   Product again = product;
   again.epilogue.accumulate = false;
   again.epilogue.column_sum = nullptr;
+  again.amax = {};
   multiply(again, wide);
   return wide;
 }
@@ -142,17 +144,20 @@ void count(watch::Session& session, const WatchedProduct& watched, const at::Ten
 
 }  // namespace
 
-float multiply(const WatchedProduct& watched, const at::Tensor& output, format::Format codes) {
+void multiply(const WatchedProduct& watched, const at::Tensor& output, format::Format codes) {
   watch::Session* const session = watch::current();
   if (session == nullptr || watched.path.empty()) return multiply(watched.product, output, codes);
   observe_operators(*session);
   session->take_overflow();  // of an earlier kernel, which nobody asked about
-  const float amax = multiply(watched.product, output, codes);
+  Product product = watched.product;
+  if (!product.amax.defined()) product.amax = AmaxSlot(output.device());
+  multiply(product, output, codes);
   const uintptr_t instruction = session->take_overflow();
-  const watch::Observation seen{
-      .format = output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"),
-      .amax = amax,
-      .inv_scale = watched.product.epilogue.inv_scale};
+  const watch::Observation seen =
+      read_on_host({.format = output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"),
+                    .amax = product.amax,
+                    .scale = product.scale});
+  const float amax = seen.amax;
   std::string slot(watched.path);
   slot.append("/").append(watched.result);
   const int64_t call = session->slots().report(slot, seen);
@@ -168,7 +173,6 @@ float multiply(const WatchedProduct& watched, const at::Tensor& output, format::
     session->incidents().step(watched.path, amax, watch::headroom_bits(seen));
     if (session->stops()) stop_at_incident(*session);
   }
-  return amax;
 }
 
 }  // namespace plimsoll::ops

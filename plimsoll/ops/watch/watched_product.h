@@ -14,6 +14,6 @@ struct WatchedProduct {
 };
 
 // multiply(), reported as "path/result".
-float multiply(const WatchedProduct& watched, const at::Tensor& output, format::Format codes = format::Format::kE4m3);
+void multiply(const WatchedProduct& watched, const at::Tensor& output, format::Format codes = format::Format::kE4m3);
 
 }  // namespace plimsoll::ops

@@ -31,7 +31,7 @@ std::vector<int32_t> ShardedCodes::amax_bits(const std::vector<at::Tensor>& part
 }
 
 void ShardedCodes::set_amaxes(std::span<const int32_t> bits) {
-  for (size_t i = 0; i < bits.size(); ++i) amaxes_[i] = std::bit_cast<float>(bits[i]);
+  for (size_t i = 0; i < bits.size(); ++i) amaxes_[i] = ops::AmaxSlot::of(std::bit_cast<float>(bits[i]));
   has_amaxes_ = true;
 }
 
@@ -43,7 +43,7 @@ bool ShardedCodes::choose() {
   for (size_t i = 0; i < states_.size(); ++i) {
     const ops::QuantizeOptions options = *ops::weight_codes(*recipe, *states_[i], amaxes_[i]);
     format_ = options.format;
-    scales_[i] = *options.scale;
+    scales_[i] = options.scale;
   }
   return true;
 }

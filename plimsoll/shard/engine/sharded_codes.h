@@ -40,7 +40,8 @@ class ShardedCodes {
 
  private:
   States states_;
-  std::vector<float> amaxes_, scales_;
+  std::vector<ops::AmaxSlot> amaxes_;
+  std::vector<ops::ScaleRef> scales_;
   format::Format format_ = format::Format::kE4m3;
   bool chosen_ = false;
   bool has_amaxes_ = false;
