@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "plimsoll/amp/grad_scaler.h"
+#include "plimsoll/amp/gradient_sample.h"
 
 namespace plimsoll::amp {
 namespace {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "plimsoll/amp/gradient_sample.h"
 #include "plimsoll/amp/shared_findings.h"
 
 namespace plimsoll::amp {
@@ -66,7 +67,7 @@ at::Tensor times(const at::Tensor& loss, float scale) {
 
 }  // namespace
 
-GradScaler::GradScaler(GradScalerOptions options) : options_(options), scale_(0) {
+GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
   TORCH_CHECK(options.growth_factor > 1, "GradScaler: expected growth_factor > 1, got ", options.growth_factor);
   TORCH_CHECK(options.backoff_factor > 0 && options.backoff_factor < 1,
               "GradScaler: expected backoff_factor between 0 and 1, got ", options.backoff_factor);
@@ -80,11 +81,11 @@ void GradScaler::set_scale(const char* call, double scale) {
   const auto narrow = static_cast<float>(scale);
   TORCH_CHECK(narrow > 0 && std::isfinite(narrow) && std::isfinite(1 / narrow), call,
               ": expected a positive scale that fp32 holds, and its reciprocal, got ", scale);
-  scale_ = narrow;
+  state_.scale = narrow;
 }
 
 float GradScaler::inv_scale() const {
-  const double inverse = 1.0 / static_cast<double>(scale_);
+  const double inverse = 1.0 / static_cast<double>(state_.scale);
   constexpr float kLargest = std::numeric_limits<float>::max();
   return inverse > static_cast<double>(kLargest) ? std::numeric_limits<float>::infinity() : static_cast<float>(inverse);
 }
@@ -93,7 +94,8 @@ void GradScaler::warn_of_lost_scale() {
   if (warned_ || std::isfinite(inv_scale())) return;
   warned_ = true;
   TORCH_WARN(
-      "GradScaler: the scale has come down to ", scale_, ", whose reciprocal FP32 does not hold, because one step ",
+      "GradScaler: the scale has come down to ", state_.scale,
+      ", whose reciprocal FP32 does not hold, because one step ",
       "after the other had gradients that were not finite; from here on every step is skipped. Gradients that are ",
       "not finite at any scale come from the model or its data; min_scale keeps the scale larger");
 }
@@ -103,7 +105,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
   TORCH_CHECK(loss.is_floating_point(), "GradScaler.scale: expected a loss of floating point, got ",
               loss.scalar_type());
   scaled_ = true;
-  return times(loss, scale_);
+  return times(loss, state_.scale);
 }
 
 std::vector<at::Tensor> GradScaler::scale(const std::vector<at::Tensor>& losses) {
@@ -210,43 +212,29 @@ StepReport GradScaler::step(Optimizer& optimizer, const ClipOptions& options) {
   return state.report;
 }
 
-void GradScaler::update() {
-  if (!options_.enabled) return;
-  bool seen = false, skipped = false;
+StepEvidence GradScaler::evidence() const {
+  StepEvidence seen{.histogram = GradientHistogram{}};
   for (const auto& [optimizer, state] : states_) {
-    seen = seen || state.stage != Stage::kReady;
-    skipped = skipped || state.report.skipped;
+    seen.found_inf = seen.found_inf || state.report.skipped;
+    *seen.histogram += state.histogram;
+    seen.grad_norm = std::max(seen.grad_norm, state.report.grad_norm);
   }
-  TORCH_CHECK(seen, "GradScaler.update: expected unscale_() or step() since the last update(), got neither");
-  if (skipped) {
-    const double now = static_cast<double>(scale_);
-    scale_ = static_cast<float>(std::max(now * options_.backoff_factor, std::min(options_.min_scale, now)));
-    growth_tracker_ = 0;
-    warn_of_lost_scale();
-  } else {
-    follow_clean_step();
-  }
-  states_.clear();
+  return seen;
 }
 
-void GradScaler::follow_clean_step() {
-  const double now = static_cast<double>(scale_);
-  const bool may_grow = ++growth_tracker_ == options_.growth_interval;
-  double next = may_grow ? now * options_.growth_factor : now;
-  if (options_.automatic) {
-    ScaleEvidence evidence;
-    evidence.may_grow = may_grow;
-    for (const auto& [optimizer, state] : states_) {
-      evidence.histogram += state.histogram;
-      evidence.grad_norm = std::max(evidence.grad_norm, state.report.grad_norm);
-    }
-    next = automatic_scale(now, evidence, *options_.automatic);
-  }
-  if (may_grow || next < now) growth_tracker_ = 0;
-  // Bounds that the scale is outside of already move it no further.
-  const auto bounded =
-      static_cast<float>(std::clamp(next, std::min(options_.min_scale, now), std::max(options_.max_scale, now)));
-  if (std::isfinite(bounded)) scale_ = bounded;
+void GradScaler::update() {
+  if (!options_.enabled) return;
+  const bool seen = std::ranges::any_of(states_, [](const auto& entry) { return entry.second.stage != Stage::kReady; });
+  TORCH_CHECK(seen, "GradScaler.update: expected unscale_() or step() since the last update(), got neither");
+  state_.update({.growth_factor = options_.growth_factor,
+                 .backoff_factor = options_.backoff_factor,
+                 .growth_interval = options_.growth_interval,
+                 .min_scale = options_.min_scale,
+                 .max_scale = options_.max_scale,
+                 .automatic = options_.automatic},
+                evidence());
+  warn_of_lost_scale();
+  states_.clear();
 }
 
 void GradScaler::update(double new_scale) {
@@ -261,7 +249,7 @@ std::map<std::string, double> GradScaler::state_dict() const {
           {"growth_factor", options_.growth_factor},
           {"backoff_factor", options_.backoff_factor},
           {"growth_interval", static_cast<double>(options_.growth_interval)},
-          {"_growth_tracker", static_cast<double>(growth_tracker_)}};
+          {"_growth_tracker", static_cast<double>(state_.growth_tracker)}};
 }
 
 void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
@@ -279,8 +267,8 @@ void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
   options.backoff_factor = state.at("backoff_factor");
   options.growth_interval = static_cast<int64_t>(state.at("growth_interval"));
   *this = GradScaler(options);
-  scale_ = scale;  // backing off may have brought it down to anything
-  growth_tracker_ = static_cast<int64_t>(state.at("_growth_tracker"));
+  // Backing off may have brought the scale down to anything.
+  state_ = {.scale = scale, .growth_tracker = static_cast<int64_t>(state.at("_growth_tracker"))};
 }
 
 }  // namespace plimsoll::amp

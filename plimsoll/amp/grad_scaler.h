@@ -22,7 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "plimsoll/amp/automatic_scale.h"
+#include "plimsoll/amp/loss_scale_rule.h"
 #include "plimsoll/amp/unscale.h"
 #include "plimsoll/ops/optimizer/scaled_optimizer.h"
 #include "plimsoll/ops/ranks/rank_group.h"
@@ -38,7 +38,7 @@ struct GradScalerOptions {
   double min_scale = 0;            // backing off stops here,
   double max_scale = std::numeric_limits<double>::infinity();  // and growing here; it never reaches Inf
   std::optional<AutomaticScale> automatic = std::nullopt;      // instead of growing blindly: AutomaticLossScaler
-  // That have a part of the gradients each: all skip, clip and scale alike, and unscale_(), step() are collectives.
+  // Ranks that have a part of the gradients each: all skip, clip and scale alike, and unscale_(), step() are collectives.
   std::shared_ptr<const ops::RankGroup> ranks = nullptr;
 };
 
@@ -68,8 +68,8 @@ class GradScaler {
   void update();
   void update(double new_scale);
 
-  double get_scale() const { return options_.enabled ? static_cast<double>(scale_) : 1; }
-  int64_t growth_tracker() const { return growth_tracker_; }  // clean steps since the scale changed
+  double get_scale() const { return options_.enabled ? static_cast<double>(state_.scale) : 1; }
+  int64_t growth_tracker() const { return state_.growth_tracker; }  // clean steps since the scale changed
   // GradientHistogram::flushed_share of the gradients that the last unscale_() or step() saw.
   double flushed_share() const { return flushed_share_; }
   const GradScalerOptions& options() const { return options_; }
@@ -92,14 +92,13 @@ class GradScaler {
   OptimizerState unscaled(const torch::optim::Optimizer& optimizer, UnscaleOptions options);
   OptimizerState unscaled_over_ranks(const torch::optim::Optimizer& optimizer, const UnscaleOptions& options);
   GradientHistogram histogram_of(const torch::optim::Optimizer& optimizer);
-  void follow_clean_step();
+  StepEvidence evidence() const;
   float inv_scale() const;  // not finite where FP32 does not hold it
   void warn_of_lost_scale();
   void set_scale(const char* call, double scale);
 
   GradScalerOptions options_;
-  float scale_;
-  int64_t growth_tracker_ = 0;
+  LossScale state_;
   bool scaled_ = false;   // a loss has been scaled
   bool clipped_ = false;  // the last gradients were
   bool warned_ = false;   // of a scale without a reciprocal

@@ -1,8 +1,6 @@
 // How large gradients are: how many of their elements lie between each power of two and the next.
 #pragma once
 
-#include <ATen/core/TensorBody.h>
-
 #include <array>
 #include <cstdint>
 
@@ -22,9 +20,5 @@ struct GradientHistogram {
   double flushed_share() const { return share_below(kSmallestNormalFp16); }
   GradientHistogram& operator+=(const GradientHistogram& other);
 };
-
-// The histogram of about 2^16 sampled elements, or of all if there are fewer; equal sizes have equal places. Tensors
-// as for unscale_gradients_.
-GradientHistogram gradient_histogram(at::TensorList grads);
 
 }  // namespace plimsoll::amp

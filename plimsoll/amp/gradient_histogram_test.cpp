@@ -1,10 +1,10 @@
-#include "plimsoll/amp/gradient_histogram.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+
+#include "plimsoll/amp/gradient_sample.h"
 
 namespace plimsoll::amp {
 namespace {

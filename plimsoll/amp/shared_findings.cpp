@@ -27,8 +27,8 @@ Findings shared(const Findings& mine, int64_t number, const ops::RankGroup& rank
   for (int64_t rank = 0; rank < ranks.size(); ++rank) {
     const int64_t* const theirs = all.const_data_ptr<int64_t>() + rank * (kHeader + bins);
     TORCH_CHECK(theirs[0] == all.const_data_ptr<int64_t>()[0],
-                "GradScaler: expected unscale_() and step() as often on each rank, got call ", number, " here and ",
-                theirs[0], " on rank ", rank);
+                "ShardedGradScaler: expected unscale_() and step() as often on each rank, got call ", number,
+                " here and ", theirs[0], " on rank ", rank);
     sum.gradients += theirs[1];
     sum.non_finite += theirs[2];
     sum.sum_of_squares += std::bit_cast<double>(theirs[3]);

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "plimsoll/amp/gradient_sample.h"
 #include "plimsoll/kernels/gradient/gradient.h"
 #include "plimsoll/ops/optimizer/scaled_optimizer.h"
 #include "plimsoll/ops/tensor/dtype.h"

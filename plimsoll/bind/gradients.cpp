@@ -1,12 +1,17 @@
-// What the scalers of plimsoll.amp ask of gradients: torch.ops.plimsoll.unscale_gradients_ and automatic_scale.
+// What the scalers of Python call: torch.ops.plimsoll.unscale_gradients_, next_loss_scale and share_findings.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
-#include "plimsoll/amp/automatic_scale.h"
+#include "plimsoll/amp/loss_scale_rule.h"
+#include "plimsoll/amp/shared_findings.h"
 #include "plimsoll/amp/unscale.h"
 #include "plimsoll/ops/optimizer/scaled_optimizer.h"
+#include "plimsoll/bind/rank_group.h"
+#include "plimsoll/bind/shard_library.h"
 
 namespace plimsoll::bind {
 namespace {
@@ -22,7 +27,7 @@ amp::GradientHistogram histogram_of(const at::Tensor& counts) {
   const auto bins = static_cast<int64_t>(histogram.counts.size());
   TORCH_CHECK(
       counts.scalar_type() == at::kLong && counts.dim() == 1 && counts.numel() == bins && counts.is_contiguous(),
-      "automatic_scale: expected a histogram of ", bins, " int64, got ", counts.toString(), counts.sizes());
+      "loss scale: expected a histogram of ", bins, " int64, got ", counts.toString(), counts.sizes());
   std::copy_n(counts.const_data_ptr<int64_t>(), bins, histogram.counts.begin());
   return histogram;
 }
@@ -42,11 +47,45 @@ std::tuple<double, double, int64_t, int64_t, double, at::Tensor> unscale_gradien
           tensor_of(summary.histogram)};
 }
 
-double automatic_scale(const at::Tensor& histogram, double scale, double grad_norm, bool may_grow, double flushed_share,
-                       double headroom) {
-  return amp::automatic_scale(scale,
-                              {.histogram = histogram_of(histogram), .grad_norm = grad_norm, .may_grow = may_grow},
-                              {.flushed_share = flushed_share, .headroom = headroom});
+// What amp::LossScale becomes after a step. With a histogram the rule is automatic.
+std::tuple<double, int64_t> next_loss_scale(double scale, int64_t growth_tracker, bool found_inf, double growth_factor,
+                                            double backoff_factor, int64_t growth_interval, double min_scale,
+                                            double max_scale, const std::optional<at::Tensor>& histogram,
+                                            double grad_norm, std::optional<double> flushed_share,
+                                            std::optional<double> headroom) {
+  TORCH_CHECK_VALUE(min_scale <= max_scale, "loss scale: expected min_scale <= max_scale, got ", min_scale, " and ",
+                    max_scale);
+  TORCH_CHECK_VALUE(growth_interval > 0 && growth_tracker < std::numeric_limits<int64_t>::max(),
+                    "loss scale: expected growth_interval > 0 and a count of steps, got ", growth_interval, " and ",
+                    growth_tracker);
+  amp::LossScaleRule rule{.growth_factor = growth_factor,
+                          .backoff_factor = backoff_factor,
+                          .growth_interval = growth_interval,
+                          .min_scale = min_scale,
+                          .max_scale = max_scale};
+  amp::StepEvidence seen{.found_inf = found_inf, .grad_norm = grad_norm};
+  if (histogram) {
+    constexpr amp::AutomaticScale kUsual;
+    seen.histogram = histogram_of(*histogram);
+    rule.automatic = {.flushed_share = flushed_share.value_or(kUsual.flushed_share),
+                      .headroom = headroom.value_or(kUsual.headroom)};
+  }
+  amp::LossScale state{.scale = static_cast<float>(scale), .growth_tracker = growth_tracker};
+  state.update(rule, seen);
+  return {static_cast<double>(state.scale), state.growth_tracker};
+}
+
+// amp::shared of what this rank found. The norm without the loss scale, the histogram with it.
+std::tuple<int64_t, int64_t, double, double, at::Tensor> share_findings(const RanksPointer& ranks, int64_t number,
+                                                                        int64_t gradients, int64_t non_finite,
+                                                                        double grad_norm, const at::Tensor& histogram) {
+  const amp::Findings found = amp::shared({.gradients = gradients,
+                                           .non_finite = non_finite,
+                                           .sum_of_squares = grad_norm * grad_norm,
+                                           .histogram = histogram_of(histogram)},
+                                          number, *ranks->communicator);
+  return {found.gradients, found.non_finite, std::sqrt(found.sum_of_squares), found.histogram.flushed_share(),
+          tensor_of(found.histogram)};
 }
 
 }  // namespace
@@ -57,17 +96,24 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       "(float grad_norm, float clip_factor, int non_finite, int first_non_finite, float flushed_share, Tensor "
       "histogram)");
   library.def(
-      "automatic_scale(Tensor histogram, *, float scale, float grad_norm, bool may_grow, float flushed_share, "
-      "float headroom) -> float");
+      "next_loss_scale(float scale, int growth_tracker, bool found_inf, *, float growth_factor=2.0, "
+      "float backoff_factor=0.5, int growth_interval, float min_scale, float max_scale, Tensor? histogram=None, "
+      "float grad_norm=0.0, float? flushed_share=None, float? headroom=None) -> (float scale, int growth_tracker)",
+      &next_loss_scale);
   library.def("clip_factor(*, float max_norm, float grad_norm) -> float", &ops::clip_factor);
 }
 
 // One sparse gradient among them is enough.
 TORCH_LIBRARY_IMPL(plimsoll, SparseCPU, library) { library.impl("unscale_gradients_", &unscale_gradients); }
 
-TORCH_LIBRARY_IMPL(plimsoll, CPU, library) {
-  library.impl("unscale_gradients_", &unscale_gradients);
-  library.impl("automatic_scale", &automatic_scale);
+TORCH_LIBRARY_IMPL(plimsoll, CPU, library) { library.impl("unscale_gradients_", &unscale_gradients); }
+
+void register_findings(torch::Library& library) {
+  library.def(
+      "share_findings(__torch__.torch.classes.plimsoll.Ranks ranks, int number, int gradients, int non_finite, "
+      "float grad_norm, Tensor histogram) -> (int gradients, int non_finite, float grad_norm, float flushed_share, "
+      "Tensor histogram)",
+      &share_findings);
 }
 
 }  // namespace plimsoll::bind

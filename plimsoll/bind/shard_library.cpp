@@ -4,6 +4,7 @@ namespace plimsoll::bind {
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   register_ranks(library);  // which all others take
+  register_findings(library);
   register_checkpoints(library);
   register_fully_sharded(library);
   register_compressed_average(library);

@@ -6,6 +6,7 @@
 namespace plimsoll::bind {
 
 void register_ranks(torch::Library& library);
+void register_findings(torch::Library& library);
 void register_checkpoints(torch::Library& library);
 void register_fully_sharded(torch::Library& library);
 void register_compressed_average(torch::Library& library);

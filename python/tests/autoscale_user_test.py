@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 
 import plimsoll
 import plimsoll.autoscale as autoscale
@@ -225,8 +226,35 @@ def fsdp_of_scaled_parameters_says_what_to_do(group):
 
     with pytest.raises(ValueError, match="expected plain parameters, got scaled ones; call plimsoll.autoscale afterwards"):
         Fsdp(plimsoll.autoscale(nn.Linear(2, 2)), process_group=group)
-    with pytest.raises(ValueError, match="expected a policy without steps that are skipped"):
-        plimsoll.autoscale(Fsdp(nn.Linear(2, 2), process_group=group), policy="dynamic_loss_scale")
+    with pytest.raises(ValueError, match="expected a policy that leaves a sharded model as it is, got unit_scaling"):
+        plimsoll.autoscale(Fsdp(nn.Linear(2, 2), process_group=group), policy="unit_scaling")
+
+
+@ranks.case(2)
+def loss_scales_of_sharded_parameters_follow_all_ranks(group):
+    from plimsoll.shard import FullyShardedDataParallel as Fsdp
+
+    follows = {
+        autoscale.policy.dynamic_loss_scale: [14, 13, 13, 14],  # it doubles after two clean steps
+        autoscale.policy.automatic_loss_scale: [14, 13, 10, 10],  # 16 gradients of 1: 65504 / (8 * 4) is 2^10.99
+    }
+    for make, expected in follows.items():
+        model = plimsoll.autoscale(
+            Fsdp(nn.Linear(4, 4, bias=False), process_group=group), policy=make(2.0**14, growth_interval=2)
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        (shard,) = model.parameters()
+        before, unchanged, exponents = shard.detach().clone(), [], []
+        # The last row's gradients are 8 * 2^14, beyond fp16; they are in the second rank's shard alone.
+        for last in (8.0, 1.0, 1.0, 1.0):
+            optimizer.zero_grad()
+            output = model(torch.ones(1, 4))
+            output.register_hook(lambda grad, seen=exponents: seen.append(-math.log2(autoscale.get_data_scale(grad)[1])))
+            (output * torch.tensor([1.0, 1.0, 1.0, last])).sum().backward()
+            assert last == 1 or shard.grad.isfinite().all() == (torch.distributed.get_rank(group) == 0)
+            optimizer.step()
+            unchanged.append(torch.equal(shard.detach(), before))
+        assert unchanged == [True, False, False, False] and exponents == expected
 
 
 @pytest.mark.parametrize("name", ranks.names(__name__))

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 import warnings
 from contextlib import contextmanager
 
@@ -10,7 +11,8 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from plimsoll.shard import OSS, ShardedDataParallel, ShardedGradScaler
+from plimsoll.amp import AutomaticLossScaler
+from plimsoll.shard import OSS, ShardedAutomaticLossScaler, ShardedDataParallel, ShardedGradScaler
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -346,6 +348,28 @@ def inf_on_one_rank_alone_makes_all_skip(group):
     step(1.0)
     assert ranks.gathered(group, scaler.get_scale()) == [512.0] * 3
     assert len({str(state) for state in ranks.gathered(group, scaler.state_dict())}) == 1
+
+
+@ranks.case(2)
+def the_automatic_scale_is_that_of_all_gradients(group):
+    """One rank's gradients would be flushed, the other's would overflow first: the scale is that of one process with both."""
+    rank = dist.get_rank(group)
+    options = dict(init_scale=1.0, growth_interval=2)
+    whole, part = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(4))
+    alone, over_ranks = AutomaticLossScaler("cpu", **options), ShardedAutomaticLossScaler(process_group=group, **options)
+    optimizers = [torch.optim.SGD([parameter], lr=0.0) for parameter in (whole, part)]
+    scales = []
+    for gradients in [[2.0**-20] * 4 + [1.0] * 4] * 2 + [[2.0**-20] * 4 + [1000.0, 0.0, 0.0, 0.0]] + [[math.inf] + [1.0] * 7]:
+        whole.grad, part.grad = (torch.tensor(each) for each in (gradients, gradients[4 * rank : 4 * rank + 4]))
+        for scaler, parameter, optimizer in zip((alone, over_ranks), (whole, part), optimizers, strict=True):
+            parameter.grad *= scaler.scale(torch.ones(()))
+            scaler.step(optimizer)
+            scaler.update()
+        assert over_ranks.state_dict() == alone.state_dict()
+        assert over_ranks.last_report(optimizers[1]).flushed_share == alone.last_report(optimizers[0]).flushed_share
+        scales.append(over_ranks.get_scale())
+    assert scales == [1, 64, 8, 4]
+    assert ranks.gathered(group, scales) == [scales] * 2
 
 
 @ranks.case(2)

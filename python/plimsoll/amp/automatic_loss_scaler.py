@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -52,27 +53,21 @@ class AutomaticLossScaler(GradScaler):
         self._histogram: torch.Tensor | None = None
         self._grad_norm = 0.0  # the largest of all optimizers
 
-    def _observe(self, report: StepReport, histogram: torch.Tensor) -> None:
+    def _observe(self, optimizer: torch.optim.Optimizer, report: StepReport, histogram: torch.Tensor) -> None:
+        super()._observe(optimizer, report, histogram)
         self._histogram = histogram if self._histogram is None else self._histogram + histogram
-        self._grad_norm = math.inf if report.skipped else max(self._grad_norm, report.grad_norm)
+        self._grad_norm = max(self._grad_norm, report.grad_norm)
+
+    def _evidence(self) -> dict[str, Any]:
+        if self._histogram is None:
+            return {}
+        return {
+            "histogram": self._histogram,
+            "grad_norm": self._grad_norm,
+            "flushed_share": self._flushed_share,
+            "headroom": self._headroom,
+        }
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        before = self._current_scale()
         super().update(new_scale)
-        if new_scale is None and before is not None and self._histogram is not None and self._grad_norm < math.inf:
-            self._follow_clean_step(before)
         self._forget()
-
-    def _follow_clean_step(self, before: float) -> None:
-        assert self._growth_tracker is not None  # it is made with the scale
-        scale = torch.ops.plimsoll.automatic_scale(
-            self._histogram,
-            scale=before,
-            grad_norm=self._grad_norm,
-            may_grow=self._growth_tracker.item() == 0,
-            flushed_share=self._flushed_share,
-            headroom=self._headroom,
-        )
-        if scale < before:
-            self._growth_tracker.zero_()
-        self._set_scale(self._bounded(scale, before))

@@ -132,15 +132,29 @@ class GradScaler(torch.amp.GradScaler):
         return super().step(optimizer, *args, **kwargs)
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        before = self._current_scale()
-        super().update(new_scale)
-        if new_scale is None and before is not None:
-            self._set_scale(self._bounded(self.get_scale(), before))
-            self._warn_of_lost_scale(self.get_scale())
+        if not self._enabled or new_scale is not None:
+            return super().update(new_scale)
+        now, tracker = self._check_scale_growth_tracker("update")
+        found = [each for state in self._per_optimizer_states.values() for each in state["found_inf_per_device"].values()]
+        assert found, "No inf checks were recorded prior to update."
+        scale, clean_steps = torch.ops.plimsoll.next_loss_scale(
+            now.item(),
+            tracker.item(),
+            any(each.item() for each in found),
+            growth_factor=self._growth_factor,
+            backoff_factor=self._backoff_factor,
+            growth_interval=self._growth_interval,
+            min_scale=self._min_scale,
+            max_scale=self._max_scale,
+            **self._evidence(),
+        )
+        super().update(scale)
+        tracker.fill_(clean_steps)
+        self._warn_of_lost_scale(scale)
 
-    def _set_scale(self, scale: float) -> None:
-        assert self._scale is not None
-        self._scale.fill_(scale)
+    def _evidence(self) -> dict[str, Any]:
+        """What the rule of the scale is to know of the gradients, beside whether they are finite."""
+        return {}
 
     def _warn_of_lost_scale(self, scale: float) -> None:
         if self._warned or math.isfinite(_inverse(scale)):
@@ -153,14 +167,6 @@ class GradScaler(torch.amp.GradScaler):
             stacklevel=3,
         )
 
-    def _current_scale(self) -> float | None:
-        """None before the first loss, and where the scaler is disabled."""
-        return self._scale.item() if self._enabled and self._scale is not None else None
-
-    def _bounded(self, scale: float, before: float) -> float:
-        """A bound that the scale is outside of already moves it no further."""
-        return min(max(scale, min(self._min_scale, before)), max(self._max_scale, before))
-
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Of an optimizer that takes the scale off itself, and whose gradients keep it until then."""
         self._keeps_scale = True
@@ -169,12 +175,28 @@ class GradScaler(torch.amp.GradScaler):
         finally:
             self._keeps_scale = False
 
-    def _observe(self, report: StepReport, histogram: torch.Tensor) -> None:
-        """Of each optimizer's gradients, once between two update(). histogram: amp::GradientHistogram, with the scale."""
+    def _observe(self, optimizer: torch.optim.Optimizer, report: StepReport, histogram: torch.Tensor) -> None:
+        """Is called for each optimizer's gradients, once between two update(). histogram: amp::GradientHistogram, with the
+        scale."""
+        self._reports.set(optimizer, report)
 
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
     ) -> dict[torch.device, torch.Tensor]:
+        found, seen = self._unscaled(optimizer, inv_scale, found_inf, allow_fp16, self._max_norm)
+        if seen is not None:
+            self._observe(optimizer, *seen)
+        return found
+
+    def _unscaled(
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: torch.Tensor,
+        found_inf: torch.Tensor,
+        allow_fp16: bool,
+        max_norm: float | None,
+    ) -> tuple[dict[torch.device, torch.Tensor], tuple[StepReport, torch.Tensor] | None]:
+        """What torch's _unscale_grads_ returns, and the report and histogram of gradients on the CPU."""
         names, grads = [], []
         for group, parameters in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(parameters["params"]):
@@ -182,9 +204,9 @@ class GradScaler(torch.amp.GradScaler):
                     continue
                 if parameter.grad.device.type != "cpu" or inv_scale.device.type != "cpu":
                     found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-                    if self._max_norm is not None:
-                        _clip(optimizer, self._max_norm)
-                    return found
+                    if max_norm is not None:
+                        _clip(optimizer, max_norm)
+                    return found, None
                 name = f"parameter {index} of group {group}"
                 if parameter.grad.dtype == torch.float16 and not allow_fp16:
                     raise ValueError(
@@ -197,7 +219,7 @@ class GradScaler(torch.amp.GradScaler):
                 names.append(name)
                 grads.append(parameter.grad)
         if not grads:
-            return {}
+            return {}, None
         inverse = _inverse(self.get_scale())
         factor = inv_scale.item() if math.isfinite(inverse) else inverse  # a lost scale is not asked about again
         with torch.no_grad():
@@ -208,7 +230,5 @@ class GradScaler(torch.amp.GradScaler):
         if self._keeps_scale:
             norm *= inverse
         report = StepReport(norm, clip, count, names[first] if count else None, flushed)
-        self._reports.set(optimizer, report)
-        self._observe(report, histogram)
         found_inf.fill_(float(count > 0))
-        return {found_inf.device: found_inf}
+        return {found_inf.device: found_inf}, (report, histogram)

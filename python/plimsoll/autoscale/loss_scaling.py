@@ -10,70 +10,83 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from plimsoll.autoscale.policy import LossScale
+from plimsoll.autoscale.sharded import shards_of, units_of
 from plimsoll.autoscale.tensors import is_scaled
 
 _ops = torch.ops.plimsoll
-# As plimsoll.amp.AutomaticLossScaler has them.
-_FLUSHED_SHARE, _HEADROOM = 2.0**-10, 8.0
 # A scale and its reciprocal are normal numbers of FP32.
 _LEAST_EXPONENT, _LARGEST_EXPONENT = -126, 126
+_BINS = 256  # of amp::GradientHistogram
 
 
 class LossScaler:
-    """The loss scale of one session. Without gradients torch's optimizers leave a parameter as it is: that skips a step."""
+    """The loss scale of one session. Without gradients torch's optimizers leave a parameter as it is: that skips a step.
 
-    def __init__(self, session: Any, session_id: int, rule: LossScale) -> None:
+    module: whose parameters are scaled, or shards of FullyShardedDataParallel. Of these each rank has a part, so what their
+    gradients hold is shared, and a step is a collective."""
+
+    def __init__(self, module: torch.nn.Module, session: Any, session_id: int | None, rule: LossScale) -> None:
+        self._module = weakref.ref(module)
         self._session, self._session_id, self._rule = session, session_id, rule
+        units = units_of(module)
+        self._ranks = units[0]._ranks.handle if units else None
+        self._calls = 0  # of the collective, which all ranks count alike
         self.exponent = rule.exponent
         self.skipped = 0
         self._clean_steps = 0
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if self._scales(p)]
+        module = self._module()
+        shards = shards_of(module) if module is not None and self._ranks is not None else set()
+        everything = [p for group in optimizer.param_groups for p in group["params"]]
+        parameters = [p for p in everything if p in shards or self._scales(p)]
         if not parameters:
             return
-        data = [_ops.autoscale_data(parameter.grad) for parameter in parameters]
-        norm, _, non_finite, _, _, histogram = _ops.unscale_gradients_(data, 1.0)  # times 1: only looked at
+        data = [self._data(p.grad) for p in parameters if p.grad is not None]
+        norm, non_finite, histogram = 0.0, 0, torch.zeros(_BINS, dtype=torch.int64)
+        if data:
+            norm, _, non_finite, _, _, histogram = _ops.unscale_gradients_(data, 1.0)  # times 1: only looked at
+        if self._ranks is not None:
+            self._calls += 1
+            found = _ops.share_findings(self._ranks, self._calls, len(data), non_finite, norm, histogram)
+            _, non_finite, norm, _, histogram = found
         if non_finite:
             for parameter in parameters:
                 parameter.grad = None
             self.skipped += 1
-            self._clean_steps = 0
-            self.exponent = max(self.exponent - 1, _LEAST_EXPONENT)
-        else:
-            self._clean_steps += 1
-            self._after_clean_step(norm, histogram)
+        self._update(non_finite > 0, norm, histogram)
         self._session.set_gradient_exponent(-self.exponent)
 
     def _scales(self, parameter: torch.Tensor) -> bool:
         grad = parameter.grad
         return grad is not None and is_scaled(grad) and _ops.autoscale_session_id(grad) == self._session_id
 
-    def _after_clean_step(self, norm: float, histogram: torch.Tensor) -> None:
-        due = self._clean_steps >= self._rule.growth_interval
-        if self._rule.growth == "histogram":
-            scale = 2.0**self.exponent
-            chosen = _ops.automatic_scale(
-                histogram,
-                scale=scale,
-                grad_norm=norm / scale,
-                may_grow=due,
-                flushed_share=_FLUSHED_SHARE,
-                headroom=_HEADROOM,
-            )
-            self.exponent = round(math.log2(chosen))
-        elif due:
-            self.exponent = min(self.exponent + 1, _LARGEST_EXPONENT)
-        if due:
-            self._clean_steps = 0
+    def _data(self, grad: torch.Tensor) -> torch.Tensor:
+        """The gradient with the scale on it. That of a shard is its value."""
+        return _ops.autoscale_data(grad) if is_scaled(grad) else grad * 2.0**self.exponent
+
+    def _update(self, found_inf: bool, norm: float, histogram: torch.Tensor) -> None:
+        scale = 2.0 ** min(max(self.exponent, _LEAST_EXPONENT), _LARGEST_EXPONENT)
+        evidence = {"histogram": histogram, "grad_norm": norm / scale} if self._rule.growth == "histogram" else {}
+        chosen, self._clean_steps = _ops.next_loss_scale(
+            scale,
+            self._clean_steps,
+            found_inf,
+            growth_interval=self._rule.growth_interval,
+            min_scale=2.0**_LEAST_EXPONENT,
+            max_scale=2.0**_LARGEST_EXPONENT,
+            **evidence,
+        )
+        self.exponent = round(math.log2(chosen))
 
 
 def follow(module: torch.nn.Module, session: Any, rule: LossScale) -> LossScaler | None:
     """A scaler for the optimizers of a module, as long as that lives."""
     parameter = next((each for each in module.parameters() if is_scaled(each)), None)
-    if rule.growth == "none" or parameter is None:
+    if rule.growth == "none" or (parameter is None and not units_of(module)):
         return None
-    scaler = LossScaler(session, _ops.autoscale_session_id(parameter), rule)
+    session_id = None if parameter is None else _ops.autoscale_session_id(parameter)
+    scaler = LossScaler(module, session, session_id, rule)
     handle = register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: scaler.before_step(optimizer))
     weakref.finalize(module, handle.remove)
     return scaler

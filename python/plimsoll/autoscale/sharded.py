@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from plimsoll.shard import FullyShardedDataParallel
 
 
-def _units(module: torch.nn.Module) -> list[FullyShardedDataParallel]:
+def units_of(module: torch.nn.Module) -> list[FullyShardedDataParallel]:
+    """Outermost first."""
     from plimsoll.shard import FullyShardedDataParallel  # where it is needed: it takes torch.distributed along
 
     return [part for part in module.modules() if isinstance(part, FullyShardedDataParallel)]
+
+
+def shards_of(module: torch.nn.Module) -> set[torch.Tensor]:
+    """Its parameters that are a rank's part of a FullyShardedDataParallel's."""
+    return {parameter for parameter in module.parameters() if getattr(parameter, "_is_sharded", False)}
 
 
 class _WhileCalled:
@@ -49,11 +55,9 @@ class _WhileCalled:
 
 def enter_when_called(module: torch.nn.Module, session: Any, policy: Policy) -> None:
     """Does nothing without a FullyShardedDataParallel inside."""
-    units = _units(module)
-    if units and (policy.alters_model or (policy.loss_scale is not None and policy.loss_scale.growth != "none")):
-        raise ValueError(
-            f"autoscale: expected a policy without steps that are skipped, and that leaves the model as it is, got {policy.name}"
-        )
+    units = units_of(module)
+    if units and policy.alters_model:
+        raise ValueError(f"autoscale: expected a policy that leaves a sharded model as it is, got {policy.name}")
     shown: dict[torch.nn.Module, _WhileCalled] = {}
     for unit in units:
         for slot in unit._sharded.slots + unit._sharded.borrowed:

@@ -4,7 +4,7 @@ from plimsoll.shard.activation_checkpoint import checkpoint, checkpoint_wrapper,
 from plimsoll.shard.compression import GradientCompression, compress_hook
 from plimsoll.shard.distributed_checkpoint import from_distributed_checkpoint, to_distributed_checkpoint
 from plimsoll.shard.fully_sharded import FullyShardedDataParallel, TrainingState
-from plimsoll.shard.grad_scaler import ShardedGradScaler
+from plimsoll.shard.grad_scaler import ShardedAutomaticLossScaler, ShardedGradScaler
 from plimsoll.shard.offload_model import OffloadModel
 from plimsoll.shard.offload_optimizer import offload_optimizer
 from plimsoll.shard.oss import OSS
@@ -25,6 +25,7 @@ __all__ = [
     "Piece",
     "ProcessGroupName",
     "SelfTest",
+    "ShardedAutomaticLossScaler",
     "ShardedDataParallel",
     "ShardedGradScaler",
     "TrainingState",

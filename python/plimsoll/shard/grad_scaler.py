@@ -7,18 +7,64 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from plimsoll.amp.automatic_loss_scaler import AutomaticLossScaler
 from plimsoll.amp.grad_scaler import GradScaler, StepReport
 from plimsoll.shard.ranks import ranks_of
 
+_NOTHING = StepReport(0.0, 1.0, 0, None, 0.0)
+_BINS = 256  # of amp::GradientHistogram
 
-class ShardedGradScaler(GradScaler):
+
+class _OverRanks(GradScaler):
+    """What each rank finds in its gradients becomes what all have found."""
+
+    def _share_over(self, process_group: Any) -> None:
+        self._ranks = ranks_of(process_group)
+        self.group = self._ranks.group
+        self._calls = 0  # of the collective, which all ranks count alike
+
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
+    ) -> dict[torch.device, torch.Tensor]:
+        max_norm, self._max_norm = self._max_norm, None
+        found, seen = self._unscaled(optimizer, inv_scale, found_inf, True, None)
+        mine, histogram = seen or (_NOTHING, torch.zeros(_BINS, dtype=torch.int64))
+        non_finite = max(mine.non_finite, int(any(value.item() > 0 for value in found.values())))
+        self._calls += 1
+        gradients, all_non_finite, norm, flushed_share, histogram = torch.ops.plimsoll.share_findings(
+            self._ranks.handle, self._calls, len(found), non_finite, mine.grad_norm, histogram
+        )
+        if gradients == 0:
+            raise RuntimeError(
+                "ShardedGradScaler: expected a gradient on one rank at least; call backward() on scale(loss) first"
+            )
+        report = replace(mine, grad_norm=norm, flushed_share=flushed_share)
+        if all_non_finite > 0:
+            first = mine.first_non_finite or "a parameter of another rank"
+            report = replace(report, grad_norm=math.inf, non_finite=max(1, non_finite), first_non_finite=first)
+        elif max_norm is not None:
+            report = replace(report, clip_factor=torch.ops.plimsoll.clip_factor(max_norm=float(max_norm), grad_norm=norm))
+            if report.clip_factor < 1:
+                self._scale_gradients(optimizer, report.clip_factor)
+        self._observe(optimizer, report, histogram)
+        found_inf.fill_(float(report.skipped))
+        return {found_inf.device: found_inf}
+
+    @staticmethod
+    def _scale_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
+
+
+class ShardedGradScaler(_OverRanks):
     """A :class:`plimsoll.amp.GradScaler` for gradients of which each rank has a part, those of ShardedDataParallel or
     FullyShardedDataParallel: where one rank alone finds Inf or NaN, all skip, and the scales of all have the same bits.
 
-    ``unscale_`` and ``step`` are collectives, one each. ``max_norm`` is of the gradients of all ranks together, and so is the
-    norm that ``last_report`` tells.
+    ``unscale_`` and ``step`` are collectives, one each. ``max_norm`` is of the gradients of all ranks together, and so are the
+    norm and the flushed share that ``last_report`` tells.
 
     Args:
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as torch's.
@@ -36,54 +82,25 @@ class ShardedGradScaler(GradScaler):
         **options: Any,
     ) -> None:
         super().__init__(None, init_scale, growth_factor, backoff_factor, growth_interval, enabled, **options)
-        self._ranks = ranks_of(process_group)
-        self.group = self._ranks.group
-        self._calls = 0  # of the collective, which all ranks count alike
+        self._share_over(process_group)
 
-    def _unscale_grads_(
-        self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
-    ) -> dict[torch.device, torch.Tensor]:
-        max_norm, self._max_norm = self._max_norm, None
-        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16=True)
-        mine = self._reports.get(optimizer) if found else None
-        here = any(value.item() > 0 for value in found.values())
-        norm = self._agree(here, mine.grad_norm if mine else 0.0, bool(found))
-        report = mine or StepReport(0.0, 1.0, 0, None, 0.0)
-        if norm is None:
-            first = report.first_non_finite or "a parameter of another rank"
-            report = replace(report, grad_norm=math.inf, non_finite=max(1, report.non_finite), first_non_finite=first)
-        else:
-            clip = 1.0 if max_norm is None else torch.ops.plimsoll.clip_factor(max_norm=float(max_norm), grad_norm=norm)
-            report = replace(report, grad_norm=norm, clip_factor=clip)
-            if clip < 1:
-                self._scale_gradients(optimizer, clip)
-        self._reports.set(optimizer, report)
-        found_inf.fill_(float(report.skipped))
-        return {found_inf.device: found_inf}
 
-    def _agree(self, found: bool, norm: float, any_gradient: bool) -> float | None:
-        """The norm of all ranks' gradients; None where one of them found what is not finite. Packed as one MAX, in which each
-        rank has a place for its norm."""
-        size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
-        self._calls += 1
-        packed = torch.zeros(4 + size, dtype=torch.float64)
-        packed[:4] = torch.tensor([float(found), float(any_gradient), float(self._calls), -float(self._calls)])
-        packed[4 + rank] = 0.0 if found else norm
-        dist.all_reduce(packed, dist.ReduceOp.MAX, group=self.group)
-        if packed[2] != -packed[3]:
-            raise RuntimeError(
-                "ShardedGradScaler: expected unscale_() and step() as often on each rank, got call "
-                f"{self._calls} here and {int(-packed[3])} to {int(packed[2])} on all"
-            )
-        if packed[1] == 0:
-            raise RuntimeError(
-                "ShardedGradScaler: expected a gradient on one rank at least; call backward() on scale(loss) first"
-            )
-        return None if packed[0] > 0 else packed[4:].square().sum().sqrt().item()
+class ShardedAutomaticLossScaler(_OverRanks, AutomaticLossScaler):
+    """A :class:`plimsoll.amp.AutomaticLossScaler` for such gradients: the scale follows the histogram of all ranks'.
 
-    @staticmethod
-    def _scale_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(factor)
+    Args:
+        init_scale, backoff_factor, growth_interval, enabled, options: as AutomaticLossScaler's.
+        process_group: of torch.distributed; all ranks if None.
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 20,
+        enabled: bool = True,
+        process_group: Any = None,
+        **options: Any,
+    ) -> None:
+        AutomaticLossScaler.__init__(self, None, init_scale, backoff_factor, growth_interval, enabled, **options)
+        self._share_over(process_group)
