@@ -96,7 +96,7 @@ def fp8_recipe(model: nn.Module) -> nn.Module:
     return model
 
 
-# What is done to the model, and the scope of its forward pass.
+# Change of the model under each method, and the scope of its forward pass.
 SCALED: Callable[..., Any] = plimsoll.autoscale  # type: ignore[assignment]  # a module that is called
 METHODS: dict[str, tuple[Callable[[Any], Any], Callable[[], contextlib.AbstractContextManager[Any]]]] = {
     "fp32": (lambda model: model, contextlib.nullcontext),

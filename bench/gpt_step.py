@@ -35,7 +35,7 @@ TORCH = {
     "torch-fp32-pooled": (["--dtype", "fp32", "--pooled"], {}),  # under plimsoll::use_caching_allocator()
     "torch-bf16-pooled": (["--dtype", "bf16", "--pooled"], {}),
 }
-# What a knowing user of PyTorch would run: whichever is fastest is the peer.
+# Variants that a knowing user of PyTorch would run: whichever is fastest is the peer.
 PEERS = ("torch-fp32-tuned", "torch-bf16-tuned", "torch-fp32-compiled", "torch-bf16-compiled")
 RECIPES = ("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-block", "mxfp8", "autoscale-fp16", "autoscale-fp8")
 

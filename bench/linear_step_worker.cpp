@@ -1,6 +1,5 @@
-// What python_modules.py --overhead times Python's Linear against: nn::Linear, forward and backward on request.
-// Protocol on stdin and stdout, one JSON object a line: {"ready": true}, then for each line "step" one step and
-// {"cpu_seconds"}; ends with stdin.
+// Peer of python_modules.py --overhead: nn::Linear, forward and backward on request. Protocol on stdin and stdout, one
+// JSON object a line: {"ready": true}, then for each line "step" one step and {"cpu_seconds"}; ends with stdin.
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randn_like.h>

@@ -56,7 +56,7 @@ function(plimsoll_use_pch target set)
   if(PLIMSOLL_PCH)
     # Executables would get -fPIE, which does not fit headers precompiled with the libraries' -fPIC. -fpch-preprocess is for ccache.
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    # What includes torch is glue and tests: -O1 compiles a quarter faster, and a step's time goes into kernels.
+    # Sources that include torch are glue and tests: -O1 compiles a quarter faster, and a step's time goes into kernels.
     target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess $<$<CONFIG:Release>:-O1>)
     target_link_libraries(${target} PRIVATE plimsoll_openmp)
     target_precompile_headers(${target} REUSE_FROM plimsoll_${set}_pch)
@@ -64,7 +64,7 @@ function(plimsoll_use_pch target set)
   endif()
 endfunction()
 
-# What the caller's arg_TORCH_PCH, arg_PROGRAM_PCH and arg_NO_PCH say.
+# Precompiled header of a target, by the caller's arg_TORCH_PCH, arg_PROGRAM_PCH and arg_NO_PCH.
 function(plimsoll_pch_of_arguments target)
   if(arg_TORCH_PCH)
     plimsoll_use_pch(${target} torch)

@@ -32,7 +32,7 @@ endif()
 
 add_library(plimsoll_torch INTERFACE IMPORTED GLOBAL)
 target_link_libraries(plimsoll_torch INTERFACE torch)
-# Its include directory holds fmt headers of its own version, and no library for them.
+# libtorch's include directory holds fmt headers of its own version, and no library for them.
 target_compile_definitions(plimsoll_torch INTERFACE FMT_HEADER_ONLY=1)
 
 # One OpenMP runtime per process: the file that libtorch itself loads (its wheel bundles one, sometimes renamed).

@@ -1,4 +1,4 @@
-// How sure a share of successes is.
+// Confidence bounds of a share of successes.
 #pragma once
 
 #include <cstdint>

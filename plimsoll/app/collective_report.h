@@ -1,4 +1,4 @@
-// How long the collectives of training steps took, and how much of that the training had to wait.
+// Duration of the collectives of training steps, and the part of it that the training had to wait.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What `plimsoll compare` does.
+// `plimsoll compare` as a function: one model, trained under several recipes.
 #pragma once
 
 #include <functional>

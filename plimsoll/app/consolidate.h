@@ -1,4 +1,4 @@
-// What `plimsoll consolidate` does.
+// `plimsoll consolidate` as a function: one file of a checkpoint that several processes saved.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What went wrong, in one line. The command turns UsageError into exit code 2, NotFinite into 3 and everything else
-// into 1.
+// Errors of the commands, one line each. The command turns UsageError into exit code 2, NotFinite into 3 and everything
+// else into 1.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// What `plimsoll gauge` does: a checkpoint of the same function that plain FP16 can run.
+// `plimsoll gauge` as a function: it writes a checkpoint of the same function that plain FP16 can run.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a gauged checkpoint says about itself, as JSON:
+// Certificate of a gauged checkpoint, as JSON:
 //   headroom_bits, calibration {kind, inputs, input_tokens, decoder_tokens, file_sha256},
 //   exponents {residual, pairs {module: exponent}}, layer_norm_epsilon (of a Gpt norm_epsilon),
 //   weights and values [{name, exponent, amax, headroom_bits, headroom_bits_before, lost_bits}],
@@ -26,10 +26,10 @@ struct GaugeFindings {
 // Without what is measured on inputs.
 nlohmann::json describe(const GaugeFindings& findings);
 
-// Its member `calibration`, by `inputs` texts of so many tokens from a file, which may be none.
+// The certificate's member `calibration`: `inputs` texts of so many tokens from a file, which may be none.
 nlohmann::json calibration_json(const std::filesystem::path& file, int64_t inputs, int64_t tokens);
 
-// Its member fp32.inputs: without a file one text was drawn.
+// The certificate's member fp32.inputs. Without a file one text was drawn.
 std::string verified_inputs(const std::filesystem::path& file, int64_t drawn_tokens);
 
 // Throws Error: what was to be written is another function.

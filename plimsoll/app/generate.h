@@ -1,4 +1,4 @@
-// What `plimsoll generate` does.
+// `plimsoll generate` as a function: a trained model continues a prompt.
 #pragma once
 
 #include <cstdint>

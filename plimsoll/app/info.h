@@ -1,4 +1,4 @@
-// What `plimsoll info` reports.
+// Machine, library and kernels, as `plimsoll info` reports them.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What `plimsoll inspect` reports.
+// Statistics of the tensors in a file or checkpoint, as `plimsoll inspect` reports them.
 #pragma once
 
 #include <filesystem>

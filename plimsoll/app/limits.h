@@ -1,4 +1,4 @@
-// What the machine can do at most, measured now.
+// Peak rates of the machine, measured now.
 #pragma once
 
 #include <optional>

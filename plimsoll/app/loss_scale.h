@@ -1,4 +1,4 @@
-// How a run scales its loss.
+// Loss scaling of a training run, as its options name it.
 #pragma once
 
 #include <cstdint>

@@ -77,7 +77,7 @@ std::vector<int64_t> answers_of(models::T5ForConditionalGenerationImpl& model, c
   return answers;
 }
 
-// How many of `answers` are right, in all and by subject.
+// Share of `answers` that are right, in all and by subject.
 json marks(const std::vector<int64_t>& answers, const MmluPrompts& prompts) {
   std::map<std::string, std::pair<int64_t, int64_t>> of_subject;
   int64_t correct = 0;

@@ -1,4 +1,4 @@
-// What `plimsoll mmlu` does: a T5 in several dtypes answers the user's multiple-choice questions.
+// `plimsoll mmlu` as a function: a T5 in several dtypes answers the user's multiple-choice questions.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ using nlohmann::json;
 
 json number_or_null(double value) { return std::isfinite(value) ? json(value) : json(); }
 
-// What FP32 says to one batch, and what it writes.
+// Outputs of FP32 for one batch, and the texts that it writes.
 struct ParityReference {
   models::T5Input input;
   at::Tensor encoder;            // [tokens, d_model], without padding
@@ -31,7 +31,7 @@ struct ParityReference {
   at::Tensor written;            // int64 [rows, length]
 };
 
-// How many texts are their example's target.
+// Number of texts that are their example's target.
 struct Marks {
   int64_t right = 0, of = 0;
 };

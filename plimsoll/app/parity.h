@@ -1,4 +1,4 @@
-// What `plimsoll parity` does: one T5 in several dtypes on the user's data, each against FP32.
+// `plimsoll parity` as a function: one T5 in several dtypes on the user's data, each against FP32.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@
 
 namespace plimsoll::app {
 
-// What they share: nothing; "ddp", each batch; "zero1", the optimizer's states, too; "zero2", and the gradients; "fsdp",
-// and the parameters.
+// Sharing by name. "none": nothing; "ddp": each batch; "zero1": the optimizer's states, too; "zero2": and the
+// gradients; "fsdp": and the parameters.
 inline constexpr std::array<recipe::Named<shard::Sharing>, 5> kSharings = {{{"none", shard::Sharing::kNone},
                                                                             {"ddp", shard::Sharing::kDdp},
                                                                             {"zero1", shard::Sharing::kZero1},

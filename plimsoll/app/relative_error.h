@@ -1,4 +1,4 @@
-// How far tensors are from what they should be: |got - want| / |want|, over all that were added.
+// Distance of tensors from what they should be: |got - want| / |want|, over all that were added.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

@@ -39,7 +39,7 @@ double kept_bytes_per_weight(const models::GptConfig& shape, const recipe::Recip
   return (of_layers(2) - of_layers(1)) / (12.0 * kDim * kDim);
 }
 
-// What grows with the texts is of their tokens; copies of weights do not.
+// Saved bytes that grow with the number of texts, by token. Copies of weights do not grow with it.
 double bytes_per_token(const models::GptConfig& shape, const recipe::Recipe& recipe) {
   return static_cast<double>(saved_bytes(shape, recipe, 3) - saved_bytes(shape, recipe, 1)) / (2 * kTokens);
 }

@@ -1,4 +1,4 @@
-// What training a GPT on many processes would take: plimsoll train as shard::plan_step counts it.
+// Cost of training a GPT on many processes: plimsoll train as shard::plan_step counts it.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct ShardPlan {
   std::vector<PlannedRun> runs;  // one for each world size
 };
 
-// What backward needs of a token is counted on small models of the same kind, in which it grows with layers, dim and
-// heads as in large ones. Throws UsageError.
+// Plans a step. Activations of a token are counted on small models of the same kind, in which they grow with layers,
+// dim and heads as in large ones. Throws UsageError.
 ShardPlan plan_shards(const ShardPlanOptions& options);
 
 // By formula, for sizes that no machine holds.

@@ -1,4 +1,4 @@
-// Where the time of training steps goes, and how near each op comes to what the machine can do.
+// Time of training steps by op, and how near each op comes to what the machine can do.
 #pragma once
 
 #include <cstdint>

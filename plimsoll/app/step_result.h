@@ -1,4 +1,4 @@
-// What one training step tells.
+// Result of one training step: loss, norm, scale, headroom.
 #pragma once
 
 #include <optional>

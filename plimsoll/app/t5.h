@@ -1,4 +1,4 @@
-// What `plimsoll t5` does.
+// `plimsoll t5` as functions: a T5 generates, scores or encodes.
 #pragma once
 
 #include <cstdint>

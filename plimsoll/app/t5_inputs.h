@@ -1,4 +1,4 @@
-// What a T5 is asked to read.
+// Inputs of a T5: texts or ids, from the command line or a file.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -17,7 +17,7 @@ namespace plimsoll::app {
 // The right answer to an input: a text, or its ids without an end.
 using T5Target = std::variant<std::monostate, std::string, std::vector<int64_t>>;
 
-// What a T5 reads and, if it is known, what its decoder reads then and what it should write.
+// Input of a T5 and, where they are known, the input of its decoder and the right answer.
 struct T5Example {
   std::vector<int64_t> input;
   std::vector<int64_t> decoder_input = {};  // empty: unknown

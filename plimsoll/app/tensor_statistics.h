@@ -1,4 +1,4 @@
-// What a number format would have to hold: facts about one tensor's values.
+// Statistics of one tensor's values that tell which number formats can hold it.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

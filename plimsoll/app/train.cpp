@@ -74,7 +74,7 @@ class Run {
             .on_profile = [](const ProfileReport&) {}};
   }
 
-  // What can be wrong from the start is, on all ranks, an error here.
+  // Checks and opens all that a run starts from. An error of one rank is an error on all ranks.
   io::TokenStream begin_with_text() {
     expect_same_run(options_, *ranks_);  // first: what follows then is right or wrong on all
     check_sharing(options_);

@@ -1,4 +1,4 @@
-// What `plimsoll train` does.
+// `plimsoll train` as a function: a run from its first step, or its newest checkpoint, to its last.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct TrainSummary {
   int64_t sent_bytes = 0;         // by this process to others, in a step
 };
 
-// How the run speaks while it goes on.
+// Receivers of what the run reports while it goes on.
 struct TrainObserver {
   std::function<void(const StepRecord&)> on_step;
   std::function<void(const std::string&)> on_note;            // one line

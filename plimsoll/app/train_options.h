@@ -1,4 +1,4 @@
-// What a training run is asked to do. The command's table binds to these fields, so their values here are its defaults.
+// Options of a training run. The command's table binds to these fields, so their values here are its defaults.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ namespace plimsoll::app {
 inline constexpr std::array<recipe::Named<optim::Decay>, 2> kSchedules = {
     {{"cosine", optim::Decay::kCosine}, {"linear", optim::Decay::kLinear}}};
 
-// Where a rank's part waits while it does not compute.
+// Place where a rank's part waits while it does not compute.
 enum class Offload : uint8_t {
   kNone,  // in memory
   kCpu,   // in the memory of the CPU, where all of it is

@@ -1,4 +1,4 @@
-// What a training run has made.
+// A model that a training run has saved.
 #pragma once
 
 #include <cstdint>

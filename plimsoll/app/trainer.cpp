@@ -33,7 +33,7 @@ void expect_same(const json& state, const char* name, const json& ours) {
   if (theirs != ours) fail("checkpoint: expected a run with {} {}, got {}", name, ours.dump(), theirs.dump());
 }
 
-// Where the parts that are not in memory wait; the run's directory is made for them.
+// Folder for the parts that are not in memory, made in the run's directory; nullopt where all are in memory.
 std::optional<std::filesystem::path> make_offload_folder(const TrainOptions& options) {
   if (options.offload != Offload::kDisk) return std::nullopt;
   std::filesystem::create_directories(options.out);

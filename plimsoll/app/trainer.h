@@ -41,7 +41,7 @@ class Trainer {
   // Bytes that one forward pass keeps for backward, parameters left out; nothing before the first step of this process.
   std::optional<int64_t> saved_activation_bytes() const { return saved_activation_bytes_; }
 
-  // What this rank saves of it. Shares storage with the model and the optimizer.
+  // State of the run that this rank saves. Shares storage with the model and the optimizer.
   shard::RankCheckpoint checkpoint() const;
   // From any number of ranks. Throws Error, with a line that says what differs, if it is of another run.
   void restore(const io::CheckpointReader& checkpoint);

@@ -84,9 +84,8 @@ Encoded attended(const at::Tensor& data, const Scale& value, Session& session) {
                 {.dtype = data.scalar_type(), .expected = &expected});
 }
 
-// How far the gradients' data would be from 1 if nothing were done about it, as log2: by what is known of the operands.
-// The weights of a query are somewhere between one key's and the same of all, so their rms is between 1 and
-// keys^(-1/2).
+// Distance, as log2, of the gradients' data from 1 under the scales of the operands alone. The weights of a query lie
+// somewhere between one key's and the same of all keys, so their rms is between 1 and keys^(-1/2).
 struct GradientSizes {
   int32_t q = 0, k = 0, v = 0;
 };

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kUpdateBlock = 8192;   // elements: 32 KB of values, and what they are made of, stay in L2
 constexpr int32_t kLargestFactor = 126;  // log2 of what FP32 multiplies by without loss, up and down
 
-// What a pass over the parameter has seen of its new values.
+// New values of one block, as a pass over the parameter saw them.
 struct UpdatedBlock {
   double amax = 0;  // not finite where a value is not
   double sum_of_squares = 0;

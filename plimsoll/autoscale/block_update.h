@@ -29,11 +29,11 @@ bool is_factor(int32_t exponent);
 
 // An optimizer's state beside a parameter whose data are `like`: FP32, plain or scaled, in the same order.
 bool is_state_of(const at::Tensor& state, const at::Tensor& like);
-// Its memory, which holds its values from now on.
+// The state's memory, which holds its values (not data) from now on.
 at::Tensor values_of_state(const at::Tensor& state);
 // FP32, or scaled, in the same order.
 bool is_gradient_of(const at::Tensor& gradient, const at::Tensor& like);
-// What its data are to be multiplied by.
+// The factor by which the gradient's data are to be multiplied.
 float factor_of(const at::Tensor& gradient);
 
 }  // namespace plimsoll::autoscale

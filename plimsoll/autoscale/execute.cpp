@@ -47,7 +47,7 @@ struct Prepared {
 };
 
 Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
-  // What follows from an optimizer's state is in FP32, as that is.
+  // Results of an optimizer's state are in FP32, as the state is.
   const bool casts_to = casts(plan, stack);
   Prepared prepared{
       .on_values = plan.is_fallback() || casts_to || !operands.strided() || (operands.wide() && !plan.in_place),
@@ -101,7 +101,7 @@ std::optional<Scale> like_first(const std::vector<Operand>& operands) {
   return scale;
 }
 
-// What follows for `result`, before it is looked at.
+// Scale that `result` should have by its operands', before its data are looked at.
 Scale expected_of(const at::Tensor& result, const Plan& plan, const Prepared& prepared) {
   const int64_t terms = std::max<int64_t>(1, prepared.terms / std::max<int64_t>(1, result.numel()));
   return grown(prepared.composition.expected, plan.rule->growth, terms);

@@ -22,7 +22,7 @@ struct Seen {
   }
 };
 
-// What is seen of the scaled tensors among the last values of the stack.
+// Facts about the scaled tensors among the last values of the stack.
 Seen scaled_among(const Stack& stack, size_t count) {
   Seen seen;
   for (size_t i = stack.size() - count; i < stack.size(); ++i) {

@@ -130,7 +130,8 @@ float multiply_at(const Scale& scale, const MatmulOperands& operands, const Fact
                   output);
 }
 
-// Its amax is its bound; under Method::kAutoscale one that dtype does not hold is made again at a larger exponent.
+// The product's amax bounds it. Under Method::kAutoscale a product that dtype does not hold is made again at a larger
+// exponent.
 Encoded scaled_product(const MatmulOperands& operands, const Factors& factors, Session& session, at::ScalarType dtype) {
   const Policy& policy = session.settings().policy;
   const bool looks =

@@ -23,7 +23,7 @@ double rms_of(const at::Tensor& data);
 // The data with masks, which are larger than any other data, at what they are under every scale. data: fp32.
 at::Tensor with_masks(const at::Tensor& data);
 
-// What became of exact, fp32, where it was rounded.
+// Counts of the elements of exact, fp32, that rounding lost.
 RangeCounts lost_range(const at::Tensor& exact, const at::Tensor& rounded);
 
 }  // namespace plimsoll::autoscale

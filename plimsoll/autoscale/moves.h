@@ -1,4 +1,4 @@
-// What only moves data: views, copies into tensors, other dtypes, tensors of zeros and ones.
+// Operators that only move data: views, copies into tensors, other dtypes, tensors of zeros and ones.
 #pragma once
 
 #include <ATen/core/stack.h>

@@ -24,7 +24,7 @@ at::Tensor in_one_scale(const at::Tensor& x) {
   return make_scaled(encoded.data, options);
 }
 
-// Its value in FP32, with what rounding cut off.
+// The tensor's value in FP32, with what rounding cut off.
 at::Tensor in_fp32(const at::Tensor& x) {
   ScaledOptions options = options_like(x, {.bound = kUnbounded});
   options.wide = true;
@@ -41,7 +41,7 @@ bool writes_any(const Plan& plan) {
   return false;
 }
 
-// What a call wrote, and into what.
+// A copy that a call wrote into, and the tensor that it stands for.
 struct WrittenCopy {
   at::Tensor target, copy;
 };

@@ -7,7 +7,7 @@
 
 namespace plimsoll::autoscale {
 
-// How Session::counts() names the tensors of several scales that were rounded to one.
+// Name under which Session::counts() has the tensors of several scales that were rounded to one.
 inline constexpr const char* kOneScale = "autoscale::one_scale";
 
 // Runs one call. What it writes into keeps its scales.

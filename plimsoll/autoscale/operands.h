@@ -38,7 +38,7 @@ class Operands {
   // Whether one of them is a gradient.
   bool gradient() const { return gradient_; }
   std::vector<Operand>& all() { return operands_; }
-  // What a result with a scale is.
+  // Options of a result that has this scale.
   ScaledOptions options(const Scale& scale) const { return {scale, session_, logical_, wide_, gradient_}; }
 
   // Data are those of the tensors, and plain ones are given a scale.

@@ -37,7 +37,7 @@ bool is_collective(const Plan& plan) { return plan.name.starts_with("c10d::"); }
 
 bool holds_tensors(ArgumentKind kind) { return kind != ArgumentKind::kNumber && kind != ArgumentKind::kOther; }
 
-// How the operand that is the n-th of a rule is used. Without a rule all are values.
+// Use of a rule's n-th operand. Without a rule all are values.
 Use use_of(const Plan& plan, size_t n) {
   if (plan.is_fallback()) return Use::kValue;
   const Rule& rule = *plan.rule;

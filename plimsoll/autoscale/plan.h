@@ -1,4 +1,4 @@
-// How one operator of torch is run on scaled tensors: its schema read once, with the rule that it has, if any.
+// Plan of running one operator of torch on scaled tensors: its schema read once, with the rule that it has, if any.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

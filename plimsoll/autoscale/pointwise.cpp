@@ -44,7 +44,7 @@ std::optional<double> plain_number(const c10::IValue& value) {
 
 int32_t settled_exponent(const Scale& scale) { return settled(scale).exponent; }
 
-// What two operands are: a tensor first, and a tensor or a number.
+// The two operands: a tensor first, and a tensor or a number.
 struct Two {
   const ScaledTensorImpl* a = nullptr;
   const ScaledTensorImpl* b = nullptr;

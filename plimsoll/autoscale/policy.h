@@ -38,7 +38,7 @@ struct Policy {
   int32_t exponent = 0;  // of kFixed
 };
 
-// Where a value comes from. What begins has no history: shapes say nothing about its size.
+// Origin of a value. An origin other than kResult has no history: shapes say nothing about the size of such a value.
 enum class Origin : uint8_t {
   kEntering,      // a plain tensor
   kLossGradient,  // the gradient of a loss's input

@@ -29,7 +29,7 @@ void fallback(const OperatorHandle& op, Stack* stack) {
   const Plan& plan = plan_when_called(op);
   TORCH_CHECK(!op.hasTag(at::Tag::inplace_view), plan.name,
               ": expected an operator that leaves the shape of a scaled tensor, got one that changes it in place");
-  // Its parts come here one by one.
+  // A composite's parts come here one by one.
   if (plan.is_composite) return op.redispatchBoxed(DispatchKeySet(c10::DispatchKey::CPU), stack);
   run_with_scales(plan, *stack);
 }
@@ -113,7 +113,7 @@ TORCH_LIBRARY_IMPL(aten, Fake, library) {
 }
 
 void add_rule(const std::string& op, const Rule& rule) {
-  // What the dispatcher and plans refer to lives as long as the process.
+  // Libraries and rules live as long as the process, because the dispatcher and plans refer to them.
   static std::deque<torch::Library> libraries;
   static std::deque<Rule> added;
   static std::mutex mutex;

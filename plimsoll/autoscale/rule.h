@@ -38,7 +38,7 @@ enum class RuleClass : uint8_t {
   kView,         // shares the scale of what it views, as do views that have no row
 };
 
-// What the kernel reads of a tensor, or of each in a list of them.
+// Part of a tensor, or of each in a list of them, that the kernel reads.
 enum class Use : uint8_t {
   kAnyScale,     // the data, whatever their scale: signs, indices, masks
   kValue,        // the value in FP32
@@ -54,7 +54,7 @@ enum class Use : uint8_t {
   kAccumulated,  // the data, brought to the exponent of the sum
 };
 
-// What becomes of a number.
+// Effect of a number among the arguments.
 enum class NumberUse : uint8_t {
   kAsIs,
   kFactor,      // its power of two goes into the result's scale
@@ -63,7 +63,7 @@ enum class NumberUse : uint8_t {
   kTermFactor,  // takes the shift of an accumulator's term
 };
 
-// Where the scale of a result is from. A result that is not floating point has none.
+// Source of a result's scale. A result that is not floating point has none.
 enum class ResultScale : uint8_t {
   kFollows,       // the operands' scales, by their degrees
   kMeasured,      // a look at the result
@@ -73,7 +73,7 @@ enum class ResultScale : uint8_t {
   kPlain,         // nowhere: a plain tensor or a number
 };
 
-// What becomes of the rms and the largest element, beyond what the exponents say.
+// Growth of the rms and of the largest element, beyond what the exponents say.
 enum class Growth : uint8_t {
   kNone,  // no element grows
   kTerm,  // two terms are added
@@ -114,7 +114,7 @@ struct Rule {
   ScalesRule* scales = nullptr;  // nullptr: the operator sees one scale (one_scale.h)
 };
 
-// What is the same for all rules of a class.
+// Properties that all rules of a class share.
 struct ClassOfRules {
   std::string_view name;
   std::string_view bound;        // the difference from the operator on values in FP64

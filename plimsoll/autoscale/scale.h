@@ -23,9 +23,10 @@ struct Scale {
 };
 
 inline constexpr double kUnbounded = 1e9;
-// Where exponents saturate: FP32, whose value a tensor must have in the end, has overflowed or vanished long before.
+// Exponent at which exponents saturate. FP32, in which a tensor must have its value in the end, has overflowed or
+// vanished long before.
 inline constexpr int32_t kLargestExponent = 1 << 16;
-// What a remainder may grow to before an operator without a multiplier of its own pays for one: rms within [1/4, 4].
+// Largest remainder before an operator without a multiplier of its own pays for one: rms within [1/4, 4].
 inline constexpr double kSlack = 2;
 
 // The scale under which data of this rms and amax, as measured, would have an rms near 1 and no element above
@@ -45,7 +46,7 @@ inline constexpr double kHeadroom = 15;
 // The same value with another exponent: data are to be multiplied by shift(from, exponent).
 Scale with_exponent(const Scale& scale, int32_t exponent);
 double shift(const Scale& from, int32_t exponent);  // 2^(from.exponent - exponent)
-// Its exponent; 0 for an exact zero, whose data need none.
+// The shift to the exponent of `to`; 0 where `from` is an exact zero, whose data need none.
 int32_t shift_to(const Scale& from, const Scale& to);
 
 // Moves the exponent so that the remainder is in [-1/2, 1/2).

@@ -14,7 +14,7 @@ DispatchKeySet scaled_keys() {
   return DispatchKeySet({DispatchKey::CPU, kScaledKey, DispatchKey::AutogradCPU, DispatchKey::ADInplaceOrView});
 }
 
-// What torch copies along when a plain tensor takes over a scaled one's data.
+// Metadata that torch copies along when a plain tensor takes over a scaled one's data.
 struct Carrier : c10::BackendMeta {
   explicit Carrier(c10::intrusive_ptr<ScaledTensorImpl> scaled) : impl(std::move(scaled)) {}
   const c10::intrusive_ptr<ScaledTensorImpl> impl;

@@ -16,13 +16,13 @@ namespace plimsoll::autoscale {
 // is not ours, scaled_impl() says so.
 inline constexpr c10::DispatchKey kScaledKey = c10::DispatchKey::Fake;
 
-// What a product reads instead of the data of a whole memory: data = codes * 2^exponent.
+// FP8 codes that a product reads instead of the data of a whole memory: data = codes * 2^exponent.
 struct Codes {
   at::Tensor data = {};  // float8_e4m3fn or float8_e5m2, in the order in which the elements lie
   int32_t exponent = 0;
 };
 
-// What all views of one memory share: where one of them changes the exponent, all are rescaled.
+// State that all views of one memory share: where one of them changes the exponent, all are rescaled.
 struct SharedScale {
   at::Tensor base;  // the whole memory
   Scale scale;

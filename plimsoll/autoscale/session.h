@@ -1,5 +1,5 @@
-// What one use of autoscale has fixed, and what it has seen. Every scaled tensor carries the session that it came from,
-// so a backward pass and an optimizer's step run under that of their forward pass.
+// Settings of one use of autoscale, and the counts that it made. Every scaled tensor carries the session that it came
+// from, so a backward pass and an optimizer's step run under that of their forward pass.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -37,7 +37,7 @@ struct Settings {
   bool counts_range = false;  // RangeCounts, which take several passes over every result
 };
 
-// How the calls of one operator were computed.
+// Calls of one operator, by the way in which they were computed.
 struct CallCounts {
   int64_t storage = 0;   // by its rule, in the format of the data: the bounds say that nothing overflows
   int64_t wide = 0;      // by its rule, in FP32
@@ -45,7 +45,7 @@ struct CallCounts {
   int64_t fallback = 0;  // without a rule: values in FP32, and the scale measured
 };
 
-// What became of the elements of results, other than zeros, where they were rounded to 16 bits.
+// Elements of results, other than zeros, that were rounded to 16 bits, and how many of them that lost.
 struct RangeCounts {
   int64_t elements = 0;
   int64_t overflowed = 0;  // finite before, not afterwards
@@ -76,7 +76,7 @@ class Session {
   void note(InspectedCall call);
   static bool any_inspected() { return inspected_ > 0; }
 
-  // Where the gradient of a loss begins: -log2 of the loss scale. It stays, until somebody changes it.
+  // Exponent with which the gradient of a loss begins: -log2 of the loss scale. It stays, until somebody changes it.
   int32_t gradient_exponent() const { return gradient_exponent_; }
   void set_gradient_exponent(int32_t exponent) { gradient_exponent_ = exponent; }
 

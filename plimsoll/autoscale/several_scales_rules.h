@@ -1,5 +1,5 @@
-// What operators do to tensors of several scales: views, signs, products, sums, reductions within a block, and products
-// of matrices with scales of rows on the left and of columns on the right keep them. Every other operator sees one
+// Rules of tensors with several scales. Views, signs, products, sums, reductions within a block, and products of
+// matrices with scales of rows on the left and of columns on the right keep the scales. Every other operator sees one
 // power of two, rounded to the session's format (one_scale.h).
 #pragma once
 

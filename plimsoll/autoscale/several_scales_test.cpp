@@ -10,7 +10,7 @@
 namespace plimsoll::autoscale {
 namespace {
 
-// What 16 bits hold as it is.
+// Values that 16 bits hold exactly.
 at::Tensor small_matrix() { return at::arange(1, 7, at::kFloat).view({2, 3}); }
 at::Tensor of_rows() { return at::tensor({3.0f, 0x1p-20f}).view({2, 1}); }
 

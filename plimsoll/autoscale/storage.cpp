@@ -40,8 +40,8 @@ float rescale(const Part& from, int32_t exponent, const Part& to) {
                            .factor = std::exp2(static_cast<float>(exponent))});
 }
 
-// What rounding to `rounded` lost, as SharedScale::remainder. It is at most half of the last bit of the data, which
-// kRemainderShift makes about as large as they are.
+// Remainder that rounding to `rounded` lost, as SharedScale::remainder. It is at most half of the last bit of the data,
+// which kRemainderShift makes about as large as they are.
 at::Tensor cut_off(const Raw& value, const Encoded& encoded, const at::Tensor& rounded) {
   const int32_t left = encoded.scale.is_zero() ? 0 : value.exponent - encoded.scale.exponent;
   const at::Tensor exact = times_power(value.data, left, at::kFloat);

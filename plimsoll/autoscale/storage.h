@@ -18,7 +18,7 @@ at::Tensor times_power(const at::Tensor& data, int32_t exponent, at::ScalarType 
 // The value in FP32 (FP64 where that is the logical dtype); a plain tensor is its own.
 at::Tensor value_of(const at::Tensor& tensor);
 
-// What an operator's kernel has written: value = data * 2^exponent.
+// Result that an operator's kernel has written: value = data * 2^exponent.
 struct Raw {
   at::Tensor data;
   int32_t exponent = 0;

@@ -1,5 +1,5 @@
 // Variants of an operator that write: into their first argument (add_), and into tensors of the caller's (add.out).
-// They are found by their schemas: names alone pair pow.Scalar, a number to the power of a tensor, with pow_.Scalar,
+// Schemas find the variants, because names alone pair pow.Scalar, a number to the power of a tensor, with pow_.Scalar,
 // a tensor to the power of a number.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a kernel has written in 16 bits at an exponent that was foreseen.
+// Result that a kernel has written in 16 bits at an exponent that was foreseen.
 #pragma once
 
 #include <optional>

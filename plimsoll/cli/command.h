@@ -14,8 +14,8 @@ namespace plimsoll::cli {
 
 enum class Need : uint8_t { kOptional, kRequired, kPositional /* and required */ };
 
-// What the processes of one run must have in common of an option: its value, what the files that it names hold, or
-// nothing, because each process may have its own.
+// Agreement on an option that the processes of one run need: on its value, on the contents of the files that it names,
+// or none, because each process may have its own.
 enum class AcrossRanks : uint8_t { kSameValue, kSameContents, kOwn };
 
 struct Option {

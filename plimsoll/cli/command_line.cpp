@@ -33,7 +33,7 @@ std::string help_text(const Option& option) {
   return option.placeholder + default_text(option) + need;
 }
 
-// What `python -m plimsoll` has besides this program's commands and options.
+// Commands and options of `python -m plimsoll` that this program does not have.
 constexpr std::array kOfPython{std::string_view("report"), std::string_view("--methods")};
 
 // Throws UsageError that names the nearest of `known`.

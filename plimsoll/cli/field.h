@@ -1,5 +1,5 @@
-// Where an option's value goes, and what may go there. A field is bound to a variable, whose value at that time is the
-// default.
+// Variable that an option's value goes to, with the values that it takes. The variable's value at the time of binding
+// is the default.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How a training run looks: on a terminal one line that is rewritten, elsewhere a line an interval.
+// Display of a training run: on a terminal one line that is rewritten, elsewhere a line an interval.
 #pragma once
 
 #include <chrono>

@@ -36,7 +36,7 @@ class TinyRun {
 
   Outcome train(const std::vector<std::string>& rest) const { return run_program(arguments("train", rest)); }
 
-  // What a run logged of each step, timing left out.
+  // Records that a run logged of each step, timing left out.
   std::map<int64_t, nlohmann::json> steps(const std::string& name) const {
     std::map<int64_t, nlohmann::json> result;
     std::istringstream lines(io::read_plainly(file(name)));

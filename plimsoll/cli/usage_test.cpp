@@ -1,4 +1,4 @@
-// What users type wrong, and what the command says.
+// Mistakes that users type, and the answers of the command.
 #include <gmock/gmock.h>
 #include <unistd.h>
 

@@ -11,7 +11,7 @@ namespace plimsoll::format {
 
 enum class Format : uint8_t { kFp32, kFp16, kBf16, kE4m3, kE5m2, kE2m1, kE8m0 };
 
-// What a finite value beyond the largest finite code becomes.
+// Code of a finite value beyond the largest finite code.
 enum class Overflow : uint8_t {
   kSaturate,   // the largest finite code; Inf too where the format has no Inf
   kNonFinite,  // Inf, or NaN where the format has no Inf

@@ -1,4 +1,4 @@
-// What FP16 does to numbers that are multiplied by a power of two first.
+// Effect of FP16 on numbers that are multiplied by a power of two first.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -11,13 +11,13 @@ namespace plimsoll::gauge {
 // log2(65504 / (amax * 2^exponent)): infinite for an amax of 0.
 double fp16_headroom(float amax, int exponent = 0);
 
-// How many elements of a weight have which exponent. Zeros have none.
+// Number of a weight's elements with each exponent. Zeros have none.
 struct ExponentCounts {
   float amax = 0;
   int64_t elements = 0;                  // that are not 0
   std::array<int64_t, 256> counts = {};  // by FP32's biased exponent
 };
-// How many of a weight's fp32, bf16 or fp16 values have each exponent.
+// Counts the exponents of a weight's fp32, bf16 or fp16 values.
 ExponentCounts count_exponents(const at::Tensor& weight);
 
 // Bits of FP16's 11 that an element loses to subnormal numbers, the mean of all elements that are not 0.

@@ -39,14 +39,14 @@ class Walk {
   }
 
  private:
-  // Where the children of a unit begin; units that share their children share it.
+  // Place where the children of a unit begin. Units that share their children share it.
   struct Place {
     uint32_t begin;
     uint32_t next = 0;  // label of the child that is looked at next
     int most = 0;       // matches from here on, on the best path so far
   };
 
-  // What matches_ holds of places that are not done.
+  // Values in matches_ of places that are not done.
   static constexpr int8_t kNew = -1, kOpen = -2;
 
   void enter(uint32_t unit) {

@@ -60,7 +60,7 @@ class DoubleArrayBuilder {
     for (const auto& [byte, below] : children) place(begin ^ byte, depth + 1, below);
   }
 
-  // Where none of the children meets a unit in use; the array grows by 256 units at a time.
+  // First place where none of the children meets a unit in use. The array grows by 256 units at a time.
   uint32_t free_begin(const std::map<unsigned char, std::map<std::string, uint32_t>>& children) {
     for (uint32_t begin = 1;; ++begin) {
       while ((begin | 255) >= units_.size()) units_.resize(units_.size() + 256);
@@ -76,7 +76,7 @@ class DoubleArrayBuilder {
   std::set<uint32_t> used_, begins_;
 };
 
-// What Darts::DoubleArray::commonPrefixSearch does with the text, with every read checked.
+// Walk that Darts::DoubleArray::commonPrefixSearch makes through the text, with every read checked.
 struct PrefixWalk {
   bool left_the_array = false;
   std::vector<uint32_t> values;  // of the keys that the text begins with

@@ -22,7 +22,7 @@ bool is_step_name(std::string_view name) {
   return !name.empty() && name.size() <= 18 && std::all_of(name.begin(), name.end(), is_digit);
 }
 
-// What a process that was killed while it saved or removed a checkpoint has left.
+// Whether a process that was killed while it saved or removed a checkpoint has left this directory.
 bool is_left_over(const fs::path& directory) {
   const fs::path state = directory.extension();
   return is_step_name(directory.stem().native()) &&

@@ -1,5 +1,5 @@
-// How a checkpoint comes to be, in steps that ranks share: one begins it, all write what they hold, one commits it.
-// Until then the directory has a name that no reader takes for a checkpoint. One process at a time saves to a run: the
+// Steps that write a checkpoint and that ranks share: one begins it, all write what they hold, one commits it. Until
+// then the directory has a name that no reader takes for a checkpoint. One process at a time saves to a run: the
 // callers hold its OutputLock.
 #pragma once
 

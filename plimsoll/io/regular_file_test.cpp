@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-// What it throws; fails if it waits.
+// Message of the error that body throws; fails if body waits.
 std::string error_without_waiting(const std::function<void()>& body) {
   std::future<std::string> message = std::async(std::launch::async, [&] { return error_of(body); });
   EXPECT_EQ(message.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "it waits";

@@ -9,7 +9,7 @@
 
 namespace plimsoll::io {
 
-// What a model can make of a text or of ids, which bounds the memory that the library needs.
+// Largest growth of a text or of ids under a model, which bounds the memory that the library needs.
 struct SentencePieceSizes {
   size_t encoded_growth =
       3;  // bytes that a byte of text becomes at most before pieces are looked for; a space becomes three

@@ -17,7 +17,8 @@ struct TensorPiece {
   at::Tensor values;           // those, on the CPU, of any shape
 };
 
-// What one rank holds of each section of a checkpoint ("model", "optimizer"). A section holds a name at most once.
+// Pieces of each section of a checkpoint ("model", "optimizer") that one rank holds. A section holds a name at most
+// once.
 using PieceMap = std::map<std::string, std::vector<TensorPiece>>;
 
 TensorPiece whole_piece(const std::string& name, const at::Tensor& tensor);

@@ -15,7 +15,7 @@ namespace plimsoll::io {
 // bytes. Each epoch visits every training window once, in an order of its own.
 class TokenStream {
  public:
-  // What to give to `seek` to go on where another stream stood.
+  // Position in the stream: `seek` with it goes on where another stream stood.
   struct Cursor {
     int64_t epoch = 0;
     int64_t index = 0;  // windows taken in this epoch

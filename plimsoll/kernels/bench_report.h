@@ -1,5 +1,5 @@
-// How every benchmark of a kernel is named and what it reports: its rate, the limit measured in turn with it, and the
-// share, so that figures of machines and days compare.
+// Name and figures of every kernel's benchmark: its rate, the limit measured in turn with it, and the share, so that
+// figures of machines and days compare.
 #pragma once
 
 #include <benchmark/benchmark.h>

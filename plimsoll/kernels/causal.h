@@ -11,7 +11,8 @@ enum class Causal : uint8_t {
   kBottomRight,  // query i sees keys 0 .. i + keys - queries: the last query is the last key's, as in decoding
 };
 
-// What is added to a query's number for the last key that it sees. Internal linkage, because ISA files use it.
+// Difference between the number of the last key that a query sees and the query's own. Internal linkage, because ISA
+// files use it.
 [[maybe_unused]] static constexpr int64_t causal_offset(Causal causal, int64_t queries, int64_t keys) {
   return causal == Causal::kBottomRight ? keys - queries : 0;
 }

@@ -1,4 +1,4 @@
-// Where the scale of element (row, col) of a matrix of codes stands. One aggregate covers per tensor, per row, 1x128,
+// Place of the scale of element (row, col) in a matrix of codes. One aggregate covers per tensor, per row, 1x128,
 // 128x128, MX 1x32.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the tests of elementwise kernels share: arrays of any format, every ISA and thread count, rounding bounds.
+// Helpers of the elementwise kernels' tests: arrays of any format, every ISA and thread count, rounding bounds.
 #pragma once
 
 #include <algorithm>

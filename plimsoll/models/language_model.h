@@ -23,7 +23,7 @@ class LanguageModel {
 
   // Parameters and buffers by name, train(), eval().
   virtual torch::nn::Module& module() = 0;
-  // What a checkpoint says of the model: families.h makes one of the same shape from it.
+  // Description of the model in a checkpoint: families.h makes one of the same shape from it.
   virtual nlohmann::json shape() const = 0;
   virtual int64_t context() const = 0;  // tokens that the model can see
 

@@ -1,4 +1,4 @@
-// What a decoder-only model has seen of a batch of texts: keys and values of each layer.
+// Keys and values that a decoder-only model has computed of a batch of texts, for each layer.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@ class RandomState {
   at::Tensor before_;
 };
 
-// What the second run needs of the first.
+// State of the first run that the second run needs.
 struct FirstRun {
   Segment segment;
   std::vector<at::Tensor> inputs;

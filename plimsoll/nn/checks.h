@@ -1,4 +1,4 @@
-// What constructors of layers expect of numbers. Errors name the layer, what it expected and what it got.
+// Checks of the numbers that constructors of layers take. Errors name the layer, what it expected and what it got.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -1,5 +1,5 @@
-// What somebody else does around a module's forward pass, which torch has in Python only. Sharded parameters come and
-// go here (shard/engine/fully_sharded.h).
+// Hooks around a module's forward pass, which torch has in Python only. Sharded parameters come and go here
+// (shard/engine/fully_sharded.h).
 #pragma once
 
 #include <ATen/core/TensorBody.h>

@@ -15,8 +15,8 @@ struct LinearOptions {
   bool bias = true;
   std::vector<ParameterPart> parameters_split = {};  // empty: `weight` and `bias`
   bool high_precision = false;  // never codes: products in the high-precision format of the scope's recipe
-  // What the layer keeps of its input for backward: its codes, or the input itself, which costs nothing where the op
-  // before keeps it anyway.
+  // Form in which the layer keeps its input for backward: its codes, or the input itself, which costs nothing where the
+  // op before keeps it anyway.
   ops::SaveInput save_input = ops::SaveInput::kCodes;
 };
 

@@ -1,4 +1,4 @@
-// What the scopes in force say about everything between the products.
+// Precision of everything between the products, by the scopes in force.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

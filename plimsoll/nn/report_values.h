@@ -1,4 +1,4 @@
-// What values on their way from one op to the next reach, for whoever watches (watch::Session).
+// Amaxes of values on their way from one op to the next, for whoever watches (watch::Session).
 #pragma once
 
 #include <ATen/core/TensorBody.h>

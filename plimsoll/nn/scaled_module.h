@@ -1,4 +1,4 @@
-// What layers with products under a recipe share: the scaling state of each product as named buffers (`input_scale`,
+// Base of layers with products under a recipe: the scaling state of each product as named buffers (`input_scale`,
 // `input_amax_history`, `input_step`, `weight_scale`, ...), and a name in reports.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the tests of the modules share: the error of a computation against the same one in double, and threads.
+// Helpers of the modules' tests: the error of a computation against the same one in double, and threads.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -32,7 +32,7 @@ struct TransformerLayerOptions {
   Layout attn_input_format = Layout::kSbhd;
 };
 
-// What a layer reads beside the hidden states. Masks as in DotProductAttention.
+// Arguments of a layer beside the hidden states. Masks as in DotProductAttention.
 struct TransformerLayerInput {
   at::Tensor attention_mask = {};
   at::Tensor encoder_output = {};

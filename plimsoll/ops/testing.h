@@ -1,4 +1,4 @@
-// What the tests of the operators share: recipes, threads, and bounds computed from formats.
+// Helpers of the operators' tests: recipes, threads, and bounds computed from formats.
 #pragma once
 
 #include <ATen/ATen.h>

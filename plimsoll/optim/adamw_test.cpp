@@ -66,9 +66,9 @@ bool same(const NamedParameters& a, const NamedParameters& b) {
   return a.size() == b.size();
 }
 
-// What FP32 may add to an element's error in each step, to first order: 3 roundings of the weight; the first moment's
-// own, 4 a step and kept with beta1, so 4 / (1 - beta1) of the largest gradient; 7 a step of the second moment, halved
-// by the root; 8 in the quotient.
+// Bound, to first order, of the error that FP32 adds to an element in each step: 3 roundings of the weight; the first
+// moment's own, 4 a step and kept with beta1, so 4 / (1 - beta1) of the largest gradient; 7 a step of the second
+// moment, halved by the root; 8 in the quotient.
 class ErrorBound {
  public:
   explicit ErrorBound(const Tensor& weight)

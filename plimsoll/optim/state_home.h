@@ -1,4 +1,4 @@
-// Where an optimizer's states wait between updates, if not in the memory that torch gives.
+// Memory for an optimizer's states between updates, if not the memory that torch gives.
 #pragma once
 
 #include <torch/types.h>

@@ -1,6 +1,6 @@
 // Delayed scaling: this step's scale comes from the amaxes of the steps before, so an operand is quantized in one read.
-// Where Transformer Engine's first release goes wrong (an Inf in the history, a first step at scale 1, interval
-// unread), this does not.
+// Faults of Transformer Engine's first release that this one does not have: an Inf in the history, a first step at
+// scale 1, an interval that nothing reads.
 #pragma once
 
 #include <cstdint>

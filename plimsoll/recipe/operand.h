@@ -1,5 +1,5 @@
-// How one operand of one matrix product is quantized. Every recipe answers in these terms, so that ops/ needs to know
-// no recipe by name.
+// Quantization of one operand of one matrix product. Every recipe answers in these terms, so that ops/ needs to know no
+// recipe by name.
 #pragma once
 
 #include <cstdint>

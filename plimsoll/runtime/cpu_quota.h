@@ -1,4 +1,4 @@
-// How much processor time the control groups of this process grant, as containers limit it (docker --cpus, Kubernetes).
+// Processor time that the control groups of this process grant, as containers limit it (docker --cpus, Kubernetes).
 #pragma once
 
 #include <filesystem>

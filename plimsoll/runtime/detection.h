@@ -1,4 +1,5 @@
-// What the processor and the operating system allow. Private to this folder, but that tests/amx has another detect().
+// Capabilities of the processor that the operating system allows. Private to this folder, but that tests/amx has
+// another detect().
 #pragma once
 
 #include <string_view>

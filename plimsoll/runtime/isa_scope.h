@@ -1,4 +1,4 @@
-// What a thread hands on to others that work for it.
+// Instruction-set level that a thread hands on to others that work for it.
 #pragma once
 
 #include <optional>

@@ -9,7 +9,7 @@
 
 namespace plimsoll::runtime {
 
-// What the traps of one thread have caught, by whichever worker.
+// Overflow that the traps of one thread have caught, by whichever worker.
 struct OverflowLog {
   std::atomic<uintptr_t> instruction{0};  // 0: none
 };

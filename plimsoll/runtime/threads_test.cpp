@@ -35,7 +35,7 @@ TEST(ParallelFor, VisitsEachIndexOnceForAnyThreadCount) {
   set_threads(before);
 }
 
-// What a child writes of itself, or nothing where it has not ended after ten seconds.
+// Numbers that a child writes about itself, or nothing where it has not ended after ten seconds.
 std::vector<int64_t> report_of_child(const std::function<std::vector<int64_t>()>& body) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);

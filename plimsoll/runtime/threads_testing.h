@@ -1,4 +1,4 @@
-// What tests of every folder share: a number of threads for a while.
+// Helper of every folder's tests: a number of threads for a while.
 #pragma once
 
 #include "plimsoll/runtime/threads.h"

@@ -1,4 +1,4 @@
-// What follows a switch over an enumeration. Each switch has a case for every enumerator that can come, without a
+// Statement after a switch over an enumeration. Each switch has a case for every enumerator that can come, without a
 // default, so that the compiler names what a new enumerator misses.
 #pragma once
 

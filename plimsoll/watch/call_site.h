@@ -1,4 +1,4 @@
-// Where in the program something happened.
+// Places in the program: addresses and stacks as text.
 #pragma once
 
 #include <cstdint>

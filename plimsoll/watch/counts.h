@@ -1,4 +1,4 @@
-// How many elements a format could not hold.
+// Counts of elements that a format could not hold.
 #pragma once
 
 #include <cstdint>

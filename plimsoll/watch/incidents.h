@@ -1,5 +1,5 @@
-// Where numbers went wrong: the ops that made Inf or NaN of finite operands, enough of each to replay it, and what
-// became of it.
+// Incidents: the ops that made Inf or NaN of finite operands, enough of each to replay it, and what became of the
+// result.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace plimsoll::watch {
 
-// What the ops that read an Inf made of it. The worst of all of them, absorption excepted: it ends a chain.
+// Result of the ops that read an Inf. The worst of all of them counts, absorption excepted: it ends a chain.
 enum class Harm : uint8_t {
   kAbsorbed,      // finite again: tanh of Inf, softmax of -Inf
   kPropagating,   // Inf

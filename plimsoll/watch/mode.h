@@ -1,4 +1,4 @@
-// How closely a session looks, and what that costs.
+// Modes of a session, by how closely it looks and what that costs.
 #pragma once
 
 #include <array>

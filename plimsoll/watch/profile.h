@@ -1,5 +1,5 @@
-// Where the time goes. Ops open a span with the work that they do; spans nest, and each one's own time is what the
-// spans inside it leave. Nobody records, nothing but a thread-local read is spent.
+// Time by op. Ops open a span with the work that they do; spans nest, and each one's own time is what the spans inside
+// it leave. If nobody records, a span costs a thread-local read.
 //
 //   watch::Profile profile;
 //   {
@@ -98,7 +98,7 @@ class Span {
   Profile* profile_;  // the one in force at construction, or nullptr
 };
 
-// How many spans are open in the profile in force on this thread; 0 if nobody records.
+// Number of open spans in the profile in force on this thread; 0 if nobody records.
 size_t open_spans();
 
 }  // namespace plimsoll::watch

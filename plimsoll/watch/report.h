@@ -1,4 +1,4 @@
-// What a session has seen, for people and for machines.
+// Reports of a session, for people and for machines.
 #pragma once
 
 #include <ostream>

@@ -23,8 +23,8 @@ struct SessionOptions {
   Mode mode = Mode::kGuard;
   double warn_bits = 2;  // headroom below which a result is worth a warning
   bool stops = false;    // kTrap, kShadow: the first product at an incident, or after it, throws
-  // What no product's epilogue finds is read, too, in a pass over memory each: what lies between a Gpt's products, and
-  // the amax of each of several products that were one.
+  // Values that no product's epilogue finds are read, too, in a pass over memory each: values between a Gpt's products,
+  // and the amax of each of several products that were one.
   bool every_value = false;
 };
 

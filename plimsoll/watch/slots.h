@@ -1,4 +1,4 @@
-// What the numbers of each op did: one slot per name, such as "blocks.2.mlp.fc1/input". A non-finite value never
+// Slots: the numbers of each op, one slot per name, such as "blocks.2.mlp.fc1/input". A non-finite value never
 // disappears: it is counted here even where codes saturate and histories skip it.
 #pragma once
 
@@ -58,7 +58,7 @@ class Slots {
   void count(std::string_view name, const Counts& counts);
 
   std::vector<Record> records() const;  // by name
-  // What was not finite, the first to be so first; then by headroom, lowest first.
+  // Slots that were not finite, the first to be so first; then the others by headroom, lowest first.
   std::vector<Record> worst(size_t count) const;
   std::vector<Record> non_finite() const;  // the slots that met any, the first to do so first
   void clear();

@@ -1,4 +1,4 @@
-// What goes on beside a thread, such as collectives: from when to when, and how long the thread waited for it.
+// Work beside a thread, such as collectives: from when to when, and how long the thread waited for it.
 //
 //   watch::Transfers transfers;
 //   const watch::TransferRecording recording(transfers);            // of this thread

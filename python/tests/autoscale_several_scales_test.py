@@ -137,7 +137,7 @@ def test_what_is_written_keeps_its_scales():
     expected[2:, :3] = 0
     scale = autoscale.get_data_scale(x)[1]
     assert list(scale.shape) == [4, 1] and torch.allclose(scale / scale[0], rows / rows[0])
-    # Its elements share an exponent with those of the other rows.
+    # Rows share an exponent, so an element's error is relative to the largest row.
     size = rows.double() * (autoscale.value(x).double().abs() / rows).amax()
     assert ((autoscale.value(x) - expected).abs() <= 4 * ROUNDING * expected.abs() + 2.0**-24 * size).all()
 

@@ -1,5 +1,5 @@
-// What models::Gpt makes of two steps under a recipe, for gpt_test.py: gpt_reference RECIPE FILE writes the parameters, and
-// for each step the tokens, the logits, the gradients and the scaling state, as a dictionary that torch.load reads.
+// Two steps of models::Gpt under a recipe, for gpt_test.py: gpt_reference RECIPE FILE writes the parameters, and for
+// each step the tokens, the logits, the gradients and the scaling state, as a dictionary that torch.load reads.
 #include <ATen/Context.h>
 #include <ATen/core/Dict.h>
 #include <ATen/ops/randint.h>

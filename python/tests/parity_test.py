@@ -11,7 +11,7 @@ from t5_models import inputs, make, save
 PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 
 
-# What loading says of the weights that these tests take beyond FP16; load_overflow_test.py has the whole line.
+# Warning of loading about the weights that these tests take beyond FP16; load_overflow_test.py has the whole line.
 OVERFLOW = "weights are beyond fp16 and became Inf: encoder.block.1.layer.1.DenseReluDense.wo.weight"
 
 

@@ -32,6 +32,6 @@ def test_the_others_say_who_is_gone_in_time_and_the_run_goes_on(results, name):
         assert error["seconds"] < shard_faults.DEADLINE + 5, error
     assert found["resumed"] == [0, 0, 0]
     steps, weights = found["outcome"]
-    # What is killed while it writes may have written.
+    # A process that is killed while it writes may have written.
     assert steps in ((2, 3) if phase == "writing" else (2,))
     assert weights == results["whole"]

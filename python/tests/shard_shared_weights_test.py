@@ -51,7 +51,7 @@ def tied_backward(model, step, rank, size):
     nn.functional.cross_entropy(model(mine[:, :-1]).flatten(0, 1), mine[:, 1:].flatten()).backward()
 
 
-# What has an instance of its own: the table and what reads it again, or one of them, and the other one has the outermost.
+# Modules with an instance of their own: the table and what reads it again, or one of them, and the other one has the outermost.
 TIED = [("embedding", "blocks", "head"), ("embedding", "blocks"), ("blocks", "head")]
 
 

@@ -220,7 +220,7 @@ class Targets {
   std::vector<Target> targets_;
 };
 
-// What is wrong with how reading ended; empty where nothing is.
+// Fault in how reading ended; empty where there is none.
 std::string complaint(const std::function<void()>& read) {
   std::string said;
   try {

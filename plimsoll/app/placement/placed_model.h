@@ -30,12 +30,13 @@ class PlacedModel {
   // is_last: of the backward passes of a step, after which gradients are those of all ranks.
   virtual void backward(const at::Tensor& loss, bool is_last) = 0;
 
-  // Its update() is a collective of several ranks.
+  // The optimizer. Where there are several ranks, its update() is a collective.
   virtual optim::NamedOptimizer& optimizer() = 0;
   // The ranks, where each has a part of the gradients; none where this rank has them whole.
   virtual std::shared_ptr<const shard::Communicator> gradient_ranks() const = 0;
 
-  // What this rank saves: its share of "model" and "optimizer", and of what else it goes on with. Shares storage.
+  // Pieces that this rank saves: its share of "model" and "optimizer", and of all else that a resumed run needs. Shares
+  // storage.
   virtual io::PieceMap sections() const = 0;
   // From any number of ranks. The parameters have been checked.
   virtual void load(const io::CheckpointReader& checkpoint) = 0;

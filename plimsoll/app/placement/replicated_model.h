@@ -27,7 +27,7 @@ class ReplicatedModel : public PlacedModel {
   void load(const io::CheckpointReader& checkpoint) override;
 
  protected:
-  // What this rank saves of the optimizer.
+  // Pieces of the optimizer's state that this rank saves.
   virtual std::vector<io::TensorPiece> state_pieces() const;
 
   std::shared_ptr<models::LanguageModel> model_;

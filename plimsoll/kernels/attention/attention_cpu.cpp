@@ -87,7 +87,7 @@ void attention_backward(const AttentionBackward& args) {
   const AttentionShape& shape = args.shape;
   if (shape.batch * shape.heads == 0) return;
   const AttentionIsa& isa = isa_of(args.format, args.format);
-  // What adds to one gradient of the bias is one part.
+  // One part holds all batches and heads that add to the same gradient of the bias.
   const AttentionMatrixStrides& strides = args.grad_bias_strides;
   const bool sums = args.grad_bias != nullptr;
   const int64_t batch_parts = sums && strides.batch == 0 ? 1 : shape.batch;

@@ -1,12 +1,12 @@
-// What each instruction set supplies: the work on one part of the batch and heads, in scratch of the thread. Private to
-// this folder.
+// Functions that each instruction set supplies: the work on one part of the batch and heads, in scratch of the thread.
+// Private to this folder.
 #pragma once
 
 #include "plimsoll/kernels/attention/attention.h"
 
 namespace plimsoll::kernels {
 
-// Whose keys and values the same thread works on next: what is there may be fetched ahead. -1: none.
+// Batch and group whose keys and values the same thread works on next; they may be fetched ahead. -1: none.
 struct NextKeys {
   int64_t batch = -1, group = -1;
 };
@@ -30,7 +30,7 @@ struct FewPart {
   int64_t batch, group, key_begin;
 };
 
-// What a part leaves, a row for each query of the group's heads.
+// Partial sums of a part, a row for each query of the group's heads.
 struct FewSums {
   float* output;  // [rows][value channels, up to a multiple of 16], not yet divided by sum
   float* top;     // [rows], in units of log 2

@@ -1,4 +1,4 @@
-// What an ISA file of this folder supplies: one run of codes within a row.
+// Function that an ISA file of this folder supplies: one run of codes within a row.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What must not change a bit of the result: threads, batch, packing beforehand, the part of the columns.
+// Conditions that must not change a bit of the result: threads, batch, packing beforehand, the part of the columns.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -10,7 +10,7 @@
 
 namespace plimsoll::kernels {
 
-// What all threads of one product share.
+// State that all threads of one product share.
 struct Product {
   const Gemm& gemm;
   const GemmIsa& isa;

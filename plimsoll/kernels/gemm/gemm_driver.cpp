@@ -40,7 +40,7 @@ struct SharedScratch {
   }
 };
 
-// What a thread sets up to multiply, and gives back before it does anything else: tiles in use slow a thread's
+// Setting of a thread that multiplies, given back before the thread does anything else: tiles in use slow its
 // switching.
 class Multiplying {
  public:

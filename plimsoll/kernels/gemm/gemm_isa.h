@@ -1,4 +1,4 @@
-// What each instruction set supplies to the driver, on panels of one geometry:
+// Functions that each instruction set supplies to the driver, on panels of one geometry:
 //   an A panel is [k dword][16], panel_rows of the 16 used, or tiles of 16 rows x 16 k dwords (gemm_amx.cpp); a B panel
 //   is [k dword][32]; a tile of output is [rows][32] FP32. A dword is one value, or two or four consecutive k, so one
 //   driver serves every format.
@@ -13,7 +13,7 @@ namespace plimsoll::kernels {
 
 inline constexpr int64_t kAPitch = 16, kBPitch = 32, kTileColumns = 32;
 
-// What a dword holds. The first three are multiplied; B packed beforehand may be any of them.
+// Contents of a dword. The first three are multiplied; B packed beforehand may be any of them.
 enum class Dword : uint8_t {
   kFp32,       // any operand: decoding to FP32 is exact
   kBf16Pair,   // operands that BF16 holds exactly; what is missing after the last k is zero
@@ -49,7 +49,7 @@ struct ExpandPanel {
   uint32_t* to = nullptr;
 };
 
-// Where the rows of a tile go or come from, in bytes.
+// Rows of memory that a tile is loaded from or stored to, in bytes.
 struct RowBytes {
   const char* data = nullptr;
   int64_t stride = 0;
@@ -112,7 +112,7 @@ struct GemmIsa {
   void (*multiply_few)(const FewRowsProduct&) = nullptr;
 };
 
-// What an instruction set multiplies. Where there is nothing for a narrow kind of dword, its operands go to FP32.
+// Kinds of dword that an instruction set multiplies. Operands of a narrow kind that it has no product for go to FP32.
 struct GemmLevel {
   const GemmIsa* fp32;
   const GemmIsa* bf16_pair = nullptr;

@@ -1,4 +1,4 @@
-// How a product is cut: blocks of k, panels of rows and columns, rectangles for threads. Pure functions of sizes.
+// Partition of a product: blocks of k, panels of rows and columns, rectangles for threads. Pure functions of sizes.
 // Private to this folder.
 #pragma once
 
@@ -42,8 +42,8 @@ struct KBlocks {
   constexpr Range block(int64_t index) const { return {index * length, std::min((index + 1) * length, k)}; }
 };
 
-// Where a B panel stands among the packed: one after the other, each with all of k (and up to three more, so that
-// whole stored dwords can be decoded), so that few rows read B as one stream.
+// Places of packed B panels: one after the other, each with all of k (and up to three more, so that whole stored dwords
+// can be decoded), so that few rows read B as one stream.
 struct PackedLayout {
   int64_t k, panels;
   Dword dword;

@@ -1,6 +1,5 @@
-// What one core can do at most, measured here and now: arithmetic on registers alone. Kernels' benchmarks report their
-// share of it. Rates are per second of the calling thread's CPU time, so that neighbours on a shared machine disturb
-// little.
+// Peak rates of one core, measured here and now: arithmetic on registers alone. Kernels' benchmarks report their share
+// of it. Rates are per second of the calling thread's CPU time, so that neighbours on a shared machine disturb little.
 #pragma once
 
 namespace plimsoll::kernels {

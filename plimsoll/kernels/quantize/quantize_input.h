@@ -1,4 +1,4 @@
-// How the tile passes read x: 16 elements, or 64 in the order that is cheapest.
+// Reads of x by the tile passes: 16 elements, or 64 in the order that is cheapest.
 #pragma once
 
 #include "plimsoll/kernels/simd/codec.h"

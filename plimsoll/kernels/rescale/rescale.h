@@ -9,8 +9,8 @@
 
 namespace plimsoll::kernels {
 
-// What rounding to FP16 cuts off is at most half a unit of 2^-10 of the number: times this it is as large as the
-// number.
+// Factor of the remainder that rounding to FP16 cuts off. The remainder is at most half a unit of 2^-10 of the number,
+// so times this it is at most as large as the number.
 inline constexpr float kRemainderUnit = 0x1p11f;
 
 struct Rescale {

@@ -81,7 +81,8 @@ PLIMSOLL_LONG F32x16 decode_fp8(I32x16 code) {
 // Running amax as integers: NaN > Inf > finite. Finish with from_bits or reduce_max_i.
 PLIMSOLL_INLINE I32x16 amax_of(I32x16 running, F32x16 x) { return max_i(running, and_i(bits(x), set_i(0x7fffffff))); }
 
-// Where the values of 64 codes stand in four vectors: in order, or as even and odd elements of 32 (bf16_pairs.h).
+// Order in which the values of 64 codes stand in four vectors: as they are, or even and odd elements of 32
+// (bf16_pairs.h).
 enum class Order { kInOrder, kEvenOdd };
 
 template <format::Format kFormat, format::Overflow kOverflow, Order kOrder>

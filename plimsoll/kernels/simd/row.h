@@ -149,7 +149,7 @@ inline const float* read_row(format::Format format, const void* p, int64_t offse
   return static_cast<const float*>(p) + offset;
 }
 
-// Where to compute a row that write_row is then given: in place for FP32, in buffer otherwise.
+// Memory to compute a row in that write_row is then given: in place for FP32, in buffer otherwise.
 PLIMSOLL_INLINE float* target_row(format::Format format, void* p, int64_t offset, float* buffer) {
   return format == format::Format::kFp32 ? static_cast<float*>(p) + offset : buffer;
 }

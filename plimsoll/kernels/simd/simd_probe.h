@@ -1,4 +1,4 @@
-// What simd_test calls on each ISA: arrays in, arrays out, n a multiple of nothing (tails are exercised).
+// Functions that simd_test calls on each ISA: arrays in, arrays out, n a multiple of nothing (tails are exercised).
 #pragma once
 
 #include <cstdint>

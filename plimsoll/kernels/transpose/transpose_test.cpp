@@ -57,7 +57,7 @@ TEST(Transpose, MovesEveryElementOfEveryShapeAndTouchesNothingElse) {
   }
 }
 
-// What is larger than the caches is written in whole lines of 64 bytes, where they are aligned.
+// Matrices larger than the caches are written in whole lines of 64 bytes, where they are aligned.
 template <class Element>
 void expect_large_transposed(int64_t rows, int64_t cols) {
   constexpr int64_t kLine = 64 / sizeof(Element);

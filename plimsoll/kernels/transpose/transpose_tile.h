@@ -7,7 +7,7 @@
 
 namespace plimsoll::kernels {
 
-// How the tiles of one matrix are transposed, under runtime::isa() of the thread that asks.
+// Transposition of one matrix's tiles, under runtime::isa() of the thread that asks.
 class TransposeTiles {
  public:
   // Chooses for `whole`, whose x is not read here and may be nullptr.

@@ -34,7 +34,7 @@ class GptFreedomsBuilder {
     return freedoms_.pairs.size() - 1;
   }
 
-  // What a norm multiplies by and adds follows it, whatever it reads.
+  // Weight and bias of a norm. They act after the norm, whatever it reads.
   void norm(const std::string& prefix) {
     weight({.name = prefix + "weight"});
     if (config_.normalization == nn::Normalization::kLayerNorm) weight({.name = prefix + "bias"});

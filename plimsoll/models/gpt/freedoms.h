@@ -18,7 +18,8 @@ Freedoms gpt_freedoms(const GptConfig& config);
 // The parameters by the names of Freedoms::weights. They share storage with the model.
 std::map<std::string, at::Tensor> gpt_weights(const GptImpl& model);
 
-// What no input can exceed: after a norm a token's length is at most sqrt(dim) before the norm's weight and bias.
+// Bounds that no input can exceed: after a norm a token's length is at most sqrt(dim) before the norm's weight and
+// bias.
 Amaxes worst_case_amaxes(const GptImpl& model);
 
 }  // namespace plimsoll::models

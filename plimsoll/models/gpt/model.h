@@ -52,7 +52,7 @@ class GptImpl : public torch::nn::Cloneable<GptImpl>, public LanguageModel {
   nn::Linear head{nullptr};  // none if tied
 
  private:
-  // What the head reads.
+  // Hidden states that the head reads.
   at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache);
   at::Tensor run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache);
   at::Tensor read_by_head(const at::Tensor& hidden, std::optional<bool> is_first_microbatch);

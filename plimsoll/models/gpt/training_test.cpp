@@ -1,4 +1,4 @@
-// What must hold of training runs: same bits for any number of threads, memory, learning, survival of an Inf.
+// Properties of training runs: same bits for any number of threads, memory, learning, survival of an Inf.
 #include <torch/optim/adamw.h>
 
 #include "plimsoll/amp/fp8_autocast.h"

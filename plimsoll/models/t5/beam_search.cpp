@@ -63,7 +63,7 @@ class BeamSearch {
     }
     std::stable_sort(finished_.begin(), finished_.end(), better);
     finished_.resize(std::min(finished_.size(), running_.size()));
-    // Where all candidates end, nothing goes on: what is fed next is not read.
+    // Beams that nobody reads, where all candidates end.
     while (next.size() < running_.size()) {
       next.push_back({.tokens = Tokens(static_cast<size_t>(length), config_.pad_token_id)});
       places.push_back(static_cast<int64_t>(places.size()));

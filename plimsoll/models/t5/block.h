@@ -11,7 +11,7 @@ namespace plimsoll::models {
 
 enum class T5Role : uint8_t { kEncoder, kDecoder };
 
-// What a decoder's layer keeps between steps.
+// State that a decoder's layer keeps between steps.
 struct T5LayerCache {
   nn::KeyValueCache tokens;
   T5CrossKeys encoder = {};

@@ -1,4 +1,4 @@
-// What a T5 is made of, in the names of its config.json.
+// Sizes and settings of a T5, in the names of its config.json.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What keeps a T5 in plain FP16 from overflowing: the five answers of Graphcore's FLAN-T5 (see docs/t5.md), each a
+// Fixes that keep a T5 in plain FP16 from overflowing: the five answers of Graphcore's FLAN-T5 (see docs/t5.md), each a
 // switch of its own. With none of them the arithmetic is that of Hugging Face's modules after `.half()`.
 #pragma once
 
@@ -27,8 +27,8 @@ struct T5Fixes {
 // An error that names the switch at fault.
 void check(const T5Fixes& fixes);
 
-// How FP16 is computed. Other dtypes are computed in the library's way always: FP32 inside each op, keys that must not
-// be seen left out by length or mask, nothing clamped. Without a value FP16 is, too.
+// Arithmetic of FP16. Other dtypes are computed in the library's way always: FP32 inside each op, keys that must not be
+// seen left out by length or mask, nothing clamped. Without a value FP16 is, too.
 using T5Numerics = std::optional<T5Fixes>;
 
 // "none": as Hugging Face computes; "gauge": of a gauged model, which needs none.

@@ -9,8 +9,8 @@ namespace plimsoll::models {
 // A tied head reads the embedding before it is scaled: it has to be stored by itself once `residual` is not 0.
 Freedoms t5_freedoms(const T5Config& config);
 
-// What no input can exceed: after a norm a token's length is at most sqrt(d_model) before the norm's weight, so each
-// product's output is bounded by its rows' lengths. Bounds, not amaxes: every value of the same name stays below.
+// Bounds that no input can exceed: after a norm a token's length is at most sqrt(d_model) before the norm's weight, so
+// each product's output is bounded by its rows' lengths. Every value of the same name stays below.
 Amaxes worst_case_amaxes(const T5ForConditionalGenerationImpl& model);
 
 }  // namespace plimsoll::models

@@ -1,4 +1,4 @@
-// How a T5 writes text: the likeliest token at each step, a draw, or the best of several beams.
+// Ways in which a T5 writes text: the likeliest token at each step, a draw, or the best of several beams.
 #pragma once
 
 #include <array>

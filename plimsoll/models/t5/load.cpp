@@ -87,7 +87,8 @@ T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5
   const at::Tensor table = weight_of(directory, "shared.weight");
   const at::ScalarType computed = computed_in(dtype, table.scalar_type());
   OverflowedWeights overflowed;
-  // Its own memory, if it was converted; the pages of the file are given back then.
+  // A weight in the dtype of the computation. A converted weight has its own memory; the file's pages are given back
+  // then.
   const auto converted = [&](const std::string& name) {
     const at::Tensor stored = weight_of(directory, name);
     const at::Tensor weight = stored.to(computed);

@@ -11,7 +11,7 @@
 
 namespace plimsoll::models {
 
-// What the weights are held in, and what is computed in between.
+// Dtype that the weights are held in, and the dtype of the computation in between.
 enum class T5Dtype : uint8_t {
   kAsStored,  // the dtype of shared.weight
   kFp32,

@@ -10,7 +10,7 @@
 
 namespace plimsoll::models {
 
-// What a user should hear although the work goes on, a line each.
+// Receiver of lines that a user should read although the work goes on.
 using Warn = std::function<void(const std::string&)>;
 
 class OverflowedWeights {

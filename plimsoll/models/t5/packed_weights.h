@@ -10,7 +10,7 @@
 
 namespace plimsoll::models {
 
-// What codes are made of.
+// Weight that codes are made of.
 struct CodeSource {
   at::Tensor weight = {};           // [out, in], fp32, bf16 or fp16
   std::function<void()> done = {};  // called whenever a part of it has been read

@@ -8,7 +8,7 @@
 
 namespace plimsoll::models {
 
-// What a sub-layer has written is added when the next norm reads the stream, in one pass.
+// Residual stream. The output of a sub-layer is added when the next norm reads the stream, in one pass.
 class T5Residual {
  public:
   // hidden [batch, seq, d_model] in the dtype of the computation.

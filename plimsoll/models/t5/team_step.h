@@ -36,7 +36,7 @@ class T5TeamStep {
     Attention own, cross;
     FeedForward feed_forward;
   };
-  // What one thread computes for itself.
+  // Scratch memory of one thread.
   struct Own {
     char* hidden;  // the residual stream
     char* sum;     // and with what is added to it

@@ -26,7 +26,7 @@ struct AttentionOptions {
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionOptions& options);
 
-// Where query, key and value lie in a fused projection [batch, seq, heads + 2 groups, channels].
+// Layout of query, key and value in a fused projection [batch, seq, heads + 2 groups, channels].
 struct PackedHeads {
   int64_t heads, groups;
   bool interleaved = false;  // query, key, value of each head in turn (heads == groups), not all of each

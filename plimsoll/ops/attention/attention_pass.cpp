@@ -40,7 +40,7 @@ std::array<int64_t, 4> matrix_sizes(const AttentionOperands& operands) {
   return {operands.query.size(0), operands.query.size(1), operands.query.size(2), operands.key.size(2)};
 }
 
-// What a mask or bias broadcasts to.
+// Shape of a mask or bias before it is broadcast.
 std::array<int64_t, 4> extent_of(const at::Tensor& x, std::array<int64_t, 4> sizes) {
   if (is_by_distance(x, sizes[2], sizes[3])) {
     sizes[3] += sizes[2] - 1;

@@ -12,7 +12,7 @@
 
 namespace plimsoll::ops {
 
-// What the passes read beside query, key and value.
+// Arguments of the passes beside query, key and value.
 struct AttentionRules {
   std::optional<at::Tensor> key_lengths, mask, bias;  // key_lengths: int64
   double scale = 1.0;

@@ -1,4 +1,4 @@
-// What the Meta kernels answer with: shapes and dtypes, no values.
+// Results of the Meta kernels: shapes and dtypes, no values.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

@@ -49,7 +49,7 @@ struct NormMlpResult {
   NormMlpSaved saved;
 };
 
-// What fc1 and the activation make of the normalised rows. GELU is part of fc1's epilogue.
+// Producer of the operand that fc1 and the activation make of the normalised rows. GELU is part of fc1's epilogue.
 Producer activated_producer(const LinearForward& fc1, NormMlpSaved& saved) {
   return [&fc1, &saved](format::Format format, const ScaleRef& scale) -> Produced {
     const format::Format wide = fc1.call.scaling.recipe->high_precision_format();

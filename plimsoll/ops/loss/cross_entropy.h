@@ -36,7 +36,7 @@ struct LinearCrossEntropyOptions {
 // without ever holding all logits: rows are taken in chunks, whose logits (bf16 for bf16, fp32 otherwise) become their
 // gradient in place and then the gradients of hidden and weight.
 //
-// Where gradients are wanted they are computed by the forward pass and kept until backward multiplies them by the
+// Gradients, where they are wanted, are computed by the forward pass and kept until backward multiplies them by the
 // incoming gradient: that of hidden in the dtype of the logits, that of weight in fp32, summed over the chunks in
 // order.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,

@@ -19,7 +19,7 @@ namespace {
 
 using recipe::GemmKind;
 
-// What all rows share.
+// Arguments that all rows share.
 struct Terms {
   const char* op;
   at::Tensor targets;       // dense

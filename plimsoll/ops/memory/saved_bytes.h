@@ -1,4 +1,4 @@
-// How much a forward pass keeps for its backward pass.
+// Memory that a forward pass keeps for its backward pass.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

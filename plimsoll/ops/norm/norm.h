@@ -15,7 +15,7 @@ struct NormOptions {
   double epsilon = 1e-5;
 };
 
-// What is normalised, and with what.
+// Operands of a norm.
 struct NormInput {
   at::Tensor x;              // [..., dim]
   at::Tensor residual = {};  // undefined, or the shape and dtype of x: x + residual is normalised

@@ -1,4 +1,4 @@
-// What an optimizer's step tells, and the interface of one that takes a loss scale off the gradients itself.
+// Report of an optimizer's step, and the interface of an optimizer that takes a loss scale off the gradients itself.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ struct ShadowedOp {
   std::string path = {};  // empty: a view, which passes on what it reads and is no step
   std::vector<at::Tensor> operands = {};
   std::vector<at::Tensor> results = {};
-  // Its results again, of the FP32 values of its operands; empty where it cannot run.
+  // The op's results again, of the FP32 values of its operands; empty where it cannot run.
   std::function<std::vector<at::Tensor>(const Widen&)> again = {};
 };
 

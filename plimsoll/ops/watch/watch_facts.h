@@ -1,4 +1,4 @@
-// What a watch::Incident says about tensors. For the watch's own use: nothing here is seen by observers of operators.
+// Facts about tensors for a watch::Incident. For the watch's own use: nothing here is seen by observers of operators.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -23,7 +23,8 @@ double element_at(const at::Tensor& tensor, const watch::Incident& incident);
 // exact: the FP32 values that `result` was rounded from.
 watch::Replay compare(const at::Tensor& exact, const at::Tensor& result);
 
-// What an op made of operands that were not finite: the amaxes of the operands together, and of the result.
+// Harm that an op did with operands that were not finite. operands, result: the amaxes of all operands, and of the
+// result.
 watch::Harm harm_of(float operands, float result);
 
 }  // namespace plimsoll::ops

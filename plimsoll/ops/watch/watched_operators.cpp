@@ -18,7 +18,7 @@ namespace {
 
 thread_local int depth = 0;  // of operators inside each other: the outermost is the one that somebody called
 
-// What is known of an operator when it begins.
+// Facts about an operator that are known when it begins.
 struct Running : at::ObserverContext {
   Values arguments;      // of the outermost; else empty
   float amax = 0;        // of all tensors that it reads

@@ -1,5 +1,5 @@
-// How gradients are averaged over the ranks: divided before the sum and after it, so that neither the terms vanish nor
-// the sum overflows in a narrow format. Source: fairscale's FullyShardedDataParallel.
+// Average of gradients over the ranks: divided before the sum and after it, so that neither the terms vanish nor the
+// sum overflows in a narrow format. Source: fairscale's FullyShardedDataParallel.
 #pragma once
 
 #include <cstdint>

@@ -40,13 +40,13 @@ class CompressedAverage {
   // Bytes that one rank sends in one average.
   int64_t sent_bytes() const { return sent_bytes_; }
 
-  // What rounding has left out so far: views of it, to be saved, or written to go on as another process would have.
+  // Remainders of rounding so far: views of them, to be saved, or written to go on as another process would have.
   struct LeftOut {
     at::Tensor values;  // [elements], of this rank's values
     at::Tensor sums;    // of the sums that are made here: of elements [begin, begin + numel)
     int64_t begin = 0;
 
-    // What was left out of elements [first, first + count), counted from `first`.
+    // Remainders of elements [first, first + count), counted from `first`.
     LeftOut of(int64_t first, int64_t count) const;
   };
   LeftOut left_out() const;

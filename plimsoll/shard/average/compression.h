@@ -25,7 +25,7 @@ inline constexpr std::array<recipe::Named<Compression>, 4> kCompressions = {{{"n
 inline constexpr int64_t kCompressedBlock = 128;
 
 // values fp32 [parts, elements], elements a multiple of kCompressedBlock -> uint8 [parts, bytes of that many elements].
-// What is not finite stays so, in its block.
+// Values that are not finite stay so, each in its block.
 at::Tensor compress(const at::Tensor& values, Compression compression);
 
 // compress() of values + left. What rounding leaves out of that takes the place of `left`, a tensor of the same shape;

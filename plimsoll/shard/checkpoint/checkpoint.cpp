@@ -72,7 +72,7 @@ fs::path save_checkpoint(const fs::path& run, const RankCheckpoint& checkpoint, 
 }
 
 std::optional<OpenCheckpoint> open_latest_checkpoint(const fs::path& run, const ops::RankGroup& ranks, int64_t rank) {
-  // What rank 0 sees counts: another rank's view of a network's file system may be older.
+  // Rank 0's list of checkpoints counts: another rank's view of a network's file system may be older.
   const json names = json::parse(on_all(ranks, [&] {
     json list = json::array();
     if (rank == 0) {

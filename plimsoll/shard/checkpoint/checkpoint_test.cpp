@@ -72,7 +72,7 @@ void expect_step(const io::CheckpointReader& reader, int64_t step) {
   EXPECT_TRUE(reader.read("model", "weight").equal(at::arange(step, step + count, at::kInt)));
 }
 
-// What a new process finds.
+// Expects that a new process finds the checkpoint of this step.
 void expect_latest(const fs::path& run, int64_t step) {
   const auto latest = open_latest_checkpoint(run, *Communicator::connect({}), 0);
   ASSERT_TRUE(latest);

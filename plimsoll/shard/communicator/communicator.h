@@ -1,5 +1,5 @@
-// What ranks do together: the collectives of a c10d process group, each with a deadline, and with errors that say which
-// collective failed and which ranks are gone. C++ makes the group, or Python's torch.distributed has made it.
+// Collectives of a c10d process group, each with a deadline, and with errors that say which collective failed and which
+// ranks are gone. C++ makes the group, or Python's torch.distributed has made it.
 //
 //   const auto ranks = shard::Communicator::connect(shard::launch_from_environment());
 //   shard::Pending sum = ranks->all_reduce_(gradients);   // goes on while this thread computes

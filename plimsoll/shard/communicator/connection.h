@@ -1,5 +1,5 @@
-// How one process reaches the others of a group: the backend that moves the bytes, the watch over those that may be gone,
-// and the errors that name them.
+// Connection of one process to the others of a group: the backend that moves the bytes, the watch over those that may
+// be gone, and the errors that name them.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -42,8 +42,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
 
   [[noreturn]] void fail(const char* collective, const char* why) const;
 
-  // What body() returns. c10d's calls into a store wait for an answer without a limit, and a process that is stopped
-  // gives none.
+  // Result of body(), or an error after `limit`. c10d's calls into a store wait for an answer without a limit, and a
+  // process that is stopped gives none.
   template <class Body>
   static auto in_time(const std::string& silent, std::chrono::milliseconds limit, Body body) {
     // Time after the limit in which c10d's own error, which says more, may come.

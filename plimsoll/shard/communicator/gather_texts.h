@@ -1,4 +1,4 @@
-// What ranks tell each other in bytes and words: results and errors of work that each does a part of.
+// Exchange of bytes and words between ranks: results and errors of work that each does a part of.
 #pragma once
 
 #include <functional>

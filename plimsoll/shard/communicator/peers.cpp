@@ -121,7 +121,8 @@ struct Peers::State {
     return failure.empty() && !asked;
   }
 
-  // Where all is well the process that holds the store ends last: c10d's clients print a stack trace where it is gone.
+  // The process that holds the store ends last, where all is well: c10d's clients print a stack trace where the store
+  // is gone.
   void end() {
     store->add(kEnded, 1);
     const Clock::time_point limit = Clock::now() + kLastOnes;

@@ -17,7 +17,7 @@ class Peers {
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  // What a rank has left word of; empty as long as nothing is known to be wrong. At once.
+  // Failure that a rank has left word of; empty as long as nothing is known to be wrong. At once.
   std::string failure() const;
 
   // Looks who is missing: "rank 2 has ended or stands still", for an error; empty if all are alive. Takes up to 3.5

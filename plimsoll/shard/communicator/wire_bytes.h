@@ -1,4 +1,4 @@
-// What this process has sent to others.
+// Bytes that this process has sent to others.
 #pragma once
 
 #include <cstdint>

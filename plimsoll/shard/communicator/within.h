@@ -12,7 +12,7 @@
 
 namespace plimsoll::shard {
 
-// What `body` returns or throws, on a thread of its own, or nothing after `limit`. The thread then stays until the call
+// Result or exception of `body`, on a thread of its own, or nothing after `limit`. The thread then stays until the call
 // that it waits in returns, so `body` owns all that it uses.
 template <class Body>
 auto within(std::chrono::milliseconds limit, Body body) -> std::optional<std::invoke_result_t<Body>> {

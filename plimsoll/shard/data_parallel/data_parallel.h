@@ -29,8 +29,8 @@ class Reducer;
 
 struct DataParallelOptions {
   double bucket_cap_mb = 25;  // gradients that travel together, in FP32; the first to be ready travel in 1 MB
-  // How they travel; sums are made in FP32. What rounding leaves out of a step's gradients joins the next one's
-  // (compressed_average.h, compressed_reduction.h), which takes 4 bytes a parameter on each rank.
+  // Format in which gradients travel; sums are made in FP32. The remainders of rounding a step's gradients are added to
+  // the next step's (compressed_average.h, compressed_reduction.h), which takes 4 bytes a parameter on each rank.
   Compression compression = Compression::kNone;
 };
 
@@ -62,8 +62,8 @@ class DistributedDataParallel {
   // That this rank sends for the gradients of a step.
   int64_t sent_bytes() const;
 
-  // What compression has left out so far, as a section of a checkpoint, whose memory this shares: NAME.sums, and of
-  // each rank NAME.values.RANK. Empty without compression.
+  // Remainders of compression so far, as a section of a checkpoint, whose memory this shares: NAME.sums, and of each
+  // rank NAME.values.RANK. Empty without compression.
   std::vector<io::TensorPiece> left_out() const;
   // The same number of ranks goes on with the bits of those that saved; another one with what they had left out in sum.
   // A section without it: nothing is left out.

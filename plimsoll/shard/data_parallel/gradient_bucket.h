@@ -54,7 +54,7 @@ struct GradientBucket {
 
   // Bytes that one rank sends in one pass.
   int64_t sent_bytes(int64_t world_size, at::ScalarType dtype) const;
-  // What compression left out of a member's gradient, or nothing.
+  // Remainder of compressing a member's gradient, or nothing.
   std::optional<CompressedAverage::LeftOut> left_out(const Member& member, int64_t numel) const;
 };
 

@@ -19,7 +19,8 @@ struct Restoring {
 
   int64_t saved_by() const { return checkpoint.manifest().world_size; }
 
-  // What `mine`, this rank's values, or nothing was; true if it was this rank's.
+  // Fills `mine` with the saved values of this rank, or with zeros. True if as many ranks saved them, so that they are
+  // its own.
   bool take_values(const std::string& name, at::Tensor mine) const {
     const bool same = saved_by() == reducer.ranks().size();
     if (same) {

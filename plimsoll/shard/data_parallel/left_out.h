@@ -1,5 +1,5 @@
-// What compression has left out of gradients, as a section of a checkpoint: NAME.values.RANK, each rank's, and NAME.sums
-// where the ranks' sums travel compressed, too.
+// Remainders of compressed gradients, as a section of a checkpoint: NAME.values.RANK, each rank's, and NAME.sums where
+// the ranks' sums travel compressed, too.
 #pragma once
 
 #include <string>

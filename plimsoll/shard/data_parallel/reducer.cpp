@@ -120,7 +120,7 @@ void Reducer::ready(size_t index) {
   const bool inside = torch::autograd::get_current_graph_task_id() != pass_;
   gradient.added_up = inside && !gradient.taken;
   if (inside && gradient.taken) {
-    // Its average may be there any time.
+    // The average may arrive in .grad any time, so what comes late is kept apart.
     at::Tensor grad = std::exchange(parameters_[index].mutable_grad(), {});
     gradient.late = gradient.late.defined() ? gradient.late.add_(grad) : std::move(grad);
   }

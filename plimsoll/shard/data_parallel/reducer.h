@@ -55,7 +55,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // Bytes that one rank sends in one pass.
   int64_t sent_bytes() const;
 
-  // What compression left out of a parameter's gradient, or nothing.
+  // Remainder of compressing a parameter's gradient, or nothing.
   std::optional<CompressedAverage::LeftOut> left_out(size_t index) const;
 
   bool has_owners() const { return !owners_.empty(); }
@@ -75,7 +75,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     size_t bucket = kNowhere, member = 0;
   };
 
-  // What one parameter has while a pass is under way, and from one to the next.
+  // State of one parameter while a pass is under way, and from one pass to the next.
   struct Gradient {
     bool added_up = false;               // .grad holds what this rank alone has added up
     bool taken = false;                  // in a bucket of this round

@@ -1,4 +1,4 @@
-// Where the parameters of a group stand in one flat array, and which part of it each rank holds.
+// Layout of a group's parameters in one flat array, and the part of the array that each rank holds.
 #pragma once
 
 #include <algorithm>
@@ -32,12 +32,12 @@ class FlatLayout {
   int64_t part() const { return part_; }
   int64_t padded() const { return part_ * world_size_; }
 
-  // What `rank` holds of the flat array; without padding, so the last ranks may hold less, or nothing.
+  // Part of the flat array that `rank` holds; without padding, so the last ranks may hold less, or nothing.
   FlatRange shard(int64_t rank) const {
     return {std::min(rank * part_, numel()), std::min((rank + 1) * part_, numel())};
   }
 
-  // What `rank` holds of one parameter; empty: nothing.
+  // Part of one parameter that `rank` holds; empty: nothing.
   FlatRange held(size_t entry, int64_t rank) const;
 
  private:

@@ -34,8 +34,8 @@ class FullyShardedDataParallel {
   FullyShardedDataParallel(const FullyShardedDataParallel&) = delete;
   FullyShardedDataParallel& operator=(const FullyShardedDataParallel&) = delete;
 
-  // What the optimizer updates: parts of the masters with the names of the model's parameters. Of flattened groups: one
-  // for each group, called flat_param_N.
+  // Parameters for the optimizer: parts of the masters with the names of the model's parameters. Of flattened groups:
+  // one for each group, called flat_param_N.
   NamedTensors parameters() const;
   // Every parameter of the model, with what this rank holds of it.
   std::vector<io::TensorPiece> pieces() const;

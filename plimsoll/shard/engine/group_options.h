@@ -1,4 +1,4 @@
-// How parameters of one flat array are shared, and by whom.
+// Options of a group: how its parameters share one flat array, and the ranks among which that is split.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -32,7 +32,7 @@ struct GroupOptions {
   int64_t ordered_passes = 0;
   // States of the layers whose weights the parameters are, or none: they travel as codes where the recipe allows.
   ShardedCodes::States weights_of = {};
-  // Where this rank's masters and gradients wait (mapped_tensor.h). None: in memory.
+  // Folder in which this rank's masters and gradients wait (mapped_tensor.h). None: they stay in memory.
   std::optional<std::filesystem::path> offload_folder = {};
 };
 

@@ -39,7 +39,7 @@ class ShardSchedule : public std::enable_shared_from_this<ShardSchedule> {
  private:
   struct Hook;
 
-  // What a backward pass has still to bring for a unit.
+  // Gradients and passes that a backward pass has still to bring for a unit.
   struct Awaited {
     int64_t passes = 0;      // forward passes that read its parameters, with nodes left to run
     int64_t unrecorded = 0;  // those without a graph, which reentrant checkpoints run again

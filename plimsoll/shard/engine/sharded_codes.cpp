@@ -60,8 +60,8 @@ at::Tensor ShardedCodes::encode(const std::vector<at::Tensor>& parts) const {
 void ShardedCodes::give(const at::Tensor& codes, const FlatLayout& layout) const {
   for (size_t i = 0; i < states_.size(); ++i) {
     const FlatEntry& entry = layout.entries()[i];
-    // What autograd saves of the forward pass finds codes again that came in between: the same values, as no version
-    // tells.
+    // Detached data: autograd, which saved codes in the forward pass, finds those that were gathered since. The values
+    // are the same, so no version may differ.
     const at::Tensor matrix = codes.narrow(0, entry.begin, entry.end - entry.begin).view(entry.shape).variable_data();
     states_[i]->weight_source.give({.codes = ops::scaled_codes(matrix, format_, scales_[i]), .amax = amaxes_[i]});
   }

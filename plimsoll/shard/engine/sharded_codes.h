@@ -27,7 +27,7 @@ class ShardedCodes {
   void set_amaxes(std::span<const int32_t> bits);
   bool has_amaxes() const { return has_amaxes_; }
 
-  // How they travel until the next choose(): in codes, or (false) as values.
+  // Chooses how weights travel until the next choose(): in codes, or (false) as values.
   bool choose();
   bool chosen() const { return chosen_; }
 

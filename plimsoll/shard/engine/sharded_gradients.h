@@ -22,7 +22,7 @@ class ShardedGradients {
 
   void set_averaging(const Averaging& averaging) { options_.averaging = averaging; }
 
-  // They add up, in fp32, until they travel.
+  // Adds to the gradients that wait, in fp32, until they travel.
   void add(size_t parameter, const at::Tensor& grad);
   // Those that have not been reduced.
   void forget();

@@ -43,7 +43,7 @@ class ShardedGroup {
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
   void set_leaf(size_t index, const at::Tensor& leaf);
   void set_averaging(const Averaging& averaging) { gradients_.set_averaging(averaging); }
-  // What this rank holds of each parameter's master, shared.
+  // Part of each parameter's master that this rank holds, shared.
   std::vector<io::TensorPiece> pieces() const;
 
   const ops::RankGroup& gathering_ranks() const { return *ranks_.gather; }
@@ -59,7 +59,7 @@ class ShardedGroup {
   void finish_reduce();
   at::Tensor gather_masters() const;  // [numel], of all ranks
 
-  // What holds the parameters while they are gathered.
+  // Memory that holds the parameters while they are gathered.
   std::vector<at::Tensor> memory() const { return codes_ ? std::vector{full_, full_codes_} : std::vector{full_}; }
 
   void release();

@@ -1,4 +1,4 @@
-// What a training step takes of each of many processes: memory, bytes to send, time. Counted, not run: sizes and one
+// Cost of a training step for each of many processes: memory, bytes to send, time. Counted, not run: sizes and one
 // process's speed are given, collectives take latency and bandwidth, and units compute and travel at the same time
 // where FullyShardedDataParallel and the others let them.
 //

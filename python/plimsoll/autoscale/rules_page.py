@@ -2,7 +2,7 @@
 
 import torch
 
-# What each class does to scales, and the test in python/tests/autoscale_rules_test.py that shows it.
+# Effect of each class on scales, and the test in python/tests/autoscale_rules_test.py that shows it.
 CLASSES = {
     "scale-free": ("no scale in the result", "test_comparisons_see_values"),
     "degree 1": (

@@ -50,7 +50,7 @@ def new_session(
     return session
 
 
-# What is remembered of modules that autoscale() was given.
+# Sessions of the modules that autoscale() was given.
 _remembered: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
 
 

@@ -32,7 +32,7 @@ CALLED_ONLY = {
     "inference_params": None,
     "fp8_output": False,
 }
-# What CUDA's kernels need to know; and recomputing attention alone, which keeps one number a query beside its output.
+# Hints for CUDA's kernels; and recomputing attention alone, which keeps one number a query beside its output.
 CALLED_HINTS = ("max_seqlen_q", "max_seqlen_kv", "pad_between_seqs", "checkpoint_core_attention", "fast_zero_fill")
 PACKED = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
 

@@ -83,7 +83,7 @@ class QuantizedTensor(torch.Tensor):
             return made
         self.codes, self.scale = _moved(self.codes, fn), _moved(self.scale, fn)
         if probe.dtype != self.dtype:
-            # What `parameter.data = values` of another dtype does to any parameter: the object stays who it is.
+            # The object stays who it is, as with `parameter.data = values` of another dtype on any parameter.
             torch._C.TensorBase.data.__set__(self, QuantizedTensor(self.codes, self.scale, probe.dtype))  # type: ignore[attr-defined]
         if self.grad is not None:
             self.grad.data = fn(self.grad)

@@ -53,7 +53,7 @@ def _load(file: Any, **keywords: Any) -> Any:
     return Unpickler(file, **keywords).load()
 
 
-# What torch.load takes for the module pickle.
+# Object that torch.load takes for the module pickle.
 _PICKLE: Any = SimpleNamespace(Unpickler=Unpickler, load=_load, __name__="restricted")
 LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)  # what torch.save wrote first before it wrote archives
 

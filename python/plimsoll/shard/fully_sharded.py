@@ -322,8 +322,6 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         them it is of all parameters, or of all trained ones. Raises ValueError where numbers, names or shapes are others."""
         return fully_sharded_optimizer.shard(self, full_optim_state_dict)
 
-    # What nn.Module has.
-
     @property
     def module(self) -> nn.Module:
         return cast(nn.Module, self._modules[WRAPPED])

@@ -15,7 +15,7 @@ from plimsoll.shard.sharded_parameters import WRAPPED, HeldRange, ShardedParamet
 
 
 class StateDicts(nn.Module):
-    # What FullyShardedDataParallel sets.
+    # Attributes that FullyShardedDataParallel sets.
     rank: int
     world_size: int
     flatten_parameters: bool

@@ -84,7 +84,8 @@ class OSS(Optimizer):
         if not self._built:
             return
         self.optim.add_param_group(self._share_of(self.param_groups[-1]))
-        # What the optimizer has added. The other groups may hold what a scheduler wrote, which goes in with the next step.
+        # The newest group has what the optimizer added. The others may hold what a scheduler wrote, which goes in with the next
+        # step.
         self.param_groups[-1].update(_without_parameters(self.optim.param_groups[-1]))
         self._consolidated = None
 
