@@ -1,4 +1,4 @@
-"""What an operator costs more under plimsoll.amp.autocast than under torch.autocast, in turn in one process, on tensors too small to matter.
+"""Cost of an operator under plimsoll.amp.autocast beyond its cost under torch.autocast, in turn in one process, on tensors too small to matter.
 
     .venv/bin/python bench/amp_overhead.py [--rounds 31] [--json FILE]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where a training step of autoscale_step.py goes: ms of each operator under each method, the methods in turn.
+"""Time of a training step of autoscale_step.py: ms of each operator under each method, the methods in turn.
 
 Of each call the least wall time of several steps, which a shared machine disturbs little, so the sum is less than a step takes.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What autoscale costs: the host's time of an operator on a few elements, and a training step of a Transformer encoder.
+"""Cost of autoscale: the host's time of an operator on a few elements, and a training step of a Transformer encoder.
 
 An operator's time is the least of several rounds, of torch's on FP32, torch's on FP16 and ours in turn. A step is forward, backward
 and AdamW of the same model under each method in turn; the median of the rounds.

@@ -1,4 +1,4 @@
-"""What gpt_step.py makes of its timings."""
+"""Figures that gpt_step.py makes of its timings."""
 
 import gpt_step
 

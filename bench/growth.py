@@ -1,4 +1,4 @@
-"""How a training step grows: tokens/s and peak memory over the batch, or over the length of the texts, all sizes in turn.
+"""Growth of a training step: tokens/s and peak memory over the batch, or over the length of the texts, all sizes in turn.
 
     .venv/bin/python bench/growth.py batch 4,16,64 [--recipe fp8] [--rounds 3] [--layers 6 ...] [--json FILE]
     .venv/bin/python bench/growth.py context 512,2048,8192 --tokens 8192

@@ -1,4 +1,4 @@
-"""What growth.py makes of sizes and timings."""
+"""Figures that growth.py makes of sizes and timings."""
 
 from types import SimpleNamespace
 

@@ -106,7 +106,7 @@ def row_of(name, rule, rounds, with_torchao):
 
 
 def overhead_row(rule, rounds, threads, build):
-    """Of CPU time, which others on the machine disturb less than time on the wall."""
+    """Overhead in CPU time, which others on the machine disturb less than time on the wall."""
     rows, columns, outputs = 4096, 768, 3072
     torch.manual_seed(1)
     x = torch.randn(rows, columns).requires_grad_()

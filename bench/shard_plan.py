@@ -99,7 +99,8 @@ def plan(program: Path, model: list[str], ranks: int, shard: str, recipe: str, t
 
 
 def collectives(shard: str, part: int) -> tuple[list[Callable[[], object]], int]:
-    """Those of a way of sharding, in the mode's proportions, and how many messages of `part` elements a rank sends in all."""
+    """Collectives of a way of sharding, in the mode's proportions, and how many messages of `part` elements a rank sends in
+    all."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     whole, other, mine = torch.ones(part * ranks), torch.empty(part * ranks), torch.ones(part)
 
@@ -128,7 +129,7 @@ def collectives(shard: str, part: int) -> tuple[list[Callable[[], object]], int]
 
 
 def cpu_seconds(calls: list[Callable[[], object]], repeats: int = 6) -> float:
-    """Of this process, the median of several rounds that all processes begin together."""
+    """CPU time of this process, the median of several rounds that all processes begin together."""
     seconds = []
     for _ in range(repeats + 1):
         if dist.is_initialized():

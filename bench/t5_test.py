@@ -1,4 +1,4 @@
-"""What t5.py makes of its timings."""
+"""Figures that t5.py makes of its timings."""
 
 import t5
 

@@ -1,4 +1,4 @@
-"""What vs_torch.py times: for each name a pair of functions, PyTorch's and Plimsoll's, on the same tensors."""
+"""Cases that vs_torch.py times: for each name a pair of functions, PyTorch's and Plimsoll's, on the same tensors."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""What a session of each mode costs a forward pass: the encoder of a T5 with FLAN-T5-base's shape and random weights, in FP16.
+"""Cost of a session of each mode in a forward pass: the encoder of a T5 with FLAN-T5-base's shape and random weights, in FP16.
 
     .venv/bin/python bench/watch.py [--layers 12] [--tokens 128] [--rounds 15] [--threads 1] [--json FILE]
 

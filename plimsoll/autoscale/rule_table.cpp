@@ -309,7 +309,7 @@ constexpr Rule kRules[] = {
     {.op = "_fused_adamw_", .kind = kOptimizer, .kernel = step_fused_adamw},
     {.op = "_fused_adamw_.tensor_lr", .kind = kOptimizer, .kernel = step_fused_adamw},
 
-    // This library's own, where they are not composed of torch's (ops/*/*_composed.h)
+    // Operators of this library, where they are not composed of torch's (ops/*/*_composed.h)
     {.op = "plimsoll::activation_forward", .kind = kNonlinear, .results = {kLikeFirst}},
     {.op = "plimsoll::activation_backward", .kind = kGradient, .operands = {kValue, kLinear}},
     {.op = "plimsoll::attention_forward", .kind = kNonlinear, .results = {kMeasured, kPlain}},

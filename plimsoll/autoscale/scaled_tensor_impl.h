@@ -50,14 +50,14 @@ class ScaledTensorImpl final : public c10::TensorImpl {
   const at::Tensor& scales() const { return scales_; }
   SharedScale& shared() const { return *shared_; }
   const std::shared_ptr<SharedScale>& shared_pointer() const { return shared_; }
-  // Whether it is the whole memory, as it lies.
+  // Whether the tensor is the whole memory, as it lies.
   bool is_base() const {
     const at::Tensor& base = shared_->base;
     return data_.numel() == base.numel() && data_.sizes() == base.sizes() && data_.strides() == base.strides();
   }
   // Whether nothing but this tensor is in the memory.
   bool is_whole() const { return data_.numel() == shared_->base.numel(); }
-  // It becomes another view of its memory.
+  // Makes the tensor another view of its memory.
   void set_view(const at::Tensor& data);
 
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
@@ -93,7 +93,7 @@ struct ScaledOptions {
   bool wide = false;
   bool gradient = false;
 };
-// Those of a scaled tensor, for another scale.
+// Options of a scaled tensor, for another scale.
 ScaledOptions options_like(const at::Tensor& x, const Scale& scale);
 // value = data * 2^scale.exponent, in memory of its own.
 at::Tensor make_scaled(const at::Tensor& data, const ScaledOptions& options);

@@ -92,7 +92,7 @@ void encode(const T5Command& command, app::JsonLines& lines, NotFiniteInputs& ba
   });
 }
 
-// Who says how to draw, draws.
+// An option that says how to draw makes generation draw.
 void fill_sampling(const T5Command& command, models::T5GenerationOptions& generation) {
   generation.samples |= command.temperature || command.top_k || command.top_p;
   nn::SamplingOptions& sampling = generation.sampling;

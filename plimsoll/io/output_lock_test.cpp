@@ -111,7 +111,7 @@ TEST(OutputLock, OfAFileStandsBesideIt) {
   EXPECT_THAT(names_in(directory.path()), IsEmpty());
 }
 
-// Whoever waits for the file of a lock that ends meets a file that has no name any more.
+// A process that waits for the file of a lock that ends meets a file that has no name any more.
 TEST(OutputLock, IsHeldByOneOfManyProcessesAtATime) {
   const TemporaryDirectory directory;
   const auto take_often = [&] {

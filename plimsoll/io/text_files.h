@@ -1,4 +1,4 @@
-// Which files a training run reads.
+// Files that a training run reads.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Which windows of a text are trained on and which are held out for validation: every 20th group of up to 32 neighbours
-// is held out, so both halves see every part of the text.
+// Split of a text's windows into those to train on and those held out for validation: every 20th group of up to 32
+// neighbours is held out, so both halves see every part of the text.
 #pragma once
 
 #include <algorithm>

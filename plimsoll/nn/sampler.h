@@ -1,4 +1,4 @@
-// Which token comes next.
+// Choice of the next token.
 #pragma once
 
 #include <cstdint>

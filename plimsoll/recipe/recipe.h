@@ -1,4 +1,5 @@
-// Who picks the scale of each operand, and when. A recipe is a value: it holds no tensor and no state.
+// Recipes: the source of each operand's scale, and the time when it is chosen. A recipe is a value: it holds no tensor
+// and no state.
 // Names and defaults follow Transformer Engine. Contract: docs/numerics.md, "recipes".
 //
 //   Recipe recipe = by_name("fp8");

@@ -1,4 +1,4 @@
-// Which instructions this process may use. Each level holds all below it; kernels pick the best file that they have at
+// Instructions that this process may use. Each level holds all below it; kernels pick the best file that they have at
 // or below isa().
 #pragma once
 

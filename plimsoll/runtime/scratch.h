@@ -6,7 +6,7 @@
 
 namespace plimsoll::runtime {
 
-// Who the block belongs to. Two kernels that can be active on one thread at a time use different slots.
+// Owner of the block. Two kernels that can be active on one thread at a time use different slots.
 enum class ScratchSlot : int { kGemmA, kGemmB, kGemmTile, kRows, kReduce, kAttention, kCount };
 
 // At least `bytes` bytes, 64-byte aligned, private to the calling thread. Contents are those of the last use, or zero.

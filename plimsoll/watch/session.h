@@ -1,4 +1,4 @@
-// Who is watching. Ops report to the session in force on their thread, if there is one.
+// Session of a watch. Ops report to the session in force on their thread, if there is one.
 //
 //   watch::Session session({.mode = watch::Mode::kTrap});
 //   ... train ...

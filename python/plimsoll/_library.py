@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def folders() -> list[Path]:
-    """Where the library may lie: $PLIMSOLL_BUILD/lib alone if that is set; else in the package, or in the clone's build."""
+    """Folders that may hold the library: $PLIMSOLL_BUILD/lib alone if that is set; else in the package, or in the clone's
+    build."""
     if build := os.environ.get("PLIMSOLL_BUILD"):
         return [Path(build) / "lib"]
     return [PACKAGE, PACKAGE.parent.parent / "build" / "lib"]

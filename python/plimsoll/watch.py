@@ -41,7 +41,7 @@ class watch(_scope.Scope):
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What each operand and result did, by name: amax, headroom_bits, non_finite, counts."""
+        """Records of each operand and result, by name: amax, headroom_bits, non_finite, counts."""
         return [line for line in self._lines() if "name" in line]
 
     @property

@@ -1,4 +1,4 @@
-"""Where in the user's model a layer of ours stands, for the watch's reports."""
+"""Paths of our layers in the user's model, for the watch's reports."""
 
 from __future__ import annotations
 

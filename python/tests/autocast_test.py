@@ -142,7 +142,7 @@ CALLS = {
 
 
 def call_of(op):
-    """How to call it on tensors that a function of their shapes makes; of one tensor where CALLS says nothing."""
+    """Call of the operator on tensors that a function of their shapes makes; of one tensor where CALLS says nothing."""
     name, _, overload = op.partition(".")
     plain = getattr(getattr(T, name), overload or "default")
     return (

@@ -13,7 +13,7 @@ E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
 def coded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What x is as codes: at the least power of two under which its largest element fits. x: of a scaled tensor."""
+    """Value of x as codes: at the least power of two under which its largest element fits. x: of a scaled tensor."""
     x = autoscale.value(x)
     step = 2.0 ** math.ceil(math.log2(x.abs().max()) - math.log2(torch.finfo(dtype).max))
     return (x / step).to(dtype).double() * step

@@ -83,7 +83,7 @@ def t5():
 
 
 class Ours(nn.Module):
-    """Of plimsoll.pytorch."""
+    """The model of plimsoll.pytorch's modules."""
 
     def __init__(self):
         super().__init__()

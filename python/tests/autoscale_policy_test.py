@@ -22,7 +22,7 @@ def ones(*shape: int, of: str) -> torch.Tensor:
 
 
 def gradient(of, factor: float = 1.0):
-    """Of a weight, and the weight; the gradient is 2 * factor."""
+    """Gradient of a weight, and the weight; the gradient is 2 * factor."""
     layer = plimsoll.autoscale(nn.Linear(1, 1, bias=False), policy=of)
     (layer(torch.full((2, 1), factor)).sum()).backward()
     return layer.weight.grad, layer

@@ -1,4 +1,5 @@
-"""What users bring to autoscale: operators of their own, questions about scales, files, several processes, torch.compile."""
+"""Things that users bring to autoscale: operators of their own, questions about scales, files, several processes,
+torch.compile."""
 
 import copy
 import io

@@ -204,7 +204,7 @@ for dims, modes in {
 
 
 def recurrent_samples() -> dict[str, dict]:
-    """Of 8 cells, whose gates are 4, over 5 steps of 3 sequences; the gradient reads what a forward pass has written."""
+    """Samples of 8 cells, whose gates are 4, over 5 steps of 3 sequences; the gradient reads what a forward pass has written."""
     weights = [floats(32, 6, seed=1) - 1, floats(32, 8, seed=2) - 1, floats(32, seed=3), floats(32, seed=4)]
     sizes = {"mode": 2, "hidden_size": 8, "num_layers": 1, "has_biases": True, "bidirectional": False, "train": True}
     common = {"reverse": False, "batch_sizes": [], "batch_first": False, **sizes, "input": floats(5, 3, 6)}
@@ -225,7 +225,7 @@ SAMPLES.update(recurrent_samples())
 
 
 def sample(op: str, argument: torch.Argument, position: int):
-    """What stands for an argument, in this order: what SAMPLES says, the schema's default, what its name and type ask for."""
+    """Sample for an argument, the first that there is: of SAMPLES, the schema's default, one for its name and type."""
     own = SAMPLES.get(op, {})
     if argument.name in own:
         return own[argument.name]

@@ -44,7 +44,7 @@ def with_contexts(function, *args, **keywords):
 
 
 def steps(module, call, rule, count=3, backward_inside=False, function=None):
-    """What `count` training steps leave behind."""
+    """State that `count` training steps leave behind."""
     torch.manual_seed(11)
     seen = {}
     for number in range(count):

@@ -12,6 +12,6 @@ import ranks
 
 @pytest.fixture(scope="session")
 def outcomes(request):
-    """Of the cases that run on several ranks and belong to this session's tests."""
+    """Outcomes of the cases that run on several ranks and belong to this session's tests."""
     tests = [item.callspec.params for item in request.session.items if "outcomes" in getattr(item, "fixturenames", ())]
     return ranks.run(sorted(parameters["name"] for parameters in tests))

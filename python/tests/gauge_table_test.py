@@ -34,7 +34,7 @@ class Case:
         return relative(encode(self.ids), self.want.encoder_last_hidden_state)
 
     def ours(self, directory, fixes=None):
-        """Of FP16; NaN if any is."""
+        """Error of our FP16; NaN if any element is."""
         return self.error(T5ForConditionalGeneration.from_pretrained(directory, torch.float16, fixes).encode)
 
     def transformers(self, directory):
@@ -48,7 +48,7 @@ def mean_ratio(pairs):
 
 @torch.no_grad()
 def test_the_table(tmp_path):
-    """These models magnify rounding, by a factor that differs from draw to draw by e^0.5: single errors say little, and the
+    """The models magnify rounding, by a factor that differs from draw to draw by e^0.5: single errors say little, and the
     mean of five ratios is within a factor of 2."""
     cases = {amax: Case(tmp_path / f"{amax:g}", amax) for amax in AMAXES}
     naive = {amax: case.ours(case.source, {"no_dynamic_clamp": True}) for amax, case in cases.items()}
@@ -71,7 +71,7 @@ def test_the_table(tmp_path):
 @pytest.mark.parametrize("amax", [5.6e4, 1.9e6])
 @torch.no_grad()
 def test_ours_rounds_less_than_transformers(amax, tmp_path):
-    """Where the outlier is in the last block nothing magnifies, and an error is that of the arithmetic alone."""
+    """Models with the outlier in the last block magnify nothing, and an error is that of the arithmetic alone."""
     case = Case(tmp_path, amax, shape={**SHAPE, "num_layers": 2}, blocks=(1,))
     ours, theirs = case.ours(case.gauged), case.transformers(case.gauged)
     assert ours < theirs < 1e-2

@@ -149,7 +149,7 @@ def test_sparse_gradients_are_unscaled():
 
 
 def sparse_gradient(dtype, coalesced, values):
-    """Of six rows, two entries for row 4."""
+    """Gradient of six rows, with two entries for row 4."""
     grad = torch.sparse_coo_tensor(torch.tensor([[4, 1, 4]]), torch.tensor(values, dtype=dtype)[:, None], (6, 1))
     return grad.coalesce() if coalesced else grad
 

@@ -99,7 +99,7 @@ class Planned:
 
 @dataclasses.dataclass
 class Made:
-    """What only a call can make, such as a session."""
+    """Argument that only a call can make, such as a session."""
 
     make: Callable[[], Any]
 

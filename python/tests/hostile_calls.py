@@ -493,7 +493,7 @@ def by_schema(op):
 
 
 def function_of(name):
-    """What a name in CALLS or method_calls() stands for."""
+    """Function for a name in CALLS or method_calls()."""
     if "." not in name:
         return by_schema(getattr(ops, name))
     owner, method = name.split(".")

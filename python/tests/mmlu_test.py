@@ -110,7 +110,7 @@ def test_the_answers_are_hugging_faces(model, data, tmp_path, shots):
 
 
 def test_the_interval_is_wilsons(model, data, tmp_path):
-    """Its ends are the shares that the normal approximation puts 1.96 deviations from what was seen."""
+    """The interval's ends are the shares that the normal approximation puts 1.96 deviations from what was seen."""
     _, folder, _ = model
     accuracy = mmlu(folder, data, tmp_path / "out.json", "--dtypes", "bf16")[0]["dtypes"]["bf16"]["accuracy"]
     low, high = accuracy["interval"]

@@ -85,7 +85,7 @@ def test_the_divergence_is_that_of_the_definition(tmp_path):
 
 @torch.no_grad()
 def test_accuracy_is_the_share_of_targets_written(tmp_path):
-    """Of four lines one has no target, two have what the model writes (with and without its end), one has another."""
+    """Targets of four lines: one has no target, two have what the model writes (with and without its end), one has another."""
     theirs = make("v1.1")
     ids, mask = inputs(theirs, [9, 6, 7, 5])
     written = theirs.generate(ids, attention_mask=mask, max_new_tokens=6, min_new_tokens=6)[:, 1:].tolist()

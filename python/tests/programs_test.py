@@ -1,4 +1,4 @@
-"""What users run: the tutorial, `python -m plimsoll`, and wrappers of torch around our modules."""
+"""Programs that users run: the tutorial, `python -m plimsoll`, and wrappers of torch around our modules."""
 
 import copy
 import os

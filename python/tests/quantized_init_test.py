@@ -88,7 +88,7 @@ def test_products_have_the_bits_of_the_values(name, rule):
 
 @pytest.mark.parametrize("rule", ["delayed", "current", "row", "block-fp32"])
 def test_products_are_within_the_bound_of_the_codes(rule):
-    """Of exact products with the codes, where the recipe takes them as they are, or with its own codes of the values."""
+    """Bound of exact products with the codes, where the recipe takes them as they are, or with its own codes of the values."""
     module = quantized(MODULES["Linear"])
     x, grad = torch.randn(17, 32), torch.randn(17, 48)
     weight = module.weight.dequantize()

@@ -42,7 +42,7 @@ def names(module):
 
 
 def gathered(group, value):
-    """What each rank has, in order."""
+    """Values of all ranks, in order."""
     values = [None] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values
@@ -74,7 +74,7 @@ class Outcomes:
 
 
 def run(names):
-    """These cases; a process that ends early leaves out those that it has not run."""
+    """Outcomes of these cases; a process that ends early leaves out those that it has not run."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         pathlib.Path(folder, "names.json").write_text(json.dumps(names))

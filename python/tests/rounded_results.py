@@ -1,4 +1,4 @@
-"""What a narrow format's significand does to a computation of torch's, with no limit of range."""
+"""Effect of a narrow format's significand on a computation of torch's, with no limit of range."""
 
 import torch
 from torch.utils import _pytree

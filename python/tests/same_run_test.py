@@ -1,4 +1,4 @@
-"""What the ranks of `plimsoll train` must have in common: every option, unless it is listed here as a rank's own."""
+"""Options that the ranks of `plimsoll train` must have in common: every option, unless it is listed here as a rank's own."""
 
 import os
 import re

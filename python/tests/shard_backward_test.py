@@ -1,4 +1,4 @@
-"""What a backward pass of FullyShardedDataParallel waits for: frozen parameters, modules that run again in it, and modules
+"""Waiting of FullyShardedDataParallel's backward pass: frozen parameters, modules that run again in it, and modules
 that take part twice."""
 
 import itertools
@@ -49,7 +49,7 @@ class AdaptedNet(nn.Module):
 
 
 class FrozenNet(AdaptedNet):
-    """Its blocks are frozen as a whole: their instances have no gradients."""
+    """A net whose blocks are frozen as a whole: their instances have no gradients."""
 
     def __init__(self):
         super().__init__()

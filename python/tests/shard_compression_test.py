@@ -173,7 +173,7 @@ def owners_that_go_on_after_a_checkpoint_have_the_bits_of_going_on(group):
     parallel, optimizer = sharded(group, "fp8")
     train(parallel, optimizer, range(3), rank)
     CheckpointSaver(run, group).save(3, {"model": parallel.module.state_dict(), "left_out": parallel.left_out()})
-    # Who else freezes and trains again changes nothing for those that stay.
+    # A parameter that freezes and trains again changes nothing for those that stay.
     parallel.module[0].requires_grad_(False)
     parallel.refresh_trainable()
     assert not any(name.startswith("0.") for name in parallel.left_out())

@@ -37,7 +37,7 @@ CASES += [("STOP", phase, 0) for phase in ("reduce", "save")]
 
 
 class Fault:
-    """What happens to the victim; the others pass by."""
+    """Fault of the victim; the others pass by."""
 
     def __init__(self, folder, case, rank):
         self.folder = folder
@@ -174,7 +174,7 @@ def run_cases(folder, cases):
 
 
 def import_all():
-    """What the first step of an optimizer imports takes a second."""
+    """Imports what the first step of an optimizer does, which takes a second."""
     parameter = torch.nn.Parameter(torch.ones(1))
     parameter.grad = torch.ones(1)
     torch.optim.AdamW([parameter]).step()

@@ -135,7 +135,7 @@ def everything_may_be_frozen_for_a_while(group):
 
 @ranks.case(2)
 def gradients_from_before_it_was_frozen_still_travel(group):
-    """Those that no_sync() kept on their rank; as they would stay in .grad of a parameter."""
+    """Gradients that no_sync() kept on their rank; as they would stay in .grad of a parameter."""
     rank, size = models.position(group)
     x, y = models.part(models.batch(0), rank, size)
     for flatten in (True, False):

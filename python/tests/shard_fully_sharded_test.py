@@ -283,7 +283,7 @@ def shards_and_states_wait_on_disk(group):
 
 @ranks.case(2)
 def what_gloo_lacks_is_not_needed(group):
-    """It has no FP8, no sums that multiply before, and no pinned memory: ours sends bytes and divides by itself."""
+    """gloo has no FP8, no sums that multiply before, and no pinned memory: ours sends bytes and divides by itself."""
     with pytest.raises(RuntimeError, match="Invalid scalar type"):
         dist.all_reduce(torch.ones(4).to(torch.float8_e4m3fn), group=group)
     with pytest.raises((RuntimeError, ValueError)):

@@ -1,4 +1,4 @@
-"""How often FullyShardedDataParallel gathers parameters and reduces gradients, and that no pass reads old values."""
+"""Number of times that FullyShardedDataParallel gathers parameters and reduces gradients; no pass reads old values."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ WIDTH = 17
 
 
 class Stage(nn.Module):
-    """Its own layer comes after the instances inside it."""
+    """A stage whose own layer comes after the instances inside it."""
 
     def __init__(self, group, **options):
         super().__init__()

@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Local(FullyShardedDataParallel):
-    """What is saved is what this rank holds."""
+    """A model of which each rank saves what it holds."""
 
     def state_dict(self, *args, **kwargs):
         return self.local_state_dict(*args, **kwargs)

@@ -53,7 +53,7 @@ def batch(step):
 
 
 def part(whole, rank, size):
-    """This rank's rows."""
+    """Rows of this rank."""
     rows = ROWS // size
     return tuple(x[rank * rows : (rank + 1) * rows] for x in whole)
 
@@ -91,7 +91,7 @@ def position(group):
 
 
 def full_gradients(model):
-    """Of all ranks' shards, under the parameters' names."""
+    """Gradients from all ranks' shards, under the parameters' names."""
     shards = {name: p.grad for name, p in model.named_parameters()}
     weights = {name: p.detach() if shards[name] is None else shards[name] for name, p in model.named_parameters()}
     everyone = ranks.gathered(model.process_group, (weights, model.local_metadata_dict()))

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(params=["mapped", "copies"])
 def place(request, monkeypatch) -> str:
-    """What CPUs use and, with the CPU in its place, what other devices use."""
+    """Place that CPUs use and, with the CPU for the device, the one that other devices use."""
     if request.param == "copies":
         monkeypatch.setattr(offload_model, "place_for", lambda slices, device, home, path: Copies(slices, device, home))
     return request.param

@@ -1,4 +1,4 @@
-"""Which modules become units: fairscale's rules."""
+"""Choice of the modules that become units: fairscale's rules."""
 
 import functools
 

@@ -35,7 +35,7 @@ class Grafted:
         return [self.stack.block[block].layer[-1].DenseReluDense.wo for block in self.blocks]
 
     def outputs(self):
-        """Of each down-projection."""
+        """Outputs of each down-projection."""
         seen = []
         with hooks([wo.register_forward_hook(lambda _, __, y: seen.append(y)) for wo in self.down_projections()]):
             self.run()

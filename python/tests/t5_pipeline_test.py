@@ -18,7 +18,7 @@ PIECES = 60
 
 
 class Text2Text(transformers.Pipeline):
-    """What transformers 4 called text2text-generation."""
+    """Pipeline that transformers 4 called text2text-generation."""
 
     def _sanitize_parameters(self, **options):
         return {}, options, {}

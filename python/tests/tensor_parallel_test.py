@@ -44,7 +44,7 @@ def randomized(module):
 
 
 def sum_over_tokens(group, module):
-    """What Megatron-LM does to gradients that each rank has from its tokens alone."""
+    """Sums the gradients that each rank has from its tokens alone, as Megatron-LM does."""
     for parameter in module.parameters():
         if getattr(parameter, "sequence_parallel", False):
             dist.all_reduce(parameter.grad, group=group)
@@ -163,7 +163,7 @@ def column(tp):
 
 
 def part_of_parameter(group, module_name, name, tensor, mark):
-    """This rank's part of a whole parameter; halves of gated fc1 and fused queries, keys, values are split each."""
+    """Part of a whole parameter that this rank has; halves of gated fc1 and fused queries, keys, values are split each."""
     dim = getattr(mark, "partition_dim", None)
     if dim is None:
         return tensor
@@ -218,7 +218,7 @@ def both(group, name, sequence, rule):
 
 
 def distance(compared, exact, which):
-    """Of all gradients together, relative to the exact ones: some are zero but for rounding. which: 0 this rank's, 1 one
+    """Distance of all gradients together, relative to the exact ones: some are zero but for rounding. which: 0 this rank's, 1 one
     rank's."""
     values = [
         torch.cat([pairs[what][place].flatten() for what in exact]).double() for pairs, place in ((compared, which), (exact, 1))

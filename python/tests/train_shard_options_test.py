@@ -1,4 +1,4 @@
-"""What `plimsoll train --shard` can do beside sharing: compress, offload, checkpoint activations, and show its collectives."""
+"""Options of `plimsoll train --shard` beside sharing: compress, offload, checkpoint activations, and show its collectives."""
 
 import json
 import re

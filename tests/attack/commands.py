@@ -77,7 +77,7 @@ PYTHON_CASES = [
 
 
 def commands_of_help():
-    """Those that `plimsoll --help` lists."""
+    """Commands that `plimsoll --help` lists."""
     said = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout
     return set(re.findall(r"^  ([a-z][a-z0-9-]*) ", said.partition("Subcommands:")[2], re.MULTILINE))
 

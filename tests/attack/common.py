@@ -1,4 +1,4 @@
-"""What the attacks share: their options, deadline and result, programs under a time limit, and damage to bytes and JSON.
+"""Base of the attacks: their options, deadline and result, programs under a time limit, and damage to bytes and JSON.
 
 An attack is a program `NAME.py --seconds N --seed S --json FILE` that runs until its count or its time is reached:
 
@@ -95,7 +95,7 @@ class Attack:
 
 @dataclass
 class Outcome:
-    """How a program ended. signal: the number of the one that ended it; late: it was killed at its time limit."""
+    """End of a program. signal: the number of the one that ended it; late: it was killed at its time limit."""
 
     command: list[str]
     exit_code: int
@@ -151,7 +151,7 @@ TRACES = ("Traceback (most recent call last)", "frame #", "C++ CapturedTraceback
 
 
 def complaint(outcome, allowed=(0, 1, 2, 3), lines=3):
-    """What is wrong with how the program ended, or None: it says `lines` lines on stderr at most and ends by itself."""
+    """Fault in the program's end, or None: it says `lines` lines on stderr at most and ends by itself."""
     error = outcome.error
     if outcome.late:
         wrong = f"did not end in {outcome.seconds:.0f} s"

@@ -118,7 +118,7 @@ AT_ONCE = [fp8, held_fp8, decorated_fp8, autocast, held_autocast, decorated_auto
 
 
 def open_scopes():
-    """What is open that should not be."""
+    """Scopes that are open and should not be."""
     found = {
         "scopes": _scopes_of_thread(),
         "fp8": innermost_scope() is not None,

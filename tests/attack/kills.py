@@ -100,7 +100,7 @@ def save_forever(run, steps, elements, rank=0, ranks=1, port=None):
 
 
 def wrong_checkpoint(run):
-    """What is wrong with the newest checkpoint, or None."""
+    """Fault of the newest checkpoint, or None."""
     from plimsoll.shard import open_latest_checkpoint
 
     try:
@@ -211,7 +211,7 @@ def main():
 
     with tempfile.TemporaryDirectory(prefix="plimsoll-kills-") as name:
         folder = Path(name)
-        # Those that are forked come first: a process that has computed on several threads is not forked.
+        # Attacks that fork come first: a process that has computed on several threads is not forked.
         strike_saves(attack, folder, "saving the same step again", [7], 1000, SAVES)
         strike_saves(attack, folder, "saving a large step", [1, 2, 3], ELEMENTS, SAVES)
         strike_saves(attack, folder, "two ranks saving the same step again", [7], 1000, TWO_RANKS, ranks=2)

@@ -1,4 +1,4 @@
-"""What the attacks on runs share: a small model that trains in a second, and its checkpoints."""
+"""Helpers of the attacks on runs: a small model that trains in a second, and its checkpoints."""
 
 import os
 import socket
@@ -36,7 +36,7 @@ def leftovers(folder):
 
 
 def rank_environment(rank, ranks, port):
-    """What torchrun would set."""
+    """Environment that torchrun would set."""
     launch = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return {
         **os.environ,

@@ -47,7 +47,7 @@ std::vector<std::shared_ptr<torch::nn::Module>> modules_of(const std::vector<mod
   return modules;
 }
 
-// This rank's parts of the parameters, as optim::decay_groups() would group the whole ones.
+// Parts of the parameters that this rank has, as optim::decay_groups() would group the whole ones.
 std::vector<optim::NamedGroup> decay_groups(shard::FullyShardedDataParallel& sharded,
                                             const torch::optim::AdamWOptions& options) {
   std::map<std::string, size_t> dimensions;

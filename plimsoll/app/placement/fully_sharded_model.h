@@ -27,8 +27,8 @@ class FullyShardedModel final : public PlacedModel {
   void backward(const at::Tensor& loss, bool is_last) override;
   optim::NamedOptimizer& optimizer() override { return *optimizer_; }
   std::shared_ptr<const shard::Communicator> gradient_ranks() const override { return ranks_; }
-  // This rank's parts of the parameters and of the states that have their shapes. The first rank saves the model's
-  // buffers, and states that are the same on all ranks.
+  // Parts that this rank has of the parameters and of the states that have their shapes. The first rank saves the
+  // model's buffers, and states that are the same on all ranks.
   io::PieceMap sections() const override;
   void load(const io::CheckpointReader& checkpoint) override;
 

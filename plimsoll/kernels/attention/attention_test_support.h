@@ -10,7 +10,7 @@
 
 namespace plimsoll::kernels::testing {
 
-// Which dimensions of the mask or bias [batch, heads, queries, keys] are broadcast.
+// Dimensions of the mask or bias [batch, heads, queries, keys] that are broadcast.
 enum class Extent { kNone, kFull, kOverBatch, kOverHeadsAndQueries };
 
 struct AttentionCase {

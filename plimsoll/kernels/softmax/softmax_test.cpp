@@ -18,7 +18,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numer
 constexpr double kUnit = 0x1p-24;
 const double kTiny = std::exp(-87.0);  // smaller exponentials are 0, and products may be subnormal
 
-// Which of the mask's leading dimensions are broadcast.
+// Leading dimensions of the mask that are broadcast.
 enum class Mask { kNone, kFull, kOverHeads, kOverHeadsAndQueries, kOverBatchAndHeads };
 
 struct Case {

@@ -17,8 +17,8 @@ nlohmann::json gpt_shape_of(const Sizes& sizes) {
 void check_gpt(const nlohmann::json& shape, const StoredTensors& tensors) {
   const auto config = shape.get<GptConfig>();
   check_sizes(config);
-  // These two hold the sizes of all others, and the number of tensors that of the layers, so that the rest is no more
-  // than the file.
+  // The two embeddings hold the sizes of all others, and the number of tensors that of the layers, so that the rest is
+  // no more than the file.
   check_stored(tensors, "token_embedding.weight", {config.vocabulary, config.dim});
   check_stored(tensors, "position_embedding.weight", {config.context, config.dim});
   if (config.layers > static_cast<int64_t>(tensors.size())) {

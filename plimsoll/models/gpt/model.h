@@ -27,7 +27,7 @@ class GptImpl : public torch::nn::Cloneable<GptImpl>, public LanguageModel {
   // scope's high-precision dtype, and so is the head's product. is_first_microbatch: ops::LinearScaling.
   at::Tensor forward(const at::Tensor& tokens, std::optional<bool> is_first_microbatch = std::nullopt);
 
-  // Of a large vocabulary the logits are never held whole: ops::linear_cross_entropy.
+  // The logits of a large vocabulary are never held whole: ops::linear_cross_entropy.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
                   std::optional<bool> is_first_microbatch = std::nullopt) override;
   at::Tensor extend(const at::Tensor& tokens, TokenCache& cache) override;

@@ -6,7 +6,7 @@
 
 namespace plimsoll::models {
 
-// Those of GptImpl::named_parameters(). As many entries as the model has parameters: bound config.layers first.
+// Shapes of GptImpl::named_parameters(). As many entries as the model has parameters: bound config.layers first.
 ParameterShapes gpt_parameter_shapes(const GptConfig& config);
 
 }  // namespace plimsoll::models

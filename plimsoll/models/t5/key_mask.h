@@ -1,4 +1,4 @@
-// Which keys the queries of an attention may see.
+// Keys that the queries of an attention may see.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

@@ -16,7 +16,7 @@
 namespace plimsoll::models {
 namespace {
 
-// Whoever counts, traps or follows takes each product by itself.
+// Sessions that count, trap or follow need each product by itself.
 bool watched_closely() {
   const watch::Session* session = watch::current();
   return session != nullptr && session->mode() != watch::Mode::kGuard;

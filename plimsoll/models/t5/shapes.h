@@ -6,7 +6,7 @@
 
 namespace plimsoll::models {
 
-// Those of T5ForConditionalGenerationImpl::named_parameters(). As many entries as the model has parameters: bound the
+// Shapes of T5ForConditionalGenerationImpl::named_parameters(). As many entries as the model has parameters: bound the
 // numbers of layers first.
 ParameterShapes t5_parameter_shapes(const T5Config& config);
 

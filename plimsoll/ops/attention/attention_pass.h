@@ -32,7 +32,7 @@ struct AttentionOperands {
 // Whether a mask or bias has one element for each distance: [.., 1, queries + keys - 1].
 bool is_by_distance(const at::Tensor& x, int64_t queries, int64_t keys);
 
-// That qkv holds what `packed` says.
+// Checks that qkv has the shape that `packed` says.
 void check_packed(const at::Tensor& qkv, const PackedHeads& packed);
 
 // Views of qkv [batch, seq, heads + 2 groups, channels].

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// This rank and one other, which brings `other`: amaxes, after as many as it says it has.
+// Two ranks: this one and another, which brings `other`: amaxes, after as many as it says it has.
 class TwoRanks : public RankGroup {
  public:
   explicit TwoRanks(std::vector<int32_t> other) : other_(std::move(other)) {}

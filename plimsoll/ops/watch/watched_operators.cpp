@@ -68,7 +68,7 @@ bool shares_storage(const std::vector<at::Tensor>& a, const std::vector<at::Tens
   });
 }
 
-// Those that should be finite: the logarithms of an attention's sums are -Inf where a query sees no key.
+// Results that should be finite: the logarithms of an attention's sums are -Inf where a query sees no key.
 std::vector<at::Tensor> results_of(const at::RecordFunction& function) {
   std::vector<at::Tensor> results = tensors_of(function.outputs());
   if (contains(function.name(), "attention") && results.size() > 1) results.resize(1);

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// Those of the checkpoint's files that this rank verifies.
+// Files of the checkpoint that this rank verifies.
 std::vector<std::string> share_of(const std::vector<std::string>& files, int64_t rank, int64_t size) {
   std::vector<std::string> mine;
   for (size_t i = static_cast<size_t>(rank); i < files.size(); i += static_cast<size_t>(size)) mine.push_back(files[i]);

@@ -51,7 +51,7 @@ class SharedDirectory {
 
 constexpr int64_t kElements = 1'000'003;
 
-// This rank's part of a tensor whose values tell the step.
+// Part of a tensor that this rank has; the values tell the step.
 RankCheckpoint checkpoint_of(int64_t step, const ops::RankGroup& ranks, int64_t rank, int64_t elements = kElements) {
   const int64_t part = (elements + ranks.size() - 1) / ranks.size();
   const int64_t begin = std::min(elements, rank * part), end = std::min(elements, begin + part);

@@ -1,4 +1,4 @@
-// Which rank has the state of which parameter.
+// Assignment of the parameters' states to ranks.
 #pragma once
 
 #include <cstdint>

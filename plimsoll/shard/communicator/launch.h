@@ -1,4 +1,4 @@
-// Which process of how many this one is, as the program that started it says.
+// Rank of this process and number of processes, as the program that started it says.
 //   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
 //   mpirun     OMPI_COMM_WORLD_RANK, ..._SIZE, ..._LOCAL_RANK, ..._LOCAL_SIZE
 //   srun       SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_JOB_NUM_NODES

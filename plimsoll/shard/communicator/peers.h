@@ -1,4 +1,5 @@
-// Which ranks are alive. Each process counts up in the store, from a thread of its own, until it ends or is stopped.
+// Watch over the ranks that are alive. Each process counts up in the store, from a thread of its own, until it ends or
+// is stopped.
 // The first that finds another one missing leaves word in the store for all.
 #pragma once
 

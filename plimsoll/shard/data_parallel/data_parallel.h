@@ -59,7 +59,7 @@ class DistributedDataParallel {
   };
   NoSync no_sync() { return NoSync(*this); }
 
-  // That this rank sends for the gradients of a step.
+  // Bytes that this rank sends for the gradients of a step.
   int64_t sent_bytes() const;
 
   // Remainders of compression so far, as a section of a checkpoint, whose memory this shares: NAME.sums, and of each

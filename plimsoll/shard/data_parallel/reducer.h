@@ -108,7 +108,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::shared_ptr<const Communicator> ranks_;
   ReducerOptions options_;
   Averaging averaging_;
-  // Of the model, and what goes with each of them.
+  // Parameters of the model, and the values that go with each.
   std::vector<at::Tensor> parameters_;
   std::vector<int64_t> owners_;  // empty: all ranks
   std::vector<Place> places_;

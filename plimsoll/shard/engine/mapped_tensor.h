@@ -11,10 +11,11 @@ namespace plimsoll::shard {
 // Zeros. Throws c10::Error where the folder's file system has no room; the room is taken now.
 at::Tensor mapped_zeros(at::IntArrayRef sizes, at::ScalarType dtype, const std::filesystem::path& folder);
 
-// Such a tensor, or a part of one, will be used soon (nothing happens to others): its file is read while the
-// caller goes on.
+// Announces that such a tensor, or a part of one, will be used soon (nothing happens to others): its file is read while
+// the caller goes on.
 void expect_pages(const at::Tensor& tensor);
-// It will not be used for a while: it leaves this process's memory. The file keeps what it holds.
+// Announces that the tensor will not be used for a while: it leaves this process's memory. The file keeps what it
+// holds.
 void release_pages(const at::Tensor& tensor);
 
 }  // namespace plimsoll::shard

@@ -24,7 +24,7 @@ class ShardedGradients {
 
   // Adds to the gradients that wait, in fp32, until they travel.
   void add(size_t parameter, const at::Tensor& grad);
-  // Those that have not been reduced.
+  // Drops the gradients that have not been reduced.
   void forget();
 
   // Collectives, one after the other. leaves: the parts of this rank. The average joins the gradients of those that

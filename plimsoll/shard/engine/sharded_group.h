@@ -79,7 +79,7 @@ class ShardedGroup {
 
   // The parameters show `masters` [numel] instead, until it is undefined again.
   void show_masters(const at::Tensor& masters);
-  // This rank's part of `masters` [numel] becomes its master.
+  // Takes this rank's part of `masters` [numel] for its master.
   void write_masters(const at::Tensor& masters);
 
  private:

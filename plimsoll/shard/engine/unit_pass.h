@@ -25,7 +25,8 @@ namespace plimsoll::shard {
 // Whether the backward pass of this thread runs the node.
 bool is_in_backward_pass(torch::autograd::Node* node);
 
-// Whether it is for gradients of some tensors alone: torch.autograd.grad, or backward() with `inputs`.
+// Whether the backward pass of this thread is for gradients of some tensors alone: torch.autograd.grad, or backward()
+// with `inputs`.
 bool is_partial_backward_pass();
 
 // Nodes with sequence numbers in [begin, end).

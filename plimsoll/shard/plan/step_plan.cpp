@@ -115,7 +115,7 @@ class Memory {
     }
     now.gradients = done * (sharded_ || step_.sharing == Sharing::kZero2 ? part_ : 1);
     if (step_.sharing == Sharing::kNone || step_.world == 1) return now;
-    // Who sums for all has what each sends.
+    // A rank that sums for all holds what each sends.
     const double copies = step_.sharing == Sharing::kZero2 ? 2 : 1;
     now.travelling = sharded_ ? units_on_their_way(unit) : std::min(3 * step_.bucket_bytes, copies * done);
     return now;

@@ -39,7 +39,8 @@ struct PlannedUnit {
 struct Network {
   double bytes_per_second = 0;  // that a rank sends while it receives as many
   double seconds_per_message = 0;
-  // It takes nothing of the cores that compute, so that both go on at once; false between processes of one machine.
+  // Whether transfers take nothing of the cores that compute, so that both go on at once; false between processes of
+  // one machine.
   bool is_beside_cores = true;
 };
 

@@ -19,7 +19,7 @@ _enter_autocast = torch.ops.plimsoll.enter_autocast.default
 
 
 def default_device() -> str:
-    """Of this machine: where its losses are likely to be."""
+    """Device on which this machine's losses are likely to be."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 

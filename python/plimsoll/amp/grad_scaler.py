@@ -13,7 +13,7 @@ from plimsoll.amp.autocast import default_device
 
 @dataclass(frozen=True)
 class StepReport:
-    """What the gradients of one optimizer were like."""
+    """Facts about the gradients of one optimizer."""
 
     grad_norm: float  # L2, without the scale, before clipping; not finite if skipped
     clip_factor: float  # min(1, max_norm / (grad_norm + 1e-6))
@@ -45,7 +45,7 @@ _Known = dict[int, tuple[weakref.ref[torch.optim.Optimizer], StepReport]]
 
 
 class _Reports:
-    """Of each optimizer what was last seen of it, as long as it lives. Copies and pickles begin without any."""
+    """Last report of each optimizer, as long as the optimizer lives. Copies and pickles begin without any."""
 
     def __init__(self) -> None:
         self._of: _Known = {}
@@ -105,7 +105,7 @@ class GradScaler(torch.amp.GradScaler):
         self._reports = _Reports()
 
     def last_report(self, optimizer: torch.optim.Optimizer) -> StepReport | None:
-        """Of the gradients that unscale_ or step last saw of this optimizer; None before, and of CUDA gradients."""
+        """Report of the gradients that unscale_ or step last saw of this optimizer; None before, and of CUDA gradients."""
         return self._reports.get(optimizer)
 
     def scale(self, outputs: Any) -> Any:
@@ -168,7 +168,7 @@ class GradScaler(torch.amp.GradScaler):
         )
 
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Of an optimizer that takes the scale off itself, and whose gradients keep it until then."""
+        """The check for an optimizer that takes the scale off itself, and whose gradients keep it until then."""
         self._keeps_scale = True
         try:
             return super()._check_inf_per_device(optimizer)
@@ -176,7 +176,7 @@ class GradScaler(torch.amp.GradScaler):
             self._keeps_scale = False
 
     def _observe(self, optimizer: torch.optim.Optimizer, report: StepReport, histogram: torch.Tensor) -> None:
-        """Is called for each optimizer's gradients, once between two update(). histogram: amp::GradientHistogram, with the
+        """Hook that sees each optimizer's gradients once between two update(). histogram: amp::GradientHistogram, with the
         scale."""
         self._reports.set(optimizer, report)
 

@@ -1,4 +1,4 @@
-"""What torch.utils.checkpoint restores for its second run: torch's own autocast, and through this file Plimsoll's scopes.
+"""Scopes that torch.utils.checkpoint restores for its second run: torch's own autocast, and through this file Plimsoll's scopes.
 
 torch keeps no list of states that others could join, so its two implementations are replaced here by themselves around a
 function that restores the scopes. Both are looked up at each call, so it does not matter who imported `checkpoint` before.

@@ -140,7 +140,7 @@ class Training:
 
 @dataclass
 class Row:
-    """Of one method."""
+    """Results of one method."""
 
     method: Method
     losses: dict[int, float] = field(default_factory=dict)  # by width

@@ -17,7 +17,7 @@ def _power(exponent: int) -> str:
 
 @dataclass(frozen=True)
 class Call:
-    """Of one operator: exponents of its scaled operands and of its scaled results."""
+    """Call of one operator: exponents of its scaled operands and of its scaled results."""
 
     op: str
     operands: list[int]
@@ -28,7 +28,7 @@ class Call:
 
 
 class Inspection:
-    """What ran in its scope; printed, a line for each call."""
+    """Calls that ran in the scope; printed, a line for each."""
 
     def __init__(self, of: torch.nn.Module | torch.Tensor) -> None:
         self._session = session_in(of)

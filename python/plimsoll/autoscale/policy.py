@@ -1,4 +1,4 @@
-"""Where scales come from: the methods of scaling as policies of one engine, so that they can be compared.
+"""Methods of scaling as policies of one engine, so that they can be compared.
 
 What they share: formats, rounding, arithmetic and the optimizer's FP32 state. What differs is the exponent of each tensor.
 """
@@ -66,12 +66,13 @@ def loss_scale(scale: float = 2.0**16) -> Policy:
 
 
 def dynamic_loss_scale(scale: float = 2.0**16, growth_interval: int = 2000) -> Policy:
-    """It is halved, and the step skipped, where gradients overflow; doubled after growth_interval steps that do not."""
+    """A loss scale that is halved, and the step skipped, where gradients overflow; doubled after growth_interval steps that do
+    not."""
     return _loss_scaling("dynamic_loss_scale", scale, "steps", growth_interval)
 
 
 def automatic_loss_scale(scale: float = 2.0**16, growth_interval: int = 20) -> Policy:
-    """It follows the histogram of the gradients, as plimsoll.amp.AutomaticLossScaler."""
+    """A loss scale that follows the histogram of the gradients, as plimsoll.amp.AutomaticLossScaler."""
     return _loss_scaling("automatic_loss_scale", scale, "histogram", growth_interval)
 
 
@@ -87,7 +88,7 @@ amax = Policy("amax", "amax")
 delayed = Policy("delayed", "delayed")
 """The same, with what the result of the same call needed one step ago; what is larger by now saturates."""
 static = Policy("static", "static")
-"""What the rules say of shapes and scales, and nothing measured but what enters and the gradient of a loss."""
+"""Scales by the rules alone, from shapes and scales; only what enters and the gradient of a loss are measured."""
 rms_grad = Policy("rms_grad", "rms_grad")
 """The same, and gradients are measured where they enter a product."""
 scalify_static = Policy("scalify_static", "published")
@@ -95,7 +96,7 @@ scalify_static = Policy("scalify_static", "published")
 unit_scaling = Policy("unit_scaling", "unit", alters_model=True)
 """Weights of unit size, products times 1 / sqrt(terms), and no scale: another model than the one that was given."""
 autoscale = Policy("autoscale", "autoscale")
-"""What the rules say; what they cannot say, and what the format would not hold, is measured."""
+"""Scales by the rules; results about which they say nothing, or that the format would not hold, are measured."""
 
 _BY_NAME: dict[str, Policy | Callable[..., Policy]] = {
     "none": none,

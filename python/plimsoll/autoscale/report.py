@@ -1,4 +1,4 @@
-"""Which operators ran on scaled tensors, and how."""
+"""Operators that ran on scaled tensors, and how."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll.autoscale.tensors import is_scaled
 
 @dataclass(frozen=True)
 class OpCalls:
-    """Of one operator."""
+    """Calls of one operator."""
 
     op: str
     storage: int  # by its rule, in the format of the data: their bounds say that nothing overflows
@@ -63,7 +63,7 @@ class Report:
 
 
 def session_in(of: torch.nn.Module | torch.Tensor) -> Any:
-    """Of a scaled tensor, or of a module's parameters."""
+    """Session of a scaled tensor, or of a module's parameters."""
     tensors = [of] if isinstance(of, torch.Tensor) else of.parameters()
     for tensor in tensors:
         if is_scaled(tensor):
@@ -75,7 +75,7 @@ def session_in(of: torch.nn.Module | torch.Tensor) -> Any:
 
 
 def report(of: torch.nn.Module | torch.Tensor, *, clear: bool = False) -> Report:
-    """What has run so far in the session of a module or of a scaled tensor; clear: and count from here on anew."""
+    """Calls so far in the session of a module or of a scaled tensor; clear: counts begin anew."""
     session = session_in(of)
     rows = [OpCalls(op, *counts) for op, counts in sorted(session.counts().items())]
     elements, overflowed, small = session.range()

@@ -1,4 +1,4 @@
-"""What one use of autoscale has fixed: the format of the data, how they round, and where their scales come from."""
+"""Settings of one use of autoscale: the format of the data, how they round, and where their scales come from."""
 
 from __future__ import annotations
 

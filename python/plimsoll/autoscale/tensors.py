@@ -17,7 +17,7 @@ _SCALED: Any = torch._C._parse_dispatch_key("Fake")  # autoscale::kScaledKey
 
 
 def _unwrapped(x: torch.Tensor) -> torch.Tensor:
-    """What torch.func's transforms have wrapped."""
+    """The tensor inside the wrappers of torch.func's transforms."""
     while torch._C._functorch.is_functorch_wrapped_tensor(x):
         x = torch._C._functorch.get_unwrapped(x)
     return x

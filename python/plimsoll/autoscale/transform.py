@@ -28,7 +28,7 @@ def _entering(session: Any) -> Callable[[Any], Any]:
 
 
 def _of_unit_size(parameter: torch.Tensor) -> torch.Tensor:
-    """Of a matrix, whose products have a factor for that; a vector stays what it is."""
+    """A matrix divided by its rms, because its products have a factor for that; a vector stays what it is."""
     size = parameter.square().mean().sqrt()
     return parameter / size if parameter.dim() > 1 and size > 0 else parameter
 

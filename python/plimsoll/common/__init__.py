@@ -1,1 +1,1 @@
-"""What does not depend on PyTorch: the recipes."""
+"""The recipes, which do not depend on PyTorch."""

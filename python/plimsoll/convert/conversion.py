@@ -32,7 +32,7 @@ class Entry:
 
 @dataclass
 class ConversionReport:
-    """What convert() did. Printed, it is a table."""
+    """Report of a convert(). Printed, it is a table."""
 
     converted: list[Entry] = field(default_factory=list)
     kept: list[Entry] = field(default_factory=list)  # of the modules that hold matrices
@@ -54,7 +54,7 @@ class _Exclusion:
         self._unused = set(self.patterns)
 
     def holds(self, path: str) -> bool:
-        """Of the module, or of one that it is part of."""
+        """Whether the module, or one that it is part of, is excluded."""
         parts = path.split(".")
         prefixes = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
         matching = [pattern for pattern in self.patterns if any(fnmatchcase(prefix, pattern) for prefix in prefixes)]
@@ -67,7 +67,7 @@ class _Exclusion:
 
 
 class _Plan:
-    """What to do, before anything is done."""
+    """Plan of a conversion, made before anything is changed."""
 
     def __init__(self, model: Model, exclude: _Exclusion, shared_weights: bool) -> None:
         self.report = ConversionReport()
@@ -125,7 +125,7 @@ class _Plan:
 
 
 def _swap_containers(model: Model, report: ConversionReport) -> None:
-    """Those whose forward has to know that children were converted."""
+    """Converts the containers whose forward has to know that children were converted."""
     for path, module in model.modules:
         if type(module) is torch.nn.TransformerEncoder:
             if any(isinstance(part, Converted) for part in module.modules()):

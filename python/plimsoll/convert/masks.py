@@ -6,7 +6,7 @@ import torch
 
 
 class Masks:
-    """Of scores [batch, heads, queries, keys]: hidden (bool, True = masked) and added, either of them None.
+    """Masks of scores [batch, heads, queries, keys]: hidden (bool, True = masked) and added, either of them None.
 
     keys [batch, keys] and scores [queries, keys] or [batch * heads, queries, keys] are bool, or floating point that is
     added, where -inf hides."""

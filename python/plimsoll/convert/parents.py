@@ -1,4 +1,4 @@
-"""What a module's class does with its children, read from its source."""
+"""Uses that a module's class makes of its children, read from its source."""
 
 from __future__ import annotations
 

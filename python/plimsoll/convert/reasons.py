@@ -71,7 +71,7 @@ def _why_not_class(module: torch.nn.Module, exact: type[torch.nn.Module]) -> str
 
 
 def why_not_linear(model: Model, path: str, module: torch.nn.Module, shared_weights: bool) -> str | None:
-    """Of an instance of torch.nn.Linear, or a Conv1D."""
+    """Reason to keep a torch.nn.Linear or a Conv1D; None: it is converted."""
     exact = type(module) if is_conv1d(module) else torch.nn.Linear
     reason = _why_not_class(module, exact) or _why_not_parameters(module)
     if reason is not None:

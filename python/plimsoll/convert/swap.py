@@ -13,7 +13,7 @@ import torch
 
 
 class Before(NamedTuple):
-    """What restore() needs."""
+    """State before the conversion, for restore()."""
 
     original: type[torch.nn.Module]
     added: tuple[str, ...]  # attributes, buffers and children

@@ -9,7 +9,7 @@ from plimsoll.convert.swap import Converted
 
 
 class ConvertedTransformerEncoder(Converted, torch.nn.TransformerEncoder):
-    """Its layers get dense tensors in evaluation, too."""
+    """An encoder whose layers get dense tensors in evaluation, too."""
 
     use_nested_tensor = property(lambda self: False)
 

@@ -19,7 +19,7 @@ _innermost = torch.ops.plimsoll.innermost_fp8_scope.default
 
 
 class Scope:
-    """What modules read. recipe: None for high precision. ranks: those over which the end of the outermost enabled scope
+    """Scope that modules read. recipe: None for high precision. ranks: those over which the end of the outermost enabled scope
     reduces amaxes."""
 
     def __init__(self, recipe: Recipe | None, outer: Scope | None, ranks: Ranks | None) -> None:
@@ -40,7 +40,7 @@ _thread = _Thread()
 
 
 def innermost_scope() -> Scope | None:
-    """Of this thread. What the library has left, by an interrupt perhaps, is left here, too."""
+    """Innermost scope of this thread. A scope that the library has left, by an interrupt perhaps, is left here, too."""
     scope = _thread.innermost
     if scope is None or torch.compiler.is_compiling():
         return scope
@@ -64,13 +64,13 @@ def resume(scope: Scope | None, enter: Callable[[str | None], int]) -> None:
 
 
 def current_recipe() -> Recipe | None:
-    """Of the innermost scope of this thread; None outside all and where it is not enabled."""
+    """Recipe of the innermost scope of this thread; None outside all and where it is not enabled."""
     scope = innermost_scope()
     return None if scope is None else scope.recipe
 
 
 def high_precision_dtype(default: torch.dtype) -> torch.dtype:
-    """Of what is not quantized: as the recipe says, else that of torch.autocast where it is on, else `default`."""
+    """Dtype of all that is not quantized: as the recipe says, else that of torch.autocast where it is on, else `default`."""
     recipe = current_recipe()
     if recipe is not None and recipe.high_precision_format is not None:
         return DTYPES[recipe.high_precision_format]
@@ -78,7 +78,7 @@ def high_precision_dtype(default: torch.dtype) -> torch.dtype:
 
 
 def recipe_text(where: str, parameter: torch.Tensor) -> str:
-    """What a layer with this parameter computes under, as the operators read it."""
+    """Recipe that a layer with this parameter computes under, as the operators read it."""
     wide = format_of(where, high_precision_dtype(parameter.dtype))
     scope = innermost_scope()
     return f'"{wide}"' if scope is None or scope.recipe is None else scope.texts[wide]

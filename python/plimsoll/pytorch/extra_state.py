@@ -64,6 +64,6 @@ def buffers_of(state: Any, products: Sequence[str]) -> dict[str, torch.Tensor]:
 
 
 def drop_extra_state(state_dict: dict[str, Any], prefix: str) -> None:
-    """Those of a module that has no scales here, and of its parts."""
+    """Drops the extra states of a module that has no scales here, and of its parts."""
     for name in [name for name in state_dict if name.startswith(prefix) and name.endswith(NAME)]:
         del state_dict[name]

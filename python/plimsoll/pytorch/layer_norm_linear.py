@@ -72,7 +72,7 @@ class LayerNormLinear(Normed, SplitWeightModule):
         is_first_microbatch: bool | None = None,
         bias: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of inp + residual, which comes back second (inp itself without a residual)."""
+        """Output for inp + residual, which comes back second (inp itself without a residual)."""
         weight = self._whole_weight(is_first_microbatch)
         output, total = _norm_linear(
             inp,

@@ -95,7 +95,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         is_first_microbatch: bool | None = None,
         fc2_bias: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of inp + residual, which comes back second (inp itself without a residual)."""
+        """Output for inp + residual, which comes back second (inp itself without a residual)."""
         if self.checkpoint and torch.is_grad_enabled():
             output, total = checkpoint(self._run, inp, residual, is_first_microbatch, fc2_bias)
         else:

@@ -122,7 +122,8 @@ class MultiheadAttention(Parallel):
         }
 
         def in_parts(*rows: int) -> Initializer | None:
-            """Of a fused weight whose rows are not interleaved, each rank has its part of queries, keys and values."""
+            """Initialiser by parts: of a fused weight whose rows are not interleaved each rank has its part of queries, keys
+            and values."""
             fused = fuse_qkv_params and not self.interleaved
             return Segments(init_method or normal, rows) if fused else init_method
 
@@ -253,7 +254,7 @@ class MultiheadAttention(Parallel):
         rotary_pos_emb: RotaryEmbedding | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, torch.Tensor]:
-        """Of hidden_states + residual, which comes back second. options: DotProductAttention's arguments
+        """Output for hidden_states + residual, which comes back second. options: DotProductAttention's arguments
         core_attention_bias_* and cu_seqlens_*."""
         if hidden_states.dim() != len(self.qkv_format) - 1 or hidden_states.shape[-1] != self.hidden_size:
             raise ValueError(

@@ -58,7 +58,7 @@ class Normed(InitializedModule):
         new_norm_parameters(self, "layer_norm_", size, self._kind, zero_centered_gamma)
 
     def normalized(self, inp: torch.Tensor) -> torch.Tensor:
-        """What the norm makes of inp, in high precision."""
+        """Output of the norm for inp, in high precision."""
         return run_norm(inp, self.layer_norm_weight, self.layer_norm_bias, self._kind, self.zero_centered_gamma, self.eps)
 
     def _results(self, output: torch.Tensor, bias: torch.Tensor | None, inp: torch.Tensor) -> Any:

@@ -9,7 +9,7 @@ import torch
 
 
 class Packing:
-    """Where sequences lie among `tokens`. cu_seqlens int32 or int64 [sequences + 1]: 0 and the sums of their lengths;
+    """Places of sequences among `tokens`. cu_seqlens int32 or int64 [sequences + 1]: 0 and the sums of their lengths;
     padded: where each begins, if tokens that belong to none lie between them."""
 
     def __init__(self, name: str, cu_seqlens: Any, padded: Any, tokens: int) -> None:

@@ -16,7 +16,7 @@ from plimsoll.pytorch.quantized_tensor import QuantizedTensor
 
 @dataclass(frozen=True)
 class WeightsAsCodes:
-    """How a module holds its weights; None in its place: as values."""
+    """Options of a module that holds its weights as codes; None in its place: it holds values."""
 
     preserve_high_precision_init_val: bool
 
@@ -41,7 +41,7 @@ _thread = _Thread()
 
 
 def weights_as_codes() -> WeightsAsCodes | None:
-    """What modules made now are to do."""
+    """Options for the modules that are made now."""
     return _thread.innermost
 
 

@@ -66,14 +66,14 @@ class QuantizedTensor(torch.Tensor):
         return self
 
     def get_high_precision_init_val(self) -> torch.Tensor | None:
-        """What the initialiser drew, where quantized_model_init(preserve_high_precision_init_val=True) kept it."""
+        """Values that the initialiser drew, where quantized_model_init(preserve_high_precision_init_val=True) kept it."""
         return self._high_precision_init_val
 
     def clear_high_precision_init_val(self) -> None:
         self._high_precision_init_val = None
 
     def applied(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Parameter:
-        """What torch.nn.Module._apply(fn) makes of the parameter: the same object with the same codes, in another dtype
+        """Result of torch.nn.Module._apply(fn) for the parameter: the same object with the same codes, in another dtype
         where fn gives one; a new one on the device "meta" alone, which has no codes."""
         probe = fn(torch.empty(0, dtype=self.dtype, device=self.device))
         if probe.is_meta:

@@ -1,4 +1,4 @@
-"""What C++ calls when an amax history or a scale is a recipe's own function."""
+"""Functions that C++ calls when an amax history or a scale is a recipe's own function."""
 
 from __future__ import annotations
 

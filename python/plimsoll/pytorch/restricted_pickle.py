@@ -59,7 +59,7 @@ LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)  # what torch.save wro
 
 
 def load(data: bytes) -> Any:
-    """What pickle.dumps or torch.save has written. Raises pickle.UnpicklingError for anything but tensors, containers,
+    """Object that pickle.dumps or torch.save has written. Raises pickle.UnpicklingError for anything but tensors, containers,
     numbers, text and Transformer Engine's recipes, which come out as Inert."""
     is_archive = data.startswith(b"PK\x03\x04")
     if is_archive and b"constants.pkl" in data:

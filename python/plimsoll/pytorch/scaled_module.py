@@ -1,4 +1,4 @@
-"""What layers share: parameters with their initialisers, and the scaling state of each matrix product."""
+"""Base of the layers: parameters with their initialisers, and the scaling state of each matrix product."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class TensorParallel:
         return 0 if self.ranks is None else self.group.rank()
 
     def part(self, name: str, value: int) -> int:
-        """Of this rank."""
+        """Share of `value` that this rank has."""
         if value % self.size:
             raise ValueError(f"{self.where}: expected {name} that tp_size={self.size} divides, got {value}")
         return value // self.size

@@ -1,4 +1,4 @@
-"""What `plimsoll parity --json FILE` and `plimsoll gauge` (plimsoll_gauge.json) say of a checkpoint, as HTML."""
+"""Reports of `plimsoll parity --json FILE` and `plimsoll gauge` (plimsoll_gauge.json) on a checkpoint, as HTML."""
 
 from __future__ import annotations
 

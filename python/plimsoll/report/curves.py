@@ -39,7 +39,7 @@ def losses(runs: list[Run]) -> Figure:
 
 
 def differences(runs: list[Run], reference: Run) -> Figure:
-    """Of the loss from the reference's at the same step."""
+    """Differences of the loss from the reference's at the same step."""
     theirs = dict(zip(*reference.series("loss"), strict=True))
     data = []
     for index, run in enumerate(runs):
@@ -71,7 +71,7 @@ def loss_figures(runs: list[Run]) -> dict[str, Figure]:
 
 
 def tokens_per_s(run: Run) -> float | None:
-    """Of the summary; of a run that goes on, the median so far."""
+    """Speed by the summary; of a run that goes on, the median so far."""
     whole: float | None = run.summary.get("tokens_per_s")
     if whole:
         return whole

@@ -1,4 +1,4 @@
-"""Where the values of a model stand in FP16: a row a block, a column a tensor of it."""
+"""Map of a model's values in FP16: a row a block, a column a tensor of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Place:
 
 
 def _sub_layers(names: list[str]) -> dict[str, str]:
-    """Of "encoder.block.0.layer.1" the module in it, which its norm's name does not tell."""
+    """Module in each sub-layer, such as "encoder.block.0.layer.1", whose norm's name does not tell it."""
     found = (re.match(r"(.*\.layer\.\d+)\.(\w+)\.", name) for name in names)
     return {match[1]: match[2] for match in found if match and match[2] in SUB_LAYERS}
 

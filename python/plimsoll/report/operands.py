@@ -1,4 +1,4 @@
-"""What the numbers of each operand did: headroom as a heat map, amax and scale as curves."""
+"""Figures of each operand's numbers: headroom as a heat map, amax and scale as curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all figures share. Figures are plotly's, as plain dictionaries."""
+"""Style that all figures share. Figures are plotly's, as plain dictionaries."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class GradientCompression:
         return sum(bucket.average.sent_bytes() for bucket in self._buckets.values())
 
     def sharded_state_dict(self) -> dict[str, torch.Tensor | Piece]:
-        """What this rank gives to :meth:`CheckpointSaver.save`. Collective."""
+        """State that this rank gives to :meth:`CheckpointSaver.save`. Collective."""
         state: dict[str, torch.Tensor | Piece] = {}
         for name, (values, sums) in self._left_out().items():
             state[f"{name}.values.{self._ranks.rank}"] = Piece(values, tuple(values.shape), 0)

@@ -202,7 +202,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
                 instance._cast_buffers(instance.buffer_dtype)
 
     def _instances(self) -> list[FullyShardedDataParallel]:
-        """This and those inside, the outermost first."""
+        """All instances, this one and those inside, the outermost first."""
         return [module for module in self.modules() if isinstance(module, FullyShardedDataParallel)]
 
     def _cast_buffers(self, dtype: torch.dtype) -> None:
@@ -305,7 +305,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             self._summoned = False
 
     def held_ranges(self) -> list[HeldRange]:
-        """What this rank holds, of this instance's own parameters."""
+        """Ranges of this instance's own parameters that this rank holds."""
         return [HeldRange(*piece) for group in range(len(self._groups)) for piece in self._unit.pieces(group)]
 
     def gather_full_optim_state_dict(
@@ -317,7 +317,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         return fully_sharded_optimizer.gather(self, optim, recipient_rank)
 
     def get_shard_from_optim_state_dict(self, full_optim_state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Of that state, or of torch's optimizer of the module inside, what this rank's optimizer loads: one of the same
+        """Part that this rank's optimizer loads of that state, or of torch's optimizer of the module inside: one of the same
         parameters, in their order. A state of several groups needs names (an optimizer of named_parameters()); without
         them it is of all parameters, or of all trained ones. Raises ValueError where numbers, names or shapes are others."""
         return fully_sharded_optimizer.shard(self, full_optim_state_dict)

@@ -1,4 +1,4 @@
-"""What a rank of FullyShardedDataParallel gives to a sharded checkpoint, and takes from one that any number of ranks saved."""
+"""State of one rank of FullyShardedDataParallel, saved in a sharded checkpoint or loaded from one of any number of ranks."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _piece(part: Part, flat: torch.Tensor) -> Piece:
 
 
 def _buffers(root: Any) -> dict[str, torch.Tensor]:
-    """Those that state dicts have, on this rank."""
+    """Buffers that state dicts have, on this rank."""
     return {
         clean(f"{path}.{name}" if path else name): buffer
         for path, module in root.named_modules()

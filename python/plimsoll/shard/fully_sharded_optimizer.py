@@ -13,7 +13,7 @@ OURS = ("state", "param_groups", "param_names", "param_id_map", "uncollected_loc
 
 
 def _named_parts(root: Any) -> dict[str, Part]:
-    """This rank's parts of the parameters, by all names that the module inside has for them, in its order."""
+    """Parts of the parameters that this rank holds, by all names that the module inside has for them, in its order."""
     found = {id(part.parameter): part for part in held_parts(root)}
     slots: dict[int, list[Slot]] = {}
     for instance in root._instances():
@@ -27,7 +27,7 @@ def _named_parts(root: Any) -> dict[str, Part]:
 
 
 def whole_parameters(root: Any) -> list[Part]:
-    """This rank's parts of the parameters, each once, in the order and with the names of the module inside."""
+    """Parts of the parameters that this rank holds, each once, in the order and with the names of the module inside."""
     named: dict[int, Part] = {}
     for name, part in _named_parts(root).items():
         named.setdefault(id(part.parameter), part._replace(name=name))
@@ -35,7 +35,7 @@ def whole_parameters(root: Any) -> list[Part]:
 
 
 def numbered_parameters(root: Any, optimizer: torch.optim.Optimizer) -> list[list[Part]]:
-    """Those of each of the optimizer's groups. Their numbers count on from group to group, as torch's do."""
+    """Parameters of each of the optimizer's groups. Their numbers count on from group to group, as torch's do."""
     wholes = whole_parameters(root)
     groups = [{id(leaf) for leaf in group["params"]} for group in optimizer.param_groups]
     return [[whole for whole in wholes if id(whole.leaf) in members] for members in groups]
@@ -46,7 +46,7 @@ def _is_sharded(value: Any, leaf: torch.Tensor) -> bool:
 
 
 def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | None) -> dict[str, Any] | None:
-    """What torch's optimizer of the module inside would have; to recipient_rank, or to all (None). Collective."""
+    """State that torch's optimizer of the module inside would have; to recipient_rank, or to all (None). Collective."""
     local_ids = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     numbered = numbered_parameters(root, optimizer)
     wholes = [whole for group in numbered for whole in group]
@@ -127,7 +127,7 @@ def _elementwise_keys(states: dict[int, dict[str, Any]], parts: dict[int, Part])
 
 
 def shard(root: Any, full: dict[str, Any]) -> dict[str, Any]:
-    """This rank's part, for an optimizer of root.parameters(), or of some of them in that order."""
+    """Part of this rank, for an optimizer of root.parameters(), or of some of them in that order."""
     leaves = {id(leaf): (index, name, leaf) for index, (name, leaf) in enumerate(root.named_parameters())}
     parts = _parts_by_number(root, full)
     elementwise = _elementwise_keys(full["state"], parts)

@@ -42,7 +42,7 @@ class StateDicts(nn.Module):
         return {} if is_outermost and self.state_dict_on_rank_0_only and self.rank > 0 else result
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """What state_dict() gives, or the module inside would. On all ranks."""
+        """Loads a state_dict() of this instance or of the module inside. On all ranks."""
         if self._local_state:
             return super().load_state_dict(state_dict, strict)
         with self.summon_full_params():
@@ -58,7 +58,7 @@ class StateDicts(nn.Module):
             return StateDicts.load_state_dict(self, state_dict, strict)
 
     def sharded_state_dict(self) -> dict[str, torch.Tensor | Piece]:
-        """What this rank holds, for :meth:`CheckpointSaver.save`: pieces of the parameters in full precision, which go on
+        """State that this rank holds, for :meth:`CheckpointSaver.save`: pieces of the parameters in full precision, which go on
         changing, and buffers. A weight that several modules share has its first name alone."""
         return fully_sharded_checkpoint.model_tensors(self)
 
@@ -77,7 +77,7 @@ class StateDicts(nn.Module):
         fully_sharded_checkpoint.load_optimizer(self, optim, checkpoint, section)
 
     def local_metadata_dict(self) -> dict[str, Any]:
-        """What consolidate_shard_weights needs of this rank beside its local_state_dict."""
+        """Metadata that consolidate_shard_weights needs of this rank beside its local_state_dict."""
         metadata = []
         full_names: dict[int, str] = {}  # of parameters
         instances = [(path, module) for path, module in self.named_modules() if isinstance(module, StateDicts)]

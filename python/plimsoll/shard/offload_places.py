@@ -1,4 +1,4 @@
-"""Where the parameters of a model wait while they do not compute."""
+"""Places where the parameters of a model wait while they do not compute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def owned_by(module: nn.Module) -> list[torch.Tensor]:
 
 
 class Place(ABC):
-    """Of slices. Between enter() and leave() a slice can compute; enter() also asks for the slice that
+    """Place where slices wait. Between enter() and leave() a slice can compute; enter() also asks for the slice that
     comes next, and leave() keeps what is still in use by another."""
 
     def __init__(self, slices: list[nn.Module]) -> None:
@@ -38,7 +38,7 @@ class Place(ABC):
 
     @abstractmethod
     def keep(self, tensor: torch.Tensor) -> Any:
-        """What give() makes the tensor of again, wherever it waits in between."""
+        """Handle of which give() makes the tensor again, wherever it waits in between."""
 
     @abstractmethod
     def give(self, kept: Any) -> torch.Tensor: ...
@@ -52,14 +52,14 @@ class Place(ABC):
         return nullcontext()
 
     def take_gradients(self, index: int) -> dict[torch.Tensor, torch.Tensor]:
-        """Of a slice's parameters, which then have none."""
+        """Gradients of a slice's parameters, which then have none."""
         taken = {each: each.grad for each in self.tensors[index] if each.grad is not None}
         for each in taken:
             each.grad = None
         return taken
 
     def set_gradients(self, index: int, aside: dict[torch.Tensor, torch.Tensor], new: dict[torch.Tensor, torch.Tensor]) -> None:
-        """Those that were taken aside, which wait where parameters do, and what has been added since."""
+        """Sets the gradients that were taken aside, which wait where parameters do, and what has been added since."""
         for parameter, gradient in new.items():
             before = aside.pop(parameter, None)
             parameter.grad = (
@@ -118,7 +118,7 @@ class Copies(Place):
         return gradient.to(self._home)
 
     def inner_graph(self, index: int) -> AbstractContextManager[Any]:
-        """What the graph keeps of a parameter would hold its copy on the device: it keeps the parameter instead."""
+        """Scope in which the graph keeps a parameter, not its copy on the device, which would be held so."""
         owners = {each.untyped_storage().data_ptr(): each for each in self.tensors[index] if each.requires_grad}
 
         def pack(tensor: torch.Tensor) -> Any:

@@ -68,7 +68,7 @@ class OSS(Optimizer):
         return self._owner
 
     def _share_of(self, group: dict[str, Any]) -> dict[str, Any]:
-        """This rank's part of a group; each parameter goes to the rank with the least so far."""
+        """Part of a group that this rank has; each parameter goes to the rank with the least so far."""
         self._owner.update(zip(group["params"], self._shares.add(group["params"]), strict=True))
         return {**group, "params": [p for p in group["params"] if self._owner[p] == self.rank]}
 
@@ -121,7 +121,7 @@ class OSS(Optimizer):
         return torch.tensor(norm, dtype=torch.float32)
 
     def local_state_dict(self) -> dict[str, Any]:
-        """Of this rank's share, as the inner optimizer numbers it."""
+        """State of this rank's share, as the inner optimizer numbers it."""
         return self.optim.state_dict()
 
     def consolidate_state_dict(self, recipient_rank: int = 0) -> None:
@@ -136,7 +136,7 @@ class OSS(Optimizer):
         self._consolidated = {"state": dict(sorted(state.items())), "param_groups": copy.deepcopy(groups)}
 
     def _numbers(self) -> dict[torch.Tensor, int]:
-        """Of each parameter among all, as torch's state dicts count them."""
+        """Number of each parameter among all, as torch's state dicts count them."""
         return {p: number for number, p in enumerate(p for group in self.param_groups for p in group["params"])}
 
     def _state_by_number(self) -> dict[int, Any]:
@@ -161,7 +161,7 @@ class OSS(Optimizer):
         return self._consolidated
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Of any number of ranks, or of the optimizer that is not sharded. Each rank keeps its share."""
+        """Loads the state of any number of ranks, or of the optimizer that is not sharded. Each rank keeps its share."""
         groups, sizes = state_dict["param_groups"], [len(group["params"]) for group in self.param_groups]
         if [len(group["params"]) for group in groups] != sizes:
             raise ValueError(f"OSS: expected the state of groups of {sizes} parameters, got {[len(g['params']) for g in groups]}")

@@ -29,7 +29,7 @@ def _pause_before_the_end() -> None:
 
 
 class Ranks:
-    """What C++ has of a process group, for its engines (`handle`), and the group itself, for torch.distributed."""
+    """A process group as C++'s engines take it (`handle`), and the group itself, for torch.distributed."""
 
     def __init__(self, handle: Any, group: Any = None) -> None:
         self.handle, self.group = handle, group
@@ -41,7 +41,7 @@ class Ranks:
         return Ranks(self.handle.split(name), self.group)
 
     def gather(self, value: Any, recipient: int | None = None) -> list[Any] | None:
-        """What each rank gives, in order, at the recipient (None: on all ranks); elsewhere None. A collective."""
+        """Values of all ranks, in order, at the recipient (None: on all ranks); elsewhere None. A collective."""
         mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         parts = self.handle.gather(mine, recipient)
         return [pickle.loads(part.numpy()) for part in parts] if recipient in (None, self.rank) else None

@@ -17,7 +17,7 @@ from plimsoll.shard.tensors import map_tensors
 
 
 class SelfTest(NamedTuple):
-    """Of each trained parameter by name, the largest error as a share of what rounding may do: at most 1."""
+    """Errors of each trained parameter by name: the largest, as a share of what rounding may do: at most 1."""
 
     gradients: dict[str, float]
     weights: dict[str, float]
@@ -117,7 +117,7 @@ class _Narrow(nn.Module):
 def _gradients(
     replica: nn.Module, model: FullyShardedDataParallel, backward: Callable[[nn.Module], Any]
 ) -> dict[str, torch.Tensor]:
-    """This rank's, of all passes, added up in float32."""
+    """Gradients of this rank, of all passes, added up in float32."""
     narrow = copy.deepcopy(replica)
     if model.compute_dtype is not torch.float32:
         for parameter in narrow.parameters():
@@ -140,7 +140,7 @@ def _gradients(
 
 
 def _whole_gradients(model: FullyShardedDataParallel) -> dict[str, torch.Tensor]:
-    """Of the parameters that have any, from all ranks' shards."""
+    """Gradients of the parameters that have any, from all ranks' shards."""
     mine = {
         part.name: (part.shape, part.begin, part.end, part.of(part.leaf.grad))
         for part in held_parts(model)

@@ -16,7 +16,7 @@ Sections = Mapping[str, Mapping[str, "torch.Tensor | Piece"]]
 
 
 class Piece(NamedTuple):
-    """What this rank alone holds of a tensor: its elements from `begin` on, flattened."""
+    """Part of a tensor that this rank alone holds: its elements from `begin` on, flattened."""
 
     values: torch.Tensor
     shape: tuple[int, ...]  # of the whole tensor

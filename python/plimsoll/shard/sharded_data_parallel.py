@@ -116,7 +116,7 @@ class ShardedDataParallel(nn.Module):
         self._ranks.handle.broadcast(tensors)
 
     def left_out(self) -> dict[str, Piece]:
-        """What compression has left out of gradients: a section of a checkpoint, which this rank gives to
+        """Remainders of compressed gradients: a section of a checkpoint, which this rank gives to
         :meth:`CheckpointSaver.save`."""
         return {name: Piece(values, tuple(shape), begin) for name, shape, begin, _, values in self._reducer.left_out()}
 

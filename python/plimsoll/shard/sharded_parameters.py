@@ -20,7 +20,7 @@ def clean(path: str) -> str:
 
 
 class Slot(NamedTuple):
-    """Where a module has a parameter; one that is shared has several."""
+    """Place of a parameter in a module; one that is shared has several."""
 
     module: nn.Module
     name: str
@@ -91,7 +91,7 @@ class ShardedParameters:
         return found
 
     def layer_states(self) -> dict[str, list[torch.Tensor]]:
-        """Of the parameters that are the weight of one FP8 layer, its state."""
+        """State of the layer, for each parameter that is the weight of one FP8 layer."""
         shared = {path for pair in self.shared() for path in pair}
         return {
             slot.path: state
@@ -139,7 +139,7 @@ class ShardedParameters:
 
 
 class HeldRange(NamedTuple):
-    """What this rank holds of a parameter: elements [begin, end) of it, flattened."""
+    """Range of a parameter that this rank holds: elements [begin, end) of it, flattened."""
 
     name: str
     shape: list[int]
@@ -149,7 +149,7 @@ class HeldRange(NamedTuple):
 
 
 class Part(NamedTuple):
-    """This rank's elements [begin, end) of a parameter, under its path in the whole model."""
+    """Elements [begin, end) of a parameter that this rank holds, under its path in the whole model."""
 
     name: str
     shape: tuple[int, ...]
@@ -165,7 +165,7 @@ class Part(NamedTuple):
 
 
 def held_parts(root: Any) -> Iterator[Part]:
-    """Of all parameters below a FullyShardedDataParallel, instance by instance."""
+    """Parts of all parameters below a FullyShardedDataParallel, instance by instance."""
     for path, instance in root.named_modules():
         if not isinstance(instance, type(root)):
             continue

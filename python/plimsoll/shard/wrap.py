@@ -1,4 +1,4 @@
-"""Which modules inside a model become units of their own."""
+"""Choice of the modules inside a model that become units of their own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def config_auto_wrap_policy(module: nn.Module, recurse: bool, unwrapped_params: 
 
 
 class _Scope:
-    """What enable_wrap says."""
+    """Settings of enable_wrap."""
 
     current: ClassVar[_Scope | None] = None
 

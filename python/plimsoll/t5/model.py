@@ -122,7 +122,7 @@ class T5ForConditionalGeneration(torch.nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of everything between the products."""
+        """Dtype of everything between the products."""
         return self.get_parameter("encoder.final_layer_norm.weight").dtype
 
     def encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 
 
 class Part(torch.nn.Module):
-    """What stands between the dots of a parameter's name. Its parameters are read in C++: a forward hook never runs."""
+    """Module between the dots of a parameter's name. Its parameters are read in C++: a forward hook never runs."""
 
     def forward(self, *_: object) -> None:
         raise RuntimeError("plimsoll.t5: expected a call of the whole model, got one of a part of it")
