@@ -7,6 +7,7 @@ import pickle
 import plimsoll.pytorch as te
 import pytest
 import torch
+from oracle import delayed_scale
 from plimsoll.common.recipe import DelayedScaling, Float8CurrentScaling, Format
 
 RULE = DelayedScaling(amax_history_len=4)
@@ -32,6 +33,10 @@ def layer_of(seed=0, **options):
     return te.Linear(4, 3, **options)
 
 
+def scale_of(amax, code_format, rule=DelayedScaling()):  # noqa: B008  a value
+    return delayed_scale(rule, torch.tensor(float(amax)), code_format).item()
+
+
 def ones(amax):
     return torch.full((2, 4), float(amax))
 
@@ -42,11 +47,11 @@ def test_history_rolls_in_the_newest_and_the_scale_is_that_of_the_largest():
         forward(layer, ones(amax))
     assert layer.input_amax_history.tolist() == [0, 1, 3, 2]
     assert layer.input_step.item() == 3
-    assert layer.input_scale.item() == pytest.approx(3 / 448, rel=2**-22)
+    assert layer.input_scale.item() == scale_of(3, "e4m3")
     for amax in (1.0, 1.0, 1.0):
         forward(layer, ones(amax))
     assert layer.input_amax_history.tolist() == [0, 1, 1, 1]
-    assert layer.input_scale.item() == pytest.approx(2 / 448, rel=2**-22)  # the window still held it
+    assert layer.input_scale.item() == scale_of(2, "e4m3")  # the window still held it
 
 
 def test_margin_interval_and_most_recent_are_honoured():
@@ -56,8 +61,8 @@ def test_margin_interval_and_most_recent_are_honoured():
     for amax in (1.0, 8.0, 2.0, 2.0):
         forward(layer, ones(amax), rule)
         scales.append(layer.input_scale.item())
-    expected = [4 * amax / 448 for amax in (1.0, 8.0, 8.0, 2.0)]
-    assert scales == pytest.approx(expected, rel=2**-21)
+    expected = [scale_of(amax, "e4m3", rule) for amax in (1.0, 8.0, 8.0, 2.0)]
+    assert scales == expected
 
 
 def test_gradient_state_updates_when_the_backward_pass_ends():
@@ -66,7 +71,7 @@ def test_gradient_state_updates_when_the_backward_pass_ends():
     assert layer.grad_output_step.item() == 0 and layer.input_step.item() == 1
     output.backward(torch.full_like(output, 5.0))
     assert layer.grad_output_step.item() == 1
-    assert layer.grad_output_scale.item() == pytest.approx(5 / 57344, rel=2**-22)
+    assert layer.grad_output_scale.item() == scale_of(5, "e5m2")
 
 
 def test_several_uses_in_one_step_count_once_with_their_largest():

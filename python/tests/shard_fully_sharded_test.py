@@ -15,6 +15,7 @@ import torch.distributed as dist
 from plimsoll.common.recipe import DelayedScaling, Float8CurrentScaling
 from plimsoll.shard import FullyShardedDataParallel as Fsdp
 from plimsoll.shard import offload_optimizer
+from rounding import approx, gamma, within
 from torch import nn
 
 
@@ -40,7 +41,9 @@ def twenty_steps_are_those_of_one_process(group):
             if parameter.grad is not None:
                 parameter.grad.copy_(found[name])
         norm = model.clip_grad_norm_(0.1)
-        assert torch.allclose(norm, torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.1), rtol=1e-6)
+        terms = sum(parameter.numel() for parameter in plain.parameters())  # squares and their sums, in any order
+        expected = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
+        assert within(norm, expected, gamma(2 * terms) * expected.item())
         with torch.no_grad():
             clipped = models.full_gradients(model)
             for name, parameter in plain.named_parameters():
@@ -241,10 +244,11 @@ def shards_may_be_empty(group):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
     model(torch.full((1, 1), float(3 * rank))).sum().backward()
     assert [g.tolist() for g in ranks.gathered(group, model.flat_param_0.grad)] == [[3.0], [1.0], []]
-    assert model.clip_grad_norm_(1e9).item() == pytest.approx(10**0.5)
+    assert model.clip_grad_norm_(1e9).item() == approx(10**0.5, 4)  # roots and squares on the way
     assert model.clip_grad_norm_(1e9, float("inf")).item() == 3
     optimizer.step()
-    assert models.full_weights(model)["weight"].item() == pytest.approx(1.5)
+    # Adam's first step is lr * g / (|g| + 1e-8), in some eight roundings.
+    assert models.full_weights(model)["weight"].item() == approx(2 - 0.5 * 3 / (3 + 1e-8), 8)
 
 
 def pages_in_memory(folder):
