@@ -22,9 +22,9 @@ shard::Launch launch_of(const TrainOptions& options) {
 void check_sharing(const TrainOptions& options) {
   using shard::Sharing;
   const std::string_view way = recipe::name_of(kSharings, options.shard);
-  const bool averages = options.shard == Sharing::kDdp || options.shard == Sharing::kZero1;
+  const bool averages = options.shard != Sharing::kNone && options.shard != Sharing::kFsdp;
   if (options.compress != shard::Compression::kNone && !averages) {
-    refuse("--compress {}: expected --shard ddp or zero1, got {}",
+    refuse("--compress {}: expected --shard ddp, zero1 or zero2, got {}",
            recipe::name_of(shard::kCompressions, options.compress), way);
   }
   if (options.offload != Offload::kNone && options.shard != Sharing::kFsdp) {

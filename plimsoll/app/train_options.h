@@ -51,7 +51,7 @@ struct TrainOptions {
   int64_t seed = 1;
   int64_t threads = 0;                                      // 0: as many as cores
   shard::Sharing shard = shard::Sharing::kNone;             // of the processes of a launch (shard::Launch)
-  shard::Compression compress = shard::Compression::kNone;  // of gradients of kDdp and kZero1, while they travel
+  shard::Compression compress = shard::Compression::kNone;  // of gradients, while they travel; not kFsdp
   Offload offload = Offload::kNone;                         // of what kFsdp shares
   bool checkpoint_activations = false;                      // backward computes each block again
   int64_t deadline = 600;                                   // seconds that a process waits for the others

@@ -7,7 +7,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   register_findings(library);
   register_checkpoints(library);
   register_fully_sharded(library);
-  register_compressed_average(library);
+  register_hooked_buckets(library);
   register_gradient_reducer(library);
   register_parameter_shares(library);
 }

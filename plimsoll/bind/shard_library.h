@@ -9,7 +9,7 @@ void register_ranks(torch::Library& library);
 void register_findings(torch::Library& library);
 void register_checkpoints(torch::Library& library);
 void register_fully_sharded(torch::Library& library);
-void register_compressed_average(torch::Library& library);
+void register_hooked_buckets(torch::Library& library);
 void register_gradient_reducer(torch::Library& library);
 void register_parameter_shares(torch::Library& library);
 

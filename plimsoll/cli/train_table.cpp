@@ -38,7 +38,7 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
        "what the processes that torchrun, mpirun or srun started share: ddp, each batch; zero1, and the optimizer's "
        "states; zero2, and the gradients; fsdp, and the parameters; none"},
       {"compress", "HOW", choice(options.compress, shard::kCompressions),
-       "how gradients travel under --shard ddp or zero1: fp16, bf16 or fp8, what rounding leaves out joins the next "
+       "how gradients travel under --shard ddp, zero1 or zero2: fp16, bf16 or fp8, what rounding leaves out joins the next "
        "step's; none: fp32"},
       {"offload", "WHERE", choice(options.offload, app::kOffloads),
        "where a process's part under --shard fsdp waits: disk, files in DIR; cpu, where it is; none"},

@@ -283,7 +283,7 @@ def saved_checkpoint():
     run = folder() / "run"
     if not run.exists():
         saver = ops.checkpoint_saver(str(run), classes.Ranks(""), keep=2, asynchronous=False)
-        saver.save(1, "{}", [("model", "w", torch.ones(3))], [])
+        saver.save(1, "{}", [("model", "w", torch.ones(3)), ("model", "w.values.0", torch.ones(3))], [])
     return next(path for path in run.iterdir() if path.is_dir())
 
 
@@ -400,9 +400,7 @@ def made_checkpoint():
 
 
 WITHOUT_GRADIENTS = {"layer_pass_backward"}  # is what a backward pass calls
-# Refused as they stand: nothing was entered or started before.
-OUT_OF_ORDER = {"CompressedAverage.advance", "CompressedAverage.finish", "CompressedAverage.abandon"}
-AVERAGE = ["bf16", Made(lambda: classes.Ranks(GROUP)), 64]
+HOOKED = ["bf16", Made(lambda: classes.Ranks(GROUP)), ["w"], [3]]
 # Name of the class: how one is made, its constructor's arguments, and those of each method.
 METHODS = {
     "AutoscaleSession": (
@@ -419,16 +417,13 @@ METHODS = {
     ),
     "ScaleTape": ([], {"enter_first_run": [OWNER], "enter_second_run": [OWNER, False, '"fp8"']}),
     "CheckpointSaver": (new_saver, {"save": [1, "{}", [], []], "wait": []}),
-    "CompressedAverage": (
-        AVERAGE,
+    "HookedBuckets": (
+        HOOKED,
         {
-            "abandon": [],
-            "advance": [],
-            "finish": [],
             "left_out": [],
+            "restore": [Made(made_checkpoint), "model"],
             "sent_bytes": [],
-            "start": [T(64)],
-            "sums_left_out": [],
+            "start": [0, True, [0], [T(3)]],
         },
     ),
     "Checkpoint": (

@@ -117,7 +117,7 @@ def child(seed, first, end, deadline, progress_file):
     import plimsoll  # noqa: F401
     import torch
     from guarded_memory import GuardedMemory
-    from hostile_calls import OUT_OF_ORDER, all_calls, join_group
+    from hostile_calls import all_calls, join_group
 
     os.chdir(tempfile.mkdtemp(prefix="plimsoll-hostile-"))
     join_group()
@@ -133,7 +133,7 @@ def child(seed, first, end, deadline, progress_file):
         struct.pack_into("qq", progress, 0, number, answered)
         good, wrong = run_call(seed, number, memory)
         answered += good
-        if not good and number < len(all_calls()) and planned_call(seed, number)[0] not in OUT_OF_ORDER:
+        if not good and number < len(all_calls()):
             wrong = wrong or "a valid call is refused"
         if wrong:
             print(json.dumps([number, wrong]), flush=True)

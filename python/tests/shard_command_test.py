@@ -92,7 +92,14 @@ def test_ranks_have_the_losses_of_one_process(tmp_path, alone, shard, ranks, rec
 
 
 @pytest.mark.parametrize(
-    ("shard", "more"), [("ddp", ["--recipe=fp8", "--compress=fp8"]), ("zero2", ["--recipe=fp16", "--async-save"]), ("fsdp", [])]
+    ("shard", "more"),
+    [
+        ("ddp", ["--recipe=fp8", "--compress=fp8"]),
+        ("zero2", ["--recipe=fp8", "--compress=fp8"]),
+        ("zero2", ["--recipe=fp16", "--async-save"]),
+        ("fsdp", []),
+        ("fsdp", ["--recipe=fp16", "--loss-scale=auto"]),
+    ],
 )
 def test_resuming_has_the_bits_of_going_on(tmp_path, shard, more):
     arguments = [f"--shard={shard}", *(more or ["--recipe=fp8"])]

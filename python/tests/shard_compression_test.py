@@ -2,6 +2,7 @@
 and checkpoints."""
 
 import copy
+import itertools
 import shutil
 
 import pytest
@@ -16,9 +17,20 @@ from torch.nn.parallel import DistributedDataParallel
 ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-4}
 
 
-def wrapped(group, compression, seed=0):
+class Swapped(nn.Module):
+    """Layers in another order than that of their registration: torch makes only the last of the buckets another way."""
+
+    def __init__(self):
+        super().__init__()
+        self.second, self.first, self.third, self.last = (nn.Linear(30, 30) for _ in range(4))
+
+    def forward(self, x):
+        return self.last(self.third(self.second(self.first(x)).tanh()).tanh())[:, :7]
+
+
+def wrapped(group, compression, seed=0, swapped=False):
     torch.manual_seed(seed)
-    module = nn.Sequential(nn.Linear(30, 90), nn.Tanh(), nn.Linear(90, 7))
+    module = Swapped() if swapped else nn.Sequential(nn.Linear(30, 90), nn.Tanh(), nn.Linear(90, 7))
     # Several buckets, which DistributedDataParallel makes anew after the first pass.
     parallel = DistributedDataParallel(module, process_group=group, bucket_cap_mb=0.005)
     state = GradientCompression(compression, parallel, group)
@@ -35,8 +47,8 @@ def backward(parallel, step, rank):
 @ranks.case(3)
 def nothing_is_lost_but_the_last_rounding(group):
     rank = dist.get_rank(group)
-    for compression, unit in ROUNDING.items():
-        parallel, _ = wrapped(group, compression)
+    for (compression, unit), swapped in itertools.product(ROUNDING.items(), (False, True)):
+        parallel, _ = wrapped(group, compression, swapped=swapped)
         plain = copy.deepcopy(parallel.module)
         arrived = [torch.zeros_like(p, dtype=torch.float64) for p in plain.parameters()]
         exact = [a.clone() for a in arrived]

@@ -19,9 +19,10 @@ def same(one, other):
 def plain(tmp_path_factory):
     """Two ranks without any of it: {way of sharing: directory}."""
     folder = tmp_path_factory.mktemp("plain")
-    for shard in ("ddp", "fsdp"):
+    ways = ("ddp", "zero2", "fsdp")
+    for shard in ways:
         train(2, folder / shard, f"--shard={shard}", "--recipe=fp8")
-    return {shard: folder / shard for shard in ("ddp", "fsdp")}
+    return {shard: folder / shard for shard in ways}
 
 
 @pytest.mark.parametrize(
@@ -37,11 +38,13 @@ def test_bits_are_those_of_a_run_without(tmp_path, plain, shard, option):
     assert saved[0] - logits < 0.6 * (saved[1] - logits) if "activations" in option else saved[0] == saved[1]
 
 
-@pytest.mark.parametrize(("compress", "share"), [("bf16", 0.5), ("fp8", (1 + 4 / 128) / 4)])
-def test_compressed_gradients_take_fewer_bytes_and_train_alike(tmp_path, plain, compress, share):
-    train(2, tmp_path / "run", "--shard=ddp", "--recipe=fp8", f"--compress={compress}")
-    assert losses(tmp_path / "run") == pytest.approx(losses(plain["ddp"]), rel=1e-2)
-    sent = [summary(out)["sent_bytes"] for out in (tmp_path / "run", plain["ddp"])]
+@pytest.mark.parametrize(
+    ("shard", "compress", "share"), [("ddp", "bf16", 0.5), ("ddp", "fp8", (1 + 4 / 128) / 4), ("zero2", "fp8", (1 + 4 / 128) / 4)]
+)
+def test_compressed_gradients_take_fewer_bytes_and_train_alike(tmp_path, plain, shard, compress, share):
+    train(2, tmp_path / "run", f"--shard={shard}", "--recipe=fp8", f"--compress={compress}")
+    assert losses(tmp_path / "run") == pytest.approx(losses(plain[shard]), rel=1e-2)
+    sent = [summary(out)["sent_bytes"] for out in (tmp_path / "run", plain[shard])]
     # Beside gradients: a loss, amaxes, heartbeats.
     assert share < sent[0] / sent[1] < share + 0.1
 
@@ -62,7 +65,7 @@ def test_the_profile_shows_collectives_and_what_of_them_was_waited_for(tmp_path)
     ("arguments", "text"),
     [
         (["--shard=ddp", "--offload=disk"], "--offload disk: expected --shard fsdp, got ddp"),
-        (["--shard=fsdp", "--compress=fp8"], "--compress fp8: expected --shard ddp or zero1, got fsdp"),
+        (["--shard=fsdp", "--compress=fp8"], "--compress fp8: expected --shard ddp, zero1 or zero2, got fsdp"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(tmp_path, arguments, text):

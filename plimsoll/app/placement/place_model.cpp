@@ -18,10 +18,10 @@ std::unique_ptr<PlacedModel> place_model(const std::shared_ptr<models::LanguageM
   torch::nn::Module& module = model->module();
   const optim::AdamWSettings settings{.seed = placement.seed};
   const auto groups = [&] { return optim::decay_groups(module.named_parameters(), placement.adamw); };
+  const shard::DataParallelOptions averaged{.compression = placement.compression};
   const auto average = [&]() -> std::shared_ptr<shard::DistributedDataParallel> {
     if (ranks->size() == 1) return nullptr;
-    return std::make_shared<shard::DistributedDataParallel>(
-        module, ranks, shard::DataParallelOptions{.compression = placement.compression});
+    return std::make_shared<shard::DistributedDataParallel>(module, ranks, averaged);
   };
   switch (placement.sharing) {
     case Sharing::kNone:
@@ -34,7 +34,8 @@ std::unique_ptr<PlacedModel> place_model(const std::shared_ptr<models::LanguageM
     case Sharing::kZero2: {
       auto optimizer = std::make_unique<shard::ShardedOptimizer>(groups(), ranks, settings);
       std::shared_ptr<shard::DistributedDataParallel> averaging;
-      if (ranks->size() > 1) averaging = std::make_shared<shard::ShardedDataParallel>(module, *optimizer, ranks);
+      if (ranks->size() > 1)
+        averaging = std::make_shared<shard::ShardedDataParallel>(module, *optimizer, ranks, averaged);
       return std::make_unique<SharedGradientsModel>(model, ranks, std::move(optimizer), std::move(averaging));
     }
     case Sharing::kFsdp:

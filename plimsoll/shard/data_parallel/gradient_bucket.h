@@ -14,6 +14,8 @@
 
 namespace plimsoll::shard {
 
+inline constexpr size_t kUnderWay = 2;  // buckets that travel while the next is filled
+
 struct GradientBucket {
   static constexpr int64_t kAllRanks = -1;
   // Behind the flags: set by ranks that had begun an even number of rounds before this one, and an odd one.

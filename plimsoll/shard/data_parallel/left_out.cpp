@@ -11,9 +11,9 @@ std::string values_name(const std::string& parameter, int64_t rank) {
 
 std::string sums_name(const std::string& parameter) { return parameter + ".sums"; }
 
-// The section of a checkpoint, and the reducer that goes on with it.
+// The section of a checkpoint, and the ranks that go on with it.
 struct Restoring {
-  const Reducer& reducer;
+  const Communicator& ranks;
   const io::CheckpointReader& checkpoint;
   const std::string& section;
 
@@ -22,9 +22,9 @@ struct Restoring {
   // Fills `mine` with the saved values of this rank, or with zeros. True if as many ranks saved them, so that they are
   // its own.
   bool take_values(const std::string& name, at::Tensor mine) const {
-    const bool same = saved_by() == reducer.ranks().size();
+    const bool same = saved_by() == ranks.size();
     if (same) {
-      mine.copy_(checkpoint.read(section, values_name(name, reducer.ranks().rank())).view({-1}));
+      mine.copy_(checkpoint.read(section, values_name(name, ranks.rank())).view({-1}));
     } else {
       mine.zero_();
     }
@@ -49,7 +49,7 @@ struct Restoring {
 
   // The owner goes on with what was left out of sums, and of other ranks' values, as if it were its own values'.
   void restore_owned(const std::string& name, const at::Tensor& values, bool mine) const {
-    const double factor = averaging_over(reducer.ranks().size()).postdivide;
+    const double factor = averaging_over(ranks.size()).postdivide;
     const bool same = take_values(name, values);
     if (!mine) return;
     if (!same) add_values(name, values, 0, values.numel(), factor);
@@ -85,7 +85,7 @@ std::vector<io::TensorPiece> left_out_pieces(const Reducer& reducer, const std::
 void restore_left_out(const Reducer& reducer, const std::vector<std::string>& names,
                       const io::CheckpointReader& checkpoint, const std::string& section) {
   const at::NoGradGuard no_grad;
-  const Restoring restoring{.reducer = reducer, .checkpoint = checkpoint, .section = section};
+  const Restoring restoring{.ranks = reducer.ranks(), .checkpoint = checkpoint, .section = section};
   for (size_t i = 0; i < names.size(); ++i) {
     const auto left = reducer.left_out(i);
     if (!left || !checkpoint.has(section, values_name(names[i], 0))) continue;
@@ -95,6 +95,12 @@ void restore_left_out(const Reducer& reducer, const std::vector<std::string>& na
       restoring.restore_sums(names[i], *left);
     }
   }
+}
+
+void restore_left_out(const CompressedAverage::LeftOut& left, const Communicator& ranks, const std::string& name,
+                      const io::CheckpointReader& checkpoint, const std::string& section) {
+  const at::NoGradGuard no_grad;
+  Restoring{.ranks = ranks, .checkpoint = checkpoint, .section = section}.restore_sums(name, left);
 }
 
 }  // namespace plimsoll::shard

@@ -18,5 +18,8 @@ std::vector<io::TensorPiece> left_out_pieces(const Reducer& reducer, const std::
 // A section without a parameter: nothing is left out of its gradient.
 void restore_left_out(const Reducer& reducer, const std::vector<std::string>& names,
                       const io::CheckpointReader& checkpoint, const std::string& section);
+// One parameter's, whose section has it.
+void restore_left_out(const CompressedAverage::LeftOut& left, const Communicator& ranks, const std::string& name,
+                      const io::CheckpointReader& checkpoint, const std::string& section);
 
 }  // namespace plimsoll::shard

@@ -9,11 +9,6 @@
 #include <utility>
 
 namespace plimsoll::shard {
-namespace {
-
-constexpr size_t kUnderWay = 2;  // buckets that travel while the next is filled
-
-}  // namespace
 
 struct Reducer::Hook : torch::autograd::PostAccumulateGradHook {
   Hook(std::weak_ptr<Reducer> reducer, size_t parameter) : reducer_(std::move(reducer)), parameter_(parameter) {}

@@ -14,11 +14,6 @@ if TYPE_CHECKING:  # torch.distributed does not say that it exports it
 else:
     GradBucket = dist.GradBucket
 
-_BLOCK = 128  # elements that share a scale; parameters begin at a multiple of it
-_UNDER_WAY = 2  # buckets that travel while the next one is filled
-
-LeftOut = tuple[torch.Tensor, torch.Tensor]  # of a parameter's gradient here, and of the ranks' sum of it
-
 
 class GradientCompression:
     """The state of :func:`compress_hook`, for one module:
@@ -43,127 +38,49 @@ class GradientCompression:
         if compression not in ("fp16", "bf16", "fp8"):
             raise ValueError(f"GradientCompression: expected fp16, bf16 or fp8, got {compression!r}")
         self.compression = compression
-        self._ranks = ranks_of(process_group)
-        self._parameters = {name.removeprefix("module."): p for name, p in module.named_parameters() if p.requires_grad}
-        self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in self._parameters.items()}
-        self._buckets: dict[int, _Bucket] = {}
-        self._left: dict[str, LeftOut] = {}  # of parameters that are in no bucket yet
+        ranks = ranks_of(process_group)
+        parameters = {name.removeprefix("module."): p for name, p in module.named_parameters() if p.requires_grad}
+        self._rank, self._names = ranks.rank, list(parameters)
+        self._places: dict[torch.Tensor, int] = {each: place for place, each in enumerate(parameters.values())}
+        elements = [parameter.numel() for parameter in parameters.values()]
+        self._buckets = torch.classes.plimsoll.HookedBuckets(compression, ranks.handle, self._names, elements)
+        self._travelling: dict[int, tuple[torch.futures.Future[torch.Tensor], torch.Tensor]] = {}
 
     @property
     def sent_bytes(self) -> int:
         """By this rank, in the last backward pass."""
-        return sum(bucket.average.sent_bytes() for bucket in self._buckets.values())
+        sent: int = self._buckets.sent_bytes()
+        return sent
 
     def sharded_state_dict(self) -> dict[str, torch.Tensor | Piece]:
         """State that this rank gives to :meth:`CheckpointSaver.save`. Collective."""
         state: dict[str, torch.Tensor | Piece] = {}
         for name, (values, sums) in self._left_out().items():
-            state[f"{name}.values.{self._ranks.rank}"] = Piece(values, tuple(values.shape), 0)
+            state[f"{name}.values.{self._rank}"] = Piece(values, tuple(values.shape), 0)
             state[f"{name}.sums"] = sums
         return state
 
     def load_sharded_state_dict(self, checkpoint: Checkpoint, section: str = "left_out") -> None:
         """The same number of ranks goes on with the bits of those that saved, another one with what they had left out in
         sum."""
-        self._buckets.clear()
-        self._left = {name: self._load(checkpoint, section, name) for name in self._parameters}
+        self._buckets.restore(checkpoint.opened, section)
 
-    def _load(self, checkpoint: Checkpoint, section: str, name: str) -> LeftOut:
-        sums = checkpoint.read(section, f"{name}.sums").view(-1)
-        if checkpoint.world_size == self._ranks.size:
-            return checkpoint.read(section, f"{name}.values.{self._ranks.rank}").view(-1), sums
-        _, postdivide = torch.ops.plimsoll.averaging(checkpoint.world_size)
-        for rank in range(checkpoint.world_size):
-            sums = sums + checkpoint.read(section, f"{name}.values.{rank}").view(-1) / postdivide
-        return torch.zeros_like(sums), sums
+    def _left_out(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """What is left out of each parameter's gradient here, and of the ranks' sum of it. Collective."""
+        return dict(zip(self._names, self._buckets.left_out(), strict=True))
 
-    def _left_out(self) -> dict[str, LeftOut]:
-        found = {name: (torch.zeros(p.numel()), torch.zeros(p.numel())) for name, p in self._parameters.items()}
-        found.update(self._left)
-        for bucket in self._buckets.values():
-            found.update(bucket.left_out())
-        return found
-
-    def _bucket(self, given: GradBucket) -> "_Bucket":
-        """DistributedDataParallel makes its buckets anew after the first pass."""
-        names = [self._names[parameter] for parameter in given.parameters()]
-        known = self._buckets.get(given.index())
-        if known is not None and known.names == names:
-            return known
-        if known is not None:
-            self._left = self._left_out()
-            self._buckets.clear()
-        bucket = self._buckets[given.index()] = _Bucket(self.compression, self._ranks, names, given.gradients())
-        bucket.take(self._left)
-        return bucket
-
-    @torch.no_grad()
     def average(self, given: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        index = given.index()
-        if index == 0:  # an exception may have ended the pass before
-            for bucket in self._buckets.values():
-                bucket.average.abandon()
-        future = self._bucket(given).start(given)
-        if index > 0:
-            self._buckets[index - 1].average.advance()
-        if index >= _UNDER_WAY:
-            self._buckets[index - _UNDER_WAY].finish()
-        if given.is_last():
-            self._buckets[index].average.advance()
-            for last in range(max(0, index + 1 - _UNDER_WAY), index + 1):
-                self._buckets[last].finish()
+        if given.index() == 0:
+            self._travelling.clear()
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        self._travelling[given.index()] = future, given.buffer()
+        places = [self._places[parameter] for parameter in given.parameters()]
+        for index in self._buckets.start(given.index(), given.is_last(), places, given.gradients()):
+            arrived, buffer = self._travelling.pop(index)
+            arrived.set_result(buffer)
         return future
 
 
 def compress_hook(state: GradientCompression, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """For DistributedDataParallel.register_comm_hook, which looks at these annotations as objects."""
     return state.average(bucket)
-
-
-class _Bucket:
-    """Gradients that travel together."""
-
-    def __init__(self, compression: str, ranks: Any, names: list[str], gradients: list[torch.Tensor]) -> None:
-        self.names = names
-        self._ranges: list[tuple[int, int]] = []  # begin and size of each
-        end = 0
-        for gradient in gradients:
-            self._ranges.append((end, gradient.numel()))
-            end += -(-gradient.numel() // _BLOCK) * _BLOCK
-        self._elements = end
-        self.average = torch.classes.plimsoll.CompressedAverage(compression, ranks.handle, end)
-
-    def take(self, left: dict[str, LeftOut]) -> None:
-        """Goes on with these."""
-        values, sums, begin = self.average.left_out()
-        for name, (first, size) in zip(self.names, self._ranges, strict=True):
-            if name not in left:
-                continue
-            its_values, its_sums = left.pop(name)
-            values[first : first + size].copy_(its_values)
-            start, stop = (min(max(place, begin), begin + sums.numel()) for place in (first, first + size))
-            sums[start - begin : stop - begin].copy_(its_sums[start - first : stop - first])
-
-    def left_out(self) -> dict[str, LeftOut]:
-        """Collective."""
-        values, sums = self.average.left_out()[0], self.average.sums_left_out()
-        places = zip(self.names, self._ranges, strict=True)
-        return {
-            name: (values[first : first + size].clone(), sums[first : first + size].clone()) for name, (first, size) in places
-        }
-
-    def start(self, given: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        self._gradients, self._buffer = given.gradients(), given.buffer()
-        flat = torch.zeros(self._elements)
-        for gradient, (first, size) in zip(self._gradients, self._ranges, strict=True):
-            flat[first : first + size].copy_(gradient.reshape(-1))
-        self.average.start(flat)
-        self._future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        return self._future
-
-    def finish(self) -> None:
-        average = self.average.finish()
-        for gradient, (first, size) in zip(self._gradients, self._ranges, strict=True):
-            gradient.copy_(average[first : first + size].view_as(gradient))
-        self._future.set_result(self._buffer)
-        del self._gradients, self._buffer, self._future
