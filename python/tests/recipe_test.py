@@ -109,3 +109,24 @@ def test_cpp_reads_every_field_that_it_is_given(name):
     assert run(text).dtype == torch.bfloat16
     with pytest.raises(ValueError, match="nonsense"):
         run(text.replace("margin", "nonsense").replace("fp8_format", "nonsense"))
+
+
+@pytest.mark.parametrize(
+    "kind", [recipe.DelayedScaling, recipe.Float8CurrentScaling, recipe.Float8BlockScaling, recipe.MXFP8BlockScaling]
+)
+def test_backward_in_high_precision_has_the_bits_of_its_products_without_codes(kind):
+    torch.manual_seed(2)
+    layers = [te.Linear(24, 40), te.Linear(24, 40)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    results = []
+    rules = (kind(backward_override="high_precision"), kind(override_linear_precision=(False, True, True)))
+    source = torch.randn(7, 24)
+    for layer, rule in zip(layers, rules, strict=True):
+        x = source.clone().requires_grad_()
+        with te.fp8_autocast(fp8_recipe=rule):
+            output = layer(x)
+        output.square().sum().backward()
+        results.append((output, x.grad, layer.weight.grad))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
+    with pytest.raises(ValueError, match='backward_override None or "high_precision"'):
+        kind(backward_override="dequantized")

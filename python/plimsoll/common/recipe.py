@@ -41,13 +41,15 @@ _HIGH_PRECISION = (None, "fp32", "bf16", "fp16")
 class Recipe:
     """Base of all recipes. Ours, on each: ``override_linear_precision`` = (fprop, dgrad, wgrad), True runs that product
     in high precision; ``high_precision_format`` = "fp32", "bf16" or "fp16", None: the dtype of torch.autocast where that
-    is on, else of the layer's parameters."""
+    is on, else of the layer's parameters. ``backward_override`` = "high_precision": both products of backward read the
+    input and the weight as they were before they became codes, as with override_linear_precision = (False, True, True)."""
 
     _name: ClassVar[str]
-    _only_at_default: ClassVar[tuple[str, ...]] = ("fp8_dpa", "fp8_mha", "backward_override")
+    _only_at_default: ClassVar[tuple[str, ...]] = ("fp8_dpa", "fp8_mha")
 
     fp8_format: Format
     override_linear_precision: tuple[bool, bool, bool]
+    backward_override: str | None
     high_precision_format: str | None
 
     @classmethod
@@ -92,6 +94,11 @@ class Recipe:
         override = self.override_linear_precision
         three = isinstance(override, (tuple, list)) and len(override) == 3 and all(isinstance(item, bool) for item in override)
         self._expect(three, "override_linear_precision", "(fprop, dgrad, wgrad), each True or False", TypeError)
+        self._expect(
+            self.backward_override in (None, "high_precision"),
+            "backward_override",
+            'None or "high_precision" ("dequantized" is not here)',
+        )
         self._expect(self.high_precision_format in _HIGH_PRECISION, "high_precision_format", f"one of {_HIGH_PRECISION}")
         for field in fields(self):  # type: ignore[arg-type]
             if field.name in self._only_at_default:
@@ -112,11 +119,14 @@ class Recipe:
 
     def to_json(self, high_precision_format: str) -> str:
         """As C++ reads it (plimsoll/recipe/recipe.h). high_precision_format: where the recipe itself has none."""
+        forward, *backward = self.override_linear_precision
+        if self.backward_override is not None:
+            backward = [True, True]
         return json.dumps(
             {
                 "name": self._name,
                 "fp8_format": self.fp8_format.name,
-                "override_linear_precision": list(self.override_linear_precision),
+                "override_linear_precision": [forward, *backward],
                 "high_precision_format": self.high_precision_format or high_precision_format,
                 **self._arguments(),
             }

@@ -16,4 +16,3 @@ def _left_out(name: str, instead: str) -> Any:
 
 make_graphed_callables = _left_out("make_graphed_callables", "CUDA graphs have no counterpart on a CPU: call the module")
 onnx_export = _left_out("onnx_export", "export the model with torch.nn's modules and the same weights")
-GroupedLinear = _left_out("GroupedLinear", "use a Linear for each group")
