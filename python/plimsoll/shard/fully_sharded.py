@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from plimsoll.pytorch.scaled_module import ScaledModule
-from plimsoll.shard import fully_sharded_optimizer
 from plimsoll.shard.fully_sharded_state import StateDicts
 from plimsoll.shard.ranks import ProcessGroupName, own_group, ranks_of
 from plimsoll.shard.sharded_parameters import WRAPPED, HeldRange, ShardedParameters, clean
@@ -307,20 +306,6 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
     def held_ranges(self) -> list[HeldRange]:
         """Ranges of this instance's own parameters that this rank holds."""
         return [HeldRange(*piece) for group in range(len(self._groups)) for piece in self._unit.pieces(group)]
-
-    def gather_full_optim_state_dict(
-        self, optim: torch.optim.Optimizer, recipient_rank: int | None = 0, **_: Any
-    ) -> dict[str, Any] | None:
-        """The state of an optimizer of this module's parameters, or of some, as torch's optimizer of those of the module
-        inside would have it; the entries that fairscale adds, and `param_names`, which says whose each number is. On
-        recipient_rank, or everywhere (None). Collective."""
-        return fully_sharded_optimizer.gather(self, optim, recipient_rank)
-
-    def get_shard_from_optim_state_dict(self, full_optim_state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Part that this rank's optimizer loads of that state, or of torch's optimizer of the module inside: one of the same
-        parameters, in their order. A state of several groups needs names (an optimizer of named_parameters()); without
-        them it is of all parameters, or of all trained ones. Raises ValueError where numbers, names or shapes are others."""
-        return fully_sharded_optimizer.shard(self, full_optim_state_dict)
 
     @property
     def module(self) -> nn.Module:

@@ -1,4 +1,5 @@
-"""State dicts of FullyShardedDataParallel: whole ones, under the names of the module inside, and those of a rank."""
+"""State dicts of FullyShardedDataParallel and of its optimizers: whole ones, under the names of the module inside, and those of
+a rank."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from plimsoll.shard import fully_sharded_checkpoint
+from plimsoll.shard import fully_sharded_checkpoint, fully_sharded_optimizer
 from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
 from plimsoll.shard.sharded_parameters import WRAPPED, HeldRange, ShardedParameters, clean
 
@@ -151,6 +152,20 @@ class StateDicts(nn.Module):
             yield
         finally:
             self._local_state = before
+
+    def gather_full_optim_state_dict(
+        self, optim: torch.optim.Optimizer, recipient_rank: int | None = 0, **_: Any
+    ) -> dict[str, Any] | None:
+        """The state of an optimizer of this module's parameters, or of some, as torch's optimizer of those of the module
+        inside would have it; the entries that fairscale adds, and `param_names`, which says whose each number is. On
+        recipient_rank, or everywhere (None). Collective."""
+        return fully_sharded_optimizer.gather(self, optim, recipient_rank)
+
+    def get_shard_from_optim_state_dict(self, full_optim_state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Part that this rank's optimizer loads of that state, or of torch's optimizer of the module inside: one of the same
+        parameters, in their order. A state of several groups needs names (an optimizer of named_parameters()); without
+        them it is of all parameters, or of all trained ones. Raises ValueError where numbers, names or shapes are others."""
+        return fully_sharded_optimizer.shard(self, full_optim_state_dict)
 
     def _register_state_hooks(self) -> None:
         self.register_state_dict_post_hook(_leave_wrapper_out)  # type: ignore[no-untyped-call]
