@@ -16,12 +16,33 @@ esac
 """
 
 
-def run(root: pathlib.Path, page: str) -> subprocess.CompletedProcess[str]:
+HEADER = """// A count.
+//
+//   {
+//     const kernels::Count count(numbers);  // of which there may be any...
+//     for (int number : numbers) ...
+//   }
+//   ... more ...
+#include <vector>
+namespace plimsoll::kernels {
+struct Count {
+  explicit Count(const std::vector<int>& numbers);
+};
+}  // namespace plimsoll::kernels
+"""
+CONTEXT = "#include <vector>\nnamespace plimsoll::header_examples { extern std::vector<int> numbers; }\n"
+
+
+def run(root: pathlib.Path, page: str, header: str = HEADER) -> subprocess.CompletedProcess[str]:
     """A project whose program has the command train and whose Makefile has the target demo."""
     (root / "Makefile").write_text("demo: program ## show it\n")
     (root / "docs").mkdir()
     (root / "docs" / "page.md").write_text(page)
     (root / "docs" / "other.md").write_text("# Other\n\n## What it's for: `train`\n")
+    (root / "plimsoll" / "kernels").mkdir(parents=True)
+    (root / "plimsoll" / "kernels" / "count.h").write_text(header)
+    (root / "tools").mkdir()
+    (root / "tools" / "header_examples.h").write_text(CONTEXT)
     program = root / "build" / "bin" / "plimsoll"
     program.parent.mkdir(parents=True)
     program.write_text(PROGRAM)
@@ -102,3 +123,16 @@ def test_each_fault_is_named(tmp_path: pathlib.Path, page: str, fault: str) -> N
     assert result.returncode == 1
     assert fault in result.stdout.replace("‘", "'").replace("’", "'")
     assert result.stdout.endswith("docs: 1 faults\n")
+
+
+@pytest.mark.parametrize(
+    ("header", "fault"),
+    [
+        (HEADER.replace("Count count", "Cuont count"), "plimsoll/kernels/count.h:4:"),
+        (HEADER.replace("(int number :", "(int number ;"), "plimsoll/kernels/count.h:5:"),
+    ],
+)
+def test_an_example_in_a_header_that_does_not_compile_is_named(tmp_path: pathlib.Path, header: str, fault: str) -> None:
+    result = run(tmp_path, GOOD, header)
+    assert result.returncode == 1
+    assert fault in result.stdout.replace("‘", "'").replace("’", "'")

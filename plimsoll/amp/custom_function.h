@@ -5,8 +5,11 @@
 //     amp::CustomForward scope(*context, at::kCPU);                // or, with casts: (*context, at::kCPU, at::kFloat)
 //     a = scope.cast(a), b = scope.cast(b);
 //     ...
+//   }
 //   static variable_list backward(AutogradContext* context, variable_list grads) {
 //     const amp::Autocast scope = amp::autocast_of_forward(*context);
+//     ...
+//   }
 #pragma once
 
 #include <torch/csrc/autograd/custom_function.h>

@@ -3,7 +3,7 @@
 //
 //   average.start(values, used);   // the ranks' parts travel to whom sums them
 //   average.advance();             // the sums travel to all
-//   const at::Tensor result = average.finish();
+//   const at::Tensor result = average.finish().values;
 //
 // Seide et al., 1-Bit Stochastic Gradient Descent, 2014; Tang et al., DoubleSqueeze, 2019. What is left out is in the
 // units of the values of its step: a loss scale that changes in between scales it wrongly once.
