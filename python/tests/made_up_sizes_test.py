@@ -5,6 +5,7 @@ import json
 import resource
 import subprocess
 import sys
+from typing import Any
 
 import plimsoll
 import pytest
@@ -39,30 +40,21 @@ def expect_refused(expected, *arguments):
     assert expected in said, said
 
 
+RUN = "--layers=1 --dim=16 --heads=2 --context=8 --batch=2 --eval-windows=2".split()
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     (folder / "data").write_bytes(b"abcdefgh" * 500)
     code, said = run(
         "train",
+        *RUN,
+        "--steps=2",
         "--data",
         folder / "data",
         "--out",
         folder / "out",
-        "--layers",
-        1,
-        "--dim",
-        16,
-        "--heads",
-        2,
-        "--context",
-        8,
-        "--batch",
-        2,
-        "--steps",
-        2,
-        "--eval-windows",
-        2,
     )
     assert code == 0, said
     return folder / "out"
@@ -81,7 +73,7 @@ def with_shape(trained, folder, **changes):
     return folder / "run"
 
 
-SHAPES = {
+SHAPES: dict[str, Any] = {
     "layers": ({"layers": 10**9}, "expected the tensors of 1000000000 layers"),
     "some more layers": ({"layers": 3}, "expected a tensor 'blocks.1."),
     "width": ({"dim": 2**40}, "expected 'token_embedding.weight' of shape [256, 1099511627776], got [256, 16]"),
@@ -108,24 +100,12 @@ def test_the_other_readers_of_checkpoints_do_not_make_a_model(trained, tmp_path)
     expect_refused(
         "expected a run with shape",
         "train",
+        *RUN,
+        "--steps=4",
         "--data",
         trained.parent / "data",
         "--out",
         folder,
-        "--layers",
-        1,
-        "--dim",
-        16,
-        "--heads",
-        2,
-        "--context",
-        8,
-        "--batch",
-        2,
-        "--steps",
-        4,
-        "--eval-windows",
-        2,
         "--resume",
     )
 

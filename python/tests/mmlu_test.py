@@ -9,7 +9,7 @@ import plimsoll
 import pytest
 import torch
 from rounding import gamma
-from t5_models import make, save
+from t5_models import make, save, train_tokenizer
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
@@ -33,20 +33,7 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     texts = [field for row in DEV + QUESTIONS for field in row]
     texts += ["The following are multiple choice questions (with answers) about abstract algebra.", "Answer: A B C D"]
-    (folder / "text").write_text("\n".join(texts * 20))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text"),
-        model_prefix=str(folder / "spiece"),
-        vocab_size=PIECES,
-        model_type="unigram",
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        user_defined_symbols=[f"▁{letter}" for letter in "ABCD"],
-    )
+    train_tokenizer(folder, texts * 20, pieces=PIECES, user_defined_symbols=[f"▁{letter}" for letter in "ABCD"])
     theirs = make("v1.1", vocab_size=PIECES + 100)
     save(theirs, folder)
     return theirs, folder, sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))

@@ -18,6 +18,13 @@ def approx(expected: Any, roundings: int, dtype: torch.dtype = torch.float32) ->
     return pytest.approx(expected, rel=gamma(roundings, dtype), abs=0)
 
 
+def rounds_alike(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether ours is as near to the exact result, in norm, as a reference that rounds as often in the same format: its draw
+    of the roundings is another one, so the factor between the two is at most four."""
+    error, allowed = ((each.double() - exact.double()).norm() for each in (ours, theirs))
+    return ours.shape == exact.shape and bool(error <= 4 * allowed)
+
+
 def within(ours: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor | float) -> bool:
     """Whether each element is within its bound. A comparison with NaN is false, so NaN and Inf fail."""
     return ours.shape == expected.shape and bool(((ours.double() - expected.double()).abs() <= bound).all())

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from rounding import approx, gamma, within
+from rounding import approx, gamma, rounds_alike, within
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -33,3 +33,11 @@ def test_a_rounding_is_half_the_distance_of_two_numbers(dtype: torch.dtype) -> N
     following = torch.nextafter(torch.ones((), dtype=dtype), torch.full((), 2, dtype=dtype)).item()
     assert gamma(1, dtype) == pytest.approx((following - 1) / 2 / (1 - (following - 1) / 2), rel=gamma(4, torch.float64))
     assert 1 + (following - 1) / 2 == approx(1.0, 1, dtype) and following != approx(1.0, 1, dtype)
+
+
+@pytest.mark.parametrize("ours", [-500.0, 5.5, math.nan, math.inf])
+def test_an_error_beyond_four_times_the_references_is_no_draw_of_the_same(ours: float) -> None:
+    exact, theirs = tensor(3, -5), tensor(3, -5.1)
+    assert rounds_alike(exact, theirs, exact) and rounds_alike(tensor(3, -4.7), theirs, exact)
+    assert not rounds_alike(tensor(3, ours), theirs, exact) and not rounds_alike(tensor(3), theirs, exact)
+    assert not rounds_alike(theirs, exact, exact)

@@ -4,6 +4,7 @@ and checkpoints."""
 import copy
 import itertools
 import shutil
+from typing import Any
 
 import pytest
 import ranks
@@ -44,28 +45,35 @@ def backward(parallel, step, rank):
     nn.functional.mse_loss(parallel(torch.randn(8, 30)), torch.randn(8, 7)).backward()
 
 
+def errors_after_twelve_steps(parallel, rank, step_ends=lambda: None):
+    """The largest error of the sum of averages that have arrived, for each parameter, and the largest gradient of a rank."""
+    plain = copy.deepcopy(parallel.module)
+    arrived = [torch.zeros_like(p, dtype=torch.float64) for p in plain.parameters()]
+    exact = [a.clone() for a in arrived]
+    largest = 0.0
+    for step in range(12):
+        for each in range(3):
+            backward(plain, step, each)
+            for total, p in zip(exact, plain.parameters(), strict=True):
+                total += p.grad / 3
+            largest = max(largest, *(p.grad.abs().max().item() for p in plain.parameters()))
+        backward(parallel, step, rank)
+        for total, p in zip(arrived, parallel.parameters(), strict=True):
+            total += 0 if p.grad is None else p.grad
+        step_ends()
+    return [(a - b).abs().max().item() for a, b in zip(arrived, exact, strict=True)], largest
+
+
 @ranks.case(3)
 def nothing_is_lost_but_the_last_rounding(group):
-    rank = dist.get_rank(group)
     for (compression, unit), swapped in itertools.product(ROUNDING.items(), (False, True)):
         parallel, _ = wrapped(group, compression, swapped=swapped)
-        plain = copy.deepcopy(parallel.module)
-        arrived = [torch.zeros_like(p, dtype=torch.float64) for p in plain.parameters()]
-        exact = [a.clone() for a in arrived]
-        largest = 0.0
-        for step in range(12):
-            for each in range(3):
-                backward(plain, step, each)
-                for total, p in zip(exact, plain.parameters(), strict=False):
-                    total += p.grad / 3
-                largest = max(largest, *(p.grad.abs().max().item() for p in plain.parameters()))
-            backward(parallel, step, rank)
-            for total, p in zip(arrived, parallel.parameters(), strict=False):
-                total += p.grad
-            ranks.assert_same_bits(group, {name: p.grad for name, p in parallel.named_parameters()})
-        error = max((a - b).abs().max().item() for a, b in zip(arrived, exact, strict=False))
+        same_bits = lambda parallel=parallel: ranks.assert_same_bits(
+            group, {name: p.grad for name, p in parallel.named_parameters()}
+        )
+        errors, largest = errors_after_twelve_steps(parallel, dist.get_rank(group), same_bits)
         # One rounding of each rank's values is left, and one of their sum; each step adds a few of fp32.
-        assert 0 < error <= 2 * unit * largest / (1 - unit) + 12 * 2.0**-22 * largest, compression
+        assert 0 < max(errors) <= 2 * unit * largest / (1 - unit) + 12 * 2.0**-22 * largest, compression
 
 
 @ranks.case(2)
@@ -96,7 +104,7 @@ def going_on_after_a_checkpoint_has_the_bits_of_going_on(group):
     train(parallel, optimizer, range(3, 6), rank)
 
     again, theirs = wrapped(group, "fp8", seed=1)
-    latest = open_latest_checkpoint(run, group)
+    latest: Any = open_latest_checkpoint(run, group)
     again.module.load_state_dict(latest.section("model"))
     theirs.load_sharded_state_dict(latest)
     train(again, torch.optim.SGD(again.parameters(), lr=0.1), range(3, 6), rank)
@@ -122,7 +130,7 @@ def another_number_of_ranks_keeps_what_was_left_out(group):
     sums = {name: value for name, (_, value) in state._left_out().items()}
     CheckpointSaver(run, group).save(1, {"left_out": state.sharded_state_dict()})
     alone = dist.new_group([rank], use_local_synchronization=True)
-    one = GradientCompression("fp8", parallel.module, alone)
+    one: Any = GradientCompression("fp8", parallel.module, alone)
     one.load_sharded_state_dict(open_latest_checkpoint(run, alone))
     _, postdivide = torch.ops.plimsoll.averaging(3)
     everyone = ranks.gathered(group, mine)
@@ -147,22 +155,13 @@ def what_owners_get_loses_nothing_but_the_last_rounding(group):
     rank = dist.get_rank(group)
     for compression, unit in ROUNDING.items():
         parallel, optimizer = sharded(group, compression)
-        plain = copy.deepcopy(parallel.module)
-        arrived = [torch.zeros_like(p, dtype=torch.float64) for p in plain.parameters()]
-        exact = [a.clone() for a in arrived]
-        largest = 0.0
-        for step in range(12):
-            for each in range(3):
-                backward(plain, step, each)
-                for total, p in zip(exact, plain.parameters(), strict=True):
-                    total += p.grad / 3
-                largest = max(largest, *(p.grad.abs().max().item() for p in plain.parameters()))
-            backward(parallel, step, rank)
-            for total, p in zip(arrived, parallel.parameters(), strict=True):
-                assert (p.grad is not None) == (optimizer.param_to_rank[p] == rank)
-                total += 0 if p.grad is None else p.grad
         owned = [optimizer.param_to_rank[p] == rank for p in parallel.parameters()]
-        error = max((a - b).abs().max().item() for a, b, mine in zip(arrived, exact, owned, strict=True) if mine)
+
+        def only_owners_have_gradients(parallel=parallel, owned=owned):
+            assert [p.grad is not None for p in parallel.parameters()] == owned
+
+        errors, largest = errors_after_twelve_steps(parallel, rank, only_owners_have_gradients)
+        error = max(error for error, mine in zip(errors, owned, strict=True) if mine)
         # One rounding of each rank's values is left; each step adds a few of fp32.
         assert 0 < error <= unit * largest / (1 - unit) + 12 * 2.0**-22 * largest, compression
 
@@ -191,7 +190,7 @@ def owners_that_go_on_after_a_checkpoint_have_the_bits_of_going_on(group):
     assert not any(name.startswith("0.") for name in parallel.left_out())
     parallel.module[0].requires_grad_(True)
     parallel.refresh_trainable()
-    latest = open_latest_checkpoint(run, group)
+    latest: Any = open_latest_checkpoint(run, group)
     for name, piece in parallel.left_out().items():
         assert name.startswith("0.") or torch.equal(piece.values, latest.read("left_out", name).view(-1))
     parallel.load_left_out(latest)
@@ -219,7 +218,7 @@ def owners_among_another_number_of_ranks_have_what_was_left_out(group):
     backward(hooked, 0, rank)
     CheckpointSaver(run, group).save(1, {"left_out": parallel.left_out(), "hooked": state.sharded_state_dict()})
     _, postdivide = torch.ops.plimsoll.averaging(3)
-    saved = open_latest_checkpoint(run, group)
+    saved: Any = open_latest_checkpoint(run, group)
     pair = dist.new_group([0, 1])
     if rank < 2:
         two, optimizer = sharded(pair, "fp8")

@@ -7,7 +7,7 @@ import subprocess
 import plimsoll
 import pytest
 import sentencepiece
-from t5_models import make, save
+from t5_models import make, save, train_tokenizer
 
 PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 TEXTS = [
@@ -22,20 +22,7 @@ VOCABULARY = 400
 
 
 def train(folder, **rule):
-    (folder / "text").write_text("\n".join(TEXTS * 30))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text"),
-        model_prefix=str(folder / "spiece"),
-        vocab_size=150,
-        model_type="unigram",
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **rule,
-    )
+    train_tokenizer(folder, TEXTS * 30, pieces=150, **rule)
     return folder / "spiece.model"
 
 

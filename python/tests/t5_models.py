@@ -1,5 +1,8 @@
 """Hugging Face's T5s with seeded random weights, small enough for tests, as directories that both libraries load."""
 
+import copy
+from typing import Any
+
 import torch
 import transformers
 
@@ -16,7 +19,7 @@ SMALL = {
     "decoder_start_token_id": 0,
     "dropout_rate": 0.1,
 }
-KINDS = {
+KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "v1.0": (transformers.T5Config, transformers.T5ForConditionalGeneration, {"feed_forward_proj": "relu"}),
     "v1.1": (
         transformers.T5Config,
@@ -66,7 +69,7 @@ def make(kind, seed=7, ends=0.0, **changes):
 def untie(model):
     """A head of its own, which Hugging Face's configs refuse since version 5: the flag stays set, as in what it saves of
     a checkpoint that has a head."""
-    head = torch.nn.Linear(*reversed(model.shared.weight.shape), bias=False)
+    head = torch.nn.Linear(model.config.d_model, model.config.vocab_size, bias=False)
     head.weight.copy_(torch.randn_like(head.weight))
     model.lm_head = head
 
@@ -74,6 +77,26 @@ def untie(model):
 def save(model, path, **options):
     model.save_pretrained(path, **options)
     return path
+
+
+def train_tokenizer(folder, texts, pieces, **options):
+    """A unigram model as T5's, with pad 0, </s> 1 and <unk> 2, at folder / "spiece.model"."""
+    import sentencepiece  # which models without a tokenizer do without
+
+    (folder / "text").write_text("\n".join(texts))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text"),
+        model_prefix=str(folder / "spiece"),
+        vocab_size=pieces,
+        model_type="unigram",
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
 
 
 def inputs(model, lengths, seed=11):
@@ -89,3 +112,8 @@ def inputs(model, lengths, seed=11):
 
 def relative(ours, theirs):
     return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
+
+
+def exact(model):
+    """The model in double, but for its norms' variances and its softmax, which Hugging Face computes in FP32."""
+    return copy.deepcopy(model).double()

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 from plimsoll.t5 import T5ForConditionalGeneration
-from t5_models import make, save
+from t5_models import make, save, train_tokenizer
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
@@ -17,7 +17,7 @@ SENTENCES = [
 PIECES = 60
 
 
-class Text2Text(transformers.Pipeline):
+class Text2Text(transformers.Pipeline):  # type: ignore[misc]  # transformers is without types
     """Pipeline that transformers 4 called text2text-generation."""
 
     def _sanitize_parameters(self, **options):
@@ -37,19 +37,7 @@ class Text2Text(transformers.Pipeline):
 def case(tmp_path_factory):
     """(Hugging Face's model, its directory, the tokenizer)."""
     folder = tmp_path_factory.mktemp("t5")
-    (folder / "text").write_text("\n".join(SENTENCES * 20))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text"),
-        model_prefix=str(folder / "spiece"),
-        vocab_size=PIECES,
-        model_type="unigram",
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
+    train_tokenizer(folder, SENTENCES * 20, pieces=PIECES)
     theirs = make("v1.1", vocab_size=PIECES + 100)
     save(theirs, folder)
     return theirs, folder, transformers.T5Tokenizer.from_pretrained(folder)
