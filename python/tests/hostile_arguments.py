@@ -54,7 +54,7 @@ WORDS = [
 class Planned:
     """A tensor to be made in guarded memory."""
 
-    shape: tuple
+    shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     fill: Any = "normal"  # "normal", "codes", a number, or (low, high) of integers
     layout: str = "dense"

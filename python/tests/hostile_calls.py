@@ -1,19 +1,17 @@
-"""A valid call of every operator of ours, and of every method of our classes, for tests to spoil."""
+"""A valid call of every operator of ours, for tests to spoil."""
 
 import json
-import tempfile
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 import plimsoll.pytorch as te
 import torch
 from hostile_arguments import Made, Planned
+from hostile_methods import GROUP, OWNER, folder, method_calls, new, saved_checkpoint
 from plimsoll.autoscale.session import new_session
 
 FP32, BF16 = torch.float32, torch.bfloat16
 ops, classes = torch.ops.plimsoll, torch.classes.plimsoll
-OWNER = 1 << 40  # of scopes: stands for the address of an object of Python
-GROUP = "hostile"  # the process group of this process alone
 IN_PYTHON = {"recipe_amax", "recipe_inv_scale"}
 # Of a T5Model, which needs a model's directory.
 OF_A_MODEL = {"t5_set_fixes", "t5_forward", "t5_beam_search", "t5_decode"}
@@ -29,11 +27,6 @@ def codes(*shape):
 
 def whole_numbers(*shape, below):
     return T(*shape, dtype=torch.int64, fill=(0, below))
-
-
-@cache
-def folder():
-    return Path(tempfile.mkdtemp(prefix="plimsoll-hostile-"))
 
 
 @cache
@@ -244,7 +237,7 @@ def layer_pass(draw):
 
 
 def ticket():
-    layer = te.Linear(6, 5)
+    layer: Any = te.Linear(6, 5)
     inputs = [torch.randn(3, 6), None, None, None, layer.weight.detach(), layer.bias.detach(), None, None]
     return function_of("layer_pass")(inputs, layer._state(), '"fp8"', None, "layernorm", False, 1e-5, "gelu", 0b110001, True)[3]
 
@@ -277,14 +270,6 @@ def cross_entropy(draw):
 
 def linear_cross_entropy(draw):
     return [T(2, 3, 8), T(40, 8), whole_numbers(2, 3, below=40), draw.choice(["mean", "sum"]), -100, 0.1]
-
-
-def saved_checkpoint():
-    run = folder() / "run"
-    if not run.exists():
-        saver = ops.checkpoint_saver(str(run), classes.Ranks(""), keep=2, asynchronous=False)
-        saver.save(1, "{}", [("model", "w", torch.ones(3)), ("model", "w.values.0", torch.ones(3))], [])
-    return next(path for path in run.iterdir() if path.is_dir())
 
 
 def sharded_unit(draw):
@@ -391,74 +376,7 @@ CALLS = {
 }
 
 
-def new_saver():
-    return ops.checkpoint_saver("saved", classes.Ranks(""), keep=2, asynchronous=False)
-
-
-def made_checkpoint():
-    return ops.open_checkpoint(str(saved_checkpoint()))
-
-
 WITHOUT_GRADIENTS = {"layer_pass_backward"}  # is what a backward pass calls
-HOOKED = ["bf16", Made(lambda: classes.Ranks(GROUP)), ["w"], [3]]
-# Name of the class: how one is made, its constructor's arguments, and those of each method.
-METHODS = {
-    "AutoscaleSession": (
-        new_session,
-        {
-            "clear_counts": [],
-            "count": ["aten::add"],
-            "counts": [],
-            "range": [],
-            "set_gradient_exponent": [3],
-            "start_inspection": [],
-            "stop_inspection": [],
-        },
-    ),
-    "ScaleTape": ([], {"enter_first_run": [OWNER], "enter_second_run": [OWNER, False, '"fp8"']}),
-    "CheckpointSaver": (new_saver, {"save": [1, "{}", [], []], "wait": []}),
-    "HookedBuckets": (
-        HOOKED,
-        {
-            "left_out": [],
-            "restore": [Made(made_checkpoint), "model"],
-            "sent_bytes": [],
-            "start": [0, True, [0], [T(3)]],
-        },
-    ),
-    "Checkpoint": (
-        made_checkpoint,
-        {
-            "check_files": [],
-            "directory": [],
-            "read": ["model", "w"],
-            "read_range": ["model", "w", 0, 2],
-            "refused": [],
-            "state": [],
-            "step": [],
-            "tensors": [],
-            "world_size": [],
-        },
-    ),
-}
-
-
-def new(name):
-    how = METHODS[name][0]
-    if callable(how):
-        return how()
-    return getattr(classes, name)(*(each.make() if isinstance(each, Made) else each for each in how))
-
-
-def method_calls():
-    """Constructors and methods as calls, by names such as `CheckpointSaver.save`."""
-    calls = {}
-    for name, (how, methods) in METHODS.items():
-        if not callable(how):
-            calls[f"{name}.__init__"] = lambda draw, how=how: list(how)
-        for method, arguments in methods.items():
-            calls[f"{name}.{method}"] = lambda draw, arguments=arguments: list(arguments)
-    return calls
 
 
 def registered():
@@ -471,12 +389,6 @@ def registered():
 def all_calls():
     known = registered()
     return {name: call for name, call in {**CALLS, **method_calls()}.items() if "." in name or name in known}
-
-
-def join_group():
-    """Makes the process group."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    torch._C._distributed_c10d._register_process_group(GROUP, torch.distributed.group.WORLD)
 
 
 def by_schema(op):

@@ -33,8 +33,8 @@ FILE_BYTES = 32 << 20
 class Result:
     calls: int = 0
     answered: int = 0  # without an exception
-    operators: set = dataclasses.field(default_factory=set)
-    failures: list = dataclasses.field(default_factory=list)
+    operators: set[str] = dataclasses.field(default_factory=set)
+    failures: list[str] = dataclasses.field(default_factory=list)
 
 
 def planned_call(seed, number):
@@ -117,7 +117,8 @@ def child(seed, first, end, deadline, progress_file):
     import plimsoll  # noqa: F401
     import torch
     from guarded_memory import GuardedMemory
-    from hostile_calls import all_calls, join_group
+    from hostile_calls import all_calls
+    from hostile_methods import join_group
 
     os.chdir(tempfile.mkdtemp(prefix="plimsoll-hostile-"))
     join_group()
@@ -211,7 +212,7 @@ if __name__ == "__main__":
     from guarded_memory import GuardedMemory
 
     print(call_text(int(sys.argv[1]), int(sys.argv[2])), flush=True)
-    from hostile_calls import join_group
+    from hostile_methods import join_group
 
     join_group()
     print(run_call(int(sys.argv[1]), int(sys.argv[2]), GuardedMemory()))

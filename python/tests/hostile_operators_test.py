@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import hostile_calls
+import hostile_methods
 import hostile_operators
 import pytest
 import torch
@@ -15,10 +16,10 @@ SECONDS = 60
 
 def test_every_operator_and_method_has_a_valid_call_to_spoil():
     assert hostile_calls.registered() - set(hostile_calls.CALLS) == set()
-    hostile_calls.join_group()
+    hostile_methods.join_group()
     try:
-        for name, (_, methods) in hostile_calls.METHODS.items():
-            listed = {each for each in hostile_calls.new(name)._method_names() if not each.startswith("__")}
+        for name, (_, methods) in hostile_methods.METHODS.items():
+            listed = {each for each in hostile_methods.new(name)._method_names() if not each.startswith("__")}
             assert listed == set(methods), name
     finally:
         torch.distributed.destroy_process_group()

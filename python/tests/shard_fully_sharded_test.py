@@ -1,10 +1,9 @@
 """plimsoll.shard.FullyShardedDataParallel on one to eight ranks: the gradients and steps of one process."""
 
-import copy
 import itertools
 import pathlib
-import pickle
 import tempfile
+from typing import Any
 
 import plimsoll.pytorch as te
 import pytest
@@ -14,8 +13,7 @@ import torch
 import torch.distributed as dist
 from plimsoll.common.recipe import DelayedScaling, Float8CurrentScaling
 from plimsoll.shard import FullyShardedDataParallel as Fsdp
-from plimsoll.shard import offload_optimizer
-from rounding import approx, gamma, within
+from rounding import gamma, within
 from torch import nn
 
 
@@ -160,6 +158,15 @@ def buffers_are_narrow_but_for_scales_and_state_dicts(group):
     assert model.state_dict()["0.running_mean"].dtype == torch.float32
 
 
+class Checkpointed(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.module, x, use_reentrant=False)
+
+
 @ranks.case(2)
 def every_combination_of_options_has_the_same_gradients(group):
     rank, size = models.position(group)
@@ -170,7 +177,7 @@ def every_combination_of_options_has_the_same_gradients(group):
     expected = models.gradients(plain)
     folder = tempfile.mkdtemp()
     for on in itertools.product((False, True), repeat=7):
-        options = {"reshard_after_forward": on[0], "flatten_parameters": on[1], "prefetch": on[2]}
+        options: dict[str, Any] = {"reshard_after_forward": on[0], "flatten_parameters": on[1], "prefetch": on[2]}
         if on[6]:
             options["offload_path"] = folder
         if on[3]:
@@ -199,92 +206,6 @@ def every_combination_of_options_has_the_same_gradients(group):
     pathlib.Path(folder).rmdir()  # nothing is left behind
 
 
-class Checkpointed(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, x):
-        return torch.utils.checkpoint.checkpoint(self.module, x, use_reentrant=False)
-
-
-@ranks.case(2)
-def memory_comes_and_goes(group):
-    model = models.wrapped(models.blocks_net(), group)
-    inner = model.blocks[0].module[0]
-    assert [name for name, _ in model.named_parameters()][:2] == ["flat_param_0", "flat_param_1"]
-    assert inner.weight.numel() == 0
-    seen = []
-    inner.register_forward_hook(lambda *_: seen.append(inner.weight.untyped_storage().nbytes()))
-    out = model(models.batch(0)[0])
-    assert seen == [4 * (17 * 17 + 17)]
-    assert inner.weight.numel() == 0
-    assert model.module.first.weight.untyped_storage().nbytes() > 0, "the root's stay until backward"
-    out.sum().backward()
-    assert model.module.first.weight.numel() == 0
-    assert inner.weight.grad is None
-    frozen = model.flat_param_1
-    assert not frozen.requires_grad and frozen.grad is None
-    with pytest.raises(RuntimeError, match="must be a matrix"):
-        inner(torch.ones(1, 17))
-    with torch.no_grad():
-        model(models.batch(0)[0])
-    assert model.module.first.weight.numel() == 0
-
-
-@ranks.case(3)
-def shards_may_be_empty(group):
-    rank, size = models.position(group)
-    layer = nn.Linear(1, 1)  # two numbers on three ranks
-    with torch.no_grad():
-        layer.weight.fill_(2)
-        layer.bias.fill_(0)
-    model = Fsdp(layer, group)
-    assert model.flat_param_0.numel() == (1 if rank < 2 else 0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
-    model(torch.full((1, 1), float(3 * rank))).sum().backward()
-    assert [g.tolist() for g in ranks.gathered(group, model.flat_param_0.grad)] == [[3.0], [1.0], []]
-    assert model.clip_grad_norm_(1e9).item() == approx(10**0.5, 4)  # roots and squares on the way
-    assert model.clip_grad_norm_(1e9, float("inf")).item() == 3
-    optimizer.step()
-    # Adam's first step is lr * g / (|g| + 1e-8), in some eight roundings.
-    assert models.full_weights(model)["weight"].item() == approx(2 - 0.5 * 3 / (3 + 1e-8), 8)
-
-
-def pages_in_memory(folder):
-    """Kilobytes of this process's memory that files of the folder hold, and of how many files."""
-    resident = {}
-    name = ""
-    for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.split(" ", 1)[0]:
-            name = line
-        elif line.startswith("Rss:") and str(folder) in name:
-            resident[name] = int(line.split()[1])
-    return sum(resident.values()), len(resident)
-
-
-@ranks.case(2)
-def shards_and_states_wait_on_disk(group):
-    with tempfile.TemporaryDirectory() as folder:
-        models_of = [nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300)) for _ in range(2)]
-        models_of[1].load_state_dict(models_of[0].state_dict())
-        sharded = [Fsdp(each, group, offload_path=path) for each, path in zip(models_of, (None, folder), strict=False)]
-        optimizers = [torch.optim.AdamW(each.parameters(), lr=0.1) for each in sharded]
-        offload_optimizer(optimizers[1], folder)
-        for step in range(3):
-            for model, optimizer in zip(sharded, optimizers, strict=False):
-                optimizer.zero_grad()
-                torch.manual_seed(step)
-                model(torch.randn(4, 300)).square().sum().backward()
-                optimizer.step()
-        resident, files = pages_in_memory(folder)
-        assert files == 4, "master, gradient, two moments"
-        # The step has read the masters and the gradients again, the states have left.
-        assert resident <= 2 * 4 * 300 * 301 / 1024 + 64
-        a, b = (model.state_dict() for model in sharded)
-        assert all(torch.equal(a[name], b[name]) for name in a)
-
-
 @ranks.case(2)
 def what_gloo_lacks_is_not_needed(group):
     """gloo has no FP8, no sums that multiply before, and no pinned memory: ours sends bytes and divides by itself."""
@@ -292,7 +213,7 @@ def what_gloo_lacks_is_not_needed(group):
         dist.all_reduce(torch.ones(4).to(torch.float8_e4m3fn), group=group)
     with pytest.raises((RuntimeError, ValueError)):
         dist.all_reduce(torch.ones(4), dist._make_nccl_premul_sum(0.5), group=group)
-    model = Fsdp(te.Linear(32, 32), group, move_params_to_cpu=True, gradient_predivide_factor=2.0)
+    model: Any = Fsdp(te.Linear(32, 32), group, move_params_to_cpu=True, gradient_predivide_factor=2.0)
     with te.fp8_autocast(fp8_recipe=Float8CurrentScaling()):
         model(torch.ones(16, 32)).sum().backward()
     assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
@@ -319,86 +240,6 @@ def ranks_may_use_other_parameters(group):
     model(torch.full((1, 1), 2.0)).sum().backward()
     for unit in units:
         assert [g.tolist() for g in ranks.gathered(group, unit.flat_param_0.grad)] == [[1.0], [1.0]]
-
-
-@ranks.case(2)
-def full_parameters_can_be_read_and_written(group):
-    rank, _ = models.position(group)
-    plain = models.blocks_net()
-    model = models.wrapped(models.blocks_net(), group, mixed_precision=True, compute_dtype=torch.bfloat16)
-    with model.summon_full_params():
-        shown = dict(model.named_parameters())
-        assert shown.keys() == dict(plain.named_parameters()).keys()
-        for name, parameter in plain.named_parameters():
-            assert torch.equal(shown[name], parameter), "exact"
-        model.module.first.weight.data.fill_(3)
-        model.module.last.weight = nn.Parameter(torch.full((1, 17), 4.0))
-    assert [name for name, _ in model.named_parameters()][0] == "flat_param_0"
-    with model.summon_full_params(volatile=True):
-        assert (model.module.first.weight == 3).all() and (model.module.last.weight == 4).all()
-        model.module.first.weight.data.fill_(5)
-    weights = models.full_weights(model)
-    assert (weights["first.weight"] == 3).all() and torch.equal(weights["blocks.0.0.bias"], plain.blocks[0][0].bias)
-    with torch.no_grad():
-        assert not torch.equal(model(models.batch(0)[0]).float(), plain(models.batch(0)[0]))
-
-
-@ranks.case(2)
-def a_state_dict_is_that_of_the_module(group):
-    rank, _ = models.position(group)
-    for flatten in (True, False):
-        plain = models.blocks_net(seed=1)
-        model = models.wrapped(models.blocks_net(seed=0), group, flatten_parameters=flatten)
-        model.load_state_dict(plain.state_dict())
-        state = model.state_dict()
-        assert list(state) == list(plain.state_dict())
-        assert all(torch.equal(state[name], value) for name, value in plain.state_dict().items())
-        local = model.local_state_dict()
-        other = models.wrapped(models.blocks_net(seed=2), group, flatten_parameters=flatten)
-        other.load_local_state_dict(local)
-        assert all(torch.equal(value, state[name]) for name, value in other.state_dict().items())
-        everyone = ranks.gathered(group, (local, model.local_metadata_dict()))
-        whole = Fsdp.consolidate_shard_weights([w for w, _ in everyone], [m for _, m in everyone])
-        assert whole.keys() == state.keys() and all(torch.equal(whole[name], state[name]) for name in state)
-    first = Fsdp(nn.Linear(3, 3), group, state_dict_on_rank_0_only=True)
-    assert bool(first.state_dict()) == (rank == 0)
-
-
-@ranks.case(3)
-def an_optimizers_state_is_that_of_the_module(group):
-    """A step of the whole module's optimizer, from gathered state, is the step of the shards'; and back."""
-    rank, size = models.position(group)
-    for flatten in (True, False):
-        model = models.wrapped(models.blocks_net(), group, flatten_parameters=flatten)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        models.backward(model, *models.part(models.batch(0), rank, size))
-        optimizer.step()
-        full = model.gather_full_optim_state_dict(optimizer, recipient_rank=None)
-        assert (model.gather_full_optim_state_dict(optimizer) is None) == (rank > 0)
-        plain = models.blocks_net()
-        plain.load_state_dict(model.state_dict())
-        reference = torch.optim.AdamW(plain.parameters(), lr=0.5)
-        reference.load_state_dict(copy.deepcopy(full))  # torch keeps what it is given
-        again = torch.optim.AdamW(model.parameters(), lr=0.5)
-        again.load_state_dict(model.get_shard_from_optim_state_dict(full))
-        found = models.full_gradients(model)
-        for name, parameter in plain.named_parameters():
-            if parameter.requires_grad:
-                parameter.grad = found[name]
-        reference.step()
-        again.step()
-        after = model.state_dict()
-        different = [name for name, value in plain.state_dict().items() if not torch.equal(after[name], value)]
-        assert not different, (flatten, different)
-
-
-@ranks.case(ranks.WORLD)  # what is loaded has the group of all ranks
-def copies_and_pickles_train_on(group):
-    model = models.wrapped(models.blocks_net(), group)
-    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=False))
-        models.backward(again, *models.part(models.batch(0), *models.position(group)))
-        assert again.flat_param_0.grad is not None and model.flat_param_0.grad is None
 
 
 def fp8_steps(group, rule, shard):
@@ -439,7 +280,7 @@ def codes_travel_where_the_recipe_allows_it(group):
         layer = te.Linear(32, 16)
         values = layer.weight.detach().clone()
         model = Fsdp(layer, group, gather_codes=travels)
-        seen = []
+        seen: list[Any] = []
         layer.register_forward_hook(lambda layer, *_, seen=seen: seen.append(layer.weight.detach().clone()))
         x = torch.randn(8, 32)
         with te.fp8_autocast(fp8_recipe=Float8CurrentScaling(), fp8_group=group):
