@@ -1,6 +1,7 @@
 """Amaxes over the ranks of fp8_group: one collective a pass, and equal scales everywhere."""
 
 import datetime
+from typing import Any
 
 import plimsoll.pytorch as te
 import pytest
@@ -90,7 +91,7 @@ def each_pass_is_one_collective(group):
 
 @ranks.case(2)
 def two_scopes_in_one_backward_pass_are_one_collective(group):
-    module, total = layer_of(), 0
+    module, total = layer_of(), torch.zeros(())
     for step in range(2):
         with te.fp8_autocast(fp8_recipe=RULE, fp8_group=group):
             total = total + module(rank_data(group, step)).sum()
@@ -117,7 +118,7 @@ def more_amaxes_than_one_message_holds_take_two(group):
 
 @ranks.case(2)
 def values_that_are_not_finite_on_one_rank_change_no_history(group):
-    module = te.Linear(8, 4)
+    module: Any = te.Linear(8, 4)
     data = torch.full((2, 8), 3.0)
     if dist.get_rank(group) == 1:
         data[0, 0] = float("nan")
@@ -130,7 +131,7 @@ def values_that_are_not_finite_on_one_rank_change_no_history(group):
 
 @ranks.case(2)
 def an_inner_delayed_scope_is_reduced_at_the_end_of_the_outer_one(group):
-    module = te.Linear(8, 4)
+    module: Any = te.Linear(8, 4)
     data = torch.full((2, 8), 1.0 + dist.get_rank(group))
     with te.fp8_autocast(fp8_recipe=MXFP8BlockScaling(), fp8_group=group), te.fp8_autocast(fp8_recipe=RULE):
         module(data)

@@ -1,5 +1,7 @@
 """custom_fwd and custom_bwd of plimsoll.amp, which stand in for torch.amp's."""
 
+from typing import Any
+
 import pytest
 import torch
 from plimsoll import amp
@@ -11,7 +13,7 @@ def product(module, **options):
     """x w^T as a torch.autograd.Function, with the dtypes that its passes see."""
 
     class Product(torch.autograd.Function):
-        seen = {}
+        seen: dict[Any, Any] = {}
 
         @staticmethod
         @module.custom_fwd(device_type="cpu", **options)
@@ -74,7 +76,7 @@ def test_a_weight_keeps_its_gradient_outside_the_function():
         product(amp).apply(x, weight)
         loss = torch.nn.functional.linear(x, weight).sum()
     loss.backward()
-    assert torch.equal(weight.grad, torch.full((4, 3), 2.0))
+    assert weight.grad is not None and torch.equal(weight.grad, torch.full((4, 3), 2.0))
 
 
 def test_bad_arguments_are_torchs_errors():

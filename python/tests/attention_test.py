@@ -1,5 +1,7 @@
 """DotProductAttention, MultiheadAttention and TransformerLayer against torch's functions in double."""
 
+from typing import Any
+
 import composition
 import oracle
 import plimsoll.pytorch as te
@@ -227,7 +229,7 @@ def test_a_layer_under_a_recipe_stays_near_the_exact_one_and_trains(name):
 
 
 def test_torch_autocast_decides_the_dtype_and_gradients_stay_fp32():
-    layer = layer_of()
+    layer: Any = layer_of()
     x = torch.randn(7, 3, HIDDEN, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16), te.fp8_autocast():
         output = layer(x)

@@ -1,5 +1,7 @@
 """Functions and gradients that run in one pass over 16-bit data: those of FP64 on the values, for any exponents."""
 
+from typing import Any, cast
+
 import plimsoll.autoscale as autoscale
 import pytest
 import torch
@@ -62,8 +64,8 @@ def test_the_gradients_of_a_layer_norm_are_those_of_the_value(affine, dtype):
         if affine:
             operands += [Operand(5, -6, dtype, COLUMNS), Operand(6, 3, dtype, COLUMNS)]
         upstream = Operand(4, j, dtype, ROWS, COLUMNS)
-        y = F.layer_norm(operands[0].scaled, (COLUMNS,), *[x.scaled for x in operands[1:]])
-        expected = F.layer_norm(operands[0].exact, (COLUMNS,), *[x.exact for x in operands[1:]])
+        y = F.layer_norm(operands[0].scaled, (COLUMNS,), *cast(Any, [x.scaled for x in operands[1:]]))
+        expected = F.layer_norm(operands[0].exact, (COLUMNS,), *cast(Any, [x.exact for x in operands[1:]]))
         assert_close(y, expected, dtype, 1)
         y.backward(upstream.scaled.detach())
         expected.backward(upstream.exact.detach())

@@ -1,5 +1,7 @@
 """Small models with random weights, as torch and Hugging Face define them, and one loop that trains them."""
 
+import contextlib
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -103,8 +105,8 @@ class Ours(nn.Module):
 MODELS = {"encoder": Encoder, "resnet": ResNet, "bert": bert, "gpt2": gpt2, "t5": t5, "ours": Ours}
 
 
-def train(name, steps, prepare):
-    """The losses of `steps` steps of AdamW, and the model. prepare: what is done to it before."""
+def train(name, steps, prepare, scope=contextlib.nullcontext):
+    """The losses of `steps` steps of AdamW, and the model. prepare: what is done to it before. scope: of each step's passes."""
     torch.manual_seed(1)
     model = prepare(MODELS[name]().train())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -112,8 +114,9 @@ def train(name, steps, prepare):
     for index in range(steps):
         torch.manual_seed(100 + index)  # of the dropout
         optimizer.zero_grad()
-        loss = model()
-        loss.backward()
+        with scope():
+            loss = model()
+            loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses, model
+    return torch.tensor(losses, dtype=torch.float64), model

@@ -2,6 +2,7 @@
 
 import copy
 import io
+from typing import Any
 
 import plimsoll.autoscale as autoscale
 import pytest
@@ -92,7 +93,7 @@ def test_rescaling_changes_no_value():
 
 
 def test_rescaling_is_nothing_to_autograd():
-    x = autoscale.as_scaled(random(8)).requires_grad_()
+    x: Any = autoscale.as_scaled(random(8)).requires_grad_()
     (autoscale.rebalance(x, 4) * 3).sum().backward()
     assert torch.equal(autoscale.value(x.grad), torch.full((8,), 3.0))
 
@@ -202,7 +203,7 @@ def test_files_hold_data_and_scale():
     file = io.BytesIO()
     torch.save(autoscale.pack(state), file)
     file.seek(0)
-    loaded = autoscale.unpack(torch.load(file))
+    loaded: Any = autoscale.unpack(torch.load(file))
     assert torch.equal(autoscale.value(loaded["states"][0]), autoscale.value(state["states"][0]))
     assert loaded["step"] == 3 and torch.equal(loaded["states"][1], torch.ones(2))
 

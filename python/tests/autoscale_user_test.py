@@ -4,14 +4,15 @@ torch.compile."""
 import copy
 import io
 import math
+from typing import Any
 
-import plimsoll
 import plimsoll.autoscale as autoscale
 import pytest
 import ranks
 import torch
 import torch.nn.functional as F
 from plimsoll.autoscale import ScaledArray
+from rounding import gamma, within
 from torch import nn
 
 
@@ -68,11 +69,13 @@ def test_a_result_that_its_rules_scale_does_not_hold_is_moved():
         return ScaledArray(x.data.float() * 1e9, x.scale)
 
     x = torch.randn(5)
-    assert torch.allclose(autoscale.value(huge(autoscale.as_scaled(x))), x * 1e9, rtol=2.0**-9)
+    # Roundings of the operand and of the result; elements below a unit of FP16's subnormal numbers are lost.
+    bound = gamma(2, torch.float16) * (x * 1e9).abs() + 2.0**-24 * (x * 1e9).abs().max()
+    assert within(autoscale.value(huge(autoscale.as_scaled(x))), x * 1e9, bound)
 
 
 def test_an_inspection_lists_calls_with_their_scales():
-    model = plimsoll.autoscale(nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU()))
+    model: Any = autoscale.autoscale(nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU()))
     with torch.no_grad():
         model[0].weight.copy_(torch.eye(4) * 2.0**9)
     with autoscale.inspect(model) as seen:
@@ -88,12 +91,12 @@ def test_an_inspection_lists_calls_with_their_scales():
 def test_printing_shows_the_value_and_the_scale():
     x = autoscale.scaled_array(torch.tensor([1.5, -2.0]).half(), 2.0**100)
     assert "1.9015e+30" in repr(x) and "data=torch.float16, scale=1.26765e+30" in repr(x)
-    assert "Parameter containing" in repr(plimsoll.autoscale(nn.Linear(1, 1)).weight)
+    assert "Parameter containing" in repr(autoscale.autoscale(nn.Linear(1, 1)).weight)
     assert repr(torch.ones(1)) == "tensor([1.])" and f"{autoscale.as_scaled(torch.tensor(3.0)):.1f}" == "3.0"
 
 
 def test_torch_compile_says_that_it_cannot():
-    model = plimsoll.autoscale(nn.Linear(4, 4))
+    model: Any = autoscale.autoscale(nn.Linear(4, 4))
     with pytest.raises(Exception, match="a scaled tensor: torch.compile cannot look into one"):
         torch.compile(model, backend="eager")(torch.ones(1, 4))
 
@@ -105,14 +108,16 @@ def test_jacobians_in_reverse_mode():
     plain = torch.randn(5, generator=torch.Generator().manual_seed(1))
     x, jacrev = autoscale.as_scaled(plain), torch.func.jacrev
     for of in (jacrev(function), jacrev(jacrev(lambda x: function(x).sum()))):
-        assert torch.allclose(autoscale.value(of(x)), of(plain), atol=2.0**-8)
-    model = plimsoll.autoscale(nn.Linear(5, 3))
-    assert torch.allclose(jacrev(model)(plain), autoscale.value(model.weight), atol=2.0**-10)
+        # Eight roundings of numbers of the size of the largest.
+        assert within(autoscale.value(of(x)), of(plain), gamma(8, torch.float16) * of(plain).abs().max())
+    model: Any = autoscale.autoscale(nn.Linear(5, 3))
+    weight = autoscale.value(model.weight)
+    assert within(jacrev(model)(plain), weight, gamma(1, torch.float16) * weight.abs().max())
 
 
 @pytest.mark.parametrize("mode", ["jvp", "jacfwd", "hessian", "linearize", "a module"])
 def test_forward_mode_is_refused(mode):
-    x, model = autoscale.as_scaled(torch.ones(3)), plimsoll.autoscale(nn.Linear(3, 2))
+    x, model = autoscale.as_scaled(torch.ones(3)), autoscale.autoscale(nn.Linear(3, 2))
     calls = {
         "jvp": lambda: torch.func.jvp(torch.tanh, (x,), (torch.ones(3),)),
         "jacfwd": lambda: torch.func.jacfwd(torch.tanh)(x),
@@ -126,7 +131,7 @@ def test_forward_mode_is_refused(mode):
 
 def stepped(steps: int = 3, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    model = plimsoll.autoscale(nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)))
+    model: Any = autoscale.autoscale(nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)))
     train(model, steps)
     return model
 
@@ -176,7 +181,7 @@ def test_a_pickle_of_a_scaled_tensor_is_an_error_that_says_what_to_do():
 def ddp_reduces_gradients_at_their_value(group):
     rank = torch.distributed.get_rank(group)
     torch.manual_seed(rank)  # all start as rank 0
-    model = autoscale.gradients_as_values(plimsoll.autoscale(nn.Linear(6, 4)))
+    model: Any = autoscale.gradients_as_values(autoscale.autoscale(nn.Linear(6, 4)))
     wrapped = nn.parallel.DistributedDataParallel(model, process_group=group)
     reference = copy.deepcopy(model)
     torch.manual_seed(0)
@@ -184,7 +189,7 @@ def ddp_reduces_gradients_at_their_value(group):
     wrapped(inputs[rank]).square().mean().backward()
     (sum(reference(x).square().mean() for x in inputs) / 2).backward()
     for ours, expected in zip(model.parameters(), reference.parameters(), strict=True):
-        error = autoscale.value(ours.grad) - autoscale.value(expected.grad)
+        error: Any = autoscale.value(ours.grad) - autoscale.value(expected.grad)
         assert error.norm() < 2.0**-8 * autoscale.value(expected.grad).norm(), error
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     ranks.assert_same_bits(group, {name: autoscale.value(p) for name, p in model.named_parameters()})
@@ -202,7 +207,7 @@ def fsdp_trains_as_fp32_does_on_one_process(group):
     rank = torch.distributed.get_rank(group)
     inside = blocks()
     inside[1] = Fsdp(inside[1], process_group=group)
-    model = plimsoll.autoscale(Fsdp(inside, process_group=group))
+    model: Any = autoscale.autoscale(Fsdp(inside, process_group=group))
     reference = blocks()
     optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-2) for each in (model, reference)]
     generator = torch.Generator().manual_seed(3)
@@ -226,9 +231,9 @@ def fsdp_of_scaled_parameters_says_what_to_do(group):
     from plimsoll.shard import FullyShardedDataParallel as Fsdp
 
     with pytest.raises(ValueError, match="expected plain parameters, got scaled ones; call plimsoll.autoscale afterwards"):
-        Fsdp(plimsoll.autoscale(nn.Linear(2, 2)), process_group=group)
+        Fsdp(autoscale.autoscale(nn.Linear(2, 2)), process_group=group)
     with pytest.raises(ValueError, match="expected a policy that leaves a sharded model as it is, got unit_scaling"):
-        plimsoll.autoscale(Fsdp(nn.Linear(2, 2), process_group=group), policy="unit_scaling")
+        autoscale.autoscale(Fsdp(nn.Linear(2, 2), process_group=group), policy="unit_scaling")
 
 
 @ranks.case(2)
@@ -240,7 +245,7 @@ def loss_scales_of_sharded_parameters_follow_all_ranks(group):
         autoscale.policy.automatic_loss_scale: [14, 13, 10, 10],  # 16 gradients of 1: 65504 / (8 * 4) is 2^10.99
     }
     for make, expected in follows.items():
-        model = plimsoll.autoscale(
+        model = autoscale.autoscale(
             Fsdp(nn.Linear(4, 4, bias=False), process_group=group), policy=make(2.0**14, growth_interval=2)
         )
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

@@ -1,6 +1,7 @@
 """Mistakes end in one exception that names the argument, what was expected and what came; never in an abort."""
 
 import math
+from typing import Any, cast
 
 import plimsoll
 import plimsoll.pytorch as te
@@ -52,7 +53,7 @@ def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name
         (lambda: te.Linear(4, 4, device="cuda"), NotImplementedError, "device"),
         (lambda: te.Linear(4, 4, params_dtype=torch.float64), TypeError, "float64"),
         (lambda: te.Linear(4, -1), ValueError, "out_features >= 0, got -1"),
-        (lambda: te.Linear(4, 2.5), TypeError, "out_features an integer, got 2.5"),
+        (lambda: te.Linear(4, cast(Any, 2.5)), TypeError, "out_features an integer, got 2.5"),
         (lambda: te.Linear(4, 4, parameters_split={"a": 3}), ValueError, "parameters_split of 4 rows"),
         (lambda: te.Linear(4, 4, parallel_mode="both"), ValueError, "parallel_mode"),
         (lambda: te.LayerNormMLP(4, 4, activation="tanh"), ValueError, "activation one of .*got 'tanh'"),
@@ -64,7 +65,7 @@ def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name
         (lambda: te.RMSNorm(None), TypeError, "normalized_shape an integer, got None"),
         (lambda: te.LayerNorm(4, eps=-1), ValueError, "eps that is finite and >= 0, got -1"),
         (lambda: te.RMSNorm(4, eps=NAN), ValueError, "eps that is finite and >= 0, got nan"),
-        (lambda: te.LayerNorm(4, eps="small"), TypeError, "eps a number, got 'small'"),
+        (lambda: te.LayerNorm(4, eps=cast(Any, "small")), TypeError, "eps a number, got 'small'"),
         (lambda: te.LayerNormLinear(0, 4), ValueError, "size >= 1, got 0"),
         (lambda: te.LayerNormLinear(4, 4, eps=math.inf), ValueError, "eps that is finite and >= 0, got inf"),
         (lambda: te.LayerNormMLP(0, 4), ValueError, "size >= 1, got 0"),
@@ -88,7 +89,7 @@ def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name
         (lambda: te.RotaryPositionEmbedding(8, rotary_percent=0.1), ValueError, "even number of channels to turn, got 0 of 8"),
         (lambda: te.RotaryPositionEmbedding(8, rotary_base=0), ValueError, "rotary_base that is finite and > 0, got 0"),
         (lambda: te.RotaryPositionEmbedding(8, seq_len_interpolation_factor=NAN), ValueError, "seq_len_interpolation_factor"),
-        (lambda: te.fp8_autocast(fp8_recipe="fp8"), TypeError, "recipe"),
+        (lambda: te.fp8_autocast(fp8_recipe=cast(Any, "fp8")), TypeError, "recipe"),
         (lambda: te.fp8_autocast(calibrating=True), NotImplementedError, "calibrating"),
         (lambda: te.fp8_autocast(fp8_group="group"), ValueError, "group of an initialised"),
         (lambda: te.make_graphed_callables(None), NotImplementedError, "make_graphed_callables"),

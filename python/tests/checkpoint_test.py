@@ -1,6 +1,7 @@
 """Activation recompute has the bits of activations that are kept, and leaves the scaling state as one forward pass does."""
 
 import copy
+from typing import Any
 
 import composition
 import oracle
@@ -10,7 +11,7 @@ import torch
 from plimsoll.common import recipe
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-RECIPES = {**oracle.RECIPES, None: None}
+RECIPES: dict[Any, Any] = {**oracle.RECIPES, None: None}
 X = (6, 3, 16)
 
 
@@ -46,7 +47,7 @@ def with_contexts(function, *args, **keywords):
 def steps(module, call, rule, count=3, backward_inside=False, function=None):
     """State that `count` training steps leave behind."""
     torch.manual_seed(11)
-    seen = {}
+    seen: dict[Any, Any] = {}
     for number in range(count):
         x = (torch.randn(X) * (number + 1)).requires_grad_()
         with te.fp8_autocast(enabled=rule is not None, fp8_recipe=rule):
@@ -136,7 +137,7 @@ def test_microbatches_use_the_codes_of_the_first():
 
 
 def test_a_retained_graph_is_recomputed_each_time():
-    module = te.LayerNormLinear(16, 8)
+    module: Any = te.LayerNormLinear(16, 8)
     rule = recipe.DelayedScaling(amax_history_len=2)
     x = torch.randn(4, 16, requires_grad=True)
     for _ in range(2):
@@ -144,9 +145,10 @@ def test_a_retained_graph_is_recomputed_each_time():
             output = te.checkpoint(module, x)
         loss = output.square().sum()
         loss.backward(retain_graph=True)
+        assert x.grad is not None
         first = x.grad.clone()
         x.grad = None
-        before = module.input_step.item()
+        before: Any = module.input_step.item()
         loss.backward()
         assert module.input_step.item() == before
         error = (x.grad - first).norm() / first.norm()

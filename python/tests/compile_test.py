@@ -1,6 +1,7 @@
 """torch.compile without a graph break gives the bits of eager modules, and the same scaling state."""
 
 import copy
+from typing import Any
 
 import composition
 import oracle
@@ -108,7 +109,7 @@ def test_backward_reads_what_forward_made():
 
 
 def test_a_module_used_twice_counts_once():
-    layer = te.Linear(16, 16)
+    layer: Any = te.Linear(16, 16)
 
     @torch.compile(fullgraph=True, backend="aot_eager")
     def twice(x):
@@ -122,7 +123,7 @@ def test_a_module_used_twice_counts_once():
 
 
 def test_no_grad_records_nothing():
-    layer = te.Linear(16, 8)
+    layer: Any = te.Linear(16, 8)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     with torch.no_grad(), te.fp8_autocast():
         assert torch.equal(compiled(torch.ones(2, 16)), layer(torch.ones(2, 16)))

@@ -1,5 +1,7 @@
 """The first example of Transformer Engine's users, as printed, on the CPU."""
 
+from typing import Any
+
 import torch
 
 
@@ -11,7 +13,7 @@ def test_it_runs_and_trains_in_fp8():
     out_features = 3072
     hidden_size = 2048
 
-    model = te.Linear(in_features, out_features, use_bias=True)
+    model: Any = te.Linear(in_features, out_features, use_bias=True)
     inp = torch.randn(hidden_size, in_features, device="cpu")
 
     fp8_recipe = recipe.DelayedScaling(margin=0, interval=1, fp8_format=recipe.Format.E4M3)

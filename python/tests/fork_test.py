@@ -117,7 +117,7 @@ def test_processes_of_the_fork_context_compute(pool):
             process.join()
 
 
-class Computed(torch.utils.data.Dataset):
+class Computed(torch.utils.data.Dataset[torch.Tensor]):
     """Items that workers compute with operators of Plimsoll."""
 
     def __len__(self):

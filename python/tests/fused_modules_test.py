@@ -1,5 +1,7 @@
 """Norms, LayerNormLinear and LayerNormMLP: against torch's functions, and under recipes against their own parts."""
 
+from typing import Any
+
 import composition
 import oracle
 import plimsoll.pytorch as te
@@ -92,8 +94,8 @@ def test_layer_norm_linear_has_the_bits_of_norm_then_linear(name):
 @pytest.mark.parametrize("name", oracle.RECIPES)
 def test_layer_norm_mlp_has_the_bits_of_its_parts(name, activation):
     fused = composition.randomize(te.LayerNormMLP(64, 40, activation=activation))
-    first = te.LayerNormLinear(64, fused.fc1_weight.shape[0])
-    second = te.Linear(40, 64)
+    first: Any = te.LayerNormLinear(64, fused.fc1_weight.shape[0])
+    second: Any = te.Linear(40, 64)
     first.load_state_dict(
         {
             "layer_norm_weight": fused.layer_norm_weight,

@@ -1,6 +1,7 @@
 """The table of docs/t5.md: outliers of every size, in plain FP16, with the answers that people have, and gauged."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -103,6 +104,6 @@ def test_outliers_of_the_decoder(tmp_path):
     theirs = hugging_face(case.gauged).half()(input_ids=case.ids, decoder_input_ids=decoder_ids).logits
     assert relative(ours, case.want.logits) < 2 * relative(theirs, case.want.logits) < 0.2
     assert (ours.argmax(-1) == case.want.logits.argmax(-1)).double().mean() > 0.9
-    options = {"max_new_tokens": 8, "num_beams": 2}
+    options: dict[str, Any] = {"max_new_tokens": 8, "num_beams": 2}
     written = T5ForConditionalGeneration.from_pretrained(case.gauged, torch.float16, None).generate(case.ids, **options)
     assert torch.equal(written, case.theirs.generate(case.ids, **options))

@@ -2,6 +2,7 @@
 
 import copy
 import subprocess
+from typing import Any
 
 import pytest
 import torch
@@ -100,7 +101,7 @@ def test_hugging_face_runs_it_in_fp16(outliers, encoder_bound):
 @torch.no_grad()
 def test_it_generates(outliers):
     theirs, ids, _, folder, out, _ = outliers
-    options = {"max_new_tokens": 12}
+    options: dict[str, Any] = {"max_new_tokens": 12}
     want = theirs.generate(ids, **options)
     assert torch.equal(T5ForConditionalGeneration.from_pretrained(out).generate(ids, **options), want)
     narrow = T5ForConditionalGeneration.from_pretrained(out, torch.float16, None)

@@ -77,4 +77,4 @@ def test_logits_gradients_and_state_are_those_of_cpp(name, wide, tmp_path):
         # C++ hands a layer's last addition to the next layer's norm, whose gradient then rounds to bf16 once, not twice.
         for key, parameter in model.named_parameters():
             if wide == "fp32":
-                assert torch.equal(parameter.grad, values[f"{step} gradient {key}"]), key
+                assert parameter.grad is not None and torch.equal(parameter.grad, values[f"{step} gradient {key}"]), key

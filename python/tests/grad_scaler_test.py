@@ -6,6 +6,7 @@ import math
 import pickle
 import random
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_random_steps_are_torchs_bit_for_bit(name, count, unscales):
 
 
 def scaled_model(poison=None):
-    one = nn.Linear(3, 2)
+    one: Any = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
     scaler = GradScaler("cpu")
     scaler.scale(one(torch.ones(4, 3)).sum()).backward()
@@ -95,7 +96,7 @@ CLIPPED_STEP = 0.1 * 1e-3 + 2 * 2.0**-24
 def test_clipping_is_clip_grad_norm_():
     one, optimizer, scaler = scaled_model()
     scaler.unscale_(optimizer, max_norm=0.5)
-    plain = nn.Linear(3, 2)
+    plain: Any = nn.Linear(3, 2)
     plain(torch.ones(4, 3)).sum().backward()
     norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
     # Roundings of either: of the norm, its sum with 1e-6, the factor and the product.
@@ -192,7 +193,7 @@ def test_sums_of_sparse_entries_are_made_without_the_scale(dtype):
         scaler.scale(torch.ones(()))
         parameter.grad = sparse_gradient(dtype, False, [2.0**127, 2.0**127, 2.0**127])
         scaler.step(optimizer, max_norm=max_norm)
-        report = scaler.last_report(optimizer)
+        report: Any = scaler.last_report(optimizer)
         scaler.update()
         assert not report.skipped and report.grad_norm == approx(20**0.5, 2, torch.float64)
         assert -parameter[4].item() == approx(stepped, 4, dtype)

@@ -1,6 +1,7 @@
 """Linear: under every recipe against the oracle, and without one against torch.nn."""
 
 import itertools
+from typing import Any
 
 import oracle
 import plimsoll.pytorch as te
@@ -24,7 +25,7 @@ def run(layer, x, grad, rule=None, **keywords):
 
 def case(rows, columns, outputs, bias):
     torch.manual_seed(rows * columns + outputs)
-    layer = te.Linear(columns, outputs, bias=bias)
+    layer: Any = te.Linear(columns, outputs, bias=bias)
     if bias:
         torch.nn.init.normal_(layer.bias)
     return layer, torch.randn(rows, columns), torch.randn(rows, outputs)
@@ -34,7 +35,7 @@ def case(rows, columns, outputs, bias):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", [None, *oracle.RECIPES])
 def test_output_and_gradients_are_those_of_the_oracle(name, shape, bias):
-    layer, x, grad = case(*shape, bias)
+    layer, x, grad = case(*shape, bias=bias)
     rule = oracle.RECIPES.get(name)
     ours = run(layer, x, grad, rule)
     expected = oracle.linear(rule, x, layer.weight.detach(), layer.bias.detach() if bias else None, grad)
@@ -75,7 +76,7 @@ def test_leading_dimensions_strides_and_no_rows():
 
 def test_split_parameters_are_rows_of_one_product():
     whole, x, grad = case(12, 20, 18, True)
-    split = te.Linear(20, 18, parameters_split={"query": 10, "key_": 5, "value": 3})
+    split: Any = te.Linear(20, 18, parameters_split={"query": 10, "key_": 5, "value": 3})
     assert [name for name, _ in split.named_parameters()] == [
         "query_weight",
         "key_weight",

@@ -1,6 +1,7 @@
 """fuse_wgrad_accumulation: the gradients of weights go to main_grad, bit for bit what adding them there would give."""
 
 import copy
+from typing import Any
 
 import plimsoll.pytorch as te
 import pytest
@@ -107,7 +108,7 @@ def test_the_first_microbatch_overwrites():
 def test_weights_that_are_codes():
     torch.manual_seed(6)
     with te.fp8_model_init():
-        fused = te.Linear(24, 40, fuse_wgrad_accumulation=True)
+        fused: Any = te.Linear(24, 40, fuse_wgrad_accumulation=True)
     apart = copy.deepcopy(fused)
     apart.fuse_wgrad_accumulation = False
     fused.weight.main_grad = torch.zeros(40, 24)
@@ -145,7 +146,7 @@ def test_no_tokens_add_nothing_and_no_grad_asks_for_nothing():
     "main_grad", [None, torch.zeros(40, 24, dtype=torch.float64), torch.zeros(3, 3), torch.zeros(24, 40).t()]
 )
 def test_a_main_grad_that_does_not_fit_is_named(main_grad):
-    fused = te.Linear(24, 40, fuse_wgrad_accumulation=True)
+    fused: Any = te.Linear(24, 40, fuse_wgrad_accumulation=True)
     if main_grad is not None:
         fused.weight.main_grad = main_grad
     with pytest.raises(RuntimeError, match="main_grad"):

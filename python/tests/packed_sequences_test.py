@@ -1,5 +1,7 @@
 """The layout "thd": sequences one after the other have the bits of each by itself."""
 
+from typing import Any
+
 import plimsoll.pytorch as te
 import pytest
 import torch
@@ -50,7 +52,7 @@ def test_tokens_between_sequences_are_zero_and_have_no_gradient():
     starts = torch.tensor([0, 6, 8, 12, 21], dtype=torch.int32)
     query, key, value = (torch.randn(21, 2, 8, requires_grad=True) for _ in range(3))
     sums = {"cu_seqlens_q": SUMS, "cu_seqlens_kv": SUMS, "cu_seqlens_q_padded": starts, "cu_seqlens_kv_padded": starts}
-    padded = module(query, key, value, **sums, pad_between_seqs=True)
+    padded: Any = module(query, key, value, **sums, pad_between_seqs=True)
     padded.sum().backward()
     dense = [torch.cat(sequences(x, starts=starts[:-1])) for x in (query, key, value)]
     expected = module(*dense, cu_seqlens_q=SUMS, cu_seqlens_kv=SUMS)
@@ -58,13 +60,13 @@ def test_tokens_between_sequences_are_zero_and_have_no_gradient():
     inside = torch.zeros(21, dtype=torch.bool)
     for start, length in zip(starts.tolist(), LENGTHS, strict=False):
         inside[start : start + length] = True
-    assert padded[~inside].count_nonzero() == 0 and query.grad[~inside].count_nonzero() == 0
+    assert padded[~inside].count_nonzero() == 0 and query.grad is not None and query.grad[~inside].count_nonzero() == 0
 
 
 @pytest.mark.parametrize("rule", [None, recipe.Float8CurrentScaling(granularity="row")])
 def test_a_layer_over_packed_sequences_is_the_layer_over_each(rule):
     """Rows have scales of their own, so that products of one sequence do not depend on the others."""
-    keywords = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    keywords: dict[str, Any] = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
     torch.manual_seed(1)
     layer = te.TransformerLayer(16, 24, 2, attn_input_format="thd", self_attn_mask_type="padding_causal", **keywords)
     alone = te.TransformerLayer(16, 24, 2, self_attn_mask_type="causal", **keywords)

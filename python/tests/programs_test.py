@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import plimsoll
 import plimsoll.pytorch as te
@@ -49,8 +50,8 @@ def sharded(module):
 @pytest.mark.parametrize("wrap", [torch.nn.parallel.DistributedDataParallel, sharded])
 def test_data_parallelism_wraps_without_special_code(process_group, wrap):
     torch.manual_seed(5)
-    layer = te.TransformerLayer(32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0)
-    alone = copy.deepcopy(layer)
+    layer: Any = te.TransformerLayer(32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0)
+    alone: Any = copy.deepcopy(layer)
     wrapped = wrap(layer)
     for _ in range(2):
         x = torch.randn(5, 2, 32)
@@ -59,7 +60,7 @@ def test_data_parallelism_wraps_without_special_code(process_group, wrap):
                 output = module(x)
             output.sum().backward()
     for (name, mine), other in zip(layer.named_parameters(), alone.parameters(), strict=True):
-        grad = mine.grad.full_tensor() if hasattr(mine.grad, "full_tensor") else mine.grad
+        grad: Any = mine.grad.full_tensor() if hasattr(mine.grad, "full_tensor") else mine.grad
         assert torch.equal(grad, other.grad), name
     for (name, mine), other in zip(layer.named_buffers(), alone.named_buffers(), strict=True):
         assert torch.equal(mine, other[1]), name

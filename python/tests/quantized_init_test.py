@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from typing import Any
 
 import composition
 import oracle
@@ -223,7 +224,7 @@ def test_a_checkpoint_of_values_loads_into_codes():
 
 
 def test_another_dtype_keeps_the_codes():
-    module = quantized(MODULES["Linear"])
+    module: Any = quantized(MODULES["Linear"])
     codes = module.weight.codes.clone()
     module.to(torch.bfloat16)
     assert isinstance(module.weight, QuantizedTensor) and module.weight.dtype == torch.bfloat16

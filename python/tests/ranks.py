@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ import torch.distributed as dist
 WORLD = 8
 LIMIT = datetime.timedelta(seconds=30)  # of a collective
 LIMIT_OF_ALL = 600  # seconds; a quarter of it on two cores that do nothing else
-CASES = {}  # "module.function" -> (ranks, function)
+CASES: dict[str, tuple[int, Any]] = {}  # "module.function" -> (ranks, function)
 
 
 def case(ranks):

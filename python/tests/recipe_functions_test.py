@@ -1,5 +1,7 @@
 """DelayedScaling with functions in it."""
 
+from typing import Any
+
 import plimsoll.pytorch as te
 import pytest
 import torch
@@ -47,7 +49,7 @@ def test_a_function_of_the_history():
         seen.append(history.shape)
         return history.mean()
 
-    layer = te.Linear(4, 3)
+    layer: Any = te.Linear(4, 3)
     run(layer, (1.0, 5.0), DelayedScaling(amax_history_len=3, amax_compute_algo=mean))
     assert set(seen) == {(3, 1)}
     # Roundings: of the sum, the third, its quotient with 448 and the reciprocal.
@@ -70,7 +72,7 @@ def test_a_fourth_argument_called_margin_is_the_margin():
     def fixed(amax, scale, max_finite, margin):
         return 2.0**-margin
 
-    layer = te.Linear(4, 3)
+    layer: Any = te.Linear(4, 3)
     run(layer, (1.0,), DelayedScaling(margin=3, scaling_factor_compute_algo=fixed))
     assert layer.input_scale.item() == layer.grad_output_scale.item() == 8
 
@@ -79,7 +81,7 @@ def test_recipes_of_one_function_and_other_fields_are_apart():
     def fixed(amax, scale, fp8_max, recipe):
         return torch.tensor(2.0**-recipe.margin)
 
-    layer = te.Linear(4, 3)
+    layer: Any = te.Linear(4, 3)
     for margin in (1, 4, 2):
         run(layer, (1.0,), DelayedScaling(margin=margin, scaling_factor_compute_algo=fixed))
         assert layer.input_scale.item() == 2.0**margin

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+from typing import Any
 
 import plimsoll.pytorch as te
 import pytest
@@ -168,7 +169,8 @@ def test_reentrant_checkpoints_of_fp8_layers_are_refused():
 def test_torchs_implementation_is_called_through_ours():
     """Whoever had imported it before, and with the arguments that this torch gives it."""
     assert torch.utils.checkpoint.CheckpointFunction.forward is recompute._forward
-    assert torch.utils.checkpoint._checkpoint_without_reentrant_generator is recompute._generator
+    generator: Any = torch.utils.checkpoint._checkpoint_without_reentrant_generator
+    assert generator is recompute._generator
     composable = pytest.importorskip("torch.distributed._composable.checkpoint_activation")
     assert composable._checkpoint_without_reentrant_generator is recompute._generator
     net = model()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import plimsoll
 import pytest
@@ -20,7 +21,7 @@ def write_run(folder, steps=6, recipe="fp8", finished=True, scaled=True):
     folder.mkdir(parents=True)
     lines = []
     for step in range(1, steps + 1):
-        line = {
+        line: dict[str, Any] = {
             "step": step,
             "loss": 5.0 / step,
             "val_loss": 5.0 / step + 0.1 if step % 3 == 0 else None,
@@ -53,8 +54,9 @@ def write_run(folder, steps=6, recipe="fp8", finished=True, scaled=True):
 
 
 def sections_of(page):
-    text = re.search(r'<script type="application/json" id="sections">(.*?)</script>', page, re.DOTALL).group(1)
-    return {section["title"]: section for section in json.loads(text)}
+    found = re.search(r'<script type="application/json" id="sections">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return {section["title"]: section for section in json.loads(found.group(1))}
 
 
 def test_a_comparison_becomes_one_page_that_needs_no_network(tmp_path):

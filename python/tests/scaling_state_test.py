@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from typing import Any
 
 import plimsoll.pytorch as te
 import pytest
@@ -209,7 +210,7 @@ def test_another_recipe_or_length_takes_effect_at_once_and_keeps_the_newest():
 
 
 def test_meta_modules_materialise_with_fresh_state():
-    layer = te.Linear(4, 3, device="meta")
+    layer: Any = te.Linear(4, 3, device="meta")
     assert layer.weight.is_meta and layer.input_scale.is_meta
     layer.reset_parameters()
     assert forward(layer, ones(1)).shape == (2, 3)

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import pickle
 import threading
+from typing import Any
 
 import plimsoll.pytorch as te
 import pytest
@@ -98,7 +99,7 @@ def test_a_generator_may_be_suspended_inside_and_end_at_any_time():
 
 
 def test_amaxes_of_a_generators_scope_reach_their_slots():
-    layer = te.Linear(4, 4)
+    layer: Any = te.Linear(4, 4)
 
     def training():
         with te.autocast(recipe=ONE):
@@ -142,7 +143,7 @@ def test_an_exception_in_the_entry_leaves_nothing_open(monkeypatch):
 
 
 def test_a_functions_error_at_the_end_is_raised_and_the_scope_is_left():
-    layer = te.Linear(4, 4)
+    layer: Any = te.Linear(4, 4)
     rule = recipe.DelayedScaling(amax_compute_algo=lambda history: -1.0 * history[0])
     with pytest.raises(ValueError), te.autocast(recipe=rule):
         layer(torch.ones(2, 4))

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
@@ -86,7 +87,7 @@ def train(folder, fault, rank):
     model = make(fault)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     saver = CheckpointSaver(run, keep=2)
-    latest = open_latest_checkpoint(run)
+    latest: Any = open_latest_checkpoint(run)
     if latest is not None:
         model.load_sharded_state_dict(latest)
         model.load_sharded_optim_state_dict(optimizer, latest)

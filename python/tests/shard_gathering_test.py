@@ -8,6 +8,7 @@ import ranks
 import shard_models as models
 import torch
 from plimsoll.shard import FullyShardedDataParallel as Fsdp
+from rounding import rounds_alike
 from torch import nn
 
 WIDTH = 17
@@ -70,8 +71,8 @@ def an_outer_instance_that_is_done_is_not_gathered_again(group):
 @ranks.case(2)
 def what_stays_until_backward_stays_while_gradients_add_up(group):
     rank, size = models.position(group)
-    plain = models.blocks_net()
-    reference = torch.optim.SGD(plain.parameters(), lr=0.1)
+    plains = {dtype: models.blocks_net().to(dtype) for dtype in (torch.float32, torch.float64)}
+    references = [torch.optim.SGD(plain.parameters(), lr=0.1) for plain in plains.values()]
     model = models.wrapped(models.blocks_net(), group, reshard_after_forward=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     groups = sum(len(instance._groups) for instance in model._instances())
@@ -79,18 +80,20 @@ def what_stays_until_backward_stays_while_gradients_add_up(group):
     def step(number):
         with model.no_sync():
             for part in range(2):
-                models.backward(model, *models.part(models.batch(number), 3 * rank + part, 3 * size), 1 / 3)
-        models.backward(model, *models.part(models.batch(number), 3 * rank + 2, 3 * size), 1 / 3)
+                models.backward(model, *models.part(models.batch(number), 3 * rank + part, 3 * size), scale=1 / 3)
+        models.backward(model, *models.part(models.batch(number), 3 * rank + 2, 3 * size), scale=1 / 3)
         optimizer.step()
         optimizer.zero_grad()
 
     for number in range(3):
         assert gathers(functools.partial(step, number)) == groups, "once for all three"
-        models.backward(plain, *models.batch(number))
-        reference.step()
-        reference.zero_grad()
+        for (dtype, plain), reference in zip(plains.items(), references, strict=True):
+            models.backward(plain, *(each.to(dtype) for each in models.batch(number)))
+            reference.step()
+            reference.zero_grad()
+    expected, exact = (plain.state_dict() for plain in plains.values())
     for name, value in model.state_dict().items():
-        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-4, atol=1e-5)
+        assert rounds_alike(value, expected[name], exact[name]), name
 
 
 CHANGES = {

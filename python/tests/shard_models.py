@@ -1,5 +1,7 @@
 """Models, batches and one-process results that the tests of plimsoll.shard compare with."""
 
+from typing import Any
+
 import ranks
 import torch
 import torch.distributed as dist
@@ -21,7 +23,7 @@ class Net(nn.Module):
         self.frozen = nn.Linear(17, 17, bias=False)
         self.frozen.weight.requires_grad_(False)
         self.tied = nn.Linear(17, 17, bias=False)
-        self.tied.weight = self.blocks[1][0].weight
+        self.tied.weight = self.blocks[1].get_parameter("0.weight")
         self.unused = nn.Linear(3, 1)
         self.last = nn.Linear(17, 1)
 
@@ -59,7 +61,7 @@ def part(whole, rank, size):
 
 
 def backward(model, x, y, scale=1.0):
-    loss = nn.functional.mse_loss(model(x).float(), y) * scale
+    loss = nn.functional.mse_loss(model(x).to(y.dtype), y) * scale
     loss.backward()
     return loss.detach()
 
@@ -68,9 +70,9 @@ def gradients(model):
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def magnitudes(model, x, y):
+def magnitudes(model, x, y, backward=backward):
     """The mean over rows of the magnitudes of each row's gradients."""
-    total = {}
+    total: dict[Any, Any] = {}
     for row in range(len(x)):
         model.zero_grad()
         backward(model, x[row : row + 1], y[row : row + 1])

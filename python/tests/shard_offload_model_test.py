@@ -3,6 +3,7 @@
 import copy
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,6 +37,11 @@ def network(dropout: float = 0.0) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def gradient_of(leaf: torch.Tensor) -> torch.Tensor:
+    assert leaf.grad is not None
+    return leaf.grad
+
+
 def trained(model: nn.Module, steps: int = 3, backwards: int = 1, set_to_none: bool = True) -> list[torch.Tensor]:
     torch.manual_seed(2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -48,7 +54,7 @@ def trained(model: nn.Module, steps: int = 3, backwards: int = 1, set_to_none: b
             loss.backward()
             results += [loss.detach(), x.grad]
         optimizer.step()
-    gradients = [each.grad.clone() for each in model.parameters()]
+    gradients = [gradient_of(each).clone() for each in model.parameters()]
     return results + gradients + [each.clone() for each in model.state_dict().values()]
 
 
@@ -87,7 +93,7 @@ def test_microbatches_have_the_gradients_of_the_whole(place: str) -> None:
     def gradients(model: nn.Module, dtype: torch.dtype = torch.double) -> list[torch.Tensor]:
         leaf = x.clone().to(dtype).requires_grad_()
         nn.functional.mse_loss(model(leaf), y.to(dtype)).backward()
-        return [leaf.grad, *(each.grad for each in model.parameters())]
+        return [gradient_of(each) for each in (leaf, *model.parameters())]
 
     def distance(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
         return max(((a - b).norm() / b.norm()).item() for a, b in zip(ours, theirs, strict=True))
@@ -120,14 +126,14 @@ class Joined(nn.Module):
 @pytest.mark.parametrize("checkpoint_activation", [False, True])
 def test_lists_of_modules_tuples_and_shared_parameters(place: str, checkpoint_activation: bool) -> None:
     torch.manual_seed(1)
-    first = Pair()
+    first: Any = Pair()
     modules = [first, Pair(), Joined(first.embedding)]
     tokens, x = torch.randint(0, 9, (5,)), torch.randn(5, 6, requires_grad=True)
 
     def run(model) -> list[torch.Tensor]:
         result = model(tokens, x)
         result["logits"].logsumexp(-1).sum().backward()
-        gradients = [x.grad, *(module.embedding.weight.grad for module in modules[:2])]
+        gradients: Any = [x.grad, *(module.embedding.weight.grad for module in modules[:2])]
         x.grad = first.embedding.weight.grad = modules[1].embedding.weight.grad = None
         return [result["tokens"], result["logits"].detach(), *gradients]
 

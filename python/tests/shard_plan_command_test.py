@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is n
 GIVEN = ["--tokens-per-second", "3000", "--bandwidth", "1", "--model", "small", "--batch", "16"]
 
 
-def plan(*arguments: str) -> subprocess.CompletedProcess:
+def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([PROGRAM, "shard-plan", *arguments], capture_output=True, text=True, timeout=120)
 
 

@@ -1,6 +1,7 @@
 """FullyShardedDataParallel and its optimizer in sharded checkpoints: saved by some ranks, loaded by others."""
 
 import shutil
+from typing import Any
 
 import plimsoll.pytorch as te
 import pytest
@@ -89,11 +90,11 @@ def scaling_states_and_running_statistics_come_back(group):
 @ranks.case(2)
 def what_does_not_fit_is_named_and_changes_nothing(group):
     run = ranks.shared_folder(group)
-    model = Fsdp(nn.Linear(3, 2), group)
+    model: Any = Fsdp(nn.Linear(3, 2), group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     save(group, run, 1, model, optimizer)
-    latest = open_latest_checkpoint(run, group)
-    other = Fsdp(nn.Linear(4, 2), group)
+    latest: Any = open_latest_checkpoint(run, group)
+    other: Any = Fsdp(nn.Linear(4, 2), group)
     before = [p.detach().clone() for p in other.parameters()]
     with pytest.raises(ValueError, match=r"expected weight of \(2, 4\), got \(2, 3\)"):
         other.load_sharded_state_dict(latest)

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+from typing import Any, cast
 
 import plimsoll.pytorch as te
 import pytest
@@ -59,8 +60,9 @@ TIED = [("embedding", "blocks", "head"), ("embedding", "blocks"), ("blocks", "he
 def instances_share_a_weight(group):
     rank, size = models.position(group)
     for names in TIED:
-        for options in ({}, {"flatten_parameters": False}, {"reshard_after_forward": False}, {"prefetch": False}):
-            plain, model = Tied(), Tied()
+        choices: list[dict[str, Any]] = [{}, {"flatten_parameters": False}, {"reshard_after_forward": False}, {"prefetch": False}]
+        for options in choices:
+            plain, model = Tied(), cast(Any, Tied())
             for name in names:
                 setattr(model, name, Fsdp(getattr(model, name), group, **options))
             model = Fsdp(model, group, **options)
@@ -107,10 +109,10 @@ def what_cannot_be_shared_is_an_error(group):
         borrows.append_shared_param(first.weight)
     layers = te.Linear(16, 16), te.Linear(16, 16)
     layers[1].weight = layers[0].weight
-    coded = Fsdp(layers[0], group)
+    coded: Any = Fsdp(layers[0], group)
     with pytest.raises(ValueError, match="gather_codes=False in the instance that holds weight"):
         Fsdp(layers[1], group)
-    third = nn.Linear(3, 3)
+    third: Any = nn.Linear(3, 3)
     third.weight = coded.module.weight
     del coded
     layers = None

@@ -1,6 +1,7 @@
 """Checkpoints from Python: saved by several ranks, read at any number, as those of others and back."""
 
 import json
+from typing import Any
 
 import pytest
 import ranks
@@ -38,13 +39,13 @@ def what_three_ranks_save_two_and_one_read(group):
     for step in (1, 2, 3):
         sections = {"model": {"weight": part_of(step, rank, 3), "bias": torch.full((4,), float(step))}}
         saver.save(step, sections, {"seed": step})
-    latest = open_latest_checkpoint(run, group)
+    latest: Any = open_latest_checkpoint(run, group)
     assert (latest.step, latest.world_size, latest.state, latest.refused) == (3, 3, {"seed": 3}, [])
     assert latest.shapes == {"model": {"weight": (7, 143), "bias": (4,)}}
     assert torch.equal(latest.read("model", "weight"), whole_of(3))
     pair = dist.new_group([0, 1])
     if rank < 2:
-        again = open_latest_checkpoint(run, pair)
+        again: Any = open_latest_checkpoint(run, pair)
         begin, end = rank * 300, rank * 300 + 501
         assert torch.equal(again.read("model", "weight", begin, end), whole_of(3).flatten()[begin:end])
     alone = open_checkpoint(run / "step-00000002").section("model")
@@ -62,7 +63,7 @@ def a_damaged_shard_is_named_and_the_step_before_used(group):
     if rank == 0:
         shard.write_bytes(shard.read_bytes()[:-1] + b"\xff")
     dist.barrier(group)
-    latest = open_latest_checkpoint(run, group)
+    latest: Any = open_latest_checkpoint(run, group)
     assert latest.step == 1 and shard.name in latest.refused[0]
     with pytest.raises(RuntimeError, match=shard.name):
         open_checkpoint(run / "step-00000002")

@@ -5,6 +5,7 @@ import logging
 import math
 import warnings
 from contextlib import contextmanager
+from typing import Any
 
 import plimsoll.shard
 import pytest
@@ -180,7 +181,7 @@ class Failing(torch.optim.SGD):
 @ranks.case(2)
 def a_step_that_an_exception_ended_is_made_up_for_by_the_next(group):
     parameters = [nn.Parameter(torch.ones(3)) for _ in range(4)]
-    optimizer = OSS(parameters, Failing, group=group, lr=0.5)
+    optimizer: Any = OSS(parameters, Failing, group=group, lr=0.5)
     for fails in (True, False):
         optimizer.optim.fails = fails
         for parameter in parameters:
@@ -213,7 +214,7 @@ def the_norm_of_sparse_gradients_is_that_of_their_sums(group):
     scaler.scale(torch.ones(()))
     scaler.step(optimizer, max_norm=1.0)
     scaler.update()
-    report = scaler.last_report(optimizer)
+    report: Any = scaler.last_report(optimizer)
     assert not report.skipped and report.grad_norm == approx(40**0.5, 2, torch.float64)
     for parameter in parameters:
         assert parameter[4].item() == approx(1 - 4 / (40**0.5 + 1e-6), 4)
@@ -222,8 +223,8 @@ def the_norm_of_sparse_gradients_is_that_of_their_sums(group):
 @ranks.case(2)
 def a_scale_that_is_lost_skips_steps_on_all_ranks(group):
     parameters = [nn.Parameter(torch.ones(3)) for _ in range(2)]
-    optimizer = OSS(parameters, torch.optim.SGD, group=group, lr=1.0)
-    scaler = ShardedGradScaler(process_group=group)
+    optimizer: Any = OSS(parameters, torch.optim.SGD, group=group, lr=1.0)
+    scaler: Any = ShardedGradScaler(process_group=group)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for step in range(180):
@@ -281,7 +282,7 @@ def the_norm_that_clips_is_that_of_all_gradients(group):
 
 @ranks.case(2)
 def narrow_gradients_are_summed_in_fp32(group):
-    linear = nn.Linear(2, 1, bias=False).bfloat16()
+    linear: Any = nn.Linear(2, 1, bias=False).bfloat16()
     optimizer = OSS(linear.parameters(), torch.optim.SGD, group=group, lr=1.0)
     sharded = ShardedDataParallel(linear, optimizer, group)
     x = torch.tensor([[1.0, 256.0] if dist.get_rank(group) else [1.0, 1.0]], dtype=torch.bfloat16)
@@ -316,7 +317,7 @@ def parameters_that_freeze_are_noticed(group):
 def _logged():
     lines = []
     handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
+    vars(handler)["emit"] = lambda record: lines.append(record.getMessage())
     logging.getLogger().addHandler(handler)
     try:
         yield lines

@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 import types
+from typing import Any
 
 import plimsoll.pytorch as te
 import pytest
@@ -30,7 +31,7 @@ def their_recipe():
             self.fp8_format = (448, 57344)
 
     DelayedScaling.__module__, DelayedScaling.__qualname__ = names[2], "DelayedScaling"
-    modules[names[2]].DelayedScaling = DelayedScaling
+    vars(modules[names[2]])["DelayedScaling"] = DelayedScaling
     sys.modules |= modules
     return DelayedScaling()
 
@@ -96,7 +97,7 @@ def test_scales_are_the_reciprocals_and_histories_the_same(written, their_recipe
 @pytest.mark.parametrize("kinds", [(3, 2), (2, 1)])  # of later releases; of the first
 def test_an_mlp_has_two_products(kinds):
     theirs = state(2, kinds)
-    layer = te.LayerNormMLP(4, 6)
+    layer: Any = te.LayerNormMLP(4, 6)
     load(layer, as_tensor(theirs))
     assert layer.fc1_input_scale.item() == 1 / theirs["scale_fwd"][0].item()
     assert layer.fc2_weight_scale.item() == 1 / theirs["scale_fwd"][kinds[0] + 1].item()
@@ -104,7 +105,7 @@ def test_an_mlp_has_two_products(kinds):
 
 
 def test_training_goes_on_from_their_scales():
-    layer = te.Linear(4, 3)
+    layer: Any = te.Linear(4, 3)
     load(layer, as_tensor(state(1)))
     rule = recipe.DelayedScaling(amax_history_len=4)
     x = torch.full((2, 4), 100.0)
@@ -123,7 +124,7 @@ def test_training_goes_on_from_their_scales():
 
 
 def test_a_transformer_layer_as_it_is_saved_there():
-    layer = te.TransformerLayer(8, 16, 2)
+    layer: Any = te.TransformerLayer(8, 16, 2)
     saved = {key: value for key, value in layer.state_dict().items() if not key.endswith(("_scale", "_history", "_step"))}
     saved["self_attention.layernorm_qkv._extra_state"] = as_tensor(state(1))
     saved["self_attention.proj._extra_state"] = as_file(state(1))
@@ -137,7 +138,7 @@ def test_a_transformer_layer_as_it_is_saved_there():
 
 @pytest.mark.parametrize("extra", [None, torch.empty(0, dtype=torch.uint8), io.BytesIO(), as_tensor({"recipe": None})])
 def test_a_state_without_scales_leaves_ours_as_it_is(extra):
-    layer = te.Linear(4, 3)
+    layer: Any = te.Linear(4, 3)
     layer.input_scale.fill_(0.5)
     load(layer, extra)
     assert layer.input_scale.item() == 0.5
@@ -147,7 +148,7 @@ def test_a_tensor_that_was_never_scaled_there_sets_its_own_first_scale():
     theirs = state(1)
     theirs["scale_fwd"][0] = 1
     theirs["amax_history_fwd"][:, 0] = 0
-    layer = te.Linear(4, 3)
+    layer: Any = te.Linear(4, 3)
     load(layer, as_tensor(theirs))
     assert layer.input_scale.item() == 0
 
@@ -190,7 +191,7 @@ def test_safetensors_hold_weights_and_scaling_state(tmp_path):
     path = tmp_path / "layer.safetensors"
     safetensors.torch.save_model(layer, path)
     other = te.TransformerLayer(8, 16, 2, hidden_dropout=0.0, attention_dropout=0.0)
-    assert safetensors.torch.load_model(other, path) == (set(), [])
+    assert not any(safetensors.torch.load_model(other, path))
     for (name, one), two in zip(layer.state_dict().items(), other.state_dict().values(), strict=False):
         assert torch.equal(one, two), name
     with te.fp8_autocast(fp8_recipe=rule):

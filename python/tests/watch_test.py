@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from typing import Any
 
 import plimsoll
 import pytest
@@ -40,7 +41,7 @@ def largest_output(model, ids, mask, layer):
 def down_projection_reaches(amax):
     def change(model):
         layer = model.encoder.block[1].layer[1].DenseReluDense.wo
-        layer.weight *= amax / largest_output(model, *inputs(model, [9, 7]), layer)
+        layer.weight *= amax / largest_output(model, *inputs(model, [9, 7]), layer=layer)
 
     return change
 
@@ -89,7 +90,7 @@ def test_guard_reports_joined_products_as_it_reports_single_ones(ours, reaches):
 
     def change(model):
         attention = model.encoder.block[0].layer[0].SelfAttention
-        attention.v.weight *= reaches / largest_output(model, *inputs(model, [9, 7]), attention.v)
+        attention.v.weight *= reaches / largest_output(model, *inputs(model, [9, 7]), layer=attention.v)
         attention.o.weight /= reaches
 
     ids, mask, model = ours(change)
@@ -196,7 +197,7 @@ def test_layers_of_plimsoll_pytorch_have_their_path(mode):
     import plimsoll.pytorch as te
 
     torch.manual_seed(1)
-    model = torch.nn.Sequential(
+    model: Any = torch.nn.Sequential(
         te.Linear(16, 16), torch.nn.ModuleDict({"mlp": te.LayerNormMLP(16, 32)})["mlp"], te.Linear(16, 16, name="the last")
     ).half()
     model[1].fc1_weight *= 100
@@ -265,7 +266,7 @@ def test_off_sees_nothing_and_no_mode_changes_a_number(ours):
 def test_the_switch_of_poptorch_raises_with_the_layer(ours):
     ids, mask, model = ours(down_projection_reaches(90_000))
     model.t5_fixes = PLAIN
-    on = plimsoll.enable_floating_point_exceptions(True)
+    on: Any = plimsoll.enable_floating_point_exceptions(True)
     try:
         with pytest.raises(RuntimeError, match=PATH):
             model.encode(ids, mask)
