@@ -23,7 +23,7 @@ struct AutocastOptions {
   std::optional<bool> cache_enabled = std::nullopt;    // keep the casts of weights; none: as outside
 };
 
-// What autocast is on the thread that makes it, the precision table included.
+// State of autocast on the thread that makes it, the precision table included.
 class Snapshot {
  public:
   Snapshot();
@@ -49,7 +49,7 @@ class Autocast {
   Autocast(at::DeviceType device, at::ScalarType dtype) : Autocast(device, AutocastOptions{.dtype = dtype}) {}
   explicit Autocast(const Snapshot& snapshot);
   ~Autocast();
-  // What `inner`, made later on this thread, finds outside when it ends after this scope, as a coroutine's may.
+  // State that `inner`, made later on this thread, restores when it ends after this scope, as a coroutine's may.
   void ends_before(Autocast& inner);
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;

@@ -20,7 +20,7 @@ double automatic_scale(double scale, const ScaleEvidence& evidence, const Automa
   constexpr double kLargest = format::max_finite(format::Format::kFp16);
   const double room = power_of_two_below(kLargest / (options.headroom * evidence.grad_norm));
   if (scale > room || !evidence.may_grow) return std::min(power_of_two_below(scale), room);
-  // Where every element is zero, all of it may have been flushed on its way.
+  // Zeros alone may be gradients that were flushed on their way.
   if (evidence.histogram.total() == 0) return std::min(2 * power_of_two_below(scale), room);
   int growth = 0;
   while (growth < kLargestExponent &&

@@ -24,7 +24,7 @@ struct Fp8AutocastOptions {
   std::shared_ptr<const ops::AmaxReduction> reduction = nullptr;  // of the outermost scope
 };
 
-// What holds inside a scope.
+// Recipe and step of a scope.
 struct Fp8Scope {
   ops::SharedRecipe recipe = {};  // none: high precision
   std::shared_ptr<ops::ScalingStep> step = {};
@@ -35,7 +35,8 @@ struct Fp8Scope {
 class Fp8Autocast {
  public:
   explicit Fp8Autocast(Fp8AutocastOptions options = {});
-  // That of current_scope() again, which may have ended, for what backward computes again. Forward slots do not update.
+  // Opens the scope of current_scope() again, which may have ended, for what backward computes again. Forward slots do
+  // not update.
   explicit Fp8Autocast(Fp8Scope again);
   // Throws what a user's amax or scale function, or the reduction, throws; never while another exception is on its way.
   ~Fp8Autocast() noexcept(false);
@@ -62,12 +63,12 @@ class Fp8Autocast {
   friend Fp8Scope current_scope();
 };
 
-// What the innermost scope of this thread says; nullptr outside all scopes and where enabled = false.
+// State of the innermost scope of this thread; nullptr outside all scopes and where enabled = false.
 Fp8Scope current_scope();
 ops::SharedRecipe current_recipe();
 std::shared_ptr<ops::ScalingStep> current_step();
 
-// What a module with this parameter computes under: the scope's recipe, else high precision in torch's autocast dtype
+// Recipe that a module with this parameter computes under: the scope's, else high precision in torch's autocast dtype
 // where that is on, else in the parameter's.
 ops::SharedRecipe recipe_for(const at::Tensor& parameter);
 

@@ -1,4 +1,4 @@
-// How large gradients are: how many of their elements lie between each power of two and the next.
+// Histogram of gradients: the number of their elements between each power of two and the next.
 #pragma once
 
 #include <array>

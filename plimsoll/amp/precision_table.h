@@ -1,4 +1,4 @@
-// Which precision an operator of torch computes in under autocast: one table for CPU and CUDA. torch knows all rows on
+// Precision that an operator of torch computes in under autocast: one table for CPU and CUDA. torch knows all rows on
 // CUDA and some of them on the CPU; inside an amp::Autocast the rest holds there too (precision_kernels.h).
 #pragma once
 

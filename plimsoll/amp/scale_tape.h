@@ -1,5 +1,5 @@
-// What the layers of a stretch of code ran with, so that a second run of the same calls (activation recompute) has the
-// same bits and leaves their state alone.
+// Tape of the scales that the layers of a stretch of code ran with, so that a second run of the same calls (activation
+// recompute) has the same bits and leaves their state alone.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What ranks that have a part of the gradients each have found in them.
+// Findings of all ranks, where each has a part of the gradients.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ struct Elements {
   at::Tensor dense;    // grad in storage order without gaps; a copy where grad has gaps or overlaps
   at::Tensor entries;  // of a sparse gradient that may have several for one place: itself; otherwise undefined
   bool copied() const { return !dense.is_alias_of(grad); }
-  // What the kernel knows: one element a place, and no fp64.
+  // The kernel takes one element a place, and no fp64.
   bool suits_kernel() const { return !entries.defined() && dense.scalar_type() != at::kDouble; }
 };
 

@@ -131,7 +131,7 @@ at::Tensor result_of_rule(const at::Tensor& data, const at::Tensor& scales, cons
   return autoscale::make_scaled(encoded.data.to(dtype), {.scale = encoded.scale, .session = session->session});
 }
 
-// What rounding cut off a parameter, as its dtype; no elements where nothing is kept.
+// Remainder of rounding a parameter, as its dtype; no elements where nothing is kept.
 at::Tensor kept_remainder(const at::Tensor& x) {
   const at::Tensor& remainder = scaled_impl(x).shared().remainder;
   return remainder.defined() ? remainder : scaled_impl(x).data().new_empty({0});

@@ -22,7 +22,7 @@ using OptionalTensors = c10::List<OptionalTensor>;
 enum LayerInput : size_t { kX, kResidual, kNormWeight, kNormBias, kWeight, kBias, kFc2Weight, kFc2Bias, kLayerInputs };
 using LayerInputs = std::array<OptionalTensor, kLayerInputs>;
 
-// How a product's weight is held beside its values, as LinearScaling takes it.
+// Codes and gradient of a product's weight, held beside its values, as LinearScaling takes them.
 struct HeldWeight {
   OptionalTensor codes, scale;  // E4M3, of one scale
   OptionalTensor main_grad;

@@ -1,5 +1,5 @@
-// What C++ keeps between the calls of one product of a Python module. A module holds it as plain tensors, so that it
-// can be copied, pickled and compiled: nine named buffers, which are all that lasts, and an empty tensor, its key.
+// State that C++ keeps between the calls of one product of a Python module. A module holds it as plain tensors, so that
+// it can be copied, pickled and compiled: nine named buffers, which are all that lasts, and an empty tensor, its key.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

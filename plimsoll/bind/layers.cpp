@@ -25,7 +25,7 @@ ops::NormOutput layer(const LayerInputs& inputs, const LayerCall& call, at::Tens
   return run_layer(inputs, call, layer_scaling(call, layer_states(state)));
 }
 
-// What was normalised is x itself where nothing is added to it.
+// The sum that was normalised is x itself where nothing is added to it.
 TwoTensors output_and_sum(const ops::NormOutput& result, const at::Tensor& x) {
   return {result.output, result.sum.defined() ? result.sum : x};
 }

@@ -5,7 +5,7 @@
 
 namespace plimsoll::bind {
 
-// Those of the recipe with this number (plimsoll/common/recipe_functions.py). What they raise comes through.
+// Functions of the recipe with this number (plimsoll/common/recipe_functions.py). What they raise comes through.
 recipe::AmaxFunction amax_function(int64_t number);
 recipe::InvScaleFunction inv_scale_function(int64_t number);
 

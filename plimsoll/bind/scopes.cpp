@@ -58,8 +58,9 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
 
 }  // namespace plimsoll::bind
 
-// What `with` calls at the end of a scope: the address of None, then objects of Python: the owner, and the exception's
-// type, value and traceback. -1: the owner has no scope on this thread; 1: finish_left_scope() is to follow.
+// Function that `with` calls at the end of a scope: the address of None, then objects of Python: the owner, and the
+// exception's type, value and traceback. -1: the owner has no scope on this thread; 1: finish_left_scope() is to
+// follow.
 extern "C" int64_t plimsoll_leave_scope(const void* none, const void* owner, const void* type, const void* /*value*/,
                                         const void* /*traceback*/) noexcept {
   using namespace plimsoll::bind;

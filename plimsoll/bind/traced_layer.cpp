@@ -125,7 +125,7 @@ ForwardResult layer_forward_meta(const OptionalTensors& tensors, at::TensorList,
           ops::empty_meta({0}, x, at::kFloat)};
 }
 
-// What layer_pass_backward takes beside gradients and the ticket. kept and sum are what the pass has saved of what
+// Arguments of layer_pass_backward beside gradients and the ticket. kept and sum are what the pass has saved of what
 // others may see: as arguments they stay as they are until then.
 struct BackwardCall {
   at::Tensor kept;

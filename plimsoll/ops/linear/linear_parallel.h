@@ -1,4 +1,4 @@
-// How the ranks of a group share one linear layer. Sources: Shoeybi et al., Megatron-LM, 2019; Korthikanti et al.,
+// Linear layer that the ranks of a group share. Sources: Shoeybi et al., Megatron-LM, 2019; Korthikanti et al.,
 // Reducing Activation Recomputation in Large Transformer Models, 2022 (sequence).
 //
 //                       column (weight [out / ranks, in])     row (weight [out, in / ranks])
@@ -26,7 +26,7 @@ struct LinearParallel {
   ParallelMode mode = ParallelMode::kNone;
   bool sequence = false;
 
-  // This rank has its tokens of the operand, and the products want all.
+  // Whether this rank has its tokens of the operand alone, and the products want all.
   bool gathers(recipe::Role role) const;
 
   // The sizes that the products see for an input of these sizes: with all tokens.

@@ -23,7 +23,7 @@ struct LinearCall {
   bool record = false;  // grad mode of the caller: amaxes count
 };
 
-// What backward needs of a layer.
+// Values that backward needs of a layer.
 struct LinearSaved {
   LinearScaling scaling;
   LinearNeeds needs;

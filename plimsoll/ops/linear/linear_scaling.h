@@ -1,4 +1,4 @@
-// How one call of a linear layer is scaled: the recipe, and what the layer keeps between calls.
+// Scaling of one call of a linear layer: the recipe, and the state that the layer keeps between calls.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ struct LinearState {
   OperandSlot& slot(recipe::Role role);
 };
 
-// What linear() keeps of its input for grad_weight.
+// Form in which linear() keeps its input for grad_weight.
 enum class SaveInput : uint8_t {
   kCodes,  // its codes (the values, where the recipe has none)
   kInput,  // the tensor itself, which costs nothing where the op before it keeps it too; codes are made again
@@ -37,7 +37,7 @@ struct LinearScaling {
   SharedRecipe recipe = {};                 // nullptr: high precision in the dtype of the weight
   std::shared_ptr<LinearState> state = {};  // nullptr: nothing is kept or reported; delayed scaling needs one
   std::shared_ptr<ScalingStep> step = {};   // nullptr: no amax is recorded
-  // Which of the calls that share a weight this is (weight_source.h); nullopt: they do not say.
+  // Whether this is the first of the calls that share a weight (weight_source.h); nullopt: the caller does not say.
   std::optional<bool> is_first_microbatch = {};
   SaveInput save_input = SaveInput::kCodes;  // read by linear() alone
   LinearParallel parallel = {};              // by default the layer is whole on each rank

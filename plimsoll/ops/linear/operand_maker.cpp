@@ -39,7 +39,7 @@ OperandRecipe stored_operand(const recipe::Recipe& recipe, Role role, GemmKind g
   return operand;
 }
 
-// What all wanted products agree on; nullopt if they differ or none is wanted.
+// Operand on which all wanted products agree; nullopt if they differ or none is wanted.
 std::optional<OperandRecipe> common_operand(const recipe::Recipe& recipe, Role role, GemmSet wanted) {
   std::optional<OperandRecipe> common;
   for (GemmKind gemm : kGemms) {

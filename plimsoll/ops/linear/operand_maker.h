@@ -13,7 +13,7 @@
 
 namespace plimsoll::ops {
 
-// Which products an operand is wanted for.
+// Products that an operand is wanted for.
 struct GemmSet {
   bool output = false;
   bool grad_input = false;

@@ -1,4 +1,4 @@
-// Where the products of a linear layer have their weight from, and what is kept of it from call to call.
+// Source of the weight in the products of a linear layer, and what is kept of it from call to call.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -55,7 +55,7 @@ class WeightSource {
   WeightOperands operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker, WeightUse use);
 
  private:
-  // What is_first_microbatch = true keeps for the calls with false.
+  // Operands that is_first_microbatch = true keeps for the calls with false.
   struct Microbatch {
     Operands operands;
     recipe::OperandRecipe recipe;  // of operands.output

@@ -1,4 +1,4 @@
-// What inference keeps of a weight, and when it must not.
+// Codes of a weight that inference keeps, and when it must not.
 #include "plimsoll/ops/linear/weight_source.h"
 
 #include <ATen/core/grad_mode.h>

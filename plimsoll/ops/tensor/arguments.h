@@ -1,4 +1,4 @@
-// What the operators ask of a tensor argument before and after their kernels.
+// Checks and conversions of tensor arguments before and after the kernels.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

@@ -1,5 +1,5 @@
-// What an autograd node keeps between the passes: tensors through torch, so that its saved-tensor hooks see them and
-// in-place changes are noticed; the rest as a struct.
+// State that an autograd node keeps between the passes: tensors through torch, so that its saved-tensor hooks see them
+// and in-place changes are noticed; the rest as a struct.
 #pragma once
 
 #include <torch/csrc/autograd/custom_function.h>

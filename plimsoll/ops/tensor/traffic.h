@@ -1,4 +1,4 @@
-// What an op moves, for watch::Span: "bytes = traffic(x, y)" counts each tensor once, undefined ones as nothing.
+// Bytes that an op moves, for watch::Span: "bytes = traffic(x, y)" counts each tensor once, undefined ones as nothing.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
