@@ -1,4 +1,4 @@
-"""How far a computation may be from the exact one, by the number of its roundings and their format; and the comparison."""
+"""Bounds of rounding, by the number of roundings and their format; and the comparison."""
 
 from typing import Any
 
