@@ -14,11 +14,11 @@
 #include "plimsoll/app/trained_model.h"
 #include "plimsoll/gauge/calibration.h"
 #include "plimsoll/io/atomic_file.h"
-#include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/line_reader.h"
 #include "plimsoll/models/tensors.h"
 #include "plimsoll/recipe/recipe.h"
+#include "plimsoll/tokenize/byte_tokenizer.h"
 
 namespace plimsoll::app {
 namespace {
@@ -32,14 +32,14 @@ std::vector<at::Tensor> read_windows(const GaugeOptions& options, int64_t contex
   std::vector<at::Tensor> texts;
   if (options.calibrate.empty()) {
     at::manual_seed(0);
-    texts.push_back(at::randint(io::kByteVocabulary, {context}, at::kLong));
+    texts.push_back(at::randint(tokenize::kByteVocabulary, {context}, at::kLong));
   } else if (options.calibrate.extension() == ".jsonl") {
-    T5Texts ids(options.model, io::kByteVocabulary);
+    T5Texts ids(options.model, tokenize::kByteVocabulary);
     for (const T5Example& example : ids.read_examples(options.calibrate)) texts.push_back(at::tensor(example.input));
   } else {
     io::LineReader file(options.calibrate);
     for (std::string line; file.next(line);) {
-      if (!line.empty()) texts.push_back(io::encode_bytes(line));
+      if (!line.empty()) texts.push_back(at::tensor(tokenize::ByteTokenizer().encode(line)));
     }
     if (texts.empty()) fail("{}: expected at least one line, got none", options.calibrate.native());
   }

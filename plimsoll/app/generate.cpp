@@ -5,8 +5,8 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/trained_model.h"
-#include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/runtime/philox.h"
+#include "plimsoll/tokenize/byte_tokenizer.h"
 
 namespace plimsoll::app {
 namespace {
@@ -27,7 +27,7 @@ class Reader {
       text = seen_;
     }
     amp::Fp8Autocast scope({.recipe = recipe_});
-    const at::Tensor logits = model_->extend(io::encode_bytes(text).unsqueeze(0), cache_);
+    const at::Tensor logits = model_->extend(at::tensor(tokenize::ByteTokenizer().encode(text)).unsqueeze(0), cache_);
     return logits.select(1, logits.size(1) - 1).squeeze(0).contiguous();
   }
 
@@ -48,8 +48,8 @@ void generate(const GenerateOptions& options, const std::function<void(char)>& s
   for (int64_t i = 0; i < options.tokens; ++i) {
     const at::Tensor logits = reader.read(next);
     const double uniform = philox.word(static_cast<uint64_t>(i)) * 0x1p-32;
-    next =
-        io::decode_byte(nn::sample({logits.const_data_ptr<float>(), io::kByteVocabulary}, options.sampling, uniform));
+    next = tokenize::decode_byte(
+        nn::sample({logits.const_data_ptr<float>(), tokenize::kByteVocabulary}, options.sampling, uniform));
     sink(next.front());
   }
 }

@@ -15,8 +15,8 @@
 #include "plimsoll/app/mmlu_questions.h"
 #include "plimsoll/app/t5_inputs.h"
 #include "plimsoll/io/mapping_guard.h"
-#include "plimsoll/io/t5_tokenizer.h"
 #include "plimsoll/models/t5/load.h"
+#include "plimsoll/tokenize/t5_tokenizer.h"
 
 namespace plimsoll::app {
 namespace {
@@ -33,7 +33,7 @@ struct MmluPrompts {
   std::vector<int64_t> letters;  // their tokens
 
   MmluPrompts(const MmluOptions& options, int64_t vocabulary) {
-    const io::T5Tokenizer tokenizer(options.model, vocabulary);
+    const tokenize::T5Tokenizer tokenizer(options.model, vocabulary);
     for (const char* letter : kMmluLetters) letters.push_back(tokenizer.encode(letter).front());
     if (std::set<int64_t>(letters.begin(), letters.end()).size() < letters.size()) {
       fail("{}: expected a tokenizer with a token for each of A, B, C and D", options.model.native());

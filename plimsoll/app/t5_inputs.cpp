@@ -33,7 +33,7 @@ T5Target target_of(const json& object, const std::string& where, int64_t vocabul
   const json& target = object.at("target");
   if (target.is_string()) return target.get<std::string>();
   std::vector<int64_t> ids = ids_of(object, "target", where, vocabulary);
-  if (ids.back() == io::T5Tokenizer::kEnd) ids.pop_back();
+  if (ids.back() == tokenize::T5Tokenizer::kEnd) ids.pop_back();
   return ids;
 }
 
@@ -52,7 +52,7 @@ bool is_file(const std::string& input) {
 
 }  // namespace
 
-const io::T5Tokenizer& T5Texts::tokenizer() {
+const tokenize::T5Tokenizer& T5Texts::tokenizer() {
   if (tokenizer_) return *tokenizer_;
   if (!std::filesystem::exists(directory_ / "spiece.model")) {
     fail("{}: expected spiece.model, which has the ids of texts, found none; an input may be ids, too (*.jsonl)",

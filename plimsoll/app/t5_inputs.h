@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "plimsoll/io/t5_tokenizer.h"
+#include "plimsoll/tokenize/t5_tokenizer.h"
 
 namespace plimsoll::app {
 
@@ -48,12 +48,12 @@ class T5Texts {
   bool can_decode() const { return std::filesystem::exists(directory_ / "spiece.model"); }
 
  private:
-  const io::T5Tokenizer& tokenizer();
+  const tokenize::T5Tokenizer& tokenizer();
   T5Example example_of_line(const std::string& line, const std::string& where);
 
   std::filesystem::path directory_;
   int64_t vocabulary_;
-  std::optional<io::T5Tokenizer> tokenizer_;
+  std::optional<tokenize::T5Tokenizer> tokenizer_;
 };
 
 // Rows [begin, end) of `texts`, padded to the longest.

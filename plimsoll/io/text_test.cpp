@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include "plimsoll/io/byte_tokenizer.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/testing.h"
 #include "plimsoll/io/text_files.h"
@@ -55,16 +54,6 @@ TEST(Text, ReadsAcrossFiles) {
     std::string read(whole.size() - begin, '?');
     text.read(static_cast<int64_t>(begin), std::as_writable_bytes(std::span(read)));
     EXPECT_TRUE(read == whole.substr(begin)) << begin;
-  }
-}
-
-TEST(ByteTokenizer, RoundTripsEveryByte) {
-  std::string bytes;
-  for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
-  const at::Tensor tokens = encode_bytes(bytes);
-  for (int64_t i = 0; i < kByteVocabulary; ++i) {
-    EXPECT_EQ(tokens[i].item<int64_t>(), i);
-    EXPECT_EQ(decode_byte(i), bytes[static_cast<size_t>(i)]);
   }
 }
 

@@ -21,17 +21,17 @@
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/mmlu_questions.h"
 #include "plimsoll/app/t5_inputs.h"
-#include "plimsoll/io/charsmap_testing.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/hugging_face_directory.h"
 #include "plimsoll/io/json.h"
 #include "plimsoll/io/safetensors.h"
-#include "plimsoll/io/sentencepiece_model_testing.h"
 #include "plimsoll/io/sha256.h"
-#include "plimsoll/io/t5_tokenizer.h"
 #include "plimsoll/io/testing.h"
 #include "plimsoll/models/t5/config.h"
 #include "plimsoll/models/t5/read_config.h"
+#include "plimsoll/tokenize/charsmap_testing.h"
+#include "plimsoll/tokenize/sentencepiece_model_testing.h"
+#include "plimsoll/tokenize/t5_tokenizer.h"
 
 namespace plimsoll::attack {
 namespace {
@@ -91,7 +91,7 @@ void read_model(const fs::path& directory) {
 }
 
 void read_tokenizer(const fs::path& directory) {
-  const io::T5Tokenizer tokenizer(directory, kVocabulary);
+  const tokenize::T5Tokenizer tokenizer(directory, kVocabulary);
   const auto ids = tokenizer.encode("ABCD A fox <extra_id_0> \xff</s> über 狐 aab");
   for (const int64_t id : ids) {
     if (id < 0 || id >= kVocabulary) throw std::logic_error("an id beyond the vocabulary");
@@ -114,8 +114,10 @@ std::string config_text() {
 std::string tokenizer_model() {
   const std::string replacements("a\0b\0cd\0", 7);
   const auto units = io::DoubleArrayBuilder().build({{"A", 0}, {"BC", 2}, {"BCD", 4}, {"\xc3\xbc", 0}});
-  return io::first_pieces() + io::piece("aa", io::PieceType::kUserDefined) + io::piece("aab", io::PieceType::kUnused) +
-         io::normalizer(io::charsmap_of(units, replacements)) + io::denormalizer(io::charsmap_of(units, replacements));
+  return tokenize::first_pieces() + tokenize::piece("aa", tokenize::PieceType::kUserDefined) +
+         tokenize::piece("aab", tokenize::PieceType::kUnused) +
+         tokenize::normalizer(tokenize::charsmap_of(units, replacements)) +
+         tokenize::denormalizer(tokenize::charsmap_of(units, replacements));
 }
 
 class Targets {

@@ -5,7 +5,7 @@
 
 #include "files.h"
 #include "plimsoll/io/error.h"
-#include "plimsoll/io/t5_tokenizer.h"
+#include "plimsoll/tokenize/t5_tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace plimsoll;
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   files.write("tokenizer_config.json", all.substr(0, zero));
   files.write("spiece.model", all.substr(std::min(zero + 1, all.size())));
   try {
-    const io::T5Tokenizer tokenizer(files.path(), kVocabulary);
+    const tokenize::T5Tokenizer tokenizer(files.path(), kVocabulary);
     const auto ids = tokenizer.encode("A fox <extra_id_0> \xff</s> über 狐 <extra_id_99999999999999999999>");
     for (const int64_t id : ids) {
       if (id < 0 || id >= kVocabulary) std::abort();

@@ -1,4 +1,4 @@
-#include "plimsoll/io/charsmap.h"
+#include "plimsoll/tokenize/charsmap.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #include "plimsoll/io/error.h"
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 namespace {
 
 constexpr uint32_t kLabels = 256;
@@ -52,14 +52,14 @@ class Walk {
   void enter(uint32_t unit) {
     const uint32_t begin = unit ^ offset(units_[unit]);
     if ((begin | (kLabels - 1)) >= units_.size()) {
-      fail("{}: precompiled_charsmap: expected offsets within {} units, got one to unit {}", name_, units_.size(),
-           begin);
+      io::fail("{}: precompiled_charsmap: expected offsets within {} units, got one to unit {}", name_, units_.size(),
+               begin);
     }
     if (unit != 0 && has_leaf(units_[unit]) && value(units_[begin]) >= replacements_) {
-      fail("{}: precompiled_charsmap: expected values within {} bytes of replacements, got {}", name_, replacements_,
-           value(units_[begin]));
+      io::fail("{}: precompiled_charsmap: expected values within {} bytes of replacements, got {}", name_,
+               replacements_, value(units_[begin]));
     }
-    if (matches_[begin] == kOpen) fail("{}: precompiled_charsmap: expected a trie without loops, got one", name_);
+    if (matches_[begin] == kOpen) io::fail("{}: precompiled_charsmap: expected a trie without loops, got one", name_);
     if (matches_[begin] == kNew) {
       matches_[begin] = kOpen;
       open_.push_back({.begin = begin});
@@ -82,7 +82,7 @@ class Walk {
   void count(uint32_t unit, int behind) {
     const int matches = behind + (unit != 0 && has_leaf(units_[unit]) ? 1 : 0);
     if (matches > kMaxMatches) {
-      fail("{}: precompiled_charsmap: expected at most {} matches in a row, got more", name_, kMaxMatches);
+      io::fail("{}: precompiled_charsmap: expected at most {} matches in a row, got more", name_, kMaxMatches);
     }
     if (!open_.empty()) open_.back().most = std::max(open_.back().most, matches);
   }
@@ -106,8 +106,8 @@ size_t longest_replacement(std::string_view replacements, const std::string& nam
     replacements.remove_prefix(size + 1);
   }
   if (longest > kMaxReplacementBytes) {
-    fail("{}: precompiled_charsmap: expected replacements of at most {} bytes, got one of {}", name,
-         kMaxReplacementBytes, longest);
+    io::fail("{}: precompiled_charsmap: expected replacements of at most {} bytes, got one of {}", name,
+             kMaxReplacementBytes, longest);
   }
   return longest;
 }
@@ -116,19 +116,19 @@ size_t longest_replacement(std::string_view replacements, const std::string& nam
 
 size_t check_charsmap(std::string_view charsmap, const std::string& name) {
   if (charsmap.size() > kMaxCharsmapBytes) {
-    fail("{}: precompiled_charsmap: expected at most {} bytes, got {}", name, kMaxCharsmapBytes, charsmap.size());
+    io::fail("{}: precompiled_charsmap: expected at most {} bytes, got {}", name, kMaxCharsmapBytes, charsmap.size());
   }
   uint32_t trie_bytes = 0;
-  if (charsmap.size() < sizeof(trie_bytes)) fail("{}: precompiled_charsmap: expected the bytes of a trie", name);
+  if (charsmap.size() < sizeof(trie_bytes)) io::fail("{}: precompiled_charsmap: expected the bytes of a trie", name);
   std::memcpy(&trie_bytes, charsmap.data(), sizeof(trie_bytes));
   charsmap.remove_prefix(sizeof(trie_bytes));
   if (trie_bytes == 0 || trie_bytes % sizeof(uint32_t) != 0 || trie_bytes > charsmap.size()) {
-    fail("{}: precompiled_charsmap: expected a trie of whole units within {} bytes, got {}", name, charsmap.size(),
-         trie_bytes);
+    io::fail("{}: precompiled_charsmap: expected a trie of whole units within {} bytes, got {}", name, charsmap.size(),
+             trie_bytes);
   }
   const std::string_view replacements = charsmap.substr(trie_bytes);
   if (!replacements.ends_with('\0')) {
-    fail("{}: precompiled_charsmap: expected replacements that end with a zero byte, got none or others", name);
+    io::fail("{}: precompiled_charsmap: expected replacements that end with a zero byte, got none or others", name);
   }
   std::vector<uint32_t> units(trie_bytes / sizeof(uint32_t));
   std::memcpy(units.data(), charsmap.data(), trie_bytes);
@@ -136,4 +136,4 @@ size_t check_charsmap(std::string_view charsmap, const std::string& name) {
   return longest_replacement(replacements, name);
 }
 
-}  // namespace plimsoll::io
+}  // namespace plimsoll::tokenize

@@ -1,8 +1,8 @@
-#include "plimsoll/io/protobuf.h"
+#include "plimsoll/tokenize/protobuf.h"
 
 #include <limits>
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 
 bool ProtobufReader::read_varint(uint64_t& value) {
   constexpr size_t kMaxBytes = 10;  // seven bits each
@@ -56,4 +56,4 @@ bool ProtobufReader::next(ProtobufField& field) {
   return !malformed_;
 }
 
-}  // namespace plimsoll::io
+}  // namespace plimsoll::tokenize

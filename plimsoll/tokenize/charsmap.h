@@ -12,11 +12,11 @@
 #include <string>
 #include <string_view>
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 
 // Bytes of the longest replacement of a charsmap that the library can use with any text. `name` opens the error.
-// Throws Error if some text would lead the library out of the trie or of the replacements, to a loop, or past more than
+// Throws io::Error if some text would lead the library out of the trie or of the replacements, to a loop, or past more than
 // 32 matches, for which it has room; and for a replacement of more than 256 bytes.
 size_t check_charsmap(std::string_view charsmap, const std::string& name);
 
-}  // namespace plimsoll::io
+}  // namespace plimsoll::tokenize

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 
 inline std::string varint(uint64_t value) {
   std::string bytes;
@@ -50,4 +50,4 @@ inline std::string denormalizer(std::string_view charsmap) {
   return bytes_field(5, bytes_field(2, charsmap) + varint_field(3, 0) + varint_field(4, 0) + varint_field(5, 0));
 }
 
-}  // namespace plimsoll::io
+}  // namespace plimsoll::tokenize

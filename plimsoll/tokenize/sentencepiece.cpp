@@ -1,4 +1,4 @@
-#include "plimsoll/io/sentencepiece.h"
+#include "plimsoll/tokenize/sentencepiece.h"
 
 #include <sentencepiece_processor.h>
 
@@ -6,9 +6,9 @@
 #include <exception>
 
 #include "plimsoll/io/error.h"
-#include "plimsoll/io/sentencepiece_model.h"
+#include "plimsoll/tokenize/sentencepiece_model.h"
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 
 struct SentencePiece::Processor {
   sentencepiece::SentencePieceProcessor model;
@@ -37,34 +37,41 @@ SentencePiece::SentencePiece(const std::filesystem::path& path) {
   const auto processor = std::make_shared<Processor>();
   processor->sizes = file.sizes;
   if (!loads(processor->model, file.bytes)) {
-    fail("{}: expected a sentencepiece model, got something else", path.native());
+    io::fail("{}: expected a sentencepiece model, got something else", path.native());
   }
   processor_ = processor;
 }
 
 int64_t SentencePiece::size() const { return processor_->model.GetPieceSize(); }
 
+std::string SentencePiece::piece(int64_t id) const { return processor_->model.IdToPiece(static_cast<int>(id)); }
+
+std::optional<int64_t> SentencePiece::find(std::string_view piece) const {
+  const int64_t id = processor_->model.PieceToId(piece);  // the unknown one's for what it does not have
+  return id >= 0 && id < size() && this->piece(id) == piece ? std::optional(id) : std::nullopt;
+}
+
 std::vector<int64_t> SentencePiece::encode(std::string_view text) const {
   const size_t limit = kMaxTextBytes / processor_->sizes.encoded_growth;
-  if (text.size() > limit) fail("tokenizer: expected a text of at most {} bytes, got {}", limit, text.size());
+  if (text.size() > limit) io::fail("tokenizer: expected a text of at most {} bytes, got {}", limit, text.size());
   std::vector<int> ids;
   const auto status = processor_->model.Encode(text, &ids);
-  if (!status.ok()) fail("tokenizer: cannot encode the text: {}", status.ToString());
+  if (!status.ok()) io::fail("tokenizer: cannot encode the text: {}", status.ToString());
   return {ids.begin(), ids.end()};
 }
 
-std::string SentencePiece::decode(const std::vector<int64_t>& ids) const {
+std::string SentencePiece::decode(std::span<const int64_t> ids) const {
   std::vector<int> known;
   for (const int64_t id : ids) {
     if (id >= 0 && id < size()) known.push_back(static_cast<int>(id));
   }
   const size_t limit =
       kMaxTextBytes / processor_->sizes.decoded_growth / std::max(processor_->sizes.longest_piece, size_t{1});
-  if (known.size() > limit) fail("tokenizer: expected at most {} ids, got {}", limit, known.size());
+  if (known.size() > limit) io::fail("tokenizer: expected at most {} ids, got {}", limit, known.size());
   std::string text;
   const auto status = processor_->model.Decode(known, &text);
-  if (!status.ok()) fail("tokenizer: cannot decode the ids: {}", status.ToString());
+  if (!status.ok()) io::fail("tokenizer: cannot decode the ids: {}", status.ToString());
   return text;
 }
 
-}  // namespace plimsoll::io
+}  // namespace plimsoll::tokenize

@@ -1,13 +1,13 @@
-#include "plimsoll/io/charsmap.h"
+#include "plimsoll/tokenize/charsmap.h"
 
 #include <gmock/gmock.h>
 
 #include <random>
 
-#include "plimsoll/io/charsmap_testing.h"
 #include "plimsoll/io/error.h"
+#include "plimsoll/tokenize/charsmap_testing.h"
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 namespace {
 
 using testing::HasSubstr;
@@ -18,7 +18,7 @@ const std::map<std::string, uint32_t> kKeys = {{"A", 0}, {"BC", 2}, {"BCD", 6}, 
 std::string refusal_of(const std::string& charsmap) {
   try {
     check_charsmap(charsmap, "m");
-  } catch (const Error& error) {
+  } catch (const io::Error& error) {
     return error.what();
   }
   return "";
@@ -165,4 +165,4 @@ TEST(Charsmap, NoTextLeadsOutOfAnAcceptedOne) {
 }
 
 }  // namespace
-}  // namespace plimsoll::io
+}  // namespace plimsoll::tokenize

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 
 // Largest growth of a text or of ids under a model, which bounds the memory that the library needs.
 struct SentencePieceSizes {
@@ -22,9 +22,9 @@ struct SentencePieceModel {
   SentencePieceSizes sizes;
 };
 
-// Throws Error for a file that is missing, larger than 64 MiB or no model (src/sentencepiece_model.proto), and for a
+// Throws io::Error for a file that is missing, larger than 64 MiB or no model (src/sentencepiece_model.proto), and for a
 // model with more than 2^20 pieces, a piece of more than 1024 bytes, a score that is not finite, more than 64
 // user-defined pieces of which each begins with the one before, or a charsmap that check_charsmap refuses.
 SentencePieceModel read_sentencepiece_model(const std::filesystem::path& path);
 
-}  // namespace plimsoll::io
+}  // namespace plimsoll::tokenize

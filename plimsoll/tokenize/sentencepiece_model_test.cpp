@@ -1,4 +1,4 @@
-#include "plimsoll/io/sentencepiece_model.h"
+#include "plimsoll/tokenize/sentencepiece_model.h"
 
 #include <gmock/gmock.h>
 
@@ -6,14 +6,14 @@
 #include <limits>
 #include <random>
 
-#include "plimsoll/io/charsmap_testing.h"
 #include "plimsoll/io/error.h"
-#include "plimsoll/io/sentencepiece.h"
-#include "plimsoll/io/sentencepiece_model_testing.h"
-#include "plimsoll/io/t5_tokenizer.h"
 #include "plimsoll/io/testing.h"
+#include "plimsoll/tokenize/charsmap_testing.h"
+#include "plimsoll/tokenize/sentencepiece.h"
+#include "plimsoll/tokenize/sentencepiece_model_testing.h"
+#include "plimsoll/tokenize/t5_tokenizer.h"
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 namespace {
 
 using testing::HasSubstr;
@@ -21,18 +21,18 @@ using testing::HasSubstr;
 class SentencePieceModelTest : public testing::Test {
  protected:
   SentencePiece load(std::string_view model) {
-    write_plainly(path_, model);
+    io::write_plainly(path_, model);
     return SentencePiece(path_);
   }
   std::string refusal_of(std::string_view model) {
     try {
       load(model);
-    } catch (const Error& error) {
+    } catch (const io::Error& error) {
       return error.what();
     }
     return "";
   }
-  const TemporaryDirectory directory_;
+  const io::TemporaryDirectory directory_;
   const std::filesystem::path path_ = directory_ / "spiece.model";
 };
 
@@ -50,7 +50,8 @@ TEST_F(SentencePieceModelTest, TextIsReplacedByTheCharsmap) {
 TEST_F(SentencePieceModelTest, DecodedTextIsReplacedByTheOtherCharsmap) {
   const std::vector<uint32_t> units = DoubleArrayBuilder().build({{"a", 4}});
   const SentencePiece model = load(first_pieces() + denormalizer(charsmap_of(units, kReplaced)));
-  EXPECT_EQ(model.decode({4, 5}), load(first_pieces()).decode({8, 9, 5}));
+  const std::vector<int64_t> ids = {4, 5}, same_ids = {8, 9, 5};
+  EXPECT_EQ(model.decode(ids), load(first_pieces()).decode(same_ids));
 }
 
 // Before the charsmap was checked most of these ended the process.
@@ -68,7 +69,7 @@ TEST_F(SentencePieceModelTest, OddUnitsAreAnErrorOrHarmless) {
       for (const char* text : {"ABCD", "the fox \xff\xfe\xe7\x8b\x90", "\x01\x02\x03zyx"}) {
         pieces.decode(pieces.encode(text));
       }
-    } catch (const Error& error) {
+    } catch (const io::Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("precompiled_charsmap"));
       ++refused;
     }
@@ -142,7 +143,7 @@ TEST_F(SentencePieceModelTest, MalformedFilesAreAnError) {
   for (size_t size = 0; size < good.size(); size += size < 200 ? 1 : 97) {
     try {
       load(good.substr(0, size)).encode("ABCD");
-    } catch (const Error& error) {
+    } catch (const io::Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("expected"));
     }
   }
@@ -165,16 +166,16 @@ TEST_F(SentencePieceModelTest, TextsBeyondWhatTheLibraryCountsAreRefused) {
   const std::string charsmap = charsmap_of(DoubleArrayBuilder().build({{"A", 0}}), longest + '\0');
   const SentencePiece model = load(first_pieces() + normalizer(charsmap) + denormalizer(charsmap));
   EXPECT_EQ(model.encode(std::string(10, 'A')), load(first_pieces()).encode(std::string(2560, 'x')));
-  EXPECT_THROW(model.encode(std::string(200'000, 'A')), Error);
-  EXPECT_THROW(model.decode(std::vector<int64_t>(40'000, 4)), Error);
+  EXPECT_THROW(model.encode(std::string(200'000, 'A')), io::Error);
+  EXPECT_THROW(model.decode(std::vector<int64_t>(40'000, 4)), io::Error);
 }
 
 TEST_F(SentencePieceModelTest, T5NeedsItsThreeSpecialPieces) {
-  write_plainly(path_, piece("<unk>", PieceType::kUnknown) + piece("a"));
-  EXPECT_THROW(T5Tokenizer(directory_.path(), 100), Error);
-  write_plainly(path_, first_pieces());
+  io::write_plainly(path_, piece("<unk>", PieceType::kUnknown) + piece("a"));
+  EXPECT_THROW(T5Tokenizer(directory_.path(), 100), io::Error);
+  io::write_plainly(path_, first_pieces());
   EXPECT_EQ(T5Tokenizer(directory_.path(), 110).encode("a").back(), T5Tokenizer::kEnd);
 }
 
 }  // namespace
-}  // namespace plimsoll::io
+}  // namespace plimsoll::tokenize

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 
 inline constexpr uint32_t kLeafFollows = 1u << 8, kIsLeaf = 1u << 31;
 
@@ -100,4 +100,4 @@ inline PrefixWalk walk(const std::vector<uint32_t>& units, std::string_view text
   return found;
 }
 
-}  // namespace plimsoll::io
+}  // namespace plimsoll::tokenize

@@ -1,4 +1,4 @@
-#include "plimsoll/io/t5_tokenizer.h"
+#include "plimsoll/tokenize/t5_tokenizer.h"
 
 #include <array>
 #include <charconv>
@@ -7,7 +7,7 @@
 #include "plimsoll/io/filesystem_errors.h"
 #include "plimsoll/io/json.h"
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 namespace {
 
 constexpr int64_t kSentinels = 100;
@@ -17,14 +17,14 @@ constexpr std::string_view kSentinelStart = "<extra_id_";
 int64_t sentinels_of(const std::filesystem::path& directory, int64_t pieces, int64_t vocabulary) {
   const std::filesystem::path path = directory / "tokenizer_config.json";
   const int64_t fitting = pieces + kSentinels <= vocabulary ? kSentinels : 0;
-  if (!with_our_errors([&] { return std::filesystem::exists(path); })) return fitting;
-  const nlohmann::json config = read_json(path);
+  if (!io::with_our_errors([&] { return std::filesystem::exists(path); })) return fitting;
+  const nlohmann::json config = io::read_json(path);
   const auto found = config.find("extra_ids");
   if (!config.is_object() || found == config.end()) return fitting;
-  if (!found->is_number_unsigned()) fail("{}: extra_ids: expected an integer of at least 0", path.native());
+  if (!found->is_number_unsigned()) io::fail("{}: extra_ids: expected an integer of at least 0", path.native());
   const auto count = found->get<uint64_t>();
   if (count > static_cast<uint64_t>(vocabulary)) {
-    fail("{}: extra_ids: expected at most the model's vocabulary of {}, got {}", path.native(), vocabulary, count);
+    io::fail("{}: extra_ids: expected at most the model's vocabulary of {}, got {}", path.native(), vocabulary, count);
   }
   return static_cast<int64_t>(count);
 }
@@ -34,12 +34,12 @@ int64_t sentinels_of(const std::filesystem::path& directory, int64_t pieces, int
 T5Tokenizer::T5Tokenizer(const std::filesystem::path& directory, int64_t vocabulary)
     : pieces_(directory / "spiece.model"), sentinels_(sentinels_of(directory, pieces_.size(), vocabulary)) {
   if (pieces_.size() <= kUnknown) {
-    fail("{}: expected pieces for pad, </s> and <unk> at least, got {}", (directory / "spiece.model").native(),
-         pieces_.size());
+    io::fail("{}: expected pieces for pad, </s> and <unk> at least, got {}", (directory / "spiece.model").native(),
+             pieces_.size());
   }
   if (pieces_.size() + sentinels_ > vocabulary) {
-    fail("{}: expected at most the model's vocabulary of {} tokens, got {} pieces and {} sentinels",
-         (directory / "spiece.model").native(), vocabulary, pieces_.size(), sentinels_);
+    io::fail("{}: expected at most the model's vocabulary of {} tokens, got {} pieces and {} sentinels",
+             (directory / "spiece.model").native(), vocabulary, pieces_.size(), sentinels_);
   }
 }
 
@@ -60,7 +60,7 @@ std::optional<T5Tokenizer::Special> T5Tokenizer::special_at(std::string_view tex
   return Special{static_cast<size_t>(stop - text.data()) + 1, pieces_.size() + sentinels_ - 1 - number};
 }
 
-std::vector<int64_t> T5Tokenizer::encode(std::string_view text) const {
+std::vector<int64_t> T5Tokenizer::encode(std::string_view text, Specials specials) const {
   std::vector<int64_t> ids;
   size_t begin = 0;  // of what stands between two special tokens
   const auto append_until = [&](size_t end) {
@@ -77,16 +77,38 @@ std::vector<int64_t> T5Tokenizer::encode(std::string_view text) const {
     }
   }
   append_until(text.size());
-  ids.push_back(kEnd);
+  if (specials == Specials::kWith) ids.push_back(kEnd);
   return ids;
 }
 
-std::string T5Tokenizer::decode(const std::vector<int64_t>& ids) const {
-  std::vector<int64_t> pieces;
+Decoded T5Tokenizer::decode_part(std::span<const int64_t> ids, Specials specials) const {
+  Decoded decoded;
+  std::vector<int64_t> run;  // pieces with no special token between them
+  const auto end_run = [&] {
+    decoded.text += pieces_.decode(run);
+    run.clear();
+  };
   for (const int64_t id : ids) {
-    if (id > kUnknown) pieces.push_back(id);
+    const bool is_piece = id > kUnknown && id < pieces_.size();
+    if (is_piece) run.push_back(id);
+    if (is_piece || specials == Specials::kWithout) continue;
+    end_run();
+    decoded.text += id_to_token(id).value_or("");
   }
-  return pieces_.decode(pieces);
+  end_run();
+  decoded.complete = !decoded.text.ends_with("\xEF\xBF\xBD");  // what byte pieces give before their last one
+  return decoded;
 }
 
-}  // namespace plimsoll::io
+std::optional<int64_t> T5Tokenizer::token_to_id(std::string_view token) const {
+  const auto special = special_at(token);
+  return special && special->bytes == token.size() ? special->id : pieces_.find(token);
+}
+
+std::optional<std::string> T5Tokenizer::id_to_token(int64_t id) const {
+  if (id < 0 || id >= size()) return std::nullopt;
+  if (id < pieces_.size()) return pieces_.piece(id);
+  return io::compose("{}{}>", kSentinelStart, size() - 1 - id);
+}
+
+}  // namespace plimsoll::tokenize

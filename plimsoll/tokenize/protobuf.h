@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 
 struct ProtobufField {
   enum class Wire : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
@@ -36,4 +36,4 @@ class ProtobufReader {
   bool malformed_ = false;
 };
 
-}  // namespace plimsoll::io
+}  // namespace plimsoll::tokenize

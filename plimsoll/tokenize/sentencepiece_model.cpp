@@ -1,4 +1,4 @@
-#include "plimsoll/io/sentencepiece_model.h"
+#include "plimsoll/tokenize/sentencepiece_model.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,12 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "plimsoll/io/charsmap.h"
 #include "plimsoll/io/error.h"
-#include "plimsoll/io/protobuf.h"
 #include "plimsoll/io/regular_file.h"
+#include "plimsoll/tokenize/charsmap.h"
+#include "plimsoll/tokenize/protobuf.h"
 
-namespace plimsoll::io {
+namespace plimsoll::tokenize {
 namespace {
 
 using Wire = ProtobufField::Wire;
@@ -49,7 +49,7 @@ class ModelCheck {
   void visit(std::string_view message, const Visit& visit_field) const {
     ProtobufReader reader(message);
     for (ProtobufField field{}; reader.next(field);) visit_field(field);
-    if (reader.malformed()) fail("{}: expected a sentencepiece model, got something else", name_);
+    if (reader.malformed()) io::fail("{}: expected a sentencepiece model, got something else", name_);
   }
 
   void check_part(const ProtobufField& part) {
@@ -64,14 +64,14 @@ class ModelCheck {
   }
 
   void check_piece(std::string_view message) {
-    if (++pieces_ > kMaxPieces) fail("{}: expected at most {} pieces, got more", name_, kMaxPieces);
+    if (++pieces_ > kMaxPieces) io::fail("{}: expected at most {} pieces, got more", name_, kMaxPieces);
     std::string_view text;
     bool user_defined = false;
     visit(message, [&](const ProtobufField& field) {
       if (field.number == kPieceText && field.wire == Wire::kBytes) text = field.bytes;
       if (field.number == kPieceScore && field.wire == Wire::kFixed32) {
         const auto score = std::bit_cast<float>(static_cast<uint32_t>(field.value));
-        if (!std::isfinite(score)) fail("{}: piece {}: expected a finite score, got {}", name_, pieces_ - 1, score);
+        if (!std::isfinite(score)) io::fail("{}: piece {}: expected a finite score, got {}", name_, pieces_ - 1, score);
       }
       if (field.number == kPieceType && field.wire == Wire::kVarint) {
         user_defined = user_defined || static_cast<uint32_t>(field.value) == kUserDefined;
@@ -89,7 +89,7 @@ class ModelCheck {
 
   void check_length(const char* what, std::string_view text) {
     if (text.size() > kMaxPieceBytes) {
-      fail("{}: {}: expected at most {} bytes, got {}", name_, what, kMaxPieceBytes, text.size());
+      io::fail("{}: {}: expected at most {} bytes, got {}", name_, what, kMaxPieceBytes, text.size());
     }
     model_.sizes.longest_piece = std::max(model_.sizes.longest_piece, text.size());
   }
@@ -112,8 +112,8 @@ class ModelCheck {
       while (!nested.empty() && !symbol.starts_with(nested.back())) nested.pop_back();
       nested.push_back(symbol);
       if (nested.size() > kMaxNestedSymbols) {
-        fail("{}: expected at most {} user-defined pieces that begin with one another, got more", name_,
-             kMaxNestedSymbols);
+        io::fail("{}: expected at most {} user-defined pieces that begin with one another, got more", name_,
+                 kMaxNestedSymbols);
       }
     }
   }
@@ -127,10 +127,10 @@ class ModelCheck {
 }  // namespace
 
 SentencePieceModel read_sentencepiece_model(const std::filesystem::path& path) {
-  const std::string file = read_file(path, kMaxModelBytes);
+  const std::string file = io::read_file(path, kMaxModelBytes);
   SentencePieceModel model;
   ModelCheck(path.native(), model).check(file);
   return model;
 }
 
-}  // namespace plimsoll::io
+}  // namespace plimsoll::tokenize
