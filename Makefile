@@ -68,7 +68,7 @@ fuzz: ## fuzz what reads a model's config, index and tokenizer, five minutes eac
 	@tools/fetch_sentencepiece build-fuzz/sentencepiece
 	@cmake --preset fuzz -DPLIMSOLL_PYTHON=$(python) \
 	  -DPLIMSOLL_SENTENCEPIECE_SOURCE=$(CURDIR)/build-fuzz/sentencepiece/source && ninja -C build-fuzz -j $(JOBS) fuzz
-	@cd build-fuzz && for name in config index tokenizer; do mkdir -p corpus/$$name; \
+	@cd build-fuzz && for name in config index tokenizer tokenizer_json; do mkdir -p corpus/$$name; \
 	  bin/$${name}_fuzz -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus/$$name ../tests/fuzz/corpus/$$name; done
 
 # ATTACK_SECONDS=60 runs them for a minute in all, ATTACK_SEED=2 with other random numbers.

@@ -1,0 +1,18 @@
+// The ids that a tokenizer.json puts around a text: TemplateProcessing, ByteLevel (which puts none), and Sequences.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace plimsoll::tokenize {
+
+struct PostProcessor {
+  // null: nothing. `name` opens the errors.
+  PostProcessor(const nlohmann::json& component, const std::string& name);
+
+  std::vector<int64_t> before, after;
+};
+
+}  // namespace plimsoll::tokenize
