@@ -47,6 +47,7 @@ void register_gradient_reducer(torch::Library& library) {
   library.class_<GradientReducer>("GradientReducer")
       .def("train", &GradientReducer::train)
       .def("ready", [](const ReducerPointer& self, int64_t index) { self->reducer->ready(static_cast<size_t>(index)); })
+      .def("reduce", [](const ReducerPointer& self) { self->reducer->reduce(); })
       .def("begin", [](const ReducerPointer& self) { self->reducer->begin(); })
       .def("expect_trained", [](const ReducerPointer& self) { self->reducer->expect_trained(); })
       .def("set_sync", [](const ReducerPointer& self, bool sync) { return std::exchange(self->reducer->sync, sync); })

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 #include <utility>
 
@@ -159,6 +160,13 @@ void Reducer::expect_trained() const {
 // A pass that an exception ended leaves everything as it was.
 void Reducer::ensure_pass() {
   if (!end_.expired()) return;
+  begin_pass();
+  const std::shared_ptr<const void> end = std::make_shared<int>();
+  end_ = end;
+  torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this(), end] { self->finish(); });
+}
+
+void Reducer::begin_pass() {
   expect_trained();
   pass_ = torch::autograd::get_current_graph_task_id();
   for (Gradient& gradient : gradients_) {
@@ -168,9 +176,18 @@ void Reducer::ensure_pass() {
   adds_ = has_owners();
   travels_ = false;
   begin_round();
-  const std::shared_ptr<const void> end = std::make_shared<int>();
-  end_ = end;
-  torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this(), end] { self->finish(); });
+}
+
+void Reducer::reduce() {
+  TORCH_CHECK(end_.expired(), options_.caller, ": expected reduce() outside of a backward pass");
+  std::array<int32_t, 1> waiting = {std::ranges::any_of(gradients_, &Gradient::added_up)};
+  if (ranks_->size() > 1) ranks_->all_reduce_max(waiting);
+  TORCH_CHECK(waiting[0] == 1, options_.caller,
+              ": expected gradients that have added up inside no_sync(), got none on any rank; reduce() was called "
+              "twice, or there was no backward pass");
+  begin_pass();
+  travels_ = true;
+  finish();
 }
 
 void Reducer::begin_round() {

@@ -46,6 +46,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void attach();
   // The gradient of parameter `index` is in .grad. In the thread of its backward pass.
   void ready(size_t index);
+  // Averages what has added up on the ranks, without a pass. A collective. Throws where no rank has any, and during a
+  // pass.
+  void reduce();
   // A pass may be under way: what follows of it, in passes inside it, too, belongs together.
   void begin();
 
@@ -90,6 +93,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void unhook(size_t index);
   void set_aside(size_t index);
   void ensure_pass();
+  void begin_pass();
   void begin_round();
   void take(size_t index, at::Tensor grad);
   void send();

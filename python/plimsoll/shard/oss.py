@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.optim import SGD, Optimizer
 
+from plimsoll.shard.fairscale_names import ShardedOptimizerNames
 from plimsoll.shard.ranks import ranks_of
 from plimsoll.shard.tensors import map_tensors
 
@@ -19,7 +20,7 @@ def _without_parameters(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key != "params"}
 
 
-class OSS(Optimizer):
+class OSS(ShardedOptimizerNames, Optimizer):
     """`optim`, any torch.optim.Optimizer class, with the state of each parameter on one rank.
 
     Every rank has all parameters and the averaged gradients of its own (those of a
@@ -53,7 +54,7 @@ class OSS(Optimizer):
         self.group, self.rank, self.world_size = self._ranks.group, self._ranks.rank, self._ranks.size
         if broadcast_buffer_size >= 0:
             logging.warning("OSS: broadcast_buffer_size has no effect")
-        self.broadcast_fp16 = broadcast_fp16
+        self.broadcast_fp16, self.force_broadcast_object = broadcast_fp16, force_broadcast_object
         self._consolidated: dict[str, Any] | None = None
         self._shares = torch.classes.plimsoll.ParameterShares(self._ranks.handle)
         self._owner: dict[torch.Tensor, int] = {}

@@ -62,6 +62,9 @@ class ShardedDataParallel(nn.Module):
         self.sharded_optimizers = [sharded_optimizer] if isinstance(sharded_optimizer, OSS) else list(sharded_optimizer)
         self._ranks = ranks_of(process_group)
         self.process_group, self.rank, self.world_size = self._ranks.group, self._ranks.rank, self._ranks.size
+        devices = {parameter.device for parameter in module.parameters()}
+        self.is_multi_device_module = len(devices) > 1
+        self.device_type = next(iter(devices)).type if devices else "cpu"
         self.enable_broadcast_buffers = broadcast_buffers
         self.auto_refresh_trainable = auto_refresh_trainable
         self.warn_on_trainable_params_changed = warn_on_trainable_params_changed
@@ -81,6 +84,11 @@ class ShardedDataParallel(nn.Module):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         self._notice_trainable()
+        if self.training and any(p.grad is not None and p.grad.requires_grad for p in self._trained):
+            raise RuntimeError(
+                "ShardedDataParallel: expected gradients that require no gradient themselves, got some of "
+                "backward(create_graph=True), which are averaged as they are; clear them first"
+            )
         if self.enable_broadcast_buffers and self.training:
             self.sync_buffers(blocking=True)
         if torch.compiler.is_compiling():
@@ -107,6 +115,11 @@ class ShardedDataParallel(nn.Module):
             yield
         finally:
             self._reducer.set_sync(before)
+
+    def reduce(self) -> None:
+        """Averages now what has added up inside :meth:`no_sync`, for which otherwise the next backward() after it does. A
+        collective; RuntimeError where no rank has any."""
+        self._reducer.reduce()
 
     def sync_buffers(self, blocking: bool = False) -> None:
         """The first rank's buffers become everybody's."""
