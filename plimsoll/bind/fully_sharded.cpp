@@ -133,6 +133,7 @@ void register_fully_sharded(torch::Library& library) {
       .def("leaves", [](const UnitPointer& self, int64_t group) { return self->group(group).leaves(); })
       .def("set_leaf", [](const UnitPointer& self, int64_t group, int64_t index,
                           const at::Tensor& leaf) { self->group(group).set_leaf(static_cast<size_t>(index), leaf); })
+      .def("release", [](const UnitPointer& self, int64_t group) { self->group(group).release(); })
       .def("gather_masters", [](const UnitPointer& self, int64_t group) { return self->group(group).gather_masters(); })
       .def("show_masters",
            [](const UnitPointer& self, int64_t group, const std::optional<at::Tensor>& masters) {
@@ -158,6 +159,10 @@ void register_fully_sharded(torch::Library& library) {
            })
       .def("set_sync", [](const SchedulePointer& self, bool sync) { self->schedule->set_sync(sync); })
       .def("in_backward", [](const SchedulePointer& self) { return self->schedule->in_backward(); })
+      .def("phase", [](const SchedulePointer& self,
+                       int64_t unit) { return static_cast<int64_t>(self->schedule->phase(static_cast<size_t>(unit))); })
+      .def("attach",
+           [](const SchedulePointer& self, int64_t unit) { self->schedule->attach(static_cast<size_t>(unit)); })
       .def("clip_grad_norm_",
            [](const SchedulePointer& self, double max_norm, double norm_type) {
              return shard::clip_gradients_(self->schedule->units(), self->ranks, max_norm, norm_type);

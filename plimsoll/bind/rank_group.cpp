@@ -50,6 +50,9 @@ std::shared_ptr<const ops::AmaxReduction> amax_reduction_over(std::string_view n
 void register_ranks(torch::Library& library) {
   library.class_<Ranks>("Ranks")
       .def(torch::init<const std::string&>())
+      .def_static(
+          "unconnected",
+          [](int64_t rank, int64_t size) { return c10::make_intrusive<Ranks>(Communicator::unconnected(rank, size)); })
       .def("rank", [](const RanksPointer& self) { return self->communicator->rank(); })
       .def("size", [](const RanksPointer& self) { return self->communicator->size(); })
       .def("split", [](const RanksPointer& self,

@@ -17,7 +17,8 @@ from torch import nn
 def memory_comes_and_goes(group):
     model = models.wrapped(models.blocks_net(), group)
     inner = model.blocks[0].module[0]
-    assert [name for name, _ in model.named_parameters()][:2] == ["flat_param_0", "flat_param_1"]
+    first = [f"_fsdp_wrapped_module.flat_param_{index}" for index in range(2)]
+    assert [name for name, _ in model.named_parameters()][:2] == first
     assert inner.weight.numel() == 0
     seen = []
     inner.register_forward_hook(lambda *_: seen.append(inner.weight.untyped_storage().nbytes()))

@@ -6,6 +6,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from plimsoll.shard import FullyShardedDataParallel
+from plimsoll.shard.sharded_parameters import clean
 from torch import nn
 
 ROWS = 24  # of the whole batch, which 1, 2, 3, 4, 8 ranks share
@@ -94,8 +95,8 @@ def position(group):
 
 def full_gradients(model):
     """Gradients from all ranks' shards, under the parameters' names."""
-    shards = {name: p.grad for name, p in model.named_parameters()}
-    weights = {name: p.detach() if shards[name] is None else shards[name] for name, p in model.named_parameters()}
+    shards = {clean(name): p for name, p in model.named_parameters()}
+    weights = {name: p.detach() if p.grad is None else p.grad for name, p in shards.items()}
     everyone = ranks.gathered(model.process_group, (weights, model.local_metadata_dict()))
     whole = FullyShardedDataParallel.consolidate_shard_weights([w for w, _ in everyone], [m for _, m in everyone], False)
     return whole

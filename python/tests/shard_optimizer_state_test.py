@@ -174,7 +174,7 @@ def a_state_of_other_parameters_is_an_error(group):
         model.get_shard_from_optim_state_dict(wide.state_dict())
     flat = wrapped(group, True, False)
     groups = [{"params": [item for item in plain.named_parameters() if item[0].endswith(end)]} for end in ("weight", "bias")]
-    with pytest.raises(ValueError, match="expected all parameters of flat_param_0 in one param_group"):
+    with pytest.raises(ValueError, match="expected all parameters of _fsdp_wrapped_module.flat_param_0 in one"):
         flat.get_shard_from_optim_state_dict(torch.optim.AdamW(groups).state_dict())
     named = torch.optim.AdamW(other.named_parameters()).state_dict()
     named["param_groups"][0]["param_names"][0] = "nobody.weight"

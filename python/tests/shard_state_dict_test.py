@@ -23,7 +23,7 @@ def full_parameters_can_be_read_and_written(group):
             assert torch.equal(shown[name], parameter), "exact"
         model.module.first.weight.data.fill_(3)
         model.module.last.weight = nn.Parameter(torch.full((1, 17), 4.0))
-    assert [name for name, _ in model.named_parameters()][0] == "flat_param_0"
+    assert [name for name, _ in model.named_parameters()][0] == "_fsdp_wrapped_module.flat_param_0"
     with model.summon_full_params(volatile=True):
         assert (model.module.first.weight == 3).all() and (model.module.last.weight == 4).all()
         model.module.first.weight.data.fill_(5)

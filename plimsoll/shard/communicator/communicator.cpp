@@ -61,6 +61,7 @@ Communicator::~Communicator() = default;
 
 int64_t Communicator::rank() const { return connection_->rank; }
 int64_t Communicator::size() const { return connection_->size; }
+bool Communicator::is_connected() const { return connection_->is_connected; }
 
 std::shared_ptr<Communicator> Communicator::connect(const Launch& launch, const CommunicatorOptions& options) {
   auto connection = std::make_shared<Connection>();
@@ -75,6 +76,23 @@ std::shared_ptr<Communicator> Communicator::connect(const Launch& launch, const 
     return gloo(store, launch.rank, launch.world_size, launch.address, deadline);
   };
   if (launch.world_size > 1) connection->guarded("connecting", [&] { find_each_other(launch, *connection); });
+  return std::shared_ptr<Communicator>(new Communicator(std::move(connection)));
+}
+
+std::shared_ptr<Communicator> Communicator::unconnected(int64_t rank, int64_t size) {
+  TORCH_CHECK_VALUE(size >= 1 && rank >= 0 && rank < size, "process group: expected a rank below its size, got rank ",
+                    rank, " of ", size);
+  auto connection = std::make_shared<Connection>();
+  connection->rank = rank;
+  connection->size = size;
+  connection->is_connected = size == 1;
+  connection->failed = " on rank " + std::to_string(rank) + " of " + std::to_string(size) + " failed: ";
+  connection->not_known = "its process group tells rank and size alone";
+  if (size > 1) {
+    connection->backend = [](c10::DeviceType) -> Connection::Backend {
+      C10_THROW_ERROR(Error, "it reaches no other rank");
+    };
+  }
   return std::shared_ptr<Communicator>(new Communicator(std::move(connection)));
 }
 

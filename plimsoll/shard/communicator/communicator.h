@@ -53,6 +53,9 @@ class Communicator final : public ops::ByteRankGroup {
   // The same without a watch over peers, for groups that are looked up often: errors name no rank.
   static std::shared_ptr<Communicator> over_unwatched(const std::string& group);
 
+  // One rank of `size` that reaches no other: what it alone does works, and its collectives are errors.
+  static std::shared_ptr<Communicator> unconnected(int64_t rank, int64_t size);
+
   // The same ranks with an order of collectives of their own, so that two threads can use one each. A collective. Gloo
   // alone can.
   std::shared_ptr<Communicator> split(const std::string& name) const;
@@ -61,6 +64,7 @@ class Communicator final : public ops::ByteRankGroup {
 
   int64_t rank() const;
   int64_t size() const override;
+  bool is_connected() const;
 
   // In place, contiguous.
   Pending all_reduce_(const at::Tensor& x) const;          // the sum, in x's dtype

@@ -32,6 +32,22 @@ TEST(Communicator, OfOneProcessNeedsNobody) {
   EXPECT_EQ(alone->split("other")->size(), 1);
 }
 
+TEST(Communicator, WithoutAConnectionACollectiveIsAnErrorThatSaysSo) {
+  const auto second = Communicator::unconnected(1, 2);
+  EXPECT_EQ(second->rank(), 1);
+  EXPECT_EQ(second->size(), 2);
+  EXPECT_FALSE(second->is_connected());
+  const std::string said = "all_reduce on rank 1 of 2 failed: its process group tells rank and size alone";
+  EXPECT_THAT([&] { second->all_reduce_(at::ones({2})).wait(); },
+              ::testing::ThrowsMessage<c10::DistBackendError>(HasSubstr(said)));
+  EXPECT_THAT([&] { second->all_gather(at::ones({2})); }, ::testing::Throws<c10::DistBackendError>());
+  EXPECT_THAT([] { Communicator::unconnected(2, 2); },
+              ::testing::ThrowsMessage<c10::ValueError>(HasSubstr("got rank 2 of 2")));
+
+  const auto alone = Communicator::unconnected(0, 1);
+  EXPECT_TRUE(alone->is_connected() && alone->all_gather(at::ones({2})).equal(at::ones({2})));
+}
+
 TEST(Communicator, CollectivesOfThreeRanks) {
   testing::on_ranks(3, [](const Launch& launch) {
     const auto ranks = testing::connect(launch);

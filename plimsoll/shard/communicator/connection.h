@@ -31,6 +31,7 @@ struct Connection : std::enable_shared_from_this<Connection> {
   std::string failed;     // what an error says behind the collective's name
   std::string not_known;  // what it says where nobody watches over the ranks
   std::chrono::milliseconds deadline = {};
+  bool is_connected = true;
   // For tensors of a device. None: this process is alone.
   std::function<Backend(c10::DeviceType)> backend;
   std::shared_ptr<const Peers> peers;                 // none: nobody watches

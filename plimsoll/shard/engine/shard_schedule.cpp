@@ -32,7 +32,7 @@ struct ShardSchedule::Hook : torch::autograd::PostAccumulateGradHook {
 std::shared_ptr<ShardSchedule> ShardSchedule::create(std::vector<std::shared_ptr<ShardedUnit>> units,
                                                      std::vector<std::vector<size_t>> borrowed) {
   std::shared_ptr<ShardSchedule> schedule(new ShardSchedule(std::move(units), std::move(borrowed)));
-  schedule->attach();
+  for (size_t unit = 0; unit < schedule->units_.size(); ++unit) schedule->attach(unit);
   return schedule;
 }
 
@@ -41,16 +41,20 @@ ShardSchedule::ShardSchedule(std::vector<std::shared_ptr<ShardedUnit>> units, st
   borrowed_.resize(units_.size());
 }
 
-void ShardSchedule::attach() {
-  for (size_t unit = 0; unit < units_.size(); ++unit) {
-    for (size_t group = 0; group < units_[unit]->groups().size(); ++group) {
-      const NamedTensors& parameters = units_[unit]->groups()[group].parameters();
-      for (size_t i = 0; i < parameters.size(); ++i) {
-        torch::autograd::impl::set_post_acc_grad_hooks(parameters[i].second,
-                                                       std::make_unique<Hook>(weak_from_this(), unit, group, i));
-      }
+void ShardSchedule::attach(size_t unit) {
+  for (size_t group = 0; group < units_[unit]->groups().size(); ++group) {
+    const NamedTensors& parameters = units_[unit]->groups()[group].parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      torch::autograd::impl::set_post_acc_grad_hooks(parameters[i].second,
+                                                     std::make_unique<Hook>(weak_from_this(), unit, group, i));
     }
   }
+}
+
+UnitPhase ShardSchedule::phase(size_t unit) const {
+  if (std::ranges::find(open_, unit, &ForwardPass::unit) != open_.end()) return UnitPhase::kForward;
+  if (!in_backward_ || !has_begun_[unit]) return UnitPhase::kIdle;
+  return awaited_[unit].is_nothing() ? UnitPhase::kAfterBackward : UnitPhase::kBackward;
 }
 
 ShardSchedule::~ShardSchedule() {

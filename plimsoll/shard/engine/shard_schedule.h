@@ -13,6 +13,9 @@
 
 namespace plimsoll::shard {
 
+// What a unit is doing. Its backward pass is over (kAfterBackward) until that of the model is.
+enum class UnitPhase { kIdle, kForward, kBackward, kAfterBackward };
+
 class ShardSchedule : public std::enable_shared_from_this<ShardSchedule> {
  public:
   // units: the outermost first. borrowed: of each unit others whose parameters its module reads, too.
@@ -36,6 +39,11 @@ class ShardSchedule : public std::enable_shared_from_this<ShardSchedule> {
   // A backward pass is under way.
   bool in_backward() const { return in_backward_; }
 
+  UnitPhase phase(size_t unit) const;
+
+  // The hooks that wait for the gradients of a unit's parameters, anew where somebody has replaced them.
+  void attach(size_t unit);
+
  private:
   struct Hook;
 
@@ -48,7 +56,6 @@ class ShardSchedule : public std::enable_shared_from_this<ShardSchedule> {
   };
 
   ShardSchedule(std::vector<std::shared_ptr<ShardedUnit>> units, std::vector<std::vector<size_t>> borrowed);
-  void attach();
   void begin_step();
   void expect_one_run_again();
   ForwardPass end_forward(size_t unit);

@@ -90,7 +90,7 @@ at::Tensor ShardedGradients::ordered_average(const at::Tensor& terms, const std:
 at::Tensor ShardedGradients::waiting(const at::Tensor& part, int64_t begin, const at::Tensor& leaf) {
   if (!options_.offload_folder) return part.to(leaf.scalar_type()).detach();
   if (!waiting_.defined()) waiting_ = mapped_zeros({layout_->part()}, leaf.scalar_type(), *options_.offload_folder);
-  return waiting_.narrow(0, begin, part.numel()).detach().copy_(part);
+  return waiting_.narrow(0, begin, part.numel()).view(part.sizes()).detach().copy_(part);
 }
 
 void ShardedGradients::put(const at::Tensor& average, std::vector<at::Tensor>& leaves,
@@ -99,7 +99,8 @@ void ShardedGradients::put(const at::Tensor& average, std::vector<at::Tensor>& l
   left_.clear();
   int64_t begin = 0;
   for (size_t i = 0; i < leaves.size(); ++i) {
-    const at::Tensor part = average.narrow(0, std::exchange(begin, begin + leaves[i].numel()), leaves[i].numel());
+    const at::Tensor part =
+        average.narrow(0, std::exchange(begin, begin + leaves[i].numel()), leaves[i].numel()).view(leaves[i].sizes());
     if (!receives[i]) continue;
     at::Tensor& kept = leaves[i].mutable_grad();
     if (!kept.defined()) {

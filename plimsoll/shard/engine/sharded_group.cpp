@@ -76,7 +76,7 @@ at::Tensor ShardedGroup::zeros_of_part(at::ScalarType dtype) const {
 }
 
 void ShardedGroup::set_leaf(size_t index, const at::Tensor& leaf) {
-  TORCH_CHECK(leaf.is_alias_of(master_) && leaf.sizes() == leaves_.at(index).sizes(),
+  TORCH_CHECK(leaf.is_alias_of(master_) && leaf.numel() == leaves_.at(index).numel(),
               "FullyShardedDataParallel: expected a tensor with the memory of the shard");
   leaves_[index] = leaf;
 }

@@ -39,7 +39,7 @@ class ShardedGroup {
   void expect_one_requires_grad() const;
 
   // The optimizer's parameters, of one dimension: one if flattened, else one for each parameter. set_leaf: another
-  // tensor with the same memory in its place, on which gradients are put from now on.
+  // tensor with the same memory in its place, of any shape, on which gradients are put from now on.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
   void set_leaf(size_t index, const at::Tensor& leaf);
   void set_averaging(const Averaging& averaging) { gradients_.set_averaging(averaging); }

@@ -3,7 +3,9 @@
 from plimsoll.shard.activation_checkpoint import checkpoint, checkpoint_wrapper, disable_checkpointing
 from plimsoll.shard.compression import GradientCompression, compress_hook
 from plimsoll.shard.distributed_checkpoint import from_distributed_checkpoint, to_distributed_checkpoint
-from plimsoll.shard.fully_sharded import FullyShardedDataParallel, TrainingState
+from plimsoll.shard.fairscale_names import TrainingState
+from plimsoll.shard.flatten_params import FlattenParamsWrapper
+from plimsoll.shard.fully_sharded import FullyShardedDataParallel
 from plimsoll.shard.grad_scaler import ShardedAutomaticLossScaler, ShardedGradScaler
 from plimsoll.shard.offload_model import OffloadModel
 from plimsoll.shard.offload_optimizer import offload_optimizer
@@ -19,6 +21,7 @@ __all__ = [
     "OSS",
     "Checkpoint",
     "CheckpointSaver",
+    "FlattenParamsWrapper",
     "FullyShardedDataParallel",
     "GradientCompression",
     "OffloadModel",

@@ -5,30 +5,24 @@ from __future__ import annotations
 
 import copy
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from enum import Enum, auto
 from typing import Any, cast
 
 import torch
 from torch import nn
 
 from plimsoll.pytorch.scaled_module import ScaledModule
+from plimsoll.shard.fairscale_names import FullyShardedNames
+from plimsoll.shard.flatten_params import FlatModule
 from plimsoll.shard.fully_sharded_state import StateDicts
 from plimsoll.shard.ranks import ProcessGroupName, own_group, ranks_of
 from plimsoll.shard.sharded_parameters import WRAPPED, HeldRange, ShardedParameters, clean
-from plimsoll.shard.tensors import map_tensors, tensors_in
+from plimsoll.shard.tensors import map_tensors
 
 
-class TrainingState(Enum):
-    IDLE = auto()
-    FORWARD = auto()
-    BACKWARD_PRE = auto()
-    BACKWARD_POST = auto()
-    SUMMON_FULL_PARAMS = auto()
-
-
-class FullyShardedDataParallel(StateDicts, nn.Module):
+class FullyShardedDataParallel(FullyShardedNames, StateDicts, nn.Module):
     """A module whose parameters are whole while it computes, and sharded over the ranks of a process group otherwise.
 
     Its parameters are then one flat shard for each dtype (`flat_param_0`), or with flatten_parameters=False one for each
@@ -88,7 +82,6 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             if device is not None and torch.device(device).type != "cpu":
                 raise ValueError(f"FullyShardedDataParallel: expected {name} on the CPU, got {device}")
         self._arguments = arguments
-        self.process_group = process_group
         self.reshard_after_forward = reshard_after_forward
         self.mixed_precision = mixed_precision
         self.flatten_parameters = flatten_parameters
@@ -102,10 +95,12 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         self.no_broadcast_optim_state = no_broadcast_optim_state
         self.allow_reset_parameters = allow_reset_parameters
         self._ranks = ranks_of(process_group)
-        self.rank, self.world_size = self._ranks.rank, self._ranks.size
+        self.process_group, self.rank, self.world_size = self._ranks.group, self._ranks.rank, self._ranks.size
         self._sharded = ShardedParameters(module)
         self._check_dtypes()
+        self._set_divide_factors(gradient_predivide_factor)
         reduce_ranks = own_group(self._ranks, process_group_reduce_scatter)
+        self.process_group_reduce_scatter = reduce_ranks.group
         unique = self._sharded.unique()
         states = self._sharded.layer_states() if gather_codes else {}
         self._coded = {id(unique[path]) for path in states}
@@ -126,7 +121,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             ordered_passes=ordered_passes,
             offload_path=offload_path,
         )
-        self._fsdp_wrapped_module = module
+        self._fsdp_wrapped_module = FlatModule(module) if flatten_parameters else module
         self._groups: list[list[str]] = self._unit.groups()
         self._shown: dict[str, nn.Parameter] = {}  # the shards, under the names that stand for them here
         self._make_shards()
@@ -163,13 +158,17 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             )
 
     def _make_shards(self) -> None:
+        shapes = {held.name: held.shape for held in self.held_ranges()}
         for group, names in enumerate(self._groups):
             for index, leaf in enumerate(self._unit.leaves(group)):
-                shard = nn.Parameter(leaf.detach(), requires_grad=leaf.requires_grad)
+                values = leaf.detach()
+                if self.world_size == 1 and not self.flatten_parameters:
+                    values = values.view(shapes[names[index]])
+                shard = nn.Parameter(values, requires_grad=leaf.requires_grad)
                 shard._is_sharded = True  # type: ignore[attr-defined]
                 self._unit.set_leaf(group, index, shard)
                 if self.flatten_parameters:
-                    self.register_parameter(f"flat_param_{group}", shard)
+                    self._fsdp_wrapped_module.register_parameter(f"flat_param_{group}", shard)
                     self._shown[f"flat_param_{group}"] = shard
                 else:
                     self._shown[names[index]] = shard
@@ -179,6 +178,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
     def _forget_schedule(self) -> None:
         self._schedule: Any = None
         self._index = 0
+        self._sharing: list[weakref.ref[FullyShardedDataParallel]] = []  # the schedule
         self._is_root: bool | None = None
 
     def _lazy_init(self) -> None:
@@ -197,6 +197,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         schedule = torch.classes.plimsoll.ShardSchedule([instance._unit for instance in instances], borrowed)
         for index, instance in enumerate(instances):
             instance._schedule, instance._index, instance._is_root = schedule, index, index == 0
+            instance._sharing = [weakref.ref(other) for other in instances]
             if instance.mixed_precision:
                 instance._cast_buffers(instance.buffer_dtype)
 
@@ -218,14 +219,16 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._lazy_init()
         if self._is_root and self.mixed_precision:
-            args, kwargs = map_tensors((args, kwargs), _to(self.compute_dtype))
+            args, kwargs = map_tensors(
+                (args, kwargs), _halved if self.compute_dtype is torch.float32 else _to(self.compute_dtype)
+            )
         elif self.force_input_to_fp32 and not self.mixed_precision:
             args, kwargs = map_tensors((args, kwargs), _to(torch.float32))
         if self._summoned:
             return self.module(*args, **kwargs)
         self._schedule.before_forward(self._index)
-        outputs = self.module(*args, **kwargs)
-        self._schedule.after_forward(self._index, tensors_in(outputs))
+        self._register_post_backward_hooks()
+        outputs = self._register_pre_backward_hooks(self.module(*args, **kwargs))
         if self.clear_autocast_cache:
             torch.clear_autocast_cache()
         return outputs
@@ -256,6 +259,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         instances inside, too. Their product is the number of ranks for an average."""
         for instance in self._instances() if recursive else [self]:
             instance._unit.set_averaging(predivide=float(pre), postdivide=float(post))
+            instance._set_divide_factors(float(pre), float(post))
 
     @contextmanager
     def summon_full_params(self, recurse: bool = True, volatile: bool = False) -> Iterator[None]:
@@ -285,7 +289,8 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         masters = [self._unit.gather_masters(group) for group in range(len(self._groups))]
         for group, values in enumerate(masters):
             self._unit.show_masters(group, values)
-        flat = {name: self._parameters.pop(name) for name in list(self._parameters) if name in self._shown}
+        flat = self._flat_parameters().copy()
+        self._flat_parameters().clear()
         self._sharded.show()
         self._summoned = True
         try:
@@ -300,7 +305,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
                 self._unit.show_masters(group, None)
             self._unit.take_requires_grad()
             self._sharded.hide(self._shown)
-            self._parameters.update(flat)
+            self._flat_parameters().update(flat)
             self._summoned = False
 
     def held_ranges(self) -> list[HeldRange]:
@@ -309,13 +314,11 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        return cast(nn.Module, self._modules[WRAPPED])
+        wrapped = cast(nn.Module, self._modules[WRAPPED])
+        return wrapped.module if isinstance(wrapped, FlatModule) and self.flatten_parameters else wrapped
 
-    @property
-    def training_state(self) -> TrainingState:
-        if self._summoned:
-            return TrainingState.SUMMON_FULL_PARAMS
-        return TrainingState.BACKWARD_PRE if self._schedule is not None and self._schedule.in_backward() else TrainingState.IDLE
+    def _flat_parameters(self) -> dict[str, nn.Parameter | None]:
+        return self._fsdp_wrapped_module._parameters if self.flatten_parameters else {}
 
     @property
     def params(self) -> list[nn.Parameter]:
@@ -329,8 +332,10 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         return [parameter for parameter in self.parameters() if parameter.grad is not None]
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """Flat ones under their whole paths; inside summon_full_params, the module's under its names."""
+        shows_flat = self.flatten_parameters and not self._summoned
         for name, parameter in super().named_parameters(*args, **kwargs):
-            yield clean(name), parameter
+            yield name if shows_flat else clean(name), parameter
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
         for name, buffer in super().named_buffers(*args, **kwargs):
@@ -361,7 +366,7 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
         except AttributeError:
             if WRAPPED not in self.__dict__.get("_modules", {}):
                 raise
-            return getattr(self.module, name)
+            return getattr(self._modules[WRAPPED], name)
 
     def __getitem__(self, key: int) -> Any:
         inside: Any = self.module
@@ -393,6 +398,11 @@ class FullyShardedDataParallel(StateDicts, nn.Module):
             module = copy.deepcopy(self.module, memo)
         memo[id(self)] = twin = type(self)(module, **self._arguments)
         return twin.train(self.training)
+
+
+def _halved(tensor: torch.Tensor) -> torch.Tensor:
+    """fairscale's cast of inputs where parameters stay FP32: it is meant for models under autocast."""
+    return tensor.half() if tensor.dtype is torch.float32 else tensor
 
 
 def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:

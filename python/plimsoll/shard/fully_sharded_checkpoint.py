@@ -50,7 +50,7 @@ def optimizer_tensors(root: Any, optimizer: torch.optim.Optimizer) -> Tensors:
     for part in held_parts(root):
         for key, value in optimizer.state.get(part.leaf, {}).items():
             value = torch.as_tensor(value)
-            if value.shape == part.leaf.shape:
+            if value.shape == part.leaf.shape and key != "step":  # which may have the shape of a leaf without dimensions
                 tensors[f"{part.name}.{key}"] = _piece(part, value)
             else:
                 counts.add(key)

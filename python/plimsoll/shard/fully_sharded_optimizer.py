@@ -42,7 +42,7 @@ def numbered_parameters(root: Any, optimizer: torch.optim.Optimizer) -> list[lis
 
 
 def _is_sharded(value: Any, leaf: torch.Tensor) -> bool:
-    return torch.is_tensor(value) and value.dim() == 1 and value.numel() == leaf.numel()
+    return torch.is_tensor(value) and value.shape == leaf.shape
 
 
 def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | None) -> dict[str, Any] | None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from plimsoll.shard import fully_sharded_checkpoint, fully_sharded_optimizer
+from plimsoll.shard import consolidation, fully_sharded_checkpoint, fully_sharded_optimizer
+from plimsoll.shard.flatten_params import FLAT
 from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
 from plimsoll.shard.sharded_parameters import WRAPPED, HeldRange, ShardedParameters, clean
 
@@ -20,6 +21,7 @@ class StateDicts(nn.Module):
     rank: int
     world_size: int
     flatten_parameters: bool
+    no_broadcast_optim_state: bool | None
     state_dict_on_rank_0_only: bool
     _groups: list[list[str]]
     _sharded: ShardedParameters
@@ -91,15 +93,22 @@ class StateDicts(nn.Module):
             for group, names in enumerate(instance._groups):
                 flat = [f"flat_param_{group}"] * len(names) if instance.flatten_parameters else names
                 for name, shard in zip(names, flat, strict=False):
-                    entry = shards.setdefault(
-                        shard, {"names": [], "shapes": [], "ranges": [], "is_sharded": instance.world_size > 1}
-                    )
+                    entry = shards.setdefault(shard, {"names": [], "shapes": [], "numels": [], "padding": 0})
+                    shape = torch.Size(ranges[name].shape)
                     entry["names"].append(name)
-                    entry["shapes"].append(torch.Size(ranges[name].shape))
-                    entry["ranges"].append((ranges[name].begin, ranges[name].end))
+                    entry["shapes"].append(shape)
+                    entry["numels"].append(shape.numel())
             shared = instance._sharded.shared()
             lent = [(slot.path, full_names[id(slot.parameter)]) for slot in instance._sharded.borrowed]
-            metadata.append({"fsdp_path": clean(path), "params": shards, "shared_param_info": shared, "lent_param_info": lent})
+            metadata.append(
+                {
+                    "fsdp_path": clean(path),
+                    "params": shards,
+                    "no_broadcast_optim_state": instance.no_broadcast_optim_state,
+                    "shared_param_info": shared,
+                    "lent_param_info": lent,
+                }
+            )
         return {"param_metadata": metadata, "buffer_names": [name for name, _ in self.named_buffers()]}
 
     @staticmethod
@@ -109,32 +118,9 @@ class StateDicts(nn.Module):
         with_module_buffers: bool = True,
         strict: bool = True,
     ) -> dict[str, torch.Tensor]:
-        """The whole state dict, from local_state_dict and local_metadata_dict of all ranks in order. No processes needed."""
-        if len(shard_weights) != len(shard_metadata) or not shard_weights:
-            raise ValueError("Require metadata for each shard and non-empty shards")
-        whole: dict[str, torch.Tensor] = {}
-        for weights, metadata in zip(shard_weights, shard_metadata, strict=False):
-            for unit in metadata["param_metadata"]:
-                prefix = unit["fsdp_path"] + "." if unit["fsdp_path"] else ""
-                for shard, entry in unit["params"].items():
-                    if prefix + shard not in weights and not strict:
-                        continue
-                    values, at = weights[prefix + shard], 0
-                    for name, shape, (begin, end) in zip(entry["names"], entry["shapes"], entry["ranges"], strict=False):
-                        tensor = whole.setdefault(prefix + name, torch.empty(shape, dtype=values.dtype))
-                        tensor.view(-1)[begin:end] = values[at : at + end - begin]
-                        at += end - begin
-        for unit in shard_metadata[0]["param_metadata"]:
-            prefix = unit["fsdp_path"] + "." if unit["fsdp_path"] else ""
-            for name, first in unit["shared_param_info"]:
-                whole[prefix + name] = whole[prefix + first]
-            for name, first in unit["lent_param_info"]:
-                whole[prefix + name] = whole[first]
-        if with_module_buffers:
-            for name in shard_metadata[0]["buffer_names"]:
-                if name in shard_weights[0]:
-                    whole[name] = shard_weights[0][name]
-        return whole
+        """The whole state dict, from local_state_dict and local_metadata_dict of all ranks in order, also fairscale's. No
+        processes needed."""
+        return consolidation.consolidate(shard_weights, shard_metadata, with_module_buffers, strict)
 
     @contextmanager
     def _local(self) -> Iterator[None]:
@@ -177,6 +163,8 @@ def _leave_wrapper_out(module: Any, state: dict[str, Any], prefix: str, metadata
     for key in [key for key in state if key.startswith(prefix)]:
         value = state.pop(key)
         name = prefix + key[len(prefix) :].removeprefix(WRAPPED + ".")
+        if module.flatten_parameters:
+            name = prefix + name[len(prefix) :].removeprefix(FLAT + ".")
         # The memory of what was summoned holds all parameters.
         state[name] = value.clone() if name in own else value
     if module.mixed_precision:
@@ -187,5 +175,6 @@ def _leave_wrapper_out(module: Any, state: dict[str, Any], prefix: str, metadata
 
 def _put_wrapper_in(module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
     for key in [key for key in state if key.startswith(prefix)]:
-        if key[len(prefix) :] not in module._parameters:
-            state[prefix + WRAPPED + "." + key[len(prefix) :]] = state.pop(key)
+        name = key[len(prefix) :]
+        inside = FLAT + "." if module.flatten_parameters and name not in module._flat_parameters() else ""
+        state[f"{prefix}{WRAPPED}.{inside}{name}"] = state.pop(key)

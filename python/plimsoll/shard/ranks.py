@@ -48,7 +48,10 @@ class Ranks:
 
 
 def ranks_of(group: Any) -> Ranks:
-    """group: of torch.distributed; None: all its ranks."""
+    """group: of torch.distributed; None: all its ranks. Another object with rank() and size() stands for a rank that reaches
+    no other, for which torch.distributed need not be there."""
+    if group is not None and not isinstance(group, dist.ProcessGroup) and _tells_rank_and_size(group):
+        return Ranks(torch.classes.plimsoll.Ranks.unconnected(group.rank(), group.size()), group)
     if not dist.is_available() or not dist.is_initialized():
         raise RuntimeError("plimsoll.shard: expected torch.distributed to be initialised, which init_process_group does")
     chosen = dist.group.WORLD if group is None else group
@@ -58,6 +61,10 @@ def ranks_of(group: Any) -> Ranks:
     return Ranks(torch.classes.plimsoll.Ranks(chosen.group_name), chosen)
 
 
+def _tells_rank_and_size(group: Any) -> bool:
+    return callable(getattr(group, "rank", None)) and callable(getattr(group, "size", None))
+
+
 def this_process_alone() -> Ranks:
     return Ranks(torch.classes.plimsoll.Ranks(""))
 
@@ -65,11 +72,13 @@ def this_process_alone() -> Ranks:
 def own_group(ranks: Ranks, which: Any) -> Ranks:
     """The same ranks with an order of collectives of their own, so that gradients may travel in another order than
     parameters; or `ranks`, or the group given."""
-    if isinstance(which, dist.ProcessGroup):
+    if isinstance(which, dist.ProcessGroup) or _tells_rank_and_size(which):
         return ranks_of(which) if which.size() == ranks.size else ranks
     if which not in tuple(ProcessGroupName):
         raise TypeError("unsupported type for reduce_scatter process group")
-    if which == ProcessGroupName.default or ranks.size == 1 or dist.get_backend(ranks.group) != "gloo":
+    if which == ProcessGroupName.default or ranks.size == 1 or not isinstance(ranks.group, dist.ProcessGroup):
+        return ranks
+    if dist.get_backend(ranks.group) != "gloo":
         return ranks
     name = ranks.group.group_name
     known = _own.get(name)

@@ -11,12 +11,13 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from plimsoll.pytorch.scaled_module import ScaledModule
+from plimsoll.shard.flatten_params import FLAT
 
 WRAPPED = "_fsdp_wrapped_module"  # fairscale's name of the module inside, which state dicts leave out
 
 
 def clean(path: str) -> str:
-    return ".".join(part for part in path.split(".") if part != WRAPPED)
+    return ".".join(part for part in path.split(".") if part not in (WRAPPED, FLAT))
 
 
 class Slot(NamedTuple):
@@ -159,9 +160,9 @@ class Part(NamedTuple):
     leaf: nn.Parameter  # the shard that they are in
     at: int  # where in it
 
-    def of(self, flat: torch.Tensor) -> torch.Tensor:
-        """flat: the shard, or a state of the same shape."""
-        return flat[self.at : self.at + self.end - self.begin]
+    def of(self, leaf: torch.Tensor) -> torch.Tensor:
+        """Flat. leaf: the shard, or a state of the same shape."""
+        return leaf.view(-1)[self.at : self.at + self.end - self.begin]
 
 
 def held_parts(root: Any) -> Iterator[Part]:
