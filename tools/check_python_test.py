@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPTS = ["bench/compare", "tools/check_docs", "tools/check_layers", "tools/check_openmp", "tools/check_weak_symbols"]
-MODULES = ["python/plimsoll/a.py", "tools/a_test.py", "bench/a.py", "tests/attack/a.py"]
+MODULES = ["python/plimsoll/a.py", "python/tests/a_test.py", "tools/a_test.py", "bench/a.py", "tests/attack/a.py"]
 GOOD = '"""A module."""\n\n\ndef double(x: int) -> int:\n    return 2 * x\n'
 
 pytestmark = pytest.mark.skipif(
@@ -40,6 +40,7 @@ def test_each_fault_is_named(tmp_path: pathlib.Path) -> None:
         "python/plimsoll/a.py": untyped,
         "tools/a_test.py": bare,
         "bench/a.py": '"""A module."""\n\nimport os\n\nx = [ 1 ]\n',
+        "python/tests/a_test.py": GOOD + '\n\ndef untyped(x):\n    return double("text")\n',
         "tests/attack/a.py": GOOD + '\n\ndef untyped(x):\n    return double("text")\n',
     }
     result = run(tmp_path, files)
@@ -49,3 +50,4 @@ def test_each_fault_is_named(tmp_path: pathlib.Path) -> None:
     assert "python/plimsoll/a.py:8: error: Function is missing a type annotation" in result.stdout
     assert 'tools/a_test.py:8: error: "type: ignore" comment without error code' in result.stdout
     assert 'tests/attack/a.py:9: error: Argument 1 to "double" has incompatible type "str"' in result.stdout
+    assert 'python/tests/a_test.py:9: error: Argument 1 to "double" has incompatible type "str"' in result.stdout

@@ -103,7 +103,7 @@ def two_scopes_in_one_backward_pass_are_one_collective(group):
 
 @ranks.case(2)
 def more_amaxes_than_one_message_holds_take_two(group):
-    layers = torch.nn.Sequential(*(te.Linear(1, 1) for _ in range(520)))
+    layers: Any = torch.nn.Sequential(*(te.Linear(1, 1) for _ in range(520)))
     with torch.no_grad():
         for number, layer in enumerate(layers):
             layer.weight.fill_(1 + 0.001 * number * (1 if dist.get_rank(group) else -1))
@@ -148,7 +148,8 @@ def an_inner_scope_with_another_group_is_refused(group):
 
 @ranks.case(2)
 def ranks_that_recorded_other_tensors_all_raise(group):
-    first, second = te.Linear(8, 8), te.Linear(8, 8)
+    first: Any = te.Linear(8, 8)
+    second = te.Linear(8, 8)
     unequal = pytest.raises(RuntimeError, match="fp8_group: expected the same tensors .* 2 ranks, got amaxes of")
     with unequal, te.fp8_autocast(fp8_recipe=RULE, fp8_group=group):
         x = first(torch.ones(2, 8))

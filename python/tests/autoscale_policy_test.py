@@ -229,7 +229,7 @@ def test_the_table_has_a_row_for_each_method():
     assert len(text.splitlines()) == 7 and "| autoscale | yes | no |" in text and "| unit_scaling | yes | yes |" in text
     losses = {row.method.name: row.losses[16] for row in rows}
     assert abs(losses["autoscale"] / losses["fp32"] - 1) < 1e-3
-    ranges = {row.method.name: row.out_of_range for row in rows}
+    ranges: dict[str, Any] = {row.method.name: row.out_of_range for row in rows}
     assert ranges["fp32"] is None and ranges["autoscale"] < ranges["none"] / 5
 
 

@@ -86,7 +86,7 @@ def test_an_additive_rule_rounds_once_and_shifts_exactly(name):
 
 
 # With the roundings of those that torch composes of several.
-NONLINEAR = {
+NONLINEAR: dict[str, Any] = {
     "exp": (torch.exp, 1),
     "tanh": (torch.tanh, 1),
     "sigmoid": (torch.sigmoid, 1),

@@ -199,7 +199,7 @@ def test_a_view_in_place_is_one_of_the_same_memory():
 
 
 def test_files_hold_data_and_scale():
-    state = {"step": 3, "states": [autoscale.as_scaled(random(8) * 1e-9), torch.ones(2)]}
+    state: dict[str, Any] = {"step": 3, "states": [autoscale.as_scaled(random(8) * 1e-9), torch.ones(2)]}
     file = io.BytesIO()
     torch.save(autoscale.pack(state), file)
     file.seek(0)

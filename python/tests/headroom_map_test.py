@@ -74,9 +74,9 @@ def test_the_map_is_a_cell_for_each_value():
 def test_colours_say_how_far_a_value_is_from_the_end():
     """Red beyond it, white at it, blue where there is room, black where nothing is left."""
     bits = dict(zip(NAMES[:4], (None, -9.0, 0.0, 9.0), strict=True))
-    found = re.search(r"base64,([^\"]*)", heat_maps([HeadroomMap("", bits)]))
-    assert found
-    image: Any = Image.open(BytesIO(b64decode(found[1])))
+    encoded = re.search(r"base64,([^\"]*)", heat_maps([HeadroomMap("", bits)]))
+    assert encoded
+    image: Any = Image.open(BytesIO(b64decode(encoded[1])))
     found = places(NAMES[:4])
     columns = columns_of(list(found.values()))
     rows = rows_of(list(found.values()))

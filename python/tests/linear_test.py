@@ -23,7 +23,7 @@ def run(layer, x, grad, rule=None, **keywords):
     return results
 
 
-def case(rows, columns, outputs, bias):
+def case(bias, rows, columns, outputs):
     torch.manual_seed(rows * columns + outputs)
     layer: Any = te.Linear(columns, outputs, bias=bias)
     if bias:
@@ -35,7 +35,7 @@ def case(rows, columns, outputs, bias):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", [None, *oracle.RECIPES])
 def test_output_and_gradients_are_those_of_the_oracle(name, shape, bias):
-    layer, x, grad = case(*shape, bias=bias)
+    layer, x, grad = case(bias, *shape)
     rule = oracle.RECIPES.get(name)
     ours = run(layer, x, grad, rule)
     expected = oracle.linear(rule, x, layer.weight.detach(), layer.bias.detach() if bias else None, grad)
@@ -49,7 +49,7 @@ def test_output_and_gradients_are_those_of_the_oracle(name, shape, bias):
     "kind", [recipe.DelayedScaling, recipe.Float8CurrentScaling, recipe.Float8BlockScaling, recipe.MXFP8BlockScaling]
 )
 def test_each_product_can_run_in_high_precision(kind, override):
-    layer, x, grad = case(37, 65, 43, True)
+    layer, x, grad = case(True, 37, 65, 43)
     rule = kind(override_linear_precision=override)
     ours = run(layer, x, grad, rule)
     expected = oracle.linear(rule, x, layer.weight.detach(), layer.bias.detach(), grad)
@@ -58,7 +58,7 @@ def test_each_product_can_run_in_high_precision(kind, override):
 
 
 def test_leading_dimensions_strides_and_no_rows():
-    layer, x, grad = case(24, 33, 17, True)
+    layer, x, grad = case(True, 24, 33, 17)
     flat = run(layer, x, grad, oracle.RECIPES["current"])
     for shaped in (x.view(2, 3, 4, 33), x.view(4, 6, 33).transpose(0, 1).contiguous().transpose(0, 1), x.t().contiguous().t()):
         layer.zero_grad()
@@ -75,7 +75,7 @@ def test_leading_dimensions_strides_and_no_rows():
 
 
 def test_split_parameters_are_rows_of_one_product():
-    whole, x, grad = case(12, 20, 18, True)
+    whole, x, grad = case(True, 12, 20, 18)
     split: Any = te.Linear(20, 18, parameters_split={"query": 10, "key_": 5, "value": 3})
     assert [name for name, _ in split.named_parameters()] == [
         "query_weight",
@@ -99,7 +99,7 @@ def test_split_parameters_are_rows_of_one_product():
 
 
 def test_return_bias_leaves_the_bias_to_the_caller():
-    layer, x, _ = case(3, 8, 5, True)
+    layer, x, _ = case(True, 3, 8, 5)
     layer.return_bias = True
     output, bias = layer(x)
     layer.return_bias = False
@@ -108,7 +108,7 @@ def test_return_bias_leaves_the_bias_to_the_caller():
 
 
 def test_torch_autocast_or_the_recipe_decides_the_high_precision_dtype():
-    layer, x, _ = case(3, 8, 5, True)
+    layer, x, _ = case(True, 3, 8, 5)
     assert layer(x).dtype == torch.float32
     with te.fp8_autocast():
         assert layer(x).dtype == torch.float32
@@ -123,7 +123,7 @@ def test_torch_autocast_or_the_recipe_decides_the_high_precision_dtype():
 
 
 def test_inputs_without_gradient_and_frozen_weights():
-    layer, x, grad = case(9, 16, 8, True)
+    layer, x, grad = case(True, 9, 16, 8)
     expected = run(layer, x, grad, oracle.RECIPES["current"])
     layer.zero_grad()
     with te.fp8_autocast(fp8_recipe=oracle.RECIPES["current"]):
@@ -139,7 +139,7 @@ def test_inputs_without_gradient_and_frozen_weights():
 
 
 def test_first_microbatch_keeps_the_codes_of_the_weight():
-    layer, x, grad = case(9, 16, 8, True)
+    layer, x, grad = case(True, 9, 16, 8)
     rule = recipe.DelayedScaling()
     with pytest.raises(RuntimeError, match="is_first_microbatch = true"), te.fp8_autocast(fp8_recipe=rule):
         layer(x, is_first_microbatch=False)

@@ -26,7 +26,7 @@ MEMORY = 1 << 30  # bytes that a command may touch: libraries, and room to spare
 
 def run(*arguments, limit=MEMORY):
     """(exit code, stderr), of a process that must not touch more memory than `limit`."""
-    command = [sys.executable, "-S", "-c", MEASURE, PROGRAM, *map(str, arguments)]
+    command: list[Any] = [sys.executable, "-S", "-c", MEASURE, PROGRAM, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     code, memory, seconds = done.stdout.split()
     assert int(memory) < limit, memory

@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import subprocess
+from typing import Any
 
 import pytest
 from shard_command_test import PLAN, PROGRAM, SHAPE, TEXT, pytestmark  # noqa: F401
@@ -62,7 +63,7 @@ def two_ranks(folder, common, on_rank_1, text_of_rank_1=TEXT):
         launch = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environment = {**os.environ, **{name: str(value) for name, value in launch.items()}, "GLOO_SOCKET_IFNAME": "lo"}
         command = [PROGRAM, "train", "--data", text, "--out", folder / "run", *SHAPE, *PLAN, "--shard=ddp", *common, *more]
-        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         processes.append(subprocess.Popen([str(word) for word in command], env=environment, **streams))
     said = [process.communicate(timeout=120)[1] for process in processes]
     return [(process.returncode, error) for process, error in zip(processes, said, strict=False)]

@@ -42,7 +42,7 @@ class Fault:
 
     def __init__(self, folder, case, rank):
         self.folder = folder
-        self.case = case if case is not None and case[2] == rank else None
+        self.case: Any = case if case is not None and case[2] == rank else None
         self.step = 0
 
     def at(self, phase):

@@ -222,7 +222,7 @@ def what_gloo_lacks_is_not_needed(group):
 @ranks.case(2)
 def ranks_may_use_other_parameters(group):
     rank, _ = models.position(group)
-    layers = nn.ModuleList(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)) for _ in range(3))
+    layers: Any = nn.ModuleList(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)) for _ in range(3))
     with torch.no_grad():
         for parameter in layers.parameters():
             parameter.fill_(1)
@@ -258,6 +258,7 @@ def fp8_steps(group, rule, shard):
         loss.backward()
         losses.append(loss.item())
         for parameter in model.parameters():
+            assert parameter.grad is not None
             parameter.data.sub_(parameter.grad, alpha=0.1)
             parameter.grad = None
     return losses, dict(layer.named_buffers())

@@ -80,8 +80,10 @@ def what_stays_until_backward_stays_while_gradients_add_up(group):
     def step(number):
         with model.no_sync():
             for part in range(2):
-                models.backward(model, *models.part(models.batch(number), 3 * rank + part, 3 * size), scale=1 / 3)
-        models.backward(model, *models.part(models.batch(number), 3 * rank + 2, 3 * size), scale=1 / 3)
+                x, y = models.part(models.batch(number), 3 * rank + part, 3 * size)
+                models.backward(model, x, y, 1 / 3)
+        x, y = models.part(models.batch(number), 3 * rank + 2, 3 * size)
+        models.backward(model, x, y, 1 / 3)
         optimizer.step()
         optimizer.zero_grad()
 

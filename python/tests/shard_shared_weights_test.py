@@ -100,13 +100,13 @@ def what_cannot_be_shared_is_an_error(group):
     with pytest.raises(RuntimeError, match="inside the one that is called"):
         borrows(torch.ones(1, 3))
     with pytest.raises(ValueError, match="when it was wrapped"):
-        held.append_shared_param(second.weight)
+        held.append_shared_param(cast(Any, second.weight))
     with pytest.raises(pickle.PicklingError, match="of another instance"):
         pickle.dumps(borrows)
     both = nn.Sequential(held, borrows)
     Fsdp(both, group)(torch.ones(1, 3)).sum().backward()
     with pytest.raises(RuntimeError, match="before the first forward pass"):
-        borrows.append_shared_param(first.weight)
+        borrows.append_shared_param(cast(Any, first.weight))
     layers = te.Linear(16, 16), te.Linear(16, 16)
     layers[1].weight = layers[0].weight
     coded: Any = Fsdp(layers[0], group)
@@ -115,7 +115,7 @@ def what_cannot_be_shared_is_an_error(group):
     third: Any = nn.Linear(3, 3)
     third.weight = coded.module.weight
     del coded
-    layers = None
+    del layers
     gc.collect()
     with pytest.raises(ValueError, match="which is gone"):
         Fsdp(third, group)

@@ -79,7 +79,8 @@ def training_goes_on_while_a_copy_is_written(group):
         piece.values.fill_(-1)
         dist.all_reduce(torch.ones(1), group=group)
     saver.wait()
-    assert torch.equal(open_latest_checkpoint(run, group).read("model", "weight"), whole_of(2))
+    latest = open_latest_checkpoint(run, group)
+    assert latest is not None and torch.equal(latest.read("model", "weight"), whole_of(2))
 
 
 def test_a_run_that_cannot_be_written_is_one_error(tmp_path):

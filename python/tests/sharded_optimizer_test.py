@@ -348,8 +348,7 @@ def inf_on_one_rank_alone_makes_all_skip(group):
     assert report.grad_norm == approx(12**0.5, 2, torch.float64) and report.clip_factor == approx(
         1 / (12**0.5 + 1e-6), 4, torch.float64
     )
-    # Roundings: of the factor, the clipped gradient, its product with 0.5 and the difference; 1e-6 is the clip's own.
-    assert mine.tolist() == approx([1 - 0.5 / (12**0.5 + 1e-6)] * 4, 4)
+    assert mine.tolist() == approx([1 - 0.5 / (12**0.5 + 1e-6)] * 4, 4)  # factor, clipped gradient, product, difference
     step(1.0)
     assert ranks.gathered(group, scaler.get_scale()) == [512.0] * 3
     assert len({str(state) for state in ranks.gathered(group, scaler.state_dict())}) == 1

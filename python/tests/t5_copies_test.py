@@ -80,7 +80,7 @@ def test_the_head_of_a_copy_follows_what_is_loaded_into_it(folder):
 def test_a_copy_of_more_than_the_model_refers_to_the_copys_parameters(folder):
     ours = T5ForConditionalGeneration.from_pretrained(folder, torch.float32)
     ours.get_parameter("shared.weight").requires_grad_(False)
-    held = {"model": ours, "weights": list(ours.parameters())}
+    held: dict[str, Any] = {"model": ours, "weights": list(ours.parameters())}
     twin: Any = copy.deepcopy(held)
     assert all(a is b for a, b in zip(twin["weights"], twin["model"].parameters(), strict=True))
     assert [p.requires_grad for p in twin["weights"]] == [p.requires_grad for p in held["weights"]]

@@ -29,7 +29,7 @@ def ours(tmp_path):
     return build
 
 
-def largest_output(model, ids, mask, layer):
+def largest_output(model, layer, ids, mask):
     seen = []
     handle = layer.register_forward_hook(lambda _, __, y: seen.append(y.abs().max().item()))
     with torch.no_grad():
@@ -41,7 +41,7 @@ def largest_output(model, ids, mask, layer):
 def down_projection_reaches(amax):
     def change(model):
         layer = model.encoder.block[1].layer[1].DenseReluDense.wo
-        layer.weight *= amax / largest_output(model, *inputs(model, [9, 7]), layer=layer)
+        layer.weight *= amax / largest_output(model, layer, *inputs(model, [9, 7]))
 
     return change
 
@@ -90,7 +90,7 @@ def test_guard_reports_joined_products_as_it_reports_single_ones(ours, reaches):
 
     def change(model):
         attention = model.encoder.block[0].layer[0].SelfAttention
-        attention.v.weight *= reaches / largest_output(model, *inputs(model, [9, 7]), layer=attention.v)
+        attention.v.weight *= reaches / largest_output(model, attention.v, *inputs(model, [9, 7]))
         attention.o.weight /= reaches
 
     ids, mask, model = ours(change)
@@ -272,7 +272,7 @@ def test_the_switch_of_poptorch_raises_with_the_layer(ours):
             model.encode(ids, mask)
     finally:
         assert plimsoll.enable_floating_point_exceptions(False) is on
-    assert on.incidents[0]["incident"] == PATH
+    assert on is not None and on.incidents[0]["incident"] == PATH
     assert model.encode(ids, mask).isnan().any()  # nobody watches any more
 
 
