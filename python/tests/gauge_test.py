@@ -67,7 +67,10 @@ def test_plain_fp16_has_fp32s_answers(outliers, encoder_bound):
     error = relative(gauged.encoder_last_hidden_state, want.encoder_last_hidden_state)
     assert error < encoder_bound
     assert certificate["fp16"]["finite"]
-    assert certificate["fp16"]["encoder_relative_l2"] == pytest.approx(error, rel=1e-2)
+    # The certificate's error is from our FP32, this one from Hugging Face's: the two differ by at most what lies between.
+    ours = T5ForConditionalGeneration.from_pretrained(out, torch.float32)
+    apart = relative(ours.encode(ids), want.encoder_last_hidden_state)
+    assert abs(certificate["fp16"]["encoder_relative_l2"] - error) <= apart * (1 + 2 * error) < error
     assert relative(gauged.logits, want.logits) < logits_bound(theirs, decoder_ids, gauged, want)
 
 
