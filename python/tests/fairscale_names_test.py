@@ -78,6 +78,11 @@ def test_parameters_and_modules_have_fairscales_paths():
     assert model.get_parameter(f"{below}.flat_param_0") is model[0].flat_param_0
     assert model._fsdp_wrapped_module._fpw_module is model.module is inner
     assert [name for name, _ in model.named_modules()][1:4] == [outer, f"{outer}._fpw_module", f"{outer}._fpw_module.0"]
+    called = []
+    for path in (outer, f"{outer}._fpw_module", below):
+        model.get_submodule(path).register_forward_hook(lambda *_, path=path: called.append(path))
+    model(X)
+    assert called == [below, f"{outer}._fpw_module", outer]
     assert list(model.local_state_dict()) == ["flat_param_0", "0.flat_param_0"]
     with model.summon_full_params():
         assert [name for name, _ in model.named_parameters()] == [name for name, _ in net().named_parameters()]

@@ -225,10 +225,10 @@ class FullyShardedDataParallel(FullyShardedNames, StateDicts, nn.Module):
         elif self.force_input_to_fp32 and not self.mixed_precision:
             args, kwargs = map_tensors((args, kwargs), _to(torch.float32))
         if self._summoned:
-            return self.module(*args, **kwargs)
+            return self._fsdp_wrapped_module(*args, **kwargs)
         self._schedule.before_forward(self._index)
         self._register_post_backward_hooks()
-        outputs = self._register_pre_backward_hooks(self.module(*args, **kwargs))
+        outputs = self._register_pre_backward_hooks(self._fsdp_wrapped_module(*args, **kwargs))
         if self.clear_autocast_cache:
             torch.clear_autocast_cache()
         return outputs
