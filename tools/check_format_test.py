@@ -37,7 +37,7 @@ def test_another_layout_is_named(tmp_path: pathlib.Path) -> None:
     assert "plimsoll/a.h:1" in result.stderr
 
 
-@pytest.mark.parametrize("word", ["How", "Its", "Of", "Them", "They", "Those", "What", "Where", "Which", "Who", "Whose"])
+@pytest.mark.parametrize("word", ["How", "Its", "Of", "Them", "They", "Those", "What", "Where", "Which", "Who", "Whose", "Why"])
 def test_a_first_word_that_is_no_subject_is_named(tmp_path: pathlib.Path, word: str) -> None:
     header = f"// A sentence.\n//\n// {word} it is.\nint sum(int a, int b);\n"
     result = run(tmp_path, header, f'"""A module."""\n\n\ndef f():\n    """{word} it is."""\n    # {word} it is.\n')

@@ -23,7 +23,7 @@ std::optional<Isa> parse_isa(std::string_view name);
 // permission to use them and tries one product.
 Isa detected_isa();
 
-// Why a processor that has AMX is not given kAmx; empty elsewhere.
+// Reason that a processor with AMX is not given kAmx; empty elsewhere.
 std::string_view amx_refusal();
 
 // The level in force on this thread: detected_isa(), lowered by the environment variable PLIMSOLL_ISA (read once) and

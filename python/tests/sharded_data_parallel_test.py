@@ -1,4 +1,4 @@
-"""When gradients are averaged under ShardedDataParallel: after exceptions, around checkpoints, over several backward()."""
+"""Averages of gradients under ShardedDataParallel: after exceptions, around checkpoints, over several backward()."""
 
 import copy
 import gc

@@ -148,7 +148,7 @@ def strike_saves(attack, folder, what, steps, elements, count, ranks=1):
 
 
 def newest_change(run):
-    """When a checkpoint of the run was last put in its place."""
+    """Time at which a checkpoint of the run was last put in its place."""
     times = (
         [path.stat().st_mtime_ns for path in run.glob("step-*/manifest.json") if path.parent.suffix == ""] if run.exists() else []
     )

@@ -1,4 +1,4 @@
-// When gradients are averaged: after exceptions, around passes inside a pass, over several backward().
+// Averages of gradients: after exceptions, around passes inside a pass, over several backward().
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>

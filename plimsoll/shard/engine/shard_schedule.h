@@ -1,5 +1,6 @@
-// When the parameters of a model's units come and go, and when their gradients travel. It knows tensors and units, no
-// modules: whoever runs the model says before and after each unit's forward pass; for the backward pass it has hooks.
+// Schedule of a model's units: when their parameters come and go, and when their gradients travel. It knows tensors and
+// units, no modules: whoever runs the model says before and after each unit's forward pass; for the backward pass it
+// has hooks.
 //
 // All ranks run the same units in the same order. Which parameters of a unit they use may differ.
 #pragma once

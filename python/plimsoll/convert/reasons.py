@@ -1,4 +1,4 @@
-"""Why a module stays as it is."""
+"""Reasons for which a module stays as it is."""
 
 from __future__ import annotations
 
