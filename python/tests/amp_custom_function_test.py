@@ -80,7 +80,8 @@ def test_a_weight_keeps_its_gradient_outside_the_function():
 
 
 def test_bad_arguments_are_torchs_errors():
-    for decorator in (amp.custom_fwd, amp.custom_bwd):
+    decorators: list[Any] = [amp.custom_fwd, amp.custom_bwd]
+    for decorator in decorators:
         with pytest.raises(ValueError, match="Expected `device_type` of type `str`"):
             decorator(device_type=0)(lambda ctx: None)
         with pytest.raises(TypeError, match="device_type"):

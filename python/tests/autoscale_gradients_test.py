@@ -34,8 +34,9 @@ class Operand:
         self.exact = (data.double() * 2.0**exponent).requires_grad_()
 
 
-def assert_close(scaled: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype, roundings: float, terms=None):
+def assert_close(scaled: torch.Tensor | None, exact: torch.Tensor | None, dtype: torch.dtype, roundings: float, terms=None):
     """terms: the sizes of what the result was made of by numbers that were rounded."""
+    assert scaled is not None and exact is not None
     scaled, exact = scaled.detach(), exact.detach()
     _, scale = autoscale.get_data_scale(scaled)
     sizes = exact.abs() if terms is None else exact.abs() + terms

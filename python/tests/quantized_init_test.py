@@ -3,7 +3,7 @@
 import copy
 import io
 import pickle
-from typing import Any
+from typing import Any, cast
 
 import composition
 import oracle
@@ -55,13 +55,17 @@ def assert_same(ours, expected):
         assert torch.equal(ours[name], value), name
 
 
+def is_parameter(weight) -> bool:
+    return isinstance(weight, QuantizedTensor) and isinstance(weight, torch.nn.Parameter)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_weights_are_codes_and_the_rest_is_not(name):
     module = quantized(MODULES[name])
-    weights = weights_of(module)
+    weights: dict[str, Any] = weights_of(module)
     assert weights.keys() == {name for name, p in module.named_parameters() if p.dim() == 2}
     for weight in weights.values():
-        assert isinstance(weight, torch.nn.Parameter) and weight.requires_grad and weight.is_leaf
+        assert is_parameter(weight) and weight.requires_grad and weight.is_leaf
         assert weight.dtype == torch.float32 and weight.device.type == "cpu"
         assert weight.codes.dtype == torch.uint8 and weight.codes.nbytes == weight.numel()
         assert torch.frexp(weight.scale)[0].item() == 0.5  # a power of two
@@ -227,7 +231,7 @@ def test_another_dtype_keeps_the_codes():
     module: Any = quantized(MODULES["Linear"])
     codes = module.weight.codes.clone()
     module.to(torch.bfloat16)
-    assert isinstance(module.weight, QuantizedTensor) and module.weight.dtype == torch.bfloat16
+    assert is_parameter(module.weight) and module.weight.dtype == torch.bfloat16
     assert torch.equal(module.weight.codes, codes) and module.weight.requires_grad
     with te.fp8_autocast():
         module(torch.randn(2, 32, dtype=torch.bfloat16)).sum().backward()
@@ -270,7 +274,7 @@ def test_a_parameter_stays_the_object_that_it_is(move):
     codes, scale = weight.codes.clone(), weight.scale.clone()
     kept = weight.get_high_precision_init_val().clone()
     MOVES[move](module)
-    assert module.weight is weight and isinstance(weight, QuantizedTensor) and isinstance(weight, torch.nn.Parameter)
+    assert module.weight is weight and is_parameter(weight)
     assert weight.dtype == module.bias.dtype == weight.grad.dtype and weight.grad is gradient
     assert torch.equal(weight.codes, codes) and torch.equal(weight.scale, scale)
     assert torch.equal(weight.get_high_precision_init_val(), kept)
@@ -295,7 +299,7 @@ def test_copies_carry_what_hangs_on_a_parameter(copier):
 def test_pickles_from_before_still_load():
     rebuild, arguments = quantized(MODULES["Linear"]).weight.__reduce_ex__(2)
     old = rebuild(*arguments[:5])
-    assert isinstance(old, torch.nn.Parameter) and torch.equal(old.codes, arguments[0])
+    assert is_parameter(old) and torch.equal(old.codes, arguments[0])
 
 
 def test_weights_that_two_modules_share_stay_shared():
@@ -352,7 +356,7 @@ def test_scopes():
         with te.fp8_model_init(enabled=False):
             assert not weights_of(te.Linear(4, 4))
         assert weights_of(te.Linear(4, 4))
-    with pytest.raises(TypeError, match="recipe"), te.fp8_model_init(recipe="fp8"):
+    with pytest.raises(TypeError, match="recipe"), te.fp8_model_init(recipe=cast(Any, "fp8")):
         pass
     assert not weights_of(te.Linear(4, 4))
 

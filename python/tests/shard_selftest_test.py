@@ -73,7 +73,7 @@ def a_rank_that_lacks_its_share_is_noticed(group):
 @ranks.case(2)
 def an_optimizer_that_is_not_elementwise_is_noticed(group):
     class Normalised(torch.optim.SGD):
-        def step(self):
+        def step(self, closure=None):
             for group in self.param_groups:
                 for parameter in group["params"]:
                     if parameter.grad is not None:

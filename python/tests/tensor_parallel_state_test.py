@@ -22,7 +22,12 @@ def a_rank_saves_its_tokens_alone(group):
         layer = seeded(functools.partial(te.Linear, 64, 64, **options))
         x = torch.randn(32 // (2 if sequence else 1), 4, 64)
         sizes: list[Any] = []
-        saves = torch.autograd.graph.saved_tensors_hooks(lambda t, sizes=sizes: sizes.append(t.nbytes) or t, lambda t: t)
+
+        def keep(tensor, sizes=sizes):
+            sizes.append(tensor.nbytes)
+            return tensor
+
+        saves = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
         with saves, scope(group, oracle.RECIPES["delayed"]):
             layer(x.requires_grad_())
         saved[sequence] = sum(sizes)
@@ -142,7 +147,7 @@ def weights_held_as_codes_are_parts_of_what_one_rank_draws(group):
     whole = seeded(lambda: te.Linear(32, 48))
     with te.fp8_model_init():
         layer: Any = seeded(lambda: te.Linear(32, 48, parallel_mode="column", tp_group=group, sequence_parallel=True))
-    assert isinstance(layer.weight, te.QuantizedTensor) and layer.weight.partition_dim == 0
+    assert layer.weight.partition_dim == 0 and isinstance(layer.weight, te.QuantizedTensor)
     mine = part(group, whole.weight.detach(), 0)
     # Half of E4M3's distances, and half the smallest one of the common scale.
     bound = 2.0**-4 * mine.abs() + 2.0**-10 * layer.weight.scale
