@@ -1,15 +1,18 @@
 // tokenizer_program DIRECTORY: encodes and decodes the texts on standard input, for tokenizer_test.py and bench/tokenizer.py.
 // A text is its size (uint32, little endian) and its bytes. For each, standard output gets, with their counts before them: its
 // ids (uint32) with special tokens, what these decode to without and with special tokens, and what a stream of them gives.
+// With --chat, conversations come, for chat_template_test.py.
 // With --ids, lists of ids (uint32) come instead of texts. With --time, all texts are encoded once and again, and standard output gets the seconds of the second time.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/tokenize/chat_template.h"
 #include "plimsoll/tokenize/decode_stream.h"
 #include "plimsoll/tokenize/tokenizer_json.h"
 
@@ -48,6 +51,28 @@ void answer(const plimsoll::tokenize::Tokenizer& tokenizer, const std::vector<in
   }
 }
 
+// {"text", "replies"} or {"error"} for {"messages", "add_generation_prompt"}, a line each.
+void answer_chats(const char* directory) {
+  const plimsoll::tokenize::ChatTemplate chat_template(directory);
+  for (std::string text; read_text(text);) {
+    const nlohmann::json request = nlohmann::json::parse(text);
+    std::vector<plimsoll::tokenize::ChatMessage> messages;
+    for (const auto& message : request["messages"]) messages.push_back({message["role"], message["content"]});
+    const bool prompt = request["add_generation_prompt"];
+    nlohmann::json answer;
+    try {
+      using plimsoll::tokenize::ReplyPrompt;
+      const auto chat = chat_template.render(messages, prompt ? ReplyPrompt::kAdd : ReplyPrompt::kOmit);
+      answer["text"] = chat.text;
+      answer["replies"] = nlohmann::json::array();
+      for (const auto& reply : chat.replies) answer["replies"].push_back({reply.begin, reply.end});
+    } catch (const plimsoll::io::Error& error) {
+      answer["error"] = error.what();
+    }
+    std::puts(answer.dump().c_str());
+  }
+}
+
 double seconds_of(const plimsoll::tokenize::Tokenizer& tokenizer, const std::vector<std::string>& texts) {
   const auto begin = std::chrono::steady_clock::now();
   size_t count = 0;
@@ -60,8 +85,12 @@ double seconds_of(const plimsoll::tokenize::Tokenizer& tokenizer, const std::vec
 
 int main(int count, char** arguments) {
   try {
-    const plimsoll::tokenize::TokenizerJson tokenizer(arguments[1]);
     const std::string_view mode = count > 2 ? arguments[2] : "";
+    if (mode == "--chat") {
+      answer_chats(arguments[1]);
+      return 0;
+    }
+    const plimsoll::tokenize::TokenizerJson tokenizer(arguments[1]);
     std::string text;
     if (mode != "--time") {
       while (read_text(text)) answer(tokenizer, mode == "--ids" ? ids_in(text) : tokenizer.encode(text));
