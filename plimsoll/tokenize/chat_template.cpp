@@ -43,7 +43,7 @@ ChatTemplate::ChatTemplate(const std::filesystem::path& directory) {
   if (render_ == nullptr) {
     io::fail(
         "{}: expected the chat template of ChatML, SmolLM2, Qwen 3, Llama 3, Gemma 3 or Mistral, got another one; "
-        "transformers' apply_chat_template renders any in Python",
+        "plimsoll.tokenize.render_chat renders any in Python",
         has_file ? jinja.native() : config.name_of("chat_template"));
   }
 }

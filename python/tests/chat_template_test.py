@@ -10,6 +10,7 @@ import subprocess
 import jinja2.exceptions
 import pytest
 import tokenizer_texts
+from plimsoll.tokenize import render_chat
 from transformers.utils.chat_template_utils import render_jinja_template
 
 BUILD = pathlib.Path(os.environ.get("PLIMSOLL_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
@@ -33,6 +34,11 @@ TEMPLATES = {
     "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}",
 }
+# What the known ones do not use: a filter, a loop's control, a global.
+ANY = (
+    "{{ bos_token }}{% for message in messages %}\n  {% if loop.index > 3 %}{% break %}{% endif %}\n"
+    "  {{- message | tojson }}\n{% endfor %}{{ strftime_now('%Y') | length }}"
+)
 ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>")
 
 
@@ -113,6 +119,32 @@ def test_conversations_are_rendered_as_jinja_renders_them(name, tmp_path):
             body = reply.removesuffix(next(end for end in ENDS if reply.endswith(end)))
             assert body.strip().endswith(content.split("</think>")[-1].strip())
     assert compared > 500
+
+
+@pytest.mark.parametrize("name", [*TEMPLATES, "smollm2", "qwen3", "llama3", "gemma3", "any"])
+def test_the_package_renders_conversations_as_transformers_does(name, tmp_path):
+    config = {"chat_template": ANY, "bos_token": "<s>"} if name == "any" else config_of(name)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": ""}))
+    (tmp_path / "chat_template.jinja").write_text(config["chat_template"])
+    tokens = {
+        key: value["content"] if isinstance(value, dict) else value for key, value in config.items() if key.endswith("_token")
+    }
+    for request in conversations(200):
+        prompt = request["add_generation_prompt"]
+        options = {"chat_template": config["chat_template"], "add_generation_prompt": prompt, **tokens}
+        try:
+            theirs = render_jinja_template([request["messages"]], **options)[0][0]
+        except (jinja2.exceptions.TemplateError, TypeError) as error:
+            with pytest.raises(type(error)):
+                render_chat(tmp_path, request["messages"], add_generation_prompt=prompt)
+            continue
+        assert render_chat(tmp_path, request["messages"], add_generation_prompt=prompt) == theirs
+
+
+def test_a_directory_without_a_template_is_an_error(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="expected .*chat_template.jinja or a chat_template"):
+        render_chat(tmp_path, [])
 
 
 def test_another_template_is_refused(tmp_path):

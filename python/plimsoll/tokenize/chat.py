@@ -1,0 +1,61 @@
+"""Chat templates, which come with models and are programs in Jinja, in jinja2's sandbox."""
+
+import datetime
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+    """JSON as it is; jinja2's own filter writes it for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    return environment
+
+
+def _read(directory: pathlib.Path) -> tuple[str, dict[str, str]]:
+    """The template of a model's directory, and the texts of its bos_token, eos_token and their like."""
+    config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+    file = directory / "chat_template.jinja"
+    template = file.read_text(encoding="utf-8") if file.is_file() else config.get("chat_template")
+    if isinstance(template, list):
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    if not isinstance(template, str):
+        raise ValueError(f"render_chat: expected {file} or a chat_template in tokenizer_config.json, got neither")
+    tokens = {key: value for key, value in config.items() if key.endswith("_token") and isinstance(value, str | dict)}
+    return template, {key: value["content"] if isinstance(value, dict) else value for key, value in tokens.items()}
+
+
+def render_chat(
+    directory: str | pathlib.Path,
+    messages: Sequence[dict[str, Any]],
+    *,
+    add_generation_prompt: bool = False,
+    **variables: Any,
+) -> str:
+    """A conversation as the text that the model in `directory` was trained on.
+
+    messages: {"role": ..., "content": ...} each. variables: what the template reads beside them, such as tools. Raises
+    jinja2.TemplateError for a conversation that the template refuses. The template comes with the model and runs in
+    jinja2's sandbox, which limits neither its time nor its memory.
+    """
+    template, tokens = _read(pathlib.Path(directory))
+    program = _environment().from_string(template)
+    return program.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **{**tokens, **variables})
