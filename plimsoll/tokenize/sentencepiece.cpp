@@ -51,6 +51,8 @@ std::optional<int64_t> SentencePiece::find(std::string_view piece) const {
   return id >= 0 && id < size() && this->piece(id) == piece ? std::optional(id) : std::nullopt;
 }
 
+int64_t SentencePiece::unknown_id() const { return processor_->model.unk_id(); }
+
 std::vector<int64_t> SentencePiece::encode(std::string_view text) const {
   const size_t limit = kMaxTextBytes / processor_->sizes.encoded_growth;
   if (text.size() > limit) io::fail("tokenizer: expected a text of at most {} bytes, got {}", limit, text.size());

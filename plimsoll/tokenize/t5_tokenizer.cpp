@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <utility>
 
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/filesystem_errors.h"
@@ -33,7 +34,8 @@ int64_t sentinels_of(const std::filesystem::path& directory, int64_t pieces, int
 
 T5Tokenizer::T5Tokenizer(const std::filesystem::path& directory, int64_t vocabulary)
     : pieces_(directory / "spiece.model"), sentinels_(sentinels_of(directory, pieces_.size(), vocabulary)) {
-  if (pieces_.size() <= kUnknown) {
+  constexpr int64_t kFewest = 3;
+  if (pieces_.size() < kFewest) {
     io::fail("{}: expected pieces for pad, </s> and <unk> at least, got {}", (directory / "spiece.model").native(),
              pieces_.size());
   }
@@ -44,9 +46,10 @@ T5Tokenizer::T5Tokenizer(const std::filesystem::path& directory, int64_t vocabul
 }
 
 std::optional<T5Tokenizer::Special> T5Tokenizer::special_at(std::string_view text) const {
-  constexpr std::array<std::string_view, 3> kNames = {"<pad>", "</s>", "<unk>"};  // by id
-  for (size_t id = 0; id < kNames.size(); ++id) {
-    if (text.starts_with(kNames[id])) return Special{kNames[id].size(), static_cast<int64_t>(id)};
+  const std::array<std::pair<std::string_view, int64_t>, 3> kinds = {
+      {{"<pad>", kPad}, {"</s>", kEnd}, {"<unk>", pieces_.unknown_id()}}};
+  for (const auto& [name, id] : kinds) {
+    if (text.starts_with(name)) return Special{name.size(), id};
   }
   if (!text.starts_with(kSentinelStart)) return std::nullopt;
   const char* digits = text.data() + kSentinelStart.size();
@@ -89,7 +92,7 @@ Decoded T5Tokenizer::decode_part(std::span<const int64_t> ids, Specials specials
     run.clear();
   };
   for (const int64_t id : ids) {
-    const bool is_piece = id > kUnknown && id < pieces_.size();
+    const bool is_piece = id >= 0 && id < pieces_.size() && id != kPad && id != kEnd && id != pieces_.unknown_id();
     if (is_piece) run.push_back(id);
     if (is_piece || specials == Specials::kWithout) continue;
     end_run();

@@ -10,7 +10,8 @@ namespace plimsoll::tokenize {
 
 class T5Tokenizer final : public Tokenizer {
  public:
-  static constexpr int64_t kPad = 0, kEnd = 1, kUnknown = 2;
+  // The id of <unk> is that of spiece.model: 2 where there is no <s>, as in T5's.
+  static constexpr int64_t kPad = 0, kEnd = 1;
 
   // spiece.model and, if it is there, tokenizer_config.json (whose extra_ids, 100 by default, counts the sentinels).
   // Throws io::Error if it has more tokens than `vocabulary`, the rows of the model's embedding.
