@@ -28,16 +28,23 @@ class watch(_scope.Scope):
         self.mode = mode
         self._watch = torch.ops.plimsoll.watch_session(mode=mode, warn_bits=float(warn_bits), stops=stops)
         self._names: NamedLayers | None = None
+        self._plain: list[tuple[str, str]] = []
 
     def _open(self) -> None:
-        names = None if self.mode == "off" else NamedLayers()
+        names = None if self.mode == "off" else NamedLayers(self._plain)
         self._watch.enter(self._owner)
         self._names = names
         _named.add(self)
 
     def report(self) -> str:
-        """One block for people: the incidents, then the results with the least headroom."""
-        return str(self._watch.text())
+        """One block for people: the incidents, then the results with the least headroom, then how many layers of torch.nn
+        were called, which are not observed."""
+        text = str(self._watch.text())
+        if not self._plain:
+            return text
+        (path, kind), count = self._plain[0], len(self._plain)
+        layers = f"{count} layer{'s' * (count > 1)} of torch.nn, the first is {path} ({kind})"
+        return f"{text}not observed: {layers}; plimsoll.convert makes layers that are\n"
 
     @property
     def records(self) -> list[dict[str, Any]]:
