@@ -175,7 +175,7 @@ class FlattenParamsWrapper(FlatModule):
         return super().state_dict(*args, **kwargs)
 
     def _apply(self, fn: Any, recurse: bool = True) -> FlattenParamsWrapper:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._show_views()
         return self
 
