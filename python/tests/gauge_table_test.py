@@ -7,11 +7,15 @@ import pytest
 import torch
 from gauge_program import gauge, hugging_face, write_ids
 from plimsoll.t5 import T5ForConditionalGeneration
+from rounding import gamma
 from t5_models import inputs, make, relative, save
 from t5_outliers import graft
 
 SHAPE = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_decoder_layers": 1, "num_heads": 6}
 AMAXES = [5.6e4, 1.2e5, 3.7e5, 7.5e5, 1.9e6]  # g of 3e3, 6e3, 2e4, 4e4 and 1e5
+# Relative error below which an output is the model's: that of another function is about 1, and FP16 rounds these models, which
+# magnify it, to some hundredths at most.
+RIGHT = 0.1
 FITS, SURVIVES_EIGHT = AMAXES[:1], AMAXES[:3]
 
 
@@ -61,10 +65,10 @@ def test_the_table(tmp_path):
             f"{amax:.1e} naive {naive[amax]:.1e} clamped {clamped[amax]:.1e} seed {seed[amax]:.1e} gauged {gauged[amax][0]:.1e}, "
             f"transformers {gauged[amax][1]:.1e}, r = {cases[amax].certificate['exponents']['residual']}"
         )
-    assert [amax for amax in AMAXES if naive[amax] < 0.1] == FITS  # NaN compares false
-    assert [amax for amax in AMAXES if seed[amax] < 0.1] == SURVIVES_EIGHT
+    assert [amax for amax in AMAXES if naive[amax] < RIGHT] == FITS  # NaN compares false
+    assert [amax for amax in AMAXES if seed[amax] < RIGHT] == SURVIVES_EIGHT
     assert all(clamped[amax] > gauged[amax][0] for amax in AMAXES[2:]) and clamped[AMAXES[-1]] > 1
-    assert all(error < 0.1 for pair in gauged.values() for error in pair)
+    assert all(error < RIGHT for pair in gauged.values() for error in pair)
     assert mean_ratio(gauged.values()) < 2
     assert all(case.certificate["fp32"]["bit_identical"] for case in cases.values())
 
@@ -75,7 +79,8 @@ def test_ours_rounds_less_than_transformers(amax, tmp_path):
     """Models with the outlier in the last block magnify nothing, and an error is that of the arithmetic alone."""
     case = Case(tmp_path, amax, shape={**SHAPE, "num_layers": 2}, blocks=(1,))
     ours, theirs = case.ours(case.gauged), case.transformers(case.gauged)
-    assert ours < theirs < 1e-2
+    # A path through a layer has ten results, and the final norm one.
+    assert ours < theirs < gamma(2 * 10 + 1, torch.float16)
 
 
 @torch.no_grad()
@@ -85,7 +90,7 @@ def test_the_statistics_of_flan_t5_xl(tmp_path):
     deviations = [y.std().item() for y in case.grafted.outputs()]
     assert max(deviations) == pytest.approx(4400, rel=0.3)
     assert math.isnan(case.ours(case.source, {"no_dynamic_clamp": True}))
-    assert case.ours(case.source, "seed") < 0.1 and case.ours(case.gauged) < 0.1 and case.transformers(case.gauged) < 0.1
+    assert case.ours(case.source, "seed") < RIGHT and case.ours(case.gauged) < RIGHT and case.transformers(case.gauged) < RIGHT
 
 
 @torch.no_grad()
@@ -102,7 +107,7 @@ def test_outliers_of_the_decoder(tmp_path):
     assert not logits(case.source, "seed").isfinite().all()
     ours = logits(case.gauged, None)
     theirs = hugging_face(case.gauged).half()(input_ids=case.ids, decoder_input_ids=decoder_ids).logits
-    assert relative(ours, case.want.logits) < 2 * relative(theirs, case.want.logits) < 0.2
+    assert relative(ours, case.want.logits) < 2 * relative(theirs, case.want.logits) < 2 * RIGHT
     assert (ours.argmax(-1) == case.want.logits.argmax(-1)).double().mean() > 0.9
     options: dict[str, Any] = {"max_new_tokens": 8, "num_beams": 2}
     written = T5ForConditionalGeneration.from_pretrained(case.gauged, torch.float16, None).generate(case.ids, **options)
