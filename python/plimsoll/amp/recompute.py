@@ -1,13 +1,12 @@
 """Scopes that torch.utils.checkpoint restores for its second run: torch's own autocast, and through this file Plimsoll's scopes.
 
-torch keeps no list of states that others could join, so its two implementations are replaced here by themselves around a
-function that restores the scopes. Both are looked up at each call, so it does not matter who imported `checkpoint` before.
+Its two implementations are replaced here by themselves around a function that restores the scopes. Both are looked up at each
+call, so it does not matter who imported `checkpoint` before.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from torch.utils import checkpoint as implementation
 
 from plimsoll._scope import Scope
+from plimsoll._torch_internals import checkpoint_runs, replace_checkpoint_runs
 from plimsoll.amp.precision_switch import table_holds
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
@@ -23,7 +23,6 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 _enter_table = torch.ops.plimsoll.enter_precision_table.default
 
 _reentrant_forward = implementation.CheckpointFunction.forward
-_without_reentrance = implementation._checkpoint_without_reentrant_generator
 
 
 class _Table(Scope):
@@ -65,7 +64,7 @@ def _forward(ctx: Any, run_function: Callable[..., Any], *rest: Any) -> Any:
     return _reentrant_forward(ctx, again, *rest)  # type: ignore[no-untyped-call]
 
 
-@functools.wraps(_without_reentrance)
+@functools.wraps(checkpoint_runs)
 def _generator(
     function: Callable[..., Any],
     preserve_rng_state: bool = True,
@@ -76,12 +75,9 @@ def _generator(
     carried = getattr(context_fn, "carries_scopes", False) or torch.compiler.is_compiling()  # a graph holds the scopes
     first, second = (nullcontext(), nullcontext()) if carried else contexts()
     with first:
-        yield from _without_reentrance(_running_inside(second, function), preserve_rng_state, context_fn, *rest, **kwargs)
+        yield from checkpoint_runs(_running_inside(second, function), preserve_rng_state, context_fn, *rest, **kwargs)
 
 
 def install() -> None:
     implementation.CheckpointFunction.forward = staticmethod(_forward)  # type: ignore[method-assign]
-    implementation._checkpoint_without_reentrant_generator = _generator  # type: ignore[assignment]
-    composable = sys.modules.get("torch.distributed._composable.checkpoint_activation")
-    if composable is not None:  # imported before, and so with a name of its own for it
-        composable._checkpoint_without_reentrant_generator = _generator  # type: ignore[attr-defined]
+    replace_checkpoint_runs(_generator)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
+from plimsoll._torch_internals import tree_map
 from plimsoll.autoscale.tensors import get_data_scale, is_scaled, scaled_array
 
 SCALE, REMAINDER = ".scale", ".remainder"

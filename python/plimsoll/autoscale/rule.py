@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
+from plimsoll._torch_internals import tree_leaves, tree_map
 from plimsoll.autoscale.packing import ScaledArray
 from plimsoll.autoscale.session import session_of
 from plimsoll.autoscale.tensors import get_data_scale, is_scaled

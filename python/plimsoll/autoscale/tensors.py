@@ -8,25 +8,18 @@ from typing import Any, NoReturn
 
 import torch
 
+from plimsoll._torch_internals import has_scaled_key, outside_of_transforms
 from plimsoll.autoscale import policy as policies
 from plimsoll.autoscale.policy import Policy
 from plimsoll.autoscale.session import FORMATS, new_session
 
 _ops = torch.ops.plimsoll
-_SCALED: Any = torch._C._parse_dispatch_key("Fake")  # autoscale::kScaledKey
-
-
-def _unwrapped(x: torch.Tensor) -> torch.Tensor:
-    """The tensor inside the wrappers of torch.func's transforms."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(x):
-        x = torch._C._functorch.get_unwrapped(x)
-    return x
 
 
 def is_scaled(x: object) -> bool:
     if isinstance(x, torch.Tensor) and not torch.compiler.is_compiling():  # Dynamo warns of what it cannot trace
-        x = _unwrapped(x)
-    return isinstance(x, torch.Tensor) and torch._C._dispatch_keys(x).has(_SCALED)
+        x = outside_of_transforms(x)
+    return isinstance(x, torch.Tensor) and has_scaled_key(x)
 
 
 def _scale(scale: float | torch.Tensor | None) -> torch.Tensor:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._pytree import tree_map
 
+from plimsoll._torch_internals import tree_map
 from plimsoll.autoscale import policy as policies
 from plimsoll.autoscale.loss_scaling import follow
 from plimsoll.autoscale.packing import load_hook, save_hook

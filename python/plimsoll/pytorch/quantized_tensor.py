@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+
+from plimsoll._torch_internals import new_wrapper, no_torch_function, schema_of, set_data, tree_map_only
 
 aten = torch.ops.aten
 CODES = "e4m3"
@@ -35,9 +36,7 @@ class QuantizedTensor(torch.Tensor):
     def __new__(
         cls, codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, requires_grad: bool = False
     ) -> QuantizedTensor:
-        made: QuantizedTensor = torch.Tensor._make_wrapper_subclass(
-            cls, codes.shape, dtype=dtype, device=codes.device, requires_grad=requires_grad
-        )
+        made: QuantizedTensor = new_wrapper(cls, codes, dtype, requires_grad)
         return made
 
     def __init__(self, codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, requires_grad: bool = False) -> None:
@@ -84,7 +83,7 @@ class QuantizedTensor(torch.Tensor):
         self.codes, self.scale = _moved(self.codes, fn), _moved(self.scale, fn)
         if probe.dtype != self.dtype:
             # The object stays who it is, as with `parameter.data = values` of another dtype on any parameter.
-            torch._C.TensorBase.data.__set__(self, QuantizedTensor(self.codes, self.scale, probe.dtype))  # type: ignore[attr-defined]
+            set_data(self, QuantizedTensor(self.codes, self.scale, probe.dtype))
         if self.grad is not None:
             self.grad.data = fn(self.grad)
         return self  # type: ignore[return-value]
@@ -107,7 +106,7 @@ class QuantizedTensor(torch.Tensor):
         state = {name: value for name, value in self.__dict__.items() if name not in ("codes", "scale", "_is_param")}
         return _rebuild, (self.codes, self.scale, self.dtype, self.requires_grad, is_parameter, state)
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = no_torch_function
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -135,7 +134,7 @@ def _on_values(func: Any, args: Any, kwargs: Any) -> Any:
         writes = argument.alias_info is not None and argument.alias_info.is_write
         return tree_map_only(QuantizedTensor, lambda tensor: values_of(tensor, writes), value)
 
-    schema = func._schema.arguments
+    schema = schema_of(func).arguments
     named = {argument.name: argument for argument in schema}
     opened_args = [opened(argument, value) for argument, value in zip(schema, args, strict=False)]
     result = func(*opened_args, **{name: opened(named[name], value) for name, value in kwargs.items()})

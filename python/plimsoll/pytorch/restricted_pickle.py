@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from plimsoll._torch_internals import REBUILD_TENSOR
+
 
 class Inert:
     """In place of an object of any class that is not read: takes whatever it is made of and does nothing."""
@@ -28,7 +30,7 @@ def _tensors_from_bytes(data: bytes) -> Any:
 # By the names that pickles of tensors hold.
 _READ: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): collections.OrderedDict,
-    ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
+    REBUILD_TENSOR[0]: REBUILD_TENSOR[1],
     ("torch.storage", "_load_from_bytes"): _tensors_from_bytes,
     ("torch.storage", "UntypedStorage"): torch.UntypedStorage,
     **{

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from torch.autograd.graph import save_on_cpu
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from plimsoll._torch_internals import BatchNorm
 from plimsoll.pytorch.checkpoint import checkpoint as recompute
 
 Result = TypeVar("Result")
@@ -54,7 +54,7 @@ class StatisticsKept(AbstractContextManager[None]):
         self._kept: list[tuple[nn.Module, str, torch.Tensor]] = []
 
     def __enter__(self) -> None:
-        norms = [each for each in self._module.modules() if isinstance(each, _BatchNorm)]
+        norms = [each for each in self._module.modules() if isinstance(each, BatchNorm)]
         self._kept = [(norm, name, buffer) for norm in norms for name, buffer in norm.named_buffers(recurse=False)]
         for norm, name, buffer in self._kept:
             setattr(norm, name, buffer.clone())

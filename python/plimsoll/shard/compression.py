@@ -1,18 +1,14 @@
 """Gradients of torch's DistributedDataParallel in fewer bytes while they travel."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from plimsoll._torch_internals import GradBucket
 from plimsoll.shard.ranks import ranks_of
 from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
 
-if TYPE_CHECKING:  # torch.distributed does not say that it exports it
-    from torch._C._distributed_c10d import GradBucket
-else:
-    GradBucket = dist.GradBucket
 
 
 class GradientCompression:

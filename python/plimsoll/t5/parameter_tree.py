@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from plimsoll._torch_internals import mark_as_parameter
+
 
 class Part(torch.nn.Module):
     """Module between the dots of a parameter's name. Its parameters are read in C++: a forward hook never runs."""
@@ -24,6 +26,6 @@ def register(root: torch.nn.Module, parameters: dict[str, torch.Tensor]) -> None
             if part not in module._modules:
                 module.add_module(part, Part())
             module = module.get_submodule(part)
-        tensor._is_param = True  # what torch.nn.Parameter is to isinstance
+        mark_as_parameter(tensor)
         assert isinstance(tensor, torch.nn.Parameter)
         module.register_parameter(last, tensor)
