@@ -240,7 +240,7 @@ def owners_among_another_number_of_ranks_have_what_was_left_out(group):
 
 @ranks.case(1)
 def other_names_are_an_error(group):
-    with pytest.raises(ValueError, match="expected none, fp16, bf16 or fp8, got int8"):
+    with pytest.raises(ValueError, match="compression: expected fp8, none, fp16 or bf16, got 'int8'"):
         sharded(group, "int8")
     with pytest.raises(ValueError, match="expected fp16, bf16 or fp8, got 'int8'"):
         GradientCompression("int8", nn.Linear(1, 1), group)
