@@ -14,6 +14,7 @@
 #include "plimsoll/nn/testing.h"
 #include "plimsoll/nn/transformer_layer.h"
 #include "plimsoll/ops/tensor/quantize.h"
+#include "plimsoll/watch/session.h"
 
 namespace plimsoll::nn {
 namespace {
@@ -116,6 +117,21 @@ TEST(HostReads, AStepOfDelayedScalingReadsOnceAtTheEndOfEachPass) {
   }
 }
 
+TEST(HostReads, InferenceWithDelayedScalesReadsNothing) {
+  torch::manual_seed(4);
+  for (const Layer& layer : layers()) {
+    SCOPED_TRACE(layer.name);
+    reads_of_step(layer);
+    const at::NoGradGuard no_grad;
+    const int64_t before = host_reads();
+    for (int call = 0; call < 3; ++call) {
+      const amp::Fp8Autocast scope({.recipe = recipe::DelayedScaling{}});
+      layer.forward(torch::randn({6, 2, kWidth}));
+    }
+    EXPECT_EQ(host_reads(), before);
+  }
+}
+
 // A checkpoint may bring scales or take them away, which nobody can know without looking.
 TEST(HostReads, ScalesThatWereReplacedAreReadOnce) {
   torch::manual_seed(2);
@@ -129,6 +145,21 @@ TEST(HostReads, ScalesThatWereReplacedAreReadOnce) {
   }
   EXPECT_EQ(reads_of_step(layer), (StepReads{.forward = 2, .scope_end = 1, .backward = 2}));
   EXPECT_EQ(reads_of_step(layer), (StepReads{.forward = 0, .scope_end = 1, .backward = 1}));
+}
+
+TEST(HostReads, AWatchReadsAllTogetherWhenSomebodyAsksIt) {
+  torch::manual_seed(3);
+  for (const Layer& layer : layers()) {
+    SCOPED_TRACE(layer.name);
+    name_products(*layer.module, "layer");
+    const watch::Session session;
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_EQ(reads_of_step(layer), (StepReads{.forward = 0, .scope_end = 1, .backward = 1})) << step;
+      const int64_t before = host_reads();
+      EXPECT_GT(session.slots().records().size(), 4u);
+      EXPECT_EQ(host_reads(), before + 1);
+    }
+  }
 }
 
 // The counters themselves.

@@ -20,13 +20,12 @@ bool overflows(const Observation& observation) {
   return double{observation.amax} * double{observation.inv_scale} >= double{info.max_finite} + unit / 2;
 }
 
-int64_t Slots::report(std::string_view name, const Observation& observation) {
+int64_t Slots::Registry::add(std::string_view name, const Observation& observation) {
   const bool finite = std::isfinite(observation.amax);
   const int64_t non_finite = std::max<int64_t>(observation.non_finite, overflows(observation) ? 1 : 0);
-  const std::lock_guard lock(mutex_);
-  auto found = slots_.find(name);
-  if (found == slots_.end()) {
-    found = slots_.emplace(std::string(name), Record{}).first;
+  auto found = slots.find(name);
+  if (found == slots.end()) {
+    found = slots.emplace(std::string(name), Record{}).first;
     found->second.name = name;
   }
   Record& record = found->second;
@@ -36,24 +35,48 @@ int64_t Slots::report(std::string_view name, const Observation& observation) {
   record.headroom_bits = std::fmin(record.headroom_bits, headroom_bits(observation));  // the other, if one is NaN
   if (non_finite > 0 && record.non_finite == 0) {
     record.first_non_finite_call = record.calls;
-    record.first_non_finite_at = observations_;
+    record.first_non_finite_at = observations;
   }
   record.non_finite += non_finite;
-  ++observations_;
+  ++observations;
   return record.calls++;
+}
+
+void Slots::Registry::read_unread() {
+  if (unread == nullptr) return;
+  for (const NamedObservation& each : unread->read()) add(each.name, each.observation);
+}
+
+int64_t Slots::report(std::string_view name, const Observation& observation) {
+  const std::lock_guard lock(mutex_);
+  registry_.read_unread();
+  return registry_.add(name, observation);
+}
+
+Unread& Slots::unread(const std::function<std::unique_ptr<Unread>()>& make) {
+  const std::lock_guard lock(mutex_);
+  if (registry_.unread == nullptr) registry_.unread = make();
+  return *registry_.unread;
+}
+
+void Slots::read_unread() const {
+  const std::lock_guard lock(mutex_);
+  registry_.read_unread();
 }
 
 void Slots::count(std::string_view name, const Counts& counts) {
   const std::lock_guard lock(mutex_);
-  const auto found = slots_.find(name);
-  if (found != slots_.end()) found->second.counts += counts;
+  registry_.read_unread();
+  const auto found = registry_.slots.find(name);
+  if (found != registry_.slots.end()) found->second.counts += counts;
 }
 
 std::vector<Record> Slots::records() const {
   std::vector<Record> all;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [name, record] : slots_) all.push_back(record);
+    registry_.read_unread();
+    for (const auto& [name, record] : registry_.slots) all.push_back(record);
   }
   std::sort(all.begin(), all.end(), [](const Record& a, const Record& b) { return a.name < b.name; });
   return all;
@@ -81,8 +104,9 @@ std::vector<Record> Slots::non_finite() const {
 
 void Slots::clear() {
   const std::lock_guard lock(mutex_);
-  slots_.clear();
-  observations_ = 0;
+  registry_.read_unread();
+  registry_.slots.clear();
+  registry_.observations = 0;
 }
 
 void write_json_lines(std::ostream& out, const std::vector<Record>& records) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <ostream>
 #include <string>
@@ -49,11 +50,27 @@ bool overflows(const Observation& observation);
 // The headroom of one call; +infinity for an amax of 0, NaN for one that is not finite.
 double headroom_bits(const Observation& observation);
 
+struct NamedObservation {
+  std::string name;
+  Observation observation;
+};
+
+// Observations whose numbers still lie in the memory of a device. Thread-safe.
+class Unread {
+ public:
+  virtual ~Unread() = default;
+  // All of them in the order in which they were made, in one read; none is left.
+  virtual std::vector<NamedObservation> read() = 0;
+};
+
 // The registry. Thread-safe.
 class Slots {
  public:
   // Returns which call of this slot it is, counted from 0.
   int64_t report(std::string_view name, const Observation& observation);
+  // Where observations wait that were made before what is reported or asked for next; made by make() the first time.
+  Unread& unread(const std::function<std::unique_ptr<Unread>()>& make);
+  void read_unread() const;
   // Adds counts to a slot that has been reported.
   void count(std::string_view name, const Counts& counts);
 
@@ -68,9 +85,16 @@ class Slots {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
   };
+  struct Registry {
+    std::unordered_map<std::string, Record, Hash, std::equal_to<>> slots;
+    int64_t observations = 0;
+    std::unique_ptr<Unread> unread;
+
+    int64_t add(std::string_view name, const Observation& observation);
+    void read_unread();
+  };
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, Record, Hash, std::equal_to<>> slots_;
-  int64_t observations_ = 0;
+  mutable Registry registry_;  // what waits is read when somebody asks
 };
 
 // Puts what was not finite first, in the order in which it came up, then the lowest headroom.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include "plimsoll/runtime/threads.h"
 
@@ -106,6 +107,33 @@ TEST(Slots, ListNonFiniteInTheOrderInWhichTheyAppeared) {
   slots.report("a", {.amax = kNan});
   slots.report("c", {.amax = kInf});
   EXPECT_EQ(names(slots.non_finite()), (std::vector<std::string>{"c", "a"}));
+  slots.clear();
+  EXPECT_TRUE(slots.records().empty());
+}
+
+// As if a device had them.
+class Waiting : public Unread {
+ public:
+  explicit Waiting(std::vector<NamedObservation>& all) : all_(all) {}
+  std::vector<NamedObservation> read() override { return std::exchange(all_, {}); }
+
+ private:
+  std::vector<NamedObservation>& all_;
+};
+
+TEST(Slots, ReadWhatWaitsBeforeWhatIsReportedOrAskedForNext) {
+  std::vector<NamedObservation> waiting;
+  Slots slots;
+  slots.unread([&] { return std::make_unique<Waiting>(waiting); });
+  waiting = {{"first", {.amax = kInf}}, {"twice", {.amax = 3}}};
+  slots.report("second", {.amax = kInf});
+  EXPECT_TRUE(waiting.empty());
+  waiting = {{"third", {.amax = kNan}}};
+  EXPECT_EQ(slots.report("twice", {.amax = 2}), 1);
+  EXPECT_EQ(names(slots.non_finite()), (std::vector<std::string>{"first", "second", "third"}));
+  waiting = {{"last", {.amax = 1}}};
+  EXPECT_EQ(slots.records().size(), 5u);
+  waiting = {{"of before", {.amax = 1}}};
   slots.clear();
   EXPECT_TRUE(slots.records().empty());
 }

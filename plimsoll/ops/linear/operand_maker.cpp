@@ -226,10 +226,11 @@ std::string_view OperandMaker::path() const {
 }
 
 void OperandMaker::report(Role role, const OperandSeen& seen) const {
-  if (watch::current() == nullptr || path().empty()) return;
+  watch::Session* const session = watch::current();
+  if (session == nullptr || path().empty()) return;
   std::string name(path());
   name.append("/").append(role_name(role));
-  watch::report(name, read_on_host(seen));
+  report_unread(*session, std::move(name), seen);
 }
 
 }  // namespace plimsoll::ops

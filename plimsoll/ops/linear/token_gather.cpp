@@ -15,10 +15,10 @@ using recipe::Role;
 // The one scale of a tensor, which all ranks have.
 at::Tensor common_scale(const RankGroup& group, const at::Tensor& scale) {
   const at::Tensor scales = group.all_gather(scale.flatten());
-  const float own = *scale.const_data_ptr<float>();
-  const float* const first = scales.const_data_ptr<float>();
-  const bool equal = std::all_of(first, first + scales.numel(),
-                                 [own](float other) { return other == own || (std::isnan(other) && std::isnan(own)); });
+  const std::vector<float> all = read_on_host({scale, scales});
+  const float own = all.front();
+  const bool equal =
+      std::ranges::all_of(all, [own](float other) { return other == own || (std::isnan(other) && std::isnan(own)); });
   TORCH_CHECK(equal, "sequence_parallel: expected one scale on all ranks of tp_group, got ", own, " on this one and ",
               scales, " on all; pass an fp8_group that holds tp_group, and load the same scaling state on each rank");
   return scale;

@@ -45,7 +45,7 @@ std::optional<WeightSource::Kept> WeightSource::of_inference(const at::Tensor& w
                                                              OperandMaker& maker) {
   const bool delayed = scaling.recipe->delayed() != nullptr;
   const Key key = {.operand = output_operand(scaling),
-                   .delayed_scale = delayed ? ScaleRef(scaling.state->weight.scale_memory()).read_on_host() : 0.0f};
+                   .delayed_scale = delayed ? scaling.state->weight.value_on_host() : recipe::kNoScale};
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool same_weight = seen_.see(weight);
   if (!same_weight || key != key_) {

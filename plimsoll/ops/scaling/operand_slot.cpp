@@ -37,7 +37,7 @@ void fit_history(OperandSlot& slot, int64_t length) {
 
 OperandSlot::OperandSlot(recipe::Role slot_role)
     : role(slot_role), scale(at::zeros({1})), amax_history(at::zeros({1})), step(at::zeros({1}, at::kLong)) {
-  know(false);
+  know(recipe::kNoScale);
 }
 
 std::string_view role_name(recipe::Role role) {
@@ -53,28 +53,37 @@ std::string_view role_name(recipe::Role role) {
 }
 
 const at::Tensor& OperandSlot::scale_memory() {
-  if (!keep_fp32(scale, role, "_scale")) known_->of.reset();
+  if (!keep_fp32(scale, role, "_scale")) {
+    const std::lock_guard lock(known_->mutex);
+    known_->of.reset();
+  }
   TORCH_CHECK(scale.numel() == 1, role_name(role), "_scale: expected one element, got ", scale.sizes());
   return scale;
 }
 
 // Inference tensors have no version counter.
-bool OperandSlot::is_known() const {
-  return known_->of.is_same(scale) && !scale.is_inference() && known_->data == scale.const_data_ptr() &&
-         known_->version == static_cast<int64_t>(scale._version());
+std::optional<float> OperandSlot::known() const {
+  const std::lock_guard lock(known_->mutex);
+  const bool same = known_->of.is_same(scale) && !scale.is_inference() &&
+                    known_->storage.unsafeGetStorageImpl() == scale.storage().unsafeGetStorageImpl() &&
+                    known_->version == static_cast<int64_t>(scale._version());
+  return same ? std::optional(known_->value) : std::nullopt;
 }
 
-void OperandSlot::know(bool has_scale) {
-  *known_ = {.of = scale,
-             .data = scale.const_data_ptr(),
-             .version = scale.is_inference() ? -1 : static_cast<int64_t>(scale._version()),
-             .has_scale = has_scale};
+void OperandSlot::know(float value) {
+  const std::lock_guard lock(known_->mutex);
+  known_->of = scale;
+  known_->storage = scale.storage();
+  known_->version = scale.is_inference() ? -1 : static_cast<int64_t>(scale._version());
+  known_->value = value;
 }
 
-bool OperandSlot::has_scale() {
+float OperandSlot::value_on_host() {
   const at::Tensor& memory = scale_memory();
-  if (!is_known()) know(ScaleRef(memory).read_on_host() != recipe::kNoScale);
-  return known_->has_scale;
+  if (const std::optional<float> value = known()) return *value;
+  const float value = ScaleRef(memory).read_on_host();
+  know(value);
+  return value;
 }
 
 ScaleRef OperandSlot::scale_for(const recipe::DelayedScaling& recipe, const std::function<AmaxSlot()>& find_amax) {
@@ -105,14 +114,14 @@ void OperandSlot::update(const recipe::DelayedScaling& recipe, const Reading& re
   recipe::update(recipe, codes, updates, state);
   *scale.mutable_data_ptr<float>() = next;
   ++updates;
-  know(next != recipe::kNoScale);
+  know(next);
 }
 
 OperandSlot OperandSlot::pinned() {
   OperandSlot result(role);
-  const bool known = is_known();
+  const std::optional<float> value = known();
   result.scale = ScaleRef(scale_memory()).copy().memory();
-  if (known) result.know(known_->has_scale);
+  if (value) result.know(*value);
   return result;
 }
 

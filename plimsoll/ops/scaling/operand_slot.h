@@ -6,6 +6,8 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,8 +28,10 @@ class OperandSlot {
   at::Tensor amax_history;  // fp32 [amax_history_len]
   at::Tensor step;          // int64 [1]: updates so far, the phase of `interval`
 
-  // Whether there is a scale. The host reads it only where the contents have been replaced since it last knew.
-  bool has_scale();
+  // The scale as a number, to compare it; kNoScale: none yet. The host knows it from the end of the last step, and reads
+  // it only where the contents have been replaced since.
+  float value_on_host();
+  bool has_scale() { return value_on_host() != recipe::kNoScale; }
   // The scale to quantize an operand with, in memory that no later step changes. Where there is none yet, it follows from
   // the operand's amax and is found where that is; only a user's function for it runs on the host.
   ScaleRef scale_for(const recipe::DelayedScaling& recipe, const std::function<AmaxSlot()>& find_amax);
@@ -45,15 +49,17 @@ class OperandSlot {
   OperandSlot pinned();
 
  private:
-  // What the host knows about `scale` without reading it. Copies of a slot are views of one.
+  // What the host knows about `scale` without reading it. Copies of a slot are views of one. Two threads may be outside
+  // training at once.
   struct Known {
+    std::mutex mutex;
     at::Tensor of;
-    const void* data = nullptr;
+    c10::Storage storage;  // its memory then, kept so that none else can stand at its address
     int64_t version = -1;
-    bool has_scale = false;
+    float value = recipe::kNoScale;
   };
-  bool is_known() const;
-  void know(bool has_scale);
+  std::optional<float> known() const;
+  void know(float value);
 
   std::shared_ptr<Known> known_ = std::make_shared<Known>();
 };

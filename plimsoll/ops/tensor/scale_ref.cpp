@@ -22,7 +22,7 @@ std::vector<float> read_on_host(at::TensorList floats) {
   if (floats.empty()) return {};
   const at::RecordFunctionGuard quiet(/*is_enabled=*/false);  // a watch follows the model's operators
   std::vector<at::Tensor> flat;
-  for (const at::Tensor& each : floats) flat.push_back(each.view({1}));
+  for (const at::Tensor& each : floats) flat.push_back(each.flatten());
   const at::Tensor all = at::cat(flat).to(at::kCPU);
   reads.fetch_add(1, std::memory_order_relaxed);
   return {all.const_data_ptr<float>(), all.const_data_ptr<float>() + all.numel()};

@@ -12,7 +12,7 @@ namespace plimsoll::ops {
 // Reads so far, of all threads. One read may bring many numbers.
 int64_t host_reads();
 
-// fp32 tensors of one element each, of one device, in one read.
+// The elements of fp32 tensors of one device, one after another, in one read.
 std::vector<float> read_on_host(at::TensorList floats);
 
 // The scale of a whole tensor, or none, which counts as 1.

@@ -1,9 +1,11 @@
-// What a watch is told of an operand: memory, which the host reads when somebody asks.
+// What a watch is told of an operand or a result: memory, which the host reads when somebody asks the watch.
 #pragma once
+
+#include <string>
 
 #include "plimsoll/format/format.h"
 #include "plimsoll/ops/tensor/scale_ref.h"
-#include "plimsoll/watch/slots.h"
+#include "plimsoll/watch/session.h"
 
 namespace plimsoll::ops {
 
@@ -15,5 +17,8 @@ struct OperandSeen {
 };
 
 watch::Observation read_on_host(const OperandSeen& seen);
+
+// Reports under this name to the session, which reads it, together with all others that wait, when somebody asks.
+void report_unread(watch::Session& session, std::string name, const OperandSeen& seen);
 
 }  // namespace plimsoll::ops

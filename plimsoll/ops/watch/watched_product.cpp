@@ -153,13 +153,15 @@ void multiply(const WatchedProduct& watched, const at::Tensor& output, format::F
   if (!product.amax.defined()) product.amax = AmaxSlot(output.device());
   multiply(product, output, codes);
   const uintptr_t instruction = session->take_overflow();
-  const watch::Observation seen =
-      read_on_host({.format = output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"),
-                    .amax = product.amax,
-                    .scale = product.scale});
-  const float amax = seen.amax;
+  const OperandSeen unread = {
+      .format = output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"),
+      .amax = product.amax,
+      .scale = product.scale};
   std::string slot(watched.path);
   slot.append("/").append(watched.result);
+  if (session->mode() == watch::Mode::kGuard) return report_unread(*session, std::move(slot), unread);
+  const watch::Observation seen = read_on_host(unread);
+  const float amax = seen.amax;
   const int64_t call = session->slots().report(slot, seen);
   if (session->mode() == watch::Mode::kCount) count(*session, watched, output, seen, slot);
   if (session->follows()) {
