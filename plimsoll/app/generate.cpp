@@ -1,10 +1,12 @@
 #include "plimsoll/app/generate.h"
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/trained_model.h"
+#include "plimsoll/models/logits_rules.h"
 #include "plimsoll/runtime/philox.h"
 #include "plimsoll/tokenize/byte_tokenizer.h"
 
@@ -40,18 +42,20 @@ class Reader {
 
 }  // namespace
 
-void generate(const GenerateOptions& options, const std::function<void(char)>& sink) {
+std::optional<int64_t> generate(const GenerateOptions& options, const std::function<void(char)>& sink) {
   const at::NoGradGuard no_grad;
   Reader reader(load_trained_model(options.checkpoint));
   const runtime::Philox philox{.seed = static_cast<uint64_t>(options.seed)};
   std::string next = options.prompt.empty() ? "\n" : options.prompt;
   for (int64_t i = 0; i < options.tokens; ++i) {
     const at::Tensor logits = reader.read(next);
+    const std::span<const float> scores(logits.const_data_ptr<float>(), tokenize::kByteVocabulary);
+    if (!models::are_finite(scores)) return i;
     const double uniform = philox.word(static_cast<uint64_t>(i)) * 0x1p-32;
-    next = tokenize::decode_byte(
-        nn::sample({logits.const_data_ptr<float>(), tokenize::kByteVocabulary}, options.sampling, uniform));
+    next = tokenize::decode_byte(nn::sample(scores, options.sampling, uniform));
     sink(next.front());
   }
+  return std::nullopt;
 }
 
 }  // namespace plimsoll::app

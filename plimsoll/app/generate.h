@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "plimsoll/nn/sampler.h"
@@ -19,7 +20,8 @@ struct GenerateOptions {
 };
 
 // Calls `sink` with each byte as it is drawn. The same seed gives the same text. Text beyond the model's context
-// continues from the last half of the context. Throws Error.
-void generate(const GenerateOptions& options, const std::function<void(char)>& sink);
+// continues from the last half of the context. Returns how many bytes there were when the logits were Inf or NaN, which
+// ends the text, if they were. Throws Error.
+std::optional<int64_t> generate(const GenerateOptions& options, const std::function<void(char)>& sink);
 
 }  // namespace plimsoll::app

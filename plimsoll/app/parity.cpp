@@ -144,7 +144,8 @@ class ParityRun {
 
  private:
   at::Tensor write(const models::T5Input& input) {
-    return models::generate(*model_, input.input_ids, input.attention_mask, {.max_new_tokens = max_new_tokens_});
+    return models::generate(*model_, input.input_ids, input.attention_mask, {.max_new_tokens = max_new_tokens_})
+        .sequences;
   }
 
   void note(const watch::Record& record) {

@@ -34,6 +34,15 @@ struct T5Session {
     }
   }
 
+  // Without the end that a text has.
+  std::vector<std::vector<int64_t>> bad_words() {
+    std::vector<std::vector<int64_t>> words = texts.read(options.bad_words);
+    for (std::vector<int64_t>& word : words) {
+      if (word.size() > 1 && word.back() == model->config.eos_token_id) word.pop_back();
+    }
+    return words;
+  }
+
   void check_has_decoder() const {
     if (model->config.encoder_only)
       fail("{}: expected a model with a decoder, got an encoder alone", options.model.native());
@@ -86,6 +95,8 @@ void t5_generate(const T5Options& options, const std::function<void(const T5Writ
   T5Session session(settings);
   session.check_has_decoder();
   const models::T5Config& config = session.model->config;
+  models::T5GenerationOptions generation = options.generation;
+  if (!options.bad_words.empty()) generation.rules.bad_words_ids = session.bad_words();
   session.each_batch([&](const T5Batch& batch, size_t first) {
     models::T5TokenSink tokens;
     std::optional<TextStream> text;
@@ -93,13 +104,18 @@ void t5_generate(const T5Options& options, const std::function<void(const T5Writ
       text.emplace(session.texts, config, stream);
       tokens = [&](const at::Tensor& step) { text->add(step.const_data_ptr<int64_t>()[0]); };
     }
-    const at::Tensor rows = models::generate(*session.model, batch.ids, batch.mask, options.generation, tokens);
+    const models::T5Generated generated = models::generate(*session.model, batch.ids, batch.mask, generation, tokens);
     io::check_mapped_files();
+    const at::Tensor& rows = generated.sequences;
     if (text) text->finish();
     for (int64_t row = 0; row < rows.size(0); ++row) {
-      T5Written written{.input = static_cast<int64_t>(first) + row / options.generation.sequences,
+      const int64_t input = row / options.generation.sequences;
+      T5Written written{.input = static_cast<int64_t>(first) + input,
                         .ids = written_ids(rows.select(0, row), config),
-                        .text = {}};
+                        .text = {},
+                        .score = {},
+                        .finite = !generated.not_finite.contains(input)};
+      if (generated.sequence_scores.defined()) written.score = generated.sequence_scores[row].item<double>();
       if (session.texts.can_decode()) written.text = session.texts.decode(written.ids);
       sink(written);
     }

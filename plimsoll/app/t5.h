@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct T5Options {
   std::filesystem::path model;  // a Hugging Face directory
   std::string input;            // T5Texts::read
   std::string target;           // score: as input, one for each
+  std::string bad_words;        // generate: as input, texts that are not written; empty: none
   models::T5Dtype dtype = models::T5Dtype::kAsStored;
   models::T5Numerics numerics = models::T5Fixes::seed();  // of fp16
   int64_t batch = 8;                                      // inputs at a time
@@ -27,7 +29,9 @@ struct T5Options {
 struct T5Written {
   int64_t input = 0;  // its number, from 0
   std::vector<int64_t> ids;
-  std::string text;  // empty without a tokenizer
+  std::string text;             // empty without a tokenizer
+  std::optional<double> score;  // of beams: log probability / length^length_penalty
+  bool finite = true;           // else some logits were Inf or NaN, and the text ends before them
 };
 // Each text in the order of the inputs. A `stream` is called with the pieces of one text as they are written, inputs
 // one at a time. Throws Error or UsageError.

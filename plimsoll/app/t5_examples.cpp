@@ -48,7 +48,7 @@ std::vector<models::T5Input> t5_inputs_of(const std::vector<T5Example>& examples
       input.decoder_attention_mask = decoder.mask;
     } else if (!model.config.encoder_only) {
       input.decoder_input_ids =
-          models::generate(model, batch.ids, batch.mask, {.max_new_tokens = options.max_new_tokens});
+          models::generate(model, batch.ids, batch.mask, {.max_new_tokens = options.max_new_tokens}).sequences;
       input.decoder_attention_mask = through_end(input.decoder_input_ids, model.config.eos_token_id);
     }
     result.push_back(std::move(input));
@@ -64,8 +64,7 @@ std::vector<int64_t> written_ids(const at::Tensor& row, const models::T5Config& 
 }
 
 models::T5Output t5_output(models::T5ForConditionalGenerationImpl& model, const models::T5Input& input) {
-  if (!model.config.encoder_only) return model.forward(input);
-  return {.loss = {}, .logits = {}, .encoder_output = model.encode(input.input_ids, input.attention_mask)};
+  return model.config.encoder_only ? model.run_encoder(input) : model.forward(input);
 }
 
 }  // namespace plimsoll::app

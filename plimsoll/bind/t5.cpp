@@ -3,7 +3,9 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
-#include "plimsoll/bind/named_option.h"
+#include <algorithm>
+#include <set>
+
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/t5/generation.h"
 #include "plimsoll/models/t5/load.h"
@@ -15,12 +17,75 @@ using MaybeTensor = std::optional<at::Tensor>;
 
 at::Tensor or_none(const MaybeTensor& tensor) { return tensor.value_or(at::Tensor()); }
 
-// What was computed from weights that may be a file's bytes.
+// Result that was computed from weights which may be a file's bytes.
 template <class Result>
 Result checked(Result result) {
   io::check_mapped_files();
   return result;
 }
+
+models::EarlyStopping parse_early_stopping(const std::string& name) {
+  if (name == "heuristic") return models::EarlyStopping::kHeuristic;
+  if (name == "first") return models::EarlyStopping::kFirstFull;
+  TORCH_CHECK_VALUE(name == "never", "early_stopping: expected heuristic, first or never, got '", name, "'");
+  return models::EarlyStopping::kNever;
+}
+
+// Arguments by name.
+using Tensors = c10::Dict<std::string, at::Tensor>;
+using Integers = c10::Dict<std::string, int64_t>;
+using Numbers = c10::Dict<std::string, double>;
+using Words = std::vector<std::vector<int64_t>>;
+
+models::T5Input input_of(const Tensors& tensors, bool hidden_states) {
+  const auto take = [&](const char* name) { return tensors.contains(name) ? tensors.at(name) : at::Tensor(); };
+  return {.input_ids = take("input_ids"),
+          .attention_mask = take("attention_mask"),
+          .decoder_input_ids = take("decoder_input_ids"),
+          .decoder_attention_mask = take("decoder_attention_mask"),
+          .labels = take("labels"),
+          .encoder_output = take("encoder_output"),
+          .inputs_embeds = take("inputs_embeds"),
+          .decoder_inputs_embeds = take("decoder_inputs_embeds"),
+          .hidden_states = hidden_states};
+}
+
+models::T5GenerationOptions options_of(const Integers& integers, const Numbers& numbers, const Words& bad_words_ids,
+                                       const std::string& early_stopping) {
+  return {.max_new_tokens = integers.at("max_new_tokens"),
+          .samples = integers.at("do_sample") != 0,
+          .sampling = {.temperature = numbers.at("temperature"),
+                       .top_k = integers.at("top_k"),
+                       .top_p = numbers.at("top_p")},
+          .seed = integers.at("seed"),
+          .beams = integers.at("num_beams"),
+          .length_penalty = numbers.at("length_penalty"),
+          .early_stopping = parse_early_stopping(early_stopping),
+          .sequences = integers.at("num_return_sequences"),
+          .rules = {.repetition_penalty = numbers.at("repetition_penalty"),
+                    .no_repeat_ngram_size = integers.at("no_repeat_ngram_size"),
+                    .bad_words_ids = bad_words_ids,
+                    .min_new_tokens = integers.at("min_new_tokens")},
+          .keeps_scores = integers.at("output_scores") != 0};
+}
+
+void check_finite(const std::set<int64_t>& not_finite) {
+  TORCH_CHECK(not_finite.empty(), "generate: expected finite logits, got Inf or NaN for input ", *not_finite.begin());
+}
+
+// The keys and values of the decoder's tokens so far, and what the encoder has said.
+struct T5Past : torch::CustomClassHolder {
+  T5Past(models::T5ForConditionalGenerationImpl& model, models::T5Encoded of)
+      : encoded(std::move(of)), cache(model.start(encoded, 1, kRoom)) {}
+
+  void reserve(int64_t tokens) {
+    if (tokens > cache.capacity()) cache.reserve(std::max(tokens, 2 * cache.capacity()));
+  }
+
+  static constexpr int64_t kRoom = 32;  // tokens at first
+  models::T5Encoded encoded;
+  models::T5Cache cache;
+};
 
 // Greedy decoding or sampling, step by step.
 struct T5Steps : torch::CustomClassHolder {
@@ -33,9 +98,11 @@ struct T5Steps : torch::CustomClassHolder {
 };
 
 struct T5Model : torch::CustomClassHolder {
-  T5Model(const std::string& directory, const std::string& dtype)
-      : model(models::load_t5(io::HuggingFaceDirectory(directory), named_option(models::kT5Dtypes, "dtype", dtype),
-                              [this](const std::string& text) { warning = text; })) {}
+  T5Model(const std::string& directory, const std::string& dtype, bool encoder_alone)
+      : model(models::load_t5(
+            io::HuggingFaceDirectory(directory), recipe::value_of(models::kT5Dtypes, "dtype", dtype),
+            [this](const std::string& text) { warning = text; },
+            encoder_alone ? models::T5Parts::kEncoder : models::T5Parts::kAll)) {}
   explicit T5Model(models::T5ForConditionalGeneration of) : model(std::move(of)) {}
 
   c10::Dict<std::string, at::Tensor> parameters() const {
@@ -51,108 +118,99 @@ struct T5Model : torch::CustomClassHolder {
 
   void train(bool mode) { model->train(mode); }
 
+  void set_fixes(const Numbers& switches) {
+    const models::T5Fixes fixes = {.downproject_scale = switches.at("downproject_scale"),
+                                   .residual_fp32 = switches.at("residual_fp32") != 0,
+                                   .mask_scale = switches.at("mask_scale"),
+                                   .gelu_guard = switches.at("gelu_guard"),
+                                   .no_dynamic_clamp = switches.at("no_dynamic_clamp") != 0,
+                                   .training_clamp = switches.at("training_clamp") != 0};
+    models::check(fixes);
+    model->numerics = fixes;
+  }
   void clear_fixes() { model->numerics.reset(); }
 
-  at::Tensor encode(const at::Tensor& input_ids, const MaybeTensor& attention_mask) {
-    return checked(model->encode(input_ids, or_none(attention_mask)));
+  // (the output, hidden states)
+  std::tuple<at::Tensor, std::vector<at::Tensor>> run_encoder(const Tensors& tensors, bool hidden_states) {
+    const models::T5Output output = checked(model->run_encoder(input_of(tensors, hidden_states)));
+    return {output.encoder_output, output.encoder_hidden_states};
+  }
+
+  // (loss, logits, the encoder's output, hidden states of the encoder, of the decoder)
+  std::tuple<MaybeTensor, at::Tensor, at::Tensor, std::vector<at::Tensor>, std::vector<at::Tensor>> forward(
+      const Tensors& tensors, bool hidden_states, const std::optional<c10::intrusive_ptr<T5Past>>& past) {
+    models::T5Input input = input_of(tensors, hidden_states);
+    if (past) {
+      const at::Tensor& tokens =
+          input.decoder_inputs_embeds.defined() ? input.decoder_inputs_embeds : input.decoder_input_ids;
+      if (tokens.defined() && tokens.dim() > 1) (*past)->reserve((*past)->cache.length() + tokens.size(1));
+      input.cache = &(*past)->cache;
+      input.encoder_output = (*past)->encoded.hidden;
+    }
+    const models::T5Output output = checked(model->forward(input));
+    const MaybeTensor loss = output.loss.defined() ? MaybeTensor(output.loss) : std::nullopt;
+    return {loss, output.logits, output.encoder_output, output.encoder_hidden_states, output.decoder_hidden_states};
+  }
+
+  c10::intrusive_ptr<T5Past> start(const at::Tensor& encoder_output, const MaybeTensor& attention_mask) {
+    return checked(c10::make_intrusive<T5Past>(*model, models::T5Encoded{encoder_output, or_none(attention_mask)}));
+  }
+
+  // (sequences, their scores, beam indices, scores)
+  std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> beam_search(
+      const at::Tensor& input_ids, const MaybeTensor& attention_mask, const Integers& integers, const Numbers& numbers,
+      const Words& bad_words_ids, const std::string& early_stopping) {
+    const models::T5Generated generated = checked(models::generate(
+        *model, input_ids, or_none(attention_mask), options_of(integers, numbers, bad_words_ids, early_stopping)));
+    check_finite(generated.not_finite);
+    return {generated.sequences, generated.sequence_scores, generated.beam_indices, generated.scores};
+  }
+
+  c10::intrusive_ptr<T5Steps> decode(const at::Tensor& input_ids, const MaybeTensor& attention_mask,
+                                     const Integers& integers, const Numbers& numbers, const Words& bad_words_ids,
+                                     const std::string& early_stopping) {
+    const at::NoGradGuard no_grad;
+    const models::T5GenerationOptions options = options_of(integers, numbers, bad_words_ids, early_stopping);
+    models::check(options, model->config);
+    const at::Tensor mask = or_none(attention_mask);
+    return c10::make_intrusive<T5Steps>(model, models::T5Encoded{checked(model->encode(input_ids, mask)), mask},
+                                        options);
   }
 
   std::string warning;  // of loading, or empty
   models::T5ForConditionalGeneration model;
 };
 
-using ModelPointer = c10::intrusive_ptr<T5Model>;
-using StepsPointer = c10::intrusive_ptr<T5Steps>;
-
-void set_fixes(const ModelPointer& self, double downproject_scale, bool residual_fp32, double mask_scale,
-               double gelu_guard, bool no_dynamic_clamp) {
-  const models::T5Fixes fixes = {.downproject_scale = downproject_scale,
-                                 .residual_fp32 = residual_fp32,
-                                 .mask_scale = mask_scale,
-                                 .gelu_guard = gelu_guard,
-                                 .no_dynamic_clamp = no_dynamic_clamp};
-  models::check(fixes);
-  self->model->numerics = fixes;
-}
-
-std::tuple<MaybeTensor, at::Tensor, at::Tensor> forward(const ModelPointer& self, const MaybeTensor& input_ids,
-                                                        const MaybeTensor& attention_mask,
-                                                        const MaybeTensor& decoder_input_ids,
-                                                        const MaybeTensor& decoder_attention_mask,
-                                                        const MaybeTensor& labels, const MaybeTensor& encoder_output) {
-  const models::T5Output output =
-      checked(self->model->forward({.input_ids = or_none(input_ids),
-                                    .attention_mask = or_none(attention_mask),
-                                    .decoder_input_ids = or_none(decoder_input_ids),
-                                    .decoder_attention_mask = or_none(decoder_attention_mask),
-                                    .labels = or_none(labels),
-                                    .encoder_output = or_none(encoder_output)}));
-  const MaybeTensor loss = output.loss.defined() ? MaybeTensor(output.loss) : std::nullopt;
-  return {loss, output.logits, output.encoder_output};
-}
-
-at::Tensor beam_search(const ModelPointer& self, const at::Tensor& input_ids, const MaybeTensor& attention_mask,
-                       int64_t max_new_tokens, int64_t beams, double length_penalty, std::string_view early_stopping,
-                       int64_t sequences) {
-  return checked(
-      models::generate(*self->model, input_ids, or_none(attention_mask),
-                       {.max_new_tokens = max_new_tokens,
-                        .beams = beams,
-                        .length_penalty = length_penalty,
-                        .early_stopping = named_option(models::kEarlyStoppings, "early_stopping", early_stopping),
-                        .sequences = sequences}));
-}
-
-StepsPointer decode(const ModelPointer& self, const at::Tensor& input_ids, const MaybeTensor& attention_mask,
-                    int64_t max_new_tokens, bool samples, double temperature, int64_t top_k, double top_p, int64_t seed,
-                    int64_t sequences) {
-  const at::NoGradGuard no_grad;
-  const models::T5GenerationOptions options = {.max_new_tokens = max_new_tokens,
-                                               .samples = samples,
-                                               .sampling = {.temperature = temperature, .top_k = top_k, .top_p = top_p},
-                                               .seed = seed,
-                                               .sequences = sequences};
-  models::check(options);
-  const at::Tensor mask = or_none(attention_mask);
-  return c10::make_intrusive<T5Steps>(self->model,
-                                      models::T5Encoded{checked(self->model->encode(input_ids, mask)), mask}, options);
-}
-
-#define PLIMSOLL_T5_MODEL "__torch__.torch.classes.plimsoll.T5Model model"
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   io::tell_lost_bytes_on_stderr();  // torch's own operators read parameters, too
+  using Self = c10::intrusive_ptr<T5Steps>;
   library.class_<T5Steps>("T5Steps")
-      .def("done", [](const StepsPointer& self) { return self->decoding.done(); })
-      .def("step", [](const StepsPointer& self) { return checked(self->decoding.step()); })
-      .def("sequences", [](const StepsPointer& self) { return self->decoding.sequences(); });
+      .def("done", [](const Self& self) { return self->decoding.done(); })
+      .def("step",
+           [](const Self& self) {
+             const at::Tensor tokens = checked(self->decoding.step());
+             check_finite(self->decoding.not_finite());
+             return tokens;
+           })
+      .def("sequences", [](const Self& self) { return self->decoding.generated().sequences; })
+      .def("scores", [](const Self& self) { return self->decoding.generated().scores; });
+  library.class_<T5Past>("T5Past").def("get_seq_length",
+                                       [](const c10::intrusive_ptr<T5Past>& self) { return self->cache.length(); });
   library.class_<T5Model>("T5Model")
-      .def(torch::init<std::string, std::string>())
-      .def("warning", [](const ModelPointer& self) { return self->warning; })
+      .def(torch::init<std::string, std::string, bool>())
+      .def("warning", [](const c10::intrusive_ptr<T5Model>& self) { return self->warning; })
       .def("parameters", &T5Model::parameters)
       .def("clone", &T5Model::clone)
       .def("train", &T5Model::train)
+      .def("set_fixes", &T5Model::set_fixes)
       .def("clear_fixes", &T5Model::clear_fixes)
-      .def("encode", &T5Model::encode);
-  library.def("t5_set_fixes(" PLIMSOLL_T5_MODEL
-              ", *, float downproject_scale, bool residual_fp32, float mask_scale, float gelu_guard, "
-              "bool no_dynamic_clamp) -> ()",
-              &set_fixes);
-  library.def("t5_forward(" PLIMSOLL_T5_MODEL
-              ", *, Tensor? input_ids, Tensor? attention_mask, Tensor? decoder_input_ids, "
-              "Tensor? decoder_attention_mask, Tensor? labels, Tensor? encoder_output) -> "
-              "(Tensor? loss, Tensor logits, Tensor encoder_output)",
-              &forward);
-  library.def("t5_beam_search(" PLIMSOLL_T5_MODEL
-              ", Tensor input_ids, Tensor? attention_mask, *, int max_new_tokens, int beams, float length_penalty, "
-              "str early_stopping, int sequences) -> Tensor",
-              &beam_search);
-  library.def("t5_decode(" PLIMSOLL_T5_MODEL
-              ", Tensor input_ids, Tensor? attention_mask, *, int max_new_tokens, bool samples, float temperature, "
-              "int top_k, float top_p, int seed, int sequences) -> __torch__.torch.classes.plimsoll.T5Steps",
-              &decode);
+      .def("run_encoder", &T5Model::run_encoder)
+      .def("forward", &T5Model::forward)
+      .def("start", &T5Model::start)
+      .def("beam_search", &T5Model::beam_search)
+      .def("decode", &T5Model::decode);
 }
 
 }  // namespace plimsoll::bind

@@ -121,6 +121,15 @@ TEST_F(Trained, GenerateDependsOnTheSeedAlone) {
   EXPECT_EQ(generate({"--temperature", "0", "--seed", "3"}).output, generate({"--top-k", "1", "--seed", "4"}).output);
 }
 
+TEST(Generate, EndsWhereTheLogitsAreNotFinite) {
+  const TinyRun run;
+  // Steps of this size leave no weight finite.
+  run.train({"--out", run.file("out"), "--steps", "4", "--save-every", "4", "--lr", "1e30"});
+  const Outcome outcome = run_program({"generate", "--checkpoint", run.file("out"), "--tokens", "5"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_EQ(outcome.error, "plimsoll: generate: expected finite logits, got Inf or NaN after 0 bytes\n");
+}
+
 TEST_F(Trained, GenerateTakesOneStepToo) {
   const Outcome outcome = run_program({"generate", "--checkpoint", run_.file("out/step-00000030"), "--tokens", "3"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/generate.h"
@@ -25,9 +26,12 @@ int run_generate(const GenerateCommand& command) {
   app::JsonLines lines = app::JsonLines::create(command.json);
   const watch::Session session({.mode = command.watch});
   for (const char byte : command.options.prompt) write_byte(byte);
-  app::generate(command.options, write_byte);
+  const std::optional<int64_t> not_finite = app::generate(command.options, write_byte);
   write_byte('\n');
   print_watch(session, lines);
+  if (not_finite) {
+    app::report_not_finite("generate: expected finite logits, got Inf or NaN after {} bytes", *not_finite);
+  }
   return kExitOk;
 }
 

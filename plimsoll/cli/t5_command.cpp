@@ -27,7 +27,7 @@ constexpr std::array<recipe::Named<std::optional<Task>>, 3> kTasks = {
 struct T5Command {
   app::T5Options options;
   std::optional<Task> task;
-  std::optional<std::string> input, target;
+  std::optional<std::string> input, target, bad_words;
   std::optional<double> temperature, top_p;
   std::optional<int64_t> top_k;
   bool stream = false;
@@ -48,15 +48,6 @@ void write_piece(const std::string& text) {
   }
 }
 
-void generate(const T5Command& command, app::JsonLines& lines) {
-  const auto report = [&](const app::T5Written& written) {
-    lines.write({{"input", written.input}, {"ids", written.ids}, {"text", written.text}});
-    if (command.stream) return write_line("");
-    write_line(written.text.empty() ? fmt::format("{}", fmt::join(written.ids, " ")) : written.text);
-  };
-  app::t5_generate(command.options, report, command.stream ? write_piece : std::function<void(const std::string&)>());
-}
-
 // Inputs whose results are not finite.
 struct NotFiniteInputs {
   int64_t first = -1, count = 0;
@@ -71,6 +62,18 @@ struct NotFiniteInputs {
                            count, first);
   }
 };
+
+void generate(const T5Command& command, app::JsonLines& lines, NotFiniteInputs& bad) {
+  const auto report = [&](const app::T5Written& written) {
+    bad.add(written.input, written.finite);
+    nlohmann::json line = {{"input", written.input}, {"ids", written.ids}, {"text", written.text}};
+    if (written.score) line["score"] = *written.score;
+    lines.write(line);
+    if (command.stream) return write_line("");
+    write_line(written.text.empty() ? fmt::format("{}", fmt::join(written.ids, " ")) : written.text);
+  };
+  app::t5_generate(command.options, report, command.stream ? write_piece : std::function<void(const std::string&)>());
+}
 
 void score(const T5Command& command, app::JsonLines& lines, NotFiniteInputs& bad) {
   if (!command.target) app::refuse("t5 score: expected --target TEXT|FILE");
@@ -105,13 +108,14 @@ int run_t5(T5Command& command) {
   fill_sampling(command, command.options.generation);
   command.options.input = command.input.value_or("");
   command.options.target = command.target.value_or("");
+  command.options.bad_words = command.bad_words.value_or("");
   use_threads(command.threads);
   app::JsonLines lines = app::JsonLines::create(command.json);
   const watch::Session session({.mode = command.watch});
   NotFiniteInputs bad;
   switch (*command.task) {
     case Task::kGenerate:
-      generate(command, lines);
+      generate(command, lines, bad);
       break;
     case Task::kScore:
       score(command, lines, bad);
@@ -161,6 +165,14 @@ Command t5_command() {
                   {"top-p", "X", number(command->top_p, {.from = 0, .to = 1}),
                    "draw from as few as hold this share of the probability (1)"},
                   {"seed", "N", integer(generation.seed, kFromZero), "of the draws"},
+                  {"repetition-penalty", "X", number(generation.rules.repetition_penalty, {.from = 1e-3, .to = 1000}),
+                   "of the scores of tokens that were written: beyond 1 against them, below 1 for them"},
+                  {"no-repeat-ngram-size", "N", integer(generation.rules.no_repeat_ngram_size, kFromZero),
+                   "write no run of N tokens twice; 0: no such rule"},
+                  {"min-new-tokens", "N", integer(generation.rules.min_new_tokens, {.from = 0, .to = 1 << 24}),
+                   "of each text"},
+                  {"bad-words", "TEXT|FILE", text(command->bad_words),
+                   "texts that are never written: as --input, one or one a line"},
                   {"stream", "", toggle(command->stream), "generate: write each text as it comes, one input at a time"},
                   {"out", "FILE", path(options.out), "encode: write the outputs as safetensors"},
                   threads_option(command->threads),

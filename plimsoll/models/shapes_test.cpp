@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "plimsoll/models/gpt/model.h"
 #include "plimsoll/models/gpt/shapes.h"
 #include "plimsoll/models/t5/testing.h"
 

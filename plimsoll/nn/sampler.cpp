@@ -2,31 +2,58 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
-#include <vector>
 
 namespace plimsoll::nn {
+namespace {
 
-int64_t sample(std::span<const float> logits, const SamplingOptions& options, double uniform) {
-  std::vector<int64_t> order(logits.size());
+// The tokens that may be drawn, likeliest first, and the sums of their shares up to each.
+struct Draws {
+  std::vector<int64_t> order;
+  std::vector<double> cumulative;  // as many as tokens; not of sum 1
+};
+
+Draws draws_of(std::span<const float> logits, const SamplingOptions& options) {
+  Draws draws;
+  std::vector<int64_t>& order = draws.order;
+  order.resize(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto logit = [&](int64_t token) { return static_cast<double>(logits[static_cast<size_t>(token)]); };
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return logit(a) > logit(b); });
-  if (options.temperature == 0) return order.front();
+  if (options.temperature == 0) order.resize(1);
+  while (order.size() > 1 && std::isinf(logit(order.back())) && logit(order.back()) < 0) order.pop_back();
   if (options.top_k > 0) order.resize(std::min(order.size(), static_cast<size_t>(options.top_k)));
 
-  std::vector<double> cumulative(order.size());
+  const double temperature = options.temperature == 0 ? 1 : options.temperature;
   double sum = 0;
-  for (size_t i = 0; i < order.size(); ++i) {
-    cumulative[i] = sum += std::exp((logit(order[i]) - logit(order.front())) / options.temperature);
+  for (const int64_t token : order) {
+    draws.cumulative.push_back(sum += std::exp((logit(token) - logit(order.front())) / temperature));
   }
   if (options.top_p < 1) {
-    const auto enough = std::lower_bound(cumulative.begin(), cumulative.end() - 1, options.top_p * sum);
-    sum = *enough;
-    cumulative.erase(enough + 1, cumulative.end());
+    const auto enough = std::lower_bound(draws.cumulative.begin(), draws.cumulative.end() - 1, options.top_p * sum);
+    draws.cumulative.erase(enough + 1, draws.cumulative.end());
+    order.resize(draws.cumulative.size());
   }
-  const auto chosen = std::upper_bound(cumulative.begin(), cumulative.end(), uniform * sum);
+  return draws;
+}
+
+}  // namespace
+
+int64_t sample(std::span<const float> logits, const SamplingOptions& options, double uniform) {
+  const auto [order, cumulative] = draws_of(logits, options);
+  const auto chosen = std::upper_bound(cumulative.begin(), cumulative.end(), uniform * cumulative.back());
   return order[static_cast<size_t>(std::min(chosen, cumulative.end() - 1) - cumulative.begin())];
+}
+
+std::vector<float> logits_of_draws(std::span<const float> logits, const SamplingOptions& options) {
+  std::vector<float> result(logits.size(), -std::numeric_limits<float>::infinity());
+  const auto temperature = static_cast<float>(options.temperature == 0 ? 1 : options.temperature);
+  for (const int64_t token : draws_of(logits, options).order) {
+    const auto place = static_cast<size_t>(token);
+    result[place] = logits[place] / temperature;
+  }
+  return result;
 }
 
 }  // namespace plimsoll::nn

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace plimsoll::nn {
 
@@ -15,5 +16,8 @@ struct SamplingOptions {
 // Draws from softmax(logits / temperature) with `uniform` in [0, 1) as the only source of chance. Of equal logits the
 // first wins.
 int64_t sample(std::span<const float> logits, const SamplingOptions& options, double uniform);
+
+// The logits that sample() draws by: logits / temperature where it may draw, -Inf elsewhere.
+std::vector<float> logits_of_draws(std::span<const float> logits, const SamplingOptions& options);
 
 }  // namespace plimsoll::nn

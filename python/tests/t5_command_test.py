@@ -105,6 +105,78 @@ def test_generate_writes_hugging_faces_ids(model, tmp_path):
                 assert line["ids"] == row[1:end]
 
 
+def test_generate_has_transformers_rules(model, tmp_path):
+    theirs, folder = model
+    ids, mask = inputs(theirs, [7, 12, 3])
+    rows = [row[: int(length)].tolist() for row, length in zip(ids, mask.sum(1), strict=True)]
+    file = write_ids(tmp_path / "in.jsonl", rows)
+    plain = theirs.generate(input_ids=ids, attention_mask=mask, max_new_tokens=30, do_sample=False)
+    bad_words = [[int(plain[0, 1])], plain[1, 2:4].tolist()]
+    words = tmp_path / "words.jsonl"
+    words.write_text("".join(json.dumps({"input_ids": word}) + "\n" for word in bad_words))
+    for options, theirs_options in (
+        (["--repetition-penalty", "1.7"], {"repetition_penalty": 1.7}),
+        (["--no-repeat-ngram-size", "2"], {"no_repeat_ngram_size": 2}),
+        (["--min-new-tokens", "30"], {"min_new_tokens": 30}),
+        (["--bad-words", words], {"bad_words_ids": bad_words}),
+        (
+            ["--repetition-penalty", "1.2", "--no-repeat-ngram-size", "2", "--min-new-tokens", "4", "--bad-words", words],
+            {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "min_new_tokens": 4, "bad_words_ids": bad_words},
+        ),
+    ):
+        for beams in (1, 3):
+            want = theirs.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=30,
+                do_sample=False,
+                num_beams=beams,
+                return_dict_in_generate=True,
+                output_scores=True,
+                **theirs_options,
+            )
+            got, _ = results(
+                tmp_path, "generate", "--model", folder, "--input", file, "--max-new-tokens", 30, "--beams", beams, *options
+            )
+            for number, line in enumerate(got):
+                row = want.sequences[number].tolist()
+                assert line["ids"] == row[1 : row.index(1) if 1 in row else None], options
+                if beams > 1:
+                    assert line["score"] == pytest.approx(want.sequences_scores[number].item(), rel=1e-5)
+                else:
+                    assert "score" not in line
+
+
+def test_bad_words_are_texts_too(model, tmp_path):
+    _, folder = model
+    common = ["--model", folder, "--input", SENTENCES[0], "--max-new-tokens", 5]
+    (before,), _ = results(tmp_path, "generate", *common)
+    piece = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model")).encode("fox")
+    (after,), _ = results(tmp_path, "generate", *common, "--bad-words", "fox")
+    (tmp_path / "words.jsonl").write_text(json.dumps({"input_ids": piece}) + "\n")
+    (by_ids,), _ = results(tmp_path, "generate", *common, "--bad-words", tmp_path / "words.jsonl")
+    assert after["ids"] == by_ids["ids"]
+    (none,), _ = results(tmp_path, "generate", *common, "--bad-words", "<pad>")  # a token that is its own text
+    assert 0 not in none["ids"] and before["ids"]
+
+
+@pytest.mark.parametrize("options", [[], ["--beams", "3"], ["--sample"], ["--stream"]])
+def test_logits_that_are_not_finite_are_exit_3_and_one_line(model, tmp_path, options):
+    _, folder = model
+    copied = copy_of(folder, tmp_path / "copy")
+
+    def spoil(tensors):
+        tensors["shared.weight"][7] = float("nan")
+
+    edit_tensors(copied, spoil)
+    file = write_ids(tmp_path / "in.jsonl", [[5, 6, 1], [5, 7, 1]])
+    done = run("generate", "--model", copied, "--input", file, "--max-new-tokens", 2, *options)
+    assert done.returncode == 3, done
+    assert done.stderr == "plimsoll: t5 generate: expected finite results, got Inf or NaN for 1 inputs, the first is input 1\n"
+    watched = run("generate", "--model", copied, "--input", file, "--max-new-tokens", 2, "--watch", "guard", *options)
+    assert watched.returncode == 3 and watched.stderr.startswith("watch guard: ") and watched.stderr.endswith(done.stderr)
+
+
 def test_parity_compares_texts_with_texts(model, tmp_path):
     """Targets that are texts, with blanks around one."""
     _, folder = model

@@ -158,8 +158,71 @@ def test_no_dynamic_clamp(small):
             assert bool(together[1].isfinite().all()) is clamps  # wrong, and nobody sees it
 
 
+def test_gelu_guards_number_is_the_threshold(small):
+    """From ten on GELU and ReLU are the same FP16 numbers, and so are all thresholds; below, ReLU shows."""
+    theirs, ours = small(lambda model: [block.layer[-1].DenseReluDense.wi_0.weight.mul_(3) for block in model.encoder.block])
+    ids, _ = inputs(theirs, [9])
+
+    def encoded(guard):
+        ours.t5_fixes = {**SEED, "gelu_guard": guard}
+        return ours.encode(ids)
+
+    with torch.no_grad():
+        assert torch.equal(encoded(39), encoded(10)) and torch.equal(encoded(39), encoded(1e4))
+        assert not torch.equal(encoded(39), encoded(1.0)) and not torch.equal(encoded(1.0), encoded(0.5))
+        relu = make("v1.1", feed_forward_proj="gated-relu")
+        relu.load_state_dict(theirs.state_dict())
+        want = relu.encoder(input_ids=ids).last_hidden_state
+        assert relative(encoded(1e-7), want) < 2e-2 < relative(encoded(39), want)  # the bound of FP16, as above
+
+
+def test_training_clamp_needs_no_condition_and_is_of_training_alone(tmp_path):
+    """What overflows is clamped to 64504, whatever else the batch holds; evaluation is as without the switch."""
+    theirs = make("v1.1", dropout_rate=0.0)
+    with torch.no_grad():
+        theirs.shared.weight[5, 1] = 65000
+        theirs.shared.weight[6, 0] = 65504
+        o = theirs.encoder.block[0].layer[0].SelfAttention.o.weight
+        o[0] *= 3e4
+        if (
+            theirs.encoder.block[0].layer[0](torch.nn.functional.embedding(torch.full((1, 4), 6), theirs.shared.weight))[0][
+                0, 0, 0
+            ]
+            < 65504
+        ):
+            o[0] *= -1
+    ours = T5ForConditionalGeneration.from_pretrained(save(theirs, tmp_path), torch.float16)
+    calm, wild = torch.full((1, 4), 5), torch.full((1, 4), 6)
+    bound = torch.tensor(65504.0 - 1000).half()
+
+    def states(ids, training, **fixes):
+        ours.t5_fixes = {"no_dynamic_clamp": True, **fixes}
+        ours.train(training)
+        with torch.no_grad():
+            output = ours(input_ids=ids, labels=torch.tensor([[5]] * len(ids)), output_hidden_states=True)
+        return torch.stack(output.encoder_hidden_states[:-1])[1:]  # behind each block but the last
+
+    assert not states(wild, True).isfinite().all()
+    clamped = states(wild, True, training_clamp=True)
+    assert clamped.abs().max() == bound
+    assert not states(wild, False, training_clamp=True).isfinite().all()
+    alone = states(calm, True, training_clamp=True)
+    assert torch.equal(states(torch.cat([calm, wild]), True, training_clamp=True)[:, :1], alone)
+    assert alone[..., 1].max() == bound  # 65000: below infinity, and clamped
+    assert states(calm, True)[..., 1].max() > bound
+
+
 @pytest.mark.parametrize(
-    "fixes", [{"downproject_scale": 3}, {"downproject_scale": 0.5}, {"mask_scale": 0}, {"mask_scale": 1.5}, {"gelu_guard": 2}]
+    "fixes",
+    [
+        {"downproject_scale": 3},
+        {"downproject_scale": 0.5},
+        {"mask_scale": 0},
+        {"mask_scale": 1.5},
+        {"gelu_guard": -1},
+        {"gelu_guard": float("inf")},
+        {"gelu_guard": True},
+    ],
 )
 def test_switches_out_of_range_are_named(small, fixes):
     _, ours = small(lambda model: None)

@@ -1,10 +1,11 @@
 """`plimsoll.t5` in a pipeline of transformers, whose version 5 has none for T5 of its own: texts in, texts out."""
 
+import plimsoll.t5
 import pytest
 import torch
 import transformers
 from plimsoll.t5 import T5ForConditionalGeneration
-from t5_models import make, save, train_tokenizer
+from t5_models import make, relative, save, train_tokenizer
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
@@ -60,3 +61,25 @@ def test_batches_are_padded_and_fp16_runs(case):
     alone = pipeline(SENTENCES, max_new_tokens=8)
     together = ours.generate(**tokenizer(SENTENCES, return_tensors="pt", padding=True), max_new_tokens=8)
     assert [texts[0]["generated_text"] for texts in alone] == tokenizer.batch_decode(together, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("library", [transformers, plimsoll.t5], ids=["transformers", "plimsoll.t5"])
+def test_the_examples_of_transformers_page_run(case, library):
+    """Its page on T5, with the checkpoint's name and the import changed."""
+    theirs, folder, tokenizer = case
+    model = library.T5ForConditionalGeneration.from_pretrained(folder)
+    input_ids = tokenizer("The <extra_id_0> walks in <extra_id_1> park", return_tensors="pt").input_ids
+    labels = tokenizer("<extra_id_0> cute dog <extra_id_1> the <extra_id_2>", return_tensors="pt").input_ids
+    outputs = model(input_ids=input_ids, labels=labels)
+    assert outputs.loss.item() == pytest.approx(theirs(input_ids=input_ids, labels=labels).loss.item(), rel=1e-6)
+    assert outputs.logits.shape == (*labels.shape, PIECES + 100)
+
+    input_ids = tokenizer("summarize: studies have shown that owning a dog is good for you", return_tensors="pt").input_ids
+    outputs = model.generate(input_ids, do_sample=False)
+    expected = theirs.generate(input_ids, do_sample=False)
+    decode = lambda ids: tokenizer.decode(ids[0], skip_special_tokens=True)
+    assert decode(outputs) == decode(expected)
+
+    encoder = library.T5EncoderModel.from_pretrained(folder)
+    last_hidden_states = encoder(input_ids=input_ids).last_hidden_state
+    assert relative(last_hidden_states, theirs.encoder(input_ids=input_ids).last_hidden_state) < 1e-5

@@ -5,8 +5,8 @@
 
 namespace plimsoll::models {
 
-// int64 [batch * sequences, length]: of each text the best, the very best first.
-at::Tensor beam_search(T5ForConditionalGenerationImpl& model, const T5Encoded& encoded,
-                       const T5GenerationOptions& options);
+// The best texts of each input, the very best first.
+T5Generated beam_search(T5ForConditionalGenerationImpl& model, const T5Encoded& encoded,
+                        const T5GenerationOptions& options);
 
 }  // namespace plimsoll::models

@@ -2,7 +2,9 @@
 
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/pow.h>
+#include <ATen/ops/relu.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/where.h>
 
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/activation/activation.h"
@@ -15,6 +17,13 @@ namespace {
 at::Tensor gelu_in_steps(const at::Tensor& x) {
   constexpr double kSqrtTwoOverPi = 0.7978845608028654;
   return 0.5 * x * (1.0 + at::tanh(kSqrtTwoOverPi * (x + 0.044715 * at::pow(x, 3.0))));
+}
+
+// From here on tanh-GELU and ReLU are the same FP16 numbers, and so are their gradients.
+constexpr double kGeluIsRelu = 10;
+
+at::Tensor guarded_gelu(const at::Tensor& x, double guard) {
+  return at::where(x.abs().gt(guard), at::relu(x), ops::activation(x, kernels::Activation::kGelu));
 }
 
 }  // namespace
@@ -36,11 +45,13 @@ void T5DenseReluDenseImpl::reset() {
 }
 
 at::Tensor T5DenseReluDenseImpl::hidden(const at::Tensor& x, const T5Numerics& numerics) {
-  const bool in_steps = numerics && numerics->gelu_guard == 0 && x.scalar_type() == at::kHalf &&
-                        config.feed_forward == kernels::Activation::kGeglu;
-  if (!in_steps) return ops::activation(up_.joined(x), config.feed_forward);
+  const double guard = numerics && x.scalar_type() == at::kHalf ? numerics->gelu_guard : kGeluIsRelu;
+  const bool is_gelu =
+      config.feed_forward == kernels::Activation::kGeglu || config.feed_forward == kernels::Activation::kGelu;
+  if (!is_gelu || guard >= kGeluIsRelu) return ops::activation(up_.joined(x), config.feed_forward);
   const std::vector<at::Tensor> parts = up_.parts(x);
-  return gelu_in_steps(parts[0]) * parts[1];
+  const at::Tensor gate = guard == 0 ? gelu_in_steps(parts[0]) : guarded_gelu(parts[0], guard);
+  return parts.size() == 2 ? gate * parts[1] : gate;
 }
 
 at::Tensor T5DenseReluDenseImpl::forward(const at::Tensor& x, const T5Numerics& numerics) {

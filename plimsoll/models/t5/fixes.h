@@ -13,8 +13,9 @@ struct T5Fixes {
   double downproject_scale = 1;   // 8: wo reads its input divided by it, and its output is multiplied in FP32
   bool residual_fp32 = false;     // the encoder's residual stream is FP32
   double mask_scale = 1;          // 0.75: of the -65504 that is added to the scores of keys that must not be seen
-  double gelu_guard = 0;          // 39: beyond it GELU is ReLU, and x^3 is not computed; 0: no guard
+  double gelu_guard = 0;          // 39: where |x| is larger, GELU is ReLU; elsewhere in FP32. 0: in steps of FP16
   bool no_dynamic_clamp = false;  // nothing is clamped when some element of the batch is infinite
+  bool training_clamp = false;    // in training, FP16 residual streams are clamped to +-64504, whatever the batch holds
 
   friend bool operator==(const T5Fixes&, const T5Fixes&) = default;
 

@@ -3,7 +3,9 @@
 
 #include <array>
 #include <functional>
+#include <set>
 
+#include "plimsoll/models/logits_rules.h"
 #include "plimsoll/models/t5/model.h"
 #include "plimsoll/nn/sampler.h"
 
@@ -28,18 +30,33 @@ struct T5GenerationOptions {
   double length_penalty = 1.0;  // a text's score is the sum of its log probabilities / length^length_penalty
   EarlyStopping early_stopping = EarlyStopping::kHeuristic;
   int64_t sequences = 1;  // texts for each input: of the beams, or drawn
+  LogitsRules rules = {};
+  bool keeps_scores = false;
 };
 
 // An error that names the option at fault.
-void check(const T5GenerationOptions& options);
+void check(const T5GenerationOptions& options, const T5Config& config);
 
 // Called after each step with int64 [rows]: the tokens written, pad where a row has ended. Not with beams.
 using T5TokenSink = std::function<void(const at::Tensor& tokens)>;
 
-// int64 [batch * sequences, length]: decoder_start_token_id, what was written, pad behind eos (with beams eos, where
-// pad is 0). An attention_mask that is undefined leaves out nothing.
-at::Tensor generate(T5ForConditionalGenerationImpl& model, const at::Tensor& input_ids,
-                    const at::Tensor& attention_mask, const T5GenerationOptions& options, const T5TokenSink& sink = {});
+struct T5Generated {
+  // int64 [batch * sequences, length]: decoder_start_token_id, what was written, pad behind eos (with beams eos, where
+  // pad is 0).
+  at::Tensor sequences;
+  // With keeps_scores, of each step fp32 [rows, vocab_size]: logits, with beams log probabilities, under the rules; where
+  // tokens are drawn, over the temperature, and -Inf for those that cannot be.
+  std::vector<at::Tensor> scores = {};
+  at::Tensor sequence_scores = {};  // with beams, fp32 [batch * sequences]
+  at::Tensor beam_indices = {};     // with beams, int32 [batch * sequences, length - 1]: of `rows`, -1 behind the end
+  // The inputs for which the model's logits were Inf or NaN: their texts end there; with beams they are empty.
+  std::set<int64_t> not_finite = {};
+};
+
+// An attention_mask that is undefined leaves out nothing.
+T5Generated generate(T5ForConditionalGenerationImpl& model, const at::Tensor& input_ids,
+                     const at::Tensor& attention_mask, const T5GenerationOptions& options,
+                     const T5TokenSink& sink = {});
 
 // Without a beam: one step at a time.
 class T5Decoding {
@@ -50,17 +67,23 @@ class T5Decoding {
   bool done() const;
   // int64 [rows], as T5TokenSink.
   at::Tensor step();
-  // int64 [rows, 1 + steps].
-  at::Tensor sequences() const;
+  const std::set<int64_t>& not_finite() const { return not_finite_; }  // as T5Generated
+  // Of all steps so far.
+  T5Generated generated() const;
 
  private:
-  at::Tensor next(const at::Tensor& logits) const;
+  void end_rows_without_finite_logits(const at::Tensor& logits);
+  void apply_rules(at::Tensor& logits) const;
+  // int64 [rows]. With keeps_scores, makes the scores those of the draws.
+  at::Tensor draw(at::Tensor& scores) const;
 
   T5ForConditionalGenerationImpl& model_;
   T5GenerationOptions options_;
   T5Cache cache_;
   std::vector<at::Tensor> tokens_;  // int64 [rows] of each step, the start first
+  std::vector<at::Tensor> scores_;  // as T5Generated
   at::Tensor ended_;                // bool [rows]
+  std::set<int64_t> not_finite_;
 };
 
 }  // namespace plimsoll::models

@@ -79,9 +79,11 @@ at::ScalarType computed_in(T5Dtype dtype, at::ScalarType stored) {
 
 }  // namespace
 
-T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype, const Warn& warn) {
+T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype, const Warn& warn,
+                                   T5Parts parts) {
   const at::NoGradGuard no_grad;
-  const T5Config config = t5_config(directory);
+  T5Config config = t5_config(directory);
+  config.encoder_only |= parts == T5Parts::kEncoder;
   check_tensors(directory, config);  // before there is a model of whatever size config.json says
   T5ForConditionalGeneration model(config);
   const at::Tensor table = weight_of(directory, "shared.weight");

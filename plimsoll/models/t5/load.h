@@ -25,9 +25,12 @@ inline constexpr std::array<recipe::Named<T5Dtype>, 5> kT5Dtypes = {{{"stored", 
                                                                      {"fp16", T5Dtype::kFp16},
                                                                      {"fp8", T5Dtype::kFp8}}};
 
+enum class T5Parts : uint8_t { kAll, kEncoder /* of a checkpoint with a decoder, too */ };
+
 // In eval mode. Weights that are stored in the dtype asked for are views of the mapped file, read when they are first
 // used. Throws Error, which names all tensors that are missing, of another shape or unknown. `warn` hears how many
 // weights, and of which tensors, the dtype cannot hold: they are Inf.
-T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype, const Warn& warn);
+T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype, const Warn& warn,
+                                   T5Parts parts = T5Parts::kAll);
 
 }  // namespace plimsoll::models

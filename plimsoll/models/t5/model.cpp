@@ -73,15 +73,41 @@ void T5ForConditionalGenerationImpl::reset_parameters(std::optional<at::Generato
   }
 }
 
+at::ScalarType T5ForConditionalGenerationImpl::computed_dtype() const {
+  return nn::scope_dtype().value_or(encoder->final_layer_norm->weight.scalar_type());
+}
+
 at::Tensor T5ForConditionalGenerationImpl::embed(const at::Tensor& ids) const {
-  const at::ScalarType dtype = nn::scope_dtype().value_or(encoder->final_layer_norm->weight.scalar_type());
-  return ops::embedding({.tokens = ids, .token_weight = shared->weight}, dtype);
+  return ops::embedding({.tokens = ids, .token_weight = shared->weight}, computed_dtype());
+}
+
+at::Tensor T5ForConditionalGenerationImpl::embed(const at::Tensor& ids, const at::Tensor& embeds,
+                                                 const char* name) const {
+  if (!embeds.defined()) {
+    check_ids(ids, name);
+    return embed(ids);
+  }
+  TORCH_CHECK_VALUE(!ids.defined(), "t5: expected ", name, " or its embeddings, got both");
+  TORCH_CHECK_VALUE(
+      embeds.dim() == 3 && embeds.size(2) == config.d_model && embeds.is_floating_point() && embeds.numel() > 0,
+      "t5: expected embeddings of ", name, " [batch, seq, ", config.d_model, "], got ", embeds.sizes(), " of ",
+      embeds.scalar_type());
+  return embeds.to(computed_dtype());
+}
+
+T5Output T5ForConditionalGenerationImpl::run_encoder(const T5Input& input) {
+  if (numerics) check(*numerics);
+  T5Output output;
+  output.encoder_output =
+      encoder->forward({.hidden = embed(input.input_ids, input.inputs_embeds, "input_ids"),
+                        .attention_mask = input.attention_mask,
+                        .numerics = numerics,
+                        .hidden_states = input.hidden_states ? &output.encoder_hidden_states : nullptr});
+  return output;
 }
 
 at::Tensor T5ForConditionalGenerationImpl::encode(const at::Tensor& input_ids, const at::Tensor& attention_mask) {
-  check_ids(input_ids, "input_ids");
-  if (numerics) check(*numerics);
-  return encoder->forward({.hidden = embed(input_ids), .attention_mask = attention_mask, .numerics = numerics});
+  return run_encoder({.input_ids = input_ids, .attention_mask = attention_mask}).encoder_output;
 }
 
 void T5ForConditionalGenerationImpl::check_has_decoder() const {
@@ -94,19 +120,50 @@ at::Tensor T5ForConditionalGenerationImpl::logits(const at::Tensor& hidden) {
   return logits_.joined(x);
 }
 
+T5Output T5ForConditionalGenerationImpl::forward_cached(const T5Input& input) {
+  TORCH_CHECK_VALUE(!at::GradMode::is_enabled() && !input.labels.defined() && !input.decoder_attention_mask.defined(),
+                    "t5: expected no gradients (torch.no_grad()), no labels and no decoder_attention_mask with "
+                    "use_cache or past_key_values");
+  T5Output output;
+  output.encoder_output = input.encoder_output;
+  const at::Tensor& embeds = input.decoder_inputs_embeds;
+  const at::Tensor hidden = embed(input.decoder_input_ids, embeds, "decoder_input_ids");
+  T5Cache& cache = *input.cache;
+  TORCH_CHECK_VALUE(hidden.size(0) == cache.rows(), "t5: expected decoder_input_ids of ", cache.rows(),
+                    " rows, as many as past_key_values has, got ", hidden.size(0));
+  if (!embeds.defined() && !input.hidden_states) {
+    if (const auto found = T5TeamStep::logits(*this, input.decoder_input_ids, cache)) {
+      output.logits = found->unsqueeze(1);
+      return output;
+    }
+  }
+  output.logits =
+      logits(decoder->forward({.hidden = hidden,
+                               .numerics = numerics,
+                               .cache = &cache,
+                               .hidden_states = input.hidden_states ? &output.decoder_hidden_states : nullptr}));
+  return output;
+}
+
 T5Output T5ForConditionalGenerationImpl::forward(const T5Input& input) {
   check_has_decoder();
+  if (input.cache != nullptr) return forward_cached(input);
   T5Output output;
-  output.encoder_output =
-      input.encoder_output.defined() ? input.encoder_output : encode(input.input_ids, input.attention_mask);
-  const bool shifts = !input.decoder_input_ids.defined() && input.labels.defined();
+  if (input.encoder_output.defined()) {
+    output.encoder_output = input.encoder_output;
+  } else {
+    output = run_encoder(input);
+  }
+  const bool shifts =
+      !input.decoder_input_ids.defined() && !input.decoder_inputs_embeds.defined() && input.labels.defined();
   const at::Tensor ids = shifts ? shift_right(input.labels) : input.decoder_input_ids;
-  check_ids(ids, "decoder_input_ids or labels");
   const T5Encoded encoded{output.encoder_output, input.attention_mask};
-  const at::Tensor hidden = decoder->forward({.hidden = embed(ids),
-                                              .attention_mask = input.decoder_attention_mask,
-                                              .numerics = numerics,
-                                              .encoded = &encoded});
+  const at::Tensor hidden =
+      decoder->forward({.hidden = embed(ids, input.decoder_inputs_embeds, "decoder_input_ids or labels"),
+                        .attention_mask = input.decoder_attention_mask,
+                        .numerics = numerics,
+                        .encoded = &encoded,
+                        .hidden_states = input.hidden_states ? &output.decoder_hidden_states : nullptr});
   output.logits = logits(hidden);
   if (input.labels.defined()) {
     output.loss = ops::cross_entropy(output.logits, input.labels, {.ignore_index = kIgnored});

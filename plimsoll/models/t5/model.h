@@ -10,18 +10,26 @@
 namespace plimsoll::models {
 
 struct T5Input {
-  at::Tensor input_ids;                    // int64 [batch, seq]
+  at::Tensor input_ids = {};               // int64 [batch, seq]
   at::Tensor attention_mask = {};          // [batch, seq], nonzero where there is a token; undefined: everywhere
   at::Tensor decoder_input_ids = {};       // int64 [batch, target]; undefined: labels, shifted right
   at::Tensor decoder_attention_mask = {};  // as attention_mask
   at::Tensor labels = {};                  // int64 [batch, target], -100 ignored; or undefined
   at::Tensor encoder_output = {};          // [batch, seq, d_model]: not computed again from input_ids
+  at::Tensor inputs_embeds = {};           // [batch, seq, d_model], instead of input_ids
+  at::Tensor decoder_inputs_embeds = {};   // [batch, target, d_model], instead of decoder_input_ids
+  // The decoder's tokens follow those in the cache, which knows what the encoder has said: without gradients, labels and
+  // decoder_attention_mask.
+  T5Cache* cache = nullptr;
+  bool hidden_states = false;  // asks for those of T5Output
 };
 
 struct T5Output {
   at::Tensor loss;            // fp32, the mean over labels; undefined without
   at::Tensor logits;          // [batch, target, vocab_size]
-  at::Tensor encoder_output;  // [batch, seq, d_model]
+  at::Tensor encoder_output;  // [batch, seq, d_model]; with a cache as it was given
+  // Where they are asked for: the embedded tokens, what each block but the last makes of them, and the stack's output.
+  std::vector<at::Tensor> encoder_hidden_states = {}, decoder_hidden_states = {};
 };
 
 // Children: shared, encoder, decoder, and lm_head unless the head is tied. Parameters are uninitialised until they are
@@ -36,6 +44,8 @@ class T5ForConditionalGenerationImpl : public torch::nn::Cloneable<T5ForConditio
 
   // [batch, seq, d_model].
   at::Tensor encode(const at::Tensor& input_ids, const at::Tensor& attention_mask = {});
+  // The encoder alone: its output and hidden states.
+  T5Output run_encoder(const T5Input& input);
   T5Output forward(const T5Input& input);
 
   // Generation, without gradients: a cache for rows_per_text rows a text, each of up to `capacity` tokens.
@@ -58,7 +68,10 @@ class T5ForConditionalGenerationImpl : public torch::nn::Cloneable<T5ForConditio
 
  private:
   friend class T5TeamStep;
+  at::ScalarType computed_dtype() const;
   at::Tensor embed(const at::Tensor& ids) const;
+  at::Tensor embed(const at::Tensor& ids, const at::Tensor& embeds, const char* name) const;
+  T5Output forward_cached(const T5Input& input);
   at::Tensor logits(const at::Tensor& hidden);
   void check_has_decoder() const;
 

@@ -12,20 +12,20 @@
 namespace plimsoll::models {
 namespace {
 
-// The dynamic branch of Hugging Face's T5Block: one infinite element lowers the bound of the whole batch.
-at::Tensor clamp_if_infinite(const at::Tensor& x) {
-  constexpr double kLargest = format::max_finite(format::Format::kFp16);
-  const double bound = at::isinf(x).any().item<bool>() ? kLargest - 1000 : kLargest;
-  return at::clamp(x, -bound, bound);
-}
+// The bounds of Hugging Face's T5Block. Its dynamic branch takes the lower one for the whole batch where one element is
+// infinite.
+constexpr double kLargest = format::max_finite(format::Format::kFp16), kLower = kLargest - 1000;
 
 }  // namespace
 
-T5Residual::T5Residual(const at::Tensor& hidden, const T5Numerics& numerics, bool encoder)
+T5Residual::T5Residual(const at::Tensor& hidden, const Options& options)
     : hidden_(hidden), dtype_(hidden.scalar_type()) {
+  const T5Numerics& numerics = options.numerics;
   if (!numerics || dtype_ != at::kHalf) return;
-  if (encoder && numerics->residual_fp32) hidden_ = hidden.to(at::kFloat);
-  clamps_ = !numerics->no_dynamic_clamp && hidden_.scalar_type() == at::kHalf;
+  if (options.encoder && numerics->residual_fp32) hidden_ = hidden.to(at::kFloat);
+  if (hidden_.scalar_type() != at::kHalf) return;
+  if (!numerics->no_dynamic_clamp) clamp_ = Clamp::kIfInfinite;
+  if (numerics->training_clamp && options.training) clamp_ = Clamp::kAlways;
 }
 
 at::Tensor T5Residual::normalised(const T5WeightImpl& norm, double epsilon) {
@@ -39,12 +39,14 @@ at::Tensor T5Residual::normalised(const T5WeightImpl& norm, double epsilon) {
 
 void T5Residual::add(const at::Tensor& x) {
   if (pending_.defined()) hidden_ = hidden_ + std::exchange(pending_, {});
-  if (clamps_ || x.scalar_type() != hidden_.scalar_type()) {
-    hidden_ = (hidden_ + x).to(hidden_.scalar_type());
-    if (clamps_) hidden_ = clamp_if_infinite(hidden_);
-  } else {
+  if (clamp_ == Clamp::kNone && x.scalar_type() == hidden_.scalar_type()) {
     pending_ = x;
+    return;
   }
+  hidden_ = (hidden_ + x).to(hidden_.scalar_type());
+  if (clamp_ == Clamp::kNone) return;
+  const bool lower = clamp_ == Clamp::kAlways || at::isinf(hidden_).any().item<bool>();
+  hidden_ = at::clamp(hidden_, lower ? -kLower : -kLargest, lower ? kLower : kLargest);
 }
 
 }  // namespace plimsoll::models

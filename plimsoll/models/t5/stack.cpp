@@ -12,6 +12,20 @@ void T5Cache::reorder(const at::Tensor& rows) {
   for (T5LayerCache& layer : layers_) layer.tokens.reorder(rows);
 }
 
+void T5Cache::reserve(int64_t capacity) {
+  for (T5LayerCache& layer : layers_) {
+    const int64_t length = layer.tokens.length();
+    nn::KeyValueCache wider(capacity);
+    if (length > 0) {
+      const nn::CachedTokens& all = layer.tokens.grow(0);
+      wider.append(all.key.narrow(1, 0, length), all.value.narrow(1, 0, length));
+    }
+    layer.tokens = std::move(wider);
+    layer.bias = at::Tensor();
+  }
+  capacity_ = capacity;
+}
+
 T5StackImpl::T5StackImpl(const T5Config& settings, T5Role role) : config(settings), role_(role) {
   T5StackImpl::reset();
 }
@@ -52,10 +66,11 @@ at::Tensor T5StackImpl::forward(const T5StackInput& input) {
       {.queries = queries, .keys = before + queries, .causal = causal, .dtype = dtype, .numerics = input.numerics});
   T5KeyMask visible;
   if (input.encoded != nullptr) visible = encoder_keys(*input.encoded, dtype, input.numerics);
-  T5Residual stream(at::dropout(input.hidden, config.dropout_rate, is_training()), input.numerics,
-                    role_ == T5Role::kEncoder);
+  T5Residual stream(at::dropout(input.hidden, config.dropout_rate, is_training()),
+                    {.numerics = input.numerics, .encoder = role_ == T5Role::kEncoder, .training = is_training()});
   at::Tensor position_bias;
   for (size_t i = 0; i < block->size(); ++i) {
+    if (input.hidden_states != nullptr) input.hidden_states->push_back(stream.hidden());
     T5LayerCache* cache = input.cache == nullptr ? nullptr : &input.cache->layers_[i];
     T5AttentionImpl& attention = block_at(i).self_attention();
     if (!attention.relative_attention_bias.is_empty()) {
@@ -71,8 +86,10 @@ at::Tensor T5StackImpl::forward(const T5StackInput& input) {
                                  .numerics = input.numerics});
   }
   if (input.cache != nullptr) input.cache->length_ += queries;
-  const at::Tensor output = stream.normalised(*final_layer_norm, config.layer_norm_epsilon);
-  return at::dropout(output, config.dropout_rate, is_training());
+  const at::Tensor normalised = stream.normalised(*final_layer_norm, config.layer_norm_epsilon);
+  const at::Tensor output = at::dropout(normalised, config.dropout_rate, is_training());
+  if (input.hidden_states != nullptr) input.hidden_states->push_back(output);
+  return output;
 }
 
 T5Cache T5StackImpl::make_cache(const T5Encoded& encoded, const CacheRoom& room) {

@@ -23,6 +23,9 @@ class T5Cache {
   // Row i goes on where row `rows[i]` stands; int64 [rows]. Rows must stay within their text's.
   void reorder(const at::Tensor& rows);
 
+  // Makes room for `capacity` tokens, at least as many as there are.
+  void reserve(int64_t capacity);
+
  private:
   friend class T5StackImpl;
   friend class T5TeamStep;
@@ -37,6 +40,8 @@ struct T5StackInput {
   T5Numerics numerics = {};
   const T5Encoded* encoded = nullptr;  // decoders without a cache
   T5Cache* cache = nullptr;            // decoders: the tokens follow those in the cache
+  // Gets the stream before each block and, last, the output: [rows, seq, d_model] each.
+  std::vector<at::Tensor>* hidden_states = nullptr;
 };
 
 // Children: block.N, final_layer_norm.

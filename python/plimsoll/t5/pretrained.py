@@ -1,0 +1,151 @@
+"""What T5s have in common: parameters that C++ owns, their files, and how FP16 is computed."""
+
+from __future__ import annotations
+
+import json
+import os
+import types
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from plimsoll._overflow import count_overflowed, warn_of_overflow
+from plimsoll._whole_file import whole_file, write_text
+from plimsoll.t5.outputs import BaseModelOutput
+from plimsoll.t5.parameter_tree import register
+
+_DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", None: "stored", "auto": "stored"}
+_SEED = {"downproject_scale": 8.0, "residual_fp32": True, "mask_scale": 0.75, "gelu_guard": 39.0, "no_dynamic_clamp": True}
+_NO_FIX = {
+    "downproject_scale": 1.0,
+    "residual_fp32": False,
+    "mask_scale": 1.0,
+    "gelu_guard": 0.0,
+    "no_dynamic_clamp": False,
+    "training_clamp": False,
+}
+
+
+class T5PreTrainedModel(torch.nn.Module):
+    """A T5 with the parameters of Hugging Face's class of the same name; made by from_pretrained().
+
+    t5_fixes says how FP16 is computed, and nothing else: "seed" (the first five switches, the default), None (FP32 inside
+    each op, FP16 between them), or a dict of some of the switches, the others off: downproject_scale, residual_fp32,
+    mask_scale, gelu_guard, no_dynamic_clamp, training_clamp. With {} it is Hugging Face's arithmetic.
+    """
+
+    _encoder_alone = False
+
+    def __init__(self, model: Any, config: dict[str, Any], t5_fixes: dict[str, Any] | str | None = "seed") -> None:
+        super().__init__()
+        self.config = types.SimpleNamespace(**config)
+        self._model = model
+        self.t5_fixes = t5_fixes
+        register(self, model.parameters())
+        self.eval()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        directory: str | os.PathLike[str],
+        dtype: torch.dtype | str | None = None,
+        t5_fixes: dict[str, Any] | str | None = "seed",
+    ) -> Self:
+        """directory: config.json with model.safetensors or its shards. dtype: of the weights, a torch.dtype, "fp32", "bf16",
+        "fp16", "fp8" (E4M3 codes with a scale a row, for inference), or None: as they are stored. Weights that the dtype cannot
+        hold become Inf, with a warning that counts and names them."""
+        name = _DTYPES.get(dtype, dtype)
+        if name not in (*_DTYPES.values(), "fp8"):
+            raise ValueError(f"from_pretrained: expected dtype float32, bfloat16, float16 or 'fp8', got {dtype!r}")
+        model = torch.classes.plimsoll.T5Model(str(directory), name, cls._encoder_alone)
+        if overflowed := model.warning():
+            warnings.warn(f"from_pretrained: {overflowed}", stacklevel=2)
+        config = json.loads((Path(directory) / "config.json").read_text())
+        if cls._encoder_alone:
+            config["architectures"] = [config.get("model_type", "t5").upper() + "EncoderModel"]
+        return cls(model, config, t5_fixes)
+
+    def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
+        """config.json and model.safetensors, which from_pretrained() reads, and Hugging Face's."""
+        from safetensors.torch import save_file
+
+        if any(parameter.numel() == 0 for parameter in self.parameters()):
+            raise ValueError("save_pretrained: expected weights, got FP8 codes; load the model with another dtype")
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        tensors = {name: parameter.detach().contiguous() for name, parameter in self.named_parameters()}
+        with whole_file(Path(directory) / "model.safetensors") as file:
+            save_file(tensors, file, metadata={"format": "pt"})
+        write_text(Path(directory) / "config.json", json.dumps(vars(self.config), indent=2) + "\n")
+
+    @property
+    def t5_fixes(self) -> dict[str, Any] | str | None:
+        return self._t5_fixes
+
+    @t5_fixes.setter
+    def t5_fixes(self, fixes: dict[str, Any] | str | None) -> None:
+        if fixes is None:
+            self._model.clear_fixes()
+        else:
+            switches = _SEED if fixes == "seed" else fixes
+            if not isinstance(switches, dict) or not switches.keys() <= _NO_FIX.keys():
+                raise ValueError(f"t5_fixes: expected 'seed', None or a dict of {', '.join(_NO_FIX)}, got {fixes!r}")
+            for name, value in switches.items():
+                if isinstance(value, bool) and not isinstance(_NO_FIX[name], bool):
+                    raise ValueError(f"t5_fixes: expected a number for {name}, got {value}")
+            self._model.set_fixes({name: float(switches.get(name, off)) for name, off in _NO_FIX.items()})
+        self._t5_fixes = fixes
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's, with a warning for weights that the dtype of the parameters cannot hold. assign=True is refused: C++
+        reads the parameters that are here."""
+        if assign:
+            raise ValueError("load_state_dict: expected assign=False, got True")
+        keys = super().load_state_dict(state_dict, strict)
+        held = {name: parameter for name, parameter in self.named_parameters() if name in state_dict}
+        overflowed = ((name, count_overflowed(state_dict[name], tensor), tensor) for name, tensor in held.items())
+        warn_of_overflow("load_state_dict", overflowed)
+        return keys
+
+    def train(self, mode: bool = True) -> Self:
+        self._model.train(mode)
+        return super().train(mode)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copy = type(self)(self._model.clone(), dict(vars(self.config)), self.t5_fixes)
+        for mine, theirs in zip(self.parameters(), copy.parameters(), strict=True):
+            theirs.requires_grad_(mine.requires_grad)
+            memo[id(mine)] = theirs  # an optimizer's, if it is copied in the same call
+        memo[id(self)] = copy
+        return copy.train(self.training)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of everything between the products."""
+        return self.get_parameter("encoder.final_layer_norm.weight").dtype
+
+    def encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """The encoder's output [batch, seq, d_model] of input_ids [batch, seq]."""
+        encoded: torch.Tensor = self._run_encoder(input_ids, attention_mask).last_hidden_state
+        return encoded
+
+    def _run_encoder(
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = False,
+    ) -> BaseModelOutput:
+        tensors = given(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
+        output, hidden_states = self._model.run_encoder(tensors, bool(output_hidden_states))
+        return BaseModelOutput(last_hidden_state=output, hidden_states=tuple(hidden_states) or None)
+
+
+def given(**tensors: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
