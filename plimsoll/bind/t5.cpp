@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "plimsoll/bind/named_option.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/t5/generation.h"
 #include "plimsoll/models/t5/load.h"
@@ -24,14 +25,7 @@ Result checked(Result result) {
   return result;
 }
 
-models::EarlyStopping parse_early_stopping(const std::string& name) {
-  if (name == "heuristic") return models::EarlyStopping::kHeuristic;
-  if (name == "first") return models::EarlyStopping::kFirstFull;
-  TORCH_CHECK_VALUE(name == "never", "early_stopping: expected heuristic, first or never, got '", name, "'");
-  return models::EarlyStopping::kNever;
-}
-
-// Arguments by name.
+// Arguments by name; each must be there, and no other.
 using Tensors = c10::Dict<std::string, at::Tensor>;
 using Integers = c10::Dict<std::string, int64_t>;
 using Numbers = c10::Dict<std::string, double>;
@@ -50,8 +44,13 @@ models::T5Input input_of(const Tensors& tensors, bool hidden_states) {
           .hidden_states = hidden_states};
 }
 
+void check_count(const char* where, size_t expected, size_t got) {
+  TORCH_CHECK_VALUE(got == expected, where, ": expected ", expected, " options by name, got ", got);
+}
+
 models::T5GenerationOptions options_of(const Integers& integers, const Numbers& numbers, const Words& bad_words_ids,
                                        const std::string& early_stopping) {
+  check_count("generate", 9 + 4, integers.size() + numbers.size());
   return {.max_new_tokens = integers.at("max_new_tokens"),
           .samples = integers.at("do_sample") != 0,
           .sampling = {.temperature = numbers.at("temperature"),
@@ -60,7 +59,7 @@ models::T5GenerationOptions options_of(const Integers& integers, const Numbers& 
           .seed = integers.at("seed"),
           .beams = integers.at("num_beams"),
           .length_penalty = numbers.at("length_penalty"),
-          .early_stopping = parse_early_stopping(early_stopping),
+          .early_stopping = named_option(models::kEarlyStoppings, "early_stopping", early_stopping),
           .sequences = integers.at("num_return_sequences"),
           .rules = {.repetition_penalty = numbers.at("repetition_penalty"),
                     .no_repeat_ngram_size = integers.at("no_repeat_ngram_size"),
@@ -100,7 +99,7 @@ struct T5Steps : torch::CustomClassHolder {
 struct T5Model : torch::CustomClassHolder {
   T5Model(const std::string& directory, const std::string& dtype, bool encoder_alone)
       : model(models::load_t5(
-            io::HuggingFaceDirectory(directory), recipe::value_of(models::kT5Dtypes, "dtype", dtype),
+            io::HuggingFaceDirectory(directory), named_option(models::kT5Dtypes, "dtype", dtype),
             [this](const std::string& text) { warning = text; },
             encoder_alone ? models::T5Parts::kEncoder : models::T5Parts::kAll)) {}
   explicit T5Model(models::T5ForConditionalGeneration of) : model(std::move(of)) {}
@@ -119,6 +118,7 @@ struct T5Model : torch::CustomClassHolder {
   void train(bool mode) { model->train(mode); }
 
   void set_fixes(const Numbers& switches) {
+    check_count("t5_fixes", 6, switches.size());
     const models::T5Fixes fixes = {.downproject_scale = switches.at("downproject_scale"),
                                    .residual_fp32 = switches.at("residual_fp32") != 0,
                                    .mask_scale = switches.at("mask_scale"),

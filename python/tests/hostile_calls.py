@@ -13,8 +13,6 @@ from plimsoll.autoscale.session import new_session
 FP32, BF16 = torch.float32, torch.bfloat16
 ops, classes = torch.ops.plimsoll, torch.classes.plimsoll
 IN_PYTHON = {"recipe_amax", "recipe_inv_scale"}
-# Of a T5Model, which needs a model's directory.
-OF_A_MODEL = {"t5_set_fixes", "t5_forward", "t5_beam_search", "t5_decode"}
 
 
 def T(*shape, **rest):
@@ -382,7 +380,7 @@ WITHOUT_GRADIENTS = {"layer_pass_backward"}  # is what a backward pass calls
 def registered():
     """The names of all operators of ours that calls are listed of."""
     names = (name.removeprefix("plimsoll::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("plimsoll::"))
-    return {name for name in names if name not in IN_PYTHON | OF_A_MODEL}
+    return {name for name in names if name not in IN_PYTHON}
 
 
 @cache

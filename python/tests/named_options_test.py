@@ -87,7 +87,7 @@ def test_an_option_of_another_type_is_named(wrong, message):
             "compression: expected fp8",
         ),
         (lambda ranks: torch.classes.plimsoll.CompressedAverage("fp9", ranks, 64), "compression: expected fp8"),
-        (lambda ranks: torch.classes.plimsoll.T5Model("nowhere", "fp33"), "dtype: expected fp32"),
+        (lambda ranks: torch.classes.plimsoll.T5Model("nowhere", "fp33", False), "dtype: expected fp32"),
     ],
 )
 def test_a_name_that_there_is_not_is_an_error_with_the_nearest(make, message):
