@@ -17,10 +17,27 @@ thread_local Fp8Autocast* innermost = nullptr;
 
 }  // namespace
 
+const ops::SharedRecipe& RecipesByFormat::of(format::Format format) const {
+  if (format == format::Format::kFp32) return fp32;
+  if (format == format::Format::kBf16) return bf16;
+  TORCH_CHECK(format == format::Format::kFp16, "autocast: expected high precision of fp32, bf16 or fp16, got ",
+              format::info(format).name);
+  return fp16;
+}
+
 Fp8Autocast::Fp8Autocast(Fp8AutocastOptions options) : outer_(innermost), exceptions_(std::uncaught_exceptions()) {
-  if (options.enabled) scope_.recipe = std::make_shared<const recipe::Recipe>(std::move(options.recipe));
-  if (outer_ != nullptr) scope_.step = outer_->scope_.step;
+  if (options.enabled && options.by_format != nullptr) {
+    scope_.by_format = std::move(options.by_format);
+    scope_.recipe = scope_.by_format->fp32;
+  } else if (options.enabled) {
+    scope_.recipe = std::make_shared<const recipe::Recipe>(std::move(options.recipe));
+  }
+  if (outer_ != nullptr) {
+    scope_.step = outer_->scope_.step;
+    scope_.reduction = outer_->scope_.reduction;
+  }
   if (options.enabled && scope_.step == nullptr) {
+    scope_.reduction = options.reduction;
     // Without gradients nothing is recorded on any rank, so there is nothing to reduce.
     const bool records = at::GradMode::is_enabled();
     scope_.step = std::make_shared<ops::ScalingStep>(scope_.recipe, records ? options.reduction : nullptr);
@@ -72,11 +89,14 @@ ops::SharedRecipe current_recipe() { return current_scope().recipe; }
 std::shared_ptr<ops::ScalingStep> current_step() { return current_scope().step; }
 
 ops::SharedRecipe recipe_for(const at::Tensor& parameter) {
-  if (ops::SharedRecipe recipe = current_recipe()) return recipe;
-  const at::DeviceType device = parameter.device().type();
+  const Fp8Scope* const scope = innermost == nullptr ? nullptr : &innermost->scope_;
+  if (scope != nullptr && scope->recipe != nullptr && scope->by_format == nullptr) return scope->recipe;
+  const at::DeviceType device = parameter.is_meta() ? at::kCPU : parameter.device().type();
   const at::ScalarType dtype =
       at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device) : parameter.scalar_type();
-  return std::make_shared<const recipe::Recipe>(recipe::HighPrecision{.format = ops::format_of(dtype, "autocast")});
+  const format::Format wide = ops::format_of(dtype, "autocast");
+  if (scope != nullptr && scope->by_format != nullptr) return scope->by_format->of(wide);
+  return std::make_shared<const recipe::Recipe>(recipe::HighPrecision{.format = wide});
 }
 
 ops::LinearScaling linear_scaling(std::shared_ptr<ops::LinearState> state, const at::Tensor& weight,

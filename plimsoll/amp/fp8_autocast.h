@@ -12,22 +12,34 @@
 #include <memory>
 #include <optional>
 
+#include "plimsoll/format/format.h"
 #include "plimsoll/ops/linear/linear_scaling.h"
 #include "plimsoll/ops/scaling/scaling_step.h"
 #include "plimsoll/recipe/recipe.h"
 
 namespace plimsoll::amp {
 
+// One recipe for each format that high precision may have; otherwise they are the same.
+struct RecipesByFormat {
+  ops::SharedRecipe fp32, bf16, fp16;
+
+  const ops::SharedRecipe& of(format::Format format) const;
+};
+
 struct Fp8AutocastOptions {
   bool enabled = true;  // false inside another scope: high precision
   recipe::Recipe recipe = recipe::DelayedScaling{};
   std::shared_ptr<const ops::AmaxReduction> reduction = nullptr;  // of the outermost scope
+  // Instead of recipe: high precision is torch's autocast's dtype where that is on, else the parameter's.
+  std::shared_ptr<const RecipesByFormat> by_format = nullptr;
 };
 
 // Recipe and step of a scope.
 struct Fp8Scope {
   ops::SharedRecipe recipe = {};  // none: high precision
-  std::shared_ptr<ops::ScalingStep> step = {};
+  std::shared_ptr<const RecipesByFormat> by_format = {};
+  std::shared_ptr<ops::ScalingStep> step = {};               // of the outermost enabled scope
+  std::shared_ptr<const ops::AmaxReduction> reduction = {};  // and what its end reduces with
 };
 
 // Thread-local; the inner of two scopes holds inside it. When the outermost enabled scope ends normally, the forward
@@ -61,6 +73,7 @@ class Fp8Autocast {
   bool ended_ = false;
 
   friend Fp8Scope current_scope();
+  friend ops::SharedRecipe recipe_for(const at::Tensor& parameter);
 };
 
 // State of the innermost scope of this thread; nullptr outside all scopes and where enabled = false.
@@ -69,7 +82,7 @@ ops::SharedRecipe current_recipe();
 std::shared_ptr<ops::ScalingStep> current_step();
 
 // Recipe that a module with this parameter computes under: the scope's, else high precision in torch's autocast dtype
-// where that is on, else in the parameter's.
+// where that is on, else in the parameter's. Parameters on the device "meta" count as the CPU's.
 ops::SharedRecipe recipe_for(const at::Tensor& parameter);
 
 // All that ops::linear and its relatives ask for.

@@ -6,9 +6,12 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
+#include "plimsoll/amp/autocast.h"
+#include "plimsoll/amp/second_run.h"
 #include "plimsoll/ops/linear/linear.h"
 
 namespace plimsoll::amp {
@@ -144,6 +147,43 @@ TEST(Fp8Autocast, AUsersFunctionMayThrowWithoutHarm) {
   };
   EXPECT_THROW(run(), std::invalid_argument);
   EXPECT_EQ(current_recipe(), nullptr);
+}
+
+TEST(RecipeFor, ARecipeByFormatFollowsTorchsAutocastThenTheParameter) {
+  const auto made = [](format::Format format) {
+    return std::make_shared<const recipe::Recipe>(recipe::DelayedScaling{.high_precision_format = format});
+  };
+  const auto by_format = std::make_shared<const RecipesByFormat>(
+      RecipesByFormat{made(format::Format::kFp32), made(format::Format::kBf16), made(format::Format::kFp16)});
+  const Fp8Autocast scope(Fp8AutocastOptions{.by_format = by_format});
+  EXPECT_EQ(recipe_for(at::ones({1})), by_format->fp32);
+  EXPECT_EQ(recipe_for(at::ones({1}, at::kHalf)), by_format->fp16);
+  EXPECT_EQ(recipe_for(at::ones({1}, at::TensorOptions(at::kMeta).dtype(at::kBFloat16))), by_format->bf16);
+  {
+    const Autocast narrow(at::kCPU, at::kBFloat16);
+    EXPECT_EQ(recipe_for(at::ones({1})), by_format->bf16);
+  }
+  const Fp8Autocast off({.enabled = false});
+  EXPECT_EQ(recipe_for(at::ones({1}, at::kHalf))->name(), "fp16");
+}
+
+TEST(SecondRun, HasTheScopeAndTheTableOfTheFirstThatHaveEnded) {
+  std::optional<RunState> state;
+  {
+    const Fp8Autocast scope({.recipe = recipe::by_name("mxfp8")});
+    const PrecisionTableGuard table(true);
+    state.emplace();
+  }
+  const Fp8Autocast other({.recipe = recipe::by_name("fp8")});
+  for (int run = 0; run < 2; ++run) {
+    const SecondRun second(*state);
+    EXPECT_EQ(current_recipe()->name(), "mxfp8");
+    EXPECT_TRUE(precision_table_holds());
+    EXPECT_TRUE(replays_layers());
+  }
+  EXPECT_EQ(current_recipe()->name(), "fp8");
+  EXPECT_FALSE(precision_table_holds());
+  EXPECT_FALSE(replays_layers());
 }
 
 TEST(RecipeFor, FollowsTheScopeThenTorchsAutocastThenTheParameter) {

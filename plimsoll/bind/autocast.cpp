@@ -4,7 +4,9 @@
 #include <torch/library.h>
 
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/amp/precision_kernels.h"
@@ -49,12 +51,22 @@ class PrecisionTableScope final : public Scope {
   amp::PrecisionTableGuard table_;
 };
 
-// recipe: JSON; none: high precision inside. group: the name of a process group over whose ranks amaxes are reduced.
-int64_t enter_fp8_scope(int64_t owner, std::optional<std::string_view> recipe, std::optional<std::string_view> group,
-                        int64_t ranks) {
-  amp::Fp8AutocastOptions options{.enabled = recipe.has_value()};
-  if (recipe) options.recipe = *recipe_of(*recipe);
+// recipes: JSON; none: high precision inside; three: amp::RecipesByFormat. group: the name of a process group over whose
+// ranks amaxes are reduced; chosen: by the user, who may not choose another one inside of an enabled scope.
+int64_t enter_fp8_scope(int64_t owner, const std::vector<std::string>& recipes, std::optional<std::string_view> group,
+                        int64_t ranks, bool chosen) {
+  TORCH_CHECK_VALUE(recipes.size() <= 1 || recipes.size() == 3,
+                    "autocast: expected a recipe, or one for each of fp32, bf16 and fp16, got ", recipes.size());
+  amp::Fp8AutocastOptions options{.enabled = !recipes.empty()};
+  if (recipes.size() == 1) options.recipe = *recipe_of(recipes[0]);
+  if (recipes.size() == 3) {
+    options.by_format = std::make_shared<const amp::RecipesByFormat>(
+        amp::RecipesByFormat{recipe_of(recipes[0]), recipe_of(recipes[1]), recipe_of(recipes[2])});
+  }
   if (group) options.reduction = amax_reduction_over(*group, ranks);
+  const amp::Fp8Scope outer = amp::current_scope();
+  TORCH_CHECK_VALUE(!chosen || recipes.empty() || outer.step == nullptr || outer.reduction == options.reduction,
+                    "autocast: expected the fp8_group of the outermost scope, which reduces at its end, got another");
   return enter_scope(owner, std::make_unique<Fp8Scope>(std::move(options)));
 }
 
@@ -71,7 +83,8 @@ void enter_precision_table(int64_t owner, bool holds) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
-  library.def("enter_fp8_scope(int owner, str? recipe, *, str? group=None, int ranks=1) -> int", &enter_fp8_scope);
+  library.def("enter_fp8_scope(int owner, str[] recipes, *, str? group=None, int ranks=1, bool chosen=False) -> int",
+              &enter_fp8_scope);
   library.def("enter_autocast(int owner, str device, *, ScalarType dtype, bool enabled, bool cache_enabled) -> ()",
               &enter_autocast);
   library.def("enter_precision_table(int owner, *, bool holds) -> ()", &enter_precision_table);

@@ -6,7 +6,6 @@
 #include "plimsoll/amp/scale_tape.h"
 #include "plimsoll/bind/layer_state.h"
 #include "plimsoll/bind/rank_group.h"
-#include "plimsoll/bind/recipe_text.h"
 #include "plimsoll/ops/activation/activation.h"
 #include "plimsoll/ops/fused/norm_linear.h"
 #include "plimsoll/ops/fused/norm_mlp.h"
@@ -62,10 +61,10 @@ LayerStates layer_states(at::TensorList state) {
   return states;
 }
 
-LayerScaling layer_scaling(const LayerCall& call, const LayerStates& states) {
+LayerScaling layer_scaling(const LayerCall& call, const ops::SharedRecipe& recipe, const LayerStates& states) {
   LayerScaling scaling;
   for (const auto& state : states) {
-    scaling.push_back({.recipe = recipe_of(call.recipe),
+    scaling.push_back({.recipe = recipe,
                        .state = state,
                        .step = amp::replays_layers() ? nullptr : amp::current_step(),
                        .is_first_microbatch = call.is_first_microbatch,

@@ -37,7 +37,7 @@ struct ParallelCall {
 };
 
 struct LayerCall {
-  std::string recipe;  // JSON
+  std::string recipe;  // JSON; empty: that of the scope in force
   std::optional<bool> is_first_microbatch = {};
   bool save_input = false;  // Linear: keep x for backward, not its codes
   std::string normalization = "layernorm";
@@ -53,7 +53,7 @@ struct LayerCall {
 using LayerStates = std::vector<std::shared_ptr<ops::LinearState>>;
 using LayerScaling = std::vector<ops::LinearScaling>;
 LayerStates layer_states(at::TensorList state);
-LayerScaling layer_scaling(const LayerCall& call, const LayerStates& states);
+LayerScaling layer_scaling(const LayerCall& call, const ops::SharedRecipe& recipe, const LayerStates& states);
 
 // From what Python hands over: codes, scale and main_grad of each product; empty: no weight has any.
 std::vector<HeldWeight> held_weights(const OptionalTensors& tensors);

@@ -1,7 +1,9 @@
 // The layers of plimsoll.pytorch as operators: what nn's modules of the same names do in forward.
 #include <torch/library.h>
 
+#include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/bind/layer.h"
+#include "plimsoll/bind/recipe_text.h"
 #include "plimsoll/bind/traced_layer.h"
 
 namespace plimsoll::bind {
@@ -17,12 +19,15 @@ ParallelCall parallel_call(OptionalName tp_group, int64_t tp_size, bool sequence
 }
 
 ops::NormOutput layer(const LayerInputs& inputs, const LayerCall& call, at::TensorList state) {
+  const ops::SharedRecipe recipe = call.recipe.empty() ? amp::recipe_for(*inputs[kWeight]) : recipe_of(call.recipe);
   if (is_traced(*inputs[kX])) {
     TORCH_CHECK_NOT_IMPLEMENTED(!call.parallel.tp_group, "tp_size: expected 1 under torch.compile, got ",
                                 call.parallel.tp_size);
-    return run_traced_layer(inputs, call, state);
+    LayerCall traced = call;
+    if (traced.recipe.empty()) traced.recipe = recipe::to_json(*recipe);  // a graph outlives the scope
+    return run_traced_layer(inputs, traced, state);
   }
-  return run_layer(inputs, call, layer_scaling(call, layer_states(state)));
+  return run_layer(inputs, call, layer_scaling(call, recipe, layer_states(state)));
 }
 
 // The sum that was normalised is x itself where nothing is added to it.
@@ -89,7 +94,7 @@ TwoTensors norm_mlp(const at::Tensor& x, const OptionalTensor& residual, const a
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
-  // state: ten tensors for each product (layer_state.h); held: three for each, or none (layer.h); recipe: JSON;
+  // state: ten tensors for each product (layer_state.h); held: three for each, or none (layer.h); recipe: JSON, or empty;
   // save_input: keep x for backward, not its codes, because the op before keeps it too.
   library.def(
       "scaled_linear(Tensor x, Tensor weight, Tensor? bias, *, Tensor[] state, Tensor?[] held, str recipe, "

@@ -2,6 +2,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <functional>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -39,18 +42,16 @@ recipe::Recipe parse(std::string_view text) {
 }  // namespace
 
 ops::SharedRecipe recipe_of(std::string_view json) {
-  // The layers of a model bring the same text, one after the other.
-  thread_local std::string last_json;
-  thread_local ops::SharedRecipe last;
-  if (last == nullptr || json != last_json) {
-    try {
-      last = std::make_shared<const recipe::Recipe>(parse(json));
-    } catch (const std::invalid_argument& error) {
-      TORCH_CHECK_VALUE(false, error.what());
-    }
-    last_json = json;
+  static std::mutex mutex;
+  static std::map<std::string, ops::SharedRecipe, std::less<>> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known.find(json);
+  if (found != known.end()) return found->second;
+  try {
+    return known.emplace(json, std::make_shared<const recipe::Recipe>(parse(json))).first->second;
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, error.what());
   }
-  return last;
 }
 
 }  // namespace plimsoll::bind

@@ -8,7 +8,7 @@
 namespace plimsoll::bind {
 
 // recipe::from_json, and amax_function and inv_scale_function: numbers of functions of Python's. A mistake is Python's
-// ValueError.
+// ValueError. Each text is parsed once.
 ops::SharedRecipe recipe_of(std::string_view json);
 
 }  // namespace plimsoll::bind

@@ -90,7 +90,7 @@ ForwardResult layer_forward_cpu(const OptionalTensors& tensors, at::TensorList s
                        .zero_centered = zero_centered,
                        .epsilon = epsilon,
                        .activation = std::string(activation)};
-  const LayerScaling scaling = layer_scaling(call, layer_states(state));
+  const LayerScaling scaling = layer_scaling(call, recipe_of(recipe), layer_states(state));
   LayerInputs inputs = leaves(tensors, needs);
   TORCH_CHECK_VALUE(inputs[kX] && inputs[kWeight], "inputs: expected x and weight, got none");
   at::Tensor kept = at::empty({0}, inputs[kX]->options());

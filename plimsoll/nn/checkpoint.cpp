@@ -12,8 +12,7 @@
 #include <utility>
 
 #include "plimsoll/amp/autocast.h"
-#include "plimsoll/amp/fp8_autocast.h"
-#include "plimsoll/amp/scale_tape.h"
+#include "plimsoll/amp/second_run.h"
 #include "plimsoll/ops/tensor/saved.h"
 
 namespace plimsoll::nn {
@@ -21,17 +20,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-class TapeScope {
- public:
-  TapeScope(amp::ScaleTape& tape, bool replays) : tape_(tape) { tape_.enter(replays); }
-  ~TapeScope() { tape_.exit(); }
-  TapeScope(const TapeScope&) = delete;
-  TapeScope& operator=(const TapeScope&) = delete;
-
- private:
-  amp::ScaleTape& tape_;
-};
 
 class RandomState {
  public:
@@ -47,13 +35,12 @@ class RandomState {
 };
 
 // State of the first run that the second run needs.
-struct FirstRun {
+struct Recomputed {
   Segment segment;
   std::vector<at::Tensor> inputs;
   std::vector<bool> input_is_differentiable = {};
   std::vector<at::Tensor> parameters = {};
-  std::shared_ptr<amp::ScaleTape> tape = std::make_shared<amp::ScaleTape>();
-  amp::Fp8Scope scope = amp::current_scope();
+  amp::RunState state = {};
   at::Tensor random = RandomState::generator().get_state();
   amp::Snapshot autocast = {};
 
@@ -82,11 +69,11 @@ variable_list differentiable(const std::vector<at::Tensor>& inputs, const std::v
 
 class Checkpoint : public torch::autograd::Function<Checkpoint> {
  public:
-  static variable_list forward(AutogradContext* context, FirstRun run, at::TensorList) {
+  static variable_list forward(AutogradContext* context, Recomputed run, at::TensorList) {
     variable_list outputs;
     {
       const at::AutoGradMode with_graph(true);  // which ends here; without one layers would compute for inference
-      const TapeScope tape(*run.tape, /*replays=*/false);
+      const amp::FirstRun first(run.state);
       for (const at::Tensor& output : run.segment(run.leaves())) outputs.push_back(output.detach());
     }
     ops::save(context, std::move(run));
@@ -94,7 +81,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const FirstRun run = ops::load<FirstRun>(context);
+    const Recomputed run = ops::load<Recomputed>(context);
     const std::vector<at::Tensor> leaves = run.leaves();
     variable_list outputs, output_grads, wanted;
     const at::AutoGradMode with_graph(true);
@@ -121,11 +108,10 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
   }
 
  private:
-  static std::vector<at::Tensor> run_again(const FirstRun& run, const std::vector<at::Tensor>& leaves) {
+  static std::vector<at::Tensor> run_again(const Recomputed& run, const std::vector<at::Tensor>& leaves) {
     const RandomState random(run.random);
     const amp::Autocast autocast(run.autocast);
-    amp::Fp8Autocast scope(run.scope);
-    const TapeScope tape(*run.tape, /*replays=*/true);
+    const amp::SecondRun second(run.state);
     return run.segment(leaves);
   }
 };
@@ -135,7 +121,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
 std::vector<at::Tensor> checkpoint(const Segment& segment, const std::vector<at::Tensor>& inputs,
                                    const std::vector<at::Tensor>& parameters) {
   if (!at::GradMode::is_enabled()) return segment(inputs);
-  FirstRun run{.segment = segment, .inputs = inputs, .parameters = parameters};
+  Recomputed run{.segment = segment, .inputs = inputs, .parameters = parameters};
   for (const at::Tensor& input : inputs)
     run.input_is_differentiable.push_back(input.defined() && input.requires_grad());
   const variable_list tensors = differentiable(inputs, parameters);

@@ -1,9 +1,11 @@
-"""The base of scopes that no exception leaves open, a KeyboardInterrupt between two instructions included."""
+"""The base of scopes that no exception leaves open, a KeyboardInterrupt between two instructions included. C++ has the one
+stack of them (plimsoll/bind/scopes.cpp)."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 import types
 from collections.abc import Callable
 from typing import Any, Self
@@ -26,6 +28,40 @@ _abandon.argtypes = (ctypes.c_int64,)
 _abandon.restype = None
 
 after_leaving: list[Callable[[], object]] = []  # what a state kept in Python follows the library's with
+_innermost = torch.ops.plimsoll.innermost_fp8_scope.default
+
+
+class _Numbers(threading.local):
+    """What FP8 scopes of the thread show to Python, by the library's number. Scopes inside have larger ones."""
+
+    def __init__(self) -> None:
+        self.shown: dict[int, Any] = {}
+
+
+class _Thread(threading.local):
+    in_force: Any = None  # a copy for torch.compile, which guards objects of Python and no state of C++
+
+
+_numbers, _thread = _Numbers(), _Thread()
+
+
+def in_force() -> Any:
+    """What the innermost FP8 scope of this thread shows; None outside all."""
+    if torch.compiler.is_compiling():
+        return _thread.in_force
+    innermost, shown = _innermost(), _numbers.shown
+    while shown and next(reversed(shown)) > innermost:
+        shown.popitem()
+    _thread.in_force = shown.get(innermost)
+    return _thread.in_force
+
+
+def show(number: int, shown: Any) -> None:
+    """From now on the scope with this number, the innermost one, shows it."""
+    _numbers.shown[number] = _thread.in_force = shown
+
+
+after_leaving.append(in_force)
 
 
 def _left(result: int, _function: Any, _arguments: Any) -> None:

@@ -320,7 +320,7 @@ CALLS = {
     "embedding_backward": lambda draw: [T(2, 5, 8), whole_numbers(2, 5, below=11), 11, 9, 2, FP32],
     "embedding_forward": lambda draw: [*embedding(draw), BF16],
     "enter_autocast": lambda draw: [OWNER, "cpu", BF16, True, True],
-    "enter_fp8_scope": lambda draw: [OWNER, draw.choice([None, '"fp8"'])],
+    "enter_fp8_scope": lambda draw: [OWNER, draw.choice([[], ['"fp8"'], ['"fp8"'] * 3])],
     "enter_precision_table": lambda draw: [OWNER, draw.random() < 0.5],
     "finish_left_scope": lambda draw: [],
     "gemm": gemm,

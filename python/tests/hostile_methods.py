@@ -50,7 +50,7 @@ METHODS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
             "stop_inspection": [],
         },
     ),
-    "ScaleTape": ([], {"enter_first_run": [OWNER], "enter_second_run": [OWNER, False, '"fp8"']}),
+    "ScaleTape": ([], {"enter_first_run": [OWNER], "enter_second_run": [OWNER]}),
     "CheckpointSaver": (new_saver, {"save": [1, "{}", [], []], "wait": []}),
     "HookedBuckets": (
         HOOKED,

@@ -21,7 +21,7 @@ SESSION = dict(
 
 
 def schemas():
-    names = hostile_calls.registered() | hostile_calls.IN_PYTHON | hostile_calls.OF_A_MODEL
+    names = hostile_calls.registered() | hostile_calls.IN_PYTHON
     return {name: getattr(ops, name).default._schema for name in sorted(names)}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils import checkpoint as implementation
 
-from plimsoll._scope import Scope
+from plimsoll._scope import Scope, in_force, show
 from plimsoll._torch_internals import checkpoint_runs, replace_checkpoint_runs
 from plimsoll.amp.precision_switch import table_holds
 
@@ -35,18 +35,36 @@ class _Table(Scope):
         _enter_table(self._owner, holds=self._holds)
 
 
-def table_contexts() -> Contexts:
-    """The second run finds the precision table of the first."""
-    return nullcontext(), _Table()
-
-
-contexts: Callable[[], Contexts] = table_contexts  # around the two runs; plimsoll.pytorch has one with its FP8 scopes
-
-
 def carries_scopes(context_fn: Callable[[], Contexts]) -> Callable[[], Contexts]:
     """Marks a context_fn of torch.utils.checkpoint whose contexts restore the scopes themselves."""
     context_fn.carries_scopes = True  # type: ignore[attr-defined]
     return context_fn
+
+
+class _FirstRun(Scope):
+    def __init__(self, tape: Any) -> None:
+        self._tape = tape
+
+    def _open(self) -> None:
+        self._tape.enter_first_run(self._owner)
+
+
+class _SecondRun(Scope):
+    """The scopes of the thread that made the tape, with what the first run has put on it."""
+
+    def __init__(self, tape: Any) -> None:
+        self._tape, self._shown = tape, in_force()
+
+    def _open(self) -> None:
+        show(self._tape.enter_second_run(self._owner), self._shown)
+
+
+@carries_scopes
+def checkpoint_contexts() -> Contexts:
+    """For ``torch.utils.checkpoint.checkpoint(function, ..., use_reentrant=False, context_fn=checkpoint_contexts)``: the
+    second run finds the autocast scopes and the scales of the first, and changes no scaling state (plimsoll/amp/second_run.h)."""
+    tape = torch.classes.plimsoll.ScaleTape()
+    return _FirstRun(tape), _SecondRun(tape)
 
 
 def _running_inside(context: AbstractContextManager[Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +91,7 @@ def _generator(
     **kwargs: Any,
 ) -> Iterator[None]:
     carried = getattr(context_fn, "carries_scopes", False) or torch.compiler.is_compiling()  # a graph holds the scopes
-    first, second = (nullcontext(), nullcontext()) if carried else contexts()
+    first, second = (nullcontext(), nullcontext()) if carried else checkpoint_contexts()
     with first:
         yield from checkpoint_runs(_running_inside(second, function), preserve_rng_state, context_fn, *rest, **kwargs)
 

@@ -1,9 +1,10 @@
 """Transformer Engine's interface: ``import plimsoll.pytorch as te``."""
 
 import plimsoll.pytorch.recipe_functions  # noqa: F401  implements two operators
+from plimsoll.amp.recompute import checkpoint_contexts
 from plimsoll.pytorch.attention import DotProductAttention
 from plimsoll.pytorch.autocast import autocast, fp8_autocast
-from plimsoll.pytorch.checkpoint import checkpoint, checkpoint_contexts
+from plimsoll.pytorch.checkpoint import checkpoint
 from plimsoll.pytorch.grouped_linear import GroupedLinear
 from plimsoll.pytorch.layer_norm_linear import LayerNormLinear
 from plimsoll.pytorch.layer_norm_mlp import LayerNormMLP

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from contextlib import ContextDecorator
 from typing import Any
 
@@ -11,56 +9,31 @@ import torch
 
 from plimsoll import _scope
 from plimsoll.common.recipe import DelayedScaling, Recipe
-from plimsoll.pytorch.arguments import DTYPES, format_of
-from plimsoll.pytorch.distributed import Ranks, is_initialized, ranks_of
+from plimsoll.pytorch.arguments import DTYPES, FORMATS, format_of
+from plimsoll.pytorch.distributed import NamedGroup, is_initialized, named_group
 
 _enter = torch.ops.plimsoll.enter_fp8_scope.default
-_innermost = torch.ops.plimsoll.innermost_fp8_scope.default
 
 
-class Scope:
-    """Scope that modules read. recipe: None for high precision. ranks: those over which the end of the outermost enabled scope
-    reduces amaxes."""
+class Shown:
+    """State of a scope that Python reads. recipe: None for high precision."""
 
-    def __init__(self, recipe: Recipe | None, outer: Scope | None, ranks: Ranks | None) -> None:
+    def __init__(self, recipe: Recipe | None) -> None:
         self.recipe = recipe
-        self.outer = outer
-        self.ranks = ranks
-        self.is_enabled: bool = recipe is not None or (outer is not None and outer.is_enabled)  # it, or one around it
-        self.number = 0  # the library's, of the thread
         # By high-precision format; made here, where torch.compile does not look.
         self.texts = {} if recipe is None else {name: recipe.to_json(name) for name in DTYPES}
+        self.follows_dtypes = recipe is not None and recipe.high_precision_format is None
+        self.has_functions = any('_function"' in text for text in self.texts.values())
+
+    def as_entered(self) -> list[str]:
+        """The recipes of the library's scope."""
+        return list(self.texts.values()) if self.follows_dtypes else list(self.texts.values())[:1]
 
 
-class _Thread(threading.local):
-    innermost: Scope | None = None
-
-
-_thread = _Thread()
-
-
-def innermost_scope() -> Scope | None:
-    """Innermost scope of this thread. A scope that the library has left, by an interrupt perhaps, is left here, too."""
-    scope = _thread.innermost
-    if scope is None or torch.compiler.is_compiling():
-        return scope
-    number = _innermost()
-    while scope is not None and scope.number != number:
-        scope = scope.outer
-    _thread.innermost = scope
-    return scope
-
-
-_scope.after_leaving.append(innermost_scope)
-
-
-def resume(scope: Scope | None, enter: Callable[[str | None], int]) -> None:
-    """Makes a scope that may have ended the innermost one again; enter(recipe) does so in the library, and gives its number."""
-    recipe = None if scope is None else scope.recipe
-    again = Scope(recipe, innermost_scope(), None if scope is None else scope.ranks)
-    again.is_enabled = scope is not None and scope.is_enabled
-    again.number = enter(None if recipe is None else again.texts["fp32"])
-    _thread.innermost = again
+def innermost_scope() -> Shown | None:
+    """Innermost scope of this thread."""
+    shown: Shown | None = _scope.in_force()
+    return shown
 
 
 def current_recipe() -> Recipe | None:
@@ -78,17 +51,20 @@ def high_precision_dtype(default: torch.dtype) -> torch.dtype:
 
 
 def recipe_text(where: str, parameter: torch.Tensor) -> str:
-    """Recipe that a layer with this parameter computes under, as the operators read it."""
-    wide = format_of(where, high_precision_dtype(parameter.dtype))
+    """Recipe that a layer with this parameter computes under, as the operators read it; "" where they ask the library's scope. A
+    graph holds the text, and functions of Python have numbers in it."""
     scope = innermost_scope()
+    if not torch.compiler.is_compiling() and parameter.dtype in FORMATS and (scope is None or not scope.has_functions):
+        return ""
+    wide = format_of(where, high_precision_dtype(parameter.dtype))
     return f'"{wide}"' if scope is None or scope.recipe is None else scope.texts[wide]
 
 
-def _reducing_ranks(group: Any) -> Ranks | None:
+def _reducing_ranks(group: Any) -> NamedGroup | None:
     """None where there is nobody to reduce with. group None: all ranks, where there are several processes at all."""
     if group is None and not is_initialized():
         return None
-    ranks = ranks_of("autocast", "fp8_group (amax_reduction_group)", group)
+    ranks = named_group("autocast", "fp8_group (amax_reduction_group)", group)
     return ranks if ranks.size > 1 else None
 
 
@@ -124,23 +100,11 @@ class autocast(ContextDecorator, _scope.Scope):
     def _recreate_cm(self) -> autocast:  # as a decorator: a scope for each call
         return type(self)(*self._arguments)
 
-    def _ranks(self, outer: Scope | None) -> Ranks | None:
-        group = self._arguments[3]
-        if self._recipe is None:
-            return None if outer is None else outer.ranks
-        ranks = _reducing_ranks(group)
-        if outer is None or not outer.is_enabled:
-            return ranks
-        if group is not None and ranks != outer.ranks:
-            raise ValueError("autocast: expected the fp8_group of the outermost scope, which reduces at its end, got another")
-        return outer.ranks
-
     def _open(self) -> None:
-        outer = innermost_scope()
-        scope = Scope(self._recipe, outer, self._ranks(outer))
-        group, ranks = scope.ranks or (None, 1)
-        scope.number = _enter(self._owner, None if self._recipe is None else scope.texts["fp32"], group=group, ranks=ranks)
-        _thread.innermost = scope
+        shown, group = Shown(self._recipe), self._arguments[3]
+        name, size = (None if self._recipe is None else _reducing_ranks(group)) or (None, 1)
+        number = _enter(self._owner, shown.as_entered(), group=name, ranks=size, chosen=group is not None)
+        _scope.show(number, shown)
 
     def __reduce__(self) -> Any:  # a copy owns its own scopes
         return type(self), self._arguments

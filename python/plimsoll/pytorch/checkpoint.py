@@ -6,15 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-import torch
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from plimsoll._scope import Scope
-from plimsoll.amp import recompute
-from plimsoll.amp.precision_switch import table_holds
-from plimsoll.amp.recompute import Contexts
+from plimsoll.amp.recompute import Contexts, carries_scopes, checkpoint_contexts
 from plimsoll.pytorch.arguments import check_rest
-from plimsoll.pytorch.autocast import innermost_scope, resume
 
 Result = TypeVar("Result")
 
@@ -34,35 +29,6 @@ class _Run(AbstractContextManager[None]):
 
     def __exit__(self, *error: Any) -> bool | None:
         return self._context.__exit__(*error)
-
-
-class _FirstRun(Scope):
-    def __init__(self, tape: Any) -> None:
-        self._tape = tape
-
-    def _open(self) -> None:
-        self._tape.enter_first_run(self._owner)
-
-
-class _SecondRun(Scope):
-    """The scopes of the thread that makes it, with what the first run has put on the tape."""
-
-    def __init__(self, tape: Any) -> None:
-        self._tape, self._table_holds, self._innermost = tape, table_holds(), innermost_scope()
-
-    def _open(self) -> None:
-        resume(self._innermost, lambda recipe: self._tape.enter_second_run(self._owner, self._table_holds, recipe))
-
-
-@recompute.carries_scopes
-def checkpoint_contexts() -> Contexts:
-    """For ``torch.utils.checkpoint.checkpoint(function, ..., use_reentrant=False, context_fn=checkpoint_contexts)``: the
-    second run finds the autocast scopes and the scales of the first, and changes no scaling state."""
-    tape = torch.classes.plimsoll.ScaleTape()
-    return _FirstRun(tape), _SecondRun(tape)
-
-
-recompute.contexts = checkpoint_contexts  # of torch.utils.checkpoint without reentrance
 
 
 def _inside(outer: Contexts, inner: Contexts) -> Contexts:
@@ -111,7 +77,7 @@ def checkpoint(
     """
     check_rest("checkpoint", {"distribute_saved_activations": distribute_saved_activations, "debug": debug}, ONLY)
 
-    @recompute.carries_scopes
+    @carries_scopes
     def contexts() -> Contexts:
         pair = checkpoint_contexts()
         if get_rng_state_tracker is not None:

@@ -11,8 +11,8 @@ import torch
 MODEL_PARALLEL = "model-parallel-rng"
 
 
-class Ranks(NamedTuple):
-    """A process group as the operators take it."""
+class NamedGroup(NamedTuple):
+    """A process group as operators take it, which are traced: by name, not as an object of C++ as plimsoll.shard.ranks has it."""
 
     name: str
     size: int
@@ -22,7 +22,7 @@ def is_initialized() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def ranks_of(where: str, argument: str, group: Any) -> Ranks:
+def named_group(where: str, argument: str, group: Any) -> NamedGroup:
     """group: of torch.distributed, None for all its ranks. Errors name the argument."""
     if not is_initialized():
         raise ValueError(f"{where}: expected {argument} a group of an initialised torch.distributed, got {group!r} before that")
@@ -31,7 +31,7 @@ def ranks_of(where: str, argument: str, group: Any) -> Ranks:
         raise ValueError(f"{where}: expected {argument} a group that holds this rank, got one that does not")
     if not isinstance(chosen, torch.distributed.ProcessGroup):
         raise TypeError(f"{where}: expected {argument} a torch.distributed.ProcessGroup, got {group!r}")
-    return Ranks(chosen.group_name, chosen.size())
+    return NamedGroup(chosen.group_name, chosen.size())
 
 
 def set_tensor_model_parallel_attributes(tensor: torch.Tensor, is_parallel: bool, dim: int, stride: int) -> None:

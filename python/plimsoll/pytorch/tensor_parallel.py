@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch.arguments import check_size
-from plimsoll.pytorch.distributed import MODEL_PARALLEL, Ranks, ranks_of, set_tensor_model_parallel_attributes
+from plimsoll.pytorch.distributed import MODEL_PARALLEL, NamedGroup, named_group, set_tensor_model_parallel_attributes
 from plimsoll.pytorch.scaled_module import InitializedModule, Initializer
 
 ARGUMENTS = ("tp_group", "tp_size", "sequence_parallel", "get_rng_state_tracker", "rng_tracker_name")
@@ -42,8 +42,8 @@ class TensorParallel:
         check_size(where, "tp_size", tp_size, 1)
         self.where = where
         self.group: Any = None
-        self.ranks: Ranks | None = None
-        self.size = tp_size if tp_group is None or not shared else ranks_of(where, "tp_group", tp_group).size
+        self.ranks: NamedGroup | None = None
+        self.size = tp_size if tp_group is None or not shared else named_group(where, "tp_group", tp_group).size
         if tp_size not in (1, self.size):
             raise ValueError(f"{where}: expected tp_size {self.size}, the ranks of tp_group, got {tp_size}")
         if not shared:
@@ -58,7 +58,7 @@ class TensorParallel:
         self.group = group
         if self.size == 1:
             return
-        ranks = ranks_of(self.where, "tp_group", group)
+        ranks = named_group(self.where, "tp_group", group)
         if ranks.size != self.size:
             raise ValueError(f"{self.where}: expected tp_group of tp_size={self.size} ranks, got one of {ranks.size}")
         self.ranks = ranks

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from plimsoll.pytorch.distributed import is_initialized
+
 _own: dict[str, tuple[Any, Ranks]] = {}  # a group and its ranks' second order, by the group's name
 
 
@@ -52,7 +54,7 @@ def ranks_of(group: Any) -> Ranks:
     no other, for which torch.distributed need not be there."""
     if group is not None and not isinstance(group, dist.ProcessGroup) and _tells_rank_and_size(group):
         return Ranks(torch.classes.plimsoll.Ranks.unconnected(group.rank(), group.size()), group)
-    if not dist.is_available() or not dist.is_initialized():
+    if not is_initialized():
         raise RuntimeError("plimsoll.shard: expected torch.distributed to be initialised, which init_process_group does")
     chosen = dist.group.WORLD if group is None else group
     if not isinstance(chosen, dist.ProcessGroup):
