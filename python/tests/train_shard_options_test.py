@@ -45,8 +45,10 @@ def test_compressed_gradients_take_fewer_bytes_and_train_alike(tmp_path, plain, 
     train(2, tmp_path / "run", f"--shard={shard}", "--recipe=fp8", f"--compress={compress}")
     assert losses(tmp_path / "run") == pytest.approx(losses(plain[shard]), rel=1e-2)
     sent = [summary(out)["sent_bytes"] for out in (tmp_path / "run", plain[shard])]
+    # Under zero2 owners send parameters, which nobody compresses, in about as many bytes.
+    most = share if shard == "ddp" else (1 + share) / 2
     # Beside gradients: a loss, amaxes, heartbeats.
-    assert share < sent[0] / sent[1] < share + 0.1
+    assert share < sent[0] / sent[1] < most + 0.1
 
 
 def test_the_profile_shows_collectives_and_what_of_them_was_waited_for(tmp_path):
