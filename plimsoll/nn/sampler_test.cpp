@@ -9,6 +9,7 @@
 namespace plimsoll::nn {
 namespace {
 
+constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr std::array<float, 4> kLogits = {0.0f, 2.0f, 1.0f, 2.0f};
 
 TEST(Sampler, ZeroTemperatureTakesTheFirstLikeliest) {
@@ -49,6 +50,23 @@ TEST(Sampler, TopPDrawsFromAsFewAsHoldTheShare) {
   EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_p = 0}, 0.999), 1);
   // Each of the two that top_k leaves has half.
   EXPECT_EQ(sample(kLogits, {.temperature = 1, .top_k = 2, .top_p = 0.49}, 0.999), 1);
+}
+
+TEST(Sampler, TokensOfMinusInfAreNeverDrawn) {
+  constexpr std::array<float, 4> kBarred = {kNever, 1.0f, kNever, 0.5f};
+  for (const double uniform : {0.0, 0.5, 0.9, std::nextafter(1.0, 0.0)}) {
+    for (const int64_t top_k : {0, 3}) {
+      EXPECT_EQ(sample(kBarred, {.temperature = 1, .top_k = top_k}, uniform) % 2, 1) << uniform;
+    }
+  }
+}
+
+TEST(Sampler, LogitsOfDrawsAreFiniteWhereATokenMayBeDrawn) {
+  const auto draws = [](const SamplingOptions& options) { return logits_of_draws(kLogits, options); };
+  EXPECT_EQ(draws({.temperature = 0.5}), (std::vector<float>{0, 4, 2, 4}));
+  EXPECT_EQ(draws({.temperature = 0.5, .top_k = 2}), (std::vector<float>{kNever, 4, kNever, 4}));
+  EXPECT_EQ(draws({.temperature = 1, .top_p = 0.9}), (std::vector<float>{kNever, 2, 1, 2}));
+  EXPECT_EQ(draws({.temperature = 0}), (std::vector<float>{kNever, 2, kNever, kNever}));
 }
 
 TEST(Sampler, LastDrawStaysInRange) {
