@@ -1,4 +1,5 @@
 #include "plimsoll/amp/gradient_sample.h"
+#include "plimsoll/ops/torch_internals/sparse_entries.h"
 
 #include <algorithm>
 #include <bit>
@@ -31,11 +32,11 @@ void sample(Lanes& lanes, const at::Tensor& grad, int64_t stride) {
 
 GradientHistogram gradient_histogram(at::TensorList grads) {
   int64_t elements = 0;
-  for (const at::Tensor& grad : grads) elements += grad.is_sparse() ? grad._values().numel() : grad.numel();
+  for (const at::Tensor& grad : grads) elements += grad.is_sparse() ? ops::entries_of(grad).numel() : grad.numel();
   const int64_t stride = std::max<int64_t>(1, elements / kSample);
   Lanes lanes = {};
   for (const at::Tensor& grad : grads) {
-    const at::Tensor values = grad.is_sparse() ? grad._values() : grad;
+    const at::Tensor values = grad.is_sparse() ? ops::entries_of(grad) : grad;
     // The order of elements is of no interest, so what is dense in any order is read as it lies.
     const bool as_it_lies = values.scalar_type() == at::kFloat && values.is_non_overlapping_and_dense();
     sample(lanes, as_it_lies ? values : values.to(at::kFloat).contiguous(), stride);

@@ -1,7 +1,6 @@
 #include "plimsoll/amp/unscale.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/isfinite.h>
 #include <c10/util/Exception.h>
 
@@ -14,6 +13,7 @@
 #include "plimsoll/ops/optimizer/scaled_optimizer.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/ops/torch_internals/sparse_entries.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::amp {
@@ -31,16 +31,10 @@ struct Elements {
 
 Elements elements_of(const at::Tensor& grad) {
   TORCH_CHECK(grad.device().is_cpu(), "unscale_: expected gradients on the CPU, got one on ", grad.device());
-  const at::Tensor values = grad.is_sparse() ? grad._values() : grad;
+  const at::Tensor values = grad.is_sparse() ? ops::entries_of(grad) : grad;
   return {.grad = values,
           .dense = values.is_non_overlapping_and_dense() ? values : values.contiguous(),
           .entries = grad.is_sparse() && !grad.is_coalesced() ? grad : at::Tensor()};
-}
-
-// `values`, one for each entry; those of one place added up.
-at::Tensor sums_of_places(const at::Tensor& entries, const at::Tensor& values) {
-  const at::Tensor wide = values.to(at::kDouble);
-  return at::_sparse_coo_tensor_unsafe(entries._indices(), wide, entries.sizes()).coalesce()._values();
 }
 
 // One gradient that the kernel does not know.
@@ -54,7 +48,8 @@ void unscale_apart(const Elements& elements, const kernels::GradientPass& pass, 
     summary.first_non_finite = index;
   }
   summary.non_finite += non_finite;
-  const at::Tensor sums = elements.entries.defined() ? sums_of_places(elements.entries, scaled) : scaled;
+  const at::Tensor sums =
+      elements.entries.defined() ? ops::sums_of_places(elements.entries, scaled.to(at::kDouble)) : scaled;
   summary.sum_of_squares += sums.to(at::kDouble).square().sum().item<double>();
   if (pass.write) dense.copy_(scaled);
 }

@@ -1,6 +1,6 @@
 #include "plimsoll/app/trainer.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ using nlohmann::json;
 // The last learning rate, as a share of the peak.
 constexpr double kFinalShare = 0.1;
 
-at::Generator generator() { return at::detail::getDefaultCPUGenerator(); }
+at::Generator generator() { return at::globalContext().defaultGenerator(at::kCPU); }
 
 // Throws unless the checkpoint says the same as this run about something that its bits depend on.
 void expect_same(const json& state, const char* name, const json& ours) {

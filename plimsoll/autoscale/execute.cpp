@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "plimsoll/autoscale/casts.h"
 #include "plimsoll/autoscale/composition.h"
 #include "plimsoll/autoscale/operands.h"
 #include "plimsoll/autoscale/storage.h"
+#include "plimsoll/ops/torch_internals/collective.h"
 
 namespace plimsoll::autoscale {
 namespace {
@@ -158,8 +158,7 @@ const at::Tensor& original(Operands& operands, size_t index) {
 
 // A collective may still be running when its operator returns.
 void wait_for_work(const Plan& plan, const Stack& stack) {
-  for (size_t i = stack.size() - plan.results.size(); i < stack.size(); ++i)
-    if (stack[i].isCustomClass()) stack[i].toCustomClass<c10d::Work>()->wait();
+  for (size_t i = stack.size() - plan.results.size(); i < stack.size(); ++i) ops::wait_for_collective(stack[i]);
 }
 
 void finish(const Plan& plan, Operands& operands, const Prepared& prepared, Stack& stack) {

@@ -102,8 +102,7 @@ void implement_all(torch::Library& library, const Rule& rule, const OperatorHand
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, Fake, library) {
-  static_assert(kScaledKey == c10::DispatchKey::Fake);
+TORCH_LIBRARY_IMPL(aten, PLIMSOLL_FREE_KEY, library) {
   for (const Rule& rule : rules()) {
     if (rule.op.find("::") != std::string_view::npos) continue;  // plan_when_called() finds it
     // An operator that is not found is one of another release of torch.
@@ -135,6 +134,8 @@ void check_registered() {
               "autoscale: expected the rules to be registered with torch");
 }
 
-TORCH_LIBRARY_IMPL(_, Fake, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(_, PLIMSOLL_FREE_KEY, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
 
 }  // namespace plimsoll::autoscale

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "plimsoll/autoscale/storage.h"
+#include "plimsoll/ops/torch_internals/attached.h"
 
 namespace plimsoll::autoscale {
 namespace {
@@ -14,11 +15,8 @@ DispatchKeySet scaled_keys() {
   return DispatchKeySet({DispatchKey::CPU, kScaledKey, DispatchKey::AutogradCPU, DispatchKey::ADInplaceOrView});
 }
 
-// Metadata that torch copies along when a plain tensor takes over a scaled one's data.
-struct Carrier : c10::BackendMeta {
-  explicit Carrier(c10::intrusive_ptr<ScaledTensorImpl> scaled) : impl(std::move(scaled)) {}
-  const c10::intrusive_ptr<ScaledTensorImpl> impl;
-};
+// Attached to a scaled tensor: the plain one that takes over its data has it then.
+using Carried = c10::intrusive_ptr<ScaledTensorImpl>;
 
 c10::intrusive_ptr<ScaledTensorImpl> copy_of(const ScaledTensorImpl& impl) {
   return c10::make_intrusive<ScaledTensorImpl>(impl.data(), impl.shared_pointer(),
@@ -69,7 +67,7 @@ void ScaledTensorImpl::set_view(const at::Tensor& data) {
 at::Tensor carried(const at::Tensor& scaled) {
   const ScaledTensorImpl& impl = scaled_impl(scaled);
   at::Tensor result(copy_of(impl));
-  result.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<Carrier>(copy_of(impl)));
+  ops::attach<Carried>(result, copy_of(impl));
   return result;
 }
 
@@ -78,8 +76,7 @@ bool is_scaled(const at::Tensor& tensor) { return tensor.defined() && tensor.key
 ScaledTensorImpl& scaled_impl(const at::Tensor& tensor) {
   auto* impl = dynamic_cast<ScaledTensorImpl*>(tensor.unsafeGetTensorImpl());
   if (impl == nullptr) {
-    const auto* carrier = dynamic_cast<const Carrier*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
-    if (carrier != nullptr) return *carrier->impl;
+    if (const Carried* const carried = ops::find_attached<Carried>(tensor)) return **carried;
   }
   TORCH_CHECK(impl != nullptr,
               "autoscale: expected a scaled tensor, got one of libtorch's FakeTensor mode, or a plain one into whose "

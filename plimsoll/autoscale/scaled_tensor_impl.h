@@ -9,12 +9,12 @@
 
 #include "plimsoll/autoscale/scale.h"
 #include "plimsoll/autoscale/session.h"
+#include "plimsoll/ops/torch_internals/free_key.h"
 
 namespace plimsoll::autoscale {
 
-// Below autograd, above the backend. libtorch has the key for its C++ FakeTensor mode; of a tensor that carries it and
-// is not ours, scaled_impl() says so.
-inline constexpr c10::DispatchKey kScaledKey = c10::DispatchKey::Fake;
+// Below autograd, above the backend. Of a tensor that carries it and is not ours, scaled_impl() says so.
+inline constexpr c10::DispatchKey kScaledKey = ops::kFreeKey;
 
 // FP8 codes that a product reads instead of the data of a whole memory: data = codes * 2^exponent.
 struct Codes {

@@ -1,14 +1,14 @@
 #include "plimsoll/bind/layer_state.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <mutex>
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/amp/scale_tape.h"
+#include "plimsoll/ops/torch_internals/attached.h"
+#include "plimsoll/ops/torch_internals/backward_pass.h"
 
 namespace plimsoll::bind {
 namespace {
@@ -18,29 +18,22 @@ using recipe::Role;
 constexpr Role kRoles[] = {Role::kInput, Role::kWeight, Role::kGradOutput};
 static_assert(kStateTensors == 1 + 3 * std::size(kRoles));
 
-// Carried by the key.
-struct KeptState : c10::BackendMeta {
+// Attached to the key.
+struct KeptState {
   std::shared_ptr<ops::LinearState> state = std::make_shared<ops::LinearState>();
   bool ran_in_scope = false;  // the last forward pass
 };
 
-KeptState* find_kept(const at::Tensor& key) {
-  return dynamic_cast<KeptState*>(key.unsafeGetTensorImpl()->get_backend_meta());
-}
-
 KeptState& kept_of(const at::Tensor& key) {
-  if (KeptState* found = find_kept(key)) return *found;
-  auto kept = c10::make_intrusive<KeptState>();
-  KeptState& result = *kept;
-  key.unsafeGetTensorImpl()->set_backend_meta(std::move(kept));
-  return result;
+  KeptState* const found = ops::find_attached<KeptState>(key);
+  return found != nullptr ? *found : ops::attach(key, KeptState());
 }
 
 // torch.utils.checkpoint with use_reentrant=True runs a layer again in the backward pass, after the scope has ended,
 // which would be in high precision, without a word.
 void check_scope(KeptState& kept) {
   const bool in_scope = amp::current_recipe() != nullptr;
-  if (torch::autograd::get_current_graph_task_id() == -1) {
+  if (ops::current_backward_pass() == ops::kNoBackwardPass) {
     kept.ran_in_scope = in_scope;
     return;
   }

@@ -5,6 +5,7 @@
 #include "plimsoll/bind/layer.h"
 #include "plimsoll/bind/recipe_text.h"
 #include "plimsoll/bind/traced_layer.h"
+#include "plimsoll/ops/torch_internals/tracing.h"
 
 namespace plimsoll::bind {
 namespace {
@@ -20,7 +21,7 @@ ParallelCall parallel_call(OptionalName tp_group, int64_t tp_size, bool sequence
 
 ops::NormOutput layer(const LayerInputs& inputs, const LayerCall& call, at::TensorList state) {
   const ops::SharedRecipe recipe = call.recipe.empty() ? amp::recipe_for(*inputs[kWeight]) : recipe_of(call.recipe);
-  if (is_traced(*inputs[kX])) {
+  if (ops::is_traced(*inputs[kX])) {
     TORCH_CHECK_NOT_IMPLEMENTED(!call.parallel.tp_group, "tp_size: expected 1 under torch.compile, got ",
                                 call.parallel.tp_size);
     LayerCall traced = call;

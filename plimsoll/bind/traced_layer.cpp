@@ -2,8 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/TensorImpl.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -13,6 +11,8 @@
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/saved.h"
+#include "plimsoll/ops/torch_internals/attached.h"
+#include "plimsoll/ops/torch_internals/node_pointer.h"
 
 namespace plimsoll::bind {
 namespace {
@@ -20,25 +20,19 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A forward pass as its backward pass finds it: carried by a tensor without elements, which a graph hands from one to
-// the other as it does what the pass has saved.
-struct KeptPass : c10::BackendMeta {
-  c10::intrusive_ptr<torch::autograd::Node> node;
-};
-
-at::Tensor ticket_of(c10::intrusive_ptr<torch::autograd::Node> node) {
-  auto pass = c10::make_intrusive<KeptPass>();
-  pass->node = std::move(node);
+// A forward pass as its backward pass finds it, by its node: attached to a tensor without elements, which a graph hands from
+// one to the other as it does what the pass has saved.
+at::Tensor ticket_of(ops::NodePointer node) {
   at::Tensor ticket = at::empty({0}, at::kFloat);
-  ticket.unsafeGetTensorImpl()->set_backend_meta(std::move(pass));
+  ops::attach(ticket, std::move(node));
   return ticket;
 }
 
 torch::autograd::Node& node_of(const at::Tensor& ticket) {
-  const auto* pass = dynamic_cast<const KeptPass*>(ticket.unsafeGetTensorImpl()->get_backend_meta());
-  TORCH_CHECK_VALUE(pass != nullptr && pass->node != nullptr,
+  const auto* const node = ops::find_attached<ops::NodePointer>(ticket);
+  TORCH_CHECK_VALUE(node != nullptr && *node != nullptr,
                     "ticket: expected that of a forward pass with gradients, got another tensor");
-  return *pass->node;
+  return **node;
 }
 
 OptionalTensors listed(const LayerInputs& inputs) {
@@ -273,11 +267,6 @@ class TracedLayerFunction : public torch::autograd::Function<TracedLayerFunction
 };
 
 }  // namespace
-
-bool is_traced(const at::Tensor& x) {
-  return x.is_meta() || x.key_set().has(c10::DispatchKey::Python) || x.key_set().has(c10::DispatchKey::Functionalize) ||
-         c10::impl::TorchDispatchModeTLS::any_modes_set();
-}
 
 ops::NormOutput run_traced_layer(const LayerInputs& inputs, const LayerCall& call, at::TensorList state) {
   TORCH_CHECK_NOT_IMPLEMENTED(call.held.empty(),

@@ -7,9 +7,6 @@
 
 namespace plimsoll::bind {
 
-// Whether somebody traces what happens to x: a tensor without values, or a dispatch mode of Python.
-bool is_traced(const at::Tensor& x);
-
 ops::NormOutput run_traced_layer(const LayerInputs& inputs, const LayerCall& call, at::TensorList state);
 
 }  // namespace plimsoll::bind

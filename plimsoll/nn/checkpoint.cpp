@@ -1,6 +1,6 @@
 #include "plimsoll/nn/checkpoint.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -28,7 +28,7 @@ class RandomState {
   RandomState(const RandomState&) = delete;
   RandomState& operator=(const RandomState&) = delete;
 
-  static at::Generator generator() { return at::detail::getDefaultCPUGenerator(); }
+  static at::Generator generator() { return at::globalContext().defaultGenerator(at::kCPU); }
 
  private:
   at::Tensor before_;

@@ -1,5 +1,5 @@
 """What this package uses of torch that torch does not promise: names with an underscore, each with its reason. The tests of
-this file (python/tests/torch_internals_test.py) are the first to run on another torch."""
+this file (python/tests/torch_internals_test.py) are the first to run on another torch. C++ has plimsoll/ops/torch_internals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ no_torch_function: Any = torch._C._disabled_torch_function_impl
 # By the names that pickles of tensors hold.
 REBUILD_TENSOR = (("torch._utils", "_rebuild_tensor_v2"), torch._utils._rebuild_tensor_v2)
 
-# autoscale::kScaledKey of the library. An operator that asked would be one more for the dispatcher at each question.
+# ops::kFreeKey of the library. An operator that asked would be one more for the dispatcher at each question.
 _SCALED: Any = torch._C._parse_dispatch_key("Fake")
 
 

@@ -1,6 +1,7 @@
 #include "plimsoll/ops/attention/attention.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
@@ -18,7 +19,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 int64_t draw_seed() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   const std::lock_guard<std::mutex> lock(generator.mutex());
   return static_cast<int64_t>(at::check_generator<at::CPUGeneratorImpl>(generator)->random64());
 }

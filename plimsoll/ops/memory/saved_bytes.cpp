@@ -1,11 +1,10 @@
 #include "plimsoll/ops/memory/saved_bytes.h"
 
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/saved_variable_hooks.h>
-
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
+
+#include "plimsoll/ops/torch_internals/saving.h"
 
 namespace plimsoll::ops {
 
@@ -64,33 +63,12 @@ class SavedBytesCounter::Hooks final : public autograd::SavedVariableHooks {
   at::Tensor tensor_;
 };
 
-// Torch asks its engine for the hooks of every tensor it saves.
-class SavedBytesCounter::CountingEngine final : public autograd::Engine {
- public:
-  std::unique_ptr<autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    return ledger_in_force() ? std::make_unique<Hooks>(ledger_in_force()) : nullptr;
-  }
-  static autograd::Engine& instance() {
-    static CountingEngine engine;
-    return engine;
-  }
-};
-
-std::shared_ptr<SavedBytesCounter::Ledger>& SavedBytesCounter::ledger_in_force() {
-  static std::shared_ptr<Ledger> ledger;
-  return ledger;
-}
-
 SavedBytesCounter::SavedBytesCounter(const std::vector<at::Tensor>& excluded) : ledger_(std::make_shared<Ledger>()) {
   for (const at::Tensor& tensor : excluded) ledger_->exclude(tensor);
-  ledger_in_force() = ledger_;
-  autograd::set_default_engine_stub(&CountingEngine::instance);
+  set_saving_hooks([ledger = ledger_] { return std::make_unique<Hooks>(ledger); });
 }
 
-SavedBytesCounter::~SavedBytesCounter() {
-  autograd::set_default_engine_stub(&autograd::Engine::get_base_engine);
-  ledger_in_force() = nullptr;
-}
+SavedBytesCounter::~SavedBytesCounter() { set_saving_hooks(nullptr); }
 
 int64_t SavedBytesCounter::bytes() const {
   const std::lock_guard lock(ledger_->mutex);

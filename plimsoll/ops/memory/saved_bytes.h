@@ -24,8 +24,6 @@ class SavedBytesCounter {
  private:
   struct Ledger;
   class Hooks;
-  class CountingEngine;
-  static std::shared_ptr<Ledger>& ledger_in_force();
 
   std::shared_ptr<Ledger> ledger_;
 };

@@ -1,11 +1,10 @@
 #include "plimsoll/ops/scaling/scaling_step.h"
 
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
+
+#include "plimsoll/ops/torch_internals/backward_pass.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -22,12 +21,12 @@ thread_local std::vector<PassCollector> backward_collectors;
 std::shared_ptr<AmaxCollector> backward_collector(const SharedRecipe& recipe,
                                                   const std::shared_ptr<const AmaxReduction>& reduction) {
   std::erase_if(backward_collectors, [](const PassCollector& pass) { return pass.collector.expired(); });
-  const int graph_task = torch::autograd::get_current_graph_task_id();
+  const int graph_task = current_backward_pass();
   for (const PassCollector& pass : backward_collectors) {
     if (pass.graph_task == graph_task && pass.reduction == reduction.get()) return pass.collector.lock();
   }
   auto collector = std::make_shared<AmaxCollector>();
-  torch::autograd::Engine::get_default_engine().queue_callback(
+  at_end_of_backward_pass(
       [collector, recipe, reduction] { collector->finish(Pass::kBackward, recipe, reduction.get()); });
   backward_collectors.push_back({graph_task, reduction.get(), collector});
   return collector;

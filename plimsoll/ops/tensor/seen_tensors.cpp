@@ -11,7 +11,7 @@ int64_t version_of(const at::Tensor& tensor) { return static_cast<int64_t>(tenso
 
 bool SeenTensors::see(at::TensorList tensors) {
   const auto is_same = [](const at::Tensor& tensor, const Seen& seen) {
-    return seen.tensor._unsafe_get_target() == tensor.unsafeGetTensorImpl() && seen.data == tensor.const_data_ptr() &&
+    return seen.tensor.lock().get() == tensor.unsafeGetTensorImpl() && seen.data == tensor.const_data_ptr() &&
            seen.version == version_of(tensor);
   };
   const runtime::Isa isa = runtime::matmul_isa();

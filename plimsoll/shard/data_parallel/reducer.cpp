@@ -1,27 +1,14 @@
 #include "plimsoll/shard/data_parallel/reducer.h"
 
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
-
 #include <algorithm>
 #include <array>
 #include <unordered_map>
 #include <utility>
 
+#include "plimsoll/ops/torch_internals/accumulation.h"
+#include "plimsoll/ops/torch_internals/backward_pass.h"
+
 namespace plimsoll::shard {
-
-struct Reducer::Hook : torch::autograd::PostAccumulateGradHook {
-  Hook(std::weak_ptr<Reducer> reducer, size_t parameter) : reducer_(std::move(reducer)), parameter_(parameter) {}
-  void operator()(const at::Tensor&) override {
-    const std::shared_ptr<Reducer> reducer = reducer_.lock();
-    if (reducer != nullptr) reducer->ready(parameter_);
-  }
-
- private:
-  std::weak_ptr<Reducer> reducer_;
-  size_t parameter_;
-};
 
 Reducer::Reducer(std::shared_ptr<const Communicator> ranks, ReducerOptions options)
     : ranks_(std::move(ranks)), options_(std::move(options)), averaging_(averaging_over(ranks_->size())) {
@@ -34,7 +21,7 @@ Reducer::Reducer(std::shared_ptr<const Communicator> ranks, ReducerOptions optio
 Reducer::~Reducer() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     unhook(i);
-    if (attached_ && is_trained(i)) torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i], nullptr);
+    if (attached_ && is_trained(i)) ops::hook_accumulation(parameters_[i], nullptr);
   }
 }
 
@@ -89,7 +76,9 @@ void Reducer::attach() {
   attached_ = true;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!is_trained(i)) continue;
-    torch::autograd::impl::set_post_acc_grad_hooks(parameters_[i], std::make_unique<Hook>(weak_from_this(), i));
+    ops::hook_accumulation(parameters_[i], [weak = weak_from_this(), i] {
+      if (const std::shared_ptr<Reducer> self = weak.lock()) self->ready(i);
+    });
   }
 }
 
@@ -113,7 +102,7 @@ void Reducer::ready(size_t index) {
   ensure_pass();
   travels_ = true;
   Gradient& gradient = gradients_[index];
-  const bool inside = torch::autograd::get_current_graph_task_id() != pass_;
+  const bool inside = ops::current_backward_pass() != pass_;
   gradient.added_up = inside && !gradient.taken;
   if (inside && gradient.taken) {
     // The average may arrive in .grad any time, so what comes late is kept apart.
@@ -143,7 +132,7 @@ bool Reducer::has_average(size_t index) const {
 }
 
 void Reducer::begin() {
-  if (torch::autograd::get_current_graph_task_id() >= 0) ensure_pass();
+  if (ops::current_backward_pass() != ops::kNoBackwardPass) ensure_pass();
 }
 
 void Reducer::expect_trained() const {
@@ -163,12 +152,12 @@ void Reducer::ensure_pass() {
   begin_pass();
   const std::shared_ptr<const void> end = std::make_shared<int>();
   end_ = end;
-  torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this(), end] { self->finish(); });
+  ops::at_end_of_backward_pass([self = shared_from_this(), end] { self->finish(); });
 }
 
 void Reducer::begin_pass() {
   expect_trained();
-  pass_ = torch::autograd::get_current_graph_task_id();
+  pass_ = ops::current_backward_pass();
   for (Gradient& gradient : gradients_) {
     gradient.aside.reset();
     gradient.late.reset();

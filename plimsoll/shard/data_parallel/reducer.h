@@ -73,7 +73,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   using StrongTensor = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-  struct Hook;
   struct Place {
     size_t bucket = kNowhere, member = 0;
   };

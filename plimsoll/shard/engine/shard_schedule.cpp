@@ -2,33 +2,15 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <span>
 #include <utility>
 
+#include "plimsoll/ops/torch_internals/accumulation.h"
+#include "plimsoll/ops/torch_internals/backward_pass.h"
+
 namespace plimsoll::shard {
-namespace {
-
-using torch::autograd::get_current_graph_task_id;
-constexpr int kNoTask = -1;
-
-}  // namespace
-
-struct ShardSchedule::Hook : torch::autograd::PostAccumulateGradHook {
-  Hook(std::weak_ptr<ShardSchedule> to, size_t unit_index, size_t group_index, size_t parameter_index)
-      : schedule(std::move(to)), unit(unit_index), group(group_index), parameter(parameter_index) {}
-  void operator()(const at::Tensor&) override {
-    if (const auto owner = schedule.lock()) owner->take_gradient(unit, group, parameter);
-  }
-
-  std::weak_ptr<ShardSchedule> schedule;
-  size_t unit, group, parameter;
-};
-
 std::shared_ptr<ShardSchedule> ShardSchedule::create(std::vector<std::shared_ptr<ShardedUnit>> units,
                                                      std::vector<std::vector<size_t>> borrowed) {
   std::shared_ptr<ShardSchedule> schedule(new ShardSchedule(std::move(units), std::move(borrowed)));
@@ -45,8 +27,9 @@ void ShardSchedule::attach(size_t unit) {
   for (size_t group = 0; group < units_[unit]->groups().size(); ++group) {
     const NamedTensors& parameters = units_[unit]->groups()[group].parameters();
     for (size_t i = 0; i < parameters.size(); ++i) {
-      torch::autograd::impl::set_post_acc_grad_hooks(parameters[i].second,
-                                                     std::make_unique<Hook>(weak_from_this(), unit, group, i));
+      ops::hook_accumulation(parameters[i].second, [weak = weak_from_this(), unit, group, i] {
+        if (const auto schedule = weak.lock()) schedule->take_gradient(unit, group, i);
+      });
     }
   }
 }
@@ -61,7 +44,7 @@ ShardSchedule::~ShardSchedule() {
   for (const auto& unit : units_) {
     for (const ShardedGroup& group : unit->groups()) {
       for (const auto& [name, parameter] : group.parameters()) {
-        torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+        ops::hook_accumulation(parameter, nullptr);
       }
     }
   }
@@ -132,15 +115,16 @@ void ShardSchedule::begin_step() {
 // Reentrant checkpoints around the outermost unit run it again in the backward pass that they are in, each with a
 // reduction of its own.
 void ShardSchedule::expect_one_run_again() {
-  const int task = get_current_graph_task_id();
+  const int task = ops::current_backward_pass();
   TORCH_CHECK(
-      task == kNoTask || std::exchange(runs_again_in_, task) != task || units_[0]->options().ordered_passes == 0,
+      task == ops::kNoBackwardPass || std::exchange(runs_again_in_, task) != task ||
+          units_[0]->options().ordered_passes == 0,
       "FullyShardedDataParallel: expected the outermost module in one reentrant checkpoint of a backward pass where "
       "the order of sums is fixed, got a second one");
 }
 
 void ShardSchedule::before_forward(size_t unit) {
-  if (in_backward_ && get_current_graph_task_id() == kNoTask) abandon_backward();
+  if (in_backward_ && ops::current_backward_pass() == ops::kNoBackwardPass) abandon_backward();
   const bool records = at::GradMode::is_enabled();
   if (records && !in_backward_) note(unit);
   const at::NoGradGuard no_grad;
@@ -199,14 +183,15 @@ void ShardSchedule::after_forward(size_t unit, at::TensorList outputs) {
 
 // Every hook calls this first. A reentrant checkpoint has a backward pass of its own inside that of the model.
 void ShardSchedule::enter_task() {
-  const int task = get_current_graph_task_id();
+  const int task = ops::current_backward_pass();
   if (!in_backward_) begin_backward();
   if (std::ranges::find(tasks_, task) != tasks_.end()) return;
   const bool is_nested = !tasks_.empty();
   tasks_.push_back(task);
   await_passes(is_nested);
   await_gradients();
-  if (!is_nested) brings_gradients_ = !is_partial_backward_pass() || std::ranges::any_of(awaited_, &Awaited::gradients);
+  if (!is_nested)
+    brings_gradients_ = !ops::is_partial_backward_pass() || std::ranges::any_of(awaited_, &Awaited::gradients);
 }
 
 void ShardSchedule::begin_backward() {
@@ -221,8 +206,7 @@ void ShardSchedule::begin_backward() {
     if (const auto there = pass.lock()) there->forget_exits();
   }
   for (const auto& unit : units_) unit->take_requires_grad();
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [self = shared_from_this()] { self->finish_backward(); });
+  ops::at_end_of_backward_pass([self = shared_from_this()] { self->finish_backward(); });
 }
 
 void ShardSchedule::await_passes(bool is_nested) {
@@ -243,8 +227,8 @@ void ShardSchedule::await_gradients() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     for (const ShardedGroup& group : units_[unit]->groups()) {
       for (const auto& [name, parameter] : group.parameters()) {
-        const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
-        if (accumulator && is_in_backward_pass(accumulator.get())) ++awaited_[unit].gradients;
+        const auto accumulator = ops::accumulator_of(parameter);
+        if (accumulator && ops::is_in_backward_pass(accumulator.get())) ++awaited_[unit].gradients;
       }
     }
   }

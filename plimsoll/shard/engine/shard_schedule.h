@@ -46,8 +46,6 @@ class ShardSchedule : public std::enable_shared_from_this<ShardSchedule> {
   void attach(size_t unit);
 
  private:
-  struct Hook;
-
   // Gradients and passes that a backward pass has still to bring for a unit.
   struct Awaited {
     int64_t passes = 0;      // forward passes that read its parameters, with nodes left to run

@@ -3,30 +3,15 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+
+#include "plimsoll/ops/torch_internals/backward_pass.h"
 
 namespace plimsoll::shard {
 
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-
-bool is_in_backward_pass(Node* node) {
-  if (is_partial_backward_pass()) {
-    const auto* const needed = torch::autograd::get_current_graph_task_exec_info();
-    const auto found = needed->find(node);
-    return found != needed->end() && found->second.needed_;
-  }
-  const auto* const nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
-  // The engine leaves out the node that a pass begins with.
-  return (nodes != nullptr && nodes->contains(node)) || torch::autograd::get_current_node().get() == node;
-}
-
-bool is_partial_backward_pass() {
-  const auto* const needed = torch::autograd::get_current_graph_task_exec_info();
-  return needed != nullptr && !needed->empty();
-}
 
 struct UnitPass::ExitHook : torch::autograd::FunctionPostHook {
   ExitHook(std::shared_ptr<UnitPass> of, Node* at) : pass(std::move(of)), node(at) { pass->exits_.insert(node); }
@@ -78,7 +63,7 @@ void UnitPass::find_exits(at::TensorList outputs) {
 }
 
 bool UnitPass::await_exits() {
-  const auto count = std::ranges::count_if(exits_, [](Node* exit) { return is_in_backward_pass(exit); });
+  const auto count = std::ranges::count_if(exits_, [](Node* exit) { return ops::is_in_backward_pass(exit); });
   awaited_ += count;
   return count > 0;
 }

@@ -22,13 +22,6 @@ struct Node;
 
 namespace plimsoll::shard {
 
-// Whether the backward pass of this thread runs the node.
-bool is_in_backward_pass(torch::autograd::Node* node);
-
-// Whether the backward pass of this thread is for gradients of some tensors alone: torch.autograd.grad, or backward()
-// with `inputs`.
-bool is_partial_backward_pass();
-
 // Nodes with sequence numbers in [begin, end).
 struct NodeRange {
   uint64_t begin = 0, end = 0;
