@@ -1,8 +1,9 @@
 #include "plimsoll/amp/gradient_sample.h"
-#include "plimsoll/ops/torch_internals/sparse_entries.h"
 
 #include <algorithm>
 #include <bit>
+
+#include "plimsoll/ops/torch_internals/sparse_entries.h"
 
 namespace plimsoll::amp {
 namespace {
