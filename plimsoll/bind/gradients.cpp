@@ -9,9 +9,9 @@
 #include "plimsoll/amp/loss_scale_rule.h"
 #include "plimsoll/amp/shared_findings.h"
 #include "plimsoll/amp/unscale.h"
-#include "plimsoll/ops/optimizer/scaled_optimizer.h"
 #include "plimsoll/bind/rank_group.h"
 #include "plimsoll/bind/shard_library.h"
+#include "plimsoll/ops/optimizer/scaled_optimizer.h"
 
 namespace plimsoll::bind {
 namespace {

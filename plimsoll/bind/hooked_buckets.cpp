@@ -20,7 +20,8 @@ namespace {
 struct Hooked : torch::CustomClassHolder {
   Hooked(const std::string& compression, const RanksPointer& ranks, const std::vector<std::string>& names,
          const std::vector<int64_t>& elements)
-      : buckets(named_option(shard::kCompressions, "compression", compression), ranks->communicator, listed(names, elements)) {}
+      : buckets(named_option(shard::kCompressions, "compression", compression), ranks->communicator,
+                listed(names, elements)) {}
 
   static std::vector<shard::HookedBuckets::Parameter> listed(const std::vector<std::string>& names,
                                                              const std::vector<int64_t>& elements) {

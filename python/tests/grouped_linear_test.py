@@ -59,7 +59,9 @@ def test_the_shape_of_the_input_comes_back_and_biases_apart():
     output, biases = grouped(x, SPLITS)
     assert output.shape == (3, 3, OUT)
     assert [torch.equal(bias, linear.bias) for bias, linear in zip(biases, apart, strict=True)] == [True] * len(SPLITS)
-    whole = torch.cat([functional.linear(part, linear.weight) for part, linear in zip(x.reshape(-1, IN).split(SPLITS), apart, strict=True)])
+    whole = torch.cat(
+        [functional.linear(part, linear.weight) for part, linear in zip(x.reshape(-1, IN).split(SPLITS), apart, strict=True)]
+    )
     assert (output.reshape(-1, OUT) - whole).norm() <= 1e-6 * whole.norm()  # docs/python.md: without a scope
 
 

@@ -68,9 +68,7 @@ def moe_unpermute(
     if restore_shape is not None and tuple(restore_shape) != (tokens, hidden):
         raise ValueError(f"moe_unpermute: expected restore_shape {(tokens, hidden)}, got {tuple(restore_shape)}")
     if merging_probs is not None and merging_probs.shape != row_id_map.shape:
-        raise ValueError(
-            f"moe_unpermute: expected merging_probs {list(row_id_map.shape)}, got {list(merging_probs.shape)}"
-        )
+        raise ValueError(f"moe_unpermute: expected merging_probs {list(row_id_map.shape)}, got {list(merging_probs.shape)}")
     is_there = row_id_map >= 0
     most = int(is_there.sum(1).max()) if row_id_map.numel() else 0
     columns = (~is_there).to(torch.int8).argsort(dim=1, stable=True)[:, :most]  # of the pairs that are there, first

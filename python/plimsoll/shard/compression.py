@@ -10,7 +10,6 @@ from plimsoll.shard.ranks import ranks_of
 from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
 
 
-
 class GradientCompression:
     """The state of :func:`compress_hook`, for one module:
 
