@@ -96,7 +96,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       "(float grad_norm, float clip_factor, int non_finite, int first_non_finite, float flushed_share, Tensor "
       "histogram)");
   library.def(
-      "next_loss_scale(float scale, int growth_tracker, bool found_inf, *, float growth_factor=2.0, "
+      "next_loss_scale(*, float scale, int growth_tracker, bool found_inf, float growth_factor=2.0, "
       "float backoff_factor=0.5, int growth_interval, float min_scale, float max_scale, Tensor? histogram=None, "
       "float grad_norm=0.0, float? flushed_share=None, float? headroom=None) -> (float scale, int growth_tracker)",
       &next_loss_scale);
@@ -110,7 +110,7 @@ TORCH_LIBRARY_IMPL(plimsoll, CPU, library) { library.impl("unscale_gradients_", 
 
 void register_findings(torch::Library& library) {
   library.def(
-      "share_findings(__torch__.torch.classes.plimsoll.Ranks ranks, int number, int gradients, int non_finite, "
+      "share_findings(__torch__.torch.classes.plimsoll.Ranks ranks, *, int number, int gradients, int non_finite, "
       "float grad_norm, Tensor histogram) -> (int gradients, int non_finite, float grad_norm, float flushed_share, "
       "Tensor histogram)",
       &share_findings);

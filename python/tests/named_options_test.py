@@ -86,7 +86,7 @@ def test_an_option_of_another_type_is_named(wrong, message):
             lambda ranks: ops.gradient_reducer(ranks, bucket_elements=64, reduce_dtype=torch.float32, compression="fp9"),
             "compression: expected fp8",
         ),
-        (lambda ranks: torch.classes.plimsoll.CompressedAverage("fp9", ranks, 64), "compression: expected fp8"),
+        (lambda ranks: torch.classes.plimsoll.HookedBuckets("fp9", ranks, ["w"], [3]), "compression: expected fp8"),
         (lambda ranks: torch.classes.plimsoll.T5Model("nowhere", "fp33", False), "dtype: expected fp32"),
     ],
 )

@@ -138,9 +138,9 @@ class GradScaler(torch.amp.GradScaler):
         found = [each for state in self._per_optimizer_states.values() for each in state["found_inf_per_device"].values()]
         assert found, "No inf checks were recorded prior to update."
         scale, clean_steps = torch.ops.plimsoll.next_loss_scale(
-            now.item(),
-            tracker.item(),
-            any(each.item() for each in found),
+            scale=now.item(),
+            growth_tracker=tracker.item(),
+            found_inf=any(each.item() for each in found),
             growth_factor=self._growth_factor,
             backoff_factor=self._backoff_factor,
             growth_interval=self._growth_interval,

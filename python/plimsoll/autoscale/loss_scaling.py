@@ -48,7 +48,9 @@ class LossScaler:
             norm, _, non_finite, _, _, histogram = _ops.unscale_gradients_(data, 1.0)  # times 1: only looked at
         if self._ranks is not None:
             self._calls += 1
-            found = _ops.share_findings(self._ranks, self._calls, len(data), non_finite, norm, histogram)
+            found = _ops.share_findings(
+                self._ranks, number=self._calls, gradients=len(data), non_finite=non_finite, grad_norm=norm, histogram=histogram
+            )
             _, non_finite, norm, _, histogram = found
         if non_finite:
             for parameter in parameters:
@@ -69,9 +71,9 @@ class LossScaler:
         scale = 2.0 ** min(max(self.exponent, _LEAST_EXPONENT), _LARGEST_EXPONENT)
         evidence = {"histogram": histogram, "grad_norm": norm / scale} if self._rule.growth == "histogram" else {}
         chosen, self._clean_steps = _ops.next_loss_scale(
-            scale,
-            self._clean_steps,
-            found_inf,
+            scale=scale,
+            growth_tracker=self._clean_steps,
+            found_inf=found_inf,
             growth_interval=self._rule.growth_interval,
             min_scale=2.0**_LEAST_EXPONENT,
             max_scale=2.0**_LARGEST_EXPONENT,

@@ -33,7 +33,12 @@ class _OverRanks(GradScaler):
         non_finite = max(mine.non_finite, int(any(value.item() > 0 for value in found.values())))
         self._calls += 1
         gradients, all_non_finite, norm, flushed_share, histogram = torch.ops.plimsoll.share_findings(
-            self._ranks.handle, self._calls, len(found), non_finite, mine.grad_norm, histogram
+            self._ranks.handle,
+            number=self._calls,
+            gradients=len(found),
+            non_finite=non_finite,
+            grad_norm=mine.grad_norm,
+            histogram=histogram,
         )
         if gradients == 0:
             raise RuntimeError(
