@@ -1,5 +1,7 @@
 """Names of fairscale's FullyShardedDataParallel that its users call: each does here what it does there."""
 
+from typing import Any
+
 import pytest
 import ranks
 import shard_models as models
@@ -108,6 +110,7 @@ def test_unflattened_parameters_of_one_rank_keep_their_shapes_names_and_bits():
     assert all(torch.equal(grad, grads[1][name]) for name, grad in grads[0].items())
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in plain.state_dict().items())
     full = model.gather_full_optim_state_dict(optimizers[1])
+    assert full is not None
     theirs = optimizers[0].state_dict()["state"]
     assert all(torch.equal(theirs[i]["exp_avg"], full["state"][i]["exp_avg"]) for i in theirs)
     fresh = torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -170,7 +173,7 @@ def test_each_forward_pass_registers_hooks_by_methods_that_can_be_replaced():
             calls.append("pre")
             return super()._register_pre_backward_hooks(outputs)
 
-    model = Watched(net(), Alone())
+    model: Any = Watched(net(), Alone())
     out = model(X)
     assert calls == ["post", "pre"]
     # A hook of somebody else took the place of one of the model's; the next pass has it again.
@@ -187,7 +190,7 @@ def test_mixed_precision_with_fp32_parameters_casts_inputs_to_fp16_as_fairscale_
     seen = []
 
     class Reads(nn.Linear):
-        def forward(self, x, other):
+        def forward(self, x, other=None):
             seen.append((x.dtype, other.dtype, self.weight.dtype))
             return super().forward(x.float())
 
@@ -221,7 +224,9 @@ def test_arguments_can_be_read_as_attributes():
 def fairscales(weights, size):
     """A model's shards and metadata in the form that fairscale gives them: each flat parameter padded to equal parts."""
     units = {"": ["1.weight", "1.bias"], "0": ["weight", "bias"]}
-    everyone = [({}, {"param_metadata": [], "buffer_names": ["steps"]}) for _ in range(size)]
+    everyone: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({}, {"param_metadata": [], "buffer_names": ["steps"]}) for _ in range(size)
+    ]
     for path, names in units.items():
         prefix = path + "." if path else ""
         values = [weights[prefix + name] for name in names]

@@ -1,5 +1,7 @@
 """Names of fairscale's ShardedDataParallel and OSS that their users call: each does here what it does there."""
 
+from typing import Any
+
 import pytest
 import ranks
 import shard_models as models
@@ -93,7 +95,7 @@ def devices_of_a_module_are_known(group):
     with torch.device("meta"):
         elsewhere = nn.Linear(2, 2)
     net = nn.Sequential(nn.Linear(2, 2), elsewhere.requires_grad_(False))
-    options = {"sync_models_at_startup": False, "broadcast_buffers": False}
+    options: dict[str, Any] = {"sync_models_at_startup": False, "broadcast_buffers": False}
     model = ShardedDataParallel(net, OSS(net[0].parameters(), lr=0.1, group=group), group, **options)
     assert model.is_multi_device_module
 

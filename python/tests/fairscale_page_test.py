@@ -3,6 +3,7 @@
 import inspect
 import pathlib
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ REQUIRED = inspect.Parameter.empty
 # begin with an underscore and that its users call nevertheless; behind "torch": those that only the table is about.
 SCALER = {"init_scale": 2.0**16, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000, "enabled": True}
 SCALER_NAMES = "get_scale is_enabled load_state_dict scale state_dict step unscale_ update"
-FAIRSCALE = {
+FAIRSCALE: dict[str, dict[str, Any]] = {
     "FullyShardedDataParallel": {
         "class": FullyShardedDataParallel,
         "arguments": {

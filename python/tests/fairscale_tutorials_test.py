@@ -106,6 +106,7 @@ def saved_and_loaded_whole_and_in_shards(group):
 
     again = FSDP(net(seed=1), process_group=group)
     again.load_state_dict(full_state)
+    assert full_optim_state is not None
     resumed = torch.optim.Adam(again.parameters(), lr=0.1)
     resumed.load_state_dict(again.get_shard_from_optim_state_dict(full_optim_state))
     with torch.no_grad():

@@ -40,6 +40,7 @@ def test_a_flat_parameter_trains_with_the_bits_of_those_in_it():
         for model, optimizer in zip((plain, wrapped), optimizers, strict=True):
             optimizer.zero_grad()
             model(X).square().sum().backward()
+        assert wrapped.flat_param.grad is not None
         assert torch.equal(wrapped.flat_param.grad, flat(p.grad for p in plain.parameters()))
         for optimizer in optimizers:
             optimizer.step()
@@ -143,7 +144,7 @@ def test_both_kinds_of_state_dicts_load():
     inside, plain = nn.Sequential(FlattenParamsWrapper(nn.Linear(3, 2))), nn.Sequential(nn.Linear(3, 2))
     assert list(inside.state_dict()) == list(plain.state_dict())
     inside.load_state_dict(plain.state_dict())
-    assert torch.equal(inside[0].flat_param, flat(plain.parameters()))
+    assert torch.equal(inside[0].get_parameter("flat_param"), flat(plain.parameters()))
     plain.load_state_dict(inside.state_dict())
 
 

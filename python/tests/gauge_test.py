@@ -106,7 +106,8 @@ def test_it_generates(outliers):
     theirs, ids, _, folder, out, _ = outliers
     options: dict[str, Any] = {"max_new_tokens": 12}
     want = theirs.generate(ids, **options)
-    assert torch.equal(T5ForConditionalGeneration.from_pretrained(out).generate(ids, **options), want)
+    ours: Any = T5ForConditionalGeneration.from_pretrained(out)
+    assert torch.equal(ours.generate(ids, **options), want)
     narrow = T5ForConditionalGeneration.from_pretrained(out, torch.float16, None)
     written = hugging_face(out).half().generate(ids, **options, return_dict_in_generate=True, output_logits=True)
     assert all(step.isfinite().all() for step in written.logits)

@@ -46,6 +46,7 @@ def test_each_group_has_the_bits_of_a_linear_of_its_own(name, bias):
         gradient = torch.randn_like(output)
         output.backward(gradient)
         parts.backward(gradient)
+        assert ours.grad is not None and theirs.grad is not None
         assert torch.equal(ours.grad, theirs.grad)
     for number, linear in enumerate(apart):
         assert torch.equal(grouped.get_parameter(f"weight{number}").grad, linear.weight.grad)
@@ -115,8 +116,10 @@ def test_unpermute_sums_each_tokens_rows(map_type, weighted):
     assert ((output.double() - exact).abs() <= 4 * 2.0**-24 * 3 * factor * x.detach().double().abs()).all()
     output.sum().backward()
     gradient = (3 * factor).expand(13, 7)
+    assert x.grad is not None
     assert ((x.grad.double() - gradient).abs() <= 4 * 2.0**-24 * gradient).all()
     if probabilities is not None:
+        assert probabilities.grad is not None
         exact = chosen * 3 * x.detach().double().sum(1, keepdim=True)
         bound = 16 * 2.0**-24 * 3 * x.detach().double().abs().sum(1, keepdim=True)  # a sum of seven products
         assert ((probabilities.grad.double() - exact).abs() <= bound).all()

@@ -62,8 +62,13 @@ def test_an_mlp_with_checkpoint_keeps_its_input_alone():
     saved = []
     for checkpoint in (False, True):
         module = te.LayerNormMLP(HIDDEN, FEATURES, checkpoint=checkpoint)
-        kept = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x, kept=kept: kept.append(x.numel()) or x, lambda x: x):
+        kept: list[int] = []
+
+        def pack(x, kept=kept):
+            kept.append(x.numel())
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
             module(hidden())
         saved.append(sum(kept))
     assert saved[1] == SEQ * BATCH * HIDDEN < saved[0]

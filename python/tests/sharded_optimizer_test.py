@@ -358,7 +358,7 @@ def inf_on_one_rank_alone_makes_all_skip(group):
 def the_automatic_scale_is_that_of_all_gradients(group):
     """One rank's gradients would be flushed, the other's would overflow first: the scale is that of one process with both."""
     rank = dist.get_rank(group)
-    options = dict(init_scale=1.0, growth_interval=2)
+    options: dict[str, Any] = dict(init_scale=1.0, growth_interval=2)
     whole, part = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(4))
     alone, over_ranks = AutomaticLossScaler("cpu", **options), ShardedAutomaticLossScaler(process_group=group, **options)
     optimizers = [torch.optim.SGD([parameter], lr=0.0) for parameter in (whole, part)]
@@ -370,7 +370,8 @@ def the_automatic_scale_is_that_of_all_gradients(group):
             scaler.step(optimizer)
             scaler.update()
         assert over_ranks.state_dict() == alone.state_dict()
-        assert over_ranks.last_report(optimizers[1]).flushed_share == alone.last_report(optimizers[0]).flushed_share
+        here, want = over_ranks.last_report(optimizers[1]), alone.last_report(optimizers[0])
+        assert here is not None and want is not None and here.flushed_share == want.flushed_share
         scales.append(over_ranks.get_scale())
     assert scales == [1, 64, 8, 4]
     assert ranks.gathered(group, scales) == [scales] * 2

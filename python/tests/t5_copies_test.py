@@ -44,7 +44,7 @@ def twin_of(model):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, "fp8"], ids=str)
 @torch.no_grad()
 def test_a_copy_has_the_logits_and_ids_of_its_original(folder, dtype):
-    ours = T5ForConditionalGeneration.from_pretrained(folder, dtype)
+    ours: Any = T5ForConditionalGeneration.from_pretrained(folder, dtype)
     given = arguments(ours)
     want = ours(**given).logits
     for twin in (twin_of(ours), twin_of(twin_of(ours))):

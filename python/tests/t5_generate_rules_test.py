@@ -1,6 +1,8 @@
 """generate() with transformers' rules: repetition_penalty, no_repeat_ngram_size, min_new_tokens, bad_words_ids; and what it
 returns with return_dict_in_generate and output_scores."""
 
+from typing import Any
+
 import pytest
 import torch
 from plimsoll.t5 import T5ForConditionalGeneration
@@ -8,7 +10,7 @@ from t5_models import inputs, make, save
 
 LENGTHS = [17, 9, 1, 30]
 NEW_TOKENS = 24
-RULES = {
+RULES: dict[str, dict[str, Any]] = {
     "repetition": {"repetition_penalty": 1.7},
     "reward": {"repetition_penalty": 0.6},
     "n-grams of 1": {"no_repeat_ngram_size": 1},
@@ -18,7 +20,7 @@ RULES = {
     "least of all": {"min_new_tokens": NEW_TOKENS},
     "together": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "min_new_tokens": 5},
 }
-SEARCHES = {
+SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beams": {"num_beams": 4},
     "several": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 2.0},

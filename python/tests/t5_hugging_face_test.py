@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -164,7 +165,7 @@ def test_beams_that_end(tmp_path, options):
     ended = 0
     for seed in range(6):
         theirs = make("v1.1", seed=seed, ends=4.0)
-        ours = T5ForConditionalGeneration.from_pretrained(save(theirs, tmp_path / str(seed)))
+        ours: Any = T5ForConditionalGeneration.from_pretrained(save(theirs, tmp_path / str(seed)))
         ids, mask = inputs(theirs, LENGTHS, seed)
         want = theirs.generate(input_ids=ids, attention_mask=mask, max_new_tokens=12, num_beams=3, **options)
         got = ours.generate(input_ids=ids, attention_mask=mask, max_new_tokens=12, num_beams=3, **options)

@@ -3,6 +3,7 @@
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import plimsoll.t5
 import pytest
@@ -21,7 +22,7 @@ OF_ALL_MODELS = {"output_hidden_states", "output_attentions", "return_dict"}
 
 def tables():
     """{the first cell of a table's heading: {name: the cell behind it}}"""
-    found = {}
+    found: dict[str, dict[str, str]] = {}
     section = PAGE.read_text().split("## Names of transformers\n")[1].split("\n## ")[0]
     for table in re.findall(r"(?:^\|.*\|\n)+", section, re.MULTILINE):
         heading, _, *rows = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines())
@@ -87,7 +88,8 @@ def test_outputs_have_no_members_that_transformers_has_not():
 def test_what_is_refused_is_an_error(tmp_path):
     ours = T5ForConditionalGeneration.from_pretrained(save(make("v1.1"), tmp_path))
     ids = torch.tensor([[5, 1]])
-    for method, call in (("forward", ours), ("generate", ours.generate)):
+    calls: dict[str, Any] = {"forward": ours, "generate": ours.generate}
+    for method, call in calls.items():
         for name, here in tables()[f"argument of {method}"].items():
             if here == "refused":
                 with pytest.raises(TypeError, match=name):

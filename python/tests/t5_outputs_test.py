@@ -166,6 +166,7 @@ def test_encoder_models_read_both_kinds_of_checkpoints(kind, full, tmp_path):
         got = ours(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         assert isinstance(got, BaseModelOutput) and list(got) == list(want)
         visible = mask.bool()
+        assert got.hidden_states is not None
         for mine, other in zip(got.hidden_states, want.hidden_states, strict=True):
             assert relative(mine[visible], other[visible]) < EXACT
         embeds = ours.get_parameter("shared.weight")[ids]

@@ -4,6 +4,7 @@ import pathlib
 import random
 import sysconfig
 import unicodedata
+from collections.abc import Sequence
 
 # What the libraries that we link know of Unicode ends with version 14, as Python 3.11's does: what was assigned later is left out.
 ASSIGNED = [
@@ -52,7 +53,7 @@ def standard_library() -> list[str]:
     return [path.read_text(encoding="utf-8", errors="ignore") for path in paths]
 
 
-def random_text(rng: random.Random, files: list[str], words: list[str]) -> str:
+def random_text(rng: random.Random, files: list[str], words: Sequence[str]) -> str:
     """A text of one of the kinds, or a mixture. `words`: special tokens and others to put in."""
     kind = rng.randrange(8)
     length = min(int(rng.expovariate(1 / 12)), 200)
