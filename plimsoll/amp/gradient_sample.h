@@ -1,4 +1,4 @@
-// How large the elements of gradient tensors are.
+// Magnitudes of the elements of gradient tensors.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

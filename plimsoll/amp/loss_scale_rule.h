@@ -1,4 +1,4 @@
-// How a loss scale moves from one step to the next: it backs off where gradients overflowed, grows where they have not
+// Moves of a loss scale from one step to the next: it backs off where gradients overflowed, grows where they have not
 // for a while, and stays between bounds. Values only; each scaler, of C++ and of Python, calls this.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the scalers of Python call: torch.ops.plimsoll.unscale_gradients_, next_loss_scale and share_findings.
+// Operators that the scalers of Python call: torch.ops.plimsoll.unscale_gradients_, next_loss_scale and share_findings.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -47,7 +47,7 @@ std::tuple<double, double, int64_t, int64_t, double, at::Tensor> unscale_gradien
           tensor_of(summary.histogram)};
 }
 
-// What amp::LossScale becomes after a step. With a histogram the rule is automatic.
+// The amp::LossScale after a step. With a histogram the rule is automatic.
 std::tuple<double, int64_t> next_loss_scale(double scale, int64_t growth_tracker, bool found_inf, double growth_factor,
                                             double backoff_factor, int64_t growth_interval, double min_scale,
                                             double max_scale, const std::optional<at::Tensor>& histogram,

@@ -1,4 +1,4 @@
-// What plimsoll.amp.autocast adds to torch's: the precision table.
+// The precision table, which plimsoll.amp.autocast adds to torch's.
 #include <torch/library.h>
 
 #include <array>

@@ -24,7 +24,7 @@ void ban_repeated_ngrams(Scores scores, WrittenTokens written, int64_t size);
 // -Inf for the last token of the word, at least one token, if its other tokens were written last.
 void ban_word(Scores scores, WrittenTokens written, std::span<const int64_t> word);
 
-// Which of them hold. The defaults change nothing.
+// The rules that hold. The defaults change nothing.
 struct LogitsRules {
   double repetition_penalty = 1;
   int64_t no_repeat_ngram_size = 0;                      // 0: no such rule

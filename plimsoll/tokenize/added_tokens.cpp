@@ -33,7 +33,7 @@ AddedToken read_token(const nlohmann::json& object, const std::string& name, con
   return token;
 }
 
-// Where the spaces before text[end] begin.
+// The place where the spaces before text[end] begin.
 size_t begin_of_spaces(std::string_view text, size_t end) {
   while (end > 0) {
     size_t begin = end - 1;

@@ -41,7 +41,7 @@ class Bpe {
   void encode(std::string_view word, bool bytes, BpeScratch& scratch, std::vector<int64_t>& ids) const;
 
  private:
-  // What stands for characters that the vocabulary does not have.
+  // The token that stands for characters that the vocabulary does not have.
   struct Unknown {
     uint32_t id = 0;
     bool pending = false;

@@ -71,7 +71,7 @@ Thought split_thought(std::string_view content) {
   return {skip_lines(thought), skip_lines(content.substr(content.rfind(kEnd) + kEnd.size()))};
 }
 
-// What was thought is shown after the user's last question alone.
+// Thoughts are shown after the user's last question alone.
 void render_qwen3(const Messages& messages, Writer& writer) {
   const auto asks = [](const ChatMessage& message) {
     return message.role == "user" &&

@@ -17,7 +17,7 @@ class DecodeStream {
 
   // The text that this id completes; empty while a character is not whole.
   std::string next(int64_t id);
-  // What is left at the end: U+FFFD for a character that was never whole.
+  // The rest at the end: U+FFFD for a character that was never whole.
   std::string finish();
 
  private:

@@ -1,4 +1,5 @@
-// How a tokenizer.json makes text of tokens: ByteLevel, ByteFallback, Replace, Fuse, Strip, Metaspace, and Sequences.
+// Ways in which a tokenizer.json makes text of tokens: ByteLevel, ByteFallback, Replace, Fuse, Strip, Metaspace, and
+// Sequences.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,4 +1,4 @@
-// Which pairs of tokens become one, and which first.
+// The pairs of tokens that become one, and their order.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class Merges {
     Merge merge{};
   };
   static uint64_t key_of(uint32_t left, uint32_t right) { return uint64_t{left} << 32 | right; }
-  // Where this key is, or the free slot where it belongs.
+  // The slot where this key is, or the free slot where it belongs.
   size_t place_of(uint64_t key) const {
     size_t place = (key * 0x9E3779B97F4A7C15U) >> shift_;  // Knuth's multiplicative hash, 2^64 / golden ratio
     while (slots_[place].key != key && slots_[place].key != kFree) place = (place + 1) & (slots_.size() - 1);

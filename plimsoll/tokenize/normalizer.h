@@ -1,4 +1,4 @@
-// What a tokenizer.json does to a text before it is cut: NFC, Replace, Prepend, and Sequences of them.
+// Changes that a tokenizer.json makes to a text before it is cut: NFC, Replace, Prepend, and Sequences of them.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,4 +1,4 @@
-// What a text is cut into before its words become ids.
+// The pieces that a text is cut into before its words become ids.
 #pragma once
 
 #include <deque>
@@ -30,7 +30,7 @@ class MadeTexts {
   size_t left_;
 };
 
-// What becomes of a match and of what stands between two.
+// The fate of a match and of what stands between two.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 struct Split {

@@ -18,7 +18,7 @@ std::vector<int64_t> read_ids(const Fields& step, const std::string& token) {
   return ids;
 }
 
-// What one template puts before and after sequence A.
+// The tokens that one template puts before and after sequence A.
 void read_template(const Fields& step, std::vector<int64_t>& before, std::vector<int64_t>& after) {
   bool found = false;
   step.for_each("single", [&](const nlohmann::json& element, const std::string& name) {

@@ -1,4 +1,4 @@
-// How a tokenizer.json cuts a text into words: ByteLevel, Split, Digits, Metaspace, and Sequences of them.
+// Ways in which a tokenizer.json cuts a text into words: ByteLevel, Split, Digits, Metaspace, and Sequences of them.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

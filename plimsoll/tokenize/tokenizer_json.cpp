@@ -30,7 +30,7 @@ Fields model_of(const Fields& file) {
 
 }  // namespace
 
-// What one thread needs to encode; kept for the next one.
+// The memory that one thread needs to encode; kept for the next one.
 struct TokenizerJson::Workplace {
   BpeScratch scratch;
   WordCache cache;

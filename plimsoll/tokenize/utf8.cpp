@@ -7,7 +7,7 @@
 namespace plimsoll::tokenize {
 namespace {
 
-// What the first byte of a character of several bytes says: how many, and which second bytes make it a legal one.
+// The first byte of a character of several bytes: how many, and which second bytes make it a legal one.
 struct Lead {
   size_t bytes;
   uint8_t lowest, highest;

@@ -36,7 +36,7 @@ class WordCache {
     key.parts[3] |= uint64_t{word.size()} << 56;
     return key;
   }
-  // Where the word is, or would be.
+  // The entry where the word is, or would be.
   Entry& entry_of(const Key& key) {
     constexpr uint64_t kFactor = 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio
     uint64_t hash = 0;

@@ -68,7 +68,8 @@ class Slots {
  public:
   // Returns which call of this slot it is, counted from 0.
   int64_t report(std::string_view name, const Observation& observation);
-  // Where observations wait that were made before what is reported or asked for next; made by make() the first time.
+  // The place where observations wait that were made before what is reported or asked for next; made by make() the
+  // first time.
   Unread& unread(const std::function<std::unique_ptr<Unread>()>& make);
   void read_unread() const;
   // Adds counts to a slot that has been reported.

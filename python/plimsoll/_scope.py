@@ -32,7 +32,7 @@ _innermost = torch.ops.plimsoll.innermost_fp8_scope.default
 
 
 class _Numbers(threading.local):
-    """What FP8 scopes of the thread show to Python, by the library's number. Scopes inside have larger ones."""
+    """Things that FP8 scopes of the thread show to Python, by the library's number. Scopes inside have larger ones."""
 
     def __init__(self) -> None:
         self.shown: dict[int, Any] = {}
@@ -46,7 +46,7 @@ _numbers, _thread = _Numbers(), _Thread()
 
 
 def in_force() -> Any:
-    """What the innermost FP8 scope of this thread shows; None outside all."""
+    """The thing that the innermost FP8 scope of this thread shows; None outside all."""
     if torch.compiler.is_compiling():
         return _thread.in_force
     innermost, shown = _innermost(), _numbers.shown

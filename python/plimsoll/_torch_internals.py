@@ -1,4 +1,4 @@
-"""What this package uses of torch that torch does not promise: names with an underscore, each with its reason. The tests of
+"""Parts of torch that this package uses and torch does not promise: names with an underscore, each with its reason. The tests of
 this file (python/tests/torch_internals_test.py) are the first to run on another torch. C++ has plimsoll/ops/torch_internals."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def mark_as_parameter(tensor: torch.Tensor) -> None:
 
 
 def outside_of_transforms(x: torch.Tensor) -> torch.Tensor:
-    """What torch.func's transforms have wrapped."""
+    """The tensor that torch.func's transforms have wrapped."""
     while torch._C._functorch.is_functorch_wrapped_tensor(x):
         x = torch._C._functorch.get_unwrapped(x)
     return x

@@ -34,7 +34,7 @@ TEMPLATES = {
     "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}",
 }
-# What the known ones do not use: a filter, a loop's control, a global.
+# Things that the known ones do not use: a filter, a loop's control, a global.
 ANY = (
     "{{ bos_token }}{% for message in messages %}\n  {% if loop.index > 3 %}{% break %}{% endif %}\n"
     "  {{- message | tojson }}\n{% endfor %}{{ strftime_now('%Y') | length }}"

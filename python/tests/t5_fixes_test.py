@@ -177,7 +177,7 @@ def test_gelu_guards_number_is_the_threshold(small):
 
 
 def test_training_clamp_needs_no_condition_and_is_of_training_alone(tmp_path):
-    """What overflows is clamped to 64504, whatever else the batch holds; evaluation is as without the switch."""
+    """Overflows are clamped to 64504, whatever else the batch holds; evaluation is as without the switch."""
     theirs = make("v1.1", dropout_rate=0.0)
     with torch.no_grad():
         theirs.shared.weight[5, 1] = 65000

@@ -51,7 +51,7 @@ def test_each_rule_writes_transformers_ids(pair, rule, search):
 
 
 def words_of(rows):
-    """What was written at some places, as words of one, two and three tokens; the end alone, which is none."""
+    """Tokens that were written at some places, as words of one, two and three tokens; the end alone, which is none."""
     tokens = [row[1:].tolist() for row in rows]
     return [[tokens[0][0]], tokens[1][2:4], tokens[3][1:4], [1], [5, 6, 7]]
 

@@ -65,7 +65,7 @@ def test_batches_are_padded_and_fp16_runs(case):
 
 @pytest.mark.parametrize("library", [transformers, plimsoll.t5], ids=["transformers", "plimsoll.t5"])
 def test_the_examples_of_transformers_page_run(case, library):
-    """Its page on T5, with the checkpoint's name and the import changed."""
+    """transformers' page on T5, with the checkpoint's name and the import changed."""
     theirs, folder, tokenizer = case
     model = library.T5ForConditionalGeneration.from_pretrained(folder)
     input_ids = tokenizer("The <extra_id_0> walks in <extra_id_1> park", return_tensors="pt").input_ids

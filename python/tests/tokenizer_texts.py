@@ -6,7 +6,7 @@ import sysconfig
 import unicodedata
 from collections.abc import Sequence
 
-# What the libraries that we link know of Unicode ends with version 14, as Python 3.11's does: what was assigned later is left out.
+# Unicode as the libraries that we link know it ends with version 14, as Python 3.11's does: what was assigned later is left out.
 ASSIGNED = [
     code
     for code in range(1, 0x110000)

@@ -1,4 +1,4 @@
-"""What plimsoll/_torch_internals.py relies on, so that a new torch that does otherwise says so here."""
+"""The things that plimsoll/_torch_internals.py relies on, so that a new torch that does otherwise says so here."""
 
 import io
 import pickle

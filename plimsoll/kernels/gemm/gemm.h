@@ -52,7 +52,7 @@ struct GemmEpilogue {
       nullptr;  // [n]: sum over m of the value before encoding (dbias); overwritten; same bits for any thread count
   bool accumulate = false;       // FP32 output only
   const float* scale = nullptr;  // of an FP8 output: codes = encode(value * (1 / *scale)), saturating; nullptr or 0: 1
-  // Of the values before they are scaled: NaN > Inf > finite; 0 for an empty output. Overwritten; optional.
+  // The amax of the values before they are scaled: NaN > Inf > finite; 0 for an empty output. Overwritten; optional.
   float* amax = nullptr;
 };
 
@@ -77,7 +77,7 @@ struct BatchedGemm {
   int64_t a_step = 0, b_step = 0, output_step = 0;  // elements; 0: the same for all. packed_b: for all
 };
 
-// Its amax is the largest.
+// The amax is the largest of all products.
 void gemm_batched(const BatchedGemm& args);
 
 // Packs B once for many products (weights): as many bytes as B has, rounded up to 32 columns, but four a value for FP16

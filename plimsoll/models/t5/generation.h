@@ -68,7 +68,7 @@ class T5Decoding {
   // int64 [rows], as T5TokenSink.
   at::Tensor step();
   const std::set<int64_t>& not_finite() const { return not_finite_; }  // as T5Generated
-  // Of all steps so far.
+  // The texts of all steps so far.
   T5Generated generated() const;
 
  private:

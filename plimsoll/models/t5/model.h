@@ -28,7 +28,7 @@ struct T5Output {
   at::Tensor loss;            // fp32, the mean over labels; undefined without
   at::Tensor logits;          // [batch, target, vocab_size]
   at::Tensor encoder_output;  // [batch, seq, d_model]; with a cache as it was given
-  // Where they are asked for: the embedded tokens, what each block but the last makes of them, and the stack's output.
+  // If asked for: the embedded tokens, what each block but the last makes of them, and the stack's output.
   std::vector<at::Tensor> encoder_hidden_states = {}, decoder_hidden_states = {};
 };
 

@@ -24,7 +24,7 @@ class T5Residual {
 
   void add(const at::Tensor& x);
 
-  // What all that was added has made of it.
+  // The stream with all that was added.
   at::Tensor hidden() const { return pending_.defined() ? hidden_ + pending_ : hidden_; }
 
  private:

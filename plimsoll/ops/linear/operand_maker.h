@@ -50,7 +50,7 @@ class OperandMaker {
   // The layer's, for the watch; empty: it reports nothing.
   std::string_view path() const;
 
-  // What the watch is told of the operand that was made last, whether or not somebody watches; nothing of one without
+  // The watch's account of the operand that was made last, whether or not somebody watches; none of one without
   // codes.
   const std::optional<OperandSeen>& last_seen() const { return last_seen_; }
   // Reports an operand that was made earlier.
@@ -59,9 +59,9 @@ class OperandMaker {
  private:
   bool quantizes(recipe::Role role) const;  // under delayed scaling, for any product
   OperandSlot& slot(recipe::Role role) const;
-  // How codes with one current scale are made, where other ranks make codes of the other tokens with the same scale.
+  // Options of codes with one current scale, where other ranks make codes of the other tokens with the same scale.
   std::optional<QuantizeOptions> shared_scale(recipe::Role role) const;
-  // Where this rank has only some of the tokens, the largest of all.
+  // The largest amax of all tokens, where this rank has only some of them.
   AmaxSlot amax_of_all_tokens(recipe::Role role, const AmaxSlot& amax) const;
   void choose_scale(recipe::Role role, const std::function<AmaxSlot()>& own_amax);
   Operands make_each(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum);

@@ -11,7 +11,7 @@ namespace plimsoll::ops {
 // One scale for a weight, and the same codes for each product: not in high precision, nor by rows or blocks.
 bool has_tensor_codes(const recipe::Recipe& recipe);
 
-// How the layer would quantize its weight of this amax now. Nothing where the recipe has no such codes.
+// The options by which the layer would quantize its weight of this amax now. None where the recipe has no such codes.
 std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, LinearState& state, const AmaxSlot& amax);
 
 }  // namespace plimsoll::ops

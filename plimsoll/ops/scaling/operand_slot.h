@@ -36,7 +36,7 @@ class OperandSlot {
   // the operand's amax and is found where that is; only a user's function for it runs on the host.
   ScaleRef scale_for(const recipe::DelayedScaling& recipe, const std::function<AmaxSlot()>& find_amax);
 
-  // What the end of a step needs of the slot.
+  // The part of the slot that the end of a step needs.
   struct Reading {
     float scale;
     float amax;  // finite, that of the whole step
@@ -49,7 +49,7 @@ class OperandSlot {
   OperandSlot pinned();
 
  private:
-  // What the host knows about `scale` without reading it. Copies of a slot are views of one. Two threads may be outside
+  // The host's knowledge of `scale` without reading it. Copies of a slot are views of one. Two threads may be outside
   // training at once.
   struct Known {
     std::mutex mutex;

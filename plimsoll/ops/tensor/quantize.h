@@ -28,8 +28,8 @@ struct Quantized {
 // the rows.
 Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tensor* column_sum = nullptr);
 
-// What quantize() gives a tensor with this amax, under options with one scale for the whole of it; found where the amax
-// is.
+// The scale that quantize() gives a tensor with this amax, under options with one scale for the whole of it;
+// found where the amax is.
 ScaleRef tensor_scale(const QuantizeOptions& options, const AmaxSlot& amax);
 
 // Codes that another kernel wrote, with their scale, whose memory they share.

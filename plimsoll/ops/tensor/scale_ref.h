@@ -37,7 +37,7 @@ class ScaleRef {
   at::Tensor memory_;
 };
 
-// Where a kernel writes an amax: NaN > Inf > finite.
+// The place where a kernel writes an amax: NaN > Inf > finite.
 class AmaxSlot {
  public:
   AmaxSlot() = default;  // nowhere

@@ -10,7 +10,7 @@ struct Node;
 
 namespace plimsoll::ops {
 
-// Its number: a pass inside another has one of its own.
+// The number of that pass: a pass inside another has one of its own.
 inline constexpr int kNoBackwardPass = -1;
 int current_backward_pass();
 

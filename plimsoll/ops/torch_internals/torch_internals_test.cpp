@@ -1,4 +1,4 @@
-// What each trick of this folder relies on, so that a new torch that does otherwise says so here.
+// Each trick of this folder and what it relies on, so that a new torch that does otherwise says so here.
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/tensor.h>
@@ -104,7 +104,7 @@ TEST(BackwardPass, OutsideOfOneThereIsNone) {
   EXPECT_THROW(at_end_of_backward_pass([] {}), c10::Error);
 }
 
-// What `look` sees in the backward pass of x * 2 + y * 3.
+// A call of `look` in the backward pass of x * 2 + y * 3.
 struct Pass {
   at::Tensor x = leaf(), y = leaf();
   at::Tensor of_x = x.mul(2), sum = of_x.add(y.mul(3)).sum();

@@ -1,4 +1,4 @@
-// What a watch is told of an operand or a result: memory, which the host reads when somebody asks the watch.
+// A watch's account of an operand or a result: memory, which the host reads when somebody asks the watch.
 #pragma once
 
 #include <string>

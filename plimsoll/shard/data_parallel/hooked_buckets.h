@@ -44,7 +44,7 @@ class HookedBuckets {
 
   // Values and sums of each parameter, whole. A collective. begin is 0.
   std::vector<CompressedAverage::LeftOut> left_out() const;
-  // What a section of a checkpoint holds, as left_out.h has it.
+  // Takes over what a section of a checkpoint holds, as left_out.h has it.
   void restore(const io::CheckpointReader& checkpoint, const std::string& section);
 
  private:

@@ -14,7 +14,7 @@
 
 namespace plimsoll::shard {
 
-// What a unit is doing. Its backward pass is over (kAfterBackward) until that of the model is.
+// The phase of a unit. The unit's backward pass is over (kAfterBackward) until that of the model is.
 enum class UnitPhase { kIdle, kForward, kBackward, kAfterBackward };
 
 class ShardSchedule : public std::enable_shared_from_this<ShardSchedule> {

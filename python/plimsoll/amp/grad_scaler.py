@@ -153,7 +153,7 @@ class GradScaler(torch.amp.GradScaler):
         self._warn_of_lost_scale(scale)
 
     def _evidence(self) -> dict[str, Any]:
-        """What the rule of the scale is to know of the gradients, beside whether they are finite."""
+        """Facts about the gradients that the rule of the scale is to know, beside whether they are finite."""
         return {}
 
     def _warn_of_lost_scale(self, scale: float) -> None:
@@ -196,7 +196,7 @@ class GradScaler(torch.amp.GradScaler):
         allow_fp16: bool,
         max_norm: float | None,
     ) -> tuple[dict[torch.device, torch.Tensor], tuple[StepReport, torch.Tensor] | None]:
-        """What torch's _unscale_grads_ returns, and the report and histogram of gradients on the CPU."""
+        """The result of torch's _unscale_grads_, and the report and histogram of gradients on the CPU."""
         names, grads = [], []
         for group, parameters in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(parameters["params"]):

@@ -22,7 +22,7 @@ def units_of(module: torch.nn.Module) -> list[FullyShardedDataParallel]:
 
 
 def shards_of(module: torch.nn.Module) -> set[torch.Tensor]:
-    """Its parameters that are a rank's part of a FullyShardedDataParallel's."""
+    """The module's parameters that are a rank's part of a FullyShardedDataParallel's."""
     return {parameter for parameter in module.parameters() if getattr(parameter, "_is_sharded", False)}
 
 

@@ -61,7 +61,7 @@ class GradientCompression:
         self._buckets.restore(checkpoint.opened, section)
 
     def _left_out(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """What is left out of each parameter's gradient here, and of the ranks' sum of it. Collective."""
+        """The tensors left out of each parameter's gradient here, and of the ranks' sum of it. Collective."""
         return dict(zip(self._names, self._buckets.left_out(), strict=True))
 
     def average(self, given: GradBucket) -> torch.futures.Future[torch.Tensor]:

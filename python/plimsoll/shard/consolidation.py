@@ -47,7 +47,7 @@ def _prefix(unit: dict[str, Any]) -> str:
 
 
 def _joined(name: str, shard_weights: list[Tensors], entries: list[dict[str, Any]]) -> torch.Tensor:
-    """What the ranks hold, one after the other. Where the first holds all, as fairscale's ranks with a process group each
+    """The ranks' parts, one after the other. Where the first holds all, as fairscale's ranks with a process group each
     do, the others hold it once more."""
     expected = sum(torch.Size(shape).numel() for shape in entries[0]["shapes"])
     parts = []

@@ -22,14 +22,14 @@ class TrainingState(Enum):
     SUMMON_FULL_PARAMS = auto()
 
 
-# What the engine calls the phases of a unit, by their numbers (UnitPhase).
+# The phases of a unit by the engine's numbers (UnitPhase).
 _STATES = (TrainingState.IDLE, TrainingState.FORWARD, TrainingState.BACKWARD_PRE, TrainingState.BACKWARD_POST)
 
 
 class FullyShardedNames:
-    """Those of FullyShardedDataParallel."""
+    """Names of FullyShardedDataParallel."""
 
-    # What it sets.
+    # Attributes that FullyShardedDataParallel sets.
     world_size: int
     flatten_parameters: bool
     _arguments: dict[str, Any]
@@ -133,7 +133,7 @@ class Bucket(NamedTuple):
 
 
 class ShardedOptimizerNames:
-    """Those of OSS."""
+    """Names of OSS."""
 
     group: Any
     rank: int
@@ -148,7 +148,7 @@ class ShardedOptimizerNames:
 
     @property
     def _per_device_params(self) -> dict[torch.device, list[list[torch.Tensor]]]:
-        """Of each device the parameters of each rank, the smallest first."""
+        """The parameters of each rank by device, the smallest first."""
         found: dict[torch.device, list[list[torch.Tensor]]] = {}
         for parameter in sorted(self._owner, key=torch.Tensor.numel):
             of_ranks = found.setdefault(parameter.device, [[] for _ in range(self.world_size)])
@@ -157,7 +157,7 @@ class ShardedOptimizerNames:
 
     @property
     def buckets(self) -> dict[torch.device, dict[int, Bucket]]:
-        """Of each device and rank the trained parameters; ranks without any are left out."""
+        """The trained parameters by device and rank; ranks without any are left out."""
         found: dict[torch.device, dict[int, Bucket]] = {}
         for device, of_ranks in self._per_device_params.items():
             trained = [[parameter for parameter in each if parameter.requires_grad] for each in of_ranks]

@@ -42,7 +42,7 @@ class FlatModule(nn.Module):
 
 
 class _Slot(NamedTuple):
-    """Where a module has a parameter."""
+    """A place where a module has a parameter."""
 
     module: nn.Module
     name: str

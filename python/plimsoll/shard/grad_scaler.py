@@ -17,7 +17,7 @@ _BINS = 256  # of amp::GradientHistogram
 
 
 class _OverRanks(GradScaler):
-    """What each rank finds in its gradients becomes what all have found."""
+    """Findings of one rank in its gradients become those of all."""
 
     def _share_over(self, process_group: Any) -> None:
         self._ranks = ranks_of(process_group)

@@ -143,7 +143,7 @@ class T5ForConditionalGeneration(T5PreTrainedModel):
 
 
 def _encoder_output(outputs: Any) -> BaseModelOutput | None:
-    """Of a tensor, or of a tuple or output that starts with one and may go on with the hidden states."""
+    """An output made of a tensor, or of a tuple or output that starts with one and may go on with the hidden states."""
     if outputs is None or isinstance(outputs, BaseModelOutput):
         return outputs
     values = (outputs,) if torch.is_tensor(outputs) else outputs[:2]

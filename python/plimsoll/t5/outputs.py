@@ -1,4 +1,4 @@
-"""What models return: transformers' classes of these names, with the members that are computed here."""
+"""Results of models: transformers' classes of these names, with the members that are computed here."""
 
 from __future__ import annotations
 

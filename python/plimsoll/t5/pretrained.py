@@ -1,4 +1,4 @@
-"""What T5s have in common: parameters that C++ owns, their files, and how FP16 is computed."""
+"""The common part of T5s: parameters that C++ owns, their files, and how FP16 is computed."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class T5PreTrainedModel(torch.nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of everything between the products."""
+        """The dtype of everything between the products."""
         return self.get_parameter("encoder.final_layer_norm.weight").dtype
 
     def encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
