@@ -76,7 +76,7 @@ UnitPointer new_unit(const std::vector<std::string>& names, at::TensorList param
   }
   const std::string setup = c10::str(compute_dtype ? c10::toString(*compute_dtype) : "stored", " ", reduce_dtype, " ",
                                      reshard_after_forward, " ", flatten_parameters, " ", layers.size());
-  if (ranks.gather->is_connected()) shard::expect_same_tensors(named, setup, *ranks.gather);
+  if (gather->communicator->is_connected()) shard::expect_same_tensors(named, setup, *ranks.gather);
   const shard::FullyShardedOptions options = {.reshard_after_forward = reshard_after_forward,
                                               .disable_reshard_on_root = disable_reshard_on_root,
                                               .compute_dtype = compute_dtype,
