@@ -115,6 +115,16 @@ inline std::vector<float> sample(int64_t count, unsigned seed, float mean = 0.0f
 // roundings.
 inline double gamma(double n) { return n * 0x1p-24 / (1 - n * 0x1p-24); }
 
+// Factor of what bounds that add relative errors leave out: those that add up to s make at most e^s - 1 <= s (1 + s), and
+// here s is at most 2^-10.
+inline constexpr double kSecondOrder = 1 + 0x1p-10;
+
+// Error of (f(x + h) - f(x - h)) / 2h as the derivative of a function computed in double: h^2 / 6 of its third
+// derivative, and in either value `roundings` of numbers of at most `magnitude`.
+inline double difference_error(double h, double third_derivative, double roundings, double magnitude) {
+  return h * h / 6 * third_derivative + roundings * 0x1p-53 * magnitude / h;
+}
+
 // Additions that a term passes in sum_row of simd/row.h, and in the sums of row_blocks.h.
 inline double sum_depth(int64_t count) { return 22 + static_cast<double>((count + 1023) / 1024); }
 inline double column_sum_depth(int64_t rows) { return 64 + 64 + static_cast<double>((rows + 4095) / 4096); }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "plimsoll/kernels/activation/activation.h"
+#include "plimsoll/kernels/testing.h"
 
 namespace plimsoll::kernels::testing {
 
@@ -13,7 +14,6 @@ struct Value {
 
 inline constexpr double kUnit = 0x1p-24;
 inline constexpr double kTiny = 0x1p-126;  // results below are subnormal; e^88.7 overflows where the sigmoid is 2^-128
-inline constexpr double kSecondOrder = 1 + 1e-3;  // products of rounding errors, each below 1e-4
 
 // x sigmoid(z). GELU's z = 2 sqrt(2 / pi) (x + 0.044715 x^3) has two rounded constants and four operations, quick
 // GELU's 1.702 x one of each, SiLU's z = x none; exp is within 2 ulp (4 units) and turns the error of z into a relative one; 1 + e and 1 / e round once each.

@@ -116,7 +116,7 @@ Exact oracle(const Case& c, const std::vector<double>& x, int64_t row) {
     const double p = std::exp(x[i] - top) / sum, share = smoothing / v, onehot = i == target ? 1 - smoothing : 0;
     exact.grad.push_back(factor * (p - onehot - share));
     const double p_bound = p * (relative(x[i]) + gamma(6) + sum_error + gamma(8)) + 0x1p-126 / sum;
-    exact.grad_bound.push_back((factor * (p_bound + gamma(8) * (p + onehot + share))) * (1 + 1e-3));
+    exact.grad_bound.push_back((factor * (p_bound + gamma(8) * (p + onehot + share))) * kSecondOrder);
   }
   return exact;
 }
@@ -209,7 +209,8 @@ TEST(CrossEntropy, LargeLogitsDoNotOverflow) {
       const Case c{.rows = 1, .vocabulary = 3};
       const Result result = run(c, Array(c.format, std::vector<float>{offset, offset, offset}));
       EXPECT_EQ(result.loss.at(0), std::log(3.0f));
-      EXPECT_NEAR(result.grad.at(0), c.grad_factor / 3, 4 * kUnit);
+      const Exact exact = oracle(c, std::vector<double>(3, double{offset}), 0);
+      EXPECT_NEAR(result.grad.at(0), exact.grad[0], exact.grad_bound[0]);
     }
   });
 }
@@ -265,16 +266,21 @@ TEST(CrossEntropy, GradientSumsToZeroAndOracleAgreesWithDifferences) {
   const Case c{.rows = 1, .vocabulary = 5, .smoothing = 0.1f, .grad_factor = 1.0f};
   const std::vector<double> x = {0.3, -1.2, 2.0, 0.1, 0.7};
   const Exact exact = oracle(c, x, 0);
-  constexpr double kStep = 1e-5;
+  constexpr double kStep = 0x1p-17;
+  // Third derivative: that of the logarithm of a sum of exponentials is p (1 - p) (1 - 2 p).
+  constexpr double kThird = 1.0 / 8;
+  // Roundings of numbers of at most top - x + log(sum) < 5: of five exponentials and their sum, 3; of what follows, 6.
+  const double error = difference_error(kStep, kThird, 9, 5);
   double sum = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     std::vector<double> up = x, down = x;
     up[i] += kStep;
     down[i] -= kStep;
-    EXPECT_NEAR(exact.grad[i], (oracle(c, up, 0).loss - oracle(c, down, 0).loss) / (2 * kStep), 1e-9);
+    EXPECT_NEAR(exact.grad[i], (oracle(c, up, 0).loss - oracle(c, down, 0).loss) / (2 * kStep), error);
     sum += exact.grad[i];
   }
-  EXPECT_NEAR(sum, 0, 1e-7);  // 0.1f is not 0.1, but q still sums to 1
+  // Sums of p and q are 1: that of the exponentials rounds 5 times, quotients and differences 5, this sum 5.
+  EXPECT_NEAR(sum, 0, 15 * 0x1p-53);
 }
 
 TEST(CrossEntropy, BoundsAreTightEnoughToFail) {

@@ -149,7 +149,19 @@ TEST(NormGradientOracle, AgreesWithDifferencesOfTheForwardOracle) {
     const std::vector<double> x = row_of(in.x, 0, c.cols), dy = row_of(in.dy, 0, c.cols);
     const NormRow forward = norm_oracle(parameters, x);
     const NormGradient gradient = norm_gradient_oracle(parameters, x, dy, forward.mean, forward.rstd);
-    constexpr double kStep = 1e-5;  // differences err by kStep^2 and 2^-53 / kStep
+    constexpr double kStep = 0x1p-14;
+    const auto cols = static_cast<double>(c.cols);
+    double sum = 0, squares = 0, largest = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double g = dy[i] * parameters.gain[i];
+      sum += std::abs(g);
+      squares += g * g;
+      largest = std::max(largest, std::abs(x[i]));
+    }
+    // Third derivative: a row is sqrt(cols) v / |v| with |v| = sqrt(cols) / rstd, and that of v / |v| at most 4 / |v|^3.
+    const double third = 4 * std::pow(forward.rstd, 3) / cols * std::sqrt(squares);
+    // Roundings: the sum of a row, of its squares and the loss's own, and a few operations on each term.
+    const double error = difference_error(kStep, third, 3 * cols + 12, 2 * largest * forward.rstd * sum);
     auto loss = [&](std::vector<double> moved, size_t i, double step) {
       moved[i] += step;
       const NormRow row = norm_oracle(parameters, moved);
@@ -159,7 +171,7 @@ TEST(NormGradientOracle, AgreesWithDifferencesOfTheForwardOracle) {
     };
     for (size_t i = 0; i < x.size(); ++i) {
       const double slope = (loss(x, i, kStep) - loss(x, i, -kStep)) / (2 * kStep);
-      EXPECT_NEAR(gradient.dx[i], slope, 1e-8) << i;
+      EXPECT_NEAR(gradient.dx[i], slope, error) << i;
     }
   }
 }

@@ -127,11 +127,10 @@ std::vector<double> bound_of(const std::vector<double>& x, const std::vector<dou
   for (size_t i = 0; i < x.size(); ++i) {
     if (y[i] > 0) shared += y[i] * relative(i);
   }
-  const double second_order = 1 + 1e-3;
   std::vector<double> bound;
   for (size_t i = 0; i < x.size(); ++i) {
     const double error = relative(i) + shared + gamma(sum_depth(static_cast<int64_t>(x.size())) + 2);
-    bound.push_back(y[i] > 0 ? y[i] * error * second_order + kTiny : 0);
+    bound.push_back(y[i] > 0 ? y[i] * error * kSecondOrder + kTiny : 0);
   }
   return bound;
 }
@@ -249,7 +248,12 @@ TEST(SoftmaxForward, ANonFiniteLogitPoisonsItsRowUnlessMasked) {
 TEST(SoftmaxBackward, OracleAgreesWithDifferences) {
   const std::vector<double> x = {0.3, -1.2, 2.0, 0.1}, dy = {1.0, -0.5, 0.25, 2.0};
   const std::vector<bool> seen = {true, true, false, true};
-  constexpr double kScale = 0.7, kStep = 1e-5;
+  constexpr double kScale = 0.7, kStep = 0x1p-17;
+  // Third derivative: one logit makes each probability a sigmoid of it, whose own is at most 1 / 8, times the sum of |dy|.
+  constexpr double kThird = 3.75 / 8 * kScale * kScale * kScale;
+  // Roundings of numbers of at most 2: the moved logit, its product, the difference, e^x, three additions and a quotient;
+  // then a product and four additions.
+  constexpr double kRoundings = 13;
   const std::vector<double> y = oracle(x, seen, kScale);
   double mean = 0;
   for (size_t i = 0; i < x.size(); ++i) mean += y[i] * dy[i];
@@ -262,7 +266,9 @@ TEST(SoftmaxBackward, OracleAgreesWithDifferences) {
       for (size_t j = 0; j < dy.size(); ++j) total += dy[j] * out[j];
       return total;
     };
-    EXPECT_NEAR(kScale * y[i] * (dy[i] - mean), (loss(kStep) - loss(-kStep)) / (2 * kStep), 1e-9) << i;
+    EXPECT_NEAR(kScale * y[i] * (dy[i] - mean), (loss(kStep) - loss(-kStep)) / (2 * kStep),
+                difference_error(kStep, kThird, kRoundings, 2))
+        << i;
   }
 }
 
