@@ -117,12 +117,14 @@ TEST(Search, IsTheBestOfAllExponents) {
     };
     const models::Exponents found = problem.run();
     const auto [missing, lost] = missing_and_lost(found.residual, found.pairs[0]);
-    constexpr double kRounding = 1e-9;  // sums in another order
+    // Roundings, on either side: of a headroom and its square 5, of the sum of either kind 5.
+    const double missing_rounding = 20 * 0x1p-53 * (1 + missing), lost_rounding = 20 * 0x1p-53 * (1 + lost);
     for (int residual = -40; residual <= 40; ++residual) {
       for (int pair = -40; pair <= 40; ++pair) {
         const auto [other_missing, other_lost] = missing_and_lost(residual, pair);
-        const bool better = other_missing < missing - kRounding ||
-                            (std::abs(other_missing - missing) <= kRounding && other_lost < lost - kRounding);
+        const bool better =
+            other_missing < missing - missing_rounding ||
+            (std::abs(other_missing - missing) <= missing_rounding && other_lost < lost - lost_rounding);
         EXPECT_FALSE(better) << trial << ": " << residual << ", " << pair;
       }
     }
