@@ -24,6 +24,10 @@ inline T5ForConditionalGeneration small_t5(T5Config change = {}) {
   return model;
 }
 
+// Logits, relative to the largest, where attention sums its keys in another order: in each of four attentions at most 12
+// keys and 10 roundings of a softmax, on either side.
+inline constexpr double kReordered = 4 * 2 * (12 + 10) * 0x1p-24;
+
 inline at::Tensor t5_tokens(int64_t rows, int64_t length) { return at::randint(2, 90, {rows, length}, at::kLong); }
 
 // v1.0; gated with a head of its own; a table of biases in each layer.
