@@ -1,5 +1,5 @@
 // Elementary functions on 16 lanes, from additions, multiplications (fused ones too) and one division, so that every
-// ISA gives the same bits. Errors are against double, over all finite arguments; simd_test measures them.
+// ISA gives the same bits. Errors are against double, over all finite arguments; functions_test measures them.
 #pragma once
 
 #include "plimsoll/kernels/simd/vector.h"

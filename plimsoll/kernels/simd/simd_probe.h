@@ -1,4 +1,4 @@
-// Functions that simd_test calls on each ISA: arrays in, arrays out, n a multiple of nothing (tails are exercised).
+// Functions that the tests call on each ISA: arrays in, arrays out, n a multiple of nothing (tails are exercised).
 #pragma once
 
 #include <cstdint>
