@@ -4,6 +4,8 @@ import json
 import re
 
 import pytest
+import torch
+from rounding import gamma
 from shard_command_test import losses, pytestmark, torchrun, train, weights  # noqa: F401
 
 
@@ -43,7 +45,10 @@ def test_bits_are_those_of_a_run_without(tmp_path, plain, shard, option):
 )
 def test_compressed_gradients_take_fewer_bytes_and_train_alike(tmp_path, plain, shard, compress, share):
     train(2, tmp_path / "run", f"--shard={shard}", "--recipe=fp8", f"--compress={compress}")
-    assert losses(tmp_path / "run") == pytest.approx(losses(plain[shard]), rel=1e-2)
+    # A gradient is off by one rounding, and so is what its step takes off the loss.
+    theirs = losses(plain[shard])
+    rounding = gamma(1, {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}[compress])
+    assert losses(tmp_path / "run") == pytest.approx(theirs, rel=0, abs=rounding * (theirs[0] - theirs[-1]))
     sent = [summary(out)["sent_bytes"] for out in (tmp_path / "run", plain[shard])]
     # Under zero2 owners send parameters, which nobody compresses, in about as many bytes.
     most = share if shard == "ddp" else (1 + share) / 2

@@ -71,7 +71,8 @@ def test_products_of_fp8_codes_are_seen(tmp_path):
             model(input_ids=ids, decoder_input_ids=ids)
         seen[dtype] = {record["name"]: record["amax"] for record in w.records}
     assert seen["fp8"].keys() == seen["bf16"].keys() and f"{PATH}/output" in seen["fp8"]
-    assert all(amax == pytest.approx(seen["bf16"][name], rel=0.5) for name, amax in seen["fp8"].items())
+    # Each operand of a product rounds to a code once.
+    assert all(amax == approx(seen["bf16"][name], 2, torch.float8_e4m3fn) for name, amax in seen["fp8"].items())
 
 
 def test_guard_warns_before_there_is_an_infinity(ours):
@@ -184,7 +185,7 @@ def test_shadow_runs_the_window_around_the_first_bad_op_again(ours):
     before, there = incident["window"][bad - 1]["replay"], incident["window"][bad]["replay"]
     assert before["headroom_bits"] > 0 > there["headroom_bits"]
     assert all(step["replay"]["relative_error"] < 2**-7 for step in incident["window"][: bad + 1])
-    assert there["amax"] == pytest.approx(90_000, rel=0.01)
+    assert there["amax"] == approx(90_000, 2, torch.float16)  # of the weight, and of what comes in
     # In FP32 what follows is finite.
     assert all(isinstance(step["replay"]["amax"], float) for step in incident["window"])
     assert incident["window"][bad + 1]["amax"] in ("inf", "nan")
