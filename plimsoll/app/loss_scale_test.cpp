@@ -54,12 +54,13 @@ double validation_loss(const std::string& recipe, const std::string& loss_scale)
 }
 
 // The loss is a mean, so gradients shrink as batches grow. Scaled, FP16 is within 0.01 % of FP32 here, unscaled 1.5 %
-// worse.
+// worse: what trains alike is within two roundings of FP16, 0.1 %, what does not is ten times as far.
 TEST(LossScale, Fp16TrainsAsFp32DoesWhereWithoutItsGradientsUnderflow) {
   const double fp32 = validation_loss("fp32", "none");
-  EXPECT_NEAR(validation_loss("fp16", "dynamic"), fp32, 0.001 * fp32);
-  EXPECT_NEAR(validation_loss("fp16", "auto"), fp32, 0.001 * fp32);
-  EXPECT_GT(validation_loss("fp16", "1"), 1.01 * fp32);
+  constexpr double kAlike = 2 * 0x1p-11;
+  EXPECT_NEAR(validation_loss("fp16", "dynamic"), fp32, kAlike * fp32);
+  EXPECT_NEAR(validation_loss("fp16", "auto"), fp32, kAlike * fp32);
+  EXPECT_GT(validation_loss("fp16", "1"), (1 + 10 * kAlike) * fp32);
 }
 
 TEST(LossScale, IsReadFromText) {
