@@ -37,7 +37,7 @@ TEST(GradientHistogram, TakesEveryKindOfGradient) {
   const at::Tensor sparse = at::sparse_coo_tensor(at::arange(40).unsqueeze(0), x, {50, 30}).coalesce();
   for (const at::Tensor& grad : {x, x.t(), x.to(at::kHalf), x.to(at::kBFloat16), x.to(at::kDouble), sparse}) {
     const at::Tensor values = grad.is_sparse() ? grad._values() : grad;
-    // What rounds up to 2 has the next exponent.
+    // Elements that round up to 2 have the next exponent.
     EXPECT_EQ(gradient_histogram({grad}).counts[127], (values.to(at::kFloat) < 2).sum().item<int64_t>());
   }
   EXPECT_EQ(gradient_histogram({x.slice(1, 3, 20), at::empty({0})}).total(), 40 * 17);
