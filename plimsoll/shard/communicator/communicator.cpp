@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <tuple>
@@ -29,6 +30,17 @@ Store store_of(const Launch& launch, std::chrono::milliseconds deadline, bool se
   options.waitWorkers = false;
   options.timeout = deadline;
   return c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+}
+
+// A rank that has ended makes writes to it errors, not SIGPIPE, whose default ends this process. What the host program has
+// chosen stays. The handler is an empty function, not SIG_IGN, which programs that this process starts would inherit.
+void outlive_broken_pipes() {
+  struct sigaction now = {};
+  if (sigaction(SIGPIPE, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != SIG_DFL) return;
+  struct sigaction empty = {};
+  empty.sa_handler = [](int) {};
+  empty.sa_flags = SA_RESTART;
+  sigaction(SIGPIPE, &empty, nullptr);
 }
 
 // Within the deadline, all of it.
@@ -75,7 +87,10 @@ std::shared_ptr<Communicator> Communicator::connect(const Launch& launch, const 
   connection->make_backend = [launch, deadline = options.deadline](const Store& store) {
     return gloo(store, launch.rank, launch.world_size, launch.address, deadline);
   };
-  if (launch.world_size > 1) connection->guarded("connecting", [&] { find_each_other(launch, *connection); });
+  if (launch.world_size > 1) {
+    outlive_broken_pipes();
+    connection->guarded("connecting", [&] { find_each_other(launch, *connection); });
+  }
   return std::shared_ptr<Communicator>(new Communicator(std::move(connection)));
 }
 

@@ -43,7 +43,8 @@ struct Connection;
 
 class Communicator final : public ops::ByteRankGroup {
  public:
-  // Over Gloo. Returns when all ranks are there. Throws c10::DistBackendError after the deadline.
+  // Over Gloo. Returns when all ranks are there. Throws c10::DistBackendError after the deadline. With more than one rank,
+  // SIGPIPE does not end the process any more, unless the program has a handler of its own.
   static std::shared_ptr<Communicator> connect(const Launch& launch, const CommunicatorOptions& options = {});
 
   // Over a process group of torch.distributed, of any backend, by the name that it is registered under. The name is

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 
 #include "plimsoll/shard/communicator/ranks_testing.h"
@@ -116,6 +118,40 @@ void expect_error_naming(const Launch& launch, int64_t gone, int signal, std::ch
 
 TEST(Communicator, AKilledRankIsNamedByAllOthers) {
   testing::on_ranks(3, [](const Launch& launch) { expect_error_naming(launch, 1, SIGKILL, 20s); }, {.killed = {1}});
+}
+
+// A byte into a pipe that nobody reads: the error of write.
+int error_of_a_broken_pipe() {
+  std::array<int, 2> ends = {};
+  EXPECT_EQ(pipe(ends.data()), 0);
+  close(ends[0]);
+  errno = 0;
+  EXPECT_EQ(write(ends[1], "x", 1), -1);
+  const int error = errno;
+  close(ends[1]);
+  return error;
+}
+
+TEST(Communicator, ARankOutlivesABrokenPipeAndItsChildrenDoNot) {
+  testing::on_ranks(2, [](const Launch& launch) {
+    std::signal(SIGPIPE, SIG_DFL);
+    const auto ranks = testing::connect(launch);
+    EXPECT_EQ(error_of_a_broken_pipe(), EPIPE);
+    EXPECT_EQ(std::system("sh -c 'kill -PIPE $$'"), (128 + SIGPIPE) << 8);
+    ranks->barrier();
+  });
+}
+
+int broken_pipes_of_the_host = 0;
+
+TEST(Communicator, AHandlerOfTheHostForBrokenPipesStays) {
+  testing::on_ranks(2, [](const Launch& launch) {
+    std::signal(SIGPIPE, [](int) { ++broken_pipes_of_the_host; });
+    const auto ranks = testing::connect(launch);
+    EXPECT_EQ(error_of_a_broken_pipe(), EPIPE);
+    EXPECT_EQ(broken_pipes_of_the_host, 1);
+    ranks->barrier();
+  });
 }
 
 TEST(Communicator, AStoppedRankIsNamedAfterTheDeadline) {
