@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "plimsoll/kernels/gemm/gemm_packed.h"
+#include "plimsoll/kernels/gemm/gemm.h"
 #include "plimsoll/models/t5/weight_memory.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/quantize.h"
@@ -59,7 +59,7 @@ void PackedWeights::pack(ops::ScaledTensor weight) {
   weight_ = std::move(weight);
   kernels::GemmOperand b = operand();
   b.data = weight_.data.const_data_ptr();
-  const int64_t n = columns(), k = weight_.data.size(1);
+  const int64_t n = weight_.data.size(0), k = weight_.data.size(1);
   packed_.data = weight_memory(static_cast<int64_t>(kernels::gemm_packed_b_bytes(b, n, k)));
   packed_.isa = runtime::matmul_isa();
   kernels::gemm_pack_b(b, n, k, packed_.data.mutable_data_ptr());
@@ -74,7 +74,7 @@ kernels::GemmOperand PackedWeights::operand() const {
 }
 
 PackedWeights::Output PackedWeights::multiply(const at::Tensor& x) const {
-  TORCH_CHECK(fits(), "packed weights: expected the instruction set that they were packed for, got another");
+  TORCH_CHECK(product().fits(), "packed weights: expected the instruction set that they were packed for, got another");
   TORCH_CHECK(x.size(-1) == weight_.data.size(1), "packed weights: expected x [..., ", weight_.data.size(1), "], got ",
               x.sizes());
   const at::NoGradGuard no_grad;
@@ -86,26 +86,6 @@ PackedWeights::Output PackedWeights::multiply(const at::Tensor& x) const {
   const ops::AmaxSlot amax(values.device());
   ops::multiply({.a = ops::plain_values(rows, format), .b = weight_, .amax = amax, .packed = &packed_}, values);
   return {std::move(values), amax};
-}
-
-void PackedWeights::multiply_part(const Rows& rows, int64_t index, int64_t parts) const {
-  constexpr int64_t kPanel = kernels::kPackedColumns;
-  const int64_t k = weight_.data.size(1), panels = (columns() + kPanel - 1) / kPanel;
-  const int64_t begin = panels * index / parts * kPanel;
-  const int64_t end = std::min(panels * (index + 1) / parts * kPanel, columns());
-  if (begin >= end) return;
-  kernels::GemmOperand b = operand();
-  const void* packed = kernels::gemm_packed_from(packed_.data.const_data_ptr(), b, k, begin);
-  if (b.scale.data != nullptr) b.scale.data = static_cast<const float*>(b.scale.data) + begin;  // one a row
-  kernels::gemm({.a = {.data = rows.x, .format = rows.format, .row_stride = k},
-                 .b = b,
-                 .m = rows.count,
-                 .n = end - begin,
-                 .k = k,
-                 .output = static_cast<char*>(rows.values) + begin * format::bytes(rows.format),
-                 .output_format = rows.format,
-                 .output_stride = columns(),
-                 .packed_b = packed});
 }
 
 }  // namespace plimsoll::models

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "plimsoll/ops/tensor/gemm.h"
+#include "plimsoll/models/team/product.h"
 
 namespace plimsoll::models {
 
@@ -30,17 +30,8 @@ class PackedWeights {
   // x [..., in] -> [..., sum of out] in the dtype of x. Records no gradient.
   Output multiply(const at::Tensor& x) const;
 
-  // The same for a part of the columns, by the calling thread alone.
-  struct Rows {
-    const void* x = nullptr;  // [count, in]
-    void* values = nullptr;   // [count, sum of out], of which these columns are written
-    int64_t count = 0;
-    format::Format format = format::Format::kFp32;  // of both
-  };
-  void multiply_part(const Rows& rows, int64_t index, int64_t parts) const;
-  // Whether the instruction set in force is the one that they were packed for; the others' results are errors.
-  bool fits() const { return packed_.isa == runtime::matmul_isa(); }
-  int64_t columns() const { return weight_.data.size(0); }
+  // The same for threads of a team.
+  StepProduct product() const { return {.weight = weight_, .packed = packed_}; }
 
  private:
   void pack(ops::ScaledTensor weight);

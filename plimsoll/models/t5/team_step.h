@@ -1,13 +1,10 @@
-// A step of generation on a team of threads with one fork: of each product and each attention every thread computes its
-// columns and heads, and what is small (norms, activations) by itself, so that little but the weights takes time.
+// A step of a T5's decoder as a team of threads runs it (team/step.h).
 #pragma once
 
 #include <optional>
-#include <vector>
 
-#include "plimsoll/kernels/attention/attention.h"
 #include "plimsoll/models/t5/model.h"
-#include "plimsoll/runtime/team.h"
+#include "plimsoll/models/team/step.h"
 
 namespace plimsoll::models {
 
@@ -21,57 +18,17 @@ class T5TeamStep {
                                           T5Cache& cache);
 
  private:
-  using Packed = std::shared_ptr<const PackedWeights>;
-  struct Attention {
-    const T5WeightImpl* norm;
-    Packed in, out;  // q, k and v, or q; o
-    kernels::AttentionForward call = {};
-    kernels::AttentionOutput key = {}, value = {};  // where the new token's go: of self-attention
-  };
-  struct FeedForward {
-    const T5WeightImpl* norm;
-    Packed up, down;
-  };
-  struct Block {
-    Attention own, cross;
-    FeedForward feed_forward;
-  };
-  // Scratch memory of one thread.
-  struct Own {
-    char* hidden;  // the residual stream
-    char* sum;     // and with what is added to it
-    char* x;
-    char* inner;
-    float* norm_weight;
-  };
-
   T5TeamStep(T5ForConditionalGenerationImpl& model, const at::Tensor& tokens, T5Cache& cache);
   bool finds_weights();
-  at::Tensor run();
-  void place_buffers();
-  Attention self_attention(size_t layer);
-  Attention cross_attention(size_t layer) const;
-
-  void follow(const runtime::Team& team, at::Tensor& logits) const;
-  void embed(const Own& own) const;
-  void normalise(Own& own, const T5WeightImpl& norm, bool adds) const;
-  void scale(void* x) const;
-  void attend(const runtime::Team& team, Own& own, const Attention& attention, bool adds) const;
-  void attend_heads(const Attention& attention, int64_t begin, int64_t end) const;
-  void feed_forward(const runtime::Team& team, Own& own, const FeedForward& layer) const;
-  void multiply(const runtime::Team& team, const Packed& weights, const void* x, void* values) const;
+  void extend_cache();
+  kernels::AttentionForward attention(int64_t texts) const;
+  kernels::AttentionForward cross_attention(size_t block) const;
+  StepAttention& self_attention(size_t block) { return std::get<StepAttention>(step_.layers[3 * block].part); }
 
   T5ForConditionalGenerationImpl& model_;
-  const at::Tensor tokens_;
   T5Cache& cache_;
   const at::ScalarType dtype_;
-  const format::Format format_;
-  const int64_t rows_, size_;  // bytes of an element
-  std::vector<Block> blocks_;
-  Packed head_;
-  at::Tensor memory_;
-  std::vector<Own> own_;
-  char *in_ = nullptr, *read_ = nullptr, *up_ = nullptr, *out_ = nullptr;  // what all write, each its part
+  TeamStep step_;
 };
 
 }  // namespace plimsoll::models

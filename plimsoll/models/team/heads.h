@@ -1,0 +1,39 @@
+// The heads of an attention that one thread of a team computes.
+#pragma once
+
+#include "plimsoll/models/team/step.h"
+
+namespace plimsoll::models {
+
+// Memory of one thread for its queries and keys, [rows, heads, channels] each in the dtype of the step.
+struct HeadScratch {
+  char* normed = nullptr;
+  char* turned = nullptr;
+  float* norm_weight = nullptr;  // [the widest norm's columns, twice]
+};
+
+class StepHeads {
+ public:
+  // projected: what attention.in made, [rows, columns]; read [rows, heads * channels].
+  StepHeads(const StepAttention& attention, const char* projected, char* read);
+
+  // Queries, keys and values of groups `begin` to `end`: their norms, turns, places in the cache, and what they read.
+  void attend(int64_t begin, int64_t end, const HeadScratch& scratch) const;
+
+ private:
+  // [rows, heads, channels], strides in elements.
+  struct Heads {
+    const char* data;
+    int64_t count, row_stride;
+  };
+  Heads columns(int64_t head, int64_t count) const;
+  Heads prepared(Heads heads, const StepNorm& norm, const HeadScratch& scratch) const;
+  void write(const Heads& heads, int64_t group, const StepPlaces& places) const;
+
+  const StepAttention& attention_;
+  const char* projected_;
+  char* read_;
+  int64_t rows_, channels_, size_;
+};
+
+}  // namespace plimsoll::models

@@ -1,0 +1,31 @@
+#include "plimsoll/models/team/product.h"
+
+#include <algorithm>
+
+#include "plimsoll/kernels/gemm/gemm_packed.h"
+
+namespace plimsoll::models {
+
+void StepProduct::multiply(const Rows& rows, int64_t index, int64_t parts) const {
+  constexpr int64_t kPanel = kernels::kPackedColumns;
+  const int64_t k = weight.data.size(1), panels = (columns() + kPanel - 1) / kPanel;
+  const int64_t begin = panels * index / parts * kPanel;
+  const int64_t end = std::min(panels * (index + 1) / parts * kPanel, columns());
+  if (begin >= end) return;
+  kernels::GemmOperand b = {
+      .format = weight.format, .row_stride = k, .scale = ops::scale_view(weight, ops::Use::kAsStored)};
+  const void* from = kernels::gemm_packed_from(packed.data.const_data_ptr(), b, k, begin);
+  if (b.scale.data != nullptr) b.scale.data = static_cast<const float*>(b.scale.data) + begin;  // one a row
+  kernels::gemm({.a = {.data = rows.x, .format = rows.format, .row_stride = k},
+                 .b = b,
+                 .m = rows.count,
+                 .n = end - begin,
+                 .k = k,
+                 .output = static_cast<char*>(rows.values) + begin * format::bytes(rows.format),
+                 .output_format = rows.format,
+                 .output_stride = columns(),
+                 .epilogue = {.bias = bias.defined() ? bias.const_data_ptr<float>() + begin : nullptr},
+                 .packed_b = from});
+}
+
+}  // namespace plimsoll::models

@@ -1,0 +1,29 @@
+// A weight, packed, as threads of a team multiply with it: each computes a part of the columns.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include "plimsoll/ops/tensor/gemm.h"
+
+namespace plimsoll::models {
+
+struct StepProduct {
+  ops::ScaledTensor weight = {};  // [columns, in]; its elements are those of `packed`, data need only have the shape
+  ops::PackedWeight packed = {};
+  at::Tensor bias = {};  // fp32 [columns], or undefined
+
+  // Whether the instruction set in force is the one that it was packed for; others' results are errors.
+  bool fits() const { return packed.data.defined() && packed.isa == runtime::matmul_isa(); }
+  int64_t columns() const { return weight.data.size(0); }
+
+  struct Rows {
+    const void* x = nullptr;  // [count, in]
+    void* values = nullptr;   // [count, columns]
+    int64_t count = 0;
+    format::Format format = format::Format::kFp32;  // of both
+  };
+  // x weight^T + bias: part `index` of `parts` of the columns, by the calling thread alone.
+  void multiply(const Rows& rows, int64_t index, int64_t parts) const;
+};
+
+}  // namespace plimsoll::models

@@ -1,0 +1,243 @@
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "plimsoll/kernels/embedding/embedding.h"
+#include "plimsoll/models/team/heads.h"
+#include "plimsoll/models/team/step.h"
+#include "plimsoll/models/team/values.h"
+#include "plimsoll/nn/precision.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/runtime/team.h"
+#include "plimsoll/runtime/threads.h"
+#include "plimsoll/watch/profile.h"
+#include "plimsoll/watch/session.h"
+
+namespace plimsoll::models {
+namespace {
+
+constexpr int64_t kAlignment = 64;  // bytes
+
+// Widths that decide how much memory a step takes: of one row, in elements.
+struct Widths {
+  int64_t dim = 0;        // of the residual stream
+  int64_t projected = 0;  // what attention projects, or a feed-forward part before its activation
+  int64_t read = 0;       // what attention reads
+  int64_t inner = 0;      // of a feed-forward part after its activation
+  int64_t heads = 0;      // elements of queries that norms and rotary positions rewrite
+  int64_t norm = 0;       // of the widest norm
+
+  explicit Widths(const TeamStep& step) : dim(step.token_weight.size(1)), norm(step.norm.cols()) {
+    for (const StepLayer& layer : step.layers) {
+      norm = std::max({norm, layer.norm.cols(), layer.branch_norm.cols()});
+      std::visit([&](const auto& part) { add(part); }, layer.part);
+    }
+  }
+
+ private:
+  void add(const StepAttention& part) {
+    projected = std::max(projected, part.in.columns());
+    read = std::max(read, part.call.shape.heads * part.call.shape.channels);
+    norm = std::max({norm, part.query_norm.cols(), part.key_norm.cols()});
+    if (part.query_norm.defined() || part.rotary.cosine.defined()) heads = std::max(heads, read);
+  }
+  void add(const StepFeedForward& part) {
+    projected = std::max(projected, part.up.columns());
+    inner = std::max(inner, part.down.weight.data.size(1));
+  }
+};
+
+// Scratch memory of one thread.
+struct Own {
+  char* hidden;  // the residual stream
+  char* sum;     // and with what is added to it
+  char* x;       // what a norm made
+  char* inner;   // what an activation made
+  char* branch;  // what a branch's norm made
+  HeadScratch heads;
+};
+
+class Run {
+ public:
+  explicit Run(const TeamStep& step)
+      : step_(step), widths_(step), rows_(step.tokens.numel()), size_(format::bytes(step.format)) {
+    place_buffers();
+  }
+
+  void follow(const runtime::Team& team, void* logits) const {
+    Own own = own_[static_cast<size_t>(team.index())];
+    embed(own);
+    const char* added = nullptr;  // to the stream, by the next norm
+    for (const StepLayer& layer : step_.layers) {
+      normalise(own, layer.norm, added);
+      std::visit([&](const auto& part) { compute(team, own, part); }, layer.part);
+      added = out_;
+      if (layer.branch_norm.defined()) {
+        normalise_rows(layer.branch_norm, {.x = out_, .y = own.branch}, own);
+        added = own.branch;
+      }
+    }
+    normalise(own, step_.norm, added);
+    multiply_by(step_.head_factor, own.x);
+    multiply(team, step_.head, own.x, logits);
+  }
+
+ private:
+  void place_buffers() {
+    int64_t bytes = 0;
+    const auto place = [&](int64_t columns, int64_t size) {
+      const int64_t at = bytes;
+      bytes += (rows_ * columns * size + kAlignment - 1) / kAlignment * kAlignment;
+      return at;
+    };
+    const int64_t projected = place(widths_.projected, size_), read = place(widths_.read, size_),
+                  out = place(widths_.dim, size_), first = bytes;
+    const int64_t hidden = place(widths_.dim, size_), sum = place(widths_.dim, size_), x = place(widths_.dim, size_),
+                  inner = place(widths_.inner, size_), branch = place(widths_.dim, size_),
+                  normed = place(widths_.heads, size_), turned = place(widths_.heads, size_),
+                  norm = place(2 * widths_.norm, sizeof(float)), each = bytes - first;
+    const int threads = runtime::threads();
+    memory_ = at::empty({first + threads * each}, at::kByte);
+    char* base = static_cast<char*>(memory_.mutable_data_ptr());
+    projected_ = base + projected;
+    read_ = base + read;
+    out_ = base + out;
+    for (int i = 0; i < threads; ++i, base += each) {
+      own_.push_back({base + hidden,
+                      base + sum,
+                      base + x,
+                      base + inner,
+                      base + branch,
+                      {base + normed, base + turned, reinterpret_cast<float*>(base + norm)}});
+    }
+  }
+
+  void embed(const Own& own) const {
+    const at::Tensor& positions = step_.position_weight;
+    kernels::embedding_forward({.shape = {.batch = rows_, .seq = 1, .dim = widths_.dim},
+                                .tokens = step_.tokens.const_data_ptr<int64_t>(),
+                                .token_weight = step_.token_weight.const_data_ptr(),
+                                .position_weight = positions.defined() ? positions.const_data_ptr() : nullptr,
+                                .weight_format = ops::format_of(step_.token_weight.scalar_type(), "step"),
+                                .output = own.hidden,
+                                .output_format = step_.format});
+    multiply_by(step_.embedding_factor, own.hidden);
+  }
+
+  // values [rows, dim], as torch multiplies them by a number.
+  void multiply_by(double factor, void* values) const {
+    if (factor == 1) return;
+    with_values(step_.format, values, [&](const auto* x) {
+      using Value = std::remove_const_t<std::remove_pointer_t<decltype(x)>>;
+      std::transform(x, x + rows_ * widths_.dim, static_cast<Value*>(values), [&](auto value) {
+        return static_cast<Value>(static_cast<float>(value) * static_cast<float>(factor));
+      });
+    });
+  }
+
+  void normalise_rows(const StepNorm& norm, kernels::NormForward args, const Own& own) const {
+    args.rows = rows_;
+    args.x_format = args.y_format = step_.format;
+    norm.run(args, own.heads.norm_weight);
+  }
+
+  // own.x, of the stream after what is added to it.
+  void normalise(Own& own, const StepNorm& norm, const char* added) const {
+    normalise_rows(norm, {.x = own.hidden, .residual = added, .sum = added == nullptr ? nullptr : own.sum, .y = own.x},
+                   own);
+    if (added != nullptr) std::swap(own.hidden, own.sum);
+  }
+
+  void multiply(const runtime::Team& team, const StepProduct& product, const void* x, void* values) const {
+    product.multiply({.x = x, .values = values, .count = rows_, .format = step_.format}, team.index(), team.size());
+    team.wait();
+  }
+
+  void compute(const runtime::Team& team, const Own& own, const StepAttention& part) const {
+    multiply(team, part.in, own.x, projected_);
+    const int64_t groups = part.call.shape.groups;
+    StepHeads(part, projected_, read_)
+        .attend(groups * team.index() / team.size(), groups * (team.index() + 1) / team.size(), own.heads);
+    team.wait();
+    multiply(team, part.out, read_, out_);
+  }
+
+  void compute(const runtime::Team& team, const Own& own, const StepFeedForward& part) const {
+    multiply(team, part.up, own.x, projected_);
+    kernels::activation_forward({.kind = part.activation,
+                                 .rows = rows_,
+                                 .cols = part.down.weight.data.size(1),
+                                 .x = projected_,
+                                 .x_format = step_.format,
+                                 .y = own.inner,
+                                 .y_format = step_.format});
+    multiply(team, part.down, own.inner, out_);
+  }
+
+  const TeamStep& step_;
+  const Widths widths_;
+  const int64_t rows_, size_;  // bytes of an element
+  at::Tensor memory_;
+  std::vector<Own> own_;
+  char *projected_ = nullptr, *read_ = nullptr, *out_ = nullptr;  // what all write, each its part
+};
+
+StepPlaces places_of(const at::Tensor& cached, const at::Tensor& scale, int64_t token) {
+  char* elements = static_cast<char*>(cached.mutable_data_ptr()) + token * cached.stride(1) * cached.element_size();
+  StepPlaces places = {.elements = {elements, cached.stride(0), cached.stride(2), cached.stride(1)}};
+  if (!scale.defined()) return places;
+  places.scale = scale.mutable_data_ptr<float>() + token * scale.stride(2);
+  places.scale_row_stride = scale.stride(0);
+  places.scale_group_stride = scale.stride(1);
+  return places;
+}
+
+// [batch, tokens, groups, channels].
+kernels::AttentionInput cached_heads(const at::Tensor& cached) {
+  return {cached.const_data_ptr(), cached.stride(0), cached.stride(2), cached.stride(1)};
+}
+
+kernels::AttentionScale cached_scales(const at::Tensor& scale) {
+  if (!scale.defined()) return {};
+  return {scale.const_data_ptr<float>(), scale.stride(0), scale.stride(1), scale.stride(2)};
+}
+
+}  // namespace
+
+void StepAttention::extend(nn::KeyValueCache& cache) {
+  const nn::CachedTokens& tokens = cache.grow(1);
+  const int64_t last = cache.length() - 1;
+  call.shape.keys = cache.length();
+  call.k = cached_heads(tokens.key);
+  call.v = cached_heads(tokens.value);
+  call.k_scale = cached_scales(tokens.key_scale);
+  call.v_scale = cached_scales(tokens.value_scale);
+  call.cache_format = tokens.key_scale.defined() ? format::Format::kE4m3 : call.format;
+  key = places_of(tokens.key, tokens.key_scale, last);
+  value = places_of(tokens.value, tokens.value_scale, last);
+}
+
+bool may_step() { return watch::current() == nullptr && !nn::scope_dtype(); }
+
+void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
+  const int64_t* ids = tokens.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < tokens.numel(); ++i) {
+    TORCH_CHECK(ids[i] >= 0 && ids[i] < vocabulary, "embedding: expected tokens in [0, ", vocabulary, "), got ",
+                ids[i]);
+  }
+}
+
+at::Tensor run(const TeamStep& step) {
+  const Run run(step);
+  at::Tensor logits =
+      at::empty({step.tokens.numel(), step.head.columns()}, at::TensorOptions().dtype(ops::dtype_of(step.format)));
+  void* values = logits.mutable_data_ptr();
+  const watch::Span span("team step");
+  runtime::run_team([&](const runtime::Team& team) { run.follow(team, values); });
+  return logits;
+}
+
+}  // namespace plimsoll::models

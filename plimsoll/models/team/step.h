@@ -1,0 +1,88 @@
+// A step of generation as data: which norms, products and attentions one token of each row passes, and where its keys
+// and values go. A team of threads runs it with one fork: each thread computes its columns of a product and its heads of
+// an attention, and what is small (norms, activations) by itself, so that little but the weights takes time.
+// Models describe themselves; the step knows none of them.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <variant>
+#include <vector>
+
+#include "plimsoll/kernels/activation/activation.h"
+#include "plimsoll/kernels/attention/attention.h"
+#include "plimsoll/models/team/norm.h"
+#include "plimsoll/models/team/product.h"
+#include "plimsoll/nn/key_value_cache.h"
+
+namespace plimsoll::models {
+
+// Beyond so many rows threads had better divide norms, too.
+inline constexpr int64_t kMostStepRows = 64;
+
+// Angles of the tokens' position; undefined: nothing turns.
+struct StepRotary {
+  at::Tensor cosine = {}, sine = {};  // fp32 [1 or rows, rotated]
+};
+
+// Places of the tokens' keys or values in a cache: elements of each row, then group; a scale beside each where they are
+// codes.
+struct StepPlaces {
+  kernels::AttentionOutput elements = {};
+  float* scale = nullptr;
+  int64_t scale_row_stride = 0, scale_group_stride = 0;
+};
+
+struct StepAttention {
+  // [heads + 2 groups, channels] columns: all queries, all keys, all values. Over keys that were there before the step:
+  // the queries alone.
+  StepProduct in = {};
+  StepNorm query_norm = {}, key_norm = {};  // over the channels of each head, before it turns
+  StepRotary rotary = {};
+  // Everything but q and output. `queries` rows in a row of the step read one text: shape.batch * shape.queries rows.
+  kernels::AttentionForward call = {};
+  StepPlaces key = {}, value = {};
+  StepProduct out = {};
+
+  // Attention over a cache of [batch, groups, channels] a token, which grows by the step's token: sets the keys, the
+  // values, their number, and the places of the new ones.
+  void extend(nn::KeyValueCache& cache);
+  int64_t rows() const { return call.shape.batch * call.shape.queries; }
+};
+
+struct StepFeedForward {
+  StepProduct up = {};
+  kernels::Activation activation = kernels::Activation::kGelu;
+  StepProduct down = {};
+};
+
+// A part of a block: it reads the residual stream through a norm, and what it computes is added to the stream.
+struct StepLayer {
+  StepNorm norm = {};
+  std::variant<StepAttention, StepFeedForward> part = {};
+  StepNorm branch_norm = {};  // of what is added
+};
+
+// Everything between the products has the dtype of the embedding's output, `format`.
+struct TeamStep {
+  at::Tensor tokens = {};  // int64 [rows], within the vocabulary
+  format::Format format = format::Format::kFp32;
+  at::Tensor token_weight = {};     // [vocabulary, dim]
+  at::Tensor position_weight = {};  // [1, dim], added; or undefined
+  double embedding_factor = 1;      // one rounding
+  std::vector<StepLayer> layers = {};
+  StepNorm norm = {};      // of the stream, for the head
+  double head_factor = 1;  // of what the head reads, one rounding
+  StepProduct head = {};
+};
+
+// Whether nothing in force asks for the layers themselves: no watch, no scope of another precision.
+bool may_step();
+
+// An error unless all tokens, int64 of any shape, are in the vocabulary: before a cache grows.
+void check_tokens(const at::Tensor& tokens, int64_t vocabulary);
+
+// Logits [rows, vocabulary] in `format`, with the bits of the same layers one by one.
+at::Tensor run(const TeamStep& step);
+
+}  // namespace plimsoll::models
