@@ -1,6 +1,6 @@
 #include "plimsoll/nn/attention.h"
 
-#include <ATen/ops/ones.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <cmath>
@@ -39,16 +39,21 @@ struct HeadsFirst {
 
 at::Tensor torch_attention(const HeadsFirst& x, const ops::AttentionOptions& rules) {
   const int64_t queries = x.query.size(2), keys = x.key.size(2);
-  const bool bottom_right = rules.causal == ops::Causal::kBottomRight && queries != keys;
+  // Torch's own rule counts from the first key, and has no window.
+  const bool own_rule = rules.window == 0 && (rules.causal == ops::Causal::kTopLeft ||
+                                              (rules.causal != ops::Causal::kNone && queries == keys));
   std::optional<at::Tensor> visible;
   if (rules.mask.defined()) visible = rules.mask.logical_not();
-  // Torch's own rule counts from the first key.
-  if (bottom_right && queries > 1) {
-    visible = at::ones({queries, keys}, x.query.options().dtype(at::kBool)).tril(keys - queries);
+  if (rules.causal != ops::Causal::kNone && !own_rule) {
+    const int64_t offset = kernels::causal_offset(rules.causal, queries, keys);
+    const at::Tensor key = at::arange(keys, x.query.device());
+    const at::Tensor end = (at::arange(queries, x.query.device()).unsqueeze(1) + (offset + 1)).clamp_max(keys);
+    visible = key < end;
+    if (rules.window > 0) visible = visible->logical_and(key >= end - rules.window);
   }
-  return at::scaled_dot_product_attention(
-      x.query, x.key, x.value, visible, rules.dropout, rules.causal != ops::Causal::kNone && !bottom_right,
-      rules.scale > 0 ? std::optional(rules.scale) : std::nullopt, x.query.size(1) != x.key.size(1));
+  return at::scaled_dot_product_attention(x.query, x.key, x.value, visible, rules.dropout, own_rule,
+                                          rules.scale > 0 ? std::optional(rules.scale) : std::nullopt,
+                                          x.query.size(1) != x.key.size(1));
 }
 
 ops::Causal causal_of(AttentionMask mask) {
@@ -71,6 +76,12 @@ AttentionMask mask_over_cache(AttentionMask mask) {
 
 }  // namespace
 
+void check_window(int64_t window, AttentionMask mask) {
+  TORCH_CHECK_VALUE(window == 0 || (window > 0 && causal_of(mask) != ops::Causal::kNone),
+                    "attention: expected a window of 0, or of one key or more with a causal mask, got ", window,
+                    causal_of(mask) == ops::Causal::kNone ? " without one" : "");
+}
+
 void check_groups(int64_t heads, int64_t groups) {
   TORCH_CHECK_VALUE(heads > 0 && groups > 0 && heads % groups == 0, "attention: expected num_gqa_groups that divides ",
                     heads, " heads, got ", groups);
@@ -87,6 +98,7 @@ DotProductAttentionImpl::DotProductAttentionImpl(int64_t heads, int64_t channels
   TORCH_CHECK_VALUE(std::isfinite(options.softmax_scale) && options.softmax_scale >= 0,
                     "attention: expected softmax_scale that is finite and > 0, or 0 for 1 / sqrt(kv_channels), got ",
                     options.softmax_scale);
+  check_window(options.window, options.attn_mask_type);
 }
 
 void DotProductAttentionImpl::pretty_print(std::ostream& stream) const {
@@ -152,7 +164,8 @@ ops::AttentionOptions DotProductAttentionImpl::rules(const at::Tensor& attention
   return {.scale = options.softmax_scale,
           .causal = causal_of(mask_type),
           .mask = padding ? attention_mask : at::Tensor(),
-          .dropout = is_training() ? options.attention_dropout : 0.0};
+          .dropout = is_training() ? options.attention_dropout : 0.0,
+          .window = options.window};
 }
 
 }  // namespace plimsoll::nn

@@ -28,6 +28,7 @@ struct DotProductAttentionOptions {
   AttentionMask attn_mask_type = AttentionMask::kCausal;
   Layout qkv_format = Layout::kSbhd;
   double softmax_scale = 0.0;  // 0: 1 / sqrt(head_dim)
+  int64_t window = 0;          // with a causal mask: the last keys that a query sees, its own included; 0: all
 };
 
 // Throws c10::ValueError unless groups, one or more, divide heads.

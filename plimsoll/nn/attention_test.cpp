@@ -100,6 +100,30 @@ TEST(NnAttention, CausalCountsFromTheFirstKeyAndCausalBottomRightFromTheLast) {
   }
 }
 
+TEST(NnAttention, AWindowHidesTheKeysBeforeIt) {
+  torch::manual_seed(5);
+  for (const AttentionMask mask : {AttentionMask::kCausal, AttentionMask::kCausalBottomRight}) {
+    DotProductAttention layer = attention({.attn_mask_type = mask, .window = 3});
+    for (const auto& [queries, keys] : {std::array<int64_t, 2>{1, 7}, {3, 7}, {7, 3}, {70, 40}, {40, 70}, {9, 9}}) {
+      SCOPED_TRACE(std::to_string(queries) + " queries, " + std::to_string(keys) + " keys");
+      const at::Tensor key = torch::arange(keys), query = torch::arange(queries).unsqueeze(1);
+      const int64_t offset = mask == AttentionMask::kCausal ? 0 : keys - queries;
+      const at::Tensor end = (query + offset + 1).clamp_max(keys);
+      const at::Tensor masked = key.ge(end).logical_or(key.lt(end - 3));
+      expect_attention(layer, random_inputs(queries, keys), {}, masked);
+      const Tensors t = testing::leaves(random_inputs(queries, keys), at::kDouble);  // torch computes
+      // As above.
+      const double bound = 2 * (2.0 * static_cast<double>(keys) + kChannels + 10) * 0x1p-53 * testing::largest(t[2]);
+      EXPECT_LE(testing::largest(layer->forward(t[0], t[1], t[2]) - plain_attention(t, masked)), bound);
+    }
+    const Tensors t = random_inputs(3, 9);
+    layer->options.attn_mask_type = AttentionMask::kCausalBottomRight;
+    EXPECT_TRUE(at::equal(layer->forward_cached(t[0], {t[1], t[2]}), layer->forward(t[0], t[1], t[2])));
+  }
+  EXPECT_THROW(attention({.attn_mask_type = AttentionMask::kNone, .window = 3}), c10::ValueError);
+  EXPECT_THROW(attention({.window = -1}), c10::ValueError);
+}
+
 TEST(NnAttention, OverACacheQueriesAreTheLastTokens) {
   torch::manual_seed(3);
   const Tensors t = random_inputs(3, 7);

@@ -61,7 +61,8 @@ void MultiheadAttentionImpl::reset() {
                                             DotProductAttentionOptions{.num_gqa_groups = options.num_gqa_groups,
                                                                        .attention_dropout = options.attention_dropout,
                                                                        .attn_mask_type = options.attn_mask_type,
-                                                                       .qkv_format = options.qkv_format}));
+                                                                       .qkv_format = options.qkv_format,
+                                                                       .window = options.window}));
   // Attention keeps its output for its own backward pass, so proj keeps that instead of codes of it.
   proj = register_module("proj", Linear(query_rows, hidden_size,
                                         LinearOptions{.bias = options.bias, .save_input = ops::SaveInput::kInput}));

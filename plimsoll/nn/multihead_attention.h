@@ -20,6 +20,7 @@ struct MultiheadAttentionOptions {
   double attention_dropout = 0.1;
   double layernorm_epsilon = 1e-5;
   AttentionMask attn_mask_type = AttentionMask::kCausal;
+  int64_t window = 0;  // DotProductAttention
   AttentionType attention_type = AttentionType::kSelf;
   bool input_layernorm = false;
   Normalization normalization = Normalization::kLayerNorm;

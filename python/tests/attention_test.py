@@ -82,6 +82,59 @@ def test_masks(mask_type, queries, keys, groups):
     )
 
 
+@pytest.mark.parametrize("groups", [4, 2])
+@pytest.mark.parametrize("queries,keys", [(9, 9), (5, 12), (12, 5)])
+@pytest.mark.parametrize("left", [0, 2, 100])
+@pytest.mark.parametrize("mask_type", ["causal", "causal_bottom_right", "padding_causal"])
+def test_windows_hide_what_lies_further_left(mask_type, left, queries, keys, groups):
+    module = te.DotProductAttention(HEADS, CHANNELS, groups, attn_mask_type=mask_type, window_size=(left, 0))
+    offset = keys - queries if mask_type.endswith("bottom_right") else 0
+    padding = (torch.arange(keys) >= torch.tensor([1, keys, (keys + 1) // 2])[:, None])[:, None, None]
+    # A query whose window lies right of the last key sees the last keys in it.
+    ends = (torch.arange(queries) + 1 + offset).clamp(max=keys)[:, None]
+    hidden = causal(queries, keys, 1 + offset) | (torch.arange(keys) < ends - 1 - left)
+    if mask_type == "padding_causal":
+        hidden = hidden | padding
+    composition.check(
+        module,
+        lambda p, q, k, v: torch.nan_to_num(attention(q, k, v, hidden)),
+        *qkv(queries, keys, groups),
+        forward=lambda q, k, v: module(q, k, v, padding if mask_type == "padding_causal" else None),
+        cancelled=left_of_cancelled_scores(hidden),
+    )
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_layers_pass_their_windows_on(fused):
+    options: Any = {"fuse_qkv_params": fused, "num_gqa_groups": 2}
+    hidden = causal(7, 7) | ~causal(7, 7, -2)
+    x = torch.randn(7, 3, HIDDEN)
+    module = composition.randomize(te.MultiheadAttention(HIDDEN, HEADS, attention_dropout=0.0, window_size=(2, 0), **options))
+    if not fused:
+        composition.check(module, lambda p, x: multihead(p, "", x, 2, hidden), x)
+    at_call = te.MultiheadAttention(HIDDEN, HEADS, attention_dropout=0.0, **options)
+    at_call.load_state_dict(module.state_dict())
+    assert torch.equal(at_call(x, window_size=(2, 0)), module(x))
+    assert torch.equal(module(x, window_size=(-1, 0)), at_call(x)) and not torch.equal(module(x), at_call(x))
+    layer, other = layer_of(window_size=(2, 0), **options), layer_of(**options)
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(x, window_size=(2, 0)), layer(x)) and not torch.equal(other(x), layer(x))
+
+
+def test_a_window_needs_a_causal_mask():
+    for window_size in ((2, 1), (-2, 0), (0, -1)):
+        with pytest.raises(NotImplementedError, match="expected window_size"):
+            te.DotProductAttention(HEADS, CHANNELS, window_size=window_size)
+    with pytest.raises(NotImplementedError, match="with attn_mask_type 'no_mask'"):
+        te.TransformerLayer(HIDDEN, 64, HEADS, self_attn_mask_type="no_mask", window_size=(2, 0))
+    with pytest.raises(NotImplementedError, match="with attn_mask_type 'padding'"):
+        te.DotProductAttention(HEADS, CHANNELS)(*qkv(3, 3), attn_mask_type="padding", window_size=(2, 0))
+    query = torch.randn(2, 4, 3, 8)
+    for window, mask_type in ((2, "no_mask"), (-1, "causal")):
+        with pytest.raises(RuntimeError, match="attention: expected a window of 0, or of one key or more with a causal rule"):
+            torch.ops.plimsoll.attention(query, query, query, mask_type=mask_type, window=window)
+
+
 def test_causal_ignores_a_mask_and_layouts_agree():
     module = te.DotProductAttention(HEADS, CHANNELS)
     q, k, v = qkv(6, 6)

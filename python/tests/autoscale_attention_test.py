@@ -64,6 +64,21 @@ def test_is_causal_counts_from_the_first_key_whatever_the_lengths(keys):
         assert [row.storage for row in rows] == [1]
 
 
+@pytest.mark.parametrize("groups", [3, 1])
+def test_a_window_hides_what_lies_before_it(groups):
+    query, key, value, gradient = operands()
+    key, value = key[:, :groups], value[:, :groups]
+    hidden = torch.ones(40, 40, dtype=torch.bool).triu(1) | torch.ones(40, 40, dtype=torch.bool).tril(-7)
+    scaled = [autoscale.scaled_array(x, 0.5).detach().requires_grad_() for x in (query, key, value)]
+    exact = [(x.double() * 0.5).requires_grad_() for x in (query, key, value)]
+    output = torch.ops.plimsoll.attention(*scaled, mask_type="causal", window=7)
+    got = [output, *torch.autograd.grad(output, scaled, autoscale.scaled_array(gradient, 0.5))]
+    wanted = F.scaled_dot_product_attention(*exact, attn_mask=~hidden, enable_gqa=True)
+    expected = [wanted, *torch.autograd.grad(wanted, exact, gradient.double() * 0.5)]
+    for ours, right in zip(got, expected, strict=True):
+        assert (autoscale.value(ours).double() - right).norm() / right.norm() < 4 * ROUNDING
+
+
 def test_heads_of_a_projection_are_read_where_they_lie():
     generator = torch.Generator().manual_seed(2)
     projected = torch.randn(2, 40, 3 * 48, generator=generator).half()

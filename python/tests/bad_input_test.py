@@ -37,7 +37,7 @@ def test_unknown_arguments_are_type_errors(name):
         ("MultiheadAttention", "symmetric_ar_type", None, "multimem_all_reduce"),
         ("TransformerLayer", "ub_bulk_dgrad", True, False),
         ("TransformerLayer", "ub_tp_comm_overlap", False, True),
-        ("TransformerLayer", "window_size", (-1, 0), (128, 0)),
+        ("TransformerLayer", "window_size", (128, 0), (128, 128)),
         ("DotProductAttention", "cp_group", None, "group"),
     ],
 )

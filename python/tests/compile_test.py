@@ -19,6 +19,7 @@ MODULES = {
     "LayerNormMLP": lambda: te.LayerNormMLP(16, 24),
     "gated LayerNormMLP": lambda: te.LayerNormMLP(16, 24, activation="swiglu", normalization="RMSNorm"),
     "TransformerLayer": lambda: te.TransformerLayer(16, 24, 2, hidden_dropout=0.0, attention_dropout=0.0),
+    "window": lambda: te.MultiheadAttention(16, 2, attention_dropout=0.0, window_size=(2, 0)),
     "decoder": lambda: te.TransformerLayer(16, 24, 2, hidden_dropout=0.0, attention_dropout=0.0, layer_type="decoder"),
 }
 

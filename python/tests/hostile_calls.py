@@ -58,21 +58,33 @@ def attention_rules(draw, heads, queries, keys):
     return [lengths, mask, bias, 0.5, draw.choice(["no_mask", "causal", "causal_bottom_right"])]
 
 
-def attention_forward(draw):
+def window(draw, rules):
+    return 0 if rules[-1] == "no_mask" else draw.choice([0, 3])
+
+
+def attention(draw):
     operands, (heads, _, queries, keys, _) = attention_operands(draw)
-    return [*operands, *attention_rules(draw, heads, queries, keys), 0.0, 3]
+    rules = attention_rules(draw, heads, queries, keys)
+    return [*operands, *rules, 0.1, window(draw, rules)]
+
+
+def attention_forward(draw):
+    *arguments, _, last = attention(draw)
+    return [*arguments, 0.0, 3, last]
 
 
 def attention_backward(draw):
     (query, key, value), (heads, _, queries, keys, channels) = attention_operands(draw)
     like = T(2, heads, queries, channels)
-    return [like, query, key, value, like, T(2, heads, queries), *attention_rules(draw, heads, queries, keys), 0.0, 3, True]
+    rules = attention_rules(draw, heads, queries, keys)
+    return [like, query, key, value, like, T(2, heads, queries), *rules, 0.0, 3, True, window(draw, rules)]
 
 
 def over_codes(draw):
     (query, key, value), (heads, groups, queries, keys, _) = attention_operands(draw)
     scale = T(2, groups, keys, fill=1)
-    return [query, codes(*key.shape), codes(*value.shape), scale, scale, *attention_rules(draw, heads, queries, keys)]
+    rules = attention_rules(draw, heads, queries, keys)
+    return [query, codes(*key.shape), codes(*value.shape), scale, scale, *rules, window(draw, rules)]
 
 
 def packed(draw):
@@ -82,13 +94,16 @@ def packed(draw):
 
 def packed_forward(draw):
     qkv, heads, groups, interleaved = packed(draw)
-    return [qkv, heads, groups, interleaved, *attention_rules(draw, heads, 5, 5), 0.0]
+    rules = attention_rules(draw, heads, 5, 5)
+    return [qkv, heads, groups, interleaved, *rules, 0.0, window(draw, rules)]
 
 
 def packed_backward(draw):
     qkv, heads, groups, interleaved = packed(draw)
     like = T(2, heads, 5, 8)
-    return [like, qkv, heads, groups, interleaved, like, T(2, heads, 5), *attention_rules(draw, heads, 5, 5), 0.0, 3, True]
+    rules = attention_rules(draw, heads, 5, 5)
+    saved = [like, T(2, heads, 5)]
+    return [like, qkv, heads, groups, interleaved, *saved, *rules, 0.0, 3, True, window(draw, rules)]
 
 
 def gemm_sizes(draw, kind):
@@ -283,7 +298,7 @@ CALLS = {
     "activation_forward": lambda draw: [T(3, 20), "swiglu"],
     "adamw_": lambda draw: [T(7, 9), T(7, 9), T(7, 9), T(7, 9, fill=1), 3, 1e-3, 0.9, 0.999, 1e-8, 0.01],
     "amax": lambda draw: [T(3, 70)],
-    "attention": lambda draw: [*attention_forward(draw)[:-2], 0.1],
+    "attention": attention,
     "attention_backward": attention_backward,
     "attention_codes_forward": over_codes,
     "attention_forward": attention_forward,

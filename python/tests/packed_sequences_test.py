@@ -16,10 +16,21 @@ def sequences(x, sums=SUMS, starts=None):
     return [x[start : start + length] for start, length in zip(starts.tolist(), sums.diff().tolist(), strict=True)]
 
 
-@pytest.mark.parametrize("mask", ["padding", "padding_causal", "padding_causal_bottom_right", "no_mask", "causal"])
-def test_each_sequence_is_attended_by_itself(mask):
-    module = te.DotProductAttention(4, 8, 2, qkv_format="thd", attn_mask_type=mask)
-    alone = te.DotProductAttention(4, 8, 2, attn_mask_type=mask.replace("padding_", "").replace("padding", "no_mask"))
+@pytest.mark.parametrize(
+    "mask,window",
+    [
+        ("padding", None),
+        ("padding_causal", None),
+        ("padding_causal", (2, 0)),
+        ("padding_causal_bottom_right", None),
+        ("no_mask", None),
+        ("causal", None),
+    ],
+)
+def test_each_sequence_is_attended_by_itself(mask, window):
+    module = te.DotProductAttention(4, 8, 2, qkv_format="thd", attn_mask_type=mask, window_size=window)
+    rule = mask.replace("padding_", "").replace("padding", "no_mask")
+    alone = te.DotProductAttention(4, 8, 2, attn_mask_type=rule, window_size=window)
     query, key, value = (torch.randn(14, heads, 8, requires_grad=True) for heads in (4, 2, 2))
     seed = torch.randn(14, 32)
     packed = module(query, key, value, cu_seqlens_q=SUMS, cu_seqlens_kv=SUMS, max_seqlen_q=8, max_seqlen_kv=8)

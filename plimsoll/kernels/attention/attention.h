@@ -45,6 +45,7 @@ struct AttentionDropout {
 struct AttentionRules {
   float scale = 1.0f;
   Causal causal = Causal::kNone;
+  int64_t window = 0;  // with a causal rule: the last so many keys of those that it and key_lengths leave; 0: all
   const int64_t* key_lengths = nullptr;  // [batch]: keys from there on are not there; k and v are not read there
   const uint8_t* mask = nullptr;         // nonzero: the query must not see the key
   AttentionMatrixStrides mask_strides = {};

@@ -26,6 +26,8 @@ std::vector<AttentionCase> cases() {
       c.bias = Extent::kOverBatch;
       c.mask = Extent::kOverHeadsAndQueries;
       result.push_back(c);
+      c.window = 75;
+      result.push_back(c);
     }
   }
   return result;
@@ -74,6 +76,25 @@ TEST(AttentionBits, DoNotDependOnTheRestOfTheBatch) {
           }
         }
       }
+    }
+  }
+}
+
+TEST(AttentionBits, AWindowOfAllKeysHasThoseOfNone) {
+  for (runtime::Isa isa : attention_isas()) {
+    const runtime::ScopedIsa scope(isa);
+    for (AttentionCase c : cases()) {
+      SCOPED_TRACE(describe(c));
+      AttentionCase whole = c;
+      c.window = c.shape.keys;
+      whole.window = 0;
+      AttentionResult of_window(c), of_all(whole);
+      run(AttentionProblem(c), of_window);
+      run(AttentionProblem(whole), of_all);
+      EXPECT_TRUE(same(of_window.output.array, of_all.output.array));
+      EXPECT_TRUE(same(of_window.grad_q.array, of_all.grad_q.array));
+      EXPECT_TRUE(same(of_window.grad_k.array, of_all.grad_k.array));
+      EXPECT_TRUE(same(of_window.grad_v.array, of_all.grad_v.array));
     }
   }
 }

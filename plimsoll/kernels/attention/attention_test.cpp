@@ -119,6 +119,45 @@ TEST(Attention, EveryRuleIsWithinTheBoundOfDouble) {
   }
 }
 
+TEST(Attention, EveryWindowIsWithinTheBoundOfDouble) {
+  for (Format format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
+    for (int64_t window : {1, 16, 50, 129}) {
+      for (int64_t queries : {1, 7, 37, 150}) {
+        for (const Causal causal : {Causal::kTopLeft, Causal::kBottomRight}) {
+          AttentionCase c = {.shape = shape_of(queries, queries + 60, 24), .format = format, .causal = causal};
+          c.window = window;
+          expect_exact(c);
+          c.key_lengths = true;
+          expect_exact(c);
+        }
+      }
+    }
+    for (int64_t queries : {5, 100}) {
+      AttentionCase all = {.format = format, .causal = Causal::kBottomRight, .window = 30, .key_lengths = true};
+      all.shape.queries = queries;
+      all.shape.keys = 170;
+      AttentionCase codes = all;
+      codes.codes = true;
+      expect_exact(codes);
+      all.mask = Extent::kFull;
+      all.bias = Extent::kOverBatch;
+      expect_exact(all);
+      all.dropout = 0.2f;
+      expect_exact(all);
+    }
+  }
+}
+
+TEST(Attention, WindowsSpanPanelsOfKeys) {
+  // At 256 channels a panel is 320 keys forward, 128 backward.
+  for (Format format : {Format::kFp32, Format::kBf16}) {
+    for (int64_t window : {20, 200}) {
+      expect_exact(
+          {.shape = shape_of(70, 400, 256), .format = format, .causal = Causal::kBottomRight, .window = window});
+    }
+  }
+}
+
 TEST(Attention, ReadsCachesOfCodes) {
   for (Format format : {Format::kFp32, Format::kBf16}) {
     for (int64_t queries : {1, 3, 20}) {
@@ -225,6 +264,34 @@ TEST(Attention, KeysBeyondTheLengthAreNotRead) {
       EXPECT_TRUE(same(clean.grad_k.array, poisoned.grad_k.array));
       EXPECT_EQ(poisoned.grad_k.at(0, 1, problem.lengths[0], 0), 0.0);
     });
+  }
+}
+
+TEST(Attention, KeysBeforeTheWindowAreNotRead) {
+  for (Format format : {Format::kFp32, Format::kBf16}) {
+    for (int64_t queries : {3, 20, 200}) {
+      AttentionCase c = {.format = format, .causal = Causal::kBottomRight, .window = 30};
+      c.shape.queries = queries;
+      c.shape.keys = 300;
+      const AttentionProblem problem(c);
+      AttentionProblem with_nan = problem;
+      for (int64_t key = 0; key <= c.shape.keys - queries - c.window; ++key) {
+        with_nan.k.array.set(with_nan.k.index(0, 1, key, 2), kNan);
+        with_nan.v.array.set(with_nan.v.index(0, 1, key, 2), kNan);
+      }
+      on_every_isa([&] {
+        AttentionResult clean(c), poisoned(c);
+        run_forward(problem, clean);
+        run_backward(problem, clean);
+        run_forward(with_nan, poisoned);
+        run_backward(with_nan, poisoned);
+        EXPECT_TRUE(same(clean.output.array, poisoned.output.array));
+        EXPECT_TRUE(same(clean.grad_q.array, poisoned.grad_q.array));
+        EXPECT_TRUE(same(clean.grad_k.array, poisoned.grad_k.array));
+        EXPECT_TRUE(same(clean.grad_v.array, poisoned.grad_v.array));
+        EXPECT_EQ(poisoned.grad_k.at(0, 1, 0, 0), 0.0);
+      });
+    }
   }
 }
 

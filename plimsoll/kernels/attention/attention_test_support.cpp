@@ -37,6 +37,7 @@ std::string describe(const AttentionCase& c) {
     text.append(" ").append(std::to_string(n));
   }
   if (c.causal != Causal::kNone) text += c.causal == Causal::kTopLeft ? " causal" : " causal from the last key";
+  if (c.window != 0) text.append(" window ").append(std::to_string(c.window));
   if (c.key_lengths) text += " lengths";
   if (c.codes) text += " codes";
   if (c.mask != Extent::kNone) text.append(" mask ").append(std::to_string(static_cast<int>(c.mask)));
@@ -85,6 +86,7 @@ AttentionProblem::AttentionProblem(const AttentionCase& wanted)
 AttentionRules AttentionProblem::rules() const {
   AttentionRules rules = {.scale = 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(c.shape.channels, 1))),
                           .causal = c.causal,
+                          .window = c.window,
                           .key_lengths = lengths.empty() ? nullptr : lengths.data(),
                           .mask = mask.empty() ? nullptr : mask.data(),
                           .mask_strides = mask_strides,
@@ -97,9 +99,11 @@ AttentionRules AttentionProblem::rules() const {
 }
 
 bool AttentionProblem::visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
-  if (c.causal == Causal::kTopLeft && j > i) return false;
-  if (c.causal == Causal::kBottomRight && j > i + c.shape.keys - c.shape.queries) return false;
-  if (!lengths.empty() && j >= lengths[static_cast<size_t>(b)]) return false;
+  int64_t end = c.shape.keys;
+  if (c.causal == Causal::kTopLeft) end = std::min(end, i + 1);
+  if (c.causal == Causal::kBottomRight) end = i + 1 + c.shape.keys - c.shape.queries;
+  if (!lengths.empty()) end = std::min(end, lengths[static_cast<size_t>(b)]);
+  if (j >= end || (c.window > 0 && j < end - c.window)) return false;
   return mask.empty() || mask[static_cast<size_t>(place(mask_strides, b, h, i, j))] == 0;
 }
 

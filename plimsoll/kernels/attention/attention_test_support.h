@@ -18,6 +18,7 @@ struct AttentionCase {
       .batch = 2, .heads = 4, .groups = 2, .queries = 37, .keys = 45, .channels = 24, .value_channels = 24};
   Format format = Format::kFp32;
   Causal causal = Causal::kNone;
+  int64_t window = 0;
   bool key_lengths = false;
   bool codes = false;  // k and v as E4M3 with a scale per key; forward alone
   Extent mask = Extent::kNone;

@@ -16,6 +16,9 @@ struct AttentionOptions {
   at::Tensor mask = {};  // bool, true = masked
   at::Tensor bias = {};  // added to the scaled scores, fp32, bf16 or fp16; differentiable
   double dropout = 0.0;  // of the weights; drawn from torch's CPU generator
+  // With a causal rule: a query sees the last so many keys of those that the rule and key_lengths leave it; what lies
+  // before the first query's window is not read. 0: all.
+  int64_t window = 0;
 };
 
 // query [batch, heads, queries, channels], key [batch, groups, keys, channels], value [batch, groups, keys, any], all

@@ -29,8 +29,8 @@ bool composes_attention(const at::Tensor& query, const at::Tensor& key, const At
   // Torch's causal rule counts from the first key, and has no mask beside it.
   const bool counts_alike = options.causal == Causal::kTopLeft || query.size(2) == key.size(2);
   const bool same_causal = options.causal == Causal::kNone || (counts_alike && !options.bias.defined());
-  return same_causal && query.size(1) == key.size(1) && !options.key_lengths.defined() && !options.mask.defined() &&
-         options.dropout == 0;
+  return same_causal && options.window == 0 && query.size(1) == key.size(1) && !options.key_lengths.defined() &&
+         !options.mask.defined() && options.dropout == 0;
 }
 
 at::Tensor composed_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

@@ -5,7 +5,7 @@
 
 namespace plimsoll::ops {
 
-// Whether attention() may be torch's: with a bias or a causal rule alone.
+// Whether attention() may be torch's: with a bias or a causal rule alone, and no window.
 bool composes_attention(const at::Tensor& query, const at::Tensor& key, const AttentionOptions& options);
 at::Tensor composed_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                               const AttentionOptions& options);

@@ -83,6 +83,7 @@ struct KernelRules {
   KernelRules(const AttentionOperands& operands, const AttentionRules& from) {
     rules.scale = static_cast<float>(from.scale);
     rules.causal = from.causal;
+    rules.window = std::min(from.window, operands.key.size(2));
     rules.dropout = {.probability = static_cast<float>(from.dropout), .seed = static_cast<uint64_t>(from.seed)};
     const auto sizes = matrix_sizes(operands);
     if (from.key_lengths) {
@@ -129,7 +130,7 @@ void check_codes(const at::Tensor& codes, const at::Tensor& scale, const char* n
               scale.scalar_type());
 }
 
-// Pairs of a query and a key that it does not see.
+// Pairs of a query and a key that a causal rule hides.
 double skipped_pairs(Causal causal, double queries, double keys) {
   switch (causal) {
     case Causal::kNone:
@@ -142,13 +143,22 @@ double skipped_pairs(Causal causal, double queries, double keys) {
   runtime::unexpected("attention: causal", static_cast<int>(causal));
 }
 
+// Pairs of a query and a key that it sees.
+double seen_pairs(const AttentionRules& rules, double queries, double keys) {
+  const double seen = queries * keys - skipped_pairs(rules.causal, queries, keys);
+  const double window = static_cast<double>(rules.window);
+  if (window == 0 || window >= keys) return seen;
+  // Those before the windows lie as if the first `window` keys, and under kTopLeft as many queries, were not there.
+  const double rest = rules.causal == Causal::kTopLeft ? std::max(queries - window, 0.0) : queries;
+  return seen - (rest * (keys - window) - skipped_pairs(rules.causal, rest, keys - window));
+}
+
 // Multiplications and additions of so many products [queries, keys] x channels a head, of the pairs that a causal rule
 // leaves; masks and lengths, whose values would have to be read, count as if they let everything through.
 double operations_of(const AttentionOperands& operands, const AttentionRules& rules, double products) {
   const double queries = static_cast<double>(operands.query.size(2)), keys = static_cast<double>(operands.key.size(2));
-  const double skipped = skipped_pairs(rules.causal, queries, keys);
   const double heads = static_cast<double>(operands.query.size(0) * operands.query.size(1));
-  return products * heads * (queries * keys - skipped) *
+  return products * heads * seen_pairs(rules, queries, keys) *
          static_cast<double>(operands.query.size(3) + operands.value.size(3));
 }
 
@@ -218,6 +228,9 @@ void check_attention(const AttentionOperands& operands, const AttentionRules& ru
   TORCH_CHECK(key.size(1) > 0 && query.size(1) % key.size(1) == 0, "attention: expected groups that divide ",
               query.size(1), " heads, got ", key.size(1));
   TORCH_CHECK(rules.dropout >= 0 && rules.dropout < 1, "attention: expected a dropout in [0, 1), got ", rules.dropout);
+  TORCH_CHECK(rules.window == 0 || (rules.window > 0 && rules.causal != Causal::kNone),
+              "attention: expected a window of 0, or of one key or more with a causal rule, got ", rules.window,
+              rules.causal == Causal::kNone ? " without one" : "");
   check_matrix(rules.mask, "mask", operands);
   check_matrix(rules.bias, "bias", operands);
   TORCH_CHECK(!rules.mask || rules.mask->scalar_type() == at::kBool, "attention: expected a mask of bool, got ",

@@ -19,6 +19,7 @@ struct AttentionRules {
   Causal causal = Causal::kNone;
   double dropout = 0.0;
   int64_t seed = 0;  // of the dropout
+  int64_t window = 0;
 };
 
 // [batch, heads or groups, seq, channels].

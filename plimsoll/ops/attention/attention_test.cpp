@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "plimsoll/ops/attention/attention_composed.h"
+#include "plimsoll/ops/attention/attention_pass.h"
 #include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/ops/testing.h"
 
@@ -19,9 +20,10 @@ struct Case {
   Causal causal = Causal::kNone;
   at::Tensor key_lengths = {}, mask = {};
   std::vector<int64_t> bias_sizes = {};
+  int64_t window = 0;
 
   AttentionOptions options(const at::Tensor& bias) const {
-    return {.causal = causal, .key_lengths = key_lengths, .mask = mask, .bias = bias};
+    return {.causal = causal, .key_lengths = key_lengths, .mask = mask, .bias = bias, .window = window};
   }
 };
 
@@ -55,6 +57,9 @@ at::Tensor composition(const Case& c, const Tensors& x) {
   if (c.causal != Causal::kNone) {
     const int64_t diagonal = c.causal == Causal::kTopLeft ? 0 : c.keys - c.queries;
     masked = at::ones({c.queries, c.keys}, at::kBool).tril(diagonal).logical_not();
+    at::Tensor end = (at::arange(c.queries).unsqueeze(1) + diagonal + 1).clamp_max(c.keys);
+    if (c.key_lengths.defined()) end = end.min(c.key_lengths.view({kBatch, 1, 1, 1}));
+    if (c.window > 0) masked = masked | (at::arange(c.keys) < end - c.window);
   }
   if (c.mask.defined()) masked = masked | c.mask;
   if (c.key_lengths.defined()) masked = masked | (at::arange(c.keys) >= c.key_lengths.view({kBatch, 1, 1, 1}));
@@ -110,6 +115,42 @@ TEST(OpsAttention, TakesMasksLengthsAndBias) {
       expect_composition({.dtype = dtype, .causal = Causal::kBottomRight, .bias_sizes = sizes});
     }
   }
+}
+
+TEST(OpsAttention, TakesWindows) {
+  at::manual_seed(3);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const Causal causal : {Causal::kTopLeft, Causal::kBottomRight}) {
+      for (const int64_t queries : {1, 5, 21, 40}) {
+        Case c = {.dtype = dtype, .groups = 2, .queries = queries, .causal = causal, .window = 4};
+        expect_composition(c);
+        c.key_lengths = at::tensor({7, 30}, at::kLong);
+        expect_composition(c);
+      }
+    }
+  }
+  const Case c = {.causal = Causal::kTopLeft};
+  const Tensors x = leaves(c);
+  const auto run = [&](int64_t window) {
+    return attention(x[0], x[1], x[2], {.causal = Causal::kTopLeft, .window = window});
+  };
+  EXPECT_TRUE(at::equal(run(std::numeric_limits<int64_t>::max()), run(0)));
+  EXPECT_THROW(run(-1), c10::Error);
+  EXPECT_THROW(attention(x[0], x[1], x[2], {.window = 1}), c10::Error);
+}
+
+TEST(OpsAttention, PackedHeadsTakeWindows) {
+  at::manual_seed(4);
+  const AttentionOptions options = {.causal = Causal::kBottomRight, .window = 5};
+  const at::Tensor qkv = testing::leaf(at::randn({kBatch, 21, kHeads + 4, 16})), other = testing::leaf(qkv);
+  const at::Tensor got = attention_packed(qkv, {kHeads, 2}, options);
+  const AttentionOperands parts = unpack_heads(other, {kHeads, 2});
+  const at::Tensor expected = attention(parts.query, parts.key, parts.value, options).transpose(1, 2);
+  EXPECT_TRUE(at::equal(got, expected));
+  const at::Tensor grad = at::randn(got.sizes());
+  got.backward(grad);
+  expected.backward(grad);
+  EXPECT_TRUE(at::equal(qkv.grad(), other.grad()));
 }
 
 TEST(OpsAttention, TakesAValueForEachDistance) {
@@ -233,6 +274,10 @@ TEST(OpsAttention, ReadsCachesOfCodes) {
           EXPECT_EQ(got.scalar_type(), dtype);
           const Tensors exact = {query.to(at::kDouble), key.values.to(at::kDouble), value.values.to(at::kDouble)};
           expect_close(got, composition(c, exact), dtype, "codes, " + std::to_string(queries) + " queries");
+          Case windowed = c;
+          windowed.window = 4;
+          expect_close(attention_over_codes(query, key.codes, value.codes, windowed.options({})),
+                       composition(windowed, exact), dtype, "a window, " + std::to_string(queries) + " queries");
         }
       }
     }
@@ -308,17 +353,18 @@ TEST(OpsAttention, MetaKernelsAgreeWithTheCpu) {
   const at::Tensor q = at::randn({kBatch, 5, kHeads, 8}).transpose(1, 2), k = at::randn({kBatch, kHeads, 7, 8});
   const at::Tensor qkv = at::randn({kBatch, 5, 3 * kHeads, 8}), out = at::zeros({kBatch, kHeads, 5, 8});
   const at::Tensor lse = at::zeros({kBatch, kHeads, 5}), bias = at::randn({1, kHeads, 5, 7});
-  expect_agreement("plimsoll::attention_forward", {q, k, k, none, none, bias, 0.5, "causal", 0.0, 0});
+  expect_agreement("plimsoll::attention_forward", {q, k, k, none, none, bias, 0.5, "causal", 0.0, 0, 2});
   expect_agreement("plimsoll::attention_backward",
-                   {q, q, k, k, out, lse, none, none, bias, 0.5, "causal", 0.0, 0, true});
+                   {q, q, k, k, out, lse, none, none, bias, 0.5, "causal", 0.0, 0, true, 2});
   expect_agreement("plimsoll::attention_backward",
-                   {q, q, k, k, out, lse, none, none, none, 0.5, "no_mask", 0.0, 0, false});
+                   {q, q, k, k, out, lse, none, none, none, 0.5, "no_mask", 0.0, 0, false, 0});
   expect_agreement("plimsoll::attention_packed_backward",
-                   {out, qkv, kHeads, kHeads, true, out, lse, none, none, none, 0.5, "causal", 0.0, 0, false});
+                   {out, qkv, kHeads, kHeads, true, out, lse, none, none, none, 0.5, "causal", 0.0, 0, false, 2});
   const at::Tensor codes = k.to(at::kByte), ones = at::ones({1});
-  expect_agreement("plimsoll::attention_codes_forward", {q, codes, codes, ones, ones, none, none, none, 0.5, "causal"});
-  expect_agreement("plimsoll::attention", {q, k, k, none, none, bias, 0.0, "no_mask", 0.0});
-  expect_agreement("plimsoll::attention_packed", {qkv, kHeads, kHeads, false, none, none, none, 0.0, "causal", 0.0});
+  expect_agreement("plimsoll::attention_codes_forward",
+                   {q, codes, codes, ones, ones, none, none, none, 0.5, "causal", 2});
+  expect_agreement("plimsoll::attention", {q, k, k, none, none, bias, 0.0, "no_mask", 0.0, 0});
+  expect_agreement("plimsoll::attention_packed", {qkv, kHeads, kHeads, false, none, none, none, 0.0, "causal", 0.0, 2});
 }
 
 TEST(OpsAttention, RefusesWhatItDoesNotCompute) {

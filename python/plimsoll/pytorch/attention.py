@@ -49,9 +49,21 @@ def take_packed(where: str, layout: str, rest: dict[str, Any]) -> dict[str, Any]
     return packed
 
 
-def check_window(where: str, window_size: tuple[int, int] | None) -> None:
-    if window_size is not None and tuple(window_size) not in ((-1, -1), (-1, 0)):
-        raise NotImplementedError(f"{where}: expected window_size None, (-1, -1) or (-1, 0), got {window_size}")
+def is_causal(mask_type: str) -> bool:
+    return mask_type.removeprefix("padding_") in CAUSAL
+
+
+def check_window(where: str, window_size: tuple[int, int] | None, mask_type: str) -> int:
+    """The last keys that a query sees, its own included; 0: all."""
+    if window_size is None or tuple(window_size) in ((-1, -1), (-1, 0)):
+        return 0
+    left, right = window_size
+    if left < 0 or right != 0 or not is_causal(mask_type):
+        raise NotImplementedError(
+            f"{where}: expected window_size None, (-1, -1), (-1, 0) or, with a causal mask, (left, 0), got {window_size} "
+            f"with attn_mask_type '{mask_type}'"
+        )
+    return int(left) + 1
 
 
 def _bool_mask(attention_mask: Any, mask_type: str) -> torch.Tensor:
@@ -67,16 +79,16 @@ def mask_rules(mask_type: str, attention_mask: Any) -> tuple[torch.Tensor | None
     """(mask, causal rule) as the operator wants them: "no_mask", "causal" or "causal_bottom_right"."""
     uses_mask = mask_type.startswith("padding") or mask_type == "arbitrary"
     mask = _bool_mask(attention_mask, mask_type) if uses_mask else None
-    causal = mask_type.removeprefix("padding_")
-    return mask, causal if causal in CAUSAL else "no_mask"
+    return mask, mask_type.removeprefix("padding_") if is_causal(mask_type) else "no_mask"
 
 
 class DotProductAttention(torch.nn.Module):
     """softmax(scale Q K^T + bias, masked) V.
 
     attn_mask_type: "no_mask", "causal" (aligned to the first key; "causal_bottom_right": to the last), "padding" (with an
-    attention_mask that says which keys nobody may see), "padding_causal", "arbitrary". softmax_scale: by default
-    1 / sqrt(kv_channels). tp_size: of that many ranks, each has its share of the heads.
+    attention_mask that says which keys nobody may see), "padding_causal", "arbitrary". window_size: with a causal mask,
+    (left, 0): a query sees its own key and `left` before it. softmax_scale: by default 1 / sqrt(kv_channels). tp_size: of
+    that many ranks, each has its share of the heads.
     """
 
     def __init__(
@@ -97,7 +109,6 @@ class DotProductAttention(torch.nn.Module):
         where = type(self).__name__
         parallel = TensorParallel(where, True, **take_parallel(rest))
         check_rest(where, rest, MADE_ONLY)
-        check_window(where, window_size)
         super().__init__()
         self.num_attention_heads = check_size(where, "num_attention_heads", num_attention_heads, 1)
         self.kv_channels = check_size(where, "kv_channels", kv_channels, 1)
@@ -107,6 +118,8 @@ class DotProductAttention(torch.nn.Module):
         self.attention_dropout = check_dropout(where, "attention_dropout", attention_dropout)
         self.qkv_format = check_layout(where, "qkv_format", qkv_format)
         self.attn_mask_type = check_choice(where, "attn_mask_type", attn_mask_type, MASKS)
+        check_window(where, window_size, attn_mask_type)
+        self.window_size = window_size
         self.attention_type = check_choice(where, "attention_type", attention_type, ("self", "cross"))
         self.layer_number = layer_number
         self.softmax_scale = None if softmax_scale is None else check_positive(where, "softmax_scale", softmax_scale)
@@ -119,11 +132,15 @@ class DotProductAttention(torch.nn.Module):
             first = {"sbhd": "seq, batch", "bshd": "batch, seq", "thd": "tokens"}[layout]
             raise ValueError(f"DotProductAttention: expected {name} [{first}, {heads}, {self.kv_channels}], got {list(x.shape)}")
 
-    def _options(self, mask: torch.Tensor | None, bias: torch.Tensor | None, causal: str) -> dict[str, Any]:
+    def _window(self, where: str, window_size: tuple[int, int] | None, mask_type: str) -> int:
+        return check_window(where, self.window_size if window_size is None else window_size, mask_type)
+
+    def _options(self, mask: torch.Tensor | None, bias: torch.Tensor | None, causal: str, window: int) -> dict[str, Any]:
         dropout = self.attention_dropout if self.training else 0.0
         if dropout > 0 and torch.compiler.is_compiling():  # the seed would be drawn once, while tracing
             raise NotImplementedError(f"DotProductAttention: expected attention_dropout=0.0 under torch.compile, got {dropout}")
-        return {"mask": mask, "bias": bias, "scale": self.softmax_scale or 0.0, "mask_type": causal, "dropout": dropout}
+        scale = self.softmax_scale or 0.0
+        return {"mask": mask, "bias": bias, "scale": scale, "mask_type": causal, "dropout": dropout, "window": window}
 
     def _dropout_state(self) -> AbstractContextManager[Any]:
         """Ranks that share the heads drop other weights each; with sequence_parallel that is the caller's concern."""
@@ -152,9 +169,9 @@ class DotProductAttention(torch.nn.Module):
         layout = self.qkv_format if qkv_format is None else check_layout(where, "qkv_format", qkv_format)
         packed = take_packed(where, layout, rest)
         check_rest(where, rest, CALLED_ONLY, CALLED_HINTS)
-        check_window(where, window_size)
         mask_type = attn_mask_type or self.attn_mask_type
         check_choice(where, "attn_mask_type", mask_type, MASKS)
+        window = self._window(where, window_size, mask_type)
         check_choice(where, "core_attention_bias_type", core_attention_bias_type, ("no_bias", "post_scale_bias"))
         bias = core_attention_bias if core_attention_bias_type == "post_scale_bias" else None
         self._check_heads("query_layer", query_layer, self.num_attention_heads, layout)
@@ -166,19 +183,22 @@ class DotProductAttention(torch.nn.Module):
                 what = "core_attention_bias" if bias is not None else "attn_mask_type='arbitrary'"
                 raise NotImplementedError(f"{where}: expected no {what} with qkv_format 'thd'")
             tensors = [x.to(dtype) for x in (query_layer, key_layer, value_layer)]
-            return self._attend_packed(tensors, packed, mask_type.replace("padding_", "").replace("padding", "no_mask"))
+            rule = mask_type.replace("padding_", "").replace("padding", "no_mask")
+            return self._attend_packed(tensors, packed, rule, window)
         to_heads_first = (1, 2, 0, 3) if layout == "sbhd" else (0, 2, 1, 3)
         query, key, value = (x.to(dtype).permute(to_heads_first) for x in (query_layer, key_layer, value_layer))
         mask, causal = mask_rules(mask_type, attention_mask)
         with self._dropout_state():
-            attended: torch.Tensor = _attention(query, key, value, **self._options(mask, bias, causal))
+            attended: torch.Tensor = _attention(query, key, value, **self._options(mask, bias, causal, window))
         return attended.permute((2, 0, 1, 3) if layout == "sbhd" else (0, 2, 1, 3)).flatten(2)
 
-    def _attend_packed(self, tensors: list[torch.Tensor], packed: dict[str, Any], mask_type: str) -> torch.Tensor:
+    def _attend_packed(
+        self, tensors: list[torch.Tensor], packed: dict[str, Any], mask_type: str, window: int
+    ) -> torch.Tensor:
         def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             mask, causal = mask_rules(mask_type, None)
             with self._dropout_state():
-                attended: torch.Tensor = _attention(query, key, value, **self._options(mask, None, causal))
+                attended: torch.Tensor = _attention(query, key, value, **self._options(mask, None, causal, window))
             return attended
 
         query, key, value = tensors
@@ -192,15 +212,23 @@ class DotProductAttention(torch.nn.Module):
         drop_extra_state(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def forward_packed(self, qkv: torch.Tensor, mask_type: str, attention_mask: Any, interleaved: bool) -> torch.Tensor:
+    def forward_packed(
+        self,
+        qkv: torch.Tensor,
+        mask_type: str,
+        attention_mask: Any,
+        interleaved: bool,
+        window_size: tuple[int, int] | None,
+    ) -> torch.Tensor:
         """The same on the fused projection [seq, batch, heads + 2 groups, kv_channels] (bshd: [batch, seq, ...]), whose
         gradient is then one tensor. interleaved: query, key, value of each head in turn, where heads == groups."""
         heads, groups = self.num_attention_heads, self.num_gqa_groups
         batch_first = qkv.transpose(0, 1) if self.qkv_format == "sbhd" else qkv
         mask, causal = mask_rules(mask_type, attention_mask)
+        window = self._window("DotProductAttention.forward", window_size, mask_type)
         wide = batch_first.to(high_precision_dtype(qkv.dtype))
         with self._dropout_state():
             attended: torch.Tensor = _attention_packed(
-                wide, heads=heads, groups=groups, interleaved=interleaved, **self._options(mask, None, causal)
+                wide, heads=heads, groups=groups, interleaved=interleaved, **self._options(mask, None, causal, window)
             )
         return (attended.transpose(0, 1) if self.qkv_format == "sbhd" else attended).flatten(2)

@@ -74,7 +74,6 @@ class MultiheadAttention(Parallel):
         where = type(self).__name__
         parallel = take_parallel(rest)
         check_rest(where, rest, {**ONLY, **UB}, HINTS)
-        check_window(where, window_size)
         super().__init__()
         self._parallel = TensorParallel(where, set_parallel_mode, **parallel)
         self.hidden_size = check_size(where, "hidden_size", hidden_size, 1)
@@ -90,6 +89,7 @@ class MultiheadAttention(Parallel):
         self.num_attention_heads = self._parallel.part("num_attention_heads", heads)  # of this rank
         self.num_gqa_groups = self._parallel.part("num_gqa_groups", groups)
         self.attn_mask_type = check_choice(where, "attn_mask_type", attn_mask_type, MASKS)
+        check_window(where, window_size, attn_mask_type)
         self.attention_type = check_choice(where, "attention_type", attention_type, ("self", "cross"))
         self.input_layernorm = input_layernorm
         self.return_bias = return_bias
@@ -159,6 +159,7 @@ class MultiheadAttention(Parallel):
             attention_dropout,
             self.qkv_format,
             attn_mask_type,
+            window_size,
             attention_type=attention_type,
             layer_number=layer_number,
             **{**parallel, "tp_group": None, "tp_size": self.tp_size},
@@ -206,15 +207,16 @@ class MultiheadAttention(Parallel):
         mask_type: str,
         mask: Any,
         rotary: RotaryEmbedding | None,
+        window_size: tuple[int, int] | None,
         options: dict[str, Any],
     ) -> torch.Tensor:
         heads, groups = self.num_attention_heads, self.num_gqa_groups
         whole = not options and rotary is None and self.q_norm is None and self.qkv_format != "thd"
         if whole and (not self.interleaved or heads == groups):
             packed = projected.unflatten(2, (heads + 2 * groups, self.kv_channels))
-            return self.core_attention.forward_packed(packed, mask_type, mask, self.interleaved)
+            return self.core_attention.forward_packed(packed, mask_type, mask, self.interleaved, window_size)
         query, key, value = self._split_heads(projected, (heads, groups, groups))
-        return self._attend(query, key, value, mask, mask_type, rotary, options)
+        return self._attend(query, key, value, mask, mask_type, rotary, {**options, "window_size": window_size})
 
     def _attend(
         self,
@@ -252,6 +254,7 @@ class MultiheadAttention(Parallel):
         attn_mask_type: str | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: RotaryEmbedding | None = None,
+        window_size: tuple[int, int] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, torch.Tensor]:
         """Output for hidden_states + residual, which comes back second. options: DotProductAttention's arguments
@@ -265,7 +268,7 @@ class MultiheadAttention(Parallel):
         if self.attention_type == "self":
             projection = self.layernorm_qkv if self.input_layernorm else self.qkv
             projected, total = self._project(projection, hidden_states, residual, is_first_microbatch)
-            attended = self._attend_self(projected, mask_type, attention_mask, rotary_pos_emb, options or {})
+            attended = self._attend_self(projected, mask_type, attention_mask, rotary_pos_emb, window_size, options or {})
         else:
             if encoder_output is None:
                 raise ValueError("MultiheadAttention: expected encoder_output for cross-attention, got None")
@@ -275,7 +278,9 @@ class MultiheadAttention(Parallel):
             groups = self.num_gqa_groups
             both = self.key_value(encoder_output, is_first_microbatch=is_first_microbatch)
             key, value = self._split_heads(both, (groups, groups))
-            attended = self._attend(query, key, value, attention_mask, mask_type, rotary_pos_emb, options or {})
+            attended = self._attend(
+                query, key, value, attention_mask, mask_type, rotary_pos_emb, {**(options or {}), "window_size": window_size}
+            )
         return self.proj(attended, is_first_microbatch=is_first_microbatch), total
 
     def forward(
@@ -297,7 +302,6 @@ class MultiheadAttention(Parallel):
         where = "MultiheadAttention.forward"
         options = take_packed(where, self.qkv_format, rest)
         check_rest(where, rest, CALLED_ONLY, CALLED_HINTS)
-        check_window(where, window_size)
         if core_attention_bias_type != "no_bias":
             options |= {"core_attention_bias_type": core_attention_bias_type, "core_attention_bias": core_attention_bias}
         output, _ = self.run(
@@ -307,6 +311,7 @@ class MultiheadAttention(Parallel):
             attn_mask_type=attn_mask_type,
             is_first_microbatch=is_first_microbatch,
             rotary_pos_emb=rotary_pos_emb,
+            window_size=window_size,
             options=options,
         )
         results = list(output) if self.return_bias else [output]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch.arguments import HINTS, ONLY, check_choice, check_dropout, check_rest
-from plimsoll.pytorch.attention import CALLED_HINTS, CALLED_ONLY, check_layout, check_window, take_packed
+from plimsoll.pytorch.attention import CALLED_HINTS, CALLED_ONLY, check_layout, take_packed
 from plimsoll.pytorch.autocast import high_precision_dtype
 from plimsoll.pytorch.layer_norm_mlp import LayerNormMLP
 from plimsoll.pytorch.multihead_attention import MultiheadAttention
@@ -86,8 +86,6 @@ class TransformerLayer(Parallel):
         where = type(self).__name__
         parallel = take_parallel(rest)
         check_rest(where, rest, LAYER_ONLY, HINTS)
-        check_window(where, window_size)
-        check_window(where, enc_dec_window_size)
         check_layout(where, "attn_input_format", attn_input_format)
         super().__init__()
         self.layer_type = check_choice(where, "layer_type", layer_type, ("encoder", "decoder"))
@@ -139,13 +137,14 @@ class TransformerLayer(Parallel):
             "qk_norm_before_rope": qk_norm_before_rope,
         }
         self.self_attention = MultiheadAttention(
-            hidden_size, num_attention_heads, attn_mask_type=self_attn_mask_type, **attention
+            hidden_size, num_attention_heads, attn_mask_type=self_attn_mask_type, window_size=window_size, **attention
         )
         if layer_type == "decoder":
             self.inter_attention = MultiheadAttention(
                 hidden_size,
                 num_attention_heads,
                 attn_mask_type=enc_dec_attn_mask_type,
+                window_size=enc_dec_window_size,
                 attention_type="cross",
                 **attention,
             )
@@ -200,8 +199,6 @@ class TransformerLayer(Parallel):
         if options and self.layer_type == "decoder":
             raise NotImplementedError(f"{where}: expected layer_type 'encoder' with qkv_format 'thd', got 'decoder'")
         check_rest(where, rest, CALLED_ONLY, CALLED_HINTS)
-        check_window(where, window_size)
-        check_window(where, enc_dec_window_size)
         if core_attention_bias_type != "no_bias":
             options |= {"core_attention_bias_type": core_attention_bias_type, "core_attention_bias": core_attention_bias}
         hidden = hidden_states.to(high_precision_dtype(hidden_states.dtype))
@@ -211,6 +208,7 @@ class TransformerLayer(Parallel):
             attn_mask_type=self_attn_mask_type,
             is_first_microbatch=is_first_microbatch,
             rotary_pos_emb=rotary_pos_emb,
+            window_size=window_size,
             options=options,
         )
         if self.parallel_attention_mlp:
@@ -227,6 +225,7 @@ class TransformerLayer(Parallel):
                 encoder_output=encoder_output,
                 attn_mask_type=enc_dec_attn_mask_type,
                 is_first_microbatch=is_first_microbatch,
+                window_size=enc_dec_window_size,
             )
             residual = self._residual(self.inter_attention.input_norm(), total)
             hidden = self._branch(attended)
