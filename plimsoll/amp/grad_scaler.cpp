@@ -65,6 +65,17 @@ at::Tensor times(const at::Tensor& loss, float scale) {
   return loss.scalar_type() == at::kDouble ? loss * static_cast<double>(scale) : loss.to(at::kFloat) * scale;
 }
 
+float inverse_of(float scale) {
+  const double inverse = 1.0 / static_cast<double>(scale);
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  return inverse > static_cast<double>(kLargest) ? std::numeric_limits<float>::infinity() : static_cast<float>(inverse);
+}
+
+void expect_floating_point(const at::Tensor& loss) {
+  TORCH_CHECK(loss.is_floating_point(), "GradScaler.scale: expected a loss of floating point, got ",
+              loss.scalar_type());
+}
+
 }  // namespace
 
 GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
@@ -74,38 +85,61 @@ GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
   TORCH_CHECK(options.growth_interval > 0, "GradScaler: expected growth_interval > 0, got ", options.growth_interval);
   TORCH_CHECK(options.min_scale >= 0 && options.min_scale <= options.max_scale,
               "GradScaler: expected 0 <= min_scale <= max_scale, got ", options.min_scale, " and ", options.max_scale);
+  TORCH_CHECK(options.hysteresis > 0, "GradScaler: expected hysteresis > 0, got ", options.hysteresis);
+  scales_.resize(std::max<size_t>(1, options.optimizers.size()));
   set_scale("GradScaler", options.init_scale);
+}
+
+size_t GradScaler::place_of(const Optimizer& optimizer) const {
+  if (options_.optimizers.empty()) return 0;
+  const auto found = std::ranges::find(options_.optimizers, &optimizer);
+  TORCH_CHECK(found != options_.optimizers.end(),
+              "GradScaler: expected one of its optimizers, each of which has a scale, got another");
+  return static_cast<size_t>(found - options_.optimizers.begin());
+}
+
+double GradScaler::get_scale() const {
+  if (!options_.enabled) return 1;
+  return static_cast<double>(std::ranges::min(scales_, {}, &LossScale::scale).scale);
+}
+
+double GradScaler::get_scale(const Optimizer& optimizer) const {
+  return options_.enabled ? static_cast<double>(scales_[place_of(optimizer)].scale) : 1;
 }
 
 void GradScaler::set_scale(const char* call, double scale) {
   const auto narrow = static_cast<float>(scale);
   TORCH_CHECK(narrow > 0 && std::isfinite(narrow) && std::isfinite(1 / narrow), call,
               ": expected a positive scale that fp32 holds, and its reciprocal, got ", scale);
-  state_.scale = narrow;
+  for (LossScale& each : scales_) each.scale = narrow;
 }
 
-float GradScaler::inv_scale() const {
-  const double inverse = 1.0 / static_cast<double>(state_.scale);
-  constexpr float kLargest = std::numeric_limits<float>::max();
-  return inverse > static_cast<double>(kLargest) ? std::numeric_limits<float>::infinity() : static_cast<float>(inverse);
-}
+float GradScaler::inv_scale(const Optimizer& optimizer) const { return inverse_of(scales_[place_of(optimizer)].scale); }
 
-void GradScaler::warn_of_lost_scale() {
-  if (warned_ || std::isfinite(inv_scale())) return;
+void GradScaler::warn_of_lost_scale(float scale) {
+  if (warned_ || std::isfinite(inverse_of(scale))) return;
   warned_ = true;
   TORCH_WARN(
-      "GradScaler: the scale has come down to ", state_.scale,
-      ", whose reciprocal FP32 does not hold, because one step ",
+      "GradScaler: the scale has come down to ", scale, ", whose reciprocal FP32 does not hold, because one step ",
       "after the other had gradients that were not finite; from here on every step is skipped. Gradients that are ",
       "not finite at any scale come from the model or its data; min_scale keeps the scale larger");
 }
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) {
   if (!options_.enabled) return loss;
-  TORCH_CHECK(loss.is_floating_point(), "GradScaler.scale: expected a loss of floating point, got ",
-              loss.scalar_type());
+  expect_floating_point(loss);
+  TORCH_CHECK(options_.optimizers.empty(),
+              "GradScaler.scale: expected the optimizer of this loss, each of which has a scale, got none");
   scaled_ = true;
-  return times(loss, state_.scale);
+  return times(loss, scales_.front().scale);
+}
+
+at::Tensor GradScaler::scale(const at::Tensor& loss, const Optimizer& optimizer) {
+  if (!options_.enabled) return loss;
+  expect_floating_point(loss);
+  const float scale = scales_[place_of(optimizer)].scale;
+  scaled_ = true;
+  return times(loss, scale);
 }
 
 std::vector<at::Tensor> GradScaler::scale(const std::vector<at::Tensor>& losses) {
@@ -169,6 +203,7 @@ GradientHistogram GradScaler::histogram_of(const Optimizer& optimizer) {
 
 GradScaler::OptimizerState& GradScaler::state_for(const char* call, const Optimizer& optimizer) {
   TORCH_CHECK(scaled_, "GradScaler.", call, ": expected scale(loss) to be called before, it never was");
+  place_of(optimizer);  // of one that it knows
   return states_[&optimizer];
 }
 
@@ -180,7 +215,7 @@ StepReport GradScaler::unscale_(Optimizer& optimizer, const ClipOptions& options
   TORCH_CHECK(state.stage != Stage::kUnscaled,
               "GradScaler: unscale_() has already been called on this optimizer since the last update()");
   TORCH_CHECK(state.stage != Stage::kStepped, "GradScaler: unscale_() is being called after step()");
-  state = unscaled(optimizer, {.inv_scale = inv_scale(), .max_norm = options.max_norm});
+  state = unscaled(optimizer, {.inv_scale = inv_scale(optimizer), .max_norm = options.max_norm});
   state.stage = Stage::kUnscaled;
   return state.report;
 }
@@ -203,37 +238,49 @@ StepReport GradScaler::step(Optimizer& optimizer, const ClipOptions& options) {
     if (!state.report.skipped) optimizer.step();
   } else if (fused != nullptr) {
     state.histogram = histogram_of(optimizer);
-    state.report = fused->update({.max_norm = options.max_norm, .inv_loss_scale = static_cast<double>(inv_scale())});
+    state.report =
+        fused->update({.max_norm = options.max_norm, .inv_loss_scale = static_cast<double>(inv_scale(optimizer))});
   } else {
-    state = unscaled(optimizer, {.inv_scale = inv_scale(), .max_norm = options.max_norm});
+    state = unscaled(optimizer, {.inv_scale = inv_scale(optimizer), .max_norm = options.max_norm});
     if (!state.report.skipped) optimizer.step();
   }
   state.stage = Stage::kStepped;
   return state.report;
 }
 
-StepEvidence GradScaler::evidence() const {
+std::optional<StepEvidence> GradScaler::evidence(size_t place) const {
   StepEvidence seen{.histogram = GradientHistogram{}};
+  bool any = false;
   for (const auto& [optimizer, state] : states_) {
+    if (place_of(*optimizer) != place) continue;
+    any = any || state.stage != Stage::kReady;
     seen.found_inf = seen.found_inf || state.report.skipped;
     *seen.histogram += state.histogram;
     seen.grad_norm = std::max(seen.grad_norm, state.report.grad_norm);
   }
-  return seen;
+  return any ? std::optional(seen) : std::nullopt;
+}
+
+LossScaleRule GradScaler::rule() const {
+  return {.growth_factor = options_.growth_factor,
+          .backoff_factor = options_.backoff_factor,
+          .growth_interval = options_.growth_interval,
+          .hysteresis = options_.hysteresis,
+          .min_scale = options_.min_scale,
+          .max_scale = options_.max_scale,
+          .automatic = options_.automatic};
 }
 
 void GradScaler::update() {
   if (!options_.enabled) return;
   const bool seen = std::ranges::any_of(states_, [](const auto& entry) { return entry.second.stage != Stage::kReady; });
   TORCH_CHECK(seen, "GradScaler.update: expected unscale_() or step() since the last update(), got neither");
-  state_.update({.growth_factor = options_.growth_factor,
-                 .backoff_factor = options_.backoff_factor,
-                 .growth_interval = options_.growth_interval,
-                 .min_scale = options_.min_scale,
-                 .max_scale = options_.max_scale,
-                 .automatic = options_.automatic},
-                evidence());
-  warn_of_lost_scale();
+  for (size_t place = 0; place < scales_.size(); ++place) {
+    const std::optional<StepEvidence> of_scale = evidence(place);
+    if (!of_scale) continue;
+    scales_[place].update(rule(), *of_scale);
+    warn_of_lost_scale(scales_[place].scale);
+  }
   states_.clear();
 }
 
@@ -245,30 +292,56 @@ void GradScaler::update(double new_scale) {
 
 std::map<std::string, double> GradScaler::state_dict() const {
   if (!options_.enabled) return {};
-  return {{"scale", get_scale()},
-          {"growth_factor", options_.growth_factor},
-          {"backoff_factor", options_.backoff_factor},
-          {"growth_interval", static_cast<double>(options_.growth_interval)},
-          {"_growth_tracker", static_cast<double>(state_.growth_tracker)}};
+  std::map<std::string, double> state = {{"growth_factor", options_.growth_factor},
+                                         {"backoff_factor", options_.backoff_factor},
+                                         {"growth_interval", static_cast<double>(options_.growth_interval)}};
+  for (size_t place = 0; place < scales_.size(); ++place) {
+    state[key("scale", place)] = static_cast<double>(scales_[place].scale);
+    state[key("_growth_tracker", place)] = static_cast<double>(scales_[place].growth_tracker);
+    if (options_.hysteresis > 1) state[key("_overflows", place)] = static_cast<double>(scales_[place].overflows);
+  }
+  if (options_.hysteresis > 1) state["hysteresis"] = static_cast<double>(options_.hysteresis);
+  return state;
+}
+
+std::string GradScaler::key(const char* name, size_t place) const {
+  std::string key = name;
+  if (!options_.optimizers.empty()) key.append(".").append(std::to_string(place));
+  return key;
 }
 
 void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
   if (!options_.enabled) return;
   TORCH_CHECK(!state.empty(),
               "GradScaler: expected the state of an enabled scaler, got an empty one, as a disabled scaler saves it");
-  for (const auto& [name, value] : state_dict()) {
+  const auto read = [&](const std::string& name) {
     TORCH_CHECK(state.contains(name), "GradScaler: expected ", name, " in the state, got none");
+    return state.at(name);
+  };
+  // States of scalers without hysteresis do not say these.
+  const auto read_or = [&](const std::string& name, int64_t otherwise) {
+    return state.contains(name) ? static_cast<int64_t>(state.at(name)) : otherwise;
+  };
+  const auto saved = static_cast<size_t>(
+      std::ranges::count_if(state, [](const auto& entry) { return entry.first.starts_with("scale"); }));
+  TORCH_CHECK(saved <= scales_.size(), "GradScaler: expected ", scales_.size(), " scales in the state, got ", saved);
+  std::vector<LossScale> scales(scales_.size());
+  for (size_t place = 0; place < scales.size(); ++place) {
+    // Backing off may have brought the scale down to anything.
+    const double scale = read(key("scale", place));
+    scales[place] = {.scale = static_cast<float>(scale),
+                     .growth_tracker = static_cast<int64_t>(read(key("_growth_tracker", place))),
+                     .overflows = read_or(key("_overflows", place), 0)};
+    TORCH_CHECK(scales[place].scale >= 0 && std::isfinite(scales[place].scale),
+                "GradScaler: expected a scale in the state that FP32 holds, got ", scale);
   }
-  const auto scale = static_cast<float>(state.at("scale"));
-  TORCH_CHECK(scale >= 0 && std::isfinite(scale), "GradScaler: expected a scale in the state that FP32 holds, got ",
-              state.at("scale"));
   GradScalerOptions options = options_;
-  options.growth_factor = state.at("growth_factor");
-  options.backoff_factor = state.at("backoff_factor");
-  options.growth_interval = static_cast<int64_t>(state.at("growth_interval"));
+  options.growth_factor = read("growth_factor");
+  options.backoff_factor = read("backoff_factor");
+  options.growth_interval = static_cast<int64_t>(read("growth_interval"));
+  options.hysteresis = read_or("hysteresis", options_.hysteresis);
   *this = GradScaler(options);
-  // Backing off may have brought the scale down to anything.
-  state_ = {.scale = scale, .growth_tracker = static_cast<int64_t>(state.at("_growth_tracker"))};
+  scales_ = std::move(scales);
 }
 
 }  // namespace plimsoll::amp

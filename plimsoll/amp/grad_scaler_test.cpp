@@ -8,6 +8,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -23,6 +24,10 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
+void expect_error(const std::function<void()>& call, const char* message) {
+  EXPECT_THAT(call, ThrowsMessage<c10::Error>(HasSubstr(message)));
+}
 
 struct Model {
   std::vector<at::Tensor> parameters;
@@ -230,6 +235,61 @@ TEST(GradScaler, TwoOptimizersThatOverflowBackOffOnce) {
   EXPECT_EQ(scaler.get_scale(), 32768);
 }
 
+// Each trains as it would under a scaler of its own.
+TEST(GradScaler, OptimizersThatItListsHaveAScaleEach) {
+  Model ours[] = {Model(1), Model(2)}, theirs[] = {Model(1), Model(2)};
+  const GradScalerOptions options{.growth_interval = 3, .hysteresis = 2};
+  GradScalerOptions each = options;
+  each.optimizers = {&ours[0].optimizer, &ours[1].optimizer};
+  GradScaler scaler(each), alone[] = {GradScaler(options), GradScaler(options)};
+  std::mt19937 random(5);
+  for (int step = 0; step < 200; ++step) {
+    for (size_t i = 0; i < 2; ++i) {
+      if (i == 1 && step % 3 == 0) continue;  // is not stepped
+      const std::vector<at::Tensor> slope = slopes(random);
+      ours[i].optimizer.zero_grad();
+      theirs[i].optimizer.zero_grad();
+      scaler.scale(ours[i].loss(slope), ours[i].optimizer).backward();
+      alone[i].scale(theirs[i].loss(slope)).backward();
+      if (step % 2 == 0) scaler.unscale_(ours[i].optimizer);
+      scaler.step(ours[i].optimizer);
+      alone[i].step(theirs[i].optimizer);
+      alone[i].update();
+    }
+    scaler.update();
+    for (size_t i = 0; i < 2; ++i) {
+      ASSERT_EQ(scaler.get_scale(ours[i].optimizer), alone[i].get_scale()) << step;
+      for (size_t p = 0; p < 2; ++p) ASSERT_TRUE(at::equal(ours[i].parameters[p], theirs[i].parameters[p])) << step;
+    }
+  }
+  EXPECT_NE(alone[0].get_scale(), alone[1].get_scale());
+  EXPECT_EQ(scaler.get_scale(), std::min(alone[0].get_scale(), alone[1].get_scale()));
+}
+
+TEST(GradScaler, OneOfTwoThatOverflowsBacksOffAlone) {
+  Model first(1), second(2);
+  GradScaler scaler({.optimizers = {&first.optimizer, &second.optimizer}});
+  const float slope[] = {kInf, 1};
+  for (size_t i = 0; Model * model : {&first, &second}) {
+    scaler.scale(model->loss({at::full({4, 5}, slope[i++]), at::ones({7})}), model->optimizer).backward();
+    scaler.step(model->optimizer);
+  }
+  scaler.update();
+  EXPECT_EQ(scaler.get_scale(first.optimizer), 32768);
+  EXPECT_EQ(scaler.get_scale(second.optimizer), 65536);
+  GradScaler other({.optimizers = {&first.optimizer, &second.optimizer}});
+  other.load_state_dict(scaler.state_dict());
+  EXPECT_EQ(other.get_scale(first.optimizer), 32768);
+  EXPECT_EQ(other.state_dict(), scaler.state_dict());
+  expect_error([&] { GradScaler({.optimizers = {&first.optimizer}}).load_state_dict(scaler.state_dict()); },
+               "expected 1 scales in the state, got 2");
+  expect_error([&] { other.load_state_dict(GradScaler().state_dict()); }, "expected scale.0 in the state, got none");
+  expect_error([&] { scaler.scale(at::ones({})); }, "expected the optimizer of this loss");
+  Model third(3);
+  expect_error([&] { scaler.scale(at::ones({}), third.optimizer); }, "expected one of its optimizers");
+  expect_error([&] { scaler.step(third.optimizer); }, "expected one of its optimizers");
+}
+
 TEST(GradScaler, StaysWithinItsBounds) {
   Model model(1);
   const auto after_step = [&](GradScaler& scaler, float slope) {
@@ -333,8 +393,25 @@ TEST(GradScaler, ItsStateGoesOn) {
   EXPECT_EQ(other.get_scale(), 512);
 }
 
-void expect_error(const std::function<void()>& call, const char* message) {
-  EXPECT_THAT(call, ThrowsMessage<c10::Error>(HasSubstr(message)));
+TEST(GradScaler, ItsStateKeepsTheHysteresisAndThatOfOneWithoutLoads) {
+  GradScaler scaler({.hysteresis = 3});
+  Model model(1);
+  const auto overflow = [&](GradScaler& which) {
+    model.optimizer.zero_grad();
+    which.scale(model.loss({at::full({4, 5}, kInf), at::ones({7})})).backward();
+    which.step(model.optimizer);
+    which.update();
+    return which.get_scale();
+  };
+  for (int step = 0; step < 2; ++step) EXPECT_EQ(overflow(scaler), 65536);
+  GradScaler other;
+  other.load_state_dict(scaler.state_dict());
+  EXPECT_EQ(other.state_dict(), scaler.state_dict());
+  EXPECT_EQ(overflow(other), 32768) << "the third";
+  scaler.load_state_dict(GradScaler().state_dict());
+  EXPECT_EQ(scaler.options().hysteresis, 3);
+  EXPECT_EQ(overflow(scaler), 65536) << "the first";
+  expect_error([] { GradScaler({.hysteresis = 0}); }, "expected hysteresis > 0, got 0");
 }
 
 TEST(GradScaler, MisuseIsNamed) {

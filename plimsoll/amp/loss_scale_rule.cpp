@@ -8,9 +8,11 @@ namespace plimsoll::amp {
 void LossScale::update(const LossScaleRule& rule, const StepEvidence& seen) {
   const auto now = static_cast<double>(scale);
   const bool may_grow = !seen.found_inf && growth_tracker == rule.growth_interval - 1;
+  if (may_grow) overflows = 0;
+  if (seen.found_inf) overflows = std::min(overflows + 1, rule.hysteresis);
   double next = now;
   if (seen.found_inf) {
-    next = now * rule.backoff_factor;
+    if (overflows >= rule.hysteresis) next = now * rule.backoff_factor;
   } else if (rule.automatic && seen.histogram) {
     next = automatic_scale(now, {.histogram = *seen.histogram, .grad_norm = seen.grad_norm, .may_grow = may_grow},
                            *rule.automatic);

@@ -14,6 +14,7 @@ struct LossScaleRule {
   double growth_factor = 2;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;                              // clean steps until the scale grows
+  int64_t hysteresis = 1;                                      // overflows since it last could grow until it backs off
   double min_scale = 0;                                        // backing off stops here,
   double max_scale = std::numeric_limits<double>::infinity();  // and growing here; it never reaches Inf
   std::optional<AutomaticScale> automatic = std::nullopt;      // instead of the growth factor
@@ -29,7 +30,8 @@ struct StepEvidence {
 
 struct LossScale {
   float scale = 65536;
-  int64_t growth_tracker = 0;  // clean steps since the scale changed
+  int64_t growth_tracker = 0;  // clean steps since the scale changed or a step overflowed
+  int64_t overflows = 0;       // since growth_interval clean steps were last full, up to the hysteresis
 
   void update(const LossScaleRule& rule, const StepEvidence& seen);
 };

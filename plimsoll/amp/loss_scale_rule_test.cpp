@@ -22,6 +22,23 @@ TEST(LossScale, HalvesAtOnceAndDoublesAfterAnIntervalOfCleanSteps) {
   EXPECT_EQ(state.growth_tracker, 0);
 }
 
+TEST(LossScale, BearsOverflowsUpToTheHysteresisUntilItMayGrow) {
+  const LossScaleRule rule{.growth_interval = 2, .hysteresis = 3};
+  LossScale state{.scale = 16};
+  const auto after = [&](const StepEvidence& seen) {
+    state.update(rule, seen);
+    return state.scale;
+  };
+  EXPECT_EQ(after(kOverflow), 16);
+  EXPECT_EQ(after(kClean), 16) << "one clean step takes no overflow back";
+  EXPECT_EQ(after(kOverflow), 16);
+  EXPECT_EQ(state.growth_tracker, 0);
+  EXPECT_EQ(after(kOverflow), 8);
+  EXPECT_EQ(after(kOverflow), 4);
+  for (const float expected : {4.0f, 8.0f}) EXPECT_EQ(after(kClean), expected);
+  for (const float expected : {8.0f, 8.0f, 4.0f}) EXPECT_EQ(after(kOverflow), expected);
+}
+
 TEST(LossScale, IsRoundedToFp32AfterEachStep) {
   const LossScaleRule rule{.growth_factor = 1.1, .growth_interval = 1};
   LossScale state{.scale = 3};

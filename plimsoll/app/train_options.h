@@ -48,6 +48,8 @@ struct TrainOptions {
   double weight_decay = 0.1;
   double clip = 1.0;  // global gradient norm
   LossScale loss_scale;
+  int64_t loss_scale_hysteresis = 1;  // overflows until it backs off
+  bool bf16_moments = false;          // AdamW's, rounded stochastically
   int64_t seed = 1;
   int64_t threads = 0;                                      // 0: as many as cores
   shard::Sharing shard = shard::Sharing::kNone;             // of the processes of a launch (shard::Launch)

@@ -27,9 +27,10 @@ constexpr double kFinalShare = 0.1;
 
 at::Generator generator() { return at::globalContext().defaultGenerator(at::kCPU); }
 
-// Throws unless the checkpoint says the same as this run about something that its bits depend on.
-void expect_same(const json& state, const char* name, const json& ours) {
-  const json theirs = state.value(name, json());
+// Throws unless the checkpoint says the same as this run about something that its bits depend on. otherwise: what
+// holds for a checkpoint that does not say it.
+void expect_same(const json& state, const char* name, const json& ours, const json& otherwise = {}) {
+  const json theirs = state.value(name, otherwise);
   if (theirs != ours) fail("checkpoint: expected a run with {} {}, got {}", name, ours.dump(), theirs.dump());
 }
 
@@ -40,10 +41,15 @@ std::optional<std::filesystem::path> make_offload_folder(const TrainOptions& opt
   return options.out;
 }
 
+format::Format moment_format(const TrainOptions& options) {
+  return options.bf16_moments ? format::Format::kBf16 : format::Format::kFp32;
+}
+
 Placement placement_of(const TrainOptions& options) {
   return {.sharing = options.shard,
           .adamw = torch::optim::AdamWOptions(options.lr).betas({0.9, 0.95}).weight_decay(options.weight_decay),
           .seed = static_cast<uint64_t>(options.seed),
+          .moment_format = moment_format(options),
           .compression = options.compress,
           .offload_folder = make_offload_folder(options)};
 }
@@ -57,6 +63,12 @@ int64_t count_parameters(const torch::nn::Module& model) {
 amp::GradScalerOptions scaler_options(const TrainOptions& options, const PlacedModel& placed) {
   amp::GradScalerOptions scaling = options.loss_scale.options(options.recipe.value);
   scaling.ranks = placed.gradient_ranks();
+  scaling.hysteresis = options.loss_scale_hysteresis;
+  const bool changes = scaling.enabled && scaling.min_scale < scaling.max_scale;
+  if (scaling.hysteresis > 1 && !changes) {
+    refuse("--loss-scale-hysteresis {}: expected a loss scale that changes, got {}", scaling.hysteresis,
+           scaling.enabled ? options.loss_scale.text : "none");
+  }
   return scaling;
 }
 
@@ -194,6 +206,8 @@ shard::RankCheckpoint Trainer::checkpoint() const {
                               .state = {{"shape", model_->shape()},
                                         {"recipe", options_.recipe.text},
                                         {"loss_scale", options_.loss_scale.text},
+                                        {"loss_scale_hysteresis", options_.loss_scale_hysteresis},
+                                        {"moments", format::info(moment_format(options_)).name},
                                         {"grad_scaler", scaler_.state_dict()},
                                         {"seed", options_.seed},
                                         {"data_bytes", stream_.bytes()},
@@ -221,8 +235,10 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
   expect_same(state, "seed", options_.seed);
   expect_same(state, "loss_scale", options_.loss_scale.text);
   expect_same(state, "data_bytes", stream_.bytes());
-  // Older checkpoints do not say it.
+  // Older checkpoints do not say these.
   if (state.contains("data_sha256")) expect_same(state, "data_sha256", stream_.digest());
+  expect_same(state, "loss_scale_hysteresis", options_.loss_scale_hysteresis, /*otherwise=*/1);
+  expect_same(state, "moments", format::info(moment_format(options_)).name, /*otherwise=*/"fp32");
   try {
     check_parameters(checkpoint);
     placed_->load(checkpoint);

@@ -48,19 +48,24 @@ std::tuple<double, double, int64_t, int64_t, double, at::Tensor> unscale_gradien
 }
 
 // The amp::LossScale after a step. With a histogram the rule is automatic.
-std::tuple<double, int64_t> next_loss_scale(double scale, int64_t growth_tracker, bool found_inf, double growth_factor,
-                                            double backoff_factor, int64_t growth_interval, double min_scale,
-                                            double max_scale, const std::optional<at::Tensor>& histogram,
-                                            double grad_norm, std::optional<double> flushed_share,
-                                            std::optional<double> headroom) {
+std::tuple<double, int64_t, int64_t> next_loss_scale(double scale, int64_t growth_tracker, bool found_inf,
+                                                     int64_t overflows, double growth_factor, double backoff_factor,
+                                                     int64_t growth_interval, int64_t hysteresis, double min_scale,
+                                                     double max_scale, const std::optional<at::Tensor>& histogram,
+                                                     double grad_norm, std::optional<double> flushed_share,
+                                                     std::optional<double> headroom) {
   TORCH_CHECK_VALUE(min_scale <= max_scale, "loss scale: expected min_scale <= max_scale, got ", min_scale, " and ",
                     max_scale);
   TORCH_CHECK_VALUE(growth_interval > 0 && growth_tracker < std::numeric_limits<int64_t>::max(),
                     "loss scale: expected growth_interval > 0 and a count of steps, got ", growth_interval, " and ",
                     growth_tracker);
+  TORCH_CHECK_VALUE(hysteresis > 0 && overflows >= 0 && overflows < std::numeric_limits<int64_t>::max(),
+                    "loss scale: expected hysteresis > 0 and a count of overflows, got ", hysteresis, " and ",
+                    overflows);
   amp::LossScaleRule rule{.growth_factor = growth_factor,
                           .backoff_factor = backoff_factor,
                           .growth_interval = growth_interval,
+                          .hysteresis = hysteresis,
                           .min_scale = min_scale,
                           .max_scale = max_scale};
   amp::StepEvidence seen{.found_inf = found_inf, .grad_norm = grad_norm};
@@ -70,9 +75,9 @@ std::tuple<double, int64_t> next_loss_scale(double scale, int64_t growth_tracker
     rule.automatic = {.flushed_share = flushed_share.value_or(kUsual.flushed_share),
                       .headroom = headroom.value_or(kUsual.headroom)};
   }
-  amp::LossScale state{.scale = static_cast<float>(scale), .growth_tracker = growth_tracker};
+  amp::LossScale state{.scale = static_cast<float>(scale), .growth_tracker = growth_tracker, .overflows = overflows};
   state.update(rule, seen);
-  return {static_cast<double>(state.scale), state.growth_tracker};
+  return {static_cast<double>(state.scale), state.growth_tracker, state.overflows};
 }
 
 // amp::shared of what this rank found. The norm without the loss scale, the histogram with it.
@@ -96,9 +101,10 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       "(float grad_norm, float clip_factor, int non_finite, int first_non_finite, float flushed_share, Tensor "
       "histogram)");
   library.def(
-      "next_loss_scale(*, float scale, int growth_tracker, bool found_inf, float growth_factor=2.0, "
-      "float backoff_factor=0.5, int growth_interval, float min_scale, float max_scale, Tensor? histogram=None, "
-      "float grad_norm=0.0, float? flushed_share=None, float? headroom=None) -> (float scale, int growth_tracker)",
+      "next_loss_scale(*, float scale, int growth_tracker, bool found_inf, int overflows=0, float growth_factor=2.0, "
+      "float backoff_factor=0.5, int growth_interval, int hysteresis=1, float min_scale, float max_scale, "
+      "Tensor? histogram=None, float grad_norm=0.0, float? flushed_share=None, float? headroom=None) -> "
+      "(float scale, int growth_tracker, int overflows)",
       &next_loss_scale);
   library.def("clip_factor(*, float max_norm, float grad_norm) -> float", &ops::clip_factor);
 }

@@ -211,6 +211,44 @@ TEST_F(Resume, AnotherModelRecipeOrSeedIsRefused) {
   EXPECT_EQ(resume({"--seed", "2"}).exit_code, 1);
 }
 
+TEST(Train, Bf16MomentsHalveTheirMemoryAndAResumedRunHasTheSameBits) {
+  const TinyRun run;
+  const auto arguments = [&](const char* name, const char* format) {
+    return std::vector<std::string>{"--out", run.file(name), "--steps", "8",   "--save-every", "4", "--log-every",
+                                    "1",     "--recipe",     "fp16",    format};
+  };
+  for (const char* name : {"bf16", "cut"}) ASSERT_EQ(run.train(arguments(name, "--bf16-moments")).exit_code, 0);
+  ASSERT_EQ(run.train(arguments("fp32", "--async-save")).exit_code, 0);
+  fs::remove_all(run.file("cut/step-00000008"));
+  EXPECT_THAT(run.train(with(arguments("cut", "--async-save"), "--resume")).error,
+              HasSubstr("expected a run with moments \"fp32\", got \"bf16\""));
+  ASSERT_EQ(run.train(with(arguments("cut", "--bf16-moments"), "--resume")).exit_code, 0);
+  for (const char* file : {"model", "optimizer"}) {
+    const std::string name = std::string("step-00000008/") + file + ".safetensors";
+    EXPECT_EQ(io::read_plainly(run.file("cut/" + name)), io::read_plainly(run.file("bf16/" + name))) << file;
+  }
+  const auto bytes = [&](const std::string& path) { return fs::file_size(run.file(path)); };
+  const std::string model = "bf16/step-00000008/model.safetensors", state = "/step-00000008/optimizer.safetensors";
+  // Of fp32 weights: two moments of two bytes each are as large as the weights, in fp32 they are twice as large.
+  EXPECT_NEAR(static_cast<double>(bytes("fp32" + state) - bytes("bf16" + state)), static_cast<double>(bytes(model)),
+              0.1 * static_cast<double>(bytes(model)));
+}
+
+TEST(Train, ALossScaleThatStaysHasNoHysteresis) {
+  const TinyRun run;
+  const auto train = [&](const char* loss_scale) {
+    return run.train({"--out", run.file("out"), "--steps", "3", "--recipe", "fp16", "--loss-scale", loss_scale,
+                      "--loss-scale-hysteresis", "2"});
+  };
+  for (const char* loss_scale : {"none", "8"}) {
+    const Outcome outcome = train(loss_scale);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.error, HasSubstr("--loss-scale-hysteresis 2: expected a loss scale that changes, got"));
+  }
+  const Outcome outcome = train("dynamic");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+}
+
 TEST_F(Resume, WithoutTheFlagCheckpointsAreNotOverwritten) {
   const Outcome outcome = run_.train(first());
   EXPECT_EQ(outcome.exit_code, 2);

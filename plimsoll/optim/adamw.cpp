@@ -59,6 +59,7 @@ void AdamW::add_entry(const std::string& name, const Tensor& parameter, size_t g
   entries_.push_back({.name = name,
                       .parameter = parameter,
                       .group = group,
+                      .number = settings_.numbers.empty() ? entries_.size() : settings_.numbers.at(entries_.size()),
                       .moment1 = zeros_like(parameter, settings_.moment_format, settings_.home),
                       .moment2 = zeros_like(parameter, settings_.moment_format, settings_.home),
                       .steps = torch::zeros({1}, torch::kInt64),
@@ -139,7 +140,6 @@ void AdamW::update_entry(Entry& entry, const Tensor& grad, float grad_scale) {
   const auto& options = static_cast<const AdamWOptions&>(param_groups_[entry.group].options());
   int64_t& step = *entry.steps.data_ptr<int64_t>();
   const bool narrow = !entry.master.is_same(entry.parameter);
-  const auto index = static_cast<uint64_t>(&entry - entries_.data());
   const watch::Span span("adamw",
                          {.bytes = ops::traffic(grad) + 2 * ops::traffic(entry.master, entry.moment1, entry.moment2)});
   kernels::adamw({.master = entry.master.data_ptr<float>(),
@@ -148,7 +148,7 @@ void AdamW::update_entry(Entry& entry, const Tensor& grad, float grad_scale) {
                   .moment1 = entry.moment1.data_ptr(),
                   .moment2 = entry.moment2.data_ptr(),
                   .moment_format = settings_.moment_format,
-                  .seed = seed_of(settings_.seed, index),
+                  .seed = seed_of(settings_.seed, entry.number),
                   .count = entry.parameter.numel(),
                   .lr = options.lr(),
                   .beta1 = std::get<0>(options.betas()),

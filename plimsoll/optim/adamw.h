@@ -23,6 +23,9 @@ inline uint64_t seed_of(uint64_t seed, uint64_t index) { return seed + 0x9E3779B
 struct AdamWSettings {
   format::Format moment_format = format::Format::kFp32;  // fp32, bf16 (stochastic rounding)
   uint64_t seed = 0;                                     // of the stochastic rounding
+  // Numbers of the parameters for that rounding, in the groups' order; from 0 on if empty. Ranks that share parameters
+  // number them alike.
+  std::vector<uint64_t> numbers = {};
   StateHome home = {};
 };
 
@@ -62,6 +65,7 @@ class AdamW : public NamedOptimizer {
     std::string name;
     torch::Tensor parameter;
     size_t group;
+    uint64_t number;  // for the stochastic rounding
     torch::Tensor moment1, moment2, steps;
     torch::Tensor master;      // fp32; the parameter itself if that is fp32
     int64_t seen_version = 0;  // of the parameter when master was last in step with it

@@ -353,7 +353,9 @@ CALLS = {
         3,
         False,
         dict(
+            overflows=1,
             growth_interval=4,
+            hysteresis=2,
             min_scale=0.0,
             max_scale=2.0**20,
             histogram=T(256, dtype=torch.int64, fill=1),

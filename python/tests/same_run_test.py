@@ -26,6 +26,8 @@ OTHER = {
     "weight-decay": ["--weight-decay=0.2"],
     "clip": ["--clip=2"],
     "loss-scale": ["--loss-scale=8"],
+    "loss-scale-hysteresis": ["--loss-scale-hysteresis=2"],
+    "bf16-moments": ["--bf16-moments"],
     "seed": ["--seed=2"],
     "shard": ["--shard=zero1"],
     "compress": ["--compress=fp8"],
@@ -75,7 +77,7 @@ def filled(arguments, folder):
 
 def test_every_option_is_listed_here():
     said = subprocess.run([PROGRAM, "train", "--help"], capture_output=True, text=True, check=True).stdout
-    options = set(re.findall(r"^  --([a-z-]+)", said, re.MULTILINE))
+    options = set(re.findall(r"^  --([a-z0-9-]+)", said, re.MULTILINE))
     assert options == OTHER.keys() | OWN.keys()
 
 

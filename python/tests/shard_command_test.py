@@ -103,6 +103,8 @@ def test_ranks_have_the_losses_of_one_process(tmp_path, alone, shard, ranks, rec
         ("ddp", ["--recipe=fp8", "--compress=fp8"]),
         ("zero2", ["--recipe=fp8", "--compress=fp8"]),
         ("zero2", ["--recipe=fp16", "--async-save"]),
+        ("zero1", ["--recipe=fp16", "--bf16-moments", "--loss-scale-hysteresis=2"]),
+        ("fsdp", ["--recipe=fp8", "--bf16-moments", "--offload=disk"]),
         ("fsdp", []),
         ("fsdp", ["--recipe=fp16", "--loss-scale=auto"]),
     ],

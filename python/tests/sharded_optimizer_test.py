@@ -378,6 +378,24 @@ def the_automatic_scale_is_that_of_all_gradients(group):
 
 
 @ranks.case(2)
+def a_scale_for_each_optimizer_and_a_hysteresis_are_alike_on_all_ranks(group):
+    parameters: list[Any] = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([parameter], lr=0.5) for parameter in parameters]
+    for make in (ShardedGradScaler, ShardedAutomaticLossScaler):
+        scaler = make(init_scale=16.0, process_group=group, hysteresis=2, optimizers=optimizers)
+        for scale in (16.0, 8.0):
+            for optimizer, parameter in zip(optimizers, parameters, strict=True):
+                optimizer.zero_grad()
+                scaler.scale(parameter.sum(), optimizer).backward()
+                if dist.get_rank(group) == 1 and optimizer is optimizers[0]:
+                    parameter.grad[2] = math.inf
+                scaler.step(optimizer)
+            scaler.update()
+            assert ranks.gathered(group, [scaler.get_scale(each) for each in optimizers]) == [[scale, 16.0]] * 2
+    assert torch.equal(parameters[0].detach(), torch.ones(4)) and torch.equal(parameters[1].detach(), torch.full((4,), -1.0))
+
+
+@ranks.case(2)
 def the_scaler_goes_with_sharded_optimizers(group):
     torch.manual_seed(3)
     model = nn.Linear(3, 2)

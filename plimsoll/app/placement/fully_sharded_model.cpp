@@ -87,9 +87,11 @@ FullyShardedModel::FullyShardedModel(std::shared_ptr<models::LanguageModel> mode
       ranks_(std::move(ranks)),
       sharded_(model_->module(), modules_of(model_->units()), ranks_,
                options_of(model_->module(), placement.offload_folder)),
-      optimizer_(std::make_unique<shard::ShardedAdamW>(
-          decay_groups(sharded_, placement.adamw), ranks_,
-          optim::AdamWSettings{.seed = placement.seed, .home = state_home(placement.offload_folder)})) {
+      optimizer_(
+          std::make_unique<shard::ShardedAdamW>(decay_groups(sharded_, placement.adamw), ranks_,
+                                                optim::AdamWSettings{.moment_format = placement.moment_format,
+                                                                     .seed = placement.seed,
+                                                                     .home = state_home(placement.offload_folder)})) {
   size_t number = 0;  // 0 is what is in no unit
   for (const models::LanguageModel::Unit& unit : model_->units()) {
     ++number;

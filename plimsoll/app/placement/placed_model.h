@@ -46,6 +46,7 @@ struct Placement {
   shard::Sharing sharing = shard::Sharing::kNone;
   torch::optim::AdamWOptions adamw;
   uint64_t seed = 1;                                           // of the optimizer
+  format::Format moment_format = format::Format::kFp32;        // optim::AdamWSettings
   shard::Compression compression = shard::Compression::kNone;  // of gradients; not fsdp
   std::optional<std::filesystem::path> offload_folder = {};    // fsdp: shard::FullyShardedOptions
 };

@@ -13,14 +13,17 @@ ShardedOptimizer::ShardedOptimizer(const std::vector<optim::NamedGroup>& groups,
   }
   const std::vector<int64_t> owners = shares_.add(parameters);
   std::vector<optim::NamedGroup> mine;
+  optim::AdamWSettings settings_of_mine = settings;
   auto owner = owners.begin();
   for (const optim::NamedGroup& group : groups) {
     mine.push_back({{}, group.options});
     for (const auto& parameter : group.parameters) {
-      if (*owner++ == ranks->rank()) mine.back().parameters.push_back(parameter);
+      if (*owner++ != ranks->rank()) continue;
+      mine.back().parameters.push_back(parameter);
+      settings_of_mine.numbers.push_back(static_cast<uint64_t>(owner - owners.begin() - 1));
     }
   }
-  mine_ = std::make_unique<ShardedAdamW>(mine, std::move(ranks), settings);
+  mine_ = std::make_unique<ShardedAdamW>(mine, std::move(ranks), settings_of_mine);
 }
 
 ops::StepReport ShardedOptimizer::update(const ops::UpdateOptions& options) {

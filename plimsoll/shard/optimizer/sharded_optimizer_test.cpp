@@ -55,14 +55,16 @@ void expect_equal(torch::nn::Sequential& a, torch::nn::Sequential& b) {
 }
 
 constexpr int64_t kTrainSteps = 4;
+constexpr format::Format kMoments[] = {format::Format::kFp32, format::Format::kBf16};
 
-// ZeRO-1 and, at two ranks, whose sums have one order, ZeRO-2 change no bit.
-void expect_the_bits_of_ddp(const Launch& launch, bool zero2) {
+// ZeRO-1 and, at two ranks, whose sums have one order, ZeRO-2 change no bit; nor of moments in BF16.
+void expect_the_bits_of_ddp(const Launch& launch, bool zero2, format::Format moments) {
+  const optim::AdamWSettings settings{.moment_format = moments, .seed = 5};
   const auto ranks = testing::connect(launch);
   torch::nn::Sequential theirs = wide_model(), ours = wide_model();
   DistributedDataParallel their_parallel(*theirs, ranks);
-  optim::AdamW their_optimizer(groups_of(theirs));
-  ShardedOptimizer optimizer(groups_of(ours), ranks);
+  optim::AdamW their_optimizer(groups_of(theirs), settings);
+  ShardedOptimizer optimizer(groups_of(ours), ranks, settings);
   const auto parallel = zero2 ? std::make_shared<ShardedDataParallel>(*ours, optimizer, ranks)
                               : std::make_shared<DistributedDataParallel>(*ours, ranks);
   for (int64_t step = 0; step < kTrainSteps; ++step) {
@@ -94,11 +96,15 @@ void expect_the_bits_of_ddp(const Launch& launch, bool zero2) {
 }
 
 TEST(ShardedOptimizer, HasTheBitsOfDataParallel) {
-  testing::on_ranks(3, [](const Launch& launch) { expect_the_bits_of_ddp(launch, false); });
+  testing::on_ranks(3, [](const Launch& launch) {
+    for (const auto moments : kMoments) expect_the_bits_of_ddp(launch, false, moments);
+  });
 }
 
 TEST(ShardedDataParallel, HasTheBitsOfDataParallelAndEachGradientOnOneRank) {
-  testing::on_ranks(2, [](const Launch& launch) { expect_the_bits_of_ddp(launch, true); });
+  testing::on_ranks(2, [](const Launch& launch) {
+    for (const auto moments : kMoments) expect_the_bits_of_ddp(launch, true, moments);
+  });
 }
 
 TEST(ShardedOptimizer, ClipsByTheNormOfAllGradientsAndMoreRanksThanParametersWork) {
@@ -146,6 +152,29 @@ TEST(ShardedGradScaler, InfOnOneRankAloneMakesAllSkip) {
     EXPECT_EQ(scaler.growth_tracker(), 1);
     step(1.0);
     EXPECT_EQ(scaler.get_scale(), 1024);
+  });
+}
+
+TEST(ShardedGradScaler, OptimizersOfOneScaleEachAndAHysteresisAreAlikeOnAllRanks) {
+  testing::on_ranks(2, [](const Launch& launch) {
+    const auto ranks = testing::connect(launch);
+    const at::Tensor mine[] = {at::ones({4}).requires_grad_(), at::ones({2}).requires_grad_()};
+    torch::optim::SGD first({mine[0]}, 0.5), second({mine[1]}, 0.5);
+    ShardedGradScaler scaler(ranks, {.init_scale = 16, .hysteresis = 2, .optimizers = {&first, &second}});
+    for (const double expected : {16, 8}) {
+      for (torch::optim::Optimizer* optimizer : {&first, &second}) {
+        const at::Tensor& parameter = optimizer->parameters().front();
+        scaler.scale(parameter.sum(), *optimizer).backward();
+        if (launch.rank == 1 && optimizer == &first) parameter.mutable_grad().fill_(HUGE_VAL);
+        scaler.step(*optimizer);
+        optimizer->zero_grad();
+      }
+      scaler.update();
+      EXPECT_EQ(scaler.get_scale(first), expected);
+      EXPECT_EQ(scaler.get_scale(second), 16);
+    }
+    EXPECT_TRUE(mine[0].equal(at::ones({4})));
+    EXPECT_TRUE(mine[1].equal(at::zeros({2})));
   });
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ class AutomaticLossScaler(GradScaler):
     Args:
         flushed_share: of the gradients' elements, those that fp16 may hold as zero or subnormal.
         headroom: how many times the gradients' norm may grow from one step to the next.
-        device, init_scale, backoff_factor, growth_interval, enabled, min_scale, max_scale: as :class:`GradScaler`'s.
+        device, init_scale, backoff_factor, growth_interval, enabled, options: as :class:`GradScaler`'s.
     """
 
     def __init__(
@@ -34,40 +34,27 @@ class AutomaticLossScaler(GradScaler):
         *,
         flushed_share: float = 2.0**-10,
         headroom: float = 8.0,
-        min_scale: float = 0.0,
-        max_scale: float = math.inf,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            device,
-            init_scale,
-            backoff_factor=backoff_factor,
-            growth_interval=growth_interval,
-            enabled=enabled,
-            min_scale=min_scale,
-            max_scale=max_scale,
-        )
+        super().__init__(device, init_scale, 2.0, backoff_factor, growth_interval, enabled, **options)
         self._flushed_share, self._headroom = flushed_share, headroom
-        self._forget()
-
-    def _forget(self) -> None:
-        self._histogram: torch.Tensor | None = None
-        self._grad_norm = 0.0  # the largest of all optimizers
+        self._seen: dict[int, tuple[torch.Tensor, float]] = {}  # histogram and norm of optimizers, by their id()
 
     def _observe(self, optimizer: torch.optim.Optimizer, report: StepReport, histogram: torch.Tensor) -> None:
         super()._observe(optimizer, report, histogram)
-        self._histogram = histogram if self._histogram is None else self._histogram + histogram
-        self._grad_norm = max(self._grad_norm, report.grad_norm)
+        self._seen[id(optimizer)] = histogram, report.grad_norm
 
-    def _evidence(self) -> dict[str, Any]:
-        if self._histogram is None:
+    def _evidence(self, optimizers: Iterable[int]) -> dict[str, Any]:
+        seen = [self._seen[each] for each in optimizers if each in self._seen]
+        if not seen:
             return {}
         return {
-            "histogram": self._histogram,
-            "grad_norm": self._grad_norm,
+            "histogram": torch.stack([histogram for histogram, _ in seen]).sum(0),
+            "grad_norm": max(norm for _, norm in seen),
             "flushed_share": self._flushed_share,
             "headroom": self._headroom,
         }
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         super().update(new_scale)
-        self._forget()
+        self._seen.clear()

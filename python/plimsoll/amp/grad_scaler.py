@@ -3,6 +3,8 @@
 import math
 import warnings
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +43,14 @@ def _inverse(scale: float) -> float:
     return torch.tensor(scale, dtype=torch.float64).reciprocal().float().item()
 
 
+# Attributes that are one scale's; torch's, and the count of the hysteresis.
+_OF_A_SCALE = ("_scale", "_growth_tracker", "_init_scale", "_init_growth_tracker", "_overflows")
+
+
+def _scales(count: int) -> str:
+    return f"{count} scales" if count else "one scale for all"
+
+
 _Known = dict[int, tuple[weakref.ref[torch.optim.Optimizer], StepReport]]
 
 
@@ -72,14 +82,20 @@ class GradScaler(torch.amp.GradScaler):
 
     What it adds: ``unscale_`` and ``step`` take ``max_norm`` and clip all gradients of the optimizer together;
     :meth:`last_report` tells the norm and which parameter first was not finite; ``scale`` never returns fp16, which
-    could not hold a scaled loss; ``min_scale`` and ``max_scale`` bound the scale (off by default).
+    could not hold a scaled loss; and the options that have a name only.
 
     Args:
         device: of the losses; by default "cuda" where there is one, else "cpu".
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as torch's.
+        min_scale, max_scale: bounds of the scale.
+        hysteresis: overflows until the scale backs off. From then on it backs off at each, until growth_interval clean steps in
+            a row begin the count anew.
+        optimizers: these alone are stepped, and each has a scale of its own, which ``scale(loss, optimizer)`` puts on the loss
+            that makes its gradients. By default one scale is everybody's.
 
     Raises:
-        ValueError: bounds that contradict each other; fp16 gradients in unscale_ (keep master weights in fp32).
+        ValueError: bounds that contradict each other; a hysteresis below 1; fp16 gradients in unscale_ (keep master weights
+            in fp32); an optimizer that is not among the optimizers.
     """
 
     def __init__(
@@ -93,11 +109,18 @@ class GradScaler(torch.amp.GradScaler):
         *,
         min_scale: float = 0.0,
         max_scale: float = math.inf,
+        hysteresis: int = 1,
+        optimizers: Sequence[torch.optim.Optimizer] = (),
     ) -> None:
+        if hysteresis < 1:
+            raise ValueError(f"GradScaler: expected hysteresis >= 1, got {hysteresis}")
         if not 0 <= min_scale <= max_scale:
             raise ValueError(f"GradScaler: expected 0 <= min_scale <= max_scale, got {min_scale} and {max_scale}")
         super().__init__(device or default_device(), init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         self._min_scale, self._max_scale = min_scale, max_scale
+        self._hysteresis, self._overflows = hysteresis, 0  # amp::LossScale's
+        self._optimizers = list(optimizers)
+        self._own: list[dict[str, Any]] = [{name: self.__dict__.get(name) for name in _OF_A_SCALE} for _ in self._optimizers]
         self._max_norm: float | None = None  # of the call in progress
         self._clipped = False  # the last gradients were
         self._keeps_scale = False  # the call in progress leaves the gradients as they are
@@ -108,11 +131,50 @@ class GradScaler(torch.amp.GradScaler):
         """Report of the gradients that unscale_ or step last saw of this optimizer; None before, and of CUDA gradients."""
         return self._reports.get(optimizer)
 
-    def scale(self, outputs: Any) -> Any:
+    @contextmanager
+    def _scale_of(self, optimizer: torch.optim.Optimizer | None) -> Iterator[None]:
+        """While it lasts, this scaler's scale is the one of that optimizer, if each has its own."""
+        if not self._enabled or not self._optimizers:
+            yield
+            return
+        own = next((own for each, own in zip(self._optimizers, self._own, strict=True) if each is optimizer), None)
+        if own is None:
+            got = "none" if optimizer is None else f"another {type(optimizer).__name__}"
+            raise ValueError(f"GradScaler: expected one of its {len(self._own)} optimizers, each of which has a scale, got {got}")
+        self.__dict__.update(own)
+        try:
+            yield
+        finally:
+            own.update((name, self.__dict__[name]) for name in own)
+
+    def _of_each(self, read: Callable[[], Any]) -> Any:
+        """What `read` gives of the scale; of several scales a list, in the order of the optimizers."""
+        if not self._optimizers:
+            return read()
+        values = []
+        for optimizer in self._optimizers:
+            with self._scale_of(optimizer):
+                values.append(read())
+        return values
+
+    def get_scale(self, optimizer: torch.optim.Optimizer | None = None) -> float:
+        """The scale of an optimizer; without one, where each has its own, the smallest."""
+        read = super().get_scale
+        if optimizer is None and self._optimizers:
+            return float(min(self._of_each(read)))
+        with self._scale_of(optimizer):
+            return float(read())
+
+    def scale(self, outputs: Any, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        """The losses times the scale, in fp32 or fp64; of the optimizer whose gradients they make, where each has its own."""
+        with self._scale_of(optimizer):
+            return self._scaled(outputs)
+
+    def _scaled(self, outputs: Any) -> Any:
         if self._enabled and isinstance(outputs, torch.Tensor) and outputs.dtype in (torch.float16, torch.bfloat16):
             outputs = outputs.float()
         elif isinstance(outputs, (list, tuple)):
-            return type(outputs)(self.scale(output) for output in outputs)
+            return type(outputs)(self._scaled(output) for output in outputs)
         return super().scale(outputs)
 
     def unscale_(self, optimizer: torch.optim.Optimizer, max_norm: float | None = None) -> None:
@@ -121,7 +183,8 @@ class GradScaler(torch.amp.GradScaler):
             return _clip(optimizer, max_norm)
         self._max_norm = max_norm
         try:
-            super().unscale_(optimizer)
+            with self._scale_of(optimizer):
+                super().unscale_(optimizer)
         finally:
             self._max_norm = None
 
@@ -129,32 +192,91 @@ class GradScaler(torch.amp.GradScaler):
         """Unscales (unless unscale_ did), clips to `max_norm`, if given, and steps unless a gradient is not finite."""
         if max_norm is not None:
             self.unscale_(optimizer, max_norm)
-        return super().step(optimizer, *args, **kwargs)
+        with self._scale_of(optimizer):
+            return super().step(optimizer, *args, **kwargs)
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        if not self._enabled or new_scale is not None:
-            return super().update(new_scale)
+        """As torch's. Where each optimizer has a scale, those move whose optimizers were stepped; `new_scale` is for all."""
+        if not self._enabled:
+            return
+        if new_scale is not None:
+            self._of_each(lambda: self._set_scale(new_scale))
+            return
+        self._check_scale_growth_tracker("update")
+        found = {
+            number: [each.item() for each in state["found_inf_per_device"].values()]
+            for number, state in self._per_optimizer_states.items()
+        }
+        assert any(found.values()), "No inf checks were recorded prior to update."
+        if not self._optimizers:
+            self._move_scale(found)
+        for optimizer in self._optimizers:
+            if of_optimizer := found.get(id(optimizer)):
+                with self._scale_of(optimizer):
+                    self._move_scale({id(optimizer): of_optimizer})
+        self._per_optimizer_states.clear()
+
+    def _set_scale(self, new_scale: float | torch.Tensor) -> None:
+        if self._optimizers and self._scale is None:  # another one's loss has been scaled, perhaps
+            self._lazy_init_scale_growth_tracker(torch.device(self._device))
+        super().update(new_scale)
+
+    def _move_scale(self, found: dict[int, list[float]]) -> None:
+        """found: what the optimizers of this scale, by their id(), found; above 0 is not finite."""
         now, tracker = self._check_scale_growth_tracker("update")
-        found = [each for state in self._per_optimizer_states.values() for each in state["found_inf_per_device"].values()]
-        assert found, "No inf checks were recorded prior to update."
-        scale, clean_steps = torch.ops.plimsoll.next_loss_scale(
+        scale, clean_steps, self._overflows = torch.ops.plimsoll.next_loss_scale(
             scale=now.item(),
             growth_tracker=tracker.item(),
-            found_inf=any(each.item() for each in found),
+            overflows=self._overflows,
+            found_inf=any(any(each) for each in found.values()),
             growth_factor=self._growth_factor,
             backoff_factor=self._backoff_factor,
             growth_interval=self._growth_interval,
+            hysteresis=self._hysteresis,
             min_scale=self._min_scale,
             max_scale=self._max_scale,
-            **self._evidence(),
+            **self._evidence(found),
         )
-        super().update(scale)
+        now.fill_(scale)
         tracker.fill_(clean_steps)
         self._warn_of_lost_scale(scale)
 
-    def _evidence(self) -> dict[str, Any]:
+    def _evidence(self, optimizers: Iterable[int]) -> dict[str, Any]:
         """Facts about the gradients that the rule of the scale is to know, beside whether they are finite."""
         return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """torch's keys; with a hysteresis that and ``_overflows``. What is a scale's own is a list where there are several."""
+        state = super().state_dict()
+        if not self._enabled:
+            return state
+        state["scale"] = self._of_each(super().get_scale)
+        state["_growth_tracker"] = self._of_each(self._get_growth_tracker)
+        if self._hysteresis > 1:
+            state["hysteresis"] = self._hysteresis
+            state["_overflows"] = self._of_each(lambda: self._overflows)
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """States of torch's scaler and of scalers without hysteresis load, too, and leave the hysteresis as it is."""
+        if not self._enabled or not state_dict:
+            return super().load_state_dict(state_dict)  # torch's errors
+        scales = state_dict["scale"]
+        saved, here = (len(each) if isinstance(each, list) else 0 for each in (scales, self._optimizers or None))
+        if saved != here:
+            raise ValueError(f"GradScaler: expected the state of {_scales(here)}, got {_scales(saved)}")
+        if not self._optimizers:
+            self._load_scale(state_dict)
+        for place, optimizer in enumerate(self._optimizers):
+            of_each = [name for name in ("scale", "_growth_tracker", "_overflows") if name in state_dict]
+            own: dict[str, Any] = {name: state_dict[name][place] for name in of_each}
+            with self._scale_of(optimizer):
+                self._load_scale({**state_dict, **own})
+        self._hysteresis = state_dict.get("hysteresis", self._hysteresis)
+
+    def _load_scale(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._overflows = state.get("_overflows", 0)
 
     def _warn_of_lost_scale(self, scale: float) -> None:
         if self._warned or math.isfinite(_inverse(scale)):
@@ -164,7 +286,7 @@ class GradScaler(torch.amp.GradScaler):
             f"GradScaler: the scale has come down to {scale:.3g}, whose reciprocal fp32 does not hold, because "
             "one step after the other had gradients that were not finite; from here on every step is skipped. Gradients "
             "that are not finite at any scale come from the model or its data; min_scale keeps the scale larger",
-            stacklevel=3,
+            stacklevel=4,
         )
 
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -220,7 +342,7 @@ class GradScaler(torch.amp.GradScaler):
                 grads.append(parameter.grad)
         if not grads:
             return {}, None
-        inverse = _inverse(self.get_scale())
+        inverse = _inverse(super().get_scale())
         factor = inv_scale.item() if math.isfinite(inverse) else inverse  # a lost scale is not asked about again
         with torch.no_grad():
             norm, clip, count, first, flushed, histogram = torch.ops.plimsoll.unscale_gradients_(

@@ -70,7 +70,7 @@ class LossScaler:
     def _update(self, found_inf: bool, norm: float, histogram: torch.Tensor) -> None:
         scale = 2.0 ** min(max(self.exponent, _LEAST_EXPONENT), _LARGEST_EXPONENT)
         evidence = {"histogram": histogram, "grad_norm": norm / scale} if self._rule.growth == "histogram" else {}
-        chosen, self._clean_steps = _ops.next_loss_scale(
+        chosen, self._clean_steps, _ = _ops.next_loss_scale(
             scale=scale,
             growth_tracker=self._clean_steps,
             found_inf=found_inf,
