@@ -75,6 +75,7 @@ CURVES = {
     "relu": functional.relu,
     "srelu": lambda x: functional.relu(x).square(),
     "qgelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "gelu_erf": functional.gelu,
 }
 GATES = {
     "geglu": CURVES["gelu"],

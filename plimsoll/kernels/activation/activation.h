@@ -1,6 +1,6 @@
 // Activations and their gradients, gated ones too, with the FP8 quantization in the same pass.
 // Gated forms read x [rows, 2 cols] and gate with the first half: y = act(x[:, :cols]) * x[:, cols:]. GELU is the tanh
-// form; squared ReLU is max(x, 0)^2 (So et al., Primer, 2021); quick GELU is x sigmoid(1.702 x) (Hendrycks and Gimpel,
+// form, GELU by erf x times the normal share below x; squared ReLU is max(x, 0)^2 (So et al., Primer, 2021); quick GELU is x sigmoid(1.702 x) (Hendrycks and Gimpel,
 // 2016). Same bits on every ISA and thread count. Any rows, cols >= 0; matrices are contiguous.
 #pragma once
 
@@ -24,10 +24,19 @@ enum class Activation : uint8_t {
   kSreglu,
   kQgelu,
   kQgeglu,
-  kGlu
+  kGlu,
+  kGeluErf
 };
 
-enum class Curve : uint8_t { kGelu, kRelu, kSilu, kSquaredRelu, kQuickGelu, kSigmoid };  // function of one element
+enum class Curve : uint8_t {
+  kGelu,
+  kRelu,
+  kSilu,
+  kSquaredRelu,
+  kQuickGelu,
+  kSigmoid,
+  kGeluErf
+};  // function of one element
 
 struct ActivationInfo {
   Activation kind;
@@ -47,6 +56,7 @@ inline constexpr std::array kActivations = {
     ActivationInfo{Activation::kQgelu, "qgelu", Curve::kQuickGelu, false},
     ActivationInfo{Activation::kQgeglu, "qgeglu", Curve::kQuickGelu, true},
     ActivationInfo{Activation::kGlu, "glu", Curve::kSigmoid, true},
+    ActivationInfo{Activation::kGeluErf, "gelu_erf", Curve::kGeluErf, false},
 };
 
 constexpr const ActivationInfo& info(Activation kind) {

@@ -122,7 +122,7 @@ TEST(ActivationOracle, DerivativesAgreeWithDifferences) {
 }
 
 TEST(ActivationOracle, BoundsAreNarrow) {
-  for (Curve curve : {Curve::kGelu, Curve::kSilu, Curve::kQuickGelu, Curve::kSigmoid}) {
+  for (Curve curve : {Curve::kGelu, Curve::kSilu, Curve::kQuickGelu, Curve::kSigmoid, Curve::kGeluErf}) {
     for (double x = -3; x < 6; x += 0.1) {
       const Value y = activation_oracle(curve, x);
       EXPECT_LE(y.bound, 128 * kUnit * std::abs(y.exact) + 1e-30) << x;

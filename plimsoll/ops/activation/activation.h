@@ -1,4 +1,4 @@
-// Activations, gated ones too. GELU is the tanh form. Differentiable once.
+// Activations, gated ones too. "gelu" is the tanh form, "gelu_erf" the exact one. Differentiable once.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

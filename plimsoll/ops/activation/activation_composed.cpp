@@ -26,6 +26,8 @@ at::Tensor on_curve(const at::Tensor& x, kernels::Curve curve) {
       return x * at::sigmoid(1.702 * x);
     case kernels::Curve::kSigmoid:
       return at::sigmoid(x);
+    case kernels::Curve::kGeluErf:
+      return at::gelu(x);
   }
   runtime::unexpected("activation: curve", static_cast<int>(curve));
 }

@@ -23,7 +23,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
     """Norm, fc1, activation, fc2 as one op.
 
     Parameters layer_norm_weight, layer_norm_bias (LayerNorm), fc1_weight, fc1_bias, fc2_weight, fc2_bias. activation: gelu
-    (the tanh form), qgelu, relu, srelu, silu, or gated geglu, qgeglu, reglu, sreglu, swiglu, glu: fc1 then has
+    (the tanh form), gelu_erf, qgelu, relu, srelu, silu, or gated geglu, qgeglu, reglu, sreglu, swiglu, glu: fc1 then has
     2 ffn_hidden_size rows, the first half gates. checkpoint: backward makes the activations again, from the input.
     return_bias: forward gives (y without fc2_bias, fc2_bias). return_layernorm_output: what the norm made, too, last.
     set_parallel_mode: the ranks of tp_group split the rows of fc1 and the columns of fc2, as in Linear.
