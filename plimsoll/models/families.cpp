@@ -8,14 +8,16 @@
 #include <vector>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/models/decoder/family.h"
 #include "plimsoll/models/gpt/family.h"
 #include "plimsoll/recipe/names.h"
 
 namespace plimsoll::models {
 namespace {
 
-constexpr std::array<Family, 1> kFamilies = {{
+constexpr std::array<Family, 2> kFamilies = {{
     {"gpt", gpt_shape_of, check_gpt, make_gpt},
+    {"decoder", nullptr, check_decoder, make_decoder},
 }};
 
 constexpr const Family* kGpt = &kFamilies[0];

@@ -15,7 +15,8 @@ namespace plimsoll::models {
 // A shape is what LanguageModel::shape() says, and what a checkpoint holds.
 struct Family {
   std::string_view name;  // the shape's member "family"; without one it is a gpt's
-  // Throws std::invalid_argument for sizes that no model has.
+  // Throws std::invalid_argument for sizes that no model has. nullptr: models of the family have no preset, they begin
+  // with a config.json.
   nlohmann::json (*shape_of)(const Sizes& sizes);
   // Throws nlohmann::json::exception for a member that is missing or of another type, std::invalid_argument for sizes
   // that no model has, and io::Error unless each parameter of a model of this shape is among the tensors. Called before

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "plimsoll/nn/checks.h"
+#include "plimsoll/nn/undrawn.h"
 
 namespace plimsoll::nn {
 
@@ -14,6 +15,7 @@ EmbeddingImpl::EmbeddingImpl(int64_t row_count, int64_t width) : rows(row_count)
 
 void EmbeddingImpl::reset() {
   weight = register_parameter("weight", at::empty({rows, dim}));
+  if (UndrawnParameters::are_wanted()) return;
   const at::NoGradGuard no_grad;
   weight.normal_();
 }

@@ -7,6 +7,7 @@
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/checks.h"
 #include "plimsoll/nn/report_values.h"
+#include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/activation/activation.h"
 
 namespace plimsoll::nn {
@@ -41,6 +42,7 @@ void LayerNormMlpImpl::reset() {
 
 void LayerNormMlpImpl::reset_parameters() {
   layer_norm.reset(norm_options());
+  if (UndrawnParameters::are_wanted()) return;
   const at::NoGradGuard no_grad;
   // As torch::nn::Linear: uniform within 1 / sqrt(in_features).
   const auto draw = [](at::Tensor& tensor, int64_t in_features) {

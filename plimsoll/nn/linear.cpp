@@ -4,11 +4,13 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/precision.h"
+#include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/linear/linear.h"
 
 namespace plimsoll::nn {
 
 void reset_linear(const SplitParameter& weight, const SplitParameter& bias, int64_t in_features) {
+  if (UndrawnParameters::are_wanted()) return;
   const at::NoGradGuard no_grad;
   const double bound = in_features > 0 ? 1 / std::sqrt(static_cast<double>(in_features)) : 0;
   for (const SplitParameter* parameter : {&weight, &bias}) {

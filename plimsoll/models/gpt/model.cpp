@@ -6,20 +6,16 @@
 #include <nlohmann/json.hpp>
 
 #include "plimsoll/models/gpt/freedoms.h"
+#include "plimsoll/models/language_head.h"
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/embedding/embedding.h"
-#include "plimsoll/ops/linear/linear.h"
-#include "plimsoll/ops/loss/cross_entropy.h"
 
 namespace plimsoll::models {
 namespace {
 
 // Source: Radford et al. 2019 and the code published with it.
 constexpr double kInitialDeviation = 0.02;
-
-// From here on the logits outweigh the hidden states by far; below, the plain product is faster.
-constexpr int64_t kLargeVocabulary = 4096;
 
 bool writes_residual_stream(const std::string& name) {
   return name.ends_with("proj.weight") || name.ends_with("fc2_weight");
@@ -55,8 +51,7 @@ void GptImpl::reset() {
   norm = register_module(
       "norm", nn::Norm(config.dim, ops::NormOptions{.kind = config.normalization, .epsilon = config.norm_epsilon}));
   if (config.tie_embeddings) {
-    tied_head_ = std::make_shared<ops::LinearState>();
-    tied_head_->name = "head";
+    tied_head_ = LanguageHead::tied_state();
   } else {
     head = register_module(
         "head", nn::Linear(config.dim, config.vocabulary, nn::LinearOptions{.bias = false, .high_precision = true}));
@@ -99,13 +94,12 @@ at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_
 }
 
 at::Tensor GptImpl::run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache) {
-  return read_by_head(normalised(tokens, is_first_microbatch, cache), is_first_microbatch).to(at::kFloat);
+  return reader().logits(normalised(tokens, is_first_microbatch, cache), is_first_microbatch).to(at::kFloat);
 }
 
-at::Tensor GptImpl::read_by_head(const at::Tensor& hidden, std::optional<bool> is_first_microbatch) {
-  if (!config.tie_embeddings) return head->forward(hidden, is_first_microbatch);
-  const at::Tensor& weight = token_embedding->weight;
-  return ops::linear(hidden, weight, {}, nn::high_precision_scaling(tied_head_, weight, is_first_microbatch));
+LanguageHead GptImpl::reader() const {
+  if (!config.tie_embeddings) return {.own = head};
+  return {.embedding = token_embedding->weight, .tied = tied_head_};
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& tokens, std::optional<bool> is_first_microbatch) {
@@ -113,12 +107,7 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens, std::optional<bool> is_fir
 }
 
 at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets, std::optional<bool> is_first_microbatch) {
-  const at::Tensor hidden = normalised(tokens, is_first_microbatch, nullptr);
-  if (config.vocabulary < kLargeVocabulary) {
-    return ops::cross_entropy(read_by_head(hidden, is_first_microbatch), targets);
-  }
-  const at::Tensor weight = config.tie_embeddings ? token_embedding->weight : head->weight.joined();
-  return ops::linear_cross_entropy(hidden, weight, targets, {}, nn::scope_dtype().value_or(weight.scalar_type()));
+  return reader().loss(normalised(tokens, is_first_microbatch, nullptr), targets, is_first_microbatch);
 }
 
 nlohmann::json GptImpl::shape() const { return config; }

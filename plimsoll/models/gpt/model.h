@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "plimsoll/models/gpt/config.h"
+#include "plimsoll/models/language_head.h"
 #include "plimsoll/models/language_model.h"
 #include "plimsoll/nn/embedding.h"
 #include "plimsoll/nn/layer_norm.h"
@@ -27,7 +28,6 @@ class GptImpl : public torch::nn::Cloneable<GptImpl>, public LanguageModel {
   // scope's high-precision dtype, and so is the head's product. is_first_microbatch: ops::LinearScaling.
   at::Tensor forward(const at::Tensor& tokens, std::optional<bool> is_first_microbatch = std::nullopt);
 
-  // The logits of a large vocabulary are never held whole: ops::linear_cross_entropy.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
                   std::optional<bool> is_first_microbatch = std::nullopt) override;
   at::Tensor extend(const at::Tensor& tokens, TokenCache& cache) override;
@@ -55,7 +55,7 @@ class GptImpl : public torch::nn::Cloneable<GptImpl>, public LanguageModel {
   // Hidden states that the head reads.
   at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache);
   at::Tensor run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache);
-  at::Tensor read_by_head(const at::Tensor& hidden, std::optional<bool> is_first_microbatch);
+  LanguageHead reader() const;
 
   std::shared_ptr<ops::LinearState> tied_head_;
 };

@@ -6,6 +6,7 @@
 
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/models/stored_weight.h"
 #include "plimsoll/models/t5/read_config.h"
 #include "plimsoll/models/t5/shapes.h"
 
@@ -34,47 +35,19 @@ std::string stored_name(const io::HuggingFaceDirectory& directory, const std::st
 }
 
 at::Tensor weight_of(const io::HuggingFaceDirectory& directory, const std::string& parameter) {
-  const std::string name = stored_name(directory, parameter);
-  const at::Tensor tensor = directory.tensor(name);
-  const at::ScalarType dtype = tensor.scalar_type();
-  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) {
-    io::fail("{}: tensor '{}': expected F32, BF16 or F16, got {}", directory.path().native(), name,
-             io::safetensors_dtype(dtype));
-  }
-  return tensor;
+  return stored_weight(directory, stored_name(directory, parameter));
 }
 
 // Throws Error unless the tensors are those of a T5 of this config.
 void check_tensors(const io::HuggingFaceDirectory& directory, const T5Config& config) {
   check(config);
-  const auto tensors = static_cast<int64_t>(directory.names().size());
-  for (const auto& [name, layers] :
-       {std::pair("num_layers", config.num_layers), std::pair("num_decoder_layers", config.num_decoder_layers)}) {
-    if (layers > tensors) {
-      io::fail("{}: {}: expected at most {}, as many as there are tensors, got {}",
-               (directory.path() / "config.json").native(), name, tensors, layers);
-    }
-  }
+  check_layers(directory, "num_layers", config.num_layers);
+  check_layers(directory, "num_decoder_layers", config.num_decoder_layers);
   io::HuggingFaceDirectory::Shapes shapes;
   for (auto& [parameter, shape] : t5_parameter_shapes(config)) {
     shapes.emplace(stored_name(directory, parameter), shape);
   }
   directory.check_tensors(shapes, [&](const std::string& name) { return is_of_model(name, config); });
-}
-
-at::ScalarType computed_in(T5Dtype dtype, at::ScalarType stored) {
-  switch (dtype) {
-    case T5Dtype::kAsStored:
-      return stored;
-    case T5Dtype::kFp32:
-      return at::kFloat;
-    case T5Dtype::kFp16:
-      return at::kHalf;
-    case T5Dtype::kBf16:
-    case T5Dtype::kFp8:
-      return at::kBFloat16;
-  }
-  return stored;
 }
 
 }  // namespace

@@ -1,29 +1,18 @@
 // A T5 from a Hugging Face directory.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "plimsoll/io/hugging_face_directory.h"
+#include "plimsoll/models/overflowed_weights.h"
 #include "plimsoll/models/t5/model.h"
-#include "plimsoll/models/t5/overflowed_weights.h"
-#include "plimsoll/recipe/named.h"
+#include "plimsoll/models/weight_dtype.h"
 
 namespace plimsoll::models {
 
-// Dtype that the weights are held in, and the dtype of the computation in between.
-enum class T5Dtype : uint8_t {
-  kAsStored,  // the dtype of shared.weight
-  kFp32,
-  kBf16,
-  kFp16,
-  kFp8,  // E4M3 codes with a scale a row, for inference; bf16 in between
-};
-inline constexpr std::array<recipe::Named<T5Dtype>, 5> kT5Dtypes = {{{"stored", T5Dtype::kAsStored},
-                                                                     {"fp32", T5Dtype::kFp32},
-                                                                     {"bf16", T5Dtype::kBf16},
-                                                                     {"fp16", T5Dtype::kFp16},
-                                                                     {"fp8", T5Dtype::kFp8}}};
+// kAsStored: the dtype of shared.weight.
+using T5Dtype = WeightDtype;
+inline constexpr auto kT5Dtypes = kWeightDtypes;
 
 enum class T5Parts : uint8_t { kAll, kEncoder /* of a checkpoint with a decoder, too */ };
 

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/models/config_members.h"
 
 namespace plimsoll::models {
 namespace {
@@ -13,46 +14,7 @@ namespace {
 using kernels::Activation;
 using nlohmann::json;
 
-// The members of one config.json by name, with the library's defaults where one is absent or null.
-class Members {
- public:
-  explicit Members(const io::HuggingFaceDirectory& directory)
-      : config_(directory.config()), name_((directory.path() / "config.json").native()) {}
-
-  bool has(const char* member) const { return config_.contains(member) && !config_.at(member).is_null(); }
-
-  int64_t integer(const char* member, int64_t otherwise) const {
-    if (!has(member)) return otherwise;
-    const json& value = config_.at(member);
-    if (!value.is_number_integer()) io::fail("{}: {}: expected an integer, got {}", name_, member, value.dump());
-    return value.get<int64_t>();
-  }
-  double number(const char* member, double otherwise) const {
-    if (!has(member)) return otherwise;
-    const json& value = config_.at(member);
-    if (!value.is_number()) io::fail("{}: {}: expected a number, got {}", name_, member, value.dump());
-    return value.get<double>();
-  }
-  bool flag(const char* member, bool otherwise) const {
-    if (!has(member)) return otherwise;
-    const json& value = config_.at(member);
-    if (!value.is_boolean()) io::fail("{}: {}: expected true or false, got {}", name_, member, value.dump());
-    return value.get<bool>();
-  }
-  std::string text(const char* member, const char* otherwise) const {
-    if (!has(member)) return otherwise;
-    const json& value = config_.at(member);
-    if (!value.is_string()) io::fail("{}: {}: expected a string, got {}", name_, member, value.dump());
-    return value.get<std::string>();
-  }
-  const std::string& name() const { return name_; }
-
- private:
-  const json& config_;
-  std::string name_;
-};
-
-Activation feed_forward(const Members& members, bool gated_by_default) {
+Activation feed_forward(const ConfigMembers& members, bool gated_by_default) {
   struct Named {
     std::string_view name;
     Activation activation;
@@ -91,7 +53,7 @@ bool has_own_head(const io::HuggingFaceDirectory& directory) {
 // Whether logits are those of hidden states times d_model^-0.5, as transformers 5 has it: T5 by scale_decoder_outputs,
 // which is the tie flag of configs older than it; MT5 never; UMT5 by the tie flag, which is set in every config that is
 // saved by version 5, whether the head is tied or not.
-bool scales_decoder_outputs(const Members& members, std::string_view type) {
+bool scales_decoder_outputs(const ConfigMembers& members, std::string_view type) {
   if (type == "mt5") return false;
   const bool tie_flag = members.flag("tie_word_embeddings", true);
   return type == "umt5" ? tie_flag : members.flag("scale_decoder_outputs", tie_flag);
@@ -100,7 +62,7 @@ bool scales_decoder_outputs(const Members& members, std::string_view type) {
 }  // namespace
 
 T5Config t5_config(const io::HuggingFaceDirectory& directory) {
-  const Members members(directory);
+  const ConfigMembers members(directory.config(), (directory.path() / "config.json").native());
   const std::string type = members.text("model_type", "t5");
   if (type != "t5" && type != "mt5" && type != "umt5") {
     io::fail("{}: model_type: expected t5, mt5 or umt5, got '{}'", members.name(), type);

@@ -1,4 +1,4 @@
-#include "plimsoll/models/t5/overflowed_weights.h"
+#include "plimsoll/models/overflowed_weights.h"
 
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/logical_and.h>

@@ -1,0 +1,75 @@
+#include "plimsoll/models/decoder/config.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
+namespace plimsoll::models {
+namespace {
+
+// Beyond these no machine holds the model, and sizes no longer multiply within 64 bits.
+constexpr int64_t kLargestDecoderSize = 1 << 24;
+
+struct DecoderSize {
+  const char* name;
+  int64_t value;
+};
+
+void check(const DecoderRotary& rotary) {
+  for (const auto& [name, value] : {std::pair("rope_theta", rotary.theta), std::pair("factor", rotary.factor)}) {
+    TORCH_CHECK_VALUE(std::isfinite(value) && value > 0, "decoder: expected a finite ", name, " > 0, got ", value);
+  }
+  if (rotary.scaling != RotaryScaling::kLlama3) return;
+  TORCH_CHECK_VALUE(rotary.low_freq_factor > 0 && rotary.high_freq_factor > rotary.low_freq_factor &&
+                        std::isfinite(rotary.high_freq_factor),
+                    "decoder: expected 0 < low_freq_factor < high_freq_factor, got ", rotary.low_freq_factor, " and ",
+                    rotary.high_freq_factor);
+  TORCH_CHECK_VALUE(rotary.original_context > 0, "decoder: expected original_max_position_embeddings > 0, got ",
+                    rotary.original_context);
+}
+
+void check_sizes(const DecoderConfig& config) {
+  const std::initializer_list<DecoderSize> sizes = {
+      {"vocab_size", config.vocabulary},     {"num_hidden_layers", config.layers},        {"hidden_size", config.dim},
+      {"num_attention_heads", config.heads}, {"num_key_value_heads", config.groups},      {"head_dim", config.head_dim},
+      {"intermediate_size", config.ffn_dim}, {"max_position_embeddings", config.context},
+  };
+  for (const DecoderSize& size : sizes) {
+    TORCH_CHECK_VALUE(size.value >= 1 && size.value <= kLargestDecoderSize, "decoder: expected ", size.name,
+                      " of 1 to ", kLargestDecoderSize, ", got ", size.value);
+  }
+  TORCH_CHECK_VALUE(config.heads % config.groups == 0, "decoder: expected num_key_value_heads that divides ",
+                    config.heads, " heads, got ", config.groups);
+  TORCH_CHECK_VALUE(config.reaches.size() == static_cast<size_t>(config.layers), "decoder: expected layer_types of ",
+                    config.layers, " layers, got ", config.reaches.size());
+}
+
+}  // namespace
+
+void check(const DecoderConfig& config) {
+  check_sizes(config);
+  TORCH_CHECK_VALUE(config.rotated_share > 0 && config.rotated_share <= 1,
+                    "decoder: expected partial_rotary_factor in (0, 1], got ", config.rotated_share);
+  TORCH_CHECK_VALUE(config.rotated() % 2 == 0, "decoder: expected an even number of channels that turn, got ",
+                    config.rotated(), " of head_dim ", config.head_dim);
+  const bool slides = std::find(config.reaches.begin(), config.reaches.end(), Reach::kSliding) != config.reaches.end();
+  TORCH_CHECK_VALUE(config.window >= (slides ? 1 : 0), "decoder: expected sliding_window >= ", slides ? 1 : 0, ", got ",
+                    config.window);
+  if (!config.learned_positions) {
+    check(config.rotary);
+    check(config.sliding_rotary);
+  }
+  TORCH_CHECK_VALUE(config.norm_epsilon >= 0 && config.norm_epsilon < 1e30,
+                    "decoder: expected a finite epsilon of the norms >= 0, got ", config.norm_epsilon);
+  TORCH_CHECK_VALUE(config.attention_scale >= 0 && std::isfinite(config.attention_scale),
+                    "decoder: expected a finite scale of the scores >= 0, got ", config.attention_scale);
+  TORCH_CHECK_VALUE(config.initializer_range >= 0 && std::isfinite(config.initializer_range),
+                    "decoder: expected a finite initializer_range >= 0, got ", config.initializer_range);
+  for (const double dropout : {config.embedding_dropout, config.attention_dropout, config.hidden_dropout}) {
+    TORCH_CHECK_VALUE(dropout >= 0 && dropout < 1, "decoder: expected dropout in [0, 1), got ", dropout);
+  }
+}
+
+}  // namespace plimsoll::models

@@ -1,0 +1,152 @@
+#include "plimsoll/models/decoder/model.h"
+
+#include <gtest/gtest.h>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/models/decoder/family.h"
+#include "plimsoll/models/decoder/tensors.h"
+#include "plimsoll/models/decoder/testing.h"
+#include "plimsoll/nn/testing.h"
+#include "plimsoll/nn/undrawn.h"
+
+namespace plimsoll::models {
+namespace {
+
+using nn::testing::Tensors;
+
+constexpr int64_t kTokens = 29;
+
+at::Tensor ids_of(const DecoderConfig& config, int64_t batch, int64_t seq) {
+  return torch::randint(config.vocabulary, {batch, seq}, at::kLong);
+}
+
+std::string family_name(const DecoderConfig& config) { return traits_of(config.family).model_type; }
+
+// Recipes in which no scale of a row depends on another row. Delayed scaling's stand until its scope ends.
+std::vector<recipe::Recipe> recipes_by_row() {
+  std::vector<recipe::Recipe> recipes;
+  for (const char* name : {"fp32", "bf16", "fp16", "fp8", "fp8-row", "fp8-block", "mxfp8"}) {
+    recipes.push_back(recipe::by_name(name));
+  }
+  return recipes;
+}
+
+Tensors in_pieces(DecoderImpl& model, const at::Tensor& ids, const std::vector<int64_t>& ends) {
+  TokenCache cache = model.make_cache();
+  Tensors pieces;
+  for (const int64_t end : ends) pieces.push_back(model.extend(ids.slice(1, cache.length(), end), cache));
+  while (cache.length() < ids.size(1)) {
+    pieces.push_back(model.extend(ids.slice(1, cache.length(), cache.length() + 1), cache));
+  }
+  return pieces;
+}
+
+void expect_same_bits(DecoderImpl& model, const recipe::Recipe& recipe) {
+  const at::Tensor ids = ids_of(model.config, 3, kTokens);
+  {
+    const amp::Fp8Autocast scope({.recipe = recipe});  // delayed scaling takes its scales from here
+    model.forward(ids);
+  }
+  const amp::Fp8Autocast scope({.recipe = recipe});
+  const at::Tensor trained = model.forward(ids).detach();
+  EXPECT_TRUE(torch::equal(at::cat(in_pieces(model, ids, {kTokens}), 1), trained)) << "prefill";
+  for (int64_t row = 0; row < ids.size(0); ++row) {
+    const at::Tensor alone = ids.slice(0, row, row + 1);
+    EXPECT_TRUE(torch::equal(at::cat(in_pieces(model, alone, {kTokens}), 1), trained.slice(0, row, row + 1)))
+        << "alone " << row;
+  }
+}
+
+TEST(Decoder, TrainingAndPrefillHaveTheSameBitsAloneAndInABatch) {
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    torch::manual_seed(1);
+    Decoder model(config);
+    nn::testing::randomize(*model);
+    model->eval();
+    for (const recipe::Recipe& recipe : recipes_by_row()) {
+      SCOPED_TRACE(family_name(config) + " " + std::string(recipe.name()));
+      expect_same_bits(*model, recipe);
+    }
+  }
+}
+
+TEST(Decoder, HasTheBitsForAnyNumberOfThreads) {
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    torch::manual_seed(2);
+    Decoder model(config);
+    model->eval();
+    const at::NoGradGuard no_grad;
+    const at::Tensor ids = ids_of(config, 2, kTokens);
+    const at::Tensor expected = model->forward(ids);
+    for (const int threads : {1, 3}) {
+      const nn::testing::ScopedThreads team(threads);
+      EXPECT_TRUE(torch::equal(model->forward(ids), expected)) << family_name(config) << " " << threads;
+    }
+  }
+}
+
+TEST(Decoder, ItsListOfParametersIsTheModels) {
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    ParameterShapes shapes;
+    const Decoder model(config);
+    for (const auto& parameter : model->named_parameters()) {
+      shapes.emplace(parameter.key(), parameter.value().sizes().vec());
+    }
+    EXPECT_EQ(decoder_parameter_shapes(config), shapes) << family_name(config);
+  }
+}
+
+TEST(Decoder, PartsOfAFilesTensorsAreTheParameterAgain) {
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    for (const DecoderTensor& tensor : decoder_tensors(config)) {
+      const at::Tensor parameter = torch::randn(tensor.shape);
+      Tensors rows;
+      for (const StoredPart& part : tensor.parts) {
+        const at::Tensor stored = stored_parts(tensor, config, parameter).at(part.name);
+        EXPECT_EQ(stored.sizes(), at::IntArrayRef(part.shape)) << part.name;
+        rows.push_back(rows_of(stored, tensor.order, config));
+      }
+      EXPECT_TRUE(torch::equal(at::cat(rows), parameter)) << tensor.parameter;
+    }
+  }
+}
+
+TEST(Decoder, ACheckpointsShapeMakesTheSameModel) {
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    torch::manual_seed(3);
+    Decoder model(config);
+    const nlohmann::json shape = model->shape();
+    const Family& family = family_of(shape);
+    const io::TensorMap tensors = tensors_of(*model);
+    family.check(shape, stored(tensors));
+    const std::shared_ptr<LanguageModel> again = family.make(shape);
+    load_tensors(again->module(), tensors);
+    const at::Tensor ids = ids_of(config, 1, 9);
+    model->eval();
+    again->module().eval();
+    EXPECT_TRUE(torch::equal(again->logits(ids), model->logits(ids))) << family_name(config);
+  }
+}
+
+TEST(Decoder, ParametersThatAreToBeGivenAreNotDrawn) {
+  torch::manual_seed(4);
+  const at::Tensor expected = torch::rand({1});
+  torch::manual_seed(4);
+  {
+    const nn::UndrawnParameters undrawn;
+    for (const DecoderConfig& config : testing::small_decoders()) const Decoder model(config);
+  }
+  EXPECT_TRUE(torch::equal(torch::rand({1}), expected));
+}
+
+TEST(Decoder, RefusesWhatItCannotSee) {
+  const DecoderConfig config = testing::small_decoders().front();
+  Decoder model(config);
+  EXPECT_THROW(model->forward(ids_of(config, 1, config.context + 1)), c10::Error);
+  EXPECT_THROW(model->forward(ids_of(config, 1, 5), torch::ones({1, 4})), c10::Error);
+  TokenCache other(config.layers + 1, config.context);
+  EXPECT_THROW(model->extend(ids_of(config, 1, 5), other), c10::Error);
+}
+
+}  // namespace
+}  // namespace plimsoll::models

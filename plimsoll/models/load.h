@@ -1,0 +1,59 @@
+// A decoder-only model from a Hugging Face directory: llama, mistral, qwen2, qwen3, gemma3_text, gpt2, gpt_neox.
+//
+//   const models::LoadedModel loaded = models::load("SmolLM2-135M-Instruct", {.dtype = models::WeightDtype::kBf16});
+//   models::TokenCache cache = loaded.model->make_cache();
+//   at::Tensor logits = loaded.model->extend(prompt, cache);  // int64 [1, seq] -> fp32 [1, seq, vocabulary]
+//   while (!loaded.ends(next = logits[0][-1].argmax().item<int64_t>())) {
+//     logits = loaded.model->extend(at::full({1, 1}, next, at::kLong), cache);
+//   }
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "plimsoll/models/language_model.h"
+#include "plimsoll/models/overflowed_weights.h"
+#include "plimsoll/models/weight_dtype.h"
+
+namespace plimsoll::models {
+
+struct LoadOptions {
+  WeightDtype dtype = WeightDtype::kAsStored;  // not kFp8
+  Warn warn = {};  // hears how many weights, and of which tensors, the dtype cannot hold: they are Inf
+};
+
+struct LoadedModel {
+  std::shared_ptr<LanguageModel> model;  // in eval mode
+  at::ScalarType dtype;                  // of its weights, and of what it computes outside a scope
+  // Of generation_config.json, else of config.json.
+  std::vector<int64_t> eos_token_ids;  // each ends a text; may be empty
+  std::optional<int64_t> bos_token_id, pad_token_id;
+
+  bool ends(int64_t token) const {
+    return std::find(eos_token_ids.begin(), eos_token_ids.end(), token) != eos_token_ids.end();
+  }
+};
+
+// Whether the directory's config.json is of a family that load() takes.
+bool is_decoder_directory(const std::filesystem::path& directory);
+
+// Weights that the file stores as the model has them, in the dtype asked for, are views of the mapped file, read when
+// they are first used. Throws io::Error, one line, which names what is not supported and all tensors that are missing,
+// of another shape or unknown.
+LoadedModel load(const std::filesystem::path& directory, const LoadOptions& options = {});
+
+struct SaveOptions {
+  // Directory that the model came from: files of its tokenizer and generation_config.json are copied, and members of
+  // its config.json that Plimsoll does not read are kept.
+  std::filesystem::path source = {};
+  int64_t shard_bytes = int64_t{5} << 30;  // a file of weights is no larger, unless one tensor is
+};
+
+// Writes a model that load() gives, as transformers does: config.json, and model.safetensors or its shards, in the dtype
+// of the parameters. Makes the directory. Throws io::Error; another kind of model is one.
+void save(const LanguageModel& model, const std::filesystem::path& directory, const SaveOptions& options = {});
+
+}  // namespace plimsoll::models
