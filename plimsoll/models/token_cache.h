@@ -11,7 +11,8 @@ namespace plimsoll::models {
 class TokenCache {
  public:
   // capacity: tokens.
-  TokenCache(int64_t layers, int64_t capacity) : layers_(static_cast<size_t>(layers), nn::KeyValueCache(capacity)) {}
+  TokenCache(int64_t layers, int64_t capacity, nn::CacheFormat format = nn::CacheFormat::kAsGiven)
+      : layers_(static_cast<size_t>(layers), nn::KeyValueCache(capacity, format)) {}
 
   size_t layers() const { return layers_.size(); }
   nn::KeyValueCache& layer(size_t index) { return layers_[index]; }

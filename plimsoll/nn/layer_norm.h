@@ -26,6 +26,8 @@ class NormImpl : public torch::nn::Cloneable<NormImpl> {
   // The norm of x + residual, which comes back as `sum` where there is a residual.
   ops::NormOutput forward(const at::Tensor& x, const at::Tensor& residual);
 
+  const NormParameters& affine() const { return affine_; }
+
   int64_t hidden_size;
   ops::NormOptions options;
 

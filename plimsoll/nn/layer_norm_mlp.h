@@ -35,6 +35,8 @@ class LayerNormMlpImpl : public ScaledModule<LayerNormMlpImpl> {
   // The layer on x + residual, which comes back as `sum` where there is a residual.
   ops::NormOutput forward(const at::Tensor& x, const at::Tensor& residual, std::optional<bool> is_first_microbatch);
 
+  kernels::Activation activation() const { return activation_; }
+
   int64_t hidden_size, ffn_hidden_size;
   LayerNormMlpOptions options;
   NormParameters layer_norm;

@@ -6,7 +6,10 @@
 #include <sstream>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/nn/held_codes.h"
 #include "plimsoll/nn/testing.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/quantize.h"
 
 namespace plimsoll::nn {
 namespace {
@@ -46,6 +49,27 @@ TEST(NnLinear, PartsJoinToOneWeight) {
   whole->forward(x).sum().backward();
   EXPECT_TRUE(torch::equal(parts->weight.parts()[1].grad(), whole->weight.joined().grad().slice(0, 4, 7)));
   EXPECT_THROW(Linear(16, 10, LinearOptions{.parameters_split = {{"a", 4}, {"b", 3}}}), c10::ValueError);
+}
+
+TEST(NnLinear, HeldCodesMultiplyAndTheParameterGivesUpItsMemory) {
+  torch::manual_seed(3);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    Linear linear(37, 21);
+    linear->to(dtype);
+    const at::Tensor x = torch::randn({5, 37}).to(dtype), weight = linear->weight.joined().detach();
+    const at::Tensor expected = torch::empty({5, 21}, dtype), bias = linear->bias.joined().detach().to(at::kFloat);
+    ops::multiply({.a = ops::plain_values(x, ops::format_of(dtype, "test")),
+                   .b = ops::quantize(weight, {.granularity = recipe::kPerRow}).tensor,
+                   .epilogue = {.bias = bias.const_data_ptr<float>()}},
+                  expected);
+    hold_codes(*linear);
+    EXPECT_EQ(linear->weight.joined().storage().nbytes(), static_cast<size_t>(x.element_size()));
+    EXPECT_EQ(linear->weight.joined().sizes(), weight.sizes());
+    for (int call = 0; call < 2; ++call) EXPECT_TRUE(torch::equal(linear->forward(x), expected)) << dtype;
+    const auto clone = std::dynamic_pointer_cast<LinearImpl>(linear->clone());
+    EXPECT_TRUE(torch::equal(clone->forward(x), expected)) << dtype;
+    EXPECT_THROW(linear->forward(x.detach().requires_grad_()), c10::Error);
+  }
 }
 
 // encode and decode by torch's cast, from the tensor's own amax.

@@ -22,13 +22,17 @@ void append_slots(const torch::nn::Module& module, std::vector<ops::SharedSlot>&
 }  // namespace
 
 void ScaledLayer::restart_products() {
-  names_.clear();
-  for (const Product& product : products_) names_[product.prefix] = product.state->name;
+  before_.clear();
+  for (const auto& [prefix, state, has_codes] : products_) {
+    before_[prefix] = {.name = state->name, .held = state->weight_source.held()};
+  }
   products_.clear();
 }
 
 std::shared_ptr<ops::LinearState> ScaledLayer::add_product(const std::string& prefix, bool has_codes) {
-  auto state = std::make_shared<ops::LinearState>(names_[prefix]);
+  const Before& before = before_[prefix];
+  auto state = std::make_shared<ops::LinearState>(before.name);
+  state->weight_source.hold(before.held);
   products_.push_back({.prefix = prefix, .state = state, .has_codes = has_codes});
   return state;
 }

@@ -26,15 +26,19 @@ class ScaledLayer {
   const std::vector<Product>& products() const { return products_; }
 
  protected:
-  // A reset() begins with it. The products that it adds have the names of those that were there before, so that a clone
-  // reports under the names of its original.
+  // A reset() begins with it. The products that it adds have the names and the held codes of those that were there
+  // before, so that a clone is what its original is.
   void restart_products();
   std::shared_ptr<ops::LinearState> add_product(const std::string& prefix, bool has_codes);
 
   std::vector<Product> products_;
 
  private:
-  std::map<std::string, std::string> names_;  // by prefix
+  struct Before {
+    std::string name = {};
+    std::shared_ptr<ops::HeldWeight> held = {};
+  };
+  std::map<std::string, Before> before_;  // by prefix
 };
 
 template <class Derived>

@@ -128,6 +128,7 @@ at::Tensor GptImpl::extend(const at::Tensor& tokens, TokenCache& cache) {
   TORCH_CHECK(cache.layers() == blocks->size(), "gpt: expected a cache of ", blocks->size(), " layers, got ",
               cache.layers());
   const at::NoGradGuard no_grad;
+  if (at::Tensor logits = step(tokens, cache); logits.defined()) return logits;
   return run(tokens, cache.length() == 0, &cache);
 }
 

@@ -31,6 +31,9 @@ class GptImpl : public torch::nn::Cloneable<GptImpl>, public LanguageModel {
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
                   std::optional<bool> is_first_microbatch = std::nullopt) override;
   at::Tensor extend(const at::Tensor& tokens, TokenCache& cache) override;
+  // As extend(), with its bits, by a team of threads: of one token a row that follows others. Undefined, and nothing has
+  // changed, where the layers must do it: in training, under a watch or a scope, with hooks.
+  at::Tensor step(const at::Tensor& tokens, TokenCache& cache);
 
   torch::nn::Module& module() override { return *this; }
   nlohmann::json shape() const override;

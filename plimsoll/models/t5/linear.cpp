@@ -23,7 +23,7 @@ at::Tensor T5LinearImpl::forward(const at::Tensor& x) const {
   return ops::linear(x, weight(), {}, amp::linear_scaling(products_.front().state, weight()));
 }
 
-void T5LinearImpl::quantize(CodeSource source) {
+void T5LinearImpl::quantize(ops::CodeSource source) {
   code_source_ = std::move(source);
   tied_to_ = nullptr;
   weight_.set_requires_grad(false);

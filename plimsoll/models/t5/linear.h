@@ -3,9 +3,9 @@
 
 #include <torch/nn/pimpl.h>
 
-#include "plimsoll/models/t5/packed_weights.h"
 #include "plimsoll/models/t5/weight.h"
 #include "plimsoll/nn/scaled_module.h"
+#include "plimsoll/ops/linear/packed_weights.h"
 
 namespace plimsoll::models {
 
@@ -20,8 +20,8 @@ class T5LinearImpl : public nn::ScaledModule<T5LinearImpl> {
 
   // From here on for inference alone, by codes of `source`, made when they are first needed; the parameter is left
   // empty.
-  void quantize(CodeSource source);
-  const CodeSource& code_source() const { return code_source_; }
+  void quantize(ops::CodeSource source);
+  const ops::CodeSource& code_source() const { return code_source_; }
 
   // From here on, until it is quantized, reads the parameter of another module, whatever tensor that is by then; its
   // own is empty. A copy must be tied to the copy of that module: T5ForConditionalGenerationImpl::reset().
@@ -37,7 +37,7 @@ class T5LinearImpl : public nn::ScaledModule<T5LinearImpl> {
  private:
   at::Tensor weight_;  // the parameter
   T5Weight tied_to_{nullptr};
-  CodeSource code_source_;
+  ops::CodeSource code_source_;
 };
 TORCH_MODULE(T5Linear);
 

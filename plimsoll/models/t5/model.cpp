@@ -36,7 +36,7 @@ void T5ForConditionalGenerationImpl::reset() {
   encoder = register_module("encoder", T5Stack(config, T5Role::kEncoder));
   if (!config.encoder_only) {
     decoder = register_module("decoder", T5Stack(config, T5Role::kDecoder));
-    const CodeSource source = head_.is_empty() ? CodeSource{} : head_->code_source();  // of what is cloned
+    const ops::CodeSource source = head_.is_empty() ? ops::CodeSource{} : head_->code_source();  // of what is cloned
     head_ = T5Linear(config.d_model, config.vocab_size);
     if (config.tie_word_embeddings) {
       head_->tie(shared);

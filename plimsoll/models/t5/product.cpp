@@ -39,14 +39,14 @@ bool worth_reading(const watch::Observation& all) {
 // Safe to use from several threads.
 class T5Product::Packed {
  public:
-  using Weights = std::shared_ptr<const PackedWeights>;
+  using Weights = std::shared_ptr<const ops::PackedWeights>;
 
   Weights codes(const std::vector<T5Linear>& layers) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (weights_ == nullptr) {
-      std::vector<CodeSource> sources;
+      std::vector<ops::CodeSource> sources;
       for (const T5Linear& layer : layers) sources.push_back(layer->code_source());
-      weights_ = std::make_shared<const PackedWeights>(sources);
+      weights_ = std::make_shared<const ops::PackedWeights>(sources);
     }
     return weights_;
   }
@@ -59,7 +59,7 @@ class T5Product::Packed {
     if (!seen_.see(weights)) {
       weights_.reset();
     } else if (weights_ == nullptr) {
-      weights_ = std::make_shared<const PackedWeights>(weights);
+      weights_ = std::make_shared<const ops::PackedWeights>(weights);
       seen_.hold(weights);
     }
     return weights_;
@@ -79,7 +79,7 @@ class T5Product::Packed {
 
 T5Product::T5Product(std::vector<T5Linear> layers) : layers_(std::move(layers)), packed_(std::make_shared<Packed>()) {}
 
-std::shared_ptr<const PackedWeights> T5Product::packed_for(at::ScalarType dtype) const {
+std::shared_ptr<const ops::PackedWeights> T5Product::packed_for(at::ScalarType dtype) const {
   if (layers_.front()->code_source().weight.defined()) return packed_->codes(layers_);
   if (may_pack(*layers_.front(), dtype)) return packed_->values(layers_);
   if (at::GradMode::is_enabled()) packed_->release();
@@ -100,7 +100,7 @@ std::vector<at::Tensor> T5Product::parts(const at::Tensor& x) const {
 std::optional<at::Tensor> T5Product::all_at_once(const at::Tensor& x) const {
   const auto packed = packed_for(x.scalar_type());
   if (packed == nullptr) return std::nullopt;
-  PackedWeights::Output output = packed->multiply(x);
+  ops::PackedWeights::Output output = packed->multiply(x);
   if (watch::current() != nullptr) report(x, output);
   return std::move(output.values);
 }
@@ -118,7 +118,7 @@ std::vector<at::Tensor> T5Product::parts_of(const at::Tensor& all) const {
 // The product knows the amax of all layers together, which far from the format's end is told of each. Near it each
 // layer's is read from its values, and where they were rounded to Inf the layer multiplies again, which tells how far
 // beyond the format it was.
-void T5Product::report(const at::Tensor& x, const PackedWeights::Output& output) const {
+void T5Product::report(const at::Tensor& x, const ops::PackedWeights::Output& output) const {
   const at::ScalarType dtype = x.scalar_type();
   const float of_all = output.amax.read_on_host();
   if (layers_.size() == 1 || !worth_reading({.format = ops::format_of(dtype, "watch"), .amax = of_all})) {

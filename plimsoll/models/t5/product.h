@@ -18,14 +18,14 @@ class T5Product {
   std::vector<at::Tensor> parts(const at::Tensor& x) const;  // [..., out_features] of each
 
   // The weights as they multiply an x of `dtype` here and now; nullptr where each layer multiplies by itself.
-  std::shared_ptr<const PackedWeights> packed_for(at::ScalarType dtype) const;
+  std::shared_ptr<const ops::PackedWeights> packed_for(at::ScalarType dtype) const;
 
  private:
   class Packed;
   std::optional<at::Tensor> all_at_once(const at::Tensor& x) const;  // as `joined`; nullopt: layer by layer
   std::vector<at::Tensor> parts_of_layers(const at::Tensor& x) const;
   std::vector<at::Tensor> parts_of(const at::Tensor& all) const;
-  void report(const at::Tensor& x, const PackedWeights::Output& output) const;
+  void report(const at::Tensor& x, const ops::PackedWeights::Output& output) const;
 
   std::vector<T5Linear> layers_;
   std::shared_ptr<Packed> packed_;

@@ -20,7 +20,9 @@ std::optional<at::Tensor> T5TeamStep::logits(T5ForConditionalGenerationImpl& mod
   T5TeamStep step(model, tokens, cache);
   const bool has_fixes = model.numerics && step.dtype_ == at::kHalf;
   const bool same_dtype = cache.layers_.front().encoder.key.scalar_type() == step.dtype_;
-  if (has_fixes || !same_dtype || cache.encoder_keys_.additive.defined() || !step.finds_weights()) return std::nullopt;
+  if (has_fixes || !same_dtype || cache.encoder_keys_.additive.defined()) return std::nullopt;
+  step.describe();
+  if (!fits(step.step_)) return std::nullopt;
   check_tokens(tokens, model.config.vocab_size);
   step.extend_cache();
   return run(step.step_);
@@ -35,19 +37,17 @@ T5TeamStep::T5TeamStep(T5ForConditionalGenerationImpl& model, const at::Tensor& 
   if (model.config.scale_decoder_outputs) step_.head_factor = 1 / std::sqrt(static_cast<double>(model.config.d_model));
 }
 
-bool T5TeamStep::finds_weights() {
-  bool found = true;
+void T5TeamStep::describe() {
   const auto packed = [&](const T5Product& product) -> StepProduct {
-    const auto weights = found ? product.packed_for(dtype_) : nullptr;
-    StepProduct step = weights == nullptr ? StepProduct{} : weights->product();
-    found = step.fits();
-    return step;
+    const auto weights = product.packed_for(dtype_);
+    if (weights == nullptr) return {};
+    return {.weight = weights->operand(), .packed = weights->packed()};
   };
   const auto norm = [&](const T5Weight& weight) {
     return StepNorm{.weight = weight->weight, .epsilon = model_.config.layer_norm_epsilon};
   };
   T5StackImpl& decoder = *model_.decoder;
-  for (size_t i = 0; i < decoder.block->size() && found; ++i) {
+  for (size_t i = 0; i < decoder.block->size(); ++i) {
     T5BlockImpl& block = decoder.block_at(i);
     T5AttentionImpl &own = block.self_attention(), &cross = block.cross_attention();
     T5DenseReluDenseImpl& feed_forward = block.feed_forward();
@@ -62,7 +62,6 @@ bool T5TeamStep::finds_weights() {
   }
   step_.norm = norm(decoder.final_layer_norm);
   step_.head = packed(model_.logits_);
-  return found;
 }
 
 // Of the step's rows, as many to a text as there are.

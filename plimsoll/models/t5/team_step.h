@@ -19,7 +19,7 @@ class T5TeamStep {
 
  private:
   T5TeamStep(T5ForConditionalGenerationImpl& model, const at::Tensor& tokens, T5Cache& cache);
-  bool finds_weights();
+  void describe();
   void extend_cache();
   kernels::AttentionForward attention(int64_t texts) const;
   kernels::AttentionForward cross_attention(size_t block) const;

@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -56,7 +57,8 @@ struct Own {
   char* sum;     // and with what is added to it
   char* x;       // what a norm made
   char* inner;   // what an activation made
-  char* branch;  // what a branch's norm made
+  char* branch;  // what is added to it: of a norm, or of two parts
+  char* before;  // what the part before adds
   HeadScratch heads;
 };
 
@@ -72,11 +74,16 @@ class Run {
     embed(own);
     const char* added = nullptr;  // to the stream, by the next norm
     for (const StepLayer& layer : step_.layers) {
-      normalise(own, layer.norm, added);
+      if (layer.joins_before) std::memcpy(own.before, added, static_cast<size_t>(rows_ * widths_.dim * size_));
+      normalise(own, layer.norm, layer.joins_before ? nullptr : added);
       std::visit([&](const auto& part) { compute(team, own, part); }, layer.part);
       added = out_;
       if (layer.branch_norm.defined()) {
         normalise_rows(layer.branch_norm, {.x = out_, .y = own.branch}, own);
+        added = own.branch;
+      }
+      if (layer.joins_before) {
+        add(added, own.before, own.branch);
         added = own.branch;
       }
     }
@@ -97,8 +104,9 @@ class Run {
                   out = place(widths_.dim, size_), first = bytes;
     const int64_t hidden = place(widths_.dim, size_), sum = place(widths_.dim, size_), x = place(widths_.dim, size_),
                   inner = place(widths_.inner, size_), branch = place(widths_.dim, size_),
-                  normed = place(widths_.heads, size_), turned = place(widths_.heads, size_),
-                  norm = place(2 * widths_.norm, sizeof(float)), each = bytes - first;
+                  before = place(widths_.dim, size_), normed = place(widths_.heads, size_),
+                  turned = place(widths_.heads, size_), norm = place(2 * widths_.norm, sizeof(float)),
+                  each = bytes - first;
     const int threads = runtime::threads();
     memory_ = at::empty({first + threads * each}, at::kByte);
     char* base = static_cast<char*>(memory_.mutable_data_ptr());
@@ -111,6 +119,7 @@ class Run {
                       base + x,
                       base + inner,
                       base + branch,
+                      base + before,
                       {base + normed, base + turned, reinterpret_cast<float*>(base + norm)}});
     }
   }
@@ -134,6 +143,17 @@ class Run {
       using Value = std::remove_const_t<std::remove_pointer_t<decltype(x)>>;
       std::transform(x, x + rows_ * widths_.dim, static_cast<Value*>(values), [&](auto value) {
         return static_cast<Value>(static_cast<float>(value) * static_cast<float>(factor));
+      });
+    });
+  }
+
+  // sum [rows, dim] of two such, which may be one of them.
+  void add(const char* a, const char* b, char* sum) const {
+    with_values(step_.format, a, [&](const auto* x) {
+      using Value = std::remove_const_t<std::remove_pointer_t<decltype(x)>>;
+      const auto* y = reinterpret_cast<const Value*>(b);
+      std::transform(x, x + rows_ * widths_.dim, y, reinterpret_cast<Value*>(sum), [](auto left, auto right) {
+        return static_cast<Value>(static_cast<float>(left) + static_cast<float>(right));
       });
     });
   }
@@ -222,10 +242,21 @@ void StepAttention::extend(nn::KeyValueCache& cache) {
 
 bool may_step() { return watch::current() == nullptr && !nn::scope_dtype(); }
 
+bool fits(const TeamStep& step) {
+  const auto part_fits = [](const StepLayer& layer) {
+    if (const auto* attention = std::get_if<StepAttention>(&layer.part)) {
+      return attention->in.fits() && attention->out.fits();
+    }
+    const auto& part = std::get<StepFeedForward>(layer.part);
+    return part.up.fits() && part.down.fits();
+  };
+  return step.head.fits() && std::all_of(step.layers.begin(), step.layers.end(), part_fits);
+}
+
 void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
   const int64_t* ids = tokens.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < tokens.numel(); ++i) {
-    TORCH_CHECK(ids[i] >= 0 && ids[i] < vocabulary, "embedding: expected tokens in [0, ", vocabulary, "), got ",
+    TORCH_CHECK(ids[i] >= 0 && ids[i] < vocabulary, "embedding: expected tokens from 0 to ", vocabulary - 1, ", got ",
                 ids[i]);
   }
 }

@@ -61,6 +61,8 @@ struct StepLayer {
   StepNorm norm = {};
   std::variant<StepAttention, StepFeedForward> part = {};
   StepNorm branch_norm = {};  // of what is added
+  // Parallel residual: it reads the stream that the part before has read, and both are added together.
+  bool joins_before = false;
 };
 
 // Everything between the products has the dtype of the embedding's output, `format`.
@@ -78,6 +80,9 @@ struct TeamStep {
 
 // Whether nothing in force asks for the layers themselves: no watch, no scope of another precision.
 bool may_step();
+
+// Whether all weights are there, packed for the instruction set in force.
+bool fits(const TeamStep& step);
 
 // An error unless all tokens, int64 of any shape, are in the vocabulary: before a cache grows.
 void check_tokens(const at::Tensor& tokens, int64_t vocabulary);

@@ -19,9 +19,31 @@ recipe::OperandRecipe output_operand(const LinearScaling& scaling) {
   return scaling.recipe->operand(Role::kWeight, GemmKind::kOutput);
 }
 
+WeightOperands of_output(ScaledTensor operand, PackedWeight packed) {
+  WeightOperands result;
+  result.operands.output = std::move(operand);
+  result.packed = std::move(packed);
+  return result;
+}
+
+// Whether an operand is the tensor itself.
+bool is_plain(const ScaledTensor& operand, const at::Tensor& weight) {
+  return operand.data.defined() && operand.data.scalar_type() == weight.scalar_type() &&
+         operand.data.const_data_ptr() == weight.const_data_ptr();
+}
+
 GemmSet wanted(WeightUse use) { return {.output = true, .grad_input = use.grad_input}; }
 
 }  // namespace
+
+std::shared_ptr<const PackedWeights> HeldWeight::weights() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (weights_ == nullptr) {
+    weights_ = std::make_shared<const PackedWeights>(std::vector{source_});
+    source_ = {};
+  }
+  return weights_;
+}
 
 WeightOperands WeightSource::of_microbatch(const at::Tensor& weight, const LinearScaling& scaling,
                                            OperandMaker& maker) {
@@ -72,18 +94,35 @@ void WeightSource::forget_inference() {
 
 WeightOperands WeightSource::operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
                                       WeightUse use) {
+  if (held_ != nullptr) {
+    TORCH_CHECK(!use.grad_input, "linear: expected no gradients of a layer that holds codes alone");
+    const auto weights = held_->weights();
+    TORCH_CHECK(weights->packed().isa == runtime::matmul_isa(),
+                "linear: expected the instruction set that the held codes were packed for, got another");
+    return of_output(weights->operand(), weights->packed());
+  }
   if (given_.defined()) return {maker.take(given_, wanted(use)), {}};
   if (scaling.is_first_microbatch) return of_microbatch(weight, scaling, maker);
   if (use.training) forget_inference();
   // Inference tensors have no version counter.
   if (!use.training && !use.grad_input && !weight.is_inference()) {
     if (std::optional<Kept> kept = of_inference(weight, scaling, maker)) {
-      Operands operands;
-      operands.output = std::move(kept->operand);
-      return {std::move(operands), std::move(kept->packed)};
+      return of_output(std::move(kept->operand), std::move(kept->packed));
     }
   }
   return {maker.make(weight, Role::kWeight, wanted(use)), {}};
+}
+
+std::optional<WeightOperands> WeightSource::packed(const at::Tensor& weight) {
+  if (held_ != nullptr) return of_output(held_->weights()->operand(), held_->weights()->packed());
+  if (given_.defined() || weight.is_inference()) return std::nullopt;
+  if (microbatch_.version == version_of(weight) && is_plain(microbatch_.operands.output, weight)) {
+    return of_output(microbatch_.operands.output, microbatch_.packed);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!seen_.see(weight)) kept_.reset();
+  if (!kept_ || !is_plain(kept_->operand, weight)) return std::nullopt;
+  return of_output(kept_->operand, kept_->packed);
 }
 
 WeightOperands weight_operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,

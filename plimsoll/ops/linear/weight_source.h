@@ -3,10 +3,12 @@
 
 #include <ATen/core/TensorBody.h>
 
-#include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
+#include "plimsoll/ops/linear/packed_weights.h"
 #include "plimsoll/ops/tensor/gemm.h"
 #include "plimsoll/ops/tensor/seen_tensors.h"
 #include "plimsoll/ops/watch/operand_seen.h"
@@ -30,19 +32,36 @@ struct WeightOperands {
   PackedWeight packed;  // of operands.output; undefined: the product packs
 };
 
+// Codes that stand in a weight's place: E4M3 with a scale a row, made and packed when they are first needed. Safe to use
+// from several threads.
+class HeldWeight {
+ public:
+  explicit HeldWeight(CodeSource source) : source_(std::move(source)) {}
+  std::shared_ptr<const PackedWeights> weights();
+
+ private:
+  std::mutex mutex_;
+  CodeSource source_;  // until it has been read
+  std::shared_ptr<const PackedWeights> weights_;
+};
+
 struct WeightUse {
   bool grad_input = false;  // operands.grad_input is wanted
   bool training = false;    // the caller's grad mode
 };
 
 // A layer's. The first of these that holds gives the operands:
-//   1. codes given to it, until they are taken back: no value of the weight tensor is read
-//   2. is_first_microbatch: true makes and keeps them, false reads what was kept, an error if the weight has changed
-//   3. outside training, from the second call in a row on that sees the same tensor unchanged: kept, quantized and packed
-//   4. else they are made now
+//   1. codes that it holds, for inference alone: no value of the weight tensor is read, whatever the recipe
+//   2. codes given to it, until they are taken back: likewise
+//   3. is_first_microbatch: true makes and keeps them, false reads what was kept, an error if the weight has changed
+//   4. outside training, from the second call in a row on that sees the same tensor unchanged: kept, quantized and packed
+//   5. else they are made now
 // Two threads may be outside training at once; otherwise it is not thread-safe, as the module that owns it is not.
 class WeightSource {
  public:
+  void hold(std::shared_ptr<HeldWeight> held) { held_ = std::move(held); }
+  const std::shared_ptr<HeldWeight>& held() const { return held_; }
+
   void give(GivenCodes codes) { given_ = std::move(codes); }
   void take_back() { given_ = {}; }
   bool is_given() const { return given_.defined(); }
@@ -53,6 +72,10 @@ class WeightSource {
   void give_as(const WeightSource& other) { given_ = other.given_; }
 
   WeightOperands operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker, WeightUse use);
+
+  // The weight, packed, as inference without a recipe multiplies by it now, where that is kept: `output` alone. For
+  // products made outside the layer.
+  std::optional<WeightOperands> packed(const at::Tensor& weight);
 
  private:
   // Operands that is_first_microbatch = true keeps for the calls with false.
@@ -79,6 +102,7 @@ class WeightSource {
   std::optional<Kept> of_inference(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker);
   void forget_inference();
 
+  std::shared_ptr<HeldWeight> held_;
   GivenCodes given_;
   Microbatch microbatch_;
 

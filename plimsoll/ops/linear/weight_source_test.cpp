@@ -100,5 +100,28 @@ TEST(InferenceWeight, IsLetGoByTrainingAndReportedToAWatch) {
   EXPECT_EQ(weight->amax, amax);
 }
 
+TEST(PackedWeight, IsThatWhichInferenceWithoutARecipeKeeps) {
+  at::manual_seed(1);
+  const at::NoGradGuard no_grad;
+  InferenceLayer layer{.scaling = scaling_of(testing::shared(recipe::HighPrecision{}))};
+  WeightSource& source = layer.scaling.state->weight_source;
+  const auto is_there = [&] {
+    const std::optional<WeightOperands> packed = source.packed(layer.weight);
+    return packed && packed->packed.data.defined() && packed->operands.output.data.is_same(layer.weight);
+  };
+  EXPECT_FALSE(is_there());
+  for (int call = 0; call < 2; ++call) layer.run();
+  EXPECT_TRUE(is_there());
+  layer.weight.mul_(2);
+  EXPECT_FALSE(is_there()) << "changed";
+  EXPECT_FALSE(is_there()) << "still changed";
+  layer.scaling.is_first_microbatch = true;
+  layer.run();
+  EXPECT_TRUE(is_there()) << "of the first microbatch";
+  layer.scaling.recipe = testing::shared(recipe::by_name("fp8"));
+  layer.run();
+  EXPECT_FALSE(is_there()) << "codes";
+}
+
 }  // namespace
 }  // namespace plimsoll::ops

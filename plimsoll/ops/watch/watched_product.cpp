@@ -79,6 +79,7 @@ void examine(watch::Session& session, const WatchedProduct& watched, const Outco
   watch::Incident incident{.path = std::string(watched.path), .op = std::string(op_name(product.kind))};
   incident.call = outcome.call;
   if (!find_bad(outcome.output, incident)) return;
+  if (!product.b.data.is_contiguous()) return;  // held codes are packed alone, so no term of theirs can be named
   const at::Tensor a = values_of(product.a), b = values_of(product.b);
   incident.operands = {operand_facts(product.kind == GemmKind::kOutput ? "input" : "grad_output", product.a, a),
                        operand_facts(product.kind == GemmKind::kGradWeight ? "input" : "weight", product.b, b)};

@@ -4,7 +4,7 @@
 
 #include <ATen/core/TensorBody.h>
 
-namespace plimsoll::models {
+namespace plimsoll::ops {
 
 // uint8 [bytes], 64-byte aligned, uninitialised: a part of a block that weights packed one after another share and that
 // goes back to the system with the last of them. Safe to use from several threads.
@@ -13,4 +13,4 @@ at::Tensor weight_memory(int64_t bytes);
 // From now on the system may put it on huge pages; the first token does not wait for them.
 void weight_is_written(const at::Tensor& memory);
 
-}  // namespace plimsoll::models
+}  // namespace plimsoll::ops

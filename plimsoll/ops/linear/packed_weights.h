@@ -6,9 +6,9 @@
 #include <functional>
 #include <vector>
 
-#include "plimsoll/models/team/product.h"
+#include "plimsoll/ops/tensor/gemm.h"
 
-namespace plimsoll::models {
+namespace plimsoll::ops {
 
 // Weight that codes are made of.
 struct CodeSource {
@@ -25,20 +25,21 @@ class PackedWeights {
 
   struct Output {
     at::Tensor values;
-    ops::AmaxSlot amax;  // before they were rounded
+    AmaxSlot amax;  // before they were rounded
   };
   // x [..., in] -> [..., sum of out] in the dtype of x. Records no gradient.
   Output multiply(const at::Tensor& x) const;
 
-  // The same for threads of a team.
-  StepProduct product() const { return {.weight = weight_, .packed = packed_}; }
+  // The weight for products made elsewhere; its elements are those of `packed` alone.
+  const ScaledTensor& operand() const { return weight_; }
+  const PackedWeight& packed() const { return packed_; }
 
  private:
-  void pack(ops::ScaledTensor weight);
-  kernels::GemmOperand operand() const;  // without its elements
+  void pack(ScaledTensor weight);
+  kernels::GemmOperand gemm_operand() const;  // without its elements
 
-  ops::ScaledTensor weight_;  // its elements are those of `packed_`: data has the shape alone
-  ops::PackedWeight packed_;
+  ScaledTensor weight_;  // its elements are those of `packed_`: data has the shape alone
+  PackedWeight packed_;
 };
 
-}  // namespace plimsoll::models
+}  // namespace plimsoll::ops

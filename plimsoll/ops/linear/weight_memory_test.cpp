@@ -1,10 +1,10 @@
-#include "plimsoll/models/t5/weight_memory.h"
+#include "plimsoll/ops/linear/weight_memory.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace plimsoll::models {
+namespace plimsoll::ops {
 namespace {
 
 uintptr_t address(const at::Tensor& memory) { return reinterpret_cast<uintptr_t>(memory.const_data_ptr()); }
@@ -34,4 +34,4 @@ TEST(WeightMemory, SmallOnesShareABlockThatLivesAsLongAsTheyDo) {
 }
 
 }  // namespace
-}  // namespace plimsoll::models
+}  // namespace plimsoll::ops

@@ -1,4 +1,4 @@
-#include "plimsoll/models/t5/weight_memory.h"
+#include "plimsoll/ops/linear/weight_memory.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
@@ -9,7 +9,7 @@
 
 #include "plimsoll/runtime/pages.h"
 
-namespace plimsoll::models {
+namespace plimsoll::ops {
 namespace {
 
 constexpr int64_t kBlock = int64_t{32} << 20;  // bytes; what nobody has used yet is not resident
@@ -58,4 +58,4 @@ void weight_is_written(const at::Tensor& memory) {
   runtime::join_pages(memory.mutable_data_ptr(), static_cast<size_t>(memory.numel()));
 }
 
-}  // namespace plimsoll::models
+}  // namespace plimsoll::ops

@@ -1,0 +1,81 @@
+#include "plimsoll/models/team/layers.h"
+
+#include <cmath>
+
+#include "plimsoll/ops/tensor/arguments.h"
+#include "plimsoll/ops/tensor/dtype.h"
+
+namespace plimsoll::models {
+
+StepNorm step_norm(const nn::NormParameters& affine, const ops::NormOptions& options) {
+  return {.weight = affine.weight,
+          .bias = affine.bias,
+          .kind = options.kind,
+          .zero_centered = options.zero_centered,
+          .epsilon = options.epsilon};
+}
+
+StepProduct StepLayers::product(const at::Tensor& weight, const at::Tensor& bias, ops::LinearState& state) const {
+  if (weight.scalar_type() != dtype_) return {};
+  const std::optional<ops::WeightOperands> packed = state.weight_source.packed(weight);
+  if (!packed) return {};
+  return {.weight = packed->operands.output, .packed = packed->packed, .bias = ops::as_fp32(bias)};
+}
+
+StepProduct StepLayers::product(const nn::Linear& layer) const {
+  return product(layer->weight.joined(), layer->bias.joined(), *layer->products().front().state);
+}
+
+StepLayer StepLayers::attention(const nn::LayerNormLinear& in, const nn::DotProductAttention& core,
+                                const nn::Linear& out) const {
+  const double scale = core->options.softmax_scale;
+  const int64_t channels = core->kv_channels;
+  const format::Format format = ops::format_of(dtype_, "step");
+  StepAttention part{
+      .in = product(in->weight.joined(), in->bias.joined(), *in->products().front().state),
+      .call = {.shape = {.heads = core->num_attention_heads,
+                         .groups = core->options.num_gqa_groups,
+                         .queries = 1,
+                         .channels = channels,
+                         .value_channels = channels},
+               .rules = {.scale = static_cast<float>(scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(channels))),
+                         .causal = kernels::Causal::kBottomRight},
+               .format = format,
+               .cache_format = format},
+      .out = product(out)};
+  const ops::NormOptions norm{
+      .kind = in->options.normalization, .zero_centered = in->options.zero_centered_gamma, .epsilon = in->options.eps};
+  return {.norm = step_norm(in->layer_norm, norm), .part = std::move(part)};
+}
+
+StepLayer StepLayers::feed_forward(const nn::LayerNormMlp& layer) const {
+  const ops::NormOptions norm{.kind = layer->options.normalization,
+                              .zero_centered = layer->options.zero_centered_gamma,
+                              .epsilon = layer->options.eps};
+  const ops::MlpWeights& weights = layer->weights;
+  return {.norm = step_norm(layer->layer_norm, norm),
+          .part = StepFeedForward{.up = product(weights.fc1_weight, weights.fc1_bias, *layer->products()[0].state),
+                                  .activation = layer->activation(),
+                                  .down = product(weights.fc2_weight, weights.fc2_bias, *layer->products()[1].state)}};
+}
+
+bool may_follow(TokenCache& cache, const at::Tensor& tokens, at::ScalarType dtype) {
+  const bool one_each = tokens.dim() == 2 && tokens.size(1) == 1 && tokens.scalar_type() == at::kLong;
+  if (!one_each || tokens.size(0) > kMostStepRows || cache.length() == 0 || cache.length() >= cache.capacity()) {
+    return false;
+  }
+  const nn::CachedTokens& cached = cache.layer(0).grow(0);
+  return cached.key.size(0) == tokens.size(0) && (cached.key_scale.defined() || cached.key.scalar_type() == dtype);
+}
+
+void extend(TokenCache& cache, TeamStep& step) {
+  size_t layer = 0;
+  for (StepLayer& each : step.layers) {
+    auto* attention = std::get_if<StepAttention>(&each.part);
+    if (attention == nullptr) continue;
+    attention->call.shape.batch = step.tokens.size(0);
+    attention->extend(cache.layer(layer++));
+  }
+}
+
+}  // namespace plimsoll::models

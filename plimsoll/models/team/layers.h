@@ -1,0 +1,41 @@
+// Layers of nn as parts of a step, for models that are made of them. A part whose weights inference has not kept, packed
+// and in the dtype of the step, does not fit: fits(TeamStep).
+#pragma once
+
+#include "plimsoll/models/team/step.h"
+#include "plimsoll/models/token_cache.h"
+#include "plimsoll/nn/attention.h"
+#include "plimsoll/nn/layer_norm.h"
+#include "plimsoll/nn/layer_norm_linear.h"
+#include "plimsoll/nn/layer_norm_mlp.h"
+#include "plimsoll/nn/linear.h"
+
+namespace plimsoll::models {
+
+StepNorm step_norm(const nn::NormParameters& affine, const ops::NormOptions& options);
+inline StepNorm step_norm(const nn::Norm& norm) { return step_norm(norm->affine(), norm->options); }
+
+class StepLayers {
+ public:
+  explicit StepLayers(at::ScalarType dtype) : dtype_(dtype) {}
+
+  // weight [out, in], bias [out] or undefined, of the product of `state`.
+  StepProduct product(const at::Tensor& weight, const at::Tensor& bias, ops::LinearState& state) const;
+  StepProduct product(const nn::Linear& layer) const;
+
+  // in: the fused projection [queries; keys; values] of `core`.
+  StepLayer attention(const nn::LayerNormLinear& in, const nn::DotProductAttention& core, const nn::Linear& out) const;
+  StepLayer feed_forward(const nn::LayerNormMlp& layer) const;
+
+ private:
+  at::ScalarType dtype_;
+};
+
+// Whether a step may follow what is in the cache: one token for each of its rows, room for it, and keys and values in
+// `dtype` or in codes.
+bool may_follow(TokenCache& cache, const at::Tensor& tokens, at::ScalarType dtype);
+
+// The attention parts of the step over the cache, which grows by its tokens.
+void extend(TokenCache& cache, TeamStep& step);
+
+}  // namespace plimsoll::models

@@ -1,0 +1,18 @@
+// Layers for inference alone, whose weights are E4M3 codes with a scale a row: one byte an element, and activations in
+// the dtype that the weight had.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include "plimsoll/ops/linear/linear_scaling.h"
+
+namespace plimsoll::nn {
+
+// From here on the product of `state` multiplies by codes of `source`, made when they are first needed. The parameter
+// keeps shape and dtype and gives up its memory; without a source the codes are of its values.
+void hold_codes(at::Tensor parameter, ops::LinearState& state, ops::CodeSource source = {});
+
+// The same for the weights of all nn::Linear, LayerNormLinear and LayerNormMlp under `root`, itself included.
+void hold_codes(torch::nn::Module& root);
+
+}  // namespace plimsoll::nn
