@@ -31,11 +31,6 @@ ops::NormOutput layer(const LayerInputs& inputs, const LayerCall& call, at::Tens
   return run_layer(inputs, call, layer_scaling(call, recipe, layer_states(state)));
 }
 
-// The sum that was normalised is x itself where nothing is added to it.
-TwoTensors output_and_sum(const ops::NormOutput& result, const at::Tensor& x) {
-  return {result.output, result.sum.defined() ? result.sum : x};
-}
-
 at::Tensor scaled_linear(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias,
                          at::TensorList state, const OptionalTensors& held, std::string_view recipe,
                          std::optional<bool> is_first_microbatch, bool save_input, OptionalName tp_group,
@@ -54,20 +49,32 @@ at::Tensor scaled_linear(const at::Tensor& x, const at::Tensor& weight, const Op
   return layer(inputs, call, state).output;
 }
 
+// Layer that begins with a norm; its product or products follow from `inputs`.
+TwoTensors norm_layer(const LayerInputs& inputs, std::string_view activation, at::TensorList state,
+                      const OptionalTensors& held, std::string_view recipe, std::string_view normalization,
+                      bool zero_centered, double epsilon, std::optional<bool> is_first_microbatch,
+                      const ParallelCall& parallel) {
+  const LayerCall call{.recipe = std::string(recipe),
+                       .is_first_microbatch = is_first_microbatch,
+                       .normalization = std::string(normalization),
+                       .zero_centered = zero_centered,
+                       .epsilon = epsilon,
+                       .activation = std::string(activation),
+                       .held = held_weights(held),
+                       .parallel = parallel};
+  const ops::NormOutput result = layer(inputs, call, state);
+  // The sum that was normalised is x itself where nothing is added to it.
+  return {result.output, result.sum.defined() ? result.sum : *inputs[kX]};
+}
+
 TwoTensors norm_linear(const at::Tensor& x, const OptionalTensor& residual, const at::Tensor& norm_weight,
                        const OptionalTensor& norm_bias, const at::Tensor& weight, const OptionalTensor& bias,
                        at::TensorList state, const OptionalTensors& held, std::string_view recipe,
                        std::string_view normalization, bool zero_centered, double epsilon,
                        std::optional<bool> is_first_microbatch, OptionalName tp_group, int64_t tp_size,
                        bool sequence_parallel) {
-  const LayerCall call{.recipe = std::string(recipe),
-                       .is_first_microbatch = is_first_microbatch,
-                       .normalization = std::string(normalization),
-                       .zero_centered = zero_centered,
-                       .epsilon = epsilon,
-                       .held = held_weights(held),
-                       .parallel = parallel_call(tp_group, tp_size, sequence_parallel)};
-  return output_and_sum(layer({x, residual, norm_weight, norm_bias, weight, bias}, call, state), x);
+  return norm_layer({x, residual, norm_weight, norm_bias, weight, bias}, "gelu", state, held, recipe, normalization,
+                    zero_centered, epsilon, is_first_microbatch, parallel_call(tp_group, tp_size, sequence_parallel));
 }
 
 TwoTensors norm_mlp(const at::Tensor& x, const OptionalTensor& residual, const at::Tensor& norm_weight,
@@ -77,16 +84,9 @@ TwoTensors norm_mlp(const at::Tensor& x, const OptionalTensor& residual, const a
                     std::string_view normalization, bool zero_centered, double epsilon,
                     std::optional<bool> is_first_microbatch, OptionalName tp_group, int64_t tp_size,
                     bool sequence_parallel) {
-  const LayerCall call{.recipe = std::string(recipe),
-                       .is_first_microbatch = is_first_microbatch,
-                       .normalization = std::string(normalization),
-                       .zero_centered = zero_centered,
-                       .epsilon = epsilon,
-                       .activation = std::string(activation),
-                       .held = held_weights(held),
-                       .parallel = parallel_call(tp_group, tp_size, sequence_parallel)};
-  const LayerInputs inputs{x, residual, norm_weight, norm_bias, fc1_weight, fc1_bias, fc2_weight, fc2_bias};
-  return output_and_sum(layer(inputs, call, state), x);
+  return norm_layer({x, residual, norm_weight, norm_bias, fc1_weight, fc1_bias, fc2_weight, fc2_bias}, activation,
+                    state, held, recipe, normalization, zero_centered, epsilon, is_first_microbatch,
+                    parallel_call(tp_group, tp_size, sequence_parallel));
 }
 
 // The process group of the ranks that share the layer, by name.

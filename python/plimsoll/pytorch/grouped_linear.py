@@ -8,13 +8,10 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch.arguments import ONLY, UB, check_rest, check_size
-from plimsoll.pytorch.main_grad import mark_in_backward
 from plimsoll.pytorch.scaled_module import Initializer, ScaledModule, normal
 from plimsoll.pytorch.tensor_parallel import TensorParallel, take_parallel
 
 GROUPED_ONLY = {**ONLY, **UB, "parallel_mode": None}
-
-_linear = torch.ops.plimsoll.scaled_linear.default
 
 
 class GroupedLinear(ScaledModule):
@@ -71,30 +68,19 @@ class GroupedLinear(ScaledModule):
             )
         biases = [self._parameters[f"bias{number}"] for number in range(self.num_gemms)]
         outputs = [
-            self._product(number, part, None if self.return_bias else biases[number], is_first_microbatch)
+            self._linear(
+                part,
+                self.get_parameter(f"weight{number}"),
+                None if self.return_bias else biases[number],
+                f"gemm{number}_",
+                is_first_microbatch=is_first_microbatch,
+                save_input=self.save_original_input,
+            )
             for number, part in enumerate(rows.split(splits))
         ]
         output = torch.cat(outputs).reshape(*inp.shape[:-1], self.out_features)
         if self.return_bias:
             return output, [None if bias is None else bias.to(output.dtype) for bias in biases]
-        return output
-
-    def _product(
-        self, number: int, rows: torch.Tensor, bias: torch.Tensor | None, is_first_microbatch: bool | None
-    ) -> torch.Tensor:
-        weight = self.get_parameter(f"weight{number}")
-        output: torch.Tensor = _linear(
-            rows,
-            weight,
-            bias,
-            state=self._state(f"gemm{number}_"),
-            held=self._held(weight),
-            recipe=self._recipe(weight),
-            is_first_microbatch=is_first_microbatch,
-            save_input=self.save_original_input,
-        )
-        if self.fuse_wgrad_accumulation:
-            mark_in_backward(output, weight)
         return output
 
     def extra_repr(self) -> str:

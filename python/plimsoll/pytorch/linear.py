@@ -7,12 +7,9 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch.arguments import ONLY, UB, check_choice, check_rest
-from plimsoll.pytorch.main_grad import mark_in_backward
 from plimsoll.pytorch.scaled_module import Initializer
 from plimsoll.pytorch.split_weight import Split, SplitWeightModule
 from plimsoll.pytorch.tensor_parallel import TensorParallel, take_parallel
-
-_linear = torch.ops.plimsoll.scaled_linear.default
 
 # Tensors between modules are never codes.
 FP8_BETWEEN = {"fp8_output": False, "fp8_grad": False}
@@ -81,19 +78,14 @@ class Linear(SplitWeightModule):
         weight = self._whole_weight(is_first_microbatch)
         bias = self._joined("bias")
         adds_bias = self.parallel_mode == "row" and self.tp_size > 1  # once, to the sum of the ranks
-        output: torch.Tensor = _linear(
+        output = self._linear(
             inp,
             weight,
             None if self.return_bias or adds_bias else bias,
-            state=self._state(),
-            held=self._held(weight),
-            recipe=self._recipe(weight),
             is_first_microbatch=is_first_microbatch,
             save_input=self.save_original_input,
             **self._parallel.call(parallel_mode=self.parallel_mode),
         )
-        if self.fuse_wgrad_accumulation:
-            mark_in_backward(output, weight)
         if self.return_bias:
             return output, None if bias is None else bias.to(output.dtype)
         return output if bias is None or not adds_bias else output + bias.to(output.dtype)

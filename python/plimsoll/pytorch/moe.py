@@ -9,14 +9,6 @@ from plimsoll.pytorch.arguments import check_choice
 MAPS = ("mask", "index")
 
 
-def _check_tokens(where: str, inp: torch.Tensor, routing_map: torch.Tensor) -> None:
-    if inp.dim() != 2 or routing_map.dim() != 2 or routing_map.shape[0] != inp.shape[0]:
-        raise ValueError(
-            f"{where}: expected inp [tokens, hidden] and routing_map [tokens, experts or choices], got {list(inp.shape)} and "
-            f"{list(routing_map.shape)}"
-        )
-
-
 def _places(routing_map: torch.Tensor, map_type: str) -> torch.Tensor:
     """[rows, 2]: token and column of routing_map of each row, by expert and then by token."""
     if map_type == "mask":
@@ -41,7 +33,11 @@ def moe_permute(
     after that many are dropped; -1: none. max_token_num, a hint for allocation, has no effect. Returns the rows and
     row_id_map, int64 in the shape of routing_map: the row of each pair, -1 without one.
     """
-    _check_tokens("moe_permute", inp, routing_map)
+    if inp.dim() != 2 or routing_map.dim() != 2 or routing_map.shape[0] != inp.shape[0]:
+        raise ValueError(
+            "moe_permute: expected inp [tokens, hidden] and routing_map [tokens, experts or choices], got "
+            f"{list(inp.shape)} and {list(routing_map.shape)}"
+        )
     check_choice("moe_permute", "map_type", map_type, MAPS)
     places = _places(routing_map, map_type)
     if num_out_tokens >= 0:

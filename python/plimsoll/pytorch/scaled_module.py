@@ -11,12 +11,14 @@ import torch
 from plimsoll.pytorch import extra_state
 from plimsoll.pytorch.arguments import format_of
 from plimsoll.pytorch.autocast import recipe_text
-from plimsoll.pytorch.main_grad import main_grad_of
+from plimsoll.pytorch.main_grad import main_grad_of, mark_in_backward
 from plimsoll.pytorch.quantized_init import weights_as_codes
 from plimsoll.pytorch.quantized_tensor import QuantizedTensor
 
 ROLES = ("input", "weight", "grad_output")
 Initializer = Callable[[torch.Tensor], Any]
+
+_scaled_linear = torch.ops.plimsoll.scaled_linear.default
 
 normal: Initializer = partial(torch.nn.init.normal_, mean=0.0, std=0.023)
 
@@ -102,6 +104,16 @@ class ScaledModule(InitializedModule):
             for name, prefix in names.items()
             if whole and type(self._parameters.get(name)) is torch.nn.Parameter
         }
+
+    def _linear(
+        self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, prefix: str = "", **options: Any
+    ) -> torch.Tensor:
+        """inp weight^T + bias under the recipe of the scope, by the product with this prefix. options: the operator's."""
+        state, held, recipe = self._state(prefix), self._held(weight), self._recipe(weight)
+        output: torch.Tensor = _scaled_linear(inp, weight, bias, state=state, held=held, recipe=recipe, **options)
+        if self.fuse_wgrad_accumulation:
+            mark_in_backward(output, weight)
+        return output
 
     def _held(self, *weights: torch.Tensor) -> list[torch.Tensor | None]:
         """Codes, scale and main_grad of the weight of each product, as the operators take them; [] if none has any."""
