@@ -98,13 +98,28 @@ UnitPointer new_unit(const std::vector<std::string>& names, at::TensorList param
 struct Schedule : torch::CustomClassHolder {
   // borrowed: of each unit the numbers of others.
   Schedule(const std::vector<UnitPointer>& units, const std::vector<std::vector<int64_t>>& borrowed)
-      : ranks(units.at(0)->ranks) {
+      : ranks(first_of(units)->ranks) {
+    TORCH_CHECK_VALUE(borrowed.size() == units.size(), "ShardSchedule: expected the units that each of ", units.size(),
+                      " borrows from, got ", borrowed.size());
     std::vector<std::shared_ptr<shard::ShardedUnit>> all;
     for (const UnitPointer& one : units) all.push_back(one->unit);
-    std::vector<std::vector<size_t>> others;
-    for (const std::vector<int64_t>& numbers : borrowed) others.emplace_back(numbers.begin(), numbers.end());
+    std::vector<std::vector<size_t>> others(units.size());
+    for (size_t i = 0; i < units.size(); ++i) {
+      for (const int64_t number : borrowed[i]) others[i].push_back(place(number, units.size()));
+    }
     schedule = shard::ShardSchedule::create(std::move(all), std::move(others));
   }
+
+  static const UnitPointer& first_of(const std::vector<UnitPointer>& units) {
+    TORCH_CHECK_VALUE(!units.empty(), "ShardSchedule: expected one unit or more, got none");
+    return units.front();
+  }
+  static size_t place(int64_t unit, size_t units) {
+    TORCH_CHECK_VALUE(unit >= 0 && unit < static_cast<int64_t>(units), "ShardSchedule: expected a unit below ", units,
+                      ", got ", unit);
+    return static_cast<size_t>(unit);
+  }
+  size_t place(int64_t unit) const { return place(unit, schedule->units().size()); }
 
   shard::ShardRanks ranks;
   std::shared_ptr<shard::ShardSchedule> schedule;
@@ -152,17 +167,16 @@ void register_fully_sharded(torch::Library& library) {
   library.class_<Schedule>("ShardSchedule")
       .def(torch::init<const std::vector<UnitPointer>&, const std::vector<std::vector<int64_t>>&>())
       .def("before_forward",
-           [](const SchedulePointer& self, int64_t unit) { self->schedule->before_forward(static_cast<size_t>(unit)); })
+           [](const SchedulePointer& self, int64_t unit) { self->schedule->before_forward(self->place(unit)); })
       .def("after_forward",
            [](const SchedulePointer& self, int64_t unit, const std::vector<at::Tensor>& outputs) {
-             self->schedule->after_forward(static_cast<size_t>(unit), outputs);
+             self->schedule->after_forward(self->place(unit), outputs);
            })
       .def("set_sync", [](const SchedulePointer& self, bool sync) { self->schedule->set_sync(sync); })
       .def("in_backward", [](const SchedulePointer& self) { return self->schedule->in_backward(); })
       .def("phase", [](const SchedulePointer& self,
-                       int64_t unit) { return static_cast<int64_t>(self->schedule->phase(static_cast<size_t>(unit))); })
-      .def("attach",
-           [](const SchedulePointer& self, int64_t unit) { self->schedule->attach(static_cast<size_t>(unit)); })
+                       int64_t unit) { return static_cast<int64_t>(self->schedule->phase(self->place(unit))); })
+      .def("attach", [](const SchedulePointer& self, int64_t unit) { self->schedule->attach(self->place(unit)); })
       .def("clip_grad_norm_",
            [](const SchedulePointer& self, double max_norm, double norm_type) {
              return shard::clip_gradients_(self->schedule->units(), self->ranks, max_norm, norm_type);

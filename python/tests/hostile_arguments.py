@@ -97,6 +97,18 @@ class Planned:
         return tensor.copy_(torch.full(shape, self.fill, dtype=torch.float64 if isinstance(self.fill, float) else torch.int64))
 
 
+def T(*shape, **rest):
+    return Planned(shape, **rest)
+
+
+def codes(*shape):
+    return T(*shape, dtype=torch.uint8, fill="codes")
+
+
+def whole_numbers(*shape, below):
+    return T(*shape, dtype=torch.int64, fill=(0, below))
+
+
 @dataclasses.dataclass
 class Made:
     """Argument that only a call can make, such as a session."""

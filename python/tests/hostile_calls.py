@@ -4,27 +4,17 @@ import json
 from functools import cache
 from typing import Any
 
+import hostile_t5
 import plimsoll.pytorch as te
 import torch
-from hostile_arguments import Made, Planned
+from hostile_arguments import Made, T, codes, whole_numbers
+from hostile_attention import attention, attention_backward, attention_forward, over_codes, packed_backward, packed_forward
 from hostile_methods import GROUP, OWNER, folder, method_calls, new, saved_checkpoint
 from plimsoll.autoscale.session import new_session
 
 FP32, BF16 = torch.float32, torch.bfloat16
 ops, classes = torch.ops.plimsoll, torch.classes.plimsoll
 IN_PYTHON = {"recipe_amax", "recipe_inv_scale"}
-
-
-def T(*shape, **rest):
-    return Planned(shape, **rest)
-
-
-def codes(*shape):
-    return T(*shape, dtype=torch.uint8, fill="codes")
-
-
-def whole_numbers(*shape, below):
-    return T(*shape, dtype=torch.int64, fill=(0, below))
 
 
 @cache
@@ -34,76 +24,6 @@ def session():
 
 def scaled(*shape):
     return Made(lambda: ops.autoscale_as_scaled(torch.randn(shape), session()))
-
-
-def attention_operands(draw):
-    heads, groups, queries, keys, channels = draw.choice(
-        [(2, 1, 5, 7, 8), (4, 4, 16, 16, 16), (2, 2, 1, 65, 16), (4, 2, 70, 33, 24)]
-    )
-    return (T(2, heads, queries, channels), T(2, groups, keys, channels), T(2, groups, keys, channels)), (
-        heads,
-        groups,
-        queries,
-        keys,
-        channels,
-    )
-
-
-def attention_rules(draw, heads, queries, keys):
-    lengths = draw.choice([None, whole_numbers(2, below=keys + 2)])
-    mask = draw.choice(
-        [None, T(2, 1, queries, keys, dtype=torch.bool, fill=(0, 2)), T(1, queries + keys - 1, dtype=torch.bool, fill=(0, 2))]
-    )
-    bias = draw.choice([None, T(heads, queries, keys), T(1, queries + keys - 1)])
-    return [lengths, mask, bias, 0.5, draw.choice(["no_mask", "causal", "causal_bottom_right"])]
-
-
-def window(draw, rules):
-    return 0 if rules[-1] == "no_mask" else draw.choice([0, 3])
-
-
-def attention(draw):
-    operands, (heads, _, queries, keys, _) = attention_operands(draw)
-    rules = attention_rules(draw, heads, queries, keys)
-    return [*operands, *rules, 0.1, window(draw, rules)]
-
-
-def attention_forward(draw):
-    *arguments, _, last = attention(draw)
-    return [*arguments, 0.0, 3, last]
-
-
-def attention_backward(draw):
-    (query, key, value), (heads, _, queries, keys, channels) = attention_operands(draw)
-    like = T(2, heads, queries, channels)
-    rules = attention_rules(draw, heads, queries, keys)
-    return [like, query, key, value, like, T(2, heads, queries), *rules, 0.0, 3, True, window(draw, rules)]
-
-
-def over_codes(draw):
-    (query, key, value), (heads, groups, queries, keys, _) = attention_operands(draw)
-    scale = T(2, groups, keys, fill=1)
-    rules = attention_rules(draw, heads, queries, keys)
-    return [query, codes(*key.shape), codes(*value.shape), scale, scale, *rules, window(draw, rules)]
-
-
-def packed(draw):
-    heads, groups, interleaved = draw.choice([(2, 1, False), (2, 2, True), (3, 3, False)])
-    return T(2, 5, heads + 2 * groups, 8), heads, groups, interleaved
-
-
-def packed_forward(draw):
-    qkv, heads, groups, interleaved = packed(draw)
-    rules = attention_rules(draw, heads, 5, 5)
-    return [qkv, heads, groups, interleaved, *rules, 0.0, window(draw, rules)]
-
-
-def packed_backward(draw):
-    qkv, heads, groups, interleaved = packed(draw)
-    like = T(2, heads, 5, 8)
-    rules = attention_rules(draw, heads, 5, 5)
-    saved = [like, T(2, heads, 5)]
-    return [like, qkv, heads, groups, interleaved, *saved, *rules, 0.0, 3, True, window(draw, rules)]
 
 
 def gemm_sizes(draw, kind):
@@ -388,6 +308,7 @@ CALLS = {
     "unscale_gradients_": lambda draw: [[T(3, 4), T(70, dtype=BF16)], 0.5, 1.0, False],
     "use_caching_allocator": lambda draw: [],
     "watch_session": lambda draw: [draw.choice(["guard", "count", "shadow"]), 2.0, False],
+    **hostile_t5.CALLS,
 }
 
 

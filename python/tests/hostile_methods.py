@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hostile_t5
 import torch
 from hostile_arguments import Made, Planned
 from plimsoll.autoscale.session import new_session
@@ -32,6 +33,22 @@ def new_saver():
 
 def made_checkpoint():
     return ops.open_checkpoint(str(saved_checkpoint()))
+
+
+def new_unit(ranks):
+    options: dict[str, Any] = dict(compute_dtype=None, reduce_dtype=torch.float32, reshard_after_forward=True)
+    options |= dict(disable_reshard_on_root=True, flatten_parameters=True, prefetch=True, gradient_predivide_factor=None)
+    weight = torch.randn(3, 4, requires_grad=True)
+    return ops.sharded_unit(
+        ["weight"], [weight], [[]], gather=ranks, reduce=ranks, ordered_passes=0, offload_path=None, **options
+    )
+
+
+def new_schedule():
+    """Of one unit, in a forward pass of it."""
+    schedule = classes.ShardSchedule([new_unit(classes.Ranks(GROUP))], [[]])
+    schedule.before_forward(0)
+    return schedule
 
 
 GROUP = "hostile"  # the process group of this process alone
@@ -75,6 +92,19 @@ METHODS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
             "world_size": [],
         },
     ),
+    "ShardSchedule": (
+        new_schedule,
+        {
+            "after_forward": [0, [Planned((3, 4), grad=True)]],
+            "attach": [0],
+            "before_forward": [0],
+            "clip_grad_norm_": [1.0, 2.0],
+            "in_backward": [],
+            "phase": [0],
+            "set_sync": [True],
+        },
+    ),
+    **hostile_t5.METHODS,
 }
 
 

@@ -2,6 +2,7 @@
 out without an error."""
 
 import hostile_calls
+import hostile_methods
 import plimsoll.pytorch as te
 import pytest
 import torch
@@ -93,6 +94,21 @@ def test_an_option_of_another_type_is_named(wrong, message):
 def test_a_name_that_there_is_not_is_an_error_with_the_nearest(make, message):
     with pytest.raises(ValueError, match=message):
         make(torch.classes.plimsoll.Ranks(""))
+
+
+@pytest.mark.parametrize(
+    ("units", "borrowed", "message"),
+    [
+        (0, [], "expected one unit or more, got none"),
+        (1, [], "expected the units that each of 1 borrows from, got 0"),
+        (1, [[1]], "expected a unit below 1, got 1"),
+        (1, [[-1]], "expected a unit below 1, got -1"),
+    ],
+)
+def test_a_schedule_is_of_units_that_there_are(units, borrowed, message):
+    ranks = torch.classes.plimsoll.Ranks("")
+    with pytest.raises(ValueError, match=f"ShardSchedule: {message}"):
+        torch.classes.plimsoll.ShardSchedule([hostile_methods.new_unit(ranks) for _ in range(units)], borrowed)
 
 
 def test_a_session_has_the_options_that_it_was_given():

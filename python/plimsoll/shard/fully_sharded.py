@@ -19,7 +19,7 @@ from plimsoll.shard.flatten_params import FlatModule
 from plimsoll.shard.fully_sharded_state import StateDicts
 from plimsoll.shard.ranks import ProcessGroupName, own_group, ranks_of
 from plimsoll.shard.sharded_parameters import WRAPPED, HeldRange, ShardedParameters, clean
-from plimsoll.shard.tensors import map_tensors
+from plimsoll.shard.tensors import halved, map_tensors, to_dtype
 
 
 class FullyShardedDataParallel(FullyShardedNames, StateDicts, nn.Module):
@@ -220,10 +220,10 @@ class FullyShardedDataParallel(FullyShardedNames, StateDicts, nn.Module):
         self._lazy_init()
         if self._is_root and self.mixed_precision:
             args, kwargs = map_tensors(
-                (args, kwargs), _halved if self.compute_dtype is torch.float32 else _to(self.compute_dtype)
+                (args, kwargs), halved if self.compute_dtype is torch.float32 else to_dtype(self.compute_dtype)
             )
         elif self.force_input_to_fp32 and not self.mixed_precision:
-            args, kwargs = map_tensors((args, kwargs), _to(torch.float32))
+            args, kwargs = map_tensors((args, kwargs), to_dtype(torch.float32))
         if self._summoned:
             return self._fsdp_wrapped_module(*args, **kwargs)
         self._schedule.before_forward(self._index)
@@ -349,8 +349,7 @@ class FullyShardedDataParallel(FullyShardedNames, StateDicts, nn.Module):
         if not self.allow_reset_parameters:
             raise RuntimeError("reset parameters after FSDP wrapping is not allowed")
         with self.summon_full_params():
-            inside: Any = self.module
-            inside.reset_parameters()
+            cast(Any, self.module).reset_parameters()
 
     def _apply(self, fn: Callable[..., torch.Tensor], recurse: bool = True) -> FullyShardedDataParallel:
         for parameter in self._shown.values():
@@ -369,8 +368,7 @@ class FullyShardedDataParallel(FullyShardedNames, StateDicts, nn.Module):
             return getattr(self._modules[WRAPPED], name)
 
     def __getitem__(self, key: int) -> Any:
-        inside: Any = self.module
-        return inside.__getitem__(key)
+        return cast(Any, self.module).__getitem__(key)
 
     def extra_repr(self) -> str:
         return (
@@ -398,12 +396,3 @@ class FullyShardedDataParallel(FullyShardedNames, StateDicts, nn.Module):
             module = copy.deepcopy(self.module, memo)
         memo[id(self)] = twin = type(self)(module, **self._arguments)
         return twin.train(self.training)
-
-
-def _halved(tensor: torch.Tensor) -> torch.Tensor:
-    """fairscale's cast of inputs where parameters stay FP32: it is meant for models under autocast."""
-    return tensor.half() if tensor.dtype is torch.float32 else tensor
-
-
-def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor

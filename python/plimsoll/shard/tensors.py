@@ -32,3 +32,12 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
     if isinstance(value, (list, tuple)):
         return type(value)(map_tensors(item, function) for item in value)
     return value
+
+
+def halved(tensor: torch.Tensor) -> torch.Tensor:
+    """fairscale's cast of inputs where parameters stay FP32: it is meant for models under autocast."""
+    return tensor.half() if tensor.dtype is torch.float32 else tensor
+
+
+def to_dtype(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from plimsoll.t5.outputs import BaseModelOutput, GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput, Seq2SeqLMOutput
-from plimsoll.t5.pretrained import T5PreTrainedModel, given
+from plimsoll.t5.pretrained import T5PreTrainedModel
 
 _EARLY_STOPPING = {False: "heuristic", True: "first", "never": "never"}
 
@@ -42,7 +42,8 @@ class T5ForConditionalGeneration(T5PreTrainedModel):
             if encoder is None:
                 encoder = self._run_encoder(input_ids, attention_mask, inputs_embeds, output_hidden_states)
             past = self._model.start(encoder.last_hidden_state, attention_mask)
-        tensors = given(
+        loss, logits, encoded, of_encoder, of_decoder = torch.ops.plimsoll.t5_forward(
+            self._model,
             input_ids=input_ids,
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
@@ -51,8 +52,9 @@ class T5ForConditionalGeneration(T5PreTrainedModel):
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             labels=labels,
+            output_hidden_states=bool(output_hidden_states),
+            past=past,
         )
-        loss, logits, encoded, of_encoder, of_decoder = self._model.forward(tensors, bool(output_hidden_states), past)
         output = Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
@@ -96,29 +98,27 @@ class T5ForConditionalGeneration(T5PreTrainedModel):
             new_tokens = 20 if max_length is None else max_length - 1
         if early_stopping not in _EARLY_STOPPING:
             raise ValueError(f"generate: expected early_stopping False, True or 'never', got {early_stopping!r}")
-        integers = {
-            "max_new_tokens": index(new_tokens),
-            "min_new_tokens": index(min_new_tokens or 0),
-            "do_sample": int(do_sample),
-            "top_k": index(top_k or 0),
-            "seed": int(torch.randint(2**62, ())) if do_sample else 0,
-            "num_beams": index(num_beams),
-            "num_return_sequences": index(num_return_sequences),
-            "no_repeat_ngram_size": index(no_repeat_ngram_size or 0),
-            "output_scores": int(output_scores and return_dict_in_generate),
-        }
-        numbers = {
-            "temperature": float(temperature),
-            "top_p": float(top_p),
-            "length_penalty": float(length_penalty),
-            "repetition_penalty": float(repetition_penalty),
-        }
-        words = [[index(token) for token in word] for word in bad_words_ids or []]
-        arguments = (input_ids, attention_mask, integers, numbers, words, _EARLY_STOPPING[early_stopping])
+        options = torch.ops.plimsoll.t5_generation(
+            max_new_tokens=index(new_tokens),
+            min_new_tokens=index(min_new_tokens or 0),
+            do_sample=bool(do_sample),
+            temperature=float(temperature),
+            top_k=index(top_k or 0),
+            top_p=float(top_p),
+            seed=int(torch.randint(2**62, ())) if do_sample else 0,
+            num_beams=index(num_beams),
+            length_penalty=float(length_penalty),
+            early_stopping=_EARLY_STOPPING[early_stopping],
+            num_return_sequences=index(num_return_sequences),
+            repetition_penalty=float(repetition_penalty),
+            no_repeat_ngram_size=index(no_repeat_ngram_size or 0),
+            bad_words_ids=[[index(token) for token in word] for word in bad_words_ids or []],
+            output_scores=bool(output_scores and return_dict_in_generate),
+        )
         if num_beams > 1:
             if do_sample or streamer is not None:
                 raise ValueError("generate: expected num_beams=1 with do_sample or a streamer")
-            sequences, sequences_scores, beam_indices, scores = self._model.beam_search(*arguments)
+            sequences, sequences_scores, beam_indices, scores = self._model.beam_search(input_ids, attention_mask, options)
             if not return_dict_in_generate:
                 return sequences  # type: ignore[no-any-return]
             return GenerateBeamEncoderDecoderOutput(
@@ -127,7 +127,7 @@ class T5ForConditionalGeneration(T5PreTrainedModel):
                 scores=tuple(scores) if output_scores else None,
                 beam_indices=beam_indices,
             )
-        steps = self._model.decode(*arguments)
+        steps = self._model.decode(input_ids, attention_mask, options)
         if streamer is not None:
             streamer.put(steps.sequences()[:, 0])
         while not steps.done():

@@ -95,7 +95,8 @@ class T5PreTrainedModel(torch.nn.Module):
             for name, value in switches.items():
                 if isinstance(value, bool) and not isinstance(_NO_FIX[name], bool):
                     raise ValueError(f"t5_fixes: expected a number for {name}, got {value}")
-            self._model.set_fixes({name: float(switches.get(name, off)) for name, off in _NO_FIX.items()})
+            numbers = {name: type(off)(float(switches.get(name, off))) for name, off in _NO_FIX.items()}
+            torch.ops.plimsoll.t5_set_fixes(self._model, **numbers)
         self._t5_fixes = fixes
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -142,10 +143,11 @@ class T5PreTrainedModel(torch.nn.Module):
         inputs_embeds: torch.Tensor | None = None,
         output_hidden_states: bool | None = False,
     ) -> BaseModelOutput:
-        tensors = given(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
-        output, hidden_states = self._model.run_encoder(tensors, bool(output_hidden_states))
+        output, hidden_states = torch.ops.plimsoll.t5_run_encoder(
+            self._model,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=bool(output_hidden_states),
+        )
         return BaseModelOutput(last_hidden_state=output, hidden_states=tuple(hidden_states) or None)
-
-
-def given(**tensors: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
