@@ -236,34 +236,60 @@ def fsdp_of_scaled_parameters_says_what_to_do(group):
         autoscale.autoscale(Fsdp(nn.Linear(2, 2), process_group=group), policy="unit_scaling")
 
 
+FOLLOWS = {
+    autoscale.policy.dynamic_loss_scale: [14, 13, 13, 14],  # it doubles after two clean steps
+    autoscale.policy.automatic_loss_scale: [14, 13, 10, 10],  # 16 gradients of 1: 65504 / (8 * 4) is 2^10.99
+}
+
+
+def four_steps(model, firsts_last, after_backward=lambda last: None):
+    """Whether each step left the parameters as they were, and the loss scale's exponent in it. The last of four outputs counts
+    firsts_last times in the first step: as 8, its gradients are 8 * 2^14, beyond fp16."""
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=1.0)
+    before, unchanged = [autoscale.value(parameter).clone() for parameter in parameters], []
+    exponents: list[float] = []
+    for last in (firsts_last, 1.0, 1.0, 1.0):
+        optimizer.zero_grad()
+        output = model(torch.ones(1, 4))
+        output.register_hook(lambda grad, seen=exponents: seen.append(-math.log2(autoscale.get_data_scale(grad)[1])))
+        (output * torch.tensor([1.0, 1.0, 1.0, last])).sum().backward()
+        after_backward(last)
+        optimizer.step()
+        unchanged.append(all(map(torch.equal, map(autoscale.value, parameters), before)))
+    return unchanged, exponents
+
+
 @ranks.case(2)
 def loss_scales_of_sharded_parameters_follow_all_ranks(group):
     from plimsoll.shard import FullyShardedDataParallel as Fsdp
 
-    follows = {
-        autoscale.policy.dynamic_loss_scale: [14, 13, 13, 14],  # it doubles after two clean steps
-        autoscale.policy.automatic_loss_scale: [14, 13, 10, 10],  # 16 gradients of 1: 65504 / (8 * 4) is 2^10.99
-    }
-    for make, expected in follows.items():
+    for make, expected in FOLLOWS.items():
         model = autoscale.autoscale(
             Fsdp(nn.Linear(4, 4, bias=False), process_group=group), policy=make(2.0**14, growth_interval=2)
         )
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         (shard,) = model.parameters()
-        before, unchanged = shard.detach().clone(), []
-        exponents: list[float] = []
-        # The last row's gradients are 8 * 2^14, beyond fp16; they are in the second rank's shard alone.
-        for last in (8.0, 1.0, 1.0, 1.0):
-            optimizer.zero_grad()
-            output = model(torch.ones(1, 4))
-            output.register_hook(lambda grad, seen=exponents: seen.append(-math.log2(autoscale.get_data_scale(grad)[1])))
-            (output * torch.tensor([1.0, 1.0, 1.0, last])).sum().backward()
+
+        def the_second_rank_alone_overflows(last, shard=shard):
             if last != 1:
                 assert shard.grad is not None
                 assert shard.grad.isfinite().all() == (torch.distributed.get_rank(group) == 0)
-            optimizer.step()
-            unchanged.append(torch.equal(shard.detach(), before))
-        assert unchanged == [True, False, False, False] and exponents == expected
+
+        assert four_steps(model, 8.0, the_second_rank_alone_overflows) == ([True, False, False, False], expected)
+
+
+@ranks.case(2)
+def loss_scales_follow_gradients_that_ddp_has_averaged(group):
+    rank = torch.distributed.get_rank(group)
+    for make, expected in FOLLOWS.items():
+        for as_views in (False, True):
+            model = autoscale.autoscale(nn.Linear(4, 4, bias=False), policy=make(2.0**14, growth_interval=2))
+            wrapped = nn.parallel.DistributedDataParallel(
+                autoscale.gradients_as_values(model), process_group=group, gradient_as_bucket_view=as_views
+            )
+            # One rank alone overflows, and both skip the step.
+            assert four_steps(wrapped, [1.0, 8.0][rank]) == ([True, False, False, False], expected), (make, as_views)
+            ranks.assert_same_bits(group, {"weight": autoscale.value(model.weight)})
 
 
 @pytest.mark.parametrize("name", ranks.names(__name__))

@@ -60,11 +60,15 @@ class LossScaler:
         self._session.set_gradient_exponent(-self.exponent)
 
     def _scales(self, parameter: torch.Tensor) -> bool:
+        """Whether there is a gradient of the session: a scaled one, or the value of one (gradients_as_values)."""
         grad = parameter.grad
-        return grad is not None and is_scaled(grad) and _ops.autoscale_session_id(grad) == self._session_id
+        if grad is None:
+            return False
+        scaled = grad if is_scaled(grad) else parameter
+        return is_scaled(scaled) and _ops.autoscale_session_id(scaled) == self._session_id
 
     def _data(self, grad: torch.Tensor) -> torch.Tensor:
-        """The gradient with the scale on it. That of a shard is its value."""
+        """The gradient with the scale on it. That of a shard, and one that is reduced by DistributedDataParallel, is a value."""
         return _ops.autoscale_data(grad) if is_scaled(grad) else grad * 2.0**self.exponent
 
     def _update(self, found_inf: bool, norm: float, histogram: torch.Tensor) -> None:
