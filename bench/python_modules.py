@@ -164,15 +164,17 @@ def main():
         if args.json:
             json_file.write(args.json, {"arguments": vars(args), "rows": [row]})
         return
+    names = [name for name in CASES if args.filter in name]
+    if not names:
+        parser.error(f"--filter: expected a part of {', '.join(CASES)}, got '{args.filter}'")
     rows = []
     print(f"{'module':18}{'torch ms':>10}{'plimsoll':>10}{'x':>7}" + (f"{'torchao':>10}{'x':>7}" if args.torchao else ""))
-    for name in CASES:
-        if args.filter in name:
-            row = row_of(name, RECIPES[args.recipe], args.rounds, args.torchao)
-            rows.append(row)
-            theirs, ours, torchao = (1e3 * row.get(who, 0) for who in ("torch", "plimsoll", "torchao"))
-            more = f"{torchao:10.3f}{torchao / ours:7.2f}" if args.torchao else ""
-            print(f"{name:18}{theirs:10.3f}{ours:10.3f}{row['ratio']:7.2f}{more}")
+    for name in names:
+        row = row_of(name, RECIPES[args.recipe], args.rounds, args.torchao)
+        rows.append(row)
+        theirs, ours, torchao = (1e3 * row.get(who, 0) for who in ("torch", "plimsoll", "torchao"))
+        more = f"{torchao:10.3f}{torchao / ours:7.2f}" if args.torchao else ""
+        print(f"{name:18}{theirs:10.3f}{ours:10.3f}{row['ratio']:7.2f}{more}")
     if args.json:
         json_file.write(args.json, {"arguments": vars(args), "rows": rows})
 

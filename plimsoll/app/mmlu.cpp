@@ -100,6 +100,7 @@ json marks(const std::vector<int64_t>& answers, const MmluPrompts& prompts) {
 json mmlu(const MmluOptions& options) {
   const at::NoGradGuard no_grad;
   const io::HuggingFaceDirectory directory(options.model);
+  expect_tokenizer(options.model, "which has the ids of the questions");
   std::optional<MmluPrompts> prompts;
   std::vector<int64_t> first;
   json result = {{"shots", options.shots}, {"dtypes", json::object()}};

@@ -90,6 +90,7 @@ void t5_generate(const T5Options& options, const std::function<void(const T5Writ
   if (stream && (options.generation.beams > 1 || options.generation.sequences > 1)) {
     refuse("stream: expected one text for each input, got beams or several");
   }
+  if (stream) expect_tokenizer(options.model, "which makes of ids the texts that are streamed");
   T5Options settings = options;
   if (stream) settings.batch = 1;
   T5Session session(settings);

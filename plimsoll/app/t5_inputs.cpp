@@ -52,12 +52,14 @@ bool is_file(const std::string& input) {
 
 }  // namespace
 
+void expect_tokenizer(const std::filesystem::path& directory, std::string_view purpose) {
+  if (std::filesystem::exists(directory / "spiece.model")) return;
+  fail("{}: expected spiece.model, found none, {}", directory.native(), purpose);
+}
+
 const tokenize::T5Tokenizer& T5Texts::tokenizer() {
   if (tokenizer_) return *tokenizer_;
-  if (!std::filesystem::exists(directory_ / "spiece.model")) {
-    fail("{}: expected spiece.model, which has the ids of texts, found none; an input may be ids, too (*.jsonl)",
-         directory_.native());
-  }
+  expect_tokenizer(directory_, "which has the ids of texts; an input may be ids, too (*.jsonl)");
   return tokenizer_.emplace(directory_, vocabulary_);
 }
 

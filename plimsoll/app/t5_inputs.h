@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct T5Example {
 
   bool has_target() const { return !std::holds_alternative<std::monostate>(target); }
 };
+
+// Throws Error where a T5's directory has no spiece.model. purpose: what it is needed for.
+void expect_tokenizer(const std::filesystem::path& directory, std::string_view purpose);
 
 // The tokenizer of a model's directory, opened when a text needs it: inputs may be ids.
 class T5Texts {

@@ -77,7 +77,6 @@ class Run {
   // Checks and opens all that a run starts from. An error of one rank is an error on all ranks.
   io::TokenStream begin_with_text() {
     expect_same_run(options_, *ranks_);  // first: what follows then is right or wrong on all
-    check_sharing(options_);
     if (options_.threads > 0) runtime::set_threads(static_cast<int>(options_.threads));
     std::optional<io::TokenStream> stream;
     begin_on_all(*ranks_, [&] {

@@ -22,10 +22,20 @@ std::string label_of(const Option& option) {
   return option.need == Need::kPositional ? option.placeholder : "--" + option.name;
 }
 
+std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+Values texts_of(const json& array) {
+  Values texts;
+  std::transform(array.begin(), array.end(), std::back_inserter(texts), text_of);
+  return texts;
+}
+
+std::string with_commas(const json& array) { return fmt::format("{}", fmt::join(texts_of(array), ",")); }
+
 std::string default_text(const Option& option) {
   const json value = option.field.get();
-  if (value.is_null() || value.is_boolean()) return "";
-  return " [" + (value.is_string() ? value.get<std::string>() : value.dump()) + "]";
+  if (value.is_null() || value.is_boolean() || (value.is_array() && value.empty())) return "";
+  return " [" + (value.is_array() ? with_commas(value) : text_of(value)) + "]";
 }
 
 std::string help_text(const Option& option) {
@@ -143,15 +153,11 @@ class ParsedCommand {
     }
   }
 
-  static std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
-
   // An array for an option of one value is its values with commas, as they are typed: none of them may get lost.
   static Values values_of(const Field& field, const json& value) {
     if (!value.is_array()) return {text_of(value)};
-    Values texts;
-    std::transform(value.begin(), value.end(), std::back_inserter(texts), text_of);
-    if (field.values == Field::Values::kMany) return texts;
-    return {fmt::format("{}", fmt::join(texts, ","))};
+    if (field.values == Field::Values::kMany) return texts_of(value);
+    return {with_commas(value)};
   }
 
   const Command& command_;

@@ -52,12 +52,11 @@ std::string diverged_recipes(const std::vector<json>& results) {
 }
 
 int run(const app::CompareOptions& options) {
-  const bool speaks = app::speaks(options.train);
-  if (speaks) fmt::print("configuration {}\n", options.train.configuration.dump());
+  print_configuration(options.train);
   const app::Comparison comparison = app::compare(options, [](const app::TrainOptions& one) {
     return report_errors([&] { return train_even_if_it_diverges(one); });
   });
-  if (comparison.exit_code != kExitOk || !speaks) return comparison.exit_code;
+  if (comparison.exit_code != kExitOk || !app::speaks(options.train)) return comparison.exit_code;
   fmt::print("\n{}", table_of(comparison.results));
   const std::string diverged = diverged_recipes(comparison.results);
   if (!diverged.empty())

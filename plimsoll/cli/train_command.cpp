@@ -1,8 +1,5 @@
-#include <fmt/format.h>
-
 #include <memory>
 
-#include "plimsoll/app/ranks.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/train_run.h"
 #include "plimsoll/cli/train_table.h"
@@ -32,7 +29,7 @@ Command train_command() {
             options.configuration = configuration;
             options.common_to_ranks = common_values(table);
             if (options.json.empty()) options.json = options.out / "train.jsonl";
-            if (app::speaks(options)) fmt::print("configuration {}\n", configuration.dump());
+            print_configuration(options);
             return train_and_print(options);
           }};
 }

@@ -14,6 +14,11 @@
 
 namespace plimsoll::cli {
 
+void print_configuration(const app::TrainOptions& options) {
+  app::check_sharing(options);
+  if (app::speaks(options)) fmt::print("configuration {}\n", options.configuration.dump());
+}
+
 int train_and_print(const app::TrainOptions& options) {
   Progress progress(options.recipe.text, options);
   std::optional<app::ProfileReport> profile;

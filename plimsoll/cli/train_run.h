@@ -5,6 +5,9 @@
 
 namespace plimsoll::cli {
 
+// Prints the configuration, on the rank that speaks. Throws UsageError first where options do not go together.
+void print_configuration(const app::TrainOptions& options);
+
 // Prints progress and the outcome; returns the exit code. Errors are thrown, app::NotFinite among them where a loss at
 // the end is Inf or NaN.
 int train_and_print(const app::TrainOptions& options);

@@ -142,6 +142,16 @@ TEST(Usage, HelpListsEveryOptionWithItsDefault) {
        {"--data PATH... (required)", "--steps N [300]", "--recipe NAME [fp8]", "--resume", "--json FILE"}) {
     EXPECT_THAT(help.output, HasSubstr(row));
   }
+  EXPECT_THAT(run_program({"mmlu", "--help"}).output, HasSubstr("--dtypes A,B [fp32,fp16]"));
+}
+
+TEST(Usage, OptionsThatDoNotGoTogetherAreRefusedBeforeAnythingIsPrinted) {
+  const TinyRun run;
+  for (const char* command : {"train", "compare"}) {
+    const Outcome outcome = run_program(run.arguments(command, {"--out", run.file("out"), "--compress", "fp8"}));
+    expect_refused(outcome, 2, "--compress fp8: expected --shard ddp, zero1 or zero2, got none");
+    EXPECT_EQ(outcome.output, "");
+  }
 }
 
 TEST(Usage, ConfigurationFileFillsWhatTheCommandLineLeavesOpen) {

@@ -140,3 +140,13 @@ def test_broken_files_are_named_in_one_line(model, text, expected, tmp_path):
 def test_a_directory_without_questions_is_named(model, tmp_path):
     done = run("--model", model[1], "--data", tmp_path)
     assert done.returncode == 1 and "expected test/SUBJECT_test.csv" in done.stderr
+
+
+def test_a_model_without_a_tokenizer_is_named(model, data, tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).symlink_to(model[1] / name)
+    done = run("--model", folder, "--data", data)
+    assert done.returncode == 1, done
+    assert done.stderr == f"plimsoll: {folder}: expected spiece.model, found none, which has the ids of the questions\n"
