@@ -28,7 +28,7 @@ configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/PlimsollConfig.cmake.in 
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/PlimsollConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/PlimsollConfig.cmake ${CMAKE_BINARY_DIR}/PlimsollConfigVersion.cmake
-              ${CMAKE_SOURCE_DIR}/cmake/PlimsollTorch.cmake
+              ${CMAKE_SOURCE_DIR}/cmake/PlimsollLibraries.cmake ${CMAKE_SOURCE_DIR}/cmake/PlimsollTorch.cmake
         DESTINATION ${package_dir})
 
 # make package: plimsoll-VERSION.deb and .tar.gz of all that is installed above. libtorch is not inside.
