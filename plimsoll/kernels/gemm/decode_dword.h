@@ -26,6 +26,8 @@ constexpr Format format_of(Dword stored) {
   switch (stored) {
     case Dword::kBf16Pair:
       return Format::kBf16;
+    case Dword::kFp16Pair:
+      return Format::kFp16;
     case Dword::kE4m3Quad:
       return Format::kE4m3;
     case Dword::kE5m2Quad:
@@ -44,6 +46,19 @@ PLIMSOLL_INLINE I32x16 join_pair(F32x16 even, F32x16 odd) {
   return or_i(shift_right<16>(bits(even)), and_i(bits(odd), set_i(INT32_C(-0x10000))));
 }
 
+// FP16 values in the lower halves.
+PLIMSOLL_INLINE F32x16 decode_low_fp16(I32x16 x) {
+#if defined(__AVX512F__)
+  return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(x.v))};
+#else
+  uint32_t dwords[16];
+  uint16_t halves[16];
+  store_dwords(dwords, x);
+  for (int i = 0; i < 16; ++i) halves[i] = static_cast<uint16_t>(dwords[i]);
+  return load_fp16(halves);
+#endif
+}
+
 template <Format kFormat, Dword kTo>
 PLIMSOLL_INLINE void decode_dword(I32x16 dword, I32x16 (&decoded)[dwords_from(kFormat, kTo)]) {
   if constexpr (bytes_of(kFormat) == 1 && kTo == Dword::kFp32) {
@@ -52,7 +67,10 @@ PLIMSOLL_INLINE void decode_dword(I32x16 dword, I32x16 (&decoded)[dwords_from(kF
     for (int i = 0; i < 4; ++i) decoded[i] = bits(value[i]);
   } else if constexpr (bytes_of(kFormat) == 1 && kTo == Dword::kBf16Pair) {
     decode_quads_to_pairs<kFormat>(dword, decoded[0], decoded[1]);
-  } else if constexpr (bytes_of(kFormat) == 2 && kTo == Dword::kFp32) {
+  } else if constexpr (kFormat == Format::kFp16 && kTo == Dword::kFp32) {
+    decoded[0] = bits(decode_low_fp16(dword));
+    decoded[1] = bits(decode_low_fp16(shift_right<16>(dword)));
+  } else if constexpr (kFormat == Format::kBf16 && kTo == Dword::kFp32) {
     decoded[0] = shift_left<16>(dword);
     decoded[1] = and_i(dword, set_i(INT32_C(-0x10000)));
   } else if constexpr (kTo == Dword::kE4m3Quad) {

@@ -81,7 +81,7 @@ struct BatchedGemm {
 void gemm_batched(const BatchedGemm& args);
 
 // Packs B once for many products (weights): as many bytes as B has, rounded up to 32 columns, but four a value for FP16
-// and for codes whose scales vary along k, which are packed in (other scales are read from b.scale by each `gemm`). The
+// with AMX and for codes whose scales vary along k, which are packed in (other scales are read from b.scale by each `gemm`). The
 // layout belongs to the ISA in force; `gemm` called under another ISA must not get it. 64-byte alignment is faster.
 size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k);
 void gemm_pack_b(const GemmOperand& b, int64_t n, int64_t k, void* packed);

@@ -2,6 +2,8 @@
 // (FP32 FMA, or VDPBF16PS), measured between the products. Both are per CPU second of the threads at work; `share_%` is
 // the median, `best_share_%` the best rate over the median limit, `wall` what a clock shows.
 // rows/<formats>/<layout>/<m>x<n>x<k>: few rows, where B is read once, against a plain read of the same bytes.
+// team/<formats>/<layout>/<m>x<n>x<k>: the same as a step of generation does it: products of as many weights as caches do
+// not hold, one after the other on a team of threads, each thread a part of the columns.
 //   plimsoll_bench --threads 2 --benchmark_filter=gemm/e4m3       OMP_NUM_THREADS=1 kernels_gemm_bench
 #include <benchmark/benchmark.h>
 
@@ -14,9 +16,11 @@
 
 #include "plimsoll/format/codec.h"
 #include "plimsoll/kernels/gemm/gemm.h"
+#include "plimsoll/kernels/gemm/gemm_packed.h"
 #include "plimsoll/kernels/limits/limits.h"
 #include "plimsoll/kernels/stream_bench.h"
 #include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/team.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
@@ -105,7 +109,8 @@ class Problem {
     gemm_.packed_b = packed_.data();
   }
 
-  void multiply() const { gemm(gemm_); }
+  void multiply() const { plimsoll::kernels::gemm(gemm_); }
+  const Gemm& gemm() const { return gemm_; }
   const Buffer& read_once() const { return gemm_.packed_b == nullptr ? b_ : packed_; }
 
  private:
@@ -115,6 +120,43 @@ class Problem {
 
   Buffer a_, b_, output_, aux_, vector_, packed_;
   Gemm gemm_;
+};
+
+// Weights of 64 Mi elements do not fit into caches that one user can count on.
+constexpr int64_t kElementsOfMemory = int64_t{64} << 20;
+
+// The problem's packed weight as often as memory takes, each multiplied once.
+class TeamProblem {
+ public:
+  explicit TeamProblem(const Case& c)
+      : problem_(c), count_(kElementsOfMemory / (c.n * c.k) + 1), weights_(count_ * problem_.read_once().bytes()) {
+    for (int64_t i = 0; i < count_; ++i) std::copy_n(problem_.read_once().data(), each(), weights_.data() + i * each());
+  }
+
+  void multiply() const {
+    const Gemm& whole = problem_.gemm();
+    const int64_t panels = (whole.n + kPackedColumns - 1) / kPackedColumns;
+    runtime::run_team([&](const runtime::Team& team) {
+      const int64_t begin = panels * team.index() / team.size() * kPackedColumns;
+      const int64_t end = std::min(panels * (team.index() + 1) / team.size() * kPackedColumns, whole.n);
+      Gemm part = whole;
+      part.n = end - begin;
+      part.output = static_cast<char*>(whole.output) + begin * format::bytes(whole.output_format);
+      for (int64_t i = 0; i < count_; ++i) {
+        part.packed_b = gemm_packed_from(weights_.data() + i * each(), whole.b, whole.k, begin);
+        if (part.n > 0) gemm(part);
+        team.wait();
+      }
+    });
+  }
+  const Buffer& read_once() const { return weights_; }
+
+ private:
+  int64_t each() const { return problem_.read_once().bytes(); }
+
+  Problem problem_;
+  int64_t count_;
+  Buffer weights_;
 };
 
 // The limit of the multiply-adds that the product is made of.
@@ -165,6 +207,7 @@ void run_products(benchmark::State& state, const Case& c) {
   state.counters["wall_GFLOP/s"] = median(walls);
 }
 
+template <class Problem>
 void run_rows(benchmark::State& state, const Case& c) {
   const Problem problem(c);
   const Buffer& read = problem.read_once();
@@ -194,13 +237,23 @@ void add_products(std::vector<Case>& cases, Format a, Format b, const std::strin
   }
 }
 
-// Weights of 64 Mi elements do not fit into caches that one user can count on.
 void add_rows(std::vector<Case>& cases, Format a, Format b, const std::string& formats) {
   const Format wide = a == Format::kFp32 ? Format::kFp32 : Format::kBf16;
   for (int64_t rows : {1, 2, 4, 8, 16}) {
     for (int64_t size : {4096, 8192}) {
       cases.push_back({"rows/" + formats, Layout::kNtPacked, rows, size, size, a, b, wide});
       cases.push_back({"rows/" + formats, Layout::kNt, rows, size, size, a, b, wide});
+    }
+  }
+}
+
+// The products of a block of SmolLM2-135M, whose heads are 9 of queries and 3 of keys and values, and its head.
+void add_team(std::vector<Case>& cases, Format a, Format b, const std::string& formats) {
+  constexpr int64_t kDim = 576, kProjected = 960, kInner = 1536, kVocabulary = 49152;
+  for (int64_t rows : {1, 2, 4, 8}) {
+    for (const auto& [n, k] : {std::pair{kProjected, kDim}, std::pair{kDim, kDim}, std::pair{2 * kInner, kDim},
+                               std::pair{kDim, kInner}, std::pair{kVocabulary, kDim}}) {
+      cases.push_back({"team/" + formats, Layout::kNtPacked, rows, n, k, a, b, a});
     }
   }
 }
@@ -236,7 +289,7 @@ void add_epilogues(std::vector<Case>& cases) {
 }
 
 const bool kRegistered = [] {
-  std::vector<Case> products, rows;
+  std::vector<Case> products, rows, team;
   for (const auto& [a, b] : {std::pair{Format::kFp32, Format::kFp32}, std::pair{Format::kFp16, Format::kFp16},
                              std::pair{Format::kBf16, Format::kBf16}, std::pair{Format::kE4m3, Format::kE4m3},
                              std::pair{Format::kE5m2, Format::kE4m3}}) {
@@ -246,12 +299,19 @@ const bool kRegistered = [] {
   }
   // Few rows are of activations in BF16.
   add_rows(rows, Format::kBf16, Format::kE4m3, "bf16*e4m3");
+  for (const auto& [a, b] : {std::pair{Format::kFp32, Format::kFp32}, std::pair{Format::kBf16, Format::kBf16},
+                             std::pair{Format::kFp16, Format::kFp16}, std::pair{Format::kBf16, Format::kE4m3}}) {
+    add_team(team, a, b, std::string(format::info(a).name) + "*" + std::string(format::info(b).name));
+  }
   add_epilogues(products);
   for (const Case& c : products) {
     benchmark::RegisterBenchmark(c.name().c_str(), run_products, c)->UseManualTime()->MinTime(0.2);
   }
   for (const Case& c : rows) {
-    benchmark::RegisterBenchmark(c.name().c_str(), run_rows, c)->UseManualTime()->MinTime(0.2);
+    benchmark::RegisterBenchmark(c.name().c_str(), run_rows<Problem>, c)->UseManualTime()->MinTime(0.2);
+  }
+  for (const Case& c : team) {
+    benchmark::RegisterBenchmark(c.name().c_str(), run_rows<TeamProblem>, c)->UseManualTime()->MinTime(0.2);
   }
   return true;
 }();

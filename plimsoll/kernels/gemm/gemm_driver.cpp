@@ -157,8 +157,9 @@ Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmLevel& level) {
     case format::Format::kE5m2:
       return Dword::kE5m2Quad;
     case format::Format::kFp32:
+      return Dword::kFp32;
     case format::Format::kFp16:
-      return dword_of(b, k, level);
+      return level.fp16_split == nullptr ? Dword::kFp16Pair : Dword::kFp16Split;
     case format::Format::kE2m1:
     case format::Format::kE8m0:
       break;

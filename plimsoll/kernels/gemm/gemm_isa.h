@@ -18,12 +18,24 @@ enum class Dword : uint8_t {
   kFp32,       // any operand: decoding to FP32 is exact
   kBf16Pair,   // operands that BF16 holds exactly; what is missing after the last k is zero
   kFp16Split,  // an FP16 value as the sum of two BF16, exactly: fp16_split.h
+  kFp16Pair,
   kE4m3Quad,
   kE5m2Quad,
 };
 
 static constexpr int64_t depth_of(Dword dword) {
-  return dword == Dword::kFp32 || dword == Dword::kFp16Split ? 1 : dword == Dword::kBf16Pair ? 2 : 4;
+  switch (dword) {
+    case Dword::kFp32:
+    case Dword::kFp16Split:
+      return 1;
+    case Dword::kBf16Pair:
+    case Dword::kFp16Pair:
+      return 2;
+    case Dword::kE4m3Quad:
+    case Dword::kE5m2Quad:
+      break;
+  }
+  return 4;
 }
 static constexpr int64_t dwords_of(int64_t k, Dword dword) { return (k + depth_of(dword) - 1) / depth_of(dword); }
 
