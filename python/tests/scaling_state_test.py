@@ -55,6 +55,18 @@ def test_history_rolls_in_the_newest_and_the_scale_is_that_of_the_largest():
     assert layer.input_scale.item() == scale_of(2, "e4m3")  # the window still held it
 
 
+def test_a_scale_written_through_data_holds_as_one_written_in_place():
+    outputs = []
+    for write in (lambda scale: scale.data.fill_(0.3), lambda scale: scale.fill_(0.3), lambda scale: None):
+        layer = layer_of()
+        with torch.no_grad():
+            forward(layer, ones(2.0))  # there is none yet, and the host knows it
+            write(layer.input_scale)
+            outputs.append(forward(layer, torch.linspace(-7, 7, 8).reshape(2, 4)))
+    through_data, in_place, unwritten = outputs
+    assert torch.equal(through_data, in_place) and not torch.equal(in_place, unwritten)
+
+
 def test_margin_interval_and_most_recent_are_honoured():
     layer = layer_of()
     rule = DelayedScaling(margin=2, interval=2, amax_history_len=4, amax_compute_algo="most_recent", fp8_format=Format.E4M3)

@@ -87,10 +87,11 @@ float OperandSlot::value_on_host() {
 }
 
 ScaleRef OperandSlot::scale_for(const recipe::DelayedScaling& recipe, const std::function<AmaxSlot()>& find_amax) {
-  const bool is_first = !has_scale();
+  const bool expects_none = !has_scale();
   const ScaleRef result = ScaleRef(scale_memory()).copy();
   float& value = *result.memory().mutable_data_ptr<float>();  // of the device of the data, which is the CPU
-  if (is_first) {
+  // Whoever wrote it through Python's `.data` moved no version counter: the host expects none, and there is one.
+  if (expects_none && value == recipe::kNoScale) {
     const AmaxSlot amax = find_amax();
     const bool has_function = static_cast<bool>(recipe.scaling_factor_compute_algo);
     recipe::first_scale(recipe, recipe::format_of(recipe.fp8_format, role),
