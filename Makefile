@@ -24,11 +24,12 @@ python := $(or $(PYTHON),$(CURDIR)/.venv$(TORCH:%=-torch-%)/bin/python)
 build := build$(TORCH:%=-torch-%)$(if $(filter-out release,$(PRESET)),-$(PRESET))
 configuration := --preset $(PRESET) $(if $(TORCH),-B $(build) )-DPLIMSOLL_PYTHON=$(python) -DPLIMSOLL_WERROR=$(WERROR)
 
-# python has no sanitizer's runtime in it, so that one is loaded before it; what python and torch leave behind is no leak of ours,
-# and a signal ends a test's process as it would without.
+# A signal ends a test's process as it would without the sanitizer.
+signals_asan = handle_segv=0:handle_sigbus=0:handle_abort=0
+# python has no sanitizer's runtime in it, so that one is loaded before it; what python and torch leave behind is no leak of ours.
 preload = LD_PRELOAD="$$($(or $(CXX),c++) -print-file-name=lib$(1).so) $$($(or $(CXX),c++) -print-file-name=libstdc++.so)"
-sanitizer_asan = $(call preload,asan) \
-  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:handle_segv=0:handle_sigbus=0:handle_abort=0
+sanitizer_asan = $(call preload,asan) ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:$(signals_asan)
+ctest = $(signals_$(PRESET):%=ASAN_OPTIONS=%) ctest --test-dir $(build) --output-on-failure
 pytest = $(sanitizer_$(PRESET)) PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m pytest tools bench tests/attack python/tests
 ifeq ($(PRESET),tsan)
 pytest = echo "pytest: not under tsan, which sees no lock and no barrier of libtorch and its OpenMP runtime"
@@ -54,11 +55,11 @@ program: configure ## build build/bin/plimsoll and what Python loads, without te
 	@ninja -C $(build) -j $(JOBS) plimsoll_cli plimsoll_python
 
 test: build ## run the C++ and Python tests
-	@status=0; ctest --test-dir $(build) --output-on-failure || status=$$?; \
+	@status=0; $(ctest) || status=$$?; \
 	$(pytest) || status=$$?; exit $$status
 
 nightly: build ## the tests that take minutes, too, five minutes of training in flat memory, and an hour of hostile calls
-	@PLIMSOLL_NIGHTLY=1 ctest --test-dir $(build) --output-on-failure
+	@PLIMSOLL_NIGHTLY=1 $(ctest)
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/memory.py --seconds 300
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/operators.py --seconds 3600
 
