@@ -38,7 +38,7 @@ class LanguageModel {
   // cache this is the prefill, later a step of decoding. Weights are converted when the cache is empty and kept after
   // that. Records no gradients; call eval() first.
   virtual at::Tensor extend(const at::Tensor& tokens, TokenCache& cache) = 0;
-  virtual TokenCache make_cache() const = 0;
+  virtual TokenCache make_cache(const TokenCacheOptions& options = {}) const = 0;
 
   // A part of the model that can get its parameters just before it computes, and lose them after.
   struct Unit {

@@ -2,11 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "plimsoll/nn/key_value_cache.h"
 
 namespace plimsoll::models {
+
+struct TokenCacheOptions {
+  std::optional<int64_t> capacity = {};  // tokens; by default the model's context
+  nn::CacheFormat format = nn::CacheFormat::kAsGiven;
+};
 
 class TokenCache {
  public:

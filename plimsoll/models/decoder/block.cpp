@@ -38,15 +38,16 @@ void DecoderAttentionImpl::reset() {
     query_norm = register_module("query_norm", norm_over(config.head_dim, config));
     key_norm = register_module("key_norm", norm_over(config.head_dim, config));
   }
-  core_attention =
-      register_module("core_attention", nn::DotProductAttention(config.heads, config.head_dim,
-                                                                nn::DotProductAttentionOptions{
-                                                                    .num_gqa_groups = config.groups,
-                                                                    .attention_dropout = config.attention_dropout,
-                                                                    .attn_mask_type = nn::AttentionMask::kCausal,
-                                                                    .qkv_format = nn::Layout::kBshd,
-                                                                    .softmax_scale = config.attention_scale,
-                                                                }));
+  core_attention = register_module("core_attention",
+                                   nn::DotProductAttention(config.heads, config.head_dim,
+                                                           nn::DotProductAttentionOptions{
+                                                               .num_gqa_groups = config.groups,
+                                                               .attention_dropout = config.attention_dropout,
+                                                               .attn_mask_type = nn::AttentionMask::kCausal,
+                                                               .qkv_format = nn::Layout::kBshd,
+                                                               .softmax_scale = config.attention_scale,
+                                                               .window = reach == Reach::kSliding ? config.window : 0,
+                                                           }));
   // Attention keeps its output for its own backward pass, so proj keeps that instead of codes of it.
   proj = register_module(
       "proj", nn::Linear(rows, config.dim,

@@ -43,7 +43,9 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public LanguageMod
   nlohmann::json shape() const override;
   int64_t context() const override { return config.context; }
   at::Tensor logits(const at::Tensor& tokens) override { return forward(tokens); }
-  TokenCache make_cache() const override { return {config.layers, config.context}; }
+  TokenCache make_cache(const TokenCacheOptions& options = {}) const override {
+    return {config.layers, options.capacity.value_or(config.context), options.format};
+  }
   std::vector<Unit> units() override;  // the blocks
   void checkpoint_activations(bool enabled) override;
   Freedoms freedoms() const override;

@@ -1,0 +1,117 @@
+// Decoder-only models for plimsoll.models: those of models/load.h behind torch.classes.plimsoll.DecoderModel. Its
+// parameters are tensors that Python shares, so that torch's optimizers train them.
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <nlohmann/json.hpp>
+
+#include "plimsoll/bind/named_option.h"
+#include "plimsoll/io/hugging_face_directory.h"
+#include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/models/decoder/config_json.h"
+#include "plimsoll/models/decoder/load.h"
+#include "plimsoll/models/decoder/save.h"
+#include "plimsoll/models/decoder/tensors.h"
+
+namespace plimsoll::bind {
+namespace {
+
+using TensorsByName = c10::Dict<std::string, at::Tensor>;
+using OptionalTensor = std::optional<at::Tensor>;
+
+// Keys and values of the tokens so far.
+struct DecoderPast : torch::CustomClassHolder {
+  explicit DecoderPast(models::TokenCache of) : cache(std::move(of)) {}
+
+  models::TokenCache cache;
+};
+
+struct DecoderModel : torch::CustomClassHolder {
+  DecoderModel(const std::string& directory, const std::string& dtype)
+      : model(models::load_decoder(io::HuggingFaceDirectory(directory),
+                                   {.dtype = named_option(models::kWeightDtypes, "dtype", dtype),
+                                    .warn = [this](const std::string& text) { warning = text; }})) {}
+  explicit DecoderModel(models::Decoder of) : model(std::move(of)) {}
+
+  std::string config() const { return models::decoder_config_json(model->config).dump(); }
+
+  TensorsByName parameters() const {
+    TensorsByName result;
+    for (const auto& item : model->named_parameters()) result.insert(item.key(), item.value());
+    return result;
+  }
+
+  // Tensors by the names of parameters() (weights, gradients) -> by the names of Hugging Face's files.
+  TensorsByName as_stored(const TensorsByName& tensors) const {
+    TensorsByName result;
+    for (const models::DecoderTensor& parameter : models::decoder_tensors(model->config)) {
+      if (!tensors.contains(parameter.parameter)) continue;
+      const auto parts = models::stored_parts(parameter, model->config, tensors.at(parameter.parameter));
+      for (const auto& [name, part] : parts) result.insert(name, part);
+    }
+    return result;
+  }
+
+  c10::intrusive_ptr<DecoderModel> clone() const {
+    const auto copy = std::dynamic_pointer_cast<models::DecoderImpl>(model->clone());
+    io::check_mapped_files();
+    return c10::make_intrusive<DecoderModel>(models::Decoder(copy));
+  }
+
+  at::Tensor forward(const at::Tensor& input_ids, const OptionalTensor& attention_mask) {
+    const at::Tensor logits = model->forward(input_ids, attention_mask.value_or(at::Tensor()));
+    io::check_mapped_files();
+    return logits;
+  }
+
+  // targets: of each place the token that follows, or -100.
+  at::Tensor loss(const at::Tensor& input_ids, const at::Tensor& targets, const OptionalTensor& attention_mask) {
+    const at::Tensor loss =
+        model->loss(input_ids, targets, attention_mask.value_or(at::Tensor()), /*is_first_microbatch=*/std::nullopt);
+    io::check_mapped_files();
+    return loss;
+  }
+
+  at::Tensor extend(const at::Tensor& input_ids, const c10::intrusive_ptr<DecoderPast>& past) {
+    const at::Tensor logits = model->extend(input_ids, past->cache);
+    io::check_mapped_files();
+    return logits;
+  }
+
+  void save(const std::string& directory, const std::string& source) const {
+    models::save_decoder(*model, directory, {.source = source});
+  }
+
+  std::string warning;  // of loading, or empty
+  models::Decoder model;
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+  using Past = c10::intrusive_ptr<DecoderPast>;
+  using Self = c10::intrusive_ptr<DecoderModel>;
+  library.class_<DecoderPast>("DecoderPast")
+      .def("length", [](const Past& self) { return self->cache.length(); })
+      .def("clear", [](const Past& self) { self->cache.clear(); });
+  library.class_<DecoderModel>("DecoderModel")
+      .def(torch::init<std::string, std::string>())
+      .def("warning", [](const Self& self) { return self->warning; })
+      .def("config", &DecoderModel::config)
+      .def("eos_token_ids", [](const Self& self) { return self->model->config.eos_token_ids; })
+      .def("parameters", &DecoderModel::parameters)
+      .def("as_stored", &DecoderModel::as_stored)
+      .def("clone", &DecoderModel::clone)
+      .def("train", [](const Self& self, bool mode) { self->model->train(mode); })
+      .def("checkpoint_activations", [](const Self& self, bool on) { self->model->checkpoint_activations(on); })
+      .def("forward", &DecoderModel::forward)
+      .def("loss", &DecoderModel::loss)
+      .def("start",
+           [](const Self& self, int64_t capacity) {
+             return c10::make_intrusive<DecoderPast>(self->model->make_cache({.capacity = capacity}));
+           })
+      .def("extend", &DecoderModel::extend)
+      .def("save", &DecoderModel::save);
+}
+
+}  // namespace plimsoll::bind
