@@ -8,6 +8,8 @@ namespace {
 constexpr bool kPairs = true;
 constexpr int kTileRows = 4, kTileVectors = 4;
 
+PLIMSOLL_INLINE F32x16 multiply_add(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+
 PLIMSOLL_INLINE F32x16 accumulate(F32x16 sum, F32x16 a, F32x16 b) {
   return {_mm512_dpbf16_ps(sum.v, (__m512bh)_mm512_castps_si512(a.v), (__m512bh)_mm512_castps_si512(b.v))};
 }
@@ -45,11 +47,12 @@ const float* join_columns(const float* rows, int64_t count, int64_t pitch, float
 }  // namespace plimsoll::kernels
 
 #include "plimsoll/kernels/attention/attention_backward.inc"
+#include "plimsoll/kernels/attention/attention_few.inc"
 #include "plimsoll/kernels/attention/attention_forward.inc"
 
 namespace plimsoll::kernels {
 
-extern const AttentionIsa kAttentionAvx512Bf16 = {forward_scratch, forward_part, nullptr,          nullptr,
-                                                  nullptr,         nullptr,      backward_scratch, backward_part};
+extern const AttentionIsa kAttentionAvx512Bf16 = {forward_scratch, forward_part, few_scratch,      few_size,
+                                                  few_scores,      few_values,   backward_scratch, backward_part};
 
 }  // namespace plimsoll::kernels

@@ -80,6 +80,92 @@ TEST(AttentionBits, DoNotDependOnTheRestOfTheBatch) {
   }
 }
 
+// Queries begin .. end - 1 over the keys up to the last of them, as in decoding and in a chunk of a prompt.
+void run_chunk(const AttentionProblem& problem, int64_t begin, int64_t end, AttentionResult& result) {
+  const AttentionShape& s = problem.c.shape;
+  const auto moved = [&](auto tensor, Format format) {
+    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(tensor.data)>>, const char, char>;
+    tensor.data = static_cast<Byte*>(tensor.data) + begin * tensor.row_stride * format::bytes(format);
+    return tensor;
+  };
+  const auto scale = [&](const std::vector<float>& values) {
+    return values.empty() ? AttentionScale{} : AttentionScale{values.data(), s.groups * s.keys, s.keys, 1};
+  };
+  AttentionForward args = {.shape = s,
+                           .rules = problem.rules(),
+                           .format = problem.c.format,
+                           .q = moved(problem.q.input(), problem.c.format),
+                           .k = problem.k.input(),
+                           .v = problem.v.input(),
+                           .cache_format = problem.c.codes ? Format::kE4m3 : problem.c.format,
+                           .k_scale = scale(problem.k_scale),
+                           .v_scale = scale(problem.v_scale),
+                           .output = moved(result.output.output(), problem.c.format)};
+  args.shape.queries = end - begin;
+  args.shape.keys = end;
+  attention_forward(args);
+}
+
+void expect_chunks_have_the_bits_of_the_whole(const AttentionCase& c) {
+  const AttentionProblem problem(c);
+  AttentionResult whole(c);
+  run_forward(problem, whole);
+  for (int threads : {1, 3}) {
+    const ScopedThreads team(threads);
+    AttentionResult chunks(c);
+    const int64_t sizes[] = {37, 1, 8, 3, 12, 1, 1, 80};
+    for (int64_t begin = 0, i = 0; begin < c.shape.queries; ++i) {
+      const int64_t end = std::min(begin + sizes[i % 8], c.shape.queries);
+      run_chunk(problem, begin, end, chunks);
+      begin = end;
+    }
+    EXPECT_TRUE(same(chunks.output.array, whole.output.array)) << threads << " threads";
+  }
+}
+
+TEST(AttentionBits, AQueryHasThemInAWholeSequenceAChunkAndAlone) {
+  for (runtime::Isa isa : attention_isas()) {
+    const runtime::ScopedIsa scope(isa);
+    for (Format format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
+      for (int64_t channels : {33, 48, 64}) {
+        for (int64_t window : {0, 50}) {
+          for (bool codes : {false, true}) {
+            const AttentionCase c = {.shape = {.batch = 2,
+                                               .heads = 6,
+                                               .groups = 2,
+                                               .queries = 150,
+                                               .keys = 150,
+                                               .channels = channels,
+                                               .value_channels = channels},
+                                     .format = format,
+                                     .causal = Causal::kBottomRight,
+                                     .window = window,
+                                     .codes = codes};
+            SCOPED_TRACE(std::string(runtime::name(isa)) + ": " + describe(c));
+            expect_chunks_have_the_bits_of_the_whole(c);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionBits, OfLongSequencesToo) {
+  for (runtime::Isa isa : attention_isas()) {
+    const runtime::ScopedIsa scope(isa);
+    for (Format format : {Format::kFp32, Format::kBf16}) {
+      for (int64_t window : {0, 700}) {
+        // Several parts of few queries' keys; a group whose rows are no multiple of a tile.
+        AttentionCase c = {.format = format, .causal = Causal::kBottomRight, .window = window, .deviation = 3.0f};
+        c.shape = {
+            .batch = 1, .heads = 5, .groups = 1, .queries = 1200, .keys = 1200, .channels = 64, .value_channels = 96};
+        SCOPED_TRACE(std::string(runtime::name(isa)) + ": " + describe(c));
+        expect_chunks_have_the_bits_of_the_whole(c);
+      }
+    }
+  }
+}
+
 TEST(AttentionBits, AWindowOfAllKeysHasThoseOfNone) {
   for (runtime::Isa isa : attention_isas()) {
     const runtime::ScopedIsa scope(isa);

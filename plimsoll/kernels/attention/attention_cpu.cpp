@@ -42,20 +42,29 @@ int64_t queries_of_part(const AttentionShape& shape, bool causal) {
 int64_t pair_up(int64_t i, int64_t parts) { return i % 2 == 0 ? i / 2 : parts - 1 - i / 2; }
 
 void forward_few(const AttentionForward& args) {
-  const AttentionIsa& isa = fp32_isa();
+  const AttentionIsa& isa = isa_of(args.format, args.cache_format);
   const AttentionShape& shape = args.shape;
-  const int64_t parts = std::max<int64_t>(divide_up(shape.keys, kFewKeys), 1), heads = shape.batch * shape.groups;
-  const int64_t size = isa.few_size(args), count = isa.few_queries_scratch(args);
-  float* sums = scratch(runtime::ScratchSlot::kReduce, heads * parts * size);
+  const int64_t heads = shape.batch * shape.groups, parts = divide_up(shape.keys, kFewKeys);
+  const int64_t size = isa.few_size(args), count = isa.few_scratch(args);
+  float* exponents = scratch(runtime::ScratchSlot::kReduce, heads * size);
   runtime::parallel_for(heads * parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const FewPart part = {i / parts / shape.groups, i / parts % shape.groups, i % parts * kFewKeys};
-      isa.few_queries(args, part, sums + i * size, part_scratch(count));
+      const int64_t head = i / parts;
+      isa.few_scores(args, {head / shape.groups, head % shape.groups, i % parts * kFewKeys}, exponents + head * size,
+                     part_scratch(count));
     }
   });
-  runtime::parallel_for(heads, 16, [&](int64_t begin, int64_t end) {
+  // Weights are computed for each slice of the channels, so there are no more slices than threads need.
+  constexpr int64_t kSlice = 32;
+  const int64_t wanted = divide_up(runtime::threads(), heads);
+  const int64_t width = divide_up(divide_up(shape.value_channels, wanted), kSlice) * kSlice;
+  const int64_t slices = std::max<int64_t>(divide_up(shape.value_channels, std::max(width, kSlice)), 1);
+  runtime::parallel_for(heads * slices, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      isa.few_queries_finish(args, i / shape.groups, i % shape.groups, sums + i * parts * size, parts);
+      const int64_t head = i / slices, channel = i % slices * width;
+      const FewChannelsPart part = {head / shape.groups, head % shape.groups, channel,
+                                    std::min(channel + width, shape.value_channels)};
+      isa.few_values(args, part, exponents + head * size, part_scratch(count));
     }
   });
 }

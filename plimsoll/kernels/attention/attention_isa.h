@@ -24,34 +24,31 @@ struct BackwardPart {
   NextKeys next = {};
 };
 
-// Up to this many queries are multiplied with k and v as they stream by, without packing, in parts of so many keys.
-inline constexpr int64_t kFewQueries = 8, kFewKeys = 1024;
-struct FewPart {
-  int64_t batch, group, key_begin;
+// Up to this many queries are multiplied with k and v as they stream by: first all scores, in parts of so many keys,
+// then the values, in parts of their channels. Sums have the terms and the order that they have with more queries.
+inline constexpr int64_t kFewQueries = 8, kFewKeys = 512;
+struct FewKeysPart {
+  int64_t batch, group, key_begin;  // a multiple of kFewKeys
 };
-
-// Partial sums of a part, a row for each query of the group's heads.
-struct FewSums {
-  float* output;  // [rows][value channels, up to a multiple of 16], not yet divided by sum
-  float* top;     // [rows], in units of log 2
-  float* sum;     // [rows], of the weights relative to top
+struct FewChannelsPart {
+  int64_t batch, group, begin, end;  // channels of the values; multiples of 16, or the last
 };
 
 struct AttentionIsa {
   // FP32 values of scratch that a part needs, 64-byte aligned.
   int64_t (*forward_scratch)(const AttentionForward& args, int64_t queries);
   void (*forward)(const AttentionForward& args, const ForwardPart& part, float* scratch);
-  // All queries of a group; no dropout. few_size floats of sums a part; those of a group's parts follow each other.
-  int64_t (*few_queries_scratch)(const AttentionForward& args);
+  // All queries of a group; no dropout. few_size: floats of a group's exponents.
+  int64_t (*few_scratch)(const AttentionForward& args);
   int64_t (*few_size)(const AttentionForward& args);
-  void (*few_queries)(const AttentionForward& args, const FewPart& part, float* sums, float* scratch);
-  void (*few_queries_finish)(const AttentionForward& args, int64_t batch, int64_t group, float* sums, int64_t parts);
+  void (*few_scores)(const AttentionForward& args, const FewKeysPart& part, float* exponents, float* scratch);
+  void (*few_values)(const AttentionForward& args, const FewChannelsPart& part, const float* exponents, float* scratch);
   int64_t (*backward_scratch)(const AttentionBackward& args);
   void (*backward)(const AttentionBackward& args, const BackwardPart& part, float* scratch);
 };
 
 extern const AttentionIsa kAttentionPortable, kAttentionAvx2, kAttentionAvx512;
-// For bf16 operands; streams few queries as kAttentionAvx512 does.
+// For bf16 operands.
 extern const AttentionIsa kAttentionAvx512Bf16;
 
 }  // namespace plimsoll::kernels
