@@ -135,6 +135,30 @@ TEST(NnAttention, OverACacheQueriesAreTheLastTokens) {
   EXPECT_FALSE(at::equal(layer->forward(t[0], t[1], t[2]), expected));
 }
 
+TEST(NnAttention, ATokenHasTheSameBitsInAWholeSequenceAndInChunksOverACache) {
+  torch::manual_seed(6);
+  const torch::NoGradGuard no_grad;
+  for (const int64_t window : {0, 5}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      for (const CacheFormat format : {CacheFormat::kAsGiven, CacheFormat::kE4m3}) {
+        DotProductAttention layer = attention({.num_gqa_groups = 1, .window = window});
+        const at::Tensor query = torch::randn({kBatch, 30, kHeads, kChannels}).to(dtype);
+        const at::Tensor key = torch::randn({kBatch, 30, 1, kChannels}).to(dtype), value = torch::randn_like(key);
+        KeyValueCache at_once(30, format), in_turn(30, format);
+        const at::Tensor whole = layer->forward_cached(query, at_once.append(key, value));
+        EXPECT_EQ(at::equal(layer->forward(query, key, value), whole), format == CacheFormat::kAsGiven);
+        int64_t begin = 0;
+        for (const int64_t size : {11, 1, 3, 9, 1, 5}) {
+          const auto part = [&](const at::Tensor& x) { return x.narrow(1, begin, size); };
+          const at::Tensor chunk = layer->forward_cached(part(query), in_turn.append(part(key), part(value)));
+          EXPECT_TRUE(at::equal(chunk, part(whole))) << size << " tokens from " << begin << ", window " << window;
+          begin += size;
+        }
+      }
+    }
+  }
+}
+
 TEST(NnAttention, AQueryWithoutKeysGivesZero) {
   DotProductAttention layer = attention({.attn_mask_type = AttentionMask::kPadding});
   const at::Tensor masked = torch::ones({kBatch, 1, 1, 7}, at::kBool);

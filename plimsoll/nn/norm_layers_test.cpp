@@ -44,6 +44,23 @@ TEST(NnNorm, MatchesTorch) {
   }
 }
 
+// As models with QK norm do, before the rotary turn.
+TEST(NnNorm, HeadsInsideAProjectionAreNormalizedLikeRowsOfTheirOwn) {
+  torch::manual_seed(2);
+  for (const bool zero_centered : {false, true}) {
+    RmsNorm norm(24, LayerNormOptions{.zero_centered_gamma = zero_centered});
+    testing::randomize(*norm);
+    const at::Tensor packed = torch::randn({2, 7, 6, 24}).requires_grad_();
+    const at::Tensor rows = packed.detach().narrow(2, 4, 1).contiguous().requires_grad_();
+    const at::Tensor got = norm->forward(packed.narrow(2, 4, 1)), expected = norm->forward(rows);
+    EXPECT_TRUE(at::equal(got, expected));
+    const at::Tensor seed = torch::randn(got.sizes());
+    got.backward(seed);
+    expected.backward(seed);
+    EXPECT_TRUE(at::equal(packed.grad().narrow(2, 4, 1), rows.grad()));
+  }
+}
+
 TEST(NnNorm, ReturnsTheDtypeOfTheInputOrOfTheScope) {
   LayerNorm norm(8);
   const at::Tensor x = torch::randn({2, 8});

@@ -11,6 +11,7 @@ namespace plimsoll::kernels {
 struct Rotary {
   int64_t tokens = 0, heads = 0, channels = 0;
   int64_t rotated = 0;                            // the first channels, even; the others are copied
+  int64_t copied_heads = 0;                       // the last heads, which are not turned
   const void* x = nullptr;                        // [tokens, heads, channels]
   int64_t x_token_stride = 0, x_head_stride = 0;  // elements; channels are contiguous
   void* y = nullptr;                              // [tokens, heads, channels], contiguous

@@ -17,6 +17,7 @@ struct Case {
   Format format = Format::kFp32;
   bool interleaved = false, transposed = false;
   int64_t gap = 5;  // elements between the heads of x
+  int64_t copied_heads = 0;
 
   int64_t head_stride() const { return channels + gap; }
   int64_t token_stride() const { return heads * head_stride() + gap; }
@@ -42,6 +43,7 @@ Array run(const Case& c, Inputs& in) {
           .heads = c.heads,
           .channels = c.channels,
           .rotated = c.rotated,
+          .copied_heads = c.copied_heads,
           .x = in.x.data(),
           .x_token_stride = c.token_stride(),
           .x_head_stride = c.head_stride(),
@@ -66,7 +68,7 @@ float sum_of_products(float a, float b, float c, float d) {
 // The matrix of each pair, written out: row r of it times x.
 float expected(const Case& c, const Inputs& in, int64_t token, int64_t head, int64_t channel) {
   const int64_t x = token * c.token_stride() + head * c.head_stride();
-  if (channel >= c.rotated) return in.x.at(x + channel);
+  if (channel >= c.rotated || head >= c.heads - c.copied_heads) return in.x.at(x + channel);
   const int64_t half = c.rotated / 2;
   const bool is_first = c.interleaved ? channel % 2 == 0 : channel < half;
   const int64_t distance = c.interleaved ? 1 : half;
@@ -113,6 +115,7 @@ TEST_P(RotaryTest, HoldsForAnySizes) {
     }
     check({.tokens = 0, .interleaved = interleaved});
     check({.heads = 0, .interleaved = interleaved});
+    for (const int64_t copied : {1, 3}) check({.interleaved = interleaved, .copied_heads = copied});
     check({.tokens = 1, .heads = 1, .channels = 2, .rotated = 2, .positions = 1, .repeats = 1});
   }
 }

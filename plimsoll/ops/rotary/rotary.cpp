@@ -15,22 +15,23 @@ using torch::autograd::variable_list;
 
 class RotaryFunction : public torch::autograd::Function<RotaryFunction> {
  public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& angles,
-                            const RotaryOptions& options) {
-    const at::Tensor cosine = angles.cos(), sine = angles.sin();
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& cosine,
+                            const at::Tensor& sine, const RotaryOptions& options) {
     context->save_for_backward({cosine, sine});
     context->saved_data["position_dim"] = options.position_dim;
     context->saved_data["interleaved"] = options.interleaved;
+    context->saved_data["copied_heads"] = options.copied_heads;
     return dispatch::rotary(x, {cosine, sine}, options, Turn::kForward);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     check_once_differentiable("rotary");
-    if (!gradients[0].defined()) return variable_list(3);
+    if (!gradients[0].defined()) return variable_list(4);
     const variable_list saved = context->get_saved_variables();
     const RotaryOptions options{.position_dim = context->saved_data["position_dim"].toInt(),
-                                .interleaved = context->saved_data["interleaved"].toBool()};
-    return {dispatch::rotary(gradients[0], {saved[0], saved[1]}, options, Turn::kTransposed), {}, {}};
+                                .interleaved = context->saved_data["interleaved"].toBool(),
+                                .copied_heads = context->saved_data["copied_heads"].toInt()};
+    return {dispatch::rotary(gradients[0], {saved[0], saved[1]}, options, Turn::kTransposed), {}, {}, {}};
   }
 };
 
@@ -40,7 +41,11 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& angles, const RotaryOpt
   TORCH_CHECK(angles.scalar_type() == at::kFloat && !angles.requires_grad(),
               "rotary: expected angles of float32 without gradient, got ", angles.scalar_type(),
               angles.requires_grad() ? " with gradient" : "");
-  return RotaryFunction::apply(x, angles, options);
+  return rotary(x, RotaryTurns{angles.cos(), angles.sin()}, options);
+}
+
+at::Tensor rotary(const at::Tensor& x, const RotaryTurns& turns, const RotaryOptions& options) {
+  return RotaryFunction::apply(x, turns.cosine, turns.sine, options);
 }
 
 }  // namespace plimsoll::ops

@@ -13,18 +13,25 @@
 namespace plimsoll::ops {
 namespace {
 
-void check_rotary(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, int64_t position_dim) {
+void check_rotary(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, int64_t position_dim,
+                  int64_t copied_heads) {
   TORCH_CHECK((x.dim() == 4 && (position_dim == 0 || position_dim == 1)) || (x.dim() == 3 && position_dim == 0),
               "rotary: expected x of four dimensions with positions along 0 or 1, or of three along 0, got ",
               x.sym_sizes(), " along ", position_dim);
-  TORCH_CHECK(cosine.dim() == 2 && cosine.scalar_type() == at::kFloat && sine.scalar_type() == at::kFloat &&
-                  cosine.sym_sizes() == sine.sym_sizes(),
-              "rotary: expected cosine and sine of float32 [positions, rotated], got ", cosine.sym_sizes(), " of ",
-              cosine.scalar_type(), " and ", sine.sym_sizes(), " of ", sine.scalar_type());
-  TORCH_CHECK(cosine.sym_size(0) >= x.sym_size(position_dim), "rotary: expected angles for ", x.sym_size(position_dim),
-              " positions, got ", cosine.sym_size(0));
-  TORCH_CHECK(cosine.sym_size(1) % 2 == 0 && cosine.sym_size(1) <= x.sym_size(-1),
-              "rotary: expected an even number of angles, at most ", x.sym_size(-1), ", got ", cosine.sym_size(1));
+  const bool each_token = x.dim() == 4 && cosine.dim() == 3;
+  TORCH_CHECK(
+      (cosine.dim() == 2 || each_token) && cosine.scalar_type() == at::kFloat && sine.scalar_type() == at::kFloat &&
+          cosine.sym_sizes() == sine.sym_sizes(),
+      "rotary: expected cosine and sine of float32 [positions, rotated] or, for each token, [.., .., rotated], got ",
+      cosine.sym_sizes(), " of ", cosine.scalar_type(), " and ", sine.sym_sizes(), " of ", sine.scalar_type());
+  TORCH_CHECK(each_token || cosine.sym_size(0) >= x.sym_size(position_dim), "rotary: expected angles for ",
+              x.sym_size(position_dim), " positions, got ", cosine.sym_size(0));
+  TORCH_CHECK(!each_token || (cosine.sym_size(0) == x.sym_size(0) && cosine.sym_size(1) == x.sym_size(1)),
+              "rotary: expected angles for each token of ", x.sym_sizes(), ", got ", cosine.sym_sizes());
+  TORCH_CHECK(cosine.sym_size(-1) % 2 == 0 && cosine.sym_size(-1) <= x.sym_size(-1),
+              "rotary: expected an even number of angles, at most ", x.sym_size(-1), ", got ", cosine.sym_size(-1));
+  TORCH_CHECK(copied_heads >= 0 && copied_heads <= x.sym_size(-2), "rotary: expected copied_heads from 0 to ",
+              x.sym_size(-2), ", got ", copied_heads);
 }
 
 // One stride from token to token, and dense channels.
@@ -41,20 +48,22 @@ int64_t token_stride(const at::Tensor& x) {
 }
 
 at::Tensor rotary_cpu(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, int64_t position_dim,
-                      bool interleaved, bool transposed) {
+                      bool interleaved, bool transposed, int64_t copied_heads) {
   const format::Format format = check_values(x, "rotary", "x");
   check_values(cosine, "rotary", "cosine");
   check_values(sine, "rotary", "sine");
-  check_rotary(x, cosine, sine, position_dim);
+  check_rotary(x, cosine, sine, position_dim, copied_heads);
   const at::Tensor input = readable(x), c = cosine.contiguous(), s = sine.contiguous();
   at::Tensor output = at::empty(x.sizes(), x.options());
-  const bool inner = position_dim == 1;
+  const bool each_token = c.dim() == x.dim() - 1;
+  const int64_t tokens = x.dim() == 4 ? x.size(0) * x.size(1) : x.size(0);
   const watch::Span span("rotary", {.bytes = traffic(input, output)});
   if (output.numel() == 0) return output;
-  kernels::rotary({.tokens = x.dim() == 4 ? x.size(0) * x.size(1) : x.size(0),
+  kernels::rotary({.tokens = tokens,
                    .heads = x.size(-2),
                    .channels = x.size(-1),
-                   .rotated = c.size(1),
+                   .rotated = c.size(-1),
+                   .copied_heads = copied_heads,
                    .x = input.const_data_ptr(),
                    .x_token_stride = token_stride(input),
                    .x_head_stride = input.stride(-2),
@@ -62,16 +71,16 @@ at::Tensor rotary_cpu(const at::Tensor& x, const at::Tensor& cosine, const at::T
                    .format = format,
                    .cosine = c.const_data_ptr<float>(),
                    .sine = s.const_data_ptr<float>(),
-                   .positions = x.size(position_dim),
-                   .repeats = inner || x.dim() == 3 ? 1 : x.size(1),
+                   .positions = each_token ? tokens : x.size(position_dim),
+                   .repeats = each_token || position_dim == 1 ? 1 : x.size(1),
                    .interleaved = interleaved,
                    .transposed = transposed});
   return output;
 }
 
 at::Tensor rotary_meta(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, int64_t position_dim,
-                       bool /*interleaved*/, bool /*transposed*/) {
-  check_rotary(x, cosine, sine, position_dim);
+                       bool /*interleaved*/, bool /*transposed*/, int64_t copied_heads) {
+  check_rotary(x, cosine, sine, position_dim, copied_heads);
   return empty_meta(x.sym_sizes(), x, x.scalar_type());
 }
 
@@ -83,8 +92,8 @@ at::Tensor rotary_op(const at::Tensor& x, const at::Tensor& angles, int64_t posi
 
 void define_rotary(torch::Library& library) {
   library.def(
-      "rotary_turn(Tensor x, Tensor cosine, Tensor sine, *, int position_dim, bool interleaved, bool transposed) -> "
-      "Tensor",
+      "rotary_turn(Tensor x, Tensor cosine, Tensor sine, *, int position_dim, bool interleaved, bool transposed, "
+      "int copied_heads=0) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   library.def("rotary(Tensor x, Tensor angles, *, int position_dim=0, bool interleaved=False) -> Tensor", &rotary_op);
 }
@@ -94,9 +103,10 @@ void register_rotary_meta(torch::Library& library) { library.impl("rotary_turn",
 
 namespace dispatch {
 
-at::Tensor rotary(const at::Tensor& x, const Turns& turns, const RotaryOptions& options, Turn turn) {
+at::Tensor rotary(const at::Tensor& x, const RotaryTurns& turns, const RotaryOptions& options, Turn turn) {
   static const auto op = find_operator<decltype(rotary_cpu)>("plimsoll::rotary_turn");
-  return op.call(x, turns.cosine, turns.sine, options.position_dim, options.interleaved, turn == Turn::kTransposed);
+  return op.call(x, turns.cosine, turns.sine, options.position_dim, options.interleaved, turn == Turn::kTransposed,
+                 options.copied_heads);
 }
 
 }  // namespace dispatch

@@ -13,13 +13,9 @@ void register_rotary_meta(torch::Library& library);
 
 enum class Turn : uint8_t { kForward, kTransposed };  // transposed: of a gradient
 
-struct Turns {
-  at::Tensor cosine, sine;  // fp32 [positions or more, rotated]
-};
-
 namespace dispatch {
 
-at::Tensor rotary(const at::Tensor& x, const Turns& turns, const RotaryOptions& options, Turn turn);
+at::Tensor rotary(const at::Tensor& x, const RotaryTurns& turns, const RotaryOptions& options, Turn turn);
 
 }  // namespace dispatch
 }  // namespace plimsoll::ops
