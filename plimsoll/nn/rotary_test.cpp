@@ -10,7 +10,7 @@ namespace {
 
 at::Tensor floats(const std::vector<float>& values) { return torch::tensor(values); }
 
-// What transformers 5.23 computes: LlamaRotaryEmbedding(config).inv_freq.
+// Values of transformers 5.23: LlamaRotaryEmbedding(config).inv_freq.
 TEST(NnRotary, FrequenciesHaveTheBitsOfTransformers) {
   EXPECT_TRUE(at::equal(
       RotaryTable(24).inv_freq(),

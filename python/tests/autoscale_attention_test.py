@@ -73,7 +73,7 @@ def test_a_window_hides_what_lies_before_it(groups):
     exact = [(x.double() * 0.5).requires_grad_() for x in (query, key, value)]
     output = torch.ops.plimsoll.attention(*scaled, mask_type="causal", window=7)
     got = [output, *torch.autograd.grad(output, scaled, autoscale.scaled_array(gradient, 0.5))]
-    wanted = F.scaled_dot_product_attention(*exact, attn_mask=~hidden, enable_gqa=True)
+    wanted = F.scaled_dot_product_attention(exact[0], exact[1], exact[2], attn_mask=~hidden, enable_gqa=True)
     expected = [wanted, *torch.autograd.grad(wanted, exact, gradient.double() * 0.5)]
     for ours, right in zip(got, expected, strict=True):
         assert (autoscale.value(ours).double() - right).norm() / right.norm() < 4 * ROUNDING

@@ -148,7 +148,7 @@ double seen_pairs(const AttentionRules& rules, double queries, double keys) {
   const double seen = queries * keys - skipped_pairs(rules.causal, queries, keys);
   const double window = static_cast<double>(rules.window);
   if (window == 0 || window >= keys) return seen;
-  // Those before the windows lie as if the first `window` keys, and under kTopLeft as many queries, were not there.
+  // Pairs before the windows lie as if the first `window` keys, and under kTopLeft as many queries, were not there.
   const double rest = rules.causal == Causal::kTopLeft ? std::max(queries - window, 0.0) : queries;
   return seen - (rest * (keys - window) - skipped_pairs(rules.causal, rest, keys - window));
 }

@@ -192,9 +192,7 @@ class DotProductAttention(torch.nn.Module):
             attended: torch.Tensor = _attention(query, key, value, **self._options(mask, bias, causal, window))
         return attended.permute((2, 0, 1, 3) if layout == "sbhd" else (0, 2, 1, 3)).flatten(2)
 
-    def _attend_packed(
-        self, tensors: list[torch.Tensor], packed: dict[str, Any], mask_type: str, window: int
-    ) -> torch.Tensor:
+    def _attend_packed(self, tensors: list[torch.Tensor], packed: dict[str, Any], mask_type: str, window: int) -> torch.Tensor:
         def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             mask, causal = mask_rules(mask_type, None)
             with self._dropout_state():
@@ -218,7 +216,7 @@ class DotProductAttention(torch.nn.Module):
         mask_type: str,
         attention_mask: Any,
         interleaved: bool,
-        window_size: tuple[int, int] | None,
+        window_size: tuple[int, int] | None = None,
     ) -> torch.Tensor:
         """The same on the fused projection [seq, batch, heads + 2 groups, kv_channels] (bshd: [batch, seq, ...]), whose
         gradient is then one tensor. interleaved: query, key, value of each head in turn, where heads == groups."""
