@@ -16,7 +16,7 @@
 #include "plimsoll/app/t5_inputs.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/t5/load.h"
-#include "plimsoll/tokenize/t5_tokenizer.h"
+#include "plimsoll/tokenize/sentencepiece/t5_tokenizer.h"
 
 namespace plimsoll::app {
 namespace {

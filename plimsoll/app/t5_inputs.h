@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "plimsoll/tokenize/t5_tokenizer.h"
+#include "plimsoll/tokenize/sentencepiece/t5_tokenizer.h"
 
 namespace plimsoll::app {
 

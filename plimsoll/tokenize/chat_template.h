@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plimsoll/tokenize/pattern.h"
+#include "plimsoll/tokenize/json/pattern.h"
 
 namespace plimsoll::tokenize {
 

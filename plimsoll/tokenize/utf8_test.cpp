@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "plimsoll/tokenize/byte_alphabet.h"
+#include "plimsoll/tokenize/json/byte_alphabet.h"
 
 namespace plimsoll::tokenize {
 namespace {

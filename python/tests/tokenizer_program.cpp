@@ -14,7 +14,7 @@
 #include "plimsoll/io/error.h"
 #include "plimsoll/tokenize/chat_template.h"
 #include "plimsoll/tokenize/decode_stream.h"
-#include "plimsoll/tokenize/tokenizer_json.h"
+#include "plimsoll/tokenize/json/tokenizer_json.h"
 
 namespace {
 

@@ -29,9 +29,9 @@
 #include "plimsoll/io/testing.h"
 #include "plimsoll/models/t5/config.h"
 #include "plimsoll/models/t5/read_config.h"
-#include "plimsoll/tokenize/charsmap_testing.h"
-#include "plimsoll/tokenize/sentencepiece_model_testing.h"
-#include "plimsoll/tokenize/t5_tokenizer.h"
+#include "plimsoll/tokenize/sentencepiece/charsmap_testing.h"
+#include "plimsoll/tokenize/sentencepiece/sentencepiece_model_testing.h"
+#include "plimsoll/tokenize/sentencepiece/t5_tokenizer.h"
 
 namespace plimsoll::attack {
 namespace {

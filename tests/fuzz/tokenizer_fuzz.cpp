@@ -5,7 +5,7 @@
 
 #include "files.h"
 #include "plimsoll/io/error.h"
-#include "plimsoll/tokenize/t5_tokenizer.h"
+#include "plimsoll/tokenize/sentencepiece/t5_tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace plimsoll;

@@ -6,7 +6,7 @@
 #include "files.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/tokenize/decode_stream.h"
-#include "plimsoll/tokenize/tokenizer_json.h"
+#include "plimsoll/tokenize/json/tokenizer_json.h"
 #include "plimsoll/tokenize/utf8.h"
 
 namespace {
