@@ -21,7 +21,7 @@
 namespace plimsoll::models {
 
 struct LoadOptions {
-  WeightDtype dtype = WeightDtype::kAsStored;  // not kFp8
+  WeightDtype dtype = WeightDtype::kAsStored;
   Warn warn = {};  // hears how many weights, and of which tensors, the dtype cannot hold: they are Inf
 };
 

@@ -12,29 +12,42 @@
 namespace plimsoll::nn {
 namespace {
 
-void hold_one(const SplitParameter& weight, const ScaledLayer& layer) {
+struct ProductWeight {
+  std::string name;
+  at::Tensor weight;
+  std::shared_ptr<ops::LinearState> state;
+};
+
+ProductWeight weight_of(const SplitParameter& weight, const ScaledLayer& layer) {
   TORCH_CHECK(weight.parts().size() == 1, "codes: expected a layer with one weight, got ", weight.parts().size());
-  hold_codes(weight.parts().front(), *layer.products().front().state);
+  return {"weight", weight.parts().front(), layer.products().front().state};
+}
+
+std::vector<ProductWeight> weights_of(torch::nn::Module& module) {
+  if (const auto* linear = dynamic_cast<LinearImpl*>(&module)) return {weight_of(linear->weight, *linear)};
+  if (const auto* linear = dynamic_cast<LayerNormLinearImpl*>(&module)) return {weight_of(linear->weight, *linear)};
+  const auto* mlp = dynamic_cast<LayerNormMlpImpl*>(&module);
+  if (mlp == nullptr) return {};
+  return {{"fc1_weight", mlp->weights.fc1_weight, mlp->products()[0].state},
+          {"fc2_weight", mlp->weights.fc2_weight, mlp->products()[1].state}};
 }
 
 }  // namespace
 
-void hold_codes(at::Tensor parameter, ops::LinearState& state, ops::CodeSource source) {
-  if (!source.weight.defined()) source.weight = parameter.detach();
-  state.weight_source.hold(std::make_shared<ops::HeldWeight>(std::move(source)));
+void hold_codes(at::Tensor parameter, ops::LinearState& state, CodeSources sources) {
+  if (sources.empty()) sources.push_back({.weight = parameter.detach()});
+  state.weight_source.hold(std::make_shared<ops::HeldWeight>(std::move(sources)));
   parameter.set_requires_grad(false);
   parameter.set_data(at::empty({1}, parameter.options()).expand(parameter.sizes()));
 }
 
-void hold_codes(torch::nn::Module& root) {
-  root.apply([](torch::nn::Module& module) {
-    if (auto* linear = dynamic_cast<LinearImpl*>(&module)) hold_one(linear->weight, *linear);
-    if (auto* linear = dynamic_cast<LayerNormLinearImpl*>(&module)) hold_one(linear->weight, *linear);
-    if (auto* mlp = dynamic_cast<LayerNormMlpImpl*>(&module)) {
-      hold_codes(mlp->weights.fc1_weight, *mlp->products()[0].state);
-      hold_codes(mlp->weights.fc2_weight, *mlp->products()[1].state);
+void hold_codes(torch::nn::Module& root, const std::function<CodeSources(const std::string& name)>& sources_of) {
+  for (const auto& item : root.named_modules()) {
+    for (const ProductWeight& product : weights_of(*item.value())) {
+      const std::string name = item.key().empty() ? product.name : item.key() + "." + product.name;
+      hold_codes(product.weight, *product.state, sources_of ? sources_of(name) : CodeSources{});
     }
-  });
+  }
 }
 
 }  // namespace plimsoll::nn

@@ -4,15 +4,23 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "plimsoll/ops/linear/linear_scaling.h"
 
 namespace plimsoll::nn {
 
-// From here on the product of `state` multiplies by codes of `source`, made when they are first needed. The parameter
-// keeps shape and dtype and gives up its memory; without a source the codes are of its values.
-void hold_codes(at::Tensor parameter, ops::LinearState& state, ops::CodeSource source = {});
+using CodeSources = std::vector<ops::CodeSource>;
 
-// The same for the weights of all nn::Linear, LayerNormLinear and LayerNormMlp under `root`, itself included.
-void hold_codes(torch::nn::Module& root);
+// From here on the product of `state` multiplies by codes of `sources`, one after another by rows, made when they are
+// first needed. The parameter keeps shape and dtype and gives up its memory; without a source the codes are of its
+// values.
+void hold_codes(at::Tensor parameter, ops::LinearState& state, CodeSources sources = {});
+
+// The same for the weights of all nn::Linear, LayerNormLinear and LayerNormMlp under `root`, itself included; sources_of
+// hears the name of each.
+void hold_codes(torch::nn::Module& root, const std::function<CodeSources(const std::string& name)>& sources_of = {});
 
 }  // namespace plimsoll::nn

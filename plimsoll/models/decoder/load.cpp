@@ -59,6 +59,17 @@ class DecoderLoader {
     return result;
   }
 
+  // Codes are made of what the file stores, not of its values in dtype_.
+  nn::CodeSources sources(const DecoderTensor& tensor) const {
+    nn::CodeSources result;
+    for (const StoredPart& part : tensor.parts) {
+      const std::string name = name_there(directory_, config_, part.name);
+      result.push_back({.weight = rows_of(stored_weight(directory_, name), tensor.order, config_),
+                        .done = directory_.releaser(name)});
+    }
+    return result;
+  }
+
   const OverflowedWeights& overflowed() const { return overflowed_; }
 
  private:
@@ -101,16 +112,24 @@ DecoderConfig decoder_config(const io::HuggingFaceDirectory& directory) {
 }
 
 Decoder load_decoder(const io::HuggingFaceDirectory& directory, const LoadOptions& options) {
-  if (options.dtype == WeightDtype::kFp8) io::fail("load: expected dtype stored, fp32, bf16 or fp16, got fp8");
   const at::NoGradGuard no_grad;
   const DecoderConfig config = decoder_config(directory);
   check_decoder_tensors(directory, config);  // before there is a model of whatever size config.json says
   const nn::UndrawnParameters undrawn;
   Decoder model(config);
-  DecoderLoader loader(directory, config, computed_in(options.dtype, stored_dtype(directory, config)));
+  const at::ScalarType computed = computed_in(options.dtype, stored_dtype(directory, config));
+  DecoderLoader loader(directory, config, computed);
   auto parameters = model->named_parameters();
-  for (const DecoderTensor& tensor : decoder_tensors(config)) {
-    parameters[tensor.parameter].set_data(loader.parameter(tensor));
+  std::map<std::string, DecoderTensor> tensors;
+  for (DecoderTensor& tensor : decoder_tensors(config)) tensors.emplace(tensor.parameter, std::move(tensor));
+  const auto is_held = [&](const std::string& name) {
+    return options.dtype == WeightDtype::kFp8 && parameters[name].dim() == 2 && !name.ends_with("embedding.weight");
+  };
+  for (const auto& [name, tensor] : tensors) {
+    parameters[name].set_data(is_held(name) ? at::empty({1}, computed).expand(tensor.shape) : loader.parameter(tensor));
+  }
+  if (options.dtype == WeightDtype::kFp8) {
+    model->hold_codes([&](const std::string& name) { return loader.sources(tensors.at(name)); });
   }
   io::check_mapped_files();
   if (loader.overflowed().count() > 0 && options.warn) {

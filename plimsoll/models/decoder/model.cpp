@@ -101,18 +101,25 @@ void DecoderImpl::reset_parameters(std::optional<at::Generator> generator) {
   }
 }
 
+double DecoderImpl::embedding_factor() const {
+  if (!config.scales_embedding) return 1;
+  // The factor has the dtype of the weights, as transformers has it.
+  const double factor = std::sqrt(static_cast<double>(config.dim));
+  return at::scalar_tensor(factor, token_embedding->weight.scalar_type()).item<double>();
+}
+
 at::Tensor DecoderImpl::embed(const at::Tensor& tokens, int64_t first_position) const {
-  const at::ScalarType stored = token_embedding->weight.scalar_type();
   const at::Tensor embedded =
       ops::embedding({.tokens = tokens,
                       .token_weight = token_embedding->weight,
                       .position_weight = config.learned_positions ? position_embedding->weight : at::Tensor(),
                       .first_position = first_position},
-                     nn::scope_dtype().value_or(stored));
-  if (!config.scales_embedding) return embedded;
-  // The factor has the dtype of the weights, as transformers has it.
-  const double factor = std::sqrt(static_cast<double>(config.dim));
-  return embedded * at::scalar_tensor(factor, stored).item<double>();
+                     nn::scope_dtype().value_or(token_embedding->weight.scalar_type()));
+  return config.scales_embedding ? embedded * embedding_factor() : embedded;
+}
+
+at::Tensor DecoderImpl::angles(Reach reach, int64_t first, int64_t count) const {
+  return angles_of(config.rotary_of(reach), config.rotated(), first, count);
 }
 
 at::Tensor DecoderImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch,
@@ -127,7 +134,7 @@ at::Tensor DecoderImpl::normalised(const at::Tensor& tokens, std::optional<bool>
     auto& block = blocks->at<DecoderBlockImpl>(layer);
     at::Tensor& turns = angles[static_cast<size_t>(block.reach)];
     if (config.rotated() > 0 && !turns.defined()) {
-      turns = angles_of(config.rotary_of(block.reach), config.rotated(), first, tokens.size(1));
+      turns = this->angles(block.reach, first, tokens.size(1));
     }
     stream = block.advance(stream, {.angles = turns,
                                     .is_first_microbatch = is_first_microbatch,
@@ -166,6 +173,7 @@ at::Tensor DecoderImpl::extend(const at::Tensor& tokens, TokenCache& cache) {
   TORCH_CHECK(cache.layers() == blocks->size(), "decoder: expected a cache of ", blocks->size(), " layers, got ",
               cache.layers());
   const at::NoGradGuard no_grad;
+  if (at::Tensor logits = step(tokens, cache); logits.defined()) return logits;
   const bool is_first = cache.length() == 0;
   return reader().logits(normalised(tokens, is_first, &cache), is_first).to(at::kFloat);
 }

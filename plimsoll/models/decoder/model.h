@@ -13,6 +13,7 @@
 #include "plimsoll/models/language_head.h"
 #include "plimsoll/models/language_model.h"
 #include "plimsoll/nn/embedding.h"
+#include "plimsoll/nn/held_codes.h"
 
 namespace plimsoll::models {
 
@@ -38,6 +39,11 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public LanguageMod
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets, const at::Tensor& attention_mask,
                   std::optional<bool> is_first_microbatch);
   at::Tensor extend(const at::Tensor& tokens, TokenCache& cache) override;
+  // As extend(), with its bits, by a team of threads: of one token a row that follows others. Undefined, and nothing has
+  // changed, where the layers must do it: in training, under a watch or a scope, with hooks.
+  at::Tensor step(const at::Tensor& tokens, TokenCache& cache);
+  // From here on for inference alone: the products multiply by E4M3 codes with a scale a row (nn::hold_codes).
+  void hold_codes(const std::function<nn::CodeSources(const std::string& name)>& sources_of = {});
 
   torch::nn::Module& module() override { return *this; }
   nlohmann::json shape() const override;
@@ -61,7 +67,9 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public LanguageMod
   nn::Linear head{nullptr};  // none if tied
 
  private:
+  double embedding_factor() const;
   at::Tensor embed(const at::Tensor& tokens, int64_t first_position) const;
+  at::Tensor angles(Reach reach, int64_t first, int64_t count) const;
   // Hidden states that the head reads.
   at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache);
   LanguageHead reader() const;

@@ -39,7 +39,8 @@ StepLayer StepLayers::attention(const nn::LayerNormLinear& in, const nn::DotProd
                          .channels = channels,
                          .value_channels = channels},
                .rules = {.scale = static_cast<float>(scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(channels))),
-                         .causal = kernels::Causal::kBottomRight},
+                         .causal = kernels::Causal::kBottomRight,
+                         .window = core->options.window},
                .format = format,
                .cache_format = format},
       .out = product(out)};

@@ -39,8 +39,8 @@ GemmSet wanted(WeightUse use) { return {.output = true, .grad_input = use.grad_i
 std::shared_ptr<const PackedWeights> HeldWeight::weights() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (weights_ == nullptr) {
-    weights_ = std::make_shared<const PackedWeights>(std::vector{source_});
-    source_ = {};
+    weights_ = std::make_shared<const PackedWeights>(sources_);
+    sources_.clear();
   }
   return weights_;
 }

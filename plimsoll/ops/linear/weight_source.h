@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "plimsoll/ops/linear/packed_weights.h"
 #include "plimsoll/ops/tensor/gemm.h"
@@ -32,16 +33,16 @@ struct WeightOperands {
   PackedWeight packed;  // of operands.output; undefined: the product packs
 };
 
-// Codes that stand in a weight's place: E4M3 with a scale a row, made and packed when they are first needed. Safe to use
-// from several threads.
+// Codes that stand in a weight's place: E4M3 with a scale a row, of the rows of all sources, made and packed when they are
+// first needed. Safe to use from several threads.
 class HeldWeight {
  public:
-  explicit HeldWeight(CodeSource source) : source_(std::move(source)) {}
+  explicit HeldWeight(std::vector<CodeSource> sources) : sources_(std::move(sources)) {}
   std::shared_ptr<const PackedWeights> weights();
 
  private:
   std::mutex mutex_;
-  CodeSource source_;  // until it has been read
+  std::vector<CodeSource> sources_;  // until they have been read
   std::shared_ptr<const PackedWeights> weights_;
 };
 

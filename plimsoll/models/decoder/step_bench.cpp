@@ -1,0 +1,71 @@
+// generate/<dtype>/<rows>: a step of generation with the shape of SmolLM2-135M at random weights, behind a prompt of 512
+// tokens, against a plain read of as many bytes as its weights have.
+#include <torch/types.h>
+
+#include <vector>
+
+#include "plimsoll/kernels/stream_bench.h"
+#include "plimsoll/models/decoder/model.h"
+#include "plimsoll/models/weight_dtype.h"
+
+namespace plimsoll::models {
+namespace {
+
+constexpr int64_t kPromptTokens = 512;
+
+Decoder smollm2(WeightDtype dtype) {
+  DecoderConfig config;
+  config.vocabulary = 49152;
+  config.layers = 30;
+  config.dim = 576;
+  config.heads = 9;
+  config.groups = 3;
+  config.head_dim = 64;
+  config.ffn_dim = 1536;
+  config.context = 8192;
+  config.ties_head = true;
+  config.reaches.assign(30, Reach::kFull);
+  Decoder model(config);
+  model->to(computed_in(dtype, at::kFloat));
+  if (dtype == WeightDtype::kFp8) model->hold_codes();
+  model->eval();
+  return model;
+}
+
+// Weights of products; the head reads the embedding.
+int64_t weights_of(const DecoderImpl& model) {
+  int64_t count = 0;
+  for (const at::Tensor& parameter : model.parameters()) count += parameter.dim() == 2 ? parameter.numel() : 0;
+  return count;
+}
+
+void run_steps(benchmark::State& state, WeightDtype dtype, int64_t rows) {
+  const at::NoGradGuard no_grad;
+  Decoder model = smollm2(dtype);
+  TokenCache cache = model->make_cache();
+  model->extend(at::randint(49152, {rows, kPromptTokens}, at::kLong), cache);
+  const at::Tensor token = at::randint(49152, {rows, 1}, at::kLong);
+  const int64_t size = dtype == WeightDtype::kFp8 ? 1 : model->token_embedding->weight.element_size();
+  const std::vector<char> read(static_cast<size_t>(weights_of(*model) * size), 1);
+  const auto bytes = static_cast<int64_t>(read.size());
+  kernels::bench::run(
+      state, bytes, [&] { model->extend(token, cache); },
+      [&] {
+        kernels::bench::plain_loop({read.data(), bytes, nullptr, 0});
+      });
+  state.counters["tokens/s"] = static_cast<double>(rows) * state.counters["GB/s"] * 1e9 / static_cast<double>(bytes);
+}
+
+const bool kRegisteredSteps = [] {
+  for (const auto& [name, dtype] : kWeightDtypes) {
+    if (dtype == WeightDtype::kAsStored) continue;
+    for (const int64_t rows : {1, 4}) {
+      const std::string full = "generate/" + std::string(name) + "/" + std::to_string(rows);
+      benchmark::RegisterBenchmark(full.c_str(), run_steps, dtype, rows)->UseManualTime()->MinTime(0.5);
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace plimsoll::models
