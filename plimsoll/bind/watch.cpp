@@ -7,6 +7,7 @@
 
 #include "plimsoll/bind/layer_state.h"
 #include "plimsoll/bind/scopes.h"
+#include "plimsoll/ops/watch/watched_operators.h"
 #include "plimsoll/recipe/names.h"
 #include "plimsoll/watch/report.h"
 
@@ -68,10 +69,26 @@ void enter_watch(const c10::intrusive_ptr<Watch>& watch, int64_t owner) {
   enter_scope(owner, std::make_unique<WatchScope>(watch));
 }
 
+void enter_module(std::string path, bool is_layer) {
+  if (watch::Session* const session = watch::current()) ops::enter_module(*session, {std::move(path), is_layer});
+}
+
+void leave_module(std::string path) {
+  if (watch::Session* const session = watch::current()) ops::leave_module(*session, {std::move(path)});
+}
+
+void stop_at_incident() {
+  const watch::Session* const session = watch::current();
+  if (session != nullptr && session->stops()) ops::stop_at_incident(*session);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("name_product(Tensor key, str name) -> ()", &name_product);
+  library.def("enter_module(str path, *, bool is_layer) -> ()", &enter_module);
+  library.def("leave_module(str path) -> ()", &leave_module);
+  library.def("stop_at_incident() -> ()", &stop_at_incident);
   library.class_<Watch>("Watch")
       .def("enter", &enter_watch)
       .def("is_in_force", [](const c10::intrusive_ptr<Watch>& self) { return self->session != nullptr; })

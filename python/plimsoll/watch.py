@@ -21,30 +21,24 @@ class watch(_scope.Scope):
     exceptions) or "shadow" (again in FP32). Holds for the thread that enters it; what it has seen stays after it. With
     stops=True the layer that first makes Inf or NaN raises RuntimeError with the report.
 
-    Layers of plimsoll.pytorch are called by their `name`, or their path in the outermost module that is called.
+    Layers of plimsoll.pytorch are called by their `name`, or their path in the outermost module that is called. Products, norms
+    and softmaxes of torch are called by the path of the module that runs them.
     """
 
     def __init__(self, mode: str = "guard", *, warn_bits: float = 2.0, stops: bool = False) -> None:
         self.mode = mode
         self._watch = torch.ops.plimsoll.watch_session(mode=mode, warn_bits=float(warn_bits), stops=stops)
         self._names: NamedLayers | None = None
-        self._plain: list[tuple[str, str]] = []
 
     def _open(self) -> None:
-        names = None if self.mode == "off" else NamedLayers(self._plain)
+        names = None if self.mode == "off" else NamedLayers()
         self._watch.enter(self._owner)
         self._names = names
         _named.add(self)
 
     def report(self) -> str:
-        """One block for people: the incidents, then the results with the least headroom, then how many layers of torch.nn
-        were called, which are not observed."""
-        text = str(self._watch.text())
-        if not self._plain:
-            return text
-        (path, kind), count = self._plain[0], len(self._plain)
-        layers = f"{count} layer{'s' * (count > 1)} of torch.nn, the first is {path} ({kind})"
-        return f"{text}not observed: {layers}; plimsoll.convert makes layers that are\n"
+        """One block for people: the incidents, then the results with the least headroom."""
+        return str(self._watch.text())
 
     @property
     def records(self) -> list[dict[str, Any]]:

@@ -1,48 +1,76 @@
-"""Paths of our layers in the user's model, for the watch's reports."""
+"""Paths of layers in the user's model, for the watch's reports."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from plimsoll.pytorch.scaled_module import ScaledModule
 
+_CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+
 
 def _name(module: ScaledModule, path: str) -> None:
-    name = getattr(module, "name", None) or path or type(module).__name__
+    name = getattr(module, "name", None) or path
     for prefix, key in module._keys.items():
         torch.ops.plimsoll.name_product(key, f"{name}.{prefix.rstrip('_')}".rstrip("."))
 
 
+def _is_ours(module: torch.nn.Module) -> bool:
+    return type(module).__module__.partition(".")[0] == "plimsoll"
+
+
 def _is_layer_of_torch(module: torch.nn.Module) -> bool:
-    return type(module).__module__.startswith("torch.nn.") and any(weight is not None for weight in module._parameters.values())
+    return type(module).__module__.startswith("torch.nn.") and not module._modules
+
+
+def _hook(method: Callable[[torch.nn.Module], None]) -> Callable[..., None]:
+    """A hook that calls it as long as its object lives; in a compiled graph it does nothing."""
+    of = weakref.WeakMethod(method)
+
+    def hook(module: torch.nn.Module, *_: Any) -> None:
+        if not torch.compiler.is_compiling() and (call := of()) is not None:
+            call(module)
+
+    return hook
 
 
 class NamedLayers:
     """While this object lives, a module that is called names its layers: by their `name`, if they were given one, else by
-    their path in the outermost module called, as `named_modules()` has it. Layers of torch.nn, which no watch observes, go to
-    `plain`: their path and class."""
+    their path in the outermost module called, as `named_modules()` has it. Modules that are not ours have their path while
+    they run, for what torch computes in them."""
 
-    def __init__(self, plain: list[tuple[str, str]]) -> None:
-        self._seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self._plain = plain
-        before = weakref.WeakMethod(self._before)
+    def __init__(self) -> None:
+        self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+        for handle in (
+            register_module_forward_pre_hook(_hook(self._enter)),
+            register_module_forward_hook(_hook(self._stop)),
+            register_module_forward_hook(_hook(self._leave), always_call=True),
+        ):
+            weakref.finalize(self, handle.remove)
 
-        def hook(module: torch.nn.Module, arguments: Any) -> None:
-            if (names := before()) is not None:
-                names(module, arguments)
+    def _enter(self, module: torch.nn.Module) -> None:
+        if module not in self._paths:
+            self._find_paths(module)
+        if not isinstance(module, _CONTAINERS):
+            torch.ops.plimsoll.enter_module(self._paths[module], is_layer=_is_layer_of_torch(module))
 
-        weakref.finalize(self, register_module_forward_pre_hook(hook).remove)
+    def _leave(self, module: torch.nn.Module) -> None:
+        if not isinstance(module, _CONTAINERS) and module in self._paths:
+            torch.ops.plimsoll.leave_module(self._paths[module])
 
-    def _before(self, module: torch.nn.Module, _: Any) -> None:
-        if module in self._seen:
-            return
-        for path, part in module.named_modules():
-            if isinstance(part, ScaledModule) and part not in self._seen:
+    def _stop(self, _: torch.nn.Module) -> None:
+        torch.ops.plimsoll.stop_at_incident()
+
+    def _find_paths(self, outermost: torch.nn.Module) -> None:
+        for path, part in outermost.named_modules():
+            if part in self._paths:
+                continue
+            path = path or type(part).__name__
+            if isinstance(part, ScaledModule):
                 _name(part, path)
-            elif _is_layer_of_torch(part) and part not in self._seen:
-                self._plain.append((path or "the module called", type(part).__name__))
-            self._seen.add(part)
+            self._paths[part] = "" if _is_ours(part) else path

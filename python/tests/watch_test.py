@@ -319,22 +319,3 @@ def test_the_option_of_the_command(tmp_path):
 def test_unknown_modes_are_refused():
     with pytest.raises(ValueError, match="shadow"):
         plimsoll.watch("shado")
-
-
-def test_layers_of_torch_are_counted_as_not_observed():
-    ours = plimsoll.pytorch.Linear(32, 32)
-    plain = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.GELU(), torch.nn.LayerNorm(32), ours)
-    with plimsoll.watch("guard") as w:
-        plain(torch.ones(2, 32))
-        plain(torch.ones(2, 32))
-    assert (
-        w.report().splitlines()[-1]
-        == "not observed: 2 layers of torch.nn, the first is 0 (Linear); plimsoll.convert makes layers that are"
-    )
-    assert w.records
-    with plimsoll.watch("guard") as w:
-        ours(torch.ones(2, 32))
-    assert "not observed" not in w.report()
-    with plimsoll.watch("off") as w:
-        plain(torch.ones(2, 32))
-    assert "not observed" not in w.report()

@@ -9,6 +9,7 @@
 
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/quantize.h"
+#include "plimsoll/ops/torch_internals/tracing.h"
 #include "plimsoll/watch/slots.h"
 
 namespace plimsoll::ops {
@@ -20,15 +21,16 @@ struct Quiet {
   at::NoGradGuard grads;
 };
 
+}  // namespace
+
 bool has_values(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided || tensor.numel() == 0) {
+  if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided || tensor.numel() == 0 ||
+      is_traced(tensor)) {
     return false;
   }
   const at::ScalarType dtype = tensor.scalar_type();
   return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
 }
-
-}  // namespace
 
 float amax_of_any(const at::Tensor& tensor) {
   if (!has_values(tensor)) return 0;

@@ -9,7 +9,10 @@
 
 namespace plimsoll::ops {
 
-// NaN > Inf > finite; 0 of a tensor that is not fp32, bf16 or fp16 on the CPU.
+// Whether it has elements of fp32, bf16 or fp16 in the memory of the CPU.
+bool has_values(const at::Tensor& tensor);
+
+// NaN > Inf > finite; 0 of a tensor without such values.
 float amax_of_any(const at::Tensor& tensor);
 
 watch::TensorFacts facts_of(std::string name, const at::Tensor& tensor);

@@ -1,17 +1,23 @@
 #include "plimsoll/ops/watch/watched_operators.h"
 
 #include <ATen/record_function.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/watch/module_paths.h"
 #include "plimsoll/ops/watch/watch_facts.h"
 #include "plimsoll/watch/call_site.h"
+#include "plimsoll/watch/counts.h"
+#include "plimsoll/watch/report.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -20,9 +26,11 @@ thread_local int depth = 0;  // of operators inside each other: the outermost is
 
 // Facts about an operator that are known when it begins.
 struct Running : at::ObserverContext {
-  Values arguments;      // of the outermost; else empty
-  float amax = 0;        // of all tensors that it reads
-  int64_t products = 0;  // before it
+  bool is_operator = false;  // else a function of Python, such as an autograd.Function: what it calls counts
+  Values arguments;          // of the outermost; else empty
+  float amax = 0;            // of all tensors that it reads
+  int64_t products = 0;      // before it
+  std::string path;          // in the module that is called; empty: none
 };
 
 // NaN > Inf > finite.
@@ -94,20 +102,30 @@ class Observer {
                                                .needsInputs(true)
                                                .needsOutputs(true)
                                                .scopes({at::RecordScope::FUNCTION}))) {
-    session_ = &session;
+    outer_ = std::exchange(session_, &session);
   }
-  ~Observer() { at::removeCallback(handle_); }
+  ~Observer() {
+    at::removeCallback(handle_);
+    session_ = outer_;
+  }
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
   ShadowWindow& window() { return window_; }
+  ModulePaths& modules() { return modules_; }
 
  private:
+  static Observer& self() { return *static_cast<Observer*>(session_->observer()); }
+
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     auto running = std::make_unique<Running>();
-    if (depth++ > 0 || session_ != watch::current()) return running;
+    running->is_operator = function.operator_schema().has_value();
+    if (!running->is_operator || depth++ > 0 || session_ != watch::current()) return running;
     const at::RecordFunctionGuard quiet(/*is_enabled=*/false);
+    running->path = self().modules_.next(function.name());
+    if (!session_->follows() && running->path.empty()) return running;
     running->arguments.assign(function.inputs().begin(), function.inputs().end());
+    if (!session_->follows()) return running;
     running->amax = largest(tensors_of(read_of(function, running->arguments)));
     running->products = session_->incidents().steps();
     session_->take_overflow();
@@ -115,11 +133,45 @@ class Observer {
   }
 
   static void end(const at::RecordFunction& function, at::ObserverContext* context) {
-    --depth;
     const auto& running = *static_cast<Running*>(context);
+    if (running.is_operator) --depth;
     if (running.arguments.empty() || session_ != watch::current()) return;
     const at::RecordFunctionGuard quiet(/*is_enabled=*/false);
-    examine(function, running, results_of(function));
+    const std::vector<at::Tensor> results = results_of(function);
+    if (!running.path.empty()) report(function, running, results);
+    if (session_->follows()) examine(function, running, results);
+  }
+
+  // Operands and result of an operator with a path, and in Mode::kCount how many elements of the result were lost.
+  static void report(const at::RecordFunction& function, const Running& running,
+                     const std::vector<at::Tensor>& results) {
+    const auto schema = function.operator_schema();
+    for (size_t i = 0; schema && i < std::min(running.arguments.size(), schema->arguments().size()); ++i) {
+      const c10::IValue& value = running.arguments[i];
+      if (value.isTensor()) report(running.path + "/" + schema->arguments()[i].name(), value.toTensor());
+    }
+    const std::string slot = running.path + "/output";
+    if (results.empty() || !report(slot, results.front()) || session_->mode() != watch::Mode::kCount) return;
+    const watch::Observation seen = observation_of(results.front());
+    const std::optional<c10::OperatorName> name = function.operator_name();
+    if (!name || !watch::worth_counting(seen.amax, seen.format)) return;
+    const auto widen = [](const at::Tensor& tensor) { return tensor.to(at::kFloat); };
+    const std::vector<at::Tensor> wide = tensors_of(run_wider(*name, running.arguments, widen));
+    if (wide.empty() || wide.front().scalar_type() != at::kFloat) return;
+    const at::Tensor values = wide.front().contiguous();
+    const std::span<const float> all(values.const_data_ptr<float>(), static_cast<size_t>(values.numel()));
+    session_->slots().count(slot, watch::count(all, seen.format, 1));
+  }
+
+  static watch::Observation observation_of(const at::Tensor& tensor) {
+    return {.format = format_of(tensor.scalar_type(), "watch"), .amax = amax_of_any(tensor)};
+  }
+
+  // False of a tensor whose values nobody can see.
+  static bool report(const std::string& slot, const at::Tensor& tensor) {
+    if (!has_values(tensor)) return false;
+    session_->slots().report(slot, observation_of(tensor));
+    return true;
   }
 
   static void examine(const at::RecordFunction& function, const Running& running,
@@ -132,17 +184,23 @@ class Observer {
     const bool is_watched = session_->incidents().steps() != running.products;
     if (operands.empty() || results.empty() || has_no_values(name) || is_watched) return;
     if (is_view) return keep(function, running, results, {});
-    const std::string path = std::string(name) + " after " + session_->incidents().last_path();
+    const std::string path = running.path.empty() ? after_last(name) : running.path;
     const int64_t call = session_->incidents().next_call(path);
     if (!std::isfinite(running.amax)) {
       session_->incidents().follow(path, harm_of(running.amax, largest(results)));
-      return keep(function, running, results, path);
-    }
-    const std::optional<size_t> bad = bad_result(results);
-    if (bad && !is_given_infinity(running.arguments) && !session_->incidents().knows(path)) {
+    } else if (const std::optional<size_t> bad = bad_result(results);
+               bad && !is_given_infinity(running.arguments) && !session_->incidents().knows(path)) {
       add(function, running, {.path = path, .op = std::string(name), .call = call}, results, *bad);
     }
     keep(function, running, results, path);
+    if (running.path.empty() || !has_values(results.front())) return;
+    const watch::Observation seen = observation_of(results.front());
+    session_->incidents().step(path, seen.amax, watch::headroom_bits(seen));
+  }
+
+  static std::string after_last(std::string_view name) {
+    const std::string last = session_->incidents().last_path();
+    return last.empty() ? std::string(name) : std::string(name) + " after " + last;
   }
 
   // For the window.
@@ -196,7 +254,9 @@ class Observer {
 
   static thread_local watch::Session* session_;
   ShadowWindow window_;
+  ModulePaths modules_;
   at::CallbackHandle handle_;
+  watch::Session* outer_;
 };
 
 thread_local watch::Session* Observer::session_ = nullptr;
@@ -205,6 +265,23 @@ thread_local watch::Session* Observer::session_ = nullptr;
 
 void observe_operators(watch::Session& session) {
   if (session.follows() && session.observer() == nullptr) session.keep_observer(std::make_shared<Observer>(session));
+}
+
+void enter_module(watch::Session& session, const ModuleCall& call) {
+  // A module of ours alone needs no observer before its first product.
+  if (session.observer() == nullptr && call.path.empty()) return;
+  if (session.observer() == nullptr) session.keep_observer(std::make_shared<Observer>(session));
+  static_cast<Observer*>(session.observer())->modules().enter(call.path, call.is_layer);
+}
+
+void leave_module(watch::Session& session, const ModuleCall& call) {
+  if (session.observer() == nullptr) return;
+  static_cast<Observer*>(session.observer())->modules().leave(call.path);
+}
+
+void stop_at_incident(const watch::Session& session) {
+  const std::vector<watch::Incident> incidents = session.incidents().all();
+  TORCH_CHECK(incidents.empty(), "watch: ", watch::describe(incidents.front()));
 }
 
 ShadowWindow* shadow_window(const watch::Session& session) {

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
-#include <c10/util/Exception.h>
 
 #include <cmath>
 #include <string>
@@ -14,7 +13,6 @@
 #include "plimsoll/ops/watch/watch_facts.h"
 #include "plimsoll/ops/watch/watched_operators.h"
 #include "plimsoll/watch/call_site.h"
-#include "plimsoll/watch/report.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::ops {
@@ -128,11 +126,6 @@ ShadowedOp shadowed(const WatchedProduct& watched, const at::Tensor& output) {
     return std::vector<at::Tensor>{result};
   };
   return op;
-}
-
-void stop_at_incident(const watch::Session& session) {
-  const std::vector<watch::Incident> incidents = session.incidents().all();
-  TORCH_CHECK(incidents.empty(), "watch: ", watch::describe(incidents.front()));
 }
 
 void count(watch::Session& session, const WatchedProduct& watched, const at::Tensor& output,
