@@ -103,7 +103,7 @@ class GradScaler {
   GradientHistogram histogram_of(const torch::optim::Optimizer& optimizer);
   size_t place_of(const torch::optim::Optimizer& optimizer) const;  // of its scale
   LossScaleRule rule() const;
-  // What the optimizers of one scale saw since the last update(); nullopt: nothing.
+  // Evidence of the optimizers of one scale since the last update(); nullopt: none.
   std::optional<StepEvidence> evidence(size_t place) const;
   float inv_scale(const torch::optim::Optimizer& optimizer) const;  // not finite where FP32 does not hold it
   void warn_of_lost_scale(float scale);

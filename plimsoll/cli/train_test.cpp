@@ -229,7 +229,7 @@ TEST(Train, Bf16MomentsHalveTheirMemoryAndAResumedRunHasTheSameBits) {
   }
   const auto bytes = [&](const std::string& path) { return fs::file_size(run.file(path)); };
   const std::string model = "bf16/step-00000008/model.safetensors", state = "/step-00000008/optimizer.safetensors";
-  // Of fp32 weights: two moments of two bytes each are as large as the weights, in fp32 they are twice as large.
+  // Two moments of two bytes each are as large as the fp32 weights; in fp32 they are twice as large.
   EXPECT_NEAR(static_cast<double>(bytes("fp32" + state) - bytes("bf16" + state)), static_cast<double>(bytes(model)),
               0.1 * static_cast<double>(bytes(model)));
 }

@@ -1,4 +1,4 @@
-"""What torch's pages on mixed precision teach runs with the import changed, and leaves the same bits in the weights."""
+"""Pages of torch on mixed precision run with the import changed, and leave the same bits in the weights."""
 
 from types import ModuleType
 from typing import Any

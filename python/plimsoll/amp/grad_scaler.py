@@ -148,7 +148,7 @@ class GradScaler(torch.amp.GradScaler):
             own.update((name, self.__dict__[name]) for name in own)
 
     def _of_each(self, read: Callable[[], Any]) -> Any:
-        """What `read` gives of the scale; of several scales a list, in the order of the optimizers."""
+        """Result of `read` for the scale; for several scales a list, in the order of the optimizers."""
         if not self._optimizers:
             return read()
         values = []
