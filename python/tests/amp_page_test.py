@@ -34,7 +34,7 @@ def table(heading):
 
 
 def parameters(of: Any) -> dict[str, inspect.Parameter]:
-    function = of.__init__ if isinstance(of, type) else of
+    function = vars(of)["__init__"] if isinstance(of, type) else of
     return {name: each for name, each in inspect.signature(function).parameters.items() if name not in ("self", "kwargs")}
 
 
