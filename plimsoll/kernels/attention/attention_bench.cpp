@@ -5,6 +5,7 @@
 // memory.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
@@ -26,6 +27,7 @@ struct Case {
   Format format;
   bool causal;
   float dropout = 0.0f;
+  int64_t window = 0;
 };
 
 struct Free {
@@ -55,7 +57,8 @@ struct Tensor {
 double pairs_seen(const Case& c) {
   double count = 0;
   for (int64_t i = 0; i < c.shape.queries; ++i) {
-    count += static_cast<double>(c.causal ? i + 1 + c.shape.keys - c.shape.queries : c.shape.keys);
+    const int64_t left = c.causal ? i + 1 + c.shape.keys - c.shape.queries : c.shape.keys;
+    count += static_cast<double>(c.window > 0 ? std::min(left, c.window) : left);
   }
   return count * static_cast<double>(c.shape.batch * c.shape.heads);
 }
@@ -85,6 +88,7 @@ AttentionForward forward_args(const Case& c, Tensors& t) {
   return {.shape = c.shape,
           .rules = {.scale = 1.0f / std::sqrt(static_cast<float>(c.shape.channels)),
                     .causal = c.causal ? Causal::kBottomRight : Causal::kNone,
+                    .window = c.window,
                     .dropout = {.probability = c.dropout, .seed = 1}},
           .format = c.format,
           .q = t.q.input(),
@@ -142,8 +146,8 @@ void run_backward(benchmark::State& state, Case c) {
 }
 
 // state.range(0) queries over a cache of [batch, groups, keys, channels].
-void run_decode(benchmark::State& state, Format cache_format) {
-  const Case c = {{8, 12, 12, state.range(0), 4096, 64, 64}, Format::kBf16, true};
+void run_decode(benchmark::State& state, int64_t groups, Format cache_format) {
+  const Case c = {{8, 12, groups, state.range(0), 4096, 64, 64}, Format::kBf16, true};
   const AttentionShape& s = c.shape;
   Tensors t(c);
   Tensor cache(cache_format, 2 * s.batch, s.groups, s.keys, s.channels);
@@ -190,11 +194,21 @@ const bool kRegistered = [] {
     bench::add("attention/forward/" + name, {}, run_forward, c);
     bench::add("attention/backward/" + name, {}, run_backward, c);
   }
+  for (int64_t window : {0, 512}) {  // SmolLM2's heads
+    for (Format format : {Format::kBf16, Format::kFp32}) {
+      const Case c = {{1, 9, 3, 2048, 2048, 64, 64}, format, true, 0.0f, window};
+      const std::string name =
+          std::string("groups3_d64_t2048/") + (window == 0 ? "causal/" : "window512/") + name_of(format);
+      bench::add("attention/forward/" + name, {}, run_forward, c);
+      bench::add("attention/backward/" + name, {}, run_backward, c);
+    }
+  }
   const Case dropped = {self_attention(8, 12, 512, 64), Format::kBf16, true, 0.1f};
   bench::add("attention/forward/d64_t512/causal_dropout/bf16", {}, run_forward, dropped);
   bench::add("attention/backward/d64_t512/causal_dropout/bf16", {}, run_backward, dropped);
   for (Format cache : {Format::kBf16, Format::kE4m3}) {
-    bench::add("attention/decode/" + name_of(cache), {1, 4, 8}, run_decode, cache);
+    bench::add("attention/decode/" + name_of(cache), {1, 4, 8}, run_decode, 12, cache);
+    bench::add("attention/decode/groups4/" + name_of(cache), {1}, run_decode, 4, cache);
   }
   return true;
 }();
