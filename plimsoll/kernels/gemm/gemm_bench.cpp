@@ -65,13 +65,15 @@ class Buffer {
   std::unique_ptr<uint8_t[], Free> data_;
 };
 
+// Codes of a tensor's own scale: few of them are zero or subnormal.
 Buffer random_elements(Format format, int64_t count) {
   const int64_t size = format::bytes(format);
+  const auto amax = static_cast<float>(format::is_fp8(format) ? format::max_finite(format) : 1);
   Buffer result(count * size);
   uint32_t random = 1;
   for (int64_t i = 0; i < count; ++i) {
     random = random * 1664525u + 1013904223u;
-    const uint32_t code = format::encode(format, static_cast<float>(random >> 8) * 0x1p-23f - 1.0f);
+    const uint32_t code = format::encode(format, amax * (static_cast<float>(random >> 8) * 0x1p-23f - 1.0f));
     __builtin_memcpy(result.data() + i * size, &code, static_cast<size_t>(size));
   }
   return result;
