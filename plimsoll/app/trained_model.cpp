@@ -22,6 +22,10 @@ io::Checkpoint load_step(const std::filesystem::path& path) {
 
 }  // namespace
 
+bool is_run(const std::filesystem::path& path) {
+  return std::filesystem::exists(path / "manifest.json") || !io::list_checkpoints(path).empty();
+}
+
 TrainedModel load_trained_model(const std::filesystem::path& path) {
   const io::Checkpoint checkpoint = load_step(path);
   try {

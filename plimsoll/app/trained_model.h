@@ -16,6 +16,9 @@ struct TrainedModel {
   std::shared_ptr<models::LanguageModel> model;  // in eval()
 };
 
+// Whether this is a run with a checkpoint, or a checkpoint of one step.
+bool is_run(const std::filesystem::path& path);
+
 // The model of a run's newest good checkpoint, or of one step's directory. Throws Error or io::Error.
 TrainedModel load_trained_model(const std::filesystem::path& path);
 

@@ -75,6 +75,7 @@ class ParsedCommand {
     refuse_extras();
     const json config = read_config();
     for (size_t i = 0; i < command_.options.size(); ++i) fill(command_.options[i], typed_[i], config);
+    for (const Option& option : command_.options) check_need(option);
     return command_.run(configuration(command_.options));
   }
 
@@ -147,6 +148,10 @@ class ParsedCommand {
       const std::string label = option.name + " in the configuration file";
       option.field.set(label, values_of(option.field, config.at(option.name)));
     }
+  }
+
+  // Another option may have set the same variable.
+  void check_need(const Option& option) const {
     if (option.need != Need::kOptional && option.field.get().is_null()) {
       const std::string name = option.need == Need::kPositional ? "" : label_of(option) + " ";
       app::refuse("{}: expected {}{}", command_.name, name, option.placeholder);

@@ -109,10 +109,12 @@ class Trained : public testing::Test {
 };
 
 TEST_F(Trained, GenerateContinuesThePromptBeyondTheContext) {
-  const Outcome outcome = generate({});
+  const Outcome outcome = generate({"--json", run_.file("log")});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
-  EXPECT_THAT(outcome.output, StartsWith("line 1"));
-  EXPECT_EQ(outcome.output.size(), 6u + 60u + 1u);
+  const std::string log = io::read_plainly(run_.file("log"));
+  const json written = json::parse(log.substr(log.rfind('\n', log.size() - 2) + 1));
+  EXPECT_EQ(written["tokens"], 60);
+  EXPECT_EQ(outcome.output, "line 1" + written["text"].get<std::string>() + "\n");
 }
 
 TEST_F(Trained, GenerateDependsOnTheSeedAlone) {
@@ -127,7 +129,7 @@ TEST(Generate, EndsWhereTheLogitsAreNotFinite) {
   run.train({"--out", run.file("out"), "--steps", "4", "--save-every", "4", "--lr", "1e30"});
   const Outcome outcome = run_program({"generate", "--checkpoint", run.file("out"), "--tokens", "5"});
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_EQ(outcome.error, "plimsoll: generate: expected finite logits, got Inf or NaN after 0 bytes\n");
+  EXPECT_EQ(outcome.error, "plimsoll: generate: expected finite logits, got Inf or NaN after 0 tokens\n");
 }
 
 TEST_F(Trained, GenerateTakesOneStepToo) {

@@ -155,6 +155,12 @@ Field text(std::string& target) { return single(target, as_typed); }
 
 Field text(std::optional<std::string>& target) { return single(target, as_typed); }
 
+Field texts(std::vector<std::string>& target) {
+  return {.values = Field::Values::kMany,
+          .set = [&target](const std::string&, const Typed& typed) { target = typed; },
+          .get = [&target] { return target.empty() ? json() : json(target); }};
+}
+
 Field choice(std::vector<std::string_view> names, std::function<void(size_t)> set, std::function<json()> get) {
   return {.values = Field::Values::kOne,
           .set = [names = std::move(names), set = std::move(set)](

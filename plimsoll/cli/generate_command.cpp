@@ -1,37 +1,122 @@
-#include <fmt/format.h>
-
-#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/generate.h"
+#include "plimsoll/app/text/chat.h"
+#include "plimsoll/app/text/text_writer.h"
+#include "plimsoll/cli/chat_terminal.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
+#include "plimsoll/cli/report_errors.h"
+#include "plimsoll/cli/threads_option.h"
 #include "plimsoll/cli/watch_option.h"
 
 namespace plimsoll::cli {
 namespace {
 
-void write_byte(char byte) {
-  if (std::putchar(byte) == EOF || std::fflush(stdout) != 0) app::fail("output: cannot write");
-}
+constexpr int64_t kTokens = 200;  // of a text that no option limits
 
 struct GenerateCommand {
-  app::GenerateOptions options;
+  app::TextModelOptions model;
+  std::optional<std::string> prompt, system;
+  bool chat = false;
+  std::optional<int64_t> tokens;
+  app::WritingOptions writing;
+  int64_t threads = 0;
   watch::Mode watch = watch::Mode::kOff;
   std::filesystem::path json;
 };
 
-int run_generate(const GenerateCommand& command) {
+const char* name_of(app::TextEnd end) {
+  switch (end) {
+    case app::TextEnd::kLength:
+      return "length";
+    case app::TextEnd::kToken:
+      return "token";
+    case app::TextEnd::kStop:
+      return "stop";
+    case app::TextEnd::kInterrupted:
+      return "interrupted";
+    case app::TextEnd::kNotFinite:
+      return "not finite";
+  }
+  std::abort();
+}
+
+// Texts as they are written: to standard output, and to a log that has a line for each token and for each text.
+class Output {
+ public:
+  Output(const app::TextModel& model, app::JsonLines& lines, bool logs) : model_(model), lines_(lines), logs_(logs) {}
+
+  app::TextObserver observer() {
+    app::TextObserver observer{.on_text = write_text};
+    if (logs_) observer.on_token = [this](const app::WrittenToken& token) { log(token); };
+    return observer;
+  }
+
+  void finish(const app::WrittenText& written) {
+    write_text("\n");
+    if (logs_) lines_.write({{"text", written.text}, {"tokens", written.tokens}, {"end", name_of(written.end)}});
+    if (written.end == app::TextEnd::kNotFinite) not_finite_ = written.tokens;
+  }
+
+  void report() const {
+    if (!not_finite_) return;
+    app::report_not_finite("generate: expected finite logits, got Inf or NaN after {} tokens", *not_finite_);
+  }
+
+ private:
+  void log(const app::WrittenToken& token) {
+    const int64_t ids[] = {token.id};
+    lines_.write({{"id", token.id},
+                  {"text", model_.tokenizer->decode(ids, tokenize::Specials::kWith)},
+                  {"log_probability", token.log_probability}});
+  }
+
+  const app::TextModel& model_;
+  app::JsonLines& lines_;
+  bool logs_;
+  std::optional<int64_t> not_finite_;  // tokens before
+};
+
+void continue_prompt(const GenerateCommand& command, const app::TextModel& model, Output& output) {
+  const std::string prompt = command.prompt.value_or("").empty() ? "\n" : *command.prompt;
+  write_text(prompt);
+  app::TextWriter writer(model, command.writing);
+  output.finish(writer.write(model.tokenizer->encode(prompt), output.observer()));
+}
+
+void chat(const GenerateCommand& command, const app::TextModel& model, Output& output) {
+  app::Chat chat(model, command.writing, command.system);
+  const auto reply = [&](const std::string& message, const std::function<bool()>& interrupted) {
+    app::TextObserver observer = output.observer();
+    observer.interrupted = interrupted;
+    const app::WrittenText written = chat.reply(message, observer);
+    output.finish(written);
+    return written;
+  };
+  if (command.prompt) {
+    reply(*command.prompt, {});
+  } else {
+    run_chat(reply, [&] { chat.reset(); });
+  }
+}
+
+int run_generate(GenerateCommand& command) {
+  if (command.system && !command.chat) app::refuse("--system: expected --chat, too");
+  for (const std::string& stop : command.writing.stops) {
+    if (stop.empty()) app::refuse("--stop: expected a text, got nothing");
+  }
+  use_threads(command.threads);
   app::JsonLines lines = app::JsonLines::create(command.json);
   const watch::Session session({.mode = command.watch});
-  for (const char byte : command.options.prompt) write_byte(byte);
-  const std::optional<int64_t> not_finite = app::generate(command.options, write_byte);
-  write_byte('\n');
+  const app::TextModel model = app::load_text_model(command.model);
+  command.writing.max_new_tokens = command.tokens.value_or(command.chat ? model.model->context() : kTokens);
+  Output output(model, lines, !command.json.empty());
+  command.chat ? chat(command, model, output) : continue_prompt(command, model, output);
   print_watch(session, lines);
-  if (not_finite) {
-    app::report_not_finite("generate: expected finite logits, got Inf or NaN after {} bytes", *not_finite);
-  }
+  output.report();
   return kExitOk;
 }
 
@@ -39,21 +124,39 @@ int run_generate(const GenerateCommand& command) {
 
 Command generate_command() {
   const auto command = std::make_shared<GenerateCommand>();
-  app::GenerateOptions* const options = &command->options;
+  command->model.warn = print_warning;
+  app::WritingOptions* const writing = &command->writing;
   constexpr Range<int64_t> kFromZero{.from = 0};
   return {
       .name = "generate",
-      .summary = "Write text with a trained model",
-      .options = {{"checkpoint", "DIR", path(options->checkpoint, PathMust::kExist),
-                   "a checkpoint, or a run's directory", Need::kRequired},
-                  {"prompt", "TEXT", text(options->prompt), "what to continue"},
-                  {"tokens", "N", integer(options->tokens, kFromZero), "bytes to write"},
-                  {"temperature", "X", number(options->sampling.temperature, {.from = 0, .to = 1000}),
-                   "0: always the likeliest"},
-                  {"top-k", "N", integer(options->sampling.top_k, kFromZero), "draw from the N likeliest; 0: from all"},
-                  {"seed", "N", integer(options->seed, kFromZero), "of the draws"},
-                  watch_option(command->watch),
-                  {"json", "FILE", path(command->json), "write what the watch sees as one JSON object a line"}},
+      .summary = "Write text with a model, or chat with it",
+      .options =
+          {{"model", "DIR", path(command->model.path, PathMust::kExist),
+            "a Hugging Face directory, a run's directory, or one of its checkpoints", Need::kRequired},
+           {"checkpoint", "DIR", path(command->model.path, PathMust::kExist), "another name of --model"},
+           {"dtype", "NAME", choice(command->model.dtype, models::kWeightDtypes),
+            "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8, codes with a scale a row"},
+           {"prompt", "TEXT", text(command->prompt), "what to continue; with --chat: a message to reply to"},
+           {"chat", "", toggle(command->chat),
+            "talk with the model: messages are lines of standard input, /reset forgets them; Ctrl-C stops a reply, "
+            "Ctrl-D ends the chat"},
+           {"system", "TEXT", text(command->system), "what a chat begins with"},
+           {"tokens", "N", integer(command->tokens, kFromZero),
+            "to write at most (200); chat: of each reply (as many as the model sees)"},
+           {"max-new-tokens", "N", integer(command->tokens, kFromZero), "another name of --tokens"},
+           {"stop", "TEXT...", texts(writing->stops), "texts that end what is written, and are not shown"},
+           {"temperature", "X", number(writing->sampling.temperature, {.from = 0, .to = 1000}),
+            "0: always the likeliest"},
+           {"top-k", "N", integer(writing->sampling.top_k, kFromZero), "draw from the N likeliest; 0: from all"},
+           {"top-p", "X", number(writing->sampling.top_p, {.from = 0, .to = 1}),
+            "draw from as few as hold this share of the probability"},
+           {"repetition-penalty", "X", number(writing->rules.repetition_penalty, {.from = 1e-3, .to = 1000}),
+            "of the scores of tokens that stand in the text: beyond 1 against them, below 1 for them"},
+           {"seed", "N", integer(writing->seed, kFromZero), "of the draws"},
+           threads_option(command->threads),
+           watch_option(command->watch),
+           {"json", "FILE", path(command->json),
+            "write one JSON object a line: each token with its log probability, each text, and what the watch sees"}},
       .run = [command](const nlohmann::json&) { return run_generate(*command); }};
 }
 

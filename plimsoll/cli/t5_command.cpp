@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/t5.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/cli/watch_option.h"
@@ -35,18 +35,6 @@ struct T5Command {
   std::filesystem::path json;
   watch::Mode watch = watch::Mode::kOff;
 };
-
-void write_line(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::putchar('\n') == EOF) {
-    app::fail("output: cannot write");
-  }
-}
-
-void write_piece(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    app::fail("output: cannot write");
-  }
-}
 
 // Inputs whose results are not finite.
 struct NotFiniteInputs {
@@ -72,7 +60,7 @@ void generate(const T5Command& command, app::JsonLines& lines, NotFiniteInputs& 
     if (command.stream) return write_line("");
     write_line(written.text.empty() ? fmt::format("{}", fmt::join(written.ids, " ")) : written.text);
   };
-  app::t5_generate(command.options, report, command.stream ? write_piece : std::function<void(const std::string&)>());
+  app::t5_generate(command.options, report, command.stream ? write_text : std::function<void(const std::string&)>());
 }
 
 void score(const T5Command& command, app::JsonLines& lines, NotFiniteInputs& bad) {

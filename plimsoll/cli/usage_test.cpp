@@ -51,7 +51,7 @@ TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
       {run.arguments("train", {"--out", out, "--config", "/nowhere"}), "--config: expected a file or directory"},
       {run.arguments("compare", {"--out", out, "--recipes", "fp32,fp7"}), "--recipes: expected fp"},
       {{"generate", "--checkpoint", "/nowhere"}, "--checkpoint: expected a file or directory"},
-      {{"generate"}, "generate: expected --checkpoint DIR"},
+      {{"generate"}, "generate: expected --model DIR"},
       {{"inspect"}, "inspect: expected FILE|DIR"},
       {{"inspect", "/nowhere"}, "FILE|DIR: expected a file or directory"},
       {{"info", "now"}, "info: unexpected argument 'now'"},

@@ -20,10 +20,16 @@ Draws draws_of(std::span<const float> logits, const SamplingOptions& options) {
   order.resize(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto logit = [&](int64_t token) { return static_cast<double>(logits[static_cast<size_t>(token)]); };
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return logit(a) > logit(b); });
-  if (options.temperature == 0) order.resize(1);
+  const auto likelier = [&](int64_t a, int64_t b) { return logit(a) > logit(b) || (logit(a) == logit(b) && a < b); };
+  size_t kept = options.top_k > 0 ? std::min(order.size(), static_cast<size_t>(options.top_k)) : order.size();
+  if (options.temperature == 0) kept = 1;
+  if (kept < order.size()) {
+    std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(kept), order.end(), likelier);
+    order.resize(kept);
+  } else {
+    std::sort(order.begin(), order.end(), likelier);
+  }
   while (order.size() > 1 && std::isinf(logit(order.back())) && logit(order.back()) < 0) order.pop_back();
-  if (options.top_k > 0) order.resize(std::min(order.size(), static_cast<size_t>(options.top_k)));
 
   const double temperature = options.temperature == 0 ? 1 : options.temperature;
   double sum = 0;

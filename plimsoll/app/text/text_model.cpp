@@ -1,0 +1,73 @@
+#include "plimsoll/app/text/text_model.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/trained_model.h"
+#include "plimsoll/tokenize/byte_tokenizer.h"
+#include "plimsoll/tokenize/load.h"
+
+namespace plimsoll::app {
+namespace {
+
+// The directory of the run, which has the tokenizer, of a checkpoint of one step.
+std::filesystem::path run_of(const std::filesystem::path& path) {
+  return std::filesystem::exists(path / "manifest.json") ? std::filesystem::canonical(path).parent_path() : path;
+}
+
+int64_t vocabulary_of(const models::LanguageModel& model) {
+  const nlohmann::json shape = model.shape();
+  return shape.value("vocab_size", shape.value("vocabulary", tokenize::kByteVocabulary));
+}
+
+// Tokens that end a text of a model that began as a Hugging Face directory: a number or several in its config.
+std::vector<int64_t> ends_of(const nlohmann::json& shape) {
+  const auto found = shape.find("eos_token_id");
+  if (found == shape.end() || found->is_null()) return {};
+  return found->is_array() ? found->get<std::vector<int64_t>>() : std::vector{found->get<int64_t>()};
+}
+
+// FP8: codes with a scale a row of the weights and of what they multiply, sums and all between the products in FP32 and
+// BF16.
+TextModel load_directory(const TextModelOptions& options) {
+  const bool is_fp8 = options.dtype == models::WeightDtype::kFp8;
+  const models::WeightDtype dtype = is_fp8 ? models::WeightDtype::kBf16 : options.dtype;
+  models::LoadedModel loaded = models::load(options.path, {.dtype = dtype, .warn = options.warn});
+  return {.directory = options.path,
+          .model = std::move(loaded.model),
+          .recipe = is_fp8 ? std::optional(recipe::by_name("fp8-row")) : std::nullopt,
+          .tokenizer = nullptr,
+          .ends = std::move(loaded.eos_token_ids)};
+}
+
+TextModel load_run(const TextModelOptions& options) {
+  if (options.dtype != models::WeightDtype::kAsStored) {
+    refuse("--dtype {}: expected a Hugging Face directory, got {}, a run, which computes by its recipe",
+           recipe::name_of(models::kWeightDtypes, options.dtype), options.path.native());
+  }
+  TrainedModel trained = load_trained_model(options.path);
+  std::vector<int64_t> ends = ends_of(trained.model->shape());
+  return {.directory = run_of(options.path),
+          .model = std::move(trained.model),
+          .recipe = trained.recipe,
+          .tokenizer = nullptr,
+          .ends = std::move(ends)};
+}
+
+}  // namespace
+
+TextModel load_model(const TextModelOptions& options) {
+  const bool is_directory = !is_run(options.path) && std::filesystem::exists(options.path / "config.json");
+  return is_directory ? load_directory(options) : load_run(options);
+}
+
+TextModel load_text_model(const TextModelOptions& options) {
+  TextModel model = load_model(options);
+  model.tokenizer = tokenize::load(model.directory, vocabulary_of(*model.model));
+  const auto end = model.tokenizer->eos();
+  if (end && std::find(model.ends.begin(), model.ends.end(), *end) == model.ends.end()) model.ends.push_back(*end);
+  return model;
+}
+
+}  // namespace plimsoll::app

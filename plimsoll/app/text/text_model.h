@@ -1,0 +1,39 @@
+// A decoder-only model with the tokenizer of its texts.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "plimsoll/models/language_model.h"
+#include "plimsoll/models/load.h"
+#include "plimsoll/recipe/recipe.h"
+#include "plimsoll/tokenize/tokenizer.h"
+
+namespace plimsoll::app {
+
+struct TextModel {
+  std::filesystem::path directory;               // of the tokenizer and its chat template
+  std::shared_ptr<models::LanguageModel> model;  // in eval()
+  // In force while it computes; none: the products have the dtype of the weights.
+  std::optional<recipe::Recipe> recipe;
+  std::unique_ptr<tokenize::Tokenizer> tokenizer;
+  std::vector<int64_t> ends;  // tokens that end a text
+};
+
+struct TextModelOptions {
+  std::filesystem::path
+      path;  // a Hugging Face directory, a run, of which the newest good checkpoint is taken, or a checkpoint
+  models::WeightDtype dtype =
+      models::WeightDtype::kAsStored;  // of a Hugging Face directory; a run computes by its recipe
+  models::Warn warn = {};
+};
+
+// Without its tokenizer. Throws Error or io::Error.
+TextModel load_model(const TextModelOptions& options);
+// Throws Error or io::Error.
+TextModel load_text_model(const TextModelOptions& options);
+
+}  // namespace plimsoll::app

@@ -1,0 +1,76 @@
+// A model that writes text: token after token, each drawn from what the model expects next.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plimsoll/app/text/text_model.h"
+#include "plimsoll/models/logits_rules.h"
+#include "plimsoll/models/token_cache.h"
+#include "plimsoll/nn/sampler.h"
+
+namespace plimsoll::app {
+
+struct WritingOptions {
+  nn::SamplingOptions sampling = {};
+  models::LogitsRules rules = {};       // the repetition penalty, of the prompt's tokens, too
+  std::vector<std::string> stops = {};  // texts that end a text and are not shown
+  int64_t max_new_tokens = 200;
+  int64_t seed = 1;
+};
+
+struct WrittenToken {
+  int64_t id = 0;
+  double log_probability = 0;  // by the model, before rules and temperature
+};
+
+// Receivers of a text while it is written. What is empty is not called.
+struct TextObserver {
+  std::function<void(std::string_view)> on_text = {};  // whole characters
+  std::function<void(const WrittenToken&)> on_token = {};
+  std::function<bool()> interrupted = {};  // asked before each token
+};
+
+enum class TextEnd : uint8_t {
+  kLength,  // max_new_tokens
+  kToken,   // one that ends a text
+  kStop,    // one of the stops
+  kInterrupted,
+  kNotFinite,  // the logits are Inf or NaN
+};
+
+struct WrittenText {
+  std::string text;         // what was shown
+  int64_t tokens = 0;       // drawn, the one that ends the text among them
+  int64_t read_tokens = 0;  // of the prompt, those that had not been read before
+  TextEnd end = TextEnd::kLength;
+};
+
+class TextWriter {
+ public:
+  // The model has to outlive the writer. Of equal seeds the first text, the second and so on are equal.
+  TextWriter(const TextModel& model, WritingOptions options);
+
+  // Continues a prompt, which is not empty: all that stands before. What the model has read of it already, it does not
+  // read again. Text beyond the model's context goes on from the last half of the context. limit: of the new tokens, if
+  // below options.max_new_tokens.
+  WrittenText write(const std::vector<int64_t>& prompt, const TextObserver& observer);
+  WrittenText write(const std::vector<int64_t>& prompt, const TextObserver& observer, int64_t limit);
+
+ private:
+  // The logits [vocabulary] of what follows everything read so far.
+  at::Tensor read(std::span<const int64_t> tokens);
+  int64_t draw(std::span<const float> logits, int64_t new_tokens);
+
+  const TextModel& model_;
+  WritingOptions options_;
+  models::TokenCache cache_;
+  std::vector<int64_t> read_;  // tokens that the cache holds
+  uint64_t draws_ = 0;
+};
+
+}  // namespace plimsoll::app
