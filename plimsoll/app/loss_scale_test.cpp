@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/first_model.h"
 #include "plimsoll/app/trainer.h"
 #include "plimsoll/io/testing.h"
 #include "plimsoll/io/text_files.h"
@@ -47,7 +48,7 @@ double validation_loss(const std::string& recipe, const std::string& loss_scale)
   options.loss_scale = parse_loss_scale(loss_scale);
   const auto seed = static_cast<uint64_t>(options.seed);
   Trainer trainer(
-      options, shape_of(options),
+      options, first_model(options),
       io::TokenStream(io::Text(io::find_text_files({files / "text.txt"})), sizes_of(options).context, seed));
   while (trainer.step() < options.steps) trainer.train_step();
   return trainer.validation_loss();

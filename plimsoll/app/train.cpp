@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/first_model.h"
 #include "plimsoll/app/interrupt.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/process_memory.h"
@@ -16,8 +17,8 @@
 #include "plimsoll/app/trainer.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/error.h"
-#include "plimsoll/io/text_files.h"
 #include "plimsoll/kernels/limits/limits.h"
+#include "plimsoll/models/load.h"
 #include "plimsoll/ops/memory/caching_allocator.h"
 #include "plimsoll/runtime/threads.h"
 #include "plimsoll/shard/checkpoint/checkpoint_saver.h"
@@ -43,7 +44,7 @@ class Run {
         ranks_(connect_ranks(options)),
         observer_(speaks(options) ? observer : silent()),
         stream_(begin_with_text()),
-        trainer_(options, shape_of(options), std::move(*stream_), ranks_),
+        trainer_(options, first_model(options), std::move(*stream_), ranks_),
         saver_({.run = options.out, .keep = static_cast<size_t>(options.keep), .asynchronous = options.async_save},
                ranks_->split("checkpoints"), ranks_->rank()) {}
 
@@ -83,8 +84,8 @@ class Run {
       if (!options_.resume && !io::list_checkpoints(options_.out).empty()) {
         refuse("{}: expected a directory without checkpoints, or --resume", options_.out.native());
       }
-      stream.emplace(io::Text(io::find_text_files(options_.data)), sizes_of(options_).context,
-                     static_cast<uint64_t>(options_.seed));
+      const int64_t context = training_context(options_);
+      stream.emplace(training_tokens(options_), context, static_cast<uint64_t>(options_.seed));
       if (speaks(options_)) directory_.emplace(options_.out);
     });
     expect_same_text(stream->digest(), *ranks_);
@@ -101,6 +102,7 @@ class Run {
     if (options_.profile) profile_.emplace(options_.steps - trainer_.step());
     if (!speaks(options_)) return;
     directory_->keep();
+    if (const auto source = hugging_face_directory(options_)) models::copy_companions(*source, options_.out);
     lines_.emplace(trainer_.step() > 0 ? JsonLines::resume(options_.json, trainer_.step())
                                        : JsonLines::create(options_.json));
   }

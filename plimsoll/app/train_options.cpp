@@ -7,6 +7,17 @@
 
 namespace plimsoll::app {
 
+std::optional<std::filesystem::path> hugging_face_directory(const TrainOptions& options) {
+  if (options.source.empty() && options.config_of.empty()) return std::nullopt;
+  if (!options.source.empty() && !options.config_of.empty()) {
+    refuse("--config-of: expected no directory in --model, got {}", options.source.native());
+  }
+  if (options.layers || options.dim || options.heads) {
+    refuse("--layers, --dim, --heads: expected none, config.json has the model's sizes");
+  }
+  return options.source.empty() ? options.config_of : options.source;
+}
+
 models::Sizes sizes_of(const TrainOptions& options) {
   const models::Sizes& usual = options.model.sizes;
   return {.layers = options.layers.value_or(usual.layers),

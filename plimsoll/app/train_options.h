@@ -38,6 +38,9 @@ struct TrainOptions {
 
   models::Preset model = models::presets().front().value;
   std::optional<int64_t> layers, dim, heads, context;  // instead of the model's
+  // Hugging Face directories, instead of the named model: with weights and tokenizer, or config and tokenizer of a new
+  // model. Empty: none.
+  std::filesystem::path source, config_of;
 
   int64_t steps = 300;
   int64_t batch = 16;      // sequences in a forward pass
@@ -73,6 +76,8 @@ struct TrainOptions {
   nlohmann::ordered_json common_to_ranks;        // {option: value}, which all ranks must have in common
 };
 
+// The Hugging Face directory that the run takes its model from.
+std::optional<std::filesystem::path> hugging_face_directory(const TrainOptions& options);
 // The named model's sizes, or those given instead.
 models::Sizes sizes_of(const TrainOptions& options);
 // A model of these sizes, as models::Family has it. Throws UsageError.

@@ -74,12 +74,12 @@ amp::GradScalerOptions scaler_options(const TrainOptions& options, const PlacedM
 
 }  // namespace
 
-Trainer::Trainer(const TrainOptions& options, const nlohmann::json& shape, io::TokenStream stream,
+Trainer::Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageModel> model, io::TokenStream stream,
                  std::shared_ptr<const shard::Communicator> ranks)
     : options_(options),
       stream_(std::move(stream)),
       ranks_(std::move(ranks)),
-      model_(models::make_language_model(shape, options.seed)),
+      model_(std::move(model)),
       parameters_(count_parameters(model_->module())),
       placed_(place_model(model_, ranks_, placement_of(options))),
       scaler_(scaler_options(options, *placed_)),
@@ -93,8 +93,8 @@ Trainer::Trainer(const TrainOptions& options, const nlohmann::json& shape, io::T
 }
 
 at::Tensor Trainer::forward_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch) {
-  const at::Tensor inputs = windows.slice(1, 0, model_->context()),
-                   targets = windows.slice(1, 1, model_->context() + 1);
+  const at::Tensor inputs = windows.slice(1, 0, stream_.context()),
+                   targets = windows.slice(1, 1, stream_.context() + 1);
   amp::Fp8Autocast scope({.recipe = options_.recipe.value, .reduction = amax_reduction_});
   return placed_->loss(inputs, targets, is_first_microbatch);
 }
@@ -210,7 +210,7 @@ shard::RankCheckpoint Trainer::checkpoint() const {
                                         {"moments", format::info(moment_format(options_)).name},
                                         {"grad_scaler", scaler_.state_dict()},
                                         {"seed", options_.seed},
-                                        {"data_bytes", stream_.bytes()},
+                                        {"data_bytes", stream_.tokens()},
                                         {"data_sha256", stream_.digest()},
                                         {"cursor", {{"epoch", cursor.epoch}, {"index", cursor.index}}},
                                         {"configuration", options_.configuration}}};
@@ -234,7 +234,7 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
   expect_same(state, "recipe", options_.recipe.text);
   expect_same(state, "seed", options_.seed);
   expect_same(state, "loss_scale", options_.loss_scale.text);
-  expect_same(state, "data_bytes", stream_.bytes());
+  expect_same(state, "data_bytes", stream_.tokens());
   // Older checkpoints do not say these.
   if (state.contains("data_sha256")) expect_same(state, "data_sha256", stream_.digest());
   expect_same(state, "loss_scale_hysteresis", options_.loss_scale_hysteresis, /*otherwise=*/1);

@@ -21,13 +21,13 @@ namespace plimsoll::app {
 
 class Trainer {
  public:
-  // shape: models::Family's. Works on the calling thread only. Of several ranks each has its part of every batch, and
+  // model: first_model's. Works on the calling thread only. Of several ranks each has its part of every batch, and
   // all have the same model: they call train_step() as often as each other.
-  Trainer(const TrainOptions& options, const nlohmann::json& shape, io::TokenStream stream,
+  Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageModel> model, io::TokenStream stream,
           std::shared_ptr<const shard::Communicator> ranks = shard::Communicator::connect({}));
 
   int64_t step() const { return step_; }  // steps done
-  int64_t tokens_per_step() const { return options_.batch * options_.accumulate * model_->context(); }
+  int64_t tokens_per_step() const { return options_.batch * options_.accumulate * stream_.context(); }
   int64_t parameters() const { return parameters_; }
 
   StepResult train_step();

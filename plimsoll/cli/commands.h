@@ -10,6 +10,7 @@ Command compare_command();
 Command generate_command();
 Command inspect_command();
 Command consolidate_command();
+Command convert_command();
 Command shard_plan_command();
 Command t5_command();
 Command gauge_command();

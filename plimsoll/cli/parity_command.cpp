@@ -6,11 +6,13 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/parity.h"
+#include "plimsoll/app/text/parity_text.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/io/atomic_file.h"
+#include "plimsoll/models/load.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -21,14 +23,15 @@ const auto kParityDtypes = std::span(models::kT5Dtypes).subspan(1);  // without 
 
 struct ParityCommand {
   app::ParityOptions options;
+  int64_t context = 512, tokens = 1 << 16;
   std::filesystem::path json_file;
   int64_t threads = 0;
 };
 
-std::string cell(const json& result, const char* member) {
+std::string cell(const json& result, const char* member, int digits = 3) {
   const auto found = result.find(member);
   if (found == result.end()) return "-";
-  return found->is_null() ? "NaN" : fmt::format("{:.3g}", found->get<double>());
+  return found->is_null() ? "NaN" : fmt::format("{:.{}g}", found->get<double>(), digits);
 }
 
 // The least of the headroom map with the name of its value, or where values stopped being finite.
@@ -60,11 +63,30 @@ void print_parity(const json& result, const std::vector<models::T5Dtype>& dtypes
              result.at("inputs").get<int64_t>(), result.at("decoder_tokens").get<int64_t>());
 }
 
+void print_text_parity(const json& result, const std::vector<models::WeightDtype>& dtypes) {
+  Table table({"dtype", "finite", "perplexity", "KL, nats", "top 1"});
+  for (const models::WeightDtype value : dtypes) {
+    const std::string dtype(recipe::name_of(kParityDtypes, value));
+    const json& entry = result.at("dtypes").at(dtype);
+    table.add({dtype, entry.at("finite").get<bool>() ? "yes" : "no", cell(entry, "perplexity", 6),
+               cell(entry, "logits_kl"), cell(entry, "top1_agreement")});
+  }
+  fmt::print("{}{} tokens, each dtype against fp32\n", table.text(), result.at("tokens").get<int64_t>());
+}
+
 int run_parity(const ParityCommand& command) {
   use_threads(command.threads);
-  const json result = app::parity(command.options);
+  const app::ParityOptions& options = command.options;
+  const bool is_decoder = models::is_decoder_directory(options.model);
+  const json result = is_decoder ? app::text_parity({.model = options.model,
+                                                     .data = options.data,
+                                                     .dtypes = options.dtypes,
+                                                     .context = command.context,
+                                                     .tokens = command.tokens,
+                                                     .warn = options.warn})
+                                 : app::parity(options);
   if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
-  print_parity(result, command.options.dtypes);
+  is_decoder ? print_text_parity(result, options.dtypes) : print_parity(result, options.dtypes);
   for (const models::T5Dtype value : command.options.dtypes) {
     const std::string dtype(recipe::name_of(kParityDtypes, value));
     const json& entry = result.at("dtypes").at(dtype);
@@ -83,16 +105,21 @@ Command parity_command() {
   options.warn = print_warning;
   return {
       .name = "parity",
-      .summary = "How far a T5 in several dtypes is from itself in FP32, on your data, and where its headroom ends",
+      .summary =
+          "How far a model in several dtypes is from itself in FP32 on your data, and where a T5's headroom ends",
       .options = {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
                   {"data", "FILE", path(options.data, PathMust::kExist),
-                   "a text a line, or *.jsonl: objects with a text or input_ids, decoder_input_ids, and a target",
+                   "T5: a text a line, or *.jsonl: objects with a text or input_ids, decoder_input_ids, and a target; "
+                   "others: a text",
                    Need::kRequired},
                   {"dtypes", "A,B", choices(options.dtypes, kParityDtypes), "of fp32, bf16, fp16, fp8"},
-                  {"fixes", "NAME", choice(options.numerics, models::kT5Fixes), "of fp16, as plimsoll t5"},
-                  {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
+                  {"fixes", "NAME", choice(options.numerics, models::kT5Fixes), "T5: of fp16, as plimsoll t5"},
+                  {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "T5: inputs at a time"},
                   {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
-                   "of each text that is written"},
+                   "T5: of each text that is written"},
+                  {"context", "N", integer(command->context, {.from = 1, .to = 1 << 20}),
+                   "tokens that a model other than T5 sees at a time"},
+                  {"tokens", "N", integer(command->tokens, {.from = 2}), "of the text that it reads, at most"},
                   threads_option(command->threads),
                   {"json", "FILE", path(command->json_file), "write all figures and the headroom map to FILE"}},
       .run = [command](const json&) { return run_parity(*command); }};

@@ -22,7 +22,7 @@ Command train_command() {
                    AcrossRanks::kOwn});
   table.push_back(watch_option(bound->options.watch));
   return {.name = "train",
-          .summary = "Train a GPT on text under one recipe",
+          .summary = "Train a model on text under one recipe",
           .options = table,
           .run = [bound, table](const nlohmann::json& configuration) {
             app::TrainOptions& options = bound->options;

@@ -1,10 +1,36 @@
 #include "plimsoll/cli/train_table.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/cli/command_line.h"
 #include "plimsoll/models/presets.h"
 
 namespace plimsoll::cli {
+namespace {
+
+// The name of a preset, or a Hugging Face directory.
+Field first_model(app::TrainOptions& options) {
+  const Field names = choice(options.model, models::presets());
+  return {.values = Field::Values::kOne,
+          .set =
+              [&options, names](const std::string& label, const std::vector<std::string>& typed) {
+                const auto known = recipe::names_of(models::presets());
+                std::error_code ignored;
+                const bool is_directory = std::filesystem::is_directory(typed.back(), ignored);
+                options.source.clear();
+                if (is_directory && std::find(known.begin(), known.end(), typed.back()) == known.end()) {
+                  options.source = typed.back();
+                } else {
+                  names.set(label, typed);
+                }
+              },
+          .get = [&options,
+                  names] { return options.source.empty() ? names.get() : nlohmann::json(options.source.native()); }};
+}
+
+}  // namespace
 
 std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::path& config) {
   constexpr Range<int64_t> kFromZero{.from = 0}, kFromOne{.from = 1};
@@ -16,11 +42,15 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
        Need::kRequired, AcrossRanks::kSameContents},
       {"out", "DIR", path(options.out), "where checkpoints go", Need::kRequired},
       {"steps", "N", integer(options.steps, kFromOne), "optimizer steps"},
-      {"model", "NAME", choice(options.model, models::presets()), "sizes of the model: tiny, small or gpt2"},
+      {"model", "NAME|DIR", first_model(options),
+       "sizes of a new model of bytes: tiny, small or gpt2; or a Hugging Face directory, whose model is trained on"},
+      {"config-of", "DIR", path(options.config_of, PathMust::kExist),
+       "a Hugging Face directory, for a new model with its config and tokenizer"},
       {"layers", "N", integer(options.layers, kLayers), "instead of the model's"},
       {"dim", "N", integer(options.dim, kSizes), "instead of the model's"},
       {"heads", "N", integer(options.heads, kSizes), "instead of the model's; divides dim"},
-      {"context", "N", integer(options.context, kSizes), "bytes that the model sees, instead of the model's"},
+      {"context", "N", integer(options.context, kSizes),
+       "tokens that the model sees at a time, instead of the model's (512 of a Hugging Face directory)"},
       {"batch", "N", integer(options.batch, kSizes), "sequences in a forward pass"},
       {"accumulate", "N", integer(options.accumulate, kSizes), "forward passes in a step"},
       {"lr", "X", number(options.lr, kPositive), "learning rate at its peak"},

@@ -2,9 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/permutation.h"
@@ -12,29 +10,30 @@
 namespace plimsoll::io {
 namespace {
 
-int64_t count_windows(const Text& text, int64_t context) {
-  const int64_t windows = (text.bytes() - 1) / context;
-  if (text.bytes() == 0) fail("data: expected text, got 0 bytes");
+int64_t count_windows(const Tokens& tokens, int64_t context) {
+  const int64_t windows = (tokens.count() - 1) / context;
+  if (tokens.count() == 0) fail("data: expected text, got 0 bytes");
   if (windows < 2) {
-    fail("data: expected at least {} bytes (two windows of context {}), got {}", 2 * context + 1, context,
-         text.bytes());
+    fail("data: expected at least {} tokens (two windows of context {}), got {}", 2 * context + 1, context,
+         tokens.count());
   }
   return windows;
 }
 
 }  // namespace
 
-TokenStream::TokenStream(Text text, int64_t context, uint64_t seed)
-    : text_(std::move(text)),
-      digest_(text_.digest()),
+TokenStream::TokenStream(std::unique_ptr<const Tokens> tokens, int64_t context, uint64_t seed)
+    : tokens_(std::move(tokens)),
+      digest_(tokens_->digest()),
       context_(context),
       seed_(seed),
-      split_(count_windows(text_, context)) {}
+      split_(count_windows(*tokens_, context)) {}
+
+TokenStream::TokenStream(Text text, int64_t context, uint64_t seed)
+    : TokenStream(std::make_unique<ByteTokens>(std::move(text)), context, seed) {}
 
 void TokenStream::read_window(int64_t window, int64_t* tokens) const {
-  std::vector<std::byte> bytes(static_cast<size_t>(context_ + 1));
-  text_.read(window * context_, bytes);
-  std::transform(bytes.begin(), bytes.end(), tokens, [](std::byte byte) { return static_cast<int64_t>(byte); });
+  tokens_->read(window * context_, {tokens, static_cast<size_t>(context_ + 1)});
 }
 
 at::Tensor TokenStream::next(int64_t batch) {

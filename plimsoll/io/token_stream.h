@@ -1,17 +1,18 @@
-// Batches of byte tokens from a text: shuffled, resumable, the same for the same seed on every machine.
+// Batches of a text's tokens: shuffled, resumable, the same for the same seed on every machine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
-#include "plimsoll/io/text.h"
+#include "plimsoll/io/tokens.h"
 #include "plimsoll/io/window_split.h"
 
 namespace plimsoll::io {
 
-// A window is context + 1 bytes: context inputs and, one byte later, their targets. Windows start every `context`
+// A window is context + 1 tokens: context inputs and, one token later, their targets. Windows start every `context`
 // bytes. Each epoch visits every training window once, in an order of its own.
 class TokenStream {
  public:
@@ -22,11 +23,13 @@ class TokenStream {
   };
 
   // Throws Error unless the text holds at least two windows (one to train on, one held out).
+  TokenStream(std::unique_ptr<const Tokens> tokens, int64_t context, uint64_t seed);
+  // The tokens are the text's bytes.
   TokenStream(Text text, int64_t context, uint64_t seed);
 
   int64_t context() const { return context_; }
-  int64_t bytes() const { return text_.bytes(); }
-  const std::string& digest() const { return digest_; }  // Text::digest
+  int64_t tokens() const { return tokens_->count(); }
+  const std::string& digest() const { return digest_; }  // Tokens::digest
   int64_t training_windows() const { return split_.training_count(); }
   int64_t validation_windows() const { return split_.validation_count(); }
 
@@ -43,7 +46,7 @@ class TokenStream {
  private:
   void read_window(int64_t window, int64_t* tokens) const;
 
-  Text text_;
+  std::unique_ptr<const Tokens> tokens_;
   std::string digest_;
   int64_t context_;
   uint64_t seed_;

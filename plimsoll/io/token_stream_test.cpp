@@ -108,7 +108,7 @@ TEST(TokenStream, OrderDoesNotDependOnTheBatch) {
 }
 
 TEST(TokenStream, ShortTextIsAnError) {
-  EXPECT_THAT([] { stream_of(8, 4); }, ThrowsMessage<Error>(HasSubstr("expected at least 9 bytes")));
+  EXPECT_THAT([] { stream_of(8, 4); }, ThrowsMessage<Error>(HasSubstr("expected at least 9 tokens")));
   EXPECT_THAT([] { stream_of(0, 4); }, ThrowsMessage<Error>(HasSubstr("got 0 bytes")));
   EXPECT_EQ(stream_of(9, 4).training_windows(), 1);
 }

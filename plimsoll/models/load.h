@@ -45,6 +45,9 @@ bool is_decoder_directory(const std::filesystem::path& directory);
 // of another shape or unknown.
 LoadedModel load(const std::filesystem::path& directory, const LoadOptions& options = {});
 
+// Copies config.json, generation_config.json and the files of the tokenizer, those that are there.
+void copy_companions(const std::filesystem::path& source, const std::filesystem::path& directory);
+
 struct SaveOptions {
   // Directory that the model came from: files of its tokenizer and generation_config.json are copied, and members of
   // its config.json that Plimsoll does not read are kept.

@@ -24,8 +24,9 @@ using nlohmann::json;
 constexpr const char* kWeightsFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-// Files beside the weights that a model needs, and that do not change with it.
-constexpr std::array<std::string_view, 12> kCopiedFiles = {"tokenizer.json",
+// Files beside the weights. config.json is written anew with a model.
+constexpr std::array<std::string_view, 13> kCopiedFiles = {"config.json",
+                                                           "tokenizer.json",
                                                            "tokenizer_config.json",
                                                            "special_tokens_map.json",
                                                            "added_tokens.json",
@@ -99,23 +100,25 @@ void write_config(const DecoderImpl& model, const fs::path& directory, const fs:
   io::write_file(directory / "config.json", config.dump(2) + "\n");
 }
 
-void copy_files(const fs::path& source, const fs::path& directory) {
-  if (source.empty() || fs::equivalent(source, directory)) return;
-  for (const std::string_view file : kCopiedFiles) {
-    if (fs::exists(source / file)) {
-      fs::copy_file(source / file, directory / file, fs::copy_options::overwrite_existing);
-    }
-  }
-}
-
 }  // namespace
+
+void copy_companions(const fs::path& source, const fs::path& directory) {
+  io::with_our_errors([&] {
+    if (fs::equivalent(source, directory)) return;
+    for (const std::string_view file : kCopiedFiles) {
+      if (fs::exists(source / file)) {
+        fs::copy_file(source / file, directory / file, fs::copy_options::overwrite_existing);
+      }
+    }
+  });
+}
 
 void save_decoder(const DecoderImpl& model, const fs::path& directory, const SaveOptions& options) {
   if (options.shard_bytes < 1) io::fail("save: expected shard_bytes >= 1, got {}", options.shard_bytes);
   const at::NoGradGuard no_grad;
   io::with_our_errors([&] {
     fs::create_directories(directory);
-    copy_files(options.source, directory);
+    if (!options.source.empty()) copy_companions(options.source, directory);
     write_weights(stored_tensors(model), directory, options.shard_bytes);
     write_config(model, directory, options.source);
   });

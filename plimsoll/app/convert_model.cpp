@@ -1,0 +1,27 @@
+#include "plimsoll/app/convert_model.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/new_directory.h"
+#include "plimsoll/app/text/text_model.h"
+#include "plimsoll/app/trained_model.h"
+
+namespace plimsoll::app {
+
+void convert_model(const ConvertOptions& options) {
+  if (options.dtype == models::WeightDtype::kFp8) refuse("--dtype: expected stored, fp32, bf16 or fp16, got fp8");
+  const at::NoGradGuard no_grad;
+  NewDirectory directory(options.out);
+  std::filesystem::path source = options.model;
+  if (is_run(options.model)) {
+    const TextModel run = load_model({.path = options.model});
+    models::save(*run.model, directory.partial(), {.source = run.directory});
+    source = directory.partial();
+  }
+  const models::LoadedModel loaded = models::load(source, {.dtype = options.dtype, .warn = options.warn});
+  models::save(*loaded.model, directory.partial(), {.source = source});
+  directory.commit();
+}
+
+}  // namespace plimsoll::app

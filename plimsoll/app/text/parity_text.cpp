@@ -1,0 +1,98 @@
+#include "plimsoll/app/text/parity_text.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/app/binomial.h"
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/text/encoded_text.h"
+#include "plimsoll/app/text/text_model.h"
+#include "plimsoll/io/mapping_guard.h"
+
+namespace plimsoll::app {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kRows = 64;  // of a vocabulary's log probabilities in FP64 at a time
+
+json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(); }
+
+// Sums over the tokens of one dtype.
+class Sums {
+ public:
+  // logits, reference: fp32 [tokens, vocabulary]; targets: int64 [tokens].
+  void add(const at::Tensor& logits, const at::Tensor& reference, const at::Tensor& targets) {
+    finite_ = finite_ && logits.isfinite().all().item<bool>();
+    for (int64_t begin = 0; begin < logits.size(0); begin += kRows) {
+      const int64_t rows = std::min(kRows, logits.size(0) - begin);
+      const at::Tensor got = at::log_softmax(logits.narrow(0, begin, rows), -1, at::kDouble);
+      const at::Tensor want = at::log_softmax(reference.narrow(0, begin, rows), -1, at::kDouble);
+      loss_ -= got.gather(1, targets.narrow(0, begin, rows).unsqueeze(1)).sum().item<double>();
+      divergence_ += (want.exp() * (want - got)).sum().item<double>();
+      agreeing_ += got.argmax(-1).eq(want.argmax(-1)).sum().item<int64_t>();
+      tokens_ += rows;
+    }
+  }
+
+  json result() const {
+    const auto count = static_cast<double>(tokens_);
+    const json agreement = binomial_json(agreeing_, tokens_);
+    return {{"finite", finite_},
+            {"perplexity", finite_or_null(std::exp(loss_ / count))},
+            {"logits_kl", finite_or_null(divergence_ / count)},
+            {"top1_agreement", agreement.at("share")},
+            {"top1_agreement_interval", agreement.at("interval")}};
+  }
+
+ private:
+  bool finite_ = true;
+  double loss_ = 0, divergence_ = 0;
+  int64_t agreeing_ = 0, tokens_ = 0;
+};
+
+// fp32 [tokens, vocabulary].
+at::Tensor logits_of(const TextModel& model, const at::Tensor& tokens) {
+  std::optional<amp::Fp8Autocast> scope;
+  if (model.recipe) scope.emplace(amp::Fp8AutocastOptions{.recipe = *model.recipe});
+  return model.model->logits(tokens.unsqueeze(0)).squeeze(0);
+}
+
+}  // namespace
+
+json text_parity(const TextParityOptions& options) {
+  const at::NoGradGuard no_grad;
+  const auto load = [&](models::WeightDtype dtype) {
+    return load_text_model({.path = options.model, .dtype = dtype, .warn = options.warn});
+  };
+  const TextModel exact = load(models::WeightDtype::kFp32);
+  const EncodedText text({options.data}, *exact.tokenizer);
+  const int64_t context = std::min(options.context, exact.model->context());
+  const int64_t count = std::min(options.tokens, text.count());
+  if (count < 2) fail("{}: expected at least 2 tokens, got {}", options.data.native(), text.count());
+  std::vector<TextModel> narrow;
+  for (const models::WeightDtype dtype : options.dtypes) narrow.push_back(load(dtype));
+  std::vector<Sums> sums(narrow.size());
+  for (int64_t begin = 0; begin + 1 < count; begin += context) {
+    std::vector<int64_t> ids(static_cast<size_t>(std::min(context + 1, count - begin)));
+    text.read(begin, ids);
+    const at::Tensor window = at::tensor(ids), inputs = window.slice(0, 0, -1), targets = window.slice(0, 1);
+    const at::Tensor reference = logits_of(exact, inputs);
+    for (size_t i = 0; i < narrow.size(); ++i) sums[i].add(logits_of(narrow[i], inputs), reference, targets);
+    io::check_mapped_files();
+  }
+  json result = {{"tokens", count - 1}, {"dtypes", json::object()}};
+  for (size_t i = 0; i < sums.size(); ++i) {
+    result["dtypes"][std::string(recipe::name_of(models::kWeightDtypes, options.dtypes[i]))] = sums[i].result();
+  }
+  return result;
+}
+
+}  // namespace plimsoll::app

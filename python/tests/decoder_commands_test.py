@@ -1,0 +1,185 @@
+"""plimsoll generate, train, convert and parity on Hugging Face directories of decoder-only models, against transformers."""
+
+import json
+import math
+import os
+import pathlib
+import subprocess
+
+import pytest
+import tokenizer_texts
+import torch
+from tokenizer_test import MODELS, made_up
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+BUILD = pathlib.Path(os.environ.get("PLIMSOLL_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
+SMOLLM2 = pathlib.Path(os.environ.get("PLIMSOLL_CACHE", "~/.cache/plimsoll")).expanduser() / "models" / "SmolLM2-135M-Instruct"
+TEXT = "\n".join(tokenizer_texts.standard_library()[:3])[:6000]
+
+
+def plimsoll(*words):
+    return subprocess.run(
+        [BUILD / "bin" / "plimsoll", *map(str, words)], capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+def done(*words):
+    result = plimsoll(*words)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A small llama with random weights, and a tokenizer of byte pairs without special tokens around a text."""
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = made_up(6, "none", "bytes", "bytes", MODELS[0])
+    tokenizer.post_processor = None
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<|end|>", "tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size() + 3,
+        hidden_size=48,
+        intermediate_size=80,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=256,
+        initializer_range=0.3,
+        bos_token_id=None,
+        eos_token_id=tokenizer.token_to_id("<|end|>"),
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tiny, text, tmp_path_factory):
+    """Continued training of the small llama."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    options = "--steps 8 --warmup 1 --batch 4 --context 32 --eval-windows 4 --recipe fp32 --lr 1e-2 --threads 2".split()
+    done("train", "--model", tiny, "--data", text, "--out", folder, *options)
+    return folder
+
+
+def greedy(folder, prompt, tokens, tmp_path):
+    """The ids that plimsoll generate draws."""
+    options = ["--prompt", prompt, "--temperature", 0, "--tokens", tokens, "--dtype", "fp32", "--json", tmp_path / "log"]
+    done("generate", "--model", folder, *options)
+    return [line["id"] for line in map(json.loads, (tmp_path / "log").read_text().splitlines()) if "id" in line]
+
+
+def greedy_of_transformers(folder, prompt, tokens):
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(prompt, return_tensors="pt")
+    with torch.inference_mode():
+        return model.generate(**ids, max_new_tokens=tokens, do_sample=False)[0, ids["input_ids"].shape[1] :].tolist()
+
+
+def test_greedy_texts_are_those_of_transformers(tiny, tmp_path):
+    for prompt in ("def ", "The caf\u00e9", "1984"):
+        assert greedy(tiny, prompt, 40, tmp_path) == greedy_of_transformers(tiny, prompt, 40)
+
+
+def test_greedy_texts_of_smollm2_are_those_of_transformers(tmp_path):
+    if not SMOLLM2.is_dir():
+        pytest.skip(f"{SMOLLM2} is missing; tools/import_gguf makes it")
+    for prompt in ("The capital of France is", "def fibonacci(n):"):
+        assert greedy(SMOLLM2, prompt, 24, tmp_path) == greedy_of_transformers(SMOLLM2, prompt, 24)
+    reply = done("generate", "--model", SMOLLM2, "--chat", "--prompt", "What is the capital of France?", "--temperature", 0)
+    assert reply == "The capital of France is Paris.\n"
+
+
+def test_every_dtype_writes(tiny):
+    for dtype in ("stored", "fp32", "bf16", "fp16", "fp8"):
+        assert done("generate", "--model", tiny, "--prompt", "def ", "--tokens", 5, "--dtype", dtype).startswith("def ")
+
+
+def test_a_run_goes_on_where_the_directory_stood(tiny, run):
+    steps = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
+    losses = [step["loss"] for step in steps if "loss" in step]
+    assert losses[-1] < losses[0]
+    with torch.inference_mode():
+        tokenizer, model = AutoTokenizer.from_pretrained(tiny), AutoModelForCausalLM.from_pretrained(tiny)
+        ids = tokenizer(TEXT, return_tensors="pt")["input_ids"][0].unfold(0, 33, 32)
+        each = torch.nn.functional.cross_entropy(model(ids[:, :-1]).logits.mT, ids[:, 1:], reduction="none").mean(1)
+    # The first batch is some windows of the text.
+    assert each.min().item() < losses[0] < each.max().item()
+    assert done("generate", "--model", run, "--prompt", "def ", "--tokens", 5).startswith("def ")
+
+
+def test_a_run_becomes_a_directory_that_transformers_loads(tiny, run, tmp_path):
+    done("convert", "--model", run, "--out", tmp_path / "out")
+    before, after = (AutoModelForCausalLM.from_pretrained(folder) for folder in (tiny, tmp_path / "out"))
+    assert before.config.to_diff_dict() == after.config.to_diff_dict()
+    assert not torch.equal(before.model.embed_tokens.weight, after.model.embed_tokens.weight)
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (tiny / "tokenizer.json").read_bytes()
+    assert greedy(tmp_path / "out", "def ", 20, tmp_path) == greedy_of_transformers(tmp_path / "out", "def ", 20)
+
+
+def test_convert_rounds_the_weights(tiny, tmp_path):
+    done("convert", "--model", tiny, "--out", tmp_path / "out", "--dtype", "bf16")
+    source, converted = (AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (tiny, tmp_path / "out"))
+    assert source.keys() == converted.keys()
+    for name, weight in source.items():
+        assert converted[name].dtype == torch.bfloat16
+        assert torch.equal(converted[name], weight.bfloat16()), name
+
+
+def test_a_new_model_takes_config_and_tokenizer(tiny, text, tmp_path):
+    options = "--steps 2 --warmup 1 --batch 2 --context 32 --eval-windows 2 --recipe bf16 --threads 2".split()
+    done("train", "--config-of", tiny, "--data", text, "--out", tmp_path / "run", *options)
+    (first, *_) = [json.loads(line) for line in (tmp_path / "run" / "train.jsonl").read_text().splitlines()]
+    assert math.isfinite(first["loss"])
+    assert done("generate", "--model", tmp_path / "run", "--prompt", "a", "--tokens", 3).startswith("a")
+
+
+def test_parity_measures_each_dtype_on_a_text(tiny, text, tmp_path):
+    table = done("parity", "--model", tiny, "--data", text, "--context", 64, "--tokens", 500, "--json", tmp_path / "parity")
+    assert "perplexity" in table
+    figures = json.loads((tmp_path / "parity").read_text())
+    assert figures["tokens"] == 499
+    fp32 = figures["dtypes"]["fp32"]
+    assert fp32["logits_kl"] == 0 and fp32["top1_agreement"] == 1
+    assert 0 < figures["dtypes"]["bf16"]["logits_kl"] < figures["dtypes"]["fp8"]["logits_kl"]
+    with torch.inference_mode():
+        tokenizer = AutoTokenizer.from_pretrained(tiny)
+        model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float64)
+        ids, losses, largest = tokenizer(TEXT, return_tensors="pt")["input_ids"][0, :500], [], 0.0
+        for begin in range(0, 499, 64):
+            window = ids[begin : begin + 65]
+            logits = model(window[None, :-1]).logits[0]
+            losses.append(torch.nn.functional.cross_entropy(logits, window[1:], reduction="none"))
+            largest = max(largest, logits.norm(dim=-1).max().item())
+    # Logits are within 1e-6 of the norm of theirs, and the loss of a token moves by two of them at most.
+    mean = torch.cat(losses).mean().item()
+    assert abs(math.log(fp32["perplexity"]) - mean) < 2e-6 * largest * 65**0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["train", "--model", "{tiny}", "--config-of", "{tiny}", "--out", "{out}"], 2, "--config-of: expected no directory"),
+        (["train", "--model", "{tiny}", "--layers", "3", "--out", "{out}"], 2, "--layers, --dim, --heads: expected none"),
+        (["train", "--model", "{tiny}", "--context", "999", "--out", "{out}"], 2, "--context: expected at most the 256 tokens"),
+        (["convert", "--model", "{tiny}", "--out", "{out}", "--dtype", "fp8"], 2, "--dtype: expected stored, fp32, bf16 or fp16"),
+        (["convert", "--model", "{tiny}", "--out", "{tiny}"], 1, "expected a free name"),
+        (["generate", "--model", "{run}", "--dtype", "bf16"], 2, "--dtype bf16: expected a Hugging Face directory, got"),
+    ],
+)
+def test_mistakes_are_named(words, code, expected, tiny, run, text, tmp_path):
+    words = [word.format(tiny=tiny, run=run, out=tmp_path / "out") for word in words]
+    result = plimsoll(*words, *(["--data", text] if words[0] == "train" else []))
+    assert result.returncode == code and expected in result.stderr and result.stderr.count("\n") == 1, result
+    assert not (tmp_path / "out").exists()
