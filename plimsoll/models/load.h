@@ -21,7 +21,7 @@
 namespace plimsoll::models {
 
 struct LoadOptions {
-  WeightDtype dtype = WeightDtype::kAsStored;
+  WeightDtype dtype = WeightDtype::kAsStored;  // kFp8: products multiply by codes, for inference alone
   Warn warn = {};  // hears how many weights, and of which tensors, the dtype cannot hold: they are Inf
 };
 

@@ -158,3 +158,44 @@ def test_narrow_weights_are_the_files_rounded_once(pair, dtype, tmp_path):
         # transformers in the same dtype rounds at least as often.
         rounded = again.to(torch_dtype)(input_ids=ids).logits
     assert relative(got, expected) <= 4 * relative(rounded, expected)
+
+
+def dequantized(weight):
+    """Of E4M3 codes with a scale a row."""
+    scale = weight.abs().amax(1, keepdim=True) / 448
+    return (weight / scale).to(torch.float8_e4m3fn).float() * scale
+
+
+def with_codes(theirs):
+    """The model whose matrices are those of codes, and all else rounded to bf16."""
+    config = type(theirs.config).from_dict({**theirs.config.to_dict(), "tie_word_embeddings": False})
+    model = type(theirs)(config).eval()
+    model.config._attn_implementation = "eager"
+    state = theirs.state_dict()
+    if "lm_head.weight" not in state:
+        state["lm_head.weight"] = theirs.get_input_embeddings().weight.detach()
+    tables = [name for name, tensor in state.items() if tensor.dim() == 2 and any(part in name for part in ("embed_tokens", "embed_in", "wte", "wpe"))]
+    for name, tensor in state.items():
+        if tensor.dim() == 1 or name in tables:
+            state[name] = tensor.bfloat16().float()
+        elif "c_" in name:  # GPT-2's [in, out]
+            state[name] = dequantized(tensor.t()).t().contiguous()
+        else:
+            state[name] = dequantized(tensor)
+    model.load_state_dict(state)
+    return model
+
+
+def test_codes_multiply_as_their_values(pair, tmp_path):
+    theirs, _, directory = pair
+    ours = decoder_models.load(directory, "fp8")
+    values = with_codes(theirs)
+    ids = decoder_models.tokens(2, 33)
+    with torch.no_grad():
+        expected = exact(values)(input_ids=ids).logits
+        rounded = values.bfloat16()(input_ids=ids).logits
+        got = ours.forward(ids, None)
+        assert torch.equal(ours.clone().forward(ids, None), got)
+    assert relative(got, expected) <= 4 * relative(rounded, expected)
+    with pytest.raises(RuntimeError, match="expected weights, got FP8 codes"):
+        ours.save(str(tmp_path), directory)

@@ -44,7 +44,11 @@ io::TensorMap stored_tensors(const DecoderImpl& model) {
   io::TensorMap result;
   const auto parameters = model.named_parameters();
   for (const DecoderTensor& tensor : decoder_tensors(model.config)) {
-    result.merge(stored_parts(tensor, model.config, parameters[tensor.parameter].detach()));
+    const at::Tensor parameter = parameters[tensor.parameter].detach();
+    if (!parameter.is_non_overlapping_and_dense()) {
+      io::fail("save: expected weights, got FP8 codes; load the model with another dtype");
+    }
+    result.merge(stored_parts(tensor, model.config, parameter));
   }
   return result;
 }
