@@ -10,6 +10,7 @@
 #include "plimsoll/bind/rank_group.h"
 #include "plimsoll/bind/shard_checkpoint.h"
 #include "plimsoll/bind/shard_library.h"
+#include "plimsoll/shard/communicator/same_model.h"
 #include "plimsoll/shard/data_parallel/left_out.h"
 #include "plimsoll/shard/data_parallel/reducer.h"
 
@@ -19,7 +20,13 @@ namespace {
 struct GradientReducer : torch::CustomClassHolder {
   explicit GradientReducer(std::shared_ptr<shard::Reducer> made) : reducer(std::move(made)) {}
 
+  // A collective.
   void train(std::vector<std::string> its_names, std::vector<at::Tensor> parameters, std::vector<int64_t> owners) {
+    if (reducer->ranks().is_connected()) {
+      std::vector<std::pair<std::string, at::Tensor>> named;
+      for (size_t i = 0; i < parameters.size(); ++i) named.emplace_back(its_names.at(i), parameters[i]);
+      shard::expect_same_tensors(named, "", reducer->ranks());
+    }
     reducer->train(std::move(parameters), std::move(owners));
     names = std::move(its_names);
   }

@@ -314,6 +314,24 @@ def a_sparse_gradient_is_an_error_that_says_so(group):
         parallel(torch.tensor([1, 1])).sum().backward()
 
 
+@ranks.case(2)
+def ranks_that_train_other_parameters_are_refused(group):
+    module = Layers()
+    module.layers[1].weight.requires_grad_(dist.get_rank(group) == 0)
+    with pytest.raises(ValueError, match=r"requires_grad of parameters and buffers on all ranks, got others .* on rank 1"):
+        wrapped(module, group)
+
+
+@ranks.case(2)
+def ranks_that_freeze_other_parameters_are_refused(group):
+    parallel, _, _ = sharded(Layers(), group, warn_on_trainable_params_changed=False)
+    backward(parallel, rows(group))
+    layers = parallel.module.layers
+    layers[dist.get_rank(group)].weight.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"requires_grad of parameters and buffers on all ranks, got others .* on rank 1"):
+        backward(parallel, rows(group))
+
+
 @pytest.mark.parametrize("name", ranks.names(__name__))
 def test_on_ranks(outcomes, name):
     outcomes.check(name)

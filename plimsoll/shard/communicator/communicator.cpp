@@ -15,6 +15,7 @@
 
 #include "plimsoll/shard/communicator/connection.h"
 #include "plimsoll/shard/communicator/gloo.h"
+#include "plimsoll/shard/communicator/unequal_collectives.h"
 
 namespace plimsoll::shard {
 namespace {
@@ -89,6 +90,7 @@ std::shared_ptr<Communicator> Communicator::connect(const Launch& launch, const 
   };
   if (launch.world_size > 1) {
     outlive_broken_pipes();
+    explain_unequal_collectives();
     connection->guarded("connecting", [&] { find_each_other(launch, *connection); });
   }
   return std::shared_ptr<Communicator>(new Communicator(std::move(connection)));

@@ -42,9 +42,10 @@ void expect_same_tensors(const std::vector<std::pair<std::string, at::Tensor>>& 
     if (all[rank].item<int64_t>() != all[0].item<int64_t>())
       others += (others.empty() ? "" : ", ") + std::to_string(rank);
   }
-  TORCH_CHECK_VALUE(others.empty(),
-                    "expected the same names, shapes and dtypes of parameters and buffers on all ranks, got ",
-                    "others than rank 0's on rank ", others);
+  TORCH_CHECK_VALUE(
+      others.empty(),
+      "expected the same names, shapes, dtypes and requires_grad of parameters and buffers on all ranks, got ",
+      "others than rank 0's on rank ", others);
 }
 
 void expect_same_model(const torch::nn::Module& module, const ops::RankGroup& ranks) {

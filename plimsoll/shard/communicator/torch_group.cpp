@@ -8,6 +8,7 @@
 
 #include "plimsoll/shard/communicator/connection.h"
 #include "plimsoll/shard/communicator/gloo.h"
+#include "plimsoll/shard/communicator/unequal_collectives.h"
 
 namespace plimsoll::shard {
 namespace {
@@ -60,6 +61,7 @@ std::shared_ptr<Connection> connection_over(const std::string& name) {
 std::shared_ptr<Communicator> Communicator::over(const std::string& name) {
   const c10::intrusive_ptr<c10d::ProcessGroup> group = c10d::resolve_process_group(name);
   std::shared_ptr<Connection> connection = connection_over(name);
+  if (connection->size > 1) explain_unequal_collectives();
   connection->peers = peers_of(*group, name);
   connection->store = group->getStore();
   if (connection->store != nullptr) connection->deadline = connection->store->getTimeout();
