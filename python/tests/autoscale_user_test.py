@@ -283,7 +283,7 @@ def loss_scales_follow_gradients_that_ddp_has_averaged(group):
     rank = torch.distributed.get_rank(group)
     for make, expected in FOLLOWS.items():
         for as_views in (False, True):
-            model = autoscale.autoscale(nn.Linear(4, 4, bias=False), policy=make(2.0**14, growth_interval=2))
+            model: Any = autoscale.autoscale(nn.Linear(4, 4, bias=False), policy=make(2.0**14, growth_interval=2))
             wrapped = nn.parallel.DistributedDataParallel(
                 autoscale.gradients_as_values(model), process_group=group, gradient_as_bucket_view=as_views
             )
