@@ -54,6 +54,10 @@ MODULES = {
     "MultiheadAttention fused apart": lambda **tp: te.MultiheadAttention(
         32, 8, attention_dropout=0.0, num_gqa_groups=4, fuse_qkv_params=True, qkv_weight_interleaved=False, **tp
     ),
+    "MultiheadAttention qk_norm": lambda **tp: te.MultiheadAttention(32, 4, attention_dropout=0.0, qk_norm_type="RMSNorm", **tp),
+    "TransformerLayer qk_norm": lambda **tp: te.TransformerLayer(
+        32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0, fuse_qkv_params=True, qk_norm_type="LayerNorm", **tp
+    ),
     "TransformerLayer": lambda **tp: te.TransformerLayer(
         32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0, activation="geglu", **tp
     ),

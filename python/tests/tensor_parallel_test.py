@@ -44,6 +44,23 @@ def modules_equal_one_ranks_on_four(group):
 
 
 @ranks.case(2)
+def norms_of_queries_and_keys_have_one_weight_and_a_marked_gradient_of_each_ranks_heads(group):
+    for sequence in (False, True):
+        options = {"set_parallel_mode": True, "tp_group": group, "sequence_parallel": sequence, "qk_norm_type": "LayerNorm"}
+        layer = seeded(functools.partial(te.MultiheadAttention, 32, 4, **options), rank_of(group))
+        norms = {name: p for name, p in layer.named_parameters() if "_norm." in name}
+        assert len(norms) == 4 and all(parameter.sequence_parallel for parameter in norms.values())
+        ranks.assert_same_bits(group, norms)
+        torch.manual_seed(1)
+        layer(torch.randn(4, 2, 32)).square().sum().backward()
+        own = layer.q_norm.weight.grad
+        theirs = ranks.gathered(group, own)[1 - rank_of(group)]
+        assert own.abs().max() > 0 and not torch.equal(own, theirs)  # of its heads alone
+    alone = te.MultiheadAttention(32, 4, qk_norm_type="LayerNorm")
+    assert not any(getattr(parameter, "sequence_parallel", False) for parameter in alone.parameters())
+
+
+@ranks.case(2)
 def modules_are_as_near_to_fp32_as_one_ranks_under_every_recipe(group):
     for name in ("LayerNormMLP swiglu", "TransformerLayer"):
         for rule_name, rule in oracle.RECIPES.items():

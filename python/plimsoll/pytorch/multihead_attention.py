@@ -33,7 +33,8 @@ class MultiheadAttention(Parallel):
     keys and values come from encoder_output. set_parallel_mode: the ranks of tp_group share the heads, as in Linear.
     qk_norm_type: q_norm and k_norm (None without) act on each head's query and key over its kv_channels:
     "L2Normalization" (x / sqrt(sum(x^2) + qk_norm_eps), no weights), "RMSNorm" or "LayerNorm"; after the rotary embedding,
-    or before it with qk_norm_before_rope.
+    or before it with qk_norm_before_rope. Ranks that share the heads have the same weights of these norms, and each a
+    gradient from its heads, marked `sequence_parallel` as one to be summed over tp_group.
     """
 
     def __init__(
@@ -99,11 +100,6 @@ class MultiheadAttention(Parallel):
         self.rotary_pos_interleaved = rotary_pos_interleaved
         self.qk_norm_before_rope = qk_norm_before_rope
         self.name = name
-        if qk_norm_type in ("RMSNorm", "LayerNorm") and self.tp_size > 1:
-            raise NotImplementedError(
-                f"{where}: expected qk_norm_type without weights (None or 'L2Normalization') with tp_size > 1, whose ranks "
-                f"have other heads, got {qk_norm_type!r}"
-            )
 
         query_rows, key_rows = heads * self.kv_channels, groups * self.kv_channels
         made: dict[str, Any] = {
@@ -147,6 +143,7 @@ class MultiheadAttention(Parallel):
             "size": self.kv_channels,
             "eps": qk_norm_eps,
             "zero_centered_gamma": zero_centered_gamma,
+            "of_heads_apart": self.tp_size > 1,
             "params_dtype": params_dtype,
             "device": device,
         }

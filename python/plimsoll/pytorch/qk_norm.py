@@ -35,10 +35,11 @@ def new_qk_norm(
     size: int,
     eps: float,
     zero_centered_gamma: bool,
+    of_heads_apart: bool,
     params_dtype: torch.dtype | None,
     device: torch.device | str | None,
 ) -> torch.nn.Module | None:
-    """A norm over `size`, kv_channels of a head; None for kind None."""
+    """A norm over `size`, kv_channels of a head; None for kind None. of_heads_apart: ranks have different heads."""
     check_choice(where, "qk_norm_type", kind, KINDS)
     check_epsilon(where, "qk_norm_eps", eps)
     if kind is None:
@@ -46,4 +47,11 @@ def new_qk_norm(
     if kind == "L2Normalization":
         return L2Normalization(size, eps, device)
     norm = RMSNorm if kind == "RMSNorm" else LayerNorm
-    return norm(size, eps, params_dtype=params_dtype, zero_centered_gamma=zero_centered_gamma, device=device)
+    return norm(
+        size,
+        eps,
+        sequence_parallel=True if of_heads_apart else None,  # the mark of gradients that the caller sums over ranks
+        params_dtype=params_dtype,
+        zero_centered_gamma=zero_centered_gamma,
+        device=device,
+    )
