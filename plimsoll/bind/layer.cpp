@@ -17,33 +17,6 @@ namespace {
 
 at::Tensor given(const LayerInputs& inputs, LayerInput which) { return inputs[which].value_or(at::Tensor()); }
 
-ops::ScaledTensor codes_of(const HeldWeight& held, const at::Tensor& weight) {
-  const at::Tensor &codes = *held.codes, scale = held.scale.value_or(at::Tensor());
-  TORCH_CHECK(codes.scalar_type() == at::kByte && codes.sizes() == weight.sizes() && codes.is_contiguous() &&
-                  codes.device() == weight.device(),
-              "held: expected codes of uint8, contiguous, ", weight.sizes(), " on ", weight.device(), ", got ",
-              codes.sizes(), " of ", codes.scalar_type(), " on ", codes.device());
-  TORCH_CHECK(
-      scale.defined() && scale.scalar_type() == at::kFloat && scale.numel() == 1 && scale.device() == weight.device(),
-      "held: expected one scale of float32 on ", weight.device(), " for the codes");
-  return {.data = codes, .scale = scale.view({1, 1}), .format = format::Format::kE4m3};
-}
-
-at::Tensor main_grad_of(const HeldWeight& held, const at::Tensor& weight) {
-  const at::Tensor& main_grad = *held.main_grad;
-  const at::ScalarType dtype = main_grad.scalar_type();
-  const bool is_float = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-  TORCH_CHECK(is_float && main_grad.sizes() == weight.sizes() && main_grad.is_contiguous() && main_grad.is_cpu(),
-              "fuse_wgrad_accumulation: expected a main_grad of float32, bfloat16 or float16, contiguous, ",
-              weight.sizes(), ", got ", main_grad.sizes(), " of ", dtype);
-  return main_grad;
-}
-
-void hold(ops::LinearScaling& scaling, const HeldWeight& held, const at::Tensor& weight) {
-  if (held.codes) scaling.given_weight.codes = codes_of(held, weight);
-  if (held.main_grad) scaling.main_grad = main_grad_of(held, weight);
-}
-
 ops::LinearParallel linear_parallel(const ParallelCall& call, bool by_rows) {
   if (!call.tp_group) return {};
   return {.group = rank_group(*call.tp_group, call.tp_size),
@@ -74,15 +47,6 @@ LayerScaling layer_scaling(const LayerCall& call, const ops::SharedRecipe& recip
   return scaling;
 }
 
-std::vector<HeldWeight> held_weights(const OptionalTensors& tensors) {
-  TORCH_CHECK_VALUE(tensors.size() % 3 == 0, "held: expected codes, scale and main_grad of each product, got ",
-                    tensors.size(), " tensors");
-  std::vector<HeldWeight> held;
-  for (size_t i = 0; i < tensors.size(); i += 3)
-    held.push_back({tensors.get(i), tensors.get(i + 1), tensors.get(i + 2)});
-  return held;
-}
-
 ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, LayerScaling scaling) {
   const size_t products = inputs[kFc2Weight] ? 2 : 1;
   TORCH_CHECK_VALUE(scaling.size() == products, "state: expected ", products * kStateTensors, " tensors for ", products,
@@ -104,7 +68,8 @@ ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, Laye
                         .fc1_bias = bias,
                         .fc2_weight = given(inputs, kFc2Weight),
                         .fc2_bias = given(inputs, kFc2Bias)},
-                       ops::parse_activation(call.activation), {.fc1 = scaling[0], .fc2 = scaling[1]});
+                       ops::activation_spec(ops::parse_activation(call.activation), call.activation_params),
+                       {.fc1 = scaling[0], .fc2 = scaling[1]});
 }
 
 }  // namespace plimsoll::bind

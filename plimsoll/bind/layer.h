@@ -1,7 +1,6 @@
 // One call of a layer of plimsoll.pytorch, as Python describes it: Linear, LayerNormLinear or LayerNormMLP.
 #pragma once
 
-#include <ATen/core/List.h>
 #include <ATen/core/TensorBody.h>
 
 #include <array>
@@ -9,24 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "plimsoll/bind/held_weight.h"
 #include "plimsoll/ops/linear/linear_scaling.h"
 #include "plimsoll/ops/norm/norm.h"
 
 namespace plimsoll::bind {
 
-using OptionalTensor = std::optional<at::Tensor>;
-using OptionalTensors = c10::List<OptionalTensor>;
-
 // In the order in which ops::linear, norm_linear and norm_mlp take theirs. Linear has x, weight and bias; without
 // kFc2Weight, kWeight and kBias are the only linear's.
 enum LayerInput : size_t { kX, kResidual, kNormWeight, kNormBias, kWeight, kBias, kFc2Weight, kFc2Bias, kLayerInputs };
 using LayerInputs = std::array<OptionalTensor, kLayerInputs>;
-
-// Codes and gradient of a product's weight, held beside its values, as LinearScaling takes them.
-struct HeldWeight {
-  OptionalTensor codes, scale;  // E4M3, of one scale
-  OptionalTensor main_grad;
-};
 
 // The group of ranks that share the layer; two products: the first is split by columns, the second by rows.
 struct ParallelCall {
@@ -43,7 +34,8 @@ struct LayerCall {
   std::string normalization = "layernorm";
   bool zero_centered = false;
   double epsilon = 1e-5;
-  std::string activation = "gelu";    // LayerNormMLP
+  std::string activation = "gelu";  // LayerNormMLP
+  std::vector<double> activation_params = {};
   std::vector<HeldWeight> held = {};  // one for each product, or none
   ParallelCall parallel = {};
 };
@@ -54,9 +46,6 @@ using LayerStates = std::vector<std::shared_ptr<ops::LinearState>>;
 using LayerScaling = std::vector<ops::LinearScaling>;
 LayerStates layer_states(at::TensorList state);
 LayerScaling layer_scaling(const LayerCall& call, const ops::SharedRecipe& recipe, const LayerStates& states);
-
-// From what Python hands over: codes, scale and main_grad of each product; empty: no weight has any.
-std::vector<HeldWeight> held_weights(const OptionalTensors& tensors);
 
 // sum: x + residual; undefined without a residual.
 ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, LayerScaling scaling);

@@ -12,6 +12,7 @@ namespace {
 
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 using OptionalName = std::optional<std::string_view>;
+using Names = std::optional<std::vector<std::string>>;
 
 ParallelCall parallel_call(OptionalName tp_group, int64_t tp_size, bool sequence, bool by_rows = false) {
   ParallelCall call{.tp_size = tp_size, .sequence = sequence, .by_rows = by_rows};
@@ -34,7 +35,7 @@ ops::NormOutput layer(const LayerInputs& inputs, const LayerCall& call, at::Tens
 at::Tensor scaled_linear(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias,
                          at::TensorList state, const OptionalTensors& held, std::string_view recipe,
                          std::optional<bool> is_first_microbatch, bool save_input, OptionalName tp_group,
-                         int64_t tp_size, bool sequence_parallel, std::string_view parallel_mode) {
+                         int64_t tp_size, bool sequence_parallel, std::string_view parallel_mode, Names held_recipes) {
   TORCH_CHECK_VALUE(parallel_mode == "column" || parallel_mode == "row",
                     "linear: expected parallel_mode 'column' or 'row', got '", parallel_mode, "'");
   LayerInputs inputs;
@@ -44,23 +45,24 @@ at::Tensor scaled_linear(const at::Tensor& x, const at::Tensor& weight, const Op
   const LayerCall call{.recipe = std::string(recipe),
                        .is_first_microbatch = is_first_microbatch,
                        .save_input = save_input,
-                       .held = held_weights(held),
+                       .held = held_weights(held, held_recipes.value_or(std::vector<std::string>())),
                        .parallel = parallel_call(tp_group, tp_size, sequence_parallel, parallel_mode == "row")};
   return layer(inputs, call, state).output;
 }
 
 // Layer that begins with a norm; its product or products follow from `inputs`.
-TwoTensors norm_layer(const LayerInputs& inputs, std::string_view activation, at::TensorList state,
-                      const OptionalTensors& held, std::string_view recipe, std::string_view normalization,
-                      bool zero_centered, double epsilon, std::optional<bool> is_first_microbatch,
-                      const ParallelCall& parallel) {
+TwoTensors norm_layer(const LayerInputs& inputs, std::string_view activation, at::ArrayRef<double> activation_params,
+                      at::TensorList state, const OptionalTensors& held, const Names& held_recipes,
+                      std::string_view recipe, std::string_view normalization, bool zero_centered, double epsilon,
+                      std::optional<bool> is_first_microbatch, const ParallelCall& parallel) {
   const LayerCall call{.recipe = std::string(recipe),
                        .is_first_microbatch = is_first_microbatch,
                        .normalization = std::string(normalization),
                        .zero_centered = zero_centered,
                        .epsilon = epsilon,
                        .activation = std::string(activation),
-                       .held = held_weights(held),
+                       .activation_params = activation_params.vec(),
+                       .held = held_weights(held, held_recipes.value_or(std::vector<std::string>())),
                        .parallel = parallel};
   const ops::NormOutput result = layer(inputs, call, state);
   // The sum that was normalised is x itself where nothing is added to it.
@@ -72,9 +74,10 @@ TwoTensors norm_linear(const at::Tensor& x, const OptionalTensor& residual, cons
                        at::TensorList state, const OptionalTensors& held, std::string_view recipe,
                        std::string_view normalization, bool zero_centered, double epsilon,
                        std::optional<bool> is_first_microbatch, OptionalName tp_group, int64_t tp_size,
-                       bool sequence_parallel) {
-  return norm_layer({x, residual, norm_weight, norm_bias, weight, bias}, "gelu", state, held, recipe, normalization,
-                    zero_centered, epsilon, is_first_microbatch, parallel_call(tp_group, tp_size, sequence_parallel));
+                       bool sequence_parallel, Names held_recipes) {
+  return norm_layer({x, residual, norm_weight, norm_bias, weight, bias}, "gelu", {}, state, held, held_recipes, recipe,
+                    normalization, zero_centered, epsilon, is_first_microbatch,
+                    parallel_call(tp_group, tp_size, sequence_parallel));
 }
 
 TwoTensors norm_mlp(const at::Tensor& x, const OptionalTensor& residual, const at::Tensor& norm_weight,
@@ -83,10 +86,10 @@ TwoTensors norm_mlp(const at::Tensor& x, const OptionalTensor& residual, const a
                     at::TensorList state, const OptionalTensors& held, std::string_view recipe,
                     std::string_view normalization, bool zero_centered, double epsilon,
                     std::optional<bool> is_first_microbatch, OptionalName tp_group, int64_t tp_size,
-                    bool sequence_parallel) {
+                    bool sequence_parallel, at::ArrayRef<double> activation_params, Names held_recipes) {
   return norm_layer({x, residual, norm_weight, norm_bias, fc1_weight, fc1_bias, fc2_weight, fc2_bias}, activation,
-                    state, held, recipe, normalization, zero_centered, epsilon, is_first_microbatch,
-                    parallel_call(tp_group, tp_size, sequence_parallel));
+                    activation_params, state, held, held_recipes, recipe, normalization, zero_centered, epsilon,
+                    is_first_microbatch, parallel_call(tp_group, tp_size, sequence_parallel));
 }
 
 // The process group of the ranks that share the layer, by name.
@@ -95,25 +98,27 @@ TwoTensors norm_mlp(const at::Tensor& x, const OptionalTensor& residual, const a
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
-  // state: ten tensors for each product (layer_state.h); held: three for each, or none (layer.h); recipe: JSON, or empty;
-  // save_input: keep x for backward, not its codes, because the op before keeps it too.
+  // state: ten tensors for each product (layer_state.h); held: six for each, or none, and held_recipes a recipe for each
+  // (held_weight.h); recipe: JSON, or empty; save_input: keep x for backward, not its codes, because the op before keeps
+  // it too.
   library.def(
       "scaled_linear(Tensor x, Tensor weight, Tensor? bias, *, Tensor[] state, Tensor?[] held, str recipe, "
       "bool? is_first_microbatch=None, bool save_input=False, " PLIMSOLL_PARALLEL_SCHEMA
-      ", str parallel_mode='column') -> Tensor",
+      ", str parallel_mode='column', str[]? held_recipes=None) -> Tensor",
       &scaled_linear);
   // `sum` is x + residual.
   library.def(
       "norm_linear(Tensor x, *, Tensor? residual, Tensor norm_weight, Tensor? norm_bias, Tensor weight, Tensor? bias, "
       "Tensor[] state, Tensor?[] held, str recipe, str normalization='layernorm', bool zero_centered=False, "
       "float epsilon=1e-05, bool? is_first_microbatch=None, " PLIMSOLL_PARALLEL_SCHEMA
-      ") -> (Tensor output, Tensor sum)",
+      ", str[]? held_recipes=None) -> (Tensor output, Tensor sum)",
       &norm_linear);
   library.def(
       "norm_mlp(Tensor x, *, Tensor? residual, Tensor norm_weight, Tensor? norm_bias, Tensor fc1_weight, "
       "Tensor? fc1_bias, Tensor fc2_weight, Tensor? fc2_bias, str activation, Tensor[] state, Tensor?[] held, "
       "str recipe, str normalization='layernorm', bool zero_centered=False, float epsilon=1e-05, "
-      "bool? is_first_microbatch=None, " PLIMSOLL_PARALLEL_SCHEMA ") -> (Tensor output, Tensor sum)",
+      "bool? is_first_microbatch=None, " PLIMSOLL_PARALLEL_SCHEMA
+      ", float[] activation_params=[], str[]? held_recipes=None) -> (Tensor output, Tensor sum)",
       &norm_mlp);
 }
 

@@ -68,7 +68,7 @@ LayerInputs leaves(const OptionalTensors& tensors, int64_t needs) {
 // Whether the pass saves x itself: not where it saves codes, or x + residual.
 bool saves_x(bool has_norm, bool has_residual, std::string_view recipe) {
   if (has_norm) return !has_residual;
-  return recipe_of(recipe)->operand(recipe::Role::kInput, recipe::GemmKind::kGradWeight).source ==
+  return recipe_of(recipe)->stored_operand(recipe::Role::kInput, recipe::GemmKind::kGradWeight).source ==
          recipe::ScaleSource::kNone;
 }
 
@@ -77,13 +77,15 @@ using ForwardResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>
 // kept: the x that the pass saves, its own copy: whoever compiles the graph may use the memory of x for something else.
 ForwardResult layer_forward_cpu(const OptionalTensors& tensors, at::TensorList state, std::string_view recipe,
                                 std::optional<bool> is_first_microbatch, std::string_view norm, bool zero_centered,
-                                double epsilon, std::string_view activation, int64_t needs, bool record) {
+                                double epsilon, std::string_view activation, at::ArrayRef<double> activation_params,
+                                int64_t needs, bool record) {
   const LayerCall call{.recipe = std::string(recipe),
                        .is_first_microbatch = is_first_microbatch,
                        .normalization = std::string(norm),
                        .zero_centered = zero_centered,
                        .epsilon = epsilon,
-                       .activation = std::string(activation)};
+                       .activation = std::string(activation),
+                       .activation_params = activation_params.vec()};
   const LayerScaling scaling = layer_scaling(call, recipe_of(recipe), layer_states(state));
   LayerInputs inputs = leaves(tensors, needs);
   TORCH_CHECK_VALUE(inputs[kX] && inputs[kWeight], "inputs: expected x and weight, got none");
@@ -99,8 +101,8 @@ ForwardResult layer_forward_cpu(const OptionalTensors& tensors, at::TensorList s
 }
 
 ForwardResult layer_forward_meta(const OptionalTensors& tensors, at::TensorList, std::string_view recipe,
-                                 std::optional<bool>, std::string_view, bool, double, std::string_view, int64_t needs,
-                                 bool) {
+                                 std::optional<bool>, std::string_view, bool, double, std::string_view,
+                                 at::ArrayRef<double>, int64_t needs, bool) {
   TORCH_CHECK_VALUE(tensors.size() == kLayerInputs && tensors.get(kX) && tensors.get(kWeight), "inputs: expected ",
                     size_t{kLayerInputs}, " with x and weight, got ", tensors.size());
   const at::Tensor x = *tensors.get(kX);
@@ -232,7 +234,7 @@ class TracedLayerFunction : public torch::autograd::Function<TracedLayerFunction
     const LayerCall& call = layer.call;
     auto [output, sum, kept, ticket] =
         op.call(listed(inputs), state, call.recipe, call.is_first_microbatch, call.normalization, call.zero_centered,
-                call.epsilon, call.activation, layer.needs, record);
+                call.epsilon, call.activation, call.activation_params, layer.needs, record);
     layer.x_dtype = x->scalar_type();
     if (residual) layer.residual_dtype = residual->scalar_type();
     for (size_t i = 0; i < kLayerInputs; ++i) {
@@ -292,7 +294,7 @@ ops::NormOutput run_traced_layer(const LayerInputs& inputs, const LayerCall& cal
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def(
       "layer_pass(Tensor?[] inputs, Tensor[] state, *, str recipe, bool? is_first_microbatch, str normalization, "
-      "bool zero_centered, float epsilon, str activation, int needs, bool record) -> "
+      "bool zero_centered, float epsilon, str activation, float[] activation_params, int needs, bool record) -> "
       "(Tensor output, Tensor sum, Tensor kept, Tensor ticket)",
       {at::Tag::pt2_compliant_tag});
   library.def(

@@ -16,7 +16,7 @@ LayerNormMlpImpl::LayerNormMlpImpl(int64_t hidden, int64_t ffn_hidden, LayerNorm
     : hidden_size(hidden),
       ffn_hidden_size(ffn_hidden),
       options(std::move(settings)),
-      activation_(ops::parse_activation(options.activation)) {
+      activation_(ops::activation_spec(ops::parse_activation(options.activation), options.activation_params)) {
   check_size("LayerNormMlp", "ffn_hidden_size", ffn_hidden_size, 0);
   LayerNormMlpImpl::reset();
 }
@@ -28,7 +28,7 @@ ops::NormOptions LayerNormMlpImpl::norm_options() const {
 void LayerNormMlpImpl::reset() {
   layer_norm = {};
   layer_norm.register_in(*this, "layer_norm_", hidden_size, norm_options());
-  const int64_t fc1_rows = kernels::is_gated(activation_) ? 2 * ffn_hidden_size : ffn_hidden_size;
+  const int64_t fc1_rows = kernels::is_gated(activation_.kind) ? 2 * ffn_hidden_size : ffn_hidden_size;
   weights = {};
   weights.fc1_weight = register_parameter("fc1_weight", at::empty({fc1_rows, hidden_size}));
   if (options.bias) weights.fc1_bias = register_parameter("fc1_bias", at::empty({fc1_rows}));

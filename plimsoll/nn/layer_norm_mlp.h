@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "plimsoll/nn/norm_parameters.h"
 #include "plimsoll/nn/scaled_module.h"
@@ -17,7 +18,8 @@ struct LayerNormMlpOptions {
   double eps = 1e-5;
   bool bias = true;  // of both linears
   Normalization normalization = Normalization::kLayerNorm;
-  std::string activation = "gelu";  // ops::parse_activation
+  std::string activation = "gelu";             // ops::parse_activation
+  std::vector<double> activation_params = {};  // ops::activation_spec
   bool zero_centered_gamma = false;
 };
 
@@ -35,7 +37,7 @@ class LayerNormMlpImpl : public ScaledModule<LayerNormMlpImpl> {
   // The layer on x + residual, which comes back as `sum` where there is a residual.
   ops::NormOutput forward(const at::Tensor& x, const at::Tensor& residual, std::optional<bool> is_first_microbatch);
 
-  kernels::Activation activation() const { return activation_; }
+  const kernels::ActivationSpec& activation() const { return activation_; }
 
   int64_t hidden_size, ffn_hidden_size;
   LayerNormMlpOptions options;
@@ -45,7 +47,7 @@ class LayerNormMlpImpl : public ScaledModule<LayerNormMlpImpl> {
  private:
   ops::NormOptions norm_options() const;
 
-  kernels::Activation activation_;
+  kernels::ActivationSpec activation_;
   std::shared_ptr<ops::LinearState> fc1_, fc2_;
 };
 TORCH_MODULE(LayerNormMlp);

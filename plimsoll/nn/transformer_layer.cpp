@@ -41,6 +41,7 @@ void TransformerLayerImpl::reset() {
                                                         .bias = options.bias,
                                                         .normalization = options.normalization,
                                                         .activation = options.activation,
+                                                        .activation_params = options.activation_params,
                                                         .zero_centered_gamma = options.zero_centered_gamma}));
 }
 

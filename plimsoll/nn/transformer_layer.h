@@ -25,6 +25,7 @@ struct TransformerLayerOptions {
   Normalization normalization = Normalization::kLayerNorm;
   bool zero_centered_gamma = false;
   std::string activation = "gelu";
+  std::vector<double> activation_params = {};
   LayerType layer_type = LayerType::kEncoder;
   bool fuse_qkv_params = false;
   bool qkv_weight_interleaved = true;

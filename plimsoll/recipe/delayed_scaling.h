@@ -36,6 +36,13 @@ struct LinearOverride {
   friend constexpr bool operator==(const LinearOverride&, const LinearOverride&) = default;
 };
 
+// What the products of the backward pass read of inputs and weights, and that they run in high precision.
+enum class BackwardOverride : uint8_t {
+  kNone,           // as override_linear_precision says
+  kHighPrecision,  // the tensors as they were before they became codes
+  kDequantized,    // the values of the codes that the forward pass read
+};
+
 enum class AmaxRule : uint8_t {
   kMax,         // of the whole history
   kMostRecent,  // row 0
@@ -60,6 +67,7 @@ struct DelayedScaling {
   std::variant<AmaxRule, AmaxFunction> amax_compute_algo = AmaxRule::kMax;
   InvScaleFunction scaling_factor_compute_algo = {};  // empty: compute_inv_scale()
   LinearOverride override_linear_precision = {};
+  BackwardOverride backward_override = BackwardOverride::kNone;
   bool reduce_amax = true;  // over the ranks of fp8_group
   bool power_of_two = false;
   Format high_precision_format = Format::kBf16;

@@ -26,6 +26,9 @@ constexpr Spelling<Fp8Format> kFp8Formats[] = {
     {"E4M3", Fp8Format::kE4m3}, {"HYBRID", Fp8Format::kHybrid}, {"E5M2", Fp8Format::kE5m2}};
 constexpr Spelling<AmaxRule> kAmaxRules[] = {{"max", AmaxRule::kMax}, {"most_recent", AmaxRule::kMostRecent}};
 constexpr Spelling<ScaleRounding> kRoundings[] = {{"up", ScaleRounding::kUp}, {"down", ScaleRounding::kDown}};
+constexpr Spelling<BackwardOverride> kBackwardOverrides[] = {{"none", BackwardOverride::kNone},
+                                                             {"high_precision", BackwardOverride::kHighPrecision},
+                                                             {"dequantized", BackwardOverride::kDequantized}};
 constexpr Spelling<Format> kHighPrecision[] = {
     {"fp32", Format::kFp32}, {"bf16", Format::kBf16}, {"fp16", Format::kFp16}};
 
@@ -64,6 +67,9 @@ void read(const Json& json, std::string_view name, T& value) {
 
 void read(const Json& json, std::string_view name, Fp8Format& value) { parse(json, name, value, kFp8Formats); }
 void read(const Json& json, std::string_view name, ScaleRounding& value) { parse(json, name, value, kRoundings); }
+void read(const Json& json, std::string_view name, BackwardOverride& value) {
+  parse(json, name, value, kBackwardOverrides);
+}
 void read(const Json& json, std::string_view name, Format& value) { parse(json, name, value, kHighPrecision); }
 void read(const Json& json, std::string_view name, std::variant<AmaxRule, AmaxFunction>& value) {
   AmaxRule rule{};
@@ -83,6 +89,7 @@ Json write(const T& value) {
 }
 Json write(Fp8Format value) { return written(value, kFp8Formats); }
 Json write(ScaleRounding value) { return written(value, kRoundings); }
+Json write(BackwardOverride value) { return written(value, kBackwardOverrides); }
 Json write(Format value) { return written(value, kHighPrecision); }
 Json write(const std::variant<AmaxRule, AmaxFunction>& value) {
   if (std::holds_alternative<AmaxFunction>(value)) fail("amax_compute_algo", "a name to write as JSON", "a callable");
@@ -105,6 +112,7 @@ void arguments(auto& args, auto&& visit) {
   if constexpr (requires { args.power_of_two; }) visit("power_of_two", args.power_of_two);
   if constexpr (requires { args.rounding; }) visit("rounding", args.rounding);
   visit("override_linear_precision", args.override_linear_precision);
+  visit("backward_override", args.backward_override);
   visit("high_precision_format", args.high_precision_format);
 }
 

@@ -27,7 +27,7 @@ TEST(RecipeJson, ArgumentsReplaceDefaults) {
   const Recipe recipe =
       from_json(R"({"name": "fp8", "margin": -1, "interval": 4, "amax_history_len": 16, "fp8_format": "E4M3",
       "amax_compute_algo": "most_recent", "override_linear_precision": [false, true, false], "reduce_amax": false,
-      "power_of_two": true, "high_precision_format": "fp32"})");
+      "power_of_two": true, "backward_override": "dequantized", "high_precision_format": "fp32"})");
   const DelayedScaling& args = *recipe.delayed();
   EXPECT_EQ(args.margin, -1);
   EXPECT_EQ(args.interval, 4);
@@ -35,6 +35,7 @@ TEST(RecipeJson, ArgumentsReplaceDefaults) {
   EXPECT_EQ(args.fp8_format, Fp8Format::kE4m3);
   EXPECT_EQ(std::get<AmaxRule>(args.amax_compute_algo), AmaxRule::kMostRecent);
   EXPECT_EQ(args.override_linear_precision, (LinearOverride{.grad_input = true}));
+  EXPECT_EQ(args.backward_override, BackwardOverride::kDequantized);
   EXPECT_FALSE(args.reduce_amax);
   EXPECT_TRUE(args.power_of_two);
   EXPECT_EQ(args.high_precision_format, Format::kFp32);
@@ -45,10 +46,11 @@ TEST(RecipeJson, ArgumentsReplaceDefaults) {
 
 TEST(RecipeJson, WritesEveryArgument) {
   EXPECT_EQ(to_json(by_name("bf16")), R"({"name":"bf16"})");
-  EXPECT_EQ(to_json(by_name("fp8")),
-            R"({"name":"fp8","margin":0,"interval":1,"amax_history_len":1024,"amax_compute_algo":"max",)"
-            R"("reduce_amax":true,"fp8_format":"HYBRID","power_of_two":false,)"
-            R"("override_linear_precision":[false,false,false],"high_precision_format":"bf16"})");
+  EXPECT_EQ(
+      to_json(by_name("fp8")),
+      R"({"name":"fp8","margin":0,"interval":1,"amax_history_len":1024,"amax_compute_algo":"max",)"
+      R"("reduce_amax":true,"fp8_format":"HYBRID","power_of_two":false,)"
+      R"("override_linear_precision":[false,false,false],"backward_override":"none","high_precision_format":"bf16"})");
 }
 
 TEST(RecipeJson, BadInputSaysWhatWasExpected) {

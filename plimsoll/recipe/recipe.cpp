@@ -94,12 +94,20 @@ struct OverrideOf {
   GemmKind gemm;
 
   bool operator()(const HighPrecision&) const { return true; }
-  bool operator()(const auto& args) const { return args.override_linear_precision(gemm); }
+  bool operator()(const auto& args) const {
+    const bool backward = gemm != GemmKind::kOutput && args.backward_override != BackwardOverride::kNone;
+    return backward || args.override_linear_precision(gemm);
+  }
 };
 
 struct HighPrecisionFormatOf {
   Format operator()(const HighPrecision& args) const { return args.format; }
   Format operator()(const auto& args) const { return args.high_precision_format; }
+};
+
+struct DequantizesOf {
+  bool operator()(const HighPrecision&) const { return false; }
+  bool operator()(const auto& args) const { return args.backward_override == BackwardOverride::kDequantized; }
 };
 
 constexpr GemmKind kAllGemms[] = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
@@ -113,6 +121,13 @@ OperandRecipe Recipe::operand(Role role, GemmKind gemm) const {
          std::string(kRoles[static_cast<size_t>(role)]) + " in " + kGemms[static_cast<size_t>(gemm)]);
   if (high_precision(gemm)) return {.format = high_precision_format()};
   return std::visit(OperandOf{role}, scaling_);
+}
+
+OperandRecipe Recipe::stored_operand(Role role, GemmKind gemm) const {
+  if (role != Role::kGradOutput && std::visit(DequantizesOf{}, scaling_)) gemm = GemmKind::kOutput;
+  OperandRecipe stored = operand(role, gemm);
+  stored.granularity = stored_granularity(stored.granularity, role, gemm);
+  return stored;
 }
 
 bool Recipe::high_precision(GemmKind gemm) const { return std::visit(OverrideOf{gemm}, scaling_); }
@@ -131,9 +146,8 @@ bool Recipe::shares_codes(Role role) const {
   OperandRecipe kept;
   for (GemmKind gemm : kAllGemms) {
     if (!takes_part(role, gemm)) continue;
-    OperandRecipe here = operand(role, gemm);
+    const OperandRecipe here = stored_operand(role, gemm);
     if (here.source == ScaleSource::kNone) return false;
-    here.granularity = stored_granularity(here.granularity, role, gemm);
     if (first && !(*first == here)) return false;
     kept = here;
     first = &kept;

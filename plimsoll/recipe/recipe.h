@@ -31,6 +31,7 @@ struct CurrentScaling {
   Granularity granularity = kPerTensor;
   bool power_of_two = false;
   LinearOverride override_linear_precision = {};
+  BackwardOverride backward_override = BackwardOverride::kNone;
   Format high_precision_format = Format::kBf16;
 };
 
@@ -39,6 +40,7 @@ struct BlockScaling {
   Fp8Format fp8_format = Fp8Format::kE4m3;
   bool power_of_two = true;
   LinearOverride override_linear_precision = {};
+  BackwardOverride backward_override = BackwardOverride::kNone;
   Format high_precision_format = Format::kBf16;
 };
 
@@ -47,6 +49,7 @@ struct Mxfp8 {
   Fp8Format fp8_format = Fp8Format::kE4m3;
   ScaleRounding rounding = ScaleRounding::kUp;
   LinearOverride override_linear_precision = {};
+  BackwardOverride backward_override = BackwardOverride::kNone;
   Format high_precision_format = Format::kBf16;
 };
 
@@ -72,6 +75,10 @@ class Recipe {
 
   // The recipe of an operand that takes part in that product; throws std::invalid_argument for the others.
   OperandRecipe operand(Role role, GemmKind gemm) const;
+
+  // What is made of the stored tensor for that product, with blocks as they lie in it: operand(), or, under
+  // BackwardOverride::kDequantized, the codes of the product `output`, whose values a backward product reads.
+  OperandRecipe stored_operand(Role role, GemmKind gemm) const;
 
   // True if that product runs on operands in high_precision_format().
   bool high_precision(GemmKind gemm) const;

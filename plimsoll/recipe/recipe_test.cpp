@@ -106,6 +106,27 @@ TEST(Recipe, AllEightOverridesHold) {
   }
 }
 
+TEST(Recipe, ABackwardOverrideRunsTheBackwardProductsInHighPrecisionOnValuesOrOnThoseOfTheCodes) {
+  for (const BackwardOverride which : {BackwardOverride::kHighPrecision, BackwardOverride::kDequantized}) {
+    const bool reads_codes = which == BackwardOverride::kDequantized;
+    for (const Recipe& recipe :
+         {Recipe(DelayedScaling{.backward_override = which}),
+          Recipe(CurrentScaling{.granularity = kPerRow, .backward_override = which}),
+          Recipe(BlockScaling{.backward_override = which}), Recipe(Mxfp8{.backward_override = which})}) {
+      EXPECT_FALSE(recipe.high_precision(GemmKind::kOutput));
+      EXPECT_TRUE(recipe.high_precision(GemmKind::kGradInput) && recipe.high_precision(GemmKind::kGradWeight));
+      for (const auto& [role, gemm] :
+           {std::pair{Role::kInput, GemmKind::kGradWeight}, {Role::kWeight, GemmKind::kGradInput}}) {
+        const OperandRecipe values = recipe.operand(role, gemm);
+        EXPECT_EQ(values.source, ScaleSource::kNone);
+        EXPECT_EQ(recipe.stored_operand(role, gemm), reads_codes ? recipe.operand(role, GemmKind::kOutput) : values);
+        EXPECT_EQ(recipe.shares_codes(role), reads_codes);
+      }
+      EXPECT_EQ(recipe.stored_operand(Role::kGradOutput, GemmKind::kGradInput).source, ScaleSource::kNone);
+    }
+  }
+}
+
 TEST(Recipe, HighPrecisionHasNoScales) {
   for (std::string_view name : {"fp32", "bf16", "fp16"}) {
     const Recipe recipe = by_name(name);

@@ -18,6 +18,7 @@ MODULES = {
     "LayerNormLinear": lambda: te.LayerNormLinear(16, 8),
     "LayerNormMLP": lambda: te.LayerNormMLP(16, 24),
     "gated LayerNormMLP": lambda: te.LayerNormMLP(16, 24, activation="swiglu", normalization="RMSNorm"),
+    "clamped LayerNormMLP": lambda: te.LayerNormMLP(16, 24, activation="clamped_swiglu", activation_params={"limit": 0.5}),
     "TransformerLayer": lambda: te.TransformerLayer(16, 24, 2, hidden_dropout=0.0, attention_dropout=0.0),
     "window": lambda: te.MultiheadAttention(16, 2, attention_dropout=0.0, window_size=(2, 0)),
     "decoder": lambda: te.TransformerLayer(16, 24, 2, hidden_dropout=0.0, attention_dropout=0.0, layer_type="decoder"),

@@ -85,10 +85,15 @@ GATES = {
     "qgeglu": CURVES["qgelu"],
     "glu": torch.sigmoid,
 }
+CLAMP = {"limit": 7.0, "alpha": 1.702, "glu_linear_offset": 1.0}
 
 
-def activate(x, kind):
-    if kind not in GATES:
+def activate(x, kind, params=None):
+    if kind in CURVES:
         return CURVES[kind](x)
     gate, linear = x.chunk(2, -1)
+    if kind == "clamped_swiglu":
+        clamp = {**CLAMP, **(params or {})}
+        gate, linear = gate.clamp(max=clamp["limit"]), linear.clamp(-clamp["limit"], clamp["limit"])
+        return gate * torch.sigmoid(clamp["alpha"] * gate) * (linear + clamp["glu_linear_offset"])
     return GATES[kind](gate) * linear

@@ -44,7 +44,9 @@ def smollm2():
 
 def prompt(tokenizer, question):
     conversation = [{"role": "user", "content": question}]
-    return tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_tensors="pt", return_dict=True)["input_ids"]
+    return tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_tensors="pt", return_dict=True)[
+        "input_ids"
+    ]
 
 
 def test_logits_are_as_near_to_double_as_those_of_transformers(smollm2):
@@ -52,7 +54,9 @@ def test_logits_are_as_near_to_double_as_those_of_transformers(smollm2):
     ids = prompt(tokenizer, " ".join(QUESTIONS[:6]))
     with torch.inference_mode():
         expected = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float64)(input_ids=ids).logits
-        error, their_error = ((model.double() - expected).norm() for model in (ours.forward(ids, None), theirs(input_ids=ids).logits))
+        error, their_error = (
+            (model.double() - expected).norm() for model in (ours.forward(ids, None), theirs(input_ids=ids).logits)
+        )
     # Thirty layers round too often for the bound of two layers in decoder_test.py.
     assert error <= 4 * their_error
 

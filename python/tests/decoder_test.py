@@ -96,7 +96,10 @@ def gradients(model, ids, targets):
 
 def file_names(theirs, tensors):
     """As the files name them."""
-    return {"embed_out.weight" if theirs.config.model_type == "gpt_neox" and name == "lm_head.weight" else name: tensor for name, tensor in tensors.items()}
+    return {
+        "embed_out.weight" if theirs.config.model_type == "gpt_neox" and name == "lm_head.weight" else name: tensor
+        for name, tensor in tensors.items()
+    }
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
@@ -174,7 +177,11 @@ def with_codes(theirs):
     state = theirs.state_dict()
     if "lm_head.weight" not in state:
         state["lm_head.weight"] = theirs.get_input_embeddings().weight.detach()
-    tables = [name for name, tensor in state.items() if tensor.dim() == 2 and any(part in name for part in ("embed_tokens", "embed_in", "wte", "wpe"))]
+    tables = [
+        name
+        for name, tensor in state.items()
+        if tensor.dim() == 2 and any(part in name for part in ("embed_tokens", "embed_in", "wte", "wpe"))
+    ]
     for name, tensor in state.items():
         if tensor.dim() == 1 or name in tables:
             state[name] = tensor.bfloat16().float()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-ACTIVATIONS = [*composition.CURVES, *composition.GATES]
+ACTIVATIONS = [*composition.CURVES, *composition.GATES, "clamped_swiglu"]
 NORMS = ["LayerNorm", "RMSNorm"]
 
 
@@ -65,6 +65,57 @@ def test_layer_norm_mlp(activation, kind, bias):
         return functional.linear(hidden, p["fc2_weight"], p.get("fc2_bias"))
 
     composition.check(module, mlp, torch.randn(5, 3, 32))
+
+
+PARAMS = [{"limit": 0.5}, {"alpha": -1.0, "glu_linear_offset": 0.0}, {"limit": 2.0, "alpha": 1.0, "glu_linear_offset": 0.5}]
+
+
+@pytest.mark.parametrize("params", PARAMS)
+def test_an_activation_has_the_parameters_that_it_is_given(params):
+    module = composition.randomize(te.LayerNormMLP(32, 48, activation="clamped_swiglu", activation_params=params))
+    layer: Any = te.TransformerLayer(32, 48, 2, activation="clamped_swiglu", activation_params=params)
+    layer.layernorm_mlp.load_state_dict(module.state_dict())
+
+    def mlp(p, x):
+        normalised = composition.norm(x, p["layer_norm_weight"], p["layer_norm_bias"], "LayerNorm")
+        hidden = functional.linear(normalised, p["fc1_weight"], p["fc1_bias"])
+        return functional.linear(composition.activate(hidden, "clamped_swiglu", params), p["fc2_weight"], p["fc2_bias"])
+
+    x = torch.randn(5, 3, 32)
+    composition.check(module, mlp, x)
+    assert torch.equal(layer.layernorm_mlp(x), module(x))
+
+
+@pytest.mark.parametrize("name", oracle.RECIPES)
+def test_an_activation_with_parameters_has_the_bits_of_its_parts(name):
+    fused: Any = composition.randomize(te.LayerNormMLP(64, 40, activation="clamped_swiglu", activation_params={"limit": 0.5}))
+    again: Any = te.LayerNormMLP(64, 40, activation="clamped_swiglu", activation_params={"limit": 0.5}, checkpoint=True)
+    again.load_state_dict(fused.state_dict())
+    first: Any = te.LayerNormLinear(64, 80)
+    second: Any = te.Linear(40, 64)
+    first.load_state_dict({key.replace("fc1_", ""): p for key, p in fused.named_parameters() if "fc2" not in key})
+    second.load_state_dict({"weight": fused.fc2_weight, "bias": fused.fc2_bias})
+    x, grad = torch.randn(19, 64), torch.randn(19, 64)
+    with te.fp8_autocast(fp8_recipe=oracle.RECIPES[name]):
+        ours, anew = fused(x), again(x)
+        parts = second(torch.ops.plimsoll.activation(first(x), "clamped_swiglu", [0.5, 1.702, 1.0]))
+    assert torch.equal(ours, parts) and torch.equal(anew, ours)
+    for output in (ours, anew, parts):
+        output.backward(grad)
+    assert torch.equal(fused.fc2_weight.grad, second.weight.grad)
+    for key, parameter in fused.named_parameters():
+        assert torch.equal(again.get_parameter(key).grad, parameter.grad), key
+
+
+def test_parameters_that_an_activation_has_not_are_one_error():
+    for activation, params, message in (
+        ("clamped_swiglu", {"limits": 1.0}, "activation_params of 'clamped_swiglu' one of limit, alpha, glu_linear_offset"),
+        ("swiglu", {"limit": 1.0}, "activation_params of 'swiglu' none, got 'limit'"),
+        ("clamped_swiglu", {"limit": 0.0}, "limit of clamped_swiglu that is finite and > 0, got 0"),
+        ("clamped_swiglu", {"alpha": float("nan")}, "alpha of clamped_swiglu that is finite, got nan"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            te.LayerNormMLP(8, 8, activation=activation, activation_params=params)
 
 
 def gradients(module):

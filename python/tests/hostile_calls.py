@@ -102,7 +102,8 @@ def state(draw):
 
 
 def scaled_linear(draw):
-    held = draw.choice([[], [None, None, T(5, 6)], [codes(5, 6), T(1, fill=1), None]])
+    none = [None] * 3
+    held = draw.choice([[], [None, None, *none, T(5, 6)], [codes(5, 6), T(1, fill=1), *none, None]])
     return [
         T(3, 6, grad=True),
         T(5, 6, grad=True),
@@ -164,6 +165,7 @@ def layer_pass(draw):
         False,
         1e-5,
         "gelu",
+        [],
         0b110001,
         True,
     ]
@@ -172,7 +174,9 @@ def layer_pass(draw):
 def ticket():
     layer: Any = te.Linear(6, 5)
     inputs = [torch.randn(3, 6), None, None, None, layer.weight.detach(), layer.bias.detach(), None, None]
-    return function_of("layer_pass")(inputs, layer._state(), '"fp8"', None, "layernorm", False, 1e-5, "gelu", 0b110001, True)[3]
+    return function_of("layer_pass")(inputs, layer._state(), '"fp8"', None, "layernorm", False, 1e-5, "gelu", [], 0b110001, True)[
+        3
+    ]
 
 
 def layer_pass_backward(draw):
@@ -214,6 +218,7 @@ def sharded_unit(draw):
 CALLS = {
     "activation": lambda draw: [T(2, 3, 20), draw.choice(["gelu", "silu", "geglu"])],
     "activation_backward": lambda draw: [T(3, 20), T(3, 10), "swiglu"],
+    "activation_parameters": lambda draw: ["clamped_swiglu", [1.0, 2.0, 3.0]],
     "activation_names": lambda draw: [True],
     "activation_forward": lambda draw: [T(3, 20), "swiglu"],
     "adamw_": lambda draw: [T(7, 9), T(7, 9), T(7, 9), T(7, 9, fill=1), 3, 1e-3, 0.9, 0.999, 1e-8, 0.01],
@@ -251,6 +256,7 @@ CALLS = {
     "cross_entropy_backward": lambda draw: [T(fill=1), *cross_entropy(draw)[:3], "mean", -100, 0.0],
     "cross_entropy_forward": lambda draw: [*cross_entropy(draw), True],
     "dequantize": dequantize,
+    "dequantize_weight": lambda draw: [codes(5, 70), T(1, fill=1), '"fp8-current"', FP32],
     "embedding": lambda draw: [*embedding(draw), dict(dtype=BF16)],
     "embedding_backward": lambda draw: [T(2, 5, 8), whole_numbers(2, 5, below=11), 11, 9, 2, FP32],
     "embedding_forward": lambda draw: [*embedding(draw), BF16],
@@ -294,6 +300,7 @@ CALLS = {
     "open_latest_checkpoint": lambda draw: [str(saved_checkpoint().parent), Made(lambda: classes.Ranks(""))],
     "precision_table": lambda draw: [],
     "quantize": lambda draw: [T(3, 70), T(1, fill=1), "e4m3"],
+    "quantize_weight": lambda draw: [T(5, 70), draw.choice(['"fp8"', '"mxfp8"', '"fp8-row"']), draw.choice([None, T(1, fill=1)])],
     "quantize_blocks": lambda draw: [T(5, 70), "e5m2", draw.choice(BLOCKS), draw.choice(["fp32", "e8m0"]), False, "up"],
     "release_pages": lambda draw: [Made(lambda: ops.mapped_zeros([2000], FP32, str(folder())))],
     "rotary": lambda draw: [T(5, 2, 3, 8), T(6, 4), 0, False],

@@ -381,6 +381,6 @@ def test_codes_on_another_device_than_the_weight_are_one_error():
         torch.ops.plimsoll.scaled_linear(x, weight, None, state=state, held=held, recipe='{"name": "fp8"}', save_input=True)
 
     with pytest.raises(RuntimeError, match="codes of uint8.* on cpu, got .* on meta"):
-        run(codes.to("meta"), scale, None)
-    with pytest.raises(RuntimeError, match="one scale of float32 on cpu"):
-        run(codes, scale.to("meta"), None)
+        run(codes.to("meta"), scale, None, None, None, None)
+    with pytest.raises(RuntimeError, match=r"a scale \[1, 1\] of Float, contiguous, on cpu"):
+        run(codes, scale.to("meta"), None, None, None, None)

@@ -1,7 +1,10 @@
 """Recipes: Transformer Engine's fields, and errors that name the field, what was expected and what came."""
 
+import copy
 import dataclasses
+import functools
 import json
+from typing import Any
 
 import oracle
 import plimsoll.pytorch as te
@@ -111,9 +114,16 @@ def test_cpp_reads_every_field_that_it_is_given(name):
         run(text.replace("margin", "nonsense").replace("fp8_format", "nonsense"))
 
 
-@pytest.mark.parametrize(
-    "kind", [recipe.DelayedScaling, recipe.Float8CurrentScaling, recipe.Float8BlockScaling, recipe.MXFP8BlockScaling]
-)
+KINDS = {
+    "delayed": recipe.DelayedScaling,
+    "current": recipe.Float8CurrentScaling,
+    "row": functools.partial(recipe.Float8CurrentScaling, granularity="row"),
+    "block": recipe.Float8BlockScaling,
+    "mxfp8": recipe.MXFP8BlockScaling,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_backward_in_high_precision_has_the_bits_of_its_products_without_codes(kind):
     torch.manual_seed(2)
     layers = [te.Linear(24, 40), te.Linear(24, 40)]
@@ -128,5 +138,31 @@ def test_backward_in_high_precision_has_the_bits_of_its_products_without_codes(k
         output.square().sum().backward()
         results.append((output, x.grad, layer.weight.grad))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
-    with pytest.raises(ValueError, match='backward_override None or "high_precision"'):
-        kind(backward_override="dequantized")
+    with pytest.raises(ValueError, match='backward_override None, "high_precision" or "dequantized"'):
+        kind(backward_override="quantized")
+
+
+@pytest.mark.parametrize("save_original_input", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_backward_dequantized_has_the_bits_of_products_of_the_values_of_the_forwards_codes(kind, compiled, save_original_input):
+    torch.manual_seed(2)
+    torch._dynamo.reset()
+    rule = kind(backward_override="dequantized")
+    layer: Any = te.Linear(200, 136, save_original_input=save_original_input)
+    plain = copy.deepcopy(layer)
+    called = torch.compile(layer, backend="eager", fullgraph=True) if compiled else layer
+    x: Any = torch.randn(67, 200, requires_grad=True)
+    grad = torch.randn(67, 136)
+    with te.fp8_autocast(fp8_recipe=rule):
+        output = called(x)
+    output.backward(grad)
+    weight, inputs = (
+        oracle.operand(kind(), t.detach(), role, "fprop").float() for t, role in ((layer.weight, "weight"), (x, "input"))
+    )
+    gemm = torch.ops.plimsoll.gemm
+    assert torch.equal(x.grad, gemm(grad, weight, None, "grad_input", torch.float32))
+    assert torch.equal(layer.weight.grad, gemm(grad, inputs, None, "grad_weight", torch.float32))
+    assert not torch.equal(inputs, x) and not torch.equal(weight, layer.weight)
+    with te.fp8_autocast(fp8_recipe=kind()):
+        assert torch.equal(plain(x), output)

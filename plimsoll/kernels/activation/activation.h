@@ -1,7 +1,9 @@
 // Activations and their gradients, gated ones too, with the FP8 quantization in the same pass.
 // Gated forms read x [rows, 2 cols] and gate with the first half: y = act(x[:, :cols]) * x[:, cols:]. GELU is the tanh
-// form, GELU by erf x times the normal share below x; squared ReLU is max(x, 0)^2 (So et al., Primer, 2021); quick GELU is x sigmoid(1.702 x) (Hendrycks and Gimpel,
-// 2016). Same bits on every ISA and thread count. Any rows, cols >= 0; matrices are contiguous.
+// form, GELU by erf x times the normal share below x; squared ReLU is max(x, 0)^2 (So et al., Primer, 2021); quick GELU
+// is x sigmoid(1.702 x) (Hendrycks and Gimpel, 2016); clamped SwiGLU is gpt-oss's, g sigmoid(alpha g) (u + offset) of
+// g = min(x, limit) and u = clamp(value, -limit, limit), whose gradient is 0 beyond the limits. Same bits on every ISA
+// and thread count. Any rows, cols >= 0; matrices are contiguous.
 #pragma once
 
 #include <array>
@@ -25,24 +27,35 @@ enum class Activation : uint8_t {
   kQgelu,
   kQgeglu,
   kGlu,
-  kGeluErf
+  kGeluErf,
+  kClampedSwiglu
 };
 
-enum class Curve : uint8_t {
+enum class Curve : uint8_t {  // function of one element
   kGelu,
   kRelu,
   kSilu,
   kSquaredRelu,
   kQuickGelu,
   kSigmoid,
-  kGeluErf
-};  // function of one element
+  kGeluErf,
+  kClampedSilu
+};
+
+struct ActivationParameter {
+  std::string_view name = {};  // empty: none
+  float value = 0;             // by default
+  bool positive = false;       // no other value makes sense
+};
+inline constexpr size_t kActivationParameters = 3;  // of the kind that has most
+using ActivationParameters = std::array<float, kActivationParameters>;
 
 struct ActivationInfo {
   Activation kind;
   std::string_view name;
   Curve curve;
   bool gated;
+  std::array<ActivationParameter, kActivationParameters> parameters = {};
 };
 inline constexpr std::array kActivations = {
     ActivationInfo{Activation::kGelu, "gelu", Curve::kGelu, false},
@@ -57,6 +70,11 @@ inline constexpr std::array kActivations = {
     ActivationInfo{Activation::kQgeglu, "qgeglu", Curve::kQuickGelu, true},
     ActivationInfo{Activation::kGlu, "glu", Curve::kSigmoid, true},
     ActivationInfo{Activation::kGeluErf, "gelu_erf", Curve::kGeluErf, false},
+    ActivationInfo{Activation::kClampedSwiglu,
+                   "clamped_swiglu",
+                   Curve::kClampedSilu,
+                   true,
+                   {{{"limit", 7.0f, true}, {"alpha", 1.702f}, {"glu_linear_offset", 1.0f}}}},
 };
 
 constexpr const ActivationInfo& info(Activation kind) {
@@ -68,8 +86,18 @@ constexpr const ActivationInfo& info(Activation kind) {
 
 constexpr bool is_gated(Activation kind) { return info(kind).gated; }
 
+// An activation with the values of its parameters, in the order of its row.
+struct ActivationSpec {
+  constexpr ActivationSpec(Activation which = Activation::kGelu) : kind(which) {  // at their defaults
+    for (size_t i = 0; i < kActivationParameters; ++i) parameters[i] = info(kind).parameters[i].value;
+  }
+
+  Activation kind;
+  ActivationParameters parameters = {};
+};
+
 struct ActivationForward {
-  Activation kind = Activation::kGelu;
+  ActivationSpec activation = {};
   int64_t rows = 0, cols = 0;                       // of y
   const void* x = nullptr;                          // [rows, cols], gated: [rows, 2 cols]
   format::Format x_format = format::Format::kFp32;  // fp32, bf16, fp16
@@ -82,7 +110,7 @@ struct ActivationForward {
 void activation_forward(const ActivationForward& args);
 
 struct ActivationBackward {
-  Activation kind = Activation::kGelu;
+  ActivationSpec activation = {};
   int64_t rows = 0, cols = 0;  // of dy
   const void* x = nullptr;     // as in forward
   format::Format x_format = format::Format::kFp32;

@@ -22,7 +22,7 @@ void forward_bench(benchmark::State& state, Activation kind, Format x_format, Fo
   std::vector<uint8_t> x = bench::random_elements(x_format, is_gated(kind) ? 2 * count : count);
   std::vector<uint8_t> y(static_cast<size_t>(count * format::bytes(y_format)));
   float amax = 0;
-  const ActivationForward args = {.kind = kind,
+  const ActivationForward args = {.activation = kind,
                                   .rows = rows,
                                   .cols = kCols,
                                   .x = x.data(),
@@ -41,7 +41,7 @@ void backward_bench(benchmark::State& state, Activation kind, Format x_format, F
   std::vector<uint8_t> dx(static_cast<size_t>(x_count * format::bytes(dx_format)));
   std::vector<float> sum(static_cast<size_t>(2 * kCols));
   float amax = 0;
-  const ActivationBackward args = {.kind = kind,
+  const ActivationBackward args = {.activation = kind,
                                    .rows = rows,
                                    .cols = kCols,
                                    .x = in.data(),

@@ -18,7 +18,7 @@ const ActivationLoops& loops_in_force() {
 
 void backward_with_column_sum(const ActivationBackward& args) {
   const ActivationLoops& loops = loops_in_force();
-  const int64_t blocks = row_blocks(args.rows), width = is_gated(args.kind) ? 2 * args.cols : args.cols;
+  const int64_t blocks = row_blocks(args.rows), width = is_gated(args.activation.kind) ? 2 * args.cols : args.cols;
   float* partials = static_cast<float*>(
       runtime::scratch(runtime::ScratchSlot::kReduce, static_cast<size_t>(blocks * width) * sizeof(float)));
   SharedAmax amax;

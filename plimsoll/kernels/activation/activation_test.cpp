@@ -19,7 +19,13 @@ struct Case {
   Format x_format = Format::kFp32, dy_format = Format::kFp32, out_format = Format::kFp32;
   float scale = 1.0f;
   bool column_sum = true;
+  std::optional<ActivationParameters> parameters = {};
 
+  ActivationSpec spec() const {
+    ActivationSpec activation = kind;
+    activation.parameters = parameters.value_or(activation.parameters);
+    return activation;
+  }
   int64_t x_cols() const { return is_gated(kind) ? 2 * cols : cols; }
   int64_t gate(int64_t row, int64_t col) const { return row * x_cols() + col; }
   int64_t value(int64_t row, int64_t col) const { return gate(row, col) + cols; }
@@ -42,7 +48,7 @@ struct Forward {
 };
 Forward forward(const Case& c, Inputs& in) {
   Forward out{Array(c.out_format, c.rows * c.cols), 0};
-  activation_forward({.kind = c.kind,
+  activation_forward({.activation = c.spec(),
                       .rows = c.rows,
                       .cols = c.cols,
                       .x = in.x.data(),
@@ -61,7 +67,7 @@ struct Backward {
 };
 Backward backward(const Case& c, Inputs& in) {
   Backward out{Array(c.out_format, c.rows * c.x_cols()), Array(Format::kFp32, c.x_cols()), 0};
-  activation_backward({.kind = c.kind,
+  activation_backward({.activation = c.spec(),
                        .rows = c.rows,
                        .cols = c.cols,
                        .x = in.x.data(),
@@ -90,7 +96,7 @@ void for_cases(Check check) {
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);
     SCOPED_TRACE(std::string(runtime::name(isa)));
-    for (const auto& [kind, name, curve, gated] : kActivations) {
+    for (const auto& [kind, name, curve, gated, parameters] : kActivations) {
       for (Format x_format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
         for (const auto& [rows, cols] :
              {std::pair<int64_t, int64_t>{67, 1}, {3, 15}, {3, 16}, {65, 17}, {2, 1023}, {2, 1025}, {3, 2065}}) {
@@ -99,6 +105,10 @@ void for_cases(Check check) {
           check(c);
         }
       }
+    }
+    // Both sides of each limit, and each parameter away from its default.
+    for (const ActivationParameters& parameters : {ActivationParameters{0.75f, 1.0f, 0.0f}, {2.5f, -0.5f, -3.0f}}) {
+      check({.kind = Activation::kClampedSwiglu, .rows = 5, .cols = 83, .parameters = parameters});
     }
   }
 }
@@ -110,7 +120,7 @@ TEST(ActivationOracle, DerivativesAgreeWithDifferences) {
   // Roundings: of the moved x, whose slope is at most 2 y / x; of z, by |z| s (1 - s) < 1 / 4 of each of six; of e^-z, a
   // sum, a quotient and the product with x.
   constexpr double kRoundings = 8;
-  for (const auto& [kind, name, curve, gated] : kActivations) {
+  for (const auto& [kind, name, curve, gated, parameters] : kActivations) {
     for (double x = -8.013; x < 8; x += 0.1) {
       const double slope =
           (activation_oracle(curve, x + kStep).exact - activation_oracle(curve, x - kStep).exact) / (2 * kStep);
@@ -122,7 +132,8 @@ TEST(ActivationOracle, DerivativesAgreeWithDifferences) {
 }
 
 TEST(ActivationOracle, BoundsAreNarrow) {
-  for (Curve curve : {Curve::kGelu, Curve::kSilu, Curve::kQuickGelu, Curve::kSigmoid, Curve::kGeluErf}) {
+  for (Curve curve :
+       {Curve::kGelu, Curve::kSilu, Curve::kQuickGelu, Curve::kSigmoid, Curve::kGeluErf, Curve::kClampedSilu}) {
     for (double x = -3; x < 6; x += 0.1) {
       const Value y = activation_oracle(curve, x);
       EXPECT_LE(y.bound, 128 * kUnit * std::abs(y.exact) + 1e-30) << x;
@@ -137,10 +148,14 @@ TEST(ActivationForward, IsWithinTheBoundOfDouble) {
     const Forward out = forward(c, in);
     for (int64_t i = 0; i < c.rows * c.cols; ++i) {
       const int64_t row = i / c.cols, col = i % c.cols;
-      Value y = activation_oracle(info(c.kind).curve, at(in.x, c.gate(row, col)));
+      const Curve curve = info(c.kind).curve;
+      const ActivationParameters parameters = c.spec().parameters;
+      Value y = activation_oracle(curve, at(in.x, c.gate(row, col)), parameters);
       if (is_gated(c.kind)) {
-        const double value = at(in.x, c.value(row, col));
-        y = {y.exact * value, y.bound * std::abs(value) + kSecondOrder * kUnit * std::abs(y.exact * value) + kTiny};
+        const Value value = gated_oracle(curve, at(in.x, c.value(row, col)), parameters).value;
+        const double exact = y.exact * value.exact;
+        y = {exact, y.bound * std::abs(value.exact) +
+                        kSecondOrder * (std::abs(y.exact) * value.bound + kUnit * std::abs(exact)) + kTiny};
       }
       ASSERT_NEAR(out.y.at(i), y.exact, y.bound) << i;
     }
@@ -180,6 +195,26 @@ TEST(ActivationForward, GatesWithTheFirstHalf) {
   }
 }
 
+TEST(Activation, AClampedGateAndValueHaveNoGradientBeyondTheLimitAndTheLimitIsWithin) {
+  const float beyond = std::nextafter(7.0f, 8.0f);
+  for (runtime::Isa isa : isas_present()) {
+    const runtime::ScopedIsa scope(isa);
+    const Case c{.kind = Activation::kClampedSwiglu, .rows = 1, .cols = 4};
+    Inputs in(c);
+    in.x = Array(Format::kFp32, std::vector<float>{7, beyond, 1, 1, 7, 1, beyond, -beyond});
+    in.dy = Array(Format::kFp32, std::vector<float>{1, 1, 1, 1});
+    const Forward out = forward(c, in);
+    const Backward back = backward(c, in);
+    EXPECT_EQ(out.y.at(1) * 4, out.y.at(0));       // the same gate, times 2 and times 8
+    EXPECT_EQ(out.y.at(3) * -4, out.y.at(2) * 3);  // clamped to -7 and 7: times -6 and 8
+    EXPECT_NE(back.dx.at(0), 0.0f);
+    EXPECT_EQ(back.dx.at(1), 0.0f);
+    EXPECT_NE(back.dx.at(4), 0.0f);
+    EXPECT_EQ(back.dx.at(6), 0.0f);
+    EXPECT_EQ(back.dx.at(7), 0.0f);
+  }
+}
+
 TEST(ActivationBackward, IsWithinTheBoundOfDouble) {
   for_cases([](Case c) {
     c.dy_format = c.x_format == Format::kFp16 ? Format::kBf16 : c.x_format;
@@ -197,11 +232,16 @@ TEST(ActivationBackward, IsWithinTheBoundOfDouble) {
     for (int64_t i = 0; i < c.rows * c.cols; ++i) {
       const int64_t row = i / c.cols, col = i % c.cols;
       const double gate = at(in.x, c.gate(row, col)), dy = at(in.dy, i);
-      const double value = is_gated(c.kind) ? at(in.x, c.value(row, col)) : 1;
-      const Value slope = derivative_oracle(info(c.kind).curve, gate), y = activation_oracle(info(c.kind).curve, gate);
-      const double dx = dy * value * slope.exact, dvalue = dy * y.exact;
+      const Curve curve = info(c.kind).curve;
+      const ActivationParameters parameters = c.spec().parameters;
+      const Gated gated =
+          is_gated(c.kind) ? gated_oracle(curve, at(in.x, c.value(row, col)), parameters) : Gated{{1, 0}, 1};
+      const double value = gated.value.exact;
+      const Value slope = derivative_oracle(curve, gate, parameters), y = activation_oracle(curve, gate, parameters);
+      const double dx = dy * value * slope.exact, dvalue = dy * y.exact * gated.slope;
       check(c.gate(row, col), dx,
-            std::abs(dy * value) * (1 + gamma(2)) * slope.bound + gamma(2) * std::abs(dx) + kTiny);
+            std::abs(dy * value) * (1 + gamma(2)) * slope.bound + gamma(2) * std::abs(dx) +
+                kSecondOrder * std::abs(dy * slope.exact) * gated.value.bound + kTiny);
       if (is_gated(c.kind)) {
         check(c.value(row, col), dvalue,
               std::abs(dy) * (1 + kUnit) * y.bound + kSecondOrder * kUnit * std::abs(dvalue) + kTiny);
@@ -234,7 +274,7 @@ TEST(ActivationBackward, NarrowGradientsAreTheFp32GradientEncodedAndTheSumsAreNo
 }
 
 TEST(Activation, GivesTheSameBitsOnEveryIsaAndThreadCount) {
-  for (const auto& [kind, name, curve, gated] : kActivations) {
+  for (const auto& [kind, name, curve, gated, parameters] : kActivations) {
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 1}, {301, 77}, {70, 1027}}) {
       for (bool column_sum : {true, false}) {
         const Case c{.kind = kind,
@@ -268,11 +308,12 @@ TEST(Activation, ANonFiniteValueStaysWhereItIsAndIsSeen) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);
-    for (const auto& [kind, name, curve, gated] : kActivations) {
+    for (const auto& [kind, name, curve, gated, parameters] : kActivations) {
       for (float poison : {kInf, kNan}) {
         for (int64_t place : {0, 36}) {
           const Case c{.kind = kind};
-          const bool becomes_one = curve == Curve::kSigmoid && poison == kInf;
+          const bool is_bounded = curve == Curve::kSigmoid || curve == Curve::kClampedSilu;
+          const bool becomes_finite = is_bounded && poison == kInf;
           Inputs in(c);
           for (int64_t i = 0; i < in.x.count(); ++i) in.x.set(i, 0.5f);
           const Forward clean = forward(c, in);
@@ -281,10 +322,10 @@ TEST(Activation, ANonFiniteValueStaysWhereItIsAndIsSeen) {
           in.x.set(c.gate(1, place), poison);
           const Forward out = forward(c, in);
           for (int64_t i = 0; i < out.y.count(); ++i) {
-            ASSERT_TRUE(i == spot ? std::isfinite(out.y.at(i)) == becomes_one : out.y.code(i) == clean.y.code(i))
+            ASSERT_TRUE(i == spot ? std::isfinite(out.y.at(i)) == becomes_finite : out.y.code(i) == clean.y.code(i))
                 << describe(c);
           }
-          EXPECT_EQ(std::isfinite(out.amax), becomes_one);
+          EXPECT_EQ(std::isfinite(out.amax), becomes_finite);
 
           in.x.set(c.gate(1, place), 0.5f);
           in.dy.set(spot, poison);
@@ -304,7 +345,7 @@ TEST(Activation, ANonFiniteValueStaysWhereItIsAndIsSeen) {
 TEST(Activation, ANanBeforeTheActivationMakesANanGradient) {
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);
-    for (const auto& [kind, name, curve, gated] : kActivations) {
+    for (const auto& [kind, name, curve, gated, parameters] : kActivations) {
       const Case c{.kind = kind};
       Inputs in(c);
       in.x.set(c.gate(1, 20), std::numeric_limits<float>::quiet_NaN());
@@ -344,7 +385,7 @@ TEST(Activation, TheSigmoidsGradientKeepsItsDigitsFarFromZero) {
 TEST(Activation, EmptyMatricesGiveZeroAmaxAndZeroSums) {
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);
-    for (const auto& [kind, name, curve, gated] : kActivations) {
+    for (const auto& [kind, name, curve, gated, parameters] : kActivations) {
       for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{0, 5}, {5, 0}, {0, 0}}) {
         const Case c{.kind = kind, .rows = rows, .cols = cols};
         Inputs in(c);

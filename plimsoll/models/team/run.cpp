@@ -187,7 +187,7 @@ class Run {
 
   void compute(const runtime::Team& team, const Own& own, const StepFeedForward& part) const {
     multiply(team, part.up, own.x, projected_);
-    kernels::activation_forward({.kind = part.activation,
+    kernels::activation_forward({.activation = part.activation,
                                  .rows = rows_,
                                  .cols = part.down.weight.data.size(1),
                                  .x = projected_,

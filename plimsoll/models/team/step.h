@@ -52,7 +52,7 @@ struct StepAttention {
 
 struct StepFeedForward {
   StepProduct up = {};
-  kernels::Activation activation = kernels::Activation::kGelu;
+  kernels::ActivationSpec activation = kernels::Activation::kGelu;
   StepProduct down = {};
 };
 

@@ -5,6 +5,6 @@
 
 namespace plimsoll::ops {
 
-at::Tensor composed_activation(const at::Tensor& x, kernels::Activation kind);
+at::Tensor composed_activation(const at::Tensor& x, const kernels::ActivationSpec& spec);
 
 }  // namespace plimsoll::ops

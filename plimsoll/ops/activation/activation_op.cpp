@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "plimsoll/ops/activation/activation.h"
@@ -14,41 +15,48 @@
 namespace plimsoll::ops {
 namespace {
 
-at::Tensor activation_forward_cpu(const at::Tensor& x, std::string_view kind) {
+kernels::ActivationSpec parsed(std::string_view kind, at::ArrayRef<double> parameters) {
+  return activation_spec(parse_activation(kind), parameters);
+}
+
+at::Tensor activation_forward_cpu(const at::Tensor& x, std::string_view kind, at::ArrayRef<double> parameters) {
   const format::Format format = check_values(x, "activation", "x");
-  const kernels::Activation activation = parse_activation(kind);
+  const kernels::ActivationSpec activation = parsed(kind, parameters);
   const at::Tensor matrix = as_matrix(x, "activation");
   std::vector<int64_t> sizes = x.sizes().vec();
-  if (kernels::is_gated(activation)) {
+  if (kernels::is_gated(activation.kind)) {
     TORCH_CHECK(sizes.back() % 2 == 0, "activation: expected an even last dimension for ", kind, ", got ", x.sizes());
     sizes.back() /= 2;
   }
   return activate(activation, matrix, format, {}).values.view(sizes);
 }
 
-at::Tensor activation_backward_cpu(const at::Tensor& x, const at::Tensor& grad, std::string_view kind) {
+at::Tensor activation_backward_cpu(const at::Tensor& x, const at::Tensor& grad, std::string_view kind,
+                                   at::ArrayRef<double> parameters) {
   const format::Format format = check_values(x, "activation", "x");
-  const kernels::Activation activation = parse_activation(kind);
+  const kernels::ActivationSpec activation = parsed(kind, parameters);
   const at::Tensor x_matrix = as_matrix(x, "activation"), grad_matrix = as_matrix(grad, "activation");
-  const int64_t halves = kernels::is_gated(activation) ? 2 : 1;
+  const int64_t halves = kernels::is_gated(activation.kind) ? 2 : 1;
   check_values(grad, "activation", "the gradient");
   TORCH_CHECK(grad_matrix.size(0) == x_matrix.size(0) && grad_matrix.size(1) * halves == x_matrix.size(1),
               "activation: expected a gradient that fits x ", x.sizes(), " of ", kind, ", got ", grad.sizes());
   return activation_gradient({activation, x_matrix, grad_matrix}, format, {}).values.view(x.sizes());
 }
 
-at::Tensor activation_forward_meta(const at::Tensor& x, std::string_view kind) {
+at::Tensor activation_forward_meta(const at::Tensor& x, std::string_view kind, at::ArrayRef<double> parameters) {
   TORCH_CHECK(x.dim() >= 1, "activation: expected a tensor of one dimension or more, got a scalar");
   std::vector<c10::SymInt> sizes = x.sym_sizes().vec();
-  if (kernels::is_gated(parse_activation(kind))) sizes.back() = sizes.back() / 2;
+  if (kernels::is_gated(parsed(kind, parameters).kind)) sizes.back() = sizes.back() / 2;
   return empty_meta(sizes, x, x.scalar_type());
 }
 
-at::Tensor activation_backward_meta(const at::Tensor& x, const at::Tensor&, std::string_view) {
+at::Tensor activation_backward_meta(const at::Tensor& x, const at::Tensor&, std::string_view, at::ArrayRef<double>) {
   return empty_like_dense(x, x.scalar_type());
 }
 
-at::Tensor activation_op(const at::Tensor& x, std::string_view kind) { return activation(x, parse_activation(kind)); }
+at::Tensor activation_op(const at::Tensor& x, std::string_view kind, at::ArrayRef<double> parameters) {
+  return activation(x, parsed(kind, parameters));
+}
 
 std::vector<std::string> activation_names(bool gated) {
   std::vector<std::string> names;
@@ -58,13 +66,26 @@ std::vector<std::string> activation_names(bool gated) {
   return names;
 }
 
+std::tuple<std::vector<std::string>, std::vector<double>> activation_parameters(std::string_view kind,
+                                                                                at::ArrayRef<double> values) {
+  const kernels::ActivationSpec spec = parsed(kind, values);
+  std::vector<std::string> names;
+  for (const kernels::ActivationParameter& parameter : kernels::info(spec.kind).parameters) {
+    if (!parameter.name.empty()) names.emplace_back(parameter.name);
+  }
+  return {names, parameters_of(spec)};
+}
+
 }  // namespace
 
 void define_activation(torch::Library& library) {
-  library.def("activation_forward(Tensor x, str kind) -> Tensor", {at::Tag::pt2_compliant_tag});
-  library.def("activation_backward(Tensor x, Tensor grad, str kind) -> Tensor", {at::Tag::pt2_compliant_tag});
-  library.def("activation(Tensor x, str kind) -> Tensor", &activation_op);
+  library.def("activation_forward(Tensor x, str kind, float[] parameters=[]) -> Tensor", {at::Tag::pt2_compliant_tag});
+  library.def("activation_backward(Tensor x, Tensor grad, str kind, float[] parameters=[]) -> Tensor",
+              {at::Tag::pt2_compliant_tag});
+  library.def("activation(Tensor x, str kind, float[] parameters=[]) -> Tensor", &activation_op);
   library.def("activation_names(bool gated) -> str[]", &activation_names);
+  library.def("activation_parameters(str kind, float[] values=[]) -> (str[] names, float[] values)",
+              &activation_parameters);
 }
 
 void register_activation_cpu(torch::Library& library) {
@@ -79,15 +100,18 @@ void register_activation_meta(torch::Library& library) {
 
 namespace dispatch {
 
-at::Tensor activation_forward(const at::Tensor& x, std::string_view kind) {
-  static const auto op = find_operator<at::Tensor(const at::Tensor&, std::string_view)>("plimsoll::activation_forward");
-  return op.call(x, kind);
+at::Tensor activation_forward(const at::Tensor& x, std::string_view kind, at::ArrayRef<double> parameters) {
+  static const auto op = find_operator<at::Tensor(const at::Tensor&, std::string_view, at::ArrayRef<double>)>(
+      "plimsoll::activation_forward");
+  return op.call(x, kind, parameters);
 }
 
-at::Tensor activation_backward(const at::Tensor& x, const at::Tensor& grad, std::string_view kind) {
-  static const auto op = find_operator<at::Tensor(const at::Tensor&, const at::Tensor&, std::string_view)>(
-      "plimsoll::activation_backward");
-  return op.call(x, grad, kind);
+at::Tensor activation_backward(const at::Tensor& x, const at::Tensor& grad, std::string_view kind,
+                               at::ArrayRef<double> parameters) {
+  static const auto op =
+      find_operator<at::Tensor(const at::Tensor&, const at::Tensor&, std::string_view, at::ArrayRef<double>)>(
+          "plimsoll::activation_backward");
+  return op.call(x, grad, kind, parameters);
 }
 
 }  // namespace dispatch

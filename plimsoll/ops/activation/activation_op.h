@@ -13,8 +13,9 @@ void register_activation_meta(torch::Library& library);
 
 namespace dispatch {
 
-at::Tensor activation_forward(const at::Tensor& x, std::string_view kind);
-at::Tensor activation_backward(const at::Tensor& x, const at::Tensor& grad, std::string_view kind);
+at::Tensor activation_forward(const at::Tensor& x, std::string_view kind, at::ArrayRef<double> parameters);
+at::Tensor activation_backward(const at::Tensor& x, const at::Tensor& grad, std::string_view kind,
+                               at::ArrayRef<double> parameters);
 
 }  // namespace dispatch
 }  // namespace plimsoll::ops

@@ -8,12 +8,13 @@
 
 namespace plimsoll::ops {
 
-Produced activate(kernels::Activation kind, const at::Tensor& x, format::Format format, const ScaleRef& scale) {
-  const int64_t cols = kernels::is_gated(kind) ? x.size(1) / 2 : x.size(1);
+Produced activate(const kernels::ActivationSpec& activation, const at::Tensor& x, format::Format format,
+                  const ScaleRef& scale) {
+  const int64_t cols = kernels::is_gated(activation.kind) ? x.size(1) / 2 : x.size(1);
   at::Tensor y = at::empty({x.size(0), cols}, x.options().dtype(dtype_of(format)));
   AmaxSlot amax(x.device());
   const watch::Span span("activation", {.bytes = traffic(x, y)});
-  kernels::activation_forward({.kind = kind,
+  kernels::activation_forward({.activation = activation,
                                .rows = x.size(0),
                                .cols = cols,
                                .x = x.const_data_ptr(),
@@ -25,8 +26,9 @@ Produced activate(kernels::Activation kind, const at::Tensor& x, format::Format 
   return {std::move(y), std::move(amax)};
 }
 
-Producer activation_producer(kernels::Activation kind, const at::Tensor& x) {
-  return [kind, &x](format::Format format, const ScaleRef& scale) { return activate(kind, x, format, scale); };
+Producer activation_producer(const kernels::ActivationSpec& activation, const at::Tensor& x) {
+  return
+      [activation, &x](format::Format format, const ScaleRef& scale) { return activate(activation, x, format, scale); };
 }
 
 Produced activation_gradient(const ActivationGrad& args, format::Format format, const ScaleRef& scale,
@@ -36,7 +38,7 @@ Produced activation_gradient(const ActivationGrad& args, format::Format format, 
   at::Tensor dx = at::empty(x.sizes(), x.options().dtype(dtype_of(format)));
   AmaxSlot amax(x.device());
   const watch::Span span("activation backward", {.bytes = traffic(x, args.grad, dx)});
-  kernels::activation_backward({.kind = args.kind,
+  kernels::activation_backward({.activation = args.activation,
                                 .rows = args.grad.size(0),
                                 .cols = args.grad.size(1),
                                 .x = x.const_data_ptr(),

@@ -9,13 +9,14 @@
 namespace plimsoll::ops {
 
 // x [rows, cols]; gated: [rows, 2 cols].
-Produced activate(kernels::Activation kind, const at::Tensor& x, format::Format format, const ScaleRef& scale);
+Produced activate(const kernels::ActivationSpec& activation, const at::Tensor& x, format::Format format,
+                  const ScaleRef& scale);
 
 // activate() on x, which must outlive it.
-Producer activation_producer(kernels::Activation kind, const at::Tensor& x);
+Producer activation_producer(const kernels::ActivationSpec& activation, const at::Tensor& x);
 
 struct ActivationGrad {
-  kernels::Activation kind;
+  const kernels::ActivationSpec& activation;
   const at::Tensor& x;
   const at::Tensor& grad;  // of the result
 };

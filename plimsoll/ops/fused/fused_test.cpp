@@ -35,7 +35,11 @@ std::vector<SharedRecipe> wide_recipes() {
           shared(recipe::CurrentScaling{.high_precision_format = kWide}),
           shared(recipe::CurrentScaling{.granularity = recipe::kPerRow, .high_precision_format = kWide}),
           shared(recipe::BlockScaling{.high_precision_format = kWide}),
-          shared(recipe::Mxfp8{.high_precision_format = kWide})};
+          shared(recipe::Mxfp8{.high_precision_format = kWide}),
+          shared(recipe::DelayedScaling{.backward_override = recipe::BackwardOverride::kDequantized,
+                                        .high_precision_format = kWide}),
+          shared(recipe::Mxfp8{.backward_override = recipe::BackwardOverride::kDequantized,
+                               .high_precision_format = kWide})};
 }
 
 // {outputs..., gradients of the leaves...} of the second step, when delayed scales are known, and of the first.
@@ -118,7 +122,7 @@ TEST(NormLinear, HasTheBitsOfNormThenLinear) {
 TEST(NormMlp, HasTheBitsOfItsParts) {
   at::manual_seed(2);
   constexpr int64_t kTokens = 37, kDim = 36, kHidden = 66;
-  for (const auto& [kind, text, curve, gated] : kernels::kActivations) {
+  for (const auto& [kind, text, curve, gated, parameters] : kernels::kActivations) {
     const NormCase& norm_case = kNorms[static_cast<size_t>(kind) % 3];
     const NormOptions options{.kind = norm_case.kind};
     const int64_t fc1_out = kernels::is_gated(kind) ? 2 * kHidden : kHidden;

@@ -26,7 +26,7 @@ using torch::autograd::variable_list;
 struct NormMlpSaved {
   NormPass norm;
   LinearSaved fc1, fc2;
-  Activation activation = Activation::kGelu;
+  kernels::ActivationSpec activation = {};
   at::Tensor pre_activation;  // [tokens, fc1 out]
   std::vector<int64_t> x_sizes;
 
@@ -40,7 +40,7 @@ struct NormMlpSaved {
 
 struct NormMlpCall {
   NormOptions options;
-  Activation activation = Activation::kGelu;
+  kernels::ActivationSpec activation = {};
   LinearCall fc1, fc2;
 };
 
@@ -56,7 +56,7 @@ Producer activated_producer(const LinearForward& fc1, NormMlpSaved& saved) {
     const int64_t rows = fc1.input.data.size(0), cols = fc1.weight.size(0);
     at::Tensor& pre = saved.pre_activation;
     pre = empty_rows({rows, 0}, cols, dtype_of(wide));
-    if (saved.activation != Activation::kGelu) {
+    if (saved.activation.kind != Activation::kGelu) {
       linear_output(fc1, {.tensor = pre, .format = wide}, saved.fc1);
       return activate(saved.activation, pre, format, scale);
     }
@@ -113,7 +113,7 @@ Producer pre_activation_gradient(const ScaledTensor& grad, const NormMlpSaved& s
   return [&grad, &saved, &fc2_maker, column_sum](format::Format format, const ScaleRef& scale) -> Produced {
     const at::Tensor& pre = saved.pre_activation;
     const int64_t rows = pre.size(0), cols = pre.size(1);
-    if (saved.activation != Activation::kGelu) {
+    if (saved.activation.kind != Activation::kGelu) {
       const at::Tensor activated = empty_rows({rows, 0}, saved.fc2.weight.data.size(1), at::kFloat);
       input_gradient(grad, saved.fc2, fc2_maker, {.tensor = activated, .format = format::Format::kFp32});
       return activation_gradient({saved.activation, pre, activated}, format, scale, column_sum);
@@ -211,7 +211,7 @@ class NormMlpFunction : public torch::autograd::Function<NormMlpFunction> {
 
 // In terms of torch's operators, for tensors without memory of their own.
 NormOutput composed_norm_mlp(const NormInput& input, const NormOptions& options, const MlpWeights& weights,
-                             kernels::Activation activation, const MlpScaling& scaling) {
+                             const kernels::ActivationSpec& activation, const MlpScaling& scaling) {
   const NormOutput normed = composed_norm(input, options);
   const at::Tensor inner = composed_linear(normed.output, weights.fc1_weight, weights.fc1_bias, scaling.fc1);
   return {.output = composed_linear(composed_activation(inner, activation), weights.fc2_weight, weights.fc2_bias,
@@ -222,12 +222,12 @@ NormOutput composed_norm_mlp(const NormInput& input, const NormOptions& options,
 }  // namespace
 
 NormOutput norm_mlp(const NormInput& input, const NormOptions& options, const MlpWeights& weights,
-                    kernels::Activation activation, const MlpScaling& scaling) {
+                    const kernels::ActivationSpec& activation, const MlpScaling& scaling) {
   if (is_opaque(input.x) || is_opaque(weights.fc1_weight))
     return composed_norm_mlp(input, options, weights, activation, scaling);
   check_norm(input, options, "norm_mlp");
   check_linear({.op = "norm_mlp", .layer = "fc1 "}, input.x.size(-1), weights.fc1_weight, weights.fc1_bias);
-  const int64_t halves = kernels::is_gated(activation) ? 2 : 1;
+  const int64_t halves = kernels::is_gated(activation.kind) ? 2 : 1;
   TORCH_CHECK(weights.fc1_weight.size(0) % halves == 0,
               "norm_mlp: expected an even number of rows in fc1 weight for a gated activation, got ",
               weights.fc1_weight.size(0));

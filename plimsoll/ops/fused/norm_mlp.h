@@ -22,6 +22,6 @@ struct MlpScaling {
 // Saved for backward: what was normalised, mean, rstd, the pre-activation in the recipe's high-precision format, and
 // the weights' codes. The codes of both inputs are made again in backward, with the same bits.
 NormOutput norm_mlp(const NormInput& input, const NormOptions& options, const MlpWeights& weights,
-                    kernels::Activation activation, const MlpScaling& scaling);
+                    const kernels::ActivationSpec& activation, const MlpScaling& scaling);
 
 }  // namespace plimsoll::ops

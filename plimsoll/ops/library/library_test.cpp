@@ -73,6 +73,9 @@ TEST(Library, MetaKernelsAgreeWithTheCpu) {
     expect_meta_agrees("activation", {x, kind});
   }
   expect_meta_agrees("activation_backward", {x, sample({4, 3}), "swiglu"});
+  const std::vector<double> clamp = {0.5, 1.0, 0.25};
+  expect_meta_agrees("activation_forward", {x, "clamped_swiglu", clamp});
+  expect_meta_agrees("activation_backward", {x, sample({4, 3}), "clamped_swiglu", clamp});
   const at::Tensor scores = sample({2, 3, 4, 5});
   expect_meta_agrees("softmax_forward", {scores, 0.5, "causal", none});
   expect_meta_agrees("softmax_backward", {scores, scores, 0.5});
@@ -131,7 +134,7 @@ TEST(Norm, MatchesTorchInDouble) {
 
 TEST(Activation, MatchesTorchInDouble) {
   at::manual_seed(3);
-  for (const auto& [kind, text, curve, gated] : kernels::kActivations) {
+  for (const auto& [kind, text, curve, gated, parameters] : kernels::kActivations) {
     EXPECT_EQ(parse_activation(text), kind);
     EXPECT_EQ(name(kind), text);
     const at::Tensor x = leaf(sample({3, 5, 34})), exact_x = leaf(x, at::kDouble);
@@ -142,6 +145,10 @@ TEST(Activation, MatchesTorchInDouble) {
     expect_close(got.detach(), exact.detach(), std::string(text));
     expect_close(x.grad(), exact_x.grad(), std::string(text));
   }
+  for (const std::vector<double>& wrong : {std::vector<double>{1.0}, {0.0, 1.0, 1.0}, {1.0, INFINITY, 1.0}}) {
+    EXPECT_THROW(activation_spec(Activation::kClampedSwiglu, wrong), c10::Error);
+  }
+  EXPECT_THROW(activation_spec(Activation::kGelu, {1.0}), c10::Error);
   EXPECT_THROW(parse_activation("gelo"), c10::Error);
   EXPECT_THROW(activation(sample({3, 5}), Activation::kSwiglu), c10::Error);
 }

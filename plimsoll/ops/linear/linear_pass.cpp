@@ -13,6 +13,18 @@ namespace plimsoll::ops {
 
 using recipe::GemmKind;
 
+namespace {
+
+// Saved operand as a product of the backward pass reads it: by its values, where the product runs in high precision.
+ScaledTensor read_by(GemmKind gemm, const ScaledTensor& operand, const LinearSaved& saved) {
+  const recipe::Recipe& recipe = *saved.scaling.recipe;
+  if (!operand.has_codes() || !recipe.high_precision(gemm)) return operand;
+  const format::Format wide = recipe.high_precision_format();
+  return plain_values(dequantize(operand, dtype_of(wide)), wide);
+}
+
+}  // namespace
+
 void LinearSaved::exchange(SavedTensors& tensors) {
   tensors.exchange(input);
   tensors.exchange(weight);
@@ -54,17 +66,19 @@ void linear_output(const LinearForward& forward, const LinearOutput& output, Lin
 
 void input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const OperandMaker& maker,
                     const LinearOutput& output) {
+  const ScaledTensor weight = read_by(GemmKind::kGradInput, saved.weight, saved);
   const Product product{.kind = GemmKind::kGradInput,
                         .a = grad,
-                        .b = saved.weight,
+                        .b = weight,
                         .epilogue = output.epilogue,
                         .scale = output.scale,
                         .amax = output.amax};
   multiply({product, maker.path(), "grad_input"}, output.tensor, output.format);
 }
 
-at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& input, const LinearSaved& saved,
+at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& saved_input, const LinearSaved& saved,
                            const OperandMaker& maker) {
+  const ScaledTensor input = read_by(GemmKind::kGradWeight, saved_input, saved);
   const at::Tensor& main_grad = saved.scaling.main_grad;
   if (main_grad.defined()) {
     const bool accumulates = !saved.scaling.is_first_microbatch.value_or(false);

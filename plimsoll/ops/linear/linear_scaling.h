@@ -41,7 +41,7 @@ struct LinearScaling {
   std::optional<bool> is_first_microbatch = {};
   SaveInput save_input = SaveInput::kCodes;  // read by linear() alone
   LinearParallel parallel = {};              // by default the layer is whole on each rank
-  GivenCodes given_weight = {};              // of this call: the weight as its owner holds it, in per-tensor codes
+  GivenCodes given_weight = {};              // of this call: the weight as its owner holds it
   // fp32, bf16 or fp16 [out, in], contiguous: grad_weight is added to it (is_first_microbatch = true: takes its place), and autograd
   // gets none.
   at::Tensor main_grad = {};

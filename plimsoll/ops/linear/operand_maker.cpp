@@ -32,19 +32,12 @@ bool wants(GemmSet set, GemmKind gemm) {
   runtime::unexpected("gemm: kind", static_cast<int>(gemm));
 }
 
-// The recipe of the operand with blocks as they lie in the stored tensor: equal ones share codes.
-OperandRecipe stored_operand(const recipe::Recipe& recipe, Role role, GemmKind gemm) {
-  OperandRecipe operand = recipe.operand(role, gemm);
-  operand.granularity = recipe::stored_granularity(operand.granularity, role, gemm);
-  return operand;
-}
-
 // Operand on which all wanted products agree; nullopt if they differ or none is wanted.
 std::optional<OperandRecipe> common_operand(const recipe::Recipe& recipe, Role role, GemmSet wanted) {
   std::optional<OperandRecipe> common;
   for (GemmKind gemm : kGemms) {
     if (!wants(wanted, gemm)) continue;
-    const OperandRecipe operand = stored_operand(recipe, role, gemm);
+    const OperandRecipe operand = recipe.stored_operand(role, gemm);
     if (common && !(*common == operand)) return std::nullopt;
     common = operand;
   }
@@ -67,7 +60,7 @@ Operands one_of_each_recipe(const recipe::Recipe& recipe, Role role, GemmSet wan
   ScaledTensor last;
   for (GemmKind gemm : kGemms) {
     if (!wants(wanted, gemm)) continue;
-    const OperandRecipe operand = stored_operand(recipe, role, gemm);
+    const OperandRecipe operand = recipe.stored_operand(role, gemm);
     if (!made || !(*made == operand)) last = make(operand);
     made = operand;
     operands.of(gemm) = last;
@@ -75,25 +68,19 @@ Operands one_of_each_recipe(const recipe::Recipe& recipe, Role role, GemmSet wan
   return operands;
 }
 
-QuantizeOptions options_of(const OperandRecipe& stored, const ScaleRef& known_scale) {
-  return {.format = stored.format,
-          .granularity = stored.granularity,
-          .scale_format = stored.scale_format,
-          .power_of_two = stored.power_of_two,
-          .rounding = stored.rounding,
-          .scale = stored.granularity == recipe::kPerTensor ? known_scale : ScaleRef()};
-}
-
 ScaledTensor in_format(const at::Tensor& x, format::Format format) {
   return plain_values(x.to(dtype_of(format)).contiguous(), format);
 }
 
+bool has_form(const ScaledTensor& codes, const OperandRecipe& stored) {
+  return stored.format == codes.format && stored.granularity == codes.granularity &&
+         stored.scale_format == codes.scale_format;
+}
+
 ScaledTensor converted(const ScaledTensor& codes, const OperandRecipe& to) {
   if (to.source == ScaleSource::kNone) return plain_values(dequantize(codes, dtype_of(to.format)), to.format);
-  if (to.format == codes.format && to.granularity == codes.granularity && to.scale_format == codes.scale_format) {
-    return codes;
-  }
-  return quantize(dequantize(codes, at::kFloat), options_of(to, {})).tensor;
+  if (has_form(codes, to)) return codes;
+  return quantize(dequantize(codes, at::kFloat), quantize_options(to, {})).tensor;
 }
 
 }  // namespace
@@ -112,7 +99,7 @@ std::optional<QuantizeOptions> OperandMaker::shared_scale(Role role) const {
     if (!recipe::takes_part(role, gemm)) continue;
     const OperandRecipe operand = recipe_.operand(role, gemm);
     if (operand.source == ScaleSource::kCurrent && operand.granularity == recipe::kPerTensor) {
-      return options_of(operand, {});
+      return quantize_options(operand, {});
     }
   }
   return std::nullopt;
@@ -144,7 +131,7 @@ Operands OperandMaker::make(const at::Tensor& x, Role role, GemmSet wanted, at::
 Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
   Operands operands = one_of_each_recipe(recipe_, role, wanted, [&](const OperandRecipe& operand) {
     if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
-    const QuantizeOptions options = options_of(operand, known_scale_);
+    const QuantizeOptions options = quantize_options(operand, known_scale_);
     Quantized quantized = quantize(x, options, column_sum_out);
     column_sum_out = nullptr;
     observe(role, {.format = operand.format,
@@ -164,9 +151,19 @@ Operands OperandMaker::make_from(const ScaledTensor& codes, Role role, GemmSet w
 
 Operands OperandMaker::take(const GivenCodes& weight, GemmSet wanted) {
   if (weight.amax.defined()) {
-    observe(Role::kWeight, {.format = weight.codes.format, .amax = weight.amax, .scale = ScaleRef(weight.codes.scale)});
+    const bool one_scale = weight.codes.granularity == recipe::kPerTensor;
+    observe(Role::kWeight, {.format = weight.codes.format,
+                            .amax = weight.amax,
+                            .scale = one_scale ? ScaleRef(weight.codes.scale) : ScaleRef(),
+                            .by_blocks = !one_scale});
   }
-  return make_from(weight.codes, Role::kWeight, wanted);
+  const ScaledTensor& turned = weight.grad_input;
+  const bool turns = wanted.grad_input && turned.data.defined() &&
+                     has_form(turned, recipe_.stored_operand(Role::kWeight, GemmKind::kGradInput));
+  if (turns) wanted.grad_input = false;
+  Operands operands = make_from(weight.codes, Role::kWeight, wanted);
+  if (turns) operands.grad_input = turned;
+  return operands;
 }
 
 Operands OperandMaker::produce(const Producer& producer, Role role, GemmSet wanted) {
@@ -190,7 +187,7 @@ Operands OperandMaker::produce(const Producer& producer, Role role, GemmSet want
 
 ScaledTensor OperandMaker::produce_again(const Producer& producer, Role role, GemmKind gemm,
                                          const ScaleRef& scale) const {
-  const OperandRecipe operand = stored_operand(recipe_, role, gemm);
+  const OperandRecipe operand = recipe_.stored_operand(role, gemm);
   switch (operand.source) {
     case ScaleSource::kNone:
       return plain_values(producer(operand.format, {}).values, operand.format);
@@ -203,9 +200,9 @@ ScaledTensor OperandMaker::produce_again(const Producer& producer, Role role, Ge
 }
 
 ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind gemm, const ScaleRef& scale) const {
-  const OperandRecipe operand = stored_operand(recipe_, role, gemm);
+  const OperandRecipe operand = recipe_.stored_operand(role, gemm);
   if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
-  return quantize(x, options_of(operand, scale)).tensor;
+  return quantize(x, quantize_options(operand, scale)).tensor;
 }
 
 void OperandMaker::observe(Role role, const OperandSeen& seen) {

@@ -1,5 +1,9 @@
 #include "plimsoll/ops/linear/tensor_codes.h"
 
+#include <c10/util/Exception.h>
+
+#include <utility>
+
 namespace plimsoll::ops {
 namespace {
 
@@ -11,25 +15,41 @@ using recipe::ScaleSource;
 }  // namespace
 
 bool has_tensor_codes(const recipe::Recipe& recipe) {
-  const OperandRecipe operand = recipe.operand(Role::kWeight, GemmKind::kOutput);
-  return operand == recipe.operand(Role::kWeight, GemmKind::kGradInput) && operand.source != ScaleSource::kNone &&
-         operand.granularity == recipe::kPerTensor;
+  const OperandRecipe operand = recipe.stored_operand(Role::kWeight, GemmKind::kOutput);
+  return operand == recipe.stored_operand(Role::kWeight, GemmKind::kGradInput) &&
+         operand.source != ScaleSource::kNone && operand.granularity == recipe::kPerTensor;
 }
 
 std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, LinearState& state, const AmaxSlot& amax) {
   if (!has_tensor_codes(recipe)) return std::nullopt;
   const OperandRecipe operand = recipe.operand(Role::kWeight, GemmKind::kOutput);
-  QuantizeOptions options = {.format = operand.format,
-                             .granularity = operand.granularity,
-                             .scale_format = operand.scale_format,
-                             .power_of_two = operand.power_of_two,
-                             .rounding = operand.rounding};
+  QuantizeOptions options = quantize_options(operand, {});
   if (operand.source == ScaleSource::kCurrent) {
     options.scale = tensor_scale(options, amax);
   } else {
     options.scale = state.slot(Role::kWeight).scale_for(*recipe.delayed(), [&] { return amax; });
   }
   return options;
+}
+
+GivenCodes codes_of_weight(const at::Tensor& weight, const recipe::Recipe& recipe, const at::Tensor& delayed_scale) {
+  const OperandRecipe output = recipe.stored_operand(Role::kWeight, GemmKind::kOutput);
+  const OperandRecipe grad_input = recipe.stored_operand(Role::kWeight, GemmKind::kGradInput);
+  TORCH_CHECK_VALUE(output.source != ScaleSource::kNone,
+                    "quantize_weight: expected a recipe under which the product `output` reads codes, got one of ",
+                    recipe.name(), " that computes it in high precision");
+  ScaleRef scale;
+  if (const recipe::DelayedScaling* const delayed = recipe.delayed()) {
+    OperandSlot slot(Role::kWeight);
+    if (delayed_scale.defined()) slot.scale = delayed_scale;
+    scale = slot.scale_for(*delayed, [&] { return find_amax(weight); });
+  }
+  Quantized made = quantize(weight, quantize_options(output, scale));
+  GivenCodes given{.codes = std::move(made.tensor), .amax = std::move(made.amax)};
+  if (grad_input.source != ScaleSource::kNone && !(grad_input == output)) {
+    given.grad_input = quantize(weight, quantize_options(grad_input, scale)).tensor;
+  }
+  return given;
 }
 
 }  // namespace plimsoll::ops

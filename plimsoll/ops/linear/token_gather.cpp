@@ -38,8 +38,7 @@ ScaledTensor gather(const RankGroup& group, const ScaledTensor& local) {
 
 bool codes_travel(const LinearScaling& scaling, Role role, GemmKind gemm, int64_t rows) {
   if (!scaling.parallel.gathers(role)) return true;
-  const recipe::Granularity stored =
-      recipe::stored_granularity(scaling.recipe->operand(role, gemm).granularity, role, gemm);
+  const recipe::Granularity stored = scaling.recipe->stored_operand(role, gemm).granularity;
   return stored == recipe::kPerTensor || (stored.block_rows > 0 && rows % stored.block_rows == 0);
 }
 

@@ -22,8 +22,9 @@ struct LinearScaling;
 
 // Codes of a weight that somebody else made as the layer would have (tensor_codes.h).
 struct GivenCodes {
-  ScaledTensor codes = {};  // undefined: nobody gave any
-  AmaxSlot amax = {};       // of the values that they were made of, which is then recorded; or nobody records it
+  ScaledTensor codes = {};       // undefined: nobody gave any
+  ScaledTensor grad_input = {};  // for a product that reads others there (by rows, MX); undefined: `codes` serve both
+  AmaxSlot amax = {};            // of the values that they were made of, which is then recorded; or nobody records it
 
   bool defined() const { return codes.data.defined(); }
 };

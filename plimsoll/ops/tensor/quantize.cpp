@@ -78,6 +78,15 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
 
 }  // namespace
 
+QuantizeOptions quantize_options(const recipe::OperandRecipe& stored, const ScaleRef& scale) {
+  return {.format = stored.format,
+          .granularity = stored.granularity,
+          .scale_format = stored.scale_format,
+          .power_of_two = stored.power_of_two,
+          .rounding = stored.rounding,
+          .scale = stored.granularity == recipe::kPerTensor ? scale : ScaleRef()};
+}
+
 Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tensor* column_sum_out) {
   TORCH_CHECK(format::is_fp8(options.format), "quantize: expected format e4m3 or e5m2, got ",
               format::info(options.format).name);

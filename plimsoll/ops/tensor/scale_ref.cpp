@@ -46,6 +46,11 @@ float ScaleRef::read_on_host() const { return memory_.defined() ? ops::read_on_h
 
 AmaxSlot::AmaxSlot(at::Device device) : memory_(at::empty({1}, at::TensorOptions(device).dtype(at::kFloat))) {}
 
+AmaxSlot::AmaxSlot(at::Tensor memory) : memory_(std::move(memory)) {
+  TORCH_CHECK(memory_.scalar_type() == at::kFloat && memory_.numel() == 1,
+              "amax: expected one element of float32, got ", memory_.sizes(), " of ", memory_.scalar_type());
+}
+
 AmaxSlot AmaxSlot::of(float value) {
   AmaxSlot slot(at::kCPU);
   *slot.data() = value;

@@ -43,6 +43,8 @@ class AmaxSlot {
   AmaxSlot() = default;  // nowhere
   // New memory, for kernels whose data is on this device.
   explicit AmaxSlot(at::Device device);
+  // fp32, one element. The memory is shared.
+  explicit AmaxSlot(at::Tensor memory);
   static AmaxSlot of(float value);
 
   bool defined() const { return memory_.defined(); }

@@ -41,8 +41,9 @@ _HIGH_PRECISION = (None, "fp32", "bf16", "fp16")
 class Recipe:
     """Base of all recipes. Ours, on each: ``override_linear_precision`` = (fprop, dgrad, wgrad), True runs that product
     in high precision; ``high_precision_format`` = "fp32", "bf16" or "fp16", None: the dtype of torch.autocast where that
-    is on, else of the layer's parameters. ``backward_override`` = "high_precision": both products of backward read the
-    input and the weight as they were before they became codes, as with override_linear_precision = (False, True, True)."""
+    is on, else of the layer's parameters. ``backward_override``: both products of backward run in high
+    precision, and read the input and the weight as they were before they became codes ("high_precision"), or the values of
+    the forward's codes ("dequantized"), which are all that is kept."""
 
     _name: ClassVar[str]
     _only_at_default: ClassVar[tuple[str, ...]] = ("fp8_dpa", "fp8_mha")
@@ -95,9 +96,9 @@ class Recipe:
         three = isinstance(override, (tuple, list)) and len(override) == 3 and all(isinstance(item, bool) for item in override)
         self._expect(three, "override_linear_precision", "(fprop, dgrad, wgrad), each True or False", TypeError)
         self._expect(
-            self.backward_override in (None, "high_precision"),
+            self.backward_override in (None, "high_precision", "dequantized"),
             "backward_override",
-            'None or "high_precision" ("dequantized" is not here)',
+            'None, "high_precision" or "dequantized"',
         )
         self._expect(self.high_precision_format in _HIGH_PRECISION, "high_precision_format", f"one of {_HIGH_PRECISION}")
         for field in fields(self):  # type: ignore[arg-type]
@@ -119,14 +120,12 @@ class Recipe:
 
     def to_json(self, high_precision_format: str) -> str:
         """As C++ reads it (plimsoll/recipe/recipe.h). high_precision_format: where the recipe itself has none."""
-        forward, *backward = self.override_linear_precision
-        if self.backward_override is not None:
-            backward = [True, True]
         return json.dumps(
             {
                 "name": self._name,
                 "fp8_format": self.fp8_format.name,
-                "override_linear_precision": [forward, *backward],
+                "override_linear_precision": list(self.override_linear_precision),
+                "backward_override": self.backward_override or "none",
                 "high_precision_format": self.high_precision_format or high_precision_format,
                 **self._arguments(),
             }

@@ -82,7 +82,7 @@ class LayerNormLinear(Normed, SplitWeightModule):
             weight=weight,
             bias=self._joined("bias") if bias else None,
             state=self._state(),
-            held=self._held(weight),
+            **self._held(weight),
             recipe=self._recipe(weight),
             normalization=self._kind,
             zero_centered=self.zero_centered_gamma,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,16 +16,32 @@ from plimsoll.pytorch.tensor_parallel import ParallelModule, PartInitializer, Te
 
 GATED = tuple(torch.ops.plimsoll.activation_names(True))
 ACTIVATIONS = (*torch.ops.plimsoll.activation_names(False), *GATED)
-MLP_ONLY = {**ONLY, **UB, "activation_params": None}
+MLP_ONLY = {**ONLY, **UB}
 _norm_mlp = torch.ops.plimsoll.norm_mlp.default
+
+
+def activation_numbers(where: str, activation: str, params: Mapping[str, float] | None) -> list[float]:
+    """Parameters of the activation in the library's order; those that `params` leaves out have their default."""
+    names, defaults = torch.ops.plimsoll.activation_parameters(activation)
+    known = dict(zip(names, defaults, strict=True))
+    for name in params or {}:
+        if name not in known:
+            expected = f"one of {', '.join(known)}" if known else "none"
+            raise ValueError(f"{where}: expected activation_params of {activation!r} {expected}, got {name!r}")
+    values = [float((params or {}).get(name, default)) for name, default in known.items()]
+    checked: list[float] = torch.ops.plimsoll.activation_parameters(activation, values)[1]
+    return checked
 
 
 class LayerNormMLP(Normed, ParallelModule, ScaledModule):
     """Norm, fc1, activation, fc2 as one op.
 
     Parameters layer_norm_weight, layer_norm_bias (LayerNorm), fc1_weight, fc1_bias, fc2_weight, fc2_bias. activation: gelu
-    (the tanh form), gelu_erf, qgelu, relu, srelu, silu, or gated geglu, qgeglu, reglu, sreglu, swiglu, glu: fc1 then has
-    2 ffn_hidden_size rows, the first half gates. checkpoint: backward makes the activations again, from the input.
+    (the tanh form), gelu_erf, qgelu, relu, srelu, silu, or gated geglu, qgeglu, reglu, sreglu, swiglu, glu,
+    clamped_swiglu: fc1 then has 2 ffn_hidden_size rows, the first half gates. activation_params, of clamped_swiglu:
+    {"limit": 7, "alpha": 1.702, "glu_linear_offset": 1}, in
+    min(gate, limit) sigmoid(alpha min(gate, limit)) (clamp(value, -limit, limit) + glu_linear_offset).
+    checkpoint: backward makes the activations again, from the input.
     return_bias: forward gives (y without fc2_bias, fc2_bias). return_layernorm_output: what the norm made, too, last.
     set_parallel_mode: the ranks of tp_group split the rows of fc1 and the columns of fc2, as in Linear.
     """
@@ -46,6 +63,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         bias: bool = True,
         normalization: str = "LayerNorm",
         activation: str = "gelu",
+        activation_params: Mapping[str, float] | None = None,
         fuse_wgrad_accumulation: bool = False,
         params_dtype: torch.dtype | None = None,
         return_layernorm_output: bool = False,
@@ -64,6 +82,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         self.ffn_hidden_size = check_size("LayerNormMLP", "ffn_hidden_size", ffn_hidden_size)
         features = self._parallel.part("ffn_hidden_size", ffn_hidden_size)
         self.activation = check_choice("LayerNormMLP", "activation", activation, ACTIVATIONS)
+        self.activation_params = activation_numbers("LayerNormMLP", activation, activation_params)
         self.return_bias = return_bias
         self.use_bias = bias
         self.checkpoint = checkpoint
@@ -119,8 +138,9 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
             fc2_weight=self.fc2_weight,
             fc2_bias=self.fc2_bias if fc2_bias and self.tp_size == 1 else None,
             activation=self.activation,
+            activation_params=self.activation_params,
             state=self._state("fc1_") + self._state("fc2_"),
-            held=self._held(self.fc1_weight, self.fc2_weight),
+            **self._held(self.fc1_weight, self.fc2_weight),
             recipe=self._recipe(self.fc1_weight),
             normalization=self._kind,
             zero_centered=self.zero_centered_gamma,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from plimsoll.common.recipe import Recipe
-from plimsoll.pytorch.quantized_tensor import QuantizedTensor
+from plimsoll.pytorch.quantized_tensor import ONE_SCALE, QuantizedTensor
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class WeightsAsCodes:
     """Options of a module that holds its weights as codes; None in its place: it holds values."""
 
     preserve_high_precision_init_val: bool
+    recipe: str = ONE_SCALE
 
     def initialized(self, parameter: torch.nn.Parameter, initializer: Callable[[torch.Tensor], Any]) -> torch.nn.Parameter:
         """`parameter` with the codes of what the initialiser draws; a new one where it has none yet."""
@@ -27,7 +28,7 @@ class WeightsAsCodes:
         if isinstance(parameter, QuantizedTensor):
             parameter.quantize_(values)
         else:
-            parameter = torch.nn.Parameter(QuantizedTensor.quantize(values), requires_grad=parameter.requires_grad)
+            parameter = torch.nn.Parameter(QuantizedTensor.quantize(values, self.recipe), requires_grad=parameter.requires_grad)
         if self.preserve_high_precision_init_val:
             parameter._high_precision_init_val = values  # type: ignore[attr-defined]
         return parameter
@@ -49,17 +50,26 @@ def weights_as_codes() -> WeightsAsCodes | None:
 def quantized_model_init(
     enabled: bool = True, recipe: Recipe | None = None, preserve_high_precision_init_val: bool = False
 ) -> Iterator[None]:
-    """Modules made inside hold the weights of their products as FP8 codes, one byte an element, and no other copy.
+    """Modules made inside hold the weights of their products as FP8 codes, and no other copy.
 
-    Codes are E4M3 of one scale, which products under DelayedScaling and Float8CurrentScaling read as they are; those of
-    other recipes make theirs from the values. An optimizer writes through to the codes: steps smaller than half a code's
+    recipe: codes are those that a layer under it makes of the values when they are written, so that it has the bits of one
+    whose weights are these values. Where the gradient's product reads other codes (granularity "row", MXFP8), both are
+    held: two bytes an element. None: codes of one scale, a power of two, one byte an element. Products under a recipe with
+    codes of the same form read them as they are; those of others make theirs from the values.
+
+    An optimizer writes through to the codes: steps smaller than half a code's
     distance are lost, so training wants FP32 master weights, for which `preserve_high_precision_init_val` keeps what
     the initialiser drew (``parameter.get_high_precision_init_val()``).
     """
     if recipe is not None and not isinstance(recipe, Recipe):
         raise TypeError(f"quantized_model_init: expected recipe a plimsoll.common.recipe.Recipe, got {recipe!r}")
+    text = ONE_SCALE if recipe is None else recipe.to_json("fp32")
+    if '_function"' in text:
+        raise ValueError(f"quantized_model_init: expected a recipe without functions, got {recipe!r}")
+    if recipe is not None and recipe.override_linear_precision[0]:
+        raise ValueError(f"quantized_model_init: expected a recipe under which the output is a product of codes, got {recipe!r}")
     outer = _thread.innermost
-    _thread.innermost = WeightsAsCodes(preserve_high_precision_init_val) if enabled else None
+    _thread.innermost = WeightsAsCodes(preserve_high_precision_init_val, text) if enabled else None
     try:
         yield
     finally:

@@ -1,8 +1,9 @@
-"""A parameter held as FP8 codes: one byte an element."""
+"""A parameter held as FP8 codes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -10,47 +11,91 @@ import torch
 from plimsoll._torch_internals import new_wrapper, no_torch_function, schema_of, set_data, tree_map_only
 
 aten = torch.ops.aten
-CODES = "e4m3"
-WHOLE = (0, 0)  # one scale for the tensor
+# One scale, a power of two, so that every code is a number of bfloat16 and float32.
+ONE_SCALE = '{"name": "fp8-current", "power_of_two": true}'
 
 
-def encode(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes, scale [1]). The scale is a power of two, so that every code is a number of bfloat16 and float32."""
-    codes, scale, _ = torch.ops.plimsoll.quantize_blocks(values.detach(), CODES, WHOLE, power_of_two=True)
-    return codes, scale.view(1)
+@dataclass
+class Form:
+    """How a weight is codes, and what it holds beside those that its values are read from. Views share it."""
+
+    recipe: str = ONE_SCALE  # JSON, of the codes
+    grad_codes: torch.Tensor | None = None  # codes that the gradient's product reads, where the recipe has others there
+    grad_scale: torch.Tensor | None = None
+    amax: torch.Tensor | None = None  # [1], of the values that were quantized; not kept under ONE_SCALE
+    delayed_scale: torch.Tensor | None = None  # the module's buffer, by which delayed scaling quantizes
+
+    def mapped(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> Form:
+        codes, scale, amax = (None if kept is None else fn(kept) for kept in (self.grad_codes, self.grad_scale, self.amax))
+        return Form(self.recipe, codes, scale, amax, self.delayed_scale)
+
+    def encode(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Form]:
+        """(codes, scale) of the values and the form that goes with them."""
+        codes, scale, amax, *turned = torch.ops.plimsoll.quantize_weight(
+            values.detach(), recipe=self.recipe, delayed_scale=self.delayed_scale
+        )
+        grad_codes, grad_scale = turned or (None, None)
+        kept = None if self.recipe == ONE_SCALE else amax
+        return codes, _flat(scale), Form(self.recipe, grad_codes, grad_scale, kept, self.delayed_scale)
+
+
+def _flat(scale: torch.Tensor) -> torch.Tensor:
+    return scale.view(1) if scale.numel() == 1 else scale
 
 
 class QuantizedTensor(torch.Tensor):
-    """A matrix of `dtype` whose values are `scale` [1] times the E4M3 `codes` [rows, cols].
+    """A matrix of `dtype` whose values are `scale` times the E4M3 `codes` [rows, cols]. scale: [1], or one for each row or
+    block, as the recipe of `form` has them.
 
     Modules read the codes. Every other function sees the values, in `dtype`, and gives plain tensors; what writes into
-    the tensor (an optimizer's step, copy_, an initialiser) writes values, which are quantized anew under their own
-    largest. ``torch.save`` and state dicts keep the codes.
+    the tensor (an optimizer's step, copy_, an initialiser) writes values, which are quantized anew, by the rule of the
+    recipe. ``torch.save`` and state dicts keep the codes.
     """
 
     codes: torch.Tensor
     scale: torch.Tensor
+    form: Form
     _high_precision_init_val: torch.Tensor | None = None
 
     @staticmethod
     def __new__(
-        cls, codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, requires_grad: bool = False
+        cls,
+        codes: torch.Tensor,
+        scale: torch.Tensor,
+        dtype: torch.dtype,
+        requires_grad: bool = False,
+        form: Form | None = None,
     ) -> QuantizedTensor:
         made: QuantizedTensor = new_wrapper(cls, codes, dtype, requires_grad)
         return made
 
-    def __init__(self, codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, requires_grad: bool = False) -> None:
+    def __init__(
+        self,
+        codes: torch.Tensor,
+        scale: torch.Tensor,
+        dtype: torch.dtype,
+        requires_grad: bool = False,
+        form: Form | None = None,
+    ) -> None:
         self.codes = codes
         self.scale = scale
+        self.form = form or Form()
 
     @classmethod
-    def quantize(cls, values: torch.Tensor) -> QuantizedTensor:
-        return cls(*encode(values), values.dtype)
+    def quantize(cls, values: torch.Tensor, recipe: str = ONE_SCALE) -> QuantizedTensor:
+        codes, scale, form = Form(recipe).encode(values)
+        return cls(codes, scale, values.dtype, form=form)
+
+    def held(self) -> list[torch.Tensor | None]:
+        """Codes, scale, those of the gradient's product, amax, as the operators take them."""
+        form = self.form
+        amax = None if form.amax is None else form.amax.clone()  # a scope records it at its end, after later writes
+        return [self.codes, self.scale, form.grad_codes, form.grad_scale, amax]
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The values, by default in the tensor's dtype."""
-        values: torch.Tensor = torch.ops.plimsoll.dequantize(
-            self.codes, self.scale.view(1, 1), CODES, WHOLE, self.dtype if dtype is None else dtype
+        values: torch.Tensor = torch.ops.plimsoll.dequantize_weight(
+            self.codes, self.scale, recipe=self.form.recipe, dtype=self.dtype if dtype is None else dtype
         )
         return values
 
@@ -58,10 +103,21 @@ class QuantizedTensor(torch.Tensor):
         return self.dequantize(torch.float32)
 
     def quantize_(self, values: torch.Tensor) -> QuantizedTensor:
-        """Takes the values over, in place."""
-        codes, scale = encode(values.dequantize() if isinstance(values, QuantizedTensor) else values)
-        self.codes.copy_(codes)
-        self.scale.copy_(scale)
+        """Takes the values over, in place; codes of the same form as they are."""
+        form = self.form
+        if isinstance(values, QuantizedTensor) and values.form.recipe == form.recipe:
+            codes, scale, made = values.codes, values.scale, values.form
+        else:
+            codes, scale, made = form.encode(values.dequantize() if isinstance(values, QuantizedTensor) else values)
+        for here, now in (
+            (self.codes, codes),
+            (self.scale, scale),
+            (form.grad_codes, made.grad_codes),
+            (form.grad_scale, made.grad_scale),
+            (form.amax, made.amax),
+        ):
+            if here is not None and now is not None:
+                here.copy_(now)
         return self
 
     def get_high_precision_init_val(self) -> torch.Tensor | None:
@@ -81,9 +137,10 @@ class QuantizedTensor(torch.Tensor):
                 made.grad = fn(self.grad)
             return made
         self.codes, self.scale = _moved(self.codes, fn), _moved(self.scale, fn)
+        self.form = self.form.mapped(lambda tensor: _moved(tensor, fn))
         if probe.dtype != self.dtype:
             # The object stays who it is, as with `parameter.data = values` of another dtype on any parameter.
-            set_data(self, QuantizedTensor(self.codes, self.scale, probe.dtype))
+            set_data(self, QuantizedTensor(self.codes, self.scale, probe.dtype, form=self.form))
         if self.grad is not None:
             self.grad.data = fn(self.grad)
         return self  # type: ignore[return-value]
@@ -99,12 +156,14 @@ class QuantizedTensor(torch.Tensor):
             self.copy_(values)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"QuantizedTensor({self.dequantize()}, scale={self.scale.item()})"
+        scale = self.scale.item() if self.scale.numel() == 1 else tuple(self.scale.shape)
+        return f"QuantizedTensor({self.dequantize()}, scale={scale})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         is_parameter = isinstance(self, torch.nn.Parameter)
-        state = {name: value for name, value in self.__dict__.items() if name not in ("codes", "scale", "_is_param")}
-        return _rebuild, (self.codes, self.scale, self.dtype, self.requires_grad, is_parameter, state)
+        state = {name: value for name, value in self.__dict__.items() if name not in ("codes", "scale", "form", "_is_param")}
+        form = tuple(getattr(self.form, field.name) for field in fields(Form))
+        return _rebuild, (self.codes, self.scale, self.dtype, self.requires_grad, is_parameter, state, form)
 
     __torch_function__ = no_torch_function
 
@@ -114,9 +173,12 @@ class QuantizedTensor(torch.Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         if func in (aten.detach.default, aten.alias.default):
-            return cls(args[0].codes, args[0].scale, args[0].dtype)
+            return cls(args[0].codes, args[0].scale, args[0].dtype, form=args[0].form)
         if func is aten.clone.default:
-            return cls(args[0].codes.clone(), args[0].scale.clone(), args[0].dtype)
+            return cls(args[0].codes.clone(), args[0].scale.clone(), args[0].dtype, form=args[0].form.mapped(torch.clone))
+        both = func is aten.copy_.default and isinstance(args[0], cls) and isinstance(args[1], cls)
+        if both and args[0].shape == args[1].shape:
+            return args[0].quantize_(args[1])
         return _on_values(func, args, kwargs)
 
 
@@ -158,9 +220,10 @@ def _rebuild(
     requires_grad: bool,
     is_parameter: bool,
     state: dict[str, Any] | None = None,
+    form: tuple[Any, ...] = (),
 ) -> QuantizedTensor:
-    """state: what the user or a module has hung on the parameter; None in files from before it was kept."""
-    made = QuantizedTensor(codes, scale, dtype, requires_grad)
+    """state: what the user or a module has hung on the parameter; None in files from before it was kept, as `form` is."""
+    made = QuantizedTensor(codes, scale, dtype, requires_grad, Form(*form))
     made.__dict__.update(state or {})
     if is_parameter:
         made._is_param = True

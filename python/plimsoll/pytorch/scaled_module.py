@@ -109,16 +109,18 @@ class ScaledModule(InitializedModule):
         self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, prefix: str = "", **options: Any
     ) -> torch.Tensor:
         """inp weight^T + bias under the recipe of the scope, by the product with this prefix. options: the operator's."""
-        state, held, recipe = self._state(prefix), self._held(weight), self._recipe(weight)
-        output: torch.Tensor = _scaled_linear(inp, weight, bias, state=state, held=held, recipe=recipe, **options)
+        held = self._held(weight)
+        output: torch.Tensor = _scaled_linear(
+            inp, weight, bias, state=self._state(prefix), recipe=self._recipe(weight), **held, **options
+        )
         if self.fuse_wgrad_accumulation:
             mark_in_backward(output, weight)
         return output
 
-    def _held(self, *weights: torch.Tensor) -> list[torch.Tensor | None]:
-        """Codes, scale and main_grad of the weight of each product, as the operators take them; [] if none has any."""
+    def _held(self, *weights: torch.Tensor) -> dict[str, Any]:
+        """Codes and main_grad of the weight of each product, as the operators take them (plimsoll/bind/held_weight.h)."""
         if not self.fuse_wgrad_accumulation and not any(isinstance(weight, QuantizedTensor) for weight in weights):
-            return []
+            return {"held": [], "held_recipes": []}
         if torch.compiler.is_compiling():
             raise NotImplementedError(
                 f"{type(self).__name__}: expected weights that are values (no fp8_model_init) and "
@@ -126,10 +128,22 @@ class ScaledModule(InitializedModule):
             )
         held: list[torch.Tensor | None] = []
         for weight in weights:
-            held += (weight.codes, weight.scale) if isinstance(weight, QuantizedTensor) else (None, None)
+            held += weight.held() if isinstance(weight, QuantizedTensor) else [None] * 5
             fuses = self.fuse_wgrad_accumulation and weight.is_leaf and weight.requires_grad and torch.is_grad_enabled()
             held.append(main_grad_of(type(self).__name__, weight) if fuses else None)
-        return held
+        self._link_codes()
+        recipes = [weight.form.recipe if isinstance(weight, QuantizedTensor) else "" for weight in weights]
+        return {"held": held, "held_recipes": recipes}
+
+    def _link_codes(self) -> None:
+        """Shows weights that are codes the scale by which their product quantizes its weight. A weight in several parts has
+        none: its product quantizes what they are together."""
+        weights = [parameter for parameter in self._parameters.values() if parameter is not None and parameter.dim() == 2]
+        if len(weights) != len(self._products):
+            return
+        for weight, prefix in zip(weights, self._products, strict=True):
+            if isinstance(weight, QuantizedTensor):
+                weight.form.delayed_scale = self._buffers[f"{prefix}weight_scale"]
 
     def _initialized(self, parameter: torch.nn.Parameter, initializer: Initializer) -> torch.nn.Parameter:
         if self._as_codes is None or parameter.dim() != 2:
@@ -144,13 +158,15 @@ class ScaledModule(InitializedModule):
 
     @torch.no_grad()
     def reset_parameters(self, defer_init: bool = False) -> None:
-        super().reset_parameters(defer_init)
         if defer_init:
             return
         for name in self._state_names():
             if self.get_buffer(name).is_meta:
                 self._buffers[name] = torch.empty_like(self.get_buffer(name), device="cpu")
             self.get_buffer(name).zero_()
+        self._link_codes()
+        super().reset_parameters()  # codes of what is drawn have no scale of before
+        self._link_codes()
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> ScaledModule:
         before = {name: self.get_buffer(name) for name in self._state_names()}
@@ -162,6 +178,7 @@ class ScaledModule(InitializedModule):
             now = self.get_buffer(name)
             if now.dtype != buffer.dtype:
                 self._buffers[name] = buffer.to(now.device)
+        self._link_codes()
         return self
 
     def _load_from_state_dict(  # a history may come in any length; a checkpoint without FP8 leaves the state as it is
@@ -179,7 +196,10 @@ class ScaledModule(InitializedModule):
                 wrong.append(f"expected {prefix + name} of {buffer.dtype}, got {loaded.dtype}")
             elif name.endswith("_amax_history") and loaded.dim() == 1 and loaded.numel():
                 self._buffers[name] = buffer.new_zeros(loaded.shape)
+            elif name.endswith("weight_scale") and loaded.shape == buffer.shape:  # values become codes by it
+                buffer.copy_(loaded)
         rest[-1].extend(wrong)
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
+        self._link_codes()
         optional = {prefix + name for name in self._state_names()}
         missing[:] = [key for key in missing if key not in optional]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ LAYER_ONLY = {
     "ub_overlap_rs_dgrad": False,
     "ub_bulk_dgrad": True,
     "ub_bulk_wgrad": True,
-    "activation_params": None,
     "softmax_type": "vanilla",
 }
 
@@ -69,6 +69,7 @@ class TransformerLayer(Parallel):
         qkv_weight_interleaved: bool = True,
         bias: bool = True,
         activation: str = "gelu",
+        activation_params: Mapping[str, float] | None = None,
         normalization: str = "LayerNorm",
         device: torch.device | str | None = None,
         attn_input_format: str = "sbhd",
@@ -148,7 +149,14 @@ class TransformerLayer(Parallel):
                 attention_type="cross",
                 **attention,
             )
-        self.layernorm_mlp = LayerNormMLP(hidden_size, ffn_hidden_size, eps=layernorm_epsilon, activation=activation, **made)
+        self.layernorm_mlp = LayerNormMLP(
+            hidden_size,
+            ffn_hidden_size,
+            eps=layernorm_epsilon,
+            activation=activation,
+            activation_params=activation_params,
+            **made,
+        )
         if output_layernorm:
             self.layernorm = NORMS[normalization](
                 hidden_size,
