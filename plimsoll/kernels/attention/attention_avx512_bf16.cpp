@@ -35,6 +35,21 @@ const float* join_rows(const float* rows, int64_t count, int64_t pitch, float* t
   return to;
 }
 
+// 32 channels of two rows of BF16 from the elements even and odd on, a dword for each channel.
+struct Joined {
+  F32x16 channels[2];
+};
+template <class Rows>
+PLIMSOLL_INLINE Joined join_halves(const Rows& rows, int64_t even, int64_t odd) {
+  const uint16_t* data = static_cast<const uint16_t*>(rows.data);
+  alignas(64) static constexpr uint16_t kFirst[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                                      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  const __m512i first = _mm512_load_si512(kFirst), second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+  const __m512i a = _mm512_loadu_si512(data + even), b = _mm512_loadu_si512(data + odd);
+  return {{{_mm512_castsi512_ps(_mm512_permutex2var_epi16(a, first, b))},
+           {_mm512_castsi512_ps(_mm512_permutex2var_epi16(a, second, b))}}};
+}
+
 // Each row in dwords of two neighbours; the pitch is even.
 const float* join_columns(const float* rows, int64_t count, int64_t pitch, float* to) {
   for (int64_t i = 0; i < count * pitch; i += 16) {
