@@ -1,6 +1,8 @@
 // Steps of a decoder on a team of threads: the bits of its layers, for every family.
+#include "plimsoll/io/testing.h"
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/decoder/testing.h"
+#include "plimsoll/models/load.h"
 #include "plimsoll/models/team/testing.h"
 #include "plimsoll/ops/tensor/dtype.h"
 
@@ -18,6 +20,29 @@ TEST(DecoderStep, GivesTheBitsOfTheLayersForEveryFamily) {
       if (dtype == "codes") model->hold_codes();
       model->eval();
       testing::expect_bits_of_layers(*model, std::string(traits_of(config.family).model_type) + ", " + dtype);
+    }
+  }
+}
+
+TEST(DecoderStep, AFileLoadsAsTheCodesOfItsModel) {
+  const at::NoGradGuard no_grad;
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    SCOPED_TRACE(traits_of(config.family).model_type);
+    at::manual_seed(5);
+    Decoder model(config);
+    nn::testing::randomize(*model);
+    model->to(at::kBFloat16);
+    model->eval();
+    const io::TemporaryDirectory directory;
+    save(*model, directory.path());
+    const LoadedModel loaded = load(directory.path(), {.dtype = WeightDtype::kFp8});
+    model->hold_codes();
+    const at::Tensor tokens = at::randint(config.vocabulary, {2, 9}, at::kLong);
+    const at::Tensor expected = model->logits(tokens);
+    EXPECT_TRUE(at::equal(loaded.model->logits(tokens), expected));
+    for (const auto& parameter : loaded.model->module().named_parameters()) {
+      const bool is_of_product = parameter.value().dim() == 2 && !parameter.key().ends_with("embedding.weight");
+      EXPECT_EQ(parameter.value().stride(0) == 0, is_of_product) << parameter.key();
     }
   }
 }
