@@ -64,7 +64,7 @@ void T5TeamStep::describe() {
   step_.head = packed(model_.logits_);
 }
 
-// Of the step's rows, as many to a text as there are.
+// Attention of the step's rows, as many to a text as there are; keys, values and their number are still to be set.
 kernels::AttentionForward T5TeamStep::attention(int64_t texts) const {
   const T5Config& config = model_.config;
   return {.shape = {.batch = texts,
