@@ -23,6 +23,8 @@ struct RotaryTableOptions {
   // kLlama3. Wavelengths longer than the old context / low_freq_factor are long, shorter than / high_freq_factor short.
   double low_freq_factor = 1.0, high_freq_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
+
+  friend bool operator==(const RotaryTableOptions&, const RotaryTableOptions&) = default;
 };
 
 // Angles are FP32, position * inv_freq, each rounded as transformers rounds it; their cosines and sines are those of

@@ -7,7 +7,6 @@
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/activation/activation.h"
-#include "plimsoll/ops/rotary/rotary.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::models {
@@ -55,32 +54,31 @@ void DecoderAttentionImpl::reset() {
 }
 
 at::Tensor DecoderAttentionImpl::attend(const at::Tensor& projected, const DecoderBlockInput& input) {
-  const at::Tensor packed = projected.unflatten(2, {config.heads + 2 * config.groups, config.head_dim});
-  const watch::Session* session = watch::current();
-  const bool reports = session != nullptr && session->sees_every_value();
-  const bool as_projected = !config.norms_heads && !input.angles.defined() && input.cache == nullptr && !reports;
-  if (as_projected && core_attention->packs(packed, /*interleaved=*/false)) {
+  at::Tensor packed = projected.unflatten(2, {config.heads + 2 * config.groups, config.head_dim});
+  const std::vector<int64_t> heads = {config.heads, config.groups, config.groups};
+  if (const watch::Session* session = watch::current(); session != nullptr && session->sees_every_value()) {
+    const std::vector<at::Tensor> seen = packed.split_with_sizes(heads, 2);
+    nn::report_values(layernorm_qkv->path(), "query", seen[0]);
+    nn::report_values(layernorm_qkv->path(), "key", seen[1]);
+    nn::report_values(layernorm_qkv->path(), "value", seen[2]);
+  }
+  const bool turns = input.turns.cosine.defined();
+  if (turns && !config.norms_heads) {
+    packed = ops::rotary(packed, input.turns, {.position_dim = 1, .copied_heads = config.groups});
+  }
+  if (!config.norms_heads && input.cache == nullptr && core_attention->packs(packed, /*interleaved=*/false)) {
     return core_attention->forward_packed(packed);
   }
-  std::vector<at::Tensor> parts = packed.split_with_sizes({config.heads, config.groups, config.groups}, 2);
-  at::Tensor& query = parts[0];
-  at::Tensor& key = parts[1];
-  if (reports) {
-    const std::string& path = layernorm_qkv->path();
-    nn::report_values(path, "query", query);
-    nn::report_values(path, "key", key);
-    nn::report_values(path, "value", parts[2]);
-  }
+  std::vector<at::Tensor> parts = packed.split_with_sizes(heads, 2);
   if (config.norms_heads) {
-    query = query_norm->forward(query);
-    key = key_norm->forward(key);
+    parts[0] = query_norm->forward(parts[0]);
+    parts[1] = key_norm->forward(parts[1]);
+    if (turns) {
+      for (at::Tensor* part : {&parts[0], &parts[1]}) *part = ops::rotary(*part, input.turns, {.position_dim = 1});
+    }
   }
-  if (input.angles.defined()) {
-    query = ops::rotary(query, input.angles, {.position_dim = 1});
-    key = ops::rotary(key, input.angles, {.position_dim = 1});
-  }
-  if (input.cache == nullptr) return core_attention->forward(query, key, parts[2]);
-  return core_attention->forward_cached(query, input.cache->append(key, parts[2]));
+  if (input.cache == nullptr) return core_attention->forward(parts[0], parts[1], parts[2]);
+  return core_attention->forward_cached(parts[0], input.cache->append(parts[1], parts[2]));
 }
 
 ops::NormOutput DecoderAttentionImpl::forward(const nn::ResidualStream& stream, const DecoderBlockInput& input) {

@@ -14,11 +14,12 @@
 #include "plimsoll/nn/layer_norm_mlp.h"
 #include "plimsoll/nn/linear.h"
 #include "plimsoll/nn/transformer_layer.h"
+#include "plimsoll/ops/rotary/rotary.h"
 
 namespace plimsoll::models {
 
 struct DecoderBlockInput {
-  at::Tensor angles = {};  // fp32 [seq, rotated], of the tokens' positions; undefined: nothing turns
+  ops::RotaryTurns turns = {};  // of the tokens' positions; undefined: nothing turns
   std::optional<bool> is_first_microbatch = std::nullopt;
   nn::KeyValueCache* cache = nullptr;  // keys and values go there and are read from there
 };

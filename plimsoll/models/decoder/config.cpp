@@ -17,19 +17,6 @@ struct DecoderSize {
   int64_t value;
 };
 
-void check(const DecoderRotary& rotary) {
-  for (const auto& [name, value] : {std::pair("rope_theta", rotary.theta), std::pair("factor", rotary.factor)}) {
-    TORCH_CHECK_VALUE(std::isfinite(value) && value > 0, "decoder: expected a finite ", name, " > 0, got ", value);
-  }
-  if (rotary.scaling != RotaryScaling::kLlama3) return;
-  TORCH_CHECK_VALUE(rotary.low_freq_factor > 0 && rotary.high_freq_factor > rotary.low_freq_factor &&
-                        std::isfinite(rotary.high_freq_factor),
-                    "decoder: expected 0 < low_freq_factor < high_freq_factor, got ", rotary.low_freq_factor, " and ",
-                    rotary.high_freq_factor);
-  TORCH_CHECK_VALUE(rotary.original_context > 0, "decoder: expected original_max_position_embeddings > 0, got ",
-                    rotary.original_context);
-}
-
 void check_sizes(const DecoderConfig& config) {
   const std::initializer_list<DecoderSize> sizes = {
       {"vocab_size", config.vocabulary},     {"num_hidden_layers", config.layers},        {"hidden_size", config.dim},
@@ -50,16 +37,13 @@ void check_sizes(const DecoderConfig& config) {
 
 void check(const DecoderConfig& config) {
   check_sizes(config);
-  TORCH_CHECK_VALUE(config.rotated_share > 0 && config.rotated_share <= 1,
-                    "decoder: expected partial_rotary_factor in (0, 1], got ", config.rotated_share);
-  TORCH_CHECK_VALUE(config.rotated() % 2 == 0, "decoder: expected an even number of channels that turn, got ",
-                    config.rotated(), " of head_dim ", config.head_dim);
   const bool slides = std::find(config.reaches.begin(), config.reaches.end(), Reach::kSliding) != config.reaches.end();
   TORCH_CHECK_VALUE(config.window >= (slides ? 1 : 0), "decoder: expected sliding_window >= ", slides ? 1 : 0, ", got ",
                     config.window);
   if (!config.learned_positions) {
-    check(config.rotary);
-    check(config.sliding_rotary);
+    for (const nn::RotaryTableOptions& options : {config.rotary, config.sliding_rotary}) {
+      const nn::RotaryTable checked(config.head_dim, options);
+    }
   }
   TORCH_CHECK_VALUE(config.norm_epsilon >= 0 && config.norm_epsilon < 1e30,
                     "decoder: expected a finite epsilon of the norms >= 0, got ", config.norm_epsilon);

@@ -7,6 +7,7 @@
 
 #include "plimsoll/kernels/activation/activation.h"
 #include "plimsoll/nn/norm_parameters.h"
+#include "plimsoll/nn/rotary.h"
 
 namespace plimsoll::models {
 
@@ -15,19 +16,6 @@ enum class DecoderFamily : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kGemma3Te
 
 // What a query sees of the tokens before it: all, or the last DecoderConfig::window, its own included.
 enum class Reach : uint8_t { kFull, kSliding };
-
-// Changes of the frequencies of rotary positions.
-enum class RotaryScaling : uint8_t { kDefault, kLinear, kLlama3 };
-
-struct DecoderRotary {
-  double theta = 10000;
-  RotaryScaling scaling = RotaryScaling::kDefault;
-  double factor = 1;                                 // kLinear, kLlama3
-  double low_freq_factor = 1, high_freq_factor = 4;  // kLlama3
-  int64_t original_context = 0;                      // kLlama3: tokens
-
-  friend bool operator==(const DecoderRotary&, const DecoderRotary&) = default;
-};
 
 struct DecoderConfig {
   DecoderFamily family = DecoderFamily::kLlama;
@@ -53,12 +41,11 @@ struct DecoderConfig {
   bool scales_embedding = false;   // by sqrt(dim)
   bool ties_head = false;          // the head reads the embedding
 
-  bool learned_positions = false;  // added to the embedding; else rotary
-  double rotated_share = 1;        // of the channels of a head, cut down to whole ones
-  DecoderRotary rotary;            // of layers that see everything
-  DecoderRotary sliding_rotary;    // of those with a window
-  int64_t window = 0;              // tokens; 0: no layer has one
-  std::vector<Reach> reaches;      // of each layer
+  bool learned_positions = false;         // added to the embedding; else rotary
+  nn::RotaryTableOptions rotary;          // of layers that see everything
+  nn::RotaryTableOptions sliding_rotary;  // of those with a window
+  int64_t window = 0;                     // tokens; 0: no layer has one
+  std::vector<Reach> reaches;             // of each layer
 
   double embedding_dropout = 0, attention_dropout = 0, hidden_dropout = 0;
   double initializer_range = 0.02;  // deviation of the weights of a new model
@@ -68,11 +55,9 @@ struct DecoderConfig {
 
   friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
 
-  // Channels of a head that turn.
-  int64_t rotated() const {
-    return learned_positions ? 0 : static_cast<int64_t>(static_cast<double>(head_dim) * rotated_share);
+  const nn::RotaryTableOptions& rotary_of(Reach reach) const {
+    return reach == Reach::kSliding ? sliding_rotary : rotary;
   }
-  const DecoderRotary& rotary_of(Reach reach) const { return reach == Reach::kSliding ? sliding_rotary : rotary; }
 };
 
 // A c10::ValueError that names the member at fault.

@@ -27,8 +27,10 @@ inline constexpr std::array<recipe::Named<FeedForwardActivation>, 5> kConfigActi
      {"gelu", {kernels::Activation::kGeluErf, std::nullopt}},
      {"relu", {kernels::Activation::kRelu, kernels::Activation::kReglu}}}};
 
-inline constexpr std::array<recipe::Named<RotaryScaling>, 3> kRotaryScalings = {
-    {{"default", RotaryScaling::kDefault}, {"linear", RotaryScaling::kLinear}, {"llama3", RotaryScaling::kLlama3}}};
+inline constexpr std::array<recipe::Named<nn::RotaryScaling>, 3> kRotaryScalings = {
+    {{"default", nn::RotaryScaling::kNone},
+     {"linear", nn::RotaryScaling::kLinear},
+     {"llama3", nn::RotaryScaling::kLlama3}}};
 
 inline constexpr std::array<recipe::Named<Reach>, 2> kReaches = {
     {{"full_attention", Reach::kFull}, {"sliding_attention", Reach::kSliding}}};

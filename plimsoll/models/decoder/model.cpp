@@ -1,16 +1,10 @@
 #include "plimsoll/models/decoder/model.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
-#include <ATen/ops/outer.h>
-#include <ATen/ops/pow.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/where.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <numbers>
 
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/padding.h"
@@ -19,41 +13,9 @@
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/embedding/embedding.h"
-#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::models {
 namespace {
-
-at::Tensor llama3_frequencies(const DecoderRotary& rotary, const at::Tensor& unscaled) {
-  const auto context = static_cast<double>(rotary.original_context);
-  const double low = rotary.low_freq_factor, high = rotary.high_freq_factor;
-  const at::Tensor wavelength = 2 * std::numbers::pi / unscaled;
-  const at::Tensor slow = unscaled / rotary.factor;
-  const at::Tensor share = (context / wavelength - low) / (high - low);
-  const at::Tensor between = (1 - share) * unscaled / rotary.factor + share * unscaled;
-  const at::Tensor scaled = at::where(wavelength > context / low, slow, between);
-  return at::where(wavelength < context / high, unscaled, scaled);
-}
-
-// Angle of a step from one position to the next, for each pair of channels, in FP32: [rotated / 2].
-at::Tensor inverse_frequencies(const DecoderRotary& rotary, int64_t rotated) {
-  const at::Tensor exponents = at::arange(0, rotated, 2, at::kFloat) / static_cast<double>(rotated);
-  const at::Tensor unscaled = 1.0 / at::pow(rotary.theta, exponents);
-  switch (rotary.scaling) {
-    case RotaryScaling::kDefault:
-      return unscaled;
-    case RotaryScaling::kLinear:
-      return unscaled / rotary.factor;
-    case RotaryScaling::kLlama3:
-      return llama3_frequencies(rotary, unscaled);
-  }
-  runtime::unexpected("decoder: rotary scaling", static_cast<int>(rotary.scaling));
-}
-// [count, rotated], the same angle for both channels of a pair.
-at::Tensor angles_of(const DecoderRotary& rotary, int64_t rotated, int64_t first, int64_t count) {
-  const at::Tensor half = at::outer(at::arange(first, first + count, at::kFloat), inverse_frequencies(rotary, rotated));
-  return at::cat({half, half}, 1);
-}
 
 bool writes_stream(const std::string& name) { return name.ends_with("proj.weight") || name.ends_with("fc2_weight"); }
 
@@ -71,6 +33,11 @@ void DecoderImpl::reset() {
   }
   blocks = register_module("blocks", torch::nn::ModuleList());
   for (const Reach reach : config.reaches) blocks->push_back(DecoderBlock(config, reach));
+  rotary_.clear();
+  if (!config.learned_positions) {
+    for (const Reach reach : {Reach::kFull, Reach::kSliding})
+      rotary_.emplace_back(config.head_dim, config.rotary_of(reach));
+  }
   norm = register_module("norm", nn::Norm(config.dim, ops::NormOptions{.kind = config.normalization,
                                                                        .zero_centered = config.zero_centered_norms,
                                                                        .epsilon = config.norm_epsilon}));
@@ -120,8 +87,10 @@ at::Tensor DecoderImpl::embed(const at::Tensor& tokens, int64_t first_position) 
   return config.scales_embedding ? embedded * embedding_factor() : embedded;
 }
 
-at::Tensor DecoderImpl::angles(Reach reach, int64_t first, int64_t count) const {
-  return angles_of(config.rotary_of(reach), config.rotated(), first, count);
+std::array<ops::RotaryTurns, 2> DecoderImpl::turns(int64_t first, int64_t count) const {
+  std::array<ops::RotaryTurns, 2> result;
+  for (size_t reach = 0; reach < rotary_.size(); ++reach) result[reach] = rotary_[reach].at(first, count);
+  return result;
 }
 
 at::Tensor DecoderImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch,
@@ -131,14 +100,10 @@ at::Tensor DecoderImpl::normalised(const at::Tensor& tokens, std::optional<bool>
               "decoder: expected tokens [batch, seq], at most ", config.context - first, " of them, got ",
               tokens.sizes());
   nn::ResidualStream stream{.hidden = at::dropout(embed(tokens, first), config.embedding_dropout, is_training())};
-  std::array<at::Tensor, 2> angles;  // by Reach
+  const std::array<ops::RotaryTurns, 2> turns = this->turns(first, tokens.size(1));
   for (size_t layer = 0; layer < blocks->size(); ++layer) {
     auto& block = blocks->at<DecoderBlockImpl>(layer);
-    at::Tensor& turns = angles[static_cast<size_t>(block.reach)];
-    if (config.rotated() > 0 && !turns.defined()) {
-      turns = this->angles(block.reach, first, tokens.size(1));
-    }
-    stream = block.advance(stream, {.angles = turns,
+    stream = block.advance(stream, {.turns = turns[static_cast<size_t>(block.reach)],
                                     .is_first_microbatch = is_first_microbatch,
                                     .cache = cache == nullptr ? nullptr : &cache->layer(layer)});
   }

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <optional>
+#include <vector>
 
 #include "plimsoll/models/decoder/block.h"
 #include "plimsoll/models/decoder/config.h"
@@ -14,6 +15,7 @@
 #include "plimsoll/models/language_model.h"
 #include "plimsoll/nn/embedding.h"
 #include "plimsoll/nn/held_codes.h"
+#include "plimsoll/nn/rotary.h"
 
 namespace plimsoll::models {
 
@@ -69,11 +71,13 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public LanguageMod
  private:
   double embedding_factor() const;
   at::Tensor embed(const at::Tensor& tokens, int64_t first_position) const;
-  at::Tensor angles(Reach reach, int64_t first, int64_t count) const;
+  // Of the positions first, first + 1, ..., by Reach; undefined where nothing turns.
+  std::array<ops::RotaryTurns, 2> turns(int64_t first, int64_t count) const;
   // Hidden states that the head reads.
   at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache);
   LanguageHead reader() const;
 
+  std::vector<nn::RotaryTable> rotary_;  // by Reach; none with learned positions
   std::shared_ptr<ops::LinearState> tied_head_;
 };
 TORCH_MODULE(Decoder);

@@ -6,6 +6,7 @@
 #include "plimsoll/models/decoder/family.h"
 #include "plimsoll/models/decoder/tensors.h"
 #include "plimsoll/models/decoder/testing.h"
+#include "plimsoll/nn/held_codes.h"
 #include "plimsoll/nn/testing.h"
 #include "plimsoll/nn/undrawn.h"
 
@@ -50,14 +51,16 @@ void expect_same_bits(DecoderImpl& model, const recipe::Recipe& recipe) {
   const amp::Fp8Autocast scope({.recipe = recipe});
   const at::Tensor trained = model.forward(ids).detach();
   EXPECT_TRUE(torch::equal(at::cat(in_pieces(model, ids, {kTokens}), 1), trained)) << "prefill";
+  EXPECT_TRUE(torch::equal(at::cat(in_pieces(model, ids, {11, 16, kTokens}), 1), trained)) << "chunks";
+  EXPECT_TRUE(torch::equal(at::cat(in_pieces(model, ids, {13}), 1), trained)) << "decode";
   for (int64_t row = 0; row < ids.size(0); ++row) {
     const at::Tensor alone = ids.slice(0, row, row + 1);
-    EXPECT_TRUE(torch::equal(at::cat(in_pieces(model, alone, {kTokens}), 1), trained.slice(0, row, row + 1)))
+    EXPECT_TRUE(torch::equal(at::cat(in_pieces(model, alone, {7, 12}), 1), trained.slice(0, row, row + 1)))
         << "alone " << row;
   }
 }
 
-TEST(Decoder, TrainingAndPrefillHaveTheSameBitsAloneAndInABatch) {
+TEST(Decoder, TrainingPrefillChunksAndDecodeHaveTheSameBitsAloneAndInABatch) {
   for (const DecoderConfig& config : testing::small_decoders()) {
     torch::manual_seed(1);
     Decoder model(config);
@@ -66,6 +69,24 @@ TEST(Decoder, TrainingAndPrefillHaveTheSameBitsAloneAndInABatch) {
     for (const recipe::Recipe& recipe : recipes_by_row()) {
       SCOPED_TRACE(family_name(config) + " " + std::string(recipe.name()));
       expect_same_bits(*model, recipe);
+    }
+  }
+}
+
+TEST(Decoder, WeightsInCodesHaveTheSameBitsWholeInChunksAndInDecoding) {
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      torch::manual_seed(5);
+      Decoder model(config);
+      model->to(dtype);
+      nn::hold_codes(*model);
+      model->eval();
+      const at::NoGradGuard no_grad;
+      const at::Tensor ids = ids_of(config, 2, kTokens), whole = model->forward(ids);
+      EXPECT_TRUE(torch::equal(at::cat(in_pieces(*model, ids, {13, 18}), 1), whole)) << family_name(config) << dtype;
+      const at::Tensor alone = ids.slice(0, 1, 2);
+      EXPECT_TRUE(torch::equal(at::cat(in_pieces(*model, alone, {9}), 1), whole.slice(0, 1, 2)))
+          << family_name(config) << dtype;
     }
   }
 }

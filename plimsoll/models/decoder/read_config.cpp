@@ -130,7 +130,7 @@ class DecoderConfigReader {
       config_.sliding_rotary = rotary(entry(parameters, "sliding_attention"),
                                       members_.number("rope_local_base_freq", traits_.sliding_theta));
     }
-    config_.rotated_share = rotated_share(parameters);
+    config_.rotary.share = config_.sliding_rotary.share = rotated_share(parameters);
   }
 
   json entry(const json& parameters, const char* type) const {
@@ -145,18 +145,18 @@ class DecoderConfigReader {
     return *found;
   }
 
-  DecoderRotary rotary(const json& parameters, double theta) const {
+  nn::RotaryTableOptions rotary(const json& parameters, double theta) const {
     const ConfigMembers members(parameters, members_.name() + ": rope_parameters");
-    DecoderRotary rotary{.theta = members.number("rope_theta", theta)};
+    nn::RotaryTableOptions rotary{.theta = members.number("rope_theta", theta)};
     rotary.scaling =
         named(kRotaryScalings, members, "rope_type", members.text("rope_type", members.text("type", "default")));
-    if (rotary.scaling == RotaryScaling::kDefault) return rotary;
+    if (rotary.scaling == nn::RotaryScaling::kNone) return rotary;
     rotary.factor = members.needed_number("factor");
-    if (rotary.scaling == RotaryScaling::kLinear) return rotary;
+    if (rotary.scaling == nn::RotaryScaling::kLinear) return rotary;
     rotary.low_freq_factor = members.needed_number("low_freq_factor");
     rotary.high_freq_factor = members.needed_number("high_freq_factor");
     const int64_t usual = members_.integer("original_max_position_embeddings", config_.context);
-    rotary.original_context = members.integer("original_max_position_embeddings", usual);
+    rotary.original_max_position_embeddings = members.integer("original_max_position_embeddings", usual);
     return rotary;
   }
 

@@ -1,6 +1,4 @@
 // A step of generation, as a team of threads runs it, and codes for it.
-#include <array>
-
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/team/layers.h"
 #include "plimsoll/ops/tensor/dtype.h"
@@ -18,7 +16,7 @@ at::Tensor DecoderImpl::step(const at::Tensor& tokens, TokenCache& cache) {
                 .embedding_factor = embedding_factor(),
                 .norm = step_norm(norm)};
   if (config.learned_positions) step.position_weight = position_embedding->weight.narrow(0, first, 1);
-  std::array<StepRotary, 2> turns;  // by Reach
+  const std::array<ops::RotaryTurns, 2> turns = this->turns(first, 1);
   for (size_t i = 0; i < blocks->size(); ++i) {
     auto& block = blocks->at<DecoderBlockImpl>(i);
     if (block.hooks.before) return {};
@@ -29,14 +27,7 @@ at::Tensor DecoderImpl::step(const at::Tensor& tokens, TokenCache& cache) {
       part.query_norm = step_norm(attention.query_norm);
       part.key_norm = step_norm(attention.key_norm);
     }
-    if (config.rotated() > 0) {
-      StepRotary& turn = turns[static_cast<size_t>(block.reach)];
-      if (!turn.cosine.defined()) {
-        const at::Tensor turned = angles(block.reach, first, 1);
-        turn = {.cosine = turned.cos(), .sine = turned.sin()};
-      }
-      part.rotary = turn;
-    }
+    part.rotary = turns[static_cast<size_t>(block.reach)];
     if (config.norms_branches) step.layers.back().branch_norm = step_norm(block.attention_norm);
     step.layers.push_back(layers.feed_forward(block.layernorm_mlp));
     step.layers.back().joins_before = config.parallel_residual;

@@ -22,13 +22,13 @@ std::string_view activation_name(const DecoderTraits& traits, kernels::Activatio
   throw std::logic_error("decoder: expected an activation that config.json can name, got another");
 }
 
-json rotary_json(const DecoderRotary& rotary) {
+json rotary_json(const nn::RotaryTableOptions& rotary) {
   json result = {{"rope_type", recipe::name_of(kRotaryScalings, rotary.scaling)}, {"rope_theta", rotary.theta}};
-  if (rotary.scaling != RotaryScaling::kDefault) result["factor"] = rotary.factor;
-  if (rotary.scaling == RotaryScaling::kLlama3) {
+  if (rotary.scaling != nn::RotaryScaling::kNone) result["factor"] = rotary.factor;
+  if (rotary.scaling == nn::RotaryScaling::kLlama3) {
     result["low_freq_factor"] = rotary.low_freq_factor;
     result["high_freq_factor"] = rotary.high_freq_factor;
-    result["original_max_position_embeddings"] = rotary.original_context;
+    result["original_max_position_embeddings"] = rotary.original_max_position_embeddings;
   }
   return result;
 }
@@ -40,7 +40,7 @@ void write_positions(const DecoderConfig& config, const DecoderTraits& traits, j
   } else if (!config.learned_positions) {
     result["rope_parameters"] = rotary_json(config.rotary);
   }
-  if (traits.turns_share) result["rope_parameters"]["partial_rotary_factor"] = config.rotated_share;
+  if (traits.turns_share) result["rope_parameters"]["partial_rotary_factor"] = config.rotary.share;
 }
 
 void write_windows(const DecoderConfig& config, const DecoderTraits& traits, json& result) {

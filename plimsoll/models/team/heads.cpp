@@ -50,7 +50,7 @@ StepHeads::Heads StepHeads::prepared(Heads heads, const StepNorm& norm, const He
     }
     heads = {scratch.normed, heads.count, row};
   }
-  const StepRotary& rotary = attention_.rotary;
+  const ops::RotaryTurns& rotary = attention_.rotary;
   if (!rotary.cosine.defined()) return heads;
   kernels::rotary({.tokens = rows_,
                    .heads = heads.count,

@@ -14,16 +14,12 @@
 #include "plimsoll/models/team/norm.h"
 #include "plimsoll/models/team/product.h"
 #include "plimsoll/nn/key_value_cache.h"
+#include "plimsoll/ops/rotary/rotary.h"
 
 namespace plimsoll::models {
 
 // Beyond so many rows threads had better divide norms, too.
 inline constexpr int64_t kMostStepRows = 64;
-
-// Angles of the tokens' position; undefined: nothing turns.
-struct StepRotary {
-  at::Tensor cosine = {}, sine = {};  // fp32 [1 or rows, rotated]
-};
 
 // Places of the tokens' keys or values in a cache: elements of each row, then group; a scale beside each where they are
 // codes.
@@ -38,7 +34,7 @@ struct StepAttention {
   // the queries alone.
   StepProduct in = {};
   StepNorm query_norm = {}, key_norm = {};  // over the channels of each head, before it turns
-  StepRotary rotary = {};
+  ops::RotaryTurns rotary = {};             // fp32 [1 or rows, rotated]; undefined: nothing turns
   // Everything but q and output. `queries` rows in a row of the step read one text: shape.batch * shape.queries rows.
   kernels::AttentionForward call = {};
   StepPlaces key = {}, value = {};
