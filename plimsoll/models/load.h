@@ -28,7 +28,7 @@ struct LoadOptions {
 struct LoadedModel {
   std::shared_ptr<LanguageModel> model;  // in eval mode
   at::ScalarType dtype;                  // of its weights, and of what it computes outside a scope
-  // Of generation_config.json, else of config.json.
+  // Tokens that generation_config.json names, else config.json.
   std::vector<int64_t> eos_token_ids;  // each ends a text; may be empty
   std::optional<int64_t> bos_token_id, pad_token_id;
 

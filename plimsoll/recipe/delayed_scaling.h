@@ -36,7 +36,7 @@ struct LinearOverride {
   friend constexpr bool operator==(const LinearOverride&, const LinearOverride&) = default;
 };
 
-// What the products of the backward pass read of inputs and weights, and that they run in high precision.
+// Values of inputs and weights that the products of the backward pass read, in high precision.
 enum class BackwardOverride : uint8_t {
   kNone,           // as override_linear_precision says
   kHighPrecision,  // the tensors as they were before they became codes

@@ -76,7 +76,7 @@ class Recipe {
   // The recipe of an operand that takes part in that product; throws std::invalid_argument for the others.
   OperandRecipe operand(Role role, GemmKind gemm) const;
 
-  // What is made of the stored tensor for that product, with blocks as they lie in it: operand(), or, under
+  // Operand that is made of the stored tensor for that product, with blocks as they lie in it: operand(), or, under
   // BackwardOverride::kDequantized, the codes of the product `output`, whose values a backward product reads.
   OperandRecipe stored_operand(Role role, GemmKind gemm) const;
 

@@ -1,5 +1,6 @@
 """Decoder-only models against transformers: logits, caches, padding, texts, gradients, files."""
 
+import itertools
 import json
 
 import decoder_models
@@ -46,7 +47,7 @@ def test_a_cache_gives_the_logits_of_the_whole_text(pair):
     ids = decoder_models.tokens(2, 41)
     past = ours.start(41)
     ends = [17, 23, *range(24, 42)]
-    pieces = [ours.extend(ids[:, begin:end], past) for begin, end in zip([0, *ends], ends)]
+    pieces = [ours.extend(ids[:, begin:end], past) for begin, end in itertools.pairwise([0, *ends])]
     assert past.length() == 41
     with torch.no_grad():
         assert relative(torch.cat(pieces, 1), ours.forward(ids, None).double()) <= LOGITS
@@ -164,7 +165,7 @@ def test_narrow_weights_are_the_files_rounded_once(pair, dtype, tmp_path):
 
 
 def dequantized(weight):
-    """Of E4M3 codes with a scale a row."""
+    """Values of E4M3 codes with a scale a row."""
     scale = weight.abs().amax(1, keepdim=True) / 448
     return (weight / scale).to(torch.float8_e4m3fn).float() * scale
 

@@ -45,7 +45,7 @@ def new_unit(ranks):
 
 
 def new_schedule():
-    """Of one unit, in a forward pass of it."""
+    """A schedule of one unit, in a forward pass of it."""
     schedule = classes.ShardSchedule([new_unit(classes.Ranks(GROUP))], [[]])
     schedule.before_forward(0)
     return schedule

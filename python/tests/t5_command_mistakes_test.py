@@ -1,4 +1,4 @@
-"""What `plimsoll t5` says to broken directories and to bad arguments: one line, and the exit code."""
+"""Answers of `plimsoll t5` to broken directories and to bad arguments: one line, and the exit code."""
 
 import json
 import re

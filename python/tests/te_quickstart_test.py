@@ -171,7 +171,7 @@ def test_fp8_is_enabled_by_one_scope_around_the_same_layer(basic):
             for operand in ("input", "weight", "grad_output"):
                 assert state[f"{product}{operand}_step"].item() == number + 1
                 assert state[f"{product}{operand}_amax_history"].shape == (16,) and state[f"{product}{operand}_scale"] > 0
-        # Of the two branches four products in a row have operands that are 2^-4 off at most, and the residual is exact.
+        # Four products in a row of the two branches have operands that are 2^-4 off at most, and the residual is exact.
         distance = ((y - exact).norm() / (exact - x).norm()).item()
         assert 2.0**-20 < distance < 4 * 2 * 2.0**-4
     with te.fp8_autocast(enabled=False):

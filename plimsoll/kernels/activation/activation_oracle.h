@@ -88,7 +88,7 @@ inline Value derivative_oracle(Curve curve, double x, const ActivationParameters
               kTiny * (1 + std::abs(term))};
 }
 
-// What a gate multiplies, and its slope.
+// The value that a gate multiplies, and its slope.
 struct Gated {
   Value value;
   double slope;

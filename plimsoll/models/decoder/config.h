@@ -11,10 +11,10 @@
 
 namespace plimsoll::models {
 
-// What a config.json calls model_type: llama, mistral, qwen2, qwen3, gemma3_text, gpt2, gpt_neox.
+// The model_type of a config.json: llama, mistral, qwen2, qwen3, gemma3_text, gpt2, gpt_neox.
 enum class DecoderFamily : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kGemma3Text, kGpt2, kGptNeox };
 
-// What a query sees of the tokens before it: all, or the last DecoderConfig::window, its own included.
+// The tokens before it that a query sees: all, or the last DecoderConfig::window, its own included.
 enum class Reach : uint8_t { kFull, kSliding };
 
 struct DecoderConfig {

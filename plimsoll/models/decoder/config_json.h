@@ -24,7 +24,7 @@ void read_generation_config(const nlohmann::json& generation, const std::string&
 // Member dtype (torch_dtype), where it is there.
 std::optional<at::ScalarType> read_config_dtype(const nlohmann::json& config, const std::string& name);
 
-// What read_decoder_config reads back as the same config.
+// A config.json that read_decoder_config reads back as the same config.
 nlohmann::json decoder_config_json(const DecoderConfig& config);
 // The name of a dtype there: "float32", "bfloat16", "float16".
 std::string config_dtype_name(at::ScalarType dtype);

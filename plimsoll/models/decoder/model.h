@@ -71,7 +71,7 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public LanguageMod
  private:
   double embedding_factor() const;
   at::Tensor embed(const at::Tensor& tokens, int64_t first_position) const;
-  // Of the positions first, first + 1, ..., by Reach; undefined where nothing turns.
+  // Turns of the positions first, first + 1, ..., by Reach; undefined where nothing turns.
   std::array<ops::RotaryTurns, 2> turns(int64_t first, int64_t count) const;
   // Hidden states that the head reads.
   at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache);

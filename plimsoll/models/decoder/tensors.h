@@ -11,7 +11,7 @@
 
 namespace plimsoll::models {
 
-// How a file lays out what the model has as rows.
+// Layout in a file of what the model has as rows.
 enum class StoredOrder : uint8_t {
   kRows,
   kTransposed,   // GPT-2's Conv1D: [in, out]
@@ -45,7 +45,7 @@ bool is_ignored(const DecoderConfig& config, const std::string& name);
 at::Tensor rows_of(const at::Tensor& stored, StoredOrder order, const DecoderConfig& config);
 at::Tensor stored_of(const at::Tensor& rows, StoredOrder order, const DecoderConfig& config);
 
-// What a file has of `tensor`, the values or the gradient of a parameter: each part by its name.
+// Parts that a file has of `tensor`, the values or the gradient of a parameter, by their names.
 std::map<std::string, at::Tensor> stored_parts(const DecoderTensor& parameter, const DecoderConfig& config,
                                                const at::Tensor& tensor);
 

@@ -1,5 +1,5 @@
-// What differs between the families of decoder-only models, a row each: what is the same in all models of a family, and
-// how its config.json is written.
+// Families of decoder-only models, a row each: what is the same in all models of a family, and how its config.json is
+// written.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace plimsoll::models {
 
-// Which layers have windows.
+// Layers that have windows.
 enum class WindowRule : uint8_t {
   kNone,
   kAllLayers,       // where sliding_window is not null

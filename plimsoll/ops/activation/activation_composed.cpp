@@ -38,7 +38,7 @@ at::Tensor on_curve(const at::Tensor& x, kernels::Curve curve, const kernels::Ac
   runtime::unexpected("activation: curve", static_cast<int>(curve));
 }
 
-// What the curve gates.
+// The value that the curve gates.
 at::Tensor gated_value(const at::Tensor& value, const kernels::ActivationSpec& spec) {
   if (spec.kind != kernels::Activation::kClampedSwiglu) return value;
   return at::clamp(value, -spec.parameters[0], spec.parameters[0]) + spec.parameters[2];

@@ -19,7 +19,7 @@ struct QuantizeOptions {
   ScaleRef scale = {};
 };
 
-// Those of an operand with blocks as they lie in the stored tensor; the scale is read where it has one for the whole.
+// Options of an operand with blocks as they lie in the stored tensor; the scale is read where it has one for the whole.
 QuantizeOptions quantize_options(const recipe::OperandRecipe& stored, const ScaleRef& scale);
 
 struct Quantized {

@@ -17,7 +17,7 @@ ONE_SCALE = '{"name": "fp8-current", "power_of_two": true}'
 
 @dataclass
 class Form:
-    """How a weight is codes, and what it holds beside those that its values are read from. Views share it."""
+    """The form in which a weight is codes, and what it holds beside those that its values are read from. Views share it."""
 
     recipe: str = ONE_SCALE  # JSON, of the codes
     grad_codes: torch.Tensor | None = None  # codes that the gradient's product reads, where the recipe has others there
