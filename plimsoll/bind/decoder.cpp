@@ -9,6 +9,7 @@
 #include "plimsoll/io/hugging_face_directory.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/decoder/config_json.h"
+#include "plimsoll/models/decoder/decoding.h"
 #include "plimsoll/models/decoder/load.h"
 #include "plimsoll/models/decoder/save.h"
 #include "plimsoll/models/decoder/tensors.h"
@@ -86,6 +87,39 @@ struct DecoderModel : torch::CustomClassHolder {
   models::Decoder model;
 };
 
+// Texts under way, and the model that writes them.
+struct DecoderSteps : torch::CustomClassHolder {
+  DecoderSteps(models::Decoder owner, const at::Tensor& input_ids, const OptionalTensor& attention_mask,
+               const models::DecodingOptions& options)
+      : model(std::move(owner)), decoding(*model, input_ids, attention_mask.value_or(at::Tensor()), options) {}
+
+  at::Tensor step() {
+    const at::Tensor tokens = decoding.step();
+    io::check_mapped_files();
+    return tokens;
+  }
+
+  models::Decoder model;
+  models::Decoding decoding;
+};
+
+c10::intrusive_ptr<DecoderSteps> decoder_decode(const c10::intrusive_ptr<DecoderModel>& model,
+                                                const at::Tensor& input_ids, const OptionalTensor& attention_mask,
+                                                int64_t max_new_tokens, bool do_sample, double temperature,
+                                                int64_t top_k, double top_p, int64_t seed, double repetition_penalty,
+                                                int64_t no_repeat_ngram_size, std::vector<int64_t> eos_token_ids,
+                                                int64_t pad_token_id) {
+  const models::DecodingOptions options{
+      .max_new_tokens = max_new_tokens,
+      .samples = do_sample,
+      .sampling = {.temperature = temperature, .top_k = top_k, .top_p = top_p},
+      .seed = seed,
+      .rules = {.repetition_penalty = repetition_penalty, .no_repeat_ngram_size = no_repeat_ngram_size},
+      .eos_token_ids = std::move(eos_token_ids),
+      .pad_token_id = pad_token_id};
+  return c10::make_intrusive<DecoderSteps>(model->model, input_ids, attention_mask, options);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
@@ -112,6 +146,17 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
            })
       .def("extend", &DecoderModel::extend)
       .def("save", &DecoderModel::save);
+  using Steps = c10::intrusive_ptr<DecoderSteps>;
+  library.class_<DecoderSteps>("DecoderSteps")
+      .def("done", [](const Steps& self) { return self->decoding.done(); })
+      .def("step", &DecoderSteps::step)
+      .def("sequences", [](const Steps& self) { return self->decoding.sequences(); });
+  library.def(
+      "decoder_decode(__torch__.torch.classes.plimsoll.DecoderModel model, Tensor input_ids, Tensor? attention_mask, "
+      "*, int max_new_tokens, bool do_sample, float temperature, int top_k, float top_p, int seed, "
+      "float repetition_penalty, int no_repeat_ngram_size, int[] eos_token_ids, int pad_token_id) -> "
+      "__torch__.torch.classes.plimsoll.DecoderSteps",
+      &decoder_decode);
 }
 
 }  // namespace plimsoll::bind

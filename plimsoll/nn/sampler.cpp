@@ -1,5 +1,7 @@
 #include "plimsoll/nn/sampler.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -45,6 +47,12 @@ Draws draws_of(std::span<const float> logits, const SamplingOptions& options) {
 }
 
 }  // namespace
+
+void check(const SamplingOptions& options) {
+  TORCH_CHECK_VALUE(options.temperature >= 0 && options.top_k >= 0 && options.top_p >= 0 && options.top_p <= 1,
+                    "generate: expected temperature >= 0, top_k >= 0 and top_p in [0, 1], got ", options.temperature,
+                    ", ", options.top_k, " and ", options.top_p);
+}
 
 int64_t sample(std::span<const float> logits, const SamplingOptions& options, double uniform) {
   const auto [order, cumulative] = draws_of(logits, options);

@@ -13,6 +13,9 @@ struct SamplingOptions {
   double top_p = 1.0;        // of as few of these as hold this share of their probability
 };
 
+// A c10::ValueError that names what is out of range.
+void check(const SamplingOptions& options);
+
 // Draws from softmax(logits / temperature) with `uniform` in [0, 1) as the only source of chance. Of equal logits the
 // first wins.
 int64_t sample(std::span<const float> logits, const SamplingOptions& options, double uniform);

@@ -24,10 +24,7 @@ void check(const T5GenerationOptions& options, const T5Config& config) {
   TORCH_CHECK_VALUE(options.beams == 1 || !options.samples, "generate: expected beams or sampling, got both");
   TORCH_CHECK_VALUE(options.beams > 1 || options.samples || options.sequences == 1,
                     "generate: expected one sequence without beams and sampling, got ", options.sequences);
-  const nn::SamplingOptions& sampling = options.sampling;
-  TORCH_CHECK_VALUE(sampling.temperature >= 0 && sampling.top_k >= 0 && sampling.top_p >= 0 && sampling.top_p <= 1,
-                    "generate: expected temperature >= 0, top_k >= 0 and top_p in [0, 1], got ", sampling.temperature,
-                    ", ", sampling.top_k, " and ", sampling.top_p);
+  nn::check(options.sampling);
 }
 
 T5Decoding::T5Decoding(T5ForConditionalGenerationImpl& model, const T5Encoded& encoded,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from plimsoll._owned_model import write_texts
 from plimsoll.t5.outputs import BaseModelOutput, GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput, Seq2SeqLMOutput
 from plimsoll.t5.pretrained import T5PreTrainedModel
 
@@ -128,18 +129,11 @@ class T5ForConditionalGeneration(T5PreTrainedModel):
                 beam_indices=beam_indices,
             )
         steps = self._model.decode(input_ids, attention_mask, options)
-        if streamer is not None:
-            streamer.put(steps.sequences()[:, 0])
-        while not steps.done():
-            tokens = steps.step()
-            if streamer is not None:
-                streamer.put(tokens)
-        if streamer is not None:
-            streamer.end()
+        sequences = write_texts(steps, steps.sequences()[:, 0], streamer)
         if not return_dict_in_generate:
-            return steps.sequences()  # type: ignore[no-any-return]
+            return sequences
         scores = tuple(steps.scores()) if output_scores else None
-        return GenerateEncoderDecoderOutput(sequences=steps.sequences(), scores=scores)
+        return GenerateEncoderDecoderOutput(sequences=sequences, scores=scores)
 
 
 def _encoder_output(outputs: Any) -> BaseModelOutput | None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import types
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from plimsoll._overflow import count_overflowed, warn_of_overflow
+from plimsoll._owned_model import OwnedModel, dtype_name
+from plimsoll._parameter_tree import register
 from plimsoll._whole_file import whole_file, write_text
 from plimsoll.t5.outputs import BaseModelOutput
-from plimsoll.t5.parameter_tree import register
 
-_DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", None: "stored", "auto": "stored"}
 _SEED = {"downproject_scale": 8.0, "residual_fp32": True, "mask_scale": 0.75, "gelu_guard": 39.0, "no_dynamic_clamp": True}
 _NO_FIX = {
     "downproject_scale": 1.0,
@@ -29,7 +26,7 @@ _NO_FIX = {
 }
 
 
-class T5PreTrainedModel(torch.nn.Module):
+class T5PreTrainedModel(OwnedModel):
     """A T5 with the parameters of Hugging Face's class of the same name; made by from_pretrained().
 
     t5_fixes says how FP16 is computed, and nothing else: "seed" (the first five switches, the default), None (FP32 inside
@@ -40,9 +37,7 @@ class T5PreTrainedModel(torch.nn.Module):
     _encoder_alone = False
 
     def __init__(self, model: Any, config: dict[str, Any], t5_fixes: dict[str, Any] | str | None = "seed") -> None:
-        super().__init__()
-        self.config = types.SimpleNamespace(**config)
-        self._model = model
+        super().__init__(model, config)
         self.t5_fixes = t5_fixes
         register(self, model.parameters())
         self.eval()
@@ -57,9 +52,7 @@ class T5PreTrainedModel(torch.nn.Module):
         """directory: config.json with model.safetensors or its shards. dtype: of the weights, a torch.dtype, "fp32", "bf16",
         "fp16", "fp8" (E4M3 codes with a scale a row, for inference), or None: as they are stored. Weights that the dtype cannot
         hold become Inf, with a warning that counts and names them."""
-        name = _DTYPES.get(dtype, dtype)
-        if name not in (*_DTYPES.values(), "fp8"):
-            raise ValueError(f"from_pretrained: expected dtype float32, bfloat16, float16 or 'fp8', got {dtype!r}")
+        name = dtype_name(dtype, codes=True)
         model = torch.classes.plimsoll.T5Model(str(directory), name, cls._encoder_alone)
         if overflowed := model.warning():
             warnings.warn(f"from_pretrained: {overflowed}", stacklevel=2)
@@ -99,32 +92,8 @@ class T5PreTrainedModel(torch.nn.Module):
             torch.ops.plimsoll.t5_set_fixes(self._model, **numbers)
         self._t5_fixes = fixes
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As torch's, with a warning for weights that the dtype of the parameters cannot hold. assign=True is refused: C++
-        reads the parameters that are here."""
-        if assign:
-            raise ValueError("load_state_dict: expected assign=False, got True")
-        keys = super().load_state_dict(state_dict, strict)
-        held = {name: parameter for name, parameter in self.named_parameters() if name in state_dict}
-        overflowed = ((name, count_overflowed(state_dict[name], tensor), tensor) for name, tensor in held.items())
-        warn_of_overflow("load_state_dict", overflowed)
-        return keys
-
-    def train(self, mode: bool = True) -> Self:
-        self._model.train(mode)
-        return super().train(mode)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        copy = type(self)(self._model.clone(), dict(vars(self.config)), self.t5_fixes)
-        for mine, theirs in zip(self.parameters(), copy.parameters(), strict=True):
-            theirs.requires_grad_(mine.requires_grad)
-            memo[id(mine)] = theirs  # an optimizer's, if it is copied in the same call
-        memo[id(self)] = copy
-        return copy.train(self.training)
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
+    def _copy(self) -> Self:
+        return type(self)(self._model.clone(), dict(vars(self.config)), self.t5_fixes)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -11,7 +11,7 @@ class Part(torch.nn.Module):
     """Module between the dots of a parameter's name. Its parameters are read in C++: a forward hook never runs."""
 
     def forward(self, *_: object) -> None:
-        raise RuntimeError("plimsoll.t5: expected a call of the whole model, got one of a part of it")
+        raise RuntimeError("forward: expected a call of the whole model, got one of a part of it")
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={list(tensor.shape)}" for name, tensor in self._parameters.items() if tensor is not None)

@@ -1,0 +1,239 @@
+"""Decoder-only models over the C++ model, with transformers' names and arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from operator import index
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from plimsoll._owned_model import OwnedModel, write_texts
+from plimsoll._parameter_tree import register
+from plimsoll.common.recipe import Recipe
+from plimsoll.models.joined_parameter import JoinedParameter
+from plimsoll.models.outputs import CausalLMOutputWithPast
+from plimsoll.pytorch.autocast import autocast
+
+_HEAD = "lm_head.weight"
+_OLDER_HEAD = "embed_out.weight"  # what GPT-NeoX's files call it
+_IGNORED = -100
+
+
+class CausalLM(OwnedModel):
+    """A decoder-only model with the parameters of transformers' class; made by AutoModelForCausalLM.from_pretrained().
+
+    Parameters that are one matrix in C++ (q_proj, k_proj and v_proj; gate_proj and up_proj) are views of it. GPT-NeoX's
+    query_key_value has the values and the order of transformers' as [heads, 3, head_dim, hidden_size]; state dicts have
+    them as [3 * heads * head_dim, hidden_size].
+    """
+
+    def __init__(self, model: Any, config: dict[str, Any], directory: str, recipe: Recipe | None) -> None:
+        super().__init__(model, config)
+        self.recipe = recipe
+        self._directory = directory  # of the files that save_pretrained() copies
+        self._shape = json.loads(model.config())
+        self._joined: list[JoinedParameter] = []
+        self._stored_sizes: dict[str, torch.Size] = {}
+        parameters: dict[str, torch.Tensor] = {}
+        owned = model.parameters()
+        for name, tensor in owned.items():
+            parameters.update(self._as_named(name, tensor))
+        if self._shape["tie_word_embeddings"]:
+            parameters[_HEAD] = owned["token_embedding.weight"]
+        register(self, parameters)
+        self.register_state_dict_post_hook(_as_files_have_them)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_as_parameters_have_them)  # type: ignore[no-untyped-call]
+        self.eval()
+
+    def _as_named(self, name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The parameter of C++ under transformers' names: itself, or views of it."""
+        stored = self._model.as_stored({name: tensor.detach()})
+        in_order = sorted(stored.items(), key=lambda item: item[1].storage_offset())
+        views = {_HEAD if key == _OLDER_HEAD else key: view for key, view in in_order}
+        if len(views) == 1 and next(iter(views.values())).stride() == tensor.stride():
+            ((key, view),) = views.items()
+            if view.data_ptr() == tensor.data_ptr():
+                return {key: tensor}
+            # Another order of rows, which only a tensor of more dimensions shows without a copy.
+            self._stored_sizes[key] = view.size()
+            heads = self._shape["num_attention_heads"]
+            views = {key: tensor.detach().unflatten(0, (3, heads, -1)).transpose(0, 1)}
+        self._joined.append(JoinedParameter(tensor, views))
+        return views
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        *,
+        return_dict: bool | None = None,
+    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
+        """input_ids int64 [batch, seq]; attention_mask is nonzero where there is a token. The tokens of a row have the
+        positions 0, 1, ... wherever its padding stands. labels [batch, seq]: input_ids, of which each is predicted from those
+        before it; -100 and padding are ignored.
+
+        use_cache=True, under torch.no_grad() alone, returns past_key_values. Given them, input_ids follow the tokens that were
+        read before, and they change in place. Neither takes padding, which generate() does."""
+        past = past_key_values
+        if past is None and use_cache:
+            past = self._model.start(self._shape.get("max_position_embeddings") or self._shape["n_positions"])
+        for parameter in self._joined:
+            parameter.follow_requires_grad()
+        with self._scope():
+            if past is None:
+                logits = self._model.forward(input_ids, attention_mask)
+            else:
+                _check_cached(attention_mask)
+                logits = self._model.extend(input_ids, past)
+            loss = None if labels is None else torch.ops.plimsoll.cross_entropy(logits, _targets(labels, attention_mask))
+        output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)
+        return output.to_tuple() if return_dict is False else output
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        *,
+        max_new_tokens: int | None = None,
+        do_sample: bool | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        repetition_penalty: float | None = None,
+        no_repeat_ngram_size: int | None = None,
+        eos_token_id: int | Sequence[int] | None = None,
+        pad_token_id: int | None = None,
+        streamer: Any = None,
+    ) -> torch.Tensor:
+        """Ids [batch, length]: input_ids, what was written, pad behind the end. What is not given is as
+        generation_config.json says, else Hugging Face's default. Draws follow torch.manual_seed. streamer: put(ids) is called
+        with input_ids and at each step, end() at the end. Logits that are Inf or NaN are an error."""
+        given = {
+            "max_new_tokens": max_new_tokens,
+            "do_sample": do_sample,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "repetition_penalty": repetition_penalty,
+            "no_repeat_ngram_size": no_repeat_ngram_size,
+            "eos_token_id": eos_token_id,
+            "pad_token_id": pad_token_id,
+        }
+        options = self._generation_options(given)
+        ends = options["eos_token_id"]
+        end_ids = [] if ends is None else [index(end) for end in (ends if isinstance(ends, Sequence) else [ends])]
+        pad = options["pad_token_id"]
+        with self._scope():
+            steps = torch.ops.plimsoll.decoder_decode(
+                self._model,
+                input_ids,
+                attention_mask,
+                max_new_tokens=index(options["max_new_tokens"]),
+                do_sample=bool(options["do_sample"]),
+                temperature=float(options["temperature"]),
+                top_k=index(options["top_k"] or 0),
+                top_p=float(options["top_p"]),
+                seed=int(torch.randint(2**62, ())) if options["do_sample"] else 0,
+                repetition_penalty=float(options["repetition_penalty"]),
+                no_repeat_ngram_size=index(options["no_repeat_ngram_size"] or 0),
+                eos_token_ids=end_ids,
+                pad_token_id=index(pad) if pad is not None else (end_ids or [0])[0],
+            )
+            return write_texts(steps, input_ids, streamer)
+
+    def _generation_options(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The first of: what was given, generation_config.json's, Hugging Face's defaults."""
+        defaults = {
+            "max_new_tokens": 20,
+            "do_sample": False,
+            "temperature": 1.0,
+            "top_k": 50,
+            "top_p": 1.0,
+            "repetition_penalty": 1.0,
+            "no_repeat_ngram_size": 0,
+            "eos_token_id": getattr(self.config, "eos_token_id", None),
+            "pad_token_id": getattr(self.config, "pad_token_id", None),
+        }
+        layers = ({key: value for key, value in layer.items() if value is not None} for layer in (self._generation_file(), given))
+        for layer in layers:
+            defaults.update((key, value) for key, value in layer.items() if key in defaults)
+        return defaults
+
+    def _generation_file(self) -> dict[str, Any]:
+        file = Path(self._directory) / "generation_config.json"
+        return json.loads(file.read_text()) if file.is_file() else {}
+
+    @property
+    def generation_config(self) -> Any:
+        """transformers' object of generation_config.json, which its pipelines read."""
+        from transformers import GenerationConfig
+
+        return GenerationConfig.from_dict(self._generation_file())
+
+    def can_generate(self) -> bool:
+        return True
+
+    def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
+        """config.json, model.safetensors and the tokenizer's files, which from_pretrained() reads, and transformers'."""
+        self._model.save(str(directory), self._directory)
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+        """Backward computes each block again from its input. transformers' argument has no effect."""
+        self._model.checkpoint_activations(True)
+
+    def gradient_checkpointing_disable(self) -> None:
+        self._model.checkpoint_activations(False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return next(self.parameters()).dtype
+
+    def _scope(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self.recipe is None else autocast(recipe=self.recipe)
+
+    def _copy(self) -> Self:
+        return type(self)(self._model.clone(), dict(vars(self.config)), self._directory, self.recipe)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for parameter in self._joined:
+            parameter.convert(fn)
+        return self
+
+
+def _targets(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """For each place the label of the next, or -100."""
+    targets = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=_IGNORED)
+    if attention_mask is None:
+        return targets
+    both = (attention_mask[:, 1:] != 0) & (attention_mask[:, :-1] != 0)
+    return targets.masked_fill(~torch.nn.functional.pad(both, (0, 1)), _IGNORED)
+
+
+def _check_cached(attention_mask: torch.Tensor | None) -> None:
+    if torch.is_grad_enabled():
+        raise ValueError("forward: expected torch.no_grad() around a call with past_key_values or use_cache")
+    if attention_mask is not None and not attention_mask.all():
+        raise ValueError("forward: expected no padding with past_key_values or use_cache; generate() takes it")
+
+
+def _as_files_have_them(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
+    for name, size in module._stored_sizes.items():
+        if (key := prefix + name) in state:
+            state[key] = state[key].reshape(size)
+
+
+def _as_parameters_have_them(module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name, size in module._stored_sizes.items():
+        if (stored := state.get(prefix + name)) is not None and stored.size() == size:
+            state[prefix + name] = stored.reshape(module.get_parameter(name).size())
