@@ -101,9 +101,20 @@ def test_greedy_texts_of_smollm2_are_those_of_transformers(tmp_path):
     assert reply == "The capital of France is Paris.\n"
 
 
-def test_every_dtype_writes(tiny):
+def test_every_dtype_writes_with_keys_and_values_as_computed_or_in_codes(tiny):
     for dtype in ("stored", "fp32", "bf16", "fp16", "fp8"):
-        assert done("generate", "--model", tiny, "--prompt", "def ", "--tokens", 5, "--dtype", dtype).startswith("def ")
+        for kv in ("computed", "fp8"):
+            words = ("--prompt", "def ", "--tokens", 5, "--dtype", dtype, "--kv", kv)
+            assert done("generate", "--model", tiny, *words).startswith("def ")
+
+
+def test_keys_and_values_in_codes_are_other_numbers(tiny, tmp_path):
+    logs = []
+    for kv in ("computed", "fp8"):
+        log = tmp_path / f"{kv}.jsonl"
+        done("generate", "--model", tiny, "--prompt", "def ", "--tokens", 5, "--temperature", 0, "--kv", kv, "--json", log)
+        logs.append([json.loads(line) for line in log.read_text().splitlines()])
+    assert [line.get("log_probability") for line in logs[0]] != [line.get("log_probability") for line in logs[1]]
 
 
 def test_a_run_goes_on_where_the_directory_stood(tiny, run):

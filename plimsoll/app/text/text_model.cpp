@@ -28,15 +28,11 @@ std::vector<int64_t> ends_of(const nlohmann::json& shape) {
   return found->is_array() ? found->get<std::vector<int64_t>>() : std::vector{found->get<int64_t>()};
 }
 
-// FP8: codes with a scale a row of the weights and of what they multiply, sums and all between the products in FP32 and
-// BF16.
 TextModel load_directory(const TextModelOptions& options) {
-  const bool is_fp8 = options.dtype == models::WeightDtype::kFp8;
-  const models::WeightDtype dtype = is_fp8 ? models::WeightDtype::kBf16 : options.dtype;
-  models::LoadedModel loaded = models::load(options.path, {.dtype = dtype, .warn = options.warn});
+  models::LoadedModel loaded = models::load(options.path, {.dtype = options.dtype, .warn = options.warn});
   return {.directory = options.path,
           .model = std::move(loaded.model),
-          .recipe = is_fp8 ? std::optional(recipe::by_name("fp8-row")) : std::nullopt,
+          .recipe = std::nullopt,
           .tokenizer = nullptr,
           .ends = std::move(loaded.eos_token_ids)};
 }

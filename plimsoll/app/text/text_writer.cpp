@@ -31,7 +31,7 @@ double log_probability(std::span<const float> logits, int64_t token) {
 }  // namespace
 
 TextWriter::TextWriter(const TextModel& model, WritingOptions options)
-    : model_(model), options_(std::move(options)), cache_(model.model->make_cache()) {}
+    : model_(model), options_(std::move(options)), cache_(model.model->make_cache({.format = options_.cache})) {}
 
 at::Tensor TextWriter::read(std::span<const int64_t> tokens) {
   read_.insert(read_.end(), tokens.begin(), tokens.end());

@@ -1,6 +1,7 @@
 // A model that writes text: token after token, each drawn from what the model expects next.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -11,9 +12,14 @@
 #include "plimsoll/app/text/text_model.h"
 #include "plimsoll/models/logits_rules.h"
 #include "plimsoll/models/token_cache.h"
+#include "plimsoll/nn/key_value_cache.h"
 #include "plimsoll/nn/sampler.h"
+#include "plimsoll/recipe/named.h"
 
 namespace plimsoll::app {
+
+inline constexpr std::array<recipe::Named<nn::CacheFormat>, 2> kCacheFormats = {
+    {{"computed", nn::CacheFormat::kAsGiven}, {"fp8", nn::CacheFormat::kE4m3}}};
 
 struct WritingOptions {
   nn::SamplingOptions sampling = {};
@@ -21,6 +27,7 @@ struct WritingOptions {
   std::vector<std::string> stops = {};  // texts that end a text and are not shown
   int64_t max_new_tokens = 200;
   int64_t seed = 1;
+  nn::CacheFormat cache = nn::CacheFormat::kAsGiven;  // of the keys and values of the text
 };
 
 struct WrittenToken {
