@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 FOLDER = pathlib.Path(os.environ.get("PLIMSOLL_CACHE", "~/.cache/plimsoll")).expanduser() / "models/SmolLM2-135M-Instruct"
-REPLY = 24  # tokens
+REPLY = 12  # tokens
 QUESTIONS = [
     "What is the capital of France?",
     "What is 2 + 3?",

@@ -42,7 +42,7 @@ def test_logits_are_those_of_double(pair):
     assert relative(got, expected) <= LOGITS
 
 
-def test_a_cache_gives_the_logits_of_the_whole_text(pair):
+def test_a_cache_gives_the_bits_of_the_whole_text(pair):
     _, ours, _ = pair
     ids = decoder_models.tokens(2, 41)
     past = ours.start(41)
@@ -50,7 +50,7 @@ def test_a_cache_gives_the_logits_of_the_whole_text(pair):
     pieces = [ours.extend(ids[:, begin:end], past) for begin, end in itertools.pairwise([0, *ends])]
     assert past.length() == 41
     with torch.no_grad():
-        assert relative(torch.cat(pieces, 1), ours.forward(ids, None).double()) <= LOGITS
+        assert torch.equal(torch.cat(pieces, 1), ours.forward(ids, None))
 
 
 MASKS = {
