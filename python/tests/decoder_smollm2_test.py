@@ -68,7 +68,8 @@ def test_greedy_replies_are_those_of_transformers(smollm2):
         with torch.inference_mode():
             expected = theirs.generate(ids, max_new_tokens=REPLY, do_sample=False)[0, ids.shape[1] :].tolist()
         past = ours.start(ids.shape[1] + REPLY)
-        logits, reply = ours.extend(ids, past), []
+        logits = ours.extend(ids, past)
+        reply: list[int] = []
         while len(reply) < REPLY:
             reply.append(logits[0, -1].argmax().item())
             if reply[-1] in ours.eos_token_ids():
