@@ -212,7 +212,7 @@ def test_a_cache_gives_the_logits_of_the_whole_text(case):
 
 
 PADDED = torch.tensor([[1] * 13, [0] * 4 + [1] * 9, [1] * 13, [0] * 12 + [1]])
-RULES = [{}, {"repetition_penalty": 1.7}, {"no_repeat_ngram_size": 2}]
+RULES = [{}, {"repetition_penalty": 1.7}, {"no_repeat_ngram_size": 2, "repetition_penalty": 0.6}]
 
 
 @pytest.mark.parametrize("rules", RULES, ids=["greedy", "penalty", "n-grams"])

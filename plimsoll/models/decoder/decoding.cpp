@@ -39,7 +39,10 @@ Decoding::Decoding(DecoderImpl& model, const at::Tensor& input_ids, const at::Te
 void Decoding::group_rows(const at::Tensor& input_ids, const at::Tensor& attention_mask) {
   std::map<int64_t, std::vector<int64_t>> rows_of_length;
   for (int64_t row = 0; row < input_ids.size(0); ++row) {
-    rows_of_length[attention_mask[row].count_nonzero().item<int64_t>()].push_back(row);
+    const at::Tensor text = input_ids[row].masked_select(attention_mask[row] != 0);
+    const auto* tokens = text.const_data_ptr<int64_t>();
+    texts_.emplace_back(tokens, tokens + text.numel());
+    rows_of_length[text.numel()].push_back(row);
   }
   for (const auto& [length, rows] : rows_of_length) {
     const int64_t last_read = length + options_.max_new_tokens - 1;  // the last token written is not read
@@ -48,7 +51,7 @@ void Decoding::group_rows(const at::Tensor& input_ids, const at::Tensor& attenti
                       " tokens, as many as the model can see, got ", length, " and max_new_tokens ",
                       options_.max_new_tokens);
     std::vector<at::Tensor> texts;
-    for (const int64_t row : rows) texts.push_back(input_ids[row].masked_select(attention_mask[row] != 0));
+    for (const int64_t row : rows) texts.push_back(at::tensor(texts_[static_cast<size_t>(row)], at::kLong));
     groups_.push_back({.rows = at::tensor(rows, at::kLong),
                        .unread = at::stack(texts),
                        .cache = model_.make_cache({.capacity = std::max(last_read, length)})});
@@ -59,13 +62,10 @@ bool Decoding::done() const {
   return static_cast<int64_t>(tokens_.size()) > options_.max_new_tokens || ended_.all().item<bool>();
 }
 
-int64_t Decoding::choose(int64_t row, const at::Tensor& written, Scores logits) const {
+int64_t Decoding::choose(int64_t row, Scores logits) const {
   TORCH_CHECK(are_finite(logits), "generate: expected finite logits, got Inf or NaN for input ", row);
-  if (written.defined()) {
-    const auto length = static_cast<size_t>(written.size(1));
-    const WrittenTokens text(written.const_data_ptr<int64_t>() + row * written.size(1), length);
-    apply(options_.rules, {.written = text, .new_tokens = static_cast<int64_t>(tokens_.size()) - 1}, logits);
-  }
+  const auto new_tokens = static_cast<int64_t>(tokens_.size()) - 1;
+  apply(options_.rules, {.written = texts_[static_cast<size_t>(row)], .new_tokens = new_tokens}, logits);
   const auto likeliest = std::max_element(logits.begin(), logits.end());
   TORCH_CHECK(*likeliest > kBanned, "generate: expected a token that the rules allow, got none for input ", row);
   if (!options_.samples) return likeliest - logits.begin();
@@ -75,7 +75,6 @@ int64_t Decoding::choose(int64_t row, const at::Tensor& written, Scores logits) 
 
 at::Tensor Decoding::step() {
   const at::NoGradGuard no_grad;
-  const at::Tensor written = options_.rules.change_nothing() ? at::Tensor() : sequences();
   at::Tensor tokens = at::full({ended_.size(0)}, options_.pad_token_id, at::kLong);
   for (Group& group : groups_) {
     if (ended_.index_select(0, group.rows).all().item<bool>()) continue;
@@ -84,7 +83,8 @@ at::Tensor Decoding::step() {
       const int64_t row = group.rows.const_data_ptr<int64_t>()[i];
       if (has_ended(row)) continue;
       const Scores scores(logits.mutable_data_ptr<float>() + i * logits.size(1), static_cast<size_t>(logits.size(1)));
-      const int64_t token = choose(row, written, scores);
+      const int64_t token = choose(row, scores);
+      texts_[static_cast<size_t>(row)].push_back(token);
       tokens.mutable_data_ptr<int64_t>()[row] = token;
       const bool ends = std::ranges::find(options_.eos_token_ids, token) != options_.eos_token_ids.end();
       ended_.mutable_data_ptr<bool>()[row] = ends;

@@ -20,11 +20,10 @@ struct DecodingOptions {
   int64_t pad_token_id = 0;                 // stands behind the end of a text
 };
 
-// Rows with equally many tokens share a cache: a text has the tokens that it has alone.
+// Rows with equally many tokens share a cache: a text has the tokens that it has alone. The rules do not see padding.
 class Decoding {
  public:
-  // The model must outlive it. input_ids int64 [batch, seq]; attention_mask as DecoderImpl::forward has it. The rules see
-  // all of input_ids, padding included.
+  // The model must outlive it. input_ids int64 [batch, seq]; attention_mask as DecoderImpl::forward has it.
   Decoding(DecoderImpl& model, const at::Tensor& input_ids, const at::Tensor& attention_mask,
            const DecodingOptions& options);
 
@@ -43,13 +42,14 @@ class Decoding {
 
   void group_rows(const at::Tensor& input_ids, const at::Tensor& attention_mask);
   bool has_ended(int64_t row) const { return ended_.const_data_ptr<bool>()[row]; }
-  int64_t choose(int64_t row, const at::Tensor& written, Scores logits) const;
+  int64_t choose(int64_t row, Scores logits) const;
 
   DecoderImpl& model_;
   DecodingOptions options_;
   std::vector<Group> groups_;
-  std::vector<at::Tensor> tokens_;  // int64 [batch, ...]: input_ids, then a token of each step
-  at::Tensor ended_;                // bool [batch]
+  std::vector<std::vector<int64_t>> texts_;  // of each row, without padding
+  std::vector<at::Tensor> tokens_;           // int64 [batch, ...]: input_ids, then a token of each step
+  at::Tensor ended_;                         // bool [batch]
 };
 
 }  // namespace plimsoll::models
