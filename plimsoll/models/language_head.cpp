@@ -22,9 +22,7 @@ at::Tensor LanguageHead::logits(const at::Tensor& hidden, std::optional<bool> is
 at::Tensor LanguageHead::loss(const at::Tensor& hidden, const at::Tensor& targets,
                               std::optional<bool> is_first_microbatch) const {
   const at::Tensor weight = own.is_empty() ? embedding : own->weight.joined();
-  const ops::LinearState& state = own.is_empty() ? *tied : *own->products().front().state;
-  const bool whole = weight.size(0) < kLargeVocabulary || state.weight_source.held() != nullptr;
-  if (whole) return ops::cross_entropy(logits(hidden, is_first_microbatch), targets);
+  if (weight.size(0) < kLargeVocabulary) return ops::cross_entropy(logits(hidden, is_first_microbatch), targets);
   return ops::linear_cross_entropy(hidden, weight, targets, {}, nn::scope_dtype().value_or(weight.scalar_type()));
 }
 

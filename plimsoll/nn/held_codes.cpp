@@ -24,7 +24,10 @@ ProductWeight weight_of(const SplitParameter& weight, const ScaledLayer& layer) 
 }
 
 std::vector<ProductWeight> weights_of(torch::nn::Module& module) {
-  if (const auto* linear = dynamic_cast<LinearImpl*>(&module)) return {weight_of(linear->weight, *linear)};
+  if (const auto* linear = dynamic_cast<LinearImpl*>(&module)) {
+    if (linear->options.high_precision) return {};
+    return {weight_of(linear->weight, *linear)};
+  }
   if (const auto* linear = dynamic_cast<LayerNormLinearImpl*>(&module)) return {weight_of(linear->weight, *linear)};
   const auto* mlp = dynamic_cast<LayerNormMlpImpl*>(&module);
   if (mlp == nullptr) return {};

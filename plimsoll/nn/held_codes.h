@@ -19,8 +19,8 @@ using CodeSources = std::vector<ops::CodeSource>;
 // values.
 void hold_codes(at::Tensor parameter, ops::LinearState& state, CodeSources sources = {});
 
-// The same for the weights of all nn::Linear, LayerNormLinear and LayerNormMlp under `root`, itself included; sources_of
-// hears the name of each.
+// The same for the weights of all nn::Linear, LayerNormLinear and LayerNormMlp under `root`, itself included, but for
+// Linears of high precision; sources_of hears the name of each.
 void hold_codes(torch::nn::Module& root, const std::function<CodeSources(const std::string& name)>& sources_of = {});
 
 }  // namespace plimsoll::nn

@@ -97,8 +97,9 @@ def test_greedy_texts_of_smollm2_are_those_of_transformers(tmp_path):
         pytest.skip(f"{SMOLLM2} is missing; tools/import_gguf makes it")
     for prompt in ("The capital of France is", "def fibonacci(n):"):
         assert greedy(SMOLLM2, prompt, 24, tmp_path) == greedy_of_transformers(SMOLLM2, prompt, 24)
-    reply = done("generate", "--model", SMOLLM2, "--chat", "--prompt", "What is the capital of France?", "--temperature", 0)
-    assert reply == "The capital of France is Paris.\n"
+    for dtype in ("stored", "fp8"):
+        words = ("--chat", "--prompt", "What is the capital of France?", "--temperature", 0, "--dtype", dtype)
+        assert done("generate", "--model", SMOLLM2, *words) == "The capital of France is Paris.\n"
 
 
 def test_every_dtype_writes_with_keys_and_values_as_computed_or_in_codes(tiny):

@@ -171,20 +171,15 @@ def dequantized(weight):
 
 
 def with_codes(theirs):
-    """The model whose matrices are those of codes, and all else rounded to bf16."""
+    """The model whose blocks have the matrices of codes, and all else rounded to bf16."""
     config = type(theirs.config).from_dict({**theirs.config.to_dict(), "tie_word_embeddings": False})
     model = type(theirs)(config).eval()
     model.config._attn_implementation = "eager"
     state = theirs.state_dict()
     if "lm_head.weight" not in state:
         state["lm_head.weight"] = theirs.get_input_embeddings().weight.detach()
-    tables = [
-        name
-        for name, tensor in state.items()
-        if tensor.dim() == 2 and any(part in name for part in ("embed_tokens", "embed_in", "wte", "wpe"))
-    ]
     for name, tensor in state.items():
-        if tensor.dim() == 1 or name in tables:
+        if tensor.dim() == 1 or not (".layers." in name or ".h." in name):
             state[name] = tensor.bfloat16().float()
         elif "c_" in name:  # GPT-2's [in, out]
             state[name] = dequantized(tensor.t()).t().contiguous()

@@ -10,6 +10,7 @@
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/tensors.h"
 #include "plimsoll/models/stored_weight.h"
+#include "plimsoll/nn/held_codes.h"
 #include "plimsoll/nn/undrawn.h"
 
 namespace plimsoll::models {
@@ -123,13 +124,14 @@ Decoder load_decoder(const io::HuggingFaceDirectory& directory, const LoadOption
   std::map<std::string, DecoderTensor> tensors;
   for (DecoderTensor& tensor : decoder_tensors(config)) tensors.emplace(tensor.parameter, std::move(tensor));
   const auto is_held = [&](const std::string& name) {
-    return options.dtype == WeightDtype::kFp8 && parameters[name].dim() == 2 && !name.ends_with("embedding.weight");
+    return options.dtype == WeightDtype::kFp8 && parameters[name].dim() == 2 && !name.ends_with("embedding.weight") &&
+           name != "head.weight";
   };
   for (const auto& [name, tensor] : tensors) {
     parameters[name].set_data(is_held(name) ? at::empty({1}, computed).expand(tensor.shape) : loader.parameter(tensor));
   }
   if (options.dtype == WeightDtype::kFp8) {
-    model->hold_codes([&](const std::string& name) { return loader.sources(tensors.at(name)); });
+    nn::hold_codes(*model, [&](const std::string& name) { return loader.sources(tensors.at(name)); });
   }
   io::check_mapped_files();
   if (loader.overflowed().count() > 0 && options.warn) {

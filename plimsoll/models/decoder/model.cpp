@@ -42,9 +42,7 @@ void DecoderImpl::reset() {
                                                                        .zero_centered = config.zero_centered_norms,
                                                                        .epsilon = config.norm_epsilon}));
   if (config.ties_head) {
-    const std::shared_ptr<ops::LinearState> before = tied_head_;  // of a clone's original
     tied_head_ = LanguageHead::tied_state();
-    if (before != nullptr) tied_head_->weight_source.hold(before->weight_source.held());
   } else {
     head = register_module(
         "head", nn::Linear(config.dim, config.vocabulary, nn::LinearOptions{.bias = false, .high_precision = true}));

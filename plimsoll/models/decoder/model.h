@@ -14,7 +14,6 @@
 #include "plimsoll/models/language_head.h"
 #include "plimsoll/models/language_model.h"
 #include "plimsoll/nn/embedding.h"
-#include "plimsoll/nn/held_codes.h"
 #include "plimsoll/nn/rotary.h"
 
 namespace plimsoll::models {
@@ -44,8 +43,6 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public LanguageMod
   // As extend(), with its bits, by a team of threads: of one token a row that follows others. Undefined, and nothing has
   // changed, where the layers must do it: in training, under a watch or a scope, with hooks.
   at::Tensor step(const at::Tensor& tokens, TokenCache& cache);
-  // From here on for inference alone: the products multiply by E4M3 codes with a scale a row (nn::hold_codes).
-  void hold_codes(const std::function<nn::CodeSources(const std::string& name)>& sources_of = {});
 
   torch::nn::Module& module() override { return *this; }
   nlohmann::json shape() const override;

@@ -1,4 +1,4 @@
-// A step of generation, as a team of threads runs it, and codes for it.
+// A step of generation, as a team of threads runs it.
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/team/layers.h"
 #include "plimsoll/ops/tensor/dtype.h"
@@ -38,14 +38,6 @@ at::Tensor DecoderImpl::step(const at::Tensor& tokens, TokenCache& cache) {
   check_tokens(tokens, config.vocabulary);
   models::extend(cache, step);
   return models::run(step).unsqueeze(1).to(at::kFloat);
-}
-
-void DecoderImpl::hold_codes(const std::function<nn::CodeSources(const std::string& name)>& sources_of) {
-  nn::hold_codes(*this, sources_of);
-  // The embedding itself stays, of which few rows are ever read.
-  if (!config.ties_head) return;
-  const ops::CodeSource source = {.weight = token_embedding->weight.detach()};
-  tied_head_->weight_source.hold(std::make_shared<ops::HeldWeight>(nn::CodeSources{source}));
 }
 
 }  // namespace plimsoll::models
