@@ -1,4 +1,4 @@
-// The limit in t5.py: reads as many bytes as a step reads of weights, with nothing in between, on request.
+// The limit in t5.py and generate.py: reads as many bytes as a step reads of weights, with nothing in between, on request.
 // Protocol on stdin and stdout, one JSON object a line: {"ready": true}, then for each line {"seconds"}, of one pass;
 // ends with stdin. The bytes lie on huge pages where the system has them, as packed weights do.
 #include <CLI/CLI.hpp>

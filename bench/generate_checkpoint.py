@@ -1,0 +1,89 @@
+"""The checkpoints that generate.py times: SmolLM2-135M's shape with random weights from a seed, and GGUF files of a Llama."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+    "num_key_value_heads": 3, "max_position_embeddings": 8192, "tie_word_embeddings": True, "initializer_range": 576**-0.5,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e5}, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2,
+}  # fmt: skip
+
+
+def write_random(directory, **shape):
+    """bf16, as SmolLM2's checkpoint is, with a tokenizer of bytes."""
+    import tokenizers
+    import torch
+    import transformers
+
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**(SHAPE | shape)))
+    model.to(torch.bfloat16).save_pretrained(directory)
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({piece: 3 + i for i, piece in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.save(str(Path(directory) / "tokenizer.json"))
+
+
+def stored(directory):
+    """The name of each tensor, with what reads it."""
+    import safetensors
+
+    for file in sorted(Path(directory).glob("*.safetensors")):
+        with safetensors.safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                yield name, tensors.get_slice(name)
+
+
+def sizes_of(directory):
+    """The parameters, and the weights that writing a token reads: of all matrices but an embedding that is not the head, too."""
+    shapes = {name: tensor.get_shape() for name, tensor in stored(directory)}
+    tied = json.loads((Path(directory) / "config.json").read_text()).get("tie_word_embeddings", True)
+    matrices = (shape for name, shape in shapes.items() if len(shape) == 2 and (tied or "embed" not in name))
+    return sum(map(math.prod, shapes.values())), sum(map(math.prod, matrices))
+
+
+def write_gguf(directory, file, quantization):
+    """Matrices in `quantization`, q8_0 or f16, vectors in fp32; without a tokenizer."""
+    import gguf
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(directory)
+    rope = config.rope_parameters
+    if config.model_type != "llama" or rope["rope_type"] != "default":
+        raise SystemExit(f"generate: expected a llama without scaled positions for llama.cpp, got {config.model_type}, {rope}")
+    kind = gguf.GGMLQuantizationType[quantization.upper()]
+    partial = Path(f"{file}.part")
+    writer = gguf.GGUFWriter(partial, "llama")
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.name}"])
+    writer.add_tokenizer_model("none")
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, tensor in stored(directory):
+        value = tensor[:].to(torch.float32)
+        if (part := name.split(".")[-2]) in heads:  # GGUF rotates neighbours, Hugging Face the halves of a head
+            value = value.unflatten(0, (heads[part], 2, -1)).transpose(1, 2).reshape(value.shape)
+        to = kind if value.dim() == 2 else gguf.GGMLQuantizationType.F32
+        data = gguf.quants.quantize(value.numpy(), to)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), data, raw_dtype=to)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    partial.rename(file)
