@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "plimsoll/format/format.h"
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/tensor_piece.h"
 #include "plimsoll/models/language_model.h"
