@@ -1,5 +1,6 @@
 #include "plimsoll/models/language_head.h"
 
+#include "plimsoll/models/computed_dtype.h"
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/ops/linear/linear.h"
 #include "plimsoll/ops/loss/cross_entropy.h"
@@ -23,7 +24,7 @@ at::Tensor LanguageHead::loss(const at::Tensor& hidden, const at::Tensor& target
                               std::optional<bool> is_first_microbatch) const {
   const at::Tensor weight = own.is_empty() ? embedding : own->weight.joined();
   if (weight.size(0) < kLargeVocabulary) return ops::cross_entropy(logits(hidden, is_first_microbatch), targets);
-  return ops::linear_cross_entropy(hidden, weight, targets, {}, nn::scope_dtype().value_or(weight.scalar_type()));
+  return ops::linear_cross_entropy(hidden, weight, targets, {}, computed_dtype(weight));
 }
 
 }  // namespace plimsoll::models

@@ -289,10 +289,11 @@ def test_what_is_saved_is_loaded_by_transformers(case, tmp_path):
     assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in load(tmp_path).state_dict().items())
 
 
-def test_a_recipe_is_in_force_as_in_a_scope(joined):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_recipe_is_in_force_as_in_a_scope(joined, dtype):
     _, directory = joined
     ids, recipe = decoder_models.tokens(2, 20), Float8CurrentScaling()
-    ours, plain = load(directory, recipe=recipe), load(directory)
+    ours, plain = load(directory, dtype=dtype, recipe=recipe), load(directory, dtype=dtype)
     with fp8_autocast(fp8_recipe=recipe):
         expected = plain(ids, labels=ids)
     got = ours(ids, labels=ids)

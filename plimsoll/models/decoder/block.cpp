@@ -3,8 +3,8 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/split_with_sizes.h>
 
+#include "plimsoll/models/computed_dtype.h"
 #include "plimsoll/nn/checkpoint.h"
-#include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/activation/activation.h"
 #include "plimsoll/watch/session.h"
@@ -118,7 +118,7 @@ nn::ResidualStream DecoderBlockImpl::advance(nn::ResidualStream stream, const De
 }
 
 nn::ResidualStream DecoderBlockImpl::run(nn::ResidualStream stream, const DecoderBlockInput& input) {
-  if (const auto dtype = nn::scope_dtype()) stream.hidden = stream.hidden.to(*dtype);
+  stream.hidden = stream.hidden.to(computed_dtype(self_attention->proj->weight.parts().front()));
   const ops::NormOutput attended = self_attention->forward(stream, input);
   const at::Tensor before = stream.residual.defined() ? attended.sum : stream.hidden;
   const at::Tensor attention = branch(attended.output, attention_norm);

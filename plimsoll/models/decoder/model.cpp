@@ -6,10 +6,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "plimsoll/models/computed_dtype.h"
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/padding.h"
 #include "plimsoll/models/decoder/traits.h"
-#include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/embedding/embedding.h"
@@ -81,7 +81,7 @@ at::Tensor DecoderImpl::embed(const at::Tensor& tokens, int64_t first_position) 
                       .token_weight = token_embedding->weight,
                       .position_weight = config.learned_positions ? position_embedding->weight : at::Tensor(),
                       .first_position = first_position},
-                     nn::scope_dtype().value_or(token_embedding->weight.scalar_type()));
+                     computed_dtype(token_embedding->weight));
   return config.scales_embedding ? embedded * embedding_factor() : embedded;
 }
 
