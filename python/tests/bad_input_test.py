@@ -33,7 +33,6 @@ def test_unknown_arguments_are_type_errors(name):
         ("Linear", "delay_wgrad_compute", False, True),
         ("Linear", "ub_overlap_ag", False, True),
         ("LayerNormLinear", "return_layernorm_output_gathered", False, True),
-        ("LayerNormMLP", "activation_params", None, {"alpha": 1}),
         ("MultiheadAttention", "symmetric_ar_type", None, "multimem_all_reduce"),
         ("TransformerLayer", "ub_bulk_dgrad", True, False),
         ("TransformerLayer", "ub_tp_comm_overlap", False, True),

@@ -47,6 +47,7 @@ OTHER = {
 # Each rank may have its own; `data` may have other names for the same text.
 OWN = {
     "data": [],  # below
+    "config-of": [],  # a directory, by any name
     "threads": ["--threads=2"],
     "log-every": ["--log-every=1"],
     "json": ["--json={folder}/log"],
