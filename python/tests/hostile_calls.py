@@ -4,6 +4,7 @@ import json
 from functools import cache
 from typing import Any
 
+import hostile_decoder
 import hostile_t5
 import plimsoll.pytorch as te
 import torch
@@ -318,6 +319,7 @@ CALLS = {
     "unscale_gradients_": lambda draw: [[T(3, 4), T(70, dtype=BF16)], 0.5, 1.0, False],
     "use_caching_allocator": lambda draw: [],
     "watch_session": lambda draw: [draw.choice(["guard", "count", "shadow"]), 2.0, False],
+    **hostile_decoder.CALLS,
     **hostile_t5.CALLS,
 }
 

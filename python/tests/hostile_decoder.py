@@ -1,0 +1,30 @@
+"""Valid calls of DecoderModel's operator, for tests to spoil."""
+
+import tempfile
+from functools import cache
+
+import torch
+from hostile_arguments import Made, whole_numbers
+
+WORDS = 700
+
+
+@cache
+def directory():
+    from decoder_models import make, save  # takes transformers along
+
+    return save(make("llama"), tempfile.mkdtemp(prefix="plimsoll-hostile-decoder-"))
+
+
+def new_model():
+    return torch.classes.plimsoll.DecoderModel(directory(), "fp32")
+
+
+CALLS = {
+    "decoder_decode": lambda draw: [
+        Made(new_model),
+        whole_numbers(2, 5, below=WORDS),
+        draw.choice([None, whole_numbers(2, 5, below=2)]),
+        *(3, draw.random() < 0.5, 1.0, 50, 1.0, 7, 1.0, 0, [2], 0),
+    ],
+}
