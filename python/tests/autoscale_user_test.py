@@ -195,6 +195,9 @@ def ddp_reduces_gradients_at_their_value(group):
     ranks.assert_same_bits(group, {name: autoscale.value(p) for name, p in model.named_parameters()})
 
 
+PROMISED = 0.01  # what autoscaled FP16 promises of a training run, against FP32
+
+
 def blocks():
     torch.manual_seed(5)
     return nn.Sequential(nn.Embedding(11, 16), nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32)), nn.Linear(32, 3))
@@ -221,7 +224,7 @@ def fsdp_trains_as_fp32_does_on_one_process(group):
             optimizer.step()
     for name, weight in model.state_dict().items():
         expected = reference.state_dict()[name]
-        assert weight.dtype == torch.float32 and (weight - expected).norm() < 0.01 * expected.norm(), name
+        assert weight.dtype == torch.float32 and (weight - expected).norm() < PROMISED * expected.norm(), name
     seen = autoscale.report(model)
     assert not seen.without_rule and {"aten::addmm", "aten::native_layer_norm"} <= {row.op for row in seen.ops}
 

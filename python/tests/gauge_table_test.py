@@ -29,7 +29,7 @@ class Case:
         if where.get("stack") == "decoder":
             where["decoder_ids"] = self.decoder_ids
         self.grafted = graft(self.theirs, self.ids, amax, **where)
-        assert self.grafted.largest_output() == pytest.approx(amax, rel=0.05)
+        assert self.grafted.reaches(amax)
         self.source, self.gauged = save(self.theirs, root / "model"), root / "gauged"
         line = {"input_ids": self.ids[0].tolist(), "decoder_input_ids": self.decoder_ids[0].tolist()}
         self.certificate = gauge(self.source, self.gauged, "--calibrate", write_ids(root / "in.jsonl", line))
@@ -88,7 +88,7 @@ def test_the_statistics_of_flan_t5_xl(tmp_path):
     """A standard deviation of 4400 and an amax beyond 1.2e5 in one down-projection."""
     case = Case(tmp_path, 1.3e5, channels=24)
     deviations = [y.std().item() for y in case.grafted.outputs()]
-    assert max(deviations) == pytest.approx(4400, rel=0.3)
+    assert 4400 / 1.3 < max(deviations) < 4400 * 1.3  # a model alike, not the same one
     assert math.isnan(case.ours(case.source, {"no_dynamic_clamp": True}))
     assert case.ours(case.source, "seed") < RIGHT and case.ours(case.gauged) < RIGHT and case.transformers(case.gauged) < RIGHT
 

@@ -9,6 +9,10 @@ from t5_outliers import graft
 SEED = {"downproject_scale": 8, "residual_fp32": True, "mask_scale": 0.75, "gelu_guard": 39, "no_dynamic_clamp": True}
 ENCODER = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_decoder_layers": 1, "num_heads": 6}
 AMAXES = [5.6e4, 1.2e5, 3.7e5, 7.5e5, 1.9e6]  # the second: FLAN-T5-XL's
+# An encoder in FP16 that loses nothing is 1.6e-2 off at most (measured: the table of docs/t5.md). What loses something is off by
+# several times that, or NaN. A gradient passes the layers twice, and sums over the tokens.
+RIGHT = 2e-2
+RIGHT_GRADIENT = 2.5 * RIGHT
 
 
 def without(*switches):
@@ -22,7 +26,7 @@ def grafted(tmp_path_factory):
     for amax in AMAXES:
         theirs = make("v1.1", **ENCODER)
         ids, _ = inputs(theirs, [64])
-        assert graft(theirs, ids, amax).largest_output() == pytest.approx(amax, rel=0.05)
+        assert graft(theirs, ids, amax).reaches(amax)
         path = save(theirs, tmp_path_factory.mktemp("t5"))
         ours = T5ForConditionalGeneration.from_pretrained(path)
         with torch.no_grad():
@@ -45,8 +49,8 @@ def test_the_table_of_outliers(grafted):
     seed = {amax: error(case, SEED) for amax, case in grafted.items()}
     clamped = {amax: error(case, {}) for amax, case in grafted.items()}
     assert [amax for amax in AMAXES if plain[amax] < 1] == [5.6e4]
-    assert [amax for amax in AMAXES if seed[amax] < 2e-2] == [5.6e4, 1.2e5, 3.7e5]  # a fixed 8 reaches 524,000
-    assert clamped[5.6e4] == plain[5.6e4] and all(clamped[amax] > 5e-2 for amax in AMAXES[2:])
+    assert [amax for amax in AMAXES if seed[amax] < RIGHT] == [5.6e4, 1.2e5, 3.7e5]  # a fixed 8 reaches 524,000
+    assert clamped[5.6e4] == plain[5.6e4] and all(clamped[amax] > RIGHT_GRADIENT for amax in AMAXES[2:])
 
 
 def test_the_default_is_the_seed(grafted):
@@ -54,20 +58,20 @@ def test_the_default_is_the_seed(grafted):
     model.t5_fixes = "seed"
     by_name = model.encode(ids)
     model.t5_fixes = SEED
-    assert torch.equal(by_name, model.encode(ids)) and relative(by_name, want) < 2e-2
+    assert torch.equal(by_name, model.encode(ids)) and relative(by_name, want) < RIGHT
 
 
 def test_downproject_scale(grafted):
     case = grafted[3.7e5]
     assert not error(case, without("downproject_scale")) < 1
-    assert error(case, SEED) < 2e-2
-    assert error(grafted[7.5e5], {**SEED, "downproject_scale": 16}) < 2e-2
+    assert error(case, SEED) < RIGHT
+    assert error(grafted[7.5e5], {**SEED, "downproject_scale": 16}) < RIGHT
 
 
 def test_residual_fp32(grafted):
     case = grafted[3.7e5]
     assert not error(case, without("residual_fp32")) < 1
-    assert error(case, SEED) < 2e-2
+    assert error(case, SEED) < RIGHT
 
 
 @pytest.fixture
@@ -99,7 +103,7 @@ def test_mask_scale(small):
         assert ours.encode(ids, mask)[1].isnan().any()
         ours.t5_fixes = SEED
         got = ours.encode(ids, mask)
-    assert got.isfinite().all() and relative(got[0], want) < 2e-2
+    assert got.isfinite().all() and relative(got[0], want) < RIGHT
 
 
 def test_gelu_guard(small):
@@ -129,7 +133,7 @@ def test_gelu_guard(small):
     kept = gradients(SEED)
     exact = dict(theirs.named_parameters())
     for name in ("encoder.block.0.layer.1.DenseReluDense.wi_1.weight", "decoder.block.1.layer.2.DenseReluDense.wo.weight"):
-        assert relative(kept[name], exact[name].grad) < 5e-2, name
+        assert relative(kept[name], exact[name].grad) < RIGHT_GRADIENT, name
     assert all(grad.isfinite().all() for grad in kept.values())
 
 
@@ -173,7 +177,7 @@ def test_gelu_guards_number_is_the_threshold(small):
         relu = make("v1.1", feed_forward_proj="gated-relu")
         relu.load_state_dict(theirs.state_dict())
         want = relu.encoder(input_ids=ids).last_hidden_state
-        assert relative(encoded(1e-7), want) < 2e-2 < relative(encoded(39), want)  # the bound of FP16, as above
+        assert relative(encoded(1e-7), want) < RIGHT < relative(encoded(39), want)
 
 
 def test_training_clamp_needs_no_condition_and_is_of_training_alone(tmp_path):

@@ -5,7 +5,8 @@ import pytest
 import torch
 import transformers
 from plimsoll.t5 import T5ForConditionalGeneration
-from t5_models import make, relative, save, train_tokenizer
+from rounding import approx, gamma
+from t5_models import PATH, make, relative, save, train_tokenizer
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
@@ -71,7 +72,7 @@ def test_the_examples_of_transformers_page_run(case, library):
     input_ids = tokenizer("The <extra_id_0> walks in <extra_id_1> park", return_tensors="pt").input_ids
     labels = tokenizer("<extra_id_0> cute dog <extra_id_1> the <extra_id_2>", return_tensors="pt").input_ids
     outputs = model(input_ids=input_ids, labels=labels)
-    assert outputs.loss.item() == pytest.approx(theirs(input_ids=input_ids, labels=labels).loss.item(), rel=1e-6)
+    assert outputs.loss.item() == approx(theirs(input_ids=input_ids, labels=labels).loss.item(), PATH)
     assert outputs.logits.shape == (*labels.shape, PIECES + 100)
 
     input_ids = tokenizer("summarize: studies have shown that owning a dog is good for you", return_tensors="pt").input_ids
@@ -82,4 +83,4 @@ def test_the_examples_of_transformers_page_run(case, library):
 
     encoder = library.T5EncoderModel.from_pretrained(folder)
     last_hidden_states = encoder(input_ids=input_ids).last_hidden_state
-    assert relative(last_hidden_states, theirs.encoder(input_ids=input_ids).last_hidden_state) < 1e-5
+    assert relative(last_hidden_states, theirs.encoder(input_ids=input_ids).last_hidden_state) < gamma(PATH)
