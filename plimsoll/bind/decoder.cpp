@@ -74,7 +74,7 @@ struct DecoderModel : torch::CustomClassHolder {
   }
 
   at::Tensor extend(const at::Tensor& input_ids, const c10::intrusive_ptr<DecoderPast>& past) {
-    const at::Tensor logits = model->extend(input_ids, past->cache);
+    const at::Tensor logits = model->extend(input_ids, past->cache, {.all_logits = true});
     io::check_mapped_files();
     return logits;
   }

@@ -17,6 +17,11 @@
 
 namespace plimsoll::models {
 
+// Arguments of extend() beside the tokens.
+struct Extension {
+  bool all_logits = false;  // of every token: fp32 [batch, seq, vocabulary]
+};
+
 class LanguageModel {
  public:
   virtual ~LanguageModel() = default;
@@ -34,10 +39,10 @@ class LanguageModel {
   // fp32 [batch, seq, vocabulary].
   virtual at::Tensor logits(const at::Tensor& tokens) = 0;
 
-  // Generation: the logits of `tokens` int64 [batch, seq], which follow those in the cache and join it. With an empty
-  // cache this is the prefill, later a step of decoding. Weights are converted when the cache is empty and kept after
-  // that. Records no gradients; call eval() first.
-  virtual at::Tensor extend(const at::Tensor& tokens, TokenCache& cache) = 0;
+  // Generation: the logits of `tokens` int64 [batch, seq], which follow those in the cache and join it: fp32 [batch, 1,
+  // vocabulary], of each row's last token. With an empty cache this is the prefill, later a step of decoding. Weights are
+  // converted when the cache is empty and kept after that. Records no gradients; call eval() first.
+  virtual at::Tensor extend(const at::Tensor& tokens, TokenCache& cache, const Extension& extension = {}) = 0;
   virtual TokenCache make_cache(const TokenCacheOptions& options = {}) const = 0;
 
   // A part of the model that can get its parameters just before it computes, and lose them after.

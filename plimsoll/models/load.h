@@ -2,7 +2,7 @@
 //
 //   const models::LoadedModel loaded = models::load("SmolLM2-135M-Instruct", {.dtype = models::WeightDtype::kBf16});
 //   models::TokenCache cache = loaded.model->make_cache();
-//   at::Tensor logits = loaded.model->extend(tokens, cache);  // int64 [1, seq] -> fp32 [1, seq, vocabulary]
+//   at::Tensor logits = loaded.model->extend(tokens, cache);  // int64 [1, seq] -> fp32 [1, 1, vocabulary]
 //   int64_t next = logits[0][-1].argmax().item<int64_t>();
 //   while (!loaded.ends(next)) {
 //     logits = loaded.model->extend(at::full({1, 1}, next, at::kLong), cache);

@@ -13,4 +13,10 @@ struct ForwardHooks {
   std::function<void(at::TensorList outputs)> after;  // undefined ones among them
 };
 
+// Settings of a block of layers by the model around it.
+struct BlockSwitches {
+  ForwardHooks hooks;                   // none
+  bool checkpoint_activations = false;  // backward computes the block again, from its inputs
+};
+
 }  // namespace plimsoll::nn

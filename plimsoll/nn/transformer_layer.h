@@ -50,7 +50,7 @@ struct ResidualStream {
   at::Tensor value() const { return residual.defined() ? hidden + residual : hidden; }
 };
 
-class TransformerLayerImpl : public torch::nn::Cloneable<TransformerLayerImpl> {
+class TransformerLayerImpl : public torch::nn::Cloneable<TransformerLayerImpl>, public BlockSwitches {
  public:
   TransformerLayerImpl(int64_t hidden_size, int64_t ffn_hidden_size, int64_t num_attention_heads,
                        TransformerLayerOptions options = {});
@@ -66,8 +66,6 @@ class TransformerLayerImpl : public torch::nn::Cloneable<TransformerLayerImpl> {
   TransformerLayerOptions options;
   MultiheadAttention self_attention{nullptr}, inter_attention{nullptr};
   LayerNormMlp layernorm_mlp{nullptr};
-  ForwardHooks hooks;                   // none
-  bool checkpoint_activations = false;  // backward computes the layer again, from its inputs
 
  private:
   ResidualStream run(ResidualStream stream, const TransformerLayerInput& input);

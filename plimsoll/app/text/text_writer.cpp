@@ -18,9 +18,6 @@
 namespace plimsoll::app {
 namespace {
 
-// Logits of a prompt that are in memory at a time: 256 MB.
-constexpr int64_t kMaxLogits = int64_t{1} << 26;
-
 double log_probability(std::span<const float> logits, int64_t token) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -42,16 +39,12 @@ at::Tensor TextWriter::read(std::span<const int64_t> tokens) {
     cache_.clear();
     tokens = read_;
   }
-  const auto chunk = static_cast<size_t>(std::max<int64_t>(1, kMaxLogits / model_.tokenizer->size()));
-  at::Tensor logits;
-  for (; !tokens.empty(); tokens = tokens.subspan(std::min(chunk, tokens.size()))) {
-    std::optional<amp::Fp8Autocast> scope;
-    if (model_.recipe) scope.emplace(amp::Fp8AutocastOptions{.recipe = *model_.recipe});
-    const auto part = tokens.first(std::min(chunk, tokens.size()));
-    logits = model_.model->extend(at::tensor(c10::IntArrayRef(part.data(), part.size())).unsqueeze(0), cache_);
-  }
+  std::optional<amp::Fp8Autocast> scope;
+  if (model_.recipe) scope.emplace(amp::Fp8AutocastOptions{.recipe = *model_.recipe});
+  const at::Tensor ids = at::tensor(c10::IntArrayRef(tokens.data(), tokens.size())).unsqueeze(0);
+  const at::Tensor logits = model_.model->extend(ids, cache_);
   io::check_mapped_files();
-  return logits.select(1, logits.size(1) - 1).squeeze(0).contiguous();
+  return logits.flatten();
 }
 
 int64_t TextWriter::draw(std::span<const float> logits, int64_t new_tokens) {

@@ -44,7 +44,7 @@ class DecoderAttentionImpl : public torch::nn::Cloneable<DecoderAttentionImpl> {
 };
 TORCH_MODULE(DecoderAttention);
 
-class DecoderBlockImpl : public torch::nn::Cloneable<DecoderBlockImpl> {
+class DecoderBlockImpl : public torch::nn::Cloneable<DecoderBlockImpl>, public nn::BlockSwitches {
  public:
   DecoderBlockImpl(const DecoderConfig& config, Reach reach);
   void reset() override;
@@ -56,8 +56,6 @@ class DecoderBlockImpl : public torch::nn::Cloneable<DecoderBlockImpl> {
   DecoderAttention self_attention{nullptr};
   nn::LayerNormMlp layernorm_mlp{nullptr};
   nn::Norm attention_norm{nullptr}, mlp_norm{nullptr};  // none unless norms_branches
-  nn::ForwardHooks hooks;                               // none
-  bool checkpoint_activations = false;                  // backward computes the block again, from its inputs
 
  private:
   nn::ResidualStream run(nn::ResidualStream stream, const DecoderBlockInput& input);

@@ -11,16 +11,9 @@
 #include "plimsoll/models/decoder/padding.h"
 #include "plimsoll/models/decoder/traits.h"
 #include "plimsoll/nn/report_values.h"
-#include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/embedding/embedding.h"
 
 namespace plimsoll::models {
-namespace {
-
-bool writes_stream(const std::string& name) { return name.ends_with("proj.weight") || name.ends_with("fc2_weight"); }
-
-}  // namespace
-
 DecoderImpl::DecoderImpl(const DecoderConfig& settings) : config(settings) {
   check(config);
   DecoderImpl::reset();
@@ -41,31 +34,18 @@ void DecoderImpl::reset() {
   norm = register_module("norm", nn::Norm(config.dim, ops::NormOptions{.kind = config.normalization,
                                                                        .zero_centered = config.zero_centered_norms,
                                                                        .epsilon = config.norm_epsilon}));
-  if (config.ties_head) {
-    tied_head_ = LanguageHead::tied_state();
-  } else {
-    head = register_module(
-        "head", nn::Linear(config.dim, config.vocabulary, nn::LinearOptions{.bias = false, .high_precision = true}));
-  }
+  make_head(config.ties_head);
   nn::name_products(*this);
   reset_parameters();
 }
 
 void DecoderImpl::reset_parameters(std::optional<at::Generator> generator) {
-  if (nn::UndrawnParameters::are_wanted()) return;
-  const at::NoGradGuard no_grad;
   const bool shrinks = traits_of(config.family).shrinks_what_writes_stream;
-  const double less = shrinks ? std::sqrt(2.0 * static_cast<double>(config.layers)) : 1;
-  for (const auto& parameter : named_parameters()) {
-    at::Tensor tensor = parameter.value();
-    if (tensor.dim() == 2) {
-      tensor.normal_(0, config.initializer_range / (writes_stream(parameter.key()) ? less : 1), generator);
-    } else if (parameter.key().ends_with("bias")) {
-      tensor.zero_();
-    } else {
-      tensor.fill_(config.zero_centered_norms ? 0 : 1);
-    }
-  }
+  draw_parameters({.deviation = config.initializer_range,
+                   .stream_deviation =
+                       config.initializer_range / (shrinks ? std::sqrt(2.0 * static_cast<double>(config.layers)) : 1),
+                   .norm = config.zero_centered_norms ? 0.0 : 1.0},
+                  generator);
 }
 
 double DecoderImpl::embedding_factor() const {
@@ -110,11 +90,6 @@ at::Tensor DecoderImpl::normalised(const at::Tensor& tokens, std::optional<bool>
   return normed.output;
 }
 
-LanguageHead DecoderImpl::reader() const {
-  if (!config.ties_head) return {.own = head};
-  return {.embedding = token_embedding->weight, .tied = tied_head_};
-}
-
 at::Tensor DecoderImpl::forward(const at::Tensor& tokens, const at::Tensor& attention_mask,
                                 std::optional<bool> is_first_microbatch) {
   const TokensFirst rows(tokens, attention_mask);
@@ -134,31 +109,10 @@ at::Tensor DecoderImpl::loss(const at::Tensor& tokens, const at::Tensor& targets
   return reader().loss(hidden, rows.gathered(targets), is_first_microbatch);
 }
 
-at::Tensor DecoderImpl::extend(const at::Tensor& tokens, TokenCache& cache) {
-  TORCH_CHECK(cache.layers() == blocks->size(), "decoder: expected a cache of ", blocks->size(), " layers, got ",
-              cache.layers());
-  const at::NoGradGuard no_grad;
-  if (at::Tensor logits = step(tokens, cache); logits.defined()) return logits;
-  const bool is_first = cache.length() == 0;
-  return reader().logits(normalised(tokens, is_first, &cache), is_first).to(at::kFloat);
-}
-
 nlohmann::json DecoderImpl::shape() const {
   nlohmann::json shape = decoder_config_json(config);
   shape["family"] = "decoder";
   return shape;
-}
-
-std::vector<LanguageModel::Unit> DecoderImpl::units() {
-  std::vector<Unit> units;
-  for (const auto& block : *blocks) units.push_back({block, &block->as<DecoderBlockImpl>()->hooks});
-  return units;
-}
-
-void DecoderImpl::checkpoint_activations(bool enabled) {
-  for (size_t layer = 0; layer < blocks->size(); ++layer) {
-    blocks->at<DecoderBlockImpl>(layer).checkpoint_activations = enabled;
-  }
 }
 
 }  // namespace plimsoll::models

@@ -1,9 +1,5 @@
-// A decoder-only model of Hugging Face's families, made of nn layers as its DecoderConfig says. Children:
-// token_embedding, position_embedding where positions are learned, blocks.N (DecoderBlock), norm, and head unless it is
-// tied to the token embedding.
+// A decoder-only model of Hugging Face's families, made of nn layers as its DecoderConfig says. Blocks: DecoderBlock.
 #pragma once
-
-#include <torch/nn/modules/container/modulelist.h>
 
 #include <array>
 #include <optional>
@@ -11,14 +7,12 @@
 
 #include "plimsoll/models/decoder/block.h"
 #include "plimsoll/models/decoder/config.h"
-#include "plimsoll/models/language_head.h"
-#include "plimsoll/models/language_model.h"
-#include "plimsoll/nn/embedding.h"
+#include "plimsoll/models/stacked_model.h"
 #include "plimsoll/nn/rotary.h"
 
 namespace plimsoll::models {
 
-class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public LanguageModel {
+class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public StackedModel {
  public:
   explicit DecoderImpl(const DecoderConfig& config);
   void reset() override;
@@ -39,20 +33,11 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public LanguageMod
   // The same of padded rows. Targets of padding are to be ignored: -100.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets, const at::Tensor& attention_mask,
                   std::optional<bool> is_first_microbatch);
-  at::Tensor extend(const at::Tensor& tokens, TokenCache& cache) override;
-  // As extend(), with its bits, by a team of threads: of one token a row that follows others. Undefined, and nothing has
-  // changed, where the layers must do it: in training, under a watch or a scope, with hooks.
-  at::Tensor step(const at::Tensor& tokens, TokenCache& cache);
 
   torch::nn::Module& module() override { return *this; }
   nlohmann::json shape() const override;
   int64_t context() const override { return config.context; }
   at::Tensor logits(const at::Tensor& tokens) override { return forward(tokens); }
-  TokenCache make_cache(const TokenCacheOptions& options = {}) const override {
-    return {config.layers, options.capacity.value_or(config.context), options.format};
-  }
-  std::vector<Unit> units() override;  // the blocks
-  void checkpoint_activations(bool enabled) override;
   Freedoms freedoms() const override;
   std::map<std::string, at::Tensor> weights_with_freedom() const override;
   Amaxes worst_case_amaxes() const override;
@@ -60,22 +45,16 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public LanguageMod
   double norm_epsilon() const override { return config.norm_epsilon; }
 
   DecoderConfig config;
-  nn::Embedding token_embedding{nullptr}, position_embedding{nullptr};
-  torch::nn::ModuleList blocks{nullptr};
-  nn::Norm norm{nullptr};
-  nn::Linear head{nullptr};  // none if tied
 
  private:
   double embedding_factor() const;
   at::Tensor embed(const at::Tensor& tokens, int64_t first_position) const;
   // Turns of the positions first, first + 1, ..., by Reach; undefined where nothing turns.
   std::array<ops::RotaryTurns, 2> turns(int64_t first, int64_t count) const;
-  // Hidden states that the head reads.
-  at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache);
-  LanguageHead reader() const;
+  at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache) override;
+  void describe(TeamStep& step, const StepLayers& layers, int64_t first) override;
 
   std::vector<nn::RotaryTable> rotary_;  // by Reach; none with learned positions
-  std::shared_ptr<ops::LinearState> tied_head_;
 };
 TORCH_MODULE(Decoder);
 

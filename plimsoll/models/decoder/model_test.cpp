@@ -35,7 +35,9 @@ std::vector<recipe::Recipe> recipes_by_row() {
 Tensors in_pieces(DecoderImpl& model, const at::Tensor& ids, const std::vector<int64_t>& ends) {
   TokenCache cache = model.make_cache();
   Tensors pieces;
-  for (const int64_t end : ends) pieces.push_back(model.extend(ids.slice(1, cache.length(), end), cache));
+  for (const int64_t end : ends) {
+    pieces.push_back(model.extend(ids.slice(1, cache.length(), end), cache, {.all_logits = true}));
+  }
   while (cache.length() < ids.size(1)) {
     pieces.push_back(model.extend(ids.slice(1, cache.length(), cache.length() + 1), cache));
   }
@@ -52,6 +54,8 @@ void expect_same_bits(DecoderImpl& model, const recipe::Recipe& recipe) {
   const at::Tensor trained = model.forward(ids).detach();
   EXPECT_TRUE(torch::equal(at::cat(in_pieces(model, ids, {kTokens}), 1), trained)) << "prefill";
   EXPECT_TRUE(torch::equal(at::cat(in_pieces(model, ids, {11, 16, kTokens}), 1), trained)) << "chunks";
+  TokenCache cache = model.make_cache();
+  EXPECT_TRUE(torch::equal(model.extend(ids, cache), trained.slice(1, -1))) << "the last alone";
   EXPECT_TRUE(torch::equal(at::cat(in_pieces(model, ids, {13}), 1), trained)) << "decode";
   for (int64_t row = 0; row < ids.size(0); ++row) {
     const at::Tensor alone = ids.slice(0, row, row + 1);

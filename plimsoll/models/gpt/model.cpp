@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "plimsoll/models/gpt/freedoms.h"
-#include "plimsoll/models/language_head.h"
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/embedding/embedding.h"
@@ -16,10 +15,6 @@ namespace {
 
 // Source: Radford et al. 2019 and the code published with it.
 constexpr double kInitialDeviation = 0.02;
-
-bool writes_residual_stream(const std::string& name) {
-  return name.ends_with("proj.weight") || name.ends_with("fc2_weight");
-}
 
 }  // namespace
 
@@ -50,29 +45,15 @@ void GptImpl::reset() {
   }
   norm = register_module(
       "norm", nn::Norm(config.dim, ops::NormOptions{.kind = config.normalization, .epsilon = config.norm_epsilon}));
-  if (config.tie_embeddings) {
-    tied_head_ = LanguageHead::tied_state();
-  } else {
-    head = register_module(
-        "head", nn::Linear(config.dim, config.vocabulary, nn::LinearOptions{.bias = false, .high_precision = true}));
-  }
+  make_head(config.tie_embeddings);
   nn::name_products(*this);
   reset_parameters();
 }
 
 void GptImpl::reset_parameters(std::optional<at::Generator> generator) {
-  const at::NoGradGuard no_grad;
-  const double residual_deviation = kInitialDeviation / std::sqrt(2.0 * static_cast<double>(config.layers));
-  for (const auto& parameter : named_parameters()) {
-    at::Tensor tensor = parameter.value();
-    if (tensor.dim() == 2) {
-      tensor.normal_(0, writes_residual_stream(parameter.key()) ? residual_deviation : kInitialDeviation, generator);
-    } else if (parameter.key().ends_with("bias")) {
-      tensor.zero_();
-    } else {
-      tensor.fill_(1);
-    }
-  }
+  draw_parameters({.deviation = kInitialDeviation,
+                   .stream_deviation = kInitialDeviation / std::sqrt(2.0 * static_cast<double>(config.layers))},
+                  generator);
 }
 
 at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache) {
@@ -93,17 +74,8 @@ at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_
   return normed.output;
 }
 
-at::Tensor GptImpl::run(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache) {
-  return reader().logits(normalised(tokens, is_first_microbatch, cache), is_first_microbatch).to(at::kFloat);
-}
-
-LanguageHead GptImpl::reader() const {
-  if (!config.tie_embeddings) return {.own = head};
-  return {.embedding = token_embedding->weight, .tied = tied_head_};
-}
-
 at::Tensor GptImpl::forward(const at::Tensor& tokens, std::optional<bool> is_first_microbatch) {
-  return run(tokens, is_first_microbatch, nullptr);
+  return reader().logits(normalised(tokens, is_first_microbatch, nullptr), is_first_microbatch).to(at::kFloat);
 }
 
 at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets, std::optional<bool> is_first_microbatch) {
@@ -111,26 +83,6 @@ at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets, st
 }
 
 nlohmann::json GptImpl::shape() const { return config; }
-
-std::vector<LanguageModel::Unit> GptImpl::units() {
-  std::vector<Unit> units;
-  for (const auto& block : *blocks) units.push_back({block, &block->as<nn::TransformerLayerImpl>()->hooks});
-  return units;
-}
-
-void GptImpl::checkpoint_activations(bool enabled) {
-  for (size_t layer = 0; layer < blocks->size(); ++layer) {
-    blocks->at<nn::TransformerLayerImpl>(layer).checkpoint_activations = enabled;
-  }
-}
-
-at::Tensor GptImpl::extend(const at::Tensor& tokens, TokenCache& cache) {
-  TORCH_CHECK(cache.layers() == blocks->size(), "gpt: expected a cache of ", blocks->size(), " layers, got ",
-              cache.layers());
-  const at::NoGradGuard no_grad;
-  if (at::Tensor logits = step(tokens, cache); logits.defined()) return logits;
-  return run(tokens, cache.length() == 0, &cache);
-}
 
 Freedoms GptImpl::freedoms() const { return gpt_freedoms(config); }
 std::map<std::string, at::Tensor> GptImpl::weights_with_freedom() const { return gpt_weights(*this); }

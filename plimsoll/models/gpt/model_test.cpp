@@ -154,7 +154,8 @@ void expect_pieces_like_the_whole(bool tied) {
     const amp::Fp8Autocast scope({.recipe = recipe::by_name(name)});
     const at::Tensor whole = model->forward(tokens);
     TokenCache cache = model->make_cache();
-    Tensors pieces = {model->extend(tokens.slice(1, 0, 5), cache), model->extend(tokens.slice(1, 5, 8), cache)};
+    Tensors pieces = {model->extend(tokens.slice(1, 0, 5), cache, {.all_logits = true}),
+                      model->extend(tokens.slice(1, 5, 8), cache, {.all_logits = true})};
     for (int64_t i = 8; i < kSmall.context; ++i) pieces.push_back(model->extend(tokens.slice(1, i, i + 1), cache));
     EXPECT_EQ(cache.length(), kSmall.context);
     // Attention rounds its probabilities elsewhere for other numbers of queries; a code may then differ by one step.

@@ -1,0 +1,55 @@
+// A decoder-only model made of embeddings, blocks one after another, a norm and a head. Children: token_embedding,
+// position_embedding where positions are learned, blocks.N, norm, and head unless it is tied to the token embedding.
+#pragma once
+
+#include <torch/nn/modules/container/modulelist.h>
+
+#include <optional>
+#include <vector>
+
+#include "plimsoll/models/language_head.h"
+#include "plimsoll/models/language_model.h"
+#include "plimsoll/models/team/layers.h"
+#include "plimsoll/nn/embedding.h"
+#include "plimsoll/nn/layer_norm.h"
+
+namespace plimsoll::models {
+
+class StackedModel : public LanguageModel {
+ public:
+  at::Tensor extend(const at::Tensor& tokens, TokenCache& cache, const Extension& extension = {}) override;
+  // As extend(), with its bits, by a team of threads: of one token a row that follows others. Undefined, and nothing has
+  // changed, where the layers must do it: in training, under a watch or a scope, with hooks.
+  at::Tensor step(const at::Tensor& tokens, TokenCache& cache);
+  TokenCache make_cache(const TokenCacheOptions& options = {}) const override;
+  std::vector<Unit> units() override;  // the blocks
+  void checkpoint_activations(bool enabled) override;
+
+  nn::Embedding token_embedding{nullptr}, position_embedding{nullptr};
+  torch::nn::ModuleList blocks{nullptr};
+  nn::Norm norm{nullptr};
+  nn::Linear head{nullptr};  // none if tied
+
+ protected:
+  // Hidden states [batch, seq, dim] that the head reads.
+  virtual at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch,
+                                TokenCache* cache) = 0;
+  // Adds the blocks to a step of tokens at position `first`, and what the model does to the embedding.
+  virtual void describe(TeamStep& step, const StepLayers& layers, int64_t first) = 0;
+
+  void make_head(bool tied);
+  LanguageHead reader() const;
+
+  // Deviations of the matrices: of all, and of those that write to the residual stream. Norms begin as `norm`, biases as
+  // 0. Draws from `generator`, by default torch's own, so the seed alone decides.
+  struct Initial {
+    double deviation, stream_deviation;
+    double norm = 1;
+  };
+  void draw_parameters(const Initial& initial, std::optional<at::Generator> generator);
+
+ private:
+  std::shared_ptr<ops::LinearState> tied_head_;
+};
+
+}  // namespace plimsoll::models
