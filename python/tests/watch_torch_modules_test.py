@@ -1,6 +1,7 @@
 """plimsoll.watch over modules of plain torch: what runs in them has their path, and watching changes no number."""
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import plimsoll
@@ -211,3 +212,59 @@ def test_what_a_recomputed_block_runs_is_observed():
             assert record_of(w, "Attention.softmax/output")["calls"] == 1
             output.sum().backward()
         assert record_of(w, "Attention.softmax/output")["calls"] == 2  # again, for backward
+
+
+class DropoutModel(nn.Module):
+    """In fp16, with numbers so small that each product is counted, and with each kind of state that an operator keeps: random
+    numbers of dropout, attention and a generator, running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.into, self.norm, self.lstm = nn.Linear(16, 16), nn.BatchNorm1d(16), nn.LSTM(16, 16, 2, dropout=0.5)
+        self.end = nn.Linear(16, 16)
+        with torch.no_grad():
+            for weight, value in ((self.norm.weight, 1e-3), (self.end.weight, 6e4)):
+                weight.fill_(value)
+
+    def block(self, x):
+        heads = self.into(x).unflatten(-1, (4, 4)).transpose(0, 1) * 1e-2
+        attended = nn.functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=0.5)
+        return nn.functional.dropout(self.norm(attended.transpose(0, 1).flatten(1)), 0.3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.float16):
+            x = checkpoint(self.block, self.block(x), use_reentrant=False)
+            overflowing = self.end(nn.functional.dropout(self.lstm(x)[0] + 2, 0.1))
+            return torch.tanh(overflowing).float() * torch.rand_like(x, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_random_numbers_and_running_statistics_are_those_of_the_program(mode):
+    def train(watch):
+        model = DropoutModel()
+        torch.manual_seed(3)
+        x = torch.randn(6, 16, generator=torch.Generator().manual_seed(2))
+        with watch as w:
+            for _ in range(2):
+                output = model(x)
+                output.sum().backward()
+        return [output, *model.buffers(), *(p.grad for p in model.parameters()), torch.get_rng_state()], w
+
+    plain, _ = train(nullcontext())
+    watched, w = train(plimsoll.watch(mode))
+    assert all(torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(plain, watched, strict=True))
+    if mode == "count":
+        assert any(record.get("counted") for record in w.records)
+    if mode == "shadow":
+        assert len(w.incidents[0]["window"]) > 1
+
+
+@torch.no_grad()
+def test_count_sees_a_product_that_was_flushed_to_zero():
+    model = nn.Linear(16, 16, bias=False).half()
+    model.weight.fill_(1e-4)
+    with plimsoll.watch("count") as w:
+        assert model(torch.full((3, 16), 1e-5).half()).eq(0).all()
+    record = record_of(w, "Linear/output")
+    assert (record["counted"], record["flushed"]) == (48, 48)

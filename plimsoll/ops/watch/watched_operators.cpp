@@ -154,7 +154,9 @@ class Observer {
     if (results.empty() || !report(slot, results.front()) || session_->mode() != watch::Mode::kCount) return;
     const watch::Observation seen = observation_of(results.front());
     const std::optional<c10::OperatorName> name = function.operator_name();
-    if (!name || !watch::worth_counting(seen.amax, seen.format)) return;
+    // A result of zeros may be one that was flushed: torch has rounded it already.
+    const bool is_zero = seen.amax == 0 && seen.format != format::Format::kFp32;
+    if (!name || !(is_zero || watch::worth_counting(seen.amax, seen.format))) return;
     const auto widen = [](const at::Tensor& tensor) { return tensor.to(at::kFloat); };
     const std::vector<at::Tensor> wide = tensors_of(run_wider(*name, running.arguments, widen));
     if (wide.empty() || wide.front().scalar_type() != at::kFloat) return;

@@ -24,7 +24,8 @@ bool is_real(const at::Tensor& tensor);
 using Widen = std::function<at::Tensor(const at::Tensor&)>;
 
 // The results of the operator on arguments of which each tensor that is_real is widened, and with FP32 for a narrow
-// dtype that it is asked for. Empty where it draws random numbers, writes to an operand or refuses.
+// dtype that it is asked for. Changes no operand and no generator. Empty where it draws random numbers, is more than a
+// function of its arguments or refuses.
 Values run_wider(const c10::OperatorName& name, const Values& arguments, const Widen& widen);
 
 }  // namespace plimsoll::ops
