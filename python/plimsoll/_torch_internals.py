@@ -32,9 +32,19 @@ REBUILD_TENSOR = (("torch._utils", "_rebuild_tensor_v2"), torch._utils._rebuild_
 _SCALED: Any = torch._C._parse_dispatch_key("Fake")
 
 
-def new_wrapper(cls: type[Any], like: torch.Tensor, dtype: torch.dtype, requires_grad: bool) -> Any:
-    """A tensor of a subclass with the shape and device of `like`, and no memory."""
-    return torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=dtype, device=like.device, requires_grad=requires_grad)
+def new_wrapper(
+    cls: type[Any], like: torch.Tensor, dtype: torch.dtype, requires_grad: bool = False, device: torch.device | None = None
+) -> Any:
+    """A tensor of a subclass with the shape and strides of `like`, by default on its device, and no memory."""
+    return torch.Tensor._make_wrapper_subclass(
+        cls,
+        like.shape,
+        strides=like.stride(),
+        storage_offset=like.storage_offset(),
+        dtype=dtype,
+        device=device or like.device,
+        requires_grad=requires_grad,
+    )
 
 
 def set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:

@@ -48,8 +48,8 @@ class QuantizedTensor(torch.Tensor):
     block, as the recipe of `form` has them.
 
     Modules read the codes. Every other function sees the values, in `dtype`, and gives plain tensors; what writes into
-    the tensor (an optimizer's step, copy_, an initialiser) writes values, which are quantized anew, by the rule of the
-    recipe. ``torch.save`` and state dicts keep the codes.
+    the tensor or a view of it (an optimizer's step, copy_, an initialiser, an index) writes values, which are quantized
+    anew, by the rule of the recipe. ``torch.save`` and state dicts keep the codes.
     """
 
     codes: torch.Tensor
@@ -67,19 +67,8 @@ class QuantizedTensor(torch.Tensor):
         form: Form | None = None,
     ) -> QuantizedTensor:
         made: QuantizedTensor = new_wrapper(cls, codes, dtype, requires_grad)
+        made.codes, made.scale, made.form = codes, scale, form or Form()
         return made
-
-    def __init__(
-        self,
-        codes: torch.Tensor,
-        scale: torch.Tensor,
-        dtype: torch.dtype,
-        requires_grad: bool = False,
-        form: Form | None = None,
-    ) -> None:
-        self.codes = codes
-        self.scale = scale
-        self.form = form or Form()
 
     @classmethod
     def quantize(cls, values: torch.Tensor, recipe: str = ONE_SCALE) -> QuantizedTensor:
@@ -182,29 +171,101 @@ class QuantizedTensor(torch.Tensor):
         return _on_values(func, args, kwargs)
 
 
+class QuantizedView(torch.Tensor):
+    """A view of the values of a QuantizedTensor: writing to it quantizes them anew."""
+
+    of: QuantizedTensor
+    path: tuple[Callable[[torch.Tensor], torch.Tensor], ...]  # views, each of the one before; the first of the values
+
+    @staticmethod
+    def __new__(
+        cls, of: QuantizedTensor, path: tuple[Callable[[torch.Tensor], torch.Tensor], ...], like: torch.Tensor
+    ) -> QuantizedView:
+        made: QuantizedView = new_wrapper(cls, like, like.dtype, device=of.device)
+        made.of, made.path = of, path
+        return made
+
+    def inside(self, values: torch.Tensor) -> torch.Tensor:
+        """This view of the values of the whole tensor."""
+        for step in self.path:
+            values = step(values)
+        return values
+
+    def dequantize(self) -> torch.Tensor:
+        return self.inside(self.of.dequantize())
+
+    def tolist(self) -> Any:
+        return self.dequantize().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self.dequantize().numpy(force=force)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return repr(self.dequantize())
+
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+        return self.dequantize().clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.dequantize().clone().__reduce_ex__(protocol)
+
+    __torch_function__ = no_torch_function
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return _on_values(func, args, kwargs or {})
+
+
 def _on_values(func: Any, args: Any, kwargs: Any) -> Any:
     """func on the values; those that it wrote go back into the codes."""
-    written: list[tuple[QuantizedTensor, torch.Tensor]] = []
+    if func.is_view:
+        return _view(func, args[0], args[1:], kwargs)
+    read: dict[int, tuple[QuantizedTensor, torch.Tensor]] = {}  # values that views of one tensor share, by its codes
+    written: set[int] = set()
+    owners: dict[int, torch.Tensor] = {}
 
-    def values_of(tensor: QuantizedTensor, writes: bool) -> torch.Tensor:
-        values = tensor.dequantize()
+    def values_of(tensor: QuantizedTensor | QuantizedView, writes: bool) -> torch.Tensor:
+        of = tensor.of if isinstance(tensor, QuantizedView) else tensor
+        key = id(of.codes)
+        if key not in read:
+            read[key] = of, of.dequantize()
+        values = tensor.inside(read[key][1]) if isinstance(tensor, QuantizedView) else read[key][1]
         if writes:
-            written.append((tensor, values))
+            written.add(key)
+            owners[id(values)] = tensor
         return values
 
     def opened(argument: Any, value: Any) -> Any:
         writes = argument.alias_info is not None and argument.alias_info.is_write
-        return tree_map_only(QuantizedTensor, lambda tensor: values_of(tensor, writes), value)
+        return tree_map_only((QuantizedTensor, QuantizedView), lambda tensor: values_of(tensor, writes), value)
 
     schema = schema_of(func).arguments
     named = {argument.name: argument for argument in schema}
     opened_args = [opened(argument, value) for argument, value in zip(schema, args, strict=False)]
     result = func(*opened_args, **{name: opened(named[name], value) for name, value in kwargs.items()})
-    owners = {}
-    for tensor, values in written:
-        tensor.quantize_(values)
-        owners[id(values)] = tensor
+    for key in written:
+        of, values = read[key]
+        of.quantize_(values)
     return tree_map_only(torch.Tensor, lambda made: owners.get(id(made), made), result) if owners else result
+
+
+def _view(func: Any, source: QuantizedTensor | QuantizedView, rest: Any, kwargs: Any) -> Any:
+    """The view of `source` that func makes; of func that makes several, each."""
+    of, path = (source.of, source.path) if isinstance(source, QuantizedView) else (source, ())
+
+    def made(values: torch.Tensor) -> Any:
+        return func(values, *rest, **kwargs)
+
+    like = made(torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta"))
+    if isinstance(like, torch.Tensor):
+        return QuantizedView(of, (*path, made), like)
+
+    def part(place: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda values: made(values)[place]
+
+    return [QuantizedView(of, (*path, part(place)), each) for place, each in enumerate(like)]
 
 
 def _moved(kept: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
