@@ -71,6 +71,10 @@ float inverse_of(float scale) {
   return inverse > static_cast<double>(kLargest) ? std::numeric_limits<float>::infinity() : static_cast<float>(inverse);
 }
 
+void check(const ClipOptions& options) {
+  TORCH_CHECK(options.max_norm >= 0, "GradScaler: expected max_norm >= 0, got ", options.max_norm);
+}
+
 void expect_floating_point(const at::Tensor& loss) {
   TORCH_CHECK(loss.is_floating_point(), "GradScaler.scale: expected a loss of floating point, got ",
               loss.scalar_type());
@@ -86,6 +90,11 @@ GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
   TORCH_CHECK(options.min_scale >= 0 && options.min_scale <= options.max_scale,
               "GradScaler: expected 0 <= min_scale <= max_scale, got ", options.min_scale, " and ", options.max_scale);
   TORCH_CHECK(options.hysteresis > 0, "GradScaler: expected hysteresis > 0, got ", options.hysteresis);
+  for (const Optimizer* each : options.optimizers) {
+    TORCH_CHECK(each != nullptr && std::ranges::count(options.optimizers, each) == 1,
+                "GradScaler: expected each of the optimizers once, got ",
+                each == nullptr ? "none" : "one of them twice");
+  }
   scales_.resize(std::max<size_t>(1, options.optimizers.size()));
   set_scale("GradScaler", options.init_scale);
 }
@@ -108,7 +117,7 @@ double GradScaler::get_scale(const Optimizer& optimizer) const {
 }
 
 void GradScaler::set_scale(const char* call, double scale) {
-  const auto narrow = static_cast<float>(scale);
+  const auto narrow = static_cast<float>(std::clamp(scale, options_.min_scale, options_.max_scale));
   TORCH_CHECK(narrow > 0 && std::isfinite(narrow) && std::isfinite(1 / narrow), call,
               ": expected a positive scale that fp32 holds, and its reciprocal, got ", scale);
   for (LossScale& each : scales_) each.scale = narrow;
@@ -208,6 +217,7 @@ GradScaler::OptimizerState& GradScaler::state_for(const char* call, const Optimi
 }
 
 StepReport GradScaler::unscale_(Optimizer& optimizer, const ClipOptions& options) {
+  check(options);
   if (!options_.enabled) {
     return std::isfinite(options.max_norm) ? unscaled(optimizer, {.max_norm = options.max_norm}).report : StepReport();
   }
@@ -221,6 +231,7 @@ StepReport GradScaler::unscale_(Optimizer& optimizer, const ClipOptions& options
 }
 
 StepReport GradScaler::step(Optimizer& optimizer, const ClipOptions& options) {
+  check(options);
   auto* const fused = dynamic_cast<ops::ScaledOptimizer*>(&optimizer);
   if (!options_.enabled) {
     if (fused != nullptr) return fused->update({.max_norm = options.max_norm});
@@ -318,9 +329,14 @@ void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
     TORCH_CHECK(state.contains(name), "GradScaler: expected ", name, " in the state, got none");
     return state.at(name);
   };
+  const auto count = [&](const std::string& name) {
+    const double value = read(name);
+    TORCH_CHECK(value >= 0 && value < 0x1p53, "GradScaler: expected a count ", name, " in the state, got ", value);
+    return static_cast<int64_t>(value);
+  };
   // States of scalers without hysteresis do not say these.
   const auto read_or = [&](const std::string& name, int64_t otherwise) {
-    return state.contains(name) ? static_cast<int64_t>(state.at(name)) : otherwise;
+    return state.contains(name) ? count(name) : otherwise;
   };
   const auto saved = static_cast<size_t>(
       std::ranges::count_if(state, [](const auto& entry) { return entry.first.starts_with("scale"); }));
@@ -330,7 +346,7 @@ void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
     // Backing off may have brought the scale down to anything.
     const double scale = read(key("scale", place));
     scales[place] = {.scale = static_cast<float>(scale),
-                     .growth_tracker = static_cast<int64_t>(read(key("_growth_tracker", place))),
+                     .growth_tracker = count(key("_growth_tracker", place)),
                      .overflows = read_or(key("_overflows", place), 0)};
     TORCH_CHECK(scales[place].scale >= 0 && std::isfinite(scales[place].scale),
                 "GradScaler: expected a scale in the state that FP32 holds, got ", scale);
@@ -338,7 +354,7 @@ void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
   GradScalerOptions options = options_;
   options.growth_factor = read("growth_factor");
   options.backoff_factor = read("backoff_factor");
-  options.growth_interval = static_cast<int64_t>(read("growth_interval"));
+  options.growth_interval = count("growth_interval");
   options.hysteresis = read_or("hysteresis", options_.hysteresis);
   *this = GradScaler(options);
   scales_ = std::move(scales);

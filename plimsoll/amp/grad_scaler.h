@@ -37,9 +37,10 @@ struct GradScalerOptions {
   int64_t growth_interval = 2000;  // clean steps until the scale grows
   bool enabled = true;             // false: every call does what it would do without a scaler
   int64_t hysteresis = 1;          // overflows until the scale backs off, counted anew where it may grow
-  double min_scale = 0;            // backing off stops here,
-  double max_scale = std::numeric_limits<double>::infinity();  // and growing here; it never reaches Inf
-  std::optional<AutomaticScale> automatic = std::nullopt;      // instead of growing blindly: AutomaticLossScaler
+  // Bounds of the scale, of init_scale and update(new_scale), too; it never reaches Inf.
+  double min_scale = 0;
+  double max_scale = std::numeric_limits<double>::infinity();
+  std::optional<AutomaticScale> automatic = std::nullopt;  // instead of growing blindly: AutomaticLossScaler
   // Ranks that have a part of the gradients each: all skip, clip and scale alike, and unscale_(), step() are collectives.
   std::shared_ptr<const ops::RankGroup> ranks = nullptr;
   // These alone are stepped, and each has a scale of its own; none: one scale for all. They outlive the scaler.

@@ -6,53 +6,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
-#include <torch/utils.h>
 
-#include <algorithm>
 #include <cmath>
-#include <functional>
-#include <limits>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "plimsoll/amp/scaled_model.h"
+
 namespace plimsoll::amp {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
-
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-
-void expect_error(const std::function<void()>& call, const char* message) {
-  EXPECT_THAT(call, ThrowsMessage<c10::Error>(HasSubstr(message)));
-}
-
-struct Model {
-  std::vector<at::Tensor> parameters;
-  torch::optim::SGD optimizer;
-
-  explicit Model(uint64_t seed) : parameters(drawn(seed)), optimizer(parameters, torch::optim::SGDOptions(0.1)) {}
-
-  // As the loss sum(parameter * slope) would, times the scale.
-  at::Tensor loss(const std::vector<at::Tensor>& slopes) const {
-    at::Tensor sum = at::zeros({});
-    for (size_t i = 0; i < parameters.size(); ++i) sum = sum + (parameters[i] * slopes[i]).sum();
-    return sum;
-  }
-
-  static std::vector<at::Tensor> drawn(uint64_t seed) {
-    torch::manual_seed(seed);
-    return {torch::randn({4, 5}).requires_grad_(), torch::randn({7}).requires_grad_()};
-  }
-};
-
-std::vector<at::Tensor> slopes(std::mt19937& random) {
-  std::vector<at::Tensor> result = {at::randn({4, 5}), at::randn({7})};
-  if (const auto dice = random() % 40; dice < 2) result[dice].view(-1)[3].fill_(random() % 2 == 0 ? kInf : kNan);
-  return result;
-}
+using namespace scaler_test;
 
 // torch.amp.GradScaler's arithmetic by torch's own kernels.
 struct TorchScaler {
@@ -157,11 +124,11 @@ TEST(GradScaler, ClipsWhatItHasUnscaled) {
   for (const bool explicitly : {false, true}) {
     Model model(1);
     GradScaler scaler;
-    scaler.scale(model.loss({at::full({4, 5}, 3.0f), at::full({7}, 4.0f)})).backward();
+    model.run(scaler, 3);
     const ClipOptions clip{.max_norm = 1};
     const ops::StepReport report =
         explicitly ? scaler.unscale_(model.optimizer, clip) : scaler.step(model.optimizer, clip);
-    const double norm = std::sqrt(20 * 9.0 + 7 * 16.0);
+    const double norm = std::sqrt(20 * 9.0 + 7);
     EXPECT_EQ(report.grad_norm, norm);  // squares and sums are integers
     EXPECT_EQ(report.clip_factor, 1 / (norm + 1e-6));
     // Roundings to FP32: of the factor and of its product.
@@ -173,7 +140,7 @@ TEST(GradScaler, ClipsWhatItHasUnscaled) {
 TEST(GradScaler, ANanWrittenAfterUnscaleDoesNotStopTheStep) {
   Model model(1);
   GradScaler scaler;
-  scaler.scale(model.loss({at::ones({4, 5}), at::ones({7})})).backward();
+  model.run(scaler);
   scaler.unscale_(model.optimizer);
   model.parameters[1].mutable_grad().fill_(kNan);
   EXPECT_FALSE(scaler.step(model.optimizer).skipped);
@@ -200,7 +167,7 @@ TEST(GradScaler, TellsAnOptimizerThatTakesTheScaleThatItIsLost) {
   optimizer.skips = true;
   GradScaler scaler({.init_scale = 0x1p-127});
   for (const float expected : {0x1p127f, kInf, kInf}) {
-    scaler.scale(model.loss({at::ones({4, 5}), at::ones({7})})).backward();
+    model.run(scaler);
     scaler.step(optimizer);
     EXPECT_EQ(optimizer.seen.back().inv_loss_scale, expected);
     scaler.update();
@@ -211,7 +178,7 @@ TEST(GradScaler, LeavesTheScaleToAnOptimizerThatTakesIt) {
   Model model(1);
   Scaled optimizer(model.parameters, torch::optim::SGDOptions(0.1));
   GradScaler scaler({.init_scale = 1024});
-  scaler.scale(model.loss({at::ones({4, 5}), at::ones({7})})).backward();
+  model.run(scaler);
   scaler.step(optimizer, {.max_norm = 3});
   ASSERT_EQ(optimizer.seen.size(), 1u);
   EXPECT_EQ(optimizer.seen[0].inv_loss_scale, 0x1p-10);
@@ -228,86 +195,27 @@ TEST(GradScaler, LeavesTheScaleToAnOptimizerThatTakesIt) {
 TEST(GradScaler, TwoOptimizersThatOverflowBackOffOnce) {
   Model first(1), second(2);
   GradScaler scaler;
-  const std::vector<at::Tensor> slope = {at::full({4, 5}, kInf), at::ones({7})};
-  for (Model* model : {&first, &second}) scaler.scale(model->loss(slope)).backward();
+  for (Model* model : {&first, &second}) model->run(scaler, kInf);
   for (Model* model : {&first, &second}) EXPECT_TRUE(scaler.step(model->optimizer).skipped);
   scaler.update();
   EXPECT_EQ(scaler.get_scale(), 32768);
 }
 
-// Each trains as it would under a scaler of its own.
-TEST(GradScaler, OptimizersThatItListsHaveAScaleEach) {
-  Model ours[] = {Model(1), Model(2)}, theirs[] = {Model(1), Model(2)};
-  const GradScalerOptions options{.growth_interval = 3, .hysteresis = 2};
-  GradScalerOptions each = options;
-  each.optimizers = {&ours[0].optimizer, &ours[1].optimizer};
-  GradScaler scaler(each), alone[] = {GradScaler(options), GradScaler(options)};
-  std::mt19937 random(5);
-  for (int step = 0; step < 200; ++step) {
-    for (size_t i = 0; i < 2; ++i) {
-      if (i == 1 && step % 3 == 0) continue;  // is not stepped
-      const std::vector<at::Tensor> slope = slopes(random);
-      ours[i].optimizer.zero_grad();
-      theirs[i].optimizer.zero_grad();
-      scaler.scale(ours[i].loss(slope), ours[i].optimizer).backward();
-      alone[i].scale(theirs[i].loss(slope)).backward();
-      if (step % 2 == 0) scaler.unscale_(ours[i].optimizer);
-      scaler.step(ours[i].optimizer);
-      alone[i].step(theirs[i].optimizer);
-      alone[i].update();
-    }
-    scaler.update();
-    for (size_t i = 0; i < 2; ++i) {
-      ASSERT_EQ(scaler.get_scale(ours[i].optimizer), alone[i].get_scale()) << step;
-      for (size_t p = 0; p < 2; ++p) ASSERT_TRUE(at::equal(ours[i].parameters[p], theirs[i].parameters[p])) << step;
-    }
-  }
-  EXPECT_NE(alone[0].get_scale(), alone[1].get_scale());
-  EXPECT_EQ(scaler.get_scale(), std::min(alone[0].get_scale(), alone[1].get_scale()));
-}
-
-TEST(GradScaler, OneOfTwoThatOverflowsBacksOffAlone) {
-  Model first(1), second(2);
-  GradScaler scaler({.optimizers = {&first.optimizer, &second.optimizer}});
-  const float slope[] = {kInf, 1};
-  for (size_t i = 0; Model * model : {&first, &second}) {
-    scaler.scale(model->loss({at::full({4, 5}, slope[i++]), at::ones({7})}), model->optimizer).backward();
-    scaler.step(model->optimizer);
-  }
-  scaler.update();
-  EXPECT_EQ(scaler.get_scale(first.optimizer), 32768);
-  EXPECT_EQ(scaler.get_scale(second.optimizer), 65536);
-  GradScaler other({.optimizers = {&first.optimizer, &second.optimizer}});
-  other.load_state_dict(scaler.state_dict());
-  EXPECT_EQ(other.get_scale(first.optimizer), 32768);
-  EXPECT_EQ(other.state_dict(), scaler.state_dict());
-  expect_error([&] { GradScaler({.optimizers = {&first.optimizer}}).load_state_dict(scaler.state_dict()); },
-               "expected 1 scales in the state, got 2");
-  expect_error([&] { other.load_state_dict(GradScaler().state_dict()); }, "expected scale.0 in the state, got none");
-  expect_error([&] { scaler.scale(at::ones({})); }, "expected the optimizer of this loss");
-  Model third(3);
-  expect_error([&] { scaler.scale(at::ones({}), third.optimizer); }, "expected one of its optimizers");
-  expect_error([&] { scaler.step(third.optimizer); }, "expected one of its optimizers");
-}
-
 TEST(GradScaler, StaysWithinItsBounds) {
   Model model(1);
-  const auto after_step = [&](GradScaler& scaler, float slope) {
-    model.optimizer.zero_grad();
-    scaler.scale(model.loss({at::full({4, 5}, slope), at::ones({7})})).backward();
-    scaler.step(model.optimizer);
-    scaler.update();
-    return scaler.get_scale();
-  };
   GradScaler grows({.init_scale = 100, .growth_interval = 1, .max_scale = 150});
-  EXPECT_EQ(after_step(grows, 1), 150);
-  EXPECT_EQ(after_step(grows, 1), 150);
+  EXPECT_EQ(model.step(grows, 1), 150);
+  EXPECT_EQ(model.step(grows, 1), 150);
   GradScaler shrinks({.init_scale = 100, .min_scale = 80});
-  EXPECT_EQ(after_step(shrinks, kInf), 80);
-  EXPECT_EQ(after_step(shrinks, kInf), 80);
+  EXPECT_EQ(model.step(shrinks, kInf), 80);
+  EXPECT_EQ(model.step(shrinks, kInf), 80);
   GradScaler largest({.init_scale = 0x1p126, .growth_interval = 1});
-  EXPECT_EQ(after_step(largest, 0), 0x1p127);
-  EXPECT_EQ(after_step(largest, 0), 0x1p127);  // 2^128 is Inf
+  EXPECT_EQ(model.step(largest, 0), 0x1p127);
+  EXPECT_EQ(model.step(largest, 0), 0x1p127);  // 2^128 is Inf
+  GradScaler fixed({.min_scale = 128, .max_scale = 128});
+  EXPECT_EQ(fixed.get_scale(), 128);
+  fixed.update(1024);
+  EXPECT_EQ(fixed.get_scale(), 128);
 }
 
 struct CapturedWarnings : c10::WarningHandler {
@@ -329,8 +237,7 @@ TEST(GradScaler, GoesOnWhereEveryStepIsSkipped) {
     const std::vector<at::Tensor> before = Model::drawn(1);
     const CapturedWarnings captured;
     const auto step = [&](float slope) {
-      model.optimizer.zero_grad();
-      scaler.scale(model.loss({at::full({4, 5}, slope), at::ones({7})})).backward();
+      model.run(scaler, slope);
       if (unscales) scaler.unscale_(model.optimizer);
       EXPECT_TRUE(scaler.step(model.optimizer).skipped);
       scaler.update();
@@ -346,8 +253,7 @@ TEST(GradScaler, GoesOnWhereEveryStepIsSkipped) {
     EXPECT_TRUE(at::equal(model.parameters[0], before[0]));
     EXPECT_THAT(captured.texts, ::testing::ElementsAre(HasSubstr("whose reciprocal FP32 does not hold")));
     scaler.update(1024);
-    model.optimizer.zero_grad();
-    scaler.scale(model.loss({at::ones({4, 5}), at::ones({7})})).backward();
+    model.run(scaler);
     EXPECT_FALSE(scaler.step(model.optimizer).skipped);
   }
 }
@@ -355,63 +261,16 @@ TEST(GradScaler, GoesOnWhereEveryStepIsSkipped) {
 TEST(GradScaler, DisabledItIsNotThere) {
   Model model(1), plain(1);
   GradScaler scaler({.enabled = false});
-  const std::vector<at::Tensor> slope = {at::ones({4, 5}), at::ones({7})};
-  scaler.scale(model.loss(slope)).backward();
+  model.run(scaler);
   scaler.unscale_(model.optimizer);
   scaler.unscale_(model.optimizer);
   scaler.step(model.optimizer);
   scaler.update();
-  plain.loss(slope).backward();
+  plain.loss({at::ones({4, 5}), at::ones({7})}).backward();
   plain.optimizer.step();
   EXPECT_TRUE(at::equal(model.parameters[0], plain.parameters[0]));
   EXPECT_EQ(scaler.get_scale(), 1);
   EXPECT_TRUE(scaler.state_dict().empty());
-}
-
-TEST(GradScaler, ItsStateGoesOn) {
-  GradScaler scaler({.init_scale = 512, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 3});
-  Model model(1);
-  for (int step = 0; step < 2; ++step) {
-    scaler.scale(model.loss({at::ones({4, 5}), at::ones({7})})).backward();
-    scaler.step(model.optimizer);
-    scaler.update();
-  }
-  GradScaler other;
-  other.load_state_dict(scaler.state_dict());
-  EXPECT_EQ(other.state_dict(), scaler.state_dict());
-  EXPECT_EQ(other.growth_tracker(), 2);
-  EXPECT_THAT([&] { other.load_state_dict(GradScaler({.enabled = false}).state_dict()); },
-              ThrowsMessage<c10::Error>(HasSubstr("as a disabled scaler saves it")));
-  std::map<std::string, double> bad = scaler.state_dict();
-  bad["scale"] = -1;
-  EXPECT_THAT([&] { other.load_state_dict(bad); }, ThrowsMessage<c10::Error>(HasSubstr("that FP32 holds, got -1")));
-  EXPECT_THAT(
-      [&] {
-        other.load_state_dict({{"scale", 2.0}});
-      },
-      ThrowsMessage<c10::Error>(HasSubstr("expected _growth_tracker in the state")));
-  EXPECT_EQ(other.get_scale(), 512);
-}
-
-TEST(GradScaler, ItsStateKeepsTheHysteresisAndThatOfOneWithoutLoads) {
-  GradScaler scaler({.hysteresis = 3});
-  Model model(1);
-  const auto overflow = [&](GradScaler& which) {
-    model.optimizer.zero_grad();
-    which.scale(model.loss({at::full({4, 5}, kInf), at::ones({7})})).backward();
-    which.step(model.optimizer);
-    which.update();
-    return which.get_scale();
-  };
-  for (int step = 0; step < 2; ++step) EXPECT_EQ(overflow(scaler), 65536);
-  GradScaler other;
-  other.load_state_dict(scaler.state_dict());
-  EXPECT_EQ(other.state_dict(), scaler.state_dict());
-  EXPECT_EQ(overflow(other), 32768) << "the third";
-  scaler.load_state_dict(GradScaler().state_dict());
-  EXPECT_EQ(scaler.options().hysteresis, 3);
-  EXPECT_EQ(overflow(scaler), 65536) << "the first";
-  expect_error([] { GradScaler({.hysteresis = 0}); }, "expected hysteresis > 0, got 0");
 }
 
 TEST(GradScaler, MisuseIsNamed) {
@@ -422,7 +281,11 @@ TEST(GradScaler, MisuseIsNamed) {
   expect_error([&] { scaler.update(); }, "expected unscale_() or step() since the last update()");
   scaler.scale(at::ones({}));
   expect_error([&] { scaler.step(model.optimizer); }, "call backward() on scale(loss) first");
-  scaler.scale(model.loss({at::ones({4, 5}), at::ones({7})})).backward();
+  model.run(scaler);
+  for (const double max_norm : {-1.0, std::nan("")}) {
+    expect_error([&] { scaler.unscale_(model.optimizer, {.max_norm = max_norm}); }, "expected max_norm >= 0, got");
+    expect_error([&] { scaler.step(model.optimizer, {.max_norm = max_norm}); }, "expected max_norm >= 0, got");
+  }
   scaler.unscale_(model.optimizer);
   expect_error([&] { scaler.unscale_(model.optimizer); },
                "already been called on this optimizer since the last update()");
@@ -449,6 +312,12 @@ TEST(GradScaler, RefusesOptionsOutOfRange) {
   expect_error([] { GradScaler({.growth_interval = 0}); }, "expected growth_interval > 0, got 0");
   expect_error([] { GradScaler({.init_scale = 0}); }, "expected a positive scale");
   expect_error([] { GradScaler({.min_scale = 2, .max_scale = 1}); }, "expected 0 <= min_scale <= max_scale");
+  Model model(1);
+  expect_error(
+      [&] {
+        GradScaler({.optimizers = {&model.optimizer, &model.optimizer}});
+      },
+      "expected each of the optimizers once");
 }
 
 }  // namespace

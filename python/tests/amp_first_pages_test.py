@@ -6,6 +6,7 @@ from typing import Any
 import plimsoll.amp
 import pytest
 import torch
+from amp_models import net
 from torch import nn
 from torch.nn.functional import mse_loss
 
@@ -13,17 +14,7 @@ Weights = list[torch.Tensor]
 STEPS = 6
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def net(seed=1) -> nn.Sequential:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def batches(count=STEPS):

@@ -8,6 +8,16 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import plimsoll  # noqa: F401  registers the operators
 import ranks
+import torch
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """For models that are too small for more, which would wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

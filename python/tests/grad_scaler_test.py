@@ -10,24 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from amp_models import net
 from plimsoll.amp import AutomaticLossScaler, GradScaler
 from rounding import approx, gamma, within
 from torch import nn
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Too small for more, which would wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def model(seed):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
-
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 # And how many steps each is tried.
 OPTIMIZERS = {
@@ -42,7 +30,7 @@ class Run:
 
     def __init__(self, scaler, make_optimizer, count):
         self.scaler = scaler
-        self.models = [model(seed) for seed in range(count)]
+        self.models = [net(seed, (5, 7, 3)) for seed in range(count)]
         self.optimizers = [make_optimizer(one.parameters()) for one in self.models]
 
     def step(self, batches, poisons, unscales):
@@ -294,111 +282,3 @@ def test_it_copies_pickles_and_goes_on():
     assert other.state_dict() == scaler.state_dict()
     with pytest.raises(RuntimeError, match="source state dict is empty"):
         other.load_state_dict(GradScaler("cpu", enabled=False).state_dict())
-
-
-def overflowing_step(scaler, optimizers, poisoned):
-    """A step of each optimizer; the gradients of the poisoned are not finite."""
-    for optimizer in optimizers:
-        parameter = optimizer.param_groups[0]["params"][0]
-        optimizer.zero_grad()
-        scaler.scale((parameter * (math.inf if optimizer in poisoned else 1.0)).sum(), optimizer).backward()
-        scaler.step(optimizer)
-    scaler.update()
-
-
-def two_optimizers():
-    return [torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.5) for _ in range(2)]
-
-
-def test_overflows_up_to_the_hysteresis_leave_the_scale_and_then_each_backs_it_off():
-    optimizers = two_optimizers()
-    scaler = GradScaler("cpu", init_scale=16.0, growth_interval=2, hysteresis=3)
-    expected = [16, 16, 16, 8, 4, 4, 8, 8, 8, 4]
-    for overflows, scale in zip([1, 0, 1, 1, 1, 0, 0, 1, 1, 1], expected, strict=True):
-        overflowing_step(scaler, optimizers[:1], optimizers[:overflows])
-        assert scaler.get_scale() == scale
-    with pytest.raises(ValueError, match="expected hysteresis >= 1, got 0"):
-        GradScaler(hysteresis=0)
-
-
-def test_a_state_keeps_the_hysteresis_and_states_without_it_load():
-    optimizers = two_optimizers()[:1]
-    scaler, plain = GradScaler("cpu", hysteresis=3), torch.amp.GradScaler("cpu")
-    for _ in range(2):
-        overflowing_step(scaler, optimizers, optimizers)
-    for again in (GradScaler("cpu"), copy.deepcopy(scaler), pickle.loads(pickle.dumps(scaler))):
-        again.load_state_dict(scaler.state_dict())
-        assert again.state_dict() == scaler.state_dict()
-        overflowing_step(again, optimizers, optimizers)
-        assert again.get_scale() == 2.0**15, "the third"
-    plain.load_state_dict(scaler.state_dict())
-    assert plain.get_scale() == 2.0**16
-    scaler.load_state_dict(plain.state_dict())
-    overflowing_step(scaler, optimizers, optimizers)
-    assert scaler.get_scale() == 2.0**16, "the first of three"
-
-
-@pytest.mark.parametrize("kind", [GradScaler, AutomaticLossScaler])
-def test_optimizers_that_it_lists_train_as_under_a_scaler_of_their_own(kind):
-    options: dict[str, Any] = {"growth_interval": 3, "hysteresis": 2}
-    ours, theirs = ([model(seed) for seed in (0, 1)] for _ in range(2))
-    my_optimizers, their_optimizers = ([torch.optim.SGD(one.parameters(), lr=0.01) for one in each] for each in (ours, theirs))
-    together = kind("cpu", optimizers=my_optimizers, **options)
-    alone = [kind("cpu", **options) for _ in theirs]
-    dice = random.Random(1)
-    for step in range(200):
-        for place in (0, 1):
-            if place == 1 and step % 3 == 0:  # is not stepped
-                continue
-            batch, poison = torch.randn(4, 5), math.inf if dice.random() < 0.2 else None
-            for one, optimizer, scaler, of in (
-                (ours[place], my_optimizers[place], together, my_optimizers[place]),
-                (theirs[place], their_optimizers[place], alone[place], None),
-            ):
-                optimizer.zero_grad()
-                scaler.scale([one(batch).square().mean()], of)[0].backward()
-                if poison is not None:
-                    one[0].weight.grad[2, 3] = poison
-                if step % 2:
-                    scaler.unscale_(optimizer)
-                scaler.step(optimizer, max_norm=None if step % 2 else 1.0)
-            alone[place].update()
-        together.update()
-        scales = [scaler.get_scale() for scaler in alone]
-        assert [together.get_scale(optimizer) for optimizer in my_optimizers] == scales and together.get_scale() == min(scales)
-        if step == 100:  # a copy of all goes on
-            together, my_optimizers, ours = pickle.loads(pickle.dumps((together, my_optimizers, ours)))
-        for mine, other in zip(ours, theirs, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
-    assert scales[0] != scales[1]
-
-
-def test_one_of_two_optimizers_that_overflows_backs_off_alone():
-    optimizers = two_optimizers()
-    scaler = GradScaler("cpu", optimizers=optimizers, hysteresis=2)
-    for _ in range(2):
-        overflowing_step(scaler, optimizers, optimizers[:1])
-    assert [scaler.get_scale(each) for each in optimizers] == [2.0**15, 2.0**16]
-    state = scaler.state_dict()
-    assert state["scale"] == [2.0**15, 2.0**16] and state["_growth_tracker"] == [0, 2] and state["_overflows"] == [2, 0]
-    again = GradScaler("cpu", optimizers=optimizers)
-    again.load_state_dict(state)
-    assert again.state_dict() == state
-    for wrong, message in (
-        (GradScaler("cpu"), "of one scale for all, got 2 scales"),
-        (again, "of 2 scales, got one scale for all"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            wrong.load_state_dict(GradScaler("cpu").state_dict() if wrong is again else state)
-    assert again.state_dict() == state
-    scaler.update(64.0)
-    assert [scaler.get_scale(each) for each in optimizers] == [64, 64]
-    with pytest.raises(ValueError, match="expected one of its 2 optimizers, each of which has a scale, got none"):
-        scaler.scale(torch.ones(()))
-    other = torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1)
-    for call in (scaler.step, scaler.unscale_, scaler.get_scale):
-        with pytest.raises(ValueError, match="each of which has a scale, got another SGD"):
-            call(other)
-    # Disabled, and with one scale for all, losses may be scaled with their optimizers all the same.
-    for scale, scaler in ((1, GradScaler("cpu", enabled=False, optimizers=optimizers)), (2.0**16, GradScaler("cpu"))):
-        assert scaler.scale(torch.ones(()), optimizers[0]) == scale and scaler.get_scale(optimizers[0]) == scale

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from plimsoll._arguments import check_number, check_size, shown
 from plimsoll.amp.autocast import default_device
 
 
@@ -38,6 +39,22 @@ def _clip(optimizer: torch.optim.Optimizer, max_norm: float) -> None:
     torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
 
+def _checked_norm(max_norm: float | None) -> float | None:
+    if max_norm is not None and not check_number("GradScaler", "max_norm", max_norm) >= 0:
+        raise ValueError(f"GradScaler: expected max_norm >= 0, got {max_norm}")
+    return max_norm
+
+
+def _checked_optimizers(optimizers: Any) -> list[torch.optim.Optimizer]:
+    several = isinstance(optimizers, Sequence) and not isinstance(optimizers, str)
+    if not several or not all(hasattr(each, "param_groups") for each in optimizers):
+        raise TypeError(f"GradScaler: expected optimizers a list of optimizers, got {shown(optimizers)}")
+    for place, each in enumerate(optimizers):
+        if any(each is before for before in optimizers[:place]):
+            raise ValueError(f"GradScaler: expected each of the optimizers once, got number {place} before, too")
+    return list(optimizers)
+
+
 def _inverse(scale: float) -> float:
     """In fp32; Inf where that does not hold it."""
     return torch.tensor(scale, dtype=torch.float64).reciprocal().float().item()
@@ -45,10 +62,11 @@ def _inverse(scale: float) -> float:
 
 # Attributes that are one scale's; torch's, and the count of the hysteresis.
 _OF_A_SCALE = ("_scale", "_growth_tracker", "_init_scale", "_init_growth_tracker", "_overflows")
+_OF_THE_RULE = ("growth_factor", "backoff_factor", "growth_interval")
 
 
 def _scales(count: int) -> str:
-    return f"{count} scales" if count else "one scale for all"
+    return f"{count} scale{'s' * (count > 1)}" if count else "one scale for all"
 
 
 _Known = dict[int, tuple[weakref.ref[torch.optim.Optimizer], StepReport]]
@@ -87,15 +105,17 @@ class GradScaler(torch.amp.GradScaler):
     Args:
         device: of the losses; by default "cuda" where there is one, else "cpu".
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as torch's.
-        min_scale, max_scale: bounds of the scale.
+        min_scale, max_scale: bounds of the scale, of init_scale and update(new_scale), too.
         hysteresis: overflows until the scale backs off. From then on it backs off at each, until growth_interval clean steps in
             a row begin the count anew.
         optimizers: these alone are stepped, and each has a scale of its own, which ``scale(loss, optimizer)`` puts on the loss
             that makes its gradients. By default one scale is everybody's.
 
     Raises:
-        ValueError: bounds that contradict each other; a hysteresis below 1; fp16 gradients in unscale_ (keep master weights
-            in fp32); an optimizer that is not among the optimizers.
+        ValueError: bounds that contradict each other; a hysteresis below 1; an optimizer twice; a max_norm below 0; fp16
+            gradients in unscale_ (keep master weights in fp32); an optimizer that is not among the optimizers; a state whose
+            values no scaler saves.
+        TypeError: options of another type.
     """
 
     def __init__(
@@ -112,14 +132,15 @@ class GradScaler(torch.amp.GradScaler):
         hysteresis: int = 1,
         optimizers: Sequence[torch.optim.Optimizer] = (),
     ) -> None:
-        if hysteresis < 1:
-            raise ValueError(f"GradScaler: expected hysteresis >= 1, got {hysteresis}")
-        if not 0 <= min_scale <= max_scale:
+        hysteresis = check_size("GradScaler", "hysteresis", hysteresis, 1)
+        low, high = (check_number("GradScaler", *bound) for bound in (("min_scale", min_scale), ("max_scale", max_scale)))
+        if not 0 <= low <= high:
             raise ValueError(f"GradScaler: expected 0 <= min_scale <= max_scale, got {min_scale} and {max_scale}")
+        init_scale = min(max(check_number("GradScaler", "init_scale", init_scale), low), high)
         super().__init__(device or default_device(), init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         self._min_scale, self._max_scale = min_scale, max_scale
         self._hysteresis, self._overflows = hysteresis, 0  # amp::LossScale's
-        self._optimizers = list(optimizers)
+        self._optimizers = _checked_optimizers(optimizers)
         self._own: list[dict[str, Any]] = [{name: self.__dict__.get(name) for name in _OF_A_SCALE} for _ in self._optimizers]
         self._max_norm: float | None = None  # of the call in progress
         self._clipped = False  # the last gradients were
@@ -179,6 +200,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def unscale_(self, optimizer: torch.optim.Optimizer, max_norm: float | None = None) -> None:
         """Divides the gradients by the scale, in place, and clips their common norm to `max_norm`, if given."""
+        _checked_norm(max_norm)
         if not self._enabled and max_norm is not None:
             return _clip(optimizer, max_norm)
         self._max_norm = max_norm
@@ -217,9 +239,12 @@ class GradScaler(torch.amp.GradScaler):
         self._per_optimizer_states.clear()
 
     def _set_scale(self, new_scale: float | torch.Tensor) -> None:
+        if not isinstance(new_scale, torch.Tensor):
+            new_scale = check_number("GradScaler.update", "new_scale", new_scale)
         if self._optimizers and self._scale is None:  # another one's loss has been scaled, perhaps
             self._lazy_init_scale_growth_tracker(torch.device(self._device))
         super().update(new_scale)
+        self._check_scale_growth_tracker("update")[0].clamp_(self._min_scale, self._max_scale)
 
     def _move_scale(self, found: dict[int, list[float]]) -> None:
         """found: what the optimizers of this scale, by their id(), found; above 0 is not finite."""
@@ -261,10 +286,7 @@ class GradScaler(torch.amp.GradScaler):
         """States of torch's scaler and of scalers without hysteresis load, too, and leave the hysteresis as it is."""
         if not self._enabled or not state_dict:
             return super().load_state_dict(state_dict)  # torch's errors
-        scales = state_dict["scale"]
-        saved, here = (len(each) if isinstance(each, list) else 0 for each in (scales, self._optimizers or None))
-        if saved != here:
-            raise ValueError(f"GradScaler: expected the state of {_scales(here)}, got {_scales(saved)}")
+        self._check_state(state_dict)
         if not self._optimizers:
             self._load_scale(state_dict)
         for place, optimizer in enumerate(self._optimizers):
@@ -273,6 +295,28 @@ class GradScaler(torch.amp.GradScaler):
             with self._scale_of(optimizer):
                 self._load_scale({**state_dict, **own})
         self._hysteresis = state_dict.get("hysteresis", self._hysteresis)
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        where = "GradScaler.load_state_dict"
+        missing = [name for name in ("scale", "_growth_tracker", *_OF_THE_RULE) if name not in state]
+        if missing:
+            raise ValueError(f"{where}: expected {missing[0]} in the state, got {', '.join(map(str, state))}")
+        count = len(self._optimizers)
+        for name in ("scale", "_growth_tracker", "_overflows"):
+            values = state.get(name, [0] * count if count else 0)
+            saved = len(values) if isinstance(values, list) else 0
+            if saved != count:
+                raise ValueError(f"{where}: expected {name} of {_scales(count)}, got {_scales(saved)}")
+            for value in values if count else [values]:
+                if name != "scale":
+                    check_size(where, name, value)
+                elif not 0 <= check_number(where, name, value) < math.inf:
+                    raise ValueError(f"{where}: expected a scale that is finite and >= 0, got {value}")
+        growth, backoff = (check_number(where, name, state[name]) for name in _OF_THE_RULE[:2])
+        if not (growth > 1 and 0 < backoff < 1):
+            raise ValueError(f"{where}: expected growth_factor > 1 and backoff_factor in (0, 1), got {growth} and {backoff}")
+        for name in ("growth_interval", "hysteresis"):
+            check_size(where, name, state.get(name, 1), 1)
 
     def _load_scale(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
