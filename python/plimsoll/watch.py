@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import weakref
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from plimsoll import _scope
+from plimsoll._arguments import check_flag, check_number, check_text
 from plimsoll._whole_file import write_text
 from plimsoll.watch_names import NamedLayers
 
@@ -26,6 +28,10 @@ class watch(_scope.Scope):
     """
 
     def __init__(self, mode: str = "guard", *, warn_bits: float = 2.0, stops: bool = False) -> None:
+        check_text("watch", "mode", mode)
+        if not math.isfinite(check_number("watch", "warn_bits", warn_bits)):
+            raise ValueError(f"watch: expected warn_bits that is finite, got {warn_bits}")
+        check_flag("watch", "stops", stops)
         self.mode = mode
         self._watch = torch.ops.plimsoll.watch_session(mode=mode, warn_bits=float(warn_bits), stops=stops)
         self._names: NamedLayers | None = None

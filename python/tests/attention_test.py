@@ -104,6 +104,46 @@ def test_windows_hide_what_lies_further_left(mask_type, left, queries, keys, gro
     )
 
 
+@pytest.mark.parametrize("layout", ["sbhd", "bshd"])
+@pytest.mark.parametrize("window", [None, (2, 0)])
+@pytest.mark.parametrize("queries,keys", [(9, 9), (5, 12), (12, 5)])
+def test_the_diagonal_of_padded_sequences_ends_at_their_own_last_query_and_key(queries, keys, window, layout):
+    module = te.DotProductAttention(
+        HEADS, CHANNELS, 2, qkv_format=layout, attn_mask_type="padding_causal_bottom_right", window_size=window
+    )
+    alone = te.DotProductAttention(HEADS, CHANNELS, 2, attn_mask_type="causal_bottom_right", window_size=window)
+    of_queries, of_keys = ([1, size, (size + 1) // 2] for size in (queries, keys))
+    masks = [
+        (torch.arange(size) >= torch.tensor(lengths)[:, None])[:, None, None]
+        for size, lengths in ((queries, of_queries), (keys, of_keys))
+    ]
+    inputs = qkv(queries, keys, 2)
+    given = [x if layout == "sbhd" else x.transpose(0, 1) for x in inputs]
+    # A mask of keys alone is that of the queries, too, where there are as many; else no query is padding.
+    for mask, lengths in ((tuple(masks), of_queries), (masks[1], of_queries if queries == keys else 3 * [queries])):
+        output = module(*given, mask)
+        output = output if layout == "sbhd" else output.transpose(0, 1)
+        for place, (seen, there) in enumerate(zip(lengths, of_keys, strict=True)):
+            query, key, value = (x[:, place : place + 1] for x in inputs)
+            expected = alone(query[:seen], key[:there], value[:there])
+            composition.assert_close(output[:seen, place], expected[:, 0].double(), "output")
+
+
+def test_a_layer_takes_the_lengths_of_padded_sequences():
+    x, lengths = torch.randn(7, 2, HIDDEN), [7, 4]
+    mask = (torch.arange(7) >= torch.tensor(lengths)[:, None])[:, None, None]
+    layer, alone = (
+        composition.randomize(te.MultiheadAttention(HIDDEN, HEADS, attention_dropout=0.0, attn_mask_type=mask_type))
+        for mask_type in ("padding_causal_bottom_right", "causal")
+    )
+    alone.load_state_dict(layer.state_dict())
+    for given in (mask, (mask, mask)):
+        output = layer(x, given)
+        for place, length in enumerate(lengths):
+            expected = alone(x[:length, place : place + 1])
+            composition.assert_close(output[:length, place], expected[:, 0].double(), "output")
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_layers_pass_their_windows_on(fused):
     options: Any = {"fuse_qkv_params": fused, "num_gqa_groups": 2}

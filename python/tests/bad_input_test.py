@@ -93,6 +93,61 @@ def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name
         (lambda: te.fp8_autocast(fp8_group="group"), ValueError, "group of an initialised"),
         (lambda: te.make_graphed_callables(None), NotImplementedError, "make_graphed_callables"),
         (lambda: te.onnx_export(), NotImplementedError, "onnx_export"),
+        *(
+            (lambda window=window: te.DotProductAttention(2, 4, window_size=window), error, message)
+            for window, error, message in (
+                ((2,), ValueError, r"window_size None or \(left, right\), got \(2,\)"),
+                (2, TypeError, "window_size a list of integers, got 2"),
+                ((2.5, 0), TypeError, r"window_size\[0\] an integer, got 2.5"),
+                ((None, 0), TypeError, r"window_size\[0\] an integer, got None"),
+                ("20", TypeError, "window_size a list of integers, got '20'"),
+            )
+        ),
+        *(
+            (
+                lambda params=params: te.TransformerLayer(4, 4, 2, activation="clamped_swiglu", activation_params=params),
+                error,
+                message,
+            )
+            for params, error, message in (
+                (7.0, TypeError, "activation_params a dictionary or None, got 7.0"),
+                ({"limit": None}, TypeError, r"activation_params\['limit'\] a number, got None"),
+                ({"limit": "7"}, TypeError, r"activation_params\['limit'\] a number, got '7'"),
+                ({"limit": 10**400}, ValueError, r"activation_params\['limit'\] that a float holds, got 1000"),
+                ({"alpha": 1e39}, ValueError, "alpha of clamped_swiglu that is finite, got 1e\\+39"),
+                ({3: 1.0}, ValueError, "one of limit, alpha, glu_linear_offset, got 3"),
+            )
+        ),
+        (lambda: te.LayerNormMLP(4, 4)(cast(Any, [1.0])), TypeError, r"LayerNormMLP: expected inp a tensor, got \[1.0\]"),
+        (lambda: te.Linear(4, 4)(cast(Any, None)), TypeError, "Linear: expected inp a tensor, got None"),
+        (lambda: te.LayerNormLinear(4, 4)(cast(Any, 1)), TypeError, "LayerNormLinear: expected inp a tensor, got 1"),
+        (lambda: te.RMSNorm(4)(cast(Any, [1.0])), TypeError, "expected input a tensor"),
+        (lambda: te.MultiheadAttention(8, 2)(cast(Any, "x")), TypeError, "hidden_states a tensor, got 'x'"),
+        (lambda: te.TransformerLayer(8, 8, 2)(cast(Any, [[1]])), TypeError, "hidden_states a tensor"),
+        (lambda: te.DotProductAttention(2, 4)(*3 * [cast(Any, [1])]), TypeError, "query_layer a tensor"),
+        *(
+            (lambda splits=splits: te.GroupedLinear(2, 4, 4)(torch.zeros(5, 4), splits), error, message)
+            for splits, error, message in (
+                (5, TypeError, "m_splits a list of integers, got 5"),
+                (None, TypeError, "m_splits a list of integers, got None"),
+                ([2.0, 3.0], TypeError, r"m_splits\[0\] an integer, got 2.0"),
+                (torch.tensor([2.0, 3.0]), TypeError, r"m_splits\[0\] an integer, got 2.0"),
+                (torch.tensor([[2, 3]]), TypeError, r"m_splits a list of integers, got a tensor \[1, 2\] of torch.int64"),
+            )
+        ),
+        (lambda: te.moe_permute(cast(Any, [1]), torch.ones(3, 5) > 0), TypeError, r"inp a tensor, got \[1\]"),
+        (lambda: te.moe_permute(torch.ones(3, 5), cast(Any, None)), TypeError, "routing_map a tensor, got None"),
+        (lambda: te.moe_permute(torch.ones(3, 5), torch.ones(3, 2)), TypeError, "routing_map of bool or integers .*float32"),
+        (lambda: te.moe_permute(torch.ones(3, 5), torch.ones(3, 2), map_type="index"), TypeError, "of integers .*float32"),
+        (lambda: te.moe_permute(torch.ones(3, 5), torch.ones(3, 2) > 0, cast(Any, 2.5)), TypeError, "num_out_tokens an integer"),
+        (lambda: te.moe_permute(torch.ones(3, 5), torch.ones(3, 2) > 0, -2), ValueError, "num_out_tokens >= -1, got -2"),
+        (lambda: te.moe_unpermute(torch.ones(3, 5), cast(Any, [0])), TypeError, "row_id_map a tensor"),
+        (lambda: te.moe_unpermute(torch.ones(1, 5), torch.tensor([[0]]), cast(Any, 0.5)), TypeError, "merging_probs a tensor"),
+        (lambda: te.moe_unpermute(torch.ones(1, 5), torch.tensor([[0]]), restore_shape=cast(Any, 5)), TypeError, "restore_shape"),
+        (lambda: plimsoll.watch(cast(Any, None)), TypeError, "watch: expected mode a string, got None"),
+        (lambda: plimsoll.watch("trap", stops=cast(Any, "yes")), TypeError, "stops True or False, got 'yes'"),
+        (lambda: plimsoll.watch(warn_bits=cast(Any, "2")), TypeError, "warn_bits a number, got '2'"),
+        (lambda: plimsoll.watch(warn_bits=NAN), ValueError, "warn_bits that is finite, got nan"),
     ],
 )
 def test_construction(call, error, message):

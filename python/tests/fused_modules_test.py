@@ -118,6 +118,12 @@ def test_parameters_that_an_activation_has_not_are_one_error():
             te.LayerNormMLP(8, 8, activation=activation, activation_params=params)
 
 
+def test_the_parameters_of_an_activation_are_shown():
+    module = te.LayerNormMLP(8, 8, activation="clamped_swiglu", activation_params={"limit": 5})
+    assert "activation=clamped_swiglu, activation_params=[5.0, 1.70" in repr(module)
+    assert "activation_params" not in repr(te.LayerNormMLP(8, 8))
+
+
 def gradients(module):
     return {name: parameter.grad for name, parameter in module.named_parameters()}
 

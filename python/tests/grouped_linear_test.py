@@ -148,8 +148,10 @@ def test_no_tokens_and_no_choices_give_empty_and_zero_rows():
         (lambda: te.moe_permute(torch.zeros(3, 7), torch.zeros(4, 5)), "expected inp .tokens, hidden."),
         (lambda: te.moe_permute(torch.zeros(3, 7), torch.zeros(3, 5), map_type="list"), "map_type one of 'mask', 'index'"),
         (lambda: te.moe_permute(torch.zeros(1, 7), torch.tensor([[-1]]), map_type="index"), "experts >= 0"),
-        (lambda: te.moe_unpermute(torch.zeros(2, 7), torch.zeros(2, 1), restore_shape=(3, 7)), "restore_shape"),
-        (lambda: te.moe_unpermute(torch.zeros(2, 7), torch.zeros(2, 1), torch.zeros(2, 2)), "merging_probs"),
+        (lambda: te.moe_unpermute(torch.zeros(2, 7), torch.tensor([[0], [1]]), restore_shape=(3, 7)), "restore_shape"),
+        (lambda: te.moe_unpermute(torch.zeros(2, 7), torch.tensor([[0], [1]]), torch.zeros(2, 2)), "merging_probs"),
+        (lambda: te.moe_unpermute(torch.zeros(2, 7), torch.tensor([[0], [2]])), "row_id_map of rows below 2, got 2"),
+        (lambda: te.moe_unpermute(torch.zeros(2, 7), torch.zeros(2, 1)), "row_id_map int64 .tokens.* of torch.float32"),
     ],
 )
 def test_bad_arguments_are_named(call, message):

@@ -251,3 +251,17 @@ def test_recipes_that_make_no_codes_of_a_weight_are_one_error():
         torch.ops.plimsoll.quantize_weight(torch.ones(2, 2), recipe='"bf16"')
     with pytest.raises(TypeError, match="recipe"), te.quantized_model_init(recipe=cast(Any, "mxfp8")):
         pass
+
+
+def test_a_backward_pass_in_high_precision_reads_the_values_of_the_codes():
+    """The values that the codes were made of are not kept."""
+    rule = recipe.Float8CurrentScaling(backward_override="high_precision")
+    module: Any = held(MODULES["Linear"], rule)
+    twin, plain = (twin_of(module, MODULES["Linear"]) for _ in range(2))
+    plain.load_state_dict({"weight": module.weight.dequantize()}, strict=False)
+    x = torch.randn(5, 200)
+    ours, theirs = step(module, x, rule), step(twin, x, rule)
+    assert torch.equal(ours["output"], theirs["output"]) and not torch.equal(ours["input"], theirs["input"])
+    leaf = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(plain(leaf), leaf, 2 * ours["output"])
+    assert torch.equal(ours["input"], gradient)

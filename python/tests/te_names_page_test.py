@@ -155,7 +155,7 @@ OTHERS = {
     "moe_permute": ["routing_map", "num_out_tokens", "max_token_num", "map_type"],
     "moe_unpermute": ["row_id_map", "merging_probs", "restore_shape", "map_type"],
     "Linear": ["device", "is_first_microbatch"],
-    "DotProductAttention": ["checkpoint_core_attention"],
+    "DotProductAttention": ["checkpoint_core_attention", "window_size"],
     "LayerNorm": ["normalized_shape"],
     "DelayedScaling": ["backward_override", "fp8_dpa"],
     "Format": ["E5M2"],

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-Choice = TypeVar("Choice")
+from plimsoll._arguments import check_choice, check_flag, check_number, check_size, check_sizes, check_tensor, shown
+
+__all__ = ["check_choice", "check_flag", "check_number", "check_size", "check_sizes", "check_tensor", "shown"]
 
 # Accepted at these values and refused by name at any other: overlap of communication and CUDA's products, and what is
 # fused into CUDA kernels.
@@ -42,35 +44,15 @@ def check_rest(where: str, rest: Mapping[str, Any], only: Mapping[str, Any], hin
             raise NotImplementedError(f"{where}: expected {name}={default!r}, got {value!r}")
 
 
-def check_choice(where: str, name: str, value: Choice, choices: tuple[Choice, ...]) -> Choice:
-    if value not in choices:
-        raise ValueError(f"{where}: expected {name} one of {', '.join(repr(choice) for choice in choices)}, got {value!r}")
-    return value
-
-
-def check_size(where: str, name: str, value: Any, lowest: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{where}: expected {name} an integer, got {value!r}")
-    if value < lowest:
-        raise ValueError(f"{where}: expected {name} >= {lowest}, got {value}")
-    return value
-
-
-def _number(where: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{where}: expected {name} a number, got {value!r}")
-    return float(value)
-
-
 def check_epsilon(where: str, name: str, value: Any) -> float:
-    number = _number(where, name, value)
+    number = check_number(where, name, value)
     if not 0 <= number < math.inf:
         raise ValueError(f"{where}: expected {name} that is finite and >= 0, got {value!r}")
     return number
 
 
 def check_positive(where: str, name: str, value: Any) -> float:
-    number = _number(where, name, value)
+    number = check_number(where, name, value)
     if not 0 < number < math.inf:
         raise ValueError(f"{where}: expected {name} that is finite and > 0, got {value!r}")
     return number
@@ -78,7 +60,7 @@ def check_positive(where: str, name: str, value: Any) -> float:
 
 def check_dropout(where: str, name: str, value: Any, may_be_all: bool = False) -> float:
     """may_be_all: where what stays does not grow by 1 / (1 - dropout) in our own kernel."""
-    number = _number(where, name, value)
+    number = check_number(where, name, value)
     if not (0 <= number < 1 or (may_be_all and number == 1)):
         raise ValueError(f"{where}: expected {name} in [0, 1{']' if may_be_all else ')'}, got {value!r}")
     return number

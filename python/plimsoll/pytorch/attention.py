@@ -7,7 +7,15 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import check_choice, check_dropout, check_positive, check_rest, check_size
+from plimsoll.pytorch.arguments import (
+    check_choice,
+    check_dropout,
+    check_positive,
+    check_rest,
+    check_size,
+    check_sizes,
+    check_tensor,
+)
 from plimsoll.pytorch.autocast import high_precision_dtype
 from plimsoll.pytorch.extra_state import drop_extra_state
 from plimsoll.pytorch.packed_sequences import Packing, attend_each
@@ -55,15 +63,20 @@ def is_causal(mask_type: str) -> bool:
 
 def check_window(where: str, window_size: tuple[int, int] | None, mask_type: str) -> int:
     """The last keys that a query sees, its own included; 0: all."""
-    if window_size is None or tuple(window_size) in ((-1, -1), (-1, 0)):
+    if window_size is None:
         return 0
-    left, right = window_size
+    pair = check_sizes(where, "window_size", window_size)
+    if len(pair) != 2:
+        raise ValueError(f"{where}: expected window_size None or (left, right), got {window_size}")
+    if pair in ([-1, -1], [-1, 0]):
+        return 0
+    left, right = pair
     if left < 0 or right != 0 or not is_causal(mask_type):
         raise NotImplementedError(
             f"{where}: expected window_size None, (-1, -1), (-1, 0) or, with a causal mask, (left, 0), got {window_size} "
             f"with attn_mask_type '{mask_type}'"
         )
-    return int(left) + 1
+    return left + 1
 
 
 def _bool_mask(attention_mask: Any, mask_type: str) -> torch.Tensor:
@@ -75,11 +88,37 @@ def _bool_mask(attention_mask: Any, mask_type: str) -> torch.Tensor:
     return mask
 
 
-def mask_rules(mask_type: str, attention_mask: Any) -> tuple[torch.Tensor | None, str]:
-    """(mask, causal rule) as the operator wants them: "no_mask", "causal" or "causal_bottom_right"."""
+def _length(mask: torch.Tensor) -> torch.Tensor:
+    """[..., 1, 1]: how many columns of a padding mask [..., rows, columns] nobody has masked."""
+    seen = ~mask if mask.dim() < 2 else (~mask).any(-2, keepdim=True)
+    return seen.sum(-1, keepdim=True)
+
+
+def _own_diagonals(attention_mask: Any, mask: torch.Tensor, queries: int, keys: int, window: int) -> torch.Tensor:
+    """The mask of "padding_causal_bottom_right": the last query of each sequence that is no padding sees the last such key.
+    A mask of keys alone is that of the queries, too, where there are as many; else no query is padding."""
+    length: torch.Tensor | int = queries
+    if isinstance(attention_mask, (tuple, list)):
+        length = _length(_bool_mask(attention_mask[:1], "padding_causal_bottom_right"))
+    elif queries == keys:
+        length = _length(mask)
+    key = torch.arange(keys, device=mask.device)
+    last = torch.arange(queries, device=mask.device)[:, None] + (_length(mask) - length)
+    hidden = mask | (key > last)
+    return hidden | (key <= last - window) if window else hidden
+
+
+def mask_rules(mask_type: str, attention_mask: Any, queries: int, keys: int, window: int) -> dict[str, Any]:
+    """mask, mask_type ("no_mask", "causal" or "causal_bottom_right") and window as the operator wants them."""
     uses_mask = mask_type.startswith("padding") or mask_type == "arbitrary"
     mask = _bool_mask(attention_mask, mask_type) if uses_mask else None
-    return mask, mask_type.removeprefix("padding_") if is_causal(mask_type) else "no_mask"
+    if mask is not None and mask_type == "padding_causal_bottom_right":
+        return {"mask": _own_diagonals(attention_mask, mask, queries, keys, window), "mask_type": "no_mask", "window": 0}
+    return {
+        "mask": mask,
+        "mask_type": mask_type.removeprefix("padding_") if is_causal(mask_type) else "no_mask",
+        "window": window,
+    }
 
 
 class DotProductAttention(torch.nn.Module):
@@ -128,6 +167,7 @@ class DotProductAttention(torch.nn.Module):
         self.num_gqa_groups = parallel.part("num_gqa_groups", self.num_gqa_groups)
 
     def _check_heads(self, name: str, x: torch.Tensor, heads: int, layout: str) -> None:
+        check_tensor("DotProductAttention", name, x)
         if x.dim() != len(layout) or x.shape[-2:] != (heads, self.kv_channels):
             first = {"sbhd": "seq, batch", "bshd": "batch, seq", "thd": "tokens"}[layout]
             raise ValueError(f"DotProductAttention: expected {name} [{first}, {heads}, {self.kv_channels}], got {list(x.shape)}")
@@ -135,12 +175,12 @@ class DotProductAttention(torch.nn.Module):
     def _window(self, where: str, window_size: tuple[int, int] | None, mask_type: str) -> int:
         return check_window(where, self.window_size if window_size is None else window_size, mask_type)
 
-    def _options(self, mask: torch.Tensor | None, bias: torch.Tensor | None, causal: str, window: int) -> dict[str, Any]:
+    def _options(self, bias: torch.Tensor | None, rules: dict[str, Any]) -> dict[str, Any]:
         dropout = self.attention_dropout if self.training else 0.0
         if dropout > 0 and torch.compiler.is_compiling():  # the seed would be drawn once, while tracing
             raise NotImplementedError(f"DotProductAttention: expected attention_dropout=0.0 under torch.compile, got {dropout}")
         scale = self.softmax_scale or 0.0
-        return {"mask": mask, "bias": bias, "scale": scale, "mask_type": causal, "dropout": dropout, "window": window}
+        return {"bias": bias, "scale": scale, "dropout": dropout, **rules}
 
     def _dropout_state(self) -> AbstractContextManager[Any]:
         """Ranks that share the heads drop other weights each; with sequence_parallel that is the caller's concern."""
@@ -187,16 +227,16 @@ class DotProductAttention(torch.nn.Module):
             return self._attend_packed(tensors, packed, rule, window)
         to_heads_first = (1, 2, 0, 3) if layout == "sbhd" else (0, 2, 1, 3)
         query, key, value = (x.to(dtype).permute(to_heads_first) for x in (query_layer, key_layer, value_layer))
-        mask, causal = mask_rules(mask_type, attention_mask)
+        rules = mask_rules(mask_type, attention_mask, query.shape[2], key.shape[2], window)
         with self._dropout_state():
-            attended: torch.Tensor = _attention(query, key, value, **self._options(mask, bias, causal, window))
+            attended: torch.Tensor = _attention(query, key, value, **self._options(bias, rules))
         return attended.permute((2, 0, 1, 3) if layout == "sbhd" else (0, 2, 1, 3)).flatten(2)
 
     def _attend_packed(self, tensors: list[torch.Tensor], packed: dict[str, Any], mask_type: str, window: int) -> torch.Tensor:
         def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-            mask, causal = mask_rules(mask_type, None)
+            rules = mask_rules(mask_type, None, query.shape[2], key.shape[2], window)
             with self._dropout_state():
-                attended: torch.Tensor = _attention(query, key, value, **self._options(mask, None, causal, window))
+                attended: torch.Tensor = _attention(query, key, value, **self._options(None, rules))
             return attended
 
         query, key, value = tensors
@@ -222,11 +262,11 @@ class DotProductAttention(torch.nn.Module):
         gradient is then one tensor. interleaved: query, key, value of each head in turn, where heads == groups."""
         heads, groups = self.num_attention_heads, self.num_gqa_groups
         batch_first = qkv.transpose(0, 1) if self.qkv_format == "sbhd" else qkv
-        mask, causal = mask_rules(mask_type, attention_mask)
         window = self._window("DotProductAttention.forward", window_size, mask_type)
+        rules = mask_rules(mask_type, attention_mask, batch_first.shape[1], batch_first.shape[1], window)
         wide = batch_first.to(high_precision_dtype(qkv.dtype))
         with self._dropout_state():
             attended: torch.Tensor = _attention_packed(
-                wide, heads=heads, groups=groups, interleaved=interleaved, **self._options(mask, None, causal, window)
+                wide, heads=heads, groups=groups, interleaved=interleaved, **self._options(None, rules)
             )
         return (attended.transpose(0, 1) if self.qkv_format == "sbhd" else attended).flatten(2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import ONLY, UB, check_rest, check_size
+from plimsoll.pytorch.arguments import ONLY, UB, check_rest, check_size, check_sizes, check_tensor
 from plimsoll.pytorch.scaled_module import Initializer, ScaledModule, normal
 from plimsoll.pytorch.tensor_parallel import TensorParallel, take_parallel
 
@@ -60,8 +60,9 @@ class GroupedLinear(ScaledModule):
         self, inp: torch.Tensor, m_splits: Sequence[int], is_first_microbatch: bool | None = None
     ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor | None]]:
         """inp [..., in_features], of whose rows the first m_splits[0] are weight0's, and so on -> [..., out_features]."""
+        check_tensor("GroupedLinear", "inp", inp)
         rows = inp.reshape(-1, inp.shape[-1])
-        splits = list(m_splits)
+        splits = check_sizes("GroupedLinear", "m_splits", m_splits)
         if len(splits) != self.num_gemms or min(splits) < 0 or sum(splits) != rows.shape[0]:
             raise ValueError(
                 f"GroupedLinear: expected m_splits of {self.num_gemms} numbers >= 0 whose sum is {rows.shape[0]} rows, got {splits}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import HINTS, ONLY, UB, check_choice, check_rest, check_size
+from plimsoll.pytorch.arguments import HINTS, ONLY, UB, check_choice, check_number, check_rest, check_size, check_tensor, shown
 from plimsoll.pytorch.checkpoint import checkpoint
 from plimsoll.pytorch.main_grad import mark_in_backward
 from plimsoll.pytorch.norm import Normed
@@ -22,13 +22,15 @@ _norm_mlp = torch.ops.plimsoll.norm_mlp.default
 
 def activation_numbers(where: str, activation: str, params: Mapping[str, float] | None) -> list[float]:
     """Parameters of the activation in the library's order; those that `params` leaves out have their default."""
+    if params is not None and not isinstance(params, Mapping):
+        raise TypeError(f"{where}: expected activation_params a dictionary or None, got {shown(params)}")
     names, defaults = torch.ops.plimsoll.activation_parameters(activation)
     known = dict(zip(names, defaults, strict=True))
     for name in params or {}:
         if name not in known:
             expected = f"one of {', '.join(known)}" if known else "none"
             raise ValueError(f"{where}: expected activation_params of {activation!r} {expected}, got {name!r}")
-    values = [float((params or {}).get(name, default)) for name, default in known.items()]
+    values = [check_number(where, f"activation_params[{name!r}]", value) for name, value in {**known, **(params or {})}.items()]
     checked: list[float] = torch.ops.plimsoll.activation_parameters(activation, values)[1]
     return checked
 
@@ -115,6 +117,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         fc2_bias: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Output for inp + residual, which comes back second (inp itself without a residual)."""
+        check_tensor("LayerNormMLP", "inp", inp)
         if self.checkpoint and torch.is_grad_enabled():
             output, total = checkpoint(self._run, inp, residual, is_first_microbatch, fc2_bias)
         else:
@@ -156,4 +159,5 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         return self._results(output, self.fc2_bias, inp)
 
     def extra_repr(self) -> str:
-        return f"{self.hidden_size}, {self.ffn_hidden_size}, activation={self.activation}, bias={self.use_bias}"
+        params = f", activation_params={self.activation_params}" if self.activation_params else ""
+        return f"{self.hidden_size}, {self.ffn_hidden_size}, activation={self.activation}{params}, bias={self.use_bias}"

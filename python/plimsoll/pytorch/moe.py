@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from plimsoll.pytorch.arguments import check_choice
+from plimsoll.pytorch.arguments import check_choice, check_size, check_sizes, check_tensor, shown
 
 MAPS = ("mask", "index")
 
@@ -13,8 +13,10 @@ def _places(routing_map: torch.Tensor, map_type: str) -> torch.Tensor:
     """[rows, 2]: token and column of routing_map of each row, by expert and then by token."""
     if map_type == "mask":
         return routing_map.bool().t().nonzero().flip(1)
-    if routing_map.is_floating_point() or (routing_map < 0).any():
-        raise ValueError("moe_permute: expected a routing_map of experts >= 0 with map_type 'index', got other numbers")
+    if (routing_map < 0).any():
+        raise ValueError(
+            f"moe_permute: expected a routing_map of experts >= 0 with map_type 'index', got {routing_map.min().item()}"
+        )
     order = routing_map.flatten().argsort(stable=True)
     choices = routing_map.shape[1]
     return torch.stack((order // choices, order % choices), 1)
@@ -33,12 +35,19 @@ def moe_permute(
     after that many are dropped; -1: none. max_token_num, a hint for allocation, has no effect. Returns the rows and
     row_id_map, int64 in the shape of routing_map: the row of each pair, -1 without one.
     """
+    check_tensor("moe_permute", "inp", inp)
+    check_tensor("moe_permute", "routing_map", routing_map)
     if inp.dim() != 2 or routing_map.dim() != 2 or routing_map.shape[0] != inp.shape[0]:
         raise ValueError(
             "moe_permute: expected inp [tokens, hidden] and routing_map [tokens, experts or choices], got "
             f"{list(inp.shape)} and {list(routing_map.shape)}"
         )
     check_choice("moe_permute", "map_type", map_type, MAPS)
+    if routing_map.is_floating_point() or (map_type == "index" and routing_map.dtype == torch.bool):
+        expected = "integers" if map_type == "index" else "bool or integers"
+        raise TypeError(f"moe_permute: expected a routing_map of {expected} with map_type '{map_type}', got {shown(routing_map)}")
+    check_size("moe_permute", "num_out_tokens", num_out_tokens, -1)
+    check_size("moe_permute", "max_token_num", max_token_num, -1)
     places = _places(routing_map, map_type)
     if num_out_tokens >= 0:
         places = places[:num_out_tokens]
@@ -59,12 +68,22 @@ def moe_unpermute(
     merging_probs, in the shape of row_id_map: a factor for each pair. restore_shape: [tokens, hidden], checked. Sums are
     made in FP32, in the order of the columns, and rounded once to the dtype of inp.
     """
-    check_choice("moe_unpermute", "map_type", map_type, MAPS)
+    where = "moe_unpermute"
+    check_choice(where, "map_type", map_type, MAPS)
+    check_tensor(where, "inp", inp)
+    check_tensor(where, "row_id_map", row_id_map)
+    if inp.dim() != 2 or row_id_map.dim() != 2 or row_id_map.dtype != torch.int64:
+        raise ValueError(
+            f"{where}: expected inp [rows, hidden] and row_id_map int64 [tokens, experts or choices], got {shown(inp)} and "
+            f"{shown(row_id_map)}"
+        )
+    if row_id_map.numel() and row_id_map.max() >= inp.shape[0]:
+        raise ValueError(f"{where}: expected row_id_map of rows below {inp.shape[0]}, got {row_id_map.max().item()}")
     tokens, hidden = row_id_map.shape[0], inp.shape[-1]
-    if restore_shape is not None and tuple(restore_shape) != (tokens, hidden):
-        raise ValueError(f"moe_unpermute: expected restore_shape {(tokens, hidden)}, got {tuple(restore_shape)}")
-    if merging_probs is not None and merging_probs.shape != row_id_map.shape:
-        raise ValueError(f"moe_unpermute: expected merging_probs {list(row_id_map.shape)}, got {list(merging_probs.shape)}")
+    if restore_shape is not None and check_sizes(where, "restore_shape", restore_shape) != [tokens, hidden]:
+        raise ValueError(f"{where}: expected restore_shape {(tokens, hidden)}, got {tuple(restore_shape)}")
+    if merging_probs is not None and check_tensor(where, "merging_probs", merging_probs).shape != row_id_map.shape:
+        raise ValueError(f"{where}: expected merging_probs {list(row_id_map.shape)}, got {list(merging_probs.shape)}")
     is_there = row_id_map >= 0
     most = int(is_there.sum(1).max()) if row_id_map.numel() else 0
     columns = (~is_there).to(torch.int8).argsort(dim=1, stable=True)[:, :most]  # of the pairs that are there, first

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import HINTS, ONLY, UB, check_choice, check_rest, check_size
+from plimsoll.pytorch.arguments import HINTS, ONLY, UB, check_choice, check_rest, check_size, check_tensor
 from plimsoll.pytorch.attention import (
     CALLED_HINTS,
     CALLED_ONLY,
@@ -256,6 +256,7 @@ class MultiheadAttention(Parallel):
     ) -> tuple[Any, torch.Tensor]:
         """Output for hidden_states + residual, which comes back second. options: DotProductAttention's arguments
         core_attention_bias_* and cu_seqlens_*."""
+        check_tensor("MultiheadAttention", "hidden_states", hidden_states)
         if hidden_states.dim() != len(self.qkv_format) - 1 or hidden_states.shape[-1] != self.hidden_size:
             raise ValueError(
                 f"MultiheadAttention: expected hidden_states [seq, batch, {self.hidden_size}] "

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch import extra_state
-from plimsoll.pytorch.arguments import format_of
+from plimsoll.pytorch.arguments import check_tensor, format_of
 from plimsoll.pytorch.autocast import recipe_text
 from plimsoll.pytorch.main_grad import main_grad_of, mark_in_backward
 from plimsoll.pytorch.quantized_init import weights_as_codes
@@ -109,6 +109,7 @@ class ScaledModule(InitializedModule):
         self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, prefix: str = "", **options: Any
     ) -> torch.Tensor:
         """inp weight^T + bias under the recipe of the scope, by the product with this prefix. options: the operator's."""
+        check_tensor(type(self).__name__, "inp", inp)
         held = self._held(weight)
         output: torch.Tensor = _scaled_linear(
             inp, weight, bias, state=self._state(prefix), recipe=self._recipe(weight), **held, **options

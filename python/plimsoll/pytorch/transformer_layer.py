@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import HINTS, ONLY, check_choice, check_dropout, check_rest
+from plimsoll.pytorch.arguments import HINTS, ONLY, check_choice, check_dropout, check_rest, check_tensor
 from plimsoll.pytorch.attention import CALLED_HINTS, CALLED_ONLY, check_layout, take_packed
 from plimsoll.pytorch.autocast import high_precision_dtype
 from plimsoll.pytorch.layer_norm_mlp import LayerNormMLP
@@ -209,6 +209,7 @@ class TransformerLayer(Parallel):
         check_rest(where, rest, CALLED_ONLY, CALLED_HINTS)
         if core_attention_bias_type != "no_bias":
             options |= {"core_attention_bias_type": core_attention_bias_type, "core_attention_bias": core_attention_bias}
+        check_tensor("TransformerLayer", "hidden_states", hidden_states)
         hidden = hidden_states.to(high_precision_dtype(hidden_states.dtype))
         attended, total = self.self_attention.run(
             hidden,
