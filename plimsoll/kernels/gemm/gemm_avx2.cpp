@@ -50,6 +50,7 @@ constexpr int64_t kPanelRows = 12;
 extern const GemmIsa kGemmAvx2 = {.panel_rows = kPanelRows,
                                   .few_rows = 0,
                                   .pack_a = pack_a<kPanelRows>,
+                                  .pack_rows = pack_rows,
                                   .pack_b = pack_b,
                                   .expand = expand,
                                   .finish = finish,

@@ -24,6 +24,7 @@ namespace plimsoll::kernels {
 extern const GemmIsa kGemmAvx512 = {.panel_rows = 14,
                                     .few_rows = kMostFewRows,
                                     .pack_a = pack_a<14>,
+                                    .pack_rows = pack_rows,
                                     .pack_b = pack_b,
                                     .expand = expand,
                                     .finish = finish,

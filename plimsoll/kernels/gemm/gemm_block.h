@@ -27,6 +27,7 @@ struct Product {
   int64_t rows_in(int64_t row_panel) const;
   int64_t a_panel_dwords(int64_t k) const;
   void pack_a(Range row_panels, Range k, uint32_t* to) const;
+  void pack_rows(uint32_t* to, int64_t stride) const;  // all of A
   void finish_tile(int64_t row_panel, int64_t column_panel, float* tile);
 };
 

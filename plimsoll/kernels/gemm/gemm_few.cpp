@@ -17,48 +17,70 @@ class FewRows {
       : product_(product),
         chunk_(chunk),
         stored_(product.stored),
-        as_stored_(product.gemm.m <= product.isa.few_rows && stored_ != Dword::kFp16Split) {
-    const int64_t a_dwords = product.row_panels * product.a_panel_dwords(product.gemm.k), b_dwords = kDepth * kBPitch;
+        as_stored_(product.gemm.m <= kMostParts * product.isa.few_rows && stored_ != Dword::kFp16Split),
+        parts_(as_stored_ ? divide_up(product.gemm.m, product.isa.few_rows) : 1),
+        panels_(panels_together(divide_up(product.gemm.m, parts_))),
+        a_stride_(divide_up(dwords_of(product.gemm.k, product.dword), kLineDwords) * kLineDwords + kLineDwords) {
+    const int64_t panels_of_a = product.row_panels * product.a_panel_dwords(product.gemm.k);
+    const int64_t a_dwords = as_stored_ ? product.gemm.m * a_stride_ : panels_of_a, b_dwords = kDepth * kBPitch;
     a_ = static_cast<uint32_t*>(
         runtime::scratch(runtime::ScratchSlot::kGemmA, static_cast<size_t>(a_dwords + b_dwords) * sizeof(uint32_t)));
     b_ = a_ + a_dwords;
     tile_size_ = product.isa.panel_rows * kTileColumns;
-    const int64_t tiles = std::max<int64_t>(product.row_panels, 2);
+    const int64_t tiles = product.row_panels * (as_stored_ ? panels_ : 1);
     tiles_ = static_cast<float*>(
         runtime::scratch(runtime::ScratchSlot::kGemmTile, static_cast<size_t>(tiles * tile_size_) * sizeof(float)));
-    product.pack_a({0, product.row_panels}, {0, product.gemm.k}, a_);
+    if (as_stored_) {
+      product.pack_rows(a_, a_stride_);
+    } else {
+      product.pack_a({0, product.row_panels}, {0, product.gemm.k}, a_);
+    }
   }
 
   void multiply(Range columns) {
     const bool whole = as_stored_ && chunk_.packed != nullptr;
-    const int64_t step = whole && product_.gemm.m <= kRowsOfTwoPanels ? 2 : 1;
+    const int64_t step = whole ? panels_ : 1;
     for (int64_t column = columns.begin; column < columns.end; column += step) {
       const int64_t count = std::min(step, columns.end - column);
       if (whole) {
-        multiply_as_stored(column, count);
+        const PackedLayout& layout = chunk_.layout;
+        multiply_as_stored({0, product_.gemm.k}, chunk_.at(0, column), count, layout.panel_dwords());
       } else {
         multiply_parts(column);
       }
-      for (int64_t row = 0; row < product_.row_panels; ++row) {
-        for (int64_t i = 0; i < count; ++i) product_.finish_tile(row, column + i, tile(row + i));
+      for (int64_t i = 0; i < count; ++i) {
+        for (int64_t row = 0; row < product_.row_panels; ++row) product_.finish_tile(row, column + i, tile(row, i));
       }
     }
   }
 
  private:
+  static constexpr int64_t kMostParts = 2;    // of the rows, each of which reads B: the second from L2
+  static constexpr int64_t kLineDwords = 16;  // rows of A are an odd number of lines apart where k is a power of two
+
   const uint32_t* a_panel(int64_t row_panel, int64_t k) const {
     return a_ + row_panel * product_.a_panel_dwords(product_.gemm.k) + product_.a_panel_dwords(k);
   }
-  // The tile of a row panel; for the few rows of multiply_few, of the first or second panel of B.
-  float* tile(int64_t index) const { return tiles_ + index * tile_size_; }
+  // The tile of a row panel and of one of the panels of B at hand.
+  float* tile(int64_t row_panel, int64_t panel) const {
+    return tiles_ + (panel * product_.row_panels + row_panel) * tile_size_;
+  }
 
-  void multiply_as_stored(int64_t column, int64_t count) const {
-    product_.isa.multiply_few({.k = product_.gemm.k,
-                               .stored = stored_,
-                               .a = a_panel(0, 0),
-                               .b = {chunk_.at(0, column), count == 2 ? chunk_.at(0, column + 1) : nullptr},
-                               .tile = {tile(0), tile(1)},
-                               .rows = product_.gemm.m});
+  void multiply_as_stored(Range k, const uint32_t* b, int64_t panels, int64_t panel_stride) const {
+    for (int64_t part = 0; part < parts_; ++part) {
+      const Range rows = part_of(product_.gemm.m, part, parts_);
+      product_.isa.multiply_few({.k = k.size(),
+                                 .stored = stored_,
+                                 .a = a_ + rows.begin * a_stride_ + dwords_of(k.begin, product_.dword),
+                                 .a_stride = a_stride_,
+                                 .b = b,
+                                 .panels = panels,
+                                 .panel_stride = panel_stride,
+                                 .tile = tiles_ + rows.begin * kTileColumns,
+                                 .tile_stride = product_.row_panels * tile_size_,
+                                 .rows = rows.size(),
+                                 .carry = k.begin > 0});
+    }
   }
 
   // A panel made a part of k at a time.
@@ -68,13 +90,7 @@ class FewRows {
     do {
       const Range part = {k, std::min(k + depth, product_.gemm.k)};
       if (as_stored_) {
-        product_.isa.multiply_few({.k = part.size(),
-                                   .stored = stored_,
-                                   .a = a_panel(0, k),
-                                   .b = {pack(column, part, stored_)},
-                                   .tile = {tile(0)},
-                                   .rows = product_.gemm.m,
-                                   .carry = k > 0});
+        multiply_as_stored(part, pack(column, part, stored_), 1, kDepth * kBPitch);
       } else {
         multiply_tiles(column, part);
       }
@@ -90,7 +106,7 @@ class FewRows {
       product_.isa.multiply({.k_dwords = dwords_of(k.size(), product_.dword),
                              .a = a_panel(row, k.begin),
                              .b = b,
-                             .tile = tile(row),
+                             .tile = tile(row, 0),
                              .rows = product_.rows_in(row),
                              .carry = k.begin > 0,
                              .prefetch = reinterpret_cast<const char*>(b + kDepth * kBPitch),
@@ -115,6 +131,7 @@ class FewRows {
   const ColumnChunk& chunk_;
   const Dword stored_;
   const bool as_stored_;
+  const int64_t parts_, panels_, a_stride_;
   int64_t tile_size_ = 0;
   uint32_t* a_ = nullptr;
   uint32_t* b_ = nullptr;

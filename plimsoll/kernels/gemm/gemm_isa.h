@@ -81,18 +81,24 @@ struct TileProduct {
   RowBytes next[2] = {};  // what is read or written after this product
 };
 
-// The same with B as it is stored: for few rows, where B is read once and decoding would take longer than multiplying.
-// One panel of B, or two with at most kRowsOfTwoPanels rows: a sum is a chain, and too few of them would wait.
-inline constexpr int64_t kRowsOfTwoPanels = 2;
+// tile = rows of A x panels of B as it is stored, or tile += ...: for few rows, where B is read once and decoding would
+// take longer than multiplying. At most kMostPanels panels, which lie one after the other.
+inline constexpr int64_t kMostPanels = 4;
 struct FewRowsProduct {
   int64_t k = 0;
   Dword stored = Dword::kFp32;
-  const uint32_t* a = nullptr;
-  const uint32_t* b[2] = {};  // the second may be nullptr
-  float* tile[2] = {};
+  const uint32_t* a = nullptr;  // [rows][a_stride]: the dwords of each row, what is missing after the last k is zero
+  int64_t a_stride = 0;
+  const uint32_t* b = nullptr;
+  int64_t panels = 1, panel_stride = 0;  // dwords
+  float* tile = nullptr;                 // [panels][rows][32], panels tile_stride apart
+  int64_t tile_stride = 0;
   int64_t rows = 0;
   bool carry = false;
 };
+
+// Panels that few rows are multiplied with at a time: a sum is a chain, and too few of them would wait.
+static constexpr int64_t panels_together(int64_t rows) { return rows <= 2 ? kMostPanels : rows <= 4 ? 2 : 1; }
 
 struct TileEpilogue {
   const Gemm* gemm = nullptr;
@@ -109,7 +115,7 @@ inline constexpr int64_t kThreadGrain = int64_t{1} << 19;
 // The microkernels of one kind of dword, and what goes with their panels.
 struct GemmIsa {
   int64_t panel_rows;
-  int64_t few_rows;           // at most so many for multiply_few; 0 where there is none
+  int64_t few_rows;           // that multiply_few takes at most; 0 where there is none
   int64_t block_panels = 12;  // multiplied with each B panel before the next: the packed A block stays in L2
   int64_t a_pitch = kAPitch;  // dwords of an A panel for each k dword
   int64_t a_step = 1;         // k dwords that A panels are rounded up to, with zeros
@@ -117,6 +123,7 @@ struct GemmIsa {
   void (*enter)() = nullptr;  // on each thread before it multiplies
   void (*leave)() = nullptr;  // and after
   void (*pack_a)(const PackPanels&);
+  void (*pack_rows)(const PackPanels&);  // for multiply_few: to [row][k dword], panel_stride apart
   void (*pack_b)(const PackPanels&);
   void (*expand)(const ExpandPanel&);
   int32_t (*finish)(const TileEpilogue&);  // returns the amax of the tile as FP32 bits

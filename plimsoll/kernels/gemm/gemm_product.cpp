@@ -27,6 +27,17 @@ void Product::pack_a(Range panels, Range k, uint32_t* to) const {
               .panel_stride = a_panel_dwords(k.size())});
 }
 
+void Product::pack_rows(uint32_t* to, int64_t stride) const {
+  isa.pack_rows({.operand = &gemm.a,
+                 .row_end = gemm.m,
+                 .readable_end = gemm.m,
+                 .k_end = gemm.k,
+                 .fold_scale = varies_along_k(gemm.a.scale, gemm.k),
+                 .dword = dword,
+                 .panels = to,
+                 .panel_stride = stride});
+}
+
 void Product::finish_tile(int64_t row_panel, int64_t column_panel, float* tile) {
   const int64_t row = row_panel * isa.panel_rows, rows = rows_in(row_panel), column = column_panel * kTileColumns,
                 columns = std::min(kTileColumns, gemm.n - column);
