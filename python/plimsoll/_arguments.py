@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -47,10 +47,10 @@ def check_size(where: str, name: str, value: Any, lowest: int | None = 0) -> int
 
 
 def check_sizes(where: str, name: str, values: Any) -> list[int]:
-    """Integers, of any sign, from a sequence or a tensor of one dimension."""
+    """Integers, of any sign, from what can be gone through, or a tensor of one dimension."""
     if isinstance(values, torch.Tensor) and values.dim() == 1:
         values = values.tolist()
-    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+    if isinstance(values, (str, bytes, torch.Tensor)) or not isinstance(values, Iterable):
         raise TypeError(f"{where}: expected {name} a list of integers, got {shown(values)}")
     return [check_size(where, f"{name}[{place}]", value, None) for place, value in enumerate(values)]
 

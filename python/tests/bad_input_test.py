@@ -135,6 +135,7 @@ def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name
                 (torch.tensor([[2, 3]]), TypeError, r"m_splits a list of integers, got a tensor \[1, 2\] of torch.int64"),
             )
         ),
+        (lambda: te.GroupedLinear(1, 4, 4)(torch.tensor(1.0), [1]), ValueError, "GroupedLinear: expected inp"),
         (lambda: te.moe_permute(cast(Any, [1]), torch.ones(3, 5) > 0), TypeError, r"inp a tensor, got \[1\]"),
         (lambda: te.moe_permute(torch.ones(3, 5), cast(Any, None)), TypeError, "routing_map a tensor, got None"),
         (lambda: te.moe_permute(torch.ones(3, 5), torch.ones(3, 2)), TypeError, "routing_map of bool or integers .*float32"),

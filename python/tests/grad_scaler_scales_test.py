@@ -146,6 +146,11 @@ def test_bounds_hold_for_the_first_scale_and_for_one_that_is_given():
         ({"min_scale": "1"}, TypeError, "min_scale a number, got '1'"),
         ({"max_scale": None}, TypeError, "max_scale a number, got None"),
         ({"min_scale": math.nan}, ValueError, "0 <= min_scale <= max_scale, got nan and inf"),
+        ({"min_scale": math.inf}, ValueError, "0 <= min_scale <= max_scale, got inf and inf"),
+        ({"init_scale": math.nan}, ValueError, "init_scale that is finite and >= 0, got nan"),
+        ({"init_scale": -4}, ValueError, "init_scale that is finite and >= 0, got -4"),
+        ({"backoff_factor": -1.0}, ValueError, "backoff_factor in .0, 1., got 2.0 and -1.0"),
+        ({"growth_interval": 2.5}, TypeError, "growth_interval an integer, got 2.5"),
         ({"init_scale": "big"}, TypeError, "init_scale a number, got 'big'"),
         ({"optimizers": torch.optim.SGD([torch.ones(1)], lr=0.1)}, TypeError, "optimizers a list of optimizers, got SGD"),
         ({"optimizers": ["sgd"]}, TypeError, r"optimizers a list of optimizers, got \['sgd'\]"),
@@ -197,3 +202,21 @@ def test_a_state_that_no_scaler_saves_is_an_error_that_changes_nothing(change, e
     with pytest.raises(error, match=message):
         scaler.load_state_dict(state)
     assert scaler.state_dict() == before
+
+
+@pytest.mark.parametrize("options", [{"flushed_share": 2.0}, {"headroom": 0}, {"headroom": math.nan}])
+def test_options_of_the_automatic_scale_are_in_range(options):
+    with pytest.raises(ValueError, match="flushed_share in .0, 1. and headroom that is finite and > 0, got"):
+        AutomaticLossScaler("cpu", **options)
+
+
+def test_a_scale_that_is_no_number_or_below_zero_is_an_error():
+    scaler = GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    for new_scale, error in ((math.nan, ValueError), (-2.0, ValueError), ("4", TypeError)):
+        with pytest.raises(error, match="GradScaler: expected new_scale"):
+            scaler.update(new_scale)
+    assert scaler.get_scale() == 2.0**16
+    for state in (None, [1]):
+        with pytest.raises(TypeError, match="a state that is a dictionary"):
+            scaler.load_state_dict(state)

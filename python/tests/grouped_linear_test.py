@@ -2,6 +2,7 @@
 
 import contextlib
 
+import numpy
 import oracle
 import plimsoll.pytorch as te
 import pytest
@@ -77,6 +78,13 @@ def test_main_grads_are_those_of_its_weights():
     sum(linear(part).square().sum() for linear, part in zip(apart, x.split(SPLITS), strict=True)).backward()
     for number, linear in enumerate(apart):
         assert torch.equal(grouped.get_parameter(f"weight{number}").main_grad, linear.weight.main_grad)
+
+
+@pytest.mark.parametrize("kind", [tuple, torch.tensor, numpy.array, iter])
+def test_splits_come_in_any_kind_of_list(kind):
+    grouped, _ = grouped_and_apart()
+    x = torch.randn(sum(SPLITS), IN)
+    assert torch.equal(grouped(x, kind(SPLITS)), grouped(x, SPLITS))
 
 
 @pytest.mark.parametrize("splits", [[9], [4, 4, 4, -3], [3, 0, 5, 2]])

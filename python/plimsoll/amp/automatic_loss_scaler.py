@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from plimsoll._arguments import check_number
 from plimsoll.amp.grad_scaler import GradScaler, StepReport
 
 
@@ -36,6 +38,13 @@ class AutomaticLossScaler(GradScaler):
         headroom: float = 8.0,
         **options: Any,
     ) -> None:
+        where = "AutomaticLossScaler"
+        flushed_share = check_number(where, "flushed_share", flushed_share)
+        headroom = check_number(where, "headroom", headroom)
+        if not (0 <= flushed_share <= 1 and 0 < headroom < math.inf):
+            raise ValueError(
+                f"{where}: expected flushed_share in [0, 1] and headroom that is finite and > 0, got {flushed_share} and {headroom}"
+            )
         super().__init__(device, init_scale, 2.0, backoff_factor, growth_interval, enabled, **options)
         self._flushed_share, self._headroom = flushed_share, headroom
         self._seen: dict[int, tuple[torch.Tensor, float]] = {}  # histogram and norm of optimizers, by their id()

@@ -10,8 +10,16 @@ from typing import Any
 
 import torch
 
-from plimsoll._arguments import check_number, check_size, shown
+from plimsoll._arguments import check_size
 from plimsoll.amp.autocast import default_device
+from plimsoll.amp.scaler_arguments import (
+    check_bounds,
+    check_growth,
+    check_norm,
+    check_scale,
+    check_state,
+    checked_optimizers,
+)
 
 
 @dataclass(frozen=True)
@@ -39,22 +47,6 @@ def _clip(optimizer: torch.optim.Optimizer, max_norm: float) -> None:
     torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
 
-def _checked_norm(max_norm: float | None) -> float | None:
-    if max_norm is not None and not check_number("GradScaler", "max_norm", max_norm) >= 0:
-        raise ValueError(f"GradScaler: expected max_norm >= 0, got {max_norm}")
-    return max_norm
-
-
-def _checked_optimizers(optimizers: Any) -> list[torch.optim.Optimizer]:
-    several = isinstance(optimizers, Sequence) and not isinstance(optimizers, str)
-    if not several or not all(hasattr(each, "param_groups") for each in optimizers):
-        raise TypeError(f"GradScaler: expected optimizers a list of optimizers, got {shown(optimizers)}")
-    for place, each in enumerate(optimizers):
-        if any(each is before for before in optimizers[:place]):
-            raise ValueError(f"GradScaler: expected each of the optimizers once, got number {place} before, too")
-    return list(optimizers)
-
-
 def _inverse(scale: float) -> float:
     """In fp32; Inf where that does not hold it."""
     return torch.tensor(scale, dtype=torch.float64).reciprocal().float().item()
@@ -62,11 +54,6 @@ def _inverse(scale: float) -> float:
 
 # Attributes that are one scale's; torch's, and the count of the hysteresis.
 _OF_A_SCALE = ("_scale", "_growth_tracker", "_init_scale", "_init_growth_tracker", "_overflows")
-_OF_THE_RULE = ("growth_factor", "backoff_factor", "growth_interval")
-
-
-def _scales(count: int) -> str:
-    return f"{count} scale{'s' * (count > 1)}" if count else "one scale for all"
 
 
 _Known = dict[int, tuple[weakref.ref[torch.optim.Optimizer], StepReport]]
@@ -133,14 +120,13 @@ class GradScaler(torch.amp.GradScaler):
         optimizers: Sequence[torch.optim.Optimizer] = (),
     ) -> None:
         hysteresis = check_size("GradScaler", "hysteresis", hysteresis, 1)
-        low, high = (check_number("GradScaler", *bound) for bound in (("min_scale", min_scale), ("max_scale", max_scale)))
-        if not 0 <= low <= high:
-            raise ValueError(f"GradScaler: expected 0 <= min_scale <= max_scale, got {min_scale} and {max_scale}")
-        init_scale = min(max(check_number("GradScaler", "init_scale", init_scale), low), high)
+        check_bounds(min_scale, max_scale)
+        check_growth(growth_factor, backoff_factor, growth_interval)
+        init_scale = min(max(check_scale("init_scale", init_scale), min_scale), max_scale)
         super().__init__(device or default_device(), init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         self._min_scale, self._max_scale = min_scale, max_scale
         self._hysteresis, self._overflows = hysteresis, 0  # amp::LossScale's
-        self._optimizers = _checked_optimizers(optimizers)
+        self._optimizers = checked_optimizers(optimizers)
         self._own: list[dict[str, Any]] = [{name: self.__dict__.get(name) for name in _OF_A_SCALE} for _ in self._optimizers]
         self._max_norm: float | None = None  # of the call in progress
         self._clipped = False  # the last gradients were
@@ -200,7 +186,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def unscale_(self, optimizer: torch.optim.Optimizer, max_norm: float | None = None) -> None:
         """Divides the gradients by the scale, in place, and clips their common norm to `max_norm`, if given."""
-        _checked_norm(max_norm)
+        check_norm(max_norm)
         if not self._enabled and max_norm is not None:
             return _clip(optimizer, max_norm)
         self._max_norm = max_norm
@@ -240,7 +226,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def _set_scale(self, new_scale: float | torch.Tensor) -> None:
         if not isinstance(new_scale, torch.Tensor):
-            new_scale = check_number("GradScaler.update", "new_scale", new_scale)
+            new_scale = check_scale("new_scale", new_scale)
         if self._optimizers and self._scale is None:  # another one's loss has been scaled, perhaps
             self._lazy_init_scale_growth_tracker(torch.device(self._device))
         super().update(new_scale)
@@ -284,9 +270,9 @@ class GradScaler(torch.amp.GradScaler):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """States of torch's scaler and of scalers without hysteresis load, too, and leave the hysteresis as it is."""
-        if not self._enabled or not state_dict:
+        if not self._enabled or state_dict == {}:
             return super().load_state_dict(state_dict)  # torch's errors
-        self._check_state(state_dict)
+        check_state(state_dict, len(self._optimizers))
         if not self._optimizers:
             self._load_scale(state_dict)
         for place, optimizer in enumerate(self._optimizers):
@@ -295,28 +281,6 @@ class GradScaler(torch.amp.GradScaler):
             with self._scale_of(optimizer):
                 self._load_scale({**state_dict, **own})
         self._hysteresis = state_dict.get("hysteresis", self._hysteresis)
-
-    def _check_state(self, state: dict[str, Any]) -> None:
-        where = "GradScaler.load_state_dict"
-        missing = [name for name in ("scale", "_growth_tracker", *_OF_THE_RULE) if name not in state]
-        if missing:
-            raise ValueError(f"{where}: expected {missing[0]} in the state, got {', '.join(map(str, state))}")
-        count = len(self._optimizers)
-        for name in ("scale", "_growth_tracker", "_overflows"):
-            values = state.get(name, [0] * count if count else 0)
-            saved = len(values) if isinstance(values, list) else 0
-            if saved != count:
-                raise ValueError(f"{where}: expected {name} of {_scales(count)}, got {_scales(saved)}")
-            for value in values if count else [values]:
-                if name != "scale":
-                    check_size(where, name, value)
-                elif not 0 <= check_number(where, name, value) < math.inf:
-                    raise ValueError(f"{where}: expected a scale that is finite and >= 0, got {value}")
-        growth, backoff = (check_number(where, name, state[name]) for name in _OF_THE_RULE[:2])
-        if not (growth > 1 and 0 < backoff < 1):
-            raise ValueError(f"{where}: expected growth_factor > 1 and backoff_factor in (0, 1), got {growth} and {backoff}")
-        for name in ("growth_interval", "hysteresis"):
-            check_size(where, name, state.get(name, 1), 1)
 
     def _load_scale(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

@@ -61,6 +61,8 @@ class GroupedLinear(ScaledModule):
     ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor | None]]:
         """inp [..., in_features], of whose rows the first m_splits[0] are weight0's, and so on -> [..., out_features]."""
         check_tensor("GroupedLinear", "inp", inp)
+        if inp.dim() == 0:
+            raise ValueError(f"GroupedLinear: expected inp [..., {self.in_features}], got a tensor without dimensions")
         rows = inp.reshape(-1, inp.shape[-1])
         splits = check_sizes("GroupedLinear", "m_splits", m_splits)
         if len(splits) != self.num_gemms or min(splits) < 0 or sum(splits) != rows.shape[0]:
