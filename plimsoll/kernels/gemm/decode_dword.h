@@ -50,6 +50,11 @@ PLIMSOLL_INLINE I32x16 join_pair(F32x16 even, F32x16 odd) {
 PLIMSOLL_INLINE F32x16 decode_low_fp16(I32x16 x) {
 #if defined(__AVX512F__)
   return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(x.v))};
+#elif defined(__AVX2__)
+  const __m256i low = _mm256_set1_epi32(0xffff);
+  const __m256i mixed = _mm256_packus_epi32(_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low));
+  const __m256i halves = _mm256_permute4x64_epi64(mixed, 0xd8);
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
 #else
   uint32_t dwords[16];
   uint16_t halves[16];

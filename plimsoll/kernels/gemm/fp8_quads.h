@@ -112,13 +112,57 @@ PLIMSOLL_INLINE void gather_quads(const uint8_t* lines, int64_t stride, I32x16 (
 #else
 
 template <format::Format kFormat>
-PLIMSOLL_INLINE void decode_quads(I32x16 codes, F32x16 (&value)[4]) {
+PLIMSOLL_INLINE void decode_quads_apart(I32x16 codes, F32x16 (&value)[4]) {
   const I32x16 byte = set_i(0xff);
   value[0] = decode_fp8<kFormat>(and_i(codes, byte));
   value[1] = decode_fp8<kFormat>(and_i(shift_right<8>(codes), byte));
   value[2] = decode_fp8<kFormat>(and_i(shift_right<16>(codes), byte));
   value[3] = decode_fp8<kFormat>(shift_right<24>(codes));
 }
+
+#if defined(__AVX2__)
+
+// Bytes at the top of a dword are shifted to where FP32 has exponent and mantissa, the sign being repeated; an exact
+// multiplication mends the exponent, of subnormal numbers, too. Only Inf and NaN are not what they were.
+template <format::Format kFormat>
+PLIMSOLL_INLINE bool any_not_finite(I32x16 codes) {
+  const __m256i exponent = _mm256_set1_epi8(Fp8Layout<kFormat>::kHasInf ? 0x7c : 0x7f);
+  const __m256i a = _mm256_cmpeq_epi8(_mm256_and_si256(codes.a, exponent), exponent);
+  const __m256i b = _mm256_cmpeq_epi8(_mm256_and_si256(codes.b, exponent), exponent);
+  return _mm256_movemask_epi8(_mm256_or_si256(a, b)) != 0;
+}
+
+template <format::Format kFormat, int kUp>
+PLIMSOLL_INLINE F32x16 decode_finite(I32x16 codes) {
+  using Layout = Fp8Layout<kFormat>;
+  constexpr int kMantissa = Layout::kMantissaBits, kDown = kMantissa + 1;
+  constexpr int32_t kKept = static_cast<int32_t>(0x80000000u | 0x7fu << (23 - kMantissa));
+  const __m256i kept = _mm256_set1_epi32(kKept);
+  const __m256 factor = _mm256_castsi256_ps(_mm256_set1_epi32((127 + 127 - Layout::kBias) << 23));
+  const auto part = [&](__m256i x) __attribute__((always_inline)) {
+    const __m256i bits = _mm256_and_si256(_mm256_srai_epi32(_mm256_slli_epi32(x, kUp), kDown), kept);
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), factor);
+  };
+  return {part(codes.a), part(codes.b)};
+}
+
+template <format::Format kFormat>
+PLIMSOLL_INLINE void decode_quads(I32x16 codes, F32x16 (&value)[4]) {
+  if (__builtin_expect(any_not_finite<kFormat>(codes), 0)) return decode_quads_apart<kFormat>(codes, value);
+  value[0] = decode_finite<kFormat, 24>(codes);
+  value[1] = decode_finite<kFormat, 16>(codes);
+  value[2] = decode_finite<kFormat, 8>(codes);
+  value[3] = decode_finite<kFormat, 0>(codes);
+}
+
+#else
+
+template <format::Format kFormat>
+PLIMSOLL_INLINE void decode_quads(I32x16 codes, F32x16 (&value)[4]) {
+  decode_quads_apart<kFormat>(codes, value);
+}
+
+#endif
 
 template <format::Format kFormat>
 PLIMSOLL_INLINE void decode_quads_to_pairs(I32x16 codes, I32x16& first, I32x16& second) {

@@ -1,5 +1,6 @@
 // GEMM on AVX2 and FMA: 6 x 16 outputs in registers, two such blocks down a panel of 12 rows and two across.
 #include "plimsoll/kernels/gemm/gemm_epilogue.inc"
+#include "plimsoll/kernels/gemm/gemm_few_avx2.inc"
 #include "plimsoll/kernels/gemm/gemm_pack.inc"
 
 namespace plimsoll::kernels {
@@ -48,12 +49,13 @@ constexpr int64_t kPanelRows = 12;
 }  // namespace
 
 extern const GemmIsa kGemmAvx2 = {.panel_rows = kPanelRows,
-                                  .few_rows = 0,
+                                  .few_rows = kMostFewRows,
                                   .pack_a = pack_a<kPanelRows>,
                                   .pack_rows = pack_rows,
                                   .pack_b = pack_b,
                                   .expand = expand,
                                   .finish = finish,
-                                  .multiply = multiply};
+                                  .multiply = multiply,
+                                  .multiply_few = multiply_few_rows};
 
 }  // namespace plimsoll::kernels

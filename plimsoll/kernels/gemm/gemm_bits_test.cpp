@@ -63,7 +63,7 @@ TEST(GemmBits, OfARowDoNotDependOnItsBatch) {
     for (const Pair& pair : kPairs) {
       const Operand a(m, k, pair.a, 1), b(n, k, pair.b, 2);
       const std::vector<float> all = product(a, b, m, n, k);
-      for (int64_t rows : {1, 2, 13, 14, 15, 100, 169}) {
+      for (int64_t rows : {1, 2, 4, 7, 8, 11, 13, 14, 15, 16, 100, 169}) {
         for (int64_t first : {int64_t{0}, int64_t{5}, m - rows}) {
           std::vector<float> output(static_cast<size_t>(rows * n));
           gemm({.a = rows_from(a.view(), first),
@@ -107,8 +107,8 @@ TEST(GemmBits, PackedBeforehandIsTheSameInOnePartOrSeveral) {
     runtime::ScopedIsa scope(isa);
     for (const Pair& pair : kPairs) {
       for (Layout layout : {Layout::kKContiguous, Layout::kRowContiguous}) {
-        for (int64_t m : {1, 5, 12, 25, 40, 180}) {
-          const int64_t n = 77, k = 1030;
+        for (int64_t m : {1, 2, 3, 5, 8, 12, 16, 25, 40, 180}) {
+          const int64_t n = 177, k = 1030;
           const Operand a(m, k, pair.a, 1);
           Operand b(n, k, pair.b, 2, {.layout = layout});
           for (Format scale : {Format::kFp32, Format::kE8m0}) {
