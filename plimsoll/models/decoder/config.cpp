@@ -1,32 +1,22 @@
 #include "plimsoll/models/decoder/config.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
+
+#include "plimsoll/models/config_checks.h"
 
 namespace plimsoll::models {
 namespace {
 
-// Beyond these no machine holds the model, and sizes no longer multiply within 64 bits.
-constexpr int64_t kLargestDecoderSize = 1 << 24;
-
-struct DecoderSize {
-  const char* name;
-  int64_t value;
-};
-
-void check_sizes(const DecoderConfig& config) {
-  const std::initializer_list<DecoderSize> sizes = {
-      {"vocab_size", config.vocabulary},     {"num_hidden_layers", config.layers},        {"hidden_size", config.dim},
-      {"num_attention_heads", config.heads}, {"num_key_value_heads", config.groups},      {"head_dim", config.head_dim},
-      {"intermediate_size", config.ffn_dim}, {"max_position_embeddings", config.context},
-  };
-  for (const DecoderSize& size : sizes) {
-    TORCH_CHECK_VALUE(size.value >= 1 && size.value <= kLargestDecoderSize, "decoder: expected ", size.name,
-                      " of 1 to ", kLargestDecoderSize, ", got ", size.value);
-  }
+void check_shape(const DecoderConfig& config) {
+  check_sizes("decoder", {{"vocab_size", config.vocabulary},
+                          {"num_hidden_layers", config.layers},
+                          {"hidden_size", config.dim},
+                          {"num_attention_heads", config.heads},
+                          {"num_key_value_heads", config.groups},
+                          {"head_dim", config.head_dim},
+                          {"intermediate_size", config.ffn_dim},
+                          {"max_position_embeddings", config.context}});
   TORCH_CHECK_VALUE(config.heads % config.groups == 0, "decoder: expected num_key_value_heads that divides ",
                     config.heads, " heads, got ", config.groups);
   TORCH_CHECK_VALUE(config.reaches.size() == static_cast<size_t>(config.layers), "decoder: expected layer_types of ",
@@ -36,7 +26,7 @@ void check_sizes(const DecoderConfig& config) {
 }  // namespace
 
 void check(const DecoderConfig& config) {
-  check_sizes(config);
+  check_shape(config);
   const bool slides = std::find(config.reaches.begin(), config.reaches.end(), Reach::kSliding) != config.reaches.end();
   TORCH_CHECK_VALUE(config.window >= (slides ? 1 : 0), "decoder: expected sliding_window >= ", slides ? 1 : 0, ", got ",
                     config.window);
@@ -45,15 +35,12 @@ void check(const DecoderConfig& config) {
       const nn::RotaryTable checked(config.head_dim, options);
     }
   }
-  TORCH_CHECK_VALUE(config.norm_epsilon >= 0 && config.norm_epsilon < 1e30,
-                    "decoder: expected a finite epsilon of the norms >= 0, got ", config.norm_epsilon);
+  check_norm_epsilon("decoder", "epsilon of the norms", config.norm_epsilon);
   TORCH_CHECK_VALUE(config.attention_scale >= 0 && std::isfinite(config.attention_scale),
                     "decoder: expected a finite scale of the scores >= 0, got ", config.attention_scale);
   TORCH_CHECK_VALUE(config.initializer_range >= 0 && std::isfinite(config.initializer_range),
                     "decoder: expected a finite initializer_range >= 0, got ", config.initializer_range);
-  for (const double dropout : {config.embedding_dropout, config.attention_dropout, config.hidden_dropout}) {
-    TORCH_CHECK_VALUE(dropout >= 0 && dropout < 1, "decoder: expected dropout in [0, 1), got ", dropout);
-  }
+  check_dropouts("decoder", "dropout", {config.embedding_dropout, config.attention_dropout, config.hidden_dropout});
 }
 
 }  // namespace plimsoll::models

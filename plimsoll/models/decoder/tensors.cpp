@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string_view>
 
 #include "plimsoll/models/decoder/traits.h"
@@ -101,42 +102,28 @@ class DecoderTensorLister {
   }
 
  private:
-  struct Part {
-    std::string name;
-    int64_t rows;
-  };
-
   void layer(const std::string& number) {
     const std::string ours = "blocks." + number + ".", theirs = names_.layers + number + ".";
     const std::string attention = ours + "self_attention.", mlp = ours + "layernorm_mlp.";
     const int64_t query_rows = config_.heads * config_.head_dim, key_rows = config_.groups * config_.head_dim;
     norm(attention + "layernorm_qkv.layer_norm_", theirs + names_.input_norm, config_.dim);
-    linear(attention + "layernorm_qkv.", parts(theirs, names_.qkv, {query_rows, key_rows, key_rows}),
+    linear(attention + "layernorm_qkv.", theirs, names_.qkv, {query_rows, key_rows, key_rows},
            {.columns = config_.dim, .bias = config_.qkv_bias, .order = names_.qkv_order});
     if (config_.norms_heads) {
       norm(attention + "query_norm.", theirs + names_.query_norm, config_.head_dim);
       norm(attention + "key_norm.", theirs + names_.key_norm, config_.head_dim);
     }
-    linear(attention + "proj.", {{theirs + names_.proj, config_.dim}},
+    linear(attention + "proj.", theirs, {names_.proj}, {config_.dim},
            {.columns = query_rows, .bias = config_.output_bias, .order = names_.matrices});
     norm(mlp + "layer_norm_", theirs + names_.mlp_input_norm, config_.dim);
-    linear(mlp + "fc1_", parts(theirs, names_.fc1, {config_.ffn_dim, config_.ffn_dim}),
+    linear(mlp + "fc1_", theirs, names_.fc1, std::vector<int64_t>(names_.fc1.size(), config_.ffn_dim),
            {.columns = config_.dim, .bias = config_.mlp_bias, .order = names_.matrices});
-    linear(mlp + "fc2_", {{theirs + names_.fc2, config_.dim}},
+    linear(mlp + "fc2_", theirs, {names_.fc2}, {config_.dim},
            {.columns = config_.ffn_dim, .bias = config_.mlp_bias, .order = names_.matrices});
     if (config_.norms_branches) {
       norm(ours + "attention_norm.", theirs + names_.attention_norm, config_.dim);
       norm(ours + "mlp_norm.", theirs + names_.mlp_norm, config_.dim);
     }
-  }
-
-  // A part for each name; one name has all rows of a fused matrix. A network without a gate has fc1's rows once.
-  std::vector<Part> parts(const std::string& prefix, const std::vector<const char*>& names,
-                          const std::vector<int64_t>& rows) const {
-    std::vector<Part> result;
-    for (size_t i = 0; i < names.size(); ++i) result.push_back({prefix + names[i], rows[i]});
-    if (names.size() == 1 && rows.size() == 3) result[0].rows = rows[0] + rows[1] + rows[2];
-    return result;
   }
 
   struct LinearShape {
@@ -145,19 +132,22 @@ class DecoderTensorLister {
     StoredOrder order;
   };
 
-  void linear(const std::string& parameter, const std::vector<Part>& parts, const LinearShape& shape) {
+  // A part for each name; one name has all rows.
+  void linear(const std::string& parameter, const std::string& prefix, const std::vector<const char*>& names,
+              const std::vector<int64_t>& rows, const LinearShape& shape) {
     DecoderTensor weight{.parameter = parameter + "weight", .shape = {0, shape.columns}, .order = shape.order};
     // A vector has nothing to transpose.
     const StoredOrder bias_order = shape.order == StoredOrder::kTransposed ? StoredOrder::kRows : shape.order;
     DecoderTensor bias{.parameter = parameter + "bias", .shape = {0}, .order = bias_order};
-    for (const Part& part : parts) {
-      const bool transposed = shape.order == StoredOrder::kTransposed;
+    const bool transposed = shape.order == StoredOrder::kTransposed, fused = names.size() == 1;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const int64_t count = fused ? std::accumulate(rows.begin(), rows.end(), int64_t{0}) : rows[i];
       const std::vector<int64_t> stored =
-          transposed ? std::vector{shape.columns, part.rows} : std::vector{part.rows, shape.columns};
-      weight.shape[0] += part.rows;
-      weight.parts.push_back({part.name + ".weight", stored, part.rows});
-      bias.shape[0] += part.rows;
-      bias.parts.push_back({part.name + ".bias", {part.rows}, part.rows});
+          transposed ? std::vector{shape.columns, count} : std::vector{count, shape.columns};
+      weight.shape[0] += count;
+      weight.parts.push_back({prefix + names[i] + ".weight", stored, count});
+      bias.shape[0] += count;
+      bias.parts.push_back({prefix + names[i] + ".bias", {count}, count});
     }
     tensors_.push_back(std::move(weight));
     if (shape.bias) tensors_.push_back(std::move(bias));
