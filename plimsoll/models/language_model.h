@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "plimsoll/models/freedoms.h"
+#include "plimsoll/models/packed_texts.h"
 #include "plimsoll/models/token_cache.h"
 #include "plimsoll/nn/forward_hooks.h"
 
@@ -36,6 +37,9 @@ class LanguageModel {
   // ops::LinearScaling.
   virtual at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
                           std::optional<bool> is_first_microbatch = std::nullopt) = 0;
+  // Mean cross entropy over the targets of all texts that count, at least one, in fp32. A token of a text has the bits
+  // that it has alone, where no scale of a recipe depends on other texts.
+  virtual at::Tensor packed_loss(const PackedTexts& texts, std::optional<bool> is_first_microbatch = std::nullopt);
   // fp32 [batch, seq, vocabulary].
   virtual at::Tensor logits(const at::Tensor& tokens) = 0;
 

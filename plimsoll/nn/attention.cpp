@@ -38,6 +38,8 @@ struct HeadsFirst {
 };
 
 at::Tensor torch_attention(const HeadsFirst& x, const ops::AttentionOptions& rules) {
+  TORCH_CHECK(rules.segments.empty(), "attention: expected fp32, bf16 or fp16 on the CPU with segments, got ",
+              x.query.scalar_type(), " on ", x.query.device());
   const int64_t queries = x.query.size(2), keys = x.key.size(2);
   // Torch's own rule counts from the first key, and has no window.
   const bool own_rule = rules.window == 0 && (rules.causal == ops::Causal::kTopLeft ||
@@ -107,8 +109,8 @@ void DotProductAttentionImpl::pretty_print(std::ostream& stream) const {
 }
 
 at::Tensor DotProductAttentionImpl::forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                            const at::Tensor& attention_mask) {
-  return attend(query, key, value, rules(attention_mask, options.attn_mask_type));
+                                            const at::Tensor& attention_mask, at::IntArrayRef segments) {
+  return attend(query, key, value, rules(attention_mask, options.attn_mask_type, segments));
 }
 
 at::Tensor DotProductAttentionImpl::attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -144,7 +146,7 @@ bool DotProductAttentionImpl::packs(const at::Tensor& qkv, bool interleaved) con
 }
 
 at::Tensor DotProductAttentionImpl::forward_packed(const at::Tensor& qkv, const at::Tensor& attention_mask,
-                                                   bool interleaved) {
+                                                   bool interleaved, at::IntArrayRef segments) {
   const int64_t groups = options.num_gqa_groups;
   check_heads(qkv, num_attention_heads + 2 * groups, kv_channels);
   const auto batch_first = [&](const at::Tensor& x) {
@@ -152,11 +154,12 @@ at::Tensor DotProductAttentionImpl::forward_packed(const at::Tensor& qkv, const 
   };
   const at::Tensor attended =
       ops::attention_packed(batch_first(qkv.to(dtype_for(qkv))), {num_attention_heads, groups, interleaved},
-                            rules(attention_mask, options.attn_mask_type));
+                            rules(attention_mask, options.attn_mask_type, segments));
   return batch_first(attended).flatten(2);
 }
 
-ops::AttentionOptions DotProductAttentionImpl::rules(const at::Tensor& attention_mask, AttentionMask mask_type) const {
+ops::AttentionOptions DotProductAttentionImpl::rules(const at::Tensor& attention_mask, AttentionMask mask_type,
+                                                     at::IntArrayRef segments) const {
   const bool padding = mask_type == AttentionMask::kPadding;
   TORCH_CHECK(!padding || (attention_mask.defined() && attention_mask.scalar_type() == at::kBool),
               "attention: expected a bool attention_mask for the padding mask, got ",
@@ -165,7 +168,8 @@ ops::AttentionOptions DotProductAttentionImpl::rules(const at::Tensor& attention
           .causal = causal_of(mask_type),
           .mask = padding ? attention_mask : at::Tensor(),
           .dropout = is_training() ? options.attention_dropout : 0.0,
-          .window = options.window};
+          .window = options.window,
+          .segments = segments.vec()};
 }
 
 }  // namespace plimsoll::nn

@@ -42,10 +42,10 @@ class DotProductAttentionImpl : public torch::nn::Cloneable<DotProductAttentionI
 
   // query [seq, batch, heads, kv_channels] (kBshd: [batch, seq, ...]), key and value alike with their own seq and
   // groups for heads. attention_mask: bool, true = masked, broadcastable to [batch, heads, queries, keys]; needed by
-  // kPadding. A query that may see no key gives 0. Returns [seq, batch, heads * kv_channels] ([batch, seq, ...]) in the
-  // scope's high-precision dtype, outside a scope in that of the query.
+  // kPadding. A query that may see no key gives 0. segments: as in ops::AttentionOptions. Returns [seq, batch, heads *
+  // kv_channels] ([batch, seq, ...]) in the scope's high-precision dtype, outside a scope in that of the query.
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     const at::Tensor& attention_mask = {});
+                     const at::Tensor& attention_mask = {}, at::IntArrayRef segments = {});
 
   // The same over a cache: kBshd, key and value are those of all tokens so far, of which the queries are the last.
   // kCausal is then kCausalBottomRight.
@@ -53,7 +53,8 @@ class DotProductAttentionImpl : public torch::nn::Cloneable<DotProductAttentionI
 
   // The same on the fused projection [seq, batch, heads + 2 groups, kv_channels] (kBshd: [batch, seq, ...]), whose
   // gradient is then one tensor. interleaved: as in ops::PackedHeads.
-  at::Tensor forward_packed(const at::Tensor& qkv, const at::Tensor& attention_mask = {}, bool interleaved = false);
+  at::Tensor forward_packed(const at::Tensor& qkv, const at::Tensor& attention_mask = {}, bool interleaved = false,
+                            at::IntArrayRef segments = {});
   // Whether forward_packed takes such a tensor.
   bool packs(const at::Tensor& qkv, bool interleaved) const;
 
@@ -61,7 +62,8 @@ class DotProductAttentionImpl : public torch::nn::Cloneable<DotProductAttentionI
   DotProductAttentionOptions options;
 
  private:
-  ops::AttentionOptions rules(const at::Tensor& attention_mask, AttentionMask mask_type) const;
+  ops::AttentionOptions rules(const at::Tensor& attention_mask, AttentionMask mask_type,
+                              at::IntArrayRef segments = {}) const;
   at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                     const ops::AttentionOptions& rules) const;
 };

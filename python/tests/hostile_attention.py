@@ -36,16 +36,24 @@ def attention(draw):
     return [*operands, *rules, 0.1, window(draw, rules)]
 
 
+def segments(draw, rules, tokens):
+    """Beside key_lengths, mask and bias there are none."""
+    return draw.choice([[], [tokens], [1, tokens - 1]]) if tokens > 1 and rules[:3] == [None] * 3 else []
+
+
 def attention_forward(draw):
-    *arguments, _, last = attention(draw)
-    return [*arguments, 0.0, 3, last]
+    (query, key, value), (heads, _, queries, keys, _) = attention_operands(draw)
+    rules = attention_rules(draw, heads, queries, keys)
+    lengths = segments(draw, rules, queries) if queries == keys else []
+    return [query, key, value, *rules, 0.0, 3, window(draw, rules), lengths]
 
 
 def attention_backward(draw):
     (query, key, value), (heads, _, queries, keys, channels) = attention_operands(draw)
     like = T(2, heads, queries, channels)
     rules = attention_rules(draw, heads, queries, keys)
-    return [like, query, key, value, like, T(2, heads, queries), *rules, 0.0, 3, True, window(draw, rules)]
+    lengths = segments(draw, rules, queries) if queries == keys else []
+    return [like, query, key, value, like, T(2, heads, queries), *rules, 0.0, 3, True, window(draw, rules), lengths]
 
 
 def over_codes(draw):
@@ -71,4 +79,4 @@ def packed_backward(draw):
     like = T(2, heads, 5, 8)
     rules = attention_rules(draw, heads, 5, 5)
     saved = [like, T(2, heads, 5)]
-    return [like, qkv, heads, groups, interleaved, *saved, *rules, 0.0, 3, True, window(draw, rules)]
+    return [like, qkv, heads, groups, interleaved, *saved, *rules, 0.0, 3, True, window(draw, rules), segments(draw, rules, 5)]

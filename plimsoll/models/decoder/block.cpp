@@ -67,7 +67,7 @@ at::Tensor DecoderAttentionImpl::attend(const at::Tensor& projected, const Decod
     packed = ops::rotary(packed, input.turns, {.position_dim = 1, .copied_heads = config.groups});
   }
   if (!config.norms_heads && input.cache == nullptr && core_attention->packs(packed, /*interleaved=*/false)) {
-    return core_attention->forward_packed(packed);
+    return core_attention->forward_packed(packed, {}, /*interleaved=*/false, input.segments);
   }
   std::vector<at::Tensor> parts = packed.split_with_sizes(heads, 2);
   if (config.norms_heads) {
@@ -77,7 +77,7 @@ at::Tensor DecoderAttentionImpl::attend(const at::Tensor& projected, const Decod
       for (at::Tensor* part : {&parts[0], &parts[1]}) *part = ops::rotary(*part, input.turns, {.position_dim = 1});
     }
   }
-  if (input.cache == nullptr) return core_attention->forward(parts[0], parts[1], parts[2]);
+  if (input.cache == nullptr) return core_attention->forward(parts[0], parts[1], parts[2], {}, input.segments);
   return core_attention->forward_cached(parts[0], input.cache->append(parts[1], parts[2]));
 }
 

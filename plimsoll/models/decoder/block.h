@@ -6,6 +6,7 @@
 #include <torch/nn/cloneable.h>
 
 #include <optional>
+#include <vector>
 
 #include "plimsoll/models/decoder/config.h"
 #include "plimsoll/nn/attention.h"
@@ -22,6 +23,7 @@ struct DecoderBlockInput {
   ops::RotaryTurns turns = {};  // of the tokens' positions; undefined: nothing turns
   std::optional<bool> is_first_microbatch = std::nullopt;
   nn::KeyValueCache* cache = nullptr;  // keys and values go there and are read from there
+  std::vector<int64_t> segments = {};  // ops::AttentionOptions; none with a cache
 };
 
 class DecoderAttentionImpl : public torch::nn::Cloneable<DecoderAttentionImpl> {

@@ -65,10 +65,14 @@ at::Tensor DecoderImpl::embed(const at::Tensor& tokens, int64_t first_position) 
   return config.scales_embedding ? embedded * embedding_factor() : embedded;
 }
 
-std::array<ops::RotaryTurns, 2> DecoderImpl::turns(int64_t first, int64_t count) const {
-  std::array<ops::RotaryTurns, 2> result;
-  for (size_t reach = 0; reach < rotary_.size(); ++reach) result[reach] = rotary_[reach].at(first, count);
-  return result;
+at::Tensor DecoderImpl::embed_at(const at::Tensor& tokens, const at::Tensor& positions) const {
+  if (!config.learned_positions) return embed(tokens, 0);
+  const auto vectors = [](const at::Tensor& ids, const at::Tensor& weight) {
+    return ops::embedding({.tokens = ids, .token_weight = weight}, at::kFloat);
+  };
+  const at::Tensor sum = vectors(tokens, token_embedding->weight) + vectors(positions, position_embedding->weight);
+  const at::Tensor embedded = sum.to(computed_dtype(token_embedding->weight));
+  return config.scales_embedding ? embedded * embedding_factor() : embedded;
 }
 
 at::Tensor DecoderImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch,
@@ -77,13 +81,36 @@ at::Tensor DecoderImpl::normalised(const at::Tensor& tokens, std::optional<bool>
   TORCH_CHECK(tokens.dim() == 2 && first + tokens.size(1) <= config.context,
               "decoder: expected tokens [batch, seq], at most ", config.context - first, " of them, got ",
               tokens.sizes());
-  nn::ResidualStream stream{.hidden = at::dropout(embed(tokens, first), config.embedding_dropout, is_training())};
   const std::array<ops::RotaryTurns, 2> turns = this->turns(first, tokens.size(1));
+  return run_blocks(embed(tokens, first), [&](size_t layer, Reach reach) {
+    return DecoderBlockInput{.turns = turns[static_cast<size_t>(reach)],
+                             .is_first_microbatch = is_first_microbatch,
+                             .cache = cache == nullptr ? nullptr : &cache->layer(layer)};
+  });
+}
+
+at::Tensor DecoderImpl::packed(const PackedTexts& texts, std::optional<bool> is_first_microbatch) {
+  for (const int64_t length : texts.lengths) {
+    TORCH_CHECK(length > 0 && length <= config.context, "decoder: expected texts of 1 to ", config.context,
+                " tokens, got ", length);
+  }
+  const at::Tensor positions = positions_of(texts.lengths);
+  TORCH_CHECK(texts.tokens.sizes() == positions.sizes() && texts.targets.sizes() == positions.sizes(),
+              "decoder: expected tokens and targets ", positions.sizes(), ", got ", texts.tokens.sizes(), " and ",
+              texts.targets.sizes());
+  const std::array<ops::RotaryTurns, 2> turns = this->turns(positions);
+  return run_blocks(embed_at(texts.tokens, positions), [&](size_t, Reach reach) {
+    return DecoderBlockInput{.turns = turns[static_cast<size_t>(reach)],
+                             .is_first_microbatch = is_first_microbatch,
+                             .segments = texts.lengths};
+  });
+}
+
+at::Tensor DecoderImpl::run_blocks(const at::Tensor& embedded, const LayerInput& input) {
+  nn::ResidualStream stream{.hidden = at::dropout(embedded, config.embedding_dropout, is_training())};
   for (size_t layer = 0; layer < blocks->size(); ++layer) {
     auto& block = blocks->at<DecoderBlockImpl>(layer);
-    stream = block.advance(stream, {.turns = turns[static_cast<size_t>(block.reach)],
-                                    .is_first_microbatch = is_first_microbatch,
-                                    .cache = cache == nullptr ? nullptr : &cache->layer(layer)});
+    stream = block.advance(stream, input(layer, block.reach));
   }
   const ops::NormOutput normed = norm->forward(stream.hidden, stream.residual);
   nn::report_between("norm", "stream", stream.residual.defined() ? normed.sum : stream.hidden);
@@ -107,6 +134,13 @@ at::Tensor DecoderImpl::loss(const at::Tensor& tokens, const at::Tensor& targets
   const TokensFirst rows(tokens, attention_mask);
   const at::Tensor hidden = normalised(rows.gathered(tokens), is_first_microbatch, nullptr);
   return reader().loss(hidden, rows.gathered(targets), is_first_microbatch);
+}
+
+at::Tensor DecoderImpl::packed_loss(const PackedTexts& texts, std::optional<bool> is_first_microbatch) {
+  const at::Tensor hidden = packed(texts, is_first_microbatch).squeeze(0), targets = texts.targets.view(-1);
+  // The head, whose product is the largest, reads what counts alone.
+  const at::Tensor counted = (targets != kNoTarget).nonzero().view(-1);
+  return reader().loss(hidden.index_select(0, counted), targets.index_select(0, counted), is_first_microbatch);
 }
 
 nlohmann::json DecoderImpl::shape() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -33,6 +34,7 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public StackedMode
   // The same of padded rows. Targets of padding are to be ignored: -100.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets, const at::Tensor& attention_mask,
                   std::optional<bool> is_first_microbatch);
+  at::Tensor packed_loss(const PackedTexts& texts, std::optional<bool> is_first_microbatch = std::nullopt) override;
 
   torch::nn::Module& module() override { return *this; }
   nlohmann::json shape() const override;
@@ -49,10 +51,20 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public StackedMode
  private:
   double embedding_factor() const;
   at::Tensor embed(const at::Tensor& tokens, int64_t first_position) const;
-  // Turns of the positions first, first + 1, ..., by Reach; undefined where nothing turns.
-  std::array<ops::RotaryTurns, 2> turns(int64_t first, int64_t count) const;
+  // The same, with its bits, of tokens at any positions: int64 [batch, seq].
+  at::Tensor embed_at(const at::Tensor& tokens, const at::Tensor& positions) const;
+  // Turns of positions as RotaryTable::at takes them, by Reach; undefined where nothing turns.
+  template <class... Positions>
+  std::array<ops::RotaryTurns, 2> turns(const Positions&... positions) const {
+    std::array<ops::RotaryTurns, 2> result;
+    for (size_t reach = 0; reach < rotary_.size(); ++reach) result[reach] = rotary_[reach].at(positions...);
+    return result;
+  }
   at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache) override;
   void describe(TeamStep& step, const StepLayers& layers, int64_t first) override;
+  at::Tensor packed(const PackedTexts& texts, std::optional<bool> is_first_microbatch);
+  using LayerInput = std::function<DecoderBlockInput(size_t layer, Reach reach)>;
+  at::Tensor run_blocks(const at::Tensor& embedded, const LayerInput& input);
 
   std::vector<nn::RotaryTable> rotary_;  // by Reach; none with learned positions
 };

@@ -81,6 +81,88 @@ TEST(DecoderTraining, ActivationCheckpointingChangesNoBit) {
   }
 }
 
+// Texts of these lengths in one row. Only tokens of the texts from `first` to `last` count, and not each of them.
+PackedTexts packed_texts(const DecoderConfig& config, size_t first, size_t last) {
+  torch::manual_seed(7);
+  PackedTexts texts{.tokens = {}, .targets = {}, .lengths = {17, 1, 9, 33}};
+  texts.tokens = torch::randint(config.vocabulary, {1, 60}, at::kLong);
+  texts.targets = torch::randint(config.vocabulary, {1, 60}, at::kLong);
+  texts.targets.slice(1, 3, std::nullopt, 5).fill_(kNoTarget);
+  int64_t begin = 0;
+  for (size_t i = 0; i < texts.lengths.size(); ++i) {
+    if (i < first || i > last) texts.targets.narrow(1, begin, texts.lengths[i]).fill_(kNoTarget);
+    begin += texts.lengths[i];
+  }
+  return texts;
+}
+
+struct LossAndGradients {
+  double loss;
+  std::vector<at::Tensor> gradients;
+};
+
+// One after the other, or in one row.
+LossAndGradients packed_run(Decoder& model, const PackedTexts& texts, bool together) {
+  model->zero_grad();
+  const at::Tensor loss = together ? model->packed_loss(texts) : model->LanguageModel::packed_loss(texts);
+  loss.backward();
+  LossAndGradients result{.loss = loss.item<double>(), .gradients = {}};
+  for (const at::Tensor& parameter : model->parameters()) result.gradients.push_back(parameter.grad().clone());
+  return result;
+}
+
+TEST(DecoderTraining, ATextAmongOthersHasTheLossThatItHasAlone) {
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    Decoder model = seeded_decoder(config);
+    for (const char* name : {"fp32", "bf16", "fp16", "fp8", "fp8-row", "fp8-block", "mxfp8"}) {
+      {
+        const amp::Fp8Autocast scope({.recipe = recipe::by_name(name)});  // delayed scaling takes its scales from here
+        model->packed_loss(packed_texts(config, 0, 3));
+      }
+      const amp::Fp8Autocast scope({.recipe = recipe::by_name(name)});
+      const at::NoGradGuard no_grad;
+      for (size_t text = 0; text < 4; ++text) {
+        const PackedTexts texts = packed_texts(config, text, text);
+        const at::Tensor alone = model->LanguageModel::packed_loss(texts), together = model->packed_loss(texts);
+        EXPECT_TRUE(torch::equal(alone, together)) << name_of(config) << " " << name << " " << text;
+      }
+    }
+  }
+}
+
+// FP32 sums over the tokens in another order, relative to the largest of a parameter: 256 units hold every sum of these
+// lengths, through all layers.
+TEST(DecoderTraining, TextsInARowHaveTheGradientsOfTextsAlone) {
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    for (const bool checkpointed : {false, true}) {
+      Decoder model = seeded_decoder(config);
+      model->checkpoint_activations(checkpointed);
+      const PackedTexts texts = packed_texts(config, 0, 3);
+      const LossAndGradients alone = packed_run(model, texts, /*together=*/false),
+                             together = packed_run(model, texts, /*together=*/true);
+      EXPECT_NEAR(together.loss, alone.loss, 8 * 0x1p-24 * alone.loss) << name_of(config);  // a rounding a text, twice
+      for (size_t i = 0; i < alone.gradients.size(); ++i) {
+        const double largest = alone.gradients[i].abs().max().item<double>();
+        const double difference = (together.gradients[i] - alone.gradients[i]).abs().max().item<double>();
+        EXPECT_LE(difference, 256 * 0x1p-24 * largest) << name_of(config) << " " << i;
+      }
+    }
+  }
+}
+
+TEST(DecoderTraining, RefusesPackedTextsThatItCannotSee) {
+  const DecoderConfig config = testing::small_decoders().front();
+  Decoder model(config);
+  PackedTexts texts = packed_texts(config, 0, 3);
+  texts.lengths = {17, 42};
+  EXPECT_THROW(model->packed_loss(texts), c10::Error);
+  texts.lengths = {17, 0, 43};
+  EXPECT_THROW(model->packed_loss(texts), c10::Error);
+  texts.tokens = texts.targets = torch::zeros({1, config.context + 1}, at::kLong);
+  texts.lengths = {config.context + 1};
+  EXPECT_THROW(model->packed_loss(texts), c10::Error);
+}
+
 TEST(DecoderTraining, EveryProductIsWatchedUnderItsPath) {
   for (const DecoderConfig& config : testing::small_decoders()) {
     Decoder model = seeded_decoder(config);

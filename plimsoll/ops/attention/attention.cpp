@@ -31,7 +31,8 @@ AttentionRules rules_of(const AttentionOptions& options, int64_t channels) {
                           .scale = options.scale,
                           .causal = options.causal,
                           .dropout = options.dropout,
-                          .window = options.window};
+                          .window = options.window,
+                          .segments = options.segments};
   if (rules.scale == 0) rules.scale = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(channels, 1)));
   if (rules.dropout > 0) rules.seed = draw_seed();
   if (rules.key_lengths && rules.key_lengths->scalar_type() == at::kInt) {

@@ -3,6 +3,9 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "plimsoll/ops/softmax/causal.h"
 
 namespace plimsoll::ops {
@@ -19,6 +22,9 @@ struct AttentionOptions {
   // With a causal rule: a query sees the last so many keys of those that the rule and key_lengths leave it; what lies
   // before the first query's window is not read. 0: all.
   int64_t window = 0;
+  // Lengths of texts that stand one after the other in each row: a text attends to itself alone, by the rules and with
+  // the bits that it has alone. With as many keys as queries, and without key_lengths, mask and bias. Empty: one text.
+  std::vector<int64_t> segments = {};
 };
 
 // query [batch, heads, queries, channels], key [batch, groups, keys, channels], value [batch, groups, keys, any], all

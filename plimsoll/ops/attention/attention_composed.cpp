@@ -30,7 +30,7 @@ bool composes_attention(const at::Tensor& query, const at::Tensor& key, const At
   const bool counts_alike = options.causal == Causal::kTopLeft || query.size(2) == key.size(2);
   const bool same_causal = options.causal == Causal::kNone || (counts_alike && !options.bias.defined());
   return same_causal && options.window == 0 && query.size(1) == key.size(1) && !options.key_lengths.defined() &&
-         !options.mask.defined() && options.dropout == 0;
+         !options.mask.defined() && options.dropout == 0 && options.segments.empty();
 }
 
 at::Tensor composed_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

@@ -15,9 +15,9 @@ using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                                const OptionalTensor& key_lengths, const OptionalTensor& mask,
                                                const OptionalTensor& bias, double scale, std::string_view mask_type,
-                                               double dropout, int64_t seed, int64_t window) {
-  return attend({query, key, value},
-                {key_lengths, mask, bias, scale, parse_causal(mask_type, "attention"), dropout, seed, window});
+                                               double dropout, int64_t seed, int64_t window, at::IntArrayRef segments) {
+  return attend({query, key, value}, {key_lengths, mask, bias, scale, parse_causal(mask_type, "attention"), dropout,
+                                      seed, window, segments.vec()});
 }
 
 at::Tensor codes_forward_cpu(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -37,9 +37,9 @@ FourTensors backward_cpu(const at::Tensor& grad, const at::Tensor& query, const 
                          const at::Tensor& value, const at::Tensor& output, const at::Tensor& lse,
                          const OptionalTensor& key_lengths, const OptionalTensor& mask, const OptionalTensor& bias,
                          double scale, std::string_view mask_type, double dropout, int64_t seed, bool wants_bias,
-                         int64_t window) {
-  const AttentionRules rules = {key_lengths, mask, bias,  scale, parse_causal(mask_type, "attention"),
-                                dropout,     seed, window};
+                         int64_t window, at::IntArrayRef segments) {
+  const AttentionRules rules = {key_lengths, mask, bias,   scale,         parse_causal(mask_type, "attention"),
+                                dropout,     seed, window, segments.vec()};
   check_attention({query, key, value}, rules);
   const AttentionOperands to = {empty_attention_output(query, query.sym_size(3)),
                                 empty_attention_output(key, key.sym_size(3)),
@@ -54,14 +54,15 @@ std::tuple<at::Tensor, at::Tensor> packed_backward_cpu(const at::Tensor& grad, c
                                                        const at::Tensor& lse, const OptionalTensor& key_lengths,
                                                        const OptionalTensor& mask, const OptionalTensor& bias,
                                                        double scale, std::string_view mask_type, double dropout,
-                                                       int64_t seed, bool wants_bias, int64_t window) {
+                                                       int64_t seed, bool wants_bias, int64_t window,
+                                                       at::IntArrayRef segments) {
   const PackedHeads packed = {heads, groups, interleaved};
   check_packed(qkv, packed);
   at::Tensor grad_qkv = at::empty_like(qkv);
-  const at::Tensor grad_bias =
-      attend_backward(grad, unpack_heads(qkv, packed), {output, lse},
-                      {key_lengths, mask, bias, scale, parse_causal(mask_type, "attention"), dropout, seed, window},
-                      {.to = unpack_heads(grad_qkv, packed), .wants_bias = wants_bias});
+  const at::Tensor grad_bias = attend_backward(
+      grad, unpack_heads(qkv, packed), {output, lse},
+      {key_lengths, mask, bias, scale, parse_causal(mask_type, "attention"), dropout, seed, window, segments.vec()},
+      {.to = unpack_heads(grad_qkv, packed), .wants_bias = wants_bias});
   return {grad_qkv, grad_bias};
 }
 
@@ -71,7 +72,7 @@ at::Tensor grad_bias_meta(const at::Tensor& like, const OptionalTensor& bias, bo
 
 std::tuple<at::Tensor, at::Tensor> forward_meta(const at::Tensor& query, const at::Tensor&, const at::Tensor& value,
                                                 const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-                                                double, std::string_view, double, int64_t, int64_t) {
+                                                double, std::string_view, double, int64_t, int64_t, at::IntArrayRef) {
   const at::Tensor lse = empty_meta({query.sym_size(0), query.sym_size(1), query.sym_size(2)}, query, at::kFloat);
   return {empty_attention_output(query, value.sym_size(3)), lse};
 }
@@ -85,7 +86,7 @@ at::Tensor codes_forward_meta(const at::Tensor& query, const at::Tensor&, const 
 FourTensors backward_meta(const at::Tensor&, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                           const at::Tensor&, const at::Tensor&, const OptionalTensor&, const OptionalTensor&,
                           const OptionalTensor& bias, double, std::string_view, double, int64_t, bool wants_bias,
-                          int64_t) {
+                          int64_t, at::IntArrayRef) {
   return {empty_attention_output(query, query.sym_size(3)), empty_attention_output(key, key.sym_size(3)),
           empty_attention_output(value, value.sym_size(3)), grad_bias_meta(query, bias, wants_bias)};
 }
@@ -94,7 +95,7 @@ std::tuple<at::Tensor, at::Tensor> packed_backward_meta(const at::Tensor&, const
                                                         bool, const at::Tensor&, const at::Tensor&,
                                                         const OptionalTensor&, const OptionalTensor&,
                                                         const OptionalTensor& bias, double, std::string_view, double,
-                                                        int64_t, bool wants_bias, int64_t) {
+                                                        int64_t, bool wants_bias, int64_t, at::IntArrayRef) {
   return {at::empty_like(qkv), grad_bias_meta(qkv, bias, wants_bias)};
 }
 
@@ -139,7 +140,7 @@ void define_attention(torch::Library& library) {
   // [batch, heads or groups, seq, channels]; the scale is taken as it is.
   library.def(
       "attention_forward(Tensor query, Tensor key, Tensor value, *, Tensor? key_lengths, Tensor? mask, Tensor? bias, "
-      "float scale, str mask_type, float dropout, int seed, int window=0) -> (Tensor output, Tensor lse)",
+      "float scale, str mask_type, float dropout, int seed, int window=0, int[] segments=[]) -> (Tensor output, Tensor lse)",
       {at::Tag::pt2_compliant_tag});
   library.def(
       "attention_codes_forward(Tensor query, Tensor key, Tensor value, *, Tensor key_scale, Tensor value_scale, "
@@ -148,12 +149,12 @@ void define_attention(torch::Library& library) {
   library.def(
       "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, *, Tensor output, Tensor lse, "
       "Tensor? key_lengths, Tensor? mask, Tensor? bias, float scale, str mask_type, float dropout, int seed, "
-      "bool wants_bias, int window=0) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_bias)",
+      "bool wants_bias, int window=0, int[] segments=[]) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_bias)",
       {at::Tag::pt2_compliant_tag});
   library.def(
       "attention_packed_backward(Tensor grad, Tensor qkv, *, int heads, int groups, bool interleaved, Tensor output, "
       "Tensor lse, Tensor? key_lengths, Tensor? mask, Tensor? bias, float scale, str mask_type, float dropout, "
-      "int seed, bool wants_bias, int window=0) -> (Tensor grad_qkv, Tensor grad_bias)",
+      "int seed, bool wants_bias, int window=0, int[] segments=[]) -> (Tensor grad_qkv, Tensor grad_bias)",
       {at::Tag::pt2_compliant_tag});
   library.def(
       "attention(Tensor query, Tensor key, Tensor value, *, Tensor? key_lengths=None, Tensor? mask=None, "
@@ -190,7 +191,7 @@ namespace dispatch {
 std::tuple<at::Tensor, at::Tensor> attention_forward(const AttentionOperands& operands, const AttentionRules& rules) {
   static const auto op = find_operator<decltype(forward_cpu)>("plimsoll::attention_forward");
   return op.call(operands.query, operands.key, operands.value, rules.key_lengths, rules.mask, rules.bias, rules.scale,
-                 name(rules.causal), rules.dropout, rules.seed, rules.window);
+                 name(rules.causal), rules.dropout, rules.seed, rules.window, rules.segments);
 }
 
 at::Tensor attention_codes_forward(const AttentionOperands& operands, const AttentionRules& rules) {
@@ -205,7 +206,7 @@ std::array<at::Tensor, 4> attention_backward(const at::Tensor& grad, const Atten
   static const auto op = find_operator<decltype(backward_cpu)>("plimsoll::attention_backward");
   const auto [query, key, value, bias] = op.call(
       grad, operands.query, operands.key, operands.value, saved.output, saved.lse, rules.key_lengths, rules.mask,
-      rules.bias, rules.scale, name(rules.causal), rules.dropout, rules.seed, wants_bias, rules.window);
+      rules.bias, rules.scale, name(rules.causal), rules.dropout, rules.seed, wants_bias, rules.window, rules.segments);
   return {query, key, value, bias};
 }
 
@@ -213,9 +214,10 @@ std::array<at::Tensor, 2> attention_packed_backward(const at::Tensor& grad, cons
                                                     const PackedHeads& packed, const AttentionSaved& saved,
                                                     const AttentionRules& rules, bool wants_bias) {
   static const auto op = find_operator<decltype(packed_backward_cpu)>("plimsoll::attention_packed_backward");
-  const auto [grad_qkv, bias] = op.call(grad, qkv, packed.heads, packed.groups, packed.interleaved, saved.output,
-                                        saved.lse, rules.key_lengths, rules.mask, rules.bias, rules.scale,
-                                        name(rules.causal), rules.dropout, rules.seed, wants_bias, rules.window);
+  const auto [grad_qkv, bias] =
+      op.call(grad, qkv, packed.heads, packed.groups, packed.interleaved, saved.output, saved.lse, rules.key_lengths,
+              rules.mask, rules.bias, rules.scale, name(rules.causal), rules.dropout, rules.seed, wants_bias,
+              rules.window, rules.segments);
   return {grad_qkv, bias};
 }
 

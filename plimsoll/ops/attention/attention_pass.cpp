@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "plimsoll/kernels/attention/attention.h"
 #include "plimsoll/ops/tensor/dtype.h"
@@ -154,12 +155,63 @@ double seen_pairs(const AttentionRules& rules, double queries, double keys) {
 }
 
 // Multiplications and additions of so many products [queries, keys] x channels a head, of the pairs that a causal rule
-// leaves; masks and lengths, whose values would have to be read, count as if they let everything through.
+// and segments leave; masks and lengths, whose values would have to be read, count as if they let everything through.
 double operations_of(const AttentionOperands& operands, const AttentionRules& rules, double products) {
   const double queries = static_cast<double>(operands.query.size(2)), keys = static_cast<double>(operands.key.size(2));
   const double heads = static_cast<double>(operands.query.size(0) * operands.query.size(1));
-  return products * heads * seen_pairs(rules, queries, keys) *
-         static_cast<double>(operands.query.size(3) + operands.value.size(3));
+  double pairs = rules.segments.empty() ? seen_pairs(rules, queries, keys) : 0;
+  for (const int64_t length : rules.segments) {
+    pairs += seen_pairs(rules, static_cast<double>(length), static_cast<double>(length));
+  }
+  return products * heads * pairs * static_cast<double>(operands.query.size(3) + operands.value.size(3));
+}
+
+void check_segments(const AttentionOperands& operands, const AttentionRules& rules) {
+  if (rules.segments.empty()) return;
+  int64_t left = operands.query.size(2);
+  bool fits = operands.key.size(2) == left && !operands.has_codes();
+  for (const int64_t length : rules.segments) {
+    fits = fits && length > 0 && length <= left;
+    if (fits) left -= length;
+  }
+  TORCH_CHECK(fits && left == 0, "attention: expected segments of one token or more that make up ",
+              operands.query.size(2), " queries and as many keys, got ", at::IntArrayRef(rules.segments), " of ",
+              operands.query.size(2), " and ", operands.key.size(2));
+  TORCH_CHECK(!rules.key_lengths && !rules.mask && !rules.bias,
+              "attention: expected segments without key_lengths, mask and bias, got one of them, too");
+}
+
+template <class View>
+View rows_from(View view, int64_t row, int64_t element_bytes) {
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>, const char, char>;
+  view.data = static_cast<Byte*>(view.data) + row * view.row_stride * element_bytes;
+  return view;
+}
+
+// The part of a call that is one segment: its tokens begin at the row `begin`.
+template <class Call>
+Call segment_of(const Call& call, int64_t begin, int64_t length) {
+  const int64_t bytes = format::bytes(call.format);
+  Call part = call;
+  part.shape.queries = part.shape.keys = length;
+  part.rules.window = std::min(call.rules.window, length);
+  part.rules.dropout.offset = static_cast<uint64_t>(begin);
+  part.q = rows_from(call.q, begin, bytes);
+  part.k = rows_from(call.k, begin, bytes);
+  part.v = rows_from(call.v, begin, bytes);
+  part.output = rows_from(call.output, begin, bytes);
+  part.lse = call.lse + begin * call.shape.batch * call.shape.heads;
+  return part;
+}
+
+kernels::AttentionBackward backward_segment_of(const kernels::AttentionBackward& call, int64_t begin, int64_t length) {
+  const int64_t bytes = format::bytes(call.format);
+  kernels::AttentionBackward part = segment_of(call, begin, length);
+  part.grad_output = rows_from(call.grad_output, begin, bytes);
+  part.grad_q = rows_from(call.grad_q, begin, bytes);
+  part.grad_k = rows_from(call.grad_k, begin, bytes);
+  part.grad_v = rows_from(call.grad_v, begin, bytes);
+  return part;
 }
 
 }  // namespace
@@ -243,6 +295,7 @@ void check_attention(const AttentionOperands& operands, const AttentionRules& ru
                 "attention: expected key_lengths [", query.size(0), "] of int64 or int32 on the CPU, got ",
                 lengths.sizes(), " of ", lengths.scalar_type(), " on ", lengths.device());
   }
+  check_segments(operands, rules);
 }
 
 std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, const AttentionRules& rules) {
@@ -255,17 +308,23 @@ std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, con
   const format::Format format = format_of(query.scalar_type(), "attention");
   const watch::Span span(
       "attention", {.operations = operations_of(operands, rules, 2), .bytes = traffic(query, key, value, result)});
-  kernels::attention_forward({.shape = shape_of(operands),
-                              .rules = kernel.rules,
-                              .format = format,
-                              .q = input(query),
-                              .k = input(key),
-                              .v = input(value),
-                              .cache_format = operands.has_codes() ? format::Format::kE4m3 : format,
-                              .k_scale = scale_of(operands.key_scale, key),
-                              .v_scale = scale_of(operands.value_scale, value),
-                              .output = output(result),
-                              .lse = lse.mutable_data_ptr<float>()});
+  const kernels::AttentionForward call = {.shape = shape_of(operands),
+                                          .rules = kernel.rules,
+                                          .format = format,
+                                          .q = input(query),
+                                          .k = input(key),
+                                          .v = input(value),
+                                          .cache_format = operands.has_codes() ? format::Format::kE4m3 : format,
+                                          .k_scale = scale_of(operands.key_scale, key),
+                                          .v_scale = scale_of(operands.value_scale, value),
+                                          .output = output(result),
+                                          .lse = lse.mutable_data_ptr<float>()};
+  if (rules.segments.empty()) kernels::attention_forward(call);
+  int64_t begin = 0;
+  for (const int64_t length : rules.segments) {
+    kernels::attention_forward(segment_of(call, begin, length));
+    begin += length;
+  }
   return {result, lse};
 }
 
@@ -307,21 +366,28 @@ at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& oper
   const KernelRules kernel(operands, rules);
   const watch::Span span("attention backward", {.operations = operations_of(operands, rules, 5),
                                                 .bytes = 2 * traffic(query, key, value) + traffic(upstream, out)});
-  kernels::attention_backward({.shape = shape_of(operands),
-                               .rules = kernel.rules,
-                               .format = format_of(query.scalar_type(), "attention"),
-                               .q = input(query),
-                               .k = input(key),
-                               .v = input(value),
-                               .output = input(out),
-                               .grad_output = input(upstream),
-                               .lse = saved.lse.const_data_ptr<float>(),
-                               .grad_q = output(to.query),
-                               .grad_k = output(to.key),
-                               .grad_v = output(to.value),
-                               .factors = gradients.factors,
-                               .grad_bias = sums ? grad_bias.mutable_data_ptr<float>() + summed.first : nullptr,
-                               .grad_bias_strides = summed.strides});
+  const kernels::AttentionBackward call = {
+      .shape = shape_of(operands),
+      .rules = kernel.rules,
+      .format = format_of(query.scalar_type(), "attention"),
+      .q = input(query),
+      .k = input(key),
+      .v = input(value),
+      .output = input(out),
+      .grad_output = input(upstream),
+      .lse = saved.lse.const_data_ptr<float>(),
+      .grad_q = output(to.query),
+      .grad_k = output(to.key),
+      .grad_v = output(to.value),
+      .factors = gradients.factors,
+      .grad_bias = sums ? grad_bias.mutable_data_ptr<float>() + summed.first : nullptr,
+      .grad_bias_strides = summed.strides};
+  if (rules.segments.empty()) kernels::attention_backward(call);
+  int64_t begin = 0;
+  for (const int64_t length : rules.segments) {
+    kernels::attention_backward(backward_segment_of(call, begin, length));
+    begin += length;
+  }
   return sums ? grad_bias.to(rules.bias->scalar_type()) : grad_bias;
 }
 

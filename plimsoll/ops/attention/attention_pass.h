@@ -6,6 +6,7 @@
 #include <array>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "plimsoll/kernels/attention/attention.h"
 #include "plimsoll/ops/attention/attention.h"
@@ -20,6 +21,7 @@ struct AttentionRules {
   double dropout = 0.0;
   int64_t seed = 0;  // of the dropout
   int64_t window = 0;
+  std::vector<int64_t> segments = {};  // lengths; the lse of each, [batch, heads, length], follows the one before
 };
 
 // [batch, heads or groups, seq, channels].

@@ -117,6 +117,72 @@ TEST(OpsAttention, TakesMasksLengthsAndBias) {
   }
 }
 
+// qkv is a leaf [1, tokens, heads + 2 groups, channels].
+struct PackedRun {
+  at::Tensor output, gradient;
+  PackedRun(const at::Tensor& qkv, const at::Tensor& grad, const PackedHeads& packed, const AttentionOptions& options) {
+    const at::Tensor leaf = testing::leaf(qkv, qkv.scalar_type());
+    output = attention_packed(leaf, packed, options);
+    output.backward(grad);
+    gradient = leaf.grad();
+  }
+};
+
+TEST(OpsAttention, SegmentsHaveTheBitsThatTheyHaveAlone) {
+  at::manual_seed(9);
+  const std::vector<int64_t> lengths = {17, 1, 5, 70};
+  const PackedHeads packed = {.heads = kHeads, .groups = 2};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t window : {0, 6}) {
+      for (const int64_t batch : {1, 2}) {
+        const AttentionOptions alone = {.causal = Causal::kTopLeft, .window = window};
+        AttentionOptions together = alone;
+        together.segments = lengths;
+        const at::Tensor qkv = at::randn({batch, 93, kHeads + 4, 16}).to(dtype);
+        const at::Tensor grad = at::randn({batch, 93, kHeads, 16}).to(dtype);
+        const PackedRun all(qkv, grad, packed, together);
+        int64_t begin = 0;
+        for (const int64_t length : lengths) {
+          const auto part = [&](const at::Tensor& x) { return x.narrow(1, begin, length); };
+          const PackedRun one(part(qkv), part(grad), packed, alone);
+          const std::string what = std::string(c10::toString(dtype)) + " from " + std::to_string(begin);
+          testing::expect_equal(part(all.output).detach(), one.output.detach(), what + " output");
+          testing::expect_equal(part(all.gradient), one.gradient, what + " gradient");
+          begin += length;
+        }
+      }
+    }
+  }
+}
+
+TEST(OpsAttention, SegmentsDoNotDropTheSameWeights) {
+  at::manual_seed(10);
+  const at::Tensor x = at::randn({1, 40, 3, 16});
+  AttentionOptions options = {.dropout = 0.5, .segments = {40, 40}};
+  const at::Tensor output = attention_packed(at::cat({x, x}, 1), {1, 1}, options);
+  EXPECT_FALSE(at::equal(output.narrow(1, 0, 40), output.narrow(1, 40, 40)));
+}
+
+TEST(OpsAttention, RefusesSegmentsThatAreNotTheTokens) {
+  const at::Tensor x = at::randn({1, 2, 8, 16});
+  const auto expect_error = [&](const AttentionOptions& options, const at::Tensor& key) {
+    try {
+      attention(x, key, key, options);
+      ADD_FAILURE() << "expected an error";
+    } catch (const c10::Error& error) {
+      EXPECT_NE(std::string(error.what_without_backtrace()).find("attention: expected segments"), std::string::npos);
+    }
+  };
+  for (const std::vector<int64_t>& lengths :
+       std::initializer_list<std::vector<int64_t>>{{7}, {9}, {4, 0, 4}, {-1, 9}, {INT64_MAX, INT64_MAX}}) {
+    expect_error({.segments = lengths}, x);
+  }
+  expect_error({.segments = {8}}, at::randn({1, 2, 9, 16}));
+  expect_error({.mask = at::zeros({8, 8}, at::kBool), .segments = {8}}, x);
+  expect_error({.bias = at::zeros({8, 8}), .segments = {8}}, x);
+  expect_error({.key_lengths = at::tensor({8}, at::kLong), .segments = {8}}, x);
+}
+
 TEST(OpsAttention, TakesWindows) {
   at::manual_seed(3);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -350,16 +416,17 @@ TEST(OpsAttention, MetaKernelsAgreeWithTheCpu) {
     }
   };
   const c10::IValue none;
+  const std::vector<int64_t> whole = {}, parts = {2, 3};
   const at::Tensor q = at::randn({kBatch, 5, kHeads, 8}).transpose(1, 2), k = at::randn({kBatch, kHeads, 7, 8});
   const at::Tensor qkv = at::randn({kBatch, 5, 3 * kHeads, 8}), out = at::zeros({kBatch, kHeads, 5, 8});
   const at::Tensor lse = at::zeros({kBatch, kHeads, 5}), bias = at::randn({1, kHeads, 5, 7});
-  expect_agreement("plimsoll::attention_forward", {q, k, k, none, none, bias, 0.5, "causal", 0.0, 0, 2});
+  expect_agreement("plimsoll::attention_forward", {q, k, k, none, none, bias, 0.5, "causal", 0.0, 0, 2, whole});
   expect_agreement("plimsoll::attention_backward",
-                   {q, q, k, k, out, lse, none, none, bias, 0.5, "causal", 0.0, 0, true, 2});
+                   {q, q, k, k, out, lse, none, none, bias, 0.5, "causal", 0.0, 0, true, 2, whole});
   expect_agreement("plimsoll::attention_backward",
-                   {q, q, k, k, out, lse, none, none, none, 0.5, "no_mask", 0.0, 0, false, 0});
-  expect_agreement("plimsoll::attention_packed_backward",
-                   {out, qkv, kHeads, kHeads, true, out, lse, none, none, none, 0.5, "causal", 0.0, 0, false, 2});
+                   {q, q, k, k, out, lse, none, none, none, 0.5, "no_mask", 0.0, 0, false, 0, whole});
+  expect_agreement("plimsoll::attention_packed_backward", {out, qkv, kHeads, kHeads, true, out, lse, none, none, none,
+                                                           0.5, "causal", 0.0, 0, false, 2, parts});
   const at::Tensor codes = k.to(at::kByte), ones = at::ones({1});
   expect_agreement("plimsoll::attention_codes_forward",
                    {q, codes, codes, ones, ones, none, none, none, 0.5, "causal", 2});
