@@ -1,5 +1,7 @@
 // Decoder-only models for plimsoll.models: those of models/load.h behind torch.classes.plimsoll.DecoderModel. Its
 // parameters are tensors that Python shares, so that torch's optimizers train them.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
@@ -9,10 +11,11 @@
 #include "plimsoll/io/hugging_face_directory.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/decoder/config_json.h"
-#include "plimsoll/models/decoder/decoding.h"
 #include "plimsoll/models/decoder/load.h"
 #include "plimsoll/models/decoder/save.h"
 #include "plimsoll/models/decoder/tensors.h"
+#include "plimsoll/models/decoding.h"
+#include "plimsoll/runtime/philox.h"
 
 namespace plimsoll::bind {
 namespace {
@@ -73,8 +76,10 @@ struct DecoderModel : torch::CustomClassHolder {
     return loss;
   }
 
-  at::Tensor extend(const at::Tensor& input_ids, const c10::intrusive_ptr<DecoderPast>& past) {
-    const at::Tensor logits = model->extend(input_ids, past->cache, {.all_logits = true});
+  at::Tensor extend(const at::Tensor& input_ids, const OptionalTensor& attention_mask,
+                    const c10::intrusive_ptr<DecoderPast>& past) {
+    const at::Tensor logits = model->extend(
+        input_ids, past->cache, {.attention_mask = attention_mask.value_or(at::Tensor()), .all_logits = true});
     io::check_mapped_files();
     return logits;
   }
@@ -87,20 +92,47 @@ struct DecoderModel : torch::CustomClassHolder {
   models::Decoder model;
 };
 
+// The tokens of each row, in their order, without padding.
+std::vector<std::vector<int64_t>> texts_of(const at::Tensor& input_ids, const OptionalTensor& attention_mask) {
+  TORCH_CHECK(input_ids.dim() == 2 && input_ids.scalar_type() == at::kLong && input_ids.size(1) > 0,
+              "generate: expected input_ids int64 [batch, seq], seq > 0, got ", input_ids.scalar_type(), " ",
+              input_ids.sizes());
+  TORCH_CHECK(!attention_mask || attention_mask->sizes() == input_ids.sizes(), "generate: expected an attention_mask ",
+              input_ids.sizes(), ", got ", attention_mask->sizes());
+  std::vector<std::vector<int64_t>> texts;
+  for (int64_t row = 0; row < input_ids.size(0); ++row) {
+    const at::Tensor ids = input_ids[row];
+    const at::Tensor text = attention_mask ? ids.masked_select((*attention_mask)[row] != 0) : ids.contiguous();
+    texts.emplace_back(text.const_data_ptr<int64_t>(), text.const_data_ptr<int64_t>() + text.numel());
+  }
+  return texts;
+}
+
 // Texts under way, and the model that writes them.
 struct DecoderSteps : torch::CustomClassHolder {
-  DecoderSteps(models::Decoder owner, const at::Tensor& input_ids, const OptionalTensor& attention_mask,
-               const models::DecodingOptions& options)
-      : model(std::move(owner)), decoding(*model, input_ids, attention_mask.value_or(at::Tensor()), options) {}
+  DecoderSteps(models::Decoder owner, models::DecodingOptions options, int64_t pad)
+      : model(std::move(owner)), decoding(*model, std::move(options)), pad_token_id(pad) {}
 
+  // int64 [batch]: the tokens written, pad where a text has ended.
   at::Tensor step() {
-    const at::Tensor tokens = decoding.step();
+    at::Tensor tokens = at::full({columns.front().size(0)}, pad_token_id, at::kLong);
+    decoding.step([&](const models::NewToken& token) {
+      tokens.mutable_data_ptr<int64_t>()[token.text] = token.id;
+      return false;
+    });
     io::check_mapped_files();
+    for (int64_t i = 0; i < tokens.size(0); ++i) {
+      TORCH_CHECK(decoding.end(i) != models::TextEnd::kNotFinite,
+                  "generate: expected finite logits, got Inf or NaN for input ", i);
+    }
+    columns.push_back(tokens.unsqueeze(1));
     return tokens;
   }
 
   models::Decoder model;
   models::Decoding decoding;
+  int64_t pad_token_id;
+  std::vector<at::Tensor> columns;  // int64 [batch, ...]: input_ids, then a token of each step
 };
 
 c10::intrusive_ptr<DecoderSteps> decoder_decode(const c10::intrusive_ptr<DecoderModel>& model,
@@ -109,15 +141,24 @@ c10::intrusive_ptr<DecoderSteps> decoder_decode(const c10::intrusive_ptr<Decoder
                                                 int64_t top_k, double top_p, int64_t seed, double repetition_penalty,
                                                 int64_t no_repeat_ngram_size, std::vector<int64_t> eos_token_ids,
                                                 int64_t pad_token_id) {
-  const models::DecodingOptions options{
-      .max_new_tokens = max_new_tokens,
-      .samples = do_sample,
+  const int64_t vocabulary = model->model->config.vocabulary;
+  TORCH_CHECK_VALUE(pad_token_id >= 0 && pad_token_id < vocabulary, "generate: expected pad_token_id in [0, ",
+                    vocabulary, "), got ", pad_token_id);
+  models::DecodingOptions options{
       .sampling = {.temperature = temperature, .top_k = top_k, .top_p = top_p},
-      .seed = seed,
       .rules = {.repetition_penalty = repetition_penalty, .no_repeat_ngram_size = no_repeat_ngram_size},
-      .eos_token_ids = std::move(eos_token_ids),
-      .pad_token_id = pad_token_id};
-  return c10::make_intrusive<DecoderSteps>(model->model, input_ids, attention_mask, options);
+      .eos_token_ids = std::move(eos_token_ids)};
+  models::check(options.rules, vocabulary);
+  if (do_sample) {
+    options.uniform = [seed](int64_t text, int64_t new_tokens) {
+      const runtime::Philox philox{.seed = static_cast<uint64_t>(seed), .step = static_cast<uint64_t>(new_tokens) + 1};
+      return philox.word(static_cast<uint64_t>(text)) * 0x1p-32;
+    };
+  }
+  auto steps = c10::make_intrusive<DecoderSteps>(model->model, std::move(options), pad_token_id);
+  steps->decoding.begin(texts_of(input_ids, attention_mask), max_new_tokens);
+  steps->columns = {input_ids};
+  return steps;
 }
 
 }  // namespace
@@ -140,17 +181,14 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("checkpoint_activations", [](const Self& self, bool on) { self->model->checkpoint_activations(on); })
       .def("forward", &DecoderModel::forward)
       .def("loss", &DecoderModel::loss)
-      .def("start",
-           [](const Self& self, int64_t capacity) {
-             return c10::make_intrusive<DecoderPast>(self->model->make_cache({.capacity = capacity}));
-           })
+      .def("start", [](const Self& self) { return c10::make_intrusive<DecoderPast>(self->model->make_cache()); })
       .def("extend", &DecoderModel::extend)
       .def("save", &DecoderModel::save);
   using Steps = c10::intrusive_ptr<DecoderSteps>;
   library.class_<DecoderSteps>("DecoderSteps")
       .def("done", [](const Steps& self) { return self->decoding.done(); })
       .def("step", &DecoderSteps::step)
-      .def("sequences", [](const Steps& self) { return self->decoding.sequences(); });
+      .def("sequences", [](const Steps& self) { return at::cat(self->columns, 1); });
   library.def(
       "decoder_decode(__torch__.torch.classes.plimsoll.DecoderModel model, Tensor input_ids, Tensor? attention_mask, "
       "*, int max_new_tokens, bool do_sample, float temperature, int top_k, float top_p, int seed, "

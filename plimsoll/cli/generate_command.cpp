@@ -137,7 +137,7 @@ Command generate_command() {
            {"dtype", "NAME", choice(command->model.dtype, models::kWeightDtypes),
             "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8, codes with a scale a row"},
            {"kv", "NAME", choice(writing->cache, app::kCacheFormats),
-            "keys and values of the text: as they are computed, or fp8, codes with a scale a token"},
+            "keys and values of the text: as they are computed, bf16, or fp8, codes with a scale a token"},
            {"prompt", "TEXT", text(command->prompt), "what to continue; with --chat: a message to reply to"},
            {"chat", "", toggle(command->chat),
             "talk with the model: messages are lines of standard input, /reset forgets them; Ctrl-C stops a reply, "

@@ -20,7 +20,10 @@ namespace plimsoll::models {
 
 // Arguments of extend() beside the tokens.
 struct Extension {
-  bool all_logits = false;  // of every token: fp32 [batch, seq, vocabulary]
+  // [batch, seq], nonzero where there is a token; undefined: everywhere. Padding may stand anywhere: a row has the bits
+  // that it has alone, here and in later calls.
+  at::Tensor attention_mask = {};
+  bool all_logits = false;  // of every token: fp32 [batch, seq, vocabulary], without meaning for padding
 };
 
 class LanguageModel {

@@ -1,5 +1,12 @@
 #include "plimsoll/models/stacked_model.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/take_along_dim.h>
+
+#include <algorithm>
+
+#include "plimsoll/models/padding.h"
 #include "plimsoll/nn/forward_hooks.h"
 #include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/tensor/dtype.h"
@@ -36,10 +43,6 @@ void StackedModel::draw_parameters(const Initial& initial, std::optional<at::Gen
   }
 }
 
-TokenCache StackedModel::make_cache(const TokenCacheOptions& options) const {
-  return {static_cast<int64_t>(blocks->size()), options.capacity.value_or(context()), options.format};
-}
-
 std::vector<LanguageModel::Unit> StackedModel::units() {
   std::vector<Unit> units;
   for (const auto& block : *blocks) units.push_back({block, &dynamic_cast<nn::BlockSwitches&>(*block).hooks});
@@ -53,18 +56,48 @@ void StackedModel::checkpoint_activations(bool enabled) {
 at::Tensor StackedModel::extend(const at::Tensor& tokens, TokenCache& cache, const Extension& extension) {
   TORCH_CHECK(cache.layers() == blocks->size(), "extend: expected a cache of ", blocks->size(), " layers, got ",
               cache.layers());
+  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) > 0, "extend: expected tokens [batch, seq], one or more, got ",
+              tokens.sizes());
   const at::NoGradGuard no_grad;
-  if (at::Tensor logits = step(tokens, cache); logits.defined()) return logits;
+  const TokensFirst rows(tokens, extension.attention_mask);
+  const at::Tensor& counts = rows.counts();
+  TORCH_CHECK(!counts.defined() || counts.min().item<int64_t>() > 0, "extend: expected a token in each row, got ",
+              counts);
+  if (const int64_t needed = cache.length() + tokens.size(1); needed > cache.capacity()) {
+    cache.reserve(std::max(needed, std::min(context(), 2 * cache.capacity())));
+  }
+  if (!counts.defined()) {
+    if (at::Tensor logits = step(tokens, cache); logits.defined()) return logits;
+  }
   const bool is_first = cache.length() == 0;
-  at::Tensor hidden = normalised(tokens, is_first, &cache);
-  if (!extension.all_logits) hidden = hidden.slice(1, -1);
+  const at::Tensor before =
+      cache.lengths().defined() ? cache.lengths() : at::full({tokens.size(0)}, cache.length(), at::kLong);
+  at::Tensor hidden = read(rows.gathered(tokens), cache);
+  if (counts.defined()) cache.set_lengths(before + counts);
+  if (extension.all_logits) return rows.scattered(reader().logits(hidden, is_first).to(at::kFloat));
+  hidden = counts.defined() ? hidden.take_along_dim((counts - 1).view({-1, 1, 1}), 1) : hidden.slice(1, -1);
   return reader().logits(hidden, is_first).to(at::kFloat);
+}
+
+at::Tensor StackedModel::read(const at::Tensor& tokens, TokenCache& cache) {
+  if (!cache.lengths().defined()) return normalised(tokens, /*is_first_microbatch=*/cache.length() == 0, &cache);
+  const int64_t batch = tokens.size(0);
+  TORCH_CHECK(cache.lengths().size(0) == batch, "extend: expected a batch of ", cache.lengths().size(0), ", got ",
+              batch);
+  std::vector<at::Tensor> parts;
+  for (int64_t begin = 0, end = 0; begin < batch; begin = end) {
+    while (end < batch && cache.length(end) == cache.length(begin)) ++end;
+    TokenCache texts = cache.texts(begin, end - begin);
+    parts.push_back(normalised(tokens.slice(0, begin, end), /*is_first_microbatch=*/false, &texts));
+  }
+  cache.set_lengths(cache.lengths() + tokens.size(1));
+  return at::cat(parts);
 }
 
 at::Tensor StackedModel::step(const at::Tensor& tokens, TokenCache& cache) {
   const at::ScalarType dtype = token_embedding->weight.scalar_type();
-  const int64_t first = cache.length();
-  if (module().is_training() || !may_step() || first >= context() || !may_follow(cache, tokens, dtype)) return {};
+  if (module().is_training() || !may_step() || cache.length() >= context() || !may_follow(cache, tokens, dtype))
+    return {};
   for (const Unit& unit : units()) {
     if (unit.hooks->before) return {};
   }
@@ -73,8 +106,12 @@ at::Tensor StackedModel::step(const at::Tensor& tokens, TokenCache& cache) {
                 .format = ops::format_of(dtype, "step"),
                 .token_weight = token_embedding->weight,
                 .norm = step_norm(norm)};
-  if (!position_embedding.is_empty()) step.position_weight = position_embedding->weight.narrow(0, first, 1);
-  describe(step, layers, first);
+  if (!position_embedding.is_empty()) {
+    const at::Tensor& weight = position_embedding->weight;
+    step.position_weight =
+        cache.lengths().defined() ? weight.index_select(0, cache.lengths()) : weight.narrow(0, cache.length(), 1);
+  }
+  describe(step, layers, cache);
   step.head = head.is_empty() ? layers.product(token_embedding->weight, {}, *tied_head_) : layers.product(head);
   if (!fits(step)) return {};
   check_tokens(tokens, token_embedding->weight.size(0));

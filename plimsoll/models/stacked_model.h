@@ -21,7 +21,9 @@ class StackedModel : public LanguageModel {
   // As extend(), with its bits, by a team of threads: of one token a row that follows others. Undefined, and nothing has
   // changed, where the layers must do it: in training, under a watch or a scope, with hooks.
   at::Tensor step(const at::Tensor& tokens, TokenCache& cache);
-  TokenCache make_cache(const TokenCacheOptions& options = {}) const override;
+  TokenCache make_cache(const TokenCacheOptions& options = {}) const override {
+    return {static_cast<int64_t>(blocks->size()), options};
+  }
   std::vector<Unit> units() override;  // the blocks
   void checkpoint_activations(bool enabled) override;
 
@@ -34,8 +36,8 @@ class StackedModel : public LanguageModel {
   // Hidden states [batch, seq, dim] that the head reads.
   virtual at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch,
                                 TokenCache* cache) = 0;
-  // Adds the blocks to a step of tokens at position `first`, and what the model does to the embedding.
-  virtual void describe(TeamStep& step, const StepLayers& layers, int64_t first) = 0;
+  // Adds the blocks to a step of the tokens that follow those in the cache, and what the model does to the embedding.
+  virtual void describe(TeamStep& step, const StepLayers& layers, const TokenCache& cache) = 0;
 
   void make_head(bool tied);
   LanguageHead reader() const;
@@ -49,6 +51,9 @@ class StackedModel : public LanguageModel {
   void draw_parameters(const Initial& initial, std::optional<at::Generator> generator);
 
  private:
+  // Hidden states of tokens that follow those in the cache, also where texts have unlike lengths.
+  at::Tensor read(const at::Tensor& tokens, TokenCache& cache);
+
   std::shared_ptr<ops::LinearState> tied_head_;
 };
 

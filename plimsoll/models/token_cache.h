@@ -10,27 +10,36 @@
 namespace plimsoll::models {
 
 struct TokenCacheOptions {
-  std::optional<int64_t> capacity = {};  // tokens; by default the model's context
+  int64_t capacity = 0;  // tokens that find room at first; extend() makes more
   nn::CacheFormat format = nn::CacheFormat::kAsGiven;
 };
 
 class TokenCache {
  public:
-  // capacity: tokens.
-  TokenCache(int64_t layers, int64_t capacity, nn::CacheFormat format = nn::CacheFormat::kAsGiven)
-      : layers_(static_cast<size_t>(layers), nn::KeyValueCache(capacity, format)) {}
+  TokenCache(int64_t layers, const TokenCacheOptions& options)
+      : layers_(static_cast<size_t>(layers), nn::KeyValueCache(options.capacity, options.format)) {}
 
   size_t layers() const { return layers_.size(); }
   nn::KeyValueCache& layer(size_t index) { return layers_[index]; }
 
-  int64_t length() const { return layers_.empty() ? 0 : layers_.front().length(); }  // tokens
+  int64_t length() const { return layers_.empty() ? 0 : layers_.front().length(); }  // tokens of the longest text
+  // Tokens of each text, int64 [batch], of a batch whose texts are not all as long; undefined for another.
+  const at::Tensor& lengths() const { return lengths_; }
+  int64_t length(int64_t row) const { return lengths_.defined() ? lengths_.const_data_ptr<int64_t>()[row] : length(); }
+
   int64_t capacity() const { return layers_.empty() ? 0 : layers_.front().capacity(); }
-  void clear() {
-    for (nn::KeyValueCache& layer : layers_) layer.clear();
-  }
+  // Room for `tokens` tokens of each text.
+  void reserve(int64_t tokens);
+  void clear();
+
+  // Keeps of each text as many tokens as `lengths` says, int64 [batch], none of them more than there are places.
+  void set_lengths(const at::Tensor& lengths);
+  // The texts begin .. begin + count - 1, which are as long as one another. They share memory.
+  TokenCache texts(int64_t begin, int64_t count) const;
 
  private:
   std::vector<nn::KeyValueCache> layers_;
+  at::Tensor lengths_;
 };
 
 }  // namespace plimsoll::models

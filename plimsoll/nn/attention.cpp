@@ -118,12 +118,14 @@ at::Tensor DotProductAttentionImpl::attend(const at::Tensor& query, const at::Te
   check_heads(query, num_attention_heads, kv_channels);
   check_heads(key, options.num_gqa_groups, kv_channels);
   check_heads(value, options.num_gqa_groups, kv_channels);
-  const at::ScalarType dtype = dtype_for(query);
+  const at::ScalarType output = dtype_for(query);
+  // FP16 does not hold what a cache of BF16 does; FP32 holds both.
+  const at::ScalarType dtype = output == at::kHalf && key.scalar_type() == at::kBFloat16 ? at::kFloat : output;
   const at::Tensor q = heads_first(query.to(dtype), options.qkv_format);
   const at::Tensor k = heads_first(key.to(dtype), options.qkv_format);
   const at::Tensor v = heads_first(value.to(dtype), options.qkv_format);
   const at::Tensor attended = computes(q) ? ops::attention(q, k, v, rules) : torch_attention({q, k, v}, rules);
-  return heads_last(attended, options.qkv_format).flatten(2);
+  return heads_last(attended, options.qkv_format).flatten(2).to(output);
 }
 
 at::Tensor DotProductAttentionImpl::forward_cached(const at::Tensor& query, const CachedTokens& tokens,

@@ -5,6 +5,7 @@
 
 #include "plimsoll/nn/checks.h"
 #include "plimsoll/ops/tensor/quantize.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::nn {
 namespace {
@@ -17,6 +18,18 @@ at::Tensor room(const at::Tensor& x, int64_t capacity, at::ScalarType dtype) {
 
 at::Tensor scale_room(const at::Tensor& x, int64_t capacity) {
   return at::empty({x.size(0), x.size(2), capacity}, x.options().dtype(at::kFloat).requires_grad(false));
+}
+
+at::ScalarType dtype_of(CacheFormat format, const at::Tensor& given) {
+  switch (format) {
+    case CacheFormat::kAsGiven:
+      return given.scalar_type();
+    case CacheFormat::kBf16:
+      return at::kBFloat16;
+    case CacheFormat::kE4m3:
+      return at::kByte;
+  }
+  runtime::unexpected("cache: format", static_cast<int>(format));
 }
 
 void write_codes(const at::Tensor& x, int64_t at, const at::Tensor& codes, const at::Tensor& scale) {
@@ -36,13 +49,44 @@ void KeyValueCache::check_room(int64_t tokens) const {
               " tokens more, got ", tokens);
 }
 
+void KeyValueCache::reserve(int64_t capacity) {
+  TORCH_CHECK(capacity >= length_, "cache: expected room for ", length_, " tokens at least, got ", capacity);
+  capacity_ = capacity;
+  if (length_ == 0) return;
+  const auto move = [&](at::Tensor& tensor, int64_t dim, const at::Tensor& wider) {
+    wider.narrow(dim, 0, length_).copy_(tensor.narrow(dim, 0, length_));
+    tensor = wider;
+  };
+  const bool codes = tokens_.key_scale.defined();
+  const at::ScalarType dtype = tokens_.key.scalar_type();
+  if (codes) move(tokens_.key_scale, 2, scale_room(tokens_.key, capacity));
+  if (codes) move(tokens_.value_scale, 2, scale_room(tokens_.value, capacity));
+  move(tokens_.key, 1, room(tokens_.key, capacity, dtype));
+  move(tokens_.value, 1, room(tokens_.value, capacity, dtype));
+}
+
+void KeyValueCache::set_length(int64_t length) {
+  TORCH_CHECK(length >= 0 && length <= capacity_, "cache: expected 0 to ", capacity_, " tokens, got ", length);
+  length_ = length;
+}
+
+KeyValueCache KeyValueCache::rows(int64_t begin, int64_t count, int64_t length) const {
+  KeyValueCache part = *this;
+  part.set_length(length);
+  for (at::Tensor* tensor :
+       {&part.tokens_.key, &part.tokens_.value, &part.tokens_.key_scale, &part.tokens_.value_scale}) {
+    if (tensor->defined()) *tensor = tensor->narrow(0, begin, count);
+  }
+  return part;
+}
+
 CachedTokens KeyValueCache::append(const at::Tensor& key, const at::Tensor& value) {
   const int64_t batch = key.size(0), tokens = key.size(1);
   check_room(tokens);
   const bool codes = format_ == CacheFormat::kE4m3;
   if (length_ == 0) {
-    tokens_.key = room(key, capacity_, codes ? at::kByte : key.scalar_type());
-    tokens_.value = room(value, capacity_, codes ? at::kByte : value.scalar_type());
+    tokens_.key = room(key, capacity_, dtype_of(format_, key));
+    tokens_.value = room(value, capacity_, dtype_of(format_, value));
     if (codes) tokens_.key_scale = scale_room(key, capacity_);
     if (codes) tokens_.value_scale = scale_room(value, capacity_);
   }

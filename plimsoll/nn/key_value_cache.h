@@ -9,6 +9,7 @@ namespace plimsoll::nn {
 
 enum class CacheFormat : uint8_t {
   kAsGiven,
+  kBf16,
   kE4m3,  // a scale for each token of each group; no gradient
 };
 
@@ -29,6 +30,13 @@ class KeyValueCache {
   // The same without copying: counts `tokens` more, which the caller writes at the end of what is returned, the memory
   // of capacity() tokens. Not before the first append.
   const CachedTokens& grow(int64_t tokens);
+
+  // Makes room for `capacity` tokens, at least as many as there are.
+  void reserve(int64_t capacity);
+  // Keeps the first `length` tokens of those that were written.
+  void set_length(int64_t length);
+  // The rows begin .. begin + count - 1 with their first `length` tokens, at least one, in the same memory.
+  KeyValueCache rows(int64_t begin, int64_t count, int64_t length) const;
 
   // Row i goes on where row `rows[i]` stands: rows int64 [batch].
   void reorder(const at::Tensor& rows);

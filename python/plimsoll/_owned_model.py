@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from operator import index
 from typing import Any, Self
 
 import torch
@@ -20,6 +21,22 @@ def dtype_name(dtype: torch.dtype | str | None, *, codes: bool) -> str:
         expected = "float32, bfloat16, float16 or 'fp8'" if codes else "float32, bfloat16 or float16"
         raise ValueError(f"from_pretrained: expected dtype {expected}, got {dtype!r}")
     return str(name)
+
+
+def draw_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that the operators of every generation take, from options under Hugging Face's names. A draw's seed is torch's
+    next random number."""
+    draws = bool(options["do_sample"])
+    return {
+        "max_new_tokens": index(options["max_new_tokens"]),
+        "do_sample": draws,
+        "temperature": float(options["temperature"]),
+        "top_k": index(options["top_k"] or 0),
+        "top_p": float(options["top_p"]),
+        "seed": int(torch.randint(2**62, ())) if draws else 0,
+        "repetition_penalty": float(options["repetition_penalty"]),
+        "no_repeat_ngram_size": index(options["no_repeat_ngram_size"] or 0),
+    }
 
 
 def write_texts(steps: Any, start: torch.Tensor, streamer: Any) -> torch.Tensor:

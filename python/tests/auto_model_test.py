@@ -207,8 +207,22 @@ def test_a_cache_gives_the_logits_of_the_whole_text(case):
     assert relative(torch.cat([first.logits, rest.logits], 1), expected) <= LOGITS
     with pytest.raises(ValueError, match="expected torch.no_grad"):
         ours(ids, use_cache=True)
-    with torch.no_grad(), pytest.raises(ValueError, match="expected no padding"):
-        ours(ids, (ids != ids[0, 0]).long(), use_cache=True)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_padded_row_of_a_cache_has_the_bits_that_it_has_alone(case, side):
+    ours, ids, lengths = load(case[1]), decoder_models.tokens(3, 17), (11, 6, 9)
+    mask = torch.stack([torch.arange(12) < length for length in lengths])
+    padded = mask.flip(1) if side == "left" else mask
+    prompt = torch.zeros(3, 12, dtype=torch.int64).masked_scatter(padded, torch.cat([row[:n] for row, n in zip(ids, lengths)]))
+    more = torch.stack([row[n : n + 5] for row, n in zip(ids, lengths)])
+    with torch.no_grad():
+        first = ours(prompt, padded, use_cache=True)
+        rest = [ours(part, past_key_values=first.past_key_values).logits for part in more.split([3, 1, 1], 1)]
+        for row, length in enumerate(lengths):
+            alone = ours(ids[row : row + 1, : length + 5]).logits
+            together = torch.cat([first.logits[row][padded[row]], *(part[row] for part in rest)])
+            assert torch.equal(together, alone[0])
 
 
 PADDED = torch.tensor([[1] * 13, [0] * 4 + [1] * 9, [1] * 13, [0] * 12 + [1]])

@@ -67,12 +67,12 @@ def test_greedy_replies_are_those_of_transformers(smollm2):
         ids = prompt(tokenizer, question)
         with torch.inference_mode():
             expected = theirs.generate(ids, max_new_tokens=REPLY, do_sample=False)[0, ids.shape[1] :].tolist()
-        past = ours.start(ids.shape[1] + REPLY)
-        logits = ours.extend(ids, past)
+        past = ours.start()
+        logits = ours.extend(ids, None, past)
         reply: list[int] = []
         while len(reply) < REPLY:
             reply.append(logits[0, -1].argmax().item())
             if reply[-1] in ours.eos_token_ids():
                 break
-            logits = ours.extend(torch.tensor([reply[-1:]]), past)
+            logits = ours.extend(torch.tensor([reply[-1:]]), None, past)
         assert reply == expected, question

@@ -45,9 +45,9 @@ def test_logits_are_those_of_double(pair):
 def test_a_cache_gives_the_bits_of_the_whole_text(pair):
     _, ours, _ = pair
     ids = decoder_models.tokens(2, 41)
-    past = ours.start(41)
+    past = ours.start()
     ends = [17, 23, *range(24, 42)]
-    pieces = [ours.extend(ids[:, begin:end], past) for begin, end in itertools.pairwise([0, *ends])]
+    pieces = [ours.extend(ids[:, begin:end], None, past) for begin, end in itertools.pairwise([0, *ends])]
     assert past.length() == 41
     with torch.no_grad():
         assert torch.equal(torch.cat(pieces, 1), ours.forward(ids, None))
@@ -80,12 +80,12 @@ def test_greedy_texts_are_equal_for_64_tokens(pair):
     theirs, ours, _ = pair
     ids = decoder_models.tokens(1, 9, seed=5)
     expected = theirs.generate(ids, max_new_tokens=64, min_new_tokens=64, do_sample=False, eos_token_id=None)
-    past, text = ours.start(decoder_models.CONTEXT), ids
-    logits = ours.extend(ids, past)
+    past, text = ours.start(), ids
+    logits = ours.extend(ids, None, past)
     for _ in range(64):
         token = logits[:, -1:].argmax(-1)
         text = torch.cat([text, token], 1)
-        logits = ours.extend(token, past)
+        logits = ours.extend(token, None, past)
     assert torch.equal(text, expected)
 
 

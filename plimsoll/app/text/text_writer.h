@@ -10,16 +10,16 @@
 #include <vector>
 
 #include "plimsoll/app/text/text_model.h"
-#include "plimsoll/models/logits_rules.h"
-#include "plimsoll/models/token_cache.h"
-#include "plimsoll/nn/key_value_cache.h"
-#include "plimsoll/nn/sampler.h"
+#include "plimsoll/models/decoding.h"
 #include "plimsoll/recipe/named.h"
 
 namespace plimsoll::app {
 
-inline constexpr std::array<recipe::Named<nn::CacheFormat>, 2> kCacheFormats = {
-    {{"computed", nn::CacheFormat::kAsGiven}, {"fp8", nn::CacheFormat::kE4m3}}};
+// computed: in the dtype that attention computes with, the recipe's or that of the weights.
+inline constexpr std::array<recipe::Named<nn::CacheFormat>, 3> kCacheFormats = {
+    {{"computed", nn::CacheFormat::kAsGiven}, {"bf16", nn::CacheFormat::kBf16}, {"fp8", nn::CacheFormat::kE4m3}}};
+
+using models::TextEnd;
 
 struct WritingOptions {
   nn::SamplingOptions sampling = {};
@@ -42,14 +42,6 @@ struct TextObserver {
   std::function<bool()> interrupted = {};  // asked before each token
 };
 
-enum class TextEnd : uint8_t {
-  kLength,  // max_new_tokens
-  kToken,   // one that ends a text
-  kStop,    // one of the stops
-  kInterrupted,
-  kNotFinite,  // the logits are Inf or NaN
-};
-
 struct WrittenText {
   std::string text;         // what was shown
   int64_t tokens = 0;       // drawn, the one that ends the text among them
@@ -62,6 +54,9 @@ class TextWriter {
   // The model has to outlive the writer. Of equal seeds the first text, the second and so on are equal.
   TextWriter(const TextModel& model, WritingOptions options);
 
+  TextWriter(const TextWriter&) = delete;  // decoding_ knows where it is
+  TextWriter& operator=(const TextWriter&) = delete;
+
   // Continues a prompt, which is not empty: all that stands before. What the model has read of it already, it does not
   // read again. Text beyond the model's context goes on from the last half of the context. limit: of the new tokens, if
   // below options.max_new_tokens.
@@ -69,15 +64,10 @@ class TextWriter {
   WrittenText write(const std::vector<int64_t>& prompt, const TextObserver& observer, int64_t limit);
 
  private:
-  // The logits [vocabulary] of what follows everything read so far.
-  at::Tensor read(std::span<const int64_t> tokens);
-  int64_t draw(std::span<const float> logits, int64_t new_tokens);
-
   const TextModel& model_;
   WritingOptions options_;
-  models::TokenCache cache_;
-  std::vector<int64_t> read_;  // tokens that the cache holds
   uint64_t draws_ = 0;
+  models::Decoding decoding_;
 };
 
 }  // namespace plimsoll::app

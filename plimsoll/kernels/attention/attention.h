@@ -67,7 +67,7 @@ struct AttentionForward {
   AttentionRules rules = {};
   format::Format format = format::Format::kFp32;        // of q and output: fp32, bf16, fp16
   AttentionInput q = {}, k = {}, v = {};                // heads of k and v are groups
-  format::Format cache_format = format::Format::kFp32;  // of k and v: `format`, or E4M3 codes with scales
+  format::Format cache_format = format::Format::kFp32;  // of k and v: fp32, bf16, fp16, or E4M3 codes with scales
   AttentionScale k_scale = {}, v_scale = {};            // of codes
   AttentionOutput output = {};                          // channels are value_channels
   float* lse = nullptr;  // [batch, heads, queries] or nullptr: log(sum(exp(scores))); -Inf where no key is seen

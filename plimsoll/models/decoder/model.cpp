@@ -8,8 +8,8 @@
 
 #include "plimsoll/models/computed_dtype.h"
 #include "plimsoll/models/decoder/config_json.h"
-#include "plimsoll/models/decoder/padding.h"
 #include "plimsoll/models/decoder/traits.h"
+#include "plimsoll/models/padding.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/embedding/embedding.h"
 

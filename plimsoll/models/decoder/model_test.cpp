@@ -9,6 +9,7 @@
 #include "plimsoll/nn/held_codes.h"
 #include "plimsoll/nn/testing.h"
 #include "plimsoll/nn/undrawn.h"
+#include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::models {
 namespace {
@@ -95,6 +96,82 @@ TEST(Decoder, WeightsInCodesHaveTheSameBitsWholeInChunksAndInDecoding) {
   }
 }
 
+// Logits of what follows prompts of unlike lengths, each extended by the same tokens: together, padded, and alone.
+struct UnlikeLengths {
+  nn::CacheFormat format = nn::CacheFormat::kAsGiven;
+  std::vector<bool> sides = {false, true};  // whether the padding stands left
+};
+void expect_unlike_lengths_as_alone(DecoderImpl& model, const UnlikeLengths& unlike, const std::string& what) {
+  const std::vector<int64_t> lengths = {9, 4, 4, 13}, chunks = {3, 1, 1};
+  const int64_t batch = 4, longest = 13, more = 5;
+  const at::Tensor ids = ids_of(model.config, batch, longest + more);
+  for (const bool left : unlike.sides) {
+    at::Tensor tokens = at::full({batch, longest + 1}, 5, at::kLong), mask = at::zeros({batch, longest + 1}, at::kLong);
+    for (int64_t row = 0; row < batch; ++row) {
+      const int64_t length = lengths[static_cast<size_t>(row)], first = left ? longest + 1 - length : 0;
+      tokens[row].narrow(0, first, length).copy_(ids[row].narrow(0, 0, length));
+      mask[row].narrow(0, first, length).fill_(1);
+    }
+    TokenCache cache = model.make_cache({.format = unlike.format});
+    Tensors together = {model.extend(tokens, cache, {.attention_mask = mask})};
+    int64_t read = 0;
+    for (const int64_t chunk : chunks) {
+      Tensors next;
+      for (int64_t row = 0; row < batch; ++row) {
+        next.push_back(ids[row].narrow(0, lengths[static_cast<size_t>(row)] + read, chunk));
+      }
+      together.push_back(model.extend(at::stack(next), cache));
+      read += chunk;
+    }
+    for (int64_t row = 0; row < batch; ++row) {
+      const int64_t length = lengths[static_cast<size_t>(row)];
+      TokenCache own = model.make_cache({.format = unlike.format});
+      at::Tensor alone = model.extend(ids.slice(0, row, row + 1).narrow(1, 0, length), own);
+      for (size_t i = 0; i < together.size(); ++i) {
+        EXPECT_TRUE(torch::equal(together[i].slice(0, row, row + 1), alone))
+            << what << ", row " << row << ", call " << i << (left ? ", left" : ", right");
+        if (i == chunks.size()) break;
+        alone = model.extend(ids.slice(0, row, row + 1).narrow(1, own.length(), chunks[i]), own);
+      }
+    }
+  }
+}
+
+TEST(Decoder, TextsOfUnlikeLengthsHaveTheBitsThatEachHasAlone) {
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    torch::manual_seed(7);
+    Decoder model(config);
+    nn::testing::randomize(*model);
+    model->eval();
+    for (const recipe::Recipe& recipe : recipes_by_row()) {
+      {
+        const amp::Fp8Autocast scope({.recipe = recipe});  // delayed scaling takes its scales from here
+        model->forward(ids_of(config, 3, kTokens));
+      }
+      const amp::Fp8Autocast scope({.recipe = recipe});
+      expect_unlike_lengths_as_alone(*model, {}, family_name(config) + " " + std::string(recipe.name()));
+    }
+  }
+}
+
+TEST(Decoder, ATeamsStepsOfTextsOfUnlikeLengthsHaveTheBitsThatEachHasAlone) {
+  using nn::CacheFormat;
+  const std::vector<std::pair<std::string, CacheFormat>> kinds = {
+      {"fp32", CacheFormat::kAsGiven}, {"fp32", CacheFormat::kBf16}, {"bf16", CacheFormat::kAsGiven},
+      {"bf16", CacheFormat::kE4m3},    {"fp16", CacheFormat::kBf16}, {"codes", CacheFormat::kAsGiven}};
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    for (const auto& [dtype, format] : kinds) {
+      torch::manual_seed(8);
+      Decoder model(config);
+      nn::testing::randomize(*model);
+      model->to(dtype == "codes" ? at::kBFloat16 : ops::dtype_of(ops::parse_format(dtype, "test")));
+      if (dtype == "codes") nn::hold_codes(*model);
+      model->eval();
+      expect_unlike_lengths_as_alone(*model, {.format = format, .sides = {false}}, family_name(config) + " " + dtype);
+    }
+  }
+}
+
 TEST(Decoder, HasTheBitsForAnyNumberOfThreads) {
   for (const DecoderConfig& config : testing::small_decoders()) {
     torch::manual_seed(2);
@@ -169,7 +246,7 @@ TEST(Decoder, RefusesWhatItCannotSee) {
   Decoder model(config);
   EXPECT_THROW(model->forward(ids_of(config, 1, config.context + 1)), c10::Error);
   EXPECT_THROW(model->forward(ids_of(config, 1, 5), torch::ones({1, 4})), c10::Error);
-  TokenCache other(config.layers + 1, config.context);
+  TokenCache other(config.layers + 1, {});
   EXPECT_THROW(model->extend(ids_of(config, 1, 5), other), c10::Error);
 }
 

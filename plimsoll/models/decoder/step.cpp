@@ -3,9 +3,12 @@
 
 namespace plimsoll::models {
 
-void DecoderImpl::describe(TeamStep& step, const StepLayers& layers, int64_t first) {
+void DecoderImpl::describe(TeamStep& step, const StepLayers& layers, const TokenCache& cache) {
   step.embedding_factor = embedding_factor();
-  const std::array<ops::RotaryTurns, 2> turns = this->turns(first, 1);
+  std::array<ops::RotaryTurns, 2> turns = this->turns(cache.length(), 1);
+  for (size_t reach = 0; cache.lengths().defined() && reach < rotary_.size(); ++reach) {
+    turns[reach] = rotary_[reach].at(cache.lengths());
+  }
   for (size_t i = 0; i < blocks->size(); ++i) {
     auto& block = blocks->at<DecoderBlockImpl>(i);
     DecoderAttentionImpl& attention = *block.self_attention;

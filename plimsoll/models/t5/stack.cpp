@@ -14,13 +14,7 @@ void T5Cache::reorder(const at::Tensor& rows) {
 
 void T5Cache::reserve(int64_t capacity) {
   for (T5LayerCache& layer : layers_) {
-    const int64_t length = layer.tokens.length();
-    nn::KeyValueCache wider(capacity);
-    if (length > 0) {
-      const nn::CachedTokens& all = layer.tokens.grow(0);
-      wider.append(all.key.narrow(1, 0, length), all.value.narrow(1, 0, length));
-    }
-    layer.tokens = std::move(wider);
+    layer.tokens.reserve(capacity);
     layer.bias = at::Tensor();
   }
   capacity_ = capacity;

@@ -1,10 +1,12 @@
 #include "plimsoll/models/team/heads.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/rotary/rotary.h"
+#include "plimsoll/models/team/values.h"
 #include "plimsoll/recipe/operand.h"
 
 namespace plimsoll::models {
@@ -68,29 +70,37 @@ StepHeads::Heads StepHeads::prepared(Heads heads, const StepNorm& norm, const He
 }
 
 void StepHeads::write(const Heads& heads, int64_t group, const StepPlaces& places) const {
-  const int64_t place_bytes = places.scale == nullptr ? size_ : 1;
+  const int64_t place_bytes = format::bytes(places.format);
   for (int64_t row = 0; row < rows_; ++row) {
+    const int64_t token = places.tokens == nullptr ? 0 : places.tokens[row];
     for (int64_t i = 0; i < heads.count; ++i) {
       const char* from = heads.data + (row * heads.row_stride + i * channels_) * size_;
       const kernels::AttentionOutput& to = places.elements;
-      const int64_t element = row * to.batch_stride + (group + i) * to.head_stride;
+      const int64_t element = row * to.batch_stride + (group + i) * to.head_stride + token * to.row_stride;
       char* place = static_cast<char*>(to.data) + element * place_bytes;
-      if (places.scale == nullptr) {
+      if (places.format == attention_.call.format) {
         std::memcpy(place, from, static_cast<size_t>(channels_ * size_));
         continue;
       }
-      kernels::quantize_blocks(
-          {.x = from,
-           .x_format = attention_.call.format,
-           .rows = 1,
-           .cols = channels_,
-           .x_stride = channels_,
-           .codes = reinterpret_cast<uint8_t*>(place),
-           .codes_stride = channels_,
-           .block_rows = recipe::kPerRow.block_rows,
-           .block_cols = recipe::kPerRow.block_cols,
-           .scale = places.scale + row * places.scale_row_stride + (group + i) * places.scale_group_stride,
-           .scale_stride = 1});
+      if (places.scale == nullptr) {
+        with_values(attention_.call.format, from, [&](const auto* x) {
+          std::transform(x, x + channels_, reinterpret_cast<c10::BFloat16*>(place),
+                         [](auto value) { return static_cast<c10::BFloat16>(static_cast<float>(value)); });
+        });
+        continue;
+      }
+      kernels::quantize_blocks({.x = from,
+                                .x_format = attention_.call.format,
+                                .rows = 1,
+                                .cols = channels_,
+                                .x_stride = channels_,
+                                .codes = reinterpret_cast<uint8_t*>(place),
+                                .codes_stride = channels_,
+                                .block_rows = recipe::kPerRow.block_rows,
+                                .block_cols = recipe::kPerRow.block_cols,
+                                .scale = places.scale + row * places.scale_row_stride +
+                                         (group + i) * places.scale_group_stride + token * places.scale_token_stride,
+                                .scale_stride = 1});
     }
   }
 }

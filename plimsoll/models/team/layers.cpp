@@ -66,17 +66,20 @@ bool may_follow(TokenCache& cache, const at::Tensor& tokens, at::ScalarType dtyp
     return false;
   }
   const nn::CachedTokens& cached = cache.layer(0).grow(0);
-  return cached.key.size(0) == tokens.size(0) && (cached.key_scale.defined() || cached.key.scalar_type() == dtype);
+  const bool holds = cache.layer(0).format() != nn::CacheFormat::kAsGiven || cached.key.scalar_type() == dtype;
+  return cached.key.size(0) == tokens.size(0) && holds;
 }
 
 void extend(TokenCache& cache, TeamStep& step) {
+  if (cache.lengths().defined()) step.lengths = {.before = cache.lengths(), .after = cache.lengths() + 1};
   size_t layer = 0;
   for (StepLayer& each : step.layers) {
     auto* attention = std::get_if<StepAttention>(&each.part);
     if (attention == nullptr) continue;
     attention->call.shape.batch = step.tokens.size(0);
-    attention->extend(cache.layer(layer++));
+    attention->extend(cache.layer(layer++), step.lengths);
   }
+  if (step.lengths.after.defined()) cache.set_lengths(step.lengths.after);
 }
 
 }  // namespace plimsoll::models

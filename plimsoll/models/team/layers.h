@@ -32,7 +32,7 @@ class StepLayers {
 };
 
 // Whether a step may follow what is in the cache: one token for each of its rows, room for it, and keys and values in
-// `dtype` or in codes.
+// `dtype`, in BF16 or in codes.
 bool may_follow(TokenCache& cache, const at::Tensor& tokens, at::ScalarType dtype);
 
 // The attention parts of the step over the cache, which grows by its tokens.

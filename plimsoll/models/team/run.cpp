@@ -126,7 +126,8 @@ class Run {
 
   void embed(const Own& own) const {
     const at::Tensor& positions = step_.position_weight;
-    kernels::embedding_forward({.shape = {.batch = rows_, .seq = 1, .dim = widths_.dim},
+    const int64_t places = positions.defined() ? positions.size(0) : 1;
+    kernels::embedding_forward({.shape = {.batch = rows_ / places, .seq = places, .dim = widths_.dim},
                                 .tokens = step_.tokens.const_data_ptr<int64_t>(),
                                 .token_weight = step_.token_weight.const_data_ptr(),
                                 .position_weight = positions.defined() ? positions.const_data_ptr() : nullptr,
@@ -205,13 +206,22 @@ class Run {
   char *projected_ = nullptr, *read_ = nullptr, *out_ = nullptr;  // what all write, each its part
 };
 
-StepPlaces places_of(const at::Tensor& cached, const at::Tensor& scale, int64_t token) {
+format::Format format_of(const at::Tensor& cached, const at::Tensor& scale) {
+  return scale.defined() ? format::Format::kE4m3 : ops::format_of(cached.scalar_type(), "step");
+}
+
+// Places of token `last`, or of each row's own.
+StepPlaces places_of(const at::Tensor& cached, const at::Tensor& scale, int64_t last, const at::Tensor& tokens) {
+  const int64_t token = tokens.defined() ? 0 : last;
   char* elements = static_cast<char*>(cached.mutable_data_ptr()) + token * cached.stride(1) * cached.element_size();
-  StepPlaces places = {.elements = {elements, cached.stride(0), cached.stride(2), cached.stride(1)}};
+  StepPlaces places = {.elements = {elements, cached.stride(0), cached.stride(2), cached.stride(1)},
+                       .format = format_of(cached, scale),
+                       .tokens = tokens.defined() ? tokens.const_data_ptr<int64_t>() : nullptr};
   if (!scale.defined()) return places;
   places.scale = scale.mutable_data_ptr<float>() + token * scale.stride(2);
   places.scale_row_stride = scale.stride(0);
   places.scale_group_stride = scale.stride(1);
+  places.scale_token_stride = scale.stride(2);
   return places;
 }
 
@@ -227,7 +237,7 @@ kernels::AttentionScale cached_scales(const at::Tensor& scale) {
 
 }  // namespace
 
-void StepAttention::extend(nn::KeyValueCache& cache) {
+void StepAttention::extend(nn::KeyValueCache& cache, const StepLengths& lengths) {
   const nn::CachedTokens& tokens = cache.grow(1);
   const int64_t last = cache.length() - 1;
   call.shape.keys = cache.length();
@@ -235,9 +245,10 @@ void StepAttention::extend(nn::KeyValueCache& cache) {
   call.v = cached_heads(tokens.value);
   call.k_scale = cached_scales(tokens.key_scale);
   call.v_scale = cached_scales(tokens.value_scale);
-  call.cache_format = tokens.key_scale.defined() ? format::Format::kE4m3 : call.format;
-  key = places_of(tokens.key, tokens.key_scale, last);
-  value = places_of(tokens.value, tokens.value_scale, last);
+  call.cache_format = format_of(tokens.key, tokens.key_scale);
+  call.rules.key_lengths = lengths.after.defined() ? lengths.after.const_data_ptr<int64_t>() : nullptr;
+  key = places_of(tokens.key, tokens.key_scale, last, lengths.before);
+  value = places_of(tokens.value, tokens.value_scale, last, lengths.before);
 }
 
 bool may_step() { return watch::current() == nullptr && !nn::scope_dtype(); }

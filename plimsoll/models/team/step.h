@@ -25,8 +25,17 @@ inline constexpr int64_t kMostStepRows = 64;
 // codes.
 struct StepPlaces {
   kernels::AttentionOutput elements = {};
+  format::Format format = format::Format::kFp32;
   float* scale = nullptr;
   int64_t scale_row_stride = 0, scale_group_stride = 0;
+  // [rows]: how many tokens lie between the places above and those of each row; nullptr: none.
+  const int64_t* tokens = nullptr;
+  int64_t scale_token_stride = 0;
+};
+
+// Tokens of each text of a batch whose texts are not all as long, int64 [rows]; undefined for another.
+struct StepLengths {
+  at::Tensor before = {}, after = {};  // the step
 };
 
 struct StepAttention {
@@ -41,8 +50,9 @@ struct StepAttention {
   StepProduct out = {};
 
   // Attention over a cache of [batch, groups, channels] a token, which grows by the step's token: sets the keys, the
-  // values, their number, and the places of the new ones.
-  void extend(nn::KeyValueCache& cache);
+  // values, their number, and the places of the new ones. lengths: of unlike texts, with the step's token; it must
+  // outlive the step.
+  void extend(nn::KeyValueCache& cache, const StepLengths& lengths = {});
   int64_t rows() const { return call.shape.batch * call.shape.queries; }
 };
 
@@ -66,12 +76,13 @@ struct TeamStep {
   at::Tensor tokens = {};  // int64 [rows], within the vocabulary
   format::Format format = format::Format::kFp32;
   at::Tensor token_weight = {};     // [vocabulary, dim]
-  at::Tensor position_weight = {};  // [1, dim], added; or undefined
+  at::Tensor position_weight = {};  // [1 or rows, dim], added; or undefined
   double embedding_factor = 1;      // one rounding
   std::vector<StepLayer> layers = {};
   StepNorm norm = {};      // of the stream, for the head
   double head_factor = 1;  // of what the head reads, one rounding
   StepProduct head = {};
+  StepLengths lengths = {};
 };
 
 // Whether nothing in force asks for the layers themselves: no watch, no scope of another precision.

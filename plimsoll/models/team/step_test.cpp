@@ -43,7 +43,7 @@ TEST(TeamStep, LeavesToTheLayersWhatTheyDoOtherwise) {
   Gpt model(GptConfig{.vocabulary = 40, .layers = 2, .dim = 32, .heads = 4, .context = 12});
   model->eval();
   const at::Tensor tokens = at::randint(40, {1, 4}, at::kLong), token = tokens.narrow(1, 0, 1);
-  TokenCache cache = model->make_cache();
+  TokenCache cache = model->make_cache({.capacity = 12});
   EXPECT_FALSE(model->step(token, cache).defined()) << "the first of a cache";
   model->extend(tokens, cache);
   EXPECT_FALSE(model->step(tokens, cache).defined()) << "several tokens";

@@ -22,7 +22,7 @@ template <class Model>
 at::Tensor logits_of_steps(Model& model, const at::Tensor& tokens, nn::CacheFormat format, bool by_layers) {
   std::optional<watch::Session> watching;  // whose products and norms are the layers'
   if (by_layers) watching.emplace(watch::SessionOptions{.mode = watch::Mode::kGuard});
-  TokenCache cache(model.config.layers, model.config.context, format);
+  TokenCache cache = model.make_cache({.capacity = model.config.context, .format = format});
   model.extend(tokens.narrow(1, 0, kPrompt), cache);
   std::vector<at::Tensor> steps;
   for (int64_t i = kPrompt; i < tokens.size(1); ++i) {
@@ -39,7 +39,7 @@ template <class Model>
 void expect_bits_of_layers(Model& model, const std::string& what) {
   for (const int64_t rows : {1, 3}) {
     const at::Tensor tokens = at::randint(model.config.vocabulary, {rows, kPrompt + 4}, at::kLong);
-    for (const nn::CacheFormat format : {nn::CacheFormat::kAsGiven, nn::CacheFormat::kE4m3}) {
+    for (const nn::CacheFormat format : {nn::CacheFormat::kAsGiven, nn::CacheFormat::kBf16, nn::CacheFormat::kE4m3}) {
       const at::Tensor expected = logits_of_steps(model, tokens, format, true);
       for (const int threads : rows == 1 ? std::vector{2} : std::vector{1, 3}) {
         const nn::testing::ScopedThreads scope(threads);

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 
-from plimsoll._owned_model import OwnedModel, write_texts
+from plimsoll._owned_model import OwnedModel, draw_options, write_texts
 from plimsoll._parameter_tree import register
 from plimsoll.common.recipe import Recipe
 from plimsoll.models.joined_parameter import JoinedParameter
@@ -36,6 +36,8 @@ class CausalLM(OwnedModel):
         super().__init__(model, config)
         self.recipe = recipe
         self._directory = directory  # of the files that save_pretrained() copies
+        file = Path(directory) / "generation_config.json"
+        self._generation_file: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
         self._shape = json.loads(model.config())
         self._joined: list[JoinedParameter] = []
         self._stored_sizes: dict[str, torch.Size] = {}
@@ -81,18 +83,20 @@ class CausalLM(OwnedModel):
         before it; -100 and padding are ignored.
 
         use_cache=True, under torch.no_grad() alone, returns past_key_values. Given them, input_ids follow the tokens that were
-        read before, and they change in place. Neither takes padding, which generate() does."""
+        read before, and they change in place; attention_mask may begin with the places of those, as transformers' does."""
         past = past_key_values
         if past is None and use_cache:
-            past = self._model.start(self._shape.get("max_position_embeddings") or self._shape["n_positions"])
+            past = self._model.start()
         for parameter in self._joined:
             parameter.follow_requires_grad()
         with self._scope():
             if past is None:
                 logits = self._model.forward(input_ids, attention_mask)
             else:
-                _check_cached(attention_mask)
-                logits = self._model.extend(input_ids, past)
+                if torch.is_grad_enabled():
+                    raise ValueError("forward: expected torch.no_grad() around a call with past_key_values or use_cache")
+                new = None if attention_mask is None else attention_mask[:, -input_ids.shape[1] :]
+                logits = self._model.extend(input_ids, new, past)
             loss = None if labels is None else torch.ops.plimsoll.cross_entropy(logits, _targets(labels, attention_mask))
         output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)
         return output.to_tuple() if return_dict is False else output
@@ -137,14 +141,7 @@ class CausalLM(OwnedModel):
                 self._model,
                 input_ids,
                 attention_mask,
-                max_new_tokens=index(options["max_new_tokens"]),
-                do_sample=bool(options["do_sample"]),
-                temperature=float(options["temperature"]),
-                top_k=index(options["top_k"] or 0),
-                top_p=float(options["top_p"]),
-                seed=int(torch.randint(2**62, ())) if options["do_sample"] else 0,
-                repetition_penalty=float(options["repetition_penalty"]),
-                no_repeat_ngram_size=index(options["no_repeat_ngram_size"] or 0),
+                **draw_options(options),
                 eos_token_ids=end_ids,
                 pad_token_id=index(pad) if pad is not None else (end_ids or [0])[0],
             )
@@ -163,21 +160,16 @@ class CausalLM(OwnedModel):
             "eos_token_id": getattr(self.config, "eos_token_id", None),
             "pad_token_id": getattr(self.config, "pad_token_id", None),
         }
-        layers = ({key: value for key, value in layer.items() if value is not None} for layer in (self._generation_file(), given))
-        for layer in layers:
-            defaults.update((key, value) for key, value in layer.items() if key in defaults)
+        for layer in (self._generation_file, given):
+            defaults.update((key, value) for key, value in layer.items() if key in defaults and value is not None)
         return defaults
-
-    def _generation_file(self) -> dict[str, Any]:
-        file = Path(self._directory) / "generation_config.json"
-        return json.loads(file.read_text()) if file.is_file() else {}
 
     @property
     def generation_config(self) -> Any:
         """transformers' object of generation_config.json, which its pipelines read."""
         from transformers import GenerationConfig
 
-        return GenerationConfig.from_dict(self._generation_file())
+        return GenerationConfig.from_dict(self._generation_file)
 
     def can_generate(self) -> bool:
         return True
@@ -218,13 +210,6 @@ def _targets(labels: torch.Tensor, attention_mask: torch.Tensor | None) -> torch
         return targets
     both = (attention_mask[:, 1:] != 0) & (attention_mask[:, :-1] != 0)
     return targets.masked_fill(~torch.nn.functional.pad(both, (0, 1)), _IGNORED)
-
-
-def _check_cached(attention_mask: torch.Tensor | None) -> None:
-    if torch.is_grad_enabled():
-        raise ValueError("forward: expected torch.no_grad() around a call with past_key_values or use_cache")
-    if attention_mask is not None and not attention_mask.all():
-        raise ValueError("forward: expected no padding with past_key_values or use_cache; generate() takes it")
 
 
 def _as_files_have_them(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:

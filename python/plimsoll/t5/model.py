@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plimsoll._owned_model import write_texts
+from plimsoll._owned_model import draw_options, write_texts
 from plimsoll.t5.outputs import BaseModelOutput, GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput, Seq2SeqLMOutput
 from plimsoll.t5.pretrained import T5PreTrainedModel
 
@@ -100,19 +100,22 @@ class T5ForConditionalGeneration(T5PreTrainedModel):
         if early_stopping not in _EARLY_STOPPING:
             raise ValueError(f"generate: expected early_stopping False, True or 'never', got {early_stopping!r}")
         options = torch.ops.plimsoll.t5_generation(
-            max_new_tokens=index(new_tokens),
+            **draw_options(
+                {
+                    "max_new_tokens": new_tokens,
+                    "do_sample": do_sample,
+                    "temperature": temperature,
+                    "top_k": top_k,
+                    "top_p": top_p,
+                    "repetition_penalty": repetition_penalty,
+                    "no_repeat_ngram_size": no_repeat_ngram_size,
+                }
+            ),
             min_new_tokens=index(min_new_tokens or 0),
-            do_sample=bool(do_sample),
-            temperature=float(temperature),
-            top_k=index(top_k or 0),
-            top_p=float(top_p),
-            seed=int(torch.randint(2**62, ())) if do_sample else 0,
             num_beams=index(num_beams),
             length_penalty=float(length_penalty),
             early_stopping=_EARLY_STOPPING[early_stopping],
             num_return_sequences=index(num_return_sequences),
-            repetition_penalty=float(repetition_penalty),
-            no_repeat_ngram_size=index(no_repeat_ngram_size or 0),
             bad_words_ids=[[index(token) for token in word] for word in bad_words_ids or []],
             output_scores=bool(output_scores and return_dict_in_generate),
         )

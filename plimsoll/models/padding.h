@@ -15,9 +15,12 @@ class TokensFirst {
   at::Tensor gathered(const at::Tensor& x) const;
   // x [batch, seq, any] of gathered rows, each token where it was.
   at::Tensor scattered(const at::Tensor& x) const;
+  // Tokens of each row, int64 [batch]; undefined where there is no padding.
+  const at::Tensor& counts() const { return counts_; }
 
  private:
   at::Tensor order_;  // int64 [batch, seq]; undefined where nothing moves
+  at::Tensor counts_;
 };
 
 }  // namespace plimsoll::models

@@ -1,4 +1,4 @@
-#include "plimsoll/models/decoder/padding.h"
+#include "plimsoll/models/padding.h"
 
 #include <ATen/ops/arange.h>
 #include <c10/util/Exception.h>
@@ -7,9 +7,12 @@ namespace plimsoll::models {
 
 TokensFirst::TokensFirst(const at::Tensor& tokens, const at::Tensor& attention_mask) {
   if (!attention_mask.defined()) return;
-  TORCH_CHECK(attention_mask.sizes() == tokens.sizes(), "decoder: expected an attention_mask ", tokens.sizes(),
-              ", got ", attention_mask.sizes());
-  const at::Tensor order = (attention_mask == 0).to(at::kByte).argsort(/*stable=*/true, /*dim=*/1);
+  TORCH_CHECK(attention_mask.sizes() == tokens.sizes(), "model: expected an attention_mask ", tokens.sizes(), ", got ",
+              attention_mask.sizes());
+  const at::Tensor is_padding = attention_mask == 0;
+  if (!is_padding.any().item<bool>()) return;
+  counts_ = is_padding.logical_not().sum(1);
+  const at::Tensor order = is_padding.to(at::kByte).argsort(/*stable=*/true, /*dim=*/1);
   const at::Tensor as_it_is = at::arange(tokens.size(1), order.options()).expand_as(order);
   if (!order.equal(as_it_is)) order_ = order;
 }
