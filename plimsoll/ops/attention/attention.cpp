@@ -1,15 +1,13 @@
 #include "plimsoll/ops/attention/attention.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
-#include <mutex>
 
 #include "plimsoll/ops/attention/attention_composed.h"
 #include "plimsoll/ops/attention/attention_op.h"
 #include "plimsoll/ops/tensor/arguments.h"
+#include "plimsoll/ops/tensor/random_seed.h"
 #include "plimsoll/ops/tensor/saved.h"
 
 namespace plimsoll::ops {
@@ -17,12 +15,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-int64_t draw_seed() {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return static_cast<int64_t>(at::check_generator<at::CPUGeneratorImpl>(generator)->random64());
-}
 
 AttentionRules rules_of(const AttentionOptions& options, int64_t channels) {
   AttentionRules rules = {.key_lengths = optional(options.key_lengths),
