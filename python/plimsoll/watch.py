@@ -82,6 +82,7 @@ def enable_floating_point_exceptions(enabled: bool = True) -> watch | None:
 
     Returns the watch; with False the one that ends, if there is one.
     """
+    check_flag("enable_floating_point_exceptions", "enabled", enabled)
     if enabled and not _switched_on:
         _switched_on.append(watch("trap", stops=True).__enter__())
         return _switched_on[0]

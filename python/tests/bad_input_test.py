@@ -119,6 +119,13 @@ def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name
             )
         ),
         (lambda: te.LayerNormMLP(4, 4)(cast(Any, [1.0])), TypeError, r"LayerNormMLP: expected inp a tensor, got \[1.0\]"),
+        (
+            lambda: te.LayerNormMLP(4, 4)(torch.ones(1, 4), cast(Any, "yes")),
+            TypeError,
+            "is_first_microbatch True or False, got 'yes'",
+        ),
+        (lambda: te.apply_rotary_pos_emb(torch.ones(2, 1, 1, 4), cast(Any, [1])), TypeError, "freqs a tensor"),
+        (lambda: plimsoll.enable_floating_point_exceptions(cast(Any, "no")), TypeError, "enabled True or False, got 'no'"),
         (lambda: te.Linear(4, 4)(cast(Any, None)), TypeError, "Linear: expected inp a tensor, got None"),
         (lambda: te.LayerNormLinear(4, 4)(cast(Any, 1)), TypeError, "LayerNormLinear: expected inp a tensor, got 1"),
         (lambda: te.RMSNorm(4)(cast(Any, [1.0])), TypeError, "expected input a tensor"),
@@ -195,6 +202,13 @@ def test_attention_inputs():
         module(good, short, good)
     with pytest.raises(TypeError, match="attention_mask of bool"):
         module(good, good, good, torch.zeros(3, 3), attn_mask_type="padding")
+    for mask in (torch.zeros(1, 1, 1, 4) > 0, (torch.zeros(1, 1, 1, 2) > 0, torch.zeros(1, 1, 1, 3) > 0)):
+        with pytest.raises(ValueError, match="attention_mask .*, 3., got .1, 1, 1, [24]."):
+            module(good, good, good, mask, attn_mask_type="padding_causal_bottom_right")
+    with pytest.raises(TypeError, match="attention_mask of bool .*got ()"):
+        module(good, good, good, (), attn_mask_type="padding")
+    with pytest.raises(TypeError, match="core_attention_bias a tensor, got None"):
+        module(good, good, good, core_attention_bias_type="post_scale_bias")
     with pytest.raises(ValueError, match="hidden_states .*got .3, 1, 9."):
         te.MultiheadAttention(8, 2)(torch.zeros(3, 1, 9))
     with pytest.raises(ValueError, match="encoder_output"):

@@ -211,7 +211,7 @@ def test_options_of_the_automatic_scale_are_in_range(options):
 
 
 def test_a_scale_that_is_no_number_or_below_zero_is_an_error():
-    scaler = GradScaler("cpu")
+    scaler: Any = GradScaler("cpu")
     scaler.scale(torch.ones(()))
     for new_scale, error in ((math.nan, ValueError), (-2.0, ValueError), ("4", TypeError)):
         with pytest.raises(error, match="GradScaler: expected new_scale"):

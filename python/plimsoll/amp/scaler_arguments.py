@@ -72,5 +72,5 @@ def check_state(state: Any, count: int) -> None:
                 check_size(where, name, value)
             elif not 0 <= check_number(where, name, value) < math.inf:
                 raise ValueError(f"{where}: expected a scale that is finite and >= 0, got {value}")
-    check_growth(*(state[name] for name in _OF_THE_RULE), where=where)
+    check_growth(state["growth_factor"], state["backoff_factor"], state["growth_interval"], where)
     check_size(where, "hysteresis", state.get("hysteresis", 1), 1)

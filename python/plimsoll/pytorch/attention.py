@@ -81,15 +81,17 @@ def check_window(where: str, window_size: tuple[int, int] | None, mask_type: str
 
 def _bool_mask(attention_mask: Any, mask_type: str) -> torch.Tensor:
     # Cross-attention brings masks of queries and keys; a masked query's row is the caller's to ignore.
-    mask = attention_mask[-1] if isinstance(attention_mask, (tuple, list)) else attention_mask
+    mask = attention_mask[-1] if isinstance(attention_mask, (tuple, list)) and attention_mask else attention_mask
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, torch.Tensor) else mask
         raise TypeError(f"DotProductAttention: expected attention_mask of bool (True = masked) for '{mask_type}', got {got}")
     return mask
 
 
-def _length(mask: torch.Tensor) -> torch.Tensor:
-    """[..., 1, 1]: how many columns of a padding mask [..., rows, columns] nobody has masked."""
+def _length(mask: torch.Tensor, tokens: int) -> torch.Tensor:
+    """[..., 1, 1]: how many columns of a padding mask [..., rows, tokens] are not masked for all rows."""
+    if mask.dim() == 0 or mask.shape[-1] != tokens:
+        raise ValueError(f"DotProductAttention: expected attention_mask [..., {tokens}], got {list(mask.shape)}")
     seen = ~mask if mask.dim() < 2 else (~mask).any(-2, keepdim=True)
     return seen.sum(-1, keepdim=True)
 
@@ -99,11 +101,11 @@ def _own_diagonals(attention_mask: Any, mask: torch.Tensor, queries: int, keys: 
     A mask of keys alone is that of the queries, too, where there are as many; else no query is padding."""
     length: torch.Tensor | int = queries
     if isinstance(attention_mask, (tuple, list)):
-        length = _length(_bool_mask(attention_mask[:1], "padding_causal_bottom_right"))
+        length = _length(_bool_mask(attention_mask[:1], "padding_causal_bottom_right"), queries)
     elif queries == keys:
-        length = _length(mask)
+        length = _length(mask, queries)
     key = torch.arange(keys, device=mask.device)
-    last = torch.arange(queries, device=mask.device)[:, None] + (_length(mask) - length)
+    last = torch.arange(queries, device=mask.device)[:, None] + (_length(mask, keys) - length)
     hidden = mask | (key > last)
     return hidden | (key <= last - window) if window else hidden
 
@@ -213,7 +215,8 @@ class DotProductAttention(torch.nn.Module):
         check_choice(where, "attn_mask_type", mask_type, MASKS)
         window = self._window(where, window_size, mask_type)
         check_choice(where, "core_attention_bias_type", core_attention_bias_type, ("no_bias", "post_scale_bias"))
-        bias = core_attention_bias if core_attention_bias_type == "post_scale_bias" else None
+        biased = core_attention_bias_type == "post_scale_bias"
+        bias = check_tensor(where, "core_attention_bias", core_attention_bias) if biased else None
         self._check_heads("query_layer", query_layer, self.num_attention_heads, layout)
         self._check_heads("key_layer", key_layer, self.num_gqa_groups, layout)
         self._check_heads("value_layer", value_layer, self.num_gqa_groups, layout)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import ONLY, UB, check_choice, check_rest, check_tensor
+from plimsoll.pytorch.arguments import ONLY, UB, check_choice, check_rest
 from plimsoll.pytorch.linear import FP8_BETWEEN
 from plimsoll.pytorch.main_grad import mark_in_backward
 from plimsoll.pytorch.norm import Normed
@@ -73,7 +73,7 @@ class LayerNormLinear(Normed, SplitWeightModule):
         bias: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Output for inp + residual, which comes back second (inp itself without a residual)."""
-        check_tensor("LayerNormLinear", "inp", inp)
+        self._check_call(inp, is_first_microbatch)
         weight = self._whole_weight(is_first_microbatch)
         output, total = _norm_linear(
             inp,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import HINTS, ONLY, UB, check_choice, check_number, check_rest, check_size, check_tensor, shown
+from plimsoll.pytorch.arguments import HINTS, ONLY, UB, check_choice, check_number, check_rest, check_size, shown
 from plimsoll.pytorch.checkpoint import checkpoint
 from plimsoll.pytorch.main_grad import mark_in_backward
 from plimsoll.pytorch.norm import Normed
@@ -117,7 +117,7 @@ class LayerNormMLP(Normed, ParallelModule, ScaledModule):
         fc2_bias: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Output for inp + residual, which comes back second (inp itself without a residual)."""
-        check_tensor("LayerNormMLP", "inp", inp)
+        self._check_call(inp, is_first_microbatch)
         if self.checkpoint and torch.is_grad_enabled():
             output, total = checkpoint(self._run, inp, residual, is_first_microbatch, fc2_bias)
         else:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import check_choice, check_positive, check_rest, check_size
+from plimsoll.pytorch.arguments import check_choice, check_positive, check_rest, check_size, check_tensor
 
 _rotary = torch.ops.plimsoll.rotary.default
 
@@ -96,7 +96,8 @@ def apply_rotary_pos_emb(
     where = "apply_rotary_pos_emb"
     check_rest(where, rest, {"start_positions": None, "cp_size": 1, "cp_rank": 0})
     layout = check_choice(where, "tensor_format", tensor_format, ("sbhd", "bshd", "thd"))
-    angles = _rows(freqs)
+    check_tensor(where, "t", t)
+    angles = _rows(check_tensor(where, "freqs", freqs))
     if t.dim() != len(layout):
         raise ValueError(f"{where}: expected t of {len(layout)} dimensions for tensor_format '{layout}', got {list(t.shape)}")
     if layout == "thd":

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch import extra_state
-from plimsoll.pytorch.arguments import check_tensor, format_of
+from plimsoll.pytorch.arguments import check_flag, check_tensor, format_of
 from plimsoll.pytorch.autocast import recipe_text
 from plimsoll.pytorch.main_grad import main_grad_of, mark_in_backward
 from plimsoll.pytorch.quantized_init import weights_as_codes
@@ -109,7 +109,7 @@ class ScaledModule(InitializedModule):
         self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, prefix: str = "", **options: Any
     ) -> torch.Tensor:
         """inp weight^T + bias under the recipe of the scope, by the product with this prefix. options: the operator's."""
-        check_tensor(type(self).__name__, "inp", inp)
+        self._check_call(inp, options.get("is_first_microbatch"))
         held = self._held(weight)
         output: torch.Tensor = _scaled_linear(
             inp, weight, bias, state=self._state(prefix), recipe=self._recipe(weight), **held, **options
@@ -117,6 +117,11 @@ class ScaledModule(InitializedModule):
         if self.fuse_wgrad_accumulation:
             mark_in_backward(output, weight)
         return output
+
+    def _check_call(self, inp: torch.Tensor, is_first_microbatch: bool | None) -> None:
+        check_tensor(type(self).__name__, "inp", inp)
+        if is_first_microbatch is not None:
+            check_flag(type(self).__name__, "is_first_microbatch", is_first_microbatch)
 
     def _held(self, *weights: torch.Tensor) -> dict[str, Any]:
         """Codes and main_grad of the weight of each product, as the operators take them (plimsoll/bind/held_weight.h)."""
