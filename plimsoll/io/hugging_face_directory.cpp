@@ -15,11 +15,21 @@ namespace {
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
+constexpr std::ptrdiff_t kShownNames = 5;  // of a list, which has hundreds where a file is another model's
+
+// "a, b, c, d, e and 7 more".
+std::string list_of(const std::vector<std::string>& names) {
+  const auto shown = std::min(kShownNames, std::ssize(names));
+  const auto more = std::ssize(names) - shown;
+  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + shown, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
 // Adds "what: a, b, c" to a line.
 void append_list(std::string& line, const char* what, const std::vector<std::string>& names) {
   if (names.empty()) return;
   if (!line.empty()) line += "; ";
-  line += fmt::format("{}: {}", what, fmt::join(names, ", "));
+  line += fmt::format("{}: {}", what, list_of(names));
 }
 
 // {tensor: file} of an index.
@@ -86,7 +96,7 @@ void HuggingFaceDirectory::open_shards() {
       entries_[tensor] = {&file, &*entry};
     }
   }
-  if (!lost.empty()) fail("{}: expected the tensors {}, got none", (path_ / kIndex).native(), fmt::join(lost, ", "));
+  if (!lost.empty()) fail("{}: expected the tensors {}, got none", (path_ / kIndex).native(), list_of(lost));
 }
 
 const HuggingFaceDirectory::Entry& HuggingFaceDirectory::find(const std::string& name) const {

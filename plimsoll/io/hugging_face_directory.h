@@ -28,8 +28,8 @@ class HuggingFaceDirectory {
   std::function<void()> releaser(const std::string& name) const;  // see SafetensorsFile
   std::vector<std::string> names() const;                         // of all tensors, sorted
 
-  // Names that `is_of_model` accepts are all there, of these shapes, and no others; the error lists every name that is
-  // missing, of another shape or unknown.
+  // Names that `is_of_model` accepts are all there, of these shapes, and no others; the error lists names that are
+  // missing, of another shape or unknown, five of each at most and the number of the rest.
   using Shapes = std::map<std::string, std::vector<int64_t>>;
   void check_tensors(const Shapes& expected, const std::function<bool(const std::string&)>& is_of_model) const;
 

@@ -89,6 +89,16 @@ TEST_F(AModelsDirectory, AllThatContradictsTheModelIsNamedAtOnce) {
   }
 }
 
+TEST_F(AModelsDirectory, ALongListOfNamesIsItsBeginningAndANumber) {
+  write("model.safetensors", {{"a", a_}});
+  HuggingFaceDirectory::Shapes expected = {{"a", {2, 3}}};
+  for (int i = 0; i < 272; ++i) expected.emplace("layers." + std::to_string(1000 + i), std::vector<int64_t>{1});
+  EXPECT_THAT(
+      [&] { HuggingFaceDirectory(files_.path()).check_tensors(expected, [](const std::string&) { return true; }); },
+      testing::ThrowsMessage<Error>(testing::EndsWith(
+          "; missing: layers.1000, layers.1001, layers.1002, layers.1003, layers.1004 and 267 more")));
+}
+
 TEST_F(AModelsDirectory, LyingAndTruncatedFilesAreRefused) {
   expect_refused("expected model.safetensors or model.safetensors.index.json, got neither");
   write("model.safetensors", {{"a", a_}});

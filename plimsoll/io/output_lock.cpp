@@ -56,9 +56,9 @@ class HeldLocks {
   }
 };
 
-FileDescriptor open_lock_file(const fs::path& path) {
+FileDescriptor open_lock_file(const fs::path& place, const fs::path& path) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
-  if (!file) fail("{}: cannot create: {}", path.native(), std::strerror(errno));
+  if (!file) fail("{}: cannot write there: {}", place.native(), std::strerror(errno));
   return file;
 }
 
@@ -88,7 +88,7 @@ OutputLock::OutputLock(const fs::path& place, const fs::path& lock_file) : numbe
   HeldLocks& locks = HeldLocks::instance();
   const std::lock_guard guard(locks.mutex);
   while (number_ == 0) {
-    FileDescriptor file = open_lock_file(lock_file);
+    FileDescriptor file = open_lock_file(place, lock_file);
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) fail("{}: cannot look at: {}", lock_file.native(), std::strerror(errno));
     const auto same = [&](const HeldLock& held) { return held.device == status.st_dev && held.inode == status.st_ino; };
