@@ -1,8 +1,6 @@
 #include "plimsoll/models/team/norm.h"
 
-#include <algorithm>
-
-#include "plimsoll/models/team/values.h"
+#include "plimsoll/kernels/rescale/rescale.h"
 #include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::models {
@@ -12,9 +10,10 @@ namespace {
 const float* fp32_of(const at::Tensor& vector, float* scratch) {
   if (!vector.defined()) return nullptr;
   if (vector.scalar_type() == at::kFloat) return vector.const_data_ptr<float>();
-  with_values(ops::format_of(vector.scalar_type(), "step"), vector.const_data_ptr(), [&](const auto* values) {
-    std::transform(values, values + vector.numel(), scratch, [](auto value) { return static_cast<float>(value); });
-  });
+  kernels::rescale({.input = vector.const_data_ptr(),
+                    .input_format = ops::format_of(vector.scalar_type(), "step"),
+                    .output = scratch,
+                    .count = vector.numel()});
   return scratch;
 }
 
