@@ -4,7 +4,7 @@
 
 The weights are those that tools/import_gguf has put into $PLIMSOLL_CACHE or ~/.cache/plimsoll, else random ones of the same shape;
 --model names another directory, of a Llama where llama.cpp is a contestant. Prints medians in ms, of reading 512 tokens up to the one
-that follows, or of a token of the 128 that follow the first; the rest is as t5.py prints it, for `plimsoll generate`. llama.cpp is a
+that follows, or of a token of the 128 after that; the rest is as t5.py prints it, for `plimsoll generate`. llama.cpp is a
 contestant where it is installed, with GGUF files of the same weights: .venv/bin/pip install llama-cpp-python==0.3.36 gguf==0.19.0
 """
 
@@ -20,21 +20,28 @@ HUGGING_FACE = ("hf-fp32", "hf-bf16")
 LLAMA_CPP = {"llama.cpp-q8_0": "q8_0", "llama.cpp-f16": "f16"}  # and the file's quantization
 
 
+def directory_of_model(given, directory):
+    """The model that was given, else SmolLM2, else one of its shape, which is written into `directory`."""
+    if given or SMOLLM2.is_dir():
+        return Path(given or SMOLLM2)
+    model = directory / "hf"
+    if not model.exists():
+        generate_checkpoint.write_random(model)
+    return model
+
+
 def write_checkpoints(directory, args):
-    model = Path(args.model) if args.model else SMOLLM2
-    if not args.model and not model.is_dir():
-        model = directory / "hf"
-        if not model.exists():
-            generate_checkpoint.write_random(model)
+    model = directory_of_model(args.model, directory)
     for name, quantization in LLAMA_CPP.items():
         file = directory / f"{quantization}.gguf"
         if name in args.contestants and not file.exists():
             generate_checkpoint.write_gguf(model, file, quantization)
-    parameters, weights_of_a_step = generate_checkpoint.sizes_of(model)
+    parameters, weights_of_a_step, head = generate_checkpoint.sizes_of(model)
     return Checkpoints(
         directories={"plimsoll": model, "hf": model, "llama.cpp": directory},
         parameters=parameters,
         weights_of_a_step=weights_of_a_step,
+        bf16_beside_codes=head,
         first_token=["generate", "--model", model, "--prompt", "a", "--temperature", 0, "--tokens", 1],
     )
 
@@ -46,7 +53,7 @@ COMPARISON = Comparison(
     peers=PEERS,
     works={
         "prompt-512": Work({"read": 512, "write": 1}, PEERS, None),
-        "stream-128": Work({"read": 1, "write": 128}, (*PEERS, *READS), None),
+        "stream-128": Work({"read": 512, "write": 129}, (*PEERS, *READS), None),
     },
     packages={name: Packages(("llama_cpp", "gguf"), "llama-cpp-python==0.3.36 gguf==0.19.0") for name in LLAMA_CPP},
     write_checkpoints=write_checkpoints,

@@ -38,12 +38,18 @@ def stored(directory):
                 yield name, tensors.get_slice(name)
 
 
+def vocabulary_of(directory):
+    return json.loads((Path(directory) / "config.json").read_text())["vocab_size"]
+
+
 def sizes_of(directory):
-    """The parameters, and the weights that writing a token reads: of all matrices but an embedding that is not the head, too."""
+    """The parameters; the weights that writing a token reads, of all matrices but an embedding that is not the head, too; and
+    those of the head."""
     shapes = {name: tensor.get_shape() for name, tensor in stored(directory)}
     tied = json.loads((Path(directory) / "config.json").read_text()).get("tie_word_embeddings", True)
-    matrices = (shape for name, shape in shapes.items() if len(shape) == 2 and (tied or "embed" not in name))
-    return sum(map(math.prod, shapes.values())), sum(map(math.prod, matrices))
+    read = {name: math.prod(shape) for name, shape in shapes.items() if len(shape) == 2 and (tied or "embed" not in name)}
+    head = sum(size for name, size in read.items() if "embed" in name or "head" in name)
+    return sum(map(math.prod, shapes.values())), sum(read.values()), head
 
 
 def write_gguf(directory, file, quantization):

@@ -26,9 +26,9 @@ def tiny(tmp_path_factory):
 def test_a_step_is_held_against_the_matrices_that_it_reads(tiny, tmp_path):
     layer = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96
     matrices = 384 * 64 + 2 * layer
-    assert generate_checkpoint.sizes_of(tiny) == (matrices + 5 * 64, matrices)
+    assert generate_checkpoint.sizes_of(tiny) == (matrices + 5 * 64, matrices, 384 * 64)
     generate_checkpoint.write_random(tmp_path, **TINY, tie_word_embeddings=False)
-    assert generate_checkpoint.sizes_of(tmp_path) == (matrices + 384 * 64 + 5 * 64, matrices)
+    assert generate_checkpoint.sizes_of(tmp_path) == (matrices + 384 * 64 + 5 * 64, matrices, 384 * 64)
 
 
 def test_fp16_is_held_against_a_read_of_as_many_bytes():

@@ -102,10 +102,10 @@ def measure(runners, rounds, restart):
             one.stop()
 
 
-def rows_of(runners, one_thread, tokens):
-    """(peer's name or None, a row for each contestant)."""
+def rows_of(runners, one_thread, tokens, peers=PEERS):
+    """(the fastest of `peers` or None, a row for each contestant)."""
     medians = {one.name: one.median() for one in runners}
-    peer = min((name for name in PEERS if name in medians), key=lambda name: medians[name], default=None)
+    peer = min((name for name in peers if name in medians), key=lambda name: medians[name], default=None)
     single = {one.name: one.median() for one in one_thread}
     rows = []
     for one in runners:

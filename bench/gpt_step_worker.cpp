@@ -1,4 +1,5 @@
-// One contestant of gpt_step.py: Plimsoll's GPT training step under one recipe, or under autoscale, run on request.
+// One contestant of gpt_step.py and decoder_train.py: Plimsoll's training step under one recipe, or under autoscale, run
+// on request; of a GPT, or of the model in a directory, whose weights are held in fp32.
 // Protocol on stdin and stdout, one JSON object a line: {"ready": true, "saved_bytes": N or null}, then for each line
 // "step" one step and {"seconds", "loss", "peak_rss_bytes"}; ends with stdin.
 #include <ATen/Context.h>
@@ -25,6 +26,7 @@
 #include "plimsoll/app/process_memory.h"
 #include "plimsoll/autoscale/module.h"
 #include "plimsoll/models/gpt/model.h"
+#include "plimsoll/models/load.h"
 #include "plimsoll/ops/memory/caching_allocator.h"
 #include "plimsoll/ops/memory/saved_bytes.h"
 #include "plimsoll/optim/adamw.h"
@@ -36,16 +38,25 @@ using namespace plimsoll;
 
 struct Options {
   models::GptConfig shape;
+  std::string model;  // a directory; empty: a GPT of `shape`
   int64_t batch = 16;
   int threads = 2;
   std::string recipe = "fp8";
 };
 
+std::shared_ptr<models::LanguageModel> make_model(const Options& options) {
+  if (options.model.empty()) return std::make_shared<models::GptImpl>(options.shape);
+  return models::load(options.model, {.dtype = models::WeightDtype::kFp32}).model;
+}
+
 class Step {
  public:
   explicit Step(const Options& options)
-      : model_(options.shape),
-        tokens_(at::randint(options.shape.vocabulary, {options.batch, options.shape.context + 1}, at::kLong)) {}
+      : model_(make_model(options)),
+        parameters_(model_->module().parameters()),
+        tokens_(at::randint(options.shape.vocabulary, {options.batch, options.shape.context + 1}, at::kLong)) {
+    model_->module().train();
+  }
   virtual ~Step() = default;
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
@@ -57,11 +68,12 @@ class Step {
 
  protected:
   virtual at::Tensor loss() {
-    const int64_t context = model_->config.context;
+    const int64_t context = tokens_.size(1) - 1;
     return model_->loss(tokens_.narrow(1, 0, context), tokens_.narrow(1, 1, context));
   }
 
-  models::Gpt model_;
+  std::shared_ptr<models::LanguageModel> model_;
+  std::vector<at::Tensor> parameters_;
 
  private:
   at::Tensor tokens_;
@@ -72,8 +84,8 @@ class RecipeStep final : public Step {
   explicit RecipeStep(const Options& options)
       : Step(options),
         recipe_(recipe::by_name(options.recipe)),
-        optimizer_(
-            optim::decay_groups(model_->named_parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.01))),
+        optimizer_(optim::decay_groups(model_->module().named_parameters(),
+                                       torch::optim::AdamWOptions(3e-4).weight_decay(0.01))),
         scaler_(app::LossScale().options(recipe_)) {}
 
   double run() override {
@@ -86,7 +98,7 @@ class RecipeStep final : public Step {
   }
 
   std::optional<int64_t> saved_bytes() override {
-    ops::SavedBytesCounter counter(model_->parameters());
+    ops::SavedBytesCounter counter(parameters_);
     const at::Tensor value = loss();
     const int64_t bytes = counter.bytes();
     value.backward();
@@ -109,7 +121,7 @@ class RecipeStep final : public Step {
 class AutoscaleStep final : public Step {
  public:
   AutoscaleStep(const Options& options, const autoscale::Settings& settings)
-      : Step(options), scope_(*model_, settings), parameters_(model_->parameters()) {
+      : Step(options), scope_(model_->module(), settings) {
     for (const at::Tensor& parameter : parameters_) {
       moments1_.push_back(at::zeros_like(parameter));
       moments2_.push_back(at::zeros_like(parameter));
@@ -122,7 +134,7 @@ class AutoscaleStep final : public Step {
     value.backward();
     torch::nn::utils::clip_grad_norm_(parameters_, 1.0);
     update();
-    model_->zero_grad();
+    model_->module().zero_grad();
     return value.item<double>();
   }
 
@@ -139,7 +151,7 @@ class AutoscaleStep final : public Step {
   }
 
   autoscale::Scope scope_;
-  std::vector<at::Tensor> parameters_, moments1_, moments2_, steps_;
+  std::vector<at::Tensor> moments1_, moments2_, steps_;
 };
 
 std::unique_ptr<Step> make_step(const Options& options) {
@@ -171,13 +183,14 @@ void serve(Step& step) {
 int main(int argc, char** argv) {
   use_caching_allocator();
   Options options;
-  CLI::App command("Plimsoll's GPT training step, run on request");
+  CLI::App command("Plimsoll's training step, run on request");
   command.add_option("--layers", options.shape.layers);
   command.add_option("--dim", options.shape.dim);
   command.add_option("--heads", options.shape.heads);
   command.add_option("--context", options.shape.context);
   command.add_option("--vocabulary", options.shape.vocabulary);
   command.add_option("--tied", options.shape.tie_embeddings);
+  command.add_option("--model", options.model, "a Hugging Face directory instead of a GPT of this shape");
   command.add_option("--batch", options.batch);
   command.add_option("--threads", options.threads);
   command.add_option("--recipe", options.recipe, "or autoscale-fp16, autoscale-fp8");

@@ -45,6 +45,7 @@ class Checkpoints(NamedTuple):
     parameters: int
     weights_of_a_step: int  # that writing a token reads
     first_token: list[Any]  # arguments of `plimsoll` for writing one token, without --dtype and --threads
+    bf16_beside_codes: int = 0  # weights of a step that are BF16 where the others are codes
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ class Comparison:
     def contestant(self, name, checkpoints, args):
         if name in READS:
             size = checkpoints.weights_of_a_step * READS[name]
+            if READS[name] == 1:
+                size += checkpoints.bf16_beside_codes
             return Contestant(name, [Path(args.build) / "bin" / "read_worker", f"--bytes={size}", f"--threads={args.threads}"])
         library, dtype = ("plimsoll", name) if name in self.ours else name.rsplit("-", 1)
         command = [sys.executable, ROOT / "bench" / self.worker, f"--library={library}", f"--dtype={dtype}"]

@@ -17,6 +17,19 @@ from torch_gpt import Gpt, GptShape, saved_bytes
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+def serve(step, saved, version):
+    step()
+    print(json.dumps({"ready": True, "saved_bytes": saved, "version": version}), flush=True)
+    for line in sys.stdin:
+        if line.strip() != "step":
+            raise SystemExit(f"gpt_step worker: expected 'step', got '{line.strip()}'")
+        start = time.perf_counter()
+        loss = step()
+        seconds = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({"seconds": seconds, "loss": loss, "peak_rss_bytes": peak}), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("layers", "dim", "heads", "context", "batch", "vocabulary", "tied", "threads"):
@@ -56,16 +69,7 @@ def main():
     # A compiled graph decides itself what it saves, so hooks see the eager model only.
     saved = None if args.compile else saved_bytes(lambda: loss_of().backward())
     optimizer.zero_grad()
-    step()
-    print(json.dumps({"ready": True, "saved_bytes": saved, "version": torch.__version__}), flush=True)
-    for line in sys.stdin:
-        if line.strip() != "step":
-            raise SystemExit(f"gpt_step worker: expected 'step', got '{line.strip()}'")
-        start = time.perf_counter()
-        loss = step()
-        seconds = time.perf_counter() - start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"seconds": seconds, "loss": loss, "peak_rss_bytes": peak}), flush=True)
+    serve(step, saved, torch.__version__)
 
 
 if __name__ == "__main__":
