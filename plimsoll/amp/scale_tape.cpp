@@ -15,6 +15,7 @@ std::shared_ptr<ops::LinearState> pinned_state(ops::LinearState& state) {
   pinned->input = state.input.pinned();
   pinned->weight = state.weight.pinned();
   pinned->grad_output = state.grad_output;
+  pinned->weight_source.hold(state.weight_source.held());
   pinned->weight_source.keep_microbatch_of(state.weight_source);
   return pinned;
 }

@@ -23,8 +23,10 @@
 namespace plimsoll::models {
 
 struct LoadOptions {
-  WeightDtype dtype = WeightDtype::kAsStored;  // kFp8: products multiply by codes, for inference alone
-  Warn warn = {};  // hears how many weights, and of which tensors, the dtype cannot hold: they are Inf
+  WeightDtype dtype =
+      WeightDtype::kAsStored;   // kFp8: products multiply by codes, for inference alone unless `codes` says
+  ops::HeldOptions codes = {};  // of kFp8
+  Warn warn = {};               // hears how many weights, and of which tensors, the dtype cannot hold: they are Inf
 };
 
 struct LoadedModel {

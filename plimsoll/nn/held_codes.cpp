@@ -37,18 +37,19 @@ std::vector<ProductWeight> weights_of(torch::nn::Module& module) {
 
 }  // namespace
 
-void hold_codes(at::Tensor parameter, ops::LinearState& state, CodeSources sources) {
+void hold_codes(at::Tensor parameter, ops::LinearState& state, CodeSources sources, const ops::HeldOptions& options) {
   if (sources.empty()) sources.push_back({.weight = parameter.detach()});
-  state.weight_source.hold(std::make_shared<ops::HeldWeight>(std::move(sources)));
+  state.weight_source.hold(std::make_shared<ops::HeldWeight>(std::move(sources), options));
   parameter.set_requires_grad(false);
   parameter.set_data(at::empty({1}, parameter.options()).expand(parameter.sizes()));
 }
 
-void hold_codes(torch::nn::Module& root, const std::function<CodeSources(const std::string& name)>& sources_of) {
+void hold_codes(torch::nn::Module& root, const std::function<CodeSources(const std::string& name)>& sources_of,
+                const ops::HeldOptions& options) {
   for (const auto& item : root.named_modules()) {
     for (const ProductWeight& product : weights_of(*item.value())) {
       const std::string name = item.key().empty() ? product.name : item.key() + "." + product.name;
-      hold_codes(product.weight, *product.state, sources_of ? sources_of(name) : CodeSources{});
+      hold_codes(product.weight, *product.state, sources_of ? sources_of(name) : CodeSources{}, options);
     }
   }
 }

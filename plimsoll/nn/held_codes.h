@@ -1,5 +1,5 @@
-// Layers for inference alone, whose weights are E4M3 codes with a scale a row: one byte an element, and activations in
-// the dtype that the weight had.
+// Layers whose weights are E4M3 codes: one byte an element, and activations in the dtype that the weight had. For
+// inference alone they have a scale a row; a layer whose input may have a gradient: ops::HeldOptions.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -17,10 +17,12 @@ using CodeSources = std::vector<ops::CodeSource>;
 // From here on the product of `state` multiplies by codes of `sources`, one after another by rows, made when they are
 // first needed. The parameter keeps shape and dtype and gives up its memory; without a source the codes are of its
 // values.
-void hold_codes(at::Tensor parameter, ops::LinearState& state, CodeSources sources = {});
+void hold_codes(at::Tensor parameter, ops::LinearState& state, CodeSources sources = {},
+                const ops::HeldOptions& options = {});
 
 // The same for the weights of all nn::Linear, LayerNormLinear and LayerNormMlp under `root`, itself included, but for
 // Linears of high precision; sources_of hears the name of each.
-void hold_codes(torch::nn::Module& root, const std::function<CodeSources(const std::string& name)>& sources_of = {});
+void hold_codes(torch::nn::Module& root, const std::function<CodeSources(const std::string& name)>& sources_of = {},
+                const ops::HeldOptions& options = {});
 
 }  // namespace plimsoll::nn

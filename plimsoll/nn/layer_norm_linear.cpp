@@ -4,6 +4,8 @@
 #include "plimsoll/nn/linear.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/fused/norm_linear.h"
+#include "plimsoll/ops/linear/linear.h"
+#include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::nn {
 
@@ -40,9 +42,15 @@ ops::NormOutput LayerNormLinearImpl::forward(const at::Tensor& x, const at::Tens
                                              std::optional<bool> is_first_microbatch) {
   const at::Tensor whole = weight.joined();
   weight.check_unchanged(is_first_microbatch);
-  const ops::NormOutput result =
-      ops::norm_linear({.x = x, .residual = residual, .weight = layer_norm.weight, .bias = layer_norm.bias},
-                       norm_options(), whole, bias.joined(), amp::linear_scaling(state_, whole, is_first_microbatch));
+  const ops::LinearScaling scaling = amp::linear_scaling(state_, whole, is_first_microbatch);
+  const ops::NormInput input{.x = x, .residual = residual, .weight = layer_norm.weight, .bias = layer_norm.bias};
+  ops::NormOutput result;
+  if (has_lora()) {
+    result = ops::norm(input, norm_options(), ops::dtype_of(scaling.recipe->high_precision_format()));
+    result.output = products_.front().adapted(ops::linear(result.output, whole, bias.joined(), scaling), result.output);
+  } else {
+    result = ops::norm_linear(input, norm_options(), whole, bias.joined(), scaling);
+  }
   report_between(path(), "stream", residual.defined() ? result.sum : x);
   return result;
 }

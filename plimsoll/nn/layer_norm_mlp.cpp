@@ -9,6 +9,8 @@
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/activation/activation.h"
+#include "plimsoll/ops/linear/linear.h"
+#include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::nn {
 
@@ -60,13 +62,23 @@ void LayerNormMlpImpl::pretty_print(std::ostream& stream) const {
          << ", activation=" << options.activation << ")";
 }
 
+ops::NormOutput LayerNormMlpImpl::run_adapted(const ops::NormInput& input, const ops::MlpScaling& scaling) const {
+  ops::NormOutput result = ops::norm(input, norm_options(), ops::dtype_of(scaling.fc1.recipe->high_precision_format()));
+  const at::Tensor inner = products_[0].adapted(
+      ops::linear(result.output, weights.fc1_weight, weights.fc1_bias, scaling.fc1), result.output);
+  const at::Tensor activated = ops::activation(inner, activation_);
+  result.output =
+      products_[1].adapted(ops::linear(activated, weights.fc2_weight, weights.fc2_bias, scaling.fc2), activated);
+  return result;
+}
+
 ops::NormOutput LayerNormMlpImpl::forward(const at::Tensor& x, const at::Tensor& residual,
                                           std::optional<bool> is_first_microbatch) {
+  const ops::NormInput input{.x = x, .residual = residual, .weight = layer_norm.weight, .bias = layer_norm.bias};
+  const ops::MlpScaling scaling{.fc1 = amp::linear_scaling(fc1_, weights.fc1_weight, is_first_microbatch),
+                                .fc2 = amp::linear_scaling(fc2_, weights.fc2_weight, is_first_microbatch)};
   const ops::NormOutput result =
-      ops::norm_mlp({.x = x, .residual = residual, .weight = layer_norm.weight, .bias = layer_norm.bias},
-                    norm_options(), weights, activation_,
-                    {.fc1 = amp::linear_scaling(fc1_, weights.fc1_weight, is_first_microbatch),
-                     .fc2 = amp::linear_scaling(fc2_, weights.fc2_weight, is_first_microbatch)});
+      has_lora() ? run_adapted(input, scaling) : ops::norm_mlp(input, norm_options(), weights, activation_, scaling);
   report_between(fc1_->name, "stream", residual.defined() ? result.sum : x);
   return result;
 }

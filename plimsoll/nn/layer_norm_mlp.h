@@ -46,6 +46,8 @@ class LayerNormMlpImpl : public ScaledModule<LayerNormMlpImpl> {
 
  private:
   ops::NormOptions norm_options() const;
+  // Op by op, with what adapters add to both products.
+  ops::NormOutput run_adapted(const ops::NormInput& input, const ops::MlpScaling& scaling) const;
 
   kernels::ActivationSpec activation_;
   std::shared_ptr<ops::LinearState> fc1_, fc2_;

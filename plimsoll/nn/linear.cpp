@@ -44,7 +44,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& x, std::optional<bool> is_first
   ops::LinearScaling scaling = options.high_precision ? high_precision_scaling(state_, whole, is_first_microbatch)
                                                       : amp::linear_scaling(state_, whole, is_first_microbatch);
   scaling.save_input = options.save_input;
-  return ops::linear(x, whole, bias.joined(), scaling);
+  return products_.front().adapted(ops::linear(x, whole, bias.joined(), scaling), x);
 }
 
 }  // namespace plimsoll::nn

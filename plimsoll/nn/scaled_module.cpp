@@ -1,5 +1,7 @@
 #include "plimsoll/nn/scaled_module.h"
 
+#include <algorithm>
+
 namespace plimsoll::nn {
 namespace {
 
@@ -23,10 +25,28 @@ void append_slots(const torch::nn::Module& module, std::vector<ops::SharedSlot>&
 
 void ScaledLayer::restart_products() {
   before_.clear();
-  for (const auto& [prefix, state, has_codes] : products_) {
-    before_[prefix] = {.name = state->name, .held = state->weight_source.held()};
+  for (const Product& each : products_) {
+    before_[each.prefix] = {.name = each.state->name, .held = each.state->weight_source.held(), .lora = each.lora};
   }
   products_.clear();
+}
+
+bool ScaledLayer::has_lora() const {
+  return std::any_of(products_.begin(), products_.end(), [](const Product& each) { return !each.lora.is_empty(); });
+}
+
+ScaledLayer::Product& ScaledLayer::product(const std::string& prefix) {
+  const auto found =
+      std::find_if(products_.begin(), products_.end(), [&](const Product& each) { return each.prefix == prefix; });
+  TORCH_INTERNAL_ASSERT(found != products_.end());
+  return *found;
+}
+
+Lora ScaledLayer::lora_as_before(const std::string& prefix) const {
+  const auto found = before_.find(prefix);
+  if (found == before_.end() || found->second.lora.is_empty()) return nullptr;
+  const LoraImpl& before = *found->second.lora;
+  return Lora(before.in_features, before.parts, before.options);
 }
 
 std::shared_ptr<ops::LinearState> ScaledLayer::add_product(const std::string& prefix, bool has_codes) {

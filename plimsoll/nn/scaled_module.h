@@ -1,5 +1,6 @@
 // Base of layers with products under a recipe: the scaling state of each product as named buffers (`input_scale`,
-// `input_amax_history`, `input_step`, `weight_scale`, ...), and a name in reports.
+// `input_amax_history`, `input_step`, `weight_scale`, ...), a name in reports, and low-rank adapters as a child, `lora` or
+// `fc1_lora`.
 #pragma once
 
 #include <torch/nn/cloneable.h>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "plimsoll/nn/lora.h"
 #include "plimsoll/ops/linear/linear_scaling.h"
 
 namespace plimsoll::nn {
@@ -20,16 +22,30 @@ class ScaledLayer {
     std::string prefix;  // of its buffers: "", "fc1", "fc2"
     std::shared_ptr<ops::LinearState> state;
     bool has_codes = true;  // false: in high precision under every recipe, without buffers
+    Lora lora{nullptr};     // none
+
+    // The output of the product for x, with what adapters add.
+    at::Tensor adapted(const at::Tensor& output, const at::Tensor& x) const {
+      return lora.is_empty() ? output : lora->forward(output, x);
+    }
   };
 
   virtual ~ScaledLayer() = default;
   const std::vector<Product>& products() const { return products_; }
+  bool has_lora() const;
+
+  // Adapters of the product of this prefix, which has codes and no adapters. A layer with adapters computes op by op.
+  virtual void add_lora(const std::string& prefix, Lora lora) = 0;
+  virtual void remove_lora(const std::string& prefix) = 0;
 
  protected:
-  // A reset() begins with it. The products that it adds have the names and the held codes of those that were there
-  // before, so that a clone is what its original is.
+  // A reset() begins with it. The products that it adds have the names, the held codes and the shapes of the adapters of
+  // those that were there before, so that a clone is what its original is.
   void restart_products();
   std::shared_ptr<ops::LinearState> add_product(const std::string& prefix, bool has_codes);
+  Product& product(const std::string& prefix);
+  // New adapters of the shape that those of the product had; empty where it had none.
+  Lora lora_as_before(const std::string& prefix) const;
 
   std::vector<Product> products_;
 
@@ -37,6 +53,7 @@ class ScaledLayer {
   struct Before {
     std::string name = {};
     std::shared_ptr<ops::HeldWeight> held = {};
+    Lora lora{nullptr};
   };
   std::map<std::string, Before> before_;  // by prefix
 };
@@ -57,6 +74,18 @@ class ScaledModule : public torch::nn::Cloneable<Derived>, public ScaledLayer {
     this->to(dtype, non_blocking);
   }
 
+  void add_lora(const std::string& prefix, Lora lora) override {
+    Product& adapted = product(prefix);
+    TORCH_CHECK(adapted.has_codes && adapted.lora.is_empty(),
+                "lora: expected a product under the recipe without adapters");
+    lora->train(this->is_training());
+    adapted.lora = this->register_module(lora_name(prefix), std::move(lora));
+  }
+  void remove_lora(const std::string& prefix) override {
+    this->unregister_module(lora_name(prefix));
+    product(prefix).lora = nullptr;
+  }
+
  protected:
   // Called by reset(), after restart_products().
   std::shared_ptr<ops::LinearState> register_product(const std::string& prefix = {}) {
@@ -68,8 +97,12 @@ class ScaledModule : public torch::nn::Cloneable<Derived>, public ScaledLayer {
       this->register_buffer(name + "_amax_history", slot.amax_history);
       this->register_buffer(name + "_step", slot.step);
     }
+    if (Lora lora = lora_as_before(prefix); !lora.is_empty()) add_lora(prefix, std::move(lora));
     return state;
   }
+
+ private:
+  static std::string lora_name(const std::string& prefix) { return prefix.empty() ? "lora" : prefix + "_lora"; }
 };
 
 // Puts a saved buffer of a layer in the place of `buffer`, whose dtype it must have. A history may have any length, all

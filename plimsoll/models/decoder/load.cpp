@@ -131,7 +131,8 @@ Decoder load_decoder(const io::HuggingFaceDirectory& directory, const LoadOption
     parameters[name].set_data(is_held(name) ? at::empty({1}, computed).expand(tensor.shape) : loader.parameter(tensor));
   }
   if (options.dtype == WeightDtype::kFp8) {
-    nn::hold_codes(*model, [&](const std::string& name) { return loader.sources(tensors.at(name)); });
+    nn::hold_codes(
+        *model, [&](const std::string& name) { return loader.sources(tensors.at(name)); }, options.codes);
   }
   io::check_mapped_files();
   if (loader.overflowed().count() > 0 && options.warn) {

@@ -22,8 +22,13 @@ StepProduct StepLayers::product(const at::Tensor& weight, const at::Tensor& bias
   return {.weight = packed->operands.output, .packed = packed->packed, .bias = ops::as_fp32(bias)};
 }
 
+StepProduct StepLayers::product(const at::Tensor& weight, const at::Tensor& bias,
+                                const nn::ScaledLayer::Product& of) const {
+  return of.lora.is_empty() ? product(weight, bias, *of.state) : StepProduct();
+}
+
 StepProduct StepLayers::product(const nn::Linear& layer) const {
-  return product(layer->weight.joined(), layer->bias.joined(), *layer->products().front().state);
+  return product(layer->weight.joined(), layer->bias.joined(), layer->products().front());
 }
 
 StepLayer StepLayers::attention(const nn::LayerNormLinear& in, const nn::DotProductAttention& core,
@@ -32,7 +37,7 @@ StepLayer StepLayers::attention(const nn::LayerNormLinear& in, const nn::DotProd
   const int64_t channels = core->kv_channels;
   const format::Format format = ops::format_of(dtype_, "step");
   StepAttention part{
-      .in = product(in->weight.joined(), in->bias.joined(), *in->products().front().state),
+      .in = product(in->weight.joined(), in->bias.joined(), in->products().front()),
       .call = {.shape = {.heads = core->num_attention_heads,
                          .groups = core->options.num_gqa_groups,
                          .queries = 1,
@@ -55,9 +60,9 @@ StepLayer StepLayers::feed_forward(const nn::LayerNormMlp& layer) const {
                               .epsilon = layer->options.eps};
   const ops::MlpWeights& weights = layer->weights;
   return {.norm = step_norm(layer->layer_norm, norm),
-          .part = StepFeedForward{.up = product(weights.fc1_weight, weights.fc1_bias, *layer->products()[0].state),
+          .part = StepFeedForward{.up = product(weights.fc1_weight, weights.fc1_bias, layer->products()[0]),
                                   .activation = layer->activation(),
-                                  .down = product(weights.fc2_weight, weights.fc2_bias, *layer->products()[1].state)}};
+                                  .down = product(weights.fc2_weight, weights.fc2_bias, layer->products()[1])}};
 }
 
 bool may_follow(TokenCache& cache, const at::Tensor& tokens, at::ScalarType dtype) {

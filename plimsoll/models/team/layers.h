@@ -21,13 +21,15 @@ class StepLayers {
 
   // weight [out, in], bias [out] or undefined, of the product of `state`.
   StepProduct product(const at::Tensor& weight, const at::Tensor& bias, ops::LinearState& state) const;
+  // Products of a layer with adapters are empty: such a step does not fit().
   StepProduct product(const nn::Linear& layer) const;
-
   // in: the fused projection [queries; keys; values] of `core`.
   StepLayer attention(const nn::LayerNormLinear& in, const nn::DotProductAttention& core, const nn::Linear& out) const;
   StepLayer feed_forward(const nn::LayerNormMlp& layer) const;
 
  private:
+  StepProduct product(const at::Tensor& weight, const at::Tensor& bias, const nn::ScaledLayer::Product& of) const;
+
   at::ScalarType dtype_;
 };
 

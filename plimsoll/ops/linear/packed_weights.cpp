@@ -22,7 +22,7 @@ constexpr int64_t kPartBytes = int64_t{16} << 20;
 
 at::Tensor joined(const std::vector<at::Tensor>& parts) { return parts.size() == 1 ? parts.front() : at::cat(parts); }
 
-ScaledTensor codes_of(const std::vector<CodeSource>& sources) {
+ScaledTensor codes_of_rows(const std::vector<CodeSource>& sources) {
   std::vector<at::Tensor> codes, scales;
   ScaledTensor part;
   for (const auto& [weight, done] : sources) {
@@ -43,6 +43,17 @@ ScaledTensor codes_of(const std::vector<CodeSource>& sources) {
 
 }  // namespace
 
+ScaledTensor codes_of(const std::vector<CodeSource>& sources, recipe::Granularity granularity) {
+  if (granularity == recipe::kPerRow) return codes_of_rows(sources);
+  std::vector<at::Tensor> weights;
+  for (const CodeSource& source : sources) weights.push_back(source.weight);
+  ScaledTensor codes = quantize(joined(weights).contiguous(), {.granularity = granularity}).tensor;
+  for (const CodeSource& source : sources) {
+    if (source.done) source.done();
+  }
+  return codes;
+}
+
 PackedWeights::PackedWeights(const std::vector<at::Tensor>& weights) {
   const at::NoGradGuard no_grad;
   const format::Format format = format_of(weights.front().scalar_type(), "packed weights");
@@ -51,7 +62,7 @@ PackedWeights::PackedWeights(const std::vector<at::Tensor>& weights) {
 
 PackedWeights::PackedWeights(const std::vector<CodeSource>& sources) {
   const at::NoGradGuard no_grad;
-  pack(codes_of(sources));
+  pack(codes_of_rows(sources));
 }
 
 void PackedWeights::pack(ScaledTensor weight) {

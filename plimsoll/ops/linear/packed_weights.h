@@ -16,6 +16,9 @@ struct CodeSource {
   std::function<void()> done = {};  // called whenever a part of it has been read
 };
 
+// E4M3 codes of the rows of all sources, one after another, [rows, in]; by blocks of rows the values are joined first.
+ScaledTensor codes_of(const std::vector<CodeSource>& sources, recipe::Granularity granularity);
+
 class PackedWeights {
  public:
   // Values: [out, in] each, of one dtype, fp32, bf16 or fp16.

@@ -1,5 +1,6 @@
 #include "plimsoll/ops/linear/weight_source.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
@@ -36,13 +37,43 @@ GemmSet wanted(WeightUse use) { return {.output = true, .grad_input = use.grad_i
 
 }  // namespace
 
-std::shared_ptr<const PackedWeights> HeldWeight::weights() {
+HeldWeight::HeldWeight(std::vector<CodeSource> sources, HeldOptions options)
+    : options_(options), sources_(std::move(sources)) {
+  TORCH_CHECK_VALUE(options.has_gradient || options.granularity == recipe::kPerRow,
+                    "held codes: expected a scale a row for inference alone, got blocks");
+}
+
+std::shared_ptr<const PackedWeights> HeldWeight::packed() {
+  if (options_.has_gradient) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (weights_ == nullptr) {
-    weights_ = std::make_shared<const PackedWeights>(sources_);
+  if (packed_ == nullptr) {
+    packed_ = std::make_shared<const PackedWeights>(sources_);
     sources_.clear();
   }
-  return weights_;
+  return packed_;
+}
+
+ScaledTensor HeldWeight::codes() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!codes_.data.defined()) {
+    const at::NoGradGuard no_grad;
+    codes_ = codes_of(sources_, options_.granularity);
+    sources_.clear();
+  }
+  return codes_;
+}
+
+WeightOperands HeldWeight::operands(bool grad_input) {
+  if (options_.has_gradient) {
+    WeightOperands result = of_output(codes(), {});
+    if (grad_input) result.operands.grad_input = result.operands.output;
+    return result;
+  }
+  TORCH_CHECK(!grad_input, "linear: expected no gradients of a layer that holds codes alone");
+  const auto weights = packed();
+  TORCH_CHECK(weights->packed().isa == runtime::matmul_isa(),
+              "linear: expected the instruction set that the held codes were packed for, got another");
+  return of_output(weights->operand(), weights->packed());
 }
 
 WeightOperands WeightSource::of_microbatch(const at::Tensor& weight, const LinearScaling& scaling,
@@ -94,13 +125,7 @@ void WeightSource::forget_inference() {
 
 WeightOperands WeightSource::operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
                                       WeightUse use) {
-  if (held_ != nullptr) {
-    TORCH_CHECK(!use.grad_input, "linear: expected no gradients of a layer that holds codes alone");
-    const auto weights = held_->weights();
-    TORCH_CHECK(weights->packed().isa == runtime::matmul_isa(),
-                "linear: expected the instruction set that the held codes were packed for, got another");
-    return of_output(weights->operand(), weights->packed());
-  }
+  if (held_ != nullptr) return held_->operands(use.grad_input);
   if (given_.defined()) return {maker.take(given_, wanted(use)), {}};
   if (scaling.is_first_microbatch) return of_microbatch(weight, scaling, maker);
   if (use.training) forget_inference();
@@ -114,7 +139,11 @@ WeightOperands WeightSource::operands(const at::Tensor& weight, const LinearScal
 }
 
 std::optional<WeightOperands> WeightSource::packed(const at::Tensor& weight) {
-  if (held_ != nullptr) return of_output(held_->weights()->operand(), held_->weights()->packed());
+  if (held_ != nullptr) {
+    const auto weights = held_->packed();
+    if (weights == nullptr) return std::nullopt;
+    return of_output(weights->operand(), weights->packed());
+  }
   if (given_.defined() || weight.is_inference()) return std::nullopt;
   if (microbatch_.version == version_of(weight) && is_plain(microbatch_.operands.output, weight)) {
     return of_output(microbatch_.operands.output, microbatch_.packed);

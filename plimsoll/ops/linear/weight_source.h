@@ -34,17 +34,32 @@ struct WeightOperands {
   PackedWeight packed;  // of operands.output; undefined: the product packs
 };
 
-// Codes that stand in a weight's place: E4M3 with a scale a row, of the rows of all sources, made and packed when they are
-// first needed. Safe to use from several threads.
+struct HeldOptions {
+  // Inference alone reads packed codes, with a scale a row. For gradients of the layer's input the codes are kept as they
+  // are stored, and each product packs them.
+  bool has_gradient = false;
+  recipe::Granularity granularity = recipe::kPerRow;  // by blocks with has_gradient alone
+};
+
+// Codes that stand in a weight's place: E4M3, of the rows of all sources, made when they are first needed. Safe to use
+// from several threads.
 class HeldWeight {
  public:
-  explicit HeldWeight(std::vector<CodeSource> sources) : sources_(std::move(sources)) {}
-  std::shared_ptr<const PackedWeights> weights();
+  explicit HeldWeight(std::vector<CodeSource> sources, HeldOptions options = {});
+
+  // An error for grad_input without has_gradient, and under another instruction set than the codes were packed for.
+  WeightOperands operands(bool grad_input);
+  // Packed for inference; nullptr with has_gradient.
+  std::shared_ptr<const PackedWeights> packed();
 
  private:
+  ScaledTensor codes();
+
+  const HeldOptions options_;
   std::mutex mutex_;
   std::vector<CodeSource> sources_;  // until they have been read
-  std::shared_ptr<const PackedWeights> weights_;
+  std::shared_ptr<const PackedWeights> packed_;
+  ScaledTensor codes_;  // with has_gradient
 };
 
 struct WeightUse {
@@ -53,7 +68,7 @@ struct WeightUse {
 };
 
 // A layer's. The first of these that holds gives the operands:
-//   1. codes that it holds, for inference alone: no value of the weight tensor is read, whatever the recipe
+//   1. codes that it holds: no value of the weight tensor is read, whatever the recipe
 //   2. codes given to it, until they are taken back: likewise
 //   3. is_first_microbatch: true makes and keeps them, false reads what was kept, an error if the weight has changed
 //   4. outside training, from the second call in a row on that sees the same tensor unchanged: kept, quantized and packed
