@@ -19,6 +19,7 @@
 #include "plimsoll/models/language_model.h"
 #include "plimsoll/models/overflowed_weights.h"
 #include "plimsoll/models/weight_dtype.h"
+#include "plimsoll/ops/linear/weight_source.h"
 
 namespace plimsoll::models {
 
