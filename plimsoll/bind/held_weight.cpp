@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "plimsoll/bind/recipe_text.h"
+#include "plimsoll/ops/dispatcher/meta.h"
 #include "plimsoll/ops/linear/tensor_codes.h"
 #include "plimsoll/ops/tensor/dtype.h"
 
@@ -88,8 +89,14 @@ std::vector<at::Tensor> quantize_weight(const at::Tensor& values, std::string_vi
 
 at::Tensor dequantize_weight(const at::Tensor& codes, const at::Tensor& scale, std::string_view recipe,
                              at::ScalarType dtype) {
-  TORCH_CHECK(codes.is_cpu(), "dequantize_weight: expected codes on the CPU, got them on ", codes.device());
   return ops::dequantize(codes_of(codes, scale, stored_weight(recipe, GemmKind::kOutput)), dtype);
+}
+
+at::Tensor dequantize_weight_meta(const at::Tensor& codes, const at::Tensor& scale, std::string_view,
+                                  at::ScalarType dtype) {
+  TORCH_CHECK(codes.device() == scale.device(), "dequantize_weight: expected a scale on ", codes.device(),
+              " as the codes, got it on ", scale.device());
+  return ops::empty_meta(codes.sym_sizes(), codes, dtype);
 }
 
 }  // namespace
@@ -119,7 +126,11 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("quantize_weight(Tensor values, *, str recipe, Tensor? delayed_scale=None) -> Tensor[]",
               &quantize_weight);
   library.def("dequantize_weight(Tensor codes, Tensor scale, *, str recipe, ScalarType dtype) -> Tensor",
-              &dequantize_weight);
+              {at::Tag::pt2_compliant_tag});
 }
+
+TORCH_LIBRARY_IMPL(plimsoll, CPU, library) { library.impl("dequantize_weight", &dequantize_weight); }
+
+TORCH_LIBRARY_IMPL(plimsoll, Meta, library) { library.impl("dequantize_weight", &dequantize_weight_meta); }
 
 }  // namespace plimsoll::bind

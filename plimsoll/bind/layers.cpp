@@ -22,7 +22,10 @@ ParallelCall parallel_call(OptionalName tp_group, int64_t tp_size, bool sequence
 
 ops::NormOutput layer(const LayerInputs& inputs, const LayerCall& call, at::TensorList state) {
   const ops::SharedRecipe recipe = call.recipe.empty() ? amp::recipe_for(*inputs[kWeight]) : recipe_of(call.recipe);
-  if (ops::is_traced(*inputs[kX])) {
+  // Held codes that nobody has handed over are found where tensors of Python's are dispatched (quantized_tensor.py).
+  const bool holds_unseen = call.held.empty() && (ops::is_traced(*inputs[kWeight]) ||
+                                                  (inputs[kFc2Weight] && ops::is_traced(*inputs[kFc2Weight])));
+  if (ops::is_traced(*inputs[kX]) || holds_unseen) {
     TORCH_CHECK_NOT_IMPLEMENTED(!call.parallel.tp_group, "tp_size: expected 1 under torch.compile, got ",
                                 call.parallel.tp_size);
     LayerCall traced = call;

@@ -78,14 +78,16 @@ using ForwardResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>
 ForwardResult layer_forward_cpu(const OptionalTensors& tensors, at::TensorList state, std::string_view recipe,
                                 std::optional<bool> is_first_microbatch, std::string_view norm, bool zero_centered,
                                 double epsilon, std::string_view activation, at::ArrayRef<double> activation_params,
-                                int64_t needs, bool record) {
+                                int64_t needs, bool record, const OptionalTensors& held,
+                                const std::vector<std::string>& held_recipes) {
   const LayerCall call{.recipe = std::string(recipe),
                        .is_first_microbatch = is_first_microbatch,
                        .normalization = std::string(norm),
                        .zero_centered = zero_centered,
                        .epsilon = epsilon,
                        .activation = std::string(activation),
-                       .activation_params = activation_params.vec()};
+                       .activation_params = activation_params.vec(),
+                       .held = held_weights(held, held_recipes)};
   const LayerScaling scaling = layer_scaling(call, recipe_of(recipe), layer_states(state));
   LayerInputs inputs = leaves(tensors, needs);
   TORCH_CHECK_VALUE(inputs[kX] && inputs[kWeight], "inputs: expected x and weight, got none");
@@ -102,7 +104,8 @@ ForwardResult layer_forward_cpu(const OptionalTensors& tensors, at::TensorList s
 
 ForwardResult layer_forward_meta(const OptionalTensors& tensors, at::TensorList, std::string_view recipe,
                                  std::optional<bool>, std::string_view, bool, double, std::string_view,
-                                 at::ArrayRef<double>, int64_t needs, bool) {
+                                 at::ArrayRef<double>, int64_t needs, bool, const OptionalTensors&,
+                                 const std::vector<std::string>&) {
   TORCH_CHECK_VALUE(tensors.size() == kLayerInputs && tensors.get(kX) && tensors.get(kWeight), "inputs: expected ",
                     size_t{kLayerInputs}, " with x and weight, got ", tensors.size());
   const at::Tensor x = *tensors.get(kX);
@@ -234,7 +237,7 @@ class TracedLayerFunction : public torch::autograd::Function<TracedLayerFunction
     const LayerCall& call = layer.call;
     auto [output, sum, kept, ticket] =
         op.call(listed(inputs), state, call.recipe, call.is_first_microbatch, call.normalization, call.zero_centered,
-                call.epsilon, call.activation, call.activation_params, layer.needs, record);
+                call.epsilon, call.activation, call.activation_params, layer.needs, record, OptionalTensors(), {});
     layer.x_dtype = x->scalar_type();
     if (residual) layer.residual_dtype = residual->scalar_type();
     for (size_t i = 0; i < kLayerInputs; ++i) {
@@ -272,8 +275,8 @@ class TracedLayerFunction : public torch::autograd::Function<TracedLayerFunction
 
 ops::NormOutput run_traced_layer(const LayerInputs& inputs, const LayerCall& call, at::TensorList state) {
   TORCH_CHECK_NOT_IMPLEMENTED(call.held.empty(),
-                              "layer: expected weights without codes of their own (fp8_model_init) and without "
-                              "fuse_wgrad_accumulation under torch.compile, got one with them");
+                              "layer: expected no codes handed over and fuse_wgrad_accumulation=False where somebody "
+                              "traces, got one of them");
   const at::Device device = inputs[kX]->device();
   for (const OptionalTensor& input : inputs) {
     TORCH_CHECK(!input || input->device() == device, "layer: expected x on the ", input->device(),
@@ -290,11 +293,12 @@ ops::NormOutput run_traced_layer(const LayerInputs& inputs, const LayerCall& cal
 }
 
 // needs: a bit for each LayerInput whose gradient will be asked for; record: amaxes count. save_input is not an
-// argument: codes of the input are saved in its place.
+// argument: codes of the input are saved in its place. held, held_recipes: as of the layers (layers.cpp).
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def(
       "layer_pass(Tensor?[] inputs, Tensor[] state, *, str recipe, bool? is_first_microbatch, str normalization, "
-      "bool zero_centered, float epsilon, str activation, float[] activation_params, int needs, bool record) -> "
+      "bool zero_centered, float epsilon, str activation, float[] activation_params, int needs, bool record, "
+      "Tensor?[] held, str[] held_recipes) -> "
       "(Tensor output, Tensor sum, Tensor kept, Tensor ticket)",
       {at::Tag::pt2_compliant_tag});
   library.def(

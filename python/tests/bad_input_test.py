@@ -239,3 +239,13 @@ def test_a_library_for_another_torch_is_refused(monkeypatch, tmp_path):
     (folder / plimsoll._library.NAME).unlink()
     with pytest.raises(ImportError, match="found none; run `make build`"):
         plimsoll._library.load()
+
+
+def test_operands_of_attention_are_on_one_device():
+    module = te.DotProductAttention(2, 4)
+    good = torch.zeros(3, 1, 2, 4)
+    for operands in ((good, good.to("meta"), good), (good, good, good.to("meta"))):
+        with pytest.raises(RuntimeError, match="all operands on the cpu as the query, got one on the meta"):
+            module(*operands)
+    with pytest.raises(RuntimeError, match="all operands on the cpu as the query, got one on the meta"):
+        module(good, good, good, torch.zeros(1, 1, 1, 3, device="meta") > 0, attn_mask_type="padding")

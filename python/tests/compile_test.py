@@ -99,6 +99,62 @@ def test_the_default_compiler(rule):
     assert_same_steps(Between, [rule] * 2, backend="inductor")
 
 
+def as_codes(make, form=None):
+    def made():
+        with te.quantized_model_init(recipe=form):
+            return make()
+
+    return made
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "LayerNorm"])
+def test_weights_that_are_codes(name):
+    assert_same_steps(as_codes(MODULES[name]), [recipe.DelayedScaling(amax_history_len=2)] * 2 + [None])
+
+
+@pytest.mark.parametrize("name", oracle.RECIPES)
+def test_weights_in_the_form_of_a_recipe(name):
+    form = oracle.RECIPES[name]
+    assert_same_steps(as_codes(MODULES["LayerNormMLP"], form), [form] * 2 + [recipe.Float8CurrentScaling()])
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_weights_that_are_codes_under_other_compilers(backend):
+    form = recipe.MXFP8BlockScaling()
+    assert_same_steps(as_codes(Between, form), [form] * 2, backend=backend)
+
+
+@pytest.mark.parametrize("form", [None, recipe.DelayedScaling(amax_history_len=2)])
+def test_a_graph_reads_the_codes_that_an_optimizer_has_written(form):
+    eager = composition.randomize(as_codes(MODULES["LayerNormMLP"], form)())
+    traced = copy.deepcopy(eager)
+    compiled = torch.compile(traced, fullgraph=True, backend="aot_eager")
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.01) for module in (eager, traced)]
+    for _ in range(3):
+        x = torch.randn(5, 16)
+        rule = form or recipe.Float8CurrentScaling()
+        expected, ours = step(eager, eager, x, rule), step(traced, compiled, x, rule)
+        before = eager.fc1_weight.dequantize()
+        for optimizer in optimizers:
+            optimizer.step()
+        weights = [module.fc1_weight.dequantize() for module in (eager, traced)]
+        assert torch.equal(*weights) and not torch.equal(weights[0], before) and before.isfinite().all()
+        assert all(torch.equal(value, ours[name]) for name, value in expected.items())
+
+
+def test_functions_of_torch_read_the_values_of_codes():
+    weight: Any = as_codes(MODULES["Linear"])().weight
+    x = torch.randn(3, 16, requires_grad=True)
+
+    def function(x):
+        return torch.nn.functional.linear(x, weight) * weight.exp().sum()
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    ours, expected = (torch.autograd.grad(one(x).sum(), (x, weight)) for one in (compiled, function))
+    assert torch.equal(compiled(x), function(x))
+    assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+
+
 def test_backward_reads_what_forward_made():
     layer = te.Linear(16, 8)
     x = torch.randn(3, 16, requires_grad=True)

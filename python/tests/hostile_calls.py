@@ -169,15 +169,16 @@ def layer_pass(draw):
         [],
         0b110001,
         True,
+        [],
+        [],
     ]
 
 
 def ticket():
     layer: Any = te.Linear(6, 5)
     inputs = [torch.randn(3, 6), None, None, None, layer.weight.detach(), layer.bias.detach(), None, None]
-    return function_of("layer_pass")(inputs, layer._state(), '"fp8"', None, "layernorm", False, 1e-5, "gelu", [], 0b110001, True)[
-        3
-    ]
+    rest = (None, "layernorm", False, 1e-5, "gelu", [], 0b110001, True, [], [])
+    return function_of("layer_pass")(inputs, layer._state(), '"fp8"', *rest)[3]
 
 
 def layer_pass_backward(draw):

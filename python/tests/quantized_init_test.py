@@ -366,12 +366,6 @@ def test_weights_are_within_half_a_code_of_what_was_drawn():
     composition.assert_close(module.weight.dequantize(), module.weight.get_high_precision_init_val(), "weight", 2.0**-4)
 
 
-def test_torch_compile_is_refused_by_name():
-    module = quantized(MODULES["Linear"])
-    with pytest.raises(Exception, match="fp8_model_init.*under torch.compile"):
-        torch.compile(module, fullgraph=True, backend="eager")(torch.randn(2, 32))
-
-
 def test_codes_on_another_device_than_the_weight_are_one_error():
     state = [torch.zeros(0)] + 3 * [torch.zeros(1), torch.zeros(4), torch.zeros(1, dtype=torch.int64)]
     x, weight = torch.ones(3, 6), torch.ones(5, 6)

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
+#include <initializer_list>
 
 #include "plimsoll/ops/attention/attention_composed.h"
 #include "plimsoll/ops/attention/attention_op.h"
@@ -16,7 +17,17 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-AttentionRules rules_of(const AttentionOptions& options, int64_t channels) {
+// A single operand on the device meta would choose the kernel that answers with shapes alone.
+void expect_device_of(const at::Tensor& query, std::initializer_list<const at::Tensor*> others) {
+  for (const at::Tensor* other : others) {
+    TORCH_CHECK(!other->defined() || other->device() == query.device(), "attention: expected all operands on the ",
+                query.device(), " as the query, got one on the ", other->device());
+  }
+}
+
+// query: [..., channels], or the fused projection.
+AttentionRules rules_of(const AttentionOptions& options, const at::Tensor& query) {
+  expect_device_of(query, {&options.key_lengths, &options.mask, &options.bias});
   AttentionRules rules = {.key_lengths = optional(options.key_lengths),
                           .mask = optional(options.mask),
                           .bias = optional(options.bias),
@@ -25,7 +36,7 @@ AttentionRules rules_of(const AttentionOptions& options, int64_t channels) {
                           .dropout = options.dropout,
                           .window = options.window,
                           .segments = options.segments};
-  if (rules.scale == 0) rules.scale = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(channels, 1)));
+  if (rules.scale == 0) rules.scale = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(query.size(3), 1)));
   if (rules.dropout > 0) rules.seed = draw_seed();
   if (rules.key_lengths && rules.key_lengths->scalar_type() == at::kInt) {
     rules.key_lengths = rules.key_lengths->to(at::kLong);
@@ -112,9 +123,10 @@ class PackedAttentionFunction : public torch::autograd::Function<PackedAttention
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionOptions& options) {
   TORCH_CHECK(query.dim() == 4, "attention: expected query [batch, heads, queries, channels], got ", query.sizes());
+  expect_device_of(query, {&key, &value});
   if (is_opaque(query) && composes_attention(query, key, options))
     return composed_attention(query, key, value, options);
-  const AttentionRules rules = rules_of(options, query.size(3));
+  const AttentionRules rules = rules_of(options, query);
   if (!at::GradMode::is_enabled()) return std::get<0>(dispatch::attention_forward({query, key, value}, rules));
   return AttentionFunction::apply(query, key, value, optional(options.bias), rules);
 }
@@ -124,7 +136,7 @@ at::Tensor attention_over_codes(const at::Tensor& query, const AttentionCodes& k
   TORCH_CHECK(query.dim() == 4, "attention: expected query [batch, heads, queries, channels], got ", query.sizes());
   TORCH_CHECK(options.dropout == 0, "attention: expected no dropout over codes, got ", options.dropout);
   return dispatch::attention_codes_forward({query, key.codes, value.codes, key.scale, value.scale},
-                                           rules_of(options, query.size(3)));
+                                           rules_of(options, query));
 }
 
 at::Tensor attention_packed(const at::Tensor& qkv, const PackedHeads& packed, const AttentionOptions& options) {
@@ -134,8 +146,7 @@ at::Tensor attention_packed(const at::Tensor& qkv, const PackedHeads& packed, co
     if (composes_attention(parts.query, parts.key, options))
       return composed_attention(parts.query, parts.key, parts.value, options).transpose(1, 2);
   }
-  return PackedAttentionFunction::apply(qkv, optional(options.bias), packed, rules_of(options, qkv.size(3)))
-      .transpose(1, 2);
+  return PackedAttentionFunction::apply(qkv, optional(options.bias), packed, rules_of(options, qkv)).transpose(1, 2);
 }
 
 }  // namespace plimsoll::ops

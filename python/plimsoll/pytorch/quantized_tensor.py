@@ -11,6 +11,9 @@ import torch
 from plimsoll._torch_internals import new_wrapper, no_torch_function, schema_of, set_data, tree_map_only
 
 aten = torch.ops.aten
+_layer_pass = torch.ops.plimsoll.layer_pass.default
+_layer_pass_backward = torch.ops.plimsoll.layer_pass_backward.default
+_WEIGHTS = (4, 6)  # among the inputs of layer_pass: LayerInput of plimsoll/bind/layer.h
 # One scale, a power of two, so that every code is a number of bfloat16 and float32.
 ONE_SCALE = '{"name": "fp8-current", "power_of_two": true}'
 
@@ -144,6 +147,22 @@ class QuantizedTensor(torch.Tensor):
         with torch.no_grad():
             self.copy_(values)
 
+    # Parts that torch.compile takes a tensor apart into. Those of the form are None where it has none.
+    grad_codes = property(lambda self: self.form.grad_codes)
+    grad_scale = property(lambda self: self.form.grad_scale)
+    amax = property(lambda self: self.form.amax)
+    delayed_scale = property(lambda self: self.form.delayed_scale)
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        parts = ["codes", "scale", *(field.name for field in fields(Form) if field.name != "recipe")]
+        return [name for name in parts if getattr(self, name) is not None], (self.dtype, self.form.recipe)
+
+    @staticmethod
+    def __tensor_unflatten__(parts: dict[str, torch.Tensor], context: Any, _size: Any, _stride: Any) -> QuantizedTensor:
+        dtype, recipe = context
+        rest = {name: part for name, part in parts.items() if name not in ("codes", "scale")}
+        return QuantizedTensor(parts["codes"], parts["scale"], dtype, form=Form(recipe, **rest))
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         scale = self.scale.item() if self.scale.numel() == 1 else tuple(self.scale.shape)
         return f"QuantizedTensor({self.dequantize()}, scale={scale})"
@@ -168,7 +187,27 @@ class QuantizedTensor(torch.Tensor):
         both = func is aten.copy_.default and isinstance(args[0], cls) and isinstance(args[1], cls)
         if both and args[0].shape == args[1].shape:
             return args[0].quantize_(args[1])
+        if func in (_layer_pass, _layer_pass_backward):
+            return _compiled_layer(func, args, kwargs)
         return _on_values(func, args, kwargs)
+
+
+def _compiled_layer(func: Any, args: Any, kwargs: Any) -> Any:
+    """A layer's pass in a compiled graph, with the codes of its weights handed over (plimsoll/bind/traced_layer.h)."""
+
+    def placed(tensors: Any) -> list[torch.Tensor | None]:  # their values are not read
+        def shaped(one: QuantizedTensor) -> torch.Tensor:
+            return one.codes.new_empty(1, dtype=one.dtype).expand(one.shape)
+
+        return [shaped(each) if isinstance(each, QuantizedTensor) else each for each in tensors]
+
+    if func is _layer_pass_backward:
+        return func(*args, **{**kwargs, "parameters": placed(kwargs["parameters"])})
+    inputs, *rest = args
+    weights = [inputs[place] for place in _WEIGHTS if inputs[place] is not None]
+    held = [part for one in weights for part in (*(one.held() if isinstance(one, QuantizedTensor) else [None] * 5), None)]
+    recipes = [one.form.recipe if isinstance(one, QuantizedTensor) else "" for one in weights]
+    return func(placed(inputs), *rest, **{**kwargs, "held": held, "held_recipes": recipes})
 
 
 class QuantizedView(torch.Tensor):

@@ -128,10 +128,9 @@ class ScaledModule(InitializedModule):
         if not self.fuse_wgrad_accumulation and not any(isinstance(weight, QuantizedTensor) for weight in weights):
             return {"held": [], "held_recipes": []}
         if torch.compiler.is_compiling():
-            raise NotImplementedError(
-                f"{type(self).__name__}: expected weights that are values (no fp8_model_init) and "
-                "fuse_wgrad_accumulation=False under torch.compile"
-            )
+            if self.fuse_wgrad_accumulation:
+                raise NotImplementedError(f"{type(self).__name__}: expected fuse_wgrad_accumulation=False under torch.compile")
+            return {"held": [], "held_recipes": []}  # QuantizedTensor hands them over
         held: list[torch.Tensor | None] = []
         for weight in weights:
             held += weight.held() if isinstance(weight, QuantizedTensor) else [None] * 5
