@@ -214,8 +214,9 @@ def test_a_padded_row_of_a_cache_has_the_bits_that_it_has_alone(case, side):
     ours, ids, lengths = load(case[1]), decoder_models.tokens(3, 17), (11, 6, 9)
     mask = torch.stack([torch.arange(12) < length for length in lengths])
     padded = mask.flip(1) if side == "left" else mask
-    prompt = torch.zeros(3, 12, dtype=torch.int64).masked_scatter(padded, torch.cat([row[:n] for row, n in zip(ids, lengths)]))
-    more = torch.stack([row[n : n + 5] for row, n in zip(ids, lengths)])
+    texts = list(zip(ids, lengths, strict=True))
+    prompt = torch.zeros(3, 12, dtype=torch.int64).masked_scatter(padded, torch.cat([row[:n] for row, n in texts]))
+    more = torch.stack([row[n : n + 5] for row, n in texts])
     with torch.no_grad():
         first = ours(prompt, padded, use_cache=True)
         rest = [ours(part, past_key_values=first.past_key_values).logits for part in more.split([3, 1, 1], 1)]

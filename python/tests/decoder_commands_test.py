@@ -5,22 +5,23 @@ import math
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 import tokenizer_texts
 import torch
+from safetensors.torch import load_file
 from tokenizer_test import MODELS, made_up
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 BUILD = pathlib.Path(os.environ.get("PLIMSOLL_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
+PROGRAM = BUILD / "bin" / "plimsoll"
 SMOLLM2 = pathlib.Path(os.environ.get("PLIMSOLL_CACHE", "~/.cache/plimsoll")).expanduser() / "models" / "SmolLM2-135M-Instruct"
 TEXT = "\n".join(tokenizer_texts.standard_library()[:3])[:6000]
 
 
 def plimsoll(*words):
-    return subprocess.run(
-        [BUILD / "bin" / "plimsoll", *map(str, words)], capture_output=True, text=True, timeout=600, check=False
-    )
+    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=600, check=False)
 
 
 def done(*words):
@@ -104,18 +105,19 @@ def test_greedy_texts_of_smollm2_are_those_of_transformers(tmp_path):
 
 def test_every_dtype_writes_with_keys_and_values_as_computed_or_in_codes(tiny):
     for dtype in ("stored", "fp32", "bf16", "fp16", "fp8"):
-        for kv in ("computed", "fp8"):
+        for kv in ("computed", "bf16", "fp8"):
             words = ("--prompt", "def ", "--tokens", 5, "--dtype", dtype, "--kv", kv)
             assert done("generate", "--model", tiny, *words).startswith("def ")
 
 
 def test_keys_and_values_in_codes_are_other_numbers(tiny, tmp_path):
     logs = []
-    for kv in ("computed", "fp8"):
+    for kv in ("computed", "bf16", "fp8"):
         log = tmp_path / f"{kv}.jsonl"
         done("generate", "--model", tiny, "--prompt", "def ", "--tokens", 5, "--temperature", 0, "--kv", kv, "--json", log)
         logs.append([json.loads(line) for line in log.read_text().splitlines()])
-    assert [line.get("log_probability") for line in logs[0]] != [line.get("log_probability") for line in logs[1]]
+    numbers = [[line.get("log_probability") for line in log] for log in logs]
+    assert all(numbers[i] != numbers[j] for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
 def test_a_run_goes_on_where_the_directory_stood(tiny, run):
@@ -155,6 +157,29 @@ def test_a_new_model_takes_config_and_tokenizer(tiny, text, tmp_path):
     (first, *_) = [json.loads(line) for line in (tmp_path / "run" / "train.jsonl").read_text().splitlines()]
     assert math.isfinite(first["loss"])
     assert done("generate", "--model", tmp_path / "run", "--prompt", "a", "--tokens", 3).startswith("a")
+
+
+def by_two_ranks(tiny, text, out, recipe, shard):
+    """The weights after four steps, whole."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", "--nproc-per-node=2"]
+    options = "--steps 4 --warmup 1 --batch 4 --context 32 --eval-windows 2 --threads 1 --deadline 60".split()
+    command = [*launch, PROGRAM, "train", "--config-of", tiny, "--data", text, "--out", out, *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command += ["--recipe", recipe, "--shard", shard]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (folder,) = out.glob("step-*4")
+    done("consolidate", folder, "--out", out / "whole.safetensors")
+    return load_file(out / "whole.safetensors")
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "fp8"])
+def test_two_ranks_train_a_decoder_with_the_same_bits_however_it_is_sharded(tiny, text, recipe, tmp_path):
+    expected = by_two_ranks(tiny, text, tmp_path / "ddp", recipe, "ddp")
+    for shard in ("zero1", "zero2", "fsdp"):
+        weights = by_two_ranks(tiny, text, tmp_path / shard, recipe, shard)
+        assert weights.keys() == expected.keys()
+        assert [name for name, weight in weights.items() if not torch.equal(weight, expected[name])] == [], shard
 
 
 def test_parity_measures_each_dtype_on_a_text(tiny, text, tmp_path):
