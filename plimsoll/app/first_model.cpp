@@ -20,17 +20,17 @@ namespace {
 
 constexpr int64_t kUsualContext = 512;  // of a Hugging Face model that sees more
 
-models::DecoderConfig config_in(const std::filesystem::path& directory) {
+}  // namespace
+
+models::DecoderConfig config_of_directory(const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / "config.json";
   return models::read_decoder_config(io::read_json(file), file.native());
 }
 
-}  // namespace
-
 int64_t training_context(const TrainOptions& options) {
   const auto directory = hugging_face_directory(options);
   if (!directory) return sizes_of(options).context;
-  const int64_t most = config_in(*directory).context;
+  const int64_t most = config_of_directory(*directory).context;
   const int64_t context = options.context.value_or(std::min(most, kUsualContext));
   if (context > most) refuse("--context: expected at most the {} tokens that the model sees, got {}", most, context);
   return context;
@@ -40,8 +40,7 @@ std::unique_ptr<const io::Tokens> training_tokens(const TrainOptions& options) {
   const std::vector<std::filesystem::path> files = io::find_text_files(options.data);
   const auto directory = hugging_face_directory(options);
   if (!directory) return std::make_unique<io::ByteTokens>(io::Text(files));
-  const int64_t vocabulary = config_in(*directory).vocabulary;
-  return std::make_unique<EncodedText>(files, *tokenize::load(*directory, vocabulary));
+  return std::make_unique<EncodedText>(files, *tokenize::load(*directory, config_of_directory(*directory).vocabulary));
 }
 
 std::shared_ptr<models::LanguageModel> first_model(const TrainOptions& options) {
@@ -52,7 +51,7 @@ std::shared_ptr<models::LanguageModel> first_model(const TrainOptions& options) 
   }
   if (!options.config_of.empty()) {
     at::manual_seed(static_cast<uint64_t>(options.seed));
-    return models::Decoder(config_in(options.config_of)).ptr();
+    return models::Decoder(config_of_directory(options.config_of)).ptr();
   }
   return models::make_language_model(shape_of(options), options.seed);
 }

@@ -1,13 +1,18 @@
 // The beginning of a run, as its options say: the tokens of its text, and a model.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 
 #include "plimsoll/app/train_options.h"
 #include "plimsoll/io/tokens.h"
+#include "plimsoll/models/decoder/config.h"
 #include "plimsoll/models/language_model.h"
 
 namespace plimsoll::app {
+
+// The model of a Hugging Face directory, by its config.json.
+models::DecoderConfig config_of_directory(const std::filesystem::path& directory);
 
 // Tokens that the model sees at a time in training: --context, the preset's context, or 512 of a Hugging Face model that
 // sees more.

@@ -8,6 +8,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/first_model.h"
+#include "plimsoll/app/text_windows.h"
 #include "plimsoll/app/trainer.h"
 #include "plimsoll/io/testing.h"
 #include "plimsoll/io/text_files.h"
@@ -47,11 +48,12 @@ double validation_loss(const std::string& recipe, const std::string& loss_scale)
   options.warmup = 10;
   options.loss_scale = parse_loss_scale(loss_scale);
   const auto seed = static_cast<uint64_t>(options.seed);
-  Trainer trainer(
-      options, first_model(options),
-      io::TokenStream(io::Text(io::find_text_files({files / "text.txt"})), sizes_of(options).context, seed));
+  Trainer trainer(options, first_model(options),
+                  std::make_unique<TextWindows>(io::TokenStream(io::Text(io::find_text_files({files / "text.txt"})),
+                                                                sizes_of(options).context, seed),
+                                                options.eval_windows));
   while (trainer.step() < options.steps) trainer.train_step();
-  return trainer.validation_loss();
+  return *trainer.validation_loss();
 }
 
 // The loss is a mean, so gradients shrink as batches grow. Scaled, FP16 is within 0.01 % of FP32 here, unscaled 1.5 %

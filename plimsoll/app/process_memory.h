@@ -1,11 +1,16 @@
-// The memory of this process.
+// The memory of this process, and what the system has for it.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace plimsoll::app {
 
 // The most physical memory held so far, in bytes.
 int64_t peak_rss_bytes();
+
+// Physical memory that the system could give now, in bytes, and no more than the process's container may have; nullopt
+// where the system does not say.
+std::optional<int64_t> available_memory_bytes();
 
 }  // namespace plimsoll::app

@@ -1,6 +1,7 @@
 // Result of one training step: loss, norm, scale, headroom.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,7 +11,8 @@
 namespace plimsoll::app {
 
 struct StepResult {
-  double loss = 0;  // mean over the step's tokens, nats a byte
+  double loss = 0;     // mean over the step's tokens, nats a byte
+  int64_t tokens = 0;  // of all ranks
   double lr = 0;
   double grad_norm = 0;
   std::optional<double> loss_scale;     // of this step, where there is one

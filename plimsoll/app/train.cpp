@@ -14,6 +14,7 @@
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/app/run_directory.h"
 #include "plimsoll/app/same_run.h"
+#include "plimsoll/app/text_windows.h"
 #include "plimsoll/app/trainer.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/error.h"
@@ -39,12 +40,12 @@ double median(std::vector<double> values) {
 // A run from its options to its end.
 class Run {
  public:
-  Run(const TrainOptions& options, const TrainObserver& observer)
+  Run(const TrainOptions& options, const RunBeginning& beginning, const TrainObserver& observer)
       : options_(options),
         ranks_(connect_ranks(options)),
         observer_(speaks(options) ? observer : silent()),
-        stream_(begin_with_text()),
-        trainer_(options, first_model(options), std::move(*stream_), ranks_),
+        data_(begin_with_data(beginning)),
+        trainer_(options_, beginning.model(options_), std::move(data_), ranks_),
         saver_({.run = options.out, .keep = static_cast<size_t>(options.keep), .asynchronous = options.async_save},
                ranks_->split("checkpoints"), ranks_->rank()) {}
 
@@ -76,20 +77,19 @@ class Run {
   }
 
   // Checks and opens all that a run starts from. An error of one rank is an error on all ranks.
-  io::TokenStream begin_with_text() {
+  std::unique_ptr<TrainingData> begin_with_data(const RunBeginning& beginning) {
     expect_same_run(options_, *ranks_);  // first: what follows then is right or wrong on all
     if (options_.threads > 0) runtime::set_threads(static_cast<int>(options_.threads));
-    std::optional<io::TokenStream> stream;
+    std::unique_ptr<TrainingData> data;
     begin_on_all(*ranks_, [&] {
       if (!options_.resume && !io::list_checkpoints(options_.out).empty()) {
         refuse("{}: expected a directory without checkpoints, or --resume", options_.out.native());
       }
-      const int64_t context = training_context(options_);
-      stream.emplace(training_tokens(options_), context, static_cast<uint64_t>(options_.seed));
+      data = beginning.data(options_, ranks_->size());
       if (speaks(options_)) directory_.emplace(options_.out);
     });
-    expect_same_text(stream->digest(), *ranks_);
-    return std::move(*stream);
+    expect_same_text(data->digest(), *ranks_);
+    return data;
   }
 
   void begin() {
@@ -126,11 +126,12 @@ class Run {
     StepRecord record{.result = profile_ ? profile_->run(train_step) : train_step()};
     sent_bytes_ = shard::bytes_on_the_wire() - sent_before;
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    seconds_.push_back(seconds);
     record.cpu_seconds = kernels::process_cpu_seconds() - cpu_before;
     record.step = trainer_.step();
+    record.steps = options_.steps;
     loss_ = record.result.loss;
-    record.tokens_per_s = static_cast<double>(trainer_.tokens_per_step()) / seconds;
+    record.tokens_per_s = static_cast<double>(record.result.tokens) / seconds;
+    tokens_per_s_.push_back(record.tokens_per_s);
     if (is_due(options_.eval_every) || is_last()) record.val_loss = validation_loss_ = trainer_.validation_loss();
     write(to_json(record));
     if (record.result.warning) observer_.on_note(*record.result.warning);
@@ -164,8 +165,8 @@ class Run {
 
   // A run that is resumed at its end has no steps to measure, so checkpoints carry what was.
   void measure() {
-    if (seconds_.empty()) return;
-    measured_ = {{"tokens_per_s", static_cast<double>(trainer_.tokens_per_step()) / median(seconds_)},
+    if (tokens_per_s_.empty()) return;
+    measured_ = {{"tokens_per_s", median(tokens_per_s_)},
                  {"saved_activation_bytes", trainer_.saved_activation_bytes().value_or(0)}};
   }
 
@@ -174,7 +175,7 @@ class Run {
             .steps = trainer_.step(),
             .parameters = trainer_.parameters(),
             .final_loss = loss_,
-            .final_val_loss = validation_loss_ ? *validation_loss_ : trainer_.validation_loss(),
+            .final_val_loss = validation_loss_ ? validation_loss_ : trainer_.validation_loss(),
             .tokens_per_s = measured_.value("tokens_per_s", 0.0),
             .saved_activation_bytes = measured_.value("saved_activation_bytes", int64_t{0}),
             .peak_rss_bytes = peak_rss_bytes(),
@@ -182,16 +183,16 @@ class Run {
             .sent_bytes = sent_bytes_};
   }
 
-  const TrainOptions& options_;
+  TrainOptions options_;
   std::shared_ptr<const shard::Communicator> ranks_;
   TrainObserver observer_;
   std::optional<RunDirectory> directory_;  // of rank 0, for all
-  std::optional<io::TokenStream> stream_;  // the trainer's from the first step on
+  std::unique_ptr<TrainingData> data_;     // the trainer's from the first step on
   Trainer trainer_;
   shard::CheckpointSaver saver_;
   std::optional<JsonLines> lines_;
   std::optional<StepProfile> profile_;
-  std::vector<double> seconds_;
+  std::vector<double> tokens_per_s_;              // of each step
   std::optional<double> loss_, validation_loss_;  // the last ones
   int64_t sent_bytes_ = 0;                        // in the last step
   json measured_ = json::object();
@@ -214,11 +215,21 @@ json slots_json(const std::vector<watch::Record>& records) {
 }  // namespace
 
 bool is_finite(const TrainSummary& summary) {
-  return std::isfinite(summary.final_val_loss) && std::isfinite(summary.final_loss.value_or(0));
+  return std::isfinite(summary.final_val_loss.value_or(0)) && std::isfinite(summary.final_loss.value_or(0));
+}
+
+std::optional<TrainSummary> train(const TrainOptions& options, const RunBeginning& beginning,
+                                  const TrainObserver& observer) {
+  return Run(options, beginning, observer)();
 }
 
 std::optional<TrainSummary> train(const TrainOptions& options, const TrainObserver& observer) {
-  return Run(options, observer)();
+  const auto windows = [](TrainOptions& run, int64_t /*ranks*/) {
+    const int64_t context = training_context(run);
+    return std::make_unique<TextWindows>(
+        io::TokenStream(training_tokens(run), context, static_cast<uint64_t>(run.seed)), run.eval_windows);
+  };
+  return train(options, {.data = windows, .model = first_model}, observer);
 }
 
 json to_json(const StepRecord& record) {
@@ -243,7 +254,7 @@ json to_json(const TrainSummary& summary) {
   return {{"recipe", summary.recipe},
           {"steps", summary.steps},
           {"parameters", summary.parameters},
-          {"final_val_loss", summary.final_val_loss},
+          {"final_val_loss", or_null(summary.final_val_loss)},
           {"diverged", !is_finite(summary)},
           {"tokens_per_s", summary.tokens_per_s},
           {"saved_activation_bytes", summary.saved_activation_bytes},

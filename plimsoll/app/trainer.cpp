@@ -9,6 +9,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/expect_same.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/families.h"
@@ -26,13 +27,6 @@ using nlohmann::json;
 constexpr double kFinalShare = 0.1;
 
 at::Generator generator() { return at::globalContext().defaultGenerator(at::kCPU); }
-
-// Throws unless the checkpoint says the same as this run about something that its bits depend on. otherwise: what
-// holds for a checkpoint that does not say it.
-void expect_same(const json& state, const char* name, const json& ours, const json& otherwise = {}) {
-  const json theirs = state.value(name, otherwise);
-  if (theirs != ours) fail("checkpoint: expected a run with {} {}, got {}", name, ours.dump(), theirs.dump());
-}
 
 // Folder for the parts that are not in memory, made in the run's directory; nullopt where all are in memory.
 std::optional<std::filesystem::path> make_offload_folder(const TrainOptions& options) {
@@ -74,10 +68,10 @@ amp::GradScalerOptions scaler_options(const TrainOptions& options, const PlacedM
 
 }  // namespace
 
-Trainer::Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageModel> model, io::TokenStream stream,
-                 std::shared_ptr<const shard::Communicator> ranks)
+Trainer::Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageModel> model,
+                 std::unique_ptr<TrainingData> data, std::shared_ptr<const shard::Communicator> ranks)
     : options_(options),
-      stream_(std::move(stream)),
+      data_(std::move(data)),
       ranks_(std::move(ranks)),
       model_(std::move(model)),
       parameters_(count_parameters(model_->module())),
@@ -92,38 +86,36 @@ Trainer::Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageMo
   amax_reduction_ = ops::amax_reduction(ranks_);
 }
 
-at::Tensor Trainer::forward_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch) {
-  const at::Tensor inputs = windows.slice(1, 0, stream_.context()),
-                   targets = windows.slice(1, 1, stream_.context() + 1);
+at::Tensor Trainer::forward_loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch) {
   amp::Fp8Autocast scope({.recipe = options_.recipe.value, .reduction = amax_reduction_});
-  return placed_->loss(inputs, targets, is_first_microbatch);
+  return placed_->loss(batch, is_first_microbatch);
 }
 
-at::Tensor Trainer::next_windows() {
+TrainingStep Trainer::next_step() {
   const watch::Span phase("data");
   const watch::Span span("token stream");
-  const int64_t part = options_.batch / ranks_->size();
-  const at::Tensor windows = stream_.next(options_.batch).narrow(0, ranks_->rank() * part, part);
-  io::check_mapped_files();
-  return windows;
+  return data_->next(
+      {.batch = options_.batch, .passes = options_.accumulate, .rank = ranks_->rank(), .ranks = ranks_->size()});
 }
 
-at::Tensor Trainer::counted_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch) {
+at::Tensor Trainer::counted_loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch) {
   const watch::Span span("forward");
-  if (saved_activation_bytes_) return forward_loss(windows, is_first_microbatch);
+  if (saved_activation_bytes_) return forward_loss(batch, is_first_microbatch);
   const ops::SavedBytesCounter counter(placed_->parameter_memory());
-  const at::Tensor loss = forward_loss(windows, is_first_microbatch);
+  const at::Tensor loss = forward_loss(batch, is_first_microbatch);
   saved_activation_bytes_ = counter.bytes();
   return loss;
 }
 
-double Trainer::micro_step(int64_t index) {
-  const at::Tensor windows = next_windows();
-  const auto is_first = options_.accumulate > 1 ? std::optional(index == 0) : std::nullopt;
-  const at::Tensor loss = counted_loss(windows, is_first);
+double Trainer::micro_step(const TrainingStep& step, size_t pass) {
+  const TrainingBatch& batch = step.passes[pass];
+  // The sum over a rank's passes, and then the mean over the ranks, is the mean over all that counts in the step.
+  const double divisor = step.weight / (batch.weight * static_cast<double>(ranks_->size()));
+  const auto is_first = step.passes.size() > 1 ? std::optional(pass == 0) : std::nullopt;
+  const at::Tensor loss = counted_loss(batch, is_first);
   const watch::Span span("backward");
-  placed_->backward(scaler_.scale(loss / options_.accumulate), /*is_last=*/index + 1 == options_.accumulate);
-  return loss.item<double>();
+  placed_->backward(scaler_.scale(loss / divisor), /*is_last=*/pass + 1 == step.passes.size());
+  return loss.item<double>() / divisor;
 }
 
 double Trainer::mean_over_ranks(double value) const {
@@ -157,8 +149,9 @@ StepResult Trainer::train_step() {
   model_->module().train();
   zero_grad();
   session_.slots().clear();
-  for (int64_t i = 0; i < options_.accumulate; ++i)
-    result.loss += micro_step(i) / static_cast<double>(options_.accumulate);
+  const TrainingStep step = next_step();
+  result.tokens = step.tokens;
+  for (size_t pass = 0; pass < step.passes.size(); ++pass) result.loss += micro_step(step, pass);
   result.loss = mean_over_ranks(result.loss);
   placed_->optimizer().set_lr(result.lr);
   const optim::StepReport report = update();
@@ -186,21 +179,19 @@ void Trainer::describe_numbers(StepResult& result, const optim::StepReport& repo
   }
 }
 
-double Trainer::validation_loss() {
+std::optional<double> Trainer::validation_loss() {
   const at::NoGradGuard no_grad;
   model_->module().eval();
-  const int64_t count = std::min(options_.eval_windows, stream_.validation_windows());
-  double sum = 0;
-  for (int64_t begin = 0; begin < count; begin += options_.batch) {
-    const int64_t end = std::min(begin + options_.batch, count);
-    const at::Tensor loss = forward_loss(stream_.validation(begin, end, count), std::nullopt);
-    sum += loss.item<double>() * static_cast<double>(end - begin);
+  double sum = 0, weight = 0;
+  for (const TrainingBatch& batch : data_->held_out(options_.batch)) {
+    sum += forward_loss(batch, std::nullopt).item<double>() * batch.weight;
+    weight += batch.weight;
   }
-  return sum / static_cast<double>(count);
+  if (weight == 0) return std::nullopt;
+  return sum / weight;
 }
 
 shard::RankCheckpoint Trainer::checkpoint() const {
-  const io::TokenStream::Cursor cursor = stream_.cursor();
   shard::RankCheckpoint saved{.step = step_,
                               .sections = placed_->sections(),
                               .state = {{"shape", model_->shape()},
@@ -210,10 +201,8 @@ shard::RankCheckpoint Trainer::checkpoint() const {
                                         {"moments", format::info(moment_format(options_)).name},
                                         {"grad_scaler", scaler_.state_dict()},
                                         {"seed", options_.seed},
-                                        {"data_bytes", stream_.tokens()},
-                                        {"data_sha256", stream_.digest()},
-                                        {"cursor", {{"epoch", cursor.epoch}, {"index", cursor.index}}},
                                         {"configuration", options_.configuration}}};
+  saved.state.update(data_->state());
   saved.sections.emplace("random",
                          shard::share_of_replicated({{"torch", generator().get_state()}}, *ranks_, ranks_->rank()));
   return saved;
@@ -234,18 +223,15 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
   expect_same(state, "recipe", options_.recipe.text);
   expect_same(state, "seed", options_.seed);
   expect_same(state, "loss_scale", options_.loss_scale.text);
-  expect_same(state, "data_bytes", stream_.tokens());
   // Older checkpoints do not say these.
-  if (state.contains("data_sha256")) expect_same(state, "data_sha256", stream_.digest());
   expect_same(state, "loss_scale_hysteresis", options_.loss_scale_hysteresis, /*otherwise=*/1);
   expect_same(state, "moments", format::info(moment_format(options_)).name, /*otherwise=*/"fp32");
   try {
+    data_->restore(state);
     check_parameters(checkpoint);
     placed_->load(checkpoint);
     generator().set_state(checkpoint.read("random", "torch"));
     scaler_.load_state_dict(state.at("grad_scaler").get<std::map<std::string, double>>());
-    const json& cursor = state.at("cursor");
-    stream_.seek({.epoch = cursor.at("epoch").get<int64_t>(), .index = cursor.at("index").get<int64_t>()});
     io::check_mapped_files();
   } catch (const json::exception&) {
     fail("checkpoint: expected grad_scaler and a cursor {{epoch, index}} in state.json");

@@ -9,8 +9,8 @@
 #include "plimsoll/app/placement/placed_model.h"
 #include "plimsoll/app/step_result.h"
 #include "plimsoll/app/train_options.h"
+#include "plimsoll/app/training_data.h"
 #include "plimsoll/io/checkpoint_reader.h"
-#include "plimsoll/io/token_stream.h"
 #include "plimsoll/models/language_model.h"
 #include "plimsoll/ops/scaling/scaling_step.h"
 #include "plimsoll/shard/checkpoint/checkpoint.h"
@@ -23,17 +23,16 @@ class Trainer {
  public:
   // model: first_model's. Works on the calling thread only. Of several ranks each has its part of every batch, and
   // all have the same model: they call train_step() as often as each other.
-  Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageModel> model, io::TokenStream stream,
+  Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageModel> model, std::unique_ptr<TrainingData> data,
           std::shared_ptr<const shard::Communicator> ranks = shard::Communicator::connect({}));
 
   int64_t step() const { return step_; }  // steps done
-  int64_t tokens_per_step() const { return options_.batch * options_.accumulate * stream_.context(); }
   int64_t parameters() const { return parameters_; }
 
   StepResult train_step();
 
-  // Mean over the same held-out windows each time; changes nothing.
-  double validation_loss();
+  // Mean over the same held-out data each time; nothing where there is none. Changes nothing.
+  std::optional<double> validation_loss();
 
   // The operands of the last step and the incidents of all steps.
   const watch::Session& session() const { return session_; }
@@ -47,11 +46,12 @@ class Trainer {
   void restore(const io::CheckpointReader& checkpoint);
 
  private:
-  at::Tensor forward_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch);
-  at::Tensor next_windows();
+  at::Tensor forward_loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch);
+  TrainingStep next_step();
   // The first time, with a count of what it saves.
-  at::Tensor counted_loss(const at::Tensor& windows, std::optional<bool> is_first_microbatch);
-  double micro_step(int64_t index);
+  at::Tensor counted_loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch);
+  // What the pass adds to the mean of this rank.
+  double micro_step(const TrainingStep& step, size_t pass);
   double mean_over_ranks(double value) const;
   void check_parameters(const io::CheckpointReader& checkpoint) const;
   void zero_grad();
@@ -59,7 +59,7 @@ class Trainer {
   void describe_numbers(StepResult& result, const optim::StepReport& report);
 
   TrainOptions options_;
-  io::TokenStream stream_;
+  std::unique_ptr<TrainingData> data_;
   std::shared_ptr<const shard::Communicator> ranks_;
   std::shared_ptr<const ops::AmaxReduction> amax_reduction_;  // none of one rank
   std::shared_ptr<models::LanguageModel> model_;

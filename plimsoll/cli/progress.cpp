@@ -13,6 +13,11 @@ namespace {
 
 constexpr const char* kRewrite = "\r\x1b[K";  // back to the start of the line, which is cleared
 
+// A tensor scaled to the edge of its format has a headroom of 0, give or take a rounding.
+double without_minus_zero(double bits) { return std::abs(bits) < 0.05 ? 0.0 : bits; }
+
+}  // namespace
+
 std::string clock_text(double seconds) {
   constexpr double kLongest = 1e15;  // fits into 64 bits
   const auto whole = static_cast<int64_t>(std::min(seconds + 0.5, kLongest));
@@ -20,20 +25,12 @@ std::string clock_text(double seconds) {
                       : fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-// A tensor scaled to the edge of its format has a headroom of 0, give or take a rounding.
-double without_minus_zero(double bits) { return std::abs(bits) < 0.05 ? 0.0 : bits; }
-
-}  // namespace
-
-Progress::Progress(std::string label, const app::TrainOptions& options)
-    : label_(std::move(label)),
-      steps_(options.steps),
-      log_every_(options.log_every),
-      terminal_(isatty(STDOUT_FILENO) == 1) {}
+Progress::Progress(std::string label, int64_t log_every)
+    : label_(std::move(label)), log_every_(log_every), terminal_(isatty(STDOUT_FILENO) == 1) {}
 
 void Progress::step(const app::StepRecord& record) {
   ++steps_seen_;
-  const bool lasting = record.val_loss || record.step == steps_;
+  const bool lasting = record.val_loss || record.step == record.steps;
   if (terminal_) {
     fmt::print("{}{}{}", kRewrite, describe(record), lasting ? "\n" : "");
   } else if (lasting || record.step % log_every_ == 0) {
@@ -48,11 +45,11 @@ void Progress::note(const std::string& line) {
 
 double Progress::seconds_left(const app::StepRecord& record) const {
   const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  return passed / static_cast<double>(steps_seen_) * static_cast<double>(steps_ - record.step);
+  return passed / static_cast<double>(steps_seen_) * static_cast<double>(record.steps - record.step);
 }
 
 std::string Progress::describe(const app::StepRecord& record) const {
-  std::string line = fmt::format("{}  step {}/{}  loss {:.4f}", label_, record.step, steps_, record.result.loss);
+  std::string line = fmt::format("{}  step {}/{}  loss {:.4f}", label_, record.step, record.steps, record.result.loss);
   if (record.val_loss) line += fmt::format("  val {:.4f}", *record.val_loss);
   line += fmt::format("  {:.0f} tokens/s  ETA {}", record.tokens_per_s, clock_text(seconds_left(record)));
   if (record.result.headroom_bits)

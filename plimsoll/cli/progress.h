@@ -9,9 +9,13 @@
 
 namespace plimsoll::cli {
 
+// Minutes and seconds, after an hour hours, too.
+std::string clock_text(double seconds);
+
 class Progress {
  public:
-  Progress(std::string label, const app::TrainOptions& options);
+  // log_every: steps between lines where there is no terminal.
+  Progress(std::string label, int64_t log_every);
 
   void step(const app::StepRecord& record);
   void note(const std::string& line);
@@ -21,7 +25,6 @@ class Progress {
   double seconds_left(const app::StepRecord& record) const;
 
   std::string label_;
-  int64_t steps_;
   int64_t log_every_;
   bool terminal_;
   int64_t steps_seen_ = 0;

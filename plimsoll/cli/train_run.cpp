@@ -20,32 +20,37 @@ void print_configuration(const app::TrainOptions& options) {
 }
 
 int train_and_print(const app::TrainOptions& options) {
-  Progress progress(options.recipe.text, options);
+  return print_training(options, [&](const app::TrainObserver& observer) { return app::train(options, observer); });
+}
+
+int print_training(const app::TrainOptions& options, const Training& training) {
+  Progress progress(options.recipe.text, options.log_every);
   std::optional<app::ProfileReport> profile;
-  const auto summary = app::train(options, {.on_step = [&](const app::StepRecord& record) { progress.step(record); },
-                                            .on_note = [&](const std::string& line) { progress.note(line); },
-                                            .on_profile = [&](const app::ProfileReport& report) { profile = report; },
-                                            .on_watch =
-                                                [&](const watch::Session& session) {
-                                                  app::JsonLines lines =
-                                                      app::JsonLines::create(options.out / "watch.jsonl");
-                                                  print_watch(session, lines);
-                                                }});
+  const auto summary = training({.on_step = [&](const app::StepRecord& record) { progress.step(record); },
+                                 .on_note = [&](const std::string& line) { progress.note(line); },
+                                 .on_profile = [&](const app::ProfileReport& report) { profile = report; },
+                                 .on_watch =
+                                     [&](const watch::Session& session) {
+                                       app::JsonLines lines = app::JsonLines::create(options.out / "watch.jsonl");
+                                       print_watch(session, lines);
+                                     }});
   if (!summary) {
     progress.note(fmt::format("interrupted; a checkpoint is in {}, go on with --resume", options.out.native()));
     return kExitInterrupted;
   }
   if (!app::speaks(options)) return app::is_finite(*summary) ? kExitOk : kExitNotFinite;
   fmt::print(
-      "{}  done: {} steps, {:.2f} M parameters, validation loss {:.4f}, {:.0f} tokens/s, {:.1f} MB saved for backward, "
+      "{}  done: {} steps, {:.2f} M parameters, {}{:.0f} tokens/s, {:.1f} MB saved for backward, "
       "peak memory {:.0f} MB\n",
-      summary->recipe, summary->steps, static_cast<double>(summary->parameters) / 1e6, summary->final_val_loss,
+      summary->recipe, summary->steps, static_cast<double>(summary->parameters) / 1e6,
+      summary->final_val_loss ? fmt::format("validation loss {:.4f}, ", *summary->final_val_loss) : "",
       summary->tokens_per_s, static_cast<double>(summary->saved_activation_bytes) / 1e6,
       static_cast<double>(summary->peak_rss_bytes) / 1e6);
   if (profile) fmt::print("{}", profile_text(*profile));
   if (!app::is_finite(*summary)) {
     app::report_not_finite("{}: diverged: expected a finite loss after {} steps, got Inf or NaN in {}", summary->recipe,
-                           summary->steps, std::isfinite(summary->final_val_loss) ? "training" : "validation");
+                           summary->steps,
+                           std::isfinite(summary->final_val_loss.value_or(0)) ? "training" : "validation");
   }
   return kExitOk;
 }

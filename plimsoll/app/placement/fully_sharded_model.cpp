@@ -104,9 +104,8 @@ FullyShardedModel::~FullyShardedModel() {
   for (const models::LanguageModel::Unit& unit : model_->units()) *unit.hooks = {};
 }
 
-at::Tensor FullyShardedModel::loss(const at::Tensor& tokens, const at::Tensor& targets,
-                                   std::optional<bool> /*is_first_microbatch*/) {
-  return sharded_.forward([&] { return model_->loss(tokens, targets); });
+at::Tensor FullyShardedModel::loss(const TrainingBatch& batch, std::optional<bool> /*is_first_microbatch*/) {
+  return sharded_.forward([&] { return loss_of(*model_, batch, std::nullopt); });
 }
 
 void FullyShardedModel::backward(const at::Tensor& loss, bool /*is_last*/) { loss.backward(); }

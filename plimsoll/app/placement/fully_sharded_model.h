@@ -21,8 +21,7 @@ class FullyShardedModel final : public PlacedModel {
   FullyShardedModel& operator=(const FullyShardedModel&) = delete;
 
   // Every forward pass gathers the weights anew: is_first_microbatch counts for nothing.
-  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
-                  std::optional<bool> is_first_microbatch) override;
+  at::Tensor loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch) override;
   std::vector<at::Tensor> parameter_memory() const override { return sharded_.memory(); }
   void backward(const at::Tensor& loss, bool is_last) override;
   optim::NamedOptimizer& optimizer() override { return *optimizer_; }

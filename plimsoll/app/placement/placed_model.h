@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "plimsoll/app/training_data.h"
 #include "plimsoll/format/format.h"
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/tensor_piece.h"
@@ -23,9 +24,8 @@ class PlacedModel {
  public:
   virtual ~PlacedModel() = default;
 
-  // LanguageModel::loss of this rank's part of a batch.
-  virtual at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
-                          std::optional<bool> is_first_microbatch) = 0;
+  // loss_of() this rank's part of a batch.
+  virtual at::Tensor loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch) = 0;
   // The memory that whole parameters have while they compute.
   virtual std::vector<at::Tensor> parameter_memory() const = 0;
   // is_last: of the backward passes of a step, after which gradients are those of all ranks.

@@ -22,9 +22,8 @@ ReplicatedModel::ReplicatedModel(std::shared_ptr<models::LanguageModel> model,
       optimizer_(std::move(optimizer)),
       averaging_(std::move(averaging)) {}
 
-at::Tensor ReplicatedModel::loss(const at::Tensor& tokens, const at::Tensor& targets,
-                                 std::optional<bool> is_first_microbatch) {
-  return model_->loss(tokens, targets, is_first_microbatch);
+at::Tensor ReplicatedModel::loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch) {
+  return loss_of(*model_, batch, is_first_microbatch);
 }
 
 void ReplicatedModel::backward(const at::Tensor& loss, bool is_last) {

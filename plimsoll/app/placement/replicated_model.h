@@ -17,8 +17,7 @@ class ReplicatedModel : public PlacedModel {
                   std::unique_ptr<optim::NamedOptimizer> optimizer,
                   std::shared_ptr<shard::DistributedDataParallel> averaging);
 
-  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
-                  std::optional<bool> is_first_microbatch) override;
+  at::Tensor loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch) override;
   std::vector<at::Tensor> parameter_memory() const override { return model_->module().parameters(); }
   void backward(const at::Tensor& loss, bool is_last) override;
   optim::NamedOptimizer& optimizer() override { return *optimizer_; }

@@ -1,0 +1,96 @@
+#include "plimsoll/app/finetune/finetune.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "plimsoll/app/first_model.h"
+#include "plimsoll/app/ranks.h"
+#include "plimsoll/app/text/text_writer.h"
+#include "plimsoll/app/trained_model.h"
+
+namespace plimsoll::app {
+namespace {
+
+int64_t steps_of(const FinetuneOptions& options, int64_t rows) {
+  const auto rows_of_step = static_cast<double>(options.run.batch * options.run.accumulate);
+  const double steps = std::ceil(options.epochs * static_cast<double>(rows) / rows_of_step);
+  return options.steps.value_or(std::max<int64_t>(static_cast<int64_t>(steps), 1));
+}
+
+void set_steps(const FinetuneOptions& options, int64_t rows, TrainOptions& run) {
+  run.steps = steps_of(options, rows);
+  run.warmup = static_cast<int64_t>(std::ceil(options.warmup_share * static_cast<double>(run.steps)));
+  const int64_t epoch = std::max<int64_t>((rows + run.batch * run.accumulate - 1) / (run.batch * run.accumulate), 1);
+  if (run.eval_every == 0) run.eval_every = epoch;
+  if (run.save_every == 0) run.save_every = epoch;
+}
+
+FinetunePlan plan_of(const FinetuneOptions& options, const FinetuneData& data, int64_t steps, int64_t ranks) {
+  const int64_t rows = data.examples->rows(), rows_of_step = options.run.batch * options.run.accumulate;
+  const double tokens = static_cast<double>(data.tokens) / static_cast<double>(rows) *
+                        static_cast<double>(rows_of_step) * static_cast<double>(steps) / static_cast<double>(ranks);
+  return {.training = data.training,
+          .held_out = data.held_out,
+          .cut = data.cut,
+          .skipped = data.skipped,
+          .joined = data.joined,
+          .tokens = data.tokens,
+          .counted = data.counted,
+          .context = data.context,
+          .rows = rows,
+          .steps = steps,
+          .memory = estimate_memory(options, std::max<int64_t>(options.run.batch / ranks, 1), ranks),
+          .least_seconds = least_seconds(options, tokens)};
+}
+
+using Prompts = std::vector<std::vector<int64_t>>;
+
+void show_replies(const TextModelOptions& path, const Prompts& prompts, bool is_trained,
+                  const FinetuneObserver& observer) {
+  constexpr int64_t kTokens = 64;
+  if (prompts.empty()) return;
+  const TextModel model = load_text_model(path);
+  for (const std::vector<int64_t>& prompt : prompts) {
+    TextWriter writer(model, {.sampling = {.temperature = 0}, .max_new_tokens = kTokens});
+    observer.on_reply({.is_trained = is_trained,
+                       .prompt = model.tokenizer->decode(prompt, tokenize::Specials::kWith),
+                       .reply = writer.write(prompt, {}).text});
+  }
+}
+
+// The run's model, whose newest checkpoint is the last step's, in the dtype that the first one was stored in.
+void save_directory(const TrainOptions& run) {
+  const at::NoGradGuard no_grad;
+  const auto dtype = models::load(run.source).dtype;
+  const TrainedModel trained = load_trained_model(run.out);
+  trained.model->module().to(dtype);
+  models::save(*trained.model, run.out, {.source = run.source});
+}
+
+}  // namespace
+
+std::optional<TrainSummary> finetune(const FinetuneOptions& options, const FinetuneObserver& observer) {
+  Prompts prompts;
+  const auto open = [&](TrainOptions& run, int64_t ranks) -> std::unique_ptr<TrainingData> {
+    FinetuneData data = read_finetune_data(options, *tokenizer_of(options));
+    set_steps(options, data.examples->rows(), run);
+    const FinetunePlan plan = plan_of(options, data, run.steps, ranks);
+    expect_memory(options, plan.memory, ranks);
+    if (speaks(run)) {
+      observer.on_plan(plan);
+      prompts = data.examples->prompts(static_cast<size_t>(options.samples));
+      show_replies({.path = run.source}, prompts, /*is_trained=*/false, observer);
+    }
+    return std::move(data.examples);
+  };
+  const auto summary = train(options.run, {.data = open, .model = first_model}, observer.training);
+  if (summary && speaks(options.run)) {
+    save_directory(options.run);
+    show_replies({.path = options.run.out}, prompts, /*is_trained=*/true, observer);
+  }
+  return summary;
+}
+
+}  // namespace plimsoll::app

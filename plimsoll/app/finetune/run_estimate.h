@@ -1,0 +1,30 @@
+// What a fine-tuning run takes, before the model is there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "plimsoll/app/finetune/finetune_options.h"
+#include "plimsoll/shard/plan/step_plan.h"
+
+namespace plimsoll::app {
+
+// Bytes of one rank at the step's fullest moment.
+struct MemoryEstimate {
+  int64_t parameters = 0;       // of the model
+  shard::PlannedMemory shared;  // weights, gradients, states, what travels, activations
+  double head = 0;              // a block of logits, and the gradient of the head's weight before it joins the others
+  double total() const { return shared.total() + head; }
+};
+
+// rows: in a forward pass of one rank, each `context` tokens long. Activations are counted in a layer of the model's
+// width, once with few tokens and once with more.
+MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int64_t ranks);
+
+// Seconds of `tokens` at the peak of this machine's cores in the recipe's products, measured now: a bound from below.
+double least_seconds(const FinetuneOptions& options, double tokens);
+
+// Throws UsageError, with the number of rows that would fit, where the estimate is above what the system has.
+void expect_memory(const FinetuneOptions& options, const MemoryEstimate& estimate, int64_t ranks);
+
+}  // namespace plimsoll::app

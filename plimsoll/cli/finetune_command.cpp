@@ -1,0 +1,128 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/finetune/finetune.h"
+#include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
+#include "plimsoll/cli/progress.h"
+#include "plimsoll/cli/show_data.h"
+#include "plimsoll/cli/train_run.h"
+#include "plimsoll/cli/train_table.h"
+#include "plimsoll/cli/watch_option.h"
+#include "plimsoll/models/load.h"
+
+namespace plimsoll::cli {
+namespace {
+
+// Rows of `plimsoll train` that fine-tuning has none of, or has otherwise.
+constexpr std::array kNotOurs = {"data",  "steps",   "model",  "config-of",  "layers",       "dim",
+                                 "heads", "context", "warmup", "eval-every", "eval-windows", "save-every"};
+
+constexpr std::array<recipe::Named<bool>, 2> kYesOrNo = {{{"yes", true}, {"no", false}}};
+
+struct FinetuneCommand {
+  app::FinetuneOptions options;
+  std::filesystem::path config;
+};
+
+std::vector<Option> finetune_table(FinetuneCommand& command) {
+  constexpr Range<int64_t> kFromZero{.from = 0}, kSteps{.from = 1, .to = int64_t{1} << 40};
+  constexpr Range<double> kShare{.from = 0, .to = 1};
+  app::FinetuneOptions& options = command.options;
+  app::TrainOptions& run = options.run;
+  std::vector<Option> table = {
+      {"model", "DIR", path(run.source, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
+      {"data", "PATH...", existing_paths(run.data),
+       "FILE.jsonl with {\"messages\"}, {\"prompt\", \"completion\"} or {\"text\"} a line, other files as texts, and "
+       "directories of them",
+       Need::kRequired, AcrossRanks::kSameContents},
+      {"epochs", "X", number(options.epochs, {.from = 1e-6, .to = 1e6}), "that the examples are visited"},
+      {"steps", "N", integer(options.steps, kSteps), "optimizer steps, instead of epochs"},
+      {"context", "N", integer(run.context, kSizes),
+       "tokens of an example and of a row at most (what the model sees, at most 1024)"},
+      {"overlong", "HOW", choice(options.overlong, app::kOverlongs),
+       "examples beyond the context: cut, skip, or error"},
+      {"pack", "HOW", choice(options.pack, kYesOrNo),
+       "yes: several examples in a row, each of which sees itself alone; no: one"},
+      {"train-on", "WHAT", choice(options.train_on, app::kTrainOns),
+       "assistant: the assistant's messages, completions, and texts; all: every token"},
+      {"eval-data", "PATH...", existing_paths(options.eval_data), "held-out examples, instead of a share",
+       Need::kOptional, AcrossRanks::kSameContents},
+      {"eval-share", "X", number(options.eval_share, kShare), "of the examples, held out"},
+      {"warmup-share", "X", number(options.warmup_share, kShare), "of the steps, from zero to the peak"},
+      {"eval-every", "N", integer(run.eval_every, kFromZero), "steps between validations; 0: an epoch"},
+      {"save-every", "N", integer(run.save_every, kFromZero), "steps between checkpoints; 0: an epoch"},
+      {"samples", "N", integer(options.samples, kFromZero), "replies that are shown before the run and after it"},
+      {"show-data", "N", integer(options.show_data, kFromZero),
+       "show the first N examples, the tokens that count in colour, and train nothing", Need::kOptional,
+       AcrossRanks::kOwn},
+      {"recipe", "NAME", recipe(run.recipe),
+       "who picks the scales: fp32, bf16, fp16, fp8, fp8-current, fp8-row, fp8-block, mxfp8, or a JSON object"},
+      watch_option(run.watch),
+  };
+  for (Option& option : train_table(run, command.config)) {
+    if (std::find(kNotOurs.begin(), kNotOurs.end(), option.name) != kNotOurs.end()) continue;
+    if (option.name == "out") option.need = Need::kOptional;  // --show-data writes nothing
+    table.push_back(std::move(option));
+  }
+  return table;
+}
+
+void print_plan(const app::FinetunePlan& plan) {
+  write_line(fmt::format("examples   {} to train on, {} held out; {} cut, {} skipped", plan.training, plan.held_out,
+                         plan.cut, plan.skipped));
+  if (plan.joined > 0) {
+    write_line(fmt::format("           {} replies begin in a token that the text before them shares", plan.joined));
+  }
+  write_line(fmt::format("tokens     {} an epoch, {} of them count", plan.tokens, plan.counted));
+  write_line(fmt::format("steps      {} of {} rows of {} tokens an epoch", plan.steps, plan.rows, plan.context));
+  const shard::PlannedMemory& memory = plan.memory.shared;
+  write_line(fmt::format(
+      "memory     {:.2f} GB of {:.1f} M parameters: weights {:.2f}, gradients {:.2f}, states {:.2f}, activations {:.2f}",
+      plan.memory.total() / 1e9, static_cast<double>(plan.memory.parameters) / 1e6, memory.parameters / 1e9,
+      memory.gradients / 1e9, memory.states / 1e9, memory.activations / 1e9));
+  write_line(fmt::format("time       at least {}, at the peak of these cores", clock_text(plan.least_seconds)));
+}
+
+void print_reply(const app::SampleReply& reply) {
+  write_line(fmt::format("{} {}\n  -> {}", reply.is_trained ? "after " : "before", reply.prompt, reply.reply));
+}
+
+int run_finetune(FinetuneCommand& command) {
+  app::FinetuneOptions& options = command.options;
+  if (!models::is_decoder_directory(options.run.source)) {
+    app::refuse("--model: expected a Hugging Face directory of a decoder-only model, got {}",
+                options.run.source.native());
+  }
+  if (options.show_data > 0) {
+    show_data(options);
+    return kExitOk;
+  }
+  if (options.run.out.empty()) app::refuse("finetune: expected --out DIR");
+  if (options.run.json.empty()) options.run.json = options.run.out / "train.jsonl";
+  print_configuration(options.run);
+  return print_training(options.run, [&](const app::TrainObserver& observer) {
+    return app::finetune(options, {.training = observer, .on_plan = print_plan, .on_reply = print_reply});
+  });
+}
+
+}  // namespace
+
+Command finetune_command() {
+  const auto command = std::make_shared<FinetuneCommand>();
+  const std::vector<Option> table = finetune_table(*command);
+  return {.name = "finetune",
+          .summary = "Fine-tune a model of a Hugging Face directory on chats, pairs or texts",
+          .options = table,
+          .run = [command, table](const nlohmann::json& configuration) {
+            command->options.run.configuration = configuration;
+            command->options.run.common_to_ranks = common_values(table);
+            return run_finetune(*command);
+          }};
+}
+
+}  // namespace plimsoll::cli
