@@ -43,7 +43,11 @@ constexpr std::array<std::string_view, 13> kCopiedFiles = {"config.json",
 io::TensorMap stored_tensors(const DecoderImpl& model) {
   io::TensorMap result;
   const auto parameters = model.named_parameters();
-  for (const DecoderTensor& tensor : decoder_tensors(model.config)) {
+  const std::vector<DecoderTensor> tensors = decoder_tensors(model.config);
+  if (parameters.size() != tensors.size()) {
+    io::fail("save: expected a model without adapters; merge them first, or save them by themselves");
+  }
+  for (const DecoderTensor& tensor : tensors) {
     const at::Tensor parameter = parameters[tensor.parameter].detach();
     if (!parameter.is_non_overlapping_and_dense()) {
       io::fail("save: expected weights, got FP8 codes; load the model with another dtype");
