@@ -12,6 +12,7 @@ Command generate_command();
 Command inspect_command();
 Command consolidate_command();
 Command convert_command();
+Command merge_command();
 Command shard_plan_command();
 Command t5_command();
 Command gauge_command();

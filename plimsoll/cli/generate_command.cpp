@@ -136,6 +136,8 @@ Command generate_command() {
            {"checkpoint", "DIR", path(command->model.path, PathMust::kExist), "another name of --model"},
            {"dtype", "NAME", choice(command->model.dtype, models::kWeightDtypes),
             "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8, codes with a scale a row"},
+           {"adapter", "DIR", path(command->model.adapter, PathMust::kExist),
+            "a LoRA adapter of the model, as PEFT writes it: adapter_config.json and adapter_model.safetensors"},
            {"kv", "NAME", choice(writing->cache, app::kCacheFormats),
             "keys and values of the text: as they are computed, bf16, or fp8, codes with a scale a token"},
            {"prompt", "TEXT", text(command->prompt), "what to continue; with --chat: a message to reply to"},

@@ -30,7 +30,7 @@ SMALL = (
 RESUME = ["train", "--data", "{text}", "--out", "{run}", "--resume", *SMALL]
 T5_LENGTH = ["--max-new-tokens", "2", "--threads", "1"]
 NO_FILES = {"info", "shard-plan"}  # commands without an input file
-UNTRIED = {"convert", "finetune"}  # read decoder-only models, of which no directory is made here yet
+UNTRIED = {"convert", "finetune", "merge"}  # read decoder-only models, of which no directory is made here yet
 # command: its cases, each the words and the files of the tree that it reads.
 CASES = {
     "train": [

@@ -5,6 +5,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/trained_model.h"
+#include "plimsoll/models/lora/lora.h"
 #include "plimsoll/tokenize/byte_tokenizer.h"
 #include "plimsoll/tokenize/load.h"
 
@@ -55,7 +56,9 @@ TextModel load_run(const TextModelOptions& options) {
 
 TextModel load_model(const TextModelOptions& options) {
   const bool is_directory = !is_run(options.path) && std::filesystem::exists(options.path / "config.json");
-  return is_directory ? load_directory(options) : load_run(options);
+  TextModel model = is_directory ? load_directory(options) : load_run(options);
+  if (!options.adapter.empty()) models::load_adapter(*model.model, options.adapter);
+  return model;
 }
 
 TextModel load_text_model(const TextModelOptions& options) {

@@ -28,6 +28,7 @@ struct TextModelOptions {
       path;  // a Hugging Face directory, a run, of which the newest good checkpoint is taken, or a checkpoint
   models::WeightDtype dtype =
       models::WeightDtype::kAsStored;  // of a Hugging Face directory; a run computes by its recipe
+  std::filesystem::path adapter = {};  // a directory that models::load_adapter() takes; empty: none
   models::Warn warn = {};
 };
 
