@@ -9,12 +9,15 @@
 
 #include "plimsoll/bind/named_option.h"
 #include "plimsoll/io/hugging_face_directory.h"
+#include "plimsoll/io/json.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/load.h"
 #include "plimsoll/models/decoder/save.h"
 #include "plimsoll/models/decoder/tensors.h"
 #include "plimsoll/models/decoding.h"
+#include "plimsoll/models/lora/config.h"
+#include "plimsoll/models/lora/places.h"
 #include "plimsoll/runtime/philox.h"
 
 namespace plimsoll::bind {
@@ -41,7 +44,34 @@ struct DecoderModel : torch::CustomClassHolder {
 
   TensorsByName parameters() const {
     TensorsByName result;
-    for (const auto& item : model->named_parameters()) result.insert(item.key(), item.value());
+    const auto all = model->named_parameters();
+    for (const models::DecoderTensor& tensor : models::decoder_tensors(model->config)) {
+      result.insert(tensor.parameter, all[tensor.parameter]);
+    }
+    return result;
+  }
+
+  // config: the text of an adapter_config.json.
+  void add_lora(const std::string& config) {
+    const std::string name = "LoraConfig";
+    models::add_lora(*model, models::read_adapter_config(io::parse_json(config, name), name).options);
+  }
+
+  // The text of the adapter_config.json.
+  std::string load_adapter(const std::string& directory) {
+    return models::adapter_config_json({.options = models::load_adapter(*model, directory)}).dump();
+  }
+
+  // By the names of Hugging Face's files: NAME.lora_A.weight, NAME.lora_B.weight. GPT-NeoX's B has the rows of queries, of
+  // keys, of values.
+  TensorsByName adapters() const {
+    TensorsByName result;
+    for (const auto& [place, lora] : models::adapted_places(*model)) {
+      for (size_t i = 0; i < place.modules.size(); ++i) {
+        result.insert(place.modules[i].name + ".lora_A.weight", lora->a[i]);
+        result.insert(place.modules[i].name + ".lora_B.weight", lora->b[i]);
+      }
+    }
     return result;
   }
 
@@ -176,6 +206,14 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("eos_token_ids", [](const Self& self) { return self->model->config.eos_token_ids; })
       .def("parameters", &DecoderModel::parameters)
       .def("as_stored", &DecoderModel::as_stored)
+      .def("add_lora", &DecoderModel::add_lora)
+      .def("load_adapter", &DecoderModel::load_adapter)
+      .def("adapters", &DecoderModel::adapters)
+      .def("save_adapter",
+           [](const Self& self, const std::string& directory, const std::string& base) {
+             models::save_adapter(*self->model, directory, {.base_model = base});
+           })
+      .def("merge_lora", [](const Self& self) { models::merge_lora(*self->model); })
       .def("clone", &DecoderModel::clone)
       .def("train", [](const Self& self, bool mode) { self->model->train(mode); })
       .def("checkpoint_activations", [](const Self& self, bool on) { self->model->checkpoint_activations(on); })

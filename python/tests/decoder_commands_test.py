@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 
+import plimsoll.models as plimsoll_models
 import pytest
 import tokenizer_texts
 import torch
@@ -74,10 +75,10 @@ def run(tiny, text, tmp_path_factory):
     return folder
 
 
-def greedy(folder, prompt, tokens, tmp_path):
+def greedy(folder, prompt, tokens, tmp_path, *more):
     """The ids that plimsoll generate draws."""
     options = ["--prompt", prompt, "--temperature", 0, "--tokens", tokens, "--dtype", "fp32", "--json", tmp_path / "log"]
-    done("generate", "--model", folder, *options)
+    done("generate", "--model", folder, *options, *more)
     return [line["id"] for line in map(json.loads, (tmp_path / "log").read_text().splitlines()) if "id" in line]
 
 
@@ -101,6 +102,21 @@ def test_greedy_texts_of_smollm2_are_those_of_transformers(tmp_path):
     for dtype in ("stored", "fp8"):
         words = ("--chat", "--prompt", "What is the capital of France?", "--temperature", 0, "--dtype", dtype)
         assert done("generate", "--model", SMOLLM2, *words) == "The capital of France is Paris.\n"
+
+
+def test_an_adapter_writes_what_python_writes_with_it(tiny, tmp_path):
+    torch.manual_seed(2)
+    base = plimsoll_models.AutoModelForCausalLM.from_pretrained(tiny)
+    model = plimsoll_models.get_peft_model(base, plimsoll_models.LoraConfig(target_modules="all-linear"))
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if ".lora_B." in name:
+                tensor.normal_(0, 0.2)
+    model.save_pretrained(tmp_path / "adapter")
+    ids = AutoTokenizer.from_pretrained(tiny)("def main", return_tensors="pt")["input_ids"]
+    expected = model.generate(ids, max_new_tokens=20)[0, ids.size(1) :].tolist()
+    assert greedy(tiny, "def main", 20, tmp_path, "--adapter", tmp_path / "adapter") == expected
+    assert greedy(tiny, "def main", 20, tmp_path) != expected
 
 
 def test_every_dtype_writes_with_keys_and_values_as_computed_or_in_codes(tiny):
@@ -212,6 +228,8 @@ def test_parity_measures_each_dtype_on_a_text(tiny, text, tmp_path):
         (["train", "--model", "{tiny}", "--context", "999", "--out", "{out}"], 2, "--context: expected at most the 256 tokens"),
         (["convert", "--model", "{tiny}", "--out", "{out}", "--dtype", "fp8"], 2, "--dtype: expected stored, fp32, bf16 or fp16"),
         (["convert", "--model", "{tiny}", "--out", "{tiny}"], 1, "expected a free name"),
+        (["generate", "--model", "{tiny}", "--adapter", "{tiny}"], 1, "adapter_config.json"),
+        (["merge", "--model", "{tiny}", "--adapter", "{run}", "--out", "{out}"], 1, "adapter_config.json"),
         (["generate", "--model", "{run}", "--dtype", "bf16"], 2, "--dtype bf16: expected a Hugging Face directory, got"),
     ],
 )

@@ -47,7 +47,7 @@ class CausalLM(OwnedModel):
             parameters.update(self._as_named(name, tensor))
         if self._shape["tie_word_embeddings"]:
             parameters[_HEAD] = owned["token_embedding.weight"]
-        register(self, parameters)
+        register(self, {**parameters, **model.adapters()})
         self.register_state_dict_post_hook(_as_files_have_them)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_as_parameters_have_them)  # type: ignore[no-untyped-call]
         self.eval()
