@@ -13,6 +13,7 @@
 #include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/models/presets.h"
 #include "plimsoll/optim/schedule.h"
+#include "plimsoll/optim/state_kinds.h"
 #include "plimsoll/recipe/named.h"
 #include "plimsoll/shard/average/compression.h"
 #include "plimsoll/shard/plan/step_plan.h"
@@ -52,7 +53,8 @@ struct TrainOptions {
   double clip = 1.0;  // global gradient norm
   LossScale loss_scale;
   int64_t loss_scale_hysteresis = 1;  // overflows until it backs off
-  bool bf16_moments = false;          // AdamW's, rounded stochastically
+  optim::StateKind optimizer_state = optim::StateKind::kFp32;
+  optim::MasterKind masters = optim::MasterKind::kFp32;  // others: the weights are BF16
   int64_t seed = 1;
   int64_t threads = 0;                                      // 0: as many as cores
   shard::Sharing shard = shard::Sharing::kNone;             // of the processes of a launch (shard::Launch)

@@ -35,15 +35,24 @@ std::optional<std::filesystem::path> make_offload_folder(const TrainOptions& opt
   return options.out;
 }
 
-format::Format moment_format(const TrainOptions& options) {
-  return options.bf16_moments ? format::Format::kBf16 : format::Format::kFp32;
+// The model whose parameters the optimizer updates: without FP32 masters they are BF16.
+std::shared_ptr<models::LanguageModel> with_weights_of(const TrainOptions& options,
+                                                       std::shared_ptr<models::LanguageModel> model) {
+  if (options.masters == optim::MasterKind::kFp32) return model;
+  if (options.recipe.value.high_precision_format() == format::Format::kFp16) {
+    refuse("--masters {}: expected a recipe without fp16, whose range is not that of bf16 weights, got {}",
+           recipe::name_of(optim::kMasters, options.masters), options.recipe.text);
+  }
+  for (at::Tensor& parameter : model->module().parameters()) parameter.set_data(parameter.to(at::kBFloat16));
+  return model;
 }
 
 Placement placement_of(const TrainOptions& options) {
   return {.sharing = options.shard,
           .adamw = torch::optim::AdamWOptions(options.lr).betas({0.9, 0.95}).weight_decay(options.weight_decay),
           .seed = static_cast<uint64_t>(options.seed),
-          .moment_format = moment_format(options),
+          .optimizer_state = options.optimizer_state,
+          .masters = options.masters,
           .compression = options.compress,
           .offload_folder = make_offload_folder(options)};
 }
@@ -73,7 +82,7 @@ Trainer::Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageMo
     : options_(options),
       data_(std::move(data)),
       ranks_(std::move(ranks)),
-      model_(std::move(model)),
+      model_(with_weights_of(options, std::move(model))),
       parameters_(count_parameters(model_->module())),
       placed_(place_model(model_, ranks_, placement_of(options))),
       scaler_(scaler_options(options, *placed_)),
@@ -198,7 +207,8 @@ shard::RankCheckpoint Trainer::checkpoint() const {
                                         {"recipe", options_.recipe.text},
                                         {"loss_scale", options_.loss_scale.text},
                                         {"loss_scale_hysteresis", options_.loss_scale_hysteresis},
-                                        {"moments", format::info(moment_format(options_)).name},
+                                        {"moments", recipe::name_of(optim::kOptimizerStates, options_.optimizer_state)},
+                                        {"masters", recipe::name_of(optim::kMasters, options_.masters)},
                                         {"grad_scaler", scaler_.state_dict()},
                                         {"seed", options_.seed},
                                         {"configuration", options_.configuration}}};
@@ -225,7 +235,9 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
   expect_same(state, "loss_scale", options_.loss_scale.text);
   // Older checkpoints do not say these.
   expect_same(state, "loss_scale_hysteresis", options_.loss_scale_hysteresis, /*otherwise=*/1);
-  expect_same(state, "moments", format::info(moment_format(options_)).name, /*otherwise=*/"fp32");
+  expect_same(state, "moments", recipe::name_of(optim::kOptimizerStates, options_.optimizer_state),
+              /*otherwise=*/"fp32");
+  expect_same(state, "masters", recipe::name_of(optim::kMasters, options_.masters), /*otherwise=*/"fp32");
   try {
     data_->restore(state);
     check_parameters(checkpoint);

@@ -211,27 +211,57 @@ TEST_F(Resume, AnotherModelRecipeOrSeedIsRefused) {
   EXPECT_EQ(resume({"--seed", "2"}).exit_code, 1);
 }
 
-TEST(Train, Bf16MomentsHalveTheirMemoryAndAResumedRunHasTheSameBits) {
+// A parameter's bytes in a checkpoint: the model's, the states'.
+struct KeptBytes {
+  std::vector<std::string> options;
+  double model, states;
+};
+
+TEST(Train, StatesOfFewerBitsTakeWhatThePageSaysAndAResumedRunHasTheSameBits) {
   const TinyRun run;
-  const auto arguments = [&](const char* name, const char* format) {
-    return std::vector<std::string>{"--out", run.file(name), "--steps", "8",   "--save-every", "4", "--log-every",
-                                    "1",     "--recipe",     "fp16",    format};
+  const auto arguments = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--out", run.file(name), "--steps", "8", "--save-every", "4", "--log-every", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
   };
-  for (const char* name : {"bf16", "cut"}) ASSERT_EQ(run.train(arguments(name, "--bf16-moments")).exit_code, 0);
-  ASSERT_EQ(run.train(arguments("fp32", "--async-save")).exit_code, 0);
-  fs::remove_all(run.file("cut/step-00000008"));
-  EXPECT_THAT(run.train(with(arguments("cut", "--async-save"), "--resume")).error,
-              HasSubstr("expected a run with moments \"fp32\", got \"bf16\""));
-  ASSERT_EQ(run.train(with(arguments("cut", "--bf16-moments"), "--resume")).exit_code, 0);
-  for (const char* file : {"model", "optimizer"}) {
-    const std::string name = std::string("step-00000008/") + file + ".safetensors";
-    EXPECT_EQ(io::read_plainly(run.file("cut/" + name)), io::read_plainly(run.file("bf16/" + name))) << file;
+  const double parameters = [&] {
+    EXPECT_EQ(run.train(arguments("fp32", {"--recipe", "fp16", "--async-save"})).exit_code, 0);
+    return static_cast<double>(fs::file_size(run.file("fp32/step-00000008/model.safetensors"))) / 4;
+  }();
+  const std::vector<KeptBytes> kept = {
+      {{"--recipe", "fp16", "--optimizer-state", "bf16"}, 4, 4},
+      {{"--recipe", "fp8", "--optimizer-state", "8bit"}, 4, 2.125},
+      {{"--recipe", "fp8", "--optimizer-state", "8bit", "--masters", "split"}, 2, 3.125},
+      {{"--recipe", "bf16", "--optimizer-state", "8bit", "--masters", "none"}, 2, 2.125},
+  };
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const std::string whole = "whole" + std::to_string(i), cut = "cut" + std::to_string(i);
+    for (const std::string& name : {whole, cut}) {
+      const auto result = run.train(arguments(name, kept[i].options));
+      ASSERT_EQ(result.exit_code, 0) << result.error;
+    }
+    fs::remove_all(run.file(cut + "/step-00000008"));
+    const std::vector<std::string> recipe(kept[i].options.begin(), kept[i].options.begin() + 2);
+    EXPECT_THAT(run.train(with(arguments(cut, recipe), "--resume")).error,
+                HasSubstr("expected a run with moments \"fp32\""));
+    ASSERT_EQ(run.train(with(arguments(cut, kept[i].options), "--resume")).exit_code, 0);
+    const auto file = [&](const std::string& of, const char* name) {
+      return run.file(of + "/step-00000008/" + name + ".safetensors");
+    };
+    for (const char* name : {"model", "optimizer"})
+      EXPECT_EQ(io::read_plainly(file(cut, name)), io::read_plainly(file(whole, name))) << name;
+    // Names and step counts take a tenth at most of so small a model.
+    const auto bytes = [&](const char* name) { return static_cast<double>(fs::file_size(file(whole, name))); };
+    EXPECT_NEAR(bytes("model"), kept[i].model * parameters, 0.4 * parameters);
+    EXPECT_NEAR(bytes("optimizer"), kept[i].states * parameters, 0.4 * parameters);
   }
-  const auto bytes = [&](const std::string& path) { return fs::file_size(run.file(path)); };
-  const std::string model = "bf16/step-00000008/model.safetensors", state = "/step-00000008/optimizer.safetensors";
-  // Two moments of two bytes each are as large as the fp32 weights; in fp32 they are twice as large.
-  EXPECT_NEAR(static_cast<double>(bytes("fp32" + state) - bytes("bf16" + state)), static_cast<double>(bytes(model)),
-              0.1 * static_cast<double>(bytes(model)));
+}
+
+TEST(Train, Bf16WeightsAreRefusedUnderFp16) {
+  const TinyRun run;
+  const auto result = run.train({"--out", run.file("out"), "--recipe", "fp16", "--masters", "split"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.error, HasSubstr("--masters split: expected a recipe without fp16"));
 }
 
 TEST(Train, ALossScaleThatStaysHasNoHysteresis) {

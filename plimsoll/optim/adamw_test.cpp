@@ -13,7 +13,6 @@
 namespace plimsoll::optim {
 namespace {
 
-using format::Format;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
@@ -275,12 +274,14 @@ TEST(AdamW, StepCallsTheClosureAndKeepsTheReport) {
 
 struct Variant {
   torch::Dtype dtype;
-  Format moments;
+  StateKind states;
+  MasterKind masters = MasterKind::kFp32;
+  AdamWSettings settings() const { return {.optimizer_state = states, .masters = masters, .seed = 5}; }
 };
 class AdamWState : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(AdamWState, SaveAndLoadContinueWithTheSameBits) {
-  const AdamWSettings settings{.moment_format = GetParam().moments, .seed = 5};
+  const AdamWSettings settings = GetParam().settings();
   const NamedParameters whole = make_parameters(GetParam().dtype);
   AdamW straight(one_group(whole, options()), settings);
   for (int64_t step = 0; step < 3; ++step) {
@@ -307,7 +308,7 @@ TEST_P(AdamWState, SaveAndLoadContinueWithTheSameBits) {
 }
 
 TEST_P(AdamWState, TorchArchivesHoldIt) {
-  const AdamWSettings settings{.moment_format = GetParam().moments};
+  const AdamWSettings settings = GetParam().settings();
   const NamedParameters parameters = make_parameters(GetParam().dtype);
   AdamW optimizer(one_group(parameters, options()), settings), other(one_group(parameters, options()), settings);
   set_gradients(parameters, 0);
@@ -318,11 +319,15 @@ TEST_P(AdamWState, TorchArchivesHoldIt) {
   EXPECT_TRUE(same(optimizer.state_dict(), other.state_dict()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, AdamWState,
-                         ::testing::Values(Variant{torch::kFloat32, Format::kFp32},
-                                           Variant{torch::kFloat32, Format::kBf16},
-                                           Variant{torch::kBFloat16, Format::kFp32},
-                                           Variant{torch::kFloat16, Format::kBf16}));
+INSTANTIATE_TEST_SUITE_P(
+    Formats, AdamWState,
+    ::testing::Values(Variant{torch::kFloat32, StateKind::kFp32}, Variant{torch::kFloat32, StateKind::kBf16},
+                      Variant{torch::kFloat32, StateKind::k8Bit}, Variant{torch::kBFloat16, StateKind::kFp32},
+                      Variant{torch::kFloat16, StateKind::kBf16}, Variant{torch::kFloat16, StateKind::k8Bit},
+                      Variant{torch::kBFloat16, StateKind::kFp32, MasterKind::kSplit},
+                      Variant{torch::kBFloat16, StateKind::k8Bit, MasterKind::kSplit},
+                      Variant{torch::kBFloat16, StateKind::kBf16, MasterKind::kNone},
+                      Variant{torch::kBFloat16, StateKind::k8Bit, MasterKind::kNone}));
 
 TEST(AdamW, WeightsWrittenByOthersReplaceTheMaster) {
   const NamedParameters parameters = make_parameters(torch::kBFloat16);
@@ -350,7 +355,10 @@ TEST(AdamW, StateThatDoesNotFitIsRefusedWhole) {
   fails([](auto& state) { state["extra"] = torch::zeros({1}); }, "got extra");
   fails([](auto& state) { state["fc.bias.exp_avg"] = torch::zeros({36}); },
         "fc.bias.exp_avg to be Float [37], got Float [36]");
-  fails([](auto& state) { state["fc.bias.exp_avg"] = torch::zeros({37}, torch::kBFloat16); }, "got BFloat16 [37]");
+  fails([](auto& state) { state["fc.bias.exp_avg"] = torch::zeros({37}, torch::kHalf); }, "got Half [37]");
+  fails([](auto& state) { state["fc.bias.exp_avg"] = torch::zeros({37}, torch::kChar); },
+        "fc.bias.exp_avg_scale in the state, got none");
+  fails([](auto& state) { state["fc.bias.master"] = torch::zeros({37}); }, "got fc.bias.master");
 }
 
 TEST(AdamW, BadArgumentsAreRefused) {
@@ -362,8 +370,10 @@ TEST(AdamW, BadArgumentsAreRefused) {
   EXPECT_THAT(construct(good, AdamWOptions(-1.0)), error("expected lr >= 0, got -1"));
   EXPECT_THAT(construct(good, AdamWOptions().betas({0.9, 1.0})), error("betas in [0, 1)"));
   EXPECT_THAT(construct(good, AdamWOptions().amsgrad(true)), error("amsgrad"));
-  EXPECT_THAT(construct(good, AdamWOptions(), {.moment_format = Format::kFp16}),
-              error("moments in fp32 or bf16, got fp16"));
+  EXPECT_THAT(construct(good.to(torch::kHalf), AdamWOptions(), {.masters = MasterKind::kSplit}),
+              error("expected w to be BFloat16 or Float with masters split, got CPUHalfType"));
+  EXPECT_THAT(construct(good, AdamWOptions(), {.optimizer_state = StateKind::k8Bit, .places = {{.begin = 31}}}),
+              error("the part of w to begin at a multiple of 32 elements with 8bit states, got 31"));
   EXPECT_THAT(construct(good.t(), AdamWOptions()), error("expected w to be a contiguous CPU tensor"));
   EXPECT_THAT(construct(good.to(torch::kFloat64), AdamWOptions()), error("AdamW"));
   EXPECT_THAT([&] { AdamW({{{{"w", good}, {"w", good}}, AdamWOptions()}}); }, error("got w twice"));

@@ -79,25 +79,94 @@ def test_a_narrow_parameter_that_somebody_writes_is_the_new_master():
     assert torch.all((optimizer.state[weight]["master"] - 4.0).abs() < 2e-3)
 
 
-@pytest.mark.parametrize("moment_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("masters", ["fp32", "split", "none"])
+@pytest.mark.parametrize("optimizer_state", ["fp32", "bf16", "8bit"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_run_that_is_saved_and_loaded_goes_on_with_the_same_bits(dtype, moment_dtype):
+def test_a_run_that_is_saved_and_loaded_goes_on_with_the_same_bits(dtype, optimizer_state, masters):
+    kinds = {"optimizer_state": optimizer_state, "masters": masters}
     whole, parts = parameters(dtype), parameters(dtype)
-    train(AdamW(groups(whole), lr=1e-2, moment_dtype=moment_dtype, seed=7), whole, range(STEPS))
-    first = AdamW(groups(parts), lr=1e-2, moment_dtype=moment_dtype, seed=7)
+    train(AdamW(groups(whole), lr=1e-2, **kinds, seed=7), whole, range(STEPS))
+    first = AdamW(groups(parts), lr=1e-2, **kinds, seed=7)
     train(first, parts, range(2))
     state = copy.deepcopy(first.state_dict())
     again = [nn.Parameter(parameter.detach().clone()) for parameter in parts]
-    second = AdamW(groups(again), lr=5.0, moment_dtype=moment_dtype, seed=7)
+    second = AdamW(groups(again), lr=5.0, **kinds, seed=7)
     second.load_state_dict(state)
     train(second, again, range(2, STEPS))
     assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))
-    assert second.state[again[0]]["exp_avg"].dtype == moment_dtype
+    state = second.state[again[0]]
+    assert state["exp_avg"].dtype == {"fp32": torch.float32, "bf16": torch.bfloat16, "8bit": torch.int8}[optimizer_state]
+    assert ("correction" in state) == (masters == "split" and dtype == torch.bfloat16)
+
+
+BYTES = {"fp32": 8, "bf16": 4, "8bit": 2 + 4 / 32, "master": 4, "split": 1, "none": 0}
+
+
+@pytest.mark.parametrize("masters", ["fp32", "split", "none"])
+@pytest.mark.parametrize("optimizer_state", ["fp32", "bf16", "8bit"])
+def test_states_take_the_bytes_that_the_page_says(optimizer_state, masters):
+    weight = nn.Parameter(torch.zeros(64, 32, dtype=torch.bfloat16))
+    optimizer = AdamW([weight], optimizer_state=optimizer_state, masters=masters)
+    train(optimizer, [weight], [0])
+    held = sum(state.nbytes for name, state in optimizer.state[weight].items() if name != "step")
+    assert held == weight.numel() * (BYTES[optimizer_state] + BYTES["master" if masters == "fp32" else masters])
+
+
+@pytest.mark.parametrize("to", [("fp32", "fp32"), ("bf16", "split"), ("8bit", "none"), ("8bit", "split")])
+@pytest.mark.parametrize("of", [("fp32", "fp32"), ("bf16", "split"), ("8bit", "none"), ("8bit", "split")])
+def test_states_of_one_kind_load_into_another(of, to):
+    theirs = parameters(torch.bfloat16)
+    trained = AdamW(groups(theirs), lr=1e-2, optimizer_state=of[0], masters=of[1])
+    train(trained, theirs, range(STEPS))
+    ours = [nn.Parameter(parameter.detach().clone()) for parameter in theirs]
+    optimizer = AdamW(groups(ours), optimizer_state=to[0], masters=to[1])
+    optimizer.load_state_dict(trained.state_dict())
+    assert [(group["optimizer_state"], group["masters"]) for group in optimizer.param_groups] == [to, to]
+    train(optimizer, ours, [STEPS])
+    train(trained, theirs, [STEPS])
+    # Two updates differ by twice the largest there is, lr * (1 - beta1) / sqrt(1 - beta2), 3.2 times lr, and BF16 weights by
+    # their last place. What each moment and weight may be off is tested in C++.
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.all((mine.float() - other.float()).abs() <= 2 * 3.2 * 1e-2 + 2**-7 * other.float().abs())
+    state = optimizer.state[ours[0]]
+    assert ("exp_avg_scale" in state) == (to[0] == "8bit") and ("master" in state) == (to[1] == "fp32")
+
+
+@pytest.mark.parametrize("masters", ["fp32", "split", "none"])
+@pytest.mark.parametrize("optimizer_state", ["fp32", "bf16", "8bit"])
+def test_gradients_that_are_released_in_backward_give_the_same_bits_and_are_never_there_together(optimizer_state, masters):
+    def model():
+        torch.manual_seed(3)
+        return nn.Sequential(*(nn.Linear(64, 64) for _ in range(6))).bfloat16()
+
+    def loss(of, step):
+        torch.manual_seed(step)
+        return of(torch.randn(4, 64, dtype=torch.bfloat16)).square().mean()
+
+    kinds = {"lr": 1e-2, "optimizer_state": optimizer_state, "masters": masters, "seed": 7}
+    released, kept = model(), model()
+    own, reference = AdamW(released.parameters(), **kinds), AdamW(kept.parameters(), **kinds)
+    peak = []
+    for parameter in released.parameters():  # before a gradient is added
+        parameter.register_hook(
+            lambda grad: peak.append(grad.nbytes + sum(p.grad.nbytes for p in released.parameters() if p.grad is not None))
+        )
+    for step in range(STEPS):
+        with own.release_gradients():
+            loss(released, step).backward()
+        assert all(parameter.grad is None for parameter in released.parameters())
+        loss(kept, step).backward()
+        reference.step()
+        reference.zero_grad()
+        assert all(torch.equal(a, b) for a, b in zip(released.parameters(), kept.parameters(), strict=True))
+    assert max(peak) == released[0].weight.nbytes
+    loss(released, STEPS).backward()
+    assert all(parameter.grad is not None for parameter in released.parameters()), "the hooks are gone"
 
 
 def test_a_copy_goes_on_by_itself_with_the_same_bits():
     own = parameters(torch.bfloat16)
-    optimizer = AdamW(groups(own), lr=1e-2, moment_dtype=torch.bfloat16, seed=7)
+    optimizer = AdamW(groups(own), lr=1e-2, optimizer_state="bf16", seed=7)
     train(optimizer, own, range(2))
     twin, twins = copy.deepcopy((optimizer, own))
     train(optimizer, own, range(2, STEPS))
@@ -130,7 +199,7 @@ def test_bits_do_not_depend_on_threads():
         torch.set_num_threads(threads)
         try:
             weight = nn.Parameter(torch.linspace(-1, 1, 200_001))
-            optimizer = AdamW([weight], moment_dtype=torch.bfloat16, seed=3)
+            optimizer = AdamW([weight], optimizer_state="bf16", seed=3)
             for step in range(2):
                 give_gradients([weight], step)
                 optimizer.step()
@@ -142,8 +211,8 @@ def test_bits_do_not_depend_on_threads():
 
 def test_moments_in_bf16_stay_near_those_in_fp32():
     weights = [nn.Parameter(torch.zeros(4096)) for _ in range(2)]
-    for weight, dtype in zip(weights, (torch.float32, torch.bfloat16), strict=True):
-        optimizer = AdamW([weight], lr=1e-3, weight_decay=0.0, moment_dtype=dtype)
+    for weight, kind in zip(weights, ("fp32", "bf16"), strict=True):
+        optimizer = AdamW([weight], lr=1e-3, weight_decay=0.0, optimizer_state=kind)
         train(optimizer, [weight], range(200))
     # An update is at most lr; one that is rounded by 2^-8 in each moment is wrong by at most 3 of them, and signs vary.
     assert (weights[0] - weights[1]).abs().mean() <= 200 * 1e-3 * 3 * 2**-8
@@ -182,7 +251,8 @@ def test_schedulers_closures_and_the_scaler_of_amp_drive_it():
         ({"weight_decay": -0.1}, "expected weight_decay >= 0"),
         ({"amsgrad": True}, "expected amsgrad=False"),
         ({"maximize": True}, "expected maximize=False"),
-        ({"moment_dtype": torch.float16}, "expected moment_dtype"),
+        ({"optimizer_state": "fp16"}, "expected optimizer_state fp32, bf16, 8bit, got fp16"),
+        ({"masters": "half"}, "expected masters fp32, split, none, got half"),
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments, message):
@@ -198,6 +268,19 @@ def test_parameters_of_another_kind_are_refused_and_leave_no_group(parameter):
     with pytest.raises(TypeError, match="AdamW: expected parameter 0 of group 1"):
         optimizer.add_param_group({"params": [nn.Parameter(parameter)]})
     assert len(optimizer.param_groups) == 1
+
+
+def test_clipping_and_a_loss_scale_are_refused_where_gradients_are_released():
+    optimizer = AdamW(parameters())
+    for options in ({"max_norm": 1.0}, {"inv_loss_scale": 2**-16}):
+        with pytest.raises(ValueError, match="without clipping by their whole norm"), optimizer.release_gradients(**options):
+            pass
+
+
+def test_float16_parameters_have_fp32_masters_only():
+    for masters in ("split", "none"):
+        with pytest.raises(TypeError, match=f"parameter 0 of group 0 to be of float32 or bfloat16 with masters='{masters}'"):
+            AdamW(parameters(torch.float16), masters=masters)
 
 
 def test_a_sparse_gradient_is_refused():

@@ -47,7 +47,7 @@ def weights(out, step):
     whole = out / f"{step}.safetensors"
     said = subprocess.run([PROGRAM, "consolidate", folder, "--out", whole], capture_output=True, text=True, timeout=60)
     assert said.returncode == 0, said.stderr
-    with safe_open(whole, "np") as file:
+    with safe_open(whole, "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dictionary
 
 
@@ -103,8 +103,10 @@ def test_ranks_have_the_losses_of_one_process(tmp_path, alone, shard, ranks, rec
         ("ddp", ["--recipe=fp8", "--compress=fp8"]),
         ("zero2", ["--recipe=fp8", "--compress=fp8"]),
         ("zero2", ["--recipe=fp16", "--async-save"]),
-        ("zero1", ["--recipe=fp16", "--bf16-moments", "--loss-scale-hysteresis=2"]),
-        ("fsdp", ["--recipe=fp8", "--bf16-moments", "--offload=disk"]),
+        ("zero1", ["--recipe=fp16", "--optimizer-state=bf16", "--loss-scale-hysteresis=2"]),
+        ("fsdp", ["--recipe=fp8", "--optimizer-state=bf16", "--offload=disk"]),
+        ("zero2", ["--recipe=fp8", "--optimizer-state=8bit", "--masters=split"]),
+        ("fsdp", ["--recipe=fp8", "--optimizer-state=8bit", "--masters=none", "--offload=disk"]),
         ("fsdp", []),
         ("fsdp", ["--recipe=fp16", "--loss-scale=auto"]),
     ],
@@ -117,6 +119,31 @@ def test_resuming_has_the_bits_of_going_on(tmp_path, shard, more):
     train(2, tmp_path / "parts", *arguments, "--resume")
     whole, parts = weights(tmp_path / "whole", 8), weights(tmp_path / "parts", 8)
     assert whole.keys() == parts.keys() and all((whole[name] == parts[name]).all() for name in whole)
+
+
+NARROW = ["--recipe=bf16", "--optimizer-state=8bit"]
+
+
+@pytest.mark.parametrize("masters", ["split", "none"])
+def test_narrow_states_have_the_same_bits_however_ranks_share_them(tmp_path, masters):
+    arguments = [*NARROW, f"--masters={masters}"]
+    runs = [(2, "ddp"), (2, "zero1"), (2, "zero2"), (2, "fsdp"), (1, "none"), (1, "fsdp")]
+    for ranks, shard in runs:
+        train(ranks, tmp_path / f"{shard}-{ranks}", f"--shard={shard}", *arguments)
+    for ranks in (1, 2):
+        whole, *others = [weights(tmp_path / f"{shard}-{count}", 8) for count, shard in runs if count == ranks]
+        for other in others:
+            assert whole.keys() == other.keys() and all((whole[name] == other[name]).all() for name in whole)
+
+
+def test_another_number_of_ranks_goes_on_with_narrow_states(tmp_path):
+    arguments = [*NARROW, "--masters=split", "--shard=fsdp"]
+    train(3, tmp_path / "parts", *arguments)
+    train(1, tmp_path / "whole", *arguments)
+    remove_checkpoint(tmp_path / "parts", 8)
+    train(2, tmp_path / "parts", *arguments, "--resume")
+    # The mean of 12 windows in another order, of BF16 values.
+    assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "whole"), rel=2**-8)
 
 
 def test_another_number_of_ranks_goes_on_and_a_damaged_shard_is_named(tmp_path, alone):

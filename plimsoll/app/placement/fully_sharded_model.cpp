@@ -48,10 +48,9 @@ std::vector<std::shared_ptr<torch::nn::Module>> modules_of(const std::vector<mod
 }
 
 // Parts of the parameters that this rank has, as optim::decay_groups() would group the whole ones.
-std::vector<optim::NamedGroup> decay_groups(shard::FullyShardedDataParallel& sharded,
+std::vector<optim::NamedGroup> decay_groups(const shard::FullyShardedDataParallel& sharded,
+                                            const std::map<std::string, size_t>& dimensions,
                                             const torch::optim::AdamWOptions& options) {
-  std::map<std::string, size_t> dimensions;
-  for (const io::TensorPiece& piece : sharded.pieces()) dimensions.emplace(piece.name, piece.shape.size());
   optim::NamedGroup decayed{{}, options}, kept{{}, options};
   kept.options.weight_decay(0);
   for (const auto& [name, part] : sharded.parameters()) {
@@ -68,6 +67,42 @@ optim::StateHome state_home(const std::optional<std::filesystem::path>& offload_
       .rest = shard::release_pages};
 }
 
+// Numbers of the whole parameters under optim::decay_groups().
+std::map<std::string, uint64_t> numbers_of(const torch::nn::Module& model,
+                                           const std::map<std::string, size_t>& dimensions) {
+  std::map<std::string, uint64_t> numbers;
+  for (const bool is_decayed : {true, false}) {
+    for (const auto& item : model.named_parameters()) {
+      if ((dimensions.at(item.key()) >= 2) == is_decayed) numbers.emplace(item.key(), numbers.size());
+    }
+  }
+  return numbers;
+}
+
+// A part has the bits of the whole parameter in an optimizer of one rank.
+std::unique_ptr<shard::ShardedAdamW> make_optimizer(const torch::nn::Module& model,
+                                                    const shard::FullyShardedDataParallel& sharded,
+                                                    const std::shared_ptr<const shard::Communicator>& ranks,
+                                                    const Placement& placement) {
+  std::map<std::string, size_t> dimensions;
+  std::map<std::string, int64_t> begins;
+  for (const io::TensorPiece& piece : sharded.pieces()) {
+    dimensions.emplace(piece.name, piece.shape.size());
+    begins.emplace(piece.name, piece.begin);
+  }
+  const std::vector<optim::NamedGroup> groups = decay_groups(sharded, dimensions, placement.adamw);
+  const std::map<std::string, uint64_t> numbers = numbers_of(model, dimensions);
+  optim::AdamWSettings settings{.optimizer_state = placement.optimizer_state,
+                                .masters = placement.masters,
+                                .seed = placement.seed,
+                                .home = state_home(placement.offload_folder)};
+  for (const optim::NamedGroup& group : groups) {
+    for (const auto& [name, part] : group.parameters)
+      settings.places.push_back({.number = numbers.at(name), .begin = begins.at(name)});
+  }
+  return std::make_unique<shard::ShardedAdamW>(groups, ranks, settings);
+}
+
 // The piece of the parameter NAME that the state "NAME.exp_avg" belongs to; nullptr: none.
 const io::TensorPiece* piece_of(const std::string& state, const std::vector<io::TensorPiece>& pieces) {
   const std::string name = state.substr(0, state.rfind('.'));
@@ -75,8 +110,17 @@ const io::TensorPiece* piece_of(const std::string& state, const std::vector<io::
   return found == pieces.end() ? nullptr : &*found;
 }
 
-bool has_shape_of(const at::Tensor& state, const std::string& name, const io::TensorPiece& piece) {
-  return !name.ends_with(".step") && state.numel() == piece.end - piece.begin;
+// What a state of the piece is of the whole parameter's state. nullopt: another is not a part of.
+struct StatePart {
+  std::vector<int64_t> shape;  // of the whole state
+  int64_t begin = 0, end = 0;
+};
+std::optional<StatePart> part_of(const std::string& name, const io::TensorPiece& piece) {
+  if (name.ends_with(".step")) return std::nullopt;
+  if (!name.ends_with("_scale")) return StatePart{piece.shape, piece.begin, piece.end};
+  const int64_t begin = piece.begin / kernels::kStateGroup;
+  return StatePart{
+      {optim::scale_count(io::count_of(piece.shape))}, begin, begin + optim::scale_count(piece.end - piece.begin)};
 }
 
 }  // namespace
@@ -87,11 +131,7 @@ FullyShardedModel::FullyShardedModel(std::shared_ptr<models::LanguageModel> mode
       ranks_(std::move(ranks)),
       sharded_(model_->module(), modules_of(model_->units()), ranks_,
                options_of(model_->module(), placement.offload_folder)),
-      optimizer_(
-          std::make_unique<shard::ShardedAdamW>(decay_groups(sharded_, placement.adamw), ranks_,
-                                                optim::AdamWSettings{.moment_format = placement.moment_format,
-                                                                     .seed = placement.seed,
-                                                                     .home = state_home(placement.offload_folder)})) {
+      optimizer_(make_optimizer(model_->module(), sharded_, ranks_, placement)) {
   size_t number = 0;  // 0 is what is in no unit
   for (const models::LanguageModel::Unit& unit : model_->units()) {
     ++number;
@@ -125,9 +165,9 @@ std::vector<io::TensorPiece> FullyShardedModel::state_pieces() const {
   std::vector<io::TensorPiece> pieces;
   for (const auto& [name, state] : optimizer_->state_dict()) {
     const io::TensorPiece* const parameter = piece_of(name, parameters);
-    if (parameter != nullptr && has_shape_of(state, name, *parameter)) {
-      pieces.push_back(
-          {.name = name, .shape = parameter->shape, .begin = parameter->begin, .end = parameter->end, .values = state});
+    const std::optional<StatePart> part = parameter == nullptr ? std::nullopt : part_of(name, *parameter);
+    if (part) {
+      pieces.push_back({.name = name, .shape = part->shape, .begin = part->begin, .end = part->end, .values = state});
     } else if (is_first()) {
       pieces.push_back(io::whole_piece(name, state));
     }
@@ -152,12 +192,12 @@ void FullyShardedModel::load_states(const io::CheckpointReader& checkpoint) {
   io::TensorMap states;
   for (const auto& [name, state] : optimizer_->state_dict()) {
     const io::TensorPiece* const parameter = piece_of(name, parameters);
-    const bool is_part = parameter != nullptr && has_shape_of(state, name, *parameter);
-    if (is_part && state.numel() == 0) {
+    const std::optional<StatePart> part = parameter == nullptr ? std::nullopt : part_of(name, *parameter);
+    if (part && state.numel() == 0) {
       states.emplace(name, state);
     } else {
-      states.emplace(name, is_part ? checkpoint.read("optimizer", name, parameter->begin, parameter->end)
-                                   : checkpoint.read("optimizer", name));
+      states.emplace(
+          name, part ? checkpoint.read("optimizer", name, part->begin, part->end) : checkpoint.read("optimizer", name));
     }
   }
   optimizer_->load_state_dict(states);

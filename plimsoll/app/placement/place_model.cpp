@@ -16,7 +16,8 @@ std::unique_ptr<PlacedModel> place_model(const std::shared_ptr<models::LanguageM
                                          const Placement& placement) {
   using shard::Sharing;
   torch::nn::Module& module = model->module();
-  const optim::AdamWSettings settings{.moment_format = placement.moment_format, .seed = placement.seed};
+  const optim::AdamWSettings settings{
+      .optimizer_state = placement.optimizer_state, .masters = placement.masters, .seed = placement.seed};
   const auto groups = [&] { return optim::decay_groups(module.named_parameters(), placement.adamw); };
   const shard::DataParallelOptions averaged{.compression = placement.compression};
   const auto average = [&]() -> std::shared_ptr<shard::DistributedDataParallel> {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "plimsoll/app/training_data.h"
-#include "plimsoll/format/format.h"
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/tensor_piece.h"
 #include "plimsoll/models/language_model.h"
 #include "plimsoll/optim/named_optimizer.h"
+#include "plimsoll/optim/state_kinds.h"
 #include "plimsoll/shard/average/compression.h"
 #include "plimsoll/shard/communicator/communicator.h"
 #include "plimsoll/shard/plan/step_plan.h"
@@ -46,8 +46,9 @@ class PlacedModel {
 struct Placement {
   shard::Sharing sharing = shard::Sharing::kNone;
   torch::optim::AdamWOptions adamw;
-  uint64_t seed = 1;                                           // of the optimizer
-  format::Format moment_format = format::Format::kFp32;        // optim::AdamWSettings
+  uint64_t seed = 1;  // of the optimizer
+  optim::StateKind optimizer_state = optim::StateKind::kFp32;
+  optim::MasterKind masters = optim::MasterKind::kFp32;        // others: the model's parameters become BF16
   shard::Compression compression = shard::Compression::kNone;  // of gradients; not fsdp
   std::optional<std::filesystem::path> offload_folder = {};    // fsdp: shard::FullyShardedOptions
 };

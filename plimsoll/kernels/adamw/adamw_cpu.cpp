@@ -29,11 +29,14 @@ AdamWCoefficients coefficients(const AdamW& args) {
 }  // namespace
 
 float adamw(const AdamW& args) {
+  if (args.count == 0) return 0;
   const AdamWCoefficients c = coefficients(args);
   const AdamWLoops& loops = runtime::pick(kAdamWLoopsPortable, kAdamWLoopsAvx2, kAdamWLoopsAvx512);
   SharedAmax amax;
-  runtime::parallel_for(args.count, 16 * kAdamWGroup,
-                        [&](int64_t begin, int64_t end) { amax.raise(loops.range(args, c, begin, end)); });
+  const int64_t first = args.first / kAdamWGroup, last = (args.first + args.count + kAdamWGroup - 1) / kAdamWGroup;
+  runtime::parallel_for(last - first, 16, [&](int64_t begin, int64_t end) {
+    amax.raise(loops.groups(args, c, first + begin, first + end));
+  });
   return amax.value();
 }
 

@@ -18,11 +18,13 @@ struct AdamWCoefficients {
   float l2;
 };
 
-inline constexpr int64_t kAdamWGroup = 64;  // elements that one call of philox_64_words serves
+// Elements that one call of philox_64_words serves. Groups are those of the tensor that the arguments may be part of:
+// group g is its elements from 64 g on.
+inline constexpr int64_t kAdamWGroup = 64;
 
 struct AdamWLoops {
-  // Updates elements [begin, end); begin is a multiple of kAdamWGroup. Returns the bit pattern of the amax.
-  int32_t (*range)(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end);
+  // Updates what the arguments have of groups [begin, end). Returns the bit pattern of the amax.
+  int32_t (*groups)(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end);
 };
 
 extern const AdamWLoops kAdamWLoopsPortable, kAdamWLoopsAvx2, kAdamWLoopsAvx512;

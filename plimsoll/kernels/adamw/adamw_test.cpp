@@ -65,19 +65,19 @@ struct Problem {
 
   AdamW args() {
     return {.master = master.wide.data(),
+            .narrow = narrow.data(),
             .grad = grad.data(),
             .grad_format = grad.format,
+            .states = moment1.format == Format::kFp32 ? StateKind::kFp32 : StateKind::kBf16,
             .moment1 = moment1.data(),
             .moment2 = moment2.data(),
-            .moment_format = moment1.format,
             .seed = 77,
             .count = static_cast<int64_t>(narrow.size()),
             .lr = 3e-4,
             .beta2 = 0.95,
             .weight_decay = 0.1,
             .step = 5,
-            .grad_scale = 0.37f,
-            .narrow = narrow.data()};
+            .grad_scale = 0.37f};
   }
 
   // Normal values with zeros, subnormals, large ones and one outlier.
@@ -245,9 +245,9 @@ TEST(AdamW, Bf16SecondMomentFollowsSmallChanges) {
   for (int64_t step = 1; step <= kSteps; ++step) {
     adamw({.master = master.data(),
            .grad = grad.data(),
+           .states = StateKind::kBf16,
            .moment1 = moment1.data(),
            .moment2 = moment2.data(),
-           .moment_format = Format::kBf16,
            .seed = 3,
            .count = kCount,
            .step = step});

@@ -23,6 +23,10 @@ void hook_accumulation(const at::Tensor& parameter, std::function<void()> hook) 
   torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::move(made));
 }
 
+bool has_accumulation_hook(const at::Tensor& parameter) {
+  return torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr;
+}
+
 NodePointer accumulator_of(const at::Tensor& parameter) {
   return torch::autograd::impl::try_get_grad_accumulator(parameter);
 }

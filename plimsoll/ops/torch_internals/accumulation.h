@@ -12,6 +12,7 @@ namespace plimsoll::ops {
 
 // Called after each addition to parameter.grad, in the place of the hook before. nullptr: none.
 void hook_accumulation(const at::Tensor& parameter, std::function<void()> hook);
+bool has_accumulation_hook(const at::Tensor& parameter);
 
 // The node that adds; nullptr where no graph has reached the parameter.
 NodePointer accumulator_of(const at::Tensor& parameter);

@@ -167,7 +167,9 @@ TEST(Accumulation, TheHookComesAfterEachAdditionUntilItIsTakenAway) {
   hook_accumulation(x, [&] { seen.push_back(x.grad()[0].item<float>()); });
   x.mul(2).sum().backward();
   x.mul(2).sum().backward();
+  EXPECT_TRUE(has_accumulation_hook(x));
   hook_accumulation(x, nullptr);
+  EXPECT_FALSE(has_accumulation_hook(x));
   x.mul(2).sum().backward();
   EXPECT_EQ(seen, (std::vector<float>{2, 4}));
 }

@@ -5,7 +5,8 @@
 
 namespace plimsoll::shard {
 
-FlatLayout::FlatLayout(const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters, int64_t world_size)
+FlatLayout::FlatLayout(const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters, int64_t world_size,
+                       int64_t multiple)
     : world_size_(world_size) {
   for (const auto& [name, shape] : parameters) {
     const int64_t begin = numel();
@@ -13,6 +14,7 @@ FlatLayout::FlatLayout(const std::vector<std::pair<std::string, std::vector<int6
     entries_.push_back({.name = name, .shape = shape, .begin = begin, .end = begin + count});
   }
   part_ = (numel() + world_size - 1) / world_size;
+  if (world_size > 1) part_ = (part_ + multiple - 1) / multiple * multiple;
 }
 
 FlatRange FlatLayout::held(size_t entry, int64_t rank) const {

@@ -23,12 +23,14 @@ struct FlatRange {
 
 class FlatLayout {
  public:
-  FlatLayout(const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters, int64_t world_size);
+  // Of several ranks each has a multiple of `multiple` elements, but for the last.
+  FlatLayout(const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters, int64_t world_size,
+             int64_t multiple = 1);
 
   const std::vector<FlatEntry>& entries() const { return entries_; }
   int64_t numel() const { return entries_.empty() ? 0 : entries_.back().end; }
 
-  // Elements of each rank on the wire: ceil(numel / world_size).
+  // Elements of each rank on the wire: ceil(numel / world_size), or the next multiple.
   int64_t part() const { return part_; }
   int64_t padded() const { return part_ * world_size_; }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "plimsoll/kernels/adamw/adamw.h"
 #include "plimsoll/shard/engine/mapped_tensor.h"
 #include "plimsoll/shard/engine/tensor_memory.h"
 #include "plimsoll/watch/profile.h"
@@ -15,10 +16,11 @@
 namespace plimsoll::shard {
 namespace {
 
-FlatLayout layout_of(const NamedTensors& parameters, int64_t world_size) {
+// Elements of a parameter whose 8-bit states share a scale are one rank's, where parameters begin at a multiple of them.
+FlatLayout layout_of(const NamedTensors& parameters, int64_t world_size, bool is_flat) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
   for (const auto& [name, parameter] : parameters) shapes.emplace_back(name, parameter.sizes().vec());
-  return {shapes, world_size};
+  return {shapes, world_size, is_flat ? 1 : kernels::kStateGroup};
 }
 
 at::Tensor bytes_of(const at::Tensor& flat) { return flat.view(at::kByte); }
@@ -29,7 +31,7 @@ ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const Grou
     : parameters_(std::move(parameters)),
       ranks_(std::move(ranks)),
       options_(options),
-      layout_(std::make_shared<const FlatLayout>(layout_of(parameters_, ranks_.size()))),
+      layout_(std::make_shared<const FlatLayout>(layout_of(parameters_, ranks_.size(), options_.flatten))),
       shard_(layout_->shard(ranks_.rank)),
       gradients_(layout_, ranks_, options, parameters_.front().second.scalar_type()) {
   const at::NoGradGuard no_grad;

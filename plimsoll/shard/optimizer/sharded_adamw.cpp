@@ -37,4 +37,9 @@ optim::StepReport ShardedAdamW::update(const optim::UpdateOptions& options) {
   return apply(measured_by_all(measure(options.inv_loss_scale), *ranks_), options);
 }
 
+optim::GradientRelease ShardedAdamW::release_gradients(const optim::UpdateOptions&) {
+  TORCH_CHECK(false, "ShardedAdamW: expected gradients that are complete in backward to be released, got those of a ",
+              "part of the parameters, which are summed over ranks after it");
+}
+
 }  // namespace plimsoll::shard

@@ -18,6 +18,8 @@ class ShardedAdamW final : public optim::AdamW {
   using NamedOptimizer::update;
   // A collective. The report is that of all gradients, the same on each rank.
   optim::StepReport update(const optim::UpdateOptions& options) override;
+  // Throws: a gradient is that of all ranks after backward alone.
+  optim::GradientRelease release_gradients(const optim::UpdateOptions& options = {}) override;
 
  private:
   std::shared_ptr<const ops::RankGroup> ranks_;

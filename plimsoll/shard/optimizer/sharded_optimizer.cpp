@@ -20,7 +20,7 @@ ShardedOptimizer::ShardedOptimizer(const std::vector<optim::NamedGroup>& groups,
     for (const auto& parameter : group.parameters) {
       if (*owner++ != ranks->rank()) continue;
       mine.back().parameters.push_back(parameter);
-      settings_of_mine.numbers.push_back(static_cast<uint64_t>(owner - owners.begin() - 1));
+      settings_of_mine.places.push_back({.number = static_cast<uint64_t>(owner - owners.begin() - 1)});
     }
   }
   mine_ = std::make_unique<ShardedAdamW>(mine, std::move(ranks), settings_of_mine);

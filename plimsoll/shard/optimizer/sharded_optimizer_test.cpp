@@ -44,7 +44,8 @@ std::vector<optim::NamedGroup> groups_of(torch::nn::Sequential& model) {
 
 void backward_of_step(torch::nn::Sequential& model, int64_t step, int64_t rank) {
   torch::manual_seed(static_cast<uint64_t>(10 * step + rank));
-  const at::Tensor x = at::randn({4, 9}), y = at::randn({4, 3});
+  const at::ScalarType dtype = model->parameters().front().scalar_type();
+  const at::Tensor x = at::randn({4, 9}).to(dtype), y = at::randn({4, 3}).to(dtype);
   at::mse_loss(model->forward(x), y).backward();
 }
 
@@ -55,13 +56,22 @@ void expect_equal(torch::nn::Sequential& a, torch::nn::Sequential& b) {
 }
 
 constexpr int64_t kTrainSteps = 4;
-constexpr format::Format kMoments[] = {format::Format::kFp32, format::Format::kBf16};
+struct Kept {
+  at::ScalarType dtype;
+  optim::StateKind states;
+  optim::MasterKind masters = optim::MasterKind::kFp32;
+};
+constexpr Kept kKept[] = {{at::kFloat, optim::StateKind::kFp32},
+                          {at::kFloat, optim::StateKind::kBf16},
+                          {at::kBFloat16, optim::StateKind::k8Bit, optim::MasterKind::kSplit},
+                          {at::kBFloat16, optim::StateKind::k8Bit, optim::MasterKind::kNone}};
 
-// ZeRO-1 and, at two ranks, whose sums have one order, ZeRO-2 change no bit; nor of moments in BF16.
-void expect_the_bits_of_ddp(const Launch& launch, bool zero2, format::Format moments) {
-  const optim::AdamWSettings settings{.moment_format = moments, .seed = 5};
+// ZeRO-1 and, at two ranks, whose sums have one order, ZeRO-2 change no bit; nor of narrow states.
+void expect_the_bits_of_ddp(const Launch& launch, bool zero2, const Kept& kept) {
+  const optim::AdamWSettings settings{.optimizer_state = kept.states, .masters = kept.masters, .seed = 5};
   const auto ranks = testing::connect(launch);
   torch::nn::Sequential theirs = wide_model(), ours = wide_model();
+  for (torch::nn::Sequential* model : {&theirs, &ours}) (*model)->to(kept.dtype);
   DistributedDataParallel their_parallel(*theirs, ranks);
   optim::AdamW their_optimizer(groups_of(theirs), settings);
   ShardedOptimizer optimizer(groups_of(ours), ranks, settings);
@@ -97,13 +107,13 @@ void expect_the_bits_of_ddp(const Launch& launch, bool zero2, format::Format mom
 
 TEST(ShardedOptimizer, HasTheBitsOfDataParallel) {
   testing::on_ranks(3, [](const Launch& launch) {
-    for (const auto moments : kMoments) expect_the_bits_of_ddp(launch, false, moments);
+    for (const Kept& kept : kKept) expect_the_bits_of_ddp(launch, false, kept);
   });
 }
 
 TEST(ShardedDataParallel, HasTheBitsOfDataParallelAndEachGradientOnOneRank) {
   testing::on_ranks(2, [](const Launch& launch) {
-    for (const auto moments : kMoments) expect_the_bits_of_ddp(launch, true, moments);
+    for (const Kept& kept : kKept) expect_the_bits_of_ddp(launch, true, kept);
   });
 }
 

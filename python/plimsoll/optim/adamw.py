@@ -1,31 +1,44 @@
-"""torch.optim.AdamW on one pass over each parameter, with FP32 masters of narrow parameters and narrow moments."""
+"""torch.optim.AdamW on one pass over each parameter, with masters of narrow parameters and moments in fewer bits."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-MOMENT_DTYPES = (torch.float32, torch.bfloat16)
+# Dtypes of exp_avg and exp_avg_sq.
+MOMENT_DTYPES = {
+    "fp32": (torch.float32, torch.float32),
+    "bf16": (torch.bfloat16, torch.bfloat16),
+    "8bit": (torch.int8, torch.uint8),
+}
+MASTERS = ("fp32", "split", "none")
 NARROW_DTYPES = (torch.bfloat16, torch.float16)
+STATE_GROUP = 32  # elements that share a scale of 8-bit moments
 
 
 class AdamW(Optimizer):
     """AdamW with the arguments and the rule of :class:`torch.optim.AdamW`.
 
-    Parameters are contiguous CPU tensors of float32, bfloat16 or float16. One of the latter two has an FP32 master in the
-    state, ``state[parameter]["master"]``, which takes the update; the parameter is its nearest value. Whoever writes the
-    parameter itself between steps writes the master, too. Every gradient that is there is taken as it is: wrap
+    Parameters are contiguous CPU tensors of float32, bfloat16 or float16. One of the latter two has by default an FP32 master
+    in the state, ``state[parameter]["master"]``, which takes the update; the parameter is its nearest value. Whoever writes
+    the parameter itself between steps writes the master, too. Every gradient that is there is taken as it is: wrap
     :class:`plimsoll.amp.GradScaler` around it for a loss scale.
 
     Args:
         params, lr, betas, eps, weight_decay: as torch's.
         amsgrad, maximize, capturable, differentiable: False only.
         foreach, fused: taken and not needed; each step is one pass over each parameter.
-        moment_dtype: of ``exp_avg`` and ``exp_avg_sq``. bfloat16 halves them and rounds stochastically, because to nearest
-            a second moment that moves by a thousandth would stand still.
-        seed: of that rounding. The same seed gives the same bits for any number of threads.
+        optimizer_state: how ``exp_avg`` and ``exp_avg_sq`` are kept. ``"fp32"``; ``"bf16"``, rounded stochastically, because
+            to nearest a second moment that moves by a thousandth would stand still; ``"8bit"``, int8 and uint8 with a scale
+            in float16 for 32 elements (``exp_avg_scale``, ``exp_avg_sq_scale``), rounded stochastically, too.
+        masters: what stands for a bfloat16 parameter beside it. ``"fp32"``; ``"split"``, an int8 ``correction`` of half its
+            last place; ``"none"``, nothing: the update is rounded stochastically. float16 parameters have FP32 masters only.
+        seed: of the stochastic rounding. The same seed gives the same bits for any number of threads.
 
     Raises:
         ValueError: an argument out of range, or one that is not supported.
@@ -46,7 +59,8 @@ class AdamW(Optimizer):
         capturable: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
-        moment_dtype: torch.dtype = torch.float32,
+        optimizer_state: str = "fp32",
+        masters: str = "fp32",
         seed: int = 0,
     ) -> None:
         refused = {"amsgrad": amsgrad, "maximize": maximize, "capturable": capturable, "differentiable": differentiable}
@@ -59,7 +73,8 @@ class AdamW(Optimizer):
             "betas": betas,
             "eps": eps,
             "weight_decay": weight_decay,
-            "moment_dtype": moment_dtype,
+            "optimizer_state": optimizer_state,
+            "masters": masters,
             "seed": seed,
         }
         super().__init__(params, defaults)
@@ -67,9 +82,9 @@ class AdamW(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._seen_versions = {}
-        for group in self.param_groups:  # those of torch.optim.AdamW have no dtype of moments
-            group.setdefault("moment_dtype", self.defaults["moment_dtype"])
-            group.setdefault("seed", self.defaults["seed"])
+        for group in self.param_groups:  # those of torch.optim.AdamW have none of these
+            for name in ("optimizer_state", "masters", "seed"):
+                group.setdefault(name, self.defaults[name])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -77,7 +92,7 @@ class AdamW(Optimizer):
         try:
             _check_options(group)
             for place, parameter in enumerate(group["params"]):
-                _check_parameter(parameter, f"parameter {place} of group {len(self.param_groups) - 1}")
+                _check_parameter(parameter, f"parameter {place} of group {len(self.param_groups) - 1}", group["masters"])
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
@@ -89,17 +104,50 @@ class AdamW(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        places = count()  # of each parameter among all: its stochastic rounding is drawn by it
-        for group in self.param_groups:
-            for parameter, place in zip(group["params"], places, strict=False):
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group, place)
+        for parameter, group, place in self._places():
+            if parameter.grad is not None:
+                self._update(parameter, parameter.grad, group, place)
         return loss
+
+    @contextmanager
+    def release_gradients(self, *, max_norm: float = math.inf, inv_loss_scale: float = 1.0) -> Iterator[None]:
+        """Inside, ``backward()`` updates a parameter when its gradient is complete, and frees the gradient.
+
+        The bits are those of :meth:`step` after it. Around the last ``backward()`` of a step, with the learning rate set
+        before.
+
+        Raises:
+            ValueError: clipping to ``max_norm``, or a loss scale, which may skip: both need all gradients at once.
+        """
+        if max_norm != math.inf or inv_loss_scale != 1:
+            raise ValueError(
+                "AdamW: expected gradients that are released in backward without clipping by their whole norm and without a"
+                f" loss scale, which may skip a step, got max_norm {max_norm} and inv_loss_scale {inv_loss_scale}"
+            )
+        with ExitStack() as hooks:
+            for parameter, group, place in self._places():
+                if parameter.requires_grad:
+                    hook = partial(self._update_and_free, group=group, place=place)
+                    hooks.callback(parameter.register_post_accumulate_grad_hook(hook).remove)
+            yield
+
+    @torch.no_grad()
+    def _update_and_free(self, parameter: torch.Tensor, group: dict[str, Any], place: int) -> None:
+        if parameter.grad is not None:
+            self._update(parameter, parameter.grad, group, place)
+            parameter.grad = None
+
+    def _places(self) -> Iterator[tuple[torch.Tensor, dict[str, Any], int]]:
+        """Each parameter with its group and its place among all, by which its stochastic rounding is drawn."""
+        places = count()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                yield parameter, group, next(places)
 
     def _update(self, parameter: torch.Tensor, grad: torch.Tensor, group: dict[str, Any], place: int) -> None:
         if grad.is_sparse:
             raise RuntimeError("AdamW: expected dense gradients, got a sparse one")
-        state = self._state_of(parameter, group["moment_dtype"])
+        state = self._state_of(parameter, group)
         master = state.get("master")
         if master is not None:
             self._refresh_master(parameter, master)
@@ -116,21 +164,28 @@ class AdamW(Optimizer):
             eps=group["eps"],
             weight_decay=group["weight_decay"],
             master=master,
+            correction=state.get("correction"),
+            scale1=state.get("exp_avg_scale"),
+            scale2=state.get("exp_avg_sq_scale"),
             seed=group["seed"],
             index=place,
         )
         if master is not None:
             self._seen_versions[parameter] = parameter._version
 
-    def _state_of(self, parameter: torch.Tensor, moment_dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    def _state_of(self, parameter: torch.Tensor, group: dict[str, Any]) -> dict[str, torch.Tensor]:
         state: dict[str, torch.Tensor] = self.state[parameter]
         if not state:
             state["step"] = torch.tensor(0.0)
-            state["exp_avg"] = torch.zeros_like(parameter, dtype=moment_dtype)
-            state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=moment_dtype)
-            if parameter.dtype in NARROW_DTYPES:
+            for name, dtype in zip(("exp_avg", "exp_avg_sq"), MOMENT_DTYPES[group["optimizer_state"]], strict=True):
+                state[name] = torch.zeros_like(parameter, dtype=dtype)
+                if group["optimizer_state"] == "8bit":
+                    state[name + "_scale"] = torch.zeros(-(-parameter.numel() // STATE_GROUP), dtype=torch.float16)
+            if _has_master(parameter, group):
                 state["master"] = parameter.detach().float()
                 self._seen_versions[parameter] = parameter._version
+            elif _is_split(parameter, group):
+                state["correction"] = torch.zeros_like(parameter, dtype=torch.int8)
         return state
 
     def _refresh_master(self, parameter: torch.Tensor, master: torch.Tensor) -> None:
@@ -141,27 +196,70 @@ class AdamW(Optimizer):
             master.copy_(parameter)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's; states keep their own dtypes instead of the parameter's, and torch.optim.AdamW's can be loaded.
+        """As torch's; torch.optim.AdamW's can be loaded. States are kept as this optimizer keeps them.
 
-        A narrow parameter without a master in the state is its own.
+        Those of another ``optimizer_state`` or other ``masters`` are converted, to nearest. A narrow parameter without a
+        master in the state is its own: load the parameters first.
         """
+        kinds = [(group["optimizer_state"], group["masters"]) for group in self.param_groups]
         super().load_state_dict(state_dict)
+        for group, (optimizer_state, masters) in zip(self.param_groups, kinds, strict=True):
+            group["optimizer_state"], group["masters"] = optimizer_state, masters
         saved = (key for group in state_dict["param_groups"] for key in group["params"])
-        mine = ((parameter, group["moment_dtype"]) for group in self.param_groups for parameter in group["params"])
-        for key, (parameter, moment_dtype) in zip(saved, mine, strict=True):
+        for key, (parameter, group, _) in zip(saved, self._places(), strict=True):
             given = state_dict["state"].get(key)
-            if not given:
-                continue
-            state = self.state[parameter]
-            for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = given[name].detach().to(moment_dtype).contiguous().clone()
-            if parameter.dtype in NARROW_DTYPES:
-                state["master"] = given.get("master", parameter).detach().float().contiguous().clone()
+            if given:
+                self.state[parameter] = {"step": self.state[parameter]["step"], **_converted(given, parameter, group)}
+
+
+def _has_master(parameter: torch.Tensor, group: dict[str, Any]) -> bool:
+    return parameter.dtype in NARROW_DTYPES and group["masters"] == "fp32"
+
+
+def _is_split(parameter: torch.Tensor, group: dict[str, Any]) -> bool:
+    return parameter.dtype in NARROW_DTYPES and group["masters"] == "split"
+
+
+def _converted(given: dict[str, torch.Tensor], parameter: torch.Tensor, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Moments and master of a parameter as its group keeps them."""
+    ops, own = torch.ops.plimsoll, {}
+    for name, dtype in zip(("exp_avg", "exp_avg_sq"), MOMENT_DTYPES[group["optimizer_state"]], strict=True):
+        values, scale = given[name].detach().contiguous(), given.get(name + "_scale")
+        if values.dtype != dtype:
+            is_kept = values.dtype in (torch.int8, torch.uint8, torch.float32, torch.bfloat16)
+            wide = ops.adamw_wide_moment(values if is_kept else values.float(), scale=scale)
+            values, scale = (
+                ops.adamw_codes_of_moment(wide, is_second=name == "exp_avg_sq")
+                if group["optimizer_state"] == "8bit"
+                else (wide.to(dtype), None)
+            )
+        own[name] = values.clone()
+        if scale is not None:
+            own[name + "_scale"] = scale.detach().clone()
+    if _has_master(parameter, group):
+        own["master"] = _master_of(given, parameter)
+    elif _is_split(parameter, group):
+        correction = given.get("correction")
+        if correction is None:
+            correction = ops.adamw_correction_of(_master_of(given, parameter))
+        own["correction"] = correction.detach().contiguous().clone()
+    return own
+
+
+def _master_of(given: dict[str, torch.Tensor], parameter: torch.Tensor) -> torch.Tensor:
+    if "master" in given:
+        return given["master"].detach().float().contiguous().clone()
+    if "correction" in given and parameter.dtype == torch.bfloat16:
+        joined: torch.Tensor = torch.ops.plimsoll.adamw_join_weight(parameter.detach(), given["correction"].contiguous())
+        return joined
+    return parameter.detach().float()
 
 
 def _check_options(group: dict[str, Any]) -> None:
-    if group["moment_dtype"] not in MOMENT_DTYPES:
-        raise ValueError(f"AdamW: expected moment_dtype float32 or bfloat16, got {group['moment_dtype']}")
+    if group["optimizer_state"] not in MOMENT_DTYPES:
+        raise ValueError(f"AdamW: expected optimizer_state {', '.join(MOMENT_DTYPES)}, got {group['optimizer_state']}")
+    if group["masters"] not in MASTERS:
+        raise ValueError(f"AdamW: expected masters {', '.join(MASTERS)}, got {group['masters']}")
     for name in ("lr", "eps", "weight_decay"):
         if not float(group[name]) >= 0:
             raise ValueError(f"AdamW: expected {name} >= 0, got {group[name]}")
@@ -169,8 +267,10 @@ def _check_options(group: dict[str, Any]) -> None:
         raise ValueError(f"AdamW: expected two betas in [0, 1), got {group['betas']}")
 
 
-def _check_parameter(parameter: torch.Tensor, place: str) -> None:
+def _check_parameter(parameter: torch.Tensor, place: str, masters: str) -> None:
     wanted = "a contiguous CPU tensor of float32, bfloat16 or float16"
     if parameter.device.type != "cpu" or parameter.dtype not in (torch.float32, *NARROW_DTYPES) or not parameter.is_contiguous():
         got = f"{parameter.dtype} {list(parameter.shape)} with strides {parameter.stride()} on {parameter.device}"
         raise TypeError(f"AdamW: expected {place} to be {wanted}, got {got}")
+    if parameter.dtype == torch.float16 and masters != "fp32":
+        raise TypeError(f"AdamW: expected {place} to be of float32 or bfloat16 with masters={masters!r}, got float16")
