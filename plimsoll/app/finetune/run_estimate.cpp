@@ -96,7 +96,7 @@ MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int
   MemoryEstimate estimate{.shared = shard::plan_step(step).memory,
                           .head = kBlockOfLogits + 4.0 * static_cast<double>(config.vocabulary * config.dim)};
   for (const shard::PlannedUnit& unit : step.units) estimate.parameters += unit.parameters;
-  if (options.run.bf16_moments) estimate.shared.states /= 2;
+  estimate.shared.states *= optim::bytes_of_states(options.run.optimizer_state) / optim::bytes_of_states(optim::StateKind::kFp32);
   return estimate;
 }
 
