@@ -30,7 +30,8 @@ signals_asan = handle_segv=0:handle_sigbus=0:handle_abort=0
 preload = LD_PRELOAD="$$($(or $(CXX),c++) -print-file-name=lib$(1).so) $$($(or $(CXX),c++) -print-file-name=libstdc++.so)"
 sanitizer_asan = $(call preload,asan) ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:$(signals_asan)
 ctest = $(signals_$(PRESET):%=ASAN_OPTIONS=%) ctest --test-dir $(build) --output-on-failure
-pytest = $(sanitizer_$(PRESET)) PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m pytest tools bench tests/attack python/tests
+python_test = $(sanitizer_$(PRESET)) PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m pytest
+pytest = $(python_test) tools bench tests/attack python/tests
 ifeq ($(PRESET),tsan)
 pytest = echo "pytest: not under tsan, which sees no lock and no barrier of libtorch and its OpenMP runtime"
 endif
@@ -58,18 +59,19 @@ test: build ## run the C++ and Python tests
 	@status=0; $(ctest) || status=$$?; \
 	$(pytest) || status=$$?; exit $$status
 
-nightly: build ## the tests that take minutes, too, five minutes of training in flat memory, and an hour of hostile calls
+nightly: build ## the tests that take minutes, too (a million texts for each tokenizer), five minutes of training in flat memory, and an hour of hostile calls
 	@PLIMSOLL_NIGHTLY=1 $(ctest)
+	@PLIMSOLL_NIGHTLY=1 $(python_test) python/tests/tokenizer_test.py python/tests/t5_hugging_face_test.py
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/memory.py --seconds 300
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/operators.py --seconds 3600
 
 # Installs clang, and builds sentencepiece with the sanitizers, too. FUZZ_SECONDS=60 runs each for a minute. An input that fails is left in build-fuzz.
-fuzz: ## fuzz what reads a model's config, index and tokenizer, five minutes each
+fuzz: ## fuzz what reads a model's configs, index, tokenizer and chat template, five minutes each
 	@tools/setup --fuzz $(PYTHON)
 	@tools/fetch_sentencepiece build-fuzz/sentencepiece
 	@cmake --preset fuzz -DPLIMSOLL_PYTHON=$(python) \
 	  -DPLIMSOLL_SENTENCEPIECE_SOURCE=$(CURDIR)/build-fuzz/sentencepiece/source && ninja -C build-fuzz -j $(JOBS) fuzz
-	@cd build-fuzz && for name in config index tokenizer tokenizer_json; do mkdir -p corpus/$$name; \
+	@cd build-fuzz && for name in chat_template config decoder_config index tokenizer tokenizer_json; do mkdir -p corpus/$$name; \
 	  bin/$${name}_fuzz -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus/$$name ../tests/fuzz/corpus/$$name; done
 
 # ATTACK_SECONDS=60 runs them for a minute in all, ATTACK_SEED=2 with other random numbers.

@@ -1,5 +1,5 @@
-// Errors of the commands, one line each. The command turns UsageError into exit code 2, NotFinite into 3 and everything
-// else into 1.
+// Errors of the commands, one line each. The command turns UsageError into exit code 2, NotFinite into 3, Interrupted into
+// 130 and everything else into 1.
 #pragma once
 
 #include <stdexcept>
@@ -21,6 +21,12 @@ class UsageError : public Error {
 
 // The work is done, and its result is Inf or NaN.
 class NotFinite : public Error {
+ public:
+  using Error::Error;
+};
+
+// Ctrl-C has stopped the work, and nothing is left of it.
+class Interrupted : public Error {
  public:
   using Error::Error;
 };

@@ -7,13 +7,13 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/text/encoded_text.h"
+#include "plimsoll/app/text/text_model.h"
 #include "plimsoll/io/json.h"
 #include "plimsoll/io/text_files.h"
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/families.h"
 #include "plimsoll/models/load.h"
-#include "plimsoll/tokenize/load.h"
 
 namespace plimsoll::app {
 namespace {
@@ -40,7 +40,8 @@ std::unique_ptr<const io::Tokens> training_tokens(const TrainOptions& options) {
   const std::vector<std::filesystem::path> files = io::find_text_files(options.data);
   const auto directory = hugging_face_directory(options);
   if (!directory) return std::make_unique<io::ByteTokens>(io::Text(files));
-  return std::make_unique<EncodedText>(files, *tokenize::load(*directory, config_of_directory(*directory).vocabulary));
+  const int64_t vocabulary = config_of_directory(*directory).vocabulary;
+  return std::make_unique<EncodedText>(files, *load_tokenizer(*directory, vocabulary));
 }
 
 std::shared_ptr<models::LanguageModel> first_model(const TrainOptions& options) {

@@ -47,9 +47,11 @@ json headroom(const TensorStatistics& statistics, format::Format format) {
 std::vector<TensorReport> inspect(const fs::path& path) {
   std::vector<TensorReport> reports;
   const std::vector<fs::path> files = files_of(path);
+  // Shards of one model share its names.
+  const bool is_model = fs::exists(files.front().parent_path() / "config.json");
   for (const fs::path& name : files) {
     const io::SafetensorsFile file(name);
-    const std::string prefix = files.size() > 1 ? name.stem().native() + "/" : "";
+    const std::string prefix = files.size() > 1 && !is_model ? name.stem().native() + "/" : "";
     for (const io::SafetensorsEntry& entry : file.entries()) {
       reports.push_back({.name = prefix + entry.name,
                          .dtype = std::string(io::safetensors_dtype(entry.dtype)),

@@ -11,13 +11,14 @@
 namespace plimsoll::app {
 
 struct TensorReport {
-  std::string name;  // in a directory with several files: file/name
+  std::string name;  // in a checkpoint: file/name
   std::string dtype;
   std::vector<int64_t> shape;
   TensorStatistics statistics;
 };
 
-// The tensors of a safetensors file, of a directory of such files (a checkpoint), or of a run's latest good checkpoint.
+// The tensors of a safetensors file, of a Hugging Face directory, of a directory of such files (a checkpoint), or of a run's
+// latest good checkpoint.
 std::vector<TensorReport> inspect(const std::filesystem::path& path);
 
 // {"name", "dtype", "shape", "amax", "rms", "zeros", "non_finite", "headroom_bits": {"e4m3", "e5m2", "fp16"}}; zeros

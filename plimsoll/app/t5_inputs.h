@@ -47,7 +47,10 @@ class T5Texts {
   // Whether these ids, without an end, are the target that the example has; texts may differ in outer blanks.
   bool is_target(const T5Example& example, const std::vector<int64_t>& written);
 
-  std::string decode(const std::vector<int64_t>& ids) { return tokenizer().decode(ids); }
+  // A T5 has more ids than its tokenizer; those are left out.
+  std::string decode(const std::vector<int64_t>& ids) {
+    return tokenizer().decode_part(ids, tokenize::Specials::kWithout).text;
+  }
   // Without a tokenizer ids stay ids.
   bool can_decode() const { return std::filesystem::exists(directory_ / "spiece.model"); }
 

@@ -101,10 +101,10 @@ class Run {
       observer_.on_note("--offload cpu: everything is in the memory of the CPU, nothing moves");
     if (options_.profile) profile_.emplace(options_.steps - trainer_.step());
     if (!speaks(options_)) return;
-    directory_->keep();
-    if (const auto source = hugging_face_directory(options_)) models::copy_companions(*source, options_.out);
     lines_.emplace(trainer_.step() > 0 ? JsonLines::resume(options_.json, trainer_.step())
                                        : JsonLines::create(options_.json));
+    directory_->keep();
+    if (const auto source = hugging_face_directory(options_)) models::copy_companions(*source, options_.out);
   }
 
   void resume() {

@@ -44,6 +44,10 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("eos", [](const TokenizerPointer& self) { return self->json.eos(); });
   library.class_<BoundDecodeStream>("DecodeStream")
       .def(torch::init<TokenizerPointer, bool>())
-      .def("next", [](const c10::intrusive_ptr<BoundDecodeStream>& self, int64_t id) { return self->stream.next(id); })
+      .def("next",
+           [](const c10::intrusive_ptr<BoundDecodeStream>& self, int64_t id) {
+             self->tokenizer->json.check_ids({&id, 1});
+             return self->stream.next(id);
+           })
       .def("finish", [](const c10::intrusive_ptr<BoundDecodeStream>& self) { return self->stream.finish(); });
 }

@@ -12,7 +12,12 @@
 
 namespace plimsoll::cli {
 
-enum class Need : uint8_t { kOptional, kRequired, kPositional /* and required */ };
+enum class Need : uint8_t {
+  kOptional,
+  kRequired,
+  kPositional,  // and required
+  kAlone,       // positional; where it is typed, no other is needed, and none but --json taken
+};
 
 // Agreement on an option that the processes of one run need: on its value, on the contents of the files that it names,
 // or none, because each process may have its own.

@@ -18,9 +18,9 @@ namespace {
 using nlohmann::json;
 using Values = std::vector<std::string>;
 
-std::string label_of(const Option& option) {
-  return option.need == Need::kPositional ? option.placeholder : "--" + option.name;
-}
+bool is_positional(const Option& option) { return option.need == Need::kPositional || option.need == Need::kAlone; }
+
+std::string label_of(const Option& option) { return is_positional(option) ? option.placeholder : "--" + option.name; }
 
 std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
@@ -75,13 +75,15 @@ class ParsedCommand {
     refuse_extras();
     const json config = read_config();
     for (size_t i = 0; i < command_.options.size(); ++i) fill(command_.options[i], typed_[i], config);
-    for (const Option& option : command_.options) check_need(option);
+    if (!check_alone()) {
+      for (const Option& option : command_.options) check_need(option);
+    }
     return command_.run(configuration(command_.options));
   }
 
  private:
   void add(const Option& option, Values& values) {
-    const std::string name = option.need == Need::kPositional ? option.name : "--" + option.name;
+    const std::string name = is_positional(option) ? option.name : "--" + option.name;
     if (option.field.values == Field::Values::kSwitch) {
       given_[option.name] = parser_->add_flag(name, option.help);
       return;
@@ -91,10 +93,10 @@ class ParsedCommand {
       if (option.need == Need::kPositional) {
         added->expected(1, CLI::detail::expected_max_vector_size);  // too many are refused below
       } else {
-        added->expected(1)->take_last();
+        added->expected(1)->take_last()->allow_extra_args(false);
       }
     } else if (option.field.values == Field::Values::kOptional) {
-      added->expected(0, 1)->take_last();
+      added->expected(0, 1)->take_last()->allow_extra_args(false);
     } else {
       added->expected(1, CLI::detail::expected_max_vector_size);
     }
@@ -114,7 +116,7 @@ class ParsedCommand {
     if (dashed == extras.end()) app::refuse("{}: unexpected argument '{}'", command_.name, extras.front());
     std::vector<std::string> known{"--help"};
     for (const Option& option : command_.options) {
-      if (option.need != Need::kPositional) known.push_back("--" + option.name);
+      if (!is_positional(option)) known.push_back("--" + option.name);
     }
     refuse_unknown("option", dashed->substr(0, dashed->find('=')), known);
   }
@@ -150,9 +152,23 @@ class ParsedCommand {
     }
   }
 
+  // Whether an option that stands alone was typed. Refuses others beside it.
+  bool check_alone() const {
+    const auto typed = [&](const Option& option) { return given_.at(option.name)->count() > 0; };
+    const auto alone = std::find_if(command_.options.begin(), command_.options.end(),
+                                    [&](const Option& option) { return option.need == Need::kAlone && typed(option); });
+    if (alone == command_.options.end()) return false;
+    for (const Option& option : command_.options) {
+      if (!typed(option) || option.name == alone->name || option.name == "json") continue;
+      app::refuse("{}: expected no {} beside {}", command_.name, label_of(option), alone->placeholder);
+    }
+    return true;
+  }
+
   // Another option may have set the same variable.
   void check_need(const Option& option) const {
-    if (option.need != Need::kOptional && option.field.get().is_null()) {
+    const bool is_needed = option.need == Need::kRequired || option.need == Need::kPositional;
+    if (is_needed && option.field.get().is_null()) {
       const std::string name = option.need == Need::kPositional ? "" : label_of(option) + " ";
       app::refuse("{}: expected {}{}", command_.name, name, option.placeholder);
     }

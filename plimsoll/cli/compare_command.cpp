@@ -1,9 +1,13 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
+#include <optional>
 
 #include "plimsoll/app/compare.h"
+#include "plimsoll/app/compare_models.h"
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
@@ -51,6 +55,28 @@ std::string diverged_recipes(const std::vector<json>& results) {
   return names;
 }
 
+std::string figure(const std::optional<double>& value) { return value ? fmt::format("{:.3g}", *value) : "-"; }
+
+// The tensors that differ, and how many do not.
+int run_models(const std::vector<std::filesystem::path>& models, const std::filesystem::path& log) {
+  if (models.size() != 2) app::refuse("compare: expected two directories of models, got {}", models.size());
+  const app::ModelDifference difference = app::compare_models(models[0], models[1]);
+  app::JsonLines lines = app::JsonLines::create(log);
+  Table table({"tensor", "first", "second", "relative L2", "largest"});
+  size_t equal = 0;
+  for (const app::TensorDifference& tensor : difference.tensors) {
+    lines.write(app::to_json(tensor));
+    equal += tensor.is_zero() ? 1 : 0;
+    if (tensor.is_zero() && tensor.first == tensor.second) continue;
+    const auto or_none = [](const std::string& kind) { return kind.empty() ? "-" : kind; };
+    table.add({tensor.name, or_none(tensor.first), or_none(tensor.second), figure(tensor.relative_l2),
+               tensor.relative_l2 ? figure(tensor.largest) : "-"});
+  }
+  fmt::print("{}{} tensors, {} of equal values; config.json: {}\n", table.text(), difference.tensors.size(), equal,
+             difference.config.empty() ? "equal" : fmt::format("differs in {}", fmt::join(difference.config, ", ")));
+  return kExitOk;
+}
+
 int run(const app::CompareOptions& options) {
   print_configuration(options.train);
   const app::Comparison comparison = app::compare(options, [](const app::TrainOptions& one) {
@@ -70,14 +96,20 @@ Command compare_command() {
   struct Bound {
     app::CompareOptions options;
     std::filesystem::path config;
+    std::vector<std::filesystem::path> models;
   };
   const auto bound = std::make_shared<Bound>();
   std::vector<Option> table = train_table(bound->options.train, bound->config);
+  table.push_back({"models", "DIR DIR", existing_paths(bound->models),
+                   "two Hugging Face directories, whose weights and configs are compared: nothing is trained",
+                   Need::kAlone, AcrossRanks::kOwn});
   table.push_back({"recipes", "NAME,...", recipes(bound->options.recipes), "in this order; differences are from fp32"});
   return {.name = "compare",
-          .summary = "Train the same model on the same data under several recipes, and compare",
+          .summary =
+              "Train the same model on the same data under several recipes, and compare; or the weights of two models",
           .options = table,
           .run = [bound, table](const json& configuration) {
+            if (!bound->models.empty()) return run_models(bound->models, bound->options.train.json);
             bound->options.train.configuration = configuration;
             bound->options.train.common_to_ranks = common_values(table);
             return run(bound->options);

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/interrupt.h"
 #include "plimsoll/app/text/chat.h"
 #include "plimsoll/app/text/text_writer.h"
 #include "plimsoll/cli/chat_terminal.h"
@@ -70,7 +71,7 @@ class Output {
   void log(const app::WrittenToken& token) {
     const int64_t ids[] = {token.id};
     lines_.write({{"id", token.id},
-                  {"text", model_.tokenizer->decode(ids, tokenize::Specials::kWith)},
+                  {"text", model_.tokenizer->decode_part(ids, tokenize::Specials::kWith).text},
                   {"log_probability", token.log_probability}});
   }
 
@@ -80,14 +81,33 @@ class Output {
   std::optional<int64_t> not_finite_;  // tokens before
 };
 
-void continue_prompt(const GenerateCommand& command, const app::TextModel& model, Output& output) {
-  const std::string prompt = command.prompt.value_or("").empty() ? "\n" : *command.prompt;
-  write_text(prompt);
-  app::TextWriter writer(model, command.writing);
-  output.finish(writer.write(model.tokenizer->encode(prompt), output.observer()));
+int exit_code_of(const app::WrittenText& written) {
+  return written.end == app::TextEnd::kInterrupted ? kExitInterrupted : kExitOk;
 }
 
-void chat(const GenerateCommand& command, const app::TextModel& model, Output& output) {
+int continue_prompt(const GenerateCommand& command, const app::TextModel& model, Output& output) {
+  const std::string prompt = command.prompt.value_or("").empty() ? "\n" : *command.prompt;
+  const std::vector<int64_t> ids = app::encode(model, prompt, tokenize::Specials::kWith, "--prompt");
+  const auto count = static_cast<int64_t>(ids.size());
+  if (count > model.model->context()) {
+    app::refuse("--prompt: expected at most the {} tokens that the model sees, got {}", model.model->context(), count);
+  }
+  write_text(prompt);
+  app::TextWriter writer(model, command.writing);
+  const app::InterruptScope interrupt;
+  app::TextObserver observer = output.observer();
+  observer.interrupted = [&] { return interrupt.requested(); };
+  const app::WrittenText written = writer.write(ids, observer);
+  output.finish(written);
+  return exit_code_of(written);
+}
+
+int chat(const GenerateCommand& command, const app::TextModel& model, Output& output) {
+  const auto check_text = [&](const char* option, const std::optional<std::string>& text) {
+    if (text) app::encode(model, *text, tokenize::Specials::kWithout, option);
+  };
+  check_text("--system", command.system);
+  check_text("--prompt", command.prompt);
   app::Chat chat(model, command.writing, command.system);
   const auto reply = [&](const std::string& message, const std::function<bool()>& interrupted) {
     app::TextObserver observer = output.observer();
@@ -96,11 +116,12 @@ void chat(const GenerateCommand& command, const app::TextModel& model, Output& o
     output.finish(written);
     return written;
   };
-  if (command.prompt) {
-    reply(*command.prompt, {});
-  } else {
+  if (!command.prompt) {
     run_chat(reply, [&] { chat.reset(); });
+    return kExitOk;
   }
+  const app::InterruptScope interrupt;
+  return exit_code_of(reply(*command.prompt, [&] { return interrupt.requested(); }));
 }
 
 int run_generate(GenerateCommand& command) {
@@ -114,10 +135,10 @@ int run_generate(GenerateCommand& command) {
   const app::TextModel model = app::load_text_model(command.model);
   command.writing.max_new_tokens = command.tokens.value_or(command.chat ? model.model->context() : kTokens);
   Output output(model, lines, !command.json.empty());
-  command.chat ? chat(command, model, output) : continue_prompt(command, model, output);
+  const int exit_code = command.chat ? chat(command, model, output) : continue_prompt(command, model, output);
   print_watch(session, lines);
   output.report();
-  return kExitOk;
+  return exit_code;
 }
 
 }  // namespace

@@ -27,15 +27,19 @@ std::string bits(const std::optional<double>& headroom) { return headroom ? fmt:
 void print(const std::vector<app::TensorReport>& reports) {
   using format::Format;
   Table table({"tensor", "dtype", "shape", "amax", "rms", "zero", "non-finite", "E4M3", "E5M2", "FP16"});
+  int64_t values = 0;
   for (const app::TensorReport& report : reports) {
     const app::TensorStatistics& statistics = report.statistics;
+    values += statistics.count;
     table.add({report.name, report.dtype, fmt::format("{}", report.shape), fmt::format("{:.4g}", statistics.amax),
                fmt::format("{:.4g}", statistics.rms), percent(statistics.zeros, statistics.count),
                percent(statistics.non_finite, statistics.count), bits(statistics.headroom_bits(Format::kE4m3)),
                bits(statistics.headroom_bits(Format::kE5m2)), bits(statistics.headroom_bits(Format::kFp16))});
   }
-  fmt::print("{}The last three columns: headroom in bits, log2(largest value of the format / amax), unscaled.\n",
-             table.text());
+  fmt::print(
+      "{}{} tensors, {:.2f} M values. The last three columns: headroom in bits, log2(largest value of the format / amax), "
+      "unscaled.\n",
+      table.text(), reports.size(), static_cast<double>(values) / 1e6);
 }
 
 int run(const InspectOptions& options) {
@@ -52,7 +56,8 @@ Command inspect_command() {
   const auto options = std::make_shared<InspectOptions>();
   return {
       .name = "inspect",
-      .summary = "What the tensors of a safetensors file, a checkpoint or a run hold, and the headroom of each format",
+      .summary =
+          "What the tensors of a model, a safetensors file, a checkpoint or a run hold, and the headroom of each format",
       .options = {{"path", "FILE|DIR", path(options->path, PathMust::kExist), "what to look at", Need::kPositional},
                   {"json", "FILE", path(options->json), "write one JSON object a tensor to FILE"}},
       .run = [options](const nlohmann::json&) { return run(*options); }};

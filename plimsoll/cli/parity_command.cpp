@@ -2,11 +2,13 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/parity.h"
 #include "plimsoll/app/text/parity_text.h"
+#include "plimsoll/app/trained_model.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
@@ -23,7 +25,8 @@ const auto kParityDtypes = std::span(models::kT5Dtypes).subspan(1);  // without 
 
 struct ParityCommand {
   app::ParityOptions options;
-  int64_t context = 512, tokens = 1 << 16;
+  std::optional<int64_t> context;
+  int64_t tokens = 1 << 16;
   std::filesystem::path json_file;
   int64_t threads = 0;
 };
@@ -77,6 +80,10 @@ void print_text_parity(const json& result, const std::vector<models::WeightDtype
 int run_parity(const ParityCommand& command) {
   use_threads(command.threads);
   const app::ParityOptions& options = command.options;
+  if (app::is_run(options.model)) {
+    app::refuse("--model: expected a Hugging Face directory, which plimsoll convert makes of a run, got the run {}",
+                options.model.native());
+  }
   const bool is_decoder = models::is_decoder_directory(options.model);
   const json result = is_decoder ? app::text_parity({.model = options.model,
                                                      .data = options.data,
@@ -118,7 +125,7 @@ Command parity_command() {
                   {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
                    "T5: of each text that is written"},
                   {"context", "N", integer(command->context, {.from = 1, .to = 1 << 20}),
-                   "tokens that a model other than T5 sees at a time"},
+                   "tokens that a model other than T5 sees at a time, instead of 512"},
                   {"tokens", "N", integer(command->tokens, {.from = 2}), "of the text that it reads, at most"},
                   threads_option(command->threads),
                   {"json", "FILE", path(command->json_file), "write all figures and the headroom map to FILE"}},

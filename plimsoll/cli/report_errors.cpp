@@ -31,6 +31,8 @@ int report_errors(const std::function<int()>& body) {
     return report(error.what(), kExitUsage);
   } catch (const app::NotFinite& error) {
     return report(error.what(), kExitNotFinite);
+  } catch (const app::Interrupted& error) {
+    return report(error.what(), kExitInterrupted);
   } catch (const c10::Error& error) {
     return report(error.what_without_backtrace(), kExitFailed);
   } catch (const std::bad_alloc&) {

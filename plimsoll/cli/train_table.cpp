@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "plimsoll/app/error.h"
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/cli/command_line.h"
 #include "plimsoll/models/presets.h"
+#include "plimsoll/recipe/names.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -16,14 +18,17 @@ Field first_model(app::TrainOptions& options) {
   return {.values = Field::Values::kOne,
           .set =
               [&options, names](const std::string& label, const std::vector<std::string>& typed) {
-                const auto known = recipe::names_of(models::presets());
+                auto known = recipe::names_of(models::presets());
                 std::error_code ignored;
                 const bool is_directory = std::filesystem::is_directory(typed.back(), ignored);
                 options.source.clear();
-                if (is_directory && std::find(known.begin(), known.end(), typed.back()) == known.end()) {
+                if (std::find(known.begin(), known.end(), typed.back()) != known.end()) {
+                  names.set(label, typed);
+                } else if (is_directory) {
                   options.source = typed.back();
                 } else {
-                  names.set(label, typed);
+                  known.emplace_back("a Hugging Face directory");
+                  app::refuse("{}", recipe::unknown_name(label, typed.back(), known));
                 }
               },
           .get = [&options,

@@ -55,6 +55,10 @@ TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
       {{"inspect"}, "inspect: expected FILE|DIR"},
       {{"inspect", "/nowhere"}, "FILE|DIR: expected a file or directory"},
       {{"info", "now"}, "info: unexpected argument 'now'"},
+      {{"generate", "--model", run.file("data"), "--prompt", "a", "b"}, "generate: unexpected argument 'b'"},
+      {{"compare", "/nowhere", "/tmp"}, "DIR DIR: expected a file or directory, got '/nowhere'"},
+      {{"compare", "/tmp"}, "compare: expected two directories of models, got 1"},
+      {{"compare", "/tmp", "/tmp", "--steps", "3"}, "compare: expected no --steps beside DIR DIR"},
       {{"t5", "score", "now"}, "t5: unexpected argument 'now'"},
       {{"t5", "generate", "--temprature", "0.7"}, "--temprature: unknown option, the nearest is --temperature"},
   };

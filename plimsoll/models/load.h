@@ -46,7 +46,7 @@ struct LoadedModel {
 bool is_decoder_directory(const std::filesystem::path& directory);
 
 // Weights that the file stores as the model has them, in the dtype asked for, are views of the mapped file, read when
-// they are first used. Throws io::Error, one line, which names what is not supported and all tensors that are missing,
+// they are first used. Throws io::Error, one line, which names what is not supported and tensors that are missing,
 // of another shape or unknown.
 LoadedModel load(const std::filesystem::path& directory, const LoadOptions& options = {});
 

@@ -158,13 +158,8 @@ void render_mistral_messages(const Messages& messages, std::string_view behind, 
 void render_mistral(const Messages& messages, Writer& writer) { render_mistral_messages(messages, "", writer); }
 void render_first_mistral(const Messages& messages, Writer& writer) { render_mistral_messages(messages, " ", writer); }
 
-// SHA-256 of the template's text without the spaces around it. python/tests/chat_template_test.py renders each with
-// jinja2 and compares.
-struct Known {
-  std::string_view digest;
-  ChatTemplate::Render render;
-};
-constexpr Known kKnown[] = {
+// python/tests/chat_template_test.py renders each with jinja2 and compares.
+constexpr ChatStyle kChatStyles[] = {
     {"fcf7a096fe99a48fd9ad2b250bf9237e96e8f48bffec1c7ea4d3f225176cd40e", render_chatml},
     {"26a59556925c987317ce5291811ba3b7f32ec4c647c400c6cc7e3a9993007ba7", render_mistral},
     {"7e995b379ec01747807246483647cd99030abf331653f1119e16d7ac041a3495", render_first_mistral},
@@ -192,11 +187,13 @@ std::string_view strip_spaces(std::string_view text) {
   return text;
 }
 
+std::span<const ChatStyle> chat_styles() { return kChatStyles; }
+
 ChatTemplate::Render find_chat_style(std::string_view text) {
   const std::string digest = io::sha256(std::as_bytes(std::span(text)));
-  const auto known =
-      std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& row) { return row.digest == digest; });
-  return known == std::end(kKnown) ? nullptr : known->render;
+  const auto known = std::find_if(std::begin(kChatStyles), std::end(kChatStyles),
+                                  [&](const ChatStyle& row) { return row.digest == digest; });
+  return known == std::end(kChatStyles) ? nullptr : known->render;
 }
 
 }  // namespace plimsoll::tokenize

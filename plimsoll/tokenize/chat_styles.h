@@ -1,6 +1,7 @@
 // The known chat templates.
 #pragma once
 
+#include <span>
 #include <string_view>
 
 #include "plimsoll/tokenize/chat_template.h"
@@ -19,6 +20,13 @@ struct ChatTemplate::Writer {
     chat.replies.push_back({begin, chat.text.size()});
   }
 };
+
+struct ChatStyle {
+  std::string_view digest;  // SHA-256 of the template's text without the spaces around it
+  ChatTemplate::Render render;
+};
+
+std::span<const ChatStyle> chat_styles();
 
 // Null for a template that is not known. `text`: the template without spaces around it.
 ChatTemplate::Render find_chat_style(std::string_view text);

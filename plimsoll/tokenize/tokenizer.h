@@ -28,9 +28,12 @@ class Tokenizer {
   virtual std::vector<int64_t> encode(std::string_view text, Specials specials = Specials::kWith) const = 0;
   // Ids that are no token are left out.
   virtual Decoded decode_part(std::span<const int64_t> ids, Specials specials) const = 0;
+  // Throws io::Error for an id that is not in [0, size()).
   std::string decode(std::span<const int64_t> ids, Specials specials = Specials::kWithout) const {
+    check_ids(ids);
     return decode_part(ids, specials).text;
   }
+  void check_ids(std::span<const int64_t> ids) const;
   // Tokens as the vocabulary spells them.
   virtual std::optional<int64_t> token_to_id(std::string_view token) const = 0;
   virtual std::optional<std::string> id_to_token(int64_t id) const = 0;

@@ -4,8 +4,12 @@ import json
 import math
 import os
 import pathlib
+import shutil
+import signal
+import struct
 import subprocess
 import sys
+import time
 
 import plimsoll.models as plimsoll_models
 import pytest
@@ -21,8 +25,23 @@ SMOLLM2 = pathlib.Path(os.environ.get("PLIMSOLL_CACHE", "~/.cache/plimsoll")).ex
 TEXT = "\n".join(tokenizer_texts.standard_library()[:3])[:6000]
 
 
+def command_of(words):
+    return [BUILD / "bin" / "plimsoll", *(word if isinstance(word, bytes) else str(word) for word in words)]
+
+
 def plimsoll(*words):
-    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(command_of(words), capture_output=True, text=True, timeout=600, check=False)
+
+
+def interrupted(words, begun):
+    """Output, errors and exit code of a command that gets Ctrl-C when begun() is true."""
+    process = subprocess.Popen(command_of(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while not begun() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    output, error = process.communicate(timeout=60)
+    return output, error, process.returncode
 
 
 def done(*words):
@@ -220,6 +239,134 @@ def test_parity_measures_each_dtype_on_a_text(tiny, text, tmp_path):
     assert abs(math.log(fp32["perplexity"]) - mean) < 2e-6 * largest * 65**0.5
 
 
+def test_inspect_lists_the_tensors_of_a_file_or_of_shards(tiny, tmp_path):
+    AutoModelForCausalLM.from_pretrained(tiny).save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert not (tmp_path / "shards" / "model.safetensors").exists()
+    reports = []
+    for folder in (tiny, tmp_path / "shards"):
+        done("inspect", folder, "--json", tmp_path / "log")
+        reports.append(sorted((tmp_path / "log").read_text().splitlines()))
+    state = AutoModelForCausalLM.from_pretrained(tiny).state_dict()
+    assert reports[0] == reports[1]
+    assert {json.loads(line)["name"]: json.loads(line)["shape"] for line in reports[0]} == {
+        name: list(tensor.shape) for name, tensor in state.items()
+    }
+    count = sum(tensor.numel() for tensor in state.values())
+    assert f"{len(state)} tensors, {count / 1e6:.2f} M values." in done("inspect", tiny)
+
+
+def test_compare_measures_how_far_two_models_are_apart(tiny, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    with torch.no_grad():
+        model.model.norm.weight[3] += 0.5
+        model.lm_head.weight.mul_(1.25)
+    model.config.rms_norm_eps = 1e-5
+    model.save_pretrained(tmp_path / "changed")
+    said = done("compare", tiny, tmp_path / "changed", "--json", tmp_path / "log")
+    before, after = (AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (tiny, tmp_path / "changed"))
+    for line in map(json.loads, (tmp_path / "log").read_text().splitlines()):
+        a, b = before.pop(line["name"]).double(), after[line["name"]].double()
+        assert line["first"] == line["second"] == f"F32 {list(a.shape)}"
+        assert line["largest"] == (b - a).abs().max().item()
+        # Both are sums of squares in double, in another order.
+        expected = ((b - a).norm() / a.norm()).item()
+        assert abs(line["relative_l2"] - expected) <= a.numel() * 2**-52 * expected
+    assert not before
+    assert "model.norm.weight" in said and "lm_head.weight" in said and "q_proj" not in said
+    assert said.endswith(f"{len(after)} tensors, {len(after) - 2} of equal values; config.json: differs in rms_norm_eps\n")
+    assert done("compare", tiny, tiny).endswith(f"{len(after)} of equal values; config.json: equal\n")
+
+
+def test_compare_shows_what_one_model_has_alone(tiny, large):
+    said = done("compare", tiny, large)
+    rows = {line.split()[0]: line.split()[1:] for line in said.splitlines()}
+    assert rows["lm_head.weight"][0] == "F32" and rows["lm_head.weight"][-3:] == ["-", "-", "-"]
+    assert rows["model.norm.weight"] == ["F32", "[48]", "F32", "[256]", "-", "-"]
+
+
+@pytest.fixture(scope="module")
+def large(tiny, tmp_path_factory):
+    """A llama of zeros, in a file with holes, that takes a while to write."""
+    folder = tmp_path_factory.mktemp("large")
+    config = json.loads((tiny / "config.json").read_text())
+    config.update(vocab_size=1 << 18, hidden_size=256, num_hidden_layers=1, tie_word_embeddings=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    sizes = {
+        "model.embed_tokens.weight": (1 << 18, 256),
+        "model.norm.weight": (256,),
+        **{f"model.layers.0.{name}_layernorm.weight": (256,) for name in ("input", "post_attention")},
+        **{f"model.layers.0.self_attn.{name}_proj.weight": rows for name, rows in
+           {"q": (96, 256), "k": (32, 256), "v": (32, 256), "o": (256, 96)}.items()},
+        **{f"model.layers.0.mlp.{name}_proj.weight": rows for name, rows in
+           {"gate": (80, 256), "up": (80, 256), "down": (256, 80)}.items()},
+    }  # fmt: skip
+    header, offset = {}, 0
+    for name, shape in sizes.items():
+        bytes_of = 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, offset + bytes_of]}
+        offset += bytes_of
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    os.truncate(folder / "model.safetensors", 8 + len(text) + offset)
+    return folder
+
+
+def test_an_interrupted_convert_leaves_nothing(large, tmp_path):
+    out, partial = tmp_path / "out", tmp_path / "out.partial"
+    _, error, code = interrupted(["convert", "--model", large, "--out", out, "--dtype", "bf16"], partial.exists)
+    assert (code, error) == (130, "plimsoll: convert: interrupted, nothing is written\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_convert_left_is_removed_by_the_next(tiny, tmp_path):
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "model.safetensors").write_text("half")
+    (tmp_path / "out.lock").write_text("process 1")
+    done("convert", "--model", tiny, "--out", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_convert_says_that_there_is_no_tokenizer(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "tokenizer.json").unlink()
+    result = plimsoll("convert", "--model", tmp_path / "run", "--out", tmp_path / "out")
+    expected = f"plimsoll: warning: {tmp_path}/run has no tokenizer.json, and so {tmp_path}/out has none\n"
+    assert (result.returncode, result.stderr) == (0, expected)
+
+
+def test_an_interrupted_text_ends_its_line_and_its_log(tiny, tmp_path):
+    log = tmp_path / "log"
+    words = ["generate", "--model", tiny, "--prompt", "def ", "--tokens", 10**8, "--json", log]
+    output, error, code = interrupted(words, lambda: log.exists() and log.read_text().count("\n") > 5)
+    assert (code, error) == (130, "") and output.startswith("def ") and output.endswith("\n")
+    *tokens, last = map(json.loads, log.read_text().splitlines())
+    assert last == {"text": output[4:-1], "tokens": len(tokens), "end": "interrupted"}
+
+
+def test_a_tokenizer_for_more_tokens_than_the_model_has_is_refused_at_once(tiny, text, tmp_path):
+    shutil.copytree(tiny, tmp_path / "larger")
+    file = tmp_path / "larger" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocabulary = json.loads((tiny / "config.json").read_text())["vocab_size"]
+    flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
+    free = max(*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])) + 1
+    names = [f"<image {number}>" for number in range(free, vocabulary + 1)]
+    for special, code in ((True, 0), (False, 1)):  # Gemma 3 has such a special token
+        more = [{"id": free + i, "content": name, "special": special, **flags} for i, name in enumerate(names)]
+        file.write_text(json.dumps({**tokenizer, "added_tokens": tokenizer["added_tokens"] + more}))
+        result = plimsoll("generate", "--model", tmp_path / "larger", "--prompt", "def ", "--tokens", 2)
+        assert result.returncode == code, result.stderr
+        if special:
+            result = plimsoll("generate", "--model", tmp_path / "larger", "--prompt", "an " + names[-1])
+            assert (result.returncode, result.stdout) == (2, "")
+            assert f"--prompt: expected tokens of the model's {vocabulary}, got '{names[-1]}', which is none" in result.stderr
+    assert result.stdout == ""
+    expected = f"expected a tokenizer for the {vocabulary} tokens of the model, got one of {vocabulary + 1}\n"
+    assert result.stderr.endswith(expected)
+    result = plimsoll("train", "--model", tmp_path / "larger", "--data", text, "--out", tmp_path / "out")
+    assert result.stderr.endswith(expected) and not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [
@@ -230,11 +377,38 @@ def test_parity_measures_each_dtype_on_a_text(tiny, text, tmp_path):
         (["convert", "--model", "{tiny}", "--out", "{tiny}"], 1, "expected a free name"),
         (["generate", "--model", "{tiny}", "--adapter", "{tiny}"], 1, "adapter_config.json"),
         (["merge", "--model", "{tiny}", "--adapter", "{run}", "--out", "{out}"], 1, "adapter_config.json"),
+        (
+            ["train", "--model", "/nope", "--out", "{out}"],
+            2,
+            "--model: expected tiny, gpt2, small or a Hugging Face directory, got",
+        ),
+        (["train", "--model", "{tiny}", "--context", "32", "--out", "{out}", "--json", "/proc/x"], 1, "/proc/x: cannot create"),
+        (["train", "--model", "{tiny}", "--context", "32", "--out", "/proc"], 1, "/proc: cannot write there: "),
+        (["convert", "--model", "{tiny}", "--out", "/nope/out"], 1, "/nope/out: cannot write there: No such file or directory"),
         (["generate", "--model", "{run}", "--dtype", "bf16"], 2, "--dtype bf16: expected a Hugging Face directory, got"),
+        (["generate", "--model", "{tiny}", "--prompt", "a", "b"], 2, "generate: unexpected argument 'b'"),
+        (
+            ["generate", "--model", "{tiny}", "--prompt", "x\n" * 999],
+            2,
+            "--prompt: expected at most the 256 tokens that the model",
+        ),
+        (["generate", "--model", "{tiny}", "--prompt", b"\xff"], 2, "--prompt: tokenizer: expected a text in UTF-8, got"),
+        (
+            ["parity", "--model", "{run}", "--data", "{text}"],
+            2,
+            "--model: expected a Hugging Face directory, which plimsoll convert",
+        ),
+        (
+            ["parity", "--model", "{tiny}", "--data", "{text}", "--context", "99999"],
+            2,
+            "--context: expected at most the 256 tokens",
+        ),
     ],
 )
 def test_mistakes_are_named(words, code, expected, tiny, run, text, tmp_path):
-    words = [word.format(tiny=tiny, run=run, out=tmp_path / "out") for word in words]
+    places = {"tiny": tiny, "run": run, "text": text, "out": tmp_path / "out"}
+    words = [word if isinstance(word, bytes) else word.format(**places) for word in words]
     result = plimsoll(*words, *(["--data", text] if words[0] == "train" else []))
     assert result.returncode == code and expected in result.stderr and result.stderr.count("\n") == 1, result
+    assert words[0] == "train" or result.stdout == ""
     assert not (tmp_path / "out").exists()

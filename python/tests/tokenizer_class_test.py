@@ -76,6 +76,50 @@ def test_chats_are_those_of_transformers(folder):
         assert ours.apply_chat_template(CHAT, add_generation_prompt=prompt) == ids
 
 
+def made_up_tokenizer(folder):
+    made_up(4, "none", "bytes", "bytes", MODELS[0]).save(str(folder / "tokenizer.json"))
+    return plimsoll.tokenize.Tokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("number", [-1, 10**6, 2**40])
+def test_ids_beyond_the_vocabulary_are_named(number, tmp_path):
+    tokenizer = made_up_tokenizer(tmp_path)
+    expected = f"tokenizer: expected ids of 0 to {len(tokenizer) - 1}, got {number}$"
+    with pytest.raises(RuntimeError, match=expected):
+        tokenizer.decode([0, number])
+    with pytest.raises(RuntimeError, match=expected):
+        list(tokenizer.stream([0, number]))
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda tokenizer: tokenizer.encode(3), "encode: expected a str, got 3"),
+        (lambda tokenizer: tokenizer.encode(["a"]), r"encode: expected a str, got \['a'\]"),
+        (lambda tokenizer: tokenizer.decode("abc"), "decode: expected ids, one sequence of integers, got 'abc'"),
+        (lambda tokenizer: tokenizer.decode(3), "decode: expected ids, one sequence of integers, got 3"),
+        (lambda tokenizer: tokenizer.decode(torch.zeros(1, 2, dtype=torch.int64)), "decode: expected ids, one sequence"),
+        (lambda tokenizer: tokenizer.decode([1.5]), "decode: expected an id, an integer, got 1.5"),
+        (lambda tokenizer: list(tokenizer.stream(["a"])), "stream: expected an id, an integer, got 'a'"),
+        (lambda tokenizer: tokenizer.token_to_id(3), "token_to_id: expected a str, got 3"),
+        (lambda tokenizer: tokenizer.id_to_token("a"), "id_to_token: expected an id, an integer, got 'a'"),
+    ],
+)
+def test_arguments_of_another_type_are_named(call, expected, tmp_path):
+    with pytest.raises(TypeError, match=expected):
+        call(made_up_tokenizer(tmp_path))
+
+
+@pytest.mark.parametrize("message", [{"role": "user"}, {"content": "x"}, "x"])
+def test_a_message_without_its_parts_is_named(message, tmp_path):
+    tokenizer = made_up_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0]['content'] }}"}))
+    with pytest.raises(ValueError, match="expected messages with a role and a content, got"):
+        tokenizer.apply_chat_template([message])
+    call = {"role": "assistant", "tool_calls": []}
+    assert tokenizer.apply_chat_template([call], tokenize=False) == ""
+
+
 def test_what_is_wrong_is_named(tmp_path):
     with pytest.raises(RuntimeError, match="tokenizer.json"):
         plimsoll.tokenize.Tokenizer.from_pretrained(tmp_path)

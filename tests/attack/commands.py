@@ -30,24 +30,33 @@ SMALL = (
 RESUME = ["train", "--data", "{text}", "--out", "{run}", "--resume", *SMALL]
 T5_LENGTH = ["--max-new-tokens", "2", "--threads", "1"]
 NO_FILES = {"info", "shard-plan"}  # commands without an input file
-UNTRIED = {"convert", "finetune", "merge"}  # read decoder-only models, of which no directory is made here yet
+UNTRIED = {"finetune", "merge"}  # commands that nobody has damaged files for yet
+TEXT_MODEL = "--recipe fp32 --steps 1 --context 8 --batch 1 --eval-windows 1 --warmup 1 --threads 1".split()
 # command: its cases, each the words and the files of the tree that it reads.
 CASES = {
     "train": [
         (["train", "--data", "{texts}", "--out", "{out}", "--config", "{config}", *SMALL], ["config", "texts/a.txt"]),
         (RESUME, ["run/step-*/*", "run/train.jsonl"]),
+        (["train", "--model", "{llama}", "--data", "{text}", "--out", "{out}", *TEXT_MODEL], ["llama/*", "text"]),
     ],
     "compare": [
+        (["compare", "{llama}", "{other}"], ["llama/*.json", "llama/model.safetensors"]),
         (
             ["compare", "--recipes", "fp32", "--data", "{text}", "--out", "{out}", "--config", "{config}", *SMALL],
             ["config", "text"],
-        )
+        ),
     ],
-    "generate": [(["generate", "--checkpoint", "{run}", "--prompt", "ab", "--tokens", "2"], ["run/step-*/*"])],
+    "generate": [
+        (["generate", "--checkpoint", "{run}", "--prompt", "ab", "--tokens", "2"], ["run/step-*/*"]),
+        (["generate", "--model", "{llama}", "--prompt", "ab", "--tokens", "2", "--dtype", "fp8"], ["llama/*"]),
+        (["generate", "--model", "{llama}", "--chat", "--prompt", "ab", "--tokens", "2", "--kv", "fp8"], ["llama/*"]),
+    ],
+    "convert": [(["convert", "--model", "{llama}", "--out", "{out}", "--dtype", "bf16"], ["llama/*"])],
     "inspect": [
         (["inspect", "{t5}/model.safetensors"], ["t5/model.safetensors"]),
         (["inspect", "{run}"], ["run/step-*/*"]),
         (["inspect", "{t5}"], ["t5/*"]),
+        (["inspect", "{llama}"], ["llama/*"]),
     ],
     "consolidate": [(["consolidate", "{run}", "--out", "{out}"], ["run/step-*/*"])],
     "t5": [
@@ -61,7 +70,11 @@ CASES = {
         (["gauge", "--model", "{run}", "--calibrate", "{text}", "--out", "{out}"], ["run/step-*/*", "text"]),
     ],
     "parity": [
-        (["parity", "--model", "{t5}", "--data", "{examples}", "--dtypes", "fp16", "--max-new-tokens", "2"], ["t5/*", "examples"])
+        (
+            ["parity", "--model", "{t5}", "--data", "{examples}", "--dtypes", "fp16", "--max-new-tokens", "2"],
+            ["t5/*", "examples"],
+        ),
+        (["parity", "--model", "{llama}", "--data", "{text}", "--dtypes", "bf16,fp8", "--tokens", "20"], ["llama/*", "text"]),
     ],
     "mmlu": [
         (
@@ -112,6 +125,59 @@ def t5_tensors(vocabulary=160, width=16, inner=24, heads=2, size=8):
     return config, {name: 0.1 * torch.randn(shape) for name, shape in shapes.items()}
 
 
+def llama_tensors(vocabulary, width=16, inner=24, heads=2):
+    """A Llama of one layer, of seeded numbers, in BF16."""
+    import torch
+
+    torch.manual_seed(0)
+    layer = "model.layers.0"
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, width), "model.norm.weight": (width,)}
+    shapes |= {f"{layer}.{name}_layernorm.weight": (width,) for name in ("input", "post_attention")}
+    shapes |= {f"{layer}.self_attn.{name}_proj.weight": (width, width) for name in "qo"}
+    shapes |= {f"{layer}.self_attn.{name}_proj.weight": (width // heads, width) for name in "kv"}
+    shapes |= {f"{layer}.mlp.{name}_proj.weight": (inner, width) for name in ("gate", "up")}
+    shapes |= {f"{layer}.mlp.down_proj.weight": (width, inner)}
+    config = {
+        "model_type": "llama", "vocab_size": vocabulary, "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": 1,
+        "num_attention_heads": heads, "num_key_value_heads": 1, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "eos_token_id": 2,
+        "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, "tie_word_embeddings": True, "dtype": "bfloat16",
+    }  # fmt: skip
+    return config, {name: (0.1 * torch.randn(shape)).bfloat16() for name, shape in shapes.items()}
+
+
+def byte_pairs():
+    """A tokenizer.json with a token for each byte and a few merges."""
+    letters = [chr(byte) for byte in range(33, 127)] + [chr(byte) for byte in (*range(161, 173), *range(174, 256))]
+    letters += [chr(256 + number) for number in range(256 - len(letters))]
+    merges = [["t", "h"], ["th", "e"], ["f", "o"]]
+    words = letters + ["".join(pair) for pair in merges]
+    end = {"id": len(words), "content": "<|im_end|>", "special": True}
+    flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
+    model = {"type": "BPE", "vocab": {word: number for number, word in enumerate(words)}, "merges": merges}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {"version": "1.0", "added_tokens": [end | flags], "normalizer": {"type": "NFC"}, "pre_tokenizer": level, "decoder": level,
+            "post_processor": level, "model": model}  # fmt: skip
+
+
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def write_llama(folder):
+    from safetensors.torch import save_file
+
+    tokenizer = byte_pairs()
+    config, tensors = llama_tensors(len(tokenizer["model"]["vocab"]) + 1)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, 3], "pad_token_id": 0}')
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": CHATML}))
+    save_file(tensors, folder / "model.safetensors")
+
+
 def letters():
     """A spiece.model with a piece for each letter, and one for each that begins a word."""
 
@@ -145,6 +211,8 @@ def make_tree(folder):
     for file in ("a.safetensors", "b.safetensors"):
         save_file({name: tensors[name] for name in names if weight_map[name] == file}, folder / "sharded" / file)
     (folder / "sharded" / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    for name in ("llama", "other"):
+        write_llama(folder / name)
     (folder / "text").write_text("The fox\nABC the fox\n" * 8)
     (folder / "targets").write_text("fox\nthe\n")
     (folder / "texts").mkdir()

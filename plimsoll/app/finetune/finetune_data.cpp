@@ -7,8 +7,8 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/first_model.h"
+#include "plimsoll/app/text/text_model.h"
 #include "plimsoll/io/permutation.h"
-#include "plimsoll/tokenize/load.h"
 
 namespace plimsoll::app {
 namespace {
@@ -44,7 +44,7 @@ int64_t finetuning_context(const TrainOptions& run) {
 }
 
 std::unique_ptr<const tokenize::Tokenizer> tokenizer_of(const FinetuneOptions& options) {
-  return tokenize::load(options.run.source, config_of_directory(options.run.source).vocabulary);
+  return load_tokenizer(options.run.source, config_of_directory(options.run.source).vocabulary);
 }
 
 FinetuneData read_finetune_data(const FinetuneOptions& options, const tokenize::Tokenizer& tokenizer) {

@@ -20,7 +20,7 @@ WrittenText Chat::reply(const std::string& message, const TextObserver& observer
   std::vector<tokenize::ChatMessage> messages = messages_;
   messages.push_back({"user", message});
   const std::string prompt = template_.render(messages, tokenize::ReplyPrompt::kAdd).text;
-  const std::vector<int64_t> ids = model_.tokenizer->encode(prompt, tokenize::Specials::kWithout);
+  const std::vector<int64_t> ids = encode(model_, prompt, tokenize::Specials::kWithout, "chat");
   const int64_t room = model_.model->context() - static_cast<int64_t>(ids.size());
   if (room < 1) {
     refuse("chat: expected a conversation of less than the {} tokens that the model sees, got {}",

@@ -21,6 +21,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int64_t kUsualWindow = 512;
 constexpr int64_t kRows = 64;  // of a vocabulary's log probabilities in FP64 at a time
 
 json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(); }
@@ -73,8 +74,9 @@ json text_parity(const TextParityOptions& options) {
     return load_text_model({.path = options.model, .dtype = dtype, .warn = options.warn});
   };
   const TextModel exact = load(models::WeightDtype::kFp32);
+  const int64_t most = exact.model->context(), context = options.context.value_or(std::min(kUsualWindow, most));
+  if (context > most) refuse("--context: expected at most the {} tokens that the model sees, got {}", most, context);
   const EncodedText text({options.data}, *exact.tokenizer);
-  const int64_t context = std::min(options.context, exact.model->context());
   const int64_t count = std::min(options.tokens, text.count());
   if (count < 2) fail("{}: expected at least 2 tokens, got {}", options.data.native(), text.count());
   std::vector<TextModel> narrow;

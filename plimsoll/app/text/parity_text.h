@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "plimsoll/models/load.h"
@@ -14,8 +15,9 @@ struct TextParityOptions {
   std::filesystem::path model;              // a Hugging Face directory
   std::filesystem::path data;               // a text
   std::vector<models::WeightDtype> dtypes;  // not kAsStored
-  int64_t context = 512;                    // tokens in a window, each of which begins anew
-  int64_t tokens = 1 << 16;                 // of the text, from its beginning, at most
+  // Tokens in a window, each of which begins anew; none: 512, or as many as the model sees.
+  std::optional<int64_t> context = {};
+  int64_t tokens = 1 << 16;  // of the text, from its beginning, at most
   models::Warn warn = {};
 };
 

@@ -54,6 +54,17 @@ TextModel load_run(const TextModelOptions& options) {
 
 }  // namespace
 
+std::unique_ptr<tokenize::Tokenizer> load_tokenizer(const std::filesystem::path& directory, int64_t vocabulary) {
+  auto tokenizer = tokenize::load(directory, vocabulary);
+  for (int64_t id = vocabulary; id < tokenizer->size(); ++id) {
+    const int64_t ids[] = {id};
+    if (tokenizer->decode_part(ids, tokenize::Specials::kWithout).text.empty()) continue;
+    fail("{}: expected a tokenizer for the {} tokens of the model, got one of {}", directory.native(), vocabulary,
+         tokenizer->size());
+  }
+  return tokenizer;
+}
+
 TextModel load_model(const TextModelOptions& options) {
   const bool is_directory = !is_run(options.path) && std::filesystem::exists(options.path / "config.json");
   TextModel model = is_directory ? load_directory(options) : load_run(options);
@@ -63,10 +74,27 @@ TextModel load_model(const TextModelOptions& options) {
 
 TextModel load_text_model(const TextModelOptions& options) {
   TextModel model = load_model(options);
-  model.tokenizer = tokenize::load(model.directory, vocabulary_of(*model.model));
+  model.tokenizer = load_tokenizer(model.directory, vocabulary_of(*model.model));
   const auto end = model.tokenizer->eos();
   if (end && std::find(model.ends.begin(), model.ends.end(), *end) == model.ends.end()) model.ends.push_back(*end);
   return model;
+}
+
+std::vector<int64_t> encode(const TextModel& model, const std::string& text, tokenize::Specials specials,
+                            const std::string& what) {
+  std::vector<int64_t> ids;
+  try {
+    ids = model.tokenizer->encode(text, specials);
+  } catch (const io::Error& error) {
+    refuse("{}: {}", what, std::string(error.what()));
+  }
+  const int64_t vocabulary = vocabulary_of(*model.model);
+  for (const int64_t id : ids) {
+    if (id < vocabulary) continue;
+    refuse("{}: expected tokens of the model's {}, got '{}', which is none", what, vocabulary,
+           model.tokenizer->id_to_token(id).value_or(""));
+  }
+  return ids;
 }
 
 }  // namespace plimsoll::app

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "plimsoll/models/language_model.h"
@@ -32,9 +33,17 @@ struct TextModelOptions {
   models::Warn warn = {};
 };
 
+// The tokenizer of a model with that vocabulary. Special tokens beyond the vocabulary, as Gemma 3 has, are taken. Throws Error
+// where a text's tokens are, or io::Error.
+std::unique_ptr<tokenize::Tokenizer> load_tokenizer(const std::filesystem::path& directory, int64_t vocabulary);
+
 // Without its tokenizer. Throws Error or io::Error.
 TextModel load_model(const TextModelOptions& options);
 // Throws Error or io::Error.
 TextModel load_text_model(const TextModelOptions& options);
+
+// Ids of a text, all in the model's vocabulary. what: opens errors. Throws UsageError.
+std::vector<int64_t> encode(const TextModel& model, const std::string& text, tokenize::Specials specials,
+                            const std::string& what);
 
 }  // namespace plimsoll::app

@@ -1,6 +1,6 @@
 #include "plimsoll/models/decoder/config.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -112,12 +112,22 @@ TEST(DecoderConfig, GenerationConfigOverridesTheEnds) {
   EXPECT_EQ(config.eos_token_ids, (std::vector<int64_t>{3, 4}));
   EXPECT_EQ(config.bos_token_id, 1);
   EXPECT_EQ(config.pad_token_id, 0);
+  EXPECT_THAT(
+      [&] {
+        read_generation_config({{"eos_token_id", 777}}, "generation_config.json", config);
+      },
+      ::testing::ThrowsMessage<io::Error>("generation_config.json: eos_token_id: expected an id below vocab_size 777, "
+                                          "got 777"));
 }
 
 TEST(DecoderConfig, MistakesNameTheMemberAndWhatIsSupported) {
   expect_error(kLlamaJson, {{"model_type", "mamba"}}, "gemma3_text");
   expect_error(kLlamaJson, {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}}, "rope_type: expected");
   expect_error(kLlamaJson, {{"rope_scaling", {{"rope_type", "linear"}}}}, "expected a member 'factor'");
+  expect_error(kLlamaJson, {{"rope_scaling", {{"type", "linear"}, {"factor", "two"}}}},
+               "config.json: rope_scaling: factor");
+  expect_error(kLlamaJson, {{"rope_parameters", {{"rope_type", "yarn"}}}}, "config.json: rope_parameters: rope_type");
+  expect_error(kGemmaJson, {{"rope_scaling", {{"rope_type", "yarn"}}}}, "config.json: rope_scaling: rope_type");
   expect_error(kLlamaJson, {{"rope_scaling", 3}}, "rope_scaling: expected an object");
   expect_error(kLlamaJson, {{"hidden_act", "mish"}}, "hidden_act: expected");
   expect_error(kLlamaJson, {{"hidden_act", "gelu"}}, "a gated form");
@@ -131,9 +141,16 @@ TEST(DecoderConfig, MistakesNameTheMemberAndWhatIsSupported) {
   expect_error(kLlamaJson, {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: expected 1 for llama");
   expect_error(kLlamaJson, {{"quantization_config", {{"bits", 4}}}}, "quantization_config: expected none");
   expect_error(kLlamaJson, {{"eos_token_id", "end"}}, "eos_token_id");
+  expect_error(kLlamaJson, {{"eos_token_id", {2, 777}}}, "eos_token_id: expected an id below vocab_size 777, got 777");
+  expect_error(kLlamaJson, {{"pad_token_id", -1}}, "pad_token_id: expected an id below vocab_size 777, got -1");
+  expect_error(kLlamaJson, {{"bos_token_id", 999}}, "bos_token_id: expected an id below vocab_size 777, got 999");
   expect_error(kLlamaJson, {{"rms_norm_eps", -1}}, "epsilon");
   expect_error(kGemmaJson, {{"layer_types", {"full_attention", "linear_attention"}}}, "sliding_attention");
   expect_error(kGemmaJson, {{"layer_types", {"full_attention"}}}, "layer_types of 7 layers, got 1");
+  expect_error(kLlamaJson, {{"layer_types", {"full_attention", "sliding_attention"}}},
+               "layer_types: expected none, or full_attention for each of 2 layers of llama");
+  expect_error(kLlamaJson, {{"layer_types", {"mamba", "full_attention"}}}, "layer_types: expected full_attention");
+  EXPECT_EQ(read(kLlamaJson, {{"layer_types", {"full_attention", "full_attention"}}}), read(kLlamaJson));
   expect_error(kGemmaJson, {{"sliding_window", 0}}, "sliding_window >= 1");
   expect_error(kGemmaJson, {{"final_logit_softcapping", 30.0}}, "final_logit_softcapping: expected none");
   expect_error(kGemmaJson, {{"rope_parameters", {{"rope_type", "default"}}}}, "for each type of layer");

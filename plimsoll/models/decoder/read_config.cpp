@@ -118,17 +118,19 @@ class DecoderConfigReader {
     if (config_.learned_positions) return;
     json parameters = object("rope_parameters");
     const json scaling = object("rope_scaling");  // before transformers 5
+    const char* source = scaling.empty() ? "rope_parameters" : "rope_scaling";
     const char* theta_member = traits_.turns_share ? "rotary_emb_base" : "rope_theta";
     const double theta = members_.number(theta_member, traits_.theta);
     if (!traits_.rotary_by_reach) {
       if (!scaling.empty()) parameters = scaling;
-      config_.rotary = config_.sliding_rotary = rotary(parameters, theta);
+      config_.rotary = config_.sliding_rotary = rotary(parameters, theta, source);
     } else {
       json full = entry(parameters, "full_attention");
       full.update(scaling);
-      config_.rotary = rotary(full, theta);
-      config_.sliding_rotary = rotary(entry(parameters, "sliding_attention"),
-                                      members_.number("rope_local_base_freq", traits_.sliding_theta));
+      config_.rotary = rotary(full, theta, source);
+      config_.sliding_rotary =
+          rotary(entry(parameters, "sliding_attention"), members_.number("rope_local_base_freq", traits_.sliding_theta),
+                 "rope_parameters");
     }
     config_.rotary.share = config_.sliding_rotary.share = rotated_share(parameters);
   }
@@ -145,8 +147,9 @@ class DecoderConfigReader {
     return *found;
   }
 
-  nn::RotaryTableOptions rotary(const json& parameters, double theta) const {
-    const ConfigMembers members(parameters, members_.name() + ": rope_parameters");
+  // source: the member that the parameters stand in.
+  nn::RotaryTableOptions rotary(const json& parameters, double theta, const std::string& source) const {
+    const ConfigMembers members(parameters, members_.name() + ": " + source);
     nn::RotaryTableOptions rotary{.theta = members.number("rope_theta", theta)};
     rotary.scaling =
         named(kRotaryScalings, members, "rope_type", members.text("rope_type", members.text("type", "default")));
@@ -178,10 +181,10 @@ class DecoderConfigReader {
     switch (traits_.windows) {
       case WindowRule::kNone:
         config_.window = 0;
-        return;
+        break;
       case WindowRule::kAllLayers:
         slide_if([&](int64_t) { return config_.window > 0; });
-        return;
+        break;
       case WindowRule::kSwitched: {
         const bool slides = members_.flag("use_sliding_window", false) && config_.window > 0;
         if (!slides) config_.window = 0;
@@ -209,11 +212,18 @@ class DecoderConfigReader {
   void read_layer_types() {
     const json& types = members_.at("layer_types");
     if (!types.is_array()) io::fail("{}: layer_types: expected a list, got {}", members_.name(), types.type_name());
-    config_.reaches.clear();
+    std::vector<Reach> reaches;
     for (const json& type : types) {
       if (!type.is_string()) io::fail("{}: layer_types: expected names, got {}", members_.name(), type.dump());
-      config_.reaches.push_back(named(kReaches, members_, "layer_types", type.get<std::string>()));
+      reaches.push_back(named(kReaches, members_, "layer_types", type.get<std::string>()));
     }
+    const bool chooses = traits_.windows == WindowRule::kSwitched || traits_.windows == WindowRule::kSlidingPattern;
+    if (!chooses && reaches != config_.reaches) {
+      io::fail("{}: layer_types: expected none, or {} for each of {} layers of {}, got {}", members_.name(),
+               recipe::name_of(kReaches, config_.window > 0 ? Reach::kSliding : Reach::kFull), config_.layers,
+               traits_.model_type, types.dump());
+    }
+    config_.reaches = std::move(reaches);
   }
 
   void read_dropouts() {
@@ -234,14 +244,19 @@ class DecoderConfigReader {
   DecoderConfig config_;
 };
 
-std::optional<int64_t> read_token_id(const ConfigMembers& members, const char* member,
-                                     const std::optional<int64_t>& otherwise) {
-  return members.has(member) ? std::optional(members.integer(member, 0)) : otherwise;
+int64_t expect_token(const ConfigMembers& members, const char* member, int64_t id, const DecoderConfig& config) {
+  if (id < 0 || id >= config.vocabulary) {
+    io::fail("{}: {}: expected an id below vocab_size {}, got {}", members.name(), member, config.vocabulary, id);
+  }
+  return id;
 }
 
 void read_token_ids(const ConfigMembers& members, DecoderConfig& config) {
-  config.bos_token_id = read_token_id(members, "bos_token_id", config.bos_token_id);
-  config.pad_token_id = read_token_id(members, "pad_token_id", config.pad_token_id);
+  const auto read = [&](const char* member, std::optional<int64_t>& id) {
+    if (members.has(member)) id = expect_token(members, member, members.integer(member, 0), config);
+  };
+  read("bos_token_id", config.bos_token_id);
+  read("pad_token_id", config.pad_token_id);
   if (!members.has("eos_token_id")) return;
   const json& eos = members.at("eos_token_id");
   const json list = eos.is_array() ? eos : json::array({eos});
@@ -250,7 +265,7 @@ void read_token_ids(const ConfigMembers& members, DecoderConfig& config) {
     if (!id.is_number_integer()) {
       io::fail("{}: eos_token_id: expected an integer or a list of them, got {}", members.name(), eos.dump());
     }
-    config.eos_token_ids.push_back(id.get<int64_t>());
+    config.eos_token_ids.push_back(expect_token(members, "eos_token_id", id.get<int64_t>(), config));
   }
 }
 
@@ -276,8 +291,8 @@ DecoderConfig read_decoder_config(const json& config, const std::string& name) {
     io::fail("{}: {}", name, error.what());
   }
   DecoderConfig result = DecoderConfigReader(config, name, *traits).read();
-  read_token_ids(ConfigMembers(config, name), result);
   check(result);
+  read_token_ids(ConfigMembers(config, name), result);
   return result;
 }
 

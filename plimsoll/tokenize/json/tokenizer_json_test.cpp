@@ -15,6 +15,7 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::ThrowsMessage;
 
 const json kLetters = {{"a", 0}, {"b", 1}, {"c", 2}, {"ab", 3}, {"bc", 4}, {"abc", 5}};
 
@@ -119,10 +120,18 @@ TEST(PostProcessors, PutTheirIdsAroundTheTextOnlyIfAsked) {
   EXPECT_EQ(tokenizer.decode(Ids{3, 0, 4}, Specials::kWith), "<s>a</s>");
 }
 
-TEST(ATokenizerJson, LeavesOutIdsThatAreNoToken) {
+TEST(ATokenizerJson, LeavesOutIdsThatAreNoTokenAndRefusesThoseBeyondIt) {
   const TokenizerJson tokenizer = load(file_of({{"a", 0}, {"b", 7}}, json::array()));
   EXPECT_EQ(tokenizer.size(), 8);
-  EXPECT_EQ(tokenizer.decode(Ids{0, 3, -1, 8, int64_t{1} << 40, 7}), "ab");
+  EXPECT_EQ(tokenizer.decode(Ids{0, 3, 7}), "ab");
+  EXPECT_EQ(tokenizer.decode_part(Ids{0, 3, -1, 8, int64_t{1} << 40, 7}, Specials::kWithout).text, "ab");
+  for (const int64_t id : {int64_t{-1}, int64_t{8}, int64_t{1} << 40}) {
+    EXPECT_THAT(
+        [&] {
+          tokenizer.decode(Ids{0, id});
+        },
+        ThrowsMessage<io::Error>("tokenizer: expected ids of 0 to 7, got " + std::to_string(id)));
+  }
   EXPECT_EQ(tokenizer.id_to_token(3), std::nullopt);
   EXPECT_EQ(tokenizer.id_to_token(7), "b");
   EXPECT_EQ(tokenizer.token_to_id("b"), 7);

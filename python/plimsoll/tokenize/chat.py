@@ -57,5 +57,8 @@ def render_chat(
     jinja2's sandbox, which limits neither its time nor its memory.
     """
     template, tokens = _read(pathlib.Path(directory))
+    for message in messages:
+        if not isinstance(message, dict) or "role" not in message or ("content" not in message and "tool_calls" not in message):
+            raise ValueError(f"render_chat: expected messages with a role and a content, got {message!r}")
     program = _environment().from_string(template)
     return program.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **{**tokens, **variables})

@@ -1,5 +1,6 @@
 """Text to the ids of a model's vocabulary and back, by the tokenizer.json in the model's directory."""
 
+import operator
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -23,16 +24,17 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Special tokens that stand in the text are tokens with either choice; the choice is about those around it."""
-        return list(self._core.encode(text, add_special_tokens))
+        return list(self._core.encode(_text("encode", text), add_special_tokens))
 
     def decode(self, ids: Sequence[int] | torch.Tensor, *, skip_special_tokens: bool = True) -> str:
+        """Ids that are not below len(self) are a RuntimeError."""
         return str(self._core.decode(_integers(ids), not skip_special_tokens))
 
     def stream(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> Iterator[str]:
         """The text of ids as they come, in pieces of whole characters; together what decode() makes of all."""
         stream = torch.classes.plimsoll.DecodeStream(self._core, not skip_special_tokens)
         for token in ids:
-            if piece := stream.next(int(token)):
+            if piece := stream.next(_integer("stream", token)):
                 yield piece
         if piece := stream.finish():
             yield piece
@@ -45,10 +47,10 @@ class Tokenizer:
         return self.encode(text, add_special_tokens=False) if tokenize else text
 
     def token_to_id(self, token: str) -> int | None:
-        return self._core.token_to_id(token)  # type: ignore[no-any-return]
+        return self._core.token_to_id(_text("token_to_id", token))  # type: ignore[no-any-return]
 
     def id_to_token(self, token_id: int) -> str | None:
-        return self._core.id_to_token(token_id)  # type: ignore[no-any-return]
+        return self._core.id_to_token(_integer("id_to_token", token_id))  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         """Ids are below this."""
@@ -63,5 +65,22 @@ class Tokenizer:
         return self._core.eos()  # type: ignore[no-any-return]
 
 
-def _integers(ids: Sequence[int] | torch.Tensor) -> list[int]:
-    return ids.tolist() if isinstance(ids, torch.Tensor) else list(ids)
+def _text(call: str, text: Any) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{call}: expected a str, got {text!r}")
+    return text
+
+
+def _integer(call: str, number: Any) -> int:
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise TypeError(f"{call}: expected an id, an integer, got {number!r}") from None
+
+
+def _integers(ids: Any) -> list[int]:
+    if isinstance(ids, torch.Tensor) and ids.dim() == 1:
+        ids = ids.tolist()
+    if isinstance(ids, str | torch.Tensor) or not isinstance(ids, Iterable):
+        raise TypeError(f"decode: expected ids, one sequence of integers, got {ids!r}")
+    return [_integer("decode", number) for number in ids]

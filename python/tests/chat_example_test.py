@@ -1,0 +1,53 @@
+"""examples/chat says what the command says."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+import torch
+from tokenizer_test import MODELS, made_up
+from transformers import LlamaConfig, LlamaForCausalLM
+
+BUILD = pathlib.Path(os.environ.get("PLIMSOLL_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+pytestmark = pytest.mark.skipif(not (BUILD / "bin" / "example_chat").is_file(), reason="the examples are not built")
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A llama with random weights, ChatML and a context of two short replies."""
+    tokenizer = made_up(6, "none", "bytes", "bytes", MODELS[0])
+    tokenizer.post_processor = None
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML.replace("\n", "\\n")}))
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6,
+        num_key_value_heads=2, max_position_embeddings=400, initializer_range=0.3, bos_token_id=None, eos_token_id=list(range(0, 300, 5)),
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def said(*command, text):
+    return subprocess.run(list(map(str, command)), input=text, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_it_says_what_the_command_says(tiny):
+    text = "Hello\nAgain, caf\u00e9\n"
+    command = (BUILD / "bin" / "plimsoll", "generate", "--model", tiny, "--chat", "--temperature", 0)
+    ours, theirs = said(BUILD / "bin" / "example_chat", tiny, text=text), said(*command, text=text)
+    assert ours.returncode == theirs.returncode == 0, ours.stderr + theirs.stderr
+    assert ours.stdout == theirs.stdout != "\n\n"
+
+
+def test_what_is_wrong_is_one_line(tiny, tmp_path):
+    result = said(BUILD / "bin" / "example_chat", tmp_path / "nowhere", text="")
+    assert result.returncode == 1 and result.stderr == f"{tmp_path}/nowhere: expected a model's directory\n"
+    assert said(BUILD / "bin" / "example_chat", text="").returncode == 2
