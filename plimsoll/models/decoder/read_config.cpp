@@ -244,16 +244,13 @@ class DecoderConfigReader {
   DecoderConfig config_;
 };
 
-int64_t expect_token(const ConfigMembers& members, const char* member, int64_t id, const DecoderConfig& config) {
-  if (id < 0 || id >= config.vocabulary) {
-    io::fail("{}: {}: expected an id below vocab_size {}, got {}", members.name(), member, config.vocabulary, id);
-  }
-  return id;
-}
-
+// Ids outside of the vocabulary stand for none: -1 in older files, GPT-2's 50256 beside a vocabulary of one's own.
 void read_token_ids(const ConfigMembers& members, DecoderConfig& config) {
+  const auto is_token = [&](int64_t id) { return id >= 0 && id < config.vocabulary; };
   const auto read = [&](const char* member, std::optional<int64_t>& id) {
-    if (members.has(member)) id = expect_token(members, member, members.integer(member, 0), config);
+    if (!members.has(member)) return;
+    id = members.integer(member, 0);
+    if (!is_token(*id)) id.reset();
   };
   read("bos_token_id", config.bos_token_id);
   read("pad_token_id", config.pad_token_id);
@@ -265,7 +262,7 @@ void read_token_ids(const ConfigMembers& members, DecoderConfig& config) {
     if (!id.is_number_integer()) {
       io::fail("{}: eos_token_id: expected an integer or a list of them, got {}", members.name(), eos.dump());
     }
-    config.eos_token_ids.push_back(expect_token(members, "eos_token_id", id.get<int64_t>(), config));
+    if (is_token(id.get<int64_t>())) config.eos_token_ids.push_back(id.get<int64_t>());
   }
 }
 
