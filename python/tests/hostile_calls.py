@@ -177,7 +177,7 @@ def layer_pass(draw):
 def ticket():
     layer: Any = te.Linear(6, 5)
     inputs = [torch.randn(3, 6), None, None, None, layer.weight.detach(), layer.bias.detach(), None, None]
-    rest = (None, "layernorm", False, 1e-5, "gelu", [], 0b110001, True, [], [])
+    rest: tuple[Any, ...] = (None, "layernorm", False, 1e-5, "gelu", [], 0b110001, True, [], [])
     return function_of("layer_pass")(inputs, layer._state(), '"fp8"', *rest)[3]
 
 

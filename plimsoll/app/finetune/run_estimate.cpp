@@ -19,6 +19,7 @@
 #include "plimsoll/ops/memory/saved_bytes.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/runtime/threads.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::app {
 namespace {
@@ -82,6 +83,28 @@ double total_bytes(const FinetuneOptions& options, int64_t rows, int64_t ranks) 
   return estimate_memory(options, rows, ranks).total();
 }
 
+double moment_bytes(optim::StateKind kind) {
+  switch (kind) {
+    case optim::StateKind::kFp32:
+      return 4;
+    case optim::StateKind::kBf16:
+      return 2;
+    case optim::StateKind::k8Bit:
+      return 1 + 2.0 / 32;
+  }
+  runtime::unexpected("AdamW: state", static_cast<int>(kind));
+}
+
+// What narrow states and weights take, of memory that was planned for two moments, weights and gradients in FP32.
+void narrow(shard::PlannedMemory& memory, const TrainOptions& options) {
+  const double elements = memory.states / 8;
+  memory.states = 2 * elements * moment_bytes(options.optimizer_state);
+  if (options.masters == optim::MasterKind::kFp32) return;
+  memory.parameters /= 2;
+  memory.gradients /= 2;
+  if (options.masters == optim::MasterKind::kSplit) memory.states += elements;
+}
+
 }  // namespace
 
 MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int64_t ranks) {
@@ -96,7 +119,7 @@ MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int
   MemoryEstimate estimate{.shared = shard::plan_step(step).memory,
                           .head = kBlockOfLogits + 4.0 * static_cast<double>(config.vocabulary * config.dim)};
   for (const shard::PlannedUnit& unit : step.units) estimate.parameters += unit.parameters;
-  estimate.shared.states *= optim::bytes_of_states(options.run.optimizer_state) / optim::bytes_of_states(optim::StateKind::kFp32);
+  narrow(estimate.shared, options.run);
   return estimate;
 }
 
