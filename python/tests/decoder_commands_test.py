@@ -380,7 +380,7 @@ def test_a_tokenizer_for_more_tokens_than_the_model_has_is_refused_at_once(tiny,
         (
             ["train", "--model", "/nope", "--out", "{out}"],
             2,
-            "--model: expected tiny, gpt2, small or a Hugging Face directory, got",
+            "--model: expected tiny, small, gpt2 or a Hugging Face directory, got",
         ),
         (["train", "--model", "{tiny}", "--context", "32", "--out", "{out}", "--json", "/proc/x"], 1, "/proc/x: cannot create"),
         (["train", "--model", "{tiny}", "--context", "32", "--out", "/proc"], 1, "/proc: cannot write there: "),

@@ -144,6 +144,8 @@ def test_gradients_are_as_near_to_double_as_those_of_transformers(name, tmp_path
     ours = with_adapters(directory, r=5, target_modules="all-linear")
     ours.save_pretrained(tmp_path / "adapter")
     batch = next(batches(1))
+    if name == "gemma3_text":  # of padded rows transformers in double makes NaN
+        del batch["attention_mask"]
 
     def gradients(model):
         model(**batch).loss.backward()
