@@ -56,6 +56,8 @@ class LlamaCpp:
 
 
 class Plimsoll(worker.Plimsoll):
+    steps: Any
+
     def __init__(self, directory, dtype, threads):
         super().__init__()
         self.load = lambda: self.torch.classes.plimsoll.DecoderModel(directory, dtype)
@@ -64,10 +66,26 @@ class Plimsoll(worker.Plimsoll):
         return json.loads(self.model.config())["vocab_size"]
 
     def start(self, capacity):
-        self.past = self.model.start(capacity)
+        self.steps, self.capacity = None, capacity
 
     def read(self, ids):
-        return int(self.model.extend(self.torch.tensor([ids]), self.past)[0, -1].argmax())
+        if self.steps is None:
+            self.steps = self.torch.ops.plimsoll.decoder_decode(
+                self.model,
+                self.torch.tensor([ids]),
+                None,
+                max_new_tokens=self.capacity - len(ids),
+                do_sample=False,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                seed=0,
+                repetition_penalty=1.0,
+                no_repeat_ngram_size=0,
+                eos_token_ids=[],
+                pad_token_id=0,
+            )
+        return int(self.steps.step())
 
 
 def answer(contestant, request):

@@ -46,7 +46,7 @@ struct TrainObserver {
   std::function<void(const watch::Session&)> on_watch = {};   // at the end, where options.watch asks for it
 };
 
-// What a run begins with.
+// The data and the model that a run begins with.
 struct RunBeginning {
   // Opens the data, on each of the ranks. May set options that depend on them.
   std::function<std::unique_ptr<TrainingData>(TrainOptions&, int64_t ranks)> data;
@@ -57,7 +57,7 @@ struct RunBeginning {
 // then. Throws UsageError or Error; before the first step nothing is written.
 std::optional<TrainSummary> train(const TrainOptions& options, const RunBeginning& beginning,
                                   const TrainObserver& observer);
-// Of a text, with the first model of the options.
+// The same on a text, with the first model of the options.
 std::optional<TrainSummary> train(const TrainOptions& options, const TrainObserver& observer);
 
 // Whether the losses that a run ends with are.

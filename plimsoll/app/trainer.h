@@ -50,7 +50,7 @@ class Trainer {
   TrainingStep next_step();
   // The first time, with a count of what it saves.
   at::Tensor counted_loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch);
-  // What the pass adds to the mean of this rank.
+  // The pass; returns its share of the mean of this rank.
   double micro_step(const TrainingStep& step, size_t pass);
   double mean_over_ranks(double value) const;
   void check_parameters(const io::CheckpointReader& checkpoint) const;

@@ -1,4 +1,4 @@
-// What a run trains on, in the order of its steps.
+// Data that a run trains on, in the order of its steps.
 #pragma once
 
 #include <cstdint>

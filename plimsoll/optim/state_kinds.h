@@ -1,4 +1,4 @@
-// What AdamW keeps of a parameter between steps, and the names under which users choose it.
+// Kinds of states that AdamW keeps of a parameter between steps, and the names under which users choose them.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace plimsoll::optim {
 
 using kernels::StateKind;
 
-// What stands for a BF16 or FP16 parameter between steps. An FP32 one is its own master.
+// The weight of a BF16 or FP16 parameter between steps. An FP32 one is its own master.
 enum class MasterKind : uint8_t {
   kFp32,   // an FP32 copy, whose nearest the parameter is
   kSplit,  // the parameter, BF16, and an int8 correction: about 16 bits of significand

@@ -115,7 +115,7 @@ def data(tmp_path_factory):
 
 
 def tokens_and_counts(tokenizer, example):
-    """Of the whole conversation; a token counts if its characters lie in a reply, its end among them."""
+    """Tokens of the whole conversation; one counts if its characters lie in a reply, its end among them."""
     text = tokenizer.apply_chat_template(example["messages"], tokenize=False)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     counts, place = [0] * len(encoded["input_ids"]), 0

@@ -12,7 +12,7 @@
 
 namespace plimsoll::app {
 
-// What a run will do, known before its first step.
+// A run as it is known before its first step.
 struct FinetunePlan {
   int64_t training = 0, held_out = 0;        // examples
   int64_t cut = 0, skipped = 0, joined = 0;  // Examples
@@ -22,7 +22,7 @@ struct FinetunePlan {
   double least_seconds = 0;  // of all steps, at the peak of the machine
 };
 
-// What the model writes behind the beginning of an example, the likeliest token each time.
+// Text that the model writes behind the beginning of an example, the likeliest token each time.
 struct SampleReply {
   bool is_trained = false;
   std::string prompt, reply;
@@ -30,7 +30,7 @@ struct SampleReply {
 
 struct FinetuneObserver {
   TrainObserver training;
-  // Of one rank.
+  // Called on one rank.
   std::function<void(const FinetunePlan&)> on_plan;
   std::function<void(const SampleReply&)> on_reply;
 };

@@ -9,7 +9,7 @@
 
 namespace plimsoll::app {
 
-// What a user wants to know of the data before the run.
+// The data and the numbers that a user wants to know of it before the run.
 struct FinetuneData {
   std::unique_ptr<PackedExamples> examples;
   int64_t training = 0, held_out = 0;        // examples

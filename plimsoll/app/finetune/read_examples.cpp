@@ -68,7 +68,7 @@ class Reader {
     }
   }
 
-  // What `encode` throws, with the place in front of it.
+  // Errors of `encode`, with the place in front of them.
   template <class Encode>
   Encoded in_place(const std::string& place, const Encode& encode) {
     try {

@@ -11,7 +11,7 @@
 
 namespace plimsoll::app {
 
-// What becomes of an example of more tokens than the context.
+// Fate of an example of more tokens than the context.
 enum class Overlong : uint8_t { kCut, kSkip, kError };
 
 inline constexpr std::array<recipe::Named<Overlong>, 3> kOverlongs = {

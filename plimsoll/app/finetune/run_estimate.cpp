@@ -95,7 +95,7 @@ double moment_bytes(optim::StateKind kind) {
   runtime::unexpected("AdamW: state", static_cast<int>(kind));
 }
 
-// What narrow states and weights take, of memory that was planned for two moments, weights and gradients in FP32.
+// Changes memory that was planned for two moments, weights and gradients in FP32 to that of narrow ones.
 void narrow(shard::PlannedMemory& memory, const TrainOptions& options) {
   const double elements = memory.states / 8;
   memory.states = 2 * elements * moment_bytes(options.optimizer_state);

@@ -1,4 +1,4 @@
-// What a fine-tuning run takes, before the model is there.
+// Memory and time that a fine-tuning run takes, before the model is there.
 #pragma once
 
 #include <cstdint>

@@ -110,7 +110,7 @@ const io::TensorPiece* piece_of(const std::string& state, const std::vector<io::
   return found == pieces.end() ? nullptr : &*found;
 }
 
-// What a state of the piece is of the whole parameter's state. nullopt: another is not a part of.
+// The part that a state of the piece is of the whole parameter's state; nullopt where it is no part.
 struct StatePart {
   std::vector<int64_t> shape;  // of the whole state
   int64_t begin = 0, end = 0;

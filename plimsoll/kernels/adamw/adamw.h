@@ -15,7 +15,7 @@ namespace plimsoll::kernels {
 // Elements that share a scale of 8-bit states.
 inline constexpr int64_t kStateGroup = 32;
 
-// How moments are kept.
+// Format in which moments are kept.
 enum class StateKind : uint8_t {
   kFp32,
   // Stochastic rounding: to nearest, a second moment that moves by 1 - beta2 = 0.1 % a step would stand still (half a
@@ -28,7 +28,7 @@ enum class StateKind : uint8_t {
   k8Bit,
 };
 
-// Where the weight is: `master` in FP32, `narrow` then being an optional copy, nearest even. Without a master `narrow` is
+// The weight: `master` in FP32, `narrow` then being an optional copy, nearest even. Without a master `narrow` is
 // the weight, in BF16: with a correction w = narrow + correction / 127 * ulp(narrow) / 2, both to nearest; without one it
 // is rounded stochastically.
 struct AdamW {

@@ -19,7 +19,7 @@ constexpr int32_t kSignBit = INT32_MIN, kMagnitudeBits = 0x7fffffff, kUpperHalf 
 // The random half of a word that rounds an element.
 enum class Half { kUpper, kLower };
 
-// Those 16 bits as a number.
+// The 16 bits as a number.
 template <Half kHalf>
 PLIMSOLL_INLINE I32x16 random_bits(I32x16 word) {
   return kHalf == Half::kUpper ? shift_right<16>(word) : and_i(word, set_i(0xffff));
@@ -94,7 +94,7 @@ constexpr int64_t kBlockGroups = 8, kBlockScales = 64 / kStateGroup * kBlockGrou
 struct alignas(64) Block {
   float moment1[64 * kBlockGroups], root2[64 * kBlockGroups];
   int32_t words[64 * kBlockGroups];
-  // Of each 32 elements: first the scales that were, then the amaxes and the scales that will be.
+  // Scales of each 32 elements: first those that were, then the amaxes and the scales that will be.
   float scale1[16], scale2[16];
   int32_t amax1[16] = {}, amax2[16] = {};
 };

@@ -25,7 +25,7 @@ at::Tensor text() {
   return torch::randint(kScaledGpt.vocabulary, {4, kScaledGpt.context + 1}, at::kLong);
 }
 
-// What autoscaled FP16 promises: a loss within one percent of FP32's.
+// The promise of autoscaled FP16: a loss within one percent of FP32's.
 constexpr double kAllowed = 0.01;
 
 std::vector<double> losses_of(Gpt& model, torch::optim::Optimizer& optimizer, int steps) {

@@ -23,7 +23,7 @@ struct FlatRange {
 
 class FlatLayout {
  public:
-  // Of several ranks each has a multiple of `multiple` elements, but for the last.
+  // Each of several ranks has a multiple of `multiple` elements, but for the last.
   FlatLayout(const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters, int64_t world_size,
              int64_t multiple = 1);
 
