@@ -1,0 +1,26 @@
+"""The program plimsoll, run as a user runs it."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import plimsoll as package
+
+PROGRAM = package._library.find().parent / "bin" / "plimsoll"
+
+
+def command_of(*words: Any) -> list[str | bytes]:
+    return [str(PROGRAM), *(word if isinstance(word, bytes) else str(word) for word in words)]
+
+
+def plimsoll(*words: Any, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, **(environment or {})}
+    return subprocess.run(command_of(*words), capture_output=True, text=True, timeout=600, check=False, env=variables)
+
+
+def done(*words: Any) -> str:
+    """Its output; it must succeed."""
+    result = plimsoll(*words)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
