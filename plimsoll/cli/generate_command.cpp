@@ -22,7 +22,8 @@ struct GenerateCommand {
   app::TextModelOptions model;
   std::optional<std::string> prompt, system;
   bool chat = false;
-  std::optional<int64_t> tokens;
+  std::optional<int64_t> tokens, top_k;
+  std::optional<double> temperature, top_p, repetition_penalty;
   app::WritingOptions writing;
   int64_t threads = 0;
   watch::Mode watch = watch::Mode::kOff;
@@ -124,6 +125,19 @@ int chat(const GenerateCommand& command, const app::TextModel& model, Output& ou
   return exit_code_of(reply(*command.prompt, [&] { return interrupt.requested(); }));
 }
 
+// Draws are the model's where no option says more. An option of theirs asks for draws.
+void fill_sampling(GenerateCommand& command, const models::GenerationDefaults& defaults) {
+  nn::SamplingOptions& sampling = command.writing.sampling;
+  sampling = defaults.sampling;
+  if (sampling.temperature == 0 && (command.temperature || command.top_k || command.top_p))
+    sampling = nn::kUsualSampling;
+  sampling.temperature = command.temperature.value_or(sampling.temperature);
+  sampling.top_k = command.top_k.value_or(sampling.top_k);
+  sampling.top_p = command.top_p.value_or(sampling.top_p);
+  command.writing.rules = defaults.rules;
+  if (command.repetition_penalty) command.writing.rules.repetition_penalty = *command.repetition_penalty;
+}
+
 int run_generate(GenerateCommand& command) {
   if (command.system && !command.chat) app::refuse("--system: expected --chat, too");
   for (const std::string& stop : command.writing.stops) {
@@ -133,6 +147,7 @@ int run_generate(GenerateCommand& command) {
   app::JsonLines lines = app::JsonLines::create(command.json);
   const watch::Session session({.mode = command.watch});
   const app::TextModel model = app::load_text_model(command.model);
+  fill_sampling(command, model.generation);
   command.writing.max_new_tokens = command.tokens.value_or(command.chat ? model.model->context() : kTokens);
   Output output(model, lines, !command.json.empty());
   const int exit_code = command.chat ? chat(command, model, output) : continue_prompt(command, model, output);
@@ -170,12 +185,13 @@ Command generate_command() {
             "to write at most (200); chat: of each reply (as many as the model sees)"},
            {"max-new-tokens", "N", integer(command->tokens, kFromZero), "another name of --tokens"},
            {"stop", "TEXT...", texts(writing->stops), "texts that end what is written, and are not shown"},
-           {"temperature", "X", number(writing->sampling.temperature, {.from = 0, .to = 1000}),
-            "0: always the likeliest"},
-           {"top-k", "N", integer(writing->sampling.top_k, kFromZero), "draw from the N likeliest; 0: from all"},
-           {"top-p", "X", number(writing->sampling.top_p, {.from = 0, .to = 1}),
+           {"temperature", "X", number(command->temperature, {.from = 0, .to = 1000}),
+            "of the draws; 0: always the likeliest. What is not given, of this and the next three, is as the model's "
+            "generation_config.json says; a Gpt's temperature is 0.8"},
+           {"top-k", "N", integer(command->top_k, kFromZero), "draw from the N likeliest; 0: from all"},
+           {"top-p", "X", number(command->top_p, {.from = 0, .to = 1}),
             "draw from as few as hold this share of the probability"},
-           {"repetition-penalty", "X", number(writing->rules.repetition_penalty, {.from = 1e-3, .to = 1000}),
+           {"repetition-penalty", "X", number(command->repetition_penalty, {.from = 1e-3, .to = 1000}),
             "of the scores of tokens that stand in the text: beyond 1 against them, below 1 for them"},
            {"seed", "N", integer(writing->seed, kFromZero), "of the draws"},
            threads_option(command->threads),

@@ -13,6 +13,9 @@ struct SamplingOptions {
   double top_p = 1.0;        // of as few of these as hold this share of their probability
 };
 
+// Options of transformers 5 where a model draws and nothing more is said.
+inline constexpr SamplingOptions kUsualSampling = {.temperature = 1.0, .top_k = 50, .top_p = 1.0};
+
 // A c10::ValueError that names what is out of range.
 void check(const SamplingOptions& options);
 

@@ -1,14 +1,11 @@
 """examples/chat says what the command says."""
 
-import json
 import os
 import pathlib
 import subprocess
 
 import pytest
-import torch
-from tokenizer_test import MODELS, made_up
-from transformers import LlamaConfig, LlamaForCausalLM
+import tiny_llama
 
 BUILD = pathlib.Path(os.environ.get("PLIMSOLL_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
 CHATML = (
@@ -22,17 +19,14 @@ pytestmark = pytest.mark.skipif(not (BUILD / "bin" / "example_chat").is_file(), 
 @pytest.fixture
 def tiny(tmp_path):
     """A llama with random weights, ChatML and a context of two short replies."""
-    tokenizer = made_up(6, "none", "bytes", "bytes", MODELS[0])
-    tokenizer.post_processor = None
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML.replace("\n", "\\n")}))
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(), hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6,
-        num_key_value_heads=2, max_position_embeddings=400, initializer_range=0.3, bos_token_id=None, eos_token_id=list(range(0, 300, 5)),
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(tmp_path)
-    return tmp_path
+    return tiny_llama.write(
+        tmp_path,
+        end=None,
+        template=CHATML.replace("\n", "\\n"),
+        head_dim=8,
+        max_position_embeddings=400,
+        eos_token_id=list(range(0, 300, 5)),
+    )
 
 
 def said(*command, text):

@@ -35,7 +35,8 @@ TextModel load_directory(const TextModelOptions& options) {
           .model = std::move(loaded.model),
           .recipe = std::nullopt,
           .tokenizer = nullptr,
-          .ends = std::move(loaded.eos_token_ids)};
+          .ends = std::move(loaded.eos_token_ids),
+          .generation = models::read_generation_defaults(options.path)};
 }
 
 TextModel load_run(const TextModelOptions& options) {
@@ -45,11 +46,14 @@ TextModel load_run(const TextModelOptions& options) {
   }
   TrainedModel trained = load_trained_model(options.path);
   std::vector<int64_t> ends = ends_of(trained.model->shape());
-  return {.directory = run_of(options.path),
+  const std::filesystem::path run = run_of(options.path);
+  const bool was_a_directory = std::filesystem::exists(run / "config.json");
+  return {.directory = run,
           .model = std::move(trained.model),
           .recipe = trained.recipe,
           .tokenizer = nullptr,
-          .ends = std::move(ends)};
+          .ends = std::move(ends),
+          .generation = was_a_directory ? models::read_generation_defaults(run) : models::GenerationDefaults{}};
 }
 
 }  // namespace

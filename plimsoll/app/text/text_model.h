@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "plimsoll/models/generation_defaults.h"
 #include "plimsoll/models/language_model.h"
 #include "plimsoll/models/load.h"
 #include "plimsoll/recipe/recipe.h"
@@ -22,6 +23,7 @@ struct TextModel {
   std::optional<recipe::Recipe> recipe;
   std::unique_ptr<tokenize::Tokenizer> tokenizer;
   std::vector<int64_t> ends;  // tokens that end a text
+  models::GenerationDefaults generation = {};
 };
 
 struct TextModelOptions {

@@ -24,7 +24,7 @@ inline constexpr std::array<recipe::Named<EarlyStopping>, 3> kEarlyStoppings = {
 struct T5GenerationOptions {
   int64_t max_new_tokens = 20;
   bool samples = false;
-  nn::SamplingOptions sampling = {.temperature = 1.0, .top_k = 50, .top_p = 1.0};
+  nn::SamplingOptions sampling = nn::kUsualSampling;
   int64_t seed = 0;             // of the draws
   int64_t beams = 1;            // more than one: a beam search, which does not draw
   double length_penalty = 1.0;  // a text's score is the sum of its log probabilities / length^length_penalty
