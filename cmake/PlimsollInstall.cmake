@@ -34,7 +34,7 @@ install(FILES ${CMAKE_BINARY_DIR}/PlimsollConfig.cmake ${CMAKE_BINARY_DIR}/Plims
 # make package: plimsoll-VERSION.deb and .tar.gz of all that is installed above. libtorch is not inside.
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_PACKAGE_CONTACT "Plimsoll's authors")
-set(CPACK_PACKAGE_FILE_NAME plimsoll-${PROJECT_VERSION}-torch${Torch_VERSION}-${CMAKE_SYSTEM_PROCESSOR})
+set(CPACK_PACKAGE_FILE_NAME plimsoll-${PROJECT_VERSION}-torch${PLIMSOLL_TORCH_VERSION}-${CMAKE_SYSTEM_PROCESSOR})
 set(CPACK_PACKAGE_DIRECTORY ${CMAKE_SOURCE_DIR}/dist)
 set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
 set(CPACK_STRIP_FILES ON)

@@ -11,29 +11,31 @@ endif()
 # Asked once per interpreter: importing torch takes seconds.
 if(NOT PLIMSOLL_TORCH_OF STREQUAL PLIMSOLL_PYTHON)
   execute_process(
-    COMMAND "${PLIMSOLL_PYTHON}" -c "import torch; print(torch.utils.cmake_prefix_path + ';' + torch.__path__[0])"
-    OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE status ERROR_VARIABLE error)
+    COMMAND "${PLIMSOLL_PYTHON}" -c "import torch; print(torch.__path__[0])"
+    OUTPUT_VARIABLE package OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE status ERROR_VARIABLE error)
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "PLIMSOLL_PYTHON: '${PLIMSOLL_PYTHON}' cannot import torch:\n${error}")
   endif()
-  list(GET found 0 prefix)
-  list(GET found 1 package)
-  set(PLIMSOLL_TORCH_PREFIX "${prefix}" CACHE INTERNAL "CMake prefix of torch")
   set(PLIMSOLL_TORCH_PACKAGE "${package}" CACHE INTERNAL "Directory of the torch package")
-  set(PLIMSOLL_TORCH_OF "${PLIMSOLL_PYTHON}" CACHE INTERNAL "Interpreter that the two above belong to")
+  set(PLIMSOLL_TORCH_OF "${PLIMSOLL_PYTHON}" CACHE INTERNAL "Interpreter that the package belongs to")
 endif()
-list(APPEND CMAKE_PREFIX_PATH "${PLIMSOLL_TORCH_PREFIX}")
-# Kineto is inside libtorch_cpu; unset, torch's package warns that it finds no file for it.
-set(kineto_LIBRARY torch_cpu)
-find_package(Torch REQUIRED)
-if(Torch_VERSION VERSION_LESS 2.11)
-  message(FATAL_ERROR "torch: expected version >= 2.11, got ${Torch_VERSION}")
+file(STRINGS "${PLIMSOLL_TORCH_PACKAGE}/version.py" PLIMSOLL_TORCH_VERSION REGEX "^__version__ = ")
+string(REGEX MATCH "[0-9]+[.][0-9]+[.][0-9]+" PLIMSOLL_TORCH_VERSION "${PLIMSOLL_TORCH_VERSION}")
+if(PLIMSOLL_TORCH_VERSION VERSION_LESS 2.11)
+  message(FATAL_ERROR "torch: expected version >= 2.11, got ${PLIMSOLL_TORCH_VERSION}")
 endif()
 
+# torch's own CMake package, of a wheel with CUDA, ends where there is no CUDA toolkit. Nothing of CUDA is called, so its CPU
+# libraries and headers do, and what its CPU wheels define for them.
 add_library(plimsoll_torch INTERFACE IMPORTED GLOBAL)
-target_link_libraries(plimsoll_torch INTERFACE torch)
+target_include_directories(plimsoll_torch SYSTEM INTERFACE
+                           "${PLIMSOLL_TORCH_PACKAGE}/include" "${PLIMSOLL_TORCH_PACKAGE}/include/torch/csrc/api/include")
+target_compile_definitions(plimsoll_torch INTERFACE USE_C10D_GLOO USE_DISTRIBUTED USE_RPC USE_TENSORPIPE)
 # libtorch's include directory holds fmt headers of its own version, and no library for them.
 target_compile_definitions(plimsoll_torch INTERFACE FMT_HEADER_ONLY=1)
+# A program that names no symbol of libtorch_cpu itself still needs its operators.
+target_link_libraries(plimsoll_torch INTERFACE "-Wl,--no-as-needed,${PLIMSOLL_TORCH_PACKAGE}/lib/libtorch_cpu.so,--as-needed"
+                                               "${PLIMSOLL_TORCH_PACKAGE}/lib/libc10.so")
 
 # One OpenMP runtime per process: the file that libtorch itself loads (its wheel bundles one, sometimes renamed).
 add_library(plimsoll_openmp INTERFACE IMPORTED GLOBAL)
