@@ -74,8 +74,11 @@ struct TrainOptions {
   bool resume = false;
   std::filesystem::path json;                    // JSON lines
   std::optional<std::filesystem::path> profile;  // of some steps; the trace of them goes there, unless it is empty
-  nlohmann::json configuration;                  // of the whole command, for the record
-  nlohmann::ordered_json common_to_ranks;        // {option: value}, which all ranks must have in common
+  // Adapters that train beside a frozen base, and the base's dtype, which a run that is resumed must have in common; null:
+  // the whole model trains. Checkpoints are without a frozen base.
+  nlohmann::json adapters;
+  nlohmann::json configuration;            // of the whole command, for the record
+  nlohmann::ordered_json common_to_ranks;  // {option: value}, which all ranks must have in common
 };
 
 // The Hugging Face directory that the run takes its model from.

@@ -12,7 +12,6 @@
 #include "plimsoll/app/expect_same.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/mapping_guard.h"
-#include "plimsoll/models/families.h"
 #include "plimsoll/ops/memory/saved_bytes.h"
 #include "plimsoll/ops/scaling/rank_amaxes.h"
 #include "plimsoll/optim/schedule.h"
@@ -57,6 +56,14 @@ Placement placement_of(const TrainOptions& options) {
           .offload_folder = make_offload_folder(options)};
 }
 
+models::ParameterShapes trained_shapes(const torch::nn::Module& model) {
+  models::ParameterShapes shapes;
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().requires_grad()) shapes.emplace(item.key(), item.value().sizes().vec());
+  }
+  return shapes;
+}
+
 int64_t count_parameters(const torch::nn::Module& model) {
   int64_t count = 0;
   for (const at::Tensor& parameter : model.parameters()) count += parameter.numel();
@@ -84,6 +91,7 @@ Trainer::Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageMo
       ranks_(std::move(ranks)),
       model_(with_weights_of(options, std::move(model))),
       parameters_(count_parameters(model_->module())),
+      trained_(trained_shapes(model_->module())),
       placed_(place_model(model_, ranks_, placement_of(options))),
       scaler_(scaler_options(options, *placed_)),
       session_({.mode = options.watch == watch::Mode::kOff ? watch::Mode::kGuard : options.watch}) {
@@ -209,6 +217,7 @@ shard::RankCheckpoint Trainer::checkpoint() const {
                                         {"loss_scale_hysteresis", options_.loss_scale_hysteresis},
                                         {"moments", recipe::name_of(optim::kOptimizerStates, options_.optimizer_state)},
                                         {"masters", recipe::name_of(optim::kMasters, options_.masters)},
+                                        {"adapters", options_.adapters},
                                         {"grad_scaler", scaler_.state_dict()},
                                         {"seed", options_.seed},
                                         {"configuration", options_.configuration}}};
@@ -223,8 +232,7 @@ void Trainer::check_parameters(const io::CheckpointReader& checkpoint) const {
   if (const auto found = checkpoint.manifest().sections.find("model"); found != checkpoint.manifest().sections.end()) {
     for (const auto& [name, tensor] : found->second) tensors[name] = {tensor.dtype, tensor.shape};
   }
-  const json shape = model_->shape();
-  models::family_of(shape).check(shape, tensors);
+  for (const auto& [name, shape] : trained_) models::check_stored(tensors, name, shape);
 }
 
 void Trainer::restore(const io::CheckpointReader& checkpoint) {
@@ -238,6 +246,7 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
   expect_same(state, "moments", recipe::name_of(optim::kOptimizerStates, options_.optimizer_state),
               /*otherwise=*/"fp32");
   expect_same(state, "masters", recipe::name_of(optim::kMasters, options_.masters), /*otherwise=*/"fp32");
+  expect_same(state, "adapters", options_.adapters);
   try {
     data_->restore(state);
     check_parameters(checkpoint);

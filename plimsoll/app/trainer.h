@@ -12,6 +12,7 @@
 #include "plimsoll/app/training_data.h"
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/models/language_model.h"
+#include "plimsoll/models/tensors.h"
 #include "plimsoll/ops/scaling/scaling_step.h"
 #include "plimsoll/shard/checkpoint/checkpoint.h"
 #include "plimsoll/shard/communicator/communicator.h"
@@ -64,6 +65,7 @@ class Trainer {
   std::shared_ptr<const ops::AmaxReduction> amax_reduction_;  // none of one rank
   std::shared_ptr<models::LanguageModel> model_;
   int64_t parameters_;
+  models::ParameterShapes trained_;  // without frozen ones
   std::unique_ptr<PlacedModel> placed_;
   amp::GradScaler scaler_;
   watch::Session session_;

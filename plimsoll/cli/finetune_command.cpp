@@ -7,6 +7,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/finetune/finetune.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/lora_field.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/progress.h"
 #include "plimsoll/cli/show_data.h"
@@ -19,13 +20,15 @@ namespace plimsoll::cli {
 namespace {
 
 // Rows of `plimsoll train` that fine-tuning has none of, or has otherwise.
-constexpr std::array kNotOurs = {"data",  "steps",   "model",  "config-of",  "layers",       "dim",
-                                 "heads", "context", "warmup", "eval-every", "eval-windows", "save-every"};
+constexpr std::array kNotOurs = {"data",    "steps",  "model", "config-of",  "layers",       "dim",       "heads",
+                                 "context", "warmup", "lr",    "eval-every", "eval-windows", "save-every"};
 
 constexpr std::array<recipe::Named<bool>, 2> kYesOrNo = {{{"yes", true}, {"no", false}}};
 
 struct FinetuneCommand {
   app::FinetuneOptions options;
+  bool full = false;
+  std::optional<double> lr;
   std::filesystem::path config;
 };
 
@@ -40,6 +43,13 @@ std::vector<Option> finetune_table(FinetuneCommand& command) {
        "FILE.jsonl with {\"messages\"}, {\"prompt\", \"completion\"} or {\"text\"} a line, other files as texts, and "
        "directories of them",
        Need::kRequired, AcrossRanks::kSameContents},
+      {"lora", "r=N,...", lora(options.lora, app::usual_lora()),
+       "train low-rank adapters of a frozen base, which is what is done unless --full is typed: "
+       "r=16,alpha=32,targets=all-linear,dropout=0.05, or some of these"},
+      {"full", "", toggle(command.full), "train all weights"},
+      {"base", "KIND", choice(options.base, app::kBases),
+       "dtype of the frozen base of --lora: stored; bf16; fp8, codes of one byte"},
+      {"lr", "X", number(command.lr, {.from = 1e-30}), "learning rate at its peak (2e-4 of --lora, 2e-5 of --full)"},
       {"epochs", "X", number(options.epochs, {.from = 1e-6, .to = 1e6}), "that the examples are visited"},
       {"steps", "N", integer(options.steps, kSteps), "optimizer steps, instead of epochs"},
       {"context", "N", integer(run.context, kSizes),
@@ -81,6 +91,9 @@ void print_plan(const app::FinetunePlan& plan) {
   write_line(fmt::format("tokens     {} an epoch, {} of them count", plan.tokens, plan.counted));
   write_line(fmt::format("steps      {} of {} rows of {} tokens an epoch", plan.steps, plan.rows, plan.context));
   const shard::PlannedMemory& memory = plan.memory.shared;
+  if (plan.adapters > 0) {
+    write_line(fmt::format("adapters   {:.2f} M parameters train", static_cast<double>(plan.adapters) / 1e6));
+  }
   write_line(fmt::format(
       "memory     {:.2f} GB of {:.1f} M parameters: weights {:.2f}, gradients {:.2f}, states {:.2f}, activations {:.2f}",
       plan.memory.total() / 1e9, static_cast<double>(plan.memory.parameters) / 1e6, memory.parameters / 1e9,
@@ -90,6 +103,17 @@ void print_plan(const app::FinetunePlan& plan) {
 
 void print_reply(const app::SampleReply& reply) {
   write_line(fmt::format("{} {}\n  -> {}", reply.is_trained ? "after " : "before", reply.prompt, reply.reply));
+}
+
+// Fills in what follows from other options.
+void complete(FinetuneCommand& command, const std::vector<Option>& table) {
+  app::FinetuneOptions& options = command.options;
+  if (command.full && options.lora) app::refuse("--full: expected it without --lora, got both");
+  if (!command.full && !options.lora) options.lora = app::usual_lora();
+  if (!command.lr) command.lr = options.lora ? app::kLoraRate : app::kFullRate;
+  options.run.lr = *command.lr;
+  options.run.configuration = configuration(table);
+  options.run.common_to_ranks = common_values(table);
 }
 
 int run_finetune(FinetuneCommand& command) {
@@ -118,9 +142,8 @@ Command finetune_command() {
   return {.name = "finetune",
           .summary = "Fine-tune a model of a Hugging Face directory on chats, pairs or texts",
           .options = table,
-          .run = [command, table](const nlohmann::json& configuration) {
-            command->options.run.configuration = configuration;
-            command->options.run.common_to_ranks = common_values(table);
+          .run = [command, table](const nlohmann::json&) {
+            complete(*command, table);
             return run_finetune(*command);
           }};
 }

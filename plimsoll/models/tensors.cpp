@@ -15,6 +15,14 @@ io::TensorMap tensors_of(const torch::nn::Module& model) {
   return tensors;
 }
 
+io::TensorMap trained_tensors_of(const torch::nn::Module& model) {
+  io::TensorMap tensors = tensors_of(model);
+  for (const auto& item : model.named_parameters()) {
+    if (!item.value().requires_grad()) tensors.erase(item.key());
+  }
+  return tensors;
+}
+
 StoredTensors stored(const io::TensorMap& tensors) {
   StoredTensors result;
   for (const auto& [name, tensor] : tensors) {
@@ -45,7 +53,9 @@ void load_tensors(torch::nn::Module& model, const io::TensorMap& tensors) {
   for (const auto& [name, tensor] : tensors) {
     if (!parameters.contains(name) && !buffers.contains(name)) io::fail("checkpoint: unknown tensor '{}'", name);
   }
-  for (const auto& item : parameters) at::Tensor(item.value()).copy_(find(item.key()));
+  for (const auto& item : parameters) {
+    if (item.value().requires_grad() || tensors.contains(item.key())) at::Tensor(item.value()).copy_(find(item.key()));
+  }
   for (const auto& item : buffers) {
     try {
       nn::load_buffer(item.key(), item.value(), find(item.key()));

@@ -12,6 +12,7 @@ std::vector<NamedGroup> decay_groups(const NamedParameters& parameters, const to
   NamedGroup decayed{{}, options}, kept{{}, options};
   kept.options.weight_decay(0);
   for (const auto& item : parameters) {
+    if (!item.value().requires_grad()) continue;
     (item.value().dim() >= 2 ? decayed : kept).parameters.emplace_back(item.key(), item.value());
   }
   return {decayed, kept};

@@ -19,7 +19,8 @@ using NamedParameters = torch::OrderedDict<std::string, torch::Tensor>;
 // All parameters, one group.
 std::vector<NamedGroup> one_group(const NamedParameters& parameters, const torch::optim::AdamWOptions& options);
 
-// Two groups: matrices and embeddings with the options' weight decay; vectors (biases and norm weights) without.
+// Two groups: matrices and embeddings with the options' weight decay; vectors (biases and norm weights) without. Frozen
+// parameters are in none.
 std::vector<NamedGroup> decay_groups(const NamedParameters& parameters, const torch::optim::AdamWOptions& options);
 
 }  // namespace plimsoll::optim

@@ -1,141 +1,61 @@
 """plimsoll finetune on a small random Llama: transformers' tokens, masks and losses; data that are refused; runs that are stopped and go on."""
 
 import json
-import math
 import os
 import pathlib
-import random
 import re
-import signal
-import subprocess
-import sys
-import time
 
-import plimsoll
+import finetune_runs
 import pytest
 import tokenizer_texts
 import torch
-from chat_template_test import TEMPLATES
-from rounding import approx
+from finetune_runs import (
+    CHAT,
+    PLAN,
+    PROGRAM,
+    QUICK,
+    STEPS_OF_20,
+    STOPS,
+    done,
+    done_by_two,
+    examples_of_20_steps,
+    expect_losses,
+    logged,
+    losses,
+    losses_of_transformers,
+    refusal,
+    run,
+    same_sums,
+    save_chats,
+    save_model,
+    shown,
+    stop_at_step_4,
+    tokens_and_counts,
+    write_lines,
+)
 from safetensors.torch import load_file
-from tokenizer_test import MODELS, made_up
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
-ROLES = ("system", "user", "assistant")
-CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
-QUICK = ["--threads=1", "--recipe=fp32", "--log-scales=0", "--samples=0"]
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
 
 
-def words_of(model, data, *more):
-    return ["finetune", "--model", model, "--data", data, *more]
-
-
-def run(*words, environment=None):
-    return subprocess.run(
-        [PROGRAM, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, **(environment or {})},
-    )
-
-
-def done(*words):
-    result = run(*words)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
-def logged(out):
-    return [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
-
-
-def losses(out):
-    return [line["loss"] for line in logged(out) if "loss" in line]
-
-
-def same_sums(expected):
-    """Losses in FP32 but for the order in which some 2,000 tokens are added up, in each of a few steps."""
-    return approx(expected, 8 * 2000)
-
-
-def write_lines(path, examples):
-    path.write_text("".join(json.dumps(example) + "\n" for example in examples), encoding="utf-8")
-    return path
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """Two layers with random weights, byte pairs, and the template of ChatML."""
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = made_up(6, "none", "bytes", "bytes", MODELS[0])
-    tokenizer.post_processor = None
-    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "eos_token": "<|im_end|>",
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "chat_template": TEMPLATES["chatml"],
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=48,
-        intermediate_size=80,
-        num_hidden_layers=2,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=256,
-        initializer_range=0.1,
-        bos_token_id=None,
-        eos_token_id=tokenizer.token_to_id("<|im_end|>"),
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-def chats(count):
-    """Conversations of one to three replies, of words that stand in files of the standard library."""
-    rng = random.Random(3)
-    words = "\n".join(tokenizer_texts.standard_library()[:2]).split()
-    for _ in range(count):
-        turns = ["system"] * rng.randrange(2) + ["user", "assistant"] * rng.randrange(1, 4) + ["user"] * rng.randrange(2)
-        yield {"messages": [{"role": role, "content": " ".join(rng.choices(words, k=rng.randrange(1, 9)))} for role in turns]}
+    return save_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return write_lines(tmp_path_factory.mktemp("data") / "chats.jsonl", chats(90))
+    return save_chats(tmp_path_factory.mktemp("data"))
 
 
-def tokens_and_counts(tokenizer, example):
-    """Tokens of the whole conversation; one counts if its characters lie in a reply, its end among them."""
-    text = tokenizer.apply_chat_template(example["messages"], tokenize=False)
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    counts, place = [0] * len(encoded["input_ids"]), 0
-    for message in example["messages"]:
-        begin = text.index(f"<|im_start|>{message['role']}\n", place) + len(f"<|im_start|>{message['role']}\n")
-        place = begin + len(message["content"]) + len("<|im_end|>")
-        if message["role"] == "assistant":
-            for i, (first, last) in enumerate(encoded["offset_mapping"]):
-                counts[i] |= begin <= first and last <= place
-    return encoded["input_ids"], counts
+def words_of(model, data, *more):
+    return finetune_runs.words_of(model, data, "--full", *more)
 
 
 def until_last_counted(tokens, counts):
     size = max(i for i, count in enumerate(counts) if count) + 1
     return tokens[:size], counts[:size]
-
-
-def shown(model, data, tmp_path, *more):
-    done(*words_of(model, data, "--show-data", 1000, "--json", tmp_path / "shown.jsonl", *more))
-    return [json.loads(line) for line in (tmp_path / "shown.jsonl").read_text().splitlines()]
 
 
 def test_tokens_and_those_that_count_are_those_of_transformers(model, data, tmp_path):
@@ -188,50 +108,10 @@ def test_what_counts_stands_between_marks(model, tmp_path):
         assert said == f"{path}:1: {len(tokens)} tokens, {len(tokens) - before} count\n{expected}"
 
 
-def rate(step, steps, peak, warmup):
-    """Up to the peak, and along a cosine down to a tenth of it."""
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    share = (step - warmup) / (steps - warmup)
-    return 0.1 * peak + 0.45 * peak * (1 + math.cos(math.pi * share))
-
-
-def losses_of_transformers(folder, steps, peak):
-    """Losses of full fine-tuning; steps: lists of (tokens, counts), each the mean over the tokens that count in it."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0)
-    warmup, found = math.ceil(0.05 * len(steps)), []
-    for number, examples in enumerate(steps):
-        total = sum(sum(counts) for _, counts in examples)
-        optimizer.zero_grad()
-        loss = 0.0
-        for tokens, counts in examples:
-            ids = torch.tensor([tokens])
-            labels = torch.where(torch.tensor([counts], dtype=torch.bool), ids, -100)
-            logits = model(ids).logits
-            part = torch.nn.functional.cross_entropy(logits[0, :-1], labels[0, 1:], ignore_index=-100, reduction="sum") / total
-            part.backward()
-            loss += part.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = rate(number, len(steps), peak, warmup)
-        optimizer.step()
-        found.append(loss)
-    return found
-
-
 def test_losses_of_20_steps_are_those_of_transformers(model, data, tmp_path):
-    plan = ["--context=256", "--pack=no", "--batch=2", "--accumulate=2", "--steps=20", "--lr=3e-3", "--eval-share=0"]
-    done(*words_of(model, data, "--out", tmp_path / "out", *plan, *QUICK))
-    order = [int(line["place"].rsplit(":", 1)[1]) - 1 for line in shown(model, data, tmp_path, *plan)]
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    examples = [tokens_and_counts(tokenizer, json.loads(line)) for line in data.read_text().splitlines()]
-    steps = [[examples[i] for i in order[first : first + 4]] for first in range(0, 80, 4)]
-    ours, theirs = losses(tmp_path / "out"), losses_of_transformers(model, steps, 3e-3)
-    assert theirs[-1] < 0.9 * theirs[0]
-    assert len(ours) == 20
-    for got, expected in zip(ours, theirs, strict=True):
-        assert abs(got / expected - 1) < 1e-4
+    done(*words_of(model, data, "--out", tmp_path / "out", "--lr=3e-3", *STEPS_OF_20, *QUICK))
+    theirs = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    expect_losses(losses(tmp_path / "out"), losses_of_transformers(theirs, examples_of_20_steps(model, data, tmp_path), 3e-3))
 
 
 def rows_of(said):
@@ -269,9 +149,6 @@ def test_the_result_is_a_directory_that_transformers_loads(model, data, tmp_path
     assert [line["id"] for line in ours if "id" in line] == theirs.tolist()
 
 
-PLAN = ["--context=64", "--batch=2", "--steps=12", "--lr=3e-3", "--save-every=2", "--keep=2", *QUICK]
-
-
 @pytest.fixture(scope="module")
 def whole(model, data, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "out"
@@ -279,16 +156,11 @@ def whole(model, data, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", STOPS)
 def test_a_run_that_is_stopped_goes_on_with_the_same_bits(model, data, whole, tmp_path, how):
     out = tmp_path / "out"
-    words = list(map(str, words_of(model, data, "--out", out, *PLAN)))
-    process = subprocess.Popen([PROGRAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not any(out.glob("step-*0004/manifest.json")):
-        time.sleep(0.01)
-    process.send_signal(how)
-    process.communicate(timeout=120)
-    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    words = words_of(model, data, "--out", out, *PLAN)
+    stop_at_step_4(words, out, how)
     assert not (out / "model.safetensors").exists()
     done(*words, "--resume")
     assert losses(out) == losses(whole)
@@ -298,13 +170,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_bits(model, data, whole, tm
 
 @pytest.mark.parametrize("shard", ["ddp", "fsdp"])
 def test_two_processes_have_the_losses_of_one(model, data, whole, tmp_path, shard):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", "--nproc-per-node=2"]
-    words = words_of(model, data, "--out", tmp_path / "out", f"--shard={shard}", "--deadline=60", *PLAN)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    result = subprocess.run(
-        [*launch, PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=300, check=False, env=environment
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    done_by_two(*words_of(model, data, "--out", tmp_path / "out", f"--shard={shard}", *PLAN))
     assert losses(tmp_path / "out") == same_sums(losses(whole))
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
@@ -328,28 +194,23 @@ MISTAKES = {
 }
 
 
-def refusal(model, path, tmp_path, *more):
-    result = run(*words_of(model, path, "--out", tmp_path / "out", *more))
-    assert result.returncode in (1, 2) and result.stderr.count("\n") == 1, result
-    assert not (tmp_path / "out").exists()
-    return result.stderr
-
-
 @pytest.mark.parametrize("line", MISTAKES)
 def test_a_line_that_is_no_example_is_named(model, tmp_path, line):
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"messages": CHAT}) + "\n\n" + line + "\n")
-    said = refusal(model, path, tmp_path)
+    said = refusal(tmp_path, *words_of(model, path))
     assert said.startswith(f"plimsoll: {path}:3") and MISTAKES[line] in said, said
 
 
 def test_text_that_is_not_utf_8_is_refused(model, tmp_path):
     (tmp_path / "x.jsonl").write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
     assert f"{tmp_path}/x.jsonl:2: expected UTF-8, got another byte after 10 bytes" in refusal(
-        model, tmp_path / "x.jsonl", tmp_path
+        tmp_path, *words_of(model, tmp_path / "x.jsonl")
     )
     (tmp_path / "x.txt").write_bytes(b"abc\xc3")
-    assert f"{tmp_path}/x.txt: expected UTF-8, got another byte after 3 bytes" in refusal(model, tmp_path / "x.txt", tmp_path)
+    assert f"{tmp_path}/x.txt: expected UTF-8, got another byte after 3 bytes" in refusal(
+        tmp_path, *words_of(model, tmp_path / "x.txt")
+    )
 
 
 def test_a_template_that_is_not_known_is_refused(model, data, tmp_path):
@@ -357,7 +218,7 @@ def test_a_template_that_is_not_known_is_refused(model, data, tmp_path):
         (tmp_path / file.name).symlink_to(file)
     (tmp_path / "tokenizer_config.json").unlink()
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
-    said = refusal(tmp_path, data, tmp_path)
+    said = refusal(tmp_path, *words_of(tmp_path, data))
     assert f"{data}:1: " in said and "expected the chat template of" in said
 
 
@@ -368,7 +229,7 @@ def test_examples_beyond_the_context_are_cut_or_left_out_or_refused(model, tmp_p
     assert "examples   3 to train on, 0 held out; 1 cut, 0 skipped" in said
     said = done(*words_of(model, path, "--out", tmp_path / "skip", "--overlong=skip", *plan))
     assert "examples   2 to train on, 0 held out; 0 cut, 1 skipped" in said
-    said = refusal(model, path, tmp_path, "--overlong=error", *plan)
+    said = refusal(tmp_path, *words_of(model, path), "--overlong=error", *plan)
     assert f"{path}:2: expected at most the 40 tokens of the context, got " in said
 
 
@@ -392,14 +253,14 @@ def test_a_model_that_memory_does_not_hold_is_refused_before_it_is_there(model, 
     config = json.loads((model / "config.json").read_text())
     (tmp_path / "config.json").unlink()
     (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 1 << 24, "hidden_size": 4096}))
-    said = refusal(tmp_path, data, tmp_path, *QUICK)
+    said = refusal(tmp_path, *words_of(tmp_path, data), *QUICK)
     assert re.match(r"plimsoll: finetune: expected memory of [\d.]+ GB, got [\d.]+ GB that are free; no full fine-tuning", said)
 
 
 def test_data_that_are_no_regular_file_are_refused(model, tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     for path in (tmp_path / "pipe.jsonl", pathlib.Path("/dev/zero")):
-        assert "expected a regular file" in refusal(model, path, tmp_path)
+        assert "expected a regular file" in refusal(tmp_path, *words_of(model, path))
 
 
 def test_replies_are_shown_before_and_after(model, data, tmp_path):

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/finetune/adapters.h"
 #include "plimsoll/app/first_model.h"
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/app/text/text_writer.h"
@@ -41,6 +43,7 @@ FinetunePlan plan_of(const FinetuneOptions& options, const FinetuneData& data, i
           .context = data.context,
           .rows = rows,
           .steps = steps,
+          .adapters = options.lora ? adapter_parameters(options) : 0,
           .memory = estimate_memory(options, std::max<int64_t>(options.run.batch / ranks, 1), ranks),
           .least_seconds = least_seconds(options, tokens)};
 }
@@ -60,7 +63,7 @@ void show_replies(const TextModelOptions& path, const Prompts& prompts, bool is_
   }
 }
 
-// The run's model, whose newest checkpoint is the last step's, in the dtype that the first one was stored in.
+// The run's whole model, whose newest checkpoint is the last step's, in the dtype that the first one was stored in.
 void save_directory(const TrainOptions& run) {
   const at::NoGradGuard no_grad;
   const auto dtype = models::load(run.source).dtype;
@@ -69,9 +72,29 @@ void save_directory(const TrainOptions& run) {
   models::save(*trained.model, run.out, {.source = run.source});
 }
 
+// Throws UsageError for options that do not go with adapters, or with the whole model.
+void check_adapters(const FinetuneOptions& options) {
+  using models::WeightDtype;
+  const TrainOptions& run = options.run;
+  const std::string base = "--base " + std::string(recipe::name_of(kBases, options.base));
+  if (!options.lora) {
+    if (options.base != WeightDtype::kAsStored)
+      refuse("{}: expected --lora, which has a frozen base, got --full", base);
+    return;
+  }
+  if (run.masters != optim::MasterKind::kFp32) {
+    refuse("--masters {}: expected --full, got --lora, whose adapters train in fp32",
+           recipe::name_of(optim::kMasters, run.masters));
+  }
+  if (options.base == WeightDtype::kFp8 && run.shard == shard::Sharing::kFsdp) {
+    refuse("{}: expected --shard none, ddp, zero1 or zero2, got fsdp, which has no parts of codes", base);
+  }
+}
+
 }  // namespace
 
 std::optional<TrainSummary> finetune(const FinetuneOptions& options, const FinetuneObserver& observer) {
+  check_adapters(options);
   Prompts prompts;
   const auto open = [&](TrainOptions& run, int64_t ranks) -> std::unique_ptr<TrainingData> {
     FinetuneData data = read_finetune_data(options, *tokenizer_of(options));
@@ -85,10 +108,17 @@ std::optional<TrainSummary> finetune(const FinetuneOptions& options, const Finet
     }
     return std::move(data.examples);
   };
-  const auto summary = train(options.run, {.data = open, .model = first_model}, observer.training);
-  if (summary && speaks(options.run)) {
-    save_directory(options.run);
-    show_replies({.path = options.run.out}, prompts, /*is_trained=*/true, observer);
+  TrainOptions run = options.run;
+  const auto begun = [&](const TrainOptions& ready) {
+    return options.lora ? adapted_model(options) : first_model(ready);
+  };
+  if (options.lora) run.adapters = adapters_json(options);
+  const auto summary = train(run, {.data = open, .model = begun}, observer.training);
+  if (summary && speaks(run)) {
+    options.lora ? save_adapters(options) : save_directory(run);
+    TextModelOptions trained{.path = options.lora ? run.source : run.out};
+    if (options.lora) trained.adapter = run.out;
+    show_replies(trained, prompts, /*is_trained=*/true, observer);
   }
   return summary;
 }

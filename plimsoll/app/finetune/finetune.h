@@ -18,6 +18,7 @@ struct FinetunePlan {
   int64_t cut = 0, skipped = 0, joined = 0;  // Examples
   int64_t tokens = 0, counted = 0;           // of the training examples; read in an epoch
   int64_t context = 0, rows = 0, steps = 0;
+  int64_t adapters = 0;      // parameters of theirs; 0: the whole model trains
   MemoryEstimate memory;     // of a rank
   double least_seconds = 0;  // of all steps, at the peak of the machine
 };
@@ -35,8 +36,8 @@ struct FinetuneObserver {
   std::function<void(const SampleReply&)> on_reply;
 };
 
-// Trains as app::train does and with its checkpoints in run.out, which is a Hugging Face directory, too, when the run is
-// done: the weights have the dtype of run.source. Returns nothing if it was interrupted. Throws UsageError or Error;
+// Trains as app::train does and with its checkpoints in run.out. When the run is done it is a Hugging Face directory, too,
+// whose weights have the dtype of run.source; or, with options.lora, a directory of PEFT's. Returns nothing if it was interrupted. Throws UsageError or Error;
 // before the first step nothing is written.
 std::optional<TrainSummary> finetune(const FinetuneOptions& options, const FinetuneObserver& observer);
 

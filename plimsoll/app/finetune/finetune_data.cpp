@@ -13,7 +13,7 @@
 namespace plimsoll::app {
 namespace {
 
-constexpr int64_t kUsualContext = 1024;  // of a model that sees more
+constexpr int64_t kUsualRow = 1024;  // of a model that sees more
 // The round of the seed's permutations that draws the held-out examples: no epoch.
 constexpr uint64_t kHeldOutRound = ~uint64_t{0};
 
@@ -36,7 +36,7 @@ std::vector<Example> take_share(std::vector<Example>& examples, double share, ui
 
 int64_t finetuning_context(const TrainOptions& run) {
   const int64_t most = config_of_directory(run.source).context;
-  const int64_t context = run.context.value_or(std::min(most, kUsualContext));
+  const int64_t context = run.context.value_or(std::min(most, kUsualRow));
   if (context < 2 || context > most) {
     refuse("--context: expected 2 to the {} tokens that the model sees, got {}", most, context);
   }

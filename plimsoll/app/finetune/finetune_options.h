@@ -1,26 +1,43 @@
 // Options of a fine-tuning run. The command's table binds to these fields, so their values here are its defaults.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <vector>
 
 #include "plimsoll/app/finetune/read_examples.h"
 #include "plimsoll/app/train_options.h"
+#include "plimsoll/models/lora/lora.h"
+#include "plimsoll/models/weight_dtype.h"
 
 namespace plimsoll::app {
 
+// Dtypes of the frozen base of adapters.
+inline constexpr std::array<recipe::Named<models::WeightDtype>, 3> kBases = {
+    {{"stored", models::WeightDtype::kAsStored},
+     {"fp8", models::WeightDtype::kFp8},
+     {"bf16", models::WeightDtype::kBf16}}};
+
+// Learning rates at their peak, those of TRL's sft script.
+inline constexpr double kFullRate = 2e-5, kLoraRate = 2e-4;
+
+// What trains where nothing else was asked for; rank and alpha are TRL's.
+inline models::LoraOptions usual_lora() { return {.adapters = {.rank = 16, .alpha = 32, .dropout = 0.05}}; }
+
 struct FinetuneOptions {
   // Beside these defaults: what plimsoll train has. source is the model's directory, data are files and directories of
-  // examples; steps and warmup follow from the examples, and eval_every and save_every of 0 stand for an epoch.
+  // examples; lr is kFullRate or kLoraRate unless the user has another, steps and warmup follow from the examples, and
+  // eval_every and save_every of 0 stand for an epoch.
   TrainOptions run = [] {
     TrainOptions defaults;
     defaults.batch = 4;
-    defaults.lr = 2e-5;
     defaults.weight_decay = 0;
     defaults.eval_every = defaults.save_every = 0;
     return defaults;
   }();
+  std::optional<models::LoraOptions> lora;                    // nothing: the whole model trains
+  models::WeightDtype base = models::WeightDtype::kAsStored;  // of kBases
   double epochs = 3;
   std::optional<int64_t> steps;                  // instead of epochs
   double warmup_share = 0.05;                    // of the steps

@@ -10,9 +10,12 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/finetune/adapters.h"
 #include "plimsoll/app/first_model.h"
 #include "plimsoll/app/limits.h"
 #include "plimsoll/app/process_memory.h"
+#include "plimsoll/io/json.h"
+#include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/decoder/tensors.h"
 #include "plimsoll/nn/undrawn.h"
@@ -40,6 +43,7 @@ double saved_bytes(const FinetuneOptions& options, models::DecoderConfig config,
   models::Decoder model(config);
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : model->parameters()) parameter.zero_();
+  if (options.lora) models::add_lora(*model, {.adapters = options.lora->adapters});
   const at::AutoGradMode grad(true);
   model->checkpoint_activations(options.run.checkpoint_activations);
   const at::Tensor zeros = at::zeros({1, tokens}, at::kLong);
@@ -95,6 +99,29 @@ double moment_bytes(optim::StateKind kind) {
   runtime::unexpected("AdamW: state", static_cast<int>(kind));
 }
 
+// Bytes of the weights of a frozen base.
+double base_bytes(const FinetuneOptions& options, const models::DecoderConfig& config) {
+  const std::filesystem::path file = options.run.source / "config.json";
+  const auto stored = models::read_config_dtype(io::read_json(file), file.native()).value_or(at::kFloat);
+  const auto computed = static_cast<double>(elementSize(models::computed_in(options.base, stored)));
+  double bytes = 0;
+  for (const auto& [name, shape] : models::decoder_parameter_shapes(config)) {
+    const bool is_code = options.base == models::WeightDtype::kFp8 && shape.size() == 2 && name.starts_with("blocks.");
+    bytes += (is_code ? 1 : computed) * static_cast<double>(numel(shape));
+  }
+  return bytes;
+}
+
+// Changes memory that was planned for training the whole model to that of adapters.
+void freeze(MemoryEstimate& estimate, const FinetuneOptions& options, const models::DecoderConfig& config) {
+  const auto trained = static_cast<double>(adapter_parameters(options));
+  const double share = trained / static_cast<double>(estimate.parameters);
+  estimate.shared.parameters = base_bytes(options, config) + 4 * trained;
+  estimate.shared.gradients *= share;
+  estimate.shared.states *= share;
+  estimate.head = kBlockOfLogits;
+}
+
 // Changes memory that was planned for two moments, weights and gradients in FP32 to that of narrow ones.
 void narrow(shard::PlannedMemory& memory, const TrainOptions& options) {
   const double elements = memory.states / 8;
@@ -120,6 +147,7 @@ MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int
                           .head = kBlockOfLogits + 4.0 * static_cast<double>(config.vocabulary * config.dim)};
   for (const shard::PlannedUnit& unit : step.units) estimate.parameters += unit.parameters;
   narrow(estimate.shared, options.run);
+  if (options.lora) freeze(estimate, options, config);
   return estimate;
 }
 
@@ -146,7 +174,7 @@ void expect_memory(const FinetuneOptions& options, const MemoryEstimate& estimat
     return total_bytes(other, rows, ranks) <= static_cast<double>(*available);
   };
   const int64_t rows = options.run.batch / ranks;
-  std::string advice = "no full fine-tuning of this model fits";
+  std::string advice = io::compose("no {} fine-tuning of this model fits", options.lora ? "LoRA" : "full");
   FinetuneOptions checkpointed = options;
   checkpointed.run.checkpoint_activations = true;
   int64_t fewer = rows;

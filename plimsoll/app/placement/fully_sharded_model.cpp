@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -54,6 +55,7 @@ std::vector<optim::NamedGroup> decay_groups(const shard::FullyShardedDataParalle
   optim::NamedGroup decayed{{}, options}, kept{{}, options};
   kept.options.weight_decay(0);
   for (const auto& [name, part] : sharded.parameters()) {
+    if (!part.requires_grad()) continue;
     (dimensions.at(name) >= 2 ? decayed : kept).parameters.emplace_back(name, part);
   }
   return {decayed, kept};
@@ -73,6 +75,7 @@ std::map<std::string, uint64_t> numbers_of(const torch::nn::Module& model,
   std::map<std::string, uint64_t> numbers;
   for (const bool is_decayed : {true, false}) {
     for (const auto& item : model.named_parameters()) {
+      if (!item.value().requires_grad()) continue;
       if ((dimensions.at(item.key()) >= 2) == is_decayed) numbers.emplace(item.key(), numbers.size());
     }
   }
@@ -150,8 +153,18 @@ at::Tensor FullyShardedModel::loss(const TrainingBatch& batch, std::optional<boo
 
 void FullyShardedModel::backward(const at::Tensor& loss, bool /*is_last*/) { loss.backward(); }
 
-std::vector<io::TensorPiece> FullyShardedModel::model_pieces() const {
+std::vector<io::TensorPiece> FullyShardedModel::trained_pieces() const {
+  std::set<std::string> trained;
+  for (const auto& [name, part] : sharded_.parameters()) {
+    if (part.requires_grad()) trained.insert(name);
+  }
   std::vector<io::TensorPiece> pieces = sharded_.pieces();
+  std::erase_if(pieces, [&](const io::TensorPiece& piece) { return !trained.contains(piece.name); });
+  return pieces;
+}
+
+std::vector<io::TensorPiece> FullyShardedModel::model_pieces() const {
+  std::vector<io::TensorPiece> pieces = trained_pieces();
   if (is_first()) {
     for (const auto& buffer : model_->module().named_buffers()) {
       pieces.push_back(io::whole_piece(buffer.key(), buffer.value()));
@@ -179,7 +192,7 @@ io::PieceMap FullyShardedModel::sections() const { return {{"model", model_piece
 
 void FullyShardedModel::load_parameters(const io::CheckpointReader& checkpoint) {
   const at::NoGradGuard no_grad;
-  for (const io::TensorPiece& piece : sharded_.pieces()) {
+  for (const io::TensorPiece& piece : trained_pieces()) {
     if (piece.end > piece.begin) piece.values.copy_(checkpoint.read("model", piece.name, piece.begin, piece.end));
   }
   for (const auto& buffer : model_->module().named_buffers()) {

@@ -33,6 +33,7 @@ class FullyShardedModel final : public PlacedModel {
 
  private:
   bool is_first() const { return ranks_->rank() == 0; }
+  std::vector<io::TensorPiece> trained_pieces() const;  // parts of the parameters that are not frozen
   std::vector<io::TensorPiece> model_pieces() const;
   std::vector<io::TensorPiece> state_pieces() const;
   void load_parameters(const io::CheckpointReader& checkpoint);

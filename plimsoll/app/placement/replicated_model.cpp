@@ -43,7 +43,8 @@ std::vector<io::TensorPiece> SharedStatesModel::state_pieces() const {
 }
 
 io::PieceMap ReplicatedModel::sections() const {
-  io::PieceMap sections = {{"model", share_of(models::tensors_of(model_->module()))}, {"optimizer", state_pieces()}};
+  io::PieceMap sections = {{"model", share_of(models::trained_tensors_of(model_->module()))},
+                           {"optimizer", state_pieces()}};
   // A run that compresses nothing has no files of it.
   std::vector<io::TensorPiece> left_out;
   if (averaging_) left_out = averaging_->left_out();

@@ -33,22 +33,37 @@ void check_targets(const std::vector<LoraPlace>& places, const std::vector<std::
   }
 }
 
+// Places with a target, and of their modules the targets alone.
+std::vector<LoraPlace> target_places(const DecoderConfig& config, const std::vector<std::string>& targets) {
+  std::vector<LoraPlace> places = lora_places(config);
+  check_targets(places, targets);
+  for (LoraPlace& place : places) {
+    std::erase_if(place.modules, [&](const LoraModule& module) {
+      return std::none_of(targets.begin(), targets.end(),
+                          [&](const std::string& target) { return is_named(module.name, target); });
+    });
+  }
+  std::erase_if(places, [](const LoraPlace& place) { return place.modules.empty(); });
+  return places;
+}
+
 }  // namespace
+
+int64_t lora_parameters(const DecoderConfig& config, const LoraOptions& options) {
+  int64_t count = 0;
+  for (const LoraPlace& place : target_places(config, options.targets)) {
+    for (const LoraModule& module : place.modules) {
+      count += options.adapters.rank * (place.in_features + module.part.rows);
+    }
+  }
+  return count;
+}
 
 void add_lora(LanguageModel& model, const LoraOptions& options) {
   DecoderImpl& decoder = lora_decoder(model);
-  const std::vector<LoraPlace> places = lora_places(decoder.config);
-  check_targets(places, options.targets);
+  const std::vector<LoraPlace> places = target_places(decoder.config, options.targets);
   freeze_base(decoder);
-  for (const LoraPlace& place : places) {
-    std::vector<LoraModule> modules;
-    std::copy_if(place.modules.begin(), place.modules.end(), std::back_inserter(modules),
-                 [&](const LoraModule& module) {
-                   return std::any_of(options.targets.begin(), options.targets.end(),
-                                      [&](const std::string& target) { return is_named(module.name, target); });
-                 });
-    if (!modules.empty()) add_lora_at(decoder, place, modules, options.adapters);
-  }
+  for (const LoraPlace& place : places) add_lora_at(decoder, place, place.modules, options.adapters);
 }
 
 void merge_lora(LanguageModel& model, const Warn& warn) {

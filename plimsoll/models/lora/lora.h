@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "plimsoll/models/decoder/config.h"
 #include "plimsoll/models/language_model.h"
 #include "plimsoll/models/overflowed_weights.h"
 #include "plimsoll/nn/lora.h"
@@ -25,6 +26,9 @@ struct LoraOptions {
   // of it; or kAllLinear alone.
   std::vector<std::string> targets = {kAllLinear};
 };
+
+// Parameters that add_lora() would add to a model of this config. Throws c10::ValueError as it does.
+int64_t lora_parameters(const DecoderConfig& config, const LoraOptions& options);
 
 // No parameter of the model requires a gradient after it but those of the adapters: A drawn from torch's generator, B
 // zeros. Throws c10::ValueError for a target that the model lacks, which lists those that it has, for a model of another

@@ -22,19 +22,22 @@ struct SavedBytesCounter::Ledger {
 
   void exclude(const at::Tensor& tensor) { excluded.insert(tensor.storage().unsafeGetStorageImpl()); }
 
-  void add(const at::Tensor& tensor) {
-    if (!counts(tensor)) return;
+  // The storage's address, by which it is removed; nullptr where it does not count.
+  const void* add(const at::Tensor& tensor) {
+    if (!counts(tensor)) return nullptr;
     const std::lock_guard lock(mutex);
-    Saved& storage = saved[tensor.storage().unsafeGetStorageImpl()];
-    if (storage.times++ > 0) return;
+    const void* const address = tensor.storage().unsafeGetStorageImpl();
+    Saved& storage = saved[address];
+    if (storage.times++ > 0) return address;
     storage.bytes = static_cast<int64_t>(tensor.storage().nbytes());
     bytes += storage.bytes;
+    return address;
   }
 
-  void remove(const at::Tensor& tensor) {
-    if (!counts(tensor)) return;
+  void remove(const void* address) {
+    if (address == nullptr) return;
     const std::lock_guard lock(mutex);
-    const auto found = saved.find(tensor.storage().unsafeGetStorageImpl());
+    const auto found = saved.find(address);
     if (--found->second.times > 0) return;
     bytes -= found->second.bytes;
     saved.erase(found);
@@ -49,18 +52,19 @@ struct SavedBytesCounter::Ledger {
 class SavedBytesCounter::Hooks final : public autograd::SavedVariableHooks {
  public:
   explicit Hooks(std::shared_ptr<Ledger> ledger) : ledger_(std::move(ledger)) {}
-  ~Hooks() override { ledger_->remove(tensor_); }
+  ~Hooks() override { ledger_->remove(address_); }
   Hooks(const Hooks&) = delete;
   Hooks& operator=(const Hooks&) = delete;
   void call_pack_hook(const at::Tensor& tensor) override {
     tensor_ = tensor;
-    ledger_->add(tensor);
+    address_ = ledger_->add(tensor);
   }
   at::Tensor call_unpack_hook() override { return tensor_; }
 
  private:
   std::shared_ptr<Ledger> ledger_;
   at::Tensor tensor_;
+  const void* address_ = nullptr;  // the tensor may have another storage when it is given up
 };
 
 SavedBytesCounter::SavedBytesCounter(const std::vector<at::Tensor>& excluded) : ledger_(std::make_shared<Ledger>()) {

@@ -37,7 +37,8 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& module, std:
   std::vector<int64_t> owners;
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& parameter = item.value();
-    ranks_->broadcast_(parameter.detach()).wait();
+    // A weight that is held as codes has no values of its own.
+    if (parameter.is_non_overlapping_and_dense()) ranks_->broadcast_(parameter.detach()).wait();
     parameters.push_back(parameter);
     names_.push_back(item.key());
     if (owner_of) owners.push_back(parameter.requires_grad() ? owner_of(parameter) : 0);
