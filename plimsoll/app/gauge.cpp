@@ -3,11 +3,13 @@
 #include "plimsoll/app/gauge_language_model.h"
 #include "plimsoll/app/gauge_t5.h"
 #include "plimsoll/app/trained_model.h"
+#include "plimsoll/models/load.h"
 
 namespace plimsoll::app {
 
 nlohmann::json gauge_checkpoint(const GaugeOptions& options) {
-  return is_run(options.model) ? gauge_language_model(options) : gauge_t5(options);
+  const bool is_decoder = is_run(options.model) || models::is_decoder_directory(options.model);
+  return is_decoder ? gauge_language_model(options) : gauge_t5(options);
 }
 
 }  // namespace plimsoll::app

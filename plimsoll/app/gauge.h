@@ -8,9 +8,9 @@
 namespace plimsoll::app {
 
 struct GaugeOptions {
-  std::filesystem::path model;  // a Hugging Face directory of a T5, or a Gpt's run or checkpoint
+  std::filesystem::path model;  // a Hugging Face directory of a T5 or a decoder, or a run or checkpoint
   std::filesystem::path out;    // the directory to make; must not exist
-  // T5Texts::read_examples, where a Gpt reads a text's bytes; empty: the worst case, from the weights alone.
+  // T5Texts::read_examples, where a decoder-only model reads texts, a run their bytes; empty: the worst case, from the weights alone.
   std::filesystem::path calibrate;
   int64_t headroom_bits = 3;
   int64_t batch = 8;            // inputs at a time, of a T5

@@ -3,7 +3,8 @@
 //   exponents {residual, pairs {module: exponent}}, layer_norm_epsilon (of a Gpt norm_epsilon),
 //   weights and values [{name, exponent, amax, headroom_bits, headroom_bits_before, lost_bits}],
 //   below_headroom [names], without_freedom [sentences],
-//   fp32 {bit_identical, inputs, outputs}, fp16 {finite, encoder_relative_l2, logits_relative_l2}, those that it has.
+//   fp32 {bit_identical, rounded_weights {name: {elements, relative_error}}, inputs, outputs},
+//   fp16 {finite, encoder_relative_l2, logits_relative_l2}, those that it has.
 // amax, headroom_bits and lost_bits (weights only) are those of the checkpoint written.
 #pragma once
 

@@ -1,9 +1,15 @@
 #include "plimsoll/app/gauge_language_model.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
@@ -11,11 +17,13 @@
 #include "plimsoll/app/new_directory.h"
 #include "plimsoll/app/relative_error.h"
 #include "plimsoll/app/t5_inputs.h"
+#include "plimsoll/app/text/text_model.h"
 #include "plimsoll/app/trained_model.h"
 #include "plimsoll/gauge/calibration.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/line_reader.h"
+#include "plimsoll/models/load.h"
 #include "plimsoll/models/tensors.h"
 #include "plimsoll/recipe/recipe.h"
 #include "plimsoll/tokenize/byte_tokenizer.h"
@@ -27,37 +35,86 @@ using nlohmann::json;
 
 constexpr const char* kRecipe = "fp16";  // of what is written
 
-// The inputs in windows of the model's context, int64 [1, tokens].
-std::vector<at::Tensor> read_windows(const GaugeOptions& options, int64_t context) {
+constexpr int64_t kMostWindow = 512;  // tokens of a text that a directory's model reads at once
+
+// A run has its context's windows of bytes, a Hugging Face directory the tokens of its tokenizer.
+struct GaugeSource {
+  explicit GaugeSource(const GaugeOptions& options) : is_directory(!is_run(options.model)) {
+    if (!is_directory) {
+      TrainedModel trained = load_trained_model(options.model);
+      step = trained.step;
+      model = std::move(trained.model);
+      window = model->context();
+      return;
+    }
+    const TextModelOptions loading{.path = options.model, .dtype = models::WeightDtype::kFp32};
+    const bool has_texts = !options.calibrate.empty() && options.calibrate.extension() != ".jsonl";
+    TextModel loaded = has_texts ? load_text_model(loading) : load_model(loading);
+    model = std::move(loaded.model);
+    tokenizer = std::move(loaded.tokenizer);
+    vocabulary = model->shape().at("vocab_size").get<int64_t>();
+    window = std::min(model->context(), kMostWindow);
+  }
+
+  const bool is_directory;
+  int64_t step = 0;
+  std::shared_ptr<models::LanguageModel> model;
+  std::unique_ptr<tokenize::Tokenizer> tokenizer = std::make_unique<tokenize::ByteTokenizer>();
+  int64_t vocabulary = tokenize::kByteVocabulary, window = 0;
+};
+
+// The inputs in windows, int64 [1, tokens].
+std::vector<at::Tensor> read_windows(const GaugeOptions& options, const GaugeSource& source) {
   std::vector<at::Tensor> texts;
   if (options.calibrate.empty()) {
     at::manual_seed(0);
-    texts.push_back(at::randint(tokenize::kByteVocabulary, {context}, at::kLong));
+    texts.push_back(at::randint(source.vocabulary, {source.window}, at::kLong));
   } else if (options.calibrate.extension() == ".jsonl") {
-    T5Texts ids(options.model, tokenize::kByteVocabulary);
+    T5Texts ids(options.model, source.vocabulary);
     for (const T5Example& example : ids.read_examples(options.calibrate)) texts.push_back(at::tensor(example.input));
   } else {
     io::LineReader file(options.calibrate);
     for (std::string line; file.next(line);) {
-      if (!line.empty()) texts.push_back(at::tensor(tokenize::ByteTokenizer().encode(line)));
+      if (!line.empty()) texts.push_back(at::tensor(source.tokenizer->encode(line)));
     }
     if (texts.empty()) fail("{}: expected at least one line, got none", options.calibrate.native());
   }
   std::vector<at::Tensor> windows;
   for (const at::Tensor& text : texts) {
-    for (const at::Tensor& window : text.split(context)) windows.push_back(window.unsqueeze(0));
+    for (const at::Tensor& window : text.split(source.window)) windows.push_back(window.unsqueeze(0));
   }
   return windows;
 }
 
-json verify(models::LanguageModel& model, const std::vector<at::Tensor>& windows,
+// Writes the model as the source is: a directory, or a run whose one checkpoint has the recipe fp16.
+void write_model(models::LanguageModel& model, const GaugeOptions& options, const GaugeSource& source,
+                 const std::filesystem::path& directory) {
+  if (source.is_directory) {
+    models::save(model, directory, {.source = options.model});
+    return;
+  }
+  io::save_checkpoint(directory, {.step = source.step,
+                                  .sections = {{"model", models::tensors_of(model.module())}},
+                                  .state = {{"shape", model.shape()}, {"recipe", kRecipe}}});
+}
+
+std::shared_ptr<models::LanguageModel> written(const std::filesystem::path& directory, const GaugeSource& source,
+                                               models::WeightDtype dtype) {
+  if (!source.is_directory) return load_trained_model(directory).model;
+  return load_model({.path = directory, .dtype = dtype}).model;
+}
+
+// Logits of what was written, in FP32 and in FP16, which of a directory is the dtype of its weights.
+json verify(const std::filesystem::path& directory, const GaugeSource& source, const std::vector<at::Tensor>& windows,
             const std::vector<at::Tensor>& logits) {
+  const auto model = written(directory, source, models::WeightDtype::kFp32),
+             fp16_model = source.is_directory ? written(directory, source, models::WeightDtype::kFp16) : model;
   bool identical = true, finite = true;
   RelativeError error;
   for (size_t i = 0; i < windows.size(); ++i) {
-    identical = identical && at::equal(model.logits(windows[i]), logits[i]);
+    identical = identical && at::equal(model->logits(windows[i]), logits[i]);
     const amp::Fp8Autocast scope({.recipe = recipe::by_name(kRecipe)});
-    const at::Tensor narrow = model.logits(windows[i]);
+    const at::Tensor narrow = fp16_model->logits(windows[i]);
     finite = finite && narrow.isfinite().all().item<bool>();
     error.add(narrow, logits[i]);
   }
@@ -66,13 +123,31 @@ json verify(models::LanguageModel& model, const std::vector<at::Tensor>& windows
   return {{"fp32", {{"bit_identical", identical}, {"outputs", {"logits"}}}}, {"fp16", std::move(fp16)}};
 }
 
+// Weights whose 1 + w is not the source's times a power of two, since FP32 does not hold that w: by name their number, and
+// the largest relative error of 1 + w.
+json rounded_weights(const models::LanguageModel& source, const models::LanguageModel& gauged,
+                     const models::Exponents& exponents) {
+  json result = json::object();
+  const auto before = source.weights_with_freedom(), after = gauged.weights_with_freedom();
+  for (const models::GaugedTensor& tensor : source.freedoms().weights) {
+    if (!tensor.one_plus) continue;
+    const at::Tensor want = (before.at(tensor.name) + 1) * std::ldexp(1.0, exponent_of(tensor, exponents));
+    const at::Tensor error = (after.at(tensor.name) + 1 - want).abs();
+    const int64_t count = error.count_nonzero().item<int64_t>();
+    if (count == 0) continue;
+    result[tensor.name] = {{"elements", count},
+                           {"relative_error", (error / want.abs()).nan_to_num(0).max().item<float>()}};
+  }
+  return result;
+}
+
 }  // namespace
 
 json gauge_language_model(const GaugeOptions& options) {
   const at::NoGradGuard no_grad;
   NewDirectory directory(options.out);
-  const TrainedModel source = load_trained_model(options.model);
-  const std::vector<at::Tensor> windows = read_windows(options, source.model->context());
+  const GaugeSource source(options);
+  const std::vector<at::Tensor> windows = read_windows(options, source);
 
   gauge::Calibration calibration(*source.model);
   std::vector<at::Tensor> logits;
@@ -83,24 +158,30 @@ json gauge_language_model(const GaugeOptions& options) {
   }
   const models::Amaxes values = options.calibrate.empty() ? source.model->worst_case_amaxes() : calibration.amaxes();
   gauge::WeightRanges weights;
-  for (const auto& [name, weight] : source.model->weights_with_freedom()) {
-    weights.emplace(name, gauge::count_exponents(weight));
-  }
   const models::Freedoms freedoms = source.model->freedoms();
+  const auto parameters = source.model->weights_with_freedom();
+  for (const models::GaugedTensor& tensor : freedoms.weights) {
+    const auto& count = tensor.one_plus ? gauge::count_exponents_of_one_plus : gauge::count_exponents;
+    weights.emplace(tensor.name, count(parameters.at(tensor.name)));
+  }
   const models::Exponents exponents = gauge::search(freedoms, weights, values, static_cast<int>(options.headroom_bits));
 
   const auto gauged = source.model->multiplied(exponents);
-  io::save_checkpoint(directory.partial(), {.step = source.step,
-                                            .sections = {{"model", models::tensors_of(gauged->module())}},
-                                            .state = {{"shape", gauged->shape()}, {"recipe", kRecipe}}});
+  write_model(*gauged, options, source, directory.partial());
   json certificate = describe({.freedoms = freedoms,
                                .exponents = exponents,
                                .weights = weights,
                                .values = values,
                                .headroom_bits = options.headroom_bits});
-  certificate.update(verify(*load_trained_model(directory.partial()).model, windows, logits));
-  if (!certificate["fp32"]["bit_identical"].get<bool>()) refuse_other_bits(options.model);
-  certificate["fp32"]["inputs"] = verified_inputs(options.calibrate, source.model->context());
+  certificate.update(verify(directory.partial(), source, windows, logits));
+  json& fp32 = certificate["fp32"];
+  if (json rounded = rounded_weights(*source.model, *gauged, exponents); !rounded.empty()) {
+    fp32["bit_identical"] = false;
+    fp32["rounded_weights"] = std::move(rounded);
+  } else if (!fp32["bit_identical"].get<bool>()) {
+    refuse_other_bits(options.model);
+  }
+  fp32["inputs"] = verified_inputs(options.calibrate, source.window);
   certificate["calibration"] = calibration_json(options.calibrate, static_cast<int64_t>(windows.size()), tokens);
   certificate["norm_epsilon"] = gauged->norm_epsilon();
   io::write_file(directory.partial() / kGaugeCertificate, certificate.dump(2) + "\n");

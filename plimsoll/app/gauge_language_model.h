@@ -1,11 +1,12 @@
-// gauge_checkpoint of a language model that was trained here.
+// gauge_checkpoint of a decoder-only model.
 #pragma once
 
 #include "plimsoll/app/gauge.h"
 
 namespace plimsoll::app {
 
-// Writes a run whose one checkpoint has the model alone, with the recipe fp16.
+// Writes what the model came from: a Hugging Face directory, or a run whose one checkpoint has the model alone, with the
+// recipe fp16.
 nlohmann::json gauge_language_model(const GaugeOptions& options);
 
 }  // namespace plimsoll::app

@@ -77,21 +77,22 @@ int run_gauge(const GaugeCommand& command) {
 Command gauge_command() {
   const auto command = std::make_shared<GaugeCommand>();
   app::GaugeOptions& options = command->options;
-  return {.name = "gauge",
-          .summary = "Rewrite a checkpoint of a T5 or Gpt, exactly, so that plain FP16 runs it, with a certificate",
-          .options = {{"model", "DIR", path(options.model, PathMust::kExist),
-                       "a Hugging Face directory of a T5, or a run of plimsoll train", Need::kRequired},
-                      {"out", "DIR", path(options.out), "the directory to make", Need::kRequired},
-                      {"calibrate", "FILE", path(options.calibrate, PathMust::kExist),
-                       "inputs: a text a line, or *.jsonl: objects with a text or input_ids, and decoder_input_ids; "
-                       "without: the worst case, from the weights"},
-                      {"headroom-bits", "N", integer(options.headroom_bits, {.from = 0, .to = 12}),
-                       "between the largest value of each tensor and FP16's"},
-                      {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
-                      {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
-                       "written to calibrate the decoder on, for inputs without decoder_input_ids"},
-                      threads_option(command->threads)},
-          .run = [command](const json&) { return run_gauge(*command); }};
+  return {
+      .name = "gauge",
+      .summary = "Rewrite a checkpoint of a T5 or a decoder, exactly, so that plain FP16 runs it, with a certificate",
+      .options = {{"model", "DIR", path(options.model, PathMust::kExist),
+                   "a Hugging Face directory of a T5 or a decoder, or a run of plimsoll train", Need::kRequired},
+                  {"out", "DIR", path(options.out), "the directory to make", Need::kRequired},
+                  {"calibrate", "FILE", path(options.calibrate, PathMust::kExist),
+                   "inputs: a text a line, or *.jsonl: objects with a text or input_ids, and decoder_input_ids; "
+                   "without: the worst case, from the weights"},
+                  {"headroom-bits", "N", integer(options.headroom_bits, {.from = 0, .to = 12}),
+                   "between the largest value of each tensor and FP16's"},
+                  {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
+                  {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
+                   "written to calibrate the decoder on, for inputs without decoder_input_ids"},
+                  threads_option(command->threads)},
+      .run = [command](const json&) { return run_gauge(*command); }};
 }
 
 }  // namespace plimsoll::cli

@@ -1,5 +1,7 @@
 #include "plimsoll/gauge/fp16_range.h"
 
+#include <ATen/TensorOperators.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -32,6 +34,13 @@ ExponentCounts count_exponents(const at::Tensor& weight) {
     ++result.counts[std::bit_cast<uint32_t>(*value) >> 23 & 0xff];
     ++result.elements;
   }
+  return result;
+}
+
+ExponentCounts count_exponents_of_one_plus(const at::Tensor& weight) {
+  const at::Tensor values = weight.to(at::kFloat) + 1;
+  ExponentCounts result = count_exponents(values * std::ldexp(1.0, kLowestNormal + 1));
+  result.amax = std::ldexp(result.amax, -(kLowestNormal + 1));
   return result;
 }
 

@@ -19,6 +19,9 @@ struct ExponentCounts {
 };
 // Counts the exponents of a weight's fp32, bf16 or fp16 values.
 ExponentCounts count_exponents(const at::Tensor& weight);
+// The same of 1 + weight, where FP16 holds the weight: near -1 its grid is 2^-11, so that 1 + weight loses below 2^-1 the
+// bits that other numbers lose below 2^-14. The counts are shifted by these 13 exponents; amax is that of 1 + weight.
+ExponentCounts count_exponents_of_one_plus(const at::Tensor& weight);
 
 // Bits of FP16's 11 that an element loses to subnormal numbers, the mean of all elements that are not 0.
 double lost_bits(const ExponentCounts& counts, int exponent);

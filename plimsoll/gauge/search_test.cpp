@@ -2,6 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
@@ -33,6 +34,13 @@ TEST(Fp16Range, BitsAreLostBelowTheSmallestNormalNumber) {
   EXPECT_EQ(lost_bits(counts, -40), 11);  // a number has no more
   EXPECT_EQ(lost_bits(counts_of({0, 0}), -40), 0);
   EXPECT_EQ(lost_bits(counts_of({}), 0), 0);
+}
+
+TEST(Fp16Range, OnePlusAWeightLosesBitsBelowOneHalf) {
+  const ExponentCounts counts = count_exponents_of_one_plus(at::tensor({-0.5f, -0.75f, 0.0f, 3.0f}));
+  EXPECT_EQ(counts.amax, 4);
+  EXPECT_EQ(lost_bits(counts, 0), 0.25);  // 0.25 is stored as -0.75, a multiple of 2^-11 in FP16: one bit
+  EXPECT_EQ(lost_bits(counts, -2), (2 + 3 + 1 + 0) / 4.0);
 }
 
 // A stream of one norm, and one pair whose second half writes to the stream.

@@ -17,6 +17,7 @@ struct GaugedTensor {
   bool residual = false;
   std::optional<size_t> pair = {};  // index of Freedoms::pairs
   int sign = 1;
+  bool one_plus = false;  // a norm's weight w that multiplies as 1 + w: 1 + w grows
 };
 
 struct Freedoms {

@@ -1,19 +1,194 @@
+#include "plimsoll/models/decoder/freedoms.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/StringUtil.h>
+
+#include <cmath>
+
 #include "plimsoll/models/decoder/model.h"
+#include "plimsoll/nn/undrawn.h"
 
 namespace plimsoll::models {
+namespace {
 
-Freedoms DecoderImpl::freedoms() const {
-  Freedoms none;
-  none.without = {"all weights: the freedoms of this family are not described"};
-  return none;
+class DecoderFreedomsBuilder {
+ public:
+  explicit DecoderFreedomsBuilder(const DecoderConfig& config) : config_(config) {}
+
+  Freedoms build() {
+    weight({.name = "token_embedding.weight", .residual = true});
+    if (config_.learned_positions) weight({.name = "position_embedding.weight", .residual = true});
+    for (int64_t i = 0; i < config_.layers; ++i) {
+      const std::string block = c10::str("blocks.", i, ".");
+      attention(block + "self_attention.");
+      feed_forward(block + "layernorm_mlp.");
+      if (!config_.norms_branches) continue;
+      branch_norm(block + "attention_norm.");
+      branch_norm(block + "mlp_norm.");
+    }
+    norm("norm.");
+    stream("norm");
+    if (!config_.ties_head) weight({.name = "head.weight"});
+    freedoms_.values.push_back({.name = "head/output"});
+    say_what_has_none();
+    return std::move(freedoms_);
+  }
+
+ private:
+  void weight(GaugedTensor tensor) { freedoms_.weights.push_back(std::move(tensor)); }
+  void value(GaugedTensor tensor) { freedoms_.values.push_back(std::move(tensor)); }
+  size_t pair(const std::string& part) {
+    freedoms_.pairs.push_back(part);
+    return freedoms_.pairs.size() - 1;
+  }
+
+  // Weight and bias of a norm. They act after the norm, whatever it reads.
+  void norm(const std::string& prefix) {
+    weight({.name = prefix + "weight"});
+    if (config_.normalization == nn::Normalization::kLayerNorm) weight({.name = prefix + "bias"});
+  }
+  // Norm of a branch. The stream takes what it writes; of what it reads it sees the scale through its epsilon alone.
+  void branch_norm(const std::string& prefix) {
+    weight({.name = prefix + "weight", .residual = true, .one_plus = config_.zero_centered_norms});
+    if (config_.normalization == nn::Normalization::kLayerNorm) weight({.name = prefix + "bias", .residual = true});
+  }
+  void stream(const std::string& path) { value({.name = path + "/stream", .residual = true}); }
+  // A part of a parameter, with its bias, and what it computes.
+  void part(const std::string& prefix, bool bias, GaugedTensor tensor) {
+    const std::string output = std::move(tensor.name);
+    for (const char* which : {"weight", "bias"}) {
+      if (!bias && which == std::string("bias")) continue;
+      tensor.name = prefix + which;
+      weight(tensor);
+    }
+    tensor.name = output;
+    value(tensor);
+  }
+  // A product that adds to the stream, and takes back what `read` has given.
+  void branch(const std::string& path, const std::string& prefix, bool bias, std::optional<size_t> read) {
+    weight({.name = prefix + "weight", .residual = true, .pair = read, .sign = -1});
+    if (bias) weight({.name = prefix + "bias", .residual = true});
+    value({.name = path + "/output", .residual = true});
+  }
+
+  void attention(const std::string& path) {
+    const std::string qkv = path + "layernorm_qkv";
+    norm(qkv + ".layer_norm_");
+    stream(qkv);
+    std::optional<size_t> query;
+    if (!config_.norms_heads) query = pair(qkv + ".query");
+    const size_t read = pair(qkv + ".value");
+    // The norms of heads have the epsilon of the others, so that what they read grows with the stream.
+    part(qkv + ".query_", config_.qkv_bias, {.name = qkv + "/query", .residual = config_.norms_heads, .pair = query});
+    part(qkv + ".key_", config_.qkv_bias,
+         {.name = qkv + "/key", .residual = config_.norms_heads, .pair = query, .sign = -1});
+    part(qkv + ".value_", config_.qkv_bias, {.name = qkv + "/value", .pair = read});
+    if (config_.norms_heads) {
+      norm(path + "query_norm.");
+      norm(path + "key_norm.");
+    }
+    branch(path + "proj", path + "proj.", config_.output_bias, read);
+  }
+
+  void feed_forward(const std::string& path) {
+    norm(path + "layer_norm_");
+    stream(path + "fc1");
+    std::optional<size_t> up;
+    if (kernels::is_gated(config_.activation)) {
+      up = pair(path + "up");
+      part(path + "gate_", config_.mlp_bias, {.name = path + "fc1/gate"});
+      part(path + "up_", config_.mlp_bias, {.name = path + "fc1/up", .pair = up});
+      value({.name = path + "fc2/hidden", .pair = up});
+    } else {
+      if (config_.activation == kernels::Activation::kRelu) up = pair(path + "fc1");
+      part(path + "fc1_", config_.mlp_bias, {.name = path + "fc1/output", .pair = up});
+    }
+    branch(path + "fc2", path + "fc2_", config_.mlp_bias, up);
+  }
+
+  void say_what_has_none() {
+    std::vector<std::string>& without = freedoms_.without;
+    if (kernels::is_gated(config_.activation)) {
+      without.push_back("the gate in each layernorm_mlp: its activation is not linear in scale");
+    } else if (config_.activation != kernels::Activation::kRelu) {
+      without.push_back("fc1 and its hidden values in each layernorm_mlp: GELU is not linear in scale");
+    }
+    without.push_back("head and its logits: nothing that follows could take back a factor");
+    if (config_.norms_heads) without.push_back("queries against keys: a norm of each head would undo a factor");
+  }
+
+  const DecoderConfig& config_;
+  Freedoms freedoms_;
+};
+
+at::Tensor multiplied_weight(const at::Tensor& weight, const GaugedTensor& tensor, const Exponents& exponents) {
+  const int exponent = exponent_of(tensor, exponents);
+  if (exponent == 0) return weight;
+  const double factor = std::ldexp(1.0, exponent);
+  return tensor.one_plus ? (weight + 1) * factor - 1 : weight * factor;
 }
-std::map<std::string, at::Tensor> DecoderImpl::weights_with_freedom() const { return {}; }
-Amaxes DecoderImpl::worst_case_amaxes() const { return {}; }
 
-std::shared_ptr<LanguageModel> DecoderImpl::multiplied(const Exponents&) const {
-  auto copy = std::dynamic_pointer_cast<DecoderImpl>(clone());
-  copy->eval();
-  return copy;
+}  // namespace
+
+Freedoms decoder_freedoms(const DecoderConfig& config) { return DecoderFreedomsBuilder(config).build(); }
+
+std::map<std::string, at::Tensor> decoder_weights(const torch::nn::Module& model, const DecoderConfig& config) {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> weights;
+  const auto add_parts = [&](const std::string& prefix, const std::string& which, const at::Tensor& values,
+                             const std::vector<std::pair<const char*, int64_t>>& parts) {
+    int64_t first = 0;
+    for (const auto& [part, rows] : parts) {
+      weights.emplace(c10::str(prefix, part, "_", which), values.narrow(0, first, rows));
+      first += rows;
+    }
+  };
+  const int64_t key_rows = config.groups * config.head_dim;
+  for (const auto& parameter : model.named_parameters()) {
+    const std::string& name = parameter.key();
+    const at::Tensor values = parameter.value().detach();
+    const size_t last = name.find_last_of("._") + 1;  // "weight" or "bias"
+    const std::string before = name.substr(0, last), which = name.substr(last);
+    if (before.ends_with("layernorm_qkv.")) {
+      add_parts(before, which, values,
+                {{"query", config.heads * config.head_dim}, {"key", key_rows}, {"value", key_rows}});
+    } else if (before.ends_with("fc1_") && kernels::is_gated(config.activation)) {
+      add_parts(before.substr(0, before.size() - 4), which, values, {{"gate", config.ffn_dim}, {"up", config.ffn_dim}});
+    } else {
+      weights.emplace(name, values);
+    }
+  }
+  return weights;
+}
+
+void copy_multiplied(const DecoderConfig& config, const torch::nn::Module& from, const Exponents& exponents,
+                     torch::nn::Module& to) {
+  const at::NoGradGuard no_grad;
+  const auto source = decoder_weights(from, config);
+  auto target = decoder_weights(to, config);
+  for (const GaugedTensor& tensor : decoder_freedoms(config).weights) {
+    target.at(tensor.name).copy_(multiplied_weight(source.at(tensor.name), tensor, exponents));
+  }
+  if (target.contains("head.weight") && config.ties_head) {
+    target.at("head.weight").copy_(source.at("token_embedding.weight"));
+  }
+}
+
+Freedoms DecoderImpl::freedoms() const { return decoder_freedoms(config); }
+std::map<std::string, at::Tensor> DecoderImpl::weights_with_freedom() const { return decoder_weights(*this, config); }
+Amaxes DecoderImpl::worst_case_amaxes() const { return decoder_worst_case(*this, config, embedding_factor()); }
+
+std::shared_ptr<LanguageModel> DecoderImpl::multiplied(const Exponents& exponents) const {
+  DecoderConfig changed = config;
+  changed.norm_epsilon = std::ldexp(config.norm_epsilon, 2 * exponents.residual);
+  changed.ties_head = config.ties_head && exponents.residual == 0;
+  const nn::UndrawnParameters undrawn;
+  Decoder result(changed);
+  result->to(token_embedding->weight.scalar_type());
+  result->eval();
+  copy_multiplied(config, *this, exponents, *result);
+  return result.ptr();
 }
 
 }  // namespace plimsoll::models

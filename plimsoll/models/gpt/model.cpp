@@ -5,7 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "plimsoll/models/gpt/freedoms.h"
+#include "plimsoll/models/decoder/freedoms.h"
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/embedding/embedding.h"
@@ -15,6 +15,25 @@ namespace {
 
 // Source: Radford et al. 2019 and the code published with it.
 constexpr double kInitialDeviation = 0.02;
+
+// The decoder whose parameters have the same names and do the same.
+DecoderConfig as_decoder(const GptConfig& config) {
+  DecoderConfig decoder;
+  decoder.vocabulary = config.vocabulary;
+  decoder.layers = config.layers;
+  decoder.dim = config.dim;
+  decoder.heads = decoder.groups = config.heads;
+  decoder.head_dim = config.dim / config.heads;
+  decoder.ffn_dim = 4 * config.dim;
+  decoder.context = config.context;
+  decoder.normalization = config.normalization;
+  decoder.norm_epsilon = config.norm_epsilon;
+  decoder.qkv_bias = decoder.output_bias = decoder.mlp_bias = true;
+  decoder.activation = kernels::Activation::kGelu;
+  decoder.ties_head = config.tie_embeddings;
+  decoder.learned_positions = true;
+  return decoder;
+}
 
 }  // namespace
 
@@ -84,24 +103,19 @@ at::Tensor GptImpl::loss(const at::Tensor& tokens, const at::Tensor& targets, st
 
 nlohmann::json GptImpl::shape() const { return config; }
 
-Freedoms GptImpl::freedoms() const { return gpt_freedoms(config); }
-std::map<std::string, at::Tensor> GptImpl::weights_with_freedom() const { return gpt_weights(*this); }
-Amaxes GptImpl::worst_case_amaxes() const { return models::worst_case_amaxes(*this); }
+Freedoms GptImpl::freedoms() const { return decoder_freedoms(as_decoder(config)); }
+std::map<std::string, at::Tensor> GptImpl::weights_with_freedom() const {
+  return decoder_weights(*this, as_decoder(config));
+}
+Amaxes GptImpl::worst_case_amaxes() const { return decoder_worst_case(*this, as_decoder(config), 1); }
 
 std::shared_ptr<LanguageModel> GptImpl::multiplied(const Exponents& exponents) const {
-  const at::NoGradGuard no_grad;
   GptConfig changed = config;
   changed.norm_epsilon = std::ldexp(config.norm_epsilon, 2 * exponents.residual);
   changed.tie_embeddings = config.tie_embeddings && exponents.residual == 0;
   Gpt result(changed);
   result->eval();
-  const auto from = gpt_weights(*this);
-  auto to = gpt_weights(*result);
-  for (const GaugedTensor& tensor : gpt_freedoms(config).weights) {
-    to.at(tensor.name).copy_(from.at(tensor.name) * std::ldexp(1.0, exponent_of(tensor, exponents)));
-  }
-  // An embedding that the head has read, too, is then its own.
-  if (config.tie_embeddings && !changed.tie_embeddings) to.at("head.weight").copy_(from.at("token_embedding.weight"));
+  copy_multiplied(as_decoder(config), *this, exponents, *result);
   return result.ptr();
 }
 

@@ -13,6 +13,8 @@
 #include "plimsoll/ops/norm/norm_pass.h"
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/quantize.h"
+#include "plimsoll/watch/session.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -76,6 +78,21 @@ Producer activated_producer(const LinearForward& fc1, NormMlpSaved& saved) {
   };
 }
 
+// The gate, what it gates and their product, for a watch that sees every value.
+void report_gated(const NormMlpSaved& saved, const NormMlpCall& call, const ScaledTensor& activated) {
+  const watch::Session* session = watch::current();
+  if (session == nullptr || !session->sees_every_value() || !kernels::is_gated(saved.activation.kind)) return;
+  const auto report = [](const LinearCall& layer, const char* place, const at::Tensor& values) {
+    if (layer.scaling.state == nullptr || layer.scaling.state->name.empty()) return;
+    watch::report(layer.scaling.state->name + "/" + place,
+                  {.format = format_of(values.scalar_type(), "norm_mlp"), .amax = ops::amax(values)});
+  };
+  const std::vector<at::Tensor> halves = saved.pre_activation.chunk(2, 1);
+  report(call.fc1, "gate", halves[0]);
+  report(call.fc1, "up", halves[1]);
+  report(call.fc2, "hidden", dequantize(activated, saved.pre_activation.scalar_type()));
+}
+
 NormMlpResult forward(const NormInput& input, const MlpWeights& weights, const NormMlpCall& call) {
   NormMlpResult result;
   NormMlpSaved& saved = result.saved;
@@ -94,6 +111,7 @@ NormMlpResult forward(const NormInput& input, const MlpWeights& weights, const N
                           .maker = fc1_maker};
   const Operands activated = fc2_maker.produce(activated_producer(fc1, saved), Role::kInput, {.output = true});
   saved.fc2.input_scale = fc2_maker.known_scale();
+  report_gated(saved, call, activated.output);
   const format::Format wide = call.fc2.scaling.recipe->high_precision_format();
   const LinearParallel& fc1_parallel = call.fc1.scaling.parallel;
   result.output = empty_rows(fc1_parallel.product_sizes(input.x.sizes()), weights.fc2_weight.size(0), dtype_of(wide));
