@@ -1,5 +1,6 @@
 #include "plimsoll/nn/rotary.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>

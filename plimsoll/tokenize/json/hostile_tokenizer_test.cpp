@@ -114,18 +114,20 @@ TEST(AHostileTokenizer, IsRefusedForItsSteps) {
 }
 
 TEST(AHostileTokenizer, IsRefusedForItsTemplate) {
-  const auto with = [](const json& single) {
+  const auto with = [](const json& single, int64_t id = 0) {
     return json{{"post_processor",
                  {{"type", "TemplateProcessing"},
                   {"single", single},
-                  {"special_tokens", {{"<s>", {{"ids", json::array({-1})}}}}}}}};
+                  {"special_tokens", {{"<s>", {{"ids", json::array({id})}}}}}}}};
   };
   const json a = {{"Sequence", {{"id", "A"}}}}, b = {{"Sequence", {{"id", "B"}}}};
   expect_patch_refused(with(json::array()), "post_processor.single: expected a template with sequence A");
   expect_patch_refused(with(json::array({a, a})), "single[1]: expected special tokens and sequence A once");
   expect_patch_refused(with(json::array({b})), "single[0]: expected special tokens and sequence A once");
-  expect_patch_refused(with(json::array({{{"SpecialToken", {{"id", "<s>"}}}}, a})),
-                       "ids[0]: expected an id from 0 to 2097151, got -1");
+  for (const int64_t id : {-1, 3}) {  // the vocabulary has three
+    expect_patch_refused(with(json::array({{{"SpecialToken", {{"id", "<s>"}}}}, a}), id),
+                         "ids[0]: expected an id of the vocabulary, from 0 to 2, got " + std::to_string(id));
+  }
   expect_patch_refused(with(json::array({{{"SpecialToken", {{"id", "x"}}}}, a})),
                        "special_tokens.x: expected an object, got null");
 }

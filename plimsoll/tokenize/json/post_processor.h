@@ -9,8 +9,8 @@
 namespace plimsoll::tokenize {
 
 struct PostProcessor {
-  // null: nothing. `name` opens the errors.
-  PostProcessor(const nlohmann::json& component, const std::string& name);
+  // null: nothing. `name` opens the errors. vocabulary: ids are below it.
+  PostProcessor(const nlohmann::json& component, const std::string& name, int64_t vocabulary);
 
   std::vector<int64_t> before, after;
 };

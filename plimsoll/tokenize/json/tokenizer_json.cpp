@@ -42,9 +42,11 @@ struct TokenizerJson::Pipeline {
       : normalizer(file.at("normalizer"), file.name_of("normalizer")),
         pre_tokenizer(file.at("pre_tokenizer"), file.name_of("pre_tokenizer")),
         model(model_of(file)),
-        post_processor(file.at("post_processor"), file.name_of("post_processor")),
-        decoder(file.at("decoder"), file.name_of("decoder")),
-        added(file, model.vocabulary(), normalizer) {}
+        added(file, model.vocabulary(), normalizer),
+        post_processor(file.at("post_processor"), file.name_of("post_processor"), size()),
+        decoder(file.at("decoder"), file.name_of("decoder")) {}
+
+  int64_t size() const { return static_cast<int64_t>(std::max(model.vocabulary().end(), added.end())); }
 
   void encode_segment(const Piece& piece, MadeTexts& made, Workplace& workplace, std::vector<int64_t>& ids) const;
   void encode_word(std::string_view word, Workplace& workplace, std::vector<int64_t>& ids) const;
@@ -52,9 +54,9 @@ struct TokenizerJson::Pipeline {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   Bpe model;
+  AddedTokens added;
   PostProcessor post_processor;
   Decoder decoder;
-  AddedTokens added;
 
   std::mutex mutex;  // of what follows
   std::vector<std::unique_ptr<Workplace>> free_workplaces;
@@ -110,9 +112,7 @@ void TokenizerJson::read_config(const std::filesystem::path& path) {
   eos_ = id_of("eos_token");
 }
 
-int64_t TokenizerJson::size() const {
-  return static_cast<int64_t>(std::max(pipeline_->model.vocabulary().end(), pipeline_->added.end()));
-}
+int64_t TokenizerJson::size() const { return pipeline_->size(); }
 
 void TokenizerJson::Pipeline::encode_word(std::string_view word, Workplace& workplace,
                                           std::vector<int64_t>& ids) const {
