@@ -30,8 +30,9 @@ SMALL = (
 RESUME = ["train", "--data", "{text}", "--out", "{run}", "--resume", *SMALL]
 T5_LENGTH = ["--max-new-tokens", "2", "--threads", "1"]
 NO_FILES = {"info", "shard-plan"}  # commands without an input file
-UNTRIED = {"finetune", "merge"}  # commands that nobody has damaged files for yet
 TEXT_MODEL = "--recipe fp32 --steps 1 --context 8 --batch 1 --eval-windows 1 --warmup 1 --threads 1".split()
+FINETUNE = ["finetune", "--model", "{llama}", "--data", "{chats}", "--recipe", "fp32", "--context", "16", "--batch", "1",
+            "--eval-share", "0.3", "--warmup-share", "0", "--samples", "1", "--save-every", "1", "--threads", "1"]  # fmt: skip
 # command: its cases, each the words and the files of the tree that it reads.
 CASES = {
     "train": [
@@ -51,6 +52,13 @@ CASES = {
         (["generate", "--model", "{llama}", "--prompt", "ab", "--tokens", "2", "--dtype", "fp8"], ["llama/*"]),
         (["generate", "--model", "{llama}", "--chat", "--prompt", "ab", "--tokens", "2", "--kv", "fp8"], ["llama/*"]),
     ],
+    "finetune": [
+        ([*FINETUNE, "--out", "{out}", "--steps", "1"], ["llama/*", "chats.jsonl"]),
+        ([*FINETUNE, "--out", "{tuned}", "--steps", "2", "--resume"], ["tuned/step-*/*", "tuned/train.jsonl", "llama/*"]),
+    ],
+    "merge": [
+        (["merge", "--model", "{llama}", "--adapter", "{adapter}", "--out", "{out}"], ["llama/*", "adapter/*", "adapter/*"])
+    ],
     "convert": [(["convert", "--model", "{llama}", "--out", "{out}", "--dtype", "bf16"], ["llama/*"])],
     "inspect": [
         (["inspect", "{t5}/model.safetensors"], ["t5/model.safetensors"]),
@@ -68,6 +76,7 @@ CASES = {
     "gauge": [
         (["gauge", "--model", "{t5}", "--calibrate", "{examples}", "--out", "{out}"], ["t5/*", "examples"]),
         (["gauge", "--model", "{run}", "--calibrate", "{text}", "--out", "{out}"], ["run/step-*/*", "text"]),
+        (["gauge", "--model", "{llama}", "--calibrate", "{text}", "--out", "{out}"], ["llama/*", "text"]),
     ],
     "parity": [
         (
@@ -178,6 +187,30 @@ def write_llama(folder):
     save_file(tensors, folder / "model.safetensors")
 
 
+def write_adapter(folder):
+    """A LoRA adapter of that Llama, as PEFT writes it."""
+    import torch
+    from safetensors.torch import save_file
+
+    torch.manual_seed(1)
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj"], "bias": "none",
+              "base_model_name_or_path": "llama", "use_rslora": True}  # fmt: skip
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, rows in (("q", 16), ("v", 8)):
+        module = f"base_model.model.model.layers.0.self_attn.{name}_proj"
+        shapes |= {f"{module}.lora_A.weight": (2, 16), f"{module}.lora_B.weight": (rows, 2)}
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    save_file({name: 0.1 * torch.randn(shape) for name, shape in shapes.items()}, folder / "adapter_model.safetensors")
+
+
+def write_chats(file):
+    """An example of each kind that finetune reads, more than once."""
+    messages = [{"role": "user", "content": "fox?"}, {"role": "assistant", "content": "fox"}]
+    examples = [{"messages": messages}, {"prompt": "the", "completion": " fox"}, {"text": "the fox"}]
+    file.write_text("".join(json.dumps(example) + "\n" for example in 4 * examples))
+
+
 def letters():
     """A spiece.model with a piece for each letter, and one for each that begins a word."""
 
@@ -213,6 +246,8 @@ def make_tree(folder):
     (folder / "sharded" / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     for name in ("llama", "other"):
         write_llama(folder / name)
+    write_adapter(folder / "adapter")
+    write_chats(folder / "chats.jsonl")
     (folder / "text").write_text("The fox\nABC the fox\n" * 8)
     (folder / "targets").write_text("fox\nthe\n")
     (folder / "texts").mkdir()
@@ -232,6 +267,8 @@ def make_tree(folder):
     (folder / "results" / "plimsoll_gauge.json").write_text(json.dumps(certificate))
     subprocess.run([PROGRAM, "train", "--data", folder / "text", "--out", folder / "run", "--recipe", "fp8", *SMALL, "--steps", "1"], check=True,
                    capture_output=True)  # fmt: skip
+    tune = [word.format(llama=folder / "llama", chats=folder / "chats.jsonl") for word in FINETUNE]
+    subprocess.run([PROGRAM, *tune, "--out", folder / "tuned", "--steps", "1"], check=True, capture_output=True)
 
 
 def damage_file(generator, path):
@@ -301,7 +338,7 @@ def case(base, seed, number, memory):
 
 def main():
     attack = Attack("runs of commands with a damaged file")
-    unknown = commands_of_help() - set(CASES) - NO_FILES - UNTRIED
+    unknown = commands_of_help() - set(CASES) - NO_FILES
     for name in sorted(unknown):
         attack.fail(f"{name}: a command of plimsoll --help that tests/attack/commands.py has no case for")
     shared = Path("/dev/shm")

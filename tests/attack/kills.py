@@ -1,5 +1,5 @@
-"""kill -9 at random moments: in training, while a step is saved, the same one again or a large one, by one process or by two,
-in consolidate and in gauge. A run that is resumed has the bits of one that nothing happened to, a checkpoint or file is there
+"""kill -9 at random moments: in train and finetune, while a step is saved, the same one again or a large one, by one process or by
+two, in consolidate, gauge and merge. A run that is resumed has the bits of one that nothing happened to, a checkpoint or file is there
 whole, old or new, and what the killed process left is gone after the next one.
 """
 
@@ -14,10 +14,11 @@ import time
 from functools import partial
 from pathlib import Path
 
+from commands import write_adapter, write_chats, write_llama
 from common import Attack, run_program, use_library
 from runs import LIMIT, PROGRAM, expect_success, files_of, free_port, leftovers, train
 
-MINUTES = 4.0
+MINUTES = 5.0
 
 TRAINING, SAVES, TWO_RANKS, COMMANDS = 37, 30, 10, 30
 STEPS = 60
@@ -51,25 +52,42 @@ def log_of(out):
 
 
 def strike_training(attack, folder):
-    """Each run is killed up to four times before it may end."""
     arguments = [f"--steps={STEPS}", "--save-every=5", "--keep=2", "--recipe=fp8"]
+    strike_runs(attack, folder, "training", lambda out: train(out, *arguments))
+
+
+def strike_finetune(attack, folder):
+    write_llama(folder / "model")
+    write_chats(folder / "chats.jsonl")
+    command = [PROGRAM, "finetune", "--model", folder / "model", "--data", folder / "chats.jsonl", f"--steps={STEPS}",
+               "--context=16", "--batch=1", "--save-every=5", "--keep=2", "--samples=0", "--threads=1"]  # fmt: skip
+    strike_runs(attack, folder, "finetune", lambda out: [*command, "--out", out])
+
+
+def results_of(run):
+    """{name: bytes} of the last step's tensors and of the directory that finetune leaves beside it; the log."""
+    return files_of(run / f"step-{STEPS:08}"), files_of(run), log_of(run)
+
+
+def strike_runs(attack, folder, what, command):
+    """Each run is killed up to four times before it may end."""
     whole = folder / "whole"
-    seconds = seconds_of(train(whole, *arguments))
-    expected = files_of(whole / f"step-{STEPS:08}"), log_of(whole)
+    seconds = seconds_of(command(whole))
+    expected = results_of(whole)
     kills = 0
     for number in range(TRAINING):
         if kills >= TRAINING or attack.seconds_left() == 0:
             break
         out = folder / f"run-{number}"
         for _ in range(4):
-            killed = kill_after(start(train(out, *arguments, "--resume")), attack.random.uniform(0.3, 1) * seconds)
+            killed = kill_after(start([*command(out), "--resume"]), attack.random.uniform(0.3, 1) * seconds)
             kills += killed
             attack.count += killed
-        expect_success(train(out, *arguments, "--resume"))
-        if (files_of(out / f"step-{STEPS:08}"), log_of(out)) != expected:
-            attack.fail(f"training: run {number}, killed and resumed, has other bits")
+        expect_success([*command(out), "--resume"])
+        if results_of(out) != expected:
+            attack.fail(f"{what}: run {number}, killed and resumed, has other bits")
         if leftovers(out):
-            attack.fail(f"training: {leftovers(out)} are left")
+            attack.fail(f"{what}: {leftovers(out)} are left")
         shutil.rmtree(out)
 
 
@@ -184,7 +202,24 @@ def strike_consolidate(attack, folder):
 def strike_gauge(attack, folder):
     run, out = folder / "gpt", folder / "gauged"
     expect_success(train(run, "--steps=2", "--recipe=fp16"))
-    command = [PROGRAM, "gauge", "--model", run, "--out", out, "--threads", "1"]
+    strike_writer(attack, folder, "gauge", out, [PROGRAM, "gauge", "--model", run, "--out", out, "--threads", "1"])
+    read = run_program([PROGRAM, "generate", "--checkpoint", out, "--tokens", "4"], LIMIT)
+    if read.exit_code != 0:
+        attack.fail(f"gauge: {read.error}")
+
+
+def strike_merge(attack, folder):
+    model, adapter, out = folder / "model", folder / "adapter", folder / "merged"
+    write_llama(model)
+    write_adapter(adapter)
+    strike_writer(attack, folder, "merge", out, [PROGRAM, "merge", "--model", model, "--adapter", adapter, "--out", out])
+    read = run_program([PROGRAM, "generate", "--model", out, "--prompt", "a", "--tokens", "4"], LIMIT)
+    if read.exit_code != 0:
+        attack.fail(f"merge: {read.error}")
+
+
+def strike_writer(attack, folder, what, out, command):
+    """The directory that a command makes is there whole or not at all."""
     seconds = seconds_of(command)
     whole = sorted(path.name for path in out.iterdir())
     for _ in range(COMMANDS):
@@ -194,14 +229,11 @@ def strike_gauge(attack, folder):
         kill_after(start(command), attack.random.uniform(0.2, 1) * seconds)
         attack.count += 1
         if out.exists() and sorted(path.name for path in out.iterdir()) != whole:
-            attack.fail(f"gauge: {sorted(path.name for path in out.iterdir())} are there, expected all of {whole} or nothing")
+            attack.fail(f"{what}: {sorted(path.name for path in out.iterdir())} are there, expected all of {whole} or nothing")
     shutil.rmtree(out, ignore_errors=True)
     expect_success(command)
     if leftovers(folder):
-        attack.fail(f"gauge: {leftovers(folder)} are left")
-    read = run_program([PROGRAM, "generate", "--checkpoint", out, "--tokens", "4"], LIMIT)
-    if read.exit_code != 0:
-        attack.fail(f"gauge: {read.error}")
+        attack.fail(f"{what}: {leftovers(folder)} are left")
 
 
 def main():
@@ -215,7 +247,7 @@ def main():
         strike_saves(attack, folder, "saving the same step again", [7], 1000, SAVES)
         strike_saves(attack, folder, "saving a large step", [1, 2, 3], ELEMENTS, SAVES)
         strike_saves(attack, folder, "two ranks saving the same step again", [7], 1000, TWO_RANKS, ranks=2)
-        for strike in (strike_training, strike_consolidate, strike_gauge):
+        for strike in (strike_training, strike_finetune, strike_consolidate, strike_gauge, strike_merge):
             (folder / strike.__name__).mkdir()
             strike(attack, folder / strike.__name__)
     return attack.finish()
