@@ -13,7 +13,11 @@ constexpr int64_t kLargeVocabulary = 4096;
 
 }  // namespace
 
-std::shared_ptr<ops::LinearState> LanguageHead::tied_state() { return std::make_shared<ops::LinearState>("head"); }
+std::shared_ptr<ops::LinearState> LanguageHead::tied_state() {
+  auto state = std::make_shared<ops::LinearState>("head");
+  state->weight_source.read_in_place();
+  return state;
+}
 
 at::Tensor LanguageHead::logits(const at::Tensor& hidden, std::optional<bool> is_first_microbatch) const {
   if (!own.is_empty()) return nn::Linear(own)->forward(hidden, is_first_microbatch);

@@ -17,6 +17,7 @@ PLIMSOLL_INLINE __m512 accumulate(__m512 sum, __m512i a, __m512i b) {
 }  // namespace plimsoll::kernels
 
 #include "plimsoll/kernels/gemm/gemm_few_avx512.inc"
+#include "plimsoll/kernels/gemm/gemm_in_place_avx512.inc"
 #include "plimsoll/kernels/gemm/gemm_tile_avx512.inc"
 
 namespace plimsoll::kernels {
@@ -29,6 +30,7 @@ extern const GemmIsa kGemmAvx512 = {.panel_rows = 14,
                                     .expand = expand,
                                     .finish = finish,
                                     .multiply = multiply_tile,
-                                    .multiply_few = multiply_few_rows};
+                                    .multiply_few = multiply_few_rows,
+                                    .multiply_few_columns = multiply_few_columns};
 
 }  // namespace plimsoll::kernels

@@ -17,6 +17,7 @@ PLIMSOLL_INLINE __m512 accumulate(__m512 sum, __m512i a, __m512i b) {
 }  // namespace plimsoll::kernels
 
 #include "plimsoll/kernels/gemm/gemm_few_avx512.inc"
+#include "plimsoll/kernels/gemm/gemm_in_place_avx512.inc"
 #include "plimsoll/kernels/gemm/gemm_tile_avx512.inc"
 
 namespace plimsoll::kernels {
@@ -24,5 +25,7 @@ namespace plimsoll::kernels {
 void multiply_pairs_avx512_bf16(const TileProduct& args) { multiply_tile(args); }
 
 void multiply_few_pairs_avx512_bf16(const FewRowsProduct& args) { multiply_few_rows(args); }
+
+void multiply_few_columns_avx512_bf16(const FewRowsOfColumns& args) { multiply_few_columns(args); }
 
 }  // namespace plimsoll::kernels

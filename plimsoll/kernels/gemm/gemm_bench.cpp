@@ -127,7 +127,7 @@ class Problem {
 // Weights of 64 Mi elements do not fit into caches that one user can count on.
 constexpr int64_t kElementsOfMemory = int64_t{64} << 20;
 
-// The problem's packed weight as often as memory takes, each multiplied once.
+// The problem's weight as often as memory takes, each multiplied once.
 class TeamProblem {
  public:
   explicit TeamProblem(const Case& c)
@@ -145,7 +145,12 @@ class TeamProblem {
       part.n = end - begin;
       part.output = static_cast<char*>(whole.output) + begin * format::bytes(whole.output_format);
       for (int64_t i = 0; i < count_; ++i) {
-        part.packed_b = gemm_packed_from(weights_.data() + i * each(), whole.b, whole.k, begin);
+        const uint8_t* const weight = weights_.data() + i * each();
+        if (whole.packed_b == nullptr) {
+          part.b.data = weight + begin * whole.b.row_stride * format::bytes(whole.b.format);
+        } else {
+          part.packed_b = gemm_packed_from(weight, whole.b, whole.k, begin);
+        }
         if (part.n > 0) gemm(part);
         team.wait();
       }
@@ -257,6 +262,7 @@ void add_team(std::vector<Case>& cases, Format a, Format b, const std::string& f
                                std::pair{kDim, kInner}, std::pair{kVocabulary, kDim}}) {
       cases.push_back({"team/" + formats, Layout::kNtPacked, rows, n, k, a, b, a});
     }
+    if (a == b) cases.push_back({"team/" + formats, Layout::kNt, rows, kVocabulary, kDim, a, b, a});
   }
 }
 

@@ -17,7 +17,8 @@ struct Pair {
 };
 constexpr Pair kPairs[] = {{Format::kFp32, Format::kFp32}, {Format::kBf16, Format::kE4m3},
                            {Format::kFp32, Format::kE5m2}, {Format::kE5m2, Format::kBf16},
-                           {Format::kFp16, Format::kFp16}, {Format::kBf16, Format::kFp16}};
+                           {Format::kFp16, Format::kFp16}, {Format::kBf16, Format::kFp16},
+                           {Format::kBf16, Format::kBf16}};
 
 std::vector<float> rows_of(const std::vector<float>& matrix, int64_t first, int64_t count, int64_t columns) {
   const auto begin = matrix.begin() + first * columns;
@@ -57,7 +58,7 @@ TEST(GemmBits, DoNotDependOnThreads) {
 }
 
 TEST(GemmBits, OfARowDoNotDependOnItsBatch) {
-  const int64_t m = 205, n = 65, k = 1100;
+  const int64_t m = 205, n = 65, k = 1101;
   for (runtime::Isa isa : isas()) {
     runtime::ScopedIsa scope(isa);
     for (const Pair& pair : kPairs) {
@@ -108,7 +109,7 @@ TEST(GemmBits, PackedBeforehandIsTheSameInOnePartOrSeveral) {
     for (const Pair& pair : kPairs) {
       for (Layout layout : {Layout::kKContiguous, Layout::kRowContiguous}) {
         for (int64_t m : {1, 2, 3, 5, 8, 12, 16, 25, 40, 180}) {
-          const int64_t n = 177, k = 1030;
+          const int64_t n = 177, k = 1031;
           const Operand a(m, k, pair.a, 1);
           Operand b(n, k, pair.b, 2, {.layout = layout});
           for (Format scale : {Format::kFp32, Format::kE8m0}) {

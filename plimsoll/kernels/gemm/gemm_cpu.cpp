@@ -16,6 +16,7 @@ GemmIsa avx512_bf16_pairs() {
   GemmIsa isa = kGemmAvx512;
   isa.multiply = multiply_pairs_avx512_bf16;
   isa.multiply_few = multiply_few_pairs_avx512_bf16;
+  isa.multiply_few_columns = multiply_few_columns_avx512_bf16;
   return isa;
 }
 
@@ -33,6 +34,7 @@ GemmIsa amx_pairs() {
   isa.pack_a = pack_a_tiles_avx512;
   isa.multiply = multiply_pairs_amx;
   isa.multiply_few = nullptr;
+  isa.multiply_few_columns = nullptr;
   return isa;
 }
 
@@ -87,6 +89,14 @@ void gemm_pack_b(const GemmOperand& b, int64_t n, int64_t k, void* packed) {
 const void* gemm_packed_from(const void* packed, const GemmOperand& b, int64_t k, int64_t column) {
   const PackedLayout layout = packed_layout(b, column, k);
   return static_cast<const uint32_t*>(packed) + layout.offset(0, column / kPackedColumns);
+}
+
+bool gemm_reads_in_place(const GemmOperand& b) {
+  const GemmLevel& level = chosen_level();
+  const GemmIsa* isa = b.format == format::Format::kFp32   ? level.fp32
+                       : b.format == format::Format::kBf16 ? level.bf16_pair
+                                                           : nullptr;
+  return isa != nullptr && isa->multiply_few_columns != nullptr && b.k_stride == 1;
 }
 
 double gemm_error_bound(int64_t k, double sum_of_absolute_products, double largest_operand) {

@@ -18,6 +18,8 @@ class FewRows {
         chunk_(chunk),
         stored_(product.stored),
         as_stored_(product.gemm.m <= kMostParts * product.isa.few_rows && stored_ != Dword::kFp16Split),
+        in_place_(as_stored_ && chunk.packed == nullptr && product.isa.multiply_few_columns != nullptr &&
+                  is_multiplied_in_place(product)),
         parts_(as_stored_ ? divide_up(product.gemm.m, product.isa.few_rows) : 1),
         panels_(panels_together(divide_up(product.gemm.m, parts_))),
         a_stride_(divide_up(dwords_of(product.gemm.k, product.dword), kLineDwords) * kLineDwords + kLineDwords) {
@@ -45,6 +47,8 @@ class FewRows {
       if (whole) {
         const PackedLayout& layout = chunk_.layout;
         multiply_as_stored({0, product_.gemm.k}, chunk_.at(0, column), count, layout.panel_dwords());
+      } else if (in_place_) {
+        multiply_in_place(column);
       } else {
         multiply_parts(column);
       }
@@ -80,6 +84,29 @@ class FewRows {
                                  .tile_stride = product_.row_panels * tile_size_,
                                  .rows = rows.size(),
                                  .carry = k.begin > 0});
+    }
+  }
+
+  // Whether the elements of B, as the caller has them, are those that are multiplied.
+  static bool is_multiplied_in_place(const Product& product) {
+    const format::Format format = product.dword == Dword::kFp32 ? format::Format::kFp32 : format::Format::kBf16;
+    const GemmOperand& b = product.gemm.b;
+    return product.stored == product.dword && b.format == format && b.k_stride == 1;
+  }
+
+  void multiply_in_place(int64_t column) const {
+    const GemmOperand& b = product_.gemm.b;
+    const int64_t size = format::bytes(b.format), first = column * kTileColumns;
+    for (int64_t part = 0; part < parts_; ++part) {
+      const Range rows = part_of(product_.gemm.m, part, parts_);
+      product_.isa.multiply_few_columns({.a = a_ + rows.begin * a_stride_,
+                                         .a_stride = a_stride_,
+                                         .b = static_cast<const char*>(b.data) + first * b.row_stride * size,
+                                         .b_stride = b.row_stride * size,
+                                         .column_bytes = product_.gemm.k * size,
+                                         .columns = std::min(kTileColumns, product_.gemm.n - first),
+                                         .tile = tiles_ + rows.begin * kTileColumns,
+                                         .rows = rows.size()});
     }
   }
 
@@ -130,7 +157,7 @@ class FewRows {
   Product& product_;
   const ColumnChunk& chunk_;
   const Dword stored_;
-  const bool as_stored_;
+  const bool as_stored_, in_place_;
   const int64_t parts_, panels_, a_stride_;
   int64_t tile_size_ = 0;
   uint32_t* a_ = nullptr;

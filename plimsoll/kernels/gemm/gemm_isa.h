@@ -97,6 +97,17 @@ struct FewRowsProduct {
   bool carry = false;
 };
 
+// tile = rows of A x columns of B as the caller has them, whose elements are multiplied as they are.
+struct FewRowsOfColumns {
+  const uint32_t* a = nullptr;  // as above
+  int64_t a_stride = 0;
+  const char* b = nullptr;                 // [columns][k]
+  int64_t b_stride = 0, column_bytes = 0;  // bytes from column to column, and of one
+  int64_t columns = 0;                     // at most kTileColumns
+  float* tile = nullptr;                   // [rows][32]
+  int64_t rows = 0;
+};
+
 // Panels that few rows are multiplied with at a time: a sum is a chain, and too few of them would wait.
 static constexpr int64_t panels_together(int64_t rows) { return rows <= 2 ? kMostPanels : rows <= 4 ? 2 : 1; }
 
@@ -129,6 +140,7 @@ struct GemmIsa {
   int32_t (*finish)(const TileEpilogue&);  // returns the amax of the tile as FP32 bits
   void (*multiply)(const TileProduct&);
   void (*multiply_few)(const FewRowsProduct&) = nullptr;
+  void (*multiply_few_columns)(const FewRowsOfColumns&) = nullptr;  // where it does better than packing
 };
 
 // Kinds of dword that an instruction set multiplies. Operands of a narrow kind that it has no product for go to FP32.
@@ -142,6 +154,7 @@ extern const GemmIsa kGemmPortable, kGemmAvx2, kGemmAvx512;
 
 void multiply_pairs_avx512_bf16(const TileProduct&);
 void multiply_few_pairs_avx512_bf16(const FewRowsProduct&);
+void multiply_few_columns_avx512_bf16(const FewRowsOfColumns&);
 
 // Panels of tiles: A of pairs and of split FP16, B of split FP16 (the others are AVX-512's).
 void pack_a_tiles_avx512(const PackPanels&);

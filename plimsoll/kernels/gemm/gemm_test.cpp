@@ -59,6 +59,7 @@ TEST(Gemm, EveryShapeIsWithinTheBound) {
                                                       {170, 65, 33}, {47, 97, 530}, {185, 40, 1030}};
   for (const auto& [m, n, k] : shapes) {
     expect_exact(Format::kFp32, Format::kFp32, m, n, k);
+    expect_exact(Format::kBf16, Format::kBf16, m, n, k);
     expect_exact(Format::kBf16, Format::kE4m3, m, n, k);
   }
 }

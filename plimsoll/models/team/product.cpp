@@ -14,7 +14,12 @@ void StepProduct::multiply(const Rows& rows, int64_t index, int64_t parts) const
   if (begin >= end) return;
   kernels::GemmOperand b = {
       .format = weight.format, .row_stride = k, .scale = ops::scale_view(weight, ops::Use::kAsStored)};
-  const void* from = kernels::gemm_packed_from(packed.data.const_data_ptr(), b, k, begin);
+  const void* from = nullptr;
+  if (packed.data.defined()) {
+    from = kernels::gemm_packed_from(packed.data.const_data_ptr(), b, k, begin);
+  } else {
+    b.data = static_cast<const char*>(weight.data.const_data_ptr()) + begin * k * format::bytes(weight.format);
+  }
   if (b.scale.data != nullptr) b.scale.data = static_cast<const float*>(b.scale.data) + begin;  // one a row
   kernels::gemm({.a = {.data = rows.x, .format = rows.format, .row_stride = k},
                  .b = b,

@@ -1,4 +1,4 @@
-// A weight, packed, as threads of a team multiply with it: each computes a part of the columns.
+// A weight, packed or read in place, as threads of a team multiply with it: each computes a part of the columns.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -8,12 +8,12 @@
 namespace plimsoll::models {
 
 struct StepProduct {
-  ops::ScaledTensor weight = {};  // [columns, in]; its elements are those of `packed`, data need only have the shape
+  ops::ScaledTensor weight = {};  // [columns, in]; where it is packed, data need only have the shape
   ops::PackedWeight packed = {};
   at::Tensor bias = {};  // fp32 [columns], or undefined
 
-  // Whether the instruction set in force is the one that it was packed for; others' results are errors.
-  bool fits() const { return packed.data.defined() && packed.isa == runtime::matmul_isa(); }
+  // Whether there is a weight, for the instruction set in force if it is packed; others' results are errors.
+  bool fits() const { return packed.data.defined() ? packed.isa == runtime::matmul_isa() : weight.data.defined(); }
   int64_t columns() const { return weight.data.size(0); }
 
   struct Rows {

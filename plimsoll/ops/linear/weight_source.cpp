@@ -84,7 +84,7 @@ WeightOperands WeightSource::of_microbatch(const at::Tensor& weight, const Linea
     microbatch_.operands = maker.make(weight, Role::kWeight, {.output = true, .grad_input = true});
     microbatch_.recipe = operand;
     microbatch_.version = version;
-    microbatch_.packed = pack_weight(microbatch_.operands.output);
+    microbatch_.packed = pack(microbatch_.operands.output);
   }
   TORCH_CHECK(microbatch_.operands.output.data.defined() && microbatch_.recipe == operand,
               "linear: expected is_first_microbatch = true under this recipe before false, got false");
@@ -111,10 +111,14 @@ std::optional<WeightSource::Kept> WeightSource::of_inference(const at::Tensor& w
     return kept_;
   }
   ScaledTensor operand = maker.make(weight, Role::kWeight, {.output = true}).output;
-  PackedWeight packed = pack_weight(operand);
+  PackedWeight packed = pack(operand);
   kept_ = {.operand = std::move(operand), .seen = maker.last_seen(), .packed = std::move(packed)};
   seen_.hold(weight);
   return kept_;
+}
+
+PackedWeight WeightSource::pack(const ScaledTensor& operand) const {
+  return in_place_ && is_read_in_place(operand) ? PackedWeight() : pack_weight(operand);
 }
 
 void WeightSource::forget_inference() {

@@ -31,7 +31,7 @@ struct GivenCodes {
 
 struct WeightOperands {
   Operands operands;
-  PackedWeight packed;  // of operands.output; undefined: the product packs
+  PackedWeight packed;  // of operands.output; undefined: the product packs, or reads it in place
 };
 
 struct HeldOptions {
@@ -79,6 +79,10 @@ class WeightSource {
   void hold(std::shared_ptr<HeldWeight> held) { held_ = std::move(held); }
   const std::shared_ptr<HeldWeight>& held() const { return held_; }
 
+  // The weight's values stay in memory for somebody else, as those of an embedding: nothing is packed beside them where
+  // few rows do as well without.
+  void read_in_place() { in_place_ = true; }
+
   void give(GivenCodes codes) { given_ = std::move(codes); }
   void take_back() { given_ = {}; }
   bool is_given() const { return given_.defined(); }
@@ -90,8 +94,8 @@ class WeightSource {
 
   WeightOperands operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker, WeightUse use);
 
-  // The weight, packed, as inference without a recipe multiplies by it now, where that is kept: `output` alone. For
-  // products made outside the layer.
+  // The weight, packed or read in place, as inference without a recipe multiplies by it now, where that is kept:
+  // `output` alone. For products made outside the layer.
   std::optional<WeightOperands> packed(const at::Tensor& weight);
 
  private:
@@ -118,7 +122,9 @@ class WeightSource {
   WeightOperands of_microbatch(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker);
   std::optional<Kept> of_inference(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker);
   void forget_inference();
+  PackedWeight pack(const ScaledTensor& operand) const;
 
+  bool in_place_ = false;
   std::shared_ptr<HeldWeight> held_;
   GivenCodes given_;
   Microbatch microbatch_;

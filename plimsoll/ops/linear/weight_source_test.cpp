@@ -123,5 +123,23 @@ TEST(PackedWeight, IsThatWhichInferenceWithoutARecipeKeeps) {
   EXPECT_FALSE(is_there()) << "codes";
 }
 
+TEST(PackedWeight, IsNotMadeWhereTheWeightIsReadInPlace) {
+  at::manual_seed(1);
+  const at::NoGradGuard no_grad;
+  InferenceLayer layer{.scaling = scaling_of(testing::shared(recipe::HighPrecision{}))};
+  const at::Tensor expected = layer.expected();
+  WeightSource& source = layer.scaling.state->weight_source;
+  source.read_in_place();
+  const bool packs = !is_read_in_place(plain_values(layer.weight, format::Format::kFp32));
+  for (const std::optional<bool> first : {std::optional<bool>(), std::optional(true)}) {
+    layer.scaling.is_first_microbatch = first;
+    for (int call = 0; call < 2; ++call) expect_equal(layer.run(), expected, "call");
+    const std::optional<WeightOperands> kept = source.packed(layer.weight);
+    ASSERT_TRUE(kept);
+    EXPECT_EQ(kept->packed.data.defined(), packs);
+    EXPECT_TRUE(kept->operands.output.data.is_same(layer.weight));
+  }
+}
+
 }  // namespace
 }  // namespace plimsoll::ops

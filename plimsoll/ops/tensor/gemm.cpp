@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include "plimsoll/kernels/gemm/gemm_packed.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/runtime/unexpected.h"
@@ -84,6 +85,10 @@ PackedWeight pack_weight(const ScaledTensor& weight) {
   const watch::Span span("gemm pack", {.bytes = traffic(weight.data, data)});
   kernels::gemm_pack_b(b.operand, b.rows, b.k, data.mutable_data_ptr());
   return {std::move(data), runtime::matmul_isa()};
+}
+
+bool is_read_in_place(const ScaledTensor& weight) {
+  return kernels::gemm_reads_in_place(matrix(weight, Use::kAsStored).operand);
 }
 
 }  // namespace plimsoll::ops

@@ -47,5 +47,7 @@ struct Product {
 void multiply(const Product& product, const at::Tensor& output, format::Format codes = format::Format::kE4m3);
 
 PackedWeight pack_weight(const ScaledTensor& weight);
+// Whether few rows of its dtype multiply the weight, not packed, about as fast as packed.
+bool is_read_in_place(const ScaledTensor& weight);
 
 }  // namespace plimsoll::ops
