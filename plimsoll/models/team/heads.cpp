@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/rotary/rotary.h"
@@ -12,16 +11,28 @@
 namespace plimsoll::models {
 namespace {
 
-template <class View>
-View moved(View view, int64_t elements, int64_t bytes) {
-  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>, const char, char>;
-  view.data = static_cast<Byte*>(view.data) + elements * bytes;
-  return view;
+// From another text and head on.
+kernels::AttentionInput moved(kernels::AttentionInput input, int64_t text, int64_t head, int64_t bytes) {
+  const int64_t elements = text * input.batch_stride + head * input.head_stride;
+  input.data = static_cast<const char*>(input.data) + elements * bytes;
+  return input;
 }
 
-kernels::AttentionScale moved(kernels::AttentionScale scale, int64_t groups) {
-  if (scale.data != nullptr) scale.data += groups * scale.group_stride;
+kernels::AttentionScale moved(kernels::AttentionScale scale, int64_t text, int64_t group) {
+  if (scale.data != nullptr) scale.data += text * scale.batch_stride + group * scale.group_stride;
   return scale;
+}
+
+kernels::AttentionRules moved(kernels::AttentionRules rules, int64_t text, int64_t head) {
+  const auto elements = [&](const kernels::AttentionMatrixStrides& strides) {
+    return text * strides.batch + head * strides.head;
+  };
+  if (rules.key_lengths != nullptr) rules.key_lengths += text;
+  if (rules.mask != nullptr) rules.mask += elements(rules.mask_strides);
+  if (rules.bias != nullptr) {
+    rules.bias = static_cast<const char*>(rules.bias) + elements(rules.bias_strides) * format::bytes(rules.bias_format);
+  }
+  return rules;
 }
 
 }  // namespace
@@ -30,19 +41,19 @@ StepHeads::StepHeads(const StepAttention& attention, const char* projected, char
     : attention_(attention),
       projected_(projected),
       read_(read),
-      rows_(attention.rows()),
       channels_(attention.call.shape.channels),
       size_(format::bytes(attention.call.format)) {}
 
-StepHeads::Heads StepHeads::columns(int64_t head, int64_t count) const {
-  return {projected_ + head * channels_ * size_, count, attention_.in.columns()};
+StepHeads::Heads StepHeads::columns(const Part& part, int64_t head, int64_t count) const {
+  const int64_t queries = attention_.call.shape.queries, stride = attention_.in.columns(), row = part.text * queries;
+  return {projected_ + (row * stride + head * channels_) * size_, row, part.texts * queries, count, stride};
 }
 
 StepHeads::Heads StepHeads::prepared(Heads heads, const StepNorm& norm, const HeadScratch& scratch) const {
   const format::Format format = attention_.call.format;
   const int64_t row = heads.count * channels_;  // of what is written
   if (norm.defined()) {
-    for (int64_t i = 0; i < rows_; ++i) {
+    for (int64_t i = 0; i < heads.rows; ++i) {
       norm.run({.rows = heads.count,
                 .x = heads.data + i * heads.row_stride * size_,
                 .x_format = format,
@@ -50,31 +61,37 @@ StepHeads::Heads StepHeads::prepared(Heads heads, const StepNorm& norm, const He
                 .y_format = format},
                scratch.norm_weight);
     }
-    heads = {scratch.normed, heads.count, row};
+    heads.data = scratch.normed;
+    heads.row_stride = row;
   }
   const ops::RotaryTurns& rotary = attention_.rotary;
   if (!rotary.cosine.defined()) return heads;
-  kernels::rotary({.tokens = rows_,
+  const int64_t positions = rotary.cosine.size(0), rotated = rotary.cosine.size(1);
+  const int64_t first = positions == 1 ? 0 : heads.first_row * rotated;
+  kernels::rotary({.tokens = heads.rows,
                    .heads = heads.count,
                    .channels = channels_,
-                   .rotated = rotary.cosine.size(1),
+                   .rotated = rotated,
                    .x = heads.data,
                    .x_token_stride = heads.row_stride,
                    .x_head_stride = channels_,
                    .y = scratch.turned,
                    .format = format,
-                   .cosine = rotary.cosine.const_data_ptr<float>(),
-                   .sine = rotary.sine.const_data_ptr<float>(),
-                   .positions = rotary.cosine.size(0)});
-  return {scratch.turned, heads.count, row};
+                   .cosine = rotary.cosine.const_data_ptr<float>() + first,
+                   .sine = rotary.sine.const_data_ptr<float>() + first,
+                   .positions = positions == 1 ? 1 : heads.rows});
+  heads.data = scratch.turned;
+  heads.row_stride = row;
+  return heads;
 }
 
 void StepHeads::write(const Heads& heads, int64_t group, const StepPlaces& places) const {
   const int64_t place_bytes = format::bytes(places.format);
-  for (int64_t row = 0; row < rows_; ++row) {
+  for (int64_t own_row = 0; own_row < heads.rows; ++own_row) {
+    const int64_t row = heads.first_row + own_row;
     const int64_t token = places.tokens == nullptr ? 0 : places.tokens[row];
     for (int64_t i = 0; i < heads.count; ++i) {
-      const char* from = heads.data + (row * heads.row_stride + i * channels_) * size_;
+      const char* from = heads.data + (own_row * heads.row_stride + i * channels_) * size_;
       const kernels::AttentionOutput& to = places.elements;
       const int64_t element = row * to.batch_stride + (group + i) * to.head_stride + token * to.row_stride;
       char* place = static_cast<char*>(to.data) + element * place_bytes;
@@ -106,30 +123,37 @@ void StepHeads::write(const Heads& heads, int64_t group, const StepPlaces& place
 }
 
 void StepHeads::attend(int64_t begin, int64_t end, const HeadScratch& scratch) const {
-  if (begin == end) return;
+  const int64_t groups = attention_.call.shape.groups;
+  for (int64_t pair = begin; pair < end;) {
+    const int64_t text = pair / groups, group = pair % groups, left = end - pair;
+    const bool whole = group == 0 && left >= groups;
+    const Part part = {text, whole ? left / groups : 1, group, whole ? groups : std::min(groups - group, left)};
+    attend(part, scratch);
+    pair += part.texts * part.groups;
+  }
+}
+
+void StepHeads::attend(const Part& part, const HeadScratch& scratch) const {
   kernels::AttentionForward call = attention_.call;
   const kernels::AttentionShape all = call.shape;
-  const int64_t group_heads = all.heads / all.groups, first = begin * group_heads;
+  const int64_t group_heads = all.heads / all.groups, first = part.group * group_heads;
   if (attention_.key.elements.data != nullptr) {
-    write(prepared(columns(all.heads + begin, end - begin), attention_.key_norm, scratch), begin, attention_.key);
-    write(columns(all.heads + all.groups + begin, end - begin), begin, attention_.value);
+    const Heads keys = columns(part, all.heads + part.group, part.groups);
+    write(prepared(keys, attention_.key_norm, scratch), part.group, attention_.key);
+    write(columns(part, all.heads + all.groups + part.group, part.groups), part.group, attention_.value);
   }
-  call.shape.groups = end - begin;
-  call.shape.heads = call.shape.groups * group_heads;
-  const Heads query = prepared(columns(first, call.shape.heads), attention_.query_norm, scratch);
+  call.shape.batch = part.texts;
+  call.shape.groups = part.groups;
+  call.shape.heads = part.groups * group_heads;
+  const Heads query = prepared(columns(part, first, call.shape.heads), attention_.query_norm, scratch);
   const int64_t inner = all.heads * channels_, cache_bytes = format::bytes(call.cache_format);
   call.q = {query.data, all.queries * query.row_stride, channels_, query.row_stride};
-  call.k = moved(call.k, begin * call.k.head_stride, cache_bytes);
-  call.v = moved(call.v, begin * call.v.head_stride, cache_bytes);
-  call.k_scale = moved(call.k_scale, begin);
-  call.v_scale = moved(call.v_scale, begin);
-  call.output = {read_ + first * channels_ * size_, all.queries * inner, channels_, inner};
-  kernels::AttentionRules& rules = call.rules;
-  if (rules.bias != nullptr) {
-    rules.bias =
-        static_cast<const char*>(rules.bias) + first * rules.bias_strides.head * format::bytes(rules.bias_format);
-  }
-  if (rules.mask != nullptr) rules.mask += first * rules.mask_strides.head;
+  call.k = moved(call.k, part.text, part.group, cache_bytes);
+  call.v = moved(call.v, part.text, part.group, cache_bytes);
+  call.k_scale = moved(call.k_scale, part.text, part.group);
+  call.v_scale = moved(call.v_scale, part.text, part.group);
+  call.rules = moved(call.rules, part.text, first);
+  call.output = {read_ + (query.first_row * inner + first * channels_) * size_, all.queries * inner, channels_, inner};
   kernels::attention_forward(call);
 }
 

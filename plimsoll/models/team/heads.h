@@ -17,23 +17,29 @@ class StepHeads {
   // projected: what attention.in made, [rows, columns]; read [rows, heads * channels].
   StepHeads(const StepAttention& attention, const char* projected, char* read);
 
-  // Queries, keys and values of groups `begin` to `end`: their norms, turns, places in the cache, and what they read.
+  // Pairs of a text and a group, text after text, of which threads take each a range.
+  int64_t count() const { return attention_.call.shape.batch * attention_.call.shape.groups; }
+  // Queries, keys and values of pairs `begin` to `end`: their norms, turns, places in the cache, and what they read.
   void attend(int64_t begin, int64_t end, const HeadScratch& scratch) const;
 
  private:
+  struct Part {
+    int64_t text, texts, group, groups;
+  };
+  void attend(const Part& part, const HeadScratch& scratch) const;
   // [rows, heads, channels], strides in elements.
   struct Heads {
     const char* data;
-    int64_t count, row_stride;
+    int64_t first_row, rows, count, row_stride;
   };
-  Heads columns(int64_t head, int64_t count) const;
+  Heads columns(const Part& part, int64_t head, int64_t count) const;
   Heads prepared(Heads heads, const StepNorm& norm, const HeadScratch& scratch) const;
   void write(const Heads& heads, int64_t group, const StepPlaces& places) const;
 
   const StepAttention& attention_;
   const char* projected_;
   char* read_;
-  int64_t rows_, channels_, size_;
+  int64_t channels_, size_;
 };
 
 }  // namespace plimsoll::models

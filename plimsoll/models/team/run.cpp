@@ -179,9 +179,9 @@ class Run {
 
   void compute(const runtime::Team& team, const Own& own, const StepAttention& part) const {
     multiply(team, part.in, own.x, projected_);
-    const int64_t groups = part.call.shape.groups;
-    StepHeads(part, projected_, read_)
-        .attend(groups * team.index() / team.size(), groups * (team.index() + 1) / team.size(), own.heads);
+    const StepHeads heads(part, projected_, read_);
+    heads.attend(heads.count() * team.index() / team.size(), heads.count() * (team.index() + 1) / team.size(),
+                 own.heads);
     team.wait();
     multiply(team, part.out, read_, out_);
   }

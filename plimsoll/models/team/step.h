@@ -53,7 +53,6 @@ struct StepAttention {
   // values, their number, and the places of the new ones. lengths: of unlike texts, with the step's token; it must
   // outlive the step.
   void extend(nn::KeyValueCache& cache, const StepLengths& lengths = {});
-  int64_t rows() const { return call.shape.batch * call.shape.queries; }
 };
 
 struct StepFeedForward {
@@ -88,7 +87,7 @@ struct TeamStep {
 // Whether nothing in force asks for the layers themselves: no watch, no scope of another precision.
 bool may_step();
 
-// Whether all weights are there, packed for the instruction set in force.
+// Whether all weights are there, for the instruction set in force where they are packed.
 bool fits(const TeamStep& step);
 
 // An error unless all tokens, int64 of any shape, are in the vocabulary: before a cache grows.

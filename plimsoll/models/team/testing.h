@@ -41,7 +41,7 @@ void expect_bits_of_layers(Model& model, const std::string& what) {
     const at::Tensor tokens = at::randint(model.config.vocabulary, {rows, kPrompt + 4}, at::kLong);
     for (const nn::CacheFormat format : {nn::CacheFormat::kAsGiven, nn::CacheFormat::kBf16, nn::CacheFormat::kE4m3}) {
       const at::Tensor expected = logits_of_steps(model, tokens, format, true);
-      for (const int threads : rows == 1 ? std::vector{2} : std::vector{1, 3}) {
+      for (const int threads : rows == 1 ? std::vector{2} : std::vector{1, 2, 3}) {
         const nn::testing::ScopedThreads scope(threads);
         EXPECT_TRUE(at::equal(logits_of_steps(model, tokens, format, false), expected))
             << what << ", " << rows << " rows, " << threads << " threads";
