@@ -60,7 +60,7 @@ Tensor wide_8bit(const KeptMoment& kept) {
   for_each_group(wide.numel(), [&](int64_t group, int64_t begin, int64_t end) {
     const float scale = Fp16::decode(scales[group]);
     for (int64_t i = begin; i < end; ++i) {
-      const float root = static_cast<float>(static_cast<const uint8_t*>(codes)[i]) * (1 / 255.0f) * scale;
+      const float root = static_cast<float>(static_cast<const uint8_t*>(codes)[i]) * (scale * (1 / 255.0f));
       values[i] = is_first ? value1(static_cast<const int8_t*>(codes)[i]) * scale : root * root;
     }
   });

@@ -46,8 +46,8 @@ struct AdamW {
   uint16_t* scale1 = nullptr;  // [ceil(count / 32)] fp16, of 8-bit states
   uint16_t* scale2 = nullptr;
 
-  // Element i draws word first + i of Philox(seed, step): the upper half for moment1 and for a weight alone in BF16, the
-  // lower half for moment2.
+  // Element i is rounded by word first + i of runtime::RoundingWords(seed, step): the upper half for moment1 and for a
+  // weight alone in BF16, the lower half for moment2.
   uint64_t seed = 0;  // of this tensor
   int64_t first = 0;  // place of element 0, where the tensor is part of another; of 8-bit states a multiple of 32
   int64_t count = 0;

@@ -74,6 +74,7 @@ const bool kRegistered[] = {
     bench::add("adamw/8bit_masters", kSizes, step_bench, StateKind::k8Bit, Weights::kMasters),
     bench::add("adamw/fp32_split", kSizes, step_bench, StateKind::kFp32, Weights::kSplit),
     bench::add("adamw/bf16_split", kSizes, step_bench, StateKind::kBf16, Weights::kSplit),
+    bench::add("adamw/bf16_alone", kSizes, step_bench, StateKind::kBf16, Weights::kAlone),
     bench::add("adamw/8bit_split", kSizes, step_bench, StateKind::k8Bit, Weights::kSplit),
     bench::add("adamw/8bit_alone", kSizes, step_bench, StateKind::k8Bit, Weights::kAlone),
 };

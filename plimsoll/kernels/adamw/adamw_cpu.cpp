@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "plimsoll/kernels/adamw/adamw.h"
@@ -23,6 +24,7 @@ AdamWCoefficients coefficients(const AdamW& args) {
       .eps = static_cast<float>(args.eps),
       .grad_scale = args.grad_scale,
       .l2 = static_cast<float>(args.l2),
+      .keys = {},
   };
 }
 
@@ -30,12 +32,20 @@ AdamWCoefficients coefficients(const AdamW& args) {
 
 float adamw(const AdamW& args) {
   if (args.count == 0) return 0;
-  const AdamWCoefficients c = coefficients(args);
+  constexpr int64_t kGroupsOfKeys = (int64_t{1} << 32) / kAdamWGroup;
+  const AdamWCoefficients shared = coefficients(args);
+  const runtime::RoundingWords words{.seed = args.seed, .step = static_cast<uint64_t>(args.step)};
   const AdamWLoops& loops = runtime::pick(kAdamWLoopsPortable, kAdamWLoopsAvx2, kAdamWLoopsAvx512);
   SharedAmax amax;
   const int64_t first = args.first / kAdamWGroup, last = (args.first + args.count + kAdamWGroup - 1) / kAdamWGroup;
   runtime::parallel_for(last - first, 16, [&](int64_t begin, int64_t end) {
-    amax.raise(loops.groups(args, c, first + begin, first + end));
+    AdamWCoefficients c = shared;
+    for (int64_t group = first + begin; group < first + end;) {
+      const int64_t upper = group / kGroupsOfKeys, stop = std::min(first + end, (upper + 1) * kGroupsOfKeys);
+      c.keys = words.keys(static_cast<uint64_t>(upper));
+      amax.raise(loops.groups(args, c, group, stop));
+      group = stop;
+    }
   });
   return amax.value();
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "plimsoll/kernels/adamw/adamw.h"
+#include "plimsoll/runtime/rounding_words.h"
 
 namespace plimsoll::kernels {
 
@@ -16,14 +17,15 @@ struct AdamWCoefficients {
   float eps;
   float grad_scale;
   float l2;
+  runtime::RoundingKeys keys;
 };
 
-// Elements that one call of philox_64_words serves. Groups are those of the tensor that the arguments may be part of:
-// group g is its elements from 64 g on.
+// Elements of a group; what a group has of each array fills whole lines of the cache. Groups are those of the tensor that
+// the arguments may be part of: group g is its elements from 64 g on.
 inline constexpr int64_t kAdamWGroup = 64;
 
 struct AdamWLoops {
-  // Updates what the arguments have of groups [begin, end). Returns the bit pattern of the amax.
+  // Updates what the arguments have of groups [begin, end), which share the keys. Returns the bit pattern of the amax.
   int32_t (*groups)(const AdamW& args, const AdamWCoefficients& c, int64_t begin, int64_t end);
 };
 

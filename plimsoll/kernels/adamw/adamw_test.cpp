@@ -12,7 +12,7 @@
 
 #include "plimsoll/format/codec.h"
 #include "plimsoll/runtime/cpu.h"
-#include "plimsoll/runtime/philox.h"
+#include "plimsoll/runtime/rounding_words.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
@@ -228,11 +228,11 @@ TEST(AdamW, Bf16MomentsRoundAsTheFormatSays) {
     adamw(narrow.args());
     adamw(wide.args());
     EXPECT_TRUE(narrow.master == wide.master) << "the weights see the moments before they are rounded";
-    const runtime::Philox random{.seed = 77, .step = 5};
+    const runtime::RoundingWords random{.seed = 77, .step = 5};
     for (size_t i = 0; i < before.narrow.size(); ++i) {
       const uint32_t word = random.word(i);
-      ASSERT_EQ(narrow.moment1.narrow[i], format::Bf16::encode_stochastic(wide.moment1[i], word)) << i;
-      ASSERT_EQ(narrow.moment2.narrow[i], format::Bf16::encode_stochastic(wide.moment2[i], word << 16)) << i;
+      ASSERT_EQ(narrow.moment1.narrow[i], format::Bf16::encode_stochastic(wide.moment1[i], ~word)) << i;
+      ASSERT_EQ(narrow.moment2.narrow[i], format::Bf16::encode_stochastic(wide.moment2[i], ~word << 16)) << i;
     }
   }
 }

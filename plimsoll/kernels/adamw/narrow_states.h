@@ -1,4 +1,4 @@
-// AdamW's moments and weights in fewer bits, 64 elements in four vectors. Rules: adamw.h. Internal linkage, as in
+// AdamW's moments and weights in fewer bits, 32 elements in two vectors. Rules: adamw.h. Internal linkage, as in
 // simd/vector.h.
 #pragma once
 
@@ -6,17 +6,19 @@
 
 #include "plimsoll/kernels/adamw/adamw.h"
 #include "plimsoll/kernels/simd/codec.h"
+#include "plimsoll/kernels/simd/codes.h"
+#include "plimsoll/kernels/simd/reduce_max_16.h"
 #include "plimsoll/kernels/simd/vector.h"
 
 namespace plimsoll::kernels {
 namespace {
 
-using F32x64 = F32x16[4];
-using I32x64 = I32x16[4];
+using F32x32 = F32x16[2];
+using I32x32 = I32x16[2];
 
-constexpr int32_t kSignBit = INT32_MIN, kMagnitudeBits = 0x7fffffff, kUpperHalf = INT32_C(-0x10000);
+constexpr int32_t kUpperHalf = INT32_C(-0x10000), kInfBits = 0x7f800000;
 
-// The random half of a word that rounds an element.
+// The half of an element's random word that rounds it.
 enum class Half { kUpper, kLower };
 
 // The 16 bits as a number.
@@ -25,82 +27,75 @@ PLIMSOLL_INLINE I32x16 random_bits(I32x16 word) {
   return kHalf == Half::kUpper ? shift_right<16>(word) : and_i(word, set_i(0xffff));
 }
 
-// format::Bf16::encode_stochastic: up in magnitude if random < the 16 bits that are cut off. NaN aside, which goes the
-// long way, an element takes two instructions and a half.
+// Up in magnitude if the 16 bits that are cut off and the random ones carry. NaN goes the long way.
 template <Half kHalf>
-PLIMSOLL_INLINE void store_bf16_stochastic(void* data, int64_t i, const F32x64& x, const I32x64& words) {
-  auto* const p = static_cast<uint16_t*>(data) + i;
-  I32x64 raised;
-  for (int j = 0; j < 4; ++j) raised[j] = add_i(bits(x[j]), random_bits<kHalf>(xor_i(words[j], set_i(-1))));
-  const F32x16 sum = add(add(x[0], x[1]), add(x[2], x[3]));
-  if (__builtin_expect(all(equal(sum, sum)), 1)) {
-    store_upper_32(p, raised[0], raised[1]);
-    store_upper_32(p + 32, raised[2], raised[3]);
-    return;
-  }
-  for (int j = 0; j < 4; ++j) {
+PLIMSOLL_INLINE void store_bf16_stochastic(uint16_t* p, const F32x32& x, const I32x32& words) {
+  I32x32 raised;
+  for (int j = 0; j < 2; ++j) raised[j] = add_i(bits(x[j]), random_bits<kHalf>(words[j]));
+  const F32x16 sum = add(x[0], x[1]);
+  if (__builtin_expect(all(equal(sum, sum)), 1)) return store_upper_32(p, raised[0], raised[1]);
+  for (int j = 0; j < 2; ++j) {
     const F32x16 rounded = from_bits(and_i(raised[j], set_i(kUpperHalf)));
     store_bf16(p + 16 * j, select(equal(x[j], x[j]), rounded, x[j]));
   }
 }
 
-PLIMSOLL_INLINE I32x16 load_i8(const int8_t* p) {
-  const I32x16 sign = set_i(0x80);
-  return sub_i(xor_i(load_u8(reinterpret_cast<const uint8_t*>(p)), sign), sign);
-}
-PLIMSOLL_INLINE void store_i8(int8_t* p, I32x16 x) { store_u8(reinterpret_cast<uint8_t*>(p), x); }
+// Bits of the power of two that a magnitude has as its exponent; at least that of the least normal number.
+PLIMSOLL_INLINE I32x16 exponent_of(F32x16 x) { return max_i(and_i(bits(x), set_i(kInfBits)), set_i(0x00800000)); }
 
-// x or -x, as `sign` is 0 or -1.
-PLIMSOLL_INLINE I32x16 with_sign(I32x16 x, I32x16 sign) { return sub_i(xor_i(x, sign), sign); }
-
-// A split weight as integers: the patterns of an FP32 number's magnitude and of its BF16 part's differ by
-// correction * unit / 127, where unit, half an ulp of BF16, is 2^15; below a power of two, where the patterns of FP32 lie
-// twice as close, it is 2^16. Subnormal ones lie no closer. step: that difference, or another of its sign.
-PLIMSOLL_INLINE Mask16 is_below_power_of_two(I32x16 narrow, I32x16 step) {
-  const I32x16 has_no_mantissa = sub_i(and_i(narrow, set_i(0x7fffff)), set_i(1));  // negative where that is so
-  const I32x16 is_normal = sub_i(set_i(0x800000), narrow);                         // negative above the least normal
-  return less_i(and_i(and_i(has_no_mantissa, is_normal), step), set_i(0));
-}
-
-// The correction of what is not finite is 0.
-PLIMSOLL_INLINE I32x16 or_zero(I32x16 narrow, I32x16 correction) {
-  return select_i(less_i(narrow, set_i(0x7f800000)), correction, set_i(0));
-}
-
+// FP32 rounds correction / 127 and the sum; for every BF16 number and every correction that is the nearest to the exact
+// sum (narrow_states_test.cpp). A correction of another weight could lead below zero: the sign is the weight's.
 PLIMSOLL_INLINE F32x16 load_split(const uint16_t* narrow, const int8_t* correction) {
-  const I32x16 word = bits(load_bf16(narrow)), magnitude = and_i(word, set_i(kMagnitudeBits));
-  const I32x16 sign = sub_i(set_i(0), shift_right<31>(word));
-  const I32x16 code = or_zero(magnitude, with_sign(load_i8(correction), sign));
-  const F32x16 unit = select(is_below_power_of_two(magnitude, code), set(0x1p16f / 127), set(0x1p15f / 127));
-  const I32x16 step = to_int(round_even(mul(to_float(code), unit)));
-  // A correction of another weight could lead below zero.
-  return from_bits(or_i(max_i(add_i(magnitude, step), set_i(0)), and_i(word, set_i(kSignBit))));
+  const F32x16 w = load_bf16(narrow);
+  const F32x16 half_ulp = mul(from_bits(min_i(exponent_of(w), set_i(0x7f000000))), set(0x1p-8f));  // of Inf: finite
+  return copy_sign(fma(mul(to_float(load_i8(correction)), set(1 / 127.0f)), half_ulp, w), w);
 }
 
-PLIMSOLL_INLINE void store_split(uint16_t* narrow, int8_t* correction, F32x16 x) {
-  store_bf16(narrow, x);
-  const I32x16 word = bits(load_bf16(narrow)), magnitude = and_i(word, set_i(kMagnitudeBits));
-  const I32x16 step = sub_i(and_i(bits(x), set_i(kMagnitudeBits)), magnitude);
-  const F32x16 inv_unit = select(is_below_power_of_two(magnitude, step), set(127 / 0x1p16f), set(127 / 0x1p15f));
-  const I32x16 code = to_int(round_even(mul(to_float(step), inv_unit)));
-  store_i8(correction, or_zero(magnitude, with_sign(code, sub_i(set_i(0), shift_right<31>(word)))));
+// The correction that leads from w, finite, to x: exact but for the last rounding.
+PLIMSOLL_INLINE I32x16 correction_to(F32x16 x, F32x16 w) {
+  // 1 / half_ulp is 2^7 times this.
+  const F32x16 inverse = from_bits(sub_i(set_i(kInfBits), exponent_of(w)));
+  return nearest_int(mul(mul(sub(x, w), set(127 * 0x1p7f)), inverse));
 }
 
-// Groups of 64 elements in 8 bits that are updated together: their scales fill a vector, and what one group waits for,
-// another computes meanwhile.
-constexpr int64_t kBlockGroups = 8, kBlockScales = 64 / kStateGroup * kBlockGroups;
+// largest: bits of the largest magnitudes.
+PLIMSOLL_INLINE void store_split(uint16_t* narrow, int8_t* correction, const F32x32& x, I32x16 largest) {
+  constexpr int32_t kRoundsToInf = 0x7f7f8000;  // the least magnitude that does
+  I32x32 code;
+  if (__builtin_expect(all(less_i(largest, set_i(kRoundsToInf))), 1)) {
+    I32x32 rounded;
+    for (int j = 0; j < 2; ++j) {
+      const I32x16 word = bits(x[j]), odd = and_i(shift_right<16>(word), set_i(1));
+      rounded[j] = and_i(add_i(word, add_i(odd, set_i(0x7fff))), set_i(kUpperHalf));
+      code[j] = correction_to(x[j], from_bits(rounded[j]));
+    }
+    store_upper_32(narrow, rounded[0], rounded[1]);
+  } else {
+    for (int j = 0; j < 2; ++j) {
+      store_bf16(narrow + 16 * j, x[j]);
+      const F32x16 w = load_bf16(narrow + 16 * j);
+      const Mask16 is_finite = less(abs(w), from_bits(set_i(kInfBits)));
+      code[j] = correction_to(select(is_finite, x[j], zero()), select(is_finite, w, zero()));
+    }
+  }
+  store_i8_32(correction, code[0], code[1]);
+}
+
+// Groups of 32 elements in 8 bits that are updated together: their scales fill a vector.
+constexpr int64_t kBlockScales = 16, kBlock = kBlockScales * kStateGroup;
 
 // 8-bit states of a block between their update and their packing.
 struct alignas(64) Block {
-  float moment1[64 * kBlockGroups], root2[64 * kBlockGroups];
-  int32_t words[64 * kBlockGroups];
-  // Scales of each 32 elements: first those that were, then the amaxes and the scales that will be.
-  float scale1[16], scale2[16];
-  int32_t amax1[16] = {}, amax2[16] = {};
+  float moment1[kBlock], root2[kBlock];
+  int32_t words[kBlock];
+  // Lane-wise maxima of the magnitudes of each group.
+  int32_t largest1[kBlockScales][16], largest2[kBlockScales][16];
+  // What a unit of each group's codes stands for; from choose_scales on the reciprocals.
+  float unit1[kBlockScales], unit2[kBlockScales];
 };
-static_assert(kBlockScales == 16);
 
-PLIMSOLL_INLINE int32_t amax_of_32(F32x16 a, F32x16 b) { return reduce_max_i(amax_of(amax_of(set_i(0), a), b)); }
+PLIMSOLL_INLINE I32x16 load_words(const int32_t* p) { return bits(load(reinterpret_cast<const float*>(p))); }
+PLIMSOLL_INLINE void store_words(int32_t* p, I32x16 x) { store(reinterpret_cast<float*>(p), from_bits(x)); }
 
 // The least FP16 numbers that are not below these amaxes; NaN where one is not finite.
 PLIMSOLL_INLINE F32x16 round_up_to_fp16(F32x16 amax) {
@@ -109,16 +104,16 @@ PLIMSOLL_INLINE F32x16 round_up_to_fp16(F32x16 amax) {
   const F32x16 nearest = sub(add(amax, set(0.5f)), set(0.5f));  // FP16's subnormal grid, 2^-24
   const F32x16 tiny = select(less(nearest, amax), add(nearest, set(0x1p-24f)), nearest);
   const F32x16 scale = min(select(less(amax, set(0x1p-14f)), tiny, normal), set(65504.0f));
-  return select(less(amax, from_bits(set_i(0x7f800000))), scale, from_bits(set_i(0x7fc00000)));
+  return select(less(amax, from_bits(set_i(kInfBits))), scale, from_bits(set_i(0x7fc00000)));
 }
 
-// Writes the first `count` of 16 scales for these amaxes, and leaves their reciprocals; of 0 or NaN that is 0.
-PLIMSOLL_INLINE void choose_scales(const int32_t (&amax)[16], int64_t count, uint16_t* scale, float (&inv_scale)[16]) {
-  float values[16];
-  __builtin_memcpy(values, amax, sizeof(values));
-  const F32x16 chosen = round_up_to_fp16(load(values));
+// Writes the first `count` of 16 scales for these maxima, and returns their reciprocals; of 0 or NaN that is 0.
+PLIMSOLL_INLINE F32x16 choose_scales(const int32_t (&largest)[kBlockScales][16], int64_t count, uint16_t* scale) {
+  I32x16 lanes[kBlockScales];
+  for (int i = 0; i < kBlockScales; ++i) lanes[i] = load_words(largest[i]);
+  const F32x16 chosen = round_up_to_fp16(from_bits(reduce_max_16(lanes)));
   store_fp16_n(scale, chosen, count);
-  store(inv_scale, select(less(zero(), chosen), div(set(1), chosen), zero()));
+  return select(less(zero(), chosen), div(set(1), chosen), zero());
 }
 
 // m / scale of codes: y / (2 - |y|) with y = code / 127.
@@ -127,63 +122,89 @@ PLIMSOLL_INLINE F32x16 expand_moment1(I32x16 code) {
   return div(x, sub(set(254), abs(x)));
 }
 
-// The codes of m * inv_scale, which is at most 1 in magnitude but for its rounding; NaN becomes 1.
+// 1 / x within 1.1 units of 2^-24 for x in [1, 2], exact at both ends. Of a machine's divisions an update has two or
+// three others to do. The cubic is 1 / x times 1 - e with the least |e|, 0.0017.
+PLIMSOLL_INLINE F32x16 reciprocal_1_2(F32x16 x) {
+  F32x16 r = fma(set(-0.22183709f), x, set(1.33102253f));
+  r = fma(r, x, set(-2.93934142f));
+  r = fma(r, x, set(2.82842288f));
+  const F32x16 e = fnma(x, r, set(1));
+  return fma(r, fma(e, e, e), r);
+}
+
+// The codes of m * inv_scale, which is at most 1 in magnitude but for its rounding; NaN becomes 1. y in units of 2^-16
+// and a random number of as many bits: down to a whole number.
 PLIMSOLL_INLINE I32x16 compress_moment1(F32x16 m, F32x16 inv_scale, I32x16 word) {
-  const F32x16 x = min(mul(abs(m), inv_scale), set(1));
-  const F32x16 y = div(mul(set(254), x), add(set(1), x));
-  const F32x16 random = mul(to_float(random_bits<Half::kUpper>(word)), set(0x1p-16f));
-  return with_sign(to_int(add(y, random)), sub_i(set_i(0), shift_right<31>(bits(m))));
+  constexpr float kUnits = 254 * 65536.0f;
+  const F32x16 x = min(abs(mul(m, inv_scale)), set(1));
+  const F32x16 y = fnma(set(kUnits), reciprocal_1_2(add(set(1), x)), set(kUnits));  // 254 x / (1 + x)
+  return shift_right_signed<16>(add_i(nearest_int(copy_sign(y, m)), random_bits<Half::kUpper>(word)));
 }
 
-// The codes of root * inv_scale: the code c above with probability (x^2 - c^2) / ((c + 1)^2 - c^2), where x is the
-// root in units of codes.
-PLIMSOLL_INLINE I32x16 compress_root2(F32x16 root, F32x16 inv_scale, I32x16 word) {
-  const F32x16 x = min(mul(mul(root, inv_scale), set(255)), set(255));
+// The codes of root / unit: the code c above with probability (x^2 - c^2) / ((c + 1)^2 - c^2), where x is the root in
+// units of codes. An x between 0 and 1 has the code 1.
+PLIMSOLL_INLINE I32x16 compress_root2(F32x16 root, F32x16 inv_unit, I32x16 word) {
+  const F32x16 given = min(mul(root, inv_unit), set(255));
+  const F32x16 x = select(less(zero(), given), max(given, set(1)), zero());
   const I32x16 below = to_int(x);
-  const F32x16 c = to_float(below), random = mul(to_float(random_bits<Half::kLower>(word)), set(0x1p-16f));
-  const Mask16 goes_up = less(mul(random, fma(set(2), c, set(1))), mul(sub(x, c), add(x, c)));
-  const I32x16 code = select_i(goes_up, add_i(below, set_i(1)), below);
-  return max_i(code, select_i(less(zero(), x), set_i(1), set_i(0)));
+  const F32x16 c = to_float(below), random = to_float(random_bits<Half::kLower>(word));
+  const Mask16 goes_up = less(mul(random, fma(set(0x2p-16f), c, set(0x1p-16f))), mul(sub(x, c), add(x, c)));
+  return select_i(goes_up, add_i(below, set_i(1)), below);
 }
 
-// Moments of the 64 elements from i on, whose first scale is `scale` of the block.
-PLIMSOLL_INLINE void load_8bit(const AdamW& args, int64_t i, const Block& block, int64_t scale, F32x64& moment1,
-                               F32x64& moment2) {
+// Units of the first `count` groups of the block, which begins at element i.
+PLIMSOLL_INLINE void load_units(const AdamW& args, int64_t i, int64_t count, Block& block) {
+  store(block.unit1, load_fp16_n(args.scale1 + i / kStateGroup, count));
+  store(block.unit2, mul(load_fp16_n(args.scale2 + i / kStateGroup, count), set(1 / 255.0f)));
+}
+
+// Moments of the 32 elements from i on, group `group` of the block.
+PLIMSOLL_INLINE void load_8bit(const AdamW& args, int64_t i, const Block& block, int64_t group, F32x32& moment1,
+                               F32x32& moment2) {
   const int8_t* const codes1 = static_cast<const int8_t*>(args.moment1) + i;
   const uint8_t* const codes2 = static_cast<const uint8_t*>(args.moment2) + i;
-  for (int j = 0; j < 4; ++j) {
-    moment1[j] = mul(expand_moment1(load_i8(codes1 + 16 * j)), set(block.scale1[scale + j / 2]));
-    const F32x16 root = mul(mul(to_float(load_u8(codes2 + 16 * j)), set(1 / 255.0f)), set(block.scale2[scale + j / 2]));
+  const F32x16 unit1 = set(block.unit1[group]), unit2 = set(block.unit2[group]);
+  for (int j = 0; j < 2; ++j) {
+    moment1[j] = mul(expand_moment1(load_i8(codes1 + 16 * j)), unit1);
+    const F32x16 root = mul(to_float(load_u8(codes2 + 16 * j)), unit2);
     moment2[j] = mul(root, root);
   }
 }
 
-// Leaves them in the block, at element `at`, until all its scales are known.
-PLIMSOLL_INLINE void keep_8bit(Block& block, int64_t at, const F32x64& moment1, const F32x64& root2,
-                               const I32x64& words) {
-  for (int j = 0; j < 4; ++j) {
-    store(block.moment1 + at + 16 * j, moment1[j]);
-    store(block.root2 + at + 16 * j, root2[j]);
-    store(reinterpret_cast<float*>(block.words) + at + 16 * j, from_bits(words[j]));
+// Leaves them in the block until all its scales are known.
+PLIMSOLL_INLINE void keep_8bit(Block& block, int64_t group, const F32x32& moment1, const F32x32& root2,
+                               const I32x32& words) {
+  for (int j = 0; j < 2; ++j) {
+    const int64_t at = group * kStateGroup + 16 * j;
+    store(block.moment1 + at, moment1[j]);
+    store(block.root2 + at, root2[j]);
+    store_words(block.words + at, words[j]);
   }
-  for (int half = 0; half < 2; ++half) {
-    block.amax1[at / kStateGroup + half] = amax_of_32(moment1[2 * half], moment1[2 * half + 1]);
-    block.amax2[at / kStateGroup + half] = amax_of_32(root2[2 * half], root2[2 * half + 1]);
-  }
+  store_words(block.largest1[group], max_i(bits(abs(moment1[0])), bits(abs(moment1[1]))));
+  store_words(block.largest2[group], max_i(bits(abs(root2[0])), bits(abs(root2[1]))));
 }
 
-// Packs the first `groups` groups of the block, elements from i on.
-PLIMSOLL_INLINE void store_8bit(const AdamW& args, int64_t i, int64_t groups, Block& block) {
+// Packs the first `count` groups of the block, elements from i on.
+PLIMSOLL_INLINE void store_8bit(const AdamW& args, int64_t i, int64_t count, Block& block) {
   int8_t* const codes1 = static_cast<int8_t*>(args.moment1) + i;
   uint8_t* const codes2 = static_cast<uint8_t*>(args.moment2) + i;
-  const int64_t scales = groups * 64 / kStateGroup, first = i / kStateGroup;
-  choose_scales(block.amax1, scales, args.scale1 + first, block.scale1);
-  choose_scales(block.amax2, scales, args.scale2 + first, block.scale2);
-  for (int64_t at = 0; at < 64 * groups; at += 16) {
-    const I32x16 words = bits(load(reinterpret_cast<const float*>(block.words) + at));
-    const F32x16 inv_scale1 = set(block.scale1[at / kStateGroup]), inv_scale2 = set(block.scale2[at / kStateGroup]);
-    store_i8(codes1 + at, compress_moment1(load(block.moment1 + at), inv_scale1, words));
-    store_u8(codes2 + at, compress_root2(load(block.root2 + at), inv_scale2, words));
+  for (int64_t group = count; group < kBlockScales; ++group) {
+    store_words(block.largest1[group], set_i(0));
+    store_words(block.largest2[group], set_i(0));
+  }
+  store(block.unit1, choose_scales(block.largest1, count, args.scale1 + i / kStateGroup));
+  store(block.unit2, mul(choose_scales(block.largest2, count, args.scale2 + i / kStateGroup), set(255)));
+  for (int64_t group = 0; group < count; ++group) {
+    const F32x16 inv_scale1 = set(block.unit1[group]), inv_unit2 = set(block.unit2[group]);
+    I32x32 code1, code2;
+    for (int j = 0; j < 2; ++j) {
+      const int64_t at = group * kStateGroup + 16 * j;
+      const I32x16 words = load_words(block.words + at);
+      code1[j] = compress_moment1(load(block.moment1 + at), inv_scale1, words);
+      code2[j] = compress_root2(load(block.root2 + at), inv_unit2, words);
+    }
+    store_i8_32(codes1 + group * kStateGroup, code1[0], code1[1]);
+    store_u8_32(codes2 + group * kStateGroup, code2[0], code2[1]);
   }
 }
 

@@ -27,6 +27,26 @@ PLIMSOLL_INLINE I32x16 reduce_max_16(const I32x16 (&v)[16]) {
   const __m512i low = pairs(groups[0], groups[1]), high = pairs(groups[2], groups[3]);
   return {_mm512_max_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high))};
 }
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+PLIMSOLL_INLINE I32x16 reduce_max_16(const I32x16 (&v)[16]) {
+  // Lane k of each 128 bits holds a partial maximum of v[4 i + k].
+  __m256i groups[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const auto lanes = [&](int k) __attribute__((always_inline)) {
+      return _mm256_max_epi32(v[4 * i + k].a, v[4 * i + k].b);
+    };
+    const auto pairs = [](__m256i a, __m256i b) __attribute__((always_inline)) {
+      return _mm256_max_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    };
+    const __m256i low = pairs(lanes(0), lanes(1)), high = pairs(lanes(2), lanes(3));
+    groups[i] = _mm256_max_epi32(_mm256_unpacklo_epi64(low, high), _mm256_unpackhi_epi64(low, high));
+  }
+  const auto halves = [](__m256i a, __m256i b) __attribute__((always_inline)) {
+    return _mm256_max_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+  };
+  return {halves(groups[0], groups[1]), halves(groups[2], groups[3])};
+}
 #else
 PLIMSOLL_INLINE I32x16 reduce_max_16(const I32x16 (&v)[16]) {
   F32x16 lanes[16];

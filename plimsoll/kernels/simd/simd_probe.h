@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "plimsoll/runtime/rounding_words.h"
+
 namespace plimsoll::kernels {
 
 struct SimdProbe {
@@ -57,6 +59,9 @@ struct SimdProbe {
   void (*max_u16)(const uint16_t* a, const uint16_t* b, uint16_t* y, int64_t n);        // whole groups of 32
   void (*reduce_max_16)(const int32_t* rows, int32_t* largest);                         // [16, 16] to [16]
   void (*philox)(uint64_t seed, uint64_t step, uint64_t first_block, uint32_t* words);  // [64]
+  void (*rounding_words)(runtime::RoundingKeys keys, uint32_t lower, uint32_t* words);  // [16]
+  void (*pack)(const int32_t* x, int8_t* y, uint8_t* lower_bytes);                      // [32]
+  void (*unpack)(const int8_t* x, int32_t* y);                                          // [16]
 };
 
 extern const SimdProbe kSimdProbePortable, kSimdProbeAvx2, kSimdProbeAvx512;
