@@ -13,29 +13,20 @@ import time
 
 import plimsoll.models as plimsoll_models
 import pytest
+import tiny_llama
 import tokenizer_texts
 import torch
+from program import PROGRAM, command_of, done, plimsoll
 from safetensors.torch import load_file
-from tokenizer_test import MODELS, made_up
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-BUILD = pathlib.Path(os.environ.get("PLIMSOLL_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
-PROGRAM = BUILD / "bin" / "plimsoll"
 SMOLLM2 = pathlib.Path(os.environ.get("PLIMSOLL_CACHE", "~/.cache/plimsoll")).expanduser() / "models" / "SmolLM2-135M-Instruct"
 TEXT = "\n".join(tokenizer_texts.standard_library()[:3])[:6000]
 
 
-def command_of(words):
-    return [BUILD / "bin" / "plimsoll", *(word if isinstance(word, bytes) else str(word) for word in words)]
-
-
-def plimsoll(*words):
-    return subprocess.run(command_of(words), capture_output=True, text=True, timeout=600, check=False)
-
-
 def interrupted(words, begun):
     """Output, errors and exit code of a command that gets Ctrl-C when begun() is true."""
-    process = subprocess.Popen(command_of(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command_of(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 60
     while not begun() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.001)
@@ -44,38 +35,10 @@ def interrupted(words, begun):
     return output, error, process.returncode
 
 
-def done(*words):
-    result = plimsoll(*words)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """A small llama with random weights, and a tokenizer of byte pairs without special tokens around a text."""
-    folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = made_up(6, "none", "bytes", "bytes", MODELS[0])
-    tokenizer.post_processor = None
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"eos_token": "<|end|>", "tokenizer_class": "PreTrainedTokenizerFast"})
-    )
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size() + 3,
-        hidden_size=48,
-        intermediate_size=80,
-        num_hidden_layers=2,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=tokenizer.token_to_id("<|end|>"),
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return tiny_llama.write(tmp_path_factory.mktemp("tiny"), spare_tokens=3)
 
 
 @pytest.fixture(scope="module")

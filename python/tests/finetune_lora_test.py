@@ -8,24 +8,22 @@ import pytest
 import torch
 from finetune_runs import (
     PLAN,
-    PROGRAM,
     QUICK,
     STEPS_OF_20,
     STOPS,
-    done,
     done_by_two,
     examples_of_20_steps,
     expect_losses,
     losses,
     losses_of_transformers,
     refusal,
-    run,
     same_sums,
     save_chats,
     save_model,
     stop_at_step_4,
     words_of,
 )
+from program import PROGRAM, done, plimsoll
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -148,12 +146,12 @@ def test_bases_of_fewer_bits_train_alone_and_by_two(model, data, alone, tmp_path
 
 def test_another_base_or_rank_does_not_resume(model, data, whole):
     for other in ("--base=fp8", "--lora=r=8"):
-        result = run(*words_of(model, data, "--out", whole, *PLAN, other, "--resume"))
+        result = plimsoll(*words_of(model, data, "--out", whole, *PLAN, other, "--resume"))
         assert result.returncode == 1 and "checkpoint: expected a run with adapters {" in result.stderr, result
 
 
 def test_a_run_of_adapters_is_no_model_of_its_own(whole):
-    result = run("generate", "--model", whole, "--prompt=Hi")
+    result = plimsoll("generate", "--model", whole, "--prompt=Hi")
     assert result.returncode == 2
     assert result.stderr == (
         f"plimsoll: {whole}: expected a run of a whole model, got adapters: type --model BASE --adapter {whole}\n"

@@ -9,15 +9,14 @@ import subprocess
 import sys
 import time
 
-import plimsoll
+import tiny_llama
 import tokenizer_texts
 import torch
 from chat_template_test import TEMPLATES
+from program import PROGRAM, done, plimsoll
 from rounding import approx
-from tokenizer_test import MODELS, made_up
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer
 
-PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 ROLES = ("system", "user", "assistant")
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
 QUICK = ["--threads=1", "--recipe=fp32", "--log-scales=0", "--samples=0"]
@@ -28,23 +27,6 @@ STOPS = [signal.SIGKILL, signal.SIGINT]
 
 def words_of(model, data, *more):
     return ["finetune", "--model", model, "--data", data, *more]
-
-
-def run(*words, environment=None):
-    return subprocess.run(
-        [PROGRAM, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, **(environment or {})},
-    )
-
-
-def done(*words):
-    result = run(*words)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
 
 
 def done_by_two(*words):
@@ -73,7 +55,7 @@ def stop_at_step_4(words, out, how):
 
 def refusal(tmp_path, *words):
     """The line of a run that does not begin."""
-    result = run(*words, "--out", tmp_path / "out")
+    result = plimsoll(*words, "--out", tmp_path / "out")
     assert result.returncode in (1, 2) and result.stderr.count("\n") == 1, result
     assert not (tmp_path / "out").exists()
     return result.stderr
@@ -99,32 +81,7 @@ def write_lines(path, examples):
 
 def save_model(folder):
     """Two layers with random weights, byte pairs, and the template of ChatML."""
-    tokenizer = made_up(6, "none", "bytes", "bytes", MODELS[0])
-    tokenizer.post_processor = None
-    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "eos_token": "<|im_end|>",
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "chat_template": TEMPLATES["chatml"],
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=48,
-        intermediate_size=80,
-        num_hidden_layers=2,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=256,
-        initializer_range=0.1,
-        bos_token_id=None,
-        eos_token_id=tokenizer.token_to_id("<|im_end|>"),
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return tiny_llama.write(folder, "<|im_end|>", ("<|im_start|>", "<|im_end|>"), TEMPLATES["chatml"], initializer_range=0.1)
 
 
 def chats(count):
@@ -163,7 +120,8 @@ def rate(step, steps, peak, warmup):
 
 
 def losses_of_transformers(model, steps, peak):
-    """Losses of a model of transformers, whose parameters train that require gradients; steps: lists of (tokens, counts), each the mean over the tokens that count in it."""
+    """Losses of a model of transformers, whose parameters train that require gradients, each the mean over the tokens that count
+    in a step. steps: lists of (tokens, counts)."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, betas=(0.9, 0.95), weight_decay=0)
     warmup, found = math.ceil(0.05 * len(steps)), []

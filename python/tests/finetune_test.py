@@ -12,11 +12,9 @@ import torch
 from finetune_runs import (
     CHAT,
     PLAN,
-    PROGRAM,
     QUICK,
     STEPS_OF_20,
     STOPS,
-    done,
     done_by_two,
     examples_of_20_steps,
     expect_losses,
@@ -24,7 +22,6 @@ from finetune_runs import (
     losses,
     losses_of_transformers,
     refusal,
-    run,
     same_sums,
     save_chats,
     save_model,
@@ -33,6 +30,7 @@ from finetune_runs import (
     tokens_and_counts,
     write_lines,
 )
+from program import PROGRAM, done, plimsoll
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -104,7 +102,7 @@ def test_what_counts_stands_between_marks(model, tmp_path):
     before = counts.index(True)
     expected = f"{tokenizer.decode(tokens[:before])}[[{tokenizer.decode(tokens[before:])}]]\n"
     for environment in ({}, {"NO_COLOR": "1"}):
-        said = run(*words_of(model, path, "--show-data=1"), environment=environment).stdout
+        said = plimsoll(*words_of(model, path, "--show-data=1"), environment=environment).stdout
         assert said == f"{path}:1: {len(tokens)} tokens, {len(tokens) - before} count\n{expected}"
 
 
