@@ -1,5 +1,5 @@
-// One contestant of gpt_step.py and decoder_train.py: Plimsoll's training step under one recipe, or under autoscale, run
-// on request; of a GPT, or of the model in a directory, whose weights are held in fp32.
+// One contestant of gpt_step.py, decoder_train.py and finetune.py: Plimsoll's training step under one recipe, or under
+// autoscale, run on request; of a GPT, or of the model in a directory, with adapters or without.
 // Protocol on stdin and stdout, one JSON object a line: {"ready": true, "saved_bytes": N or null}, then for each line
 // "step" one step and {"seconds", "loss", "peak_rss_bytes"}; ends with stdin.
 #include <ATen/Context.h>
@@ -27,6 +27,7 @@
 #include "plimsoll/autoscale/module.h"
 #include "plimsoll/models/gpt/model.h"
 #include "plimsoll/models/load.h"
+#include "plimsoll/models/lora/lora.h"
 #include "plimsoll/ops/memory/caching_allocator.h"
 #include "plimsoll/ops/memory/saved_bytes.h"
 #include "plimsoll/optim/adamw.h"
@@ -42,11 +43,31 @@ struct Options {
   int64_t batch = 16;
   int threads = 2;
   std::string recipe = "fp8";
+  std::string weights = "fp32";  // of a directory's model: fp32, bf16; under adapters fp8
+  int64_t lora_rank = 0;         // adapters of all linear layers, which alone train; 0: none
+  std::string optimizer_state = "fp32", masters = "fp32";
+  bool releases_gradients = false;  // without clipping
+  bool checkpoints_activations = false;
 };
 
 std::shared_ptr<models::LanguageModel> make_model(const Options& options) {
   if (options.model.empty()) return std::make_shared<models::GptImpl>(options.shape);
-  return models::load(options.model, {.dtype = models::WeightDtype::kFp32}).model;
+  const models::WeightDtype dtype = recipe::value_of(models::kWeightDtypes, "weights", options.weights);
+  const auto model = models::load(options.model, {.dtype = dtype, .codes = {.has_gradient = true}}).model;
+  if (options.lora_rank > 0) {
+    const auto alpha = static_cast<double>(2 * options.lora_rank);
+    models::add_lora(*model, {.adapters = {.rank = options.lora_rank, .alpha = alpha}});
+  }
+  model->checkpoint_activations(options.checkpoints_activations);
+  return model;
+}
+
+std::vector<optim::NamedGroup> groups_of(const torch::nn::Module& module) {
+  optim::NamedParameters trained;
+  for (const auto& named : module.named_parameters()) {
+    if (named.value().requires_grad()) trained.insert(named.key(), named.value());
+  }
+  return optim::decay_groups(trained, torch::optim::AdamWOptions(3e-4).weight_decay(0.01));
 }
 
 class Step {
@@ -84,12 +105,23 @@ class RecipeStep final : public Step {
   explicit RecipeStep(const Options& options)
       : Step(options),
         recipe_(recipe::by_name(options.recipe)),
-        optimizer_(optim::decay_groups(model_->module().named_parameters(),
-                                       torch::optim::AdamWOptions(3e-4).weight_decay(0.01))),
-        scaler_(app::LossScale().options(recipe_)) {}
+        optimizer_(
+            groups_of(model_->module()),
+            {.optimizer_state = recipe::value_of(optim::kOptimizerStates, "optimizer state", options.optimizer_state),
+             .masters = recipe::value_of(optim::kMasters, "masters", options.masters)}),
+        scaler_(app::LossScale().options(recipe_)),
+        releases_gradients_(options.releases_gradients) {}
 
   double run() override {
     const at::Tensor value = loss();
+    if (releases_gradients_) {
+      {
+        const optim::GradientRelease release = optimizer_.release_gradients();
+        value.backward();
+      }
+      optimizer_.update();
+      return value.item<double>();
+    }
     scaler_.scale(value).backward();
     scaler_.step(optimizer_, {.max_norm = 1.0});
     scaler_.update();
@@ -98,6 +130,7 @@ class RecipeStep final : public Step {
   }
 
   std::optional<int64_t> saved_bytes() override {
+    if (releases_gradients_) return std::nullopt;  // counting would hold all gradients
     ops::SavedBytesCounter counter(parameters_);
     const at::Tensor value = loss();
     const int64_t bytes = counter.bytes();
@@ -115,6 +148,7 @@ class RecipeStep final : public Step {
   recipe::Recipe recipe_;
   optim::AdamW optimizer_;
   amp::GradScaler scaler_;
+  bool releases_gradients_;
 };
 
 // With torch's own fused operator, for which C++ has no class.
@@ -194,6 +228,12 @@ int main(int argc, char** argv) {
   command.add_option("--batch", options.batch);
   command.add_option("--threads", options.threads);
   command.add_option("--recipe", options.recipe, "or autoscale-fp16, autoscale-fp8");
+  command.add_option("--weights", options.weights, "of --model: fp32, bf16, or fp8 with --lora-rank");
+  command.add_option("--lora-rank", options.lora_rank, "of adapters of all linear layers of --model");
+  command.add_option("--optimizer-state", options.optimizer_state, "fp32, bf16 or 8bit");
+  command.add_option("--masters", options.masters, "fp32, split or none");
+  command.add_flag("--release-gradients", options.releases_gradients, "in backward, without clipping");
+  command.add_flag("--checkpoint-activations", options.checkpoints_activations, "of --model");
   CLI11_PARSE(command, argc, argv);
   try {
     at::set_num_threads(options.threads);
