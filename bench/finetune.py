@@ -5,8 +5,9 @@ optimizer and clipping.
 
 full: all weights train. lora: adapters of all linear layers, of rank 16, on a frozen base. Ours: full-RECIPE with FP32 weights; full-small
 with BF16 weights alone, 8-bit states and gradients released in backward (without clipping), full-smallest with checkpointed activations, too;
-lora-bf16 and lora-fp8, on a base in BF16 and as FP8 codes. Theirs: weights in FP32 or BF16, either attention of transformers, huge pages and glibc's large thresholds. Each turn is a new
-process: one step that is not timed, then one that is. Prints for each work what gpt_step.py prints; the peer is the fastest of theirs.
+lora-bf16 and lora-fp8, on a base in BF16 and as FP8 codes. Theirs: weights in FP32 or BF16, either attention of transformers, huge pages
+and glibc's large thresholds. Each turn is a new process: one step that is not timed, then one that is. Prints for each work what
+gpt_step.py prints; the peer is the fastest of theirs.
 """
 
 import argparse
@@ -34,7 +35,11 @@ OURS = {
     "lora-fp8": ["--recipe=fp8", "--weights=fp8", f"--lora-rank={RANK}"],
 }
 THEIRS = {
-    f"{work}-hf-{dtype}-{attention}": [f"--dtype={dtype}", f"--attention={attention}", f"--lora-rank={RANK if work == 'lora' else 0}"]
+    f"{work}-hf-{dtype}-{attention}": [
+        f"--dtype={dtype}",
+        f"--attention={attention}",
+        f"--lora-rank={RANK if work == 'lora' else 0}",
+    ]
     for work in WORKS
     for dtype in ("fp32", "bf16")
     for attention in ("sdpa", "eager")

@@ -72,7 +72,7 @@ TEST(RoundingWords, ElementsStepsSeedsAndHalvesAreNotCorrelated) {
   }
 }
 
-// What one weight sees in a training run.
+// Words that one weight sees in a training run.
 TEST(RoundingWords, TheStepsOfOneElementAreUniformAndNotCorrelated) {
   constexpr uint64_t kCount = 1 << 16;
   for (uint64_t element : {uint64_t{0}, uint64_t{1}, uint64_t{12345}, (uint64_t{5} << 32) + 3}) {

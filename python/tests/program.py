@@ -20,7 +20,7 @@ def plimsoll(*words: Any, environment: Mapping[str, str] | None = None) -> subpr
 
 
 def done(*words: Any) -> str:
-    """Its output; it must succeed."""
+    """The output of a command that must succeed."""
     result = plimsoll(*words)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

@@ -22,7 +22,7 @@ inline constexpr std::array<recipe::Named<models::WeightDtype>, 3> kBases = {
 // Learning rates at their peak, those of TRL's sft script.
 inline constexpr double kFullRate = 2e-5, kLoraRate = 2e-4;
 
-// What trains where nothing else was asked for; rank and alpha are TRL's.
+// Adapters that train where nothing else was asked for; rank and alpha are TRL's.
 inline models::LoraOptions usual_lora() { return {.adapters = {.rank = 16, .alpha = 32, .dropout = 0.05}}; }
 
 struct FinetuneOptions {

@@ -90,7 +90,7 @@ struct alignas(64) Block {
   int32_t words[kBlock];
   // Lane-wise maxima of the magnitudes of each group.
   int32_t largest1[kBlockScales][16], largest2[kBlockScales][16];
-  // What a unit of each group's codes stands for; from choose_scales on the reciprocals.
+  // Values of a unit of each group's codes; from choose_scales on their reciprocals.
   float unit1[kBlockScales], unit2[kBlockScales];
 };
 

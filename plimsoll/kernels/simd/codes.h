@@ -1,4 +1,4 @@
-// What vector.h lacks for elements that are kept as integers of 8 bits. Internal linkage, as there.
+// Operations that vector.h lacks, for elements that are kept as integers of 8 bits. Internal linkage, as there.
 //   load_i8(p)                                    16 signed bytes
 //   store_i8_32(p, a, b) store_u8_32(p, a, b)     of both: values in the range of 8 bits
 //   nearest_int copy_sign(magnitude, sign)        nearest_int: to nearest even, below 2^31
