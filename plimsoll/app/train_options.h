@@ -60,8 +60,10 @@ struct TrainOptions {
   shard::Sharing shard = shard::Sharing::kNone;             // of the processes of a launch (shard::Launch)
   shard::Compression compress = shard::Compression::kNone;  // of gradients, while they travel; not kFsdp
   Offload offload = Offload::kNone;                         // of what kFsdp shares
-  bool checkpoint_activations = false;                      // backward computes each block again
-  int64_t deadline = 600;                                   // seconds that a process waits for the others
+  // Each weight is updated in backward, when its gradient is complete, which is freed then; clip is infinite.
+  bool release_gradients = false;
+  bool checkpoint_activations = false;  // backward computes each block again
+  int64_t deadline = 600;               // seconds that a process waits for the others
 
   int64_t eval_every = 100;
   int64_t eval_windows = 128;  // held-out windows in an evaluation

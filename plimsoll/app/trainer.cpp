@@ -52,6 +52,7 @@ Placement placement_of(const TrainOptions& options) {
           .seed = static_cast<uint64_t>(options.seed),
           .optimizer_state = options.optimizer_state,
           .masters = options.masters,
+          .releases_gradients = options.release_gradients,
           .compression = options.compress,
           .offload_folder = make_offload_folder(options)};
 }
@@ -74,6 +75,9 @@ amp::GradScalerOptions scaler_options(const TrainOptions& options, const PlacedM
   amp::GradScalerOptions scaling = options.loss_scale.options(options.recipe.value);
   scaling.ranks = placed.gradient_ranks();
   scaling.hysteresis = options.loss_scale_hysteresis;
+  if (options.release_gradients && scaling.enabled) {
+    refuse("--release-gradients: expected no loss scale, which may skip a step, got {}", options.loss_scale.text);
+  }
   const bool changes = scaling.enabled && scaling.min_scale < scaling.max_scale;
   if (scaling.hysteresis > 1 && !changes) {
     refuse("--loss-scale-hysteresis {}: expected a loss scale that changes, got {}", scaling.hysteresis,
@@ -162,6 +166,7 @@ StepResult Trainer::train_step() {
                                     .warmup_steps = options_.warmup,
                                     .total_steps = options_.steps},
                                    step_);
+  placed_->optimizer().set_lr(result.lr);
   if (scaler_.is_enabled()) result.loss_scale = scaler_.get_scale();
   model_->module().train();
   zero_grad();
@@ -170,7 +175,6 @@ StepResult Trainer::train_step() {
   result.tokens = step.tokens;
   for (size_t pass = 0; pass < step.passes.size(); ++pass) result.loss += micro_step(step, pass);
   result.loss = mean_over_ranks(result.loss);
-  placed_->optimizer().set_lr(result.lr);
   const optim::StepReport report = update();
   if (scaler_.is_enabled()) result.flushed_share = scaler_.flushed_share();
   result.grad_norm = report.grad_norm;

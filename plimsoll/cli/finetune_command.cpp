@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <limits>
 #include <memory>
 
 #include "plimsoll/app/error.h"
@@ -20,15 +22,15 @@ namespace plimsoll::cli {
 namespace {
 
 // Rows of `plimsoll train` that fine-tuning has none of, or has otherwise.
-constexpr std::array kNotOurs = {"data",    "steps",  "model", "config-of",  "layers",       "dim",       "heads",
-                                 "context", "warmup", "lr",    "eval-every", "eval-windows", "save-every"};
+constexpr std::array kNotOurs = {"data",    "steps",  "model", "config-of", "layers",     "dim",          "heads",
+                                 "context", "warmup", "lr",    "clip",      "eval-every", "eval-windows", "save-every"};
 
 constexpr std::array<recipe::Named<bool>, 2> kYesOrNo = {{{"yes", true}, {"no", false}}};
 
 struct FinetuneCommand {
   app::FinetuneOptions options;
   bool full = false;
-  std::optional<double> lr;
+  std::optional<double> lr, clip;
   std::filesystem::path config;
 };
 
@@ -50,6 +52,10 @@ std::vector<Option> finetune_table(FinetuneCommand& command) {
       {"base", "KIND", choice(options.base, app::kBases),
        "dtype of the frozen base of --lora: stored; bf16; fp8, codes of one byte"},
       {"lr", "X", number(command.lr, {.from = 1e-30}), "learning rate at its peak (2e-4 of --lora, 2e-5 of --full)"},
+      {"clip", "X", number(command.clip, {.from = 1e-30}),
+       "largest global norm of the gradients (1; none with --release-gradients)"},
+      {"release-gradients", "", toggle(run.release_gradients),
+       "update each weight when its gradient is complete, and free that; without clipping"},
       {"epochs", "X", number(options.epochs, {.from = 1e-6, .to = 1e6}), "that the examples are visited"},
       {"steps", "N", integer(options.steps, kSteps), "optimizer steps, instead of epochs"},
       {"context", "N", integer(run.context, kSizes),
@@ -95,9 +101,12 @@ void print_plan(const app::FinetunePlan& plan) {
     write_line(fmt::format("adapters   {:.2f} M parameters train", static_cast<double>(plan.adapters) / 1e6));
   }
   write_line(fmt::format(
-      "memory     {:.2f} GB of {:.1f} M parameters: weights {:.2f}, gradients {:.2f}, states {:.2f}, activations {:.2f}",
+      "memory     {:.2f} GB at most of {:.1f} M parameters: weights {:.2f}, gradients {:.2f}, states {:.2f}, activations "
+      "{:.2f}, head and products {:.2f}, the program and what lies idle {:.2f}",
       plan.memory.total() / 1e9, static_cast<double>(plan.memory.parameters) / 1e6, memory.parameters / 1e9,
-      memory.gradients / 1e9, memory.states / 1e9, memory.activations / 1e9));
+      memory.gradients / 1e9, memory.states / 1e9, memory.activations / 1e9,
+      (plan.memory.head + plan.memory.working + memory.travelling) / 1e9,
+      (plan.memory.process + plan.memory.idle()) / 1e9));
   write_line(fmt::format("time       at least {}, at the peak of these cores", clock_text(plan.least_seconds)));
 }
 
@@ -112,9 +121,37 @@ void complete(FinetuneCommand& command, const std::vector<Option>& table) {
   if (!command.full && !options.lora) options.lora = app::usual_lora();
   if (!command.lr) command.lr = options.lora ? app::kLoraRate : app::kFullRate;
   options.run.lr = *command.lr;
+  if (options.run.release_gradients && command.clip) {
+    app::refuse("--release-gradients: expected no --clip, which needs the norm of all gradients, got {}",
+                *command.clip);
+  }
+  if (!options.run.release_gradients && !command.clip) command.clip = options.run.clip;
+  options.run.clip = command.clip.value_or(std::numeric_limits<double>::infinity());
   options.run.configuration = configuration(table);
   options.run.common_to_ranks = common_values(table);
 }
+
+// Says once when the run will end, as its first steps have it; they are the second and the third where there are more.
+class ExpectedEnd {
+ public:
+  explicit ExpectedEnd(app::TrainObserver observer) : observer_(std::move(observer)) {}
+
+  void step(const app::StepRecord& record) {
+    const auto now = std::chrono::steady_clock::now();
+    if (seen_++ == 0) first_ = now;
+    if (seen_ == 3 && record.step < record.steps) {
+      const double seconds = std::chrono::duration<double>(now - first_).count() / 2;
+      observer_.on_note(fmt::format("time       about {} more, as the first steps have it",
+                                    clock_text(seconds * static_cast<double>(record.steps - record.step))));
+    }
+    observer_.on_step(record);
+  }
+
+ private:
+  app::TrainObserver observer_;
+  int64_t seen_ = 0;
+  std::chrono::steady_clock::time_point first_;
+};
 
 int run_finetune(FinetuneCommand& command) {
   app::FinetuneOptions& options = command.options;
@@ -130,7 +167,10 @@ int run_finetune(FinetuneCommand& command) {
   if (options.run.json.empty()) options.run.json = options.run.out / "train.jsonl";
   print_configuration(options.run);
   return print_training(options.run, [&](const app::TrainObserver& observer) {
-    return app::finetune(options, {.training = observer, .on_plan = print_plan, .on_reply = print_reply});
+    ExpectedEnd end(observer);
+    app::TrainObserver timed = observer;
+    timed.on_step = [&](const app::StepRecord& record) { end.step(record); };
+    return app::finetune(options, {.training = timed, .on_plan = print_plan, .on_reply = print_reply});
   });
 }
 

@@ -252,7 +252,7 @@ def test_a_model_that_memory_does_not_hold_is_refused_before_it_is_there(model, 
     (tmp_path / "config.json").unlink()
     (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 1 << 24, "hidden_size": 4096}))
     said = refusal(tmp_path, *words_of(tmp_path, data), *QUICK)
-    assert re.match(r"plimsoll: finetune: expected memory of [\d.]+ GB, got [\d.]+ GB that are free; no full fine-tuning", said)
+    assert re.match(r"plimsoll: finetune: expected memory of [\d.]+ GB, got [\d.]+ GB that are free; no fine-tuning", said)
 
 
 def test_data_that_are_no_regular_file_are_refused(model, tmp_path):
@@ -264,3 +264,30 @@ def test_data_that_are_no_regular_file_are_refused(model, tmp_path):
 def test_replies_are_shown_before_and_after(model, data, tmp_path):
     said = done(*words_of(model, data, "--out", tmp_path / "out", "--steps=2", *QUICK, "--samples=1"))
     assert said.count("\nbefore ") == said.count("\nafter  ") == 1
+
+
+def test_released_gradients_have_the_bits_of_those_that_are_kept(model, data, tmp_path):
+    for out, words in {"kept": ["--clip=1e30"], "released": ["--release-gradients"]}.items():
+        narrow = ["--recipe=bf16", "--masters=none", "--optimizer-state=8bit", "--accumulate=2"]
+        done(*words_of(model, data, "--out", tmp_path / out, *PLAN, *narrow, *words))
+    assert losses(tmp_path / "released") == losses(tmp_path / "kept")
+    released, kept = (load_file(tmp_path / out / "model.safetensors") for out in ("released", "kept"))
+    assert all(torch.equal(released[name], kept[name]) for name in kept)
+
+
+RELEASES = {
+    "--clip=1": "--release-gradients: expected no --clip, which needs the norm of all gradients, got 1",
+    "--shard=ddp": "--release-gradients: expected --shard none, got ddp",
+    "--recipe=fp16": "--release-gradients: expected no loss scale, which may skip a step, got recipe",
+}
+
+
+@pytest.mark.parametrize("words", RELEASES)
+def test_what_needs_all_gradients_is_refused_where_they_are_released(model, data, tmp_path, words):
+    assert RELEASES[words] in refusal(tmp_path, *words_of(model, data, "--release-gradients", words))
+
+
+def test_the_end_is_told_once_by_the_first_steps(model, data, tmp_path):
+    result = run(*words_of(model, data, "--out", tmp_path / "out", *QUICK, "--steps=5"))
+    assert result.returncode == 0
+    assert len(re.findall(r"^plimsoll: time       about \d+:\d\d more, as the first steps have it$", result.stderr, re.MULTILINE)) == 1

@@ -95,6 +95,9 @@ void check_adapters(const FinetuneOptions& options) {
 
 std::optional<TrainSummary> finetune(const FinetuneOptions& options, const FinetuneObserver& observer) {
   check_adapters(options);
+  if (options.run.release_gradients && options.run.shard != shard::Sharing::kNone) {
+    refuse("--release-gradients: expected --shard none, got {}", recipe::name_of(kSharings, options.run.shard));
+  }
   Prompts prompts;
   const auto open = [&](TrainOptions& run, int64_t ranks) -> std::unique_ptr<TrainingData> {
     FinetuneData data = read_finetune_data(options, *tokenizer_of(options));

@@ -18,6 +18,7 @@
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/decoder/tensors.h"
+#include "plimsoll/nn/held_codes.h"
 #include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/memory/saved_bytes.h"
 #include "plimsoll/ops/tensor/dtype.h"
@@ -28,9 +29,39 @@ namespace plimsoll::app {
 namespace {
 
 constexpr double kBlockOfLogits = 64 << 20;  // ops::cross_entropy_chunk_rows
+// Memory beside tensors and what is held before the model is there: tensors too small for the pool, the examples'
+// batches, stacks and scratch memory of threads, pages of libraries that are first used in a step.
+constexpr double kBesideTensors = 64 << 20;
 
 int64_t numel(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+double bytes_of(at::ScalarType dtype) { return static_cast<double>(elementSize(dtype)); }
+
+at::ScalarType base_dtype(const FinetuneOptions& options) {
+  const std::filesystem::path file = options.run.source / "config.json";
+  const auto stored = models::read_config_dtype(io::read_json(file), file.native()).value_or(at::kFloat);
+  return models::computed_in(options.base, stored);
+}
+
+// Dtype of weights that are no codes.
+at::ScalarType weight_dtype(const FinetuneOptions& options) {
+  if (options.lora) return base_dtype(options);
+  return options.run.masters == optim::MasterKind::kFp32 ? at::kFloat : at::kBFloat16;
+}
+
+bool has_codes(const FinetuneOptions& options) { return options.lora && options.base == models::WeightDtype::kFp8; }
+
+// Weights that are zeros, in the dtypes of the run's, and adapters where it has such.
+void prepare(models::DecoderImpl& model, const FinetuneOptions& options) {
+  for (at::Tensor& parameter : model.parameters()) {
+    parameter.zero_();
+    parameter.set_data(parameter.to(weight_dtype(options)));
+  }
+  if (has_codes(options)) nn::hold_codes(model, {}, {.has_gradient = true});
+  if (options.lora) models::add_lora(model, {.adapters = options.lora->adapters});
+  model.train();
 }
 
 // Saved for backward by a model of so many of the layers, with a small vocabulary.
@@ -41,10 +72,10 @@ double saved_bytes(const FinetuneOptions& options, models::DecoderConfig config,
   config.context = std::max(config.context, tokens);
   const nn::UndrawnParameters undrawn;
   models::Decoder model(config);
-  const at::NoGradGuard no_grad;
-  for (at::Tensor& parameter : model->parameters()) parameter.zero_();
-  if (options.lora) models::add_lora(*model, {.adapters = options.lora->adapters});
-  const at::AutoGradMode grad(true);
+  {
+    const at::NoGradGuard no_grad;
+    prepare(*model, options);
+  }
   model->checkpoint_activations(options.run.checkpoint_activations);
   const at::Tensor zeros = at::zeros({1, tokens}, at::kLong);
   const ops::SavedBytesCounter counter(model->parameters());
@@ -54,8 +85,8 @@ double saved_bytes(const FinetuneOptions& options, models::DecoderConfig config,
 }
 
 struct SavedBytes {
-  double weights = 0;  // copies of a layer's weights
-  double token = 0;    // of all layers
+  double weights = 0;              // copies of a layer's weights
+  double token = 0, of_layer = 0;  // of all layers, and of one
 };
 
 SavedBytes count_saved(const FinetuneOptions& options, const models::DecoderConfig& config) {
@@ -65,26 +96,34 @@ SavedBytes count_saved(const FinetuneOptions& options, const models::DecoderConf
   };
   const double one = by_token(1), layer = by_token(2) - one;
   const double fixed = saved_bytes(options, config, 1, kFew) - kFew * one;
-  return {.weights = std::max(fixed, 0.0), .token = one + static_cast<double>(config.layers - 1) * layer};
+  // Held codes are saved once, and counted as weights.
+  return {.weights = has_codes(options) ? 0 : std::max(fixed, 0.0),
+          .token = one + static_cast<double>(config.layers - 1) * layer,
+          .of_layer = layer};
 }
 
 // Parameters outside the blocks, then those of each block.
-std::vector<shard::PlannedUnit> units_of(const models::DecoderConfig& config, double kept_bytes) {
+std::vector<shard::PlannedUnit> units_of(const FinetuneOptions& options, const models::DecoderConfig& config,
+                                         double kept_bytes) {
   std::vector<shard::PlannedUnit> units(static_cast<size_t>(config.layers + 1));
+  const auto adapters = options.lora ? adapter_parameters(options) : 0;
   constexpr std::string_view kBlocks = "blocks.";
   for (const auto& [name, shape] : models::decoder_parameter_shapes(config)) {
     const bool is_block = name.starts_with(kBlocks);
+    const auto count = static_cast<double>(numel(shape));
     shard::PlannedUnit& unit = units[is_block ? std::stoul(name.substr(kBlocks.size())) + 1 : 0];
-    unit.parameters += numel(shape);
-    unit.gathered_bytes += 4.0 * static_cast<double>(numel(shape));
-    unit.largest = std::max(unit.largest, numel(shape));
+    if (options.lora) {
+      const bool is_code = has_codes(options) && is_block && shape.size() == 2;
+      unit.frozen_bytes += count * (is_code ? 1 : bytes_of(weight_dtype(options)));
+    } else {
+      unit.parameters += numel(shape);
+      unit.largest = std::max(unit.largest, numel(shape));
+    }
+    unit.gathered_bytes += count * bytes_of(weight_dtype(options));
     if (is_block) unit.kept_bytes = kept_bytes;
   }
+  for (size_t unit = 1; unit < units.size(); ++unit) units[unit].parameters += adapters / config.layers;
   return units;
-}
-
-double total_bytes(const FinetuneOptions& options, int64_t rows, int64_t ranks) {
-  return estimate_memory(options, rows, ranks).total();
 }
 
 double moment_bytes(optim::StateKind kind) {
@@ -99,55 +138,52 @@ double moment_bytes(optim::StateKind kind) {
   runtime::unexpected("AdamW: state", static_cast<int>(kind));
 }
 
-// Bytes of the weights of a frozen base.
-double base_bytes(const FinetuneOptions& options, const models::DecoderConfig& config) {
-  const std::filesystem::path file = options.run.source / "config.json";
-  const auto stored = models::read_config_dtype(io::read_json(file), file.native()).value_or(at::kFloat);
-  const auto computed = static_cast<double>(elementSize(models::computed_in(options.base, stored)));
-  double bytes = 0;
-  for (const auto& [name, shape] : models::decoder_parameter_shapes(config)) {
-    const bool is_code = options.base == models::WeightDtype::kFp8 && shape.size() == 2 && name.starts_with("blocks.");
-    bytes += (is_code ? 1 : computed) * static_cast<double>(numel(shape));
-  }
-  return bytes;
+// Logits, copies of the head's weight in the dtype of the products (packed for each of the two that read it, and
+// converted), and where it trains its gradient, which is FP32 until it joins the embedding's, and the packed operand of
+// that.
+double head_bytes(const FinetuneOptions& options, const models::DecoderConfig& config) {
+  const auto elements = static_cast<double>(config.vocabulary * config.dim);
+  const at::ScalarType computed = ops::dtype_of(options.run.recipe.value.high_precision_format());
+  const double packed = 2 * elements * bytes_of(computed);
+  const double converted = weight_dtype(options) == computed ? 0 : elements * bytes_of(computed);
+  return kBlockOfLogits + packed + converted + (options.lora ? 0 : 4 * elements + kBlockOfLogits);
 }
 
-// Changes memory that was planned for training the whole model to that of adapters.
-void freeze(MemoryEstimate& estimate, const FinetuneOptions& options, const models::DecoderConfig& config) {
-  const auto trained = static_cast<double>(adapter_parameters(options));
-  const double share = trained / static_cast<double>(estimate.parameters);
-  estimate.shared.parameters = base_bytes(options, config) + 4 * trained;
-  estimate.shared.gradients *= share;
-  estimate.shared.states *= share;
-  estimate.head = kBlockOfLogits;
-}
-
-// Changes memory that was planned for two moments, weights and gradients in FP32 to that of narrow ones.
-void narrow(shard::PlannedMemory& memory, const TrainOptions& options) {
-  const double elements = memory.states / 8;
-  memory.states = 2 * elements * moment_bytes(options.optimizer_state);
-  if (options.masters == optim::MasterKind::kFp32) return;
-  memory.parameters /= 2;
-  memory.gradients /= 2;
-  if (options.masters == optim::MasterKind::kSplit) memory.states += elements;
+// Results of a block's backward pass, for a token: gradients of what it saves, and of weights that train as much again.
+// A checkpointed block computes what it saves once more.
+double working_bytes(const FinetuneOptions& options, const models::DecoderConfig& config, double saved) {
+  const double gradients = options.lora ? 1 : 2;
+  if (!options.run.checkpoint_activations) return gradients * saved;
+  FinetuneOptions whole = options;
+  whole.run.checkpoint_activations = false;
+  return (gradients + 2) * count_saved(whole, config).of_layer;
 }
 
 }  // namespace
 
+// The pool's bound (runtime::BlockPool).
+double MemoryEstimate::idle() const { return std::max(tensors() / 16, 64.0 * (1 << 20)); }
+
 MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int64_t ranks) {
   const models::DecoderConfig config = config_of_directory(options.run.source);
   const SavedBytes saved = count_saved(options, config);
-  const shard::PlannedStep step{
-      .units = units_of(config, saved.weights),
-      .sharing = options.run.shard,
-      .world = ranks,
-      .activation_bytes = saved.token * static_cast<double>(rows * finetuning_context(options.run)),
-      .network = {.bytes_per_second = 1}};
+  const auto tokens = static_cast<double>(rows * finetuning_context(options.run));
+  const bool is_narrow = weight_dtype(options) == at::kBFloat16 && !options.lora;
+  const double correction = options.run.masters == optim::MasterKind::kSplit ? 1 : 0;
+  const shard::PlannedStep step{.units = units_of(options, config, saved.weights),
+                                .sharing = options.run.shard,
+                                .world = ranks,
+                                .activation_bytes = saved.token * tokens,
+                                .master_bytes = is_narrow ? 2.0 : 4.0,
+                                .gradient_bytes = is_narrow ? 2.0 : 4.0,
+                                .state_bytes = 2 * moment_bytes(options.run.optimizer_state) + correction,
+                                .releases_gradients = options.run.release_gradients,
+                                .network = {.bytes_per_second = 1}};
   MemoryEstimate estimate{.shared = shard::plan_step(step).memory,
-                          .head = kBlockOfLogits + 4.0 * static_cast<double>(config.vocabulary * config.dim)};
-  for (const shard::PlannedUnit& unit : step.units) estimate.parameters += unit.parameters;
-  narrow(estimate.shared, options.run);
-  if (options.lora) freeze(estimate, options, config);
+                          .head = head_bytes(options, config),
+                          .working = working_bytes(options, config, saved.of_layer) * tokens,
+                          .process = static_cast<double>(rss_bytes()) + kBesideTensors};
+  for (const auto& [name, shape] : models::decoder_parameter_shapes(config)) estimate.parameters += numel(shape);
   return estimate;
 }
 
@@ -169,23 +205,51 @@ double least_seconds(const FinetuneOptions& options, double tokens) {
 
 void expect_memory(const FinetuneOptions& options, const MemoryEstimate& estimate, int64_t ranks) {
   const auto available = available_memory_bytes();
-  if (!available || estimate.total() <= static_cast<double>(*available)) return;
-  const auto fits = [&](const FinetuneOptions& other, int64_t rows) {
-    return total_bytes(other, rows, ranks) <= static_cast<double>(*available);
+  const double held = static_cast<double>(rss_bytes());
+  const auto fits = [&](const MemoryEstimate& needed) {
+    return needed.total() - held <= static_cast<double>(*available);
   };
-  const int64_t rows = options.run.batch / ranks;
-  std::string advice = io::compose("no {} fine-tuning of this model fits", options.lora ? "LoRA" : "full");
-  FinetuneOptions checkpointed = options;
-  checkpointed.run.checkpoint_activations = true;
-  int64_t fewer = rows;
-  while (fewer > 1 && !fits(options, fewer)) fewer /= 2;
-  if (fits(options, fewer)) {
-    advice = io::compose("--batch {} would fit", fewer * ranks);
-  } else if (fits(checkpointed, 1)) {
-    advice = io::compose("--batch {} --checkpoint-activations would fit", ranks);
+  if (!available || fits(estimate)) return;
+  struct Other {
+    std::string words;
+    FinetuneOptions options;
+  };
+  std::vector<Other> others;
+  const auto add = [&](const std::string& words, const auto& change) {
+    others.push_back({words, options});
+    change(others.back().options);
+  };
+  for (int64_t rows = options.run.batch / 2; rows >= ranks; rows /= 2) {
+    add(io::compose("--batch {}", rows), [rows](FinetuneOptions& other) { other.run.batch = rows; });
+  }
+  const auto least = [ranks](FinetuneOptions& other) {
+    other.run.batch = ranks;
+    other.run.checkpoint_activations = true;
+  };
+  add(io::compose("--batch {} --checkpoint-activations", ranks), least);
+  if (!options.lora && ranks == 1) {
+    add("--batch 1 --checkpoint-activations --masters none --optimizer-state 8bit --release-gradients",
+        [&](FinetuneOptions& other) {
+          least(other);
+          other.run.masters = optim::MasterKind::kNone;
+          other.run.optimizer_state = optim::StateKind::k8Bit;
+          other.run.release_gradients = true;
+        });
+  }
+  add(io::compose("--lora --base fp8 --batch {} --checkpoint-activations", ranks), [&](FinetuneOptions& other) {
+    least(other);
+    other.run.masters = optim::MasterKind::kFp32;
+    if (!other.lora) other.lora = usual_lora();
+    other.base = models::WeightDtype::kFp8;
+  });
+  std::string advice = "no fine-tuning of this model fits";
+  for (const Other& other : others) {
+    if (!fits(estimate_memory(other.options, other.options.run.batch / ranks, ranks))) continue;
+    advice = other.words + " would fit";
+    break;
   }
   refuse("finetune: expected memory of {:.1f} GB, got {:.1f} GB that are free; {}", estimate.total() / 1e9,
-         static_cast<double>(*available) / 1e9, advice);
+         (held + static_cast<double>(*available)) / 1e9, advice);
 }
 
 }  // namespace plimsoll::app

@@ -11,10 +11,15 @@ namespace plimsoll::app {
 
 // Bytes of one rank at the step's fullest moment.
 struct MemoryEstimate {
-  int64_t parameters = 0;       // of the model
+  int64_t parameters = 0;       // of the model, adapters left out
   shard::PlannedMemory shared;  // weights, gradients, states, what travels, activations
-  double head = 0;              // a block of logits, and the gradient of the head's weight before it joins the others
-  double total() const { return shared.total() + head; }
+  double head = 0;              // logits, copies of the head's weight, and its gradient before it joins the others
+  double working = 0;           // results of a block's backward pass
+  double process = 0;           // all that is not tensors: held now, and what threads and libraries come to need
+
+  double tensors() const { return shared.total() + head + working; }
+  double idle() const;  // kept by the pool of memory between uses
+  double total() const { return process + tensors() + idle(); }
 };
 
 // rows: in a forward pass of one rank, each `context` tokens long. Activations are counted in a layer of the model's
@@ -24,7 +29,8 @@ MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int
 // Seconds of `tokens` at the peak of this machine's cores in the recipe's products, measured now: a bound from below.
 double least_seconds(const FinetuneOptions& options, double tokens);
 
-// Throws UsageError, with the number of rows that would fit, where the estimate is above what the system has.
+// Throws UsageError, with options that would fit, where the estimate is above what the system and the process's control
+// groups leave.
 void expect_memory(const FinetuneOptions& options, const MemoryEstimate& estimate, int64_t ranks);
 
 }  // namespace plimsoll::app

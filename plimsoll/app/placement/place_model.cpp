@@ -26,6 +26,10 @@ std::unique_ptr<PlacedModel> place_model(const std::shared_ptr<models::LanguageM
   };
   switch (placement.sharing) {
     case Sharing::kNone:
+      if (placement.releases_gradients) {
+        return std::make_unique<ReleasedModel>(model, ranks, std::make_unique<optim::AdamW>(groups(), settings));
+      }
+      [[fallthrough]];
     case Sharing::kDdp:
       return std::make_unique<ReplicatedModel>(model, ranks, std::make_unique<optim::AdamW>(groups(), settings),
                                                average());

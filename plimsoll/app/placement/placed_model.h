@@ -49,6 +49,7 @@ struct Placement {
   uint64_t seed = 1;  // of the optimizer
   optim::StateKind optimizer_state = optim::StateKind::kFp32;
   optim::MasterKind masters = optim::MasterKind::kFp32;        // others: the model's parameters become BF16
+  bool releases_gradients = false;                             // kNone alone, without a loss scale
   shard::Compression compression = shard::Compression::kNone;  // of gradients; not fsdp
   std::optional<std::filesystem::path> offload_folder = {};    // fsdp: shard::FullyShardedOptions
 };

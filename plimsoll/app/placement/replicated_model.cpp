@@ -32,6 +32,12 @@ void ReplicatedModel::backward(const at::Tensor& loss, bool is_last) {
   loss.backward();
 }
 
+void ReleasedModel::backward(const at::Tensor& loss, bool is_last) {
+  if (!is_last) return loss.backward();
+  const optim::GradientRelease release = static_cast<optim::AdamW&>(*optimizer_).release_gradients();
+  loss.backward();
+}
+
 std::vector<io::TensorPiece> ReplicatedModel::share_of(const io::TensorMap& tensors) const {
   return shard::share_of_replicated(tensors, *ranks_, ranks_->rank());
 }

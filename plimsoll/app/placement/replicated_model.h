@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "plimsoll/app/placement/placed_model.h"
+#include "plimsoll/optim/adamw.h"
 #include "plimsoll/shard/data_parallel/data_parallel.h"
 
 namespace plimsoll::app {
@@ -37,6 +39,15 @@ class ReplicatedModel : public PlacedModel {
   std::vector<io::TensorPiece> share_of(const io::TensorMap& tensors) const;
 
   std::shared_ptr<shard::DistributedDataParallel> averaging_;
+};
+
+// The last backward pass of a step updates each parameter when its gradient is complete, and frees the gradient.
+class ReleasedModel final : public ReplicatedModel {
+ public:
+  ReleasedModel(std::shared_ptr<models::LanguageModel> model, std::shared_ptr<const shard::Communicator> ranks,
+                std::unique_ptr<optim::AdamW> optimizer)
+      : ReplicatedModel(std::move(model), std::move(ranks), std::move(optimizer), nullptr) {}
+  void backward(const at::Tensor& loss, bool is_last) override;
 };
 
 // zero1: each rank has the states of its share of the parameters.

@@ -10,7 +10,7 @@
 namespace plimsoll::shard {
 namespace {
 
-constexpr double kMasterBytes = 4, kGradientBytes = 4, kStateBytes = 8;
+constexpr double kGradientBytes = 4;  // that travels
 // AdamW reads a parameter, its gradient and two moments, and writes all but the gradient; the norm reads the gradient.
 constexpr double kUpdateBytes = 28 + 4;
 constexpr double kForwardShare = 1.0 / 3;  // of a unit's multiply-adds
@@ -87,13 +87,15 @@ class Memory {
         sharded_(step.sharing == Sharing::kFsdp && step.world > 1),
         part_(1 / static_cast<double>(step.world)) {
     const double count = parameters_of(step);
-    fixed_ = {.parameters = kMasterBytes * count * (sharded_ ? part_ : 1),
-              .states = kStateBytes * count * (shares_states(step) ? part_ : 1)};
+    whole_ = step.master_bytes * count;
+    for (const PlannedUnit& unit : step.units) whole_ += unit.frozen_bytes;
+    fixed_ = {.parameters = whole_ * (sharded_ ? part_ : 1),
+              .states = step.state_bytes * count * (shares_states(step) ? part_ : 1)};
   }
 
   PlannedMemory peak() const {
     PlannedMemory most;
-    if (sharded_) most.parameters = kMasterBytes * parameters_of(step_);  // before it is cut into parts
+    if (sharded_) most.parameters = whole_;  // before it is cut into parts
     for (size_t unit = step_.units.size(); unit-- > 0;) {
       const PlannedMemory now = while_backward(unit);
       if (now.total() > most.total()) most = now;
@@ -109,7 +111,11 @@ class Memory {
     now.activations = inner == 0 ? step_.activation_bytes
                                  : step_.activation_bytes * static_cast<double>(unit) / static_cast<double>(inner);
     double done = 0;  // gradients, whole
-    for (size_t i = unit; i <= inner; ++i) done += gradient_bytes(step_.units[i]);
+    for (size_t i = unit; i <= inner; ++i) {
+      if (i == unit || !step_.releases_gradients) {
+        done += step_.gradient_bytes * static_cast<double>(step_.units[i].parameters);
+      }
+    }
     if (!sharded_) {
       for (size_t i = 0; i <= unit; ++i) now.activations += step_.units[i].kept_bytes;
     }
@@ -142,6 +148,7 @@ class Memory {
   const PlannedStep& step_;
   bool sharded_;
   double part_;
+  double whole_ = 0;  // of the parameters
   PlannedMemory fixed_;
 };
 
@@ -205,7 +212,7 @@ double replicated_seconds(const PlannedStep& step, Link& link, PlannedBytes& sen
       step, forward, [](size_t, double now) { return now; }, after);
   const double updated = std::max(clock, link.free_at()) + update_seconds(step);
   if (step.sharing == Sharing::kDdp) return updated;
-  return link.scatter(updated, kMasterBytes * parameters_of(step), sent.parameters);
+  return link.scatter(updated, step.master_bytes * parameters_of(step), sent.parameters);
 }
 
 }  // namespace

@@ -29,11 +29,12 @@ enum class Sharing : uint8_t { kNone, kDdp, kZero1, kZero2, kFsdp };
 
 // Parameters that travel together under fsdp.
 struct PlannedUnit {
-  int64_t parameters = 0;
+  int64_t parameters = 0;     // that train
   double gathered_bytes = 0;  // of them in the computation's format
   double share = 0;           // of the step's multiply-adds
   int64_t largest = 0;        // parameter; its gradient is there twice while it joins the others
   double kept_bytes = 0;      // copies of its weights that backward reads, except of gathered ones
+  double frozen_bytes = 0;    // of parameters that do not train
 };
 
 struct Network {
@@ -52,7 +53,9 @@ struct PlannedStep {
   double compute_seconds = 0;  // of a step's forward and backward pass on one process alone
   double memory_bytes_per_second = std::numeric_limits<double>::infinity();  // that a process reads and writes
   double activation_bytes = 0;                                               // kept for backward
-  double bucket_bytes = 25e6;  // of gradients that travel together, except under fsdp
+  double master_bytes = 4, gradient_bytes = 4, state_bytes = 8;              // of a parameter that trains
+  bool releases_gradients = false;  // a gradient goes when it is complete, except under fsdp
+  double bucket_bytes = 25e6;       // of gradients that travel together, except under fsdp
   Network network;
 };
 
