@@ -5,7 +5,8 @@ import pathlib
 import re
 
 import pytest
-from finetune_runs import PROGRAM, done, words_of, write_lines
+from finetune_runs import words_of, write_lines
+from program import PROGRAM, done
 
 MODEL = pathlib.Path.home() / ".cache" / "plimsoll" / "models" / "SmolLM2-135M-Instruct"
 
@@ -31,10 +32,14 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_takes_what_was_foretold_or_up_to_a_tenth_less(data, tmp_path, way):
+def test_it_takes_no_more_than_was_foretold_and_not_much_less(data, tmp_path, way):
     plan = ["--context=512", "--batch=4", "--steps=2", "--samples=0", "--eval-share=0", "--log-scales=0"]
     said = done(*words_of(MODEL, data, "--out", tmp_path / "out", *plan, *WAYS[way]))
     found = re.search(r"^memory     ([\d.]+) GB", said, re.MULTILINE)
     assert found is not None, said
-    foretold, peak = float(found[1]), json.loads((tmp_path / "out" / "train.jsonl").read_text().splitlines()[-1])["peak_rss_bytes"]
-    assert peak / 1e9 <= foretold <= 1.1 * peak / 1e9, said
+    foretold, peak = (
+        float(found[1]),
+        json.loads((tmp_path / "out" / "train.jsonl").read_text().splitlines()[-1])["peak_rss_bytes"],
+    )
+    # An estimate that is too low lets a run be killed; one that is far too high refuses runs that fit.
+    assert peak / 1e9 <= foretold <= 1.25 * peak / 1e9, said
