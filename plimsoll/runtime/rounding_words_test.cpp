@@ -72,7 +72,7 @@ TEST(RoundingWords, ElementsStepsSeedsAndHalvesAreNotCorrelated) {
   }
 }
 
-// Words that one weight sees in a training run.
+// The words of one weight in a training run.
 TEST(RoundingWords, TheStepsOfOneElementAreUniformAndNotCorrelated) {
   constexpr uint64_t kCount = 1 << 16;
   for (uint64_t element : {uint64_t{0}, uint64_t{1}, uint64_t{12345}, (uint64_t{5} << 32) + 3}) {
@@ -103,7 +103,7 @@ TEST(RoundingWords, SmallFractionsGoUpAsOftenAsTheyShould) {
   }
 }
 
-// One bit of the element, the step or the seed changes each bit of the word as often as not.
+// A bit of the element, the step or the seed changes each bit of the word as often as not.
 TEST(RoundingWords, EachBitDependsOnEachBit) {
   constexpr int kWords = 4096;
   const double bound = kDeviations * std::sqrt(kWords) / 2;
