@@ -67,9 +67,9 @@ constexpr Kept kKept[] = {{at::kFloat, optim::StateKind::kFp32},
                           {at::kBFloat16, optim::StateKind::k8Bit, optim::MasterKind::kNone}};
 
 // ZeRO-1 and, at two ranks, whose sums have one order, ZeRO-2 change no bit; nor of narrow states.
-void expect_the_bits_of_ddp(const Launch& launch, bool zero2, const Kept& kept) {
+void expect_the_bits_of_ddp(const Launch& launch, const std::shared_ptr<Communicator>& ranks, bool zero2,
+                            const Kept& kept) {
   const optim::AdamWSettings settings{.optimizer_state = kept.states, .masters = kept.masters, .seed = 5};
-  const auto ranks = testing::connect(launch);
   torch::nn::Sequential theirs = wide_model(), ours = wide_model();
   for (torch::nn::Sequential* model : {&theirs, &ours}) (*model)->to(kept.dtype);
   DistributedDataParallel their_parallel(*theirs, ranks);
@@ -107,13 +107,15 @@ void expect_the_bits_of_ddp(const Launch& launch, bool zero2, const Kept& kept) 
 
 TEST(ShardedOptimizer, HasTheBitsOfDataParallel) {
   testing::on_ranks(3, [](const Launch& launch) {
-    for (const Kept& kept : kKept) expect_the_bits_of_ddp(launch, false, kept);
+    const auto ranks = testing::connect(launch);
+    for (const Kept& kept : kKept) expect_the_bits_of_ddp(launch, ranks, false, kept);
   });
 }
 
 TEST(ShardedDataParallel, HasTheBitsOfDataParallelAndEachGradientOnOneRank) {
   testing::on_ranks(2, [](const Launch& launch) {
-    for (const Kept& kept : kKept) expect_the_bits_of_ddp(launch, true, kept);
+    const auto ranks = testing::connect(launch);
+    for (const Kept& kept : kKept) expect_the_bits_of_ddp(launch, ranks, true, kept);
   });
 }
 
