@@ -13,7 +13,14 @@ void Connection::fail(const char* collective, const char* why) const {
 
 void Connection::connect_beside(const std::string& name, std::chrono::milliseconds limit) {
   const auto under = c10::make_intrusive<c10d::PrefixStore>(name, store);
-  const Backend made = in_time("not all ranks came", limit, [under, make = make_backend] { return make(under); });
+  // A rank that is connected may end at once, which would break the connection of one that is still connecting.
+  const auto make_for_all = [under, limit, make = make_backend, size = size] {
+    const Backend mine = make(under);
+    if (under->add("connected", 1) == size) under->set("all connected", std::string("yes"));
+    under->wait({"all connected"}, limit);
+    return mine;
+  };
+  const Backend made = in_time("not all ranks came", limit, make_for_all);
   backend = [made](c10::DeviceType) { return made; };
 }
 
