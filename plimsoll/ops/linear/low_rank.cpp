@@ -1,12 +1,13 @@
 #include "plimsoll/ops/linear/low_rank.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
+#include "plimsoll/kernels/dropout/dropout.h"
 #include "plimsoll/kernels/gemm/gemm.h"
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
@@ -23,21 +24,6 @@ using torch::autograd::variable_list;
 
 // Rows of y that are in FP32 at a time: of 4096 columns 4 MiB, which stay in a cache.
 constexpr int64_t kWideRows = 256;
-
-// Masks of x, one after another, the same from the same seed.
-class Masks {
- public:
-  Masks(int64_t seed, double dropout)
-      : generator_(at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed))), keeps_(1 - dropout) {}
-
-  at::Tensor next(const at::Tensor& x) {
-    return at::empty(x.sizes(), x.options().dtype(at::kBool)).bernoulli_(keeps_, generator_);
-  }
-
- private:
-  at::Generator generator_;
-  double keeps_;
-};
 
 struct Epilogue {
   double factor = 1;
@@ -89,6 +75,17 @@ struct Adapters {
       column += a[i].size(0);
     }
   }
+  // What dropout leaves of x for adapter i, the same each time, into y or added to it.
+  void drop(const at::Tensor& x, size_t i, const at::Tensor& y, bool accumulate = false) const {
+    const at::Tensor source = x.contiguous();
+    kernels::dropout({.x = source.const_data_ptr(),
+                      .format = format_of(x.scalar_type(), "low rank"),
+                      .y = y.mutable_data_ptr(),
+                      .accumulate = accumulate,
+                      .count = x.numel(),
+                      .words = {.seed = static_cast<uint64_t>(seed), .step = i},
+                      .probability = options.dropout});
+  }
   // The columns of x A^T, or of its gradient, and those of y or its gradient.
   at::Tensor inner(const at::Tensor& all, size_t i, int64_t column) const {
     return all.narrow(1, column, a[i].size(0));
@@ -103,9 +100,10 @@ at::Tensor projected(const at::Tensor& x, const Adapters& adapters) {
     multiply(x, adapters.joined_a(), result);
     return result;
   }
-  Masks masks(adapters.seed, adapters.options.dropout);
+  const at::Tensor left = at::empty(x.sizes(), x.options());
   adapters.each([&](size_t i, int64_t column) {
-    multiply(x * masks.next(x), adapters.a[i], adapters.inner(result, i, column), {.factor = adapters.kept()});
+    adapters.drop(x, i, left);
+    multiply(left, adapters.a[i], adapters.inner(result, i, column), {.factor = adapters.kept()});
   });
   return result;
 }
@@ -179,16 +177,17 @@ class LowRankBackward {
   }
 
   void through_masks(bool wants_x) {
-    Masks masks(adapters_.seed, adapters_.options.dropout);
+    const at::Tensor left = at::empty(x_.sizes(), x_.options());
+    const at::Tensor each = wants_x ? at::empty(x_.sizes(), x_.options().dtype(at::kFloat)) : at::Tensor();
+    if (wants_x) result_.x = at::zeros_like(each);
     adapters_.each([&](size_t i, int64_t column) {
-      const at::Tensor mask = masks.next(x_), inner = adapters_.inner(inner_, i, column);
+      const at::Tensor inner = adapters_.inner(inner_, i, column);
+      adapters_.drop(x_, i, left);
       result_.a.push_back(at::empty_like(adapters_.a[i]));
-      multiply(inner.t(), (x_ * mask).t(), result_.a.back(), {.factor = adapters_.kept()});
+      multiply(inner.t(), left.t(), result_.a.back(), {.factor = adapters_.kept()});
       if (!wants_x) return;
-      at::Tensor each = at::empty(x_.sizes(), x_.options().dtype(at::kFloat));
       multiply(inner, adapters_.a[i].t(), each, {.factor = adapters_.kept()});
-      each.mul_(mask);
-      result_.x = result_.x.defined() ? result_.x.add_(each) : each;
+      adapters_.drop(each, i, result_.x, /*accumulate=*/true);
     });
   }
 
