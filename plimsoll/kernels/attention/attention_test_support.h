@@ -1,6 +1,8 @@
 // Problems for the tests of attention, and the answers in double with the error that the kernel may have.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -89,5 +91,25 @@ bool within(const Array& got, const ExactTensor& exact, std::string* fault = nul
 // portable, AVX2, AVX-512 and AVX-512 BF16, as far as present.
 std::vector<runtime::Isa> attention_isas();
 bool multiplies_pairs(const AttentionCase& c);  // at the current ISA
+
+// Two heads of one group.
+inline AttentionShape shape_of(int64_t queries, int64_t keys, int64_t channels) {
+  return {.batch = 1,
+          .heads = 2,
+          .groups = 1,
+          .queries = queries,
+          .keys = keys,
+          .channels = channels,
+          .value_channels = channels};
+}
+
+template <class Check>
+void on_every_isa(Check check) {
+  for (runtime::Isa isa : attention_isas()) {
+    const runtime::ScopedIsa scope(isa);
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    check();
+  }
+}
 
 }  // namespace plimsoll::kernels::testing
