@@ -1,4 +1,4 @@
-// What reaches an output or a gradient, and what does not: keys that no query sees, values that are not finite.
+// Reach of keys and values into outputs and gradients: those that no query sees, and those that are not finite.
 #include <gtest/gtest.h>
 
 #include <cmath>

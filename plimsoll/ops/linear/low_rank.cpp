@@ -75,7 +75,7 @@ struct Adapters {
       column += a[i].size(0);
     }
   }
-  // What dropout leaves of x for adapter i, the same each time, into y or added to it.
+  // Dropout for adapter i, the same each time: what stays of x into y, or added to it.
   void drop(const at::Tensor& x, size_t i, const at::Tensor& y, bool accumulate = false) const {
     const at::Tensor source = x.contiguous();
     kernels::dropout({.x = source.const_data_ptr(),
