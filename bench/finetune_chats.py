@@ -4,8 +4,8 @@ losses of chats that neither has seen.
     .venv/bin/python bench/finetune_chats.py --model DIR [--chats 1000] [--epochs 3] [--ours bf16,fp8] [--theirs bf16] [--json FILE]
 
 Each chat asks for three functions of Python's standard library (examples/finetune/python_docs.py); those of the held-out chats are in no other.
-Ours: rows of 512 tokens, several chats in each, four rows a step. Theirs: as many chats a step as four rows hold in the mean, padded to the
-longest. Adapters, rates, schedule, warmup, clipping and optimizer are the same; what differs are the steps' chats and A's first values.
+Ours: rows of 512 tokens, several chats in each, four rows a step. Theirs: nine chats a step, as many as four rows hold in the mean, padded to
+the longest. Adapters, rates, schedule, warmup, clipping and optimizer are the same; what differs are the steps' chats and A's first values.
 All losses are transformers' in FP32, of each adapter's files, over the tokens of the replies.
 """
 
@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples" / "finetune"))
 HELD_OUT, TURNS = 60, 3  # chats, and the questions of each
 CONTEXT, BATCH = 512, 4
+THEIR_BATCH = 9  # chats; 1,000 of them fill 110 times four rows of ours
 RANK, ALPHA, DROPOUT, RATE, WARMUP, LAST = 16, 32, 0.05, 2e-4, 0.05, 0.1  # the defaults of plimsoll finetune
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -111,13 +112,12 @@ def train_theirs(args, dtype, examples, adapter):
     model.train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=RATE, betas=(0.9, 0.95), weight_decay=0, fused=True)
-    size = max(1, round(BATCH * CONTEXT * len(examples) / sum(len(ids) for ids, _ in examples)))
-    steps = math.ceil(args.epochs * len(examples) / size)
+    steps = math.ceil(args.epochs * len(examples) / THEIR_BATCH)
     order: list[int] = []
     for step in range(steps):
-        while len(order) < size:
+        while len(order) < THEIR_BATCH:
             order += torch.randperm(len(examples)).tolist()
-        batch, order = order[:size], order[size:]
+        batch, order = order[:THEIR_BATCH], order[THEIR_BATCH:]
         optimizer.param_groups[0]["lr"] = rate_at(step, steps)
         loss = model(**padded([examples[index] for index in batch]), use_cache=False).loss
         loss.backward()
@@ -176,7 +176,7 @@ def main():
             minutes = (time.monotonic() - begin) / 60
             rows.append({"name": f"{whose}-{dtype}", "minutes": minutes, "loss": held_out_loss(args.model, adapter, examples)})
             print(f"{rows[-1]['name']}: {minutes:.1f} min, held-out loss {rows[-1]['loss']:.4f}", flush=True)
-    print(f"\n| | minutes | held-out loss |\n|---|---|---|")
+    print("\n| | minutes | held-out loss |\n|---|---|---|")
     for row in rows:
         print(f"| {row['name']} | {row['minutes']:.1f} | {row['loss']:.4f} |")
     if args.json:
