@@ -88,6 +88,20 @@ Outcome run_for_a_while(const std::vector<std::string>& arguments) {
   return run_program(arguments, [] { alarm(5); });
 }
 
+// A Hugging Face directory of a tiny model of bytes.
+std::string tiny_directory(const TinyRun& run) {
+  io::write_plainly(run.file("shape/config.json"),
+                    R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "intermediate_size": 24,
+                        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32})");
+  const std::string trained = run.file("of_shape"), directory = run.file("directory");
+  const Outcome train = run_program({"train", "--config-of", run.file("shape"), "--data", run.file("data"), "--out",
+                                     trained, "--steps", "1", "--batch", "1", "--threads", "1"});
+  EXPECT_EQ(train.exit_code, 0) << train.error;
+  const Outcome convert = run_program({"convert", "--model", trained, "--out", directory});
+  EXPECT_EQ(convert.exit_code, 0) << convert.error;
+  return directory;
+}
+
 TEST(Usage, ExtremeIntegersAreUsedOrRefusedWithOneLineAndNoNumberThatOverflowed) {
   const TinyRun run;
   ASSERT_EQ(run.train({"--out", run.file("trained"), "--steps", "2"}).exit_code, 0);
@@ -96,6 +110,9 @@ TEST(Usage, ExtremeIntegersAreUsedOrRefusedWithOneLineAndNoNumberThatOverflowed)
       {"train", run.arguments("train", {"--out", out, "--steps", "2"})},
       {"compare", run.arguments("compare", {"--out", out, "--steps", "2", "--recipes", "fp32"})},
       {"generate", {"generate", "--checkpoint", run.file("trained"), "--tokens", "2"}},
+      {"finetune",
+       {"finetune", "--model", tiny_directory(run), "--data", run.file("data"), "--out", out, "--steps", "2",
+        "--threads", "1"}},
       {"gauge", {"gauge", "--model", run.file("trained"), "--out", out, "--threads", "1"}},
       {"shard-plan", {"shard-plan", "--model", "tiny", "--tokens-per-second", "300", "--bandwidth", "10"}}};
   size_t count = 0;
@@ -118,7 +135,7 @@ TEST(Usage, ExtremeIntegersAreUsedOrRefusedWithOneLineAndNoNumberThatOverflowed)
       }
     }
   }
-  EXPECT_GT(count, 60u);
+  EXPECT_GT(count, 90u);
 }
 
 TEST(Usage, HelpListsTheExitCodes) {
