@@ -117,6 +117,9 @@ TEST(Usage, ExtremeIntegersAreUsedOrRefusedWithOneLineAndNoNumberThatOverflowed)
       {"shard-plan", {"shard-plan", "--model", "tiny", "--tokens-per-second", "300", "--bandwidth", "10"}}};
   size_t count = 0;
   for (const auto& [command, arguments] : commands) {
+    std::filesystem::remove_all(out);
+    const Outcome usual = run_program(arguments);
+    ASSERT_EQ(usual.exit_code, 0) << command << ": " << usual.error;
     for (const std::string& option : integer_options(command)) {
       for (const int64_t value : {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
         std::filesystem::remove_all(out);
