@@ -99,11 +99,11 @@ def test_checkpoints_hold_the_adapters_and_the_optimizer_alone(whole):
     assert {name.rsplit(".", 1)[0] for name in names["optimizer"]} == trained
 
 
-@pytest.mark.parametrize("base", ["stored", "fp8"])
+@pytest.mark.parametrize("kind", ["--base=stored", "--base=fp8", "--optimizer-state=8bit"])
 @pytest.mark.parametrize("how", STOPS)
-def test_a_run_that_is_stopped_goes_on_with_the_same_bits(model, data, whole, tmp_path, how, base):
-    out, words = tmp_path / "out", words_of(model, data, *PLAN, f"--base={base}")
-    if base != "stored":
+def test_a_run_that_is_stopped_goes_on_with_the_same_bits(model, data, whole, tmp_path, how, kind):
+    out, words = tmp_path / "out", words_of(model, data, *PLAN, kind)
+    if kind != "--base=stored":
         whole = tmp_path / "whole"
         done(*words, "--out", whole)
     words += ["--out", out]
@@ -123,7 +123,7 @@ def alone(model, data, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("shard", ["ddp", "zero2", "fsdp"])
+@pytest.mark.parametrize("shard", ["ddp", "zero1", "zero2", "fsdp"])
 def test_two_processes_have_the_losses_of_one(model, data, alone, tmp_path, shard):
     done_by_two(*words_of(model, data, "--out", tmp_path / "out", WITHOUT_DROPOUT, f"--shard={shard}", *PLAN))
     assert losses(tmp_path / "out") == same_sums(losses(alone))

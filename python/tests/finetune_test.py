@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 
 import finetune_runs
 import pytest
@@ -166,7 +167,19 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_bits(model, data, whole, tm
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.parametrize("shard", ["ddp", "fsdp"])
+@pytest.mark.parametrize("masters", ["fp32", "split", "none"])
+def test_a_run_with_narrow_states_that_is_killed_goes_on_with_the_same_bits(model, data, tmp_path, masters):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    words = words_of(model, data, *PLAN, "--recipe=bf16", "--optimizer-state=8bit", f"--masters={masters}")
+    done(*words, "--out", whole)
+    stop_at_step_4([*words, "--out", out], out, signal.SIGKILL)
+    done(*words, "--out", out, "--resume")
+    assert losses(out) == losses(whole)
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (out, whole))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("shard", ["ddp", "zero1", "fsdp"])
 def test_two_processes_have_the_losses_of_one(model, data, whole, tmp_path, shard):
     done_by_two(*words_of(model, data, "--out", tmp_path / "out", f"--shard={shard}", *PLAN))
     assert losses(tmp_path / "out") == same_sums(losses(whole))
