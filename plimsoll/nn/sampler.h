@@ -11,6 +11,7 @@ struct SamplingOptions {
   double temperature = 0.8;  // 0: always the likeliest
   int64_t top_k = 0;         // of the likeliest only; 0: of all
   double top_p = 1.0;        // of as few of these as hold this share of their probability
+  double min_p = 0.0;        // of those that have this share of the likeliest one's probability
 };
 
 // Options of transformers 5 where a model draws and nothing more is said.
