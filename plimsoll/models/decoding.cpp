@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "plimsoll/models/next_token.h"
+
 namespace plimsoll::models {
 
 Decoding::Decoding(LanguageModel& model, DecodingOptions options)
@@ -68,19 +70,6 @@ at::Tensor Decoding::read() {
   return model_.extend(tokens, cache_, extension).squeeze(1).contiguous();
 }
 
-int64_t Decoding::choose(int64_t text, std::span<const float> logits) const {
-  std::vector<float> scores;  // under the rules
-  if (!options_.rules.change_nothing()) {
-    scores.assign(logits.begin(), logits.end());
-    apply(options_.rules, {.written = this->text(text), .new_tokens = new_tokens_}, scores);
-    logits = scores;
-  }
-  const auto likeliest = std::ranges::max_element(logits);
-  TORCH_CHECK(*likeliest > kBanned, "generate: expected a token that the rules allow, got none for input ", text);
-  if (!options_.uniform) return likeliest - logits.begin();
-  return nn::sample(logits, options_.sampling, options_.uniform(text, new_tokens_));
-}
-
 void Decoding::step(const std::function<bool(const NewToken&)>& sink) {
   const at::NoGradGuard no_grad;
   const at::Tensor logits = read();
@@ -94,7 +83,13 @@ void Decoding::step(const std::function<bool(const NewToken&)>& sink) {
       ends_[i] = TextEnd::kNotFinite;
       continue;
     }
-    const int64_t token = choose(text, of_text);
+    std::optional<double> uniform;
+    if (options_.uniform) uniform = options_.uniform(text, new_tokens_);
+    const int64_t token = next_token(of_text, {.text = texts_[i],
+                                               .new_tokens = new_tokens_,
+                                               .rules = options_.rules,
+                                               .sampling = options_.sampling,
+                                               .uniform = uniform});
     texts_[i].push_back(token);
     const bool ends = std::ranges::find(options_.eos_token_ids, token) != options_.eos_token_ids.end();
     if (ends) ends_[i] = TextEnd::kToken;

@@ -57,7 +57,6 @@ class Decoding {
  private:
   int64_t unread(size_t text) const;
   at::Tensor read();  // the logits [texts, vocabulary] of what follows
-  int64_t choose(int64_t text, std::span<const float> logits) const;
 
   LanguageModel& model_;
   DecodingOptions options_;

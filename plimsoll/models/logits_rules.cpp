@@ -24,6 +24,16 @@ void penalize_repetition(Scores scores, WrittenTokens written, double penalty) {
   }
 }
 
+void penalize_written(Scores scores, WrittenTokens written, double frequency, double presence) {
+  std::vector<int64_t> tokens(written.begin(), written.end());
+  std::sort(tokens.begin(), tokens.end());
+  for (size_t begin = 0, end = 0; begin < tokens.size(); begin = end) {
+    while (end < tokens.size() && tokens[end] == tokens[begin]) ++end;
+    float& score = score_of(scores, tokens[begin]);
+    score = static_cast<float>(score - (frequency * static_cast<double>(end - begin) + presence));
+  }
+}
+
 void ban_repeated_ngrams(Scores scores, WrittenTokens written, int64_t size) {
   const auto before = static_cast<size_t>(size - 1);  // tokens of an n-gram that stand before its last
   if (written.size() <= before) return;
@@ -42,7 +52,8 @@ void ban_word(Scores scores, WrittenTokens written, std::span<const int64_t> wor
 }
 
 bool LogitsRules::change_nothing() const {
-  return repetition_penalty == 1 && no_repeat_ngram_size == 0 && bad_words_ids.empty() && min_new_tokens == 0;
+  return repetition_penalty == 1 && no_repeat_ngram_size == 0 && bad_words_ids.empty() && min_new_tokens == 0 &&
+         frequency_penalty == 0 && presence_penalty == 0;
 }
 
 void check(const LogitsRules& rules, int64_t vocabulary) {
@@ -51,6 +62,9 @@ void check(const LogitsRules& rules, int64_t vocabulary) {
   TORCH_CHECK_VALUE(rules.no_repeat_ngram_size >= 0 && rules.min_new_tokens >= 0,
                     "generate: expected no_repeat_ngram_size and min_new_tokens >= 0, got ", rules.no_repeat_ngram_size,
                     " and ", rules.min_new_tokens);
+  TORCH_CHECK_VALUE(std::isfinite(rules.frequency_penalty) && std::isfinite(rules.presence_penalty),
+                    "generate: expected finite frequency_penalty and presence_penalty, got ", rules.frequency_penalty,
+                    " and ", rules.presence_penalty);
   for (const std::vector<int64_t>& word : rules.bad_words_ids) {
     const bool fits =
         std::all_of(word.begin(), word.end(), [&](int64_t token) { return token >= 0 && token < vocabulary; });
@@ -61,6 +75,10 @@ void check(const LogitsRules& rules, int64_t vocabulary) {
 
 void apply(const LogitsRules& rules, const TextSoFar& text, Scores scores) {
   if (rules.repetition_penalty != 1) penalize_repetition(scores, text.written, rules.repetition_penalty);
+  if (rules.frequency_penalty != 0 || rules.presence_penalty != 0) {
+    penalize_written(scores, text.written.last(static_cast<size_t>(text.new_tokens)), rules.frequency_penalty,
+                     rules.presence_penalty);
+  }
   if (rules.no_repeat_ngram_size > 0) ban_repeated_ngrams(scores, text.written, rules.no_repeat_ngram_size);
   for (const std::vector<int64_t>& word : rules.bad_words_ids) {
     const bool is_end = word.size() == 1 && word.front() == text.eos_token_id;

@@ -18,6 +18,9 @@ inline constexpr float kBanned = -std::numeric_limits<float>::infinity();
 // A negative score of a token that was written is multiplied by the penalty, another one is divided by it.
 void penalize_repetition(Scores scores, WrittenTokens written, double penalty);
 
+// `frequency` less for each time that a token was written, and `presence` less for one that was. Source: OpenAI's API.
+void penalize_written(Scores scores, WrittenTokens written, double frequency, double presence);
+
 // No run of `size` tokens is written twice: -Inf for each token that would complete one again.
 void ban_repeated_ngrams(Scores scores, WrittenTokens written, int64_t size);
 
@@ -30,6 +33,7 @@ struct LogitsRules {
   int64_t no_repeat_ngram_size = 0;                      // 0: no such rule
   std::vector<std::vector<int64_t>> bad_words_ids = {};  // the end alone is no word
   int64_t min_new_tokens = 0;                            // no text ends before
+  double frequency_penalty = 0, presence_penalty = 0;    // of the new tokens alone
 
   bool change_nothing() const;
 };

@@ -38,6 +38,15 @@ TEST(LogitsRules, RepetitionIsPenalizedOnceForEachTokenAndTowardsMinusInf) {
   EXPECT_THAT(scores, ElementsAre(2.0f, -4.5f, 2.0f, 0.0f, kBanned));
 }
 
+TEST(LogitsRules, WrittenTokensArePenalizedByTheirNumberAndOnce) {
+  std::vector<float> scores = {3, -3, 2, kBanned};
+  penalize_written(scores, Ids{0, 1, 0, 0, 3}, 0.5, 0.25);
+  EXPECT_THAT(scores, ElementsAre(1.25f, -3.75f, 2.0f, kBanned));
+  scores = {1, 1, 1};
+  apply({.frequency_penalty = 1, .presence_penalty = -0.5}, {.written = Ids{0, 0, 1}, .new_tokens = 1}, scores);
+  EXPECT_THAT(scores, ElementsAre(1.0f, 0.5f, 1.0f)) << "the prompt counts for nothing";
+}
+
 TEST(LogitsRules, NgramsAreNotWrittenTwice) {
   EXPECT_THAT(allowed({.no_repeat_ngram_size = 1}, {0, 3, 5}), ElementsAre(1, 2, 4, 6, 7));
   // 3 was followed by 5 and, at the end, by nothing.

@@ -1,7 +1,6 @@
 #include "plimsoll/app/text/text_writer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -9,21 +8,11 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/text/stop_texts.h"
 #include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/models/next_token.h"
 #include "plimsoll/runtime/philox.h"
 #include "plimsoll/tokenize/decode_stream.h"
 
 namespace plimsoll::app {
-namespace {
-
-double log_probability(std::span<const float> logits, int64_t token) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - largest);
-  return logits[static_cast<size_t>(token)] - largest - std::log(sum);
-}
-
-}  // namespace
-
 TextWriter::TextWriter(const TextModel& model, WritingOptions options)
     : model_(model),
       options_(std::move(options)),
@@ -54,7 +43,7 @@ WrittenText TextWriter::write(const std::vector<int64_t>& prompt, const TextObse
   };
   const auto hear = [&](const models::NewToken& token) {
     ++written.tokens;
-    if (observer.on_token) observer.on_token({token.id, log_probability(token.logits, token.id)});
+    if (observer.on_token) observer.on_token({token.id, models::log_probability(token.logits, token.id)});
     if (!token.ends_text) show(stops.add(stream.next(token.id)));
     return stops.reached();
   };
