@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,18 @@ struct Extension {
   // that it has alone, here and in later calls.
   at::Tensor attention_mask = {};
   bool all_logits = false;  // of every token: fp32 [batch, seq, vocabulary], without meaning for padding
+  // An empty cache, too, is filled with the weights as they were converted before.
+  bool keeps_weights = false;
 };
+
+// Tokens of a text, at least one, that follow those in its cache, a cache of one row.
+struct TextTokens {
+  TokenCache& cache;
+  std::span<const int64_t> tokens;
+  bool wants_logits = true;  // of the last one
+};
+
+inline constexpr int64_t kMostTextRows = 256;  // tokens of a step of several texts
 
 class LanguageModel {
  public:
@@ -50,6 +62,10 @@ class LanguageModel {
   // vocabulary], of each row's last token. With an empty cache this is the prefill, later a step of decoding. Weights are
   // converted when the cache is empty and kept after that. Records no gradients; call eval() first.
   virtual at::Tensor extend(const at::Tensor& tokens, TokenCache& cache, const Extension& extension = {}) = 0;
+  // Generation of several texts, each with the bits that it has alone: fp32 [texts that want logits, vocabulary]. An
+  // empty cache does not convert the weights: something has been read before. Of at most kMostTextRows tokens together,
+  // each weight is read once.
+  virtual at::Tensor extend_texts(std::span<const TextTokens> texts) = 0;
   virtual TokenCache make_cache(const TokenCacheOptions& options = {}) const = 0;
 
   // A part of the model that can get its parameters just before it computes, and lose them after.

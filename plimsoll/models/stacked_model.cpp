@@ -1,6 +1,8 @@
 #include "plimsoll/models/stacked_model.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/take_along_dim.h>
 
@@ -12,6 +14,14 @@
 #include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::models {
+namespace {
+
+void make_room(TokenCache& cache, int64_t tokens, int64_t context) {
+  const int64_t needed = cache.length() + tokens;
+  if (needed > cache.capacity()) cache.reserve(std::max(needed, std::min(context, 2 * cache.capacity())));
+}
+
+}  // namespace
 
 void StackedModel::make_head(bool tied) {
   const int64_t vocabulary = token_embedding->weight.size(0), dim = token_embedding->weight.size(1);
@@ -63,24 +73,22 @@ at::Tensor StackedModel::extend(const at::Tensor& tokens, TokenCache& cache, con
   const at::Tensor& counts = rows.counts();
   TORCH_CHECK(!counts.defined() || counts.min().item<int64_t>() > 0, "extend: expected a token in each row, got ",
               counts);
-  if (const int64_t needed = cache.length() + tokens.size(1); needed > cache.capacity()) {
-    cache.reserve(std::max(needed, std::min(context(), 2 * cache.capacity())));
-  }
+  make_room(cache, tokens.size(1), context());
   if (!counts.defined()) {
     if (at::Tensor logits = step(tokens, cache); logits.defined()) return logits;
   }
-  const bool is_first = cache.length() == 0;
+  const bool is_first = cache.length() == 0 && !extension.keeps_weights;
   const at::Tensor before =
       cache.lengths().defined() ? cache.lengths() : at::full({tokens.size(0)}, cache.length(), at::kLong);
-  at::Tensor hidden = read(rows.gathered(tokens), cache);
+  at::Tensor hidden = read(rows.gathered(tokens), cache, is_first);
   if (counts.defined()) cache.set_lengths(before + counts);
   if (extension.all_logits) return rows.scattered(reader().logits(hidden, is_first).to(at::kFloat));
   hidden = counts.defined() ? hidden.take_along_dim((counts - 1).view({-1, 1, 1}), 1) : hidden.slice(1, -1);
   return reader().logits(hidden, is_first).to(at::kFloat);
 }
 
-at::Tensor StackedModel::read(const at::Tensor& tokens, TokenCache& cache) {
-  if (!cache.lengths().defined()) return normalised(tokens, /*is_first_microbatch=*/cache.length() == 0, &cache);
+at::Tensor StackedModel::read(const at::Tensor& tokens, TokenCache& cache, bool is_first) {
+  if (!cache.lengths().defined()) return normalised(tokens, /*is_first_microbatch=*/is_first, &cache);
   const int64_t batch = tokens.size(0);
   TORCH_CHECK(cache.lengths().size(0) == batch, "extend: expected a batch of ", cache.lengths().size(0), ", got ",
               batch);
@@ -94,13 +102,12 @@ at::Tensor StackedModel::read(const at::Tensor& tokens, TokenCache& cache) {
   return at::cat(parts);
 }
 
-at::Tensor StackedModel::step(const at::Tensor& tokens, TokenCache& cache) {
-  const at::ScalarType dtype = token_embedding->weight.scalar_type();
-  if (module().is_training() || !may_step() || cache.length() >= context() || !may_follow(cache, tokens, dtype))
-    return {};
+std::optional<TeamStep> StackedModel::step_of(const at::Tensor& tokens, const StepPositions& positions) {
+  if (module().is_training() || !may_step()) return std::nullopt;
   for (const Unit& unit : units()) {
-    if (unit.hooks->before) return {};
+    if (unit.hooks->before) return std::nullopt;
   }
+  const at::ScalarType dtype = token_embedding->weight.scalar_type();
   const StepLayers layers(dtype);
   TeamStep step{.tokens = tokens.contiguous(),
                 .format = ops::format_of(dtype, "step"),
@@ -109,14 +116,71 @@ at::Tensor StackedModel::step(const at::Tensor& tokens, TokenCache& cache) {
   if (!position_embedding.is_empty()) {
     const at::Tensor& weight = position_embedding->weight;
     step.position_weight =
-        cache.lengths().defined() ? weight.index_select(0, cache.lengths()) : weight.narrow(0, cache.length(), 1);
+        positions.each.defined() ? weight.index_select(0, positions.each) : weight.narrow(0, positions.first, 1);
   }
-  describe(step, layers, cache);
+  describe(step, layers, positions);
   step.head = head.is_empty() ? layers.product(token_embedding->weight, {}, *tied_head_) : layers.product(head);
-  if (!fits(step)) return {};
+  if (!fits(step)) return std::nullopt;
   check_tokens(tokens, token_embedding->weight.size(0));
-  models::extend(cache, step);
-  return models::run(step).unsqueeze(1).to(at::kFloat);
+  return step;
+}
+
+at::Tensor StackedModel::step(const at::Tensor& tokens, TokenCache& cache) {
+  if (cache.length() >= context() || !may_follow(cache, tokens, token_embedding->weight.scalar_type())) return {};
+  std::optional<TeamStep> step = step_of(tokens, {.first = cache.length(), .each = cache.lengths()});
+  if (!step) return {};
+  models::extend(cache, *step);
+  return models::run(*step).unsqueeze(1).to(at::kFloat);
+}
+
+void StackedModel::check_text(const TextTokens& text) const {
+  const auto& [cache, tokens, wants_logits] = text;
+  TORCH_CHECK(cache.layers() == blocks->size() && !cache.lengths().defined(),
+              "extend: expected a cache of one text and ", blocks->size(), " layers, got ", cache.layers(), " layers");
+  const auto count = static_cast<int64_t>(tokens.size());
+  TORCH_CHECK(count > 0 && cache.length() + count <= context(), "extend: expected 1 to ", context() - cache.length(),
+              " tokens, got ", count);
+}
+
+at::Tensor StackedModel::step(std::span<const TextTokens> texts) {
+  std::vector<int64_t> tokens, head_rows;
+  std::vector<at::Tensor> positions;
+  std::vector<TextCache> caches;
+  for (const TextTokens& text : texts) {
+    if (!holds(text.cache, token_embedding->weight.scalar_type())) return {};
+    const auto count = static_cast<int64_t>(text.tokens.size()), before = text.cache.length();
+    tokens.insert(tokens.end(), text.tokens.begin(), text.tokens.end());
+    positions.push_back(at::arange(before, before + count, at::kLong));
+    if (text.wants_logits) head_rows.push_back(static_cast<int64_t>(tokens.size()) - 1);
+    caches.push_back({text.cache, count});
+  }
+  const at::Tensor rows = at::from_blob(tokens.data(), {static_cast<int64_t>(tokens.size())}, at::kLong);
+  std::optional<TeamStep> step = step_of(rows, {.each = at::cat(positions)});
+  if (!step) return {};
+  step->head_rows = std::move(head_rows);
+  models::extend(caches, *step);
+  return models::run(*step).to(at::kFloat);
+}
+
+at::Tensor StackedModel::extend_texts(std::span<const TextTokens> texts) {
+  const at::NoGradGuard no_grad;
+  int64_t rows = 0;
+  for (const TextTokens& text : texts) {
+    check_text(text);
+    rows += static_cast<int64_t>(text.tokens.size());
+    make_room(text.cache, static_cast<int64_t>(text.tokens.size()), context());
+  }
+  if (rows <= (texts.size() == 1 ? kMostStepRows : kMostTextRows)) {
+    if (at::Tensor logits = step(texts); logits.defined()) return logits;
+  }
+  std::vector<at::Tensor> logits = {at::empty({0, token_embedding->weight.size(0)}, at::kFloat)};
+  for (const auto& [cache, tokens, wants_logits] : texts) {
+    at::Tensor row = at::empty({1, static_cast<int64_t>(tokens.size())}, at::kLong);
+    std::copy(tokens.begin(), tokens.end(), row.mutable_data_ptr<int64_t>());
+    const at::Tensor last = extend(row, cache, {.keeps_weights = true});
+    if (wants_logits) logits.push_back(last.squeeze(1));
+  }
+  return at::cat(logits);
 }
 
 }  // namespace plimsoll::models

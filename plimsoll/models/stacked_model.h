@@ -21,6 +21,7 @@ class StackedModel : public LanguageModel {
   // As extend(), with its bits, by a team of threads: of one token a row that follows others. Undefined, and nothing has
   // changed, where the layers must do it: in training, under a watch or a scope, with hooks.
   at::Tensor step(const at::Tensor& tokens, TokenCache& cache);
+  at::Tensor extend_texts(std::span<const TextTokens> texts) override;
   TokenCache make_cache(const TokenCacheOptions& options = {}) const override {
     return {static_cast<int64_t>(blocks->size()), options};
   }
@@ -36,8 +37,13 @@ class StackedModel : public LanguageModel {
   // Hidden states [batch, seq, dim] that the head reads.
   virtual at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch,
                                 TokenCache* cache) = 0;
-  // Adds the blocks to a step of the tokens that follow those in the cache, and what the model does to the embedding.
-  virtual void describe(TeamStep& step, const StepLayers& layers, const TokenCache& cache) = 0;
+  // Positions of a step's rows: one for all, or int64 [rows].
+  struct StepPositions {
+    int64_t first = 0;
+    at::Tensor each = {};
+  };
+  // Adds the blocks to a step of tokens at the positions, and what the model does to the embedding.
+  virtual void describe(TeamStep& step, const StepLayers& layers, const StepPositions& positions) = 0;
 
   void make_head(bool tied);
   LanguageHead reader() const;
@@ -52,7 +58,11 @@ class StackedModel : public LanguageModel {
 
  private:
   // Hidden states of tokens that follow those in the cache, also where texts have unlike lengths.
-  at::Tensor read(const at::Tensor& tokens, TokenCache& cache);
+  at::Tensor read(const at::Tensor& tokens, TokenCache& cache, bool is_first);
+  // The step of the tokens, int64 [rows], without its caches; none where the layers must do it.
+  std::optional<TeamStep> step_of(const at::Tensor& tokens, const StepPositions& positions);
+  at::Tensor step(std::span<const TextTokens> texts);  // undefined: as step()
+  void check_text(const TextTokens& text) const;
 
   std::shared_ptr<ops::LinearState> tied_head_;
 };

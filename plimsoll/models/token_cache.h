@@ -34,6 +34,12 @@ class TokenCache {
 
   // Keeps of each text as many tokens as `lengths` says, int64 [batch], none of them more than there are places.
   void set_lengths(const at::Tensor& lengths);
+  // Keeps so many tokens of each text.
+  void keep(int64_t tokens);
+  // A copy of the first tokens of each text, one or more, with room for `capacity` of them.
+  TokenCache first(int64_t tokens, int64_t capacity) const;
+  // Bytes of a token of all texts, after the first has joined.
+  int64_t token_bytes() const;
   // The texts begin .. begin + count - 1, which are as long as one another. They share memory.
   TokenCache texts(int64_t begin, int64_t count) const;
 

@@ -80,16 +80,27 @@ KeyValueCache KeyValueCache::rows(int64_t begin, int64_t count, int64_t length) 
   return part;
 }
 
+void KeyValueCache::open(const at::Tensor& like) {
+  const at::ScalarType dtype = dtype_of(format_, like);
+  tokens_ = {room(like, capacity_, dtype), room(like, capacity_, dtype)};
+  if (format_ != CacheFormat::kE4m3) return;
+  tokens_.key_scale = scale_room(like, capacity_);
+  tokens_.value_scale = scale_room(like, capacity_);
+}
+
+int64_t KeyValueCache::token_bytes() const {
+  size_t bytes = 0;
+  for (const at::Tensor* tensor : {&tokens_.key, &tokens_.value, &tokens_.key_scale, &tokens_.value_scale}) {
+    if (tensor->defined()) bytes += tensor->nbytes();
+  }
+  return static_cast<int64_t>(bytes) / capacity_;
+}
+
 CachedTokens KeyValueCache::append(const at::Tensor& key, const at::Tensor& value) {
   const int64_t batch = key.size(0), tokens = key.size(1);
   check_room(tokens);
   const bool codes = format_ == CacheFormat::kE4m3;
-  if (length_ == 0) {
-    tokens_.key = room(key, capacity_, dtype_of(format_, key));
-    tokens_.value = room(value, capacity_, dtype_of(format_, value));
-    if (codes) tokens_.key_scale = scale_room(key, capacity_);
-    if (codes) tokens_.value_scale = scale_room(value, capacity_);
-  }
+  if (length_ == 0) open(key);
   TORCH_CHECK(tokens_.key.size(0) == batch, "cache: expected a batch of ", tokens_.key.size(0), ", got ", batch);
   if (codes) {
     write_codes(key, length_, tokens_.key, tokens_.key_scale);

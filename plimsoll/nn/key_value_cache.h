@@ -27,8 +27,10 @@ class KeyValueCache {
   // call fixes batch and dtype.
   CachedTokens append(const at::Tensor& key, const at::Tensor& value);
 
+  // What the first append does before it copies: room for keys and values like `like` [batch, any, groups, channels].
+  void open(const at::Tensor& like);
   // The same without copying: counts `tokens` more, which the caller writes at the end of what is returned, the memory
-  // of capacity() tokens. Not before the first append.
+  // of capacity() tokens. Not before open() or the first append.
   const CachedTokens& grow(int64_t tokens);
 
   // Makes room for `capacity` tokens, at least as many as there are.
@@ -44,6 +46,7 @@ class KeyValueCache {
   int64_t length() const { return length_; }
   int64_t capacity() const { return capacity_; }
   CacheFormat format() const { return format_; }
+  int64_t token_bytes() const;  // of a token of all rows, after the first append
   void clear() { length_ = 0; }
 
  private:

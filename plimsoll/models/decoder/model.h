@@ -61,7 +61,7 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public StackedMode
     return result;
   }
   at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache) override;
-  void describe(TeamStep& step, const StepLayers& layers, const TokenCache& cache) override;
+  void describe(TeamStep& step, const StepLayers& layers, const StepPositions& positions) override;
   at::Tensor packed(const PackedTexts& texts, std::optional<bool> is_first_microbatch);
   using LayerInput = std::function<DecoderBlockInput(size_t layer, Reach reach)>;
   at::Tensor run_blocks(const at::Tensor& embedded, const LayerInput& input);

@@ -3,12 +3,10 @@
 
 namespace plimsoll::models {
 
-void DecoderImpl::describe(TeamStep& step, const StepLayers& layers, const TokenCache& cache) {
+void DecoderImpl::describe(TeamStep& step, const StepLayers& layers, const StepPositions& positions) {
   step.embedding_factor = embedding_factor();
-  std::array<ops::RotaryTurns, 2> turns = this->turns(cache.length(), 1);
-  for (size_t reach = 0; cache.lengths().defined() && reach < rotary_.size(); ++reach) {
-    turns[reach] = rotary_[reach].at(cache.lengths());
-  }
+  const std::array<ops::RotaryTurns, 2> turns =
+      positions.each.defined() ? this->turns(positions.each) : this->turns(positions.first, 1);
   for (size_t i = 0; i < blocks->size(); ++i) {
     auto& block = blocks->at<DecoderBlockImpl>(i);
     DecoderAttentionImpl& attention = *block.self_attention;

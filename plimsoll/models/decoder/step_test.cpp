@@ -1,4 +1,6 @@
 // Steps of a decoder on a team of threads: the bits of its layers, for every family.
+#include <ATen/ops/zeros.h>
+
 #include "plimsoll/io/testing.h"
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/decoder/testing.h"
@@ -20,9 +22,30 @@ TEST(DecoderStep, GivesTheBitsOfTheLayersForEveryFamily) {
       model->to(dtype == "codes" ? at::kBFloat16 : ops::dtype_of(ops::parse_format(dtype, "test")));
       if (dtype == "codes") nn::hold_codes(*model);
       model->eval();
-      testing::expect_bits_of_layers(*model, std::string(traits_of(config.family).model_type) + ", " + dtype);
+      const std::string what = std::string(traits_of(config.family).model_type) + ", " + dtype;
+      testing::expect_bits_of_layers(*model, what);
+      testing::expect_bits_of_texts_alone(*model, what);
     }
   }
+}
+
+TEST(DecoderStep, TextsTogetherRefuseWhatATextAloneRefuses) {
+  const at::NoGradGuard no_grad;
+  Decoder model(testing::small_decoders().front());
+  model->eval();
+  TokenCache cache = model->make_cache(), other = model->make_cache();
+  model->extend(at::zeros({1, 3}, at::kLong), cache);
+  const auto refused = [&](const std::vector<int64_t>& tokens) {
+    const std::vector<int64_t> good = {1};
+    const std::vector<TextTokens> texts = {{cache, good}, {other, tokens}};
+    EXPECT_THROW(model->extend_texts(texts), c10::Error);
+    EXPECT_EQ(cache.length(), 3);
+    EXPECT_EQ(other.length(), 0);
+  };
+  refused({});
+  refused({model->config.vocabulary});
+  refused({-1});
+  refused(std::vector<int64_t>(static_cast<size_t>(model->config.context) + 1, 0));
 }
 
 TEST(DecoderStep, AFileLoadsAsTheCodesOfItsModel) {

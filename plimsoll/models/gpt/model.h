@@ -41,7 +41,7 @@ class GptImpl : public torch::nn::Cloneable<GptImpl>, public StackedModel {
 
  private:
   at::Tensor normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache) override;
-  void describe(TeamStep& step, const StepLayers& layers, const TokenCache& cache) override;
+  void describe(TeamStep& step, const StepLayers& layers, const StepPositions& positions) override;
 };
 TORCH_MODULE(Gpt);
 

@@ -3,7 +3,7 @@
 
 namespace plimsoll::models {
 
-void GptImpl::describe(TeamStep& step, const StepLayers& layers, const TokenCache&) {
+void GptImpl::describe(TeamStep& step, const StepLayers& layers, const StepPositions&) {
   for (size_t i = 0; i < blocks->size(); ++i) {
     auto& block = blocks->at<nn::TransformerLayerImpl>(i);
     nn::MultiheadAttentionImpl& attention = *block.self_attention;

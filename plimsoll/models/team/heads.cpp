@@ -45,8 +45,10 @@ StepHeads::StepHeads(const StepAttention& attention, const char* projected, char
       size_(format::bytes(attention.call.format)) {}
 
 StepHeads::Heads StepHeads::columns(const Part& part, int64_t head, int64_t count) const {
-  const int64_t queries = attention_.call.shape.queries, stride = attention_.in.columns(), row = part.text * queries;
-  return {projected_ + (row * stride + head * channels_) * size_, row, part.texts * queries, count, stride};
+  const int64_t queries = attention_.call.shape.queries, stride = attention_.in.columns();
+  const int64_t row = apart() ? text(part).first_row : part.text * queries;
+  const int64_t rows = apart() ? text(part).rows : part.texts * queries;
+  return {projected_ + (row * stride + head * channels_) * size_, row, rows, count, stride};
 }
 
 StepHeads::Heads StepHeads::prepared(Heads heads, const StepNorm& norm, const HeadScratch& scratch) const {
@@ -85,10 +87,10 @@ StepHeads::Heads StepHeads::prepared(Heads heads, const StepNorm& norm, const He
   return heads;
 }
 
-void StepHeads::write(const Heads& heads, int64_t group, const StepPlaces& places) const {
+void StepHeads::write(const Heads& heads, int64_t group, const StepPlaces& places, int64_t first) const {
   const int64_t place_bytes = format::bytes(places.format);
   for (int64_t own_row = 0; own_row < heads.rows; ++own_row) {
-    const int64_t row = heads.first_row + own_row;
+    const int64_t row = heads.first_row + own_row - first;
     const int64_t token = places.tokens == nullptr ? 0 : places.tokens[row];
     for (int64_t i = 0; i < heads.count; ++i) {
       const char* from = heads.data + (own_row * heads.row_stride + i * channels_) * size_;
@@ -127,7 +129,8 @@ void StepHeads::attend(int64_t begin, int64_t end, const HeadScratch& scratch) c
   for (int64_t pair = begin; pair < end;) {
     const int64_t text = pair / groups, group = pair % groups, left = end - pair;
     const bool whole = group == 0 && left >= groups;
-    const Part part = {text, whole ? left / groups : 1, group, whole ? groups : std::min(groups - group, left)};
+    const Part part = {text, whole && !apart() ? left / groups : 1, group,
+                       whole ? groups : std::min(groups - group, left)};
     attend(part, scratch);
     pair += part.texts * part.groups;
   }
@@ -135,12 +138,25 @@ void StepHeads::attend(int64_t begin, int64_t end, const HeadScratch& scratch) c
 
 void StepHeads::attend(const Part& part, const HeadScratch& scratch) const {
   kernels::AttentionForward call = attention_.call;
+  if (apart()) {
+    const StepText& own = text(part);
+    call.shape.queries = own.rows;
+    call.shape.keys = own.keys;
+    call.k = own.k;
+    call.v = own.v;
+    call.k_scale = own.k_scale;
+    call.v_scale = own.v_scale;
+  }
   const kernels::AttentionShape all = call.shape;
+  const int64_t batch = apart() ? 0 : part.text;  // of what `call` has
   const int64_t group_heads = all.heads / all.groups, first = part.group * group_heads;
-  if (attention_.key.elements.data != nullptr) {
+  const StepPlaces& key = apart() ? text(part).key : attention_.key;
+  const StepPlaces& value = apart() ? text(part).value : attention_.value;
+  if (key.elements.data != nullptr) {
     const Heads keys = columns(part, all.heads + part.group, part.groups);
-    write(prepared(keys, attention_.key_norm, scratch), part.group, attention_.key);
-    write(columns(part, all.heads + all.groups + part.group, part.groups), part.group, attention_.value);
+    const int64_t first_row = apart() ? keys.first_row : 0;
+    write(prepared(keys, attention_.key_norm, scratch), part.group, key, first_row);
+    write(columns(part, all.heads + all.groups + part.group, part.groups), part.group, value, first_row);
   }
   call.shape.batch = part.texts;
   call.shape.groups = part.groups;
@@ -148,11 +164,11 @@ void StepHeads::attend(const Part& part, const HeadScratch& scratch) const {
   const Heads query = prepared(columns(part, first, call.shape.heads), attention_.query_norm, scratch);
   const int64_t inner = all.heads * channels_, cache_bytes = format::bytes(call.cache_format);
   call.q = {query.data, all.queries * query.row_stride, channels_, query.row_stride};
-  call.k = moved(call.k, part.text, part.group, cache_bytes);
-  call.v = moved(call.v, part.text, part.group, cache_bytes);
-  call.k_scale = moved(call.k_scale, part.text, part.group);
-  call.v_scale = moved(call.v_scale, part.text, part.group);
-  call.rules = moved(call.rules, part.text, first);
+  call.k = moved(call.k, batch, part.group, cache_bytes);
+  call.v = moved(call.v, batch, part.group, cache_bytes);
+  call.k_scale = moved(call.k_scale, batch, part.group);
+  call.v_scale = moved(call.v_scale, batch, part.group);
+  call.rules = moved(call.rules, batch, first);
   call.output = {read_ + (query.first_row * inner + first * channels_) * size_, all.queries * inner, channels_, inner};
   kernels::attention_forward(call);
 }

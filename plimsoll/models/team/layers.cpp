@@ -70,9 +70,12 @@ bool may_follow(TokenCache& cache, const at::Tensor& tokens, at::ScalarType dtyp
   if (!one_each || tokens.size(0) > kMostStepRows || cache.length() == 0 || cache.length() >= cache.capacity()) {
     return false;
   }
-  const nn::CachedTokens& cached = cache.layer(0).grow(0);
-  const bool holds = cache.layer(0).format() != nn::CacheFormat::kAsGiven || cached.key.scalar_type() == dtype;
-  return cached.key.size(0) == tokens.size(0) && holds;
+  return cache.layer(0).grow(0).key.size(0) == tokens.size(0) && holds(cache, dtype);
+}
+
+bool holds(TokenCache& cache, at::ScalarType dtype) {
+  return cache.length() == 0 || cache.layer(0).format() != nn::CacheFormat::kAsGiven ||
+         cache.layer(0).grow(0).key.scalar_type() == dtype;
 }
 
 void extend(TokenCache& cache, TeamStep& step) {
@@ -85,6 +88,22 @@ void extend(TokenCache& cache, TeamStep& step) {
     attention->extend(cache.layer(layer++), step.lengths);
   }
   if (step.lengths.after.defined()) cache.set_lengths(step.lengths.after);
+}
+
+void extend(std::span<const TextCache> texts, TeamStep& step) {
+  size_t layer = 0;
+  for (StepLayer& each : step.layers) {
+    auto* attention = std::get_if<StepAttention>(&each.part);
+    if (attention == nullptr) continue;
+    std::vector<StepCache> caches;
+    int64_t row = 0;
+    for (const auto& [cache, rows] : texts) {
+      caches.push_back({cache.layer(layer), row, rows});
+      row += rows;
+    }
+    attention->extend(caches);
+    ++layer;
+  }
 }
 
 }  // namespace plimsoll::models

@@ -89,8 +89,11 @@ class Run {
     }
     normalise(own, step_.norm, added);
     multiply_by(step_.head_factor, own.x);
-    multiply(team, step_.head, own.x, logits);
+    if (step_.head_rows) gather(*step_.head_rows, own.x);
+    multiply(team, step_.head, {.x = own.x, .values = logits, .count = head_count(), .format = step_.format});
   }
+
+  int64_t head_count() const { return step_.head_rows ? static_cast<int64_t>(step_.head_rows->size()) : rows_; }
 
  private:
   void place_buffers() {
@@ -172,8 +175,19 @@ class Run {
     if (added != nullptr) std::swap(own.hidden, own.sum);
   }
 
+  // The rows of x [rows, dim] to its first ones.
+  void gather(const std::vector<int64_t>& rows, char* x) const {
+    const auto bytes = static_cast<size_t>(widths_.dim * size_);
+    for (size_t i = 0; i < rows.size(); ++i)
+      std::memmove(x + i * bytes, x + static_cast<size_t>(rows[i]) * bytes, bytes);
+  }
+
   void multiply(const runtime::Team& team, const StepProduct& product, const void* x, void* values) const {
-    product.multiply({.x = x, .values = values, .count = rows_, .format = step_.format}, team.index(), team.size());
+    multiply(team, product, {.x = x, .values = values, .count = rows_, .format = step_.format});
+  }
+
+  void multiply(const runtime::Team& team, const StepProduct& product, const StepProduct::Rows& rows) const {
+    if (rows.count > 0) product.multiply(rows, team.index(), team.size());
     team.wait();
   }
 
@@ -251,6 +265,33 @@ void StepAttention::extend(nn::KeyValueCache& cache, const StepLengths& lengths)
   value = places_of(tokens.value, tokens.value_scale, last, lengths.before);
 }
 
+void StepAttention::extend(std::span<const StepCache> caches) {
+  const kernels::AttentionShape& shape = call.shape;
+  texts.clear();
+  for (const auto& [cache, first_row, rows] : caches) {
+    if (cache.length() == 0) {
+      cache.open(at::empty({1, 0, shape.groups, shape.channels}, at::dtype(ops::dtype_of(call.format))));
+    }
+    const int64_t before = cache.length();
+    const nn::CachedTokens& tokens = cache.grow(rows);
+    StepText text{.first_row = first_row,
+                  .rows = rows,
+                  .k = cached_heads(tokens.key),
+                  .v = cached_heads(tokens.value),
+                  .k_scale = cached_scales(tokens.key_scale),
+                  .v_scale = cached_scales(tokens.value_scale),
+                  .keys = cache.length(),
+                  .key = places_of(tokens.key, tokens.key_scale, before, {}),
+                  .value = places_of(tokens.value, tokens.value_scale, before, {})};
+    for (StepPlaces* places : {&text.key, &text.value}) {
+      places->elements.batch_stride = places->elements.row_stride;
+      places->scale_row_stride = places->scale_token_stride;
+    }
+    call.cache_format = text.key.format;
+    texts.push_back(text);
+  }
+}
+
 bool may_step() { return watch::current() == nullptr && !nn::scope_dtype(); }
 
 bool fits(const TeamStep& step) {
@@ -275,7 +316,7 @@ void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
 at::Tensor run(const TeamStep& step) {
   const Run run(step);
   at::Tensor logits =
-      at::empty({step.tokens.numel(), step.head.columns()}, at::TensorOptions().dtype(ops::dtype_of(step.format)));
+      at::empty({run.head_count(), step.head.columns()}, at::TensorOptions().dtype(ops::dtype_of(step.format)));
   void* values = logits.mutable_data_ptr();
   const watch::Span span("team step");
   runtime::run_team([&](const runtime::Team& team) { run.follow(team, values); });

@@ -6,6 +6,8 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <optional>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -38,6 +40,21 @@ struct StepLengths {
   at::Tensor before = {}, after = {};  // the step
 };
 
+// Tokens of one text, one or more, in a step whose texts have caches of their own. Its rows stand together.
+struct StepText {
+  int64_t first_row = 0, rows = 0;
+  kernels::AttentionInput k = {}, v = {};
+  kernels::AttentionScale k_scale = {}, v_scale = {};
+  int64_t keys = 0;
+  StepPlaces key = {}, value = {};  // of the first row; a row's stride is a token's
+};
+
+// The cache of a text, for one attention.
+struct StepCache {
+  nn::KeyValueCache& cache;
+  int64_t first_row = 0, rows = 0;
+};
+
 struct StepAttention {
   // [heads + 2 groups, channels] columns: all queries, all keys, all values. Over keys that were there before the step:
   // the queries alone.
@@ -47,12 +64,15 @@ struct StepAttention {
   // Everything but q and output. `queries` rows in a row of the step read one text: shape.batch * shape.queries rows.
   kernels::AttentionForward call = {};
   StepPlaces key = {}, value = {};
+  std::vector<StepText> texts = {};  // in place of the batch, the keys and the places above
   StepProduct out = {};
 
   // Attention over a cache of [batch, groups, channels] a token, which grows by the step's token: sets the keys, the
   // values, their number, and the places of the new ones. lengths: of unlike texts, with the step's token; it must
   // outlive the step.
   void extend(nn::KeyValueCache& cache, const StepLengths& lengths = {});
+  // The same of texts with caches of their own, which grow by their tokens.
+  void extend(std::span<const StepCache> caches);
 };
 
 struct StepFeedForward {
@@ -81,6 +101,7 @@ struct TeamStep {
   StepNorm norm = {};      // of the stream, for the head
   double head_factor = 1;  // of what the head reads, one rounding
   StepProduct head = {};
+  std::optional<std::vector<int64_t>> head_rows = {};  // rising: the rows that the head reads; none: all
   StepLengths lengths = {};
 };
 
@@ -93,7 +114,7 @@ bool fits(const TeamStep& step);
 // An error unless all tokens, int64 of any shape, are in the vocabulary: before a cache grows.
 void check_tokens(const at::Tensor& tokens, int64_t vocabulary);
 
-// Logits [rows, vocabulary] in `format`, with the bits of the same layers one by one.
+// Logits [rows that the head reads, vocabulary] in `format`, with the bits of the same layers one by one.
 at::Tensor run(const TeamStep& step);
 
 }  // namespace plimsoll::models

@@ -1,6 +1,7 @@
 // Steps of a team of threads against the same steps layer by layer.
 #pragma once
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/stack.h>
@@ -45,6 +46,45 @@ void expect_bits_of_layers(Model& model, const std::string& what) {
         const nn::testing::ScopedThreads scope(threads);
         EXPECT_TRUE(at::equal(logits_of_steps(model, tokens, format, false), expected))
             << what << ", " << rows << " rows, " << threads << " threads";
+      }
+    }
+  }
+}
+
+// Texts that share steps in chunks, over caches of their own, against each text alone.
+template <class Model>
+void expect_bits_of_texts_alone(Model& model, const std::string& what) {
+  constexpr int64_t kTokens = 40;
+  const at::Tensor texts = at::randint(model.config.vocabulary, {3, kTokens}, at::kLong);
+  // Tokens of each text by each step; together at most kMostTextRows, of one text alone more than a team takes, and few.
+  const std::vector<std::vector<int64_t>> steps = {{5, 0, 0}, {1, 20, 0}, {0, 1, 3}, {2, 17, 1},
+                                                   {1, 1, 1}, {30, 0, 0}, {1, 1, 30}};
+  for (const nn::CacheFormat format : {nn::CacheFormat::kAsGiven, nn::CacheFormat::kBf16, nn::CacheFormat::kE4m3}) {
+    std::vector<TokenCache> alone, together;
+    for (int i = 0; i < 3; ++i) {
+      alone.push_back(model.make_cache({.capacity = kTokens, .format = format}));
+      together.push_back(model.make_cache({.format = format}));
+    }
+    model.extend(texts.narrow(0, 0, 1).narrow(1, 0, 1), alone[0]);  // converts the weights
+    alone[0].clear();
+    for (const int threads : {1, 3}) {
+      const nn::testing::ScopedThreads scope(threads);
+      for (TokenCache& cache : alone) cache.clear();
+      for (TokenCache& cache : together) cache.clear();
+      for (size_t step = 0; step < steps.size(); ++step) {
+        std::vector<TextTokens> parts;
+        std::vector<at::Tensor> expected;
+        for (size_t i = 0; i < 3; ++i) {
+          const int64_t count = steps[step][i], begin = together[i].length();
+          if (count == 0) continue;
+          const at::Tensor tokens = texts[static_cast<int64_t>(i)].narrow(0, begin, count);
+          const bool wants = step != 1 || i != 0;
+          parts.push_back({together[i], {tokens.const_data_ptr<int64_t>(), static_cast<size_t>(count)}, wants});
+          const at::Tensor logits = model.extend(tokens.unsqueeze(0), alone[i]).squeeze(1);
+          if (wants) expected.push_back(logits);
+        }
+        EXPECT_TRUE(at::equal(model.extend_texts(parts), at::cat(expected)))
+            << what << ", step " << step << ", " << threads << " threads, cache " << static_cast<int>(format);
       }
     }
   }
