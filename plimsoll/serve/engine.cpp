@@ -1,0 +1,223 @@
+#include "plimsoll/serve/engine.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/models/next_token.h"
+#include "plimsoll/runtime/philox.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::serve {
+namespace {
+
+using models::TextEnd;
+
+std::vector<LikelyToken> likeliest(std::span<const float> logits, int64_t count,
+                                   const models::LogProbabilities& probabilities) {
+  std::vector<int64_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto logit = [&](int64_t token) { return logits[static_cast<size_t>(token)]; };
+  const auto end = order.begin() + std::min(count, static_cast<int64_t>(order.size()));
+  std::partial_sort(order.begin(), end, order.end(),
+                    [&](int64_t a, int64_t b) { return logit(a) > logit(b) || (logit(a) == logit(b) && a < b); });
+  std::vector<LikelyToken> tokens;
+  for (auto token = order.begin(); token != end; ++token) tokens.push_back({*token, probabilities.of(*token)});
+  return tokens;
+}
+
+}  // namespace
+
+// What follows a text.
+struct Engine::Choice {
+  std::optional<ReplyToken> token = {};  // none: the logits are not finite, or there is an error
+  std::string error = {};
+
+  static Choice of(const ServedText& text, std::span<const float> logits) {
+    if (!models::are_finite(logits)) return {};
+    const Request& request = text.request;
+    std::optional<double> uniform;
+    if (request.sampling.temperature > 0) {
+      const runtime::Philox philox{.seed = static_cast<uint64_t>(request.seed),
+                                   .step = static_cast<uint64_t>(request.choice)};
+      uniform = philox.word(static_cast<uint64_t>(text.new_tokens())) * 0x1p-32;
+    }
+    ReplyToken token;
+    try {
+      token.token.id = models::next_token(logits, {.text = text.text,
+                                                   .new_tokens = text.new_tokens(),
+                                                   .rules = request.rules,
+                                                   .sampling = request.sampling,
+                                                   .uniform = uniform});
+    } catch (const c10::Error& error) {
+      return {.error = error.what_without_backtrace()};
+    }
+    token.ends_text = std::ranges::find(request.ends, token.token.id) != request.ends.end();
+    if (request.top_log_probabilities) {
+      const models::LogProbabilities probabilities(logits);
+      token.token.log_probability = probabilities.of(token.token.id);
+      token.top = likeliest(logits, *request.top_log_probabilities, probabilities);
+    }
+    return {.token = std::move(token)};
+  }
+};
+
+Engine::Engine(std::shared_ptr<models::LanguageModel> model, const EngineOptions& options)
+    : model_(std::move(model)),
+      options_(options),
+      context_(options.max_context > 0 ? std::min(options.max_context, model_->context()) : model_->context()) {
+  TORCH_CHECK_VALUE(options.max_batch > 0 && options.max_batch <= models::kMostTextRows / 2 && options.queue > 0,
+                    "serve: expected a max_batch of 1 to ", models::kMostTextRows / 2, " and a queue >= 1, got ",
+                    options.max_batch, " and ", options.queue);
+  models::TokenCache cache = model_->make_cache({.capacity = 1, .format = options.cache});
+  {
+    std::optional<amp::Fp8Autocast> scope;
+    if (options_.recipe) scope.emplace(amp::Fp8AutocastOptions{.recipe = *options_.recipe});
+    vocabulary_ = model_->extend(at::zeros({1, 1}, at::kLong), cache).size(2);  // converts the weights
+  }
+  stats_.page_bytes = cache.token_bytes() * kPageTokens;
+  const int64_t pages = options.memory / stats_.page_bytes;
+  TORCH_CHECK_VALUE(pages >= pages_of(context_), "serve: expected a memory of ", pages_of(context_) * stats_.page_bytes,
+                    " bytes or more for the keys and values of ", context_, " tokens, got ", options.memory);
+  scheduler_.emplace(SchedulerOptions{
+      .max_batch = options.max_batch, .pages = pages, .cache = options.cache, .layers = cache.layers()});
+  stats_.texts = scheduler_->counts();
+  thread_ = std::thread([this, threads = runtime::threads()] {
+    runtime::set_threads(threads);
+    run();
+  });
+}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stops_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Engine::check(const Request& request) const {
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  TORCH_CHECK_VALUE(prompt > 0, "serve: expected a prompt of one token or more, got none");
+  for (const int64_t id : request.prompt) {
+    TORCH_CHECK_VALUE(id >= 0 && id < vocabulary_, "serve: expected tokens from 0 to ", vocabulary_ - 1, ", got ", id);
+  }
+  TORCH_CHECK_VALUE(request.max_new_tokens > 0 && request.max_new_tokens <= context_ - prompt,
+                    "serve: expected a prompt and max_new_tokens of ", context_, " tokens together, got ", prompt,
+                    " and ", request.max_new_tokens);
+  TORCH_CHECK_VALUE(request.seed >= 0 && request.choice >= 0 && request.top_log_probabilities.value_or(0) >= 0,
+                    "serve: expected seed, choice and top_log_probabilities >= 0, got ", request.seed, ", ",
+                    request.choice, " and ", request.top_log_probabilities.value_or(0));
+  nn::check(request.sampling);
+  models::check(request.rules, vocabulary_);
+}
+
+std::shared_ptr<Reply> Engine::submit(Request request) {
+  check(request);
+  auto reply = std::make_shared<Reply>();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto served = stats_.texts.running + stats_.texts.waiting + static_cast<int64_t>(submitted_.size());
+    if (stops_) throw QueueFull("the server stops");
+    if (served >= options_.max_batch + options_.queue)
+      throw QueueFull(c10::str(served, " requests are served already"));
+    submitted_.emplace_back(std::move(request), reply);
+    ++stats_.requests;
+  }
+  changed_.notify_all();
+  return reply;
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  EngineStats stats = stats_;
+  stats.texts.waiting += static_cast<int64_t>(submitted_.size());
+  return stats;
+}
+
+at::Tensor Engine::read(std::span<const models::TextTokens> texts) {
+  std::optional<amp::Fp8Autocast> scope;
+  if (options_.recipe) scope.emplace(amp::Fp8AutocastOptions{.recipe = *options_.recipe});
+  at::Tensor logits = model_->extend_texts(texts).contiguous();
+  io::check_mapped_files();
+  return logits;
+}
+
+void Engine::run() {
+  for (;;) {
+    std::vector<std::pair<Request, std::shared_ptr<Reply>>> submitted;
+    std::vector<StepPart> parts;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (stops_) break;
+      submitted.swap(submitted_);
+      stats_.texts.waiting += static_cast<int64_t>(submitted.size());
+    }
+    for (auto& [request, reply] : submitted) scheduler_->add(std::move(request), std::move(reply));
+    try {
+      parts = scheduler_->plan();
+      if (!parts.empty()) step(parts);
+    } catch (const c10::Error& error) {
+      scheduler_->fail(error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      scheduler_->fail(error.what());
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    stats_.texts = scheduler_->counts();
+    if (!parts.empty()) {
+      ++stats_.steps;
+    } else {
+      changed_.wait(lock, [&] { return stops_ || !submitted_.empty(); });
+    }
+  }
+  scheduler_->fail("the server stops");
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [request, reply] : submitted_) reply->finish(TextEnd::kInterrupted, "the server stops");
+  submitted_.clear();
+}
+
+void Engine::step(const std::vector<StepPart>& parts) {
+  std::vector<models::TextTokens> texts;
+  std::vector<ServedText*> writers;
+  for (const auto& [text, tokens] : parts) {
+    const bool writes = tokens == text->unread();
+    const std::span<const int64_t> all = text->text;
+    texts.push_back(
+        {text->cache, all.subspan(static_cast<size_t>(text->cache.length()), static_cast<size_t>(tokens)), writes});
+    if (writes) writers.push_back(text);
+  }
+  const at::Tensor logits = read(texts);
+  std::vector<Choice> choices(writers.size());
+  runtime::parallel_for(static_cast<int64_t>(writers.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const std::span<const float> row(logits.const_data_ptr<float>() + i * vocabulary_,
+                                       static_cast<size_t>(vocabulary_));
+      choices[static_cast<size_t>(i)] = Choice::of(*writers[static_cast<size_t>(i)], row);
+    }
+  });
+  for (size_t i = 0; i < writers.size(); ++i) write(*writers[i], std::move(choices[i]));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stats_.written_tokens += static_cast<int64_t>(writers.size());
+}
+
+void Engine::write(ServedText& text, Choice choice) {
+  const std::shared_ptr<Reply> reply = text.reply;
+  const auto finish = [&](TextEnd end, std::string error = {}) {
+    scheduler_->end(text);
+    reply->finish(end, std::move(error));
+  };
+  if (!choice.token) return finish(choice.error.empty() ? TextEnd::kNotFinite : TextEnd::kInterrupted, choice.error);
+  const bool ends = choice.token->ends_text;
+  text.text.push_back(choice.token->token.id);
+  reply->push(std::move(*choice.token));
+  if (ends) return finish(TextEnd::kToken);
+  if (text.new_tokens() == text.request.max_new_tokens) finish(TextEnd::kLength);
+}
+
+}  // namespace plimsoll::serve

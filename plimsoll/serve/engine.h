@@ -1,0 +1,83 @@
+// Many requests to one model, whose steps they share: each step multiplies by a weight once for the rows of all. A reply
+// has the bits that the request gets alone, by models::Decoding or `plimsoll generate`, whoever else is served.
+//
+//   serve::Engine engine(model.ptr(), {.max_batch = 16});
+//   const auto reply = engine.submit({.prompt = ids, .max_new_tokens = 50, .ends = ends});
+//   while (const auto token = reply->next()) show(token->token.id);
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "plimsoll/models/language_model.h"
+#include "plimsoll/recipe/recipe.h"
+#include "plimsoll/serve/reply.h"
+#include "plimsoll/serve/scheduler.h"
+
+namespace plimsoll::serve {
+
+struct EngineOptions {
+  int64_t max_batch = 64;    // requests that are written at once
+  int64_t max_context = 0;   // tokens of a prompt and its reply; 0: as many as the model sees
+  int64_t memory = 1 << 30;  // bytes of keys and values
+  int64_t queue = 256;       // requests that wait
+  nn::CacheFormat cache = nn::CacheFormat::kAsGiven;
+  std::optional<recipe::Recipe> recipe = {};  // in force while the model computes
+};
+
+struct EngineStats {
+  SchedulerCounts texts = {};
+  int64_t page_bytes = 0;
+  int64_t steps = 0, written_tokens = 0, requests = 0;  // since the start
+};
+
+struct QueueFull : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Engine {
+ public:
+  // Converts the weights. The model, in eval mode, is the engine's alone while it lives. Throws c10::ValueError for
+  // options that are out of range, such as a memory that a longest text does not fit into.
+  Engine(std::shared_ptr<models::LanguageModel> model, const EngineOptions& options);
+  // Ends all replies.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Throws c10::ValueError, which names what is wrong with the request, or QueueFull.
+  std::shared_ptr<Reply> submit(Request request);
+
+  EngineStats stats() const;
+  int64_t context() const { return context_; }  // tokens of a prompt and its reply
+  int64_t vocabulary() const { return vocabulary_; }
+
+ private:
+  struct Choice;
+
+  void check(const Request& request) const;
+  at::Tensor read(std::span<const models::TextTokens> texts);
+  void run();  // on the engine's own thread
+  void step(const std::vector<StepPart>& parts);
+  void write(ServedText& text, Choice choice);
+
+  const std::shared_ptr<models::LanguageModel> model_;
+  const EngineOptions options_;
+  int64_t context_, vocabulary_ = 0;
+  std::optional<Scheduler> scheduler_;  // of the engine's thread
+
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::vector<std::pair<Request, std::shared_ptr<Reply>>> submitted_;
+  EngineStats stats_;
+  bool stops_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace plimsoll::serve

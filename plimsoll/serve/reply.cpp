@@ -1,0 +1,50 @@
+#include "plimsoll/serve/reply.h"
+
+#include <utility>
+
+namespace plimsoll::serve {
+
+std::optional<ReplyToken> Reply::next() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return ready(); });
+  if (tokens_.empty()) return std::nullopt;
+  ReplyToken token = std::move(tokens_.front());
+  tokens_.pop_front();
+  return token;
+}
+
+bool Reply::wait_for(std::chrono::milliseconds time) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, time, [&] { return ready(); });
+}
+
+models::TextEnd Reply::end() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return end_.value_or(models::TextEnd::kInterrupted);
+}
+
+std::string Reply::error() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return error_;
+}
+
+void Reply::push(ReplyToken token) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    tokens_.push_back(std::move(token));
+  }
+  changed_.notify_all();
+}
+
+void Reply::finish(models::TextEnd end, std::string error) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!end_) {
+      end_ = end;
+      error_ = std::move(error);
+    }
+  }
+  changed_.notify_all();
+}
+
+}  // namespace plimsoll::serve

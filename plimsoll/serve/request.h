@@ -1,0 +1,36 @@
+// A text that a client wants, and how its tokens are chosen.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "plimsoll/models/logits_rules.h"
+#include "plimsoll/nn/sampler.h"
+
+namespace plimsoll::serve {
+
+struct Request {
+  std::vector<int64_t> prompt = {};
+  int64_t max_new_tokens = 16;
+  nn::SamplingOptions sampling = {.temperature = 0};
+  models::LogitsRules rules = {};
+  std::vector<int64_t> ends = {};  // tokens that end the text
+  // The draws follow from both alone. A choice is one of several replies to one prompt.
+  int64_t seed = 1, choice = 0;
+  // Log probabilities are wanted: of each token, and of so many that the model found likeliest.
+  std::optional<int64_t> top_log_probabilities = {};
+};
+
+struct LikelyToken {
+  int64_t id = 0;
+  double log_probability = 0;  // by the model, before rules and temperature
+};
+
+struct ReplyToken {
+  LikelyToken token;  // the log probability is 0 where none is wanted
+  bool ends_text = false;
+  std::vector<LikelyToken> top = {};  // likeliest first
+};
+
+}  // namespace plimsoll::serve

@@ -1,0 +1,159 @@
+#include "plimsoll/serve/scheduler.h"
+
+#include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace plimsoll::serve {
+namespace {
+
+using models::TextEnd;
+using ::testing::ElementsAre;
+using Ids = std::vector<int64_t>;
+
+// A prompt of consecutive ids.
+Ids ids(int64_t from, int64_t count) {
+  Ids result(static_cast<size_t>(count));
+  std::iota(result.begin(), result.end(), from);
+  return result;
+}
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  Scheduler make(int64_t pages, int64_t max_batch = 8) {
+    return Scheduler({.max_batch = max_batch, .pages = pages, .layers = 1});
+  }
+
+  std::shared_ptr<Reply> add(Scheduler& scheduler, Ids prompt) {
+    auto reply = std::make_shared<Reply>();
+    scheduler.add({.prompt = std::move(prompt), .max_new_tokens = 1000}, reply);
+    return reply;
+  }
+
+  // Takes a step as a model would: the texts that have been read write token 7. Returns each part's first id and tokens.
+  std::vector<std::pair<int64_t, int64_t>> step(Scheduler& scheduler) {
+    std::vector<std::pair<int64_t, int64_t>> parts;
+    for (const auto& [text, tokens] : scheduler.plan()) {
+      parts.emplace_back(text->text.front(), tokens);
+      nn::KeyValueCache& layer = text->cache.layer(0);
+      if (layer.length() == 0) layer.open(at::empty({1, 0, 1, 1}));
+      layer.grow(tokens);
+      if (text->unread() == 0) text->text.push_back(7);
+      last_ = text;
+    }
+    return parts;
+  }
+
+  ServedText* last_ = nullptr;
+};
+
+using Parts = std::vector<std::pair<int64_t, int64_t>>;
+
+TEST_F(SchedulerTest, PromptsAreReadInChunksBesideTextsThatWrite) {
+  Scheduler scheduler = make(100);
+  add(scheduler, ids(100, 10));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 10}}));
+  add(scheduler, ids(200, 150));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {200, 63}}));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {200, 63}}));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {200, 24}}));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {200, 1}}));
+}
+
+TEST_F(SchedulerTest, APromptWithoutTextsThatWriteIsReadInLargePieces) {
+  Scheduler scheduler = make(100);
+  add(scheduler, ids(100, 600));
+  add(scheduler, ids(1000, 20));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 512}}));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 88}}));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {1000, 20}}));
+}
+
+TEST_F(SchedulerTest, TheBatchIsNoLargerThanItsLimit) {
+  Scheduler scheduler = make(100, /*max_batch=*/2);
+  for (int64_t i = 1; i <= 3; ++i) add(scheduler, ids(100 * i, 1));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {200, 1}}));
+  EXPECT_EQ(scheduler.counts().waiting, 1);
+  scheduler.end(*last_);
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {300, 1}}));
+}
+
+TEST_F(SchedulerTest, WithoutFreePagesTheNewestTextGoesBackAndIsReadAgain) {
+  Scheduler scheduler = make(4);
+  add(scheduler, ids(100, 60));
+  step(scheduler);  // two pages
+  add(scheduler, ids(200, 25));
+  step(scheduler);  // one more
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(scheduler).size(), 2U);
+  EXPECT_EQ(scheduler.counts().used_pages, 3) << "the first has 64 tokens";
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {200, 1}}));
+  EXPECT_EQ(scheduler.counts().used_pages, 4);
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}})) << "the second would need another page";
+  EXPECT_EQ(scheduler.counts().put_back, 1);
+  EXPECT_EQ(scheduler.counts().waiting, 1);
+  scheduler.end(*last_);
+  EXPECT_EQ(step(scheduler), (Parts{{200, 33}})) << "its prompt and the tokens that it had written";
+}
+
+TEST_F(SchedulerTest, ATextThatBeginsLikeOneThatEndedReadsTheRestAlone) {
+  Scheduler scheduler = make(100);
+  add(scheduler, ids(100, 50));
+  step(scheduler);
+  scheduler.end(*last_);
+  EXPECT_EQ(scheduler.counts().kept_pages, 2);
+  add(scheduler, ids(100, 80));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 30}}));
+  add(scheduler, ids(100, 50));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {100, 1}})) << "the last token's logits are wanted";
+  EXPECT_EQ(scheduler.counts().shared_tokens, 50 + 49);
+}
+
+TEST_F(SchedulerTest, ATextWaitsForTheOneThatReadsTheSamePrompt) {
+  Scheduler scheduler = make(100);
+  for (int i = 0; i < 3; ++i) add(scheduler, ids(100, 600));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 512}}));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 88}}));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {100, 1}, {100, 1}}));
+  EXPECT_EQ(scheduler.counts().read_tokens, 602);
+}
+
+TEST_F(SchedulerTest, KeptTextsAreForgottenBeforeATextGoesBack) {
+  Scheduler scheduler = make(4);
+  add(scheduler, ids(100, 60));
+  step(scheduler);
+  scheduler.end(*last_);
+  add(scheduler, ids(200, 90));
+  EXPECT_EQ(step(scheduler), (Parts{{200, 90}}));
+  EXPECT_EQ(scheduler.counts().kept_pages, 0);
+  EXPECT_EQ(scheduler.counts().used_pages, 3);
+}
+
+TEST_F(SchedulerTest, AKeptTextGivesItsPagesToTheTextThatBeginsLikeIt) {
+  Scheduler scheduler = make(4);
+  add(scheduler, ids(100, 60));
+  step(scheduler);
+  scheduler.end(*last_);
+  add(scheduler, ids(100, 100));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 40}}));
+  EXPECT_EQ(scheduler.counts().used_pages, 4);
+}
+
+TEST_F(SchedulerTest, CancelledRequestsGoBeforeTheNextStep) {
+  Scheduler scheduler = make(100, /*max_batch=*/1);
+  const auto first = add(scheduler, ids(100, 5)), second = add(scheduler, ids(200, 5)),
+             third = add(scheduler, ids(300, 5));
+  step(scheduler);
+  first->cancel();
+  second->cancel();
+  EXPECT_EQ(step(scheduler), (Parts{{300, 5}}));
+  for (const auto& reply : {first, second}) {
+    EXPECT_FALSE(reply->next());
+    EXPECT_EQ(reply->end(), TextEnd::kInterrupted);
+  }
+  EXPECT_EQ(scheduler.counts().used_pages, 1);
+}
+
+}  // namespace
+}  // namespace plimsoll::serve
