@@ -125,6 +125,8 @@ def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name
             "is_first_microbatch True or False, got 'yes'",
         ),
         (lambda: te.apply_rotary_pos_emb(torch.ones(2, 1, 1, 4), cast(Any, [1])), TypeError, "freqs a tensor"),
+        (lambda: plimsoll.accelerate(cast(Any, 1)), TypeError, "expected on True or False, got 1"),
+        (lambda: plimsoll.accelerate(report=cast(Any, "yes")), TypeError, "expected report True or False, got 'yes'"),
         (lambda: plimsoll.enable_floating_point_exceptions(cast(Any, "no")), TypeError, "enabled True or False, got 'no'"),
         (lambda: te.Linear(4, 4)(cast(Any, None)), TypeError, "Linear: expected inp a tensor, got None"),
         (lambda: te.LayerNormLinear(4, 4)(cast(Any, 1)), TypeError, "LayerNormLinear: expected inp a tensor, got 1"),

@@ -218,6 +218,8 @@ def sharded_unit(draw):
 
 
 CALLS = {
+    "accelerate": lambda draw: [],
+    "acceleration_report": lambda draw: [],
     "activation": lambda draw: [T(2, 3, 20), draw.choice(["gelu", "silu", "geglu"])],
     "activation_backward": lambda draw: [T(3, 20), T(3, 10), "swiglu"],
     "activation_parameters": lambda draw: ["clamped_swiglu", [1.0, 2.0, 3.0]],
@@ -274,6 +276,7 @@ CALLS = {
     "gemm": gemm,
     "gradient_reducer": lambda draw: [Made(lambda: classes.Ranks(GROUP)), 64, FP32, "bf16"],
     "innermost_fp8_scope": lambda draw: [],
+    "is_accelerated": lambda draw: [],
     "layer_pass": layer_pass,
     "layer_pass_backward": layer_pass_backward,
     "leave_module": lambda draw: ["layers.0"],
@@ -309,6 +312,7 @@ CALLS = {
     "quantize_weight": lambda draw: [T(5, 70), draw.choice(['"fp8"', '"mxfp8"', '"fp8-row"']), draw.choice([None, T(1, fill=1)])],
     "quantize_blocks": lambda draw: [T(5, 70), "e5m2", draw.choice(BLOCKS), draw.choice(["fp32", "e8m0"]), False, "up"],
     "release_pages": lambda draw: [Made(lambda: ops.mapped_zeros([2000], FP32, str(folder())))],
+    "reset_acceleration_report": lambda draw: [],
     "rotary": lambda draw: [T(5, 2, 3, 8), T(6, 4), 0, False],
     "rotary_turn": lambda draw: [T(2, 5, 3, 8), T(6, 4), T(6, 4), 1, True, False],
     "scaled_gemm": scaled_gemm,
@@ -319,6 +323,7 @@ CALLS = {
     "softmax": lambda draw: [T(2, 3, 5, 33), 0.5, "causal", None],
     "softmax_backward": lambda draw: [T(2, 3, 5, 33), T(2, 3, 5, 33), 0.5],
     "softmax_forward": lambda draw: [T(2, 3, 5, 33), 0.5, "no_mask", T(2, 1, 5, 33, dtype=torch.bool, fill=(0, 2))],
+    "stop_acceleration": lambda draw: [],
     "stop_at_incident": lambda draw: [],
     "transpose": lambda draw: [T(17, 33)],
     "unscale_gradients_": lambda draw: [[T(3, 4), T(70, dtype=BF16)], 0.5, 1.0, False],

@@ -15,33 +15,21 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A view whose rows or columns lie one after the other, as the kernel needs it.
-at::Tensor readable(const at::Tensor& x) { return x.stride(1) == 1 || x.stride(2) == 1 ? x : x.contiguous(); }
-
-// [batch, rows, k], of which the strides need not fit where a size is 1.
+// Strides do not matter where a size is 1, and torch leaves any there.
 kernels::GemmOperand operand(const at::Tensor& x, int64_t row_dim, int64_t k_dim, format::Format format) {
-  return {.data = x.const_data_ptr(), .format = format, .row_stride = x.stride(row_dim), .k_stride = x.stride(k_dim)};
+  const int64_t row_stride = x.stride(row_dim), k_stride = x.stride(k_dim);
+  const bool k_is_dense = x.size(k_dim) == 1 || k_stride == 1;
+  return {.data = x.const_data_ptr(),
+          .format = format,
+          .row_stride = k_is_dense || x.size(row_dim) > 1 ? row_stride : 1,
+          .k_stride = k_is_dense ? 1 : k_stride};
 }
 
-at::Tensor products(const at::Tensor& a_any, const at::Tensor& b_any) {
-  const at::Tensor a = readable(a_any), b = readable(b_any);
+at::Tensor readable(const at::Tensor& x) { return is_readable(x) ? x : x.contiguous(); }
+
+at::Tensor products(const at::Tensor& a, const at::Tensor& b) {
   at::Tensor output = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
-  const format::Format format = format_of(a.scalar_type(), "batched_gemm");
-  const kernels::BatchedGemm args = {.first = {.a = operand(a, 1, 2, format),
-                                               .b = operand(b, 2, 1, format),
-                                               .m = a.size(1),
-                                               .n = b.size(2),
-                                               .k = a.size(2),
-                                               .output = output.mutable_data_ptr(),
-                                               .output_format = format,
-                                               .output_stride = b.size(2)},
-                                     .batch = a.size(0),
-                                     .a_step = a.stride(0),
-                                     .b_step = b.stride(0),
-                                     .output_step = output.stride(0)};
-  const watch::Span span("gemm batched", {.operations = 2.0 * static_cast<double>(output.numel() * args.first.k),
-                                          .bytes = traffic(a, b, output)});
-  kernels::gemm_batched(args);
+  multiply_as_stored({readable(a), readable(b), output});
   return output;
 }
 
@@ -66,6 +54,40 @@ class BatchedGemmFunction : public torch::autograd::Function<BatchedGemmFunction
 };
 
 }  // namespace
+
+bool is_readable(const at::Tensor& x) {
+  return x.stride(-1) == 1 || x.stride(-2) == 1 || x.size(-1) == 1 || x.size(-2) == 1;
+}
+
+void multiply_as_stored(const StoredProduct& product) {
+  const auto& [a, b, output, alpha, bias, accumulate] = product;
+  const format::Format format = format_of(a.scalar_type(), "gemm");
+  const bool is_batch = a.dim() == 3;
+  const kernels::BatchedGemm args = {
+      .first = {.a = operand(a, -2, -1, format),
+                .b = operand(b, -1, -2, format),
+                .m = a.size(-2),
+                .n = b.size(-1),
+                .k = a.size(-1),
+                .output = output.mutable_data_ptr(),
+                .output_format = format,
+                .output_stride = b.size(-1),
+                .epilogue = {.alpha = alpha,
+                             .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr,
+                             .accumulate = accumulate}},
+      .batch = is_batch ? a.size(0) : 1,
+      .a_step = is_batch ? a.stride(0) : 0,
+      .b_step = is_batch ? b.stride(0) : 0,
+      .output_step = is_batch ? output.stride(0) : 0};
+  const watch::Span span(
+      is_batch ? "gemm batched" : "gemm",
+      {.operations = 2.0 * static_cast<double>(output.numel() * args.first.k), .bytes = traffic(a, b, output)});
+  if (is_batch) {
+    kernels::gemm_batched(args);
+  } else {
+    kernels::gemm(args.first);
+  }
+}
 
 at::Tensor batched_gemm(const at::Tensor& a, const at::Tensor& b) {
   check_values(a, "batched_gemm", "a");

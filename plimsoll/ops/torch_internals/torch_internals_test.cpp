@@ -1,4 +1,5 @@
 // Each trick of this folder and what it relies on, so that a new torch that does otherwise says so here.
+#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/tensor.h>
@@ -20,6 +21,7 @@
 #include "plimsoll/ops/torch_internals/collective.h"
 #include "plimsoll/ops/torch_internals/free_key.h"
 #include "plimsoll/ops/torch_internals/node_pointer.h"
+#include "plimsoll/ops/torch_internals/replaced_kernels.h"
 #include "plimsoll/ops/torch_internals/saving.h"
 #include "plimsoll/ops/torch_internals/sparse_entries.h"
 #include "plimsoll/ops/torch_internals/tracing.h"
@@ -55,6 +57,38 @@ TEST(Attached, ATensorThatTakesOverTheDataHasTheObject) {
   to.set_data(from);
   ASSERT_NE(find_attached<std::string>(to), nullptr);
   EXPECT_EQ(*find_attached<std::string>(to), "carried");
+}
+
+// -- replaced_kernels.h
+
+TEST(ReplacedKernels, AKernelDeclinesOrReplacesUntilTheObjectEnds) {
+  const at::Tensor x = at::ones({2, 2}), y = at::ones({2, 2}).mul(3);
+  bool takes = true;
+  {
+    ReplacedKernels kernels;
+    EXPECT_TRUE(kernels.replace("aten::mm", [&](CallStack& stack) {
+      if (!takes) return false;
+      torch::jit::drop(stack, 2);
+      stack.emplace_back(y);
+      return true;
+    }));
+    EXPECT_FALSE(kernels.replace("aten::no_such_operator", [](CallStack&) { return false; }));
+    EXPECT_TRUE(at::mm(x, x).is_same(y));
+    takes = false;
+    EXPECT_EQ(at::mm(x, x)[0][0].item<float>(), 2);
+    takes = true;
+  }
+  EXPECT_EQ(at::mm(x, x)[0][0].item<float>(), 2);
+}
+
+TEST(ReplacedKernels, TheLaterOneIsCalledAndTheEarlierOneStandsBehindIt) {
+  const at::Tensor x = at::ones({2, 2});
+  std::string order;
+  ReplacedKernels earlier, later;
+  earlier.replace("aten::mm", [&](CallStack&) { return order += "earlier", false; });
+  later.replace("aten::mm", [&](CallStack&) { return order += "later ", false; });
+  at::mm(x, x);
+  EXPECT_EQ(order, "later earlier");
 }
 
 // -- free_key.h

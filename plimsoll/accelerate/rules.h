@@ -1,0 +1,50 @@
+// Which calls gain by our kernels, on which processor: tables of measurements, one line for what was measured alike.
+// bench/accelerate.py makes the figures; docs/accelerate.md shows them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "plimsoll/format/format.h"
+#include "plimsoll/runtime/cpu.h"
+
+namespace plimsoll::acceleration {
+
+// What became of a call.
+enum class Outcome : uint8_t {
+  kReplaced,
+  kDtype,      // not fp32, bf16 or fp16, or several
+  kShape,      // sizes or options that our kernel has not
+  kStrides,    // a layout that our kernel does not read or write
+  kSize,       // no gain at these sizes
+  kProcessor,  // no gain on this processor
+};
+inline constexpr std::array<std::string_view, 6> kOutcomeNames = {"replaced", "dtype", "shape",
+                                                                  "strides",  "size",  "processor"};
+
+struct Processor {
+  runtime::Isa isa = runtime::Isa::kPortable;  // the level in force for the operator's kernel
+  bool is_amd = false;                         // torch multiplies FP32 by MKL, which is slow there
+};
+// isa: of the kernel that would run.
+Processor processor(runtime::Isa isa);
+
+// Layouts of [m, k] x [k, n]: what lies one after the other in memory.
+enum class Layout : uint8_t {
+  kNt = 1,  // k of both, as a layer reads its weight
+  kNn = 2,  // k of the first, n of the second, as the gradient of a layer's input
+  kTn = 4,  // m of the first, as the gradient of a layer's weight
+};
+
+struct ProductCall {
+  format::Format format = format::Format::kFp32;
+  Layout layout = Layout::kNt;
+  bool is_batch = false;
+  int64_t m = 0, n = 0, k = 0;  // of one product
+};
+
+// These return kReplaced, kSize or kProcessor.
+Outcome choose(const ProductCall& call, const Processor& processor);
+
+}  // namespace plimsoll::acceleration

@@ -1,0 +1,51 @@
+#include "plimsoll/accelerate/rules.h"
+
+#include <gtest/gtest.h>
+
+namespace plimsoll::acceleration {
+namespace {
+
+using format::Format, runtime::Isa;
+
+constexpr Processor kZen3 = {Isa::kAvx2, true}, kZen5 = {Isa::kAvx512Bf16, true}, kIntel = {Isa::kAvx512, false};
+
+ProductCall square(Format format, int64_t size) { return {format, Layout::kNt, false, size, size, size}; }
+
+TEST(AccelerationRules, AProcessorWithoutAMeasurementHasNone) {
+  for (const Isa isa : {Isa::kPortable, Isa::kAmx}) {
+    for (const Format format : {Format::kFp32, Format::kBf16, Format::kFp16})
+      EXPECT_EQ(choose(square(format, 1024), {isa, true}), Outcome::kProcessor);
+  }
+}
+
+TEST(AccelerationRules, SixteenBitsWithoutTheirOwnInstructionsAreOurs) {
+  for (const Processor& on : {kZen3, kIntel}) {
+    EXPECT_EQ(choose(square(Format::kBf16, 768), on), Outcome::kReplaced);
+    EXPECT_EQ(choose(square(Format::kFp16, 768), on), Outcome::kReplaced);
+  }
+}
+
+TEST(AccelerationRules, Fp32IsOursWhereMklIsSlow) {
+  EXPECT_EQ(choose(square(Format::kFp32, 768), kZen5), Outcome::kReplaced);
+  EXPECT_EQ(choose(square(Format::kFp32, 768), kIntel), Outcome::kProcessor);
+  EXPECT_EQ(choose(square(Format::kFp32, 768), kZen3), Outcome::kProcessor);
+}
+
+TEST(AccelerationRules, SizesWithoutAGainAreNot) {
+  const ProductCall row = {Format::kFp16, Layout::kNt, false, 1, 768, 768};
+  EXPECT_EQ(choose(row, kZen5), Outcome::kSize);
+  EXPECT_EQ(choose({Format::kFp16, Layout::kNn, false, 1, 768, 768}, kZen5), Outcome::kReplaced);
+  EXPECT_EQ(choose({Format::kBf16, Layout::kTn, false, 1024, 1024, 1024}, kZen5), Outcome::kReplaced);
+  EXPECT_EQ(choose({Format::kBf16, Layout::kNt, false, 1024, 1024, 1024}, kZen5), Outcome::kSize);
+}
+
+TEST(AccelerationRules, ABatchHasRulesOfItsOwn) {
+  const ProductCall one = {Format::kBf16, Layout::kNt, false, 2, 768, 768};
+  ProductCall batch = one;
+  batch.is_batch = true;
+  EXPECT_EQ(choose(one, kZen3), Outcome::kReplaced);
+  EXPECT_EQ(choose(batch, kZen3), Outcome::kSize);
+}
+
+}  // namespace
+}  // namespace plimsoll::acceleration

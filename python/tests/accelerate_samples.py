@@ -1,0 +1,97 @@
+"""Samples of torch's own operator tests (OpInfo), forward and gradients, under plimsoll.accelerate(). Run as a program it checks
+all of them under the instruction set that PLIMSOLL_ISA names, and prints how many calls of each operator were replaced."""
+
+import itertools
+import json
+import sys
+import types
+import unittest
+
+import plimsoll
+import torch
+from rounding import rounds_alike
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+# The base class of torch's own test cases, of which no sample makes use; the package is no part of torch's wheels.
+sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
+import torch.testing._internal.common_methods_invocations as invocations  # noqa: E402
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+OPERATORS = ("mm", "addmm", "bmm", "baddbmm", "matmul", "nn.functional.linear", "einsum")
+SAMPLES = 10  # of each operator and dtype
+SMALL, MIDDLE = 64, 80  # in the place of torch's 5 and 10, which are too small for a gain
+
+
+def operators():
+    invocations.S, invocations.M = SMALL, MIDDLE
+    return [op for op in invocations.op_db if op.name in OPERATORS and not op.variant_test_name]
+
+
+def clone(sample, dtype=None):
+    """The same numbers in tensors of their own, floating ones in another dtype if that is given."""
+
+    def copy(x):
+        if not x.is_floating_point():
+            return x
+        return x.detach().to(dtype or x.dtype, copy=True, memory_format=torch.preserve_format).requires_grad_(x.requires_grad)
+
+    return tree_map_only(torch.Tensor, copy, (sample.input, sample.args, sample.kwargs))
+
+
+def run(op, arguments):
+    """Results, then gradients for a fixed gradient of each."""
+    first, args, kwargs = arguments
+    results = [x for x in tree_leaves(op(first, *args, **kwargs)) if isinstance(x, torch.Tensor)]
+    leaves = [x for x in tree_leaves(arguments) if isinstance(x, torch.Tensor) and x.requires_grad]
+    if not leaves or not results[0].requires_grad:
+        return results
+    torch.manual_seed(1)
+    gradient = torch.randn(results[0].shape, dtype=torch.float32).to(torch.bfloat16).to(results[0].dtype)
+    return results + [x for x in torch.autograd.grad(results[0], leaves, gradient, allow_unused=True) if x is not None]
+
+
+def check(name, ours, theirs, exact):
+    assert len(ours) == len(theirs) == len(exact), name
+    for mine, torchs, right in zip(ours, theirs, exact, strict=True):
+        assert (mine.dtype, mine.shape, mine.stride()) == (torchs.dtype, torchs.shape, torchs.stride()), name
+        finite = torchs.isfinite()
+        assert torch.equal(mine.isfinite(), finite), name
+        assert rounds_alike(*(torch.where(finite, x, 0) for x in (mine, torchs, right))), name
+
+
+def written(op, sample):
+    """The result in tensors of the caller's: one that fits, one with other strides and one that torch must resize."""
+    first, args, kwargs = clone(sample)
+    with torch.no_grad():
+        like = op(first, *args, **kwargs)
+        reversed_dims = tuple(reversed(range(like.dim())))
+        outs = [torch.empty_like(like), torch.empty_like(like.permute(reversed_dims)).permute(reversed_dims), like.new_empty(0)]
+        for out in outs:
+            assert op(first, *args, **kwargs, out=out) is out
+    return outs
+
+
+def exact_result(op, sample):
+    return run(op, clone(sample, torch.float64))[0]
+
+
+def check_samples() -> dict[str, dict[str, int]]:
+    for op, dtype in itertools.product(operators(), DTYPES):
+        torch.manual_seed(0)
+        samples = op.sample_inputs("cpu", dtype, requires_grad=True)
+        for number, sample in enumerate(itertools.islice(samples, SAMPLES)):
+            for layout in (sample, sample.noncontiguous()):
+                name = f"{op.name} {dtype} sample {number}: {layout.summary()}"
+                plimsoll.accelerate(False)
+                theirs, exact = run(op, clone(layout)), run(op, clone(layout, torch.float64))
+                plimsoll.accelerate()
+                check(name, run(op, clone(layout)), theirs, exact)
+            if op.supports_out:
+                ours = written(op, sample)
+                plimsoll.accelerate(False)
+                check(f"{name} with out", ours, written(op, sample), [exact_result(op, sample)] * len(ours))
+    return plimsoll.acceleration_report()
+
+
+if __name__ == "__main__":
+    print(json.dumps(check_samples()))
