@@ -16,7 +16,9 @@ import time
 
 import json_file
 
-# What torch, oneDNN and MKL read. A processor with AVX2 alone has no 16-bit products in oneDNN; torch asks the processor for them,
+sys.path.pop(0)  # transformers would take this file for the package of its name
+
+# Variables that torch, oneDNN and MKL read. A processor with AVX2 alone has no 16-bit products in oneDNN; torch asks the processor for them,
 # not these variables, so that oneDNN is turned off for 16 bits there.
 LEVELS = {
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},

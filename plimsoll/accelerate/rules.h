@@ -1,4 +1,4 @@
-// Which calls gain by our kernels, on which processor: tables of measurements, one line for what was measured alike.
+// The calls that gain by our kernels, by processor: tables of measurements, one line for all that was measured alike.
 // bench/accelerate.py makes the figures; docs/accelerate.md shows them.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace plimsoll::acceleration {
 
-// What became of a call.
+// The fate of a call.
 enum class Outcome : uint8_t {
   kReplaced,
   kDtype,      // not fp32, bf16 or fp16, or several

@@ -15,7 +15,7 @@ _printed_at_exit = False
 
 
 class Acceleration:
-    """What :func:`accelerate` returns: ``off()`` gives torch its own kernels back, ``report()`` says what was replaced."""
+    """The result of :func:`accelerate`: ``off()`` gives torch its own kernels back, ``report()`` says what was replaced."""
 
     def off(self) -> None:
         accelerate(False)

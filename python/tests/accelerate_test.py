@@ -87,7 +87,7 @@ def test_turning_it_on_warns_of_nothing():
 
 
 def in_process(isa, script):
-    """What the script prints, run where this instruction set is the best."""
+    """Output of the script, run where this instruction set is the best."""
     path = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "PLIMSOLL_ISA": isa}
     done = subprocess.run([sys.executable, *script], env=environment, capture_output=True, text=True)
