@@ -81,7 +81,7 @@ TEST(GemmBits, OfARowDoNotDependOnItsBatch) {
   }
 }
 
-// B beyond 32 MiB is packed in parts of 32 panels or more.
+// B beyond 32 MiB is packed in parts of 32 panels or more, or, of many more k, in parts of k.
 TEST(GemmBits, OfAColumnDoNotDependOnTheColumnsBesideIt) {
   const int64_t m = 230, n = 1060, k = 8400, tail = 43;
   for (runtime::Isa isa : isas()) {
@@ -100,6 +100,28 @@ TEST(GemmBits, OfAColumnDoNotDependOnTheColumnsBesideIt) {
       const auto row = all.begin() + (i + 1) * n - tail;
       EXPECT_TRUE(std::equal(row, row + tail, output.begin() + i * tail)) << "row " << i << runtime::name(isa);
     }
+  }
+}
+
+TEST(GemmBits, OfALongSumAreThoseOfFewRows) {
+  const int64_t m = 260, n = 140, k = 105001, few = 5;
+  const Operand a(m, k, Format::kBf16, 1), b(n, k, Format::kE4m3, 2, {.layout = Layout::kRowContiguous});
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    const std::vector<float> all = product(a, b, m, n, k);
+    EXPECT_EQ(product(a, b, few, n, k), rows_of(all, 0, few, n)) << runtime::name(isa);
+    std::vector<char> packed(gemm_packed_b_bytes(b.view(), n, k));
+    gemm_pack_b(b.view(), n, k, packed.data());
+    std::vector<float> output(static_cast<size_t>(m * n));
+    gemm({.a = a.view(),
+          .b = b.view(),
+          .m = m,
+          .n = n,
+          .k = k,
+          .output = output.data(),
+          .output_stride = n,
+          .packed_b = packed.data()});
+    EXPECT_EQ(output, all) << runtime::name(isa);
   }
 }
 

@@ -21,8 +21,9 @@ class BlockMultiplier {
     const int64_t a_dwords = product.isa.block_panels * product.a_panel_dwords(product.k_blocks.length);
     a_ = scratch<uint32_t>(ScratchSlot::kGemmA, a_dwords + (is_ready_ ? 0 : longest * kBPitch));
     b_ = a_ + a_dwords;
-    // With one k block a tile is finished at once and reused; else all of them wait for the last block.
     tile_size_ = product.isa.panel_rows * kTileColumns;
+    if (product.tiles != nullptr) return;
+    // With one k block a tile is finished at once and reused; else all of them wait for the last block.
     const int64_t tiles = product.k_blocks.count == 1 ? 1 : product.isa.block_panels * columns_.size();
     tiles_ = scratch<float>(ScratchSlot::kGemmTile, tiles * tile_size_);
   }
@@ -32,7 +33,8 @@ class BlockMultiplier {
     for (int64_t block = 0; block < blocks; ++block) {
       const Range part = part_of(rows_.size(), block, blocks);
       block_rows_ = {rows_.begin + part.begin, rows_.begin + part.end};
-      for (int64_t k_block = 0; k_block < product_.k_blocks.count; ++k_block) multiply_k_block(k_block);
+      const Range k_blocks = chunk_.k_blocks;
+      for (int64_t k_block = k_blocks.begin; k_block < k_blocks.end; ++k_block) multiply_k_block(k_block);
     }
   }
 
@@ -74,6 +76,9 @@ class BlockMultiplier {
   }
 
   float* tile_at(int64_t row_panel, int64_t column_panel) const {
+    if (product_.tiles != nullptr) {
+      return product_.tiles + ((column_panel - chunk_.panels.begin) * product_.row_panels + row_panel) * tile_size_;
+    }
     if (product_.k_blocks.count == 1) return tiles_;
     const int64_t column = column_panel - columns_.begin, row = row_panel - block_rows_.begin;
     return tiles_ + (column * block_rows_.size() + row) * tile_size_;

@@ -21,6 +21,7 @@ struct Product {
   const float* row_scale;     // [m], alpha included
   const float* column_scale;  // [n]
   float* column_partial;      // [row_panels, n] or nullptr
+  float* tiles;               // of all row panels for each panel of B at hand, where k comes in parts; or nullptr
   FarScales far_scales;
   SharedAmax amax = {};
 
@@ -31,16 +32,16 @@ struct Product {
   void finish_tile(int64_t row_panel, int64_t column_panel, float* tile);
 };
 
-// Some of the columns of B, packed: panel `first_panel` is the first in `layout`. Where they are not packed as they are
-// multiplied, each thread decodes or packs a panel just before that.
+// Some of the columns of B, packed: panel `first_panel` and k `first_k` are the first in `layout`. Where they are not
+// packed as they are multiplied, each thread decodes or packs a panel just before that.
 struct ColumnChunk {
-  Range panels;
+  Range panels, k_blocks;
   const uint32_t* packed = nullptr;
   PackedLayout layout;
-  int64_t first_panel = 0;
+  int64_t first_panel = 0, first_k = 0;
 
   const uint32_t* at(int64_t k_begin, int64_t panel) const {
-    return packed + layout.offset(k_begin, panel - first_panel);
+    return packed + layout.offset(k_begin - first_k, panel - first_panel);
   }
 };
 
@@ -53,7 +54,7 @@ struct PackColumns {
 };
 void pack_columns(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa, const PackColumns& args);
 
-// Row panels times column panels, epilogue included. Unless chunk is packed as it is multiplied, at most
+// Row panels times column panels in the chunk's blocks of k, the epilogue behind the last of all. Unless chunk is packed as it is multiplied, at most
 // GemmIsa::block_panels row panels.
 void multiply_rectangle(Product& product, const ColumnChunk& chunk, Range row_panels, Range column_panels);
 

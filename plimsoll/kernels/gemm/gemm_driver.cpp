@@ -26,17 +26,19 @@ struct SharedScratch {
   float* column_scale;
   float* column_partial;  // nullptr without column_sum
   uint32_t* packed;
+  float* tiles;  // nullptr where k comes in one part
 
-  SharedScratch(const Gemm& args, int64_t row_panels, int64_t packed_dwords) {
+  SharedScratch(const Gemm& args, int64_t row_panels, int64_t packed_dwords, int64_t tile_dwords) {
     const int64_t partials = args.epilogue.column_sum == nullptr ? 0 : row_panels * args.n;
-    const int64_t sizes[] = {args.m, args.n, partials, packed_dwords};
-    int64_t begin[5] = {};
-    for (int i = 0; i < 4; ++i) begin[i + 1] = begin[i] + divide_up(sizes[i], 16) * 16;  // whole cache lines
-    char* base = static_cast<char*>(runtime::scratch(runtime::ScratchSlot::kGemmB, static_cast<size_t>(begin[4]) * 4));
+    const int64_t sizes[] = {args.m, args.n, partials, packed_dwords, tile_dwords};
+    int64_t begin[6] = {};
+    for (int i = 0; i < 5; ++i) begin[i + 1] = begin[i] + divide_up(sizes[i], 16) * 16;  // whole cache lines
+    char* base = static_cast<char*>(runtime::scratch(runtime::ScratchSlot::kGemmB, static_cast<size_t>(begin[5]) * 4));
     row_scale = reinterpret_cast<float*>(base);
     column_scale = reinterpret_cast<float*>(base + begin[1] * 4);
     column_partial = partials == 0 ? nullptr : reinterpret_cast<float*>(base + begin[2] * 4);
     packed = reinterpret_cast<uint32_t*>(base + begin[3] * 4);
+    tiles = tile_dwords == 0 ? nullptr : reinterpret_cast<float*>(base + begin[4] * 4);
   }
 };
 
@@ -69,30 +71,31 @@ void fill_scales(const ScaleView& scale, int64_t rows, int64_t k, float factor, 
   for (int64_t i = 0; i < rows; ++i) to[i] = in_epilogue ? factor * scale_at(scale, i, 0) : factor;
 }
 
-void pack_chunk(const GemmOperand& b, int64_t n, Range panels, const PackedLayout& layout, const GemmIsa& isa,
+// Panels of the layout, which begins with `first_panel` and `k_blocks`.
+void pack_chunk(const GemmOperand& b, int64_t n, const KBlocks& blocks, const ColumnChunk& chunk, const GemmIsa& isa,
                 uint32_t* packed) {
-  const KBlocks k_blocks(layout.k);
-  runtime::parallel_for(panels.size(), kPackGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t block = 0; block < k_blocks.count; ++block) {
-      const Range k = k_blocks.block(block);
-      pack_columns(b, n, layout.k, isa,
-                   {.panels = {panels.begin + begin, panels.begin + end},
+  const PackedLayout& layout = chunk.layout;
+  runtime::parallel_for(chunk.panels.size(), kPackGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t block = chunk.k_blocks.begin; block < chunk.k_blocks.end; ++block) {
+      const Range k = blocks.block(block);
+      pack_columns(b, n, blocks.k, isa,
+                   {.panels = {chunk.panels.begin + begin, chunk.panels.begin + end},
                     .k = k,
                     .dword = layout.dword,
-                    .to = packed + layout.offset(k.begin, begin),
+                    .to = packed + layout.offset(k.begin - chunk.first_k, begin),
                     .panel_stride = layout.panel_dwords()});
     }
   });
 }
 
-void expand_chunk(const ColumnChunk& stored, const GemmIsa& isa, const PackedLayout& layout, uint32_t* packed) {
-  runtime::parallel_for(stored.panels.size(), kPackGrain, [&](int64_t begin, int64_t end) {
+void expand_chunk(const ColumnChunk& stored, const ColumnChunk& chunk, const GemmIsa& isa, uint32_t* packed) {
+  runtime::parallel_for(chunk.panels.size(), kPackGrain, [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; ++panel) {
-      isa.expand({.k = layout.k,
+      isa.expand({.k = chunk.layout.k,
                   .stored = stored.layout.dword,
-                  .dword = layout.dword,
-                  .from = stored.at(0, stored.panels.begin + panel),
-                  .to = packed + layout.offset(0, panel)});
+                  .dword = chunk.layout.dword,
+                  .from = stored.at(chunk.first_k, chunk.panels.begin + panel),
+                  .to = packed + chunk.layout.offset(0, panel)});
     }
   });
 }
@@ -170,7 +173,9 @@ Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmLevel& level) {
 void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, const GemmLevel& level,
                    uint32_t* packed) {
   const bool split = layout.dword == Dword::kFp16Split;
-  pack_chunk(b, n, {0, layout.panels}, layout, split ? *level.fp16_split : *level.fp32, packed);
+  const KBlocks blocks(layout.k);
+  pack_chunk(b, n, blocks, {.panels = {0, layout.panels}, .k_blocks = {0, blocks.count}, .layout = layout},
+             split ? *level.fp16_split : *level.fp32, packed);
 }
 
 float multiply(const Gemm& args, const GemmLevel& level) {
@@ -190,37 +195,51 @@ float multiply(const Gemm& args, const GemmLevel& level) {
                          : stored == dword              ? BSource::kPackedBefore
                                                         : BSource::kExpanded;
   const bool whole = source == BSource::kPackedBefore || source == BSource::kAsNeeded;
-  const PackedLayout all = {args.k, column_panels, stored};
-  const int64_t panel_dwords = PackedLayout{args.k, 1, dword}.panel_dwords();
-  const int64_t chunk_panels = whole ? column_panels : panels_at_a_time(panel_dwords, column_panels);
-  const SharedScratch shared(args, row_panels, whole ? 0 : chunk_panels * panel_dwords);
+  const KBlocks k_blocks(args.k);
+  const int64_t tile_dwords = row_panels * isa.panel_rows * kTileColumns;  // of one panel of B
+  const PackedPart part =
+      whole ? PackedPart{column_panels, k_blocks.count} : packed_at_a_time(k_blocks, dword, tile_dwords, column_panels);
+  const int64_t part_dwords =
+      PackedLayout{std::min(part.k_blocks * k_blocks.length, args.k), part.panels, dword}.dwords();
+  const SharedScratch shared(args, row_panels, whole ? 0 : part_dwords,
+                             part.k_blocks < k_blocks.count ? part.panels * tile_dwords : 0);
   fill_scales(args.a.scale, args.m, args.k, args.epilogue.alpha, shared.row_scale);
   fill_scales(args.b.scale, args.n, args.k, 1.0f, shared.column_scale);
 
   Product product = {.gemm = args,
                      .isa = isa,
-                     .k_blocks = KBlocks(args.k),
+                     .k_blocks = k_blocks,
                      .dword = dword,
                      .stored = stored,
                      .row_panels = row_panels,
                      .row_scale = shared.row_scale,
                      .column_scale = shared.column_scale,
                      .column_partial = shared.column_partial,
+                     .tiles = shared.tiles,
                      .far_scales = FarScales(args, shared.row_scale)};
-  for (int64_t first = 0; first < column_panels; first += chunk_panels) {
-    const Range panels = {first, std::min(first + chunk_panels, column_panels)};
-    const PackedLayout layout = {args.k, panels.size(), dword};
-    const ColumnChunk before = {panels, static_cast<const uint32_t*>(args.packed_b), all, 0};
-    if (whole) {
-      multiply_chunk(product, before, threads);
-      continue;
+  const ColumnChunk before = {.panels = {0, column_panels},
+                              .k_blocks = {0, k_blocks.count},
+                              .packed = static_cast<const uint32_t*>(args.packed_b),
+                              .layout = {args.k, column_panels, stored}};
+  if (whole) multiply_chunk(product, before, threads);
+  for (int64_t first = 0; !whole && first < column_panels; first += part.panels) {
+    const Range panels = {first, std::min(first + part.panels, column_panels)};
+    for (int64_t block = 0; block < k_blocks.count; block += part.k_blocks) {
+      const Range blocks = {block, std::min(block + part.k_blocks, k_blocks.count)};
+      const int64_t k_begin = k_blocks.block(blocks.begin).begin, k_end = k_blocks.block(blocks.end - 1).end;
+      const ColumnChunk chunk = {.panels = panels,
+                                 .k_blocks = blocks,
+                                 .packed = shared.packed,
+                                 .layout = {k_end - k_begin, panels.size(), dword},
+                                 .first_panel = first,
+                                 .first_k = k_begin};
+      if (source == BSource::kExpanded) {
+        expand_chunk(before, chunk, isa, shared.packed);
+      } else {
+        pack_chunk(args.b, args.n, k_blocks, chunk, isa, shared.packed);
+      }
+      multiply_chunk(product, chunk, threads);
     }
-    if (source == BSource::kExpanded) {
-      expand_chunk(before, isa, layout, shared.packed);
-    } else {
-      pack_chunk(args.b, args.n, panels, layout, isa, shared.packed);
-    }
-    multiply_chunk(product, {panels, shared.packed, layout, first}, threads);
   }
   if (args.epilogue.column_sum != nullptr) sum_columns(product, args.epilogue.column_sum);
   return product.amax.value();

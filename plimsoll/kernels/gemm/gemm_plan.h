@@ -59,6 +59,22 @@ constexpr int64_t panels_at_a_time(int64_t panel_dwords, int64_t panels) {
   return std::min(panels, std::max(kFewestPackedPanels, kPackedDwords / std::max<int64_t>(panel_dwords, 1)));
 }
 
+// Part of B that is packed at a time.
+struct PackedPart {
+  int64_t panels, k_blocks;
+};
+
+// All of k, or, where that is beyond the limit even for the fewest panels, some blocks of it: then the tiles of all rows
+// stay from part to part, tile_dwords of them for a panel of B. Products with too many rows for that take all of k.
+constexpr PackedPart packed_at_a_time(const KBlocks& k, Dword dword, int64_t tile_dwords, int64_t panels) {
+  const int64_t panel_dwords = PackedLayout{k.k, 1, dword}.panel_dwords();
+  const int64_t block_dwords = PackedLayout{k.length, 1, dword}.panel_dwords();
+  const int64_t of_all_k = panels_at_a_time(panel_dwords, panels);
+  const int64_t kept = std::min(panels, kPackedDwords / std::max(tile_dwords, block_dwords));
+  if (of_all_k * panel_dwords <= kPackedDwords || kept < of_all_k) return {of_all_k, k.count};
+  return {kept, kPackedDwords / (kept * block_dwords)};
+}
+
 // The output cut into row_parts x column_parts rectangles of panels, one a thread.
 struct Grid {
   int64_t row_parts = 1, column_parts = 1;

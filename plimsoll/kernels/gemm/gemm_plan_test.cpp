@@ -55,6 +55,31 @@ TEST(GemmPlan, FewPanelsArePackedTogether) {
   EXPECT_EQ(panels_at_a_time(int64_t{1} << 30, 100000), kFewestPackedPanels);
 }
 
+TEST(GemmPlan, PartsOfKAndTheirTilesAreWithinTheLimitOrAllOfKIsTaken) {
+  int cut = 0;
+  for (int64_t k_total : {0, 600, 16384, 20000, 151936, 4000000}) {
+    const KBlocks k(k_total);
+    const int64_t panel_dwords = PackedLayout{k_total, 1, Dword::kBf16Pair}.panel_dwords();
+    for (int64_t panels : {1, 18, 48, 100000}) {
+      for (int64_t rows : {200, 2000, 9000}) {
+        const PackedPart part = packed_at_a_time(k, Dword::kBf16Pair, rows * kTileColumns, panels);
+        ASSERT_GE(part.panels, 1);
+        ASSERT_GE(part.k_blocks, 1);
+        EXPECT_LE(part.panels, panels);
+        EXPECT_LE(part.k_blocks, k.count);
+        if (part.k_blocks < k.count) {
+          ++cut;
+          EXPECT_LE(PackedLayout({part.k_blocks * k.length, part.panels, Dword::kBf16Pair}).dwords(), kPackedDwords);
+          EXPECT_LE(part.panels * rows * kTileColumns, kPackedDwords);
+        } else {
+          EXPECT_EQ(part.panels, panels_at_a_time(panel_dwords, panels));
+        }
+      }
+    }
+  }
+  EXPECT_GT(cut, 20);
+}
+
 TEST(GemmPlan, ThreadsTakeWholeProductsUnlessSomeWouldWait) {
   const int64_t large = 100 * kThreadGrain;
   EXPECT_TRUE(whole_products(8, large, 4));

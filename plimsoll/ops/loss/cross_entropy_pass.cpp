@@ -137,8 +137,7 @@ Terms logits_terms(const at::Tensor& logits, const at::Tensor& targets, const st
 }
 
 struct LinearRows {
-  ScaledTensor hidden, weight;
-  PackedWeight packed = {};
+  ScaledTensor hidden, weight;  // nothing is packed for all chunks: that would be a copy of a large weight
   at::Tensor grad_hidden = {}, grad_weight = {};  // or undefined
 };
 
@@ -149,7 +148,7 @@ void run_chunk(const Terms& terms, const LinearRows& head, const at::Tensor& log
   const auto slice = [&](const at::Tensor& x) { return x.narrow(0, first, rows); };
   const format::Format format = format_of(logits.scalar_type(), terms.op);
   const ScaledTensor hidden = plain_values(slice(head.hidden.data), head.hidden.format);
-  multiply({.kind = GemmKind::kOutput, .a = hidden, .b = head.weight, .packed = &head.packed}, logits);
+  multiply({.kind = GemmKind::kOutput, .a = hidden, .b = head.weight}, logits);
   const bool wants_grad = head.grad_hidden.defined() || head.grad_weight.defined();
   run(terms, {.logits = logits,
               .grad = wants_grad ? logits : at::Tensor(),
@@ -220,7 +219,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward_cpu(
   const at::TensorOptions options = at::TensorOptions().dtype(logits_dtype);
   LinearRows head{.hidden = plain_values(matrix, format),
                   .weight = plain_values(weight.to(dtype).contiguous(), format)};
-  head.packed = pack_weight(head.weight);
   if (wants_grad[0]) head.grad_hidden = at::empty(matrix.sizes(), options);
   if (wants_grad[1]) head.grad_weight = at::empty(weight.sizes(), options.dtype(at::kFloat));
   if (wants_grad[1] && rows == 0) head.grad_weight.zero_();
