@@ -13,6 +13,7 @@
 #include "plimsoll/nn/testing.h"
 #include "plimsoll/ops/linear/low_rank.h"
 #include "plimsoll/ops/memory/saved_bytes.h"
+#include "plimsoll/ops/tensor/gemm.h"
 #include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/watch/profile.h"
 
@@ -214,6 +215,27 @@ TEST(NnLora, HeldCodesOfATrainingBaseGiveTheGradientOfTheirValues) {
         (140 + kernels::kGemmExtraRoundings) * 0x1p-23 * seed.abs().matmul(of_weight) + 0x1p-22;
     EXPECT_TRUE(((ours.grad() - theirs.grad()).abs() <= grad_bound).all().item<bool>());
   }
+}
+
+// Under a recipe of codes the gradient's are multiplied by the held weight in BF16.
+TEST(NnLora, HeldCodesOfAnotherFormThanTheRecipesAreDecodedForTheGradient) {
+  torch::manual_seed(8);
+  Linear held(150, 140, LinearOptions{.bias = false});
+  const ops::ScaledTensor codes =
+      ops::quantize(held->weight.joined().detach(), {.granularity = recipe::kPerRow}).tensor;
+  hold_codes(*held, {}, {.has_gradient = true});
+  const at::Tensor x = torch::randn({kTokens, 150}).requires_grad_(true), seed = torch::randn({kTokens, 140});
+  const recipe::Recipe recipe = recipe::by_name("fp8-current");
+  {
+    const amp::Fp8Autocast scope({.recipe = recipe});
+    held->forward(x).backward(seed.to(at::kBFloat16));
+  }
+  const recipe::OperandRecipe of_grad = recipe.operand(recipe::Role::kGradOutput, recipe::GemmKind::kGradInput);
+  const ops::ScaledTensor grad = ops::quantize(seed.to(at::kBFloat16), ops::quantize_options(of_grad, {})).tensor;
+  const ops::ScaledTensor weight = ops::plain_values(ops::dequantize(codes, at::kBFloat16), format::Format::kBf16);
+  const at::Tensor expected = at::empty_like(x);
+  ops::multiply({.kind = recipe::GemmKind::kGradInput, .a = grad, .b = weight}, expected);
+  EXPECT_TRUE(at::equal(x.grad(), expected));
 }
 
 }  // namespace

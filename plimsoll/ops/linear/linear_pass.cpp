@@ -12,13 +12,17 @@
 namespace plimsoll::ops {
 
 using recipe::GemmKind;
+using recipe::Role;
 
 namespace {
 
-// Saved operand as a product of the backward pass reads it: by its values, where the product runs in high precision.
-ScaledTensor read_by(GemmKind gemm, const ScaledTensor& operand, const LinearSaved& saved) {
+// Saved operand as a product of the backward pass reads it: by its values in the high-precision format, where the
+// product runs in that, and of held codes that are not such as the recipe makes: their scales vary along the sum, and
+// folded in as FP32 they would have it multiplied in FP32.
+ScaledTensor read_by(GemmKind gemm, Role role, const ScaledTensor& operand, const LinearSaved& saved) {
   const recipe::Recipe& recipe = *saved.scaling.recipe;
-  if (!operand.has_codes() || !recipe.high_precision(gemm)) return operand;
+  const bool is_read = !recipe.high_precision(gemm) && has_form(operand, recipe.stored_operand(role, gemm));
+  if (!operand.has_codes() || is_read) return operand;
   const format::Format wide = recipe.high_precision_format();
   return plain_values(dequantize(operand, dtype_of(wide)), wide);
 }
@@ -66,7 +70,7 @@ void linear_output(const LinearForward& forward, const LinearOutput& output, Lin
 
 void input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const OperandMaker& maker,
                     const LinearOutput& output) {
-  const ScaledTensor weight = read_by(GemmKind::kGradInput, saved.weight, saved);
+  const ScaledTensor weight = read_by(GemmKind::kGradInput, Role::kWeight, saved.weight, saved);
   const Product product{.kind = GemmKind::kGradInput,
                         .a = grad,
                         .b = weight,
@@ -78,7 +82,7 @@ void input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const Op
 
 at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& saved_input, const LinearSaved& saved,
                            const OperandMaker& maker) {
-  const ScaledTensor input = read_by(GemmKind::kGradWeight, saved_input, saved);
+  const ScaledTensor input = read_by(GemmKind::kGradWeight, Role::kInput, saved_input, saved);
   const at::Tensor& main_grad = saved.scaling.main_grad;
   if (main_grad.defined()) {
     const bool accumulates = !saved.scaling.is_first_microbatch.value_or(false);

@@ -72,11 +72,6 @@ ScaledTensor in_format(const at::Tensor& x, format::Format format) {
   return plain_values(x.to(dtype_of(format)).contiguous(), format);
 }
 
-bool has_form(const ScaledTensor& codes, const OperandRecipe& stored) {
-  return stored.format == codes.format && stored.granularity == codes.granularity &&
-         stored.scale_format == codes.scale_format;
-}
-
 ScaledTensor converted(const ScaledTensor& codes, const OperandRecipe& to) {
   if (to.source == ScaleSource::kNone) return plain_values(dequantize(codes, dtype_of(to.format)), to.format);
   if (has_form(codes, to)) return codes;
@@ -84,6 +79,11 @@ ScaledTensor converted(const ScaledTensor& codes, const OperandRecipe& to) {
 }
 
 }  // namespace
+
+bool has_form(const ScaledTensor& codes, const OperandRecipe& stored) {
+  return stored.format == codes.format && stored.granularity == codes.granularity &&
+         stored.scale_format == codes.scale_format;
+}
 
 bool OperandMaker::quantizes(Role role) const {
   if (recipe_.delayed() == nullptr) return false;

@@ -20,6 +20,9 @@ struct GemmSet {
   bool grad_weight = false;
 };
 
+// Whether these are codes such as the recipe makes of a stored tensor.
+bool has_form(const ScaledTensor& codes, const recipe::OperandRecipe& stored);
+
 class OperandMaker {
  public:
   // record: amaxes reach the slots at the end of the pass.
