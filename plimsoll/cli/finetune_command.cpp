@@ -100,10 +100,14 @@ void print_plan(const app::FinetunePlan& plan) {
   if (plan.adapters > 0) {
     write_line(fmt::format("adapters   {:.2f} M parameters train", static_cast<double>(plan.adapters) / 1e6));
   }
+  const double step = plan.memory.step();
+  const std::string replies = plan.memory.replies() > step
+                                  ? fmt::format(" while samples are written, and in a step {:.2f} GB", step / 1e9)
+                                  : "";
   write_line(fmt::format(
-      "memory     {:.2f} GB at most of {:.1f} M parameters: weights {:.2f}, gradients {:.2f}, states {:.2f}, activations "
+      "memory     {:.2f} GB at most of {:.1f} M parameters{}: weights {:.2f}, gradients {:.2f}, states {:.2f}, activations "
       "{:.2f}, head and products {:.2f}, the program and what lies idle {:.2f}",
-      plan.memory.total() / 1e9, static_cast<double>(plan.memory.parameters) / 1e6, memory.parameters / 1e9,
+      plan.memory.total() / 1e9, static_cast<double>(plan.memory.parameters) / 1e6, replies, memory.parameters / 1e9,
       memory.gradients / 1e9, memory.states / 1e9, memory.activations / 1e9,
       (plan.memory.head + plan.memory.working + memory.travelling) / 1e9,
       (plan.memory.process + plan.memory.idle()) / 1e9));

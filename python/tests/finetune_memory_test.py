@@ -5,7 +5,7 @@ import pathlib
 import re
 
 import pytest
-from finetune_runs import words_of, write_lines
+from finetune_runs import CHAT, words_of, write_lines
 from program import PROGRAM, done
 
 MODEL = pathlib.Path.home() / ".cache" / "plimsoll" / "models" / "SmolLM2-135M-Instruct"
@@ -20,15 +20,18 @@ WAYS = {
     "full fp32": ["--full", "--recipe=fp32"],
     "full bf16": ["--full", *NARROW],
     "full bf16, checkpointed": ["--full", "--checkpoint-activations", *NARROW],
+    "full, split": ["--full", "--optimizer-state=8bit", "--masters=split"],
     "lora": ["--recipe=bf16"],
+    "lora in fp8, with replies": ["--samples=1"],
     "lora on fp8": ["--recipe=bf16", "--base=fp8"],
 }
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Texts that fill rows of 512 tokens."""
-    return write_lines(tmp_path_factory.mktemp("data") / "texts.jsonl", [{"text": "one two three four " * 127 + "five"}] * 8)
+    """Texts that fill rows of 512 tokens, and a chat."""
+    text, chat = {"text": "one two three four " * 127 + "five"}, {"messages": CHAT}
+    return write_lines(tmp_path_factory.mktemp("data") / "texts.jsonl", [text] * 8 + [chat])
 
 
 @pytest.mark.parametrize("way", WAYS)

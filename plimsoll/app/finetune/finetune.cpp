@@ -98,6 +98,7 @@ std::optional<TrainSummary> finetune(const FinetuneOptions& options, const Finet
   if (options.run.release_gradients && options.run.shard != shard::Sharing::kNone) {
     refuse("--release-gradients: expected --shard none, got {}", recipe::name_of(kSharings, options.run.shard));
   }
+  const TextModelOptions untrained{.path = options.run.source, .dtype = options.base};
   Prompts prompts;
   const auto open = [&](TrainOptions& run, int64_t ranks) -> std::unique_ptr<TrainingData> {
     FinetuneData data = read_finetune_data(options, *tokenizer_of(options));
@@ -107,7 +108,7 @@ std::optional<TrainSummary> finetune(const FinetuneOptions& options, const Finet
     if (speaks(run)) {
       observer.on_plan(plan);
       prompts = data.examples->prompts(static_cast<size_t>(options.samples));
-      show_replies({.path = run.source}, prompts, /*is_trained=*/false, observer);
+      show_replies(untrained, prompts, /*is_trained=*/false, observer);
     }
     return std::move(data.examples);
   };
@@ -119,7 +120,7 @@ std::optional<TrainSummary> finetune(const FinetuneOptions& options, const Finet
   const auto summary = train(run, {.data = open, .model = begun}, observer.training);
   if (summary && speaks(run)) {
     options.lora ? save_adapters(options) : save_directory(run);
-    TextModelOptions trained{.path = options.lora ? run.source : run.out};
+    TextModelOptions trained = options.lora ? untrained : TextModelOptions{.path = run.out};
     if (options.lora) trained.adapter = run.out;
     show_replies(trained, prompts, /*is_trained=*/true, observer);
   }

@@ -29,6 +29,8 @@ namespace plimsoll::app {
 namespace {
 
 constexpr double kBlockOfLogits = 64 << 20;  // ops::cross_entropy_chunk_rows
+// An operand that a product packs, 32 MiB at a time, and its tiles where they wait for all of them (kernels/gemm).
+constexpr double kPanels = 64 << 20;
 // Memory beside tensors and what is held before the model is there: tensors too small for the pool, the examples'
 // batches, stacks and scratch memory of threads, pages of libraries that are first used in a step. Measured: what five
 // kinds of runs of SmolLM2-135M took beyond the rest of the estimate (finetune_memory_test.py), with two threads.
@@ -139,15 +141,13 @@ double moment_bytes(optim::StateKind kind) {
   runtime::unexpected("AdamW: state", static_cast<int>(kind));
 }
 
-// Logits, copies of the head's weight in the dtype of the products (packed for each of the two that read it, and
-// converted), and where it trains its gradient, which is FP32 until it joins the embedding's, and the packed operand of
-// that.
+// Logits, what their products pack, the head's weight in the dtype of the products where it has another, and where it
+// trains its gradient, which is FP32 until it joins the embedding's, and the packed operand of that.
 double head_bytes(const FinetuneOptions& options, const models::DecoderConfig& config) {
   const auto elements = static_cast<double>(config.vocabulary * config.dim);
   const at::ScalarType computed = ops::dtype_of(options.run.recipe.value.high_precision_format());
-  const double packed = 2 * elements * bytes_of(computed);
   const double converted = weight_dtype(options) == computed ? 0 : elements * bytes_of(computed);
-  return kBlockOfLogits + packed + converted + (options.lora ? 0 : 4 * elements + kBlockOfLogits);
+  return kBlockOfLogits + kPanels + converted + (options.lora ? 0 : 4 * elements + kBlockOfLogits);
 }
 
 // Results of a block's backward pass, for a token: gradients of what it saves, and of weights that train as much again.
@@ -160,10 +160,30 @@ double working_bytes(const FinetuneOptions& options, const models::DecoderConfig
   return (gradients + 2) * count_saved(whole, config).of_layer;
 }
 
-}  // namespace
+// Weights of a model that generates: those of products are packed beside what they were loaded as, but for codes and for
+// a head that is read in place.
+double reply_bytes(const FinetuneOptions& options, const models::DecoderConfig& config) {
+  if (options.samples == 0) return 0;
+  double bytes = 0;
+  for (const auto& [name, shape] : models::decoder_parameter_shapes(config)) {
+    const bool is_product = shape.size() == 2 && !name.ends_with("embedding.weight");
+    const bool is_code = has_codes(options) && is_product && name != "head.weight";
+    const double each = is_code ? 1 : (is_product ? 2 : 1) * bytes_of(weight_dtype(options));
+    bytes += static_cast<double>(numel(shape)) * each;
+  }
+  return bytes;
+}
 
 // The pool's bound (runtime::BlockPool).
-double MemoryEstimate::idle() const { return std::max(tensors() / 16, 64.0 * (1 << 20)); }
+double idle_beside(double tensors) { return std::max(tensors / 16, 64.0 * (1 << 20)); }
+
+}  // namespace
+
+double MemoryEstimate::idle() const { return idle_beside(tensors()); }
+
+double MemoryEstimate::replies() const {
+  return reply_weights == 0 ? 0 : process + reply_weights + idle_beside(reply_weights);
+}
 
 MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int64_t ranks) {
   const models::DecoderConfig config = config_of_directory(options.run.source);
@@ -183,7 +203,8 @@ MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int
   MemoryEstimate estimate{.shared = shard::plan_step(step).memory,
                           .head = head_bytes(options, config),
                           .working = working_bytes(options, config, saved.of_layer) * tokens,
-                          .process = static_cast<double>(rss_bytes()) + kBesideTensors};
+                          .process = static_cast<double>(rss_bytes()) + kBesideTensors,
+                          .reply_weights = reply_bytes(options, config)};
   for (const auto& [name, shape] : models::decoder_parameter_shapes(config)) estimate.parameters += numel(shape);
   return estimate;
 }
@@ -207,17 +228,20 @@ double least_seconds(const FinetuneOptions& options, double tokens) {
 void expect_memory(const FinetuneOptions& options, const MemoryEstimate& estimate, int64_t ranks) {
   const auto available = available_memory_bytes();
   const double held = static_cast<double>(rss_bytes());
-  const auto fits = [&](const MemoryEstimate& needed) {
-    return needed.total() - held <= static_cast<double>(*available);
-  };
-  if (!available || fits(estimate)) return;
+  const auto fits = [&](double needed) { return needed - held <= static_cast<double>(*available); };
+  if (!available || fits(estimate.total())) return;
   struct Other {
     std::string words;
     FinetuneOptions options;
   };
   std::vector<Other> others;
+  FinetuneOptions first = options;
+  if (!fits(estimate.replies())) {
+    first.samples = 0;
+    others.push_back({"--samples 0", first});
+  }
   const auto add = [&](const std::string& words, const auto& change) {
-    others.push_back({words, options});
+    others.push_back({(first.samples == options.samples ? "" : "--samples 0 ") + words, first});
     change(others.back().options);
   };
   for (int64_t rows = options.run.batch / 2; rows >= ranks; rows /= 2) {
@@ -245,7 +269,7 @@ void expect_memory(const FinetuneOptions& options, const MemoryEstimate& estimat
   });
   std::string advice = "no fine-tuning of this model fits";
   for (const Other& other : others) {
-    if (!fits(estimate_memory(other.options, other.options.run.batch / ranks, ranks))) continue;
+    if (!fits(estimate_memory(other.options, other.options.run.batch / ranks, ranks).total())) continue;
     advice = other.words + " would fit";
     break;
   }

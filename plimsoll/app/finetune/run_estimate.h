@@ -1,6 +1,7 @@
 // Memory and time that a fine-tuning run takes, before the model is there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -9,17 +10,20 @@
 
 namespace plimsoll::app {
 
-// Bytes of one rank at the step's fullest moment.
+// Bytes of one rank at the fullest moment of a step, and of writing samples of replies.
 struct MemoryEstimate {
   int64_t parameters = 0;       // of the model, adapters left out
   shard::PlannedMemory shared;  // weights, gradients, states, what travels, activations
   double head = 0;              // logits, copies of the head's weight, and its gradient before it joins the others
   double working = 0;           // results of a block's backward pass
   double process = 0;           // all that is not tensors: held now, and what threads and libraries come to need
+  double reply_weights = 0;     // of the model that writes samples of replies; 0: it writes none
 
   double tensors() const { return shared.total() + head + working; }
-  double idle() const;  // kept by the pool of memory between uses
-  double total() const { return process + tensors() + idle(); }
+  double idle() const;  // kept by the pool of memory between uses, in a step
+  double step() const { return process + tensors() + idle(); }
+  double replies() const;
+  double total() const { return std::max(step(), replies()); }
 };
 
 // rows: in a forward pass of one rank, each `context` tokens long. Activations are counted in a layer of the model's
