@@ -5,6 +5,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/interrupt.h"
 #include "plimsoll/app/text/chat.h"
+#include "plimsoll/app/text/sampling.h"
 #include "plimsoll/app/text/text_writer.h"
 #include "plimsoll/cli/chat_terminal.h"
 #include "plimsoll/cli/commands.h"
@@ -125,15 +126,9 @@ int chat(const GenerateCommand& command, const app::TextModel& model, Output& ou
   return exit_code_of(reply(*command.prompt, [&] { return interrupt.requested(); }));
 }
 
-// Draws are the model's where no option says more. An option of theirs asks for draws.
 void fill_sampling(GenerateCommand& command, const models::GenerationDefaults& defaults) {
-  nn::SamplingOptions& sampling = command.writing.sampling;
-  sampling = defaults.sampling;
-  if (sampling.temperature == 0 && (command.temperature || command.top_k || command.top_p))
-    sampling = nn::kUsualSampling;
-  sampling.temperature = command.temperature.value_or(sampling.temperature);
-  sampling.top_k = command.top_k.value_or(sampling.top_k);
-  sampling.top_p = command.top_p.value_or(sampling.top_p);
+  command.writing.sampling = app::chosen_sampling(
+      defaults, {.temperature = command.temperature, .top_k = command.top_k, .top_p = command.top_p});
   command.writing.rules = defaults.rules;
   if (command.repetition_penalty) command.writing.rules.repetition_penalty = *command.repetition_penalty;
 }

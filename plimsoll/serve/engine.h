@@ -2,8 +2,8 @@
 // has the bits that the request gets alone, by models::Decoding or `plimsoll generate`, whoever else is served.
 //
 //   serve::Engine engine(model.ptr(), {.max_batch = 16});
-//   const auto reply = engine.submit({.prompt = ids, .max_new_tokens = 50, .ends = ends});
-//   while (const auto token = reply->next()) show(token->token.id);
+//   const auto reply = engine.submit({.prompt = {1, 2, 3}, .max_new_tokens = 50});
+//   while (const auto token = reply->next()) std::cout << token->token.id << '\n';
 #pragma once
 
 #include <condition_variable>

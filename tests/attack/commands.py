@@ -29,7 +29,8 @@ SMALL = (
 )
 RESUME = ["train", "--data", "{text}", "--out", "{run}", "--resume", *SMALL]
 T5_LENGTH = ["--max-new-tokens", "2", "--threads", "1"]
-NO_FILES = {"info", "shard-plan"}  # commands without an input file
+# Commands without an input file, and serve, which reads what generate reads and does not end.
+NO_FILES = {"info", "serve", "shard-plan"}
 TEXT_MODEL = "--recipe fp32 --steps 1 --context 8 --batch 1 --eval-windows 1 --warmup 1 --threads 1".split()
 FINETUNE = ["finetune", "--model", "{llama}", "--data", "{chats}", "--recipe", "fp32", "--context", "16", "--batch", "1",
             "--eval-share", "0.3", "--warmup-share", "0", "--samples", "1", "--save-every", "1", "--threads", "1"]  # fmt: skip

@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "plimsoll/app/interrupt.h"
+#include "plimsoll/app/json_lines.h"
+#include "plimsoll/app/text/text_writer.h"
+#include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
+#include "plimsoll/cli/report_errors.h"
+#include "plimsoll/cli/threads_option.h"
+#include "plimsoll/serve/http/server.h"
+
+namespace plimsoll::cli {
+namespace {
+
+constexpr double kGibibyte = 1 << 30;
+
+struct ServeCommand {
+  app::TextModelOptions model;
+  serve::EngineOptions engine;
+  serve::ServerOptions server;
+  double memory = 1;  // GiB
+  int64_t port = 8000, drain = 30;
+  int64_t threads = 0;
+  std::filesystem::path json;
+};
+
+// None, with a warning, for a model whose template is not known.
+std::unique_ptr<tokenize::ChatTemplate> chat_template_of(const app::TextModel& model) {
+  try {
+    return std::make_unique<tokenize::ChatTemplate>(model.directory);
+  } catch (const io::Error& error) {
+    print_warning(fmt::format("/v1/chat/completions is not served: {}", error.what()));
+    return nullptr;
+  }
+}
+
+std::string name_of(const std::filesystem::path& path) {
+  const std::filesystem::path whole = std::filesystem::canonical(path);
+  return whole.filename().native();
+}
+
+int run_serve(ServeCommand& command) {
+  use_threads(command.threads);
+  app::JsonLines lines = app::JsonLines::create(command.json);
+  std::mutex log;
+  command.server.log = [&](const nlohmann::json& line) {
+    const std::lock_guard<std::mutex> lock(log);
+    lines.write(line);
+  };
+  const app::TextModel model = app::load_text_model(command.model);
+  const auto chat_template = chat_template_of(model);
+  command.engine.memory = static_cast<int64_t>(command.memory * kGibibyte);
+  command.engine.recipe = model.recipe;
+  command.server.port = static_cast<int>(command.port);
+  // A thread each: for those that are served, those that wait, and a few that ask for something else.
+  command.server.connections = command.engine.max_batch + command.engine.queue + 16;
+  const app::InterruptScope interrupt;
+  serve::Engine engine(model.model, command.engine);
+  serve::Server server(engine,
+                       {.name = name_of(command.model.path),
+                        .model = model,
+                        .chat_template = chat_template.get(),
+                        .context = engine.context()},
+                       command.server);
+  write_text(fmt::format("{}: a chat and OpenAI's API at http://{}:{}; Ctrl-C ends it\n", name_of(command.model.path),
+                         command.server.host, server.port()));
+  while (!interrupt.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  write_text("stopping\n");
+  server.stop(std::chrono::seconds(command.drain));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command serve_command() {
+  const auto command = std::make_shared<ServeCommand>();
+  command->model.warn = print_warning;
+  constexpr Range<int64_t> kFromZero{.from = 0};
+  return {
+      .name = "serve",
+      .summary = "Serve a model over HTTP: OpenAI's API, and a page to chat on",
+      .options = {{"model", "DIR", path(command->model.path, PathMust::kExist),
+                   "a Hugging Face directory, a run's directory, or one of its checkpoints", Need::kRequired},
+                  {"adapter", "DIR", path(command->model.adapter, PathMust::kExist),
+                   "a LoRA adapter of the model, as PEFT writes it: adapter_config.json and adapter_model.safetensors"},
+                  {"dtype", "NAME", choice(command->model.dtype, models::kWeightDtypes),
+                   "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8, codes with a scale a row"},
+                  {"kv", "NAME", choice(command->engine.cache, app::kCacheFormats),
+                   "keys and values of the texts: as they are computed, bf16, or fp8, codes with a scale a token"},
+                  {"host", "NAME", text(command->server.host),
+                   "the address to listen at; 0.0.0.0: for other machines, too"},
+                  {"port", "N", integer(command->port, {.from = 0, .to = 65535}),
+                   "0: one that is free, which is shown"},
+                  {"api-key", "TEXT", text(command->server.api_key), "what clients must send as their key"},
+                  {"max-batch", "N", integer(command->engine.max_batch, {.from = 1, .to = models::kMostTextRows / 2}),
+                   "requests that are written at once"},
+                  {"max-context", "N", integer(command->engine.max_context, kFromZero),
+                   "tokens of a prompt and its reply; 0: as many as the model sees"},
+                  {"memory", "GIB", number(command->memory, {.from = 0, .to = 1 << 20}),
+                   "of keys and values. When it is full, the newest requests wait"},
+                  {"queue", "N", integer(command->engine.queue, {.from = 1, .to = 10'000}),
+                   "requests that may wait; further ones are answered 429"},
+                  {"drain", "SECONDS", integer(command->drain, {.from = 0, .to = 1'000'000}),
+                   "that replies may take to end after SIGTERM or Ctrl-C"},
+                  threads_option(command->threads),
+                  {"json", "FILE", path(command->json), "write one JSON object a line: each request with its status"}},
+      .run = [command](const nlohmann::json&) { return run_serve(*command); }};
+}
+
+}  // namespace plimsoll::cli

@@ -1,0 +1,30 @@
+// What a request is answered when it cannot be served, as OpenAI's API says it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "plimsoll/io/error.h"
+
+namespace plimsoll::serve {
+
+struct ApiError : std::runtime_error {
+  ApiError(int http_status, const std::string& message, std::string field = {}, std::string reason = {})
+      : std::runtime_error(message), status(http_status), param(std::move(field)), code(std::move(reason)) {}
+
+  int status;
+  std::string param, code;  // empty: null
+};
+
+// {"error": {...}}.
+nlohmann::json to_json(const ApiError& error);
+
+// A status of 400 that names the field.
+template <class... Args>
+[[noreturn]] void refuse_field(const std::string& field, fmt::format_string<Args...> text, const Args&... args) {
+  throw ApiError(400, field + ": " + io::compose_arguments(text, fmt::make_format_args(args...)), field);
+}
+
+}  // namespace plimsoll::serve

@@ -1,0 +1,85 @@
+#include "plimsoll/serve/http/body.h"
+
+#include <cmath>
+#include <utility>
+
+#include "plimsoll/serve/http/api_error.h"
+
+namespace plimsoll::serve {
+namespace {
+
+nlohmann::json parsed(std::string_view text) {
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw ApiError(400, "body: expected JSON in UTF-8, got what is none: " + std::string(error.what()));
+  }
+}
+
+}  // namespace
+
+nlohmann::json to_json(const ApiError& error) {
+  const auto or_null = [](const std::string& text) { return text.empty() ? nlohmann::json() : nlohmann::json(text); };
+  const char* type = error.status >= 500 ? "server_error" : "invalid_request_error";
+  return {
+      {"error",
+       {{"message", error.what()}, {"type", type}, {"param", or_null(error.param)}, {"code", or_null(error.code)}}}};
+}
+
+Body::Body(std::string_view text) : Body(parsed(text), "") {}
+
+Body::Body(nlohmann::json object, std::string prefix) : object_(std::move(object)), prefix_(std::move(prefix)) {
+  if (object_.is_object()) return;
+  const std::string what = prefix_.empty() ? "body" : prefix_.substr(0, prefix_.size() - 1);
+  throw ApiError(400, what + ": expected a JSON object, got " + object_.type_name(), prefix_.empty() ? "" : what);
+}
+
+nlohmann::json Body::take(const char* name) {
+  const auto found = object_.find(name);
+  if (found == object_.end()) return {};
+  nlohmann::json value = std::move(*found);
+  object_.erase(found);
+  return value;
+}
+
+std::optional<bool> Body::flag(const char* name) {
+  const nlohmann::json value = take(name);
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_boolean()) refuse_field(name_of(name), "expected true or false, got {}", value.type_name());
+  return value.get<bool>();
+}
+
+std::optional<int64_t> Body::integer(const char* name, int64_t from, int64_t to) {
+  const nlohmann::json value = take(name);
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_number_integer()) refuse_field(name_of(name), "expected an integer, got {}", value.type_name());
+  const bool is_huge = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  if (is_huge || value.get<int64_t>() < from || value.get<int64_t>() > to) {
+    refuse_field(name_of(name), "expected {} to {}, got {}", from, to, value.dump());
+  }
+  return value.get<int64_t>();
+}
+
+std::optional<double> Body::number(const char* name, double from, double to) {
+  const nlohmann::json value = take(name);
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_number()) refuse_field(name_of(name), "expected a number, got {}", value.type_name());
+  const auto found = value.get<double>();
+  if (!(found >= from && found <= to)) refuse_field(name_of(name), "expected {} to {}, got {}", from, to, found);
+  return found;
+}
+
+std::optional<std::string> Body::text(const char* name) {
+  const nlohmann::json value = take(name);
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_string()) refuse_field(name_of(name), "expected a string, got {}", value.type_name());
+  return value.get<std::string>();
+}
+
+void Body::expect_no_more() const {
+  if (object_.empty()) return;
+  const std::string field = prefix_ + object_.begin().key();
+  throw ApiError(400, field.substr(0, 100) + ": expected a field that is known, got another one", field.substr(0, 100));
+}
+
+}  // namespace plimsoll::serve

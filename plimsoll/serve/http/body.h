@@ -1,0 +1,35 @@
+// The fields of a request's body. Each getter takes a field out, with null as if it were not there; a field of another
+// type or out of range is an ApiError that names it.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace plimsoll::serve {
+
+class Body {
+ public:
+  // text: JSON, an object. prefix: of the names of fields in errors.
+  explicit Body(std::string_view text);
+  Body(nlohmann::json object, std::string prefix);
+
+  std::optional<bool> flag(const char* name);
+  std::optional<int64_t> integer(const char* name, int64_t from, int64_t to);
+  std::optional<double> number(const char* name, double from, double to);
+  std::optional<std::string> text(const char* name);
+  nlohmann::json take(const char* name);  // null if it is not there
+  // What has not been taken is unknown: an error.
+  void expect_no_more() const;
+
+  std::string name_of(const char* name) const { return prefix_ + name; }
+
+ private:
+  nlohmann::json object_;
+  std::string prefix_;
+};
+
+}  // namespace plimsoll::serve

@@ -1,0 +1,227 @@
+#include "plimsoll/serve/http/completion.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "plimsoll/serve/http/api_error.h"
+
+namespace plimsoll::serve {
+namespace {
+
+using models::TextEnd;
+using nlohmann::json;
+
+constexpr std::chrono::milliseconds kPatience(20);  // between two looks whether the client is still there
+
+std::string new_id(bool is_chat) {
+  static const uint64_t start = (uint64_t{std::random_device()()} << 32) | std::random_device()();
+  static std::atomic<uint64_t> count = 0;
+  return io::compose("{}-{:016x}{:08x}", is_chat ? "chatcmpl" : "cmpl", start, count++);
+}
+
+int64_t seconds_now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+std::shared_ptr<Reply> submit(Engine& engine, Request request) {
+  try {
+    return engine.submit(std::move(request));
+  } catch (const QueueFull& error) {
+    throw ApiError(429, error.what(), "", "queue_full");
+  } catch (const c10::Error& error) {
+    throw ApiError(400, error.what_without_backtrace(), "prompt");
+  }
+}
+
+int64_t characters_of(const std::string& text) {
+  return std::ranges::count_if(text, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
+}
+
+const char* finish_reason(TextEnd end) {
+  switch (end) {
+    case TextEnd::kToken:
+    case TextEnd::kStop:
+      return "stop";
+    case TextEnd::kLength:
+    case TextEnd::kInterrupted:
+    case TextEnd::kNotFinite:
+      break;
+  }
+  return "length";
+}
+
+std::string event(const json& value) { return "data: " + dump(value) + "\n\n"; }
+
+}  // namespace
+
+std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+Completion::Completion(Engine& engine, const ServedModel& served, CompletionRequest request)
+    : served_(served), request_(std::move(request)), id_(new_id(request_.is_chat)), created_(seconds_now()) {
+  for (int64_t i = 0; i < request_.choices; ++i) {
+    choices_.push_back(
+        {i, ReplyText(*served.model.tokenizer, request_.stops, submit(engine, request_.request_of(i))), request_.echo});
+  }
+}
+
+bool Completion::follow(const std::function<bool(Choice&, const ReplyPiece&)>& hear, const Gone& gone) {
+  for (;;) {
+    Choice* open = nullptr;
+    for (Choice& choice : choices_) {
+      while (!choice.reply.ended() && choice.reply.wait_for(std::chrono::milliseconds(0))) {
+        const std::optional<ReplyPiece> piece = choice.reply.next();
+        if (piece && !hear(choice, *piece)) return false;
+      }
+      if (!choice.reply.ended()) open = &choice;
+    }
+    if (open == nullptr) return true;
+    if (gone()) return false;
+    open->reply.wait_for(kPatience);
+  }
+}
+
+void Completion::expect_good(const Choice& choice) const {
+  if (choice.reply.end() == TextEnd::kNotFinite) {
+    throw ApiError(500, io::compose("expected finite logits, got Inf or NaN after {} tokens", choice.reply.tokens()));
+  }
+  if (choice.reply.end() == TextEnd::kInterrupted) throw ApiError(503, choice.reply.error());
+}
+
+json Completion::head(const char* object) const {
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", served_.name}};
+}
+
+json Completion::usage() const {
+  int64_t written = 0;
+  for (const Choice& choice : choices_) written += choice.reply.tokens();
+  const auto prompt = static_cast<int64_t>(request_.request.prompt.size());
+  return {{"prompt_tokens", prompt}, {"completion_tokens", written}, {"total_tokens", prompt + written}};
+}
+
+json Completion::chat_token(const LikelyToken& token) const {
+  const int64_t ids[] = {token.id};
+  const tokenize::Decoded decoded = served_.model.tokenizer->decode_part(ids, tokenize::Specials::kWith);
+  json bytes = json::array();
+  for (const char byte : decoded.text) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", decoded.text},
+          {"logprob", token.log_probability},
+          {"bytes", decoded.complete ? std::move(bytes) : json()}};
+}
+
+json Completion::log_probabilities(Choice& choice, const std::vector<ReplyToken>& tokens) const {
+  if (!request_.request.top_log_probabilities) return {};
+  if (request_.is_chat) {
+    json content = json::array();
+    for (const ReplyToken& token : tokens) {
+      json entry = chat_token(token.token);
+      entry["top_logprobs"] = json::array();
+      for (const LikelyToken& other : token.top) entry["top_logprobs"].push_back(chat_token(other));
+      content.push_back(std::move(entry));
+    }
+    return {{"content", std::move(content)}};
+  }
+  json result = {{"tokens", json::array()},
+                 {"token_logprobs", json::array()},
+                 {"top_logprobs", json::array()},
+                 {"text_offset", json::array()}};
+  const auto text_of = [&](int64_t id) {
+    const int64_t ids[] = {id};
+    return served_.model.tokenizer->decode_part(ids, tokenize::Specials::kWith).text;
+  };
+  for (const ReplyToken& token : tokens) {
+    const std::string text = text_of(token.token.id);
+    json top = json::object();
+    for (const LikelyToken& other : token.top) top[text_of(other.id)] = other.log_probability;
+    result["tokens"].push_back(text);
+    result["token_logprobs"].push_back(token.token.log_probability);
+    result["top_logprobs"].push_back(std::move(top));
+    result["text_offset"].push_back(choice.characters);
+    choice.characters += characters_of(text);
+  }
+  return result;
+}
+
+json Completion::whole(const Gone& gone) {
+  const bool all = follow(
+      [](Choice& choice, const ReplyPiece& piece) {
+        choice.text += piece.text;
+        if (piece.token) choice.tokens.push_back(*piece.token);
+        return true;
+      },
+      gone);
+  if (!all) throw ApiError(503, "the server stops, or the client has gone");
+  json choices = json::array();
+  for (Choice& choice : choices_) {
+    expect_good(choice);
+    json entry = {{"index", choice.index},
+                  {"finish_reason", finish_reason(choice.reply.end())},
+                  {"logprobs", log_probabilities(choice, choice.tokens)}};
+    if (request_.is_chat) {
+      entry["message"] = {{"role", "assistant"}, {"content", choice.text}};
+    } else {
+      entry["text"] = choice.text;
+    }
+    choices.push_back(std::move(entry));
+  }
+  json result = head(request_.is_chat ? "chat.completion" : "text_completion");
+  result["choices"] = std::move(choices);
+  result["usage"] = usage();
+  return result;
+}
+
+json Completion::chunk(const Choice& choice, json delta, json log_probabilities, json finish) const {
+  json result = head(request_.is_chat ? "chat.completion.chunk" : "text_completion");
+  json entry = {
+      {"index", choice.index}, {"finish_reason", std::move(finish)}, {"logprobs", std::move(log_probabilities)}};
+  if (request_.is_chat) {
+    entry["delta"] = std::move(delta);
+  } else {
+    entry["text"] = delta.value("content", "");
+  }
+  result["choices"] = json::array({std::move(entry)});
+  if (request_.stream_usage) result["usage"] = nullptr;
+  return result;
+}
+
+void Completion::stream(const std::function<bool(const std::string&)>& send, const Gone& gone) {
+  for (const Choice& choice : choices_) {
+    json delta = {{"content", choice.text}};
+    if (request_.is_chat) delta["role"] = "assistant";
+    if ((request_.is_chat || !choice.text.empty()) && !send(event(chunk(choice, delta, {}, {})))) return;
+  }
+  const bool all = follow(
+      [&](Choice& choice, const ReplyPiece& piece) {
+        const bool has_log_probability = piece.token && request_.request.top_log_probabilities;
+        if (piece.text.empty() && !has_log_probability) return true;
+        std::vector<ReplyToken> tokens;
+        if (piece.token) tokens.push_back(*piece.token);
+        return send(event(chunk(choice, {{"content", piece.text}}, log_probabilities(choice, tokens), {})));
+      },
+      gone);
+  try {
+    if (!all) throw ApiError(503, "the server stops, or the client has gone");
+    for (const Choice& choice : choices_) {
+      expect_good(choice);
+      if (!send(event(chunk(choice, json::object(), {}, finish_reason(choice.reply.end()))))) return;
+    }
+  } catch (const ApiError& error) {
+    send(event(to_json(error)));
+    return;
+  }
+  if (request_.stream_usage) {
+    json last = head(request_.is_chat ? "chat.completion.chunk" : "text_completion");
+    last["choices"] = json::array();
+    last["usage"] = usage();
+    if (!send(event(last))) return;
+  }
+  send("data: [DONE]\n\n");
+}
+
+}  // namespace plimsoll::serve

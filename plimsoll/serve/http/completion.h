@@ -1,0 +1,57 @@
+// The replies to a CompletionRequest as OpenAI's JSON, whole or as events.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "plimsoll/serve/engine.h"
+#include "plimsoll/serve/http/completion_request.h"
+#include "plimsoll/serve/http/reply_text.h"
+
+namespace plimsoll::serve {
+
+using Gone = std::function<bool()>;  // whether nobody waits for the reply any more
+
+// JSON as it is sent: what is no UTF-8 in it is replaced.
+std::string dump(const nlohmann::json& value);
+
+class Completion {
+ public:
+  // Gives the requests to the engine, which has to outlive the completion. Throws ApiError: 429 for a full queue, 400 for
+  // what the engine refuses.
+  Completion(Engine& engine, const ServedModel& served, CompletionRequest request);
+
+  // Throws ApiError if a reply fails, or if it is gone.
+  nlohmann::json whole(const Gone& gone);
+  // send(event) gets each event and says whether it could be sent. The last is [DONE].
+  void stream(const std::function<bool(const std::string&)>& send, const Gone& gone);
+
+ private:
+  struct Choice {
+    int64_t index;
+    ReplyText reply;
+    std::string text = {};
+    std::vector<ReplyToken> tokens = {};  // with log probabilities
+    int64_t characters = 0;               // of the tokens before, for text_offset
+  };
+
+  // Calls hear(choice, piece) as the pieces come; false from it, or gone, ends that. Returns whether all have ended.
+  bool follow(const std::function<bool(Choice&, const ReplyPiece&)>& hear, const Gone& gone);
+  void expect_good(const Choice& choice) const;
+  nlohmann::json head(const char* object) const;
+  nlohmann::json usage() const;
+  nlohmann::json log_probabilities(Choice& choice, const std::vector<ReplyToken>& tokens) const;
+  nlohmann::json chat_token(const LikelyToken& token) const;
+  nlohmann::json chunk(const Choice& choice, nlohmann::json delta, nlohmann::json log_probabilities,
+                       nlohmann::json finish) const;
+
+  const ServedModel& served_;
+  const CompletionRequest request_;
+  const std::string id_;
+  const int64_t created_;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace plimsoll::serve

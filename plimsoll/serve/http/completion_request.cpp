@@ -1,0 +1,187 @@
+#include "plimsoll/serve/http/completion_request.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/text/sampling.h"
+#include "plimsoll/serve/http/api_error.h"
+#include "plimsoll/serve/http/body.h"
+
+namespace plimsoll::serve {
+namespace {
+
+constexpr int64_t kMostChoices = 16, kMostTop = 20;
+constexpr size_t kMostStops = 16;
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+std::vector<std::string> read_stops(nlohmann::json stop) {
+  if (stop.is_null()) return {};
+  if (stop.is_string()) stop = nlohmann::json::array({stop});
+  if (!stop.is_array() || stop.size() > kMostStops) {
+    refuse_field("stop", "expected a string, or at most {} of them, got {}", kMostStops, stop.type_name());
+  }
+  std::vector<std::string> stops;
+  for (const nlohmann::json& each : stop) {
+    if (!each.is_string() || each.get_ref<const std::string&>().empty()) {
+      refuse_field("stop", "expected texts that are not empty, got {}",
+                   each.is_string() ? "an empty one" : each.type_name());
+    }
+    stops.push_back(each.get<std::string>());
+  }
+  return stops;
+}
+
+// A string, or parts {"type": "text", "text": ...}.
+std::string read_content(const nlohmann::json& content, const std::string& name) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) refuse_field(name, "expected a string or parts of text, got {}", content.type_name());
+  std::string text;
+  for (const nlohmann::json& each : content) {
+    Body part(each, name + ".");
+    const std::optional<std::string> type = part.text("type"), piece = part.text("text");
+    if (type != "text" || !piece) refuse_field(name, "expected parts of the type text, got {}", type.value_or("none"));
+    part.expect_no_more();
+    text += *piece;
+  }
+  return text;
+}
+
+std::vector<tokenize::ChatMessage> read_messages(const nlohmann::json& messages) {
+  if (!messages.is_array() || messages.empty()) {
+    refuse_field("messages", "expected one message or more, got {}",
+                 messages.is_array() ? "none" : messages.type_name());
+  }
+  std::vector<tokenize::ChatMessage> result;
+  for (const nlohmann::json& each : messages) {
+    const std::string name = "messages[" + std::to_string(result.size()) + "]";
+    Body message(each, name + ".");
+    const std::optional<std::string> role = message.text("role");
+    if (!role) refuse_field(name + ".role", "expected system, user or assistant, got none");
+    result.push_back({*role, read_content(message.take("content"), name + ".content")});
+    message.text("name");  // templates know no names
+    message.expect_no_more();
+  }
+  return result;
+}
+
+std::vector<int64_t> encode(const ServedModel& served, const std::string& text, tokenize::Specials specials,
+                            const std::string& field) {
+  try {
+    return app::encode(served.model, text, specials, field);
+  } catch (const app::UsageError& error) {
+    throw ApiError(400, error.what(), field);
+  }
+}
+
+std::vector<int64_t> chat_prompt(Body& body, const ServedModel& served) {
+  const std::vector<tokenize::ChatMessage> messages = read_messages(body.take("messages"));
+  if (served.chat_template == nullptr) {
+    throw ApiError(400, "messages: expected a model with a chat template, got " + served.name, "messages");
+  }
+  std::string prompt;
+  try {
+    prompt = served.chat_template->render(messages, tokenize::ReplyPrompt::kAdd).text;
+  } catch (const io::Error& error) {
+    throw ApiError(400, error.what(), "messages");
+  }
+  return encode(served, prompt, tokenize::Specials::kWithout, "messages");
+}
+
+// A string, or ids.
+std::vector<int64_t> plain_prompt(Body& body, const ServedModel& served) {
+  const nlohmann::json prompt = body.take("prompt");
+  if (prompt.is_string()) {
+    const auto& text = prompt.get_ref<const std::string&>();
+    return encode(served, text.empty() ? "\n" : text, tokenize::Specials::kWith, "prompt");
+  }
+  if (!prompt.is_array() || prompt.empty())
+    refuse_field("prompt", "expected a string or ids, got {}", prompt.type_name());
+  std::vector<int64_t> ids;
+  for (const nlohmann::json& id : prompt) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) {
+      refuse_field("prompt", "expected ids of tokens, got {}", id.type_name());
+    }
+    ids.push_back(id.get<int64_t>());
+  }
+  return ids;
+}
+
+// The fields that both kinds have. Throws for those that are left.
+void read_common(Body& body, const ServedModel& served, std::optional<int64_t> max_tokens, CompletionRequest& result) {
+  Request& request = result.request;
+  body.text("model");  // whatever it says, one model is served, which the reply names
+  body.text("user");
+  app::SamplingChoice sampling{.temperature = body.number("temperature", 0, 100),
+                               .top_k = body.integer("top_k", 0, kMost),
+                               .top_p = body.number("top_p", 0, 1)};
+  const std::optional<double> min_p = body.number("min_p", 0, 1);
+  request.sampling = app::chosen_sampling(served.model.generation, sampling);
+  request.sampling.min_p = min_p.value_or(0);
+  request.rules = served.model.generation.rules;
+  request.rules.repetition_penalty =
+      body.number("repetition_penalty", 1e-3, 1000).value_or(request.rules.repetition_penalty);
+  request.rules.frequency_penalty = body.number("frequency_penalty", -2, 2).value_or(0);
+  request.rules.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0);
+  request.ends = served.model.ends;
+  const std::optional<int64_t> seed = body.integer("seed", 0, kMost);
+  request.seed = seed ? *seed : static_cast<int64_t>(std::random_device()());
+  result.choices = body.integer("n", 1, kMostChoices).value_or(1);
+  result.stops = read_stops(body.take("stop"));
+  result.stream = body.flag("stream").value_or(false);
+  if (nlohmann::json options = body.take("stream_options"); !options.is_null()) {
+    Body stream_options(std::move(options), "stream_options.");
+    result.stream_usage = stream_options.flag("include_usage").value_or(false);
+    stream_options.expect_no_more();
+  }
+  body.expect_no_more();
+  const int64_t room = served.context - static_cast<int64_t>(request.prompt.size());
+  if (room < 1) {
+    throw ApiError(400,
+                   io::compose("{}: expected less than the {} tokens that the model sees, got {}",
+                               result.is_chat ? "messages" : "prompt", served.context, request.prompt.size()),
+                   result.is_chat ? "messages" : "prompt", "context_length_exceeded");
+  }
+  request.max_new_tokens = std::min(max_tokens.value_or(room), room);
+}
+
+}  // namespace
+
+Request CompletionRequest::request_of(int64_t choice) const {
+  Request result = request;
+  result.choice = choice;
+  return result;
+}
+
+CompletionRequest read_chat_request(std::string_view text, const ServedModel& served) {
+  Body body(text);
+  CompletionRequest result{.is_chat = true};
+  result.request.prompt = chat_prompt(body, served);
+  const std::optional<int64_t> newer = body.integer("max_completion_tokens", 1, kMost);
+  const std::optional<int64_t> older = body.integer("max_tokens", 1, kMost);
+  const bool wants = body.flag("logprobs").value_or(false);
+  const std::optional<int64_t> top = body.integer("top_logprobs", 0, kMostTop);
+  if (top && !wants) refuse_field("top_logprobs", "expected logprobs, too, got none");
+  if (wants) result.request.top_log_probabilities = top.value_or(0);
+  read_common(body, served, newer ? newer : older, result);
+  return result;
+}
+
+CompletionRequest read_completion_request(std::string_view text, const ServedModel& served) {
+  constexpr int64_t kUsualTokens = 16;  // as OpenAI's API has it
+  Body body(text);
+  CompletionRequest result;
+  result.request.prompt = plain_prompt(body, served);
+  const int64_t max_tokens = body.integer("max_tokens", 1, kMost).value_or(kUsualTokens);
+  result.request.top_log_probabilities = body.integer("logprobs", 0, kMostTop);
+  if (body.flag("echo").value_or(false)) {
+    if (result.request.top_log_probabilities) refuse_field("echo", "expected no logprobs beside it, got both");
+    result.echo = served.model.tokenizer->decode_part(result.request.prompt, tokenize::Specials::kWithout).text;
+  }
+  read_common(body, served, max_tokens, result);
+  return result;
+}
+
+}  // namespace plimsoll::serve

@@ -1,0 +1,37 @@
+// A body of POST /v1/chat/completions or /v1/completions, as requests to the engine.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plimsoll/app/text/text_model.h"
+#include "plimsoll/serve/request.h"
+#include "plimsoll/tokenize/chat_template.h"
+
+namespace plimsoll::serve {
+
+struct ServedModel {
+  std::string name;
+  const app::TextModel& model;
+  const tokenize::ChatTemplate* chat_template = nullptr;  // of a model that talks
+  int64_t context = 0;                                    // tokens of a prompt and its reply
+};
+
+struct CompletionRequest {
+  bool is_chat = false;
+  Request request = {};  // of the first choice
+  int64_t choices = 1;
+  std::vector<std::string> stops = {};  // texts that end a reply, and are not shown
+  std::string echo = {};                // what the text begins with
+  bool stream = false, stream_usage = false;
+
+  Request request_of(int64_t choice) const;
+};
+
+// Throw ApiError, which names the field at fault.
+CompletionRequest read_chat_request(std::string_view body, const ServedModel& served);
+CompletionRequest read_completion_request(std::string_view body, const ServedModel& served);
+
+}  // namespace plimsoll::serve

@@ -1,0 +1,100 @@
+#include "plimsoll/serve/http/connection.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace plimsoll::serve {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook(100);  // between two looks whether the server stops
+
+// Whether the event comes in time.
+bool wait_for(socket_t socket, int16_t event, milliseconds time) {
+  pollfd entry = {.fd = socket, .events = event, .revents = 0};
+  int found = 0;
+  do {
+    found = poll(&entry, 1, static_cast<int>(std::max<int64_t>(time.count(), 0)));
+  } while (found < 0 && errno == EINTR);
+  return found > 0;
+}
+
+void name_of(const sockaddr_storage& address, socklen_t size, std::string& ip, int& port) {
+  char host[NI_MAXHOST], service[NI_MAXSERV];
+  const auto* any = reinterpret_cast<const sockaddr*>(&address);
+  if (getnameinfo(any, size, host, sizeof(host), service, sizeof(service), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return;
+  ip = host;
+  port = std::stoi(service);
+}
+
+}  // namespace
+
+Connection::~Connection() {
+  shutdown(socket_, SHUT_RDWR);
+  close(socket_);
+}
+
+bool Connection::wait_for_request(const std::function<bool()>& stopping) {
+  const auto until = Clock::now() + limits_.idle;
+  while (begin_ == end_ && !wait_for(socket_, POLLIN, std::min(kLook, limits_.idle))) {
+    if (stopping() || Clock::now() >= until) return false;
+  }
+  deadline_ = Clock::now() + limits_.request;
+  return begin_ < end_ || !is_closed();
+}
+
+bool Connection::is_closed() const {
+  char byte = 0;
+  const ssize_t found = recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return found == 0 || (found < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+bool Connection::is_readable() const {
+  if (begin_ < end_) return true;
+  const auto left = deadline_ - Clock::now();
+  return left > left.zero() && wait_for(socket_, POLLIN, std::chrono::ceil<milliseconds>(left));
+}
+
+bool Connection::is_writable() const { return wait_for(socket_, POLLOUT, limits_.write) && !is_closed(); }
+
+ssize_t Connection::read(char* data, size_t size) {
+  if (begin_ == end_) {
+    if (!is_readable()) return -1;
+    const ssize_t found = recv(socket_, buffer_, sizeof(buffer_), 0);
+    if (found <= 0) return found;
+    begin_ = 0;
+    end_ = static_cast<size_t>(found);
+  }
+  const size_t count = std::min(size, end_ - begin_);
+  std::memcpy(data, buffer_ + begin_, count);
+  begin_ += count;
+  return static_cast<ssize_t>(count);
+}
+
+ssize_t Connection::write(const char* data, size_t size) {
+  if (!wait_for(socket_, POLLOUT, limits_.write)) return -1;
+  return send(socket_, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  if (getpeername(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0) name_of(address, size, ip, port);
+}
+
+void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  if (getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0) name_of(address, size, ip, port);
+}
+
+}  // namespace plimsoll::serve

@@ -1,0 +1,49 @@
+// A client's connection: httplib's stream over a socket, with a time by which a whole request must have come.
+#pragma once
+
+#include <httplib.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+namespace plimsoll::serve {
+
+struct ConnectionLimits {
+  std::chrono::milliseconds request{30'000};  // from a request's first byte to its last
+  std::chrono::milliseconds idle{5'000};      // between two requests
+  std::chrono::milliseconds write{10'000};    // that a client takes nothing
+};
+
+class Connection final : public httplib::Stream {
+ public:
+  // The socket is closed with it.
+  Connection(socket_t socket, const ConnectionLimits& limits) : socket_(socket), limits_(limits) {}
+  ~Connection() override;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // Whether another request begins to come before the client closes, the idle time passes or stopping() is true.
+  bool wait_for_request(const std::function<bool()>& stopping);
+  // Whether the client has closed the connection, or its part of it.
+  bool is_closed() const;
+
+  bool is_readable() const override;
+  bool is_writable() const override;
+  ssize_t read(char* data, size_t size) override;
+  ssize_t write(const char* data, size_t size) override;
+  void get_remote_ip_and_port(std::string& ip, int& port) const override;
+  void get_local_ip_and_port(std::string& ip, int& port) const override;
+  socket_t socket() const override { return socket_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const socket_t socket_;
+  const ConnectionLimits limits_;
+  Clock::time_point deadline_ = {};
+  char buffer_[4096];  // httplib reads a line byte by byte
+  size_t begin_ = 0, end_ = 0;
+};
+
+}  // namespace plimsoll::serve

@@ -1,0 +1,94 @@
+#include "plimsoll/serve/http/connection.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+namespace plimsoll::serve {
+namespace {
+
+using std::chrono::milliseconds;
+
+class ConnectionTest : public ::testing::Test {
+ protected:
+  ConnectionTest() { EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends_), 0); }
+  ~ConnectionTest() override { go_away(); }
+
+  void go_away() {
+    if (ends_[1] >= 0) close(ends_[1]);
+    ends_[1] = -1;
+  }
+  void send_text(const std::string& text) {
+    EXPECT_EQ(send(ends_[1], text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  static bool never() { return false; }
+
+  int ends_[2] = {-1, -1};  // the server's, which the connection closes, and the client's
+};
+
+TEST_F(ConnectionTest, GivesWhatTheClientSends) {
+  Connection connection(ends_[0], {});
+  send_text("abc");
+  ASSERT_TRUE(connection.wait_for_request(never));
+  char data[8];
+  EXPECT_EQ(connection.read(data, 2), 2);
+  EXPECT_EQ(connection.read(data + 2, 6), 1);
+  EXPECT_EQ(std::string(data, 3), "abc");
+  EXPECT_EQ(connection.write("d", 1), 1);
+  EXPECT_EQ(recv(ends_[1], data, 8, 0), 1);
+}
+
+TEST_F(ConnectionTest, ARequestThatDripsIsCutOffWhenItsTimeIsOver) {
+  constexpr int kBytes = 1000;
+  Connection connection(ends_[0], {.request = milliseconds(100)});
+  std::thread client([&] {
+    for (int i = 0; i < kBytes && send(ends_[1], "a", 1, MSG_NOSIGNAL) == 1; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  });
+  EXPECT_TRUE(connection.wait_for_request(never));
+  const auto start = std::chrono::steady_clock::now();
+  int64_t count = 0;
+  for (char byte = 0; connection.read(&byte, 1) == 1;) ++count;
+  EXPECT_GT(count, 0);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(99));
+  shutdown(ends_[0], SHUT_RDWR);  // ends the client
+  client.join();
+  EXPECT_LT(count, kBytes);
+}
+
+TEST_F(ConnectionTest, ARequestThatDoesNotComeIsNotWaitedForBeyondTheIdleTimeOrTheServersEnd) {
+  Connection connection(ends_[0], {.idle = milliseconds(1)});
+  EXPECT_FALSE(connection.wait_for_request(never));
+  Connection patient(dup(ends_[0]), {.idle = std::chrono::hours(1)});
+  EXPECT_FALSE(patient.wait_for_request([] { return true; }));
+}
+
+TEST_F(ConnectionTest, SeesThatTheClientHasGone) {
+  Connection connection(ends_[0], {});
+  EXPECT_FALSE(connection.is_closed());
+  send_text("a");
+  EXPECT_FALSE(connection.is_closed());
+  ASSERT_TRUE(connection.wait_for_request(never));
+  char byte = 0;
+  EXPECT_EQ(connection.read(&byte, 1), 1);
+  go_away();
+  EXPECT_TRUE(connection.is_closed());
+  EXPECT_FALSE(connection.is_writable());
+  EXPECT_FALSE(connection.wait_for_request(never));
+}
+
+TEST_F(ConnectionTest, AClientThatTakesNothingIsNotWaitedForBeyondItsTime) {
+  Connection connection(ends_[0], {.write = milliseconds(20)});
+  const std::string block(1 << 16, 'a');
+  for (int i = 0; i < 1000; ++i) {
+    const ssize_t sent = send(ends_[0], block.data(), block.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) break;  // the buffers are full
+  }
+  EXPECT_EQ(connection.write(block.data(), block.size()), -1);
+}
+
+}  // namespace
+}  // namespace plimsoll::serve

@@ -1,0 +1,200 @@
+#include "plimsoll/serve/http/server.h"
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/io/sha256.h"
+#include "plimsoll/serve/http/api_error.h"
+#include "plimsoll/serve/http/completion.h"
+#include "plimsoll/serve/http/connection.h"
+#include "plimsoll/serve/http/metrics.h"
+#include "plimsoll/serve/http/page.h"
+
+namespace plimsoll::serve {
+namespace {
+
+using std::chrono::steady_clock;
+
+// The connection whose request this thread answers: httplib's handlers do not get it.
+thread_local const Connection* own_connection = nullptr;
+
+// Whether both are the same, in a time that does not tell where they differ.
+bool are_same_digests(const std::string& a, const std::string& b) {
+  unsigned different = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) different |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return different == 0;
+}
+
+std::string digest_of(const std::string& text) { return io::sha256(std::as_bytes(std::span(text))); }
+
+void answer(httplib::Response& response, const ApiError& error) {
+  response.status = error.status;
+  if (error.status == 429 || error.status == 503) response.set_header("Retry-After", "1");
+  response.set_content(dump(to_json(error)), "application/json");
+}
+
+}  // namespace
+
+class Server::Http final : public httplib::Server {
+ public:
+  Http(Engine& engine, ServedModel served, ServerOptions options)
+      : engine_(engine),
+        served_(std::move(served)),
+        options_(std::move(options)),
+        key_(digest_of("Bearer " + options_.api_key)) {
+    new_task_queue = [this] { return new httplib::ThreadPool(static_cast<size_t>(options_.connections)); };
+    set_tcp_nodelay(true);  // each event of a stream is sent at once
+    set_payload_max_length(static_cast<size_t>(options_.most_body_bytes));
+    add_routes();
+    port_ = options_.port == 0 ? bind_to_any_port(options_.host) : options_.port;
+    if (port_ <= 0 || (options_.port != 0 && !bind_to_port(options_.host, port_))) {
+      app::fail("serve: expected an address that is free, got {}:{}", options_.host, options_.port);
+    }
+    ::listen(svr_sock_, SOMAXCONN);  // httplib lets five clients wait for a thread
+    listener_ = std::thread([this] { listen_after_bind(); });
+    while (!is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  ~Http() override { end(std::chrono::milliseconds(0)); }
+
+  void end(std::chrono::milliseconds patience) {
+    if (!listener_.joinable()) return;
+    stopping_ = true;
+    stop();
+    const auto until = steady_clock::now() + patience;
+    while (under_way_ > 0 && steady_clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    cut_ = true;
+    listener_.join();
+  }
+
+  int port() const { return port_; }
+
+ private:
+  // In place of httplib's own, whose streams give a client any time.
+  bool process_and_close_socket(socket_t socket) override {
+    Connection connection(socket, {});
+    own_connection = &connection;
+    for (bool closed = false; !closed && connection.wait_for_request([this] { return stopping_.load(); });) {
+      if (!process_request(connection, stopping_, closed, nullptr)) break;
+    }
+    own_connection = nullptr;
+    return true;
+  }
+
+  void add_routes() {
+    set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+      return let_in(request, response) ? HandlerResponse::Unhandled : HandlerResponse::Handled;
+    });
+    set_error_handler([](const httplib::Request& request, httplib::Response& response) {
+      if (!response.body.empty()) return;
+      const std::string what = response.status == 404   ? "expected a path that is served, got " + request.path
+                               : response.status == 413 ? "expected a smaller body"
+                                                        : "expected an HTTP request that is whole";
+      answer(response, ApiError(response.status, what));
+    });
+    set_exception_handler([](const httplib::Request&, httplib::Response& response, std::exception_ptr thrown) {
+      try {
+        std::rethrow_exception(thrown);
+      } catch (const ApiError& error) {
+        answer(response, error);
+      } catch (const std::exception& error) {
+        answer(response, ApiError(500, error.what()));
+      }
+    });
+    set_logger([this](const httplib::Request& request, const httplib::Response& response) {
+      if (options_.log) {
+        options_.log({{"method", request.method}, {"path", request.path}, {"status", response.status}});
+      }
+    });
+    Get("/", [](const httplib::Request&, httplib::Response& response) {
+      response.set_content(kPage, "text/html; charset=utf-8");
+    });
+    Get("/health", [this](const httplib::Request&, httplib::Response& response) {
+      response.status = stopping_ ? 503 : 200;
+      response.set_content(stopping_ ? R"({"status":"stopping"})" : R"({"status":"ok"})", "application/json");
+    });
+    Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+      response.set_content(metrics_text(engine_.stats()), "text/plain; version=0.0.4");
+    });
+    Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
+      const nlohmann::json model = {{"id", served_.name},
+                                    {"object", "model"},
+                                    {"created", 0},
+                                    {"owned_by", "plimsoll"},
+                                    {"context", served_.context}};
+      response.set_content(dump({{"object", "list"}, {"data", {model}}}), "application/json");
+    });
+    Post("/v1/chat/completions", [this](const httplib::Request& request, httplib::Response& response) {
+      complete(read_chat_request(request.body, served_), response);
+    });
+    Post("/v1/completions", [this](const httplib::Request& request, httplib::Response& response) {
+      complete(read_completion_request(request.body, served_), response);
+    });
+  }
+
+  // The page and its health are for everybody.
+  bool let_in(const httplib::Request& request, httplib::Response& response) const {
+    if (options_.api_key.empty() || request.path == "/" || request.path == "/health") return true;
+    if (are_same_digests(digest_of(request.get_header_value("Authorization")), key_)) return true;
+    answer(response, ApiError(401, "expected the key of this server, got another or none", "", "invalid_api_key"));
+    return false;
+  }
+
+  // Counts the requests that stop() waits for.
+  class UnderWay {
+   public:
+    explicit UnderWay(std::atomic<int64_t>& count) : count_(count) { ++count_; }
+    ~UnderWay() { --count_; }
+    UnderWay(const UnderWay&) = delete;
+    UnderWay& operator=(const UnderWay&) = delete;
+
+   private:
+    std::atomic<int64_t>& count_;
+  };
+
+  void complete(CompletionRequest request, httplib::Response& response) {
+    const auto under_way = std::make_shared<UnderWay>(under_way_);
+    if (stopping_) throw ApiError(503, "the server stops");
+    const Gone gone = [this, connection = own_connection] { return cut_ || connection->is_closed(); };
+    const bool streams = request.stream;
+    const auto completion = std::make_shared<Completion>(engine_, served_, std::move(request));
+    if (!streams) {
+      response.set_content(dump(completion->whole(gone)), "application/json");
+      return;
+    }
+    response.set_header("Cache-Control", "no-cache");
+    response.set_chunked_content_provider(
+        "text/event-stream", [completion, under_way, gone](size_t, httplib::DataSink& sink) {
+          const auto send = [&](const std::string& event) { return sink.write(event.data(), event.size()); };
+          completion->stream(send, gone);
+          sink.done();
+          return true;
+        });
+  }
+
+  Engine& engine_;
+  const ServedModel served_;
+  const ServerOptions options_;
+  const std::string key_;  // digest of the header that lets in
+  int port_ = 0;
+  std::atomic<bool> stopping_ = false, cut_ = false;
+  std::atomic<int64_t> under_way_ = 0;
+  std::thread listener_;
+};
+
+Server::Server(Engine& engine, ServedModel served, ServerOptions options)
+    : http_(std::make_unique<Http>(engine, std::move(served), std::move(options))) {}
+
+Server::~Server() = default;
+
+int Server::port() const { return http_->port(); }
+
+void Server::stop(std::chrono::milliseconds patience) { http_->end(patience); }
+
+}  // namespace plimsoll::serve

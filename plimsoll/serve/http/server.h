@@ -1,0 +1,43 @@
+// The HTTP server: OpenAI's API, a page to chat on, health and metrics.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "plimsoll/serve/engine.h"
+#include "plimsoll/serve/http/completion_request.h"
+
+namespace plimsoll::serve {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;                                      // 0: one that is free
+  std::string api_key = {};                             // empty: none is asked for
+  int64_t connections = 128;                            // that are served at once; more of them wait
+  int64_t most_body_bytes = 4 << 20;                    // of a request
+  std::function<void(const nlohmann::json&)> log = {};  // hears one object a request, from any thread
+};
+
+class Server {
+ public:
+  // The engine has to outlive the server. Throws app::Error if it cannot listen there.
+  Server(Engine& engine, ServedModel served, ServerOptions options);
+  // As stop(), without patience.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  int port() const;
+  // Takes no more requests, waits for those under way for so long, and then ends their replies.
+  void stop(std::chrono::milliseconds patience);
+
+ private:
+  class Http;
+
+  std::unique_ptr<Http> http_;
+};
+
+}  // namespace plimsoll::serve

@@ -1,0 +1,403 @@
+"""`plimsoll serve`: the replies that `plimsoll generate` gives, through OpenAI's own client; wrong requests, clients that go away,
+and the end of the server."""
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from typing import Any
+
+import pytest
+import tiny_llama
+from chat_template_test import TEMPLATES
+from program import command_of, done, plimsoll
+
+openai = pytest.importorskip("openai")
+
+CONTEXT = 2000
+MESSAGES = [{"role": "user", "content": "Hello, who are you?"}]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A llama with random weights, ChatML and no token that ends a text."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return tiny_llama.write(
+        folder, end=None, specials=("<|im_start|>", "<|im_end|>"), template=TEMPLATES["chatml"], max_position_embeddings=CONTEXT
+    )
+
+
+class Served:
+    """A server of its own process."""
+
+    def __init__(self, folder, *options, key="any"):
+        words = command_of("serve", "--model", folder, "--port", 0, "--threads", 2, *options)
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+);", line)
+        assert found, line or self.process.communicate()[1]
+        self.port = int(found[1])
+        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0, timeout=60)
+
+    def ask(self, method, path, body=None, headers=()):
+        """Status, headers and body of one request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request(method, path, body, dict(headers))
+            response = connection.getresponse()
+            return response.status, dict(response.getheaders()), response.read()
+
+    def metric(self, name):
+        _, _, text = self.ask("GET", "/metrics")
+        (value,) = re.findall(rf"^plimsoll_{name} (\d+)$", text.decode(), re.MULTILINE)
+        return int(value)
+
+    def wait_for(self, name, value):
+        end = time.monotonic() + 30
+        while self.metric(name) != value:
+            assert time.monotonic() < end, f"{name} is {self.metric(name)}"
+            time.sleep(0.01)
+
+    def stop(self):
+        """The exit code after SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self):
+        _, errors = self.process.communicate(timeout=60)
+        assert not errors, errors
+        return self.process.returncode
+
+
+@contextlib.contextmanager
+def serving(*words, **options):
+    served = Served(*words, **options)
+    try:
+        yield served
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def server(tiny):
+    with serving(tiny, "--max-batch", 4, "--queue", 200) as served:
+        yield served
+        assert served.stop() == 0
+
+
+def generated(tiny, tmp_path, *options):
+    """(text, ids, log probabilities) of plimsoll generate."""
+    log = tmp_path / "log"
+    done("generate", "--model", tiny, "--json", log, *options)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    tokens = [line for line in lines if "id" in line]
+    return lines[-1]["text"], [token["id"] for token in tokens], [token["log_probability"] for token in tokens]
+
+
+def test_a_chat_says_what_the_command_says(server, tiny, tmp_path):
+    for words, options in (
+        (("--temperature", 0), {"temperature": 0}),
+        (("--temperature", 0.9, "--top-p", 0.8, "--seed", 5), {"temperature": 0.9, "top_p": 0.8, "seed": 5}),
+    ):
+        text, _, expected = generated(
+            tiny, tmp_path, "--chat", "--system", "Be short.", "--prompt", MESSAGES[0]["content"], "--tokens", 40, *words
+        )
+        messages = [{"role": "system", "content": "Be short."}, *MESSAGES]
+        reply = server.client.chat.completions.create(
+            model="any", messages=messages, max_tokens=40, logprobs=True, top_logprobs=2, **options
+        )
+        choice = reply.choices[0]
+        assert choice.message.content == text and choice.message.role == "assistant"
+        assert [token.logprob for token in choice.logprobs.content] == expected
+        assert all(len(token.top_logprobs) == 2 for token in choice.logprobs.content)
+        assert choice.finish_reason == "length" and reply.usage.completion_tokens == 40
+        assert reply.usage.total_tokens == reply.usage.prompt_tokens + 40
+
+
+def test_a_stream_is_the_reply_in_pieces(server):
+    options = {"model": "any", "messages": MESSAGES, "max_tokens": 30, "temperature": 1, "seed": 3, "n": 2}
+    whole = server.client.chat.completions.create(**options)
+    pieces = list(server.client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}))
+    for index in (0, 1):
+        mine = [piece.choices[0] for piece in pieces if piece.choices and piece.choices[0].index == index]
+        assert mine[0].delta.role == "assistant" and mine[-1].finish_reason == "length"
+        assert "".join(choice.delta.content or "" for choice in mine) == whole.choices[index].message.content
+    assert whole.choices[0].message.content != whole.choices[1].message.content
+    assert pieces[-1].choices == [] and pieces[-1].usage == whole.usage
+
+
+def test_a_completion_says_what_the_command_says(server, tiny, tmp_path):
+    text, ids, expected = generated(tiny, tmp_path, "--prompt", "The sea", "--tokens", 20, "--temperature", 0)
+    reply = server.client.completions.create(model="any", prompt="The sea", max_tokens=20, temperature=0, logprobs=1)
+    assert reply.choices[0].text == text
+    assert reply.choices[0].logprobs.token_logprobs == expected
+    assert len(reply.choices[0].logprobs.tokens) == len(ids) == reply.usage.completion_tokens
+    echo = server.client.completions.create(
+        model="any", prompt="The sea", max_tokens=20, temperature=0, extra_body={"echo": True}
+    )
+    assert echo.choices[0].text == "The sea" + text
+    assert server.client.completions.create(model="any", prompt="The sea").usage.completion_tokens == 16
+    by_ids = server.client.completions.create(model="any", prompt=ids[:5], max_tokens=3, temperature=0)
+    assert by_ids.usage.prompt_tokens == 5
+
+
+def test_requests_together_have_the_replies_that_each_has_alone(server):
+    def ask(seed):
+        reply = server.client.completions.create(
+            model="any", prompt="word " * (1 + seed % 7), max_tokens=10 + seed, temperature=1, seed=seed,
+            frequency_penalty=0.5, presence_penalty=0.1, extra_body={"min_p": 0.01, "repetition_penalty": 1.1},
+        )  # fmt: skip
+        return reply.choices[0].text
+
+    alone = [ask(seed) for seed in range(24)]
+    together = [None] * len(alone)
+
+    def fill(seed):
+        together[seed] = ask(seed)
+
+    threads = [threading.Thread(target=fill, args=(seed,)) for seed in range(len(alone))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == alone
+
+
+def test_a_stop_ends_the_text_and_is_not_shown(server):
+    options = {"model": "any", "messages": MESSAGES, "max_tokens": 60, "temperature": 0}
+    text = server.client.chat.completions.create(**options).choices[0].message.content
+    stop = text[20:23]
+    for stops in (stop, [stop, "never to be found"]):
+        choice = server.client.chat.completions.create(**options, stop=stops).choices[0]
+        assert choice.message.content == text[: text.index(stop)] and choice.finish_reason == "stop"
+
+
+def test_an_end_token_stops_the_reply(tiny, tmp_path):
+    for file in tiny.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tiny / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"eos_token_id": list(range(0, config["vocab_size"], 4))}))
+    with serving(tmp_path) as served:
+        choice = served.client.chat.completions.create(model="any", messages=MESSAGES).choices[0]
+        assert choice.finish_reason == "stop"
+        assert served.stop() == 0
+
+
+def test_models_health_metrics_and_the_page_are_there(server, tiny):
+    assert [model.id for model in server.client.models.list()] == [tiny.name]
+    assert server.ask("GET", "/health")[::2] == (200, b'{"status":"ok"}')
+    assert server.metric("requests_total") >= 0
+    status, headers, page = server.ask("GET", "/")
+    assert status == 200 and headers["Content-Type"].startswith("text/html")
+    assert not re.search(rb"""(?:src|href)=(?!"data:,")|https?:""", page), "a resource from outside"
+
+
+WRONG: dict[str, list[Any]] = {
+    "temperature": [-1, "1", [], 1e9],
+    "top_p": [-0.1, 1.1, "all"],
+    "top_k": [-1, 1.5],
+    "min_p": [2, {}],
+    "repetition_penalty": [0, "x"],
+    "frequency_penalty": [3, True],
+    "presence_penalty": [-3, []],
+    "seed": [-1, 1.5, 2**64],
+    "n": [0, 17, "2"],
+    "max_tokens": [0, -5, 1.5],
+    "stop": ["", [""], 5, ["a"] * 17],
+    "stream": [1, "true"],
+    "stream_options": [5, []],
+    "user": [5],
+    "model": [5],
+    "logit_bias": [{"5": 1}],
+    "messages": [[], 5, "text"],
+    "top_logprobs": [3],
+}
+
+
+def test_a_wrong_field_is_named(server):
+    for field, values in WRONG.items():
+        for value in values:
+            with pytest.raises(openai.BadRequestError) as caught:
+                server.client.chat.completions.create(**{"model": "any", "messages": MESSAGES, "extra_body": {field: value}})
+            assert caught.value.param == field, (field, value, caught.value)
+            assert field in caught.value.message
+    for message, name in (
+        ({"role": "user"}, "messages[1].content"),
+        ({"content": "a"}, "messages[1].role"),
+        ({"role": "user", "content": "a", "tool": 1}, "messages[1].tool"),
+        (5, "messages[1]"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            server.client.chat.completions.create(model="any", messages=[*MESSAGES, message])
+        assert caught.value.param == name
+    for prompt in ([], [-1], [10**6], 5, ["text"], [1.5]):
+        with pytest.raises(openai.BadRequestError) as caught:
+            server.client.completions.create(model="any", prompt=prompt)
+        assert caught.value.param == "prompt"
+    with pytest.raises(openai.BadRequestError) as caught:
+        server.client.completions.create(model="any", prompt=[1] * CONTEXT)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_what_is_no_request_is_refused(server):
+    post = lambda body, **headers: server.ask("POST", "/v1/completions", body, headers)[0]
+    assert post(b"") == post(b"{") == post(b"[]") == post(b"null") == post(b'{"prompt": "\xff"}') == 400
+    assert post(b"[" * 100_000) == 400
+    assert post(b'{"prompt": "' + b"a" * (5 << 20) + b'"}') == 413
+    assert server.ask("GET", "/v1/completions")[0] == server.ask("GET", "/nowhere")[0] == 404
+    status, _, body = server.ask("GET", "/nowhere")
+    assert "/nowhere" in json.loads(body)["error"]["message"] and status == 404
+
+
+def open_files(process):
+    return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+def test_thousands_of_wrong_requests_leave_the_server_as_it_was(server):
+    draw = random.Random(7)
+    good = {"messages": MESSAGES, "max_tokens": 1, "prompt": "a", "temperature": 0}
+    values: list[Any] = [
+        None,
+        True,
+        -1,
+        0,
+        1,
+        1e308,
+        "",
+        "a",
+        [],
+        {},
+        [[]],
+        [None],
+        [{"role": "user"}],
+        {"a": {}},
+        "\u0000",
+        2**63,
+    ]
+    before = open_files(server.process)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    statuses: dict[int, int] = {}
+    for _ in range(3000):
+        fields = {draw.choice([*WRONG, *good, "x"]): draw.choice(values) for _ in range(draw.randrange(4))}
+        body = json.dumps({**good, **fields, "max_tokens": fields.get("max_tokens") or 1, "n": fields.get("n") or 1}).encode()
+        if draw.random() < 0.3:
+            at = draw.randrange(len(body))
+            body = body[:at] + bytes(draw.randrange(256) for _ in range(draw.randrange(3))) + body[at + draw.randrange(3) :]
+        connection.request("POST", draw.choice(["/v1/chat/completions", "/v1/completions"]), body)
+        response = connection.getresponse()
+        answer = response.read()
+        statuses[response.status] = statuses.get(response.status, 0) + 1
+        assert response.status in (200, 400), (body, answer)
+    connection.close()
+    assert statuses[400] > 2000, statuses
+    assert server.client.chat.completions.create(model="any", messages=MESSAGES, max_tokens=2).usage.completion_tokens == 2
+    server.wait_for("requests_running", 0)
+    end = time.monotonic() + 20  # connections that are kept close after five seconds
+    while open_files(server.process) > before and time.monotonic() < end:
+        time.sleep(0.1)
+    assert open_files(server.process) <= before
+
+
+def streaming(server, tokens):
+    """A connection that has begun to read a stream."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    body = {"prompt": "a", "max_tokens": tokens, "stream": True, "temperature": 0}
+    connection.request("POST", "/v1/completions", json.dumps(body))
+    response = connection.getresponse()
+    assert response.status == 200
+    assert response.readline().startswith(b"data: ")
+    return connection, response
+
+
+def test_a_client_that_goes_away_frees_its_place(server):
+    server.wait_for("requests_running", 0)
+    before = server.metric("written_tokens_total")
+    connection, response = streaming(server, CONTEXT - 100)
+    response.close()
+    connection.close()
+    server.wait_for("requests_running", 0)
+    assert server.metric("written_tokens_total") - before < CONTEXT - 100
+    # One that waits for a whole reply.
+    body = json.dumps({"prompt": "a", "max_tokens": CONTEXT - 100, "temperature": 0}).encode()
+    before = server.metric("written_tokens_total")
+    with socket.create_connection(("127.0.0.1", server.port)) as plain:
+        plain.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        server.wait_for("requests_running", 1)
+    server.wait_for("requests_running", 0)
+    assert server.metric("written_tokens_total") - before < CONTEXT - 100
+
+
+def test_a_full_queue_is_answered_429(tiny):
+    with serving(tiny, "--max-batch", 1, "--queue", 1) as served:
+        first, _ = streaming(served, CONTEXT - 100)
+        second = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+        second.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": CONTEXT - 100}))
+        served.wait_for("requests_waiting", 1)
+        with pytest.raises(openai.RateLimitError) as caught:  # one more is too many
+            served.client.completions.create(model="any", prompt="a", max_tokens=1)
+        assert caught.value.response.headers["Retry-After"] == "1"
+        first.close()
+        second.close()
+        assert served.stop() == 0
+
+
+def test_the_key_lets_in(tiny):
+    with serving(tiny, "--api-key", "sesame", key="sesame") as served:
+        assert served.client.completions.create(model="any", prompt="a").choices
+        for headers in ({}, {"Authorization": "Bearer sesam"}, {"Authorization": "Bearer sesame2"}, {"Authorization": "sesame"}):
+            for path in ("/v1/models", "/metrics"):
+                assert served.ask("GET", path, headers=headers.items())[0] == 401
+        assert served.ask("GET", "/")[0] == served.ask("GET", "/health")[0] == 200
+        assert served.stop() == 0
+
+
+def test_sigterm_lets_replies_end(tiny):
+    with serving(tiny) as served:
+        _, response = streaming(served, 1000)
+        served.process.send_signal(signal.SIGTERM)
+        assert response.read().endswith(b"data: [DONE]\n\n")
+        assert served.ended() == 0
+
+
+def test_replies_that_take_longer_than_the_drain_are_cut(tiny):
+    with serving(tiny, "--drain", 0) as served:
+        _, response = streaming(served, CONTEXT - 100)
+        served.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(http.client.IncompleteRead):
+            assert not response.read().endswith(b"data: [DONE]\n\n")
+        assert served.ended() == 0
+
+
+def test_what_cannot_be_served_is_one_line_at_the_start(tiny, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for code, options, text in (
+            (1, ("--model", tiny, "--port", taken.getsockname()[1]), "expected an address that is free"),
+            (1, ("--model", tiny, "--memory", 1e-6), "expected a memory of"),
+            (1, ("--model", tmp_path), "expected a checkpoint or a run with one"),
+            (2, ("--model", tmp_path / "nowhere"), "nowhere"),
+            (2, ("--model", tiny, "--max-batch", 0), "--max-batch"),
+        ):
+            result = plimsoll("serve", *options)
+            assert result.returncode == code and text in result.stderr and result.stderr.count("\n") == 1, result
+
+
+def test_a_log_has_a_line_for_each_request(tiny, tmp_path):
+    with serving(tiny, "--json", tmp_path / "log") as served:
+        served.client.completions.create(model="any", prompt="a", max_tokens=1)
+        served.ask("GET", "/nowhere")
+        assert served.stop() == 0
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [(line["method"], line["path"], line["status"]) for line in lines] == [
+        ("POST", "/v1/completions", 200),
+        ("GET", "/nowhere", 404),
+    ]
