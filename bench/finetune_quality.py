@@ -2,9 +2,10 @@
 weights, on bytes, or of the model in a Hugging Face directory.
 
     .venv/bin/python bench/finetune_quality.py --data DIR... [--model DIR] [--works full,lora] [--recipes bf16,fp8] [--seeds 1,2,3]
-        [--steps 200] [--context 128] [--batch 8] [--losses FILE]
+        [--steps 200] [--context 128] [--batch 8] [--evaluate same|fp32] [--losses FILE]
 
-Weights are held in FP32; bf16 and fp8 are what the products run in. Prints for each work and recipe the difference of the held-out loss from
+Weights are held in FP32; bf16 and fp8 are what the products run in, those of the held-out loss too: --evaluate fp32 takes that of what was
+learned, without the rounding of the pass that measures it. Prints for each work and recipe the difference of the held-out loss from
 fp32's, for each seed and its mean, in percent; exit code 1 if a mean is further off than 0.5, to either side. --losses FILE keeps the loss of
 each run as it ends; runs that are in it are not run again, so that a seed may be run at a time.
 """
@@ -73,14 +74,19 @@ def scope(recipe):
     return contextlib.nullcontext() if recipe == "fp32" else torch.autocast("cpu", torch.bfloat16)
 
 
-def held_out_loss(directory, rows, work, recipe, seed, rate, args):
-    torch.manual_seed(seed)
+def made_model(directory, work, recipe):
     scaling = RECIPES[recipe]
     model: CausalLM | PeftModel = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, recipe=scaling() if scaling else None
     )
     if isinstance(model, CausalLM) and work == "lora":
         model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
+    return model
+
+
+def held_out_loss(directory, rows, work, recipe, seed, rate, args):
+    torch.manual_seed(seed)
+    model = made_model(directory, work, recipe)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = AdamW(trained, lr=rate, betas=(0.9, 0.95))
     held, order = rows[:HELD_OUT], HELD_OUT + torch.randperm(len(rows) - HELD_OUT)
@@ -94,6 +100,12 @@ def held_out_loss(directory, rows, work, recipe, seed, rate, args):
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad()
+    if args.evaluate == "fp32":
+        recipe, source = "fp32", model
+        model = made_model(directory, work, recipe)
+        with torch.no_grad():
+            for ours, theirs in zip(model.parameters(), source.parameters(), strict=True):
+                ours.copy_(theirs)
     model.eval()
     with torch.no_grad(), scope(recipe):
         return statistics.mean(model(batch, labels=batch).loss.item() for batch in held.split(args.batch))
@@ -129,6 +141,7 @@ def parse_arguments():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--evaluate", choices=("same", "fp32"), default="same", help="in the recipe of the run, or in fp32")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--losses", help="JSON file of losses")
     return parser.parse_args()
@@ -141,7 +154,8 @@ def main():
     if len(rows) < HELD_OUT + args.steps * args.batch:
         sys.exit(f"--data: expected {HELD_OUT + args.steps * args.batch} rows of {args.context} tokens, got {len(rows)}")
     rates = RATES["trained" if args.model else "random"]
-    kept = Losses(args.losses, {name: getattr(args, name) for name in ("data", "model", "steps", "context", "batch", "threads")})
+    settings = ("data", "model", "steps", "context", "batch", "evaluate", "threads")
+    kept = Losses(args.losses, {name: getattr(args, name) for name in settings})
     with tempfile.TemporaryDirectory() as temporary:
         if not args.model:
             generate_checkpoint.write_random(temporary, **SHAPE, max_position_embeddings=args.context)
