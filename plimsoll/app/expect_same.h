@@ -15,4 +15,17 @@ inline void expect_same(const nlohmann::json& state, const char* name, const nlo
   if (theirs != ours) fail("checkpoint: expected a run with {} {}, got {}", name, ours.dump(), theirs.dump());
 }
 
+// The same of the adapters that train, member by member; null: the whole model trains.
+inline void expect_same_adapters(const nlohmann::json& theirs, const nlohmann::json& ours) {
+  if (theirs == ours) return;
+  const auto kind = [](const nlohmann::json& adapters) { return adapters.is_null() ? "a whole model" : "adapters"; };
+  if (theirs.is_null() || ours.is_null()) {
+    fail("checkpoint: expected a run of {}, got one of {}", kind(ours), kind(theirs));
+  }
+  for (const auto& [name, value] : ours.items()) {
+    const nlohmann::json found = theirs.value(name, nlohmann::json());
+    if (found != value) fail("checkpoint: expected adapters with {} {}, got {}", name, value.dump(), found.dump());
+  }
+}
+
 }  // namespace plimsoll::app

@@ -85,11 +85,22 @@ class Run {
       if (!options_.resume && !io::list_checkpoints(options_.out).empty()) {
         refuse("{}: expected a directory without checkpoints, or --resume", options_.out.native());
       }
+      expect_no_other_weights();
       data = beginning.data(options_, ranks_->size());
       if (speaks(options_)) directory_.emplace(options_.out);
     });
     expect_same_text(data->digest(), *ranks_);
     return data;
+  }
+
+  // A run leaves weights of its own beside its checkpoints.
+  void expect_no_other_weights() const {
+    if (!std::filesystem::is_directory(options_.out) || !io::list_checkpoints(options_.out).empty()) return;
+    for (const auto& entry : std::filesystem::directory_iterator(options_.out)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      refuse("--out {}: expected a directory without weights, which the run would replace, got {}",
+             options_.out.native(), entry.path().filename().native());
+    }
   }
 
   void begin() {

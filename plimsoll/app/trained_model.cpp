@@ -33,8 +33,10 @@ TrainedModel load_trained_model(const std::filesystem::path& path) {
                          .recipe = parse_recipe(checkpoint.state.at("recipe").get<std::string>()).value,
                          .model = nullptr};
     if (checkpoint.state.contains("adapters") && !checkpoint.state["adapters"].is_null()) {
-      refuse("{}: expected a run of a whole model, got adapters: type --model BASE --adapter {}", path.native(),
-             path.native());
+      refuse(
+          "{}: expected a run of a whole model, got one of adapters: type --model BASE --adapter RUN, after finetune "
+          "--resume if it was interrupted",
+          path.native());
     }
     const nlohmann::json& shape = checkpoint.state.at("shape");
     const io::TensorMap& tensors = checkpoint.sections.at("model");

@@ -76,7 +76,9 @@ amp::GradScalerOptions scaler_options(const TrainOptions& options, const PlacedM
   scaling.ranks = placed.gradient_ranks();
   scaling.hysteresis = options.loss_scale_hysteresis;
   if (options.release_gradients && scaling.enabled) {
-    refuse("--release-gradients: expected no loss scale, which may skip a step, got {}", options.loss_scale.text);
+    const std::string got =
+        options.loss_scale.text == "recipe" ? "that of --recipe " + options.recipe.text : options.loss_scale.text;
+    refuse("--release-gradients: expected --loss-scale none, since a loss scale may skip a step, got {}", got);
   }
   const bool changes = scaling.enabled && scaling.min_scale < scaling.max_scale;
   if (scaling.hysteresis > 1 && !changes) {
@@ -250,7 +252,7 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
   expect_same(state, "moments", recipe::name_of(optim::kOptimizerStates, options_.optimizer_state),
               /*otherwise=*/"fp32");
   expect_same(state, "masters", recipe::name_of(optim::kMasters, options_.masters), /*otherwise=*/"fp32");
-  expect_same(state, "adapters", options_.adapters);
+  expect_same_adapters(state.value("adapters", json()), options_.adapters);
   try {
     data_->restore(state);
     check_parameters(checkpoint);

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import peft
 import pytest
@@ -24,7 +25,7 @@ from finetune_runs import (
     words_of,
 )
 from program import PROGRAM, done, plimsoll
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
@@ -145,16 +146,60 @@ def test_bases_of_fewer_bits_train_alone_and_by_two(model, data, alone, tmp_path
 
 
 def test_another_base_or_rank_does_not_resume(model, data, whole):
-    for other in ("--base=fp8", "--lora=r=8"):
+    for other, words in {
+        "--base=fp8": 'adapters with base "fp8", got "stored"',
+        "--lora=r=8": "adapters with alpha 16.0, got ",
+        "--full": "a run of a whole model, got one of adapters",
+        "--context=32": "the examples and rows of the run, which --data, --context, ",
+    }.items():
         result = plimsoll(*words_of(model, data, "--out", whole, *PLAN, other, "--resume"))
-        assert result.returncode == 1 and "checkpoint: expected a run with adapters {" in result.stderr, result
+        assert result.returncode == 1 and f"checkpoint: expected {words}" in result.stderr, result
+
+
+def test_adapters_go_on_with_their_own_base_alone(model, data, whole, tmp_path):
+    other = shutil.copytree(model, tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    next(iter(weights.values())).mul_(2)
+    save_file(weights, other / "model.safetensors", {"format": "pt"})
+    result = plimsoll(*words_of(other, data, "--out", whole, *PLAN, "--resume"))
+    assert result.returncode == 1 and "checkpoint: expected adapters with weights of the base " in result.stderr, result
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "adapter_model.safetensors"])
+def test_weights_of_others_are_not_replaced(model, data, tmp_path, file):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / file).write_bytes(b"weights")
+    result = plimsoll(*words_of(model, data, "--out", out, *QUICK))
+    assert result.returncode == 2
+    assert f"--out {out}: expected a directory without weights, which the run would replace, got {file}" in result.stderr
+    assert (out / file).read_bytes() == b"weights"
+
+
+def test_an_adapter_that_is_not_finite_is_refused(model, data, whole, tmp_path):
+    broken = shutil.copytree(whole, tmp_path / "broken")
+    weights = load_file(broken / "adapter_model.safetensors")
+    name = next(iter(weights))
+    weights[name][0, 0] = torch.nan
+    save_file(weights, broken / "adapter_model.safetensors", {"format": "pt"})
+    result = plimsoll("merge", "--model", model, "--adapter", broken, "--out", tmp_path / "merged")
+    assert result.returncode == 1
+    assert f"expected finite numbers in '{name}', got Inf or NaN" in result.stderr
+
+
+def test_an_interrupted_run_has_no_adapter_yet(model, whole, tmp_path):
+    part = shutil.copytree(whole, tmp_path / "part", ignore=shutil.ignore_patterns("adapter_*"))
+    result = plimsoll("generate", "--model", model, "--adapter", part, "--prompt=Hi")
+    assert result.returncode == 1
+    assert f"{part}: expected an adapter, got a run that is not done: finetune --resume ends it" in result.stderr
 
 
 def test_a_run_of_adapters_is_no_model_of_its_own(whole):
     result = plimsoll("generate", "--model", whole, "--prompt=Hi")
     assert result.returncode == 2
     assert result.stderr == (
-        f"plimsoll: {whole}: expected a run of a whole model, got adapters: type --model BASE --adapter {whole}\n"
+        f"plimsoll: {whole}: expected a run of a whole model, got one of adapters: type --model BASE --adapter RUN, after "
+        "finetune --resume if it was interrupted\n"
     )
 
 
@@ -162,6 +207,7 @@ MISTAKES = {
     "--full --lora": "--full: expected it without --lora, got both",
     "--full --base=fp8": "--base fp8: expected --lora, which has a frozen base, got --full",
     "--masters=split": "--masters split: expected --full, got --lora, whose adapters train in fp32",
+    "--release-gradients": "--release-gradients: expected --full, got --lora",
     "--base=fp8 --shard=fsdp": "--base fp8: expected --shard none, ddp, zero1 or zero2, got fsdp",
     "--base=fp16": "--base: expected fp8, bf16 or stored, got 'fp16'",
     "--lora=16": "--lora: expected NAME=VALUE,..., got '16'",

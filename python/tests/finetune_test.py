@@ -104,7 +104,8 @@ def test_what_counts_stands_between_marks(model, tmp_path):
     expected = f"{tokenizer.decode(tokens[:before])}[[{tokenizer.decode(tokens[before:])}]]\n"
     for environment in ({}, {"NO_COLOR": "1"}):
         said = plimsoll(*words_of(model, path, "--show-data=1"), environment=environment).stdout
-        assert said == f"{path}:1: {len(tokens)} tokens, {len(tokens) - before} count\n{expected}"
+        counts_line = "1 examples to train on, 0 held out; 0 cut, 0 skipped\n"
+        assert said == f"{path}:1: {len(tokens)} tokens, {len(tokens) - before} count\n{expected}{counts_line}"
 
 
 def test_losses_of_20_steps_are_those_of_transformers(model, data, tmp_path):
@@ -291,7 +292,7 @@ def test_released_gradients_have_the_bits_of_those_that_are_kept(model, data, tm
 RELEASES = {
     "--clip=1": "--release-gradients: expected no --clip, which needs the norm of all gradients, got 1",
     "--shard=ddp": "--release-gradients: expected --shard none, got ddp",
-    "--recipe=fp16": "--release-gradients: expected no loss scale, which may skip a step, got recipe",
+    "--recipe=fp16": "--release-gradients: expected --loss-scale none, since a loss scale may skip a step, got that of --recipe fp16",
 }
 
 

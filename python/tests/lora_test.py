@@ -240,11 +240,14 @@ def test_mistakes_are_named(llama, tmp_path):
         get_peft_model(model, LoraConfig(bias="all"))
     with pytest.raises(RuntimeError, match="LoraConfig: r: expected 1 or more, got 0"):
         get_peft_model(model, LoraConfig(r=0))
-    with pytest.raises(TypeError, match="use_dora"):
-        LoraConfig(use_dora=True)  # type: ignore[call-arg]
+    with pytest.raises(RuntimeError, match="LoraConfig: use_dora: expected none: it is not supported, got true"):
+        get_peft_model(model, LoraConfig(use_dora=True))
+    with pytest.raises(ValueError, match="expected init_lora_weights=True, got 'pissa'"):
+        get_peft_model(model, LoraConfig(init_lora_weights="pissa"))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="expected a plimsoll.models.LoraConfig, got {.r.: 3}"):
         get_peft_model(model, {"r": 3})  # type: ignore[arg-type]
-    adapted = get_peft_model(model, LoraConfig())
+    peft_defaults = {"inference_mode": False, "use_dora": False, "modules_to_save": None, "fan_in_fan_out": False}
+    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", init_lora_weights=True, **peft_defaults))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected a model without adapters, got one that has some"):
         get_peft_model(model, LoraConfig())
     with pytest.raises(RuntimeError, match="save: expected a model without adapters"):

@@ -2,22 +2,55 @@
 
 #include <ATen/Context.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/first_model.h"
 #include "plimsoll/io/checkpoint.h"
+#include "plimsoll/io/mapped_file.h"
+#include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/io/sha256.h"
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/tensors.h"
 
 namespace plimsoll::app {
+
+namespace {
+
+// A name for the weights in a Hugging Face directory: of their sizes and of a part of each mebibyte, since all of them would
+// take seconds to read.
+std::string weights_name(const std::filesystem::path& directory) {
+  constexpr size_t kStride = 1 << 20, kPart = 4096;
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  io::Sha256 digest;
+  for (const std::filesystem::path& file : files) {
+    const io::MappedFile mapped(file);
+    const std::span<const std::byte> bytes = mapped.bytes();
+    const uint64_t size = bytes.size();
+    digest.add(std::as_bytes(std::span(&size, 1)));
+    for (size_t begin = 0; begin < bytes.size(); begin += kStride) {
+      digest.add(bytes.subspan(begin, std::min(kPart, bytes.size() - begin)));
+    }
+  }
+  io::check_mapped_files();
+  return digest.digits();
+}
+
+}  // namespace
 
 nlohmann::json adapters_json(const FinetuneOptions& options) {
   return {{"r", options.lora->adapters.rank},
           {"alpha", options.lora->adapters.alpha},
           {"dropout", options.lora->adapters.dropout},
           {"targets", options.lora->targets},
-          {"base", recipe::name_of(kBases, options.base)}};
+          {"base", recipe::name_of(kBases, options.base)},
+          {"weights of the base", weights_name(options.run.source)}};
 }
 
 int64_t adapter_parameters(const FinetuneOptions& options) {

@@ -86,6 +86,7 @@ void check_adapters(const FinetuneOptions& options) {
     refuse("--masters {}: expected --full, got --lora, whose adapters train in fp32",
            recipe::name_of(optim::kMasters, run.masters));
   }
+  if (run.release_gradients) refuse("--release-gradients: expected --full, got --lora, whose gradients are small");
   if (options.base == WeightDtype::kFp8 && run.shard == shard::Sharing::kFsdp) {
     refuse("{}: expected --shard none, ddp, zero1 or zero2, got fsdp, which has no parts of codes", base);
   }

@@ -62,7 +62,9 @@ FinetuneData read_finetune_data(const FinetuneOptions& options, const tokenize::
     held_out = read_examples(input, tokenizer);
   }
   if (training.all.empty()) {
-    fail("--data: expected an example of at most {} tokens or more, got none", input.context);
+    if (training.skipped == 0) fail("--data: expected an example or more, got none");
+    fail("--data: expected examples with a token to learn within the {} tokens of --context, got {} without",
+         input.context, training.skipped);
   }
   FinetuneData data{.examples = nullptr,
                     .training = static_cast<int64_t>(training.all.size()),

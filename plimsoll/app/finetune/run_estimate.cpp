@@ -264,7 +264,7 @@ void expect_memory(const FinetuneOptions& options, const MemoryEstimate& estimat
   add(io::compose("--lora --base fp8 --batch {} --checkpoint-activations", ranks), [&](FinetuneOptions& other) {
     least(other);
     other.run.masters = optim::MasterKind::kFp32;
-    if (!other.lora) other.lora = usual_lora();
+    if (!other.lora || other.lora->adapters.rank > usual_lora().adapters.rank) other.lora = usual_lora();
     other.base = models::WeightDtype::kFp8;
   });
   std::string advice = "no fine-tuning of this model fits";

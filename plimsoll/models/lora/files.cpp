@@ -1,4 +1,5 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -6,6 +7,7 @@
 #include <set>
 
 #include "plimsoll/io/atomic_file.h"
+#include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/filesystem_errors.h"
 #include "plimsoll/io/json.h"
@@ -53,7 +55,11 @@ class AdapterReader {
       io::fail("{}: expected '{}' of numbers of shape {}, got {} of shape {}", path_.native(), name, sizes,
                io::safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec());
     }
-    return tensor.to(at::kFloat);
+    const at::Tensor values = tensor.to(at::kFloat);
+    if (!values.isfinite().all().item<bool>()) {
+      io::fail("{}: expected finite numbers in '{}', got Inf or NaN", path_.native(), name);
+    }
+    return values;
   }
 
   void check_all_read() const {
@@ -117,6 +123,9 @@ LoraOptions load_adapter(LanguageModel& model, const fs::path& directory) {
   const at::NoGradGuard no_grad;
   DecoderImpl& decoder = lora_decoder(model);
   const fs::path config_file = directory / kConfigFile;
+  if (!fs::exists(config_file) && !io::list_checkpoints(directory).empty()) {
+    io::fail("{}: expected an adapter, got a run that is not done: finetune --resume ends it", directory.native());
+  }
   const AdapterConfig config = read_adapter_config(io::read_json(config_file), config_file.native());
   const std::vector<ReadPlace> places =
       read_places(directory / kAdapterFile, decoder.config, config.options.adapters.rank);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -28,6 +28,15 @@ class LoraConfig:
     use_rslora: bool = False
     bias: str = "none"
     task_type: str = "CAUSAL_LM"
+    init_lora_weights: bool = True
+    # PEFT's, of which no other value is supported.
+    use_dora: bool = False
+    modules_to_save: Sequence[str] | None = None
+    rank_pattern: Mapping[str, int] | None = None
+    alpha_pattern: Mapping[str, float] | None = None
+    # PEFT's, which change nothing here.
+    inference_mode: bool = False
+    fan_in_fan_out: bool = False
 
 
 class PeftModel(torch.nn.Module):
@@ -43,7 +52,7 @@ class PeftModel(torch.nn.Module):
     def from_pretrained(cls, model: CausalLM, directory: str | os.PathLike[str], is_trainable: bool = False) -> Self:
         """directory: adapter_config.json and adapter_model.safetensors, of PEFT or of save_pretrained()."""
         read = json.loads(_expect_plain(model)._model.load_adapter(str(directory)))
-        config = LoraConfig(**{field.name: read[field.name] for field in dataclasses.fields(LoraConfig)})
+        config = LoraConfig(**{field.name: read[field.name] for field in dataclasses.fields(LoraConfig) if field.name in read})
         _register_adapters(model, trains=is_trainable)
         return cls(model, config)
 
@@ -82,6 +91,8 @@ def get_peft_model(model: CausalLM, config: LoraConfig) -> PeftModel:
     """Adds adapters to the model itself, A drawn from torch's generator and B zeros, both FP32, and freezes all else."""
     if not isinstance(config, LoraConfig):
         raise TypeError(f"get_peft_model: expected a plimsoll.models.LoraConfig, got {config!r}")
+    if config.init_lora_weights is not True:
+        raise ValueError(f"get_peft_model: expected init_lora_weights=True, got {config.init_lora_weights!r}")
     targets = config.target_modules
     if targets is None:
         targets = _USUAL_TARGETS.get(model.config.model_type, ["q_proj", "v_proj"])
