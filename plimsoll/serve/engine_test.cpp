@@ -81,6 +81,7 @@ class Traffic {
  public:
   Traffic(uint64_t seed, int64_t vocabulary) : random_(seed), vocabulary_(vocabulary) {
     for (auto& start : starts_) start = tokens(90);
+    std::copy_n(starts_[0].begin(), 20, starts_[1].begin());  // too few to be shared
   }
 
   int64_t number(int64_t from, int64_t to) { return std::uniform_int_distribution<int64_t>(from, to)(random_); }

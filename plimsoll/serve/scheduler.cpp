@@ -93,13 +93,14 @@ Scheduler::Prefix Scheduler::longest_prefix(const std::vector<int64_t>& text) {
     const int64_t shared = std::min(common(text, other->text), most);
     if (shared > longest.tokens) longest = {.tokens = shared, .cache = &other->cache, .kept = other};
   }
+  if (longest.tokens < kFewestShared) longest = {.kept = kept_.end()};
   longest.comes = comes >= longest.tokens + kFewestShared;
   return longest;
 }
 
 void Scheduler::begin_with(ServedText& text, const Prefix& prefix) {
   const int64_t capacity = text.pages * kPageTokens;
-  if (prefix.tokens < kFewestShared) {
+  if (prefix.cache == nullptr) {
     text.cache.reserve(capacity);
     return;
   }

@@ -81,12 +81,12 @@ class Scheduler {
   bool admit();  // the first that waits, if it may run
   void release(ServedText& text);
 
-  // Tokens that a text has in common with one that is being served or kept.
+  // Tokens that a text has in common with one that is being served or kept, if they are enough to be shared.
   struct Prefix {
-    int64_t tokens = 0;  // that have been read
-    const models::TokenCache* cache = nullptr;
-    std::list<Kept>::iterator kept;  // or end()
-    bool comes = false;              // more of them are being read
+    int64_t tokens = 0;                         // that have been read
+    const models::TokenCache* cache = nullptr;  // none: nothing is shared
+    std::list<Kept>::iterator kept;             // or end()
+    bool comes = false;                         // more of them are being read
   };
   Prefix longest_prefix(const std::vector<int64_t>& text);
   void begin_with(ServedText& text, const Prefix& prefix);

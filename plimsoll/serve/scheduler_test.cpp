@@ -140,6 +140,19 @@ TEST_F(SchedulerTest, AKeptTextGivesItsPagesToTheTextThatBeginsLikeIt) {
   EXPECT_EQ(scheduler.counts().used_pages, 4);
 }
 
+TEST_F(SchedulerTest, AFewTokensInCommonAreReadAgain) {
+  Scheduler scheduler = make(4);
+  add(scheduler, ids(100, 60));
+  step(scheduler);
+  scheduler.end(*last_);
+  Ids prompt = ids(100, 10);
+  for (const int64_t id : ids(500, 90)) prompt.push_back(id);
+  add(scheduler, prompt);
+  EXPECT_EQ(step(scheduler), (Parts{{100, 100}}));
+  EXPECT_EQ(scheduler.counts().shared_tokens, 0);
+  EXPECT_EQ(scheduler.counts().kept_pages, 0) << "all pages are the new text's";
+}
+
 TEST_F(SchedulerTest, CancelledRequestsGoBeforeTheNextStep) {
   Scheduler scheduler = make(100, /*max_batch=*/1);
   const auto first = add(scheduler, ids(100, 5)), second = add(scheduler, ids(200, 5)),
