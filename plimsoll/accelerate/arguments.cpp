@@ -1,7 +1,5 @@
 #include "plimsoll/accelerate/arguments.h"
 
-#include <utility>
-
 namespace plimsoll::acceleration {
 namespace {
 
@@ -13,11 +11,6 @@ bool has_names(const Tensor& x) {
 }
 
 }  // namespace
-
-void replace_arguments(ops::CallStack& stack, size_t arguments, at::Tensor result) {
-  torch::jit::drop(stack, arguments);
-  stack.emplace_back(std::move(result));
-}
 
 bool has_values(const at::Tensor& x) {
   if (!x.defined() || !x.device().is_cpu() || x.layout() != at::kStrided || !x.has_storage()) return false;

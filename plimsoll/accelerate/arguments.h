@@ -3,6 +3,9 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <optional>
+#include <utility>
+
 #include "plimsoll/ops/torch_internals/replaced_kernels.h"
 
 namespace plimsoll::acceleration {
@@ -15,8 +18,18 @@ inline const at::Tensor& tensor(const ops::CallStack& stack, size_t arguments, s
   return argument(stack, arguments, place).toTensor();
 }
 
-// Takes the arguments off the stack and puts a result there.
-void replace_arguments(ops::CallStack& stack, size_t arguments, at::Tensor result);
+// nullopt for None, and for the undefined tensor in its place that autograd passes to backward.
+inline std::optional<at::Tensor> optional_tensor(const ops::CallStack& stack, size_t arguments, size_t place) {
+  const c10::IValue& value = argument(stack, arguments, place);
+  return value.isTensor() && value.toTensor().defined() ? std::optional(value.toTensor()) : std::nullopt;
+}
+
+// Takes the arguments off the stack and puts results there.
+template <class... Results>
+void replace_arguments(ops::CallStack& stack, size_t arguments, Results... results) {
+  torch::jit::drop(stack, arguments);
+  (stack.emplace_back(std::move(results)), ...);
+}
 
 // A dense tensor on the CPU of fp32, bf16 or fp16.
 bool has_values(const at::Tensor& x);

@@ -10,8 +10,34 @@
 
 namespace plimsoll::acceleration {
 
-enum class Operator : uint8_t { kMm, kAddmm, kBmm, kBaddbmm };
-inline constexpr std::array<std::string_view, 4> kOperatorNames = {"mm", "addmm", "bmm", "baddbmm"};
+enum class Operator : uint8_t {
+  kMm,
+  kAddmm,
+  kBmm,
+  kBaddbmm,
+  kAttention,
+  kAttentionBackward,
+  kGelu,
+  kGeluBackward,
+  kSilu,
+  kSiluBackward,
+  kSoftmax,
+  kLayerNorm,
+  kLayerNormBackward,
+};
+inline constexpr std::array<std::string_view, 13> kOperatorNames = {"mm",
+                                                                    "addmm",
+                                                                    "bmm",
+                                                                    "baddbmm",
+                                                                    "attention",
+                                                                    "attention_backward",
+                                                                    "gelu",
+                                                                    "gelu_backward",
+                                                                    "silu",
+                                                                    "silu_backward",
+                                                                    "softmax",
+                                                                    "layer_norm",
+                                                                    "layer_norm_backward"};
 
 // A variant of an operator. `attempt` puts results in the place of the arguments and returns kReplaced, or touches nothing.
 struct Variant {
@@ -21,5 +47,8 @@ struct Variant {
 };
 
 std::vector<Variant> product_variants();
+std::vector<Variant> attention_variants();
+std::vector<Variant> norm_variants();
+std::vector<Variant> pass_variants();
 
 }  // namespace plimsoll::acceleration

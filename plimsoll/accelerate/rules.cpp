@@ -49,15 +49,96 @@ constexpr ProductRule kProductRules[] = {
      Vendor::kAmd},
 };
 
+enum class Mask : uint8_t { kAny, kCausal };
+
+struct AttentionRule {
+  Isa from, to;
+  Format format;
+  Mask mask;
+  int64_t least_queries;
+  Vendor vendor = Vendor::kAny;
+};
+
+// torch reads the half of the scores that a causal rule hides, and multiplies 16 bits in backward without vectors.
+constexpr AttentionRule kAttentionRules[] = {
+    {Isa::kAvx512, Isa::kAvx512Bf16, Format::kBf16, Mask::kAny, 1},
+    {Isa::kAvx2, Isa::kAvx2, Format::kBf16, Mask::kAny, 64},
+    {Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, Mask::kAny, 32},
+    {Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, Mask::kAny, 64, Vendor::kAmd},
+    {Isa::kAvx2, Isa::kAvx2, Format::kFp32, Mask::kCausal, 128, Vendor::kAmd},
+};
+
+struct PassRule {
+  Pass pass;
+  Isa from, to;
+  Format format;
+  int64_t least_elements;
+};
+
+constexpr PassRule kPassRules[] = {
+    {Pass::kGeluTanh, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 4096},
+    {Pass::kGeluTanh, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 4096},
+    {Pass::kGeluTanh, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 4096},
+    {Pass::kGeluTanhBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 4096},
+    {Pass::kGeluTanhBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 4096},
+    {Pass::kGeluTanhBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 4096},
+    {Pass::kGeluErf, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kGeluErfBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kGeluErfBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kBf16, 4096},
+    {Pass::kGeluErfBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 4096},
+    {Pass::kSilu, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
+    {Pass::kSilu, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kSilu, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
+    {Pass::kSiluBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
+    {Pass::kSiluBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kSiluBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
+    {Pass::kSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
+    {Pass::kSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kSoftmax, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
+    {Pass::kLayerNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kBf16, 65536},
+    {Pass::kLayerNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kLayerNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
+    {Pass::kLayerNormBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kBf16, 65536},
+    {Pass::kLayerNormBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kLayerNormBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
+};
+
+template <class Rule, class Call>
+bool is_at(const Rule& rule, const Call& call, const Processor& on) {
+  return rule.format == call.format && rule.from <= on.isa && on.isa <= rule.to;
+}
+
 bool is_for(const ProductRule& rule, const ProductCall& call, const Processor& on) {
-  return rule.format == call.format && rule.from <= on.isa && on.isa <= rule.to &&
-         (rule.vendor == Vendor::kAny || on.is_amd);
+  return is_at(rule, call, on) && (rule.vendor == Vendor::kAny || on.is_amd);
+}
+bool is_for(const AttentionRule& rule, const AttentionCall& call, const Processor& on) {
+  return is_at(rule, call, on) && (rule.vendor == Vendor::kAny || on.is_amd);
+}
+bool is_for(const PassRule& rule, const PassCall& call, const Processor& on) {
+  return is_at(rule, call, on) && rule.pass == call.pass;
 }
 
 bool holds(const ProductRule& rule, const ProductCall& call) {
   return (rule.kind == Kind::kBatch) == call.is_batch && (rule.layouts & static_cast<uint8_t>(call.layout)) != 0 &&
          rule.least_m <= call.m && call.m <= rule.most_m && rule.least_n <= call.n && rule.least_k <= call.k &&
          call.m * call.n * call.k <= rule.most_work;
+}
+
+bool holds(const AttentionRule& rule, const AttentionCall& call) {
+  return (rule.mask == Mask::kAny || call.is_causal) && call.queries >= rule.least_queries;
+}
+
+bool holds(const PassRule& rule, const PassCall& call) { return call.elements >= rule.least_elements; }
+
+template <class Rules, class Call>
+Outcome choose_among(const Rules& rules, const Call& call, const Processor& on) {
+  Outcome outcome = Outcome::kProcessor;
+  for (const auto& rule : rules) {
+    if (!is_for(rule, call, on)) continue;
+    if (holds(rule, call)) return Outcome::kReplaced;
+    outcome = Outcome::kSize;
+  }
+  return outcome;
 }
 
 }  // namespace
@@ -67,14 +148,8 @@ Processor processor(Isa isa) {
   return {isa, is_amd};
 }
 
-Outcome choose(const ProductCall& call, const Processor& on) {
-  Outcome outcome = Outcome::kProcessor;
-  for (const ProductRule& rule : kProductRules) {
-    if (!is_for(rule, call, on)) continue;
-    if (holds(rule, call)) return Outcome::kReplaced;
-    outcome = Outcome::kSize;
-  }
-  return outcome;
-}
+Outcome choose(const ProductCall& call, const Processor& on) { return choose_among(kProductRules, call, on); }
+Outcome choose(const AttentionCall& call, const Processor& on) { return choose_among(kAttentionRules, call, on); }
+Outcome choose(const PassCall& call, const Processor& on) { return choose_among(kPassRules, call, on); }
 
 }  // namespace plimsoll::acceleration

@@ -44,7 +44,34 @@ struct ProductCall {
   int64_t m = 0, n = 0, k = 0;  // of one product
 };
 
+struct AttentionCall {
+  format::Format format = format::Format::kFp32;
+  bool is_causal = false;
+  int64_t queries = 0;
+};
+
+// Kernels that read each element once.
+enum class Pass : uint8_t {
+  kGeluTanh,
+  kGeluErf,
+  kSilu,
+  kGeluTanhBackward,
+  kGeluErfBackward,
+  kSiluBackward,
+  kSoftmax,
+  kLayerNorm,
+  kLayerNormBackward,
+};
+
+struct PassCall {
+  Pass pass = Pass::kGeluTanh;
+  format::Format format = format::Format::kFp32;
+  int64_t elements = 0;
+};
+
 // These return kReplaced, kSize or kProcessor.
 Outcome choose(const ProductCall& call, const Processor& processor);
+Outcome choose(const AttentionCall& call, const Processor& processor);
+Outcome choose(const PassCall& call, const Processor& processor);
 
 }  // namespace plimsoll::acceleration

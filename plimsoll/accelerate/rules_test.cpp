@@ -47,5 +47,20 @@ TEST(AccelerationRules, ABatchHasRulesOfItsOwn) {
   EXPECT_EQ(choose(batch, kZen3), Outcome::kSize);
 }
 
+TEST(AccelerationRules, AttentionIsOursInSixteenBitsAndUnderACausalRule) {
+  EXPECT_EQ(choose(AttentionCall{Format::kBf16, false, 1}, kZen5), Outcome::kReplaced);
+  EXPECT_EQ(choose(AttentionCall{Format::kBf16, false, 1}, kZen3), Outcome::kSize);
+  EXPECT_EQ(choose(AttentionCall{Format::kFp32, true, 128}, kZen3), Outcome::kReplaced);
+  EXPECT_EQ(choose(AttentionCall{Format::kFp32, false, 128}, kZen3), Outcome::kSize);
+  EXPECT_EQ(choose(AttentionCall{Format::kFp32, true, 128}, kIntel), Outcome::kProcessor);
+}
+
+TEST(AccelerationRules, APassHasItsOwnSmallestSize) {
+  EXPECT_EQ(choose(PassCall{Pass::kGeluTanh, Format::kBf16, 4096}, kZen5), Outcome::kReplaced);
+  EXPECT_EQ(choose(PassCall{Pass::kGeluTanh, Format::kBf16, 4095}, kZen5), Outcome::kSize);
+  EXPECT_EQ(choose(PassCall{Pass::kGeluErf, Format::kBf16, 1 << 20}, kZen5), Outcome::kProcessor);
+  EXPECT_EQ(choose(PassCall{Pass::kLayerNorm, Format::kBf16, 1 << 20}, kZen3), Outcome::kProcessor);
+}
+
 }  // namespace
 }  // namespace plimsoll::acceleration

@@ -15,9 +15,23 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 # The base class of torch's own test cases, of which no sample makes use; the package is no part of torch's wheels.
 sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
 import torch.testing._internal.common_methods_invocations as invocations  # noqa: E402
+from torch.testing._internal.opinfo.core import SampleInput  # noqa: E402
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-OPERATORS = ("mm", "addmm", "bmm", "baddbmm", "matmul", "nn.functional.linear", "einsum")
+OPERATORS = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "matmul",
+    "nn.functional.linear",
+    "einsum",
+    "nn.functional.scaled_dot_product_attention",
+    "nn.functional.gelu",
+    "nn.functional.silu",
+    "softmax",
+    "nn.functional.layer_norm",
+)
 SAMPLES = 10  # of each operator and dtype
 SMALL, MIDDLE = 64, 80  # in the place of torch's 5 and 10, which are too small for a gain
 
@@ -71,6 +85,40 @@ def written(op, sample):
     return outs
 
 
+def larger_samples(op, dtype):
+    """Samples for operators of which torch's are too small for a gain: hidden rows, Inf and NaN among them."""
+
+    def normal(*sizes):
+        return torch.randn(sizes).to(dtype).requires_grad_()
+
+    if op.name == "nn.functional.scaled_dot_product_attention":
+        mask = torch.randn(96, 160).to(dtype)
+        mask[3] = -torch.inf
+        for options in (
+            {},
+            {"is_causal": True},
+            {"attn_mask": mask},
+            {"scale": 0.3},
+            {"attn_mask": torch.randn(2, 1, 1, 160) > 0},
+        ):
+            q, k, v = normal(2, 96, 3, 32), normal(2, 160, 3, 32), normal(2, 160, 3, 32)
+            yield SampleInput(q.transpose(1, 2), args=(k.transpose(1, 2), v.transpose(1, 2)), kwargs=options)
+        fused = normal(2, 144, 3, 4, 16)
+        yield SampleInput(*(x.transpose(1, 2) for x in fused.unbind(2)), is_causal=True)
+    elif op.name == "nn.functional.layer_norm":
+        yield SampleInput(normal(128, 3, 257), args=((257,), normal(257), normal(257)))
+        yield SampleInput(normal(384, 257), args=((257,), normal(257)))
+    elif op.name == "nn.functional.gelu":
+        yield from (SampleInput(normal(130, 777), kwargs={"approximate": by}) for by in ("tanh", "none"))
+    elif op.name == "nn.functional.silu":
+        yield SampleInput(normal(130, 777))
+    elif op.name == "softmax":
+        x = normal(130, 777)
+        with torch.no_grad():
+            x[3, 5:], x[4], x[5, 7], x[6, 8] = -torch.inf, -torch.inf, torch.inf, torch.nan
+        yield SampleInput(x, args=(-1,))
+
+
 def exact_result(op, sample):
     return run(op, clone(sample, torch.float64))[0]
 
@@ -78,8 +126,8 @@ def exact_result(op, sample):
 def check_samples() -> dict[str, dict[str, int]]:
     for op, dtype in itertools.product(operators(), DTYPES):
         torch.manual_seed(0)
-        samples = op.sample_inputs("cpu", dtype, requires_grad=True)
-        for number, sample in enumerate(itertools.islice(samples, SAMPLES)):
+        samples = itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=True), SAMPLES)
+        for number, sample in enumerate(itertools.chain(samples, larger_samples(op, dtype))):
             for layout in (sample, sample.noncontiguous()):
                 name = f"{op.name} {dtype} sample {number}: {layout.summary()}"
                 plimsoll.accelerate(False)

@@ -1,6 +1,7 @@
 """plimsoll.accelerate(): torch's own operator samples, a Transformer block, and torch as it was when it is off."""
 
 import concurrent.futures
+import contextlib
 import copy
 import json
 import os
@@ -100,8 +101,10 @@ def in_process(isa, script):
 @pytest.mark.parametrize("isa", ["avx2", "avx512", "avx512_bf16"])
 def test_samples_of_torchs_own_tests_pass(isa):
     report = json.loads(in_process(isa, [HERE / "accelerate_samples.py"]))
-    for op in ("mm", "addmm", "bmm"):
-        assert report[op]["replaced"] > 0, report
+    ours = {"mm", "addmm", "bmm", "attention", "attention_backward", "gelu", "gelu_backward", "silu", "silu_backward", "softmax"}
+    if isa != "avx2":
+        ours |= {"layer_norm", "layer_norm_backward"}
+    assert {op for op, outcomes in report.items() if outcomes["replaced"]} == ours
 
 
 class Block(torch.nn.Module):
@@ -168,6 +171,26 @@ def test_a_compiled_block_calls_our_products():
         plimsoll.reset_acceleration_report()
         ours = step(block, x, function=compiled)
         assert replaced("addmm") + replaced("mm") > 0
+    assert all(rounds_alike(*each) for each in zip(ours, theirs, exact, strict=True))
+
+
+@pytest.mark.parametrize("forward_on", [False, True])
+def test_forward_and_backward_of_attention_may_be_torchs_and_ours(forward_on):
+    """The logarithms that forward keeps are torch's own, those of a query that sees no key too."""
+    torch.manual_seed(0)
+    q, k, v, gradient = (torch.randn(2, 4, 64, 32, dtype=FP16) for _ in range(4))
+    mask = torch.randn(64, 64, dtype=FP16)
+    mask[5] = -torch.inf
+
+    def run(dtype, switch=None):
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        with plimsoll.accelerated() if switch is True else contextlib.nullcontext():
+            y = torch.nn.functional.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], mask.to(dtype))
+        with plimsoll.accelerated() if switch is False else contextlib.nullcontext():
+            return [y.detach(), *torch.autograd.grad(y, leaves, gradient.to(dtype))]
+
+    exact, theirs, ours = run(torch.float64), run(FP16), run(FP16, forward_on)
+    assert replaced("attention") == forward_on and replaced("attention_backward") == (not forward_on)
     assert all(rounds_alike(*each) for each in zip(ours, theirs, exact, strict=True))
 
 

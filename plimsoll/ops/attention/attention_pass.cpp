@@ -298,16 +298,14 @@ void check_attention(const AttentionOperands& operands, const AttentionRules& ru
   check_segments(operands, rules);
 }
 
-std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, const AttentionRules& rules) {
+void attend_into(const AttentionOperands& operands, const AttentionRules& rules, const AttentionSaved& to) {
   check_attention(operands, rules);
   const at::Tensor query = with_dense_channels(operands.query), key = with_dense_channels(operands.key),
                    value = with_dense_channels(operands.value);
-  at::Tensor result = empty_attention_output(operands.query, operands.value.sym_size(3));
-  at::Tensor lse = at::empty(operands.query.sizes().slice(0, 3), query.options().dtype(at::kFloat));
   const KernelRules kernel(operands, rules);
   const format::Format format = format_of(query.scalar_type(), "attention");
   const watch::Span span(
-      "attention", {.operations = operations_of(operands, rules, 2), .bytes = traffic(query, key, value, result)});
+      "attention", {.operations = operations_of(operands, rules, 2), .bytes = traffic(query, key, value, to.output)});
   const kernels::AttentionForward call = {.shape = shape_of(operands),
                                           .rules = kernel.rules,
                                           .format = format,
@@ -317,15 +315,23 @@ std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, con
                                           .cache_format = operands.has_codes() ? format::Format::kE4m3 : format,
                                           .k_scale = scale_of(operands.key_scale, key),
                                           .v_scale = scale_of(operands.value_scale, value),
-                                          .output = output(result),
-                                          .lse = lse.mutable_data_ptr<float>()};
+                                          .output = output(to.output),
+                                          .lse = to.lse.mutable_data_ptr<float>()};
   if (rules.segments.empty()) kernels::attention_forward(call);
   int64_t begin = 0;
   for (const int64_t length : rules.segments) {
     kernels::attention_forward(segment_of(call, begin, length));
     begin += length;
   }
-  return {result, lse};
+}
+
+std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, const AttentionRules& rules) {
+  check_attention(operands, rules);
+  const at::Tensor& query = operands.query;
+  const AttentionSaved to = {empty_attention_output(query, operands.value.sym_size(3)),
+                             at::empty(query.sizes().slice(0, 3), query.options().dtype(at::kFloat))};
+  attend_into(operands, rules, to);
+  return {to.output, to.lse};
 }
 
 namespace {

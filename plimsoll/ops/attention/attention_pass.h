@@ -53,6 +53,9 @@ std::tuple<at::Tensor, at::Tensor> attend(const AttentionOperands& operands, con
 struct AttentionSaved {
   at::Tensor output, lse;
 };
+// The same into tensors of these sizes and dtypes: output with dense channels, lse contiguous.
+void attend_into(const AttentionOperands& operands, const AttentionRules& rules, const AttentionSaved& to);
+
 struct AttentionGradients {
   AttentionOperands to;  // where those of query, key and value are written, of their sizes and dtypes
   bool wants_bias = false;
