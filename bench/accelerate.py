@@ -40,9 +40,9 @@ def decoder(configuration, model, **sizes):
     return make
 
 
-def llama_like(name, width, inner, heads, groups, **more):
+def llama_like(name, width, inner, heads, groups, configuration=None, **more):
     return decoder(
-        f"{name}Config",
+        configuration or f"{name}Config",
         f"{name}ForCausalLM",
         hidden_size=width,
         intermediate_size=inner,
@@ -98,7 +98,7 @@ MODELS = {
     "mistral": llama_like("Mistral", 1024, 2816, 16, 8),
     "qwen2": llama_like("Qwen2", 896, 4864, 14, 2),
     "qwen3": llama_like("Qwen3", 1024, 3072, 16, 8, head_dim=128),
-    "gemma3": llama_like("Gemma3Text", 640, 2048, 4, 1, head_dim=256),
+    "gemma3": llama_like("Gemma3", 640, 2048, 4, 1, configuration="Gemma3TextConfig", head_dim=256),
     "t5": t5,
     "vit": vit,
     "whisper": whisper,

@@ -39,8 +39,8 @@ Outcome judge_attention(const AttentionArguments& call) {
   const auto& [query, key, value, dropout, is_causal, mask, scale] = call;
   if (!of_one_kind(query, key, value) || (mask && !has_values(*mask))) return Outcome::kDtype;
   const bool fits = query.dim() == 4 && key.dim() == 4 && key.sizes().equals(value.sizes()) &&
-                    query.size(0) == key.size(0) && query.size(1) == key.size(1) && query.size(3) == key.size(3) &&
-                    query.numel() > 0 && key.numel() > 0;
+                    query.size(0) == key.size(0) && query.size(3) == key.size(3) && query.numel() > 0 &&
+                    key.numel() > 0 && query.size(1) % key.size(1) == 0;
   if (!fits || dropout != 0 || (mask && (is_causal || !broadcasts(*mask, call)))) return Outcome::kShape;
   if (!has_dense_channels(query) || !has_dense_channels(key) || !has_dense_channels(value)) return Outcome::kStrides;
   return choose(

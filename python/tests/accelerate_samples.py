@@ -103,6 +103,8 @@ def larger_samples(op, dtype):
         ):
             q, k, v = normal(2, 96, 3, 32), normal(2, 160, 3, 32), normal(2, 160, 3, 32)
             yield SampleInput(q.transpose(1, 2), args=(k.transpose(1, 2), v.transpose(1, 2)), kwargs=options)
+        grouped = (normal(2, 6, 96, 32), normal(2, 2, 96, 32), normal(2, 2, 96, 32))
+        yield SampleInput(grouped[0], args=grouped[1:], kwargs={"is_causal": True, "enable_gqa": True})
         fused = normal(2, 144, 3, 4, 16)
         yield SampleInput(*(x.transpose(1, 2) for x in fused.unbind(2)), is_causal=True)
     elif op.name == "nn.functional.layer_norm":
