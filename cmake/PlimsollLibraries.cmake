@@ -5,5 +5,5 @@ foreach(name cpp-httplib csv pcre2-8 sentencepiece utf8proc)
   add_library(plimsoll_${name} UNKNOWN IMPORTED GLOBAL)
   set_target_properties(plimsoll_${name} PROPERTIES IMPORTED_LOCATION "${PLIMSOLL_LIBRARY_${name}}")
 endforeach()
-# Its classes have other sizes without it.
+# The sizes of httplib's classes depend on it.
 set_target_properties(plimsoll_cpp-httplib PROPERTIES INTERFACE_COMPILE_DEFINITIONS CPPHTTPLIB_OPENSSL_SUPPORT)

@@ -27,7 +27,7 @@ class KeyValueCache {
   // call fixes batch and dtype.
   CachedTokens append(const at::Tensor& key, const at::Tensor& value);
 
-  // What the first append does before it copies: room for keys and values like `like` [batch, any, groups, channels].
+  // Room for keys and values like `like` [batch, any, groups, channels], which the first append makes by itself.
   void open(const at::Tensor& like);
   // The same without copying: counts `tokens` more, which the caller writes at the end of what is returned, the memory
   // of capacity() tokens. Not before open() or the first append.

@@ -33,7 +33,7 @@ std::vector<LikelyToken> likeliest(std::span<const float> logits, int64_t count,
 
 }  // namespace
 
-// What follows a text.
+// The token that follows a text.
 struct Engine::Choice {
   std::optional<ReplyToken> token = {};  // none: the logits are not finite, or there is an error
   std::string error = {};

@@ -25,7 +25,7 @@ class Reply {
   void cancel() { cancelled_ = true; }
   bool cancelled() const { return cancelled_; }
 
-  // Of a reply whose next() gave none. kInterrupted: it was cancelled, or the engine stopped; error() may say why.
+  // The end of a reply whose next() gave none. kInterrupted: it was cancelled, or the engine stopped; error() may say why.
   models::TextEnd end() const;
   std::string error() const;
 

@@ -115,7 +115,7 @@ bool Scheduler::admit() {
   if (waiting_.empty() || static_cast<int64_t>(running_.size()) >= options_.max_batch) return false;
   ServedText& text = waiting_.front();
   const int64_t pages = pages_of(static_cast<int64_t>(text.text.size()) + 1);
-  // Of the texts that run each may need a page soon.
+  // Each text that runs may need a page soon.
   const auto spare = static_cast<int64_t>(running_.size());
   Prefix prefix = longest_prefix(text.text);
   if (prefix.comes) return false;

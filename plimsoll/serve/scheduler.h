@@ -1,5 +1,5 @@
-// Which texts take the next step, and with how many tokens: those that write take one each, and texts that are still to be
-// read share what is left. Keys and values are counted in pages. When none is free, texts that ended are forgotten, the
+// The choice of the texts that take the next step, and of how many tokens each: those that write take one, and texts that
+// are still to be read share the rest. Keys and values are counted in pages. When none is free, texts that ended are forgotten, the
 // one that was used longest ago first; then the newest text goes back to the queue, and is read again later.
 #pragma once
 
@@ -64,7 +64,7 @@ class Scheduler {
   SchedulerCounts counts() const;
 
  private:
-  // What a text that ended has left.
+  // The tokens, keys and values that a text has left when it ended.
   struct Kept {
     std::vector<int64_t> text;  // as much as has been read
     models::TokenCache cache;

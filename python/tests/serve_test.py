@@ -254,6 +254,8 @@ def test_what_is_no_request_is_refused(server):
     assert post(b"") == post(b"{") == post(b"[]") == post(b"null") == post(b'{"prompt": "\xff"}') == 400
     assert post(b"[" * 100_000) == 400
     assert post(b'{"prompt": "' + b"a" * (5 << 20) + b'"}') == 413
+    with contextlib.suppress(OSError):  # closed before all chunks are sent
+        assert server.ask("POST", "/v1/completions", iter([b"a" * (1 << 20)] * 40))[0] == 400
     assert server.ask("GET", "/v1/completions")[0] == server.ask("GET", "/nowhere")[0] == 404
     status, _, body = server.ask("GET", "/nowhere")
     assert "/nowhere" in json.loads(body)["error"]["message"] and status == 404

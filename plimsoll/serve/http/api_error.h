@@ -1,4 +1,4 @@
-// What a request is answered when it cannot be served, as OpenAI's API says it.
+// Errors that a request is answered with when it cannot be served, as OpenAI's API says them.
 #pragma once
 
 #include <nlohmann/json.hpp>

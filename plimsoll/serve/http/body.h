@@ -22,7 +22,7 @@ class Body {
   std::optional<double> number(const char* name, double from, double to);
   std::optional<std::string> text(const char* name);
   nlohmann::json take(const char* name);  // null if it is not there
-  // What has not been taken is unknown: an error.
+  // An error if a field has not been taken: it is unknown.
   void expect_no_more() const;
 
   std::string name_of(const char* name) const { return prefix_ + name; }

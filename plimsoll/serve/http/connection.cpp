@@ -44,11 +44,13 @@ Connection::~Connection() {
 }
 
 bool Connection::wait_for_request(const std::function<bool()>& stopping) {
+  if (is_cut_) return false;
   const auto until = Clock::now() + limits_.idle;
   while (begin_ == end_ && !wait_for(socket_, POLLIN, std::min(kLook, limits_.idle))) {
     if (stopping() || Clock::now() >= until) return false;
   }
   deadline_ = Clock::now() + limits_.request;
+  left_ = limits_.bytes;
   return begin_ < end_ || !is_closed();
 }
 
@@ -67,14 +69,16 @@ bool Connection::is_readable() const {
 bool Connection::is_writable() const { return wait_for(socket_, POLLOUT, limits_.write) && !is_closed(); }
 
 ssize_t Connection::read(char* data, size_t size) {
+  is_cut_ = is_cut_ || left_ == 0 || !is_readable();
+  if (is_cut_) return -1;
   if (begin_ == end_) {
-    if (!is_readable()) return -1;
     const ssize_t found = recv(socket_, buffer_, sizeof(buffer_), 0);
     if (found <= 0) return found;
     begin_ = 0;
     end_ = static_cast<size_t>(found);
   }
-  const size_t count = std::min(size, end_ - begin_);
+  const size_t count = std::min({size, end_ - begin_, left_});
+  left_ -= count;
   std::memcpy(data, buffer_ + begin_, count);
   begin_ += count;
   return static_cast<ssize_t>(count);

@@ -1,4 +1,4 @@
-// A client's connection: httplib's stream over a socket, with a time by which a whole request must have come.
+// A client's connection: httplib's stream over a socket, with limits of what a request may take.
 #pragma once
 
 #include <httplib.h>
@@ -13,6 +13,7 @@ struct ConnectionLimits {
   std::chrono::milliseconds request{30'000};  // from a request's first byte to its last
   std::chrono::milliseconds idle{5'000};      // between two requests
   std::chrono::milliseconds write{10'000};    // that a client takes nothing
+  size_t bytes = size_t{1} << 20;             // of a request, its headers and how a body is cut among them
 };
 
 class Connection final : public httplib::Stream {
@@ -23,7 +24,8 @@ class Connection final : public httplib::Stream {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // Whether another request begins to come before the client closes, the idle time passes or stopping() is true.
+  // Whether another request begins to come before the client closes, the idle time passes or stopping() is true. None does
+  // after a request that was cut off at a limit.
   bool wait_for_request(const std::function<bool()>& stopping);
   // Whether the client has closed the connection, or its part of it.
   bool is_closed() const;
@@ -44,6 +46,8 @@ class Connection final : public httplib::Stream {
   Clock::time_point deadline_ = {};
   char buffer_[4096];  // httplib reads a line byte by byte
   size_t begin_ = 0, end_ = 0;
+  size_t left_ = 0;  // bytes that the request may still have
+  bool is_cut_ = false;
 };
 
 }  // namespace plimsoll::serve

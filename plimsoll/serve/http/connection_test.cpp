@@ -57,6 +57,28 @@ TEST_F(ConnectionTest, ARequestThatDripsIsCutOffWhenItsTimeIsOver) {
   shutdown(ends_[0], SHUT_RDWR);  // ends the client
   client.join();
   EXPECT_LT(count, kBytes);
+  EXPECT_FALSE(connection.wait_for_request(never));
+}
+
+TEST_F(ConnectionTest, ARequestIsCutOffAtItsLargestSize) {
+  Connection connection(ends_[0], {.bytes = 5});
+  send_text("abcdefgh");
+  ASSERT_TRUE(connection.wait_for_request(never));
+  char data[8];
+  EXPECT_EQ(connection.read(data, 3), 3);
+  EXPECT_EQ(connection.read(data, 8), 2);
+  EXPECT_EQ(connection.read(data, 8), -1);
+  EXPECT_FALSE(connection.wait_for_request(never)) << "what follows is no request";
+}
+
+TEST_F(ConnectionTest, EachRequestHasItsOwnLimits) {
+  Connection connection(ends_[0], {.bytes = 5});
+  for (int i = 0; i < 3; ++i) {
+    send_text("abcde");
+    ASSERT_TRUE(connection.wait_for_request(never));
+    char data[8];
+    EXPECT_EQ(connection.read(data, 8), 5);
+  }
 }
 
 TEST_F(ConnectionTest, ARequestThatDoesNotComeIsNotWaitedForBeyondTheIdleTimeOrTheServersEnd) {

@@ -78,7 +78,8 @@ class Server::Http final : public httplib::Server {
  private:
   // In place of httplib's own, whose streams give a client any time.
   bool process_and_close_socket(socket_t socket) override {
-    Connection connection(socket, {});
+    // A body may come in chunks, each with its own length, which httplib does not count.
+    Connection connection(socket, {.bytes = static_cast<size_t>(2 * options_.most_body_bytes)});
     own_connection = &connection;
     for (bool closed = false; !closed && connection.wait_for_request([this] { return stopping_.load(); });) {
       if (!process_request(connection, stopping_, closed, nullptr)) break;
@@ -93,9 +94,10 @@ class Server::Http final : public httplib::Server {
     });
     set_error_handler([](const httplib::Request& request, httplib::Response& response) {
       if (!response.body.empty()) return;
-      const std::string what = response.status == 404   ? "expected a path that is served, got " + request.path
-                               : response.status == 413 ? "expected a smaller body"
-                                                        : "expected an HTTP request that is whole";
+      const std::string what = response.status == 404 ? "expected a path that is served, got " + request.path
+                               : response.status == 413
+                                   ? "expected a smaller body"
+                                   : "expected an HTTP request that is whole, in time and not too large";
       answer(response, ApiError(response.status, what));
     });
     set_exception_handler([](const httplib::Request&, httplib::Response& response, std::exception_ptr thrown) {
