@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "plimsoll/models/language_model.h"
 #include "plimsoll/models/token_cache.h"
 #include "plimsoll/nn/testing.h"
 #include "plimsoll/watch/session.h"
