@@ -46,6 +46,8 @@ Quantized quantize_tensor(const at::Tensor& x, const QuantizeOptions& options, a
   return {scaled_codes(std::move(codes), options.format, options.scale), amax};
 }
 
+constexpr int kOneAsE8m0 = 127;
+
 Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
   const int64_t rows = x.size(0), cols = x.size(1);
   const bool exponents = options.scale_format == format::Format::kE8m0;
@@ -55,6 +57,7 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
                       .format = options.format,
                       .granularity = options.granularity,
                       .scale_format = options.scale_format};
+  if (x.numel() == 0) tensor.scale.fill_(exponents ? kOneAsE8m0 : 1);  // the kernel has no block to visit
   AmaxSlot amax(x.device());
   const watch::Span span("quantize blocks", {.bytes = traffic(x, tensor.data, tensor.scale)});
   kernels::quantize_blocks({.x = x.const_data_ptr(),
