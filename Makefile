@@ -104,7 +104,7 @@ check: build ## layers, format, types, pages, headers by themselves, weak symbol
 wheel: setup ## a wheel of the Python package and the command, for the torch of this Python, into dist/
 	@rm -rf build-wheel/dist
 	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(python) -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-	  -Cbuild-dir=build-wheel --wheel-dir build-wheel/dist .
+	  --config-settings=build-dir=build-wheel --wheel-dir build-wheel/dist .
 	@PATH="$(dir $(python)):$$PATH" $(python) -m auditwheel repair --wheel-dir dist \
 	  --exclude 'libtorch*' --exclude 'libc10*' --exclude 'libgomp*' build-wheel/dist/*.whl
 

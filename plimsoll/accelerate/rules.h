@@ -1,5 +1,5 @@
 // The calls that gain by our kernels, by processor: tables of measurements, one line for all that was measured alike.
-// bench/accelerate.py makes the figures; docs/accelerate.md shows them.
+// bench/accelerated_models.py makes the figures; docs/accelerate.md shows them.
 #pragma once
 
 #include <array>

@@ -2,7 +2,7 @@
 models of transformers with random weights, two layers each, forward (without gradients) and a training step (forward, backward and
 fused AdamW).
 
-    .venv/bin/python bench/accelerate.py [--isa avx2] [--models bert,gpt2] [--dtypes bf16] [--threads 2] [--json FILE]
+    .venv/bin/python bench/accelerated_models.py [--isa avx2] [--models bert,gpt2] [--dtypes bf16] [--threads 2] [--json FILE]
 
 --isa holds for both sides: PLIMSOLL_ISA for ours, torch's own variables for torch. With one thread the clock is the processor time
 of the thread, which neighbours on a shared machine change least.
@@ -15,8 +15,6 @@ import sys
 import time
 
 import json_file
-
-sys.path.pop(0)  # transformers would take this file for the package of its name
 
 # Variables that torch, oneDNN and MKL read. A processor with AVX2 alone has no 16-bit products in oneDNN; torch asks the processor for them,
 # not these variables, so that oneDNN is turned off for 16 bits there.
