@@ -191,7 +191,10 @@ def test_an_interrupted_run_has_no_adapter_yet(model, whole, tmp_path):
     part = shutil.copytree(whole, tmp_path / "part", ignore=shutil.ignore_patterns("adapter_*"))
     result = plimsoll("generate", "--model", model, "--adapter", part, "--prompt=Hi")
     assert result.returncode == 1
-    assert f"{part}: expected an adapter, got a run that is not done: finetune --resume ends it" in result.stderr
+    assert (
+        f"{part}: expected adapter_config.json, got a run without: one of adapters has it when finetune --resume has ended it"
+        in result.stderr
+    )
 
 
 def test_a_run_of_adapters_is_no_model_of_its_own(whole):

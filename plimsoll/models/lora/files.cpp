@@ -124,7 +124,8 @@ LoraOptions load_adapter(LanguageModel& model, const fs::path& directory) {
   DecoderImpl& decoder = lora_decoder(model);
   const fs::path config_file = directory / kConfigFile;
   if (!fs::exists(config_file) && !io::list_checkpoints(directory).empty()) {
-    io::fail("{}: expected an adapter, got a run that is not done: finetune --resume ends it", directory.native());
+    io::fail("{}: expected {}, got a run without: one of adapters has it when finetune --resume has ended it",
+             directory.native(), kConfigFile);
   }
   const AdapterConfig config = read_adapter_config(io::read_json(config_file), config_file.native());
   const std::vector<ReadPlace> places =
