@@ -34,8 +34,9 @@ void Scheduler::release(ServedText& text) {
 
 void Scheduler::drop_cancelled() {
   std::erase_if(waiting_, [](ServedText& text) {
-    if (text.reply->cancelled()) text.reply->finish(TextEnd::kInterrupted);
-    return text.reply->cancelled();
+    const bool is_cancelled = text.reply->cancelled();  // read once: another thread may cancel meanwhile
+    if (is_cancelled) text.reply->finish(TextEnd::kInterrupted);
+    return is_cancelled;
   });
   for (auto text = running_.begin(); text != running_.end();) {
     ServedText& each = *text++;
