@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/safetensors_in.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/io/safetensors.h"
@@ -13,15 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-std::vector<fs::path> safetensors_in(const fs::path& directory) {
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
 
 std::vector<fs::path> files_of(const fs::path& path) {
   if (!fs::is_directory(path)) return {path};

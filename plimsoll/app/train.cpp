@@ -13,6 +13,7 @@
 #include "plimsoll/app/process_memory.h"
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/app/run_directory.h"
+#include "plimsoll/app/safetensors_in.h"
 #include "plimsoll/app/same_run.h"
 #include "plimsoll/app/text_windows.h"
 #include "plimsoll/app/trainer.h"
@@ -96,11 +97,10 @@ class Run {
   // A run leaves weights of its own beside its checkpoints.
   void expect_no_other_weights() const {
     if (!std::filesystem::is_directory(options_.out) || !io::list_checkpoints(options_.out).empty()) return;
-    for (const auto& entry : std::filesystem::directory_iterator(options_.out)) {
-      if (entry.path().extension() != ".safetensors") continue;
-      refuse("--out {}: expected a directory without weights, which the run would replace, got {}",
-             options_.out.native(), entry.path().filename().native());
-    }
+    const std::vector<std::filesystem::path> weights = safetensors_in(options_.out);
+    if (weights.empty()) return;
+    refuse("--out {}: expected a directory without weights, which the run would replace, got {}", options_.out.native(),
+           weights.front().filename().native());
   }
 
   void begin() {

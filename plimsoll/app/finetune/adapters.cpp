@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/first_model.h"
+#include "plimsoll/app/safetensors_in.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/mapped_file.h"
 #include "plimsoll/io/mapping_guard.h"
@@ -23,13 +23,8 @@ namespace {
 // take seconds to read.
 std::string weights_name(const std::filesystem::path& directory) {
   constexpr size_t kStride = 1 << 20, kPart = 4096;
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
   io::Sha256 digest;
-  for (const std::filesystem::path& file : files) {
+  for (const std::filesystem::path& file : safetensors_in(directory)) {
     const io::MappedFile mapped(file);
     const std::span<const std::byte> bytes = mapped.bytes();
     const uint64_t size = bytes.size();
