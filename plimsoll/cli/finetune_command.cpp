@@ -115,7 +115,8 @@ void print_plan(const app::FinetunePlan& plan) {
 }
 
 void print_reply(const app::SampleReply& reply) {
-  write_line(fmt::format("{} {}\n  -> {}", reply.is_trained ? "after " : "before", reply.prompt, reply.reply));
+  write_line(fmt::format("{} {}\n  -> {}", reply.is_trained ? "after " : "before", harmless(reply.prompt),
+                         harmless(reply.reply)));
 }
 
 // Fills in what follows from other options.

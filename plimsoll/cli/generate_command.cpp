@@ -53,7 +53,7 @@ class Output {
   Output(const app::TextModel& model, app::JsonLines& lines, bool logs) : model_(model), lines_(lines), logs_(logs) {}
 
   app::TextObserver observer() {
-    app::TextObserver observer{.on_text = write_text};
+    app::TextObserver observer{.on_text = [](std::string_view text) { write_text(harmless(text)); }};
     if (logs_) observer.on_token = [this](const app::WrittenToken& token) { log(token); };
     return observer;
   }
@@ -94,7 +94,7 @@ int continue_prompt(const GenerateCommand& command, const app::TextModel& model,
   if (count > model.model->context()) {
     app::refuse("--prompt: expected at most the {} tokens that the model sees, got {}", model.model->context(), count);
   }
-  write_text(prompt);
+  write_text(harmless(prompt));
   app::TextWriter writer(model, command.writing);
   const app::InterruptScope interrupt;
   app::TextObserver observer = output.observer();

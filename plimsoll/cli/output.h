@@ -1,6 +1,7 @@
 // Texts on standard output. What cannot be written is an app::Error.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace plimsoll::cli {
@@ -8,5 +9,9 @@ namespace plimsoll::cli {
 // Shown at once.
 void write_text(std::string_view text);
 void write_line(std::string_view text);
+
+// Text that a model wrote or a data file holds, to be written: as it is, or for a terminal with its control characters
+// spelled, such as \x1b, so that none moves the cursor or changes colours. Newlines and tabs stay.
+std::string harmless(std::string_view text);
 
 }  // namespace plimsoll::cli

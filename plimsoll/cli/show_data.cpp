@@ -34,7 +34,7 @@ std::string marked(const app::Example& example, const tokenize::Tokenizer& token
     while (end < ids.size() && example.counts[end] == example.counts[begin]) ++end;
     // Decoded from the first token on: what a token spells may depend on those before it.
     const std::string decoded = tokenizer.decode({ids.data(), end}, tokenize::Specials::kWith);
-    const std::string run = decoded.substr(std::min(shown, decoded.size()));
+    const std::string run = harmless(decoded.substr(std::min(shown, decoded.size())));
     text += example.counts[begin] != 0 ? marks.begin + run + marks.end : run;
     shown = decoded.size();
     begin = end;

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 
 import finetune_runs
 import pytest
@@ -106,6 +107,35 @@ def test_what_counts_stands_between_marks(model, tmp_path):
         said = plimsoll(*words_of(model, path, "--show-data=1"), environment=environment).stdout
         counts_line = "1 examples to train on, 0 held out; 0 cut, 0 skipped\n"
         assert said == f"{path}:1: {len(tokens)} tokens, {len(tokens) - before} count\n{expected}{counts_line}"
+
+
+def on_terminal(*words):
+    """What the program says to a terminal."""
+    ours, its = os.openpty()
+    with subprocess.Popen([str(PROGRAM), *map(str, words)], stdout=its, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
+        os.close(its)
+        said = b""
+        while part := read_or_end(ours):
+            said += part
+        os.close(ours)
+    assert process.returncode == 0
+    return said
+
+
+def read_or_end(terminal):
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # the program has ended
+        return b""
+
+
+def test_control_characters_of_the_data_are_spelled_on_a_terminal(model, tmp_path):
+    text = "clear \x1b[2J and \x07 ring \x9b31m\tred"
+    path = write_lines(tmp_path / "x.jsonl", [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "é"}]}])
+    said = on_terminal(*words_of(model, path, "--show-data=1"))
+    assert rb"clear \x1b[2J and \x07 ring \x9b31m" + b"\tred" in said
+    assert b"\x1b[32m" in said  # the colour of what counts
+    assert text.encode() in plimsoll(*words_of(model, path, "--show-data=1")).stdout.encode()
 
 
 def test_losses_of_20_steps_are_those_of_transformers(model, data, tmp_path):
