@@ -3,7 +3,7 @@
 // key gives 0 and takes no gradient. Products: FP32 multiply-adds of exactly converted operands, weights in FP32; with
 // VDPBF16PS (bf16 operands where it is fast), weights and their gradients rounded to bf16.
 // Same bits for any thread count and whatever else is in the batch; forward also for a query in a whole sequence, in a
-// chunk of it over the keys before, and alone. Source: Dao, "FlashAttention-2", 2023.
+// chunk of it over the keys before, and alone, and wherever keys lie in pages. Source: Dao, "FlashAttention-2", 2023.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +62,13 @@ struct AttentionScale {
   int64_t batch_stride = 0, group_stride = 0, key_stride = 0;
 };
 
+// Keys and values in pages: k, v and their scales are [pages, groups, rows, channels], their batch_stride leads from page
+// to page, and key j of batch element b is row j % rows of page numbers[b][j / rows].
+struct AttentionPages {
+  const int32_t* const* numbers = nullptr;  // [batch], of as many pages as there are keys for; nullptr: no pages
+  int64_t rows = 0;                         // a power of two, 16 or more
+};
+
 struct AttentionForward {
   AttentionShape shape = {};
   AttentionRules rules = {};
@@ -69,6 +76,7 @@ struct AttentionForward {
   AttentionInput q = {}, k = {}, v = {};                // heads of k and v are groups
   format::Format cache_format = format::Format::kFp32;  // of k and v: fp32, bf16, fp16, or E4M3 codes with scales
   AttentionScale k_scale = {}, v_scale = {};            // of codes
+  AttentionPages pages = {};                            // of k and v
   AttentionOutput output = {};                          // channels are value_channels
   float* lse = nullptr;  // [batch, heads, queries] or nullptr: log(sum(exp(scores))); -Inf where no key is seen
 };

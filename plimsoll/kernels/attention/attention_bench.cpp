@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -165,6 +167,59 @@ void run_decode(benchmark::State& state, int64_t groups, Format cache_format) {
              [&] { attention_forward(args); });
 }
 
+// One query of each of state.range(0) requests of unlike lengths, over keys in pages of 32, in as many layers as make
+// memory be read: SmolLM2's heads. A page has the keys and values of all layers, and the pages are drawn at random.
+void run_pages(benchmark::State& state, Format cache_format) {
+  constexpr int64_t kGroups = 3, kRows = 32, kChannels = 64, kPart = kGroups * kRows * kChannels;
+  constexpr int64_t kLengths[] = {2100, 150, 900, 3500, 40, 1500, 600, 4000};
+  std::vector<int64_t> lengths;
+  int64_t pages = 0, keys = 0;
+  for (int64_t i = 0; i < state.range(0); ++i) {
+    lengths.push_back(kLengths[i % std::ssize(kLengths)]);
+    pages += (lengths.back() + kRows - 1) / kRows;
+    keys += lengths.back();
+  }
+  const int64_t key_bytes = 2 * kGroups * kChannels * format::bytes(cache_format);
+  const int64_t layers = (int64_t{128} << 20) / (keys * key_bytes) + 1, page_stride = 2 * layers * kPart;
+  Tensor cache(cache_format, pages, 1, 2 * layers * kGroups * kRows, kChannels);
+  const std::vector<float> scales(static_cast<size_t>(pages * page_stride / kChannels), 0.5f);
+  std::vector<int32_t> order(static_cast<size_t>(pages));
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(1));
+  std::vector<const int32_t*> numbers;
+  for (const int32_t* place = order.data(); const int64_t length : lengths) {
+    numbers.push_back(place);
+    place += (length + kRows - 1) / kRows;
+  }
+  Case c = {{state.range(0), 9, kGroups, 1, std::ranges::max(lengths), kChannels, kChannels}, Format::kBf16, true};
+  Tensor q(c.format, c.shape.batch, c.shape.heads, 1, kChannels), output = Tensors::of_queries(c);
+  AttentionForward args = {.shape = c.shape,
+                           .rules = {.scale = 0.125f, .causal = Causal::kBottomRight, .key_lengths = lengths.data()},
+                           .format = c.format,
+                           .q = q.input(),
+                           .cache_format = cache_format,
+                           .pages = {numbers.data(), kRows},
+                           .output = output.output()};
+  const auto part = [&](int64_t number) {
+    return AttentionInput{cache.bytes.get() + number * kPart * format::bytes(cache_format), page_stride,
+                          kRows * kChannels, kChannels};
+  };
+  const auto scale = [&](int64_t number) {
+    return AttentionScale{scales.data() + number * kPart / kChannels, page_stride / kChannels, kRows, 1};
+  };
+  bench::run(state, {cache.bytes.get(), layers * keys * key_bytes, nullptr, 0}, layers * keys * kGroups, [&] {
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      args.k = part(2 * layer);
+      args.v = part(2 * layer + 1);
+      if (cache_format == Format::kE4m3) {
+        args.k_scale = scale(2 * layer);
+        args.v_scale = scale(2 * layer + 1);
+      }
+      attention_forward(args);
+    }
+  });
+}
+
 std::string name_of(Format format) { return std::string(format::info(format).name); }
 
 AttentionShape self_attention(int64_t batch, int64_t heads, int64_t tokens, int64_t channels) {
@@ -209,6 +264,7 @@ const bool kRegistered = [] {
   for (Format cache : {Format::kBf16, Format::kE4m3}) {
     bench::add("attention/decode/" + name_of(cache), {1, 4, 8}, run_decode, 12, cache);
     bench::add("attention/decode/groups4/" + name_of(cache), {1}, run_decode, 4, cache);
+    bench::add("attention/decode/pages/" + name_of(cache), {1, 4, 16, 64}, run_pages, cache);
   }
   return true;
 }();

@@ -82,25 +82,14 @@ TEST(AttentionBits, DoNotDependOnTheRestOfTheBatch) {
 
 // Queries begin .. end - 1 over the keys up to the last of them, as in decoding and in a chunk of a prompt.
 void run_chunk(const AttentionProblem& problem, int64_t begin, int64_t end, AttentionResult& result) {
-  const AttentionShape& s = problem.c.shape;
-  const auto moved = [&](auto tensor, Format format) {
+  AttentionForward args = forward_args(problem, result);
+  const auto move = [&](auto& tensor) {
     using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(tensor.data)>>, const char, char>;
-    tensor.data = static_cast<Byte*>(tensor.data) + begin * tensor.row_stride * format::bytes(format);
-    return tensor;
+    tensor.data = static_cast<Byte*>(tensor.data) + begin * tensor.row_stride * format::bytes(args.format);
   };
-  const auto scale = [&](const std::vector<float>& values) {
-    return values.empty() ? AttentionScale{} : AttentionScale{values.data(), s.groups * s.keys, s.keys, 1};
-  };
-  AttentionForward args = {.shape = s,
-                           .rules = problem.rules(),
-                           .format = problem.c.format,
-                           .q = moved(problem.q.input(), problem.c.format),
-                           .k = problem.k.input(),
-                           .v = problem.v.input(),
-                           .cache_format = problem.c.codes ? Format::kE4m3 : problem.c.format,
-                           .k_scale = scale(problem.k_scale),
-                           .v_scale = scale(problem.v_scale),
-                           .output = moved(result.output.output(), problem.c.format)};
+  move(args.q);
+  move(args.output);
+  args.lse = nullptr;
   args.shape.queries = end - begin;
   args.shape.keys = end;
   attention_forward(args);

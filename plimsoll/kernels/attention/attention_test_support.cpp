@@ -120,23 +120,25 @@ AttentionResult::AttentionResult(const AttentionCase& c)
   for (int64_t i = 0; i < grad_bias.count(); ++i) grad_bias.set(i, 0.0f);
 }
 
-void run_forward(const AttentionProblem& p, AttentionResult& result) {
+AttentionForward forward_args(const AttentionProblem& p, AttentionResult& result) {
   const AttentionShape& s = p.c.shape;
   const auto scale = [&](const std::vector<float>& values) {
     return values.empty() ? AttentionScale{} : AttentionScale{values.data(), s.groups * s.keys, s.keys, 1};
   };
-  attention_forward({.shape = s,
-                     .rules = p.rules(),
-                     .format = p.c.format,
-                     .q = p.q.input(),
-                     .k = p.k.input(),
-                     .v = p.v.input(),
-                     .cache_format = cache_format(p.c),
-                     .k_scale = scale(p.k_scale),
-                     .v_scale = scale(p.v_scale),
-                     .output = result.output.output(),
-                     .lse = result.lse.floats()});
+  return {.shape = s,
+          .rules = p.rules(),
+          .format = p.c.format,
+          .q = p.q.input(),
+          .k = p.k.input(),
+          .v = p.v.input(),
+          .cache_format = cache_format(p.c),
+          .k_scale = scale(p.k_scale),
+          .v_scale = scale(p.v_scale),
+          .output = result.output.output(),
+          .lse = result.lse.floats()};
 }
+
+void run_forward(const AttentionProblem& p, AttentionResult& result) { attention_forward(forward_args(p, result)); }
 
 void run_backward(const AttentionProblem& p, AttentionResult& result, const AttentionGradientFactors& factors) {
   attention_backward({.shape = p.c.shape,

@@ -70,6 +70,7 @@ struct AttentionResult {
   HeadsArray output, grad_q, grad_k, grad_v;
   Array lse, grad_bias;
 };
+AttentionForward forward_args(const AttentionProblem& problem, AttentionResult& result);
 void run_forward(const AttentionProblem& problem, AttentionResult& result);
 void run_backward(const AttentionProblem& problem, AttentionResult& result,
                   const AttentionGradientFactors& factors = {});
