@@ -1,6 +1,7 @@
 // Python's `with autocast(...)` as amp::Autocast, and `with fp8_autocast(...)` as amp::Fp8Autocast.
 #include "plimsoll/amp/autocast.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
 #include <memory>
@@ -88,6 +89,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("enter_autocast(int owner, str device, *, ScalarType dtype, bool enabled, bool cache_enabled) -> ()",
               &enter_autocast);
   library.def("enter_precision_table(int owner, *, bool holds) -> ()", &enter_precision_table);
+  library.def("clear_autocast_cache() -> ()", &at::autocast::clear_cache);
 }
 
 }  // namespace plimsoll::bind

@@ -39,7 +39,11 @@ class _Numbers(threading.local):
 
 
 class _Thread(threading.local):
-    in_force: Any = None  # a copy for torch.compile, which guards objects of Python and no state of C++
+    """A copy for torch.compile, which guards objects of Python and no state of C++. Torch 2.11 would read an attribute of the
+    class in the place of the thread's, so there is none."""
+
+    def __init__(self) -> None:
+        self.in_force: Any = None
 
 
 _numbers, _thread = _Numbers(), _Thread()

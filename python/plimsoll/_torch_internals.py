@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch.compiler import config
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
@@ -73,6 +74,17 @@ def schema_of(operator: Any) -> Any:
     """The schema of an operator that __torch_dispatch__ is called with."""
     return operator._schema
 
+
+def guard_sizes() -> bool:
+    """For torch.compile, which calls it while it traces: a graph is made again when a tensor of a module has another size, as an
+    operator has given a history. Torch 2.11 would look for another tensor alone."""
+    if torch.__version__ < "2.13":
+        config.skip_tensor_guards_with_matching_dict_tags = False
+    return True
+
+
+# torch.compiler.assume_constant_result does no more, and would import the compiler.
+guard_sizes._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 # torch.utils.checkpoint without reentrance: (function, preserve_rng_state, context_fn, ...) -> a generator around its runs.
 checkpoint_runs: Callable[..., Iterator[None]] = checkpoint._checkpoint_without_reentrant_generator

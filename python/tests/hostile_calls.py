@@ -258,6 +258,7 @@ CALLS = {
     "autoscale_with_dtype": lambda draw: [scaled(3, 4), BF16],
     "averaging": lambda draw: [4],
     "checkpoint_saver": lambda draw: ["saved", Made(lambda: classes.Ranks("")), 2, False],
+    "clear_autocast_cache": lambda draw: [],
     "clip_factor": lambda draw: [1.0, 2.0],
     "column_sum": lambda draw: [T(3, 70)],
     "cross_entropy": cross_entropy,

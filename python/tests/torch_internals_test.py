@@ -7,6 +7,7 @@ from typing import Any
 import plimsoll._torch_internals as internals
 import pytest
 import torch
+import torch._dynamo.testing
 from plimsoll import autoscale
 
 
@@ -123,6 +124,27 @@ def test_the_runs_of_a_checkpoint_are_looked_up_at_each_call():
     finally:
         internals.replace_checkpoint_runs(now)
     assert len(called) == 1 and x.grad is not None and torch.equal(x.grad, torch.cos(torch.ones(2)))
+
+
+def test_a_graph_is_made_again_when_a_tensor_of_the_module_has_another_size():
+    class Module(torch.nn.Module):
+        kept: torch.Tensor
+
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("kept", torch.ones(1))
+
+        def forward(self, x):
+            internals.guard_sizes()
+            return x + self.kept.numel()
+
+    module, counter = Module(), torch._dynamo.testing.CompileCounter()
+    with torch._dynamo.config.patch(skip_tensor_guards_with_matching_dict_tags=True):
+        compiled = torch.compile(module, fullgraph=True, backend=counter)
+        for size in (1, 3, 3):
+            module.kept.data = torch.ones(size)
+            assert compiled(torch.zeros(1)).item() == size
+    assert counter.frame_count == 2
 
 
 def test_buckets_of_gradients_are_those_that_hooks_get():

@@ -10,12 +10,13 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from plimsoll._scope import Scope
-from plimsoll.amp.precision_switch import hold_table, table_holds
+from plimsoll.amp.precision_switch import table_held, table_holds
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _enter_autocast = torch.ops.plimsoll.enter_autocast.default
+_clear_cache = torch.ops.plimsoll.clear_autocast_cache.default  # torch's own cannot be in a graph of torch 2.11
 
 
 def default_device() -> str:
@@ -32,15 +33,13 @@ def _traced(
     outside, holds = torch.get_autocast_dtype(device_type), table_holds()
     changes_dtype = enabled and dtype is not None and dtype != outside
     if changes_dtype:
-        torch.clear_autocast_cache()
-    with torch.autocast(device_type, dtype, enabled, cache_enabled):
-        hold_table(enabled or holds)
+        _clear_cache()
+    with torch.autocast(device_type, dtype, enabled, cache_enabled), table_held(enabled or holds):
         try:
             yield
         finally:
-            hold_table(holds)
             if changes_dtype:
-                torch.clear_autocast_cache()
+                _clear_cache()
 
 
 class autocast(Scope):

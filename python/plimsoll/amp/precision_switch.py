@@ -11,5 +11,6 @@ def table_holds() -> bool:
     return torch.is_autocast_enabled(_SWITCH)
 
 
-def hold_table(holds: bool) -> None:
-    torch.set_autocast_enabled(_SWITCH, holds)
+def table_held(holds: bool) -> torch.autocast:
+    """A scope of torch's, the only way to the switch that torch.compile traces in 2.11, too."""
+    return torch.autocast(_SWITCH, enabled=holds)

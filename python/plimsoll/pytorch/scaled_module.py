@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from plimsoll._torch_internals import guard_sizes
 from plimsoll.pytorch import extra_state
 from plimsoll.pytorch.arguments import check_flag, check_tensor, format_of
 from plimsoll.pytorch.autocast import recipe_text
@@ -93,6 +94,8 @@ class ScaledModule(InitializedModule):
         self._keys[prefix] = torch.empty(0)
 
     def _state(self, prefix: str = "") -> list[torch.Tensor]:
+        if torch.compiler.is_compiling():
+            guard_sizes()
         return [self._keys[prefix], *(self._buffers[name] for name in self._products[prefix])]  # type: ignore[list-item]
 
     def product_states(self) -> dict[str, list[torch.Tensor]]:
