@@ -84,7 +84,7 @@ class autocast(Scope):
 
     def __call__(self, func: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         if not callable(func):
-            return torch.autocast(self.device, self.fast_dtype, self._enabled)(func)  # torch's error
+            raise TypeError(f"autocast()(func) requires a callable, but got {type(func).__name__}")
 
         arguments = self._arguments()
 

@@ -13,7 +13,7 @@ Generated: `.venv/bin/python -m plimsoll.amp.precision_policy > docs/precision_p
 The table is `plimsoll/amp/precision_table.cpp`, one for CPU and CUDA. An operator marked with + is left by torch's own CPU autocast to whatever
 dtypes come; inside `plimsoll.amp.autocast` and `amp::Autocast` it is not. Operators that are not here run in the dtypes of their inputs, but
 torch's CPU list goes on (padding, pooling, `fft_*` and `linalg_*` in fp32; `cat`, `stack` and `index_copy` in the widest).
-FP64 stays FP64 everywhere, and a `dtype=` that the caller gives is kept.
+FP64 stays FP64 everywhere, and a `dtype=` that the caller gives is kept. On CUDA, torch 2.11 leaves `rms_norm` to whatever dtypes come.
 """
 
 
