@@ -63,8 +63,8 @@ class LanguageModel {
   // converted when the cache is empty and kept after that. Records no gradients; call eval() first.
   virtual at::Tensor extend(const at::Tensor& tokens, TokenCache& cache, const Extension& extension = {}) = 0;
   // Generation of several texts, each with the bits that it has alone: fp32 [texts that want logits, vocabulary]. An
-  // empty cache does not convert the weights: something has been read before. Of at most kMostTextRows tokens together,
-  // each weight is read once.
+  // empty cache does not convert the weights: something has been read before. Of texts in the same TokenPages, and at
+  // most kMostTextRows tokens together, each weight is read once.
   virtual at::Tensor extend_texts(std::span<const TextTokens> texts) = 0;
   virtual TokenCache make_cache(const TokenCacheOptions& options = {}) const = 0;
 

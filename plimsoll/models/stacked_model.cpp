@@ -121,7 +121,8 @@ std::optional<TeamStep> StackedModel::step_of(const at::Tensor& tokens, const St
   describe(step, layers, positions);
   step.head = head.is_empty() ? layers.product(token_embedding->weight, {}, *tied_head_) : layers.product(head);
   if (!fits(step)) return std::nullopt;
-  check_tokens(tokens, token_embedding->weight.size(0));
+  check_tokens({tokens.const_data_ptr<int64_t>(), static_cast<size_t>(tokens.numel())},
+               token_embedding->weight.size(0));
   return step;
 }
 
@@ -140,6 +141,7 @@ void StackedModel::check_text(const TextTokens& text) const {
   const auto count = static_cast<int64_t>(tokens.size());
   TORCH_CHECK(count > 0 && cache.length() + count <= context(), "extend: expected 1 to ", context() - cache.length(),
               " tokens, got ", count);
+  check_tokens(tokens, token_embedding->weight.size(0));
 }
 
 at::Tensor StackedModel::step(std::span<const TextTokens> texts) {
@@ -147,13 +149,13 @@ at::Tensor StackedModel::step(std::span<const TextTokens> texts) {
   std::vector<at::Tensor> positions;
   std::vector<TextCache> caches;
   for (const TextTokens& text : texts) {
-    if (!holds(text.cache, token_embedding->weight.scalar_type())) return {};
     const auto count = static_cast<int64_t>(text.tokens.size()), before = text.cache.length();
     tokens.insert(tokens.end(), text.tokens.begin(), text.tokens.end());
     positions.push_back(at::arange(before, before + count, at::kLong));
     if (text.wants_logits) head_rows.push_back(static_cast<int64_t>(tokens.size()) - 1);
     caches.push_back({text.cache, count});
   }
+  if (!share_pages(caches, token_embedding->weight.scalar_type())) return {};
   const at::Tensor rows = at::from_blob(tokens.data(), {static_cast<int64_t>(tokens.size())}, at::kLong);
   std::optional<TeamStep> step = step_of(rows, {.each = at::cat(positions)});
   if (!step) return {};
@@ -168,8 +170,8 @@ at::Tensor StackedModel::extend_texts(std::span<const TextTokens> texts) {
   for (const TextTokens& text : texts) {
     check_text(text);
     rows += static_cast<int64_t>(text.tokens.size());
-    make_room(text.cache, static_cast<int64_t>(text.tokens.size()), context());
   }
+  for (const TextTokens& text : texts) make_room(text.cache, static_cast<int64_t>(text.tokens.size()), context());
   if (rows <= (texts.size() == 1 ? kMostStepRows : kMostTextRows)) {
     if (at::Tensor logits = step(texts); logits.defined()) return logits;
   }

@@ -1,5 +1,9 @@
 #include "plimsoll/models/token_cache.h"
 
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
 namespace plimsoll::models {
 
 void TokenCache::reserve(int64_t tokens) {
@@ -12,6 +16,12 @@ void TokenCache::clear() {
   lengths_.reset();
 }
 
+void TokenCache::set_pages(std::span<const int32_t> numbers) {
+  const at::Tensor pages = at::empty({static_cast<int64_t>(numbers.size())}, at::kInt);
+  std::ranges::copy(numbers, pages.mutable_data_ptr<int32_t>());
+  for (nn::KeyValueCache& layer : layers_) layer.set_pages(pages);
+}
+
 void TokenCache::set_lengths(const at::Tensor& lengths) {
   const auto longest = lengths.max().item<int64_t>();
   for (nn::KeyValueCache& layer : layers_) layer.set_length(longest);
@@ -21,19 +31,6 @@ void TokenCache::set_lengths(const at::Tensor& lengths) {
 void TokenCache::keep(int64_t tokens) {
   for (nn::KeyValueCache& layer : layers_) layer.set_length(tokens);
   lengths_.reset();
-}
-
-TokenCache TokenCache::first(int64_t tokens, int64_t capacity) const {
-  TokenCache part = *this;
-  part.keep(tokens);
-  for (nn::KeyValueCache& layer : part.layers_) layer.reserve(capacity);  // moves what is kept to new memory
-  return part;
-}
-
-int64_t TokenCache::token_bytes() const {
-  int64_t bytes = 0;
-  for (const nn::KeyValueCache& layer : layers_) bytes += layer.token_bytes();
-  return bytes;
 }
 
 TokenCache TokenCache::texts(int64_t begin, int64_t count) const {

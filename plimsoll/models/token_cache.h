@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "plimsoll/nn/key_value_cache.h"
@@ -18,6 +20,7 @@ class TokenCache {
  public:
   TokenCache(int64_t layers, const TokenCacheOptions& options)
       : layers_(static_cast<size_t>(layers), nn::KeyValueCache(options.capacity, options.format)) {}
+  explicit TokenCache(std::vector<nn::KeyValueCache> layers) : layers_(std::move(layers)) {}
 
   size_t layers() const { return layers_.size(); }
   nn::KeyValueCache& layer(size_t index) { return layers_[index]; }
@@ -31,15 +34,13 @@ class TokenCache {
   // Room for `tokens` tokens of each text.
   void reserve(int64_t tokens);
   void clear();
+  // nn::KeyValueCache::set_pages() of every layer, for a text in pages.
+  void set_pages(std::span<const int32_t> numbers);
 
   // Keeps of each text as many tokens as `lengths` says, int64 [batch], none of them more than there are places.
   void set_lengths(const at::Tensor& lengths);
   // Keeps so many tokens of each text.
   void keep(int64_t tokens);
-  // A copy of the first tokens of each text, one or more, with room for `capacity` of them.
-  TokenCache first(int64_t tokens, int64_t capacity) const;
-  // Bytes of a token of all texts, after the first has joined.
-  int64_t token_bytes() const;
   // The texts begin .. begin + count - 1, which are as long as one another. They share memory.
   TokenCache texts(int64_t begin, int64_t count) const;
 

@@ -238,6 +238,31 @@ TEST(NnKeyValueCache, KeepsCodesWithAScaleForEachToken) {
   EXPECT_TRUE((error <= 0x1p-24 * largest.to(at::kDouble)).all().item<bool>()) << "a quotient rounds once";
 }
 
+TEST(NnKeyValueCache, InPagesHasTheTokensOfOneInARow) {
+  const at::NoGradGuard no_grad;
+  for (const CacheFormat format : {CacheFormat::kAsGiven, CacheFormat::kBf16, CacheFormat::kE4m3}) {
+    KeyValueCache row(22, format), memory(8, format);
+    const at::Tensor key = torch::randn({1, 22, 2, 16}), value = torch::randn({1, 22, 2, 16});
+    memory.append(torch::zeros({5, 1, 2, 16}), torch::zeros({5, 1, 2, 16}));
+    KeyValueCache pages(memory.grow(0), format);
+    EXPECT_THROW(pages.append(key, value), c10::Error) << "no pages yet";
+    pages.set_pages(torch::tensor({3, 1}, torch::kInt));
+    for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{0, 3}, {3, 12}, {12, 13}, {13, 22}}) {
+      if (end == 22) pages.set_pages(torch::tensor({3, 1, 0}, torch::kInt));
+      const CachedTokens expected = row.append(key.slice(1, begin, end), value.slice(1, begin, end));
+      const CachedTokens all = pages.append(key.slice(1, begin, end), value.slice(1, begin, end));
+      EXPECT_EQ(pages.length(), end);
+      EXPECT_TRUE(torch::equal(all.key, expected.key));
+      EXPECT_TRUE(torch::equal(all.value, expected.value));
+      if (format != CacheFormat::kE4m3) continue;
+      EXPECT_TRUE(torch::equal(all.key_scale, expected.key_scale));
+      EXPECT_TRUE(torch::equal(all.value_scale, expected.value_scale));
+    }
+    EXPECT_THROW(pages.reserve(30), c10::Error);
+    EXPECT_THROW(pages.set_pages(torch::tensor({3, 1}, torch::kInt)), c10::Error);
+  }
+}
+
 TEST(NnKeyValueCache, AttentionOverCodesIsCloseToAttentionOverValues) {
   torch::manual_seed(7);
   const Tensors t = random_inputs(6, 6);

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <utility>
+
 #include "plimsoll/nn/checks.h"
 #include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/runtime/unexpected.h"
@@ -44,6 +46,41 @@ KeyValueCache::KeyValueCache(int64_t capacity, CacheFormat format) : capacity_(c
   check_size("cache", "capacity", capacity, 0);
 }
 
+KeyValueCache::KeyValueCache(CachedTokens memory, CacheFormat format)
+    : capacity_(0), format_(format), tokens_(std::move(memory)), pages_(at::empty({0}, at::kInt)) {}
+
+void KeyValueCache::set_pages(const at::Tensor& numbers) {
+  TORCH_CHECK(pages_.defined() && numbers.numel() * tokens_.key.size(1) >= length_, "cache: expected pages for ",
+              length_, " tokens, got ", numbers.numel());
+  pages_ = numbers;
+  capacity_ = numbers.numel() * tokens_.key.size(1);
+}
+
+// The pages that so many tokens are in, one after the other, as a batch of one.
+CachedTokens KeyValueCache::tokens_in_a_row(int64_t tokens) const {
+  const int64_t page = tokens_.key.size(1);
+  const at::Tensor numbers = pages_.slice(0, 0, (tokens + page - 1) / page);
+  const auto row_of = [&](const at::Tensor& x) { return x.index_select(0, numbers).flatten(0, 1).unsqueeze(0); };
+  const auto scale_of = [&](const at::Tensor& x) {
+    return x.defined() ? row_of(x.transpose(1, 2)).transpose(1, 2) : at::Tensor();
+  };
+  return {row_of(tokens_.key), row_of(tokens_.value), scale_of(tokens_.key_scale), scale_of(tokens_.value_scale)};
+}
+
+// The pages that tokens `from` and on are in, as in the row.
+void KeyValueCache::write_pages(const CachedTokens& row, int64_t from) {
+  const int64_t page = tokens_.key.size(1), first = from / page;
+  const at::Tensor numbers = pages_.slice(0, first, row.key.size(1) / page).to(at::kLong);
+  const auto write = [&](at::Tensor to, const at::Tensor& x) {
+    to.index_copy_(0, numbers, x.squeeze(0).unflatten(0, {-1, page}).slice(0, first));
+  };
+  write(tokens_.key, row.key);
+  write(tokens_.value, row.value);
+  if (!row.key_scale.defined()) return;
+  write(tokens_.key_scale.transpose(1, 2), row.key_scale.transpose(1, 2));
+  write(tokens_.value_scale.transpose(1, 2), row.value_scale.transpose(1, 2));
+}
+
 void KeyValueCache::check_room(int64_t tokens) const {
   TORCH_CHECK(tokens >= 0 && tokens <= capacity_ - length_, "cache: expected at most ", capacity_ - length_,
               " tokens more, got ", tokens);
@@ -51,6 +88,7 @@ void KeyValueCache::check_room(int64_t tokens) const {
 
 void KeyValueCache::reserve(int64_t capacity) {
   TORCH_CHECK(capacity >= length_, "cache: expected room for ", length_, " tokens at least, got ", capacity);
+  TORCH_CHECK(!pages_.defined(), "cache: expected pages for ", capacity, " tokens, got for ", capacity_);
   capacity_ = capacity;
   if (length_ == 0) return;
   const auto move = [&](at::Tensor& tensor, int64_t dim, const at::Tensor& wider) {
@@ -88,31 +126,25 @@ void KeyValueCache::open(const at::Tensor& like) {
   tokens_.value_scale = scale_room(like, capacity_);
 }
 
-int64_t KeyValueCache::token_bytes() const {
-  size_t bytes = 0;
-  for (const at::Tensor* tensor : {&tokens_.key, &tokens_.value, &tokens_.key_scale, &tokens_.value_scale}) {
-    if (tensor->defined()) bytes += tensor->nbytes();
-  }
-  return static_cast<int64_t>(bytes) / capacity_;
-}
-
 CachedTokens KeyValueCache::append(const at::Tensor& key, const at::Tensor& value) {
   const int64_t batch = key.size(0), tokens = key.size(1);
   check_room(tokens);
-  const bool codes = format_ == CacheFormat::kE4m3;
-  if (length_ == 0) open(key);
-  TORCH_CHECK(tokens_.key.size(0) == batch, "cache: expected a batch of ", tokens_.key.size(0), ", got ", batch);
+  const bool codes = format_ == CacheFormat::kE4m3, in_pages = pages_.defined();
+  if (length_ == 0 && !in_pages) open(key);
+  const CachedTokens row = in_pages ? tokens_in_a_row(length_ + tokens) : tokens_;
+  TORCH_CHECK(row.key.size(0) == batch, "cache: expected a batch of ", row.key.size(0), ", got ", batch);
   if (codes) {
-    write_codes(key, length_, tokens_.key, tokens_.key_scale);
-    write_codes(value, length_, tokens_.value, tokens_.value_scale);
+    write_codes(key, length_, row.key, row.key_scale);
+    write_codes(value, length_, row.value, row.value_scale);
   } else {
-    tokens_.key.narrow(1, length_, tokens).copy_(key);
-    tokens_.value.narrow(1, length_, tokens).copy_(value);
+    row.key.narrow(1, length_, tokens).copy_(key);
+    row.value.narrow(1, length_, tokens).copy_(value);
   }
+  if (in_pages) write_pages(row, length_);
   length_ += tokens;
-  CachedTokens all = {tokens_.key.narrow(1, 0, length_), tokens_.value.narrow(1, 0, length_)};
-  if (codes) all.key_scale = tokens_.key_scale.narrow(2, 0, length_);
-  if (codes) all.value_scale = tokens_.value_scale.narrow(2, 0, length_);
+  CachedTokens all = {row.key.narrow(1, 0, length_), row.value.narrow(1, 0, length_)};
+  if (codes) all.key_scale = row.key_scale.narrow(2, 0, length_);
+  if (codes) all.value_scale = row.value_scale.narrow(2, 0, length_);
   return all;
 }
 

@@ -22,15 +22,20 @@ struct CachedTokens {
 class KeyValueCache {
  public:
   explicit KeyValueCache(int64_t capacity, CacheFormat format = CacheFormat::kAsGiven);
+  // The cache of one text in memory that texts share: CachedTokens whose batch is pages, of so many tokens each. It has
+  // room for none before set_pages().
+  KeyValueCache(CachedTokens memory, CacheFormat format);
+
+  // Numbers of the text's pages, int32 [pages], those that it had before being the first of them.
+  void set_pages(const at::Tensor& numbers);
+  const at::Tensor& pages() const { return pages_; }  // undefined: the memory is its own
 
   // key, value [batch, seq, groups, channels] of new tokens. What it returns stays valid until the next call. The first
-  // call fixes batch and dtype.
+  // call fixes batch and dtype. Of a text in pages, it returns a copy in a row.
   CachedTokens append(const at::Tensor& key, const at::Tensor& value);
 
-  // Room for keys and values like `like` [batch, any, groups, channels], which the first append makes by itself.
-  void open(const at::Tensor& like);
   // The same without copying: counts `tokens` more, which the caller writes at the end of what is returned, the memory
-  // of capacity() tokens. Not before open() or the first append.
+  // of capacity() tokens or of all pages. Not before the first append.
   const CachedTokens& grow(int64_t tokens);
 
   // Makes room for `capacity` tokens, at least as many as there are.
@@ -46,17 +51,20 @@ class KeyValueCache {
   int64_t length() const { return length_; }
   int64_t capacity() const { return capacity_; }
   CacheFormat format() const { return format_; }
-  int64_t token_bytes() const;  // of a token of all rows, after the first append
   void clear() { length_ = 0; }
 
  private:
   void check_room(int64_t tokens) const;
+  void open(const at::Tensor& like);  // room for keys and values like `like`
+  CachedTokens tokens_in_a_row(int64_t tokens) const;
+  void write_pages(const CachedTokens& row, int64_t from);
 
   int64_t capacity_;  // tokens
   CacheFormat format_;
   int64_t length_ = 0;
   // Keys and values of `capacity` tokens; capacity comes after groups in memory, so that a head is read in one stream.
   CachedTokens tokens_;
+  at::Tensor pages_;
 };
 
 }  // namespace plimsoll::nn

@@ -80,12 +80,12 @@ Engine::Engine(std::shared_ptr<models::LanguageModel> model, const EngineOptions
     if (options_.recipe) scope.emplace(amp::Fp8AutocastOptions{.recipe = *options_.recipe});
     vocabulary_ = model_->extend(at::zeros({1, 1}, at::kLong), cache).size(2);  // converts the weights
   }
-  stats_.page_bytes = cache.token_bytes() * kPageTokens;
-  const int64_t pages = options.memory / stats_.page_bytes;
-  TORCH_CHECK_VALUE(pages >= pages_of(context_), "serve: expected a memory of ", pages_of(context_) * stats_.page_bytes,
+  stats_.page_bytes = models::TokenPages::page_bytes(cache);
+  const int64_t pages = options.memory / stats_.page_bytes, longest = models::pages_of(context_);
+  TORCH_CHECK_VALUE(pages >= longest, "serve: expected a memory of ", longest * stats_.page_bytes,
                     " bytes or more for the keys and values of ", context_, " tokens, got ", options.memory);
-  scheduler_.emplace(SchedulerOptions{
-      .max_batch = options.max_batch, .pages = pages, .cache = options.cache, .layers = cache.layers()});
+  scheduler_.emplace(SchedulerOptions{.max_batch = options.max_batch, .pages = pages},
+                     models::TokenPages(cache, pages));
   stats_.texts = scheduler_->counts();
   thread_ = std::thread([this, threads = runtime::threads()] {
     runtime::set_threads(threads);

@@ -179,6 +179,31 @@ TEST(Engine, TrafficThatSharesPromptsHasTheBitsOfEachRequestAlone) {
   EXPECT_GT(counts.texts.shared_tokens, 0);
 }
 
+TEST(Engine, TokensTakenFromPagesHaveTheBitsOfThoseThatAreRead) {
+  for (const nn::CacheFormat cache : {nn::CacheFormat::kAsGiven, nn::CacheFormat::kE4m3}) {
+    const auto model = tiny_model(0);
+    std::vector<Request> requests(4, {.max_new_tokens = 8, .top_log_probabilities = 0});
+    for (int64_t i = 0; i < 100; ++i) requests[0].prompt.push_back(i * i % model->config.vocabulary);
+    const std::vector<int64_t>& start = requests[0].prompt;
+    requests[1].prompt.assign(start.begin(), start.begin() + 70);
+    requests[2].prompt = start;
+    for (int64_t i = 0; i < 10; ++i) requests[2].prompt.push_back(i);
+    requests[3].prompt = start;
+    std::vector<Written> written;
+    {
+      Engine engine(model, {.cache = cache});
+      for (const Request& request : requests) written.push_back(read_all(*engine.submit(request)));
+      while (engine.stats().texts.running > 0) std::this_thread::yield();
+      EXPECT_EQ(engine.stats().texts.shared_tokens, 64 + 96 + 96);
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Written alone = written_alone(*model, requests[i], {.cache = cache});
+      EXPECT_EQ(written[i].ids, alone.ids) << "request " << i;
+      EXPECT_EQ(written[i].log_probabilities, alone.log_probabilities) << "request " << i;
+    }
+  }
+}
+
 TEST(Engine, TrafficHasTheBitsOfEachRequestAloneForEveryFamilyAndCache) {
   for (size_t family = 0; family < models::decoder_traits().size(); ++family) {
     SCOPED_TRACE(models::decoder_traits()[family].model_type);

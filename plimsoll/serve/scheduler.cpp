@@ -1,35 +1,36 @@
 #include "plimsoll/serve/scheduler.h"
 
 #include <algorithm>
+#include <iterator>
+#include <span>
 #include <utility>
 
 namespace plimsoll::serve {
 namespace {
 
+using models::kPageTokens;
+using models::pages_of;
 using models::TextEnd;
 
 // Rows of a step in which texts write: few enough that reading a prompt delays them little. Without them a prompt is read
 // in larger pieces, which products do faster.
 constexpr int64_t kMixedRows = 64, kFewestPromptRows = 16, kPromptRows = 512;
 
-// Tokens in common from which on it is worth to share them.
-constexpr int64_t kFewestShared = kPageTokens;
-
-int64_t common(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
-  return std::ranges::mismatch(a, b).in1 - a.begin();
-}
+// Tokens of a prompt that may be taken from others: the last token's logits are wanted.
+std::span<const int64_t> shareable(const std::vector<int64_t>& text) { return {text.data(), text.size() - 1}; }
 
 }  // namespace
 
 void Scheduler::add(Request request, std::shared_ptr<Reply> reply) {
   std::vector<int64_t> text = request.prompt;
-  waiting_.push_back({std::move(request), std::move(reply), std::move(text), empty_cache()});
+  waiting_.push_back({std::move(request), std::move(reply), std::move(text), empty_text_});
 }
 
 void Scheduler::release(ServedText& text) {
-  used_ -= text.pages;
-  text.pages = 0;
-  text.cache = empty_cache();
+  // The first page last: the others are of no use without it.
+  for (; !text.pages.empty(); text.pages.pop_back()) pool_.give_back(text.pages.back());
+  text.named = text.prefix = 0;
+  text.cache = empty_text_;
 }
 
 void Scheduler::drop_cancelled() {
@@ -46,21 +47,23 @@ void Scheduler::drop_cancelled() {
   }
 }
 
-bool Scheduler::make_free(int64_t pages) {
-  while (free_pages() < pages && !kept_.empty()) {
-    used_ -= kept_.front().pages;
-    kept_.pop_front();
+void Scheduler::name_full_pages(ServedText& text) {
+  for (; (text.named + 1) * kPageTokens <= text.cache.length(); ++text.named) {
+    const std::span<const int64_t> all = text.text;
+    text.prefix = pool_.name(text.pages[static_cast<size_t>(text.named)], text.prefix,
+                             all.subspan(static_cast<size_t>(text.named * kPageTokens), kPageTokens));
   }
-  return free_pages() >= pages;
+}
+
+void Scheduler::give_pages(ServedText& text, int64_t count) {
+  while (std::ssize(text.pages) < count) text.pages.push_back(pool_.take());
+  text.cache.set_pages(text.pages);
 }
 
 bool Scheduler::grow(ServedText& text) {
-  const int64_t wanted = pages_of(text.cache.length() + 1);
-  if (wanted <= text.pages) return true;
-  if (!make_free(wanted - text.pages)) return false;
-  used_ += wanted - text.pages;
-  text.pages = wanted;
-  text.cache.reserve(wanted * kPageTokens);
+  const int64_t count = pages_of(text.cache.length() + 1), wanted = count - std::ssize(text.pages);
+  if (wanted > pool_.free()) return false;
+  if (wanted > 0) give_pages(text, count);
   return true;
 }
 
@@ -81,64 +84,33 @@ void Scheduler::make_room_for_writers() {
   }
 }
 
-Scheduler::Prefix Scheduler::longest_prefix(const std::vector<int64_t>& text) {
-  Prefix longest{.kept = kept_.end()};
-  const auto most = static_cast<int64_t>(text.size()) - 1;  // the last token's logits are wanted
-  int64_t comes = 0;
-  for (const ServedText& other : running_) {
-    const int64_t shared = std::min(common(text, other.text), most), read = std::min(shared, other.cache.length());
-    comes = std::max(comes, shared);
-    if (read > longest.tokens) longest = {.tokens = read, .cache = &other.cache, .kept = kept_.end()};
-  }
-  for (auto other = kept_.begin(); other != kept_.end(); ++other) {
-    const int64_t shared = std::min(common(text, other->text), most);
-    if (shared > longest.tokens) longest = {.tokens = shared, .cache = &other->cache, .kept = other};
-  }
-  if (longest.tokens < kFewestShared) longest = {.kept = kept_.end()};
-  longest.comes = comes >= longest.tokens + kFewestShared;
-  return longest;
-}
-
-void Scheduler::begin_with(ServedText& text, const Prefix& prefix) {
-  const int64_t capacity = text.pages * kPageTokens;
-  if (prefix.cache == nullptr) {
-    text.cache.reserve(capacity);
-    return;
-  }
-  shared_tokens_ += prefix.tokens;
-  text.cache = prefix.cache->first(prefix.tokens, capacity);
-  if (prefix.kept == kept_.end() || prefix.tokens < static_cast<int64_t>(prefix.kept->text.size())) return;
-  used_ -= prefix.kept->pages;  // the new text has it all
-  kept_.erase(prefix.kept);
+bool Scheduler::is_being_read(const ServedText& text, int64_t pages) const {
+  return std::ranges::any_of(running_, [&](const ServedText& other) {
+    const auto tokens = shareable(text.text);
+    const auto in_common = std::ranges::mismatch(tokens, other.text).in1 - tokens.begin();
+    return in_common / kPageTokens > pages && other.cache.length() / kPageTokens <= pages;
+  });
 }
 
 bool Scheduler::admit() {
-  if (waiting_.empty() || static_cast<int64_t>(running_.size()) >= options_.max_batch) return false;
+  if (waiting_.empty() || std::ssize(running_) >= options_.max_batch) return false;
   ServedText& text = waiting_.front();
-  const int64_t pages = pages_of(static_cast<int64_t>(text.text.size()) + 1);
-  // Each text that runs may need a page soon.
-  const auto spare = static_cast<int64_t>(running_.size());
-  Prefix prefix = longest_prefix(text.text);
-  if (prefix.comes) return false;
-  if (prefix.kept != kept_.end()) kept_.splice(kept_.end(), kept_, prefix.kept);  // forgotten last
-  int64_t kept = 0;
-  for (const Kept& each : kept_) kept += each.pages;
-  if (free_pages() + kept < pages + spare) return false;
-  if (prefix.kept != kept_.end() && free_pages() + kept - prefix.kept->pages < pages + spare) {
-    // Not both: its pages become the text's own.
-    text.cache = std::move(prefix.kept->cache);
-    text.cache.keep(prefix.tokens);
-    used_ -= prefix.kept->pages;
-    kept_.erase(prefix.kept);
-    make_free(pages + spare);
-    used_ += text.pages = pages;
-    const models::TokenCache whole = std::move(text.cache);
-    begin_with(text, {.tokens = prefix.tokens, .cache = &whole, .kept = kept_.end()});
-  } else {
-    make_free(pages + spare);
-    used_ += text.pages = pages;
-    begin_with(text, prefix);
+  const std::vector<PagePool::Named> found = pool_.find(shareable(text.text));
+  if (is_being_read(text, std::ssize(found))) return false;
+  for (const auto& [page, prefix] : found) {
+    pool_.take(page);
+    text.pages.push_back(page);
+    text.prefix = prefix;
   }
+  const int64_t pages = pages_of(std::ssize(text.text) + 1), spare = std::ssize(running_);  // each may need one soon
+  if (pool_.free() < pages - std::ssize(found) + spare) {
+    release(text);
+    return false;
+  }
+  text.named = std::ssize(found);
+  give_pages(text, pages);
+  text.cache.keep(text.named * kPageTokens);
+  shared_tokens_ += text.cache.length();
   read_tokens_ += text.unread();
   running_.push_back(std::move(waiting_.front()));
   waiting_.pop_front();
@@ -146,6 +118,7 @@ bool Scheduler::admit() {
 }
 
 std::vector<StepPart> Scheduler::plan() {
+  for (ServedText& text : running_) name_full_pages(text);
   drop_cancelled();
   make_room_for_writers();
   while (admit()) {
@@ -166,13 +139,8 @@ std::vector<StepPart> Scheduler::plan() {
 }
 
 void Scheduler::end(ServedText& text) {
-  const int64_t read = text.cache.length();
-  if (read >= kFewestShared) {
-    text.text.resize(static_cast<size_t>(read));
-    kept_.push_back({std::move(text.text), std::move(text.cache), text.pages});
-  } else {
-    release(text);
-  }
+  name_full_pages(text);
+  release(text);
   running_.remove_if([&](const ServedText& each) { return &each == &text; });
 }
 
@@ -181,20 +149,18 @@ void Scheduler::fail(const std::string& error) {
   for (ServedText& text : running_) text.reply->finish(TextEnd::kInterrupted, error);
   waiting_.clear();
   running_.clear();
-  kept_.clear();
-  used_ = 0;
+  pool_ = PagePool(options_.pages);
 }
 
 SchedulerCounts Scheduler::counts() const {
-  SchedulerCounts counts{.running = static_cast<int64_t>(running_.size()),
-                         .waiting = static_cast<int64_t>(waiting_.size()),
-                         .pages = options_.pages,
-                         .used_pages = used_,
-                         .put_back = put_back_,
-                         .read_tokens = read_tokens_,
-                         .shared_tokens = shared_tokens_};
-  for (const Kept& each : kept_) counts.kept_pages += each.pages;
-  return counts;
+  return {.running = std::ssize(running_),
+          .waiting = std::ssize(waiting_),
+          .pages = pool_.pages(),
+          .used_pages = pool_.pages() - pool_.free() + pool_.kept(),
+          .kept_pages = pool_.kept(),
+          .put_back = put_back_,
+          .read_tokens = read_tokens_,
+          .shared_tokens = shared_tokens_};
 }
 
 }  // namespace plimsoll::serve

@@ -1,6 +1,6 @@
 #include "plimsoll/serve/scheduler.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,9 @@ Ids ids(int64_t from, int64_t count) {
 class SchedulerTest : public ::testing::Test {
  protected:
   Scheduler make(int64_t pages, int64_t max_batch = 8) {
-    return Scheduler({.max_batch = max_batch, .pages = pages, .layers = 1});
+    models::TokenCache like(1, {.capacity = 1});
+    like.layer(0).append(at::zeros({1, 1, 1, 1}), at::zeros({1, 1, 1, 1}));
+    return Scheduler({.max_batch = max_batch, .pages = pages}, models::TokenPages(like, pages));
   }
 
   std::shared_ptr<Reply> add(Scheduler& scheduler, Ids prompt) {
@@ -37,9 +39,7 @@ class SchedulerTest : public ::testing::Test {
     std::vector<std::pair<int64_t, int64_t>> parts;
     for (const auto& [text, tokens] : scheduler.plan()) {
       parts.emplace_back(text->text.front(), tokens);
-      nn::KeyValueCache& layer = text->cache.layer(0);
-      if (layer.length() == 0) layer.open(at::empty({1, 0, 1, 1}));
-      layer.grow(tokens);
+      text->cache.layer(0).grow(tokens);
       if (text->unread() == 0) text->text.push_back(7);
       last_ = text;
     }
@@ -94,6 +94,19 @@ TEST_F(SchedulerTest, WithoutFreePagesTheNewestTextGoesBackAndIsReadAgain) {
   EXPECT_EQ(scheduler.counts().put_back, 1);
   EXPECT_EQ(scheduler.counts().waiting, 1);
   scheduler.end(*last_);
+  EXPECT_EQ(step(scheduler), (Parts{{200, 1}})) << "nothing else has needed its full page meanwhile";
+}
+
+TEST_F(SchedulerTest, ATextThatWentBackIsReadAgainWhereItsPagesWereNeeded) {
+  Scheduler scheduler = make(4);
+  add(scheduler, ids(100, 60));
+  step(scheduler);
+  add(scheduler, ids(200, 25));
+  step(scheduler);
+  for (int i = 0; i < 36; ++i) step(scheduler);
+  EXPECT_EQ(scheduler.counts().put_back, 1);
+  EXPECT_EQ(scheduler.counts().used_pages, 4) << "the first has all of them";
+  scheduler.end(*last_);
   EXPECT_EQ(step(scheduler), (Parts{{200, 33}})) << "its prompt and the tokens that it had written";
 }
 
@@ -102,12 +115,13 @@ TEST_F(SchedulerTest, ATextThatBeginsLikeOneThatEndedReadsTheRestAlone) {
   add(scheduler, ids(100, 50));
   step(scheduler);
   scheduler.end(*last_);
-  EXPECT_EQ(scheduler.counts().kept_pages, 2);
+  EXPECT_EQ(scheduler.counts().kept_pages, 1) << "the full one";
   add(scheduler, ids(100, 80));
-  EXPECT_EQ(step(scheduler), (Parts{{100, 30}}));
-  add(scheduler, ids(100, 50));
-  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {100, 1}})) << "the last token's logits are wanted";
-  EXPECT_EQ(scheduler.counts().shared_tokens, 50 + 49);
+  EXPECT_EQ(step(scheduler), (Parts{{100, 48}}));
+  add(scheduler, ids(100, 64));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {100, 32}})) << "the last token's logits are wanted";
+  EXPECT_EQ(scheduler.counts().shared_tokens, 32 + 32);
+  EXPECT_EQ(scheduler.counts().used_pages, 3 + 2) << "the first page is that of both";
 }
 
 TEST_F(SchedulerTest, ATextWaitsForTheOneThatReadsTheSamePrompt) {
@@ -115,28 +129,32 @@ TEST_F(SchedulerTest, ATextWaitsForTheOneThatReadsTheSamePrompt) {
   for (int i = 0; i < 3; ++i) add(scheduler, ids(100, 600));
   EXPECT_EQ(step(scheduler), (Parts{{100, 512}}));
   EXPECT_EQ(step(scheduler), (Parts{{100, 88}}));
-  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {100, 1}, {100, 1}}));
-  EXPECT_EQ(scheduler.counts().read_tokens, 602);
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {100, 24}, {100, 24}}));
+  EXPECT_EQ(scheduler.counts().read_tokens, 600 + 24 + 24);
 }
 
-TEST_F(SchedulerTest, KeptTextsAreForgottenBeforeATextGoesBack) {
+TEST_F(SchedulerTest, KeptPagesAreForgottenBeforeATextGoesBack) {
   Scheduler scheduler = make(4);
   add(scheduler, ids(100, 60));
   step(scheduler);
   scheduler.end(*last_);
   add(scheduler, ids(200, 90));
   EXPECT_EQ(step(scheduler), (Parts{{200, 90}}));
+  EXPECT_EQ(scheduler.counts().kept_pages, 1) << "three others are free";
+  scheduler.end(*last_);
+  add(scheduler, ids(300, 100));
+  EXPECT_EQ(step(scheduler), (Parts{{300, 100}}));
   EXPECT_EQ(scheduler.counts().kept_pages, 0);
-  EXPECT_EQ(scheduler.counts().used_pages, 3);
+  EXPECT_EQ(scheduler.counts().used_pages, 4);
 }
 
-TEST_F(SchedulerTest, AKeptTextGivesItsPagesToTheTextThatBeginsLikeIt) {
+TEST_F(SchedulerTest, KeptPagesAreThoseOfATextThatNeedsAllOfThem) {
   Scheduler scheduler = make(4);
   add(scheduler, ids(100, 60));
   step(scheduler);
   scheduler.end(*last_);
   add(scheduler, ids(100, 100));
-  EXPECT_EQ(step(scheduler), (Parts{{100, 40}}));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 68}}));
   EXPECT_EQ(scheduler.counts().used_pages, 4);
 }
 

@@ -33,8 +33,13 @@ TEST(DecoderStep, TextsTogetherRefuseWhatATextAloneRefuses) {
   const at::NoGradGuard no_grad;
   Decoder model(testing::small_decoders().front());
   model->eval();
-  TokenCache cache = model->make_cache(), other = model->make_cache();
-  model->extend(at::zeros({1, 3}, at::kLong), cache);
+  TokenCache first = model->make_cache();
+  model->extend(at::zeros({1, 3}, at::kLong), first);
+  const TokenPages pages(first, 2);
+  TokenCache cache = pages.empty_text(), other = pages.empty_text();
+  cache.set_pages(std::vector{0});
+  const std::vector<int64_t> begin = {0, 0, 0};
+  model->extend_texts(std::vector<TextTokens>{{cache, begin}});
   const auto refused = [&](const std::vector<int64_t>& tokens) {
     const std::vector<int64_t> good = {1};
     const std::vector<TextTokens> texts = {{cache, good}, {other, tokens}};
@@ -42,6 +47,8 @@ TEST(DecoderStep, TextsTogetherRefuseWhatATextAloneRefuses) {
     EXPECT_EQ(cache.length(), 3);
     EXPECT_EQ(other.length(), 0);
   };
+  refused({1});  // has no page
+  other.set_pages(std::vector{1});
   refused({});
   refused({model->config.vocabulary});
   refused({-1});

@@ -23,7 +23,7 @@ std::optional<at::Tensor> T5TeamStep::logits(T5ForConditionalGenerationImpl& mod
   if (has_fixes || !same_dtype || cache.encoder_keys_.additive.defined()) return std::nullopt;
   step.describe();
   if (!fits(step.step_)) return std::nullopt;
-  check_tokens(tokens, model.config.vocab_size);
+  check_tokens({tokens.const_data_ptr<int64_t>(), static_cast<size_t>(tokens.numel())}, model.config.vocab_size);
   step.extend_cache();
   return run(step.step_);
 }

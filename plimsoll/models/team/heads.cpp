@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/rotary/rotary.h"
@@ -46,8 +47,10 @@ StepHeads::StepHeads(const StepAttention& attention, const char* projected, char
 
 StepHeads::Heads StepHeads::columns(const Part& part, int64_t head, int64_t count) const {
   const int64_t queries = attention_.call.shape.queries, stride = attention_.in.columns();
-  const int64_t row = apart() ? text(part).first_row : part.text * queries;
-  const int64_t rows = apart() ? text(part).rows : part.texts * queries;
+  const auto row_of = [&](int64_t text) {
+    return attention_.texts == nullptr ? text * queries : attention_.texts->first_row[static_cast<size_t>(text)];
+  };
+  const int64_t row = row_of(part.text), rows = row_of(part.text + part.texts) - row;
   return {projected_ + (row * stride + head * channels_) * size_, row, rows, count, stride};
 }
 
@@ -87,15 +90,24 @@ StepHeads::Heads StepHeads::prepared(Heads heads, const StepNorm& norm, const He
   return heads;
 }
 
-void StepHeads::write(const Heads& heads, int64_t group, const StepPlaces& places, int64_t first) const {
+StepHeads::Place StepHeads::place_of(const Part& part, int64_t row, const StepPlaces& places) const {
+  const StepTexts* texts = attention_.texts;
+  if (texts == nullptr) return {row, places.tokens == nullptr ? 0 : places.tokens[row]};
+  // Several texts have a row each.
+  const auto text = static_cast<size_t>(
+      part.texts == 1 ? part.text : part.text + row - texts->first_row[static_cast<size_t>(part.text)]);
+  const int64_t token = texts->lengths[text] - (texts->first_row[text + 1] - row), page = attention_.call.pages.rows;
+  return {texts->numbers[text][token / page], token % page};
+}
+
+void StepHeads::write(const Heads& heads, const Part& part, const StepPlaces& places) const {
   const int64_t place_bytes = format::bytes(places.format);
   for (int64_t own_row = 0; own_row < heads.rows; ++own_row) {
-    const int64_t row = heads.first_row + own_row - first;
-    const int64_t token = places.tokens == nullptr ? 0 : places.tokens[row];
+    const auto [batch, token] = place_of(part, heads.first_row + own_row, places);
     for (int64_t i = 0; i < heads.count; ++i) {
       const char* from = heads.data + (own_row * heads.row_stride + i * channels_) * size_;
       const kernels::AttentionOutput& to = places.elements;
-      const int64_t element = row * to.batch_stride + (group + i) * to.head_stride + token * to.row_stride;
+      const int64_t element = batch * to.batch_stride + (part.group + i) * to.head_stride + token * to.row_stride;
       char* place = static_cast<char*>(to.data) + element * place_bytes;
       if (places.format == attention_.call.format) {
         std::memcpy(place, from, static_cast<size_t>(channels_ * size_));
@@ -117,11 +129,36 @@ void StepHeads::write(const Heads& heads, int64_t group, const StepPlaces& place
                                 .codes_stride = channels_,
                                 .block_rows = recipe::kPerRow.block_rows,
                                 .block_cols = recipe::kPerRow.block_cols,
-                                .scale = places.scale + row * places.scale_row_stride +
-                                         (group + i) * places.scale_group_stride + token * places.scale_token_stride,
+                                .scale = places.scale + batch * places.scale_row_stride +
+                                         (part.group + i) * places.scale_group_stride +
+                                         token * places.scale_token_stride,
                                 .scale_stride = 1});
     }
   }
+}
+
+int64_t StepHeads::texts_alike(int64_t text) const {
+  const StepTexts* texts = attention_.texts;
+  if (texts == nullptr) return attention_.call.shape.batch - text;
+  int64_t end = text;
+  while (end < texts->count() && texts->rows(end) == 1) ++end;
+  return end - text;
+}
+
+int64_t StepHeads::first_of(int64_t index, int64_t threads) const {
+  const StepTexts* texts = attention_.texts;
+  const int64_t groups = attention_.call.shape.groups;
+  if (texts == nullptr) return attention_.call.shape.batch * groups * index / threads;
+  // Keys are read once, and multiplied with each row.
+  const auto cost = [&](int64_t text) {
+    return (8 + texts->rows(text)) * (32 + texts->lengths[static_cast<size_t>(text)]);
+  };
+  int64_t left = 0;
+  for (int64_t text = 0; text < texts->count(); ++text) left += cost(text) * groups;
+  left = left * index / threads;
+  int64_t text = 0;
+  for (; text < texts->count() && left >= cost(text) * groups; ++text) left -= cost(text) * groups;
+  return text * groups + (text < texts->count() ? (left + cost(text) / 2) / cost(text) : 0);
 }
 
 void StepHeads::attend(int64_t begin, int64_t end, const HeadScratch& scratch) const {
@@ -129,7 +166,7 @@ void StepHeads::attend(int64_t begin, int64_t end, const HeadScratch& scratch) c
   for (int64_t pair = begin; pair < end;) {
     const int64_t text = pair / groups, group = pair % groups, left = end - pair;
     const bool whole = group == 0 && left >= groups;
-    const Part part = {text, whole && !apart() ? left / groups : 1, group,
+    const Part part = {text, whole ? std::max<int64_t>(std::min(left / groups, texts_alike(text)), 1) : 1, group,
                        whole ? groups : std::min(groups - group, left)};
     attend(part, scratch);
     pair += part.texts * part.groups;
@@ -138,25 +175,22 @@ void StepHeads::attend(int64_t begin, int64_t end, const HeadScratch& scratch) c
 
 void StepHeads::attend(const Part& part, const HeadScratch& scratch) const {
   kernels::AttentionForward call = attention_.call;
-  if (apart()) {
-    const StepText& own = text(part);
-    call.shape.queries = own.rows;
-    call.shape.keys = own.keys;
-    call.k = own.k;
-    call.v = own.v;
-    call.k_scale = own.k_scale;
-    call.v_scale = own.v_scale;
+  const bool in_pages = attention_.texts != nullptr;
+  if (in_pages) {
+    const auto first = static_cast<size_t>(part.text);
+    const std::span lengths = std::span(attention_.texts->lengths).subspan(first, static_cast<size_t>(part.texts));
+    call.shape.queries = attention_.texts->rows(part.text);
+    call.shape.keys = std::ranges::max(lengths);
+    call.rules.key_lengths = lengths.data();
+    call.pages.numbers = attention_.texts->numbers.data() + first;
   }
   const kernels::AttentionShape all = call.shape;
-  const int64_t batch = apart() ? 0 : part.text;  // of what `call` has
+  const int64_t batch = in_pages ? 0 : part.text;  // of what `call` has
   const int64_t group_heads = all.heads / all.groups, first = part.group * group_heads;
-  const StepPlaces& key = apart() ? text(part).key : attention_.key;
-  const StepPlaces& value = apart() ? text(part).value : attention_.value;
-  if (key.elements.data != nullptr) {
-    const Heads keys = columns(part, all.heads + part.group, part.groups);
-    const int64_t first_row = apart() ? keys.first_row : 0;
-    write(prepared(keys, attention_.key_norm, scratch), part.group, key, first_row);
-    write(columns(part, all.heads + all.groups + part.group, part.groups), part.group, value, first_row);
+  if (attention_.key.elements.data != nullptr) {
+    write(prepared(columns(part, all.heads + part.group, part.groups), attention_.key_norm, scratch), part,
+          attention_.key);
+    write(columns(part, all.heads + all.groups + part.group, part.groups), part, attention_.value);
   }
   call.shape.batch = part.texts;
   call.shape.groups = part.groups;

@@ -17,11 +17,9 @@ class StepHeads {
   // projected: what attention.in made, [rows, columns]; read [rows, heads * channels].
   StepHeads(const StepAttention& attention, const char* projected, char* read);
 
-  // Pairs of a text and a group, text after text, of which threads take each a range.
-  int64_t count() const {
-    const kernels::AttentionShape& shape = attention_.call.shape;
-    return (apart() ? static_cast<int64_t>(attention_.texts.size()) : shape.batch) * shape.groups;
-  }
+  // The pairs of a text and a group, text after text: the first that thread `index` of so many takes. Each thread's take
+  // about as long.
+  int64_t first_of(int64_t index, int64_t threads) const;
   // Queries, keys and values of pairs `begin` to `end`: their norms, turns, places in the cache, and what they read.
   void attend(int64_t begin, int64_t end, const HeadScratch& scratch) const;
 
@@ -35,12 +33,16 @@ class StepHeads {
     const char* data;
     int64_t first_row, rows, count, row_stride;
   };
-  bool apart() const { return !attention_.texts.empty(); }
-  const StepText& text(const Part& part) const { return attention_.texts[static_cast<size_t>(part.text)]; }
+  // Texts of one token each, from `text` on.
+  int64_t texts_alike(int64_t text) const;
   Heads columns(const Part& part, int64_t head, int64_t count) const;
   Heads prepared(Heads heads, const StepNorm& norm, const HeadScratch& scratch) const;
-  // first: of the rows, the one that `places` are of.
-  void write(const Heads& heads, int64_t group, const StepPlaces& places, int64_t first) const;
+  // Place in a cache: a batch element or a page, and a token there.
+  struct Place {
+    int64_t batch, token;
+  };
+  Place place_of(const Part& part, int64_t row, const StepPlaces& places) const;
+  void write(const Heads& heads, const Part& part, const StepPlaces& places) const;
 
   const StepAttention& attention_;
   const char* projected_;

@@ -1,5 +1,6 @@
 #include "plimsoll/models/team/layers.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "plimsoll/ops/tensor/arguments.h"
@@ -65,17 +66,22 @@ StepLayer StepLayers::feed_forward(const nn::LayerNormMlp& layer) const {
                                   .down = product(weights.fc2_weight, weights.fc2_bias, layer->products()[1])}};
 }
 
+namespace {
+
+// Keys and values in `dtype`, in BF16 or in codes: the step writes no others.
+bool holds(nn::KeyValueCache& cache, at::ScalarType dtype) {
+  return cache.format() != nn::CacheFormat::kAsGiven || cache.grow(0).key.scalar_type() == dtype;
+}
+
+}  // namespace
+
 bool may_follow(TokenCache& cache, const at::Tensor& tokens, at::ScalarType dtype) {
   const bool one_each = tokens.dim() == 2 && tokens.size(1) == 1 && tokens.scalar_type() == at::kLong;
   if (!one_each || tokens.size(0) > kMostStepRows || cache.length() == 0 || cache.length() >= cache.capacity()) {
     return false;
   }
-  return cache.layer(0).grow(0).key.size(0) == tokens.size(0) && holds(cache, dtype);
-}
-
-bool holds(TokenCache& cache, at::ScalarType dtype) {
-  return cache.length() == 0 || cache.layer(0).format() != nn::CacheFormat::kAsGiven ||
-         cache.layer(0).grow(0).key.scalar_type() == dtype;
+  nn::KeyValueCache& layer = cache.layer(0);
+  return !layer.pages().defined() && layer.grow(0).key.size(0) == tokens.size(0) && holds(layer, dtype);
 }
 
 void extend(TokenCache& cache, TeamStep& step) {
@@ -91,19 +97,25 @@ void extend(TokenCache& cache, TeamStep& step) {
 }
 
 void extend(std::span<const TextCache> texts, TeamStep& step) {
+  step.texts.first_row = {0};
+  for (const auto& [cache, rows] : texts) {
+    for (size_t layer = 0; layer < cache.layers(); ++layer) cache.layer(layer).grow(rows);
+    step.texts.first_row.push_back(step.texts.first_row.back() + rows);
+    step.texts.lengths.push_back(cache.length());
+    step.texts.numbers.push_back(cache.layer(0).pages().const_data_ptr<int32_t>());
+  }
   size_t layer = 0;
   for (StepLayer& each : step.layers) {
     auto* attention = std::get_if<StepAttention>(&each.part);
-    if (attention == nullptr) continue;
-    std::vector<StepCache> caches;
-    int64_t row = 0;
-    for (const auto& [cache, rows] : texts) {
-      caches.push_back({cache.layer(layer), row, rows});
-      row += rows;
-    }
-    attention->extend(caches);
-    ++layer;
+    if (attention != nullptr) attention->extend(texts.front().cache.layer(layer++), step.texts);
   }
+}
+
+bool share_pages(std::span<const TextCache> texts, at::ScalarType dtype) {
+  return std::ranges::all_of(texts, [&](const TextCache& text) {
+    nn::KeyValueCache &own = text.cache.layer(0), &first = texts.front().cache.layer(0);
+    return own.pages().defined() && own.grow(0).key.is_alias_of(first.grow(0).key) && holds(own, dtype);
+  });
 }
 
 }  // namespace plimsoll::models

@@ -37,17 +37,17 @@ class StepLayers {
 // `dtype`, in BF16 or in codes.
 bool may_follow(TokenCache& cache, const at::Tensor& tokens, at::ScalarType dtype);
 
-// Whether a step in `dtype` may write into the cache.
-bool holds(TokenCache& cache, at::ScalarType dtype);
-
 // The attention parts of the step over the cache, which grows by its tokens.
 void extend(TokenCache& cache, TeamStep& step);
 
-// The same over caches of their own: those of texts whose rows follow one another in the step.
+// The same over the caches of texts in pages, whose rows follow one another in the step.
 struct TextCache {
   TokenCache& cache;
   int64_t rows = 0;
 };
 void extend(std::span<const TextCache> texts, TeamStep& step);
+
+// Whether a step in `dtype` may write into the caches: they are in the pages of one memory.
+bool share_pages(std::span<const TextCache> texts, at::ScalarType dtype);
 
 }  // namespace plimsoll::models

@@ -194,8 +194,7 @@ class Run {
   void compute(const runtime::Team& team, const Own& own, const StepAttention& part) const {
     multiply(team, part.in, own.x, projected_);
     const StepHeads heads(part, projected_, read_);
-    heads.attend(heads.count() * team.index() / team.size(), heads.count() * (team.index() + 1) / team.size(),
-                 own.heads);
+    heads.attend(heads.first_of(team.index(), team.size()), heads.first_of(team.index() + 1, team.size()), own.heads);
     team.wait();
     multiply(team, part.out, read_, out_);
   }
@@ -249,47 +248,33 @@ kernels::AttentionScale cached_scales(const at::Tensor& scale) {
   return {scale.const_data_ptr<float>(), scale.stride(0), scale.stride(1), scale.stride(2)};
 }
 
+void read(const nn::CachedTokens& tokens, kernels::AttentionForward& call) {
+  call.k = cached_heads(tokens.key);
+  call.v = cached_heads(tokens.value);
+  call.k_scale = cached_scales(tokens.key_scale);
+  call.v_scale = cached_scales(tokens.value_scale);
+  call.cache_format = format_of(tokens.key, tokens.key_scale);
+}
+
 }  // namespace
 
 void StepAttention::extend(nn::KeyValueCache& cache, const StepLengths& lengths) {
   const nn::CachedTokens& tokens = cache.grow(1);
   const int64_t last = cache.length() - 1;
   call.shape.keys = cache.length();
-  call.k = cached_heads(tokens.key);
-  call.v = cached_heads(tokens.value);
-  call.k_scale = cached_scales(tokens.key_scale);
-  call.v_scale = cached_scales(tokens.value_scale);
-  call.cache_format = format_of(tokens.key, tokens.key_scale);
+  read(tokens, call);
   call.rules.key_lengths = lengths.after.defined() ? lengths.after.const_data_ptr<int64_t>() : nullptr;
   key = places_of(tokens.key, tokens.key_scale, last, lengths.before);
   value = places_of(tokens.value, tokens.value_scale, last, lengths.before);
 }
 
-void StepAttention::extend(std::span<const StepCache> caches) {
-  const kernels::AttentionShape& shape = call.shape;
-  texts.clear();
-  for (const auto& [cache, first_row, rows] : caches) {
-    if (cache.length() == 0) {
-      cache.open(at::empty({1, 0, shape.groups, shape.channels}, at::dtype(ops::dtype_of(call.format))));
-    }
-    const int64_t before = cache.length();
-    const nn::CachedTokens& tokens = cache.grow(rows);
-    StepText text{.first_row = first_row,
-                  .rows = rows,
-                  .k = cached_heads(tokens.key),
-                  .v = cached_heads(tokens.value),
-                  .k_scale = cached_scales(tokens.key_scale),
-                  .v_scale = cached_scales(tokens.value_scale),
-                  .keys = cache.length(),
-                  .key = places_of(tokens.key, tokens.key_scale, before, {}),
-                  .value = places_of(tokens.value, tokens.value_scale, before, {})};
-    for (StepPlaces* places : {&text.key, &text.value}) {
-      places->elements.batch_stride = places->elements.row_stride;
-      places->scale_row_stride = places->scale_token_stride;
-    }
-    call.cache_format = text.key.format;
-    texts.push_back(text);
-  }
+void StepAttention::extend(nn::KeyValueCache& cache, const StepTexts& step_texts) {
+  const nn::CachedTokens& pages = cache.grow(0);
+  read(pages, call);
+  call.pages.rows = pages.key.size(1);
+  key = places_of(pages.key, pages.key_scale, 0, {});
+  value = places_of(pages.value, pages.value_scale, 0, {});
+  texts = &step_texts;
 }
 
 bool may_step() { return watch::current() == nullptr && !nn::scope_dtype(); }
@@ -305,11 +290,9 @@ bool fits(const TeamStep& step) {
   return step.head.fits() && std::all_of(step.layers.begin(), step.layers.end(), part_fits);
 }
 
-void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
-  const int64_t* ids = tokens.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < tokens.numel(); ++i) {
-    TORCH_CHECK(ids[i] >= 0 && ids[i] < vocabulary, "embedding: expected tokens from 0 to ", vocabulary - 1, ", got ",
-                ids[i]);
+void check_tokens(std::span<const int64_t> tokens, int64_t vocabulary) {
+  for (const int64_t id : tokens) {
+    TORCH_CHECK(id >= 0 && id < vocabulary, "embedding: expected tokens from 0 to ", vocabulary - 1, ", got ", id);
   }
 }
 

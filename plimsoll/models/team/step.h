@@ -40,19 +40,16 @@ struct StepLengths {
   at::Tensor before = {}, after = {};  // the step
 };
 
-// Tokens of one text, one or more, in a step whose texts have caches of their own. Its rows stand together.
-struct StepText {
-  int64_t first_row = 0, rows = 0;
-  kernels::AttentionInput k = {}, v = {};
-  kernels::AttentionScale k_scale = {}, v_scale = {};
-  int64_t keys = 0;
-  StepPlaces key = {}, value = {};  // of the first row; a row's stride is a token's
-};
+// Texts in pages, one or more tokens of each: their rows follow one another in the step.
+struct StepTexts {
+  std::vector<int64_t> first_row = {};       // of each text, and one past the last row
+  std::vector<int64_t> lengths = {};         // with the step's tokens
+  std::vector<const int32_t*> numbers = {};  // kernels::AttentionPages
 
-// The cache of a text, for one attention.
-struct StepCache {
-  nn::KeyValueCache& cache;
-  int64_t first_row = 0, rows = 0;
+  int64_t count() const { return static_cast<int64_t>(lengths.size()); }
+  int64_t rows(int64_t text) const {
+    return first_row[static_cast<size_t>(text) + 1] - first_row[static_cast<size_t>(text)];
+  }
 };
 
 struct StepAttention {
@@ -64,15 +61,17 @@ struct StepAttention {
   // Everything but q and output. `queries` rows in a row of the step read one text: shape.batch * shape.queries rows.
   kernels::AttentionForward call = {};
   StepPlaces key = {}, value = {};
-  std::vector<StepText> texts = {};  // in place of the batch, the keys and the places above
+  // Texts in pages, or nullptr: the keys, values and places above are then those of all pages, and the batch and its
+  // keys have no meaning. They must outlive the step.
+  const StepTexts* texts = nullptr;
   StepProduct out = {};
 
   // Attention over a cache of [batch, groups, channels] a token, which grows by the step's token: sets the keys, the
   // values, their number, and the places of the new ones. lengths: of unlike texts, with the step's token; it must
   // outlive the step.
   void extend(nn::KeyValueCache& cache, const StepLengths& lengths = {});
-  // The same of texts with caches of their own, which grow by their tokens.
-  void extend(std::span<const StepCache> caches);
+  // Attention over the pages that `cache` is in, of texts that have grown.
+  void extend(nn::KeyValueCache& cache, const StepTexts& step_texts);
 };
 
 struct StepFeedForward {
@@ -103,6 +102,7 @@ struct TeamStep {
   StepProduct head = {};
   std::optional<std::vector<int64_t>> head_rows = {};  // rising: the rows that the head reads; none: all
   StepLengths lengths = {};
+  StepTexts texts = {};
 };
 
 // Whether nothing in force asks for the layers themselves: no watch, no scope of another precision.
@@ -111,8 +111,8 @@ bool may_step();
 // Whether all weights are there, for the instruction set in force where they are packed.
 bool fits(const TeamStep& step);
 
-// An error unless all tokens, int64 of any shape, are in the vocabulary: before a cache grows.
-void check_tokens(const at::Tensor& tokens, int64_t vocabulary);
+// An error unless all tokens are in the vocabulary: before a cache grows.
+void check_tokens(std::span<const int64_t> tokens, int64_t vocabulary);
 
 // Logits [rows that the head reads, vocabulary] in `format`, with the bits of the same layers one by one.
 at::Tensor run(const TeamStep& step);

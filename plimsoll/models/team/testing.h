@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "plimsoll/models/language_model.h"
-#include "plimsoll/models/token_cache.h"
+#include "plimsoll/models/token_pages.h"
 #include "plimsoll/nn/testing.h"
 #include "plimsoll/watch/session.h"
 
@@ -52,7 +52,7 @@ void expect_bits_of_layers(Model& model, const std::string& what) {
   }
 }
 
-// Texts that share steps in chunks, over caches of their own, against each text alone.
+// Texts that share steps in chunks, and memory in pages, against each text alone.
 template <class Model>
 void expect_bits_of_texts_alone(Model& model, const std::string& what) {
   constexpr int64_t kTokens = 40;
@@ -64,10 +64,13 @@ void expect_bits_of_texts_alone(Model& model, const std::string& what) {
     std::vector<TokenCache> alone, together;
     for (int i = 0; i < 3; ++i) {
       alone.push_back(model.make_cache({.capacity = kTokens, .format = format}));
-      together.push_back(model.make_cache({.format = format}));
     }
     model.extend(texts.narrow(0, 0, 1).narrow(1, 0, 1), alone[0]);  // converts the weights
-    alone[0].clear();
+    const TokenPages pages(alone[0], 7);
+    for (int32_t i = 0; i < 3; ++i) {
+      together.push_back(pages.empty_text());
+      together.back().set_pages(std::vector{5 - i, i});
+    }
     for (const int threads : {1, 3}) {
       const nn::testing::ScopedThreads scope(threads);
       for (TokenCache& cache : alone) cache.clear();

@@ -1,0 +1,61 @@
+#include "plimsoll/serve/page_pool.h"
+
+#include "plimsoll/models/token_pages.h"
+
+namespace plimsoll::serve {
+
+using models::kPageTokens;
+
+PagePool::PagePool(int64_t pages) : pages_(static_cast<size_t>(pages)) {
+  for (Page& page : pages_) page.place = free_.insert(free_.end(), static_cast<int32_t>(free_.size()));
+}
+
+std::vector<PagePool::Named> PagePool::find(std::span<const int64_t> tokens) const {
+  std::vector<Named> found;
+  for (int64_t prefix = 0; std::ssize(tokens) >= kPageTokens; tokens = tokens.subspan(kPageTokens)) {
+    const auto page = tokens.first(kPageTokens);
+    const auto named = names_.find({prefix, {page.begin(), page.end()}});
+    if (named == names_.end()) break;
+    found.push_back(named->second);
+    prefix = named->second.prefix;
+  }
+  return found;
+}
+
+int64_t PagePool::name(int32_t page, int64_t prefix, std::span<const int64_t> tokens) {
+  const auto [named, is_new] = names_.try_emplace({prefix, {tokens.begin(), tokens.end()}}, page, prefixes_ + 1);
+  if (is_new) {
+    at(page).name = named;
+    ++prefixes_;
+  }
+  return named->second.prefix;
+}
+
+int32_t PagePool::take() {
+  const int32_t number = free_.front();
+  Page& page = at(number);
+  if (page.name) {
+    names_.erase(*page.name);
+    page.name.reset();
+    --kept_;
+  }
+  free_.pop_front();
+  page.owners = 1;
+  return number;
+}
+
+void PagePool::take(int32_t number) {
+  Page& page = at(number);
+  if (page.owners++ > 0) return;
+  free_.erase(page.place);
+  --kept_;
+}
+
+void PagePool::give_back(int32_t number) {
+  Page& page = at(number);
+  if (--page.owners > 0) return;
+  page.place = free_.insert(page.name ? free_.end() : free_.begin(), number);
+  if (page.name) ++kept_;
+}
+
+}  // namespace plimsoll::serve
