@@ -10,18 +10,10 @@ and glibc's large thresholds. Each turn is a new process: one step that is not t
 gpt_step.py prints; the peer is the fastest of theirs.
 """
 
-import argparse
-import sys
-import tempfile
-from pathlib import Path
-
-import generate
-import generate_checkpoint
+import decoder_steps
 import gpt_step
 import json_file
-from contestant import TUNED
 
-ROOT = Path(__file__).resolve().parent.parent
 RANK = 16
 WORKS = ("full", "lora")
 SMALL = ["--recipe=bf16", "--weights=bf16", "--optimizer-state=8bit", "--masters=none", "--release-gradients"]
@@ -36,6 +28,7 @@ OURS = {
 }
 THEIRS = {
     f"{work}-hf-{dtype}-{attention}": [
+        "finetune_worker.py",
         f"--dtype={dtype}",
         f"--attention={attention}",
         f"--lora-rank={RANK if work == 'lora' else 0}",
@@ -46,46 +39,16 @@ THEIRS = {
 }
 
 
-def runner(name, model, args):
-    shape = [f"--context={args.context}", f"--batch={args.batch}", f"--threads={args.threads}", f"--model={model}"]
-    if name in THEIRS:
-        command = [sys.executable, ROOT / "bench" / "finetune_worker.py", *THEIRS[name], *shape]
-        return gpt_step.Runner(name, command, TUNED, restart=True)
-    vocabulary = generate_checkpoint.vocabulary_of(model)
-    command = [Path(args.build) / "bin" / "gpt_step_worker", *OURS[name], f"--vocabulary={vocabulary}", *shape]
-    return gpt_step.Runner(name, command, {}, restart=True)
-
-
 def works_of(runners, tokens):
     """{work: (its peer, a row for each of its contestants)}."""
     by_work = {work: [one for one in runners if one.name.startswith(f"{work}-")] for work in WORKS}
     return {work: gpt_step.rows_of(ones, [], tokens, peers=tuple(THEIRS)) for work, ones in by_work.items() if ones}
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help="a Hugging Face directory")
-    parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--build", default=str(ROOT / "build"))
-    parser.add_argument("--contestants", default=",".join((*THEIRS, *OURS)))
-    parser.add_argument("--json", help="write the tables to this file")
-    args = parser.parse_args()
-    args.contestants = args.contestants.split(",")
-    unknown = sorted(set(args.contestants) - set(OURS) - set(THEIRS))
-    if unknown:
-        parser.error(f"--contestants: expected some of {', '.join((*THEIRS, *OURS))}, got {', '.join(unknown)}")
-    return args
-
-
 def main():
-    args = parse_arguments()
-    with tempfile.TemporaryDirectory() as temporary:
-        model = generate.directory_of_model(args.model, Path(temporary))
-        runners = [runner(name, model, args) for name in args.contestants]
-        gpt_step.measure(runners, args.rounds, restart=True)
+    names = (*THEIRS, *OURS)
+    args = decoder_steps.parse(decoder_steps.parser_of(__doc__.splitlines()[0], names), names)
+    runners = decoder_steps.measured(args, THEIRS, OURS, restart=True)
     works = works_of(runners, args.batch * args.context)
     for peer, rows in works.values():
         print(gpt_step.table(peer, rows))
