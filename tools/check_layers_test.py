@@ -96,8 +96,8 @@ def test_what_the_house_allows_passes(tmp_path: pathlib.Path, name: str, text: s
         ),
         (
             "bind/a.cpp",
-            '#include "plimsoll/app/train.h"\n',
-            "bind/a.cpp:1: plimsoll/app/train.h: bind may include format,",
+            '#include "plimsoll/cli/table.h"\n',
+            "bind/a.cpp:1: plimsoll/cli/table.h: bind may include format,",
         ),
         (
             "/python/tests/a.cpp",

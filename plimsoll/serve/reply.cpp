@@ -28,23 +28,30 @@ std::string Reply::error() const {
   return error_;
 }
 
+void Reply::when_ready(std::function<void()> call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  when_ready_ = std::move(call);
+  if (ready() && when_ready_) when_ready_();
+}
+
 void Reply::push(ReplyToken token) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    tokens_.push_back(std::move(token));
-  }
-  changed_.notify_all();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  tokens_.push_back(std::move(token));
+  tell_ready();
 }
 
 void Reply::finish(models::TextEnd end, std::string error) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!end_) {
-      end_ = end;
-      error_ = std::move(error);
-    }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!end_) {
+    end_ = end;
+    error_ = std::move(error);
   }
+  tell_ready();
+}
+
+void Reply::tell_ready() {
   changed_.notify_all();
+  if (when_ready_) when_ready_();
 }
 
 }  // namespace plimsoll::serve

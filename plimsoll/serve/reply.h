@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -21,6 +22,9 @@ class Reply {
   std::optional<ReplyToken> next();
   // Whether next() returns at once, waiting for so long.
   bool wait_for(std::chrono::milliseconds time);
+  // For an event loop: `call` is called when next() would return at once, for each token and for the end, and now if so. It
+  // runs on the engine's thread, which waits for it, and may not call the reply.
+  void when_ready(std::function<void()> call);
   // No more tokens are wanted: the engine forgets the request before its next step.
   void cancel() { cancelled_ = true; }
   bool cancelled() const { return cancelled_; }
@@ -34,6 +38,7 @@ class Reply {
   void finish(models::TextEnd end, std::string error = {});
 
  private:
+  void tell_ready();  // under the lock
   bool ready() const { return !tokens_.empty() || end_.has_value(); }
 
   mutable std::mutex mutex_;
@@ -41,6 +46,7 @@ class Reply {
   std::deque<ReplyToken> tokens_;
   std::optional<models::TextEnd> end_;
   std::string error_;
+  std::function<void()> when_ready_;
   std::atomic<bool> cancelled_ = false;
 };
 

@@ -20,6 +20,12 @@ def new_model():
     return torch.classes.plimsoll.DecoderModel(directory(), "fp32")
 
 
+@cache
+def engine():
+    return torch.ops.plimsoll.serve_engine(directory(), **ENGINE)
+
+
+ENGINE = {"dtype": "fp32", "kv": "computed", "max_batch": 4, "max_context": 20, "memory": 1 << 30, "queue": 9}
 CALLS = {
     "decoder_decode": lambda draw: [
         Made(new_model),
@@ -27,4 +33,6 @@ CALLS = {
         draw.choice([None, whole_numbers(2, 5, below=2)]),
         *(3, draw.random() < 0.5, 1.0, 50, 1.0, 7, 1.0, 0, [2], 0),
     ],
+    "serve_engine": lambda draw: [directory(), *ENGINE.values()],
+    "serve_submit": lambda draw: [Made(engine), [1, 2, 3], 3, draw.choice([None, 0.5]), 50, 1.0, 0.0, 1.0, 0.0, 0.0, [2], 7, 2],
 }

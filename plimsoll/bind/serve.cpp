@@ -1,0 +1,180 @@
+// serve::Engine for plimsoll.serve, as torch.classes.plimsoll.ServeEngine and ServeReply. torch releases the GIL around
+// each call of theirs, so a call may wait.
+#include <sys/eventfd.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "plimsoll/app/text/sampling.h"
+#include "plimsoll/app/text/text_writer.h"
+#include "plimsoll/bind/named_option.h"
+#include "plimsoll/io/file_descriptor.h"
+#include "plimsoll/models/load.h"
+#include "plimsoll/serve/engine.h"
+
+namespace plimsoll::bind {
+namespace {
+
+constexpr int64_t kLongestWait = 60'000;  // milliseconds
+
+struct ServeEngine : torch::CustomClassHolder {
+  std::shared_ptr<serve::Engine> get() const {
+    const std::lock_guard<std::mutex> lock(mutex);
+    TORCH_CHECK(engine != nullptr, "serve: expected an engine that is open, got one that is closed");
+    return engine;
+  }
+  // Ends all replies.
+  void close() {
+    std::shared_ptr<serve::Engine> last;
+    const std::lock_guard<std::mutex> lock(mutex);
+    last.swap(engine);
+  }
+
+  mutable std::mutex mutex;  // of what follows
+  std::shared_ptr<serve::Engine> engine;
+
+  models::GenerationDefaults defaults;
+  std::vector<int64_t> ends;
+  int64_t context = 0;
+  std::string warning;  // of loading, or empty
+};
+
+// Becomes readable when its reply has something to be read.
+class Signal {
+ public:
+  Signal() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    TORCH_CHECK(event_, "serve: expected a file descriptor that is free, got none");
+  }
+  void set() const { eventfd_write(event_.get(), 1); }
+  void clear() const {
+    eventfd_t count = 0;
+    eventfd_read(event_.get(), &count);
+  }
+  int descriptor() const { return event_.get(); }
+
+ private:
+  io::FileDescriptor event_;
+};
+
+using ReadToken = std::tuple<int64_t, bool, double, std::vector<int64_t>, std::vector<double>>;
+
+struct ServeReply : torch::CustomClassHolder {
+  explicit ServeReply(std::shared_ptr<serve::Reply> of) : reply(std::move(of)) {}
+  ~ServeReply() override { reply->cancel(); }  // nobody will read it
+
+  // id, whether it ends the text, log probability; ids and log probabilities of the likeliest.
+  std::optional<ReadToken> next() const {
+    const auto token = reply->next();
+    if (!token) return std::nullopt;
+    ReadToken read{token->token.id, token->ends_text, token->token.log_probability, {}, {}};
+    for (const serve::LikelyToken& other : token->top) {
+      std::get<3>(read).push_back(other.id);
+      std::get<4>(read).push_back(other.log_probability);
+    }
+    return read;
+  }
+
+  // A file descriptor for event loops: readable from the next token on until clear().
+  int64_t descriptor() {
+    if (signal == nullptr) {
+      signal = std::make_shared<const Signal>();
+      reply->when_ready([signal = signal] { signal->set(); });
+    }
+    return signal->descriptor();
+  }
+
+  // Name of the way in which it ended; the error that ended it is thrown.
+  std::string end() const {
+    const models::TextEnd how = reply->end();
+    TORCH_CHECK(how != models::TextEnd::kNotFinite, "serve: expected finite logits, got Inf or NaN");
+    if (how == models::TextEnd::kLength) return "length";
+    if (how != models::TextEnd::kInterrupted) return "stop";
+    const std::string error = reply->error();
+    TORCH_CHECK(error.empty(), "serve: ", error);
+    return "cancelled";
+  }
+
+  const std::shared_ptr<serve::Reply> reply;
+  std::shared_ptr<const Signal> signal;
+};
+
+c10::intrusive_ptr<ServeEngine> serve_engine(const std::string& directory, const std::string& dtype,
+                                             const std::string& kv, int64_t max_batch, int64_t max_context,
+                                             int64_t memory, int64_t queue) {
+  auto bound = c10::make_intrusive<ServeEngine>();
+  const nn::CacheFormat cache = named_option(app::kCacheFormats, "kv", kv);
+  models::LoadedModel loaded =
+      models::load(directory, {.dtype = named_option(models::kWeightDtypes, "dtype", dtype),
+                               .warn = [&](const std::string& text) { bound->warning = text; }});
+  bound->defaults = models::read_generation_defaults(directory);
+  bound->ends = std::move(loaded.eos_token_ids);
+  bound->engine = std::make_shared<serve::Engine>(
+      std::move(loaded.model),
+      serve::EngineOptions{
+          .max_batch = max_batch, .max_context = max_context, .memory = memory, .queue = queue, .cache = cache});
+  bound->context = bound->engine->context();
+  return bound;
+}
+
+// None: the queue is full.
+std::optional<c10::intrusive_ptr<ServeReply>> serve_submit(
+    const c10::intrusive_ptr<ServeEngine>& engine, std::vector<int64_t> prompt, int64_t max_new_tokens,
+    std::optional<double> temperature, std::optional<int64_t> top_k, std::optional<double> top_p, double min_p,
+    std::optional<double> repetition_penalty, double frequency_penalty, double presence_penalty,
+    std::vector<int64_t> ends, int64_t seed, std::optional<int64_t> top_log_probabilities) {
+  serve::Request request{.prompt = std::move(prompt), .max_new_tokens = max_new_tokens};
+  request.sampling =
+      app::chosen_sampling(engine->defaults, {.temperature = temperature, .top_k = top_k, .top_p = top_p});
+  request.sampling.min_p = min_p;
+  request.rules = engine->defaults.rules;
+  request.rules.repetition_penalty = repetition_penalty.value_or(request.rules.repetition_penalty);
+  request.rules.frequency_penalty = frequency_penalty;
+  request.rules.presence_penalty = presence_penalty;
+  request.ends = std::move(ends);
+  request.seed = seed;
+  request.top_log_probabilities = top_log_probabilities;
+  try {
+    return c10::make_intrusive<ServeReply>(engine->get()->submit(std::move(request)));
+  } catch (const serve::QueueFull&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
+  using Engine = c10::intrusive_ptr<ServeEngine>;
+  using Reply = c10::intrusive_ptr<ServeReply>;
+  library.class_<ServeEngine>("ServeEngine")
+      .def("warning", [](const Engine& self) { return self->warning; })
+      .def("ends", [](const Engine& self) { return self->ends; })
+      .def("context", [](const Engine& self) { return self->context; })
+      .def("close", [](const Engine& self) { self->close(); });
+  library.class_<ServeReply>("ServeReply")
+      .def(
+          "wait_for",
+          [](const Reply& self, int64_t milliseconds) {
+            return self->reply->wait_for(std::chrono::milliseconds(std::clamp<int64_t>(milliseconds, 0, kLongestWait)));
+          })
+      .def("next", [](const Reply& self) { return self->next(); })
+      .def("cancel", [](const Reply& self) { self->reply->cancel(); })
+      .def("end", [](const Reply& self) { return self->end(); })
+      .def("descriptor", [](const Reply& self) { return self->descriptor(); })
+      .def("clear", [](const Reply& self) {
+        if (self->signal != nullptr) self->signal->clear();
+      });
+  library.def(
+      "serve_engine(str directory, *, str dtype, str kv, int max_batch, int max_context, int memory, int queue) -> "
+      "__torch__.torch.classes.plimsoll.ServeEngine",
+      &serve_engine);
+  library.def(
+      "serve_submit(__torch__.torch.classes.plimsoll.ServeEngine engine, int[] prompt, *, int max_new_tokens, "
+      "float? temperature, int? top_k, float? top_p, float min_p, float? repetition_penalty, float frequency_penalty, "
+      "float presence_penalty, int[] ends, int seed, int? top_log_probabilities) -> "
+      "__torch__.torch.classes.plimsoll.ServeReply?",
+      &serve_submit);
+}
+
+}  // namespace plimsoll::bind

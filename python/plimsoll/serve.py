@@ -1,0 +1,224 @@
+"""Many requests to one model at once, each with the reply that it gets alone; docs/serve.md."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import warnings
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+
+from plimsoll._arguments import check_number, check_size, check_sizes, check_text
+from plimsoll._owned_model import dtype_name
+from plimsoll.tokenize import Tokenizer
+
+_PATIENCE = 100  # milliseconds after which a thread that waits hears Ctrl-C
+_GIBIBYTE = 1 << 30
+
+
+class QueueFull(RuntimeError):
+    """As many requests wait as may wait."""
+
+
+class Token(NamedTuple):
+    """A token of a reply. text: the characters that it completes, which may be none; a model without tokenizer.json gives
+    none at all. logprob and top, the likeliest tokens with theirs, are by the model, before temperature and penalties."""
+
+    id: int
+    text: str
+    logprob: float | None
+    top: list[tuple[int, float]]
+
+
+class Reply:
+    """The tokens of a request as they come, for `for` or `async for`. One loop reads it.
+
+    finish_reason, when they have ended: "stop" (a token that ends a text, which is the last), "length" or "cancelled". What goes
+    wrong in the engine, Inf and NaN among it, is a RuntimeError of the loop. A reply that is no longer referred to is cancelled.
+    """
+
+    def __init__(self, engine: Engine, core: Any, wants_log_probabilities: bool) -> None:
+        self.finish_reason: str | None = None
+        self._engine = engine  # lives as long as its replies
+        self._core = core
+        self._awaited = False
+        self._wants = wants_log_probabilities
+        self._tokenizer = engine.tokenizer
+        if self._tokenizer is not None:
+            self._stream = torch.classes.plimsoll.DecodeStream(self._tokenizer._core, False)
+
+    def cancel(self) -> None:
+        """No more tokens are wanted: the engine forgets the request before its next step."""
+        self._core.cancel()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Token:
+        while not self._core.wait_for(_PATIENCE):
+            pass
+        if (token := self._take()) is None:
+            raise StopIteration
+        return token
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Token:
+        while not self._core.wait_for(0):
+            await self._changed()
+        if (token := self._take()) is None:
+            raise StopAsyncIteration
+        return token
+
+    async def _changed(self) -> None:
+        if self._awaited:
+            raise RuntimeError("Reply: expected one loop that reads it, got a second")
+        descriptor = self._core.descriptor()
+        self._core.clear()
+        if self._core.wait_for(0):
+            return
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        loop.add_reader(descriptor, _set_done, ready)
+        self._awaited = True
+        try:
+            await ready
+        finally:
+            self._awaited = False
+            loop.remove_reader(descriptor)
+
+    def _take(self) -> Token | None:
+        if (found := self._core.next()) is None:
+            self.finish_reason = self._core.end()
+            return None
+        token, ends, log_probability, top, top_log_probabilities = found
+        text = ""
+        if self._tokenizer is not None and not ends and token < len(self._tokenizer):
+            text = self._stream.next(token)
+        top_tokens = list(zip(top, top_log_probabilities, strict=True))
+        return Token(token, text, log_probability if self._wants else None, top_tokens)
+
+
+def _set_done(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _number(name: str, value: float | None) -> float | None:
+    return None if value is None else check_number("submit", name, value)
+
+
+def _size(name: str, value: int | None) -> int | None:
+    return None if value is None else check_size("submit", name, value)
+
+
+class Engine:
+    """A model that serves many requests together: see :meth:`submit`. Its steps are taken by a thread of C++.
+
+    model_dir: a Hugging Face directory of a decoder-only model. dtype: of its weights, a torch.dtype, "fp32", "bf16", "fp16",
+    "fp8" (codes with a scale a row) or None: as they are stored. kv, of keys and values: "computed", "bf16" or "fp8". max_batch:
+    requests that are written at once; `queue` more may wait. max_context: tokens of a prompt and its reply; None: as many as
+    the model sees. memory: of keys and values, in GiB. The options are those of `plimsoll serve`.
+    """
+
+    def __init__(
+        self,
+        model_dir: str | os.PathLike[str],
+        dtype: torch.dtype | str | None = None,
+        *,
+        kv: str = "computed",
+        max_batch: int = 64,
+        max_context: int | None = None,
+        memory: float = 1.0,
+        queue: int = 256,
+    ) -> None:
+        directory = Path(model_dir)
+        gibibytes = check_number("Engine", "memory", memory)
+        if not 0 < gibibytes < 1 << 20:
+            raise ValueError(f"Engine: expected memory in GiB, more than 0, got {memory}")
+        self._core = torch.ops.plimsoll.serve_engine(
+            str(directory),
+            dtype=dtype_name(dtype, codes=True, where="Engine"),
+            kv=check_text("Engine", "kv", kv),
+            max_batch=check_size("Engine", "max_batch", max_batch),
+            max_context=0 if max_context is None else check_size("Engine", "max_context", max_context, lowest=1),
+            memory=int(gibibytes * _GIBIBYTE),
+            queue=check_size("Engine", "queue", queue),
+        )
+        self._finalizer = weakref.finalize(self, self._core.close)
+        if overflowed := self._core.warning():
+            warnings.warn(f"Engine: {overflowed}", stacklevel=2)
+        self.tokenizer = Tokenizer(directory) if (directory / "tokenizer.json").is_file() else None
+        self._ends: list[int] = self._core.ends()
+        end = None if self.tokenizer is None else self.tokenizer.eos_token_id
+        if end is not None and end not in self._ends:
+            self._ends.append(end)
+
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt and its reply may have together."""
+        return int(self._core.context())
+
+    def submit(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float = 0.0,
+        repetition_penalty: float | None = None,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        end_ids: Sequence[int] | None = None,
+        seed: int | None = None,
+        logprobs: int | None = None,
+    ) -> Reply:
+        """Asks for a reply to a text or ids, and returns at once. From any thread.
+
+        max_tokens None: as many as the context has room for. temperature, top_k, top_p and repetition_penalty None: as the
+        model's generation_config.json says. end_ids: tokens that end the text; None: the model's. seed: of the draws; None:
+        one of its own. logprobs: 0 for those of the tokens, n for those of the n likeliest besides. Raises QueueFull.
+        """
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise ValueError("submit: expected ids for a model without tokenizer.json, got a text")
+            ids = self.tokenizer.encode(prompt)
+        else:
+            ids = check_sizes("submit", "prompt", prompt)
+        core = torch.ops.plimsoll.serve_submit(
+            self._core,
+            ids,
+            max_new_tokens=self.context - len(ids) if max_tokens is None else check_size("submit", "max_tokens", max_tokens),
+            temperature=_number("temperature", temperature),
+            top_k=_size("top_k", top_k),
+            top_p=_number("top_p", top_p),
+            min_p=check_number("submit", "min_p", min_p),
+            repetition_penalty=_number("repetition_penalty", repetition_penalty),
+            frequency_penalty=check_number("submit", "frequency_penalty", frequency_penalty),
+            presence_penalty=check_number("submit", "presence_penalty", presence_penalty),
+            ends=self._ends if end_ids is None else check_sizes("submit", "end_ids", end_ids),
+            seed=secrets.randbits(32) if seed is None else check_size("submit", "seed", seed),
+            top_log_probabilities=_size("logprobs", logprobs),
+        )
+        if core is None:
+            raise QueueFull("submit: expected room in the queue, got none")
+        return Reply(self, core, wants_log_probabilities=logprobs is not None)
+
+    def close(self) -> None:
+        """Ends all replies. Returns when the step under way has ended."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,259 @@
+"""plimsoll.serve.Engine: the replies of `plimsoll generate`, in loops and in event loops that end at any time."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import tiny_llama
+import torch
+from plimsoll.serve import Engine, QueueFull, Token
+from program import done
+
+PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
+CONTEXT = 4000
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A llama with random weights and no token that ends a text."""
+    return tiny_llama.write(tmp_path_factory.mktemp("tiny"), end=None, max_position_embeddings=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def engine(tiny):
+    with Engine(tiny, max_batch=8) as opened:
+        yield opened
+
+
+def generated(tiny, tmp_path, *options):
+    """(text, ids, log probabilities) of plimsoll generate."""
+    log = tmp_path / "log"
+    done("generate", "--model", tiny, "--json", log, *options)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    tokens = [line for line in lines if "id" in line]
+    return lines[-1]["text"], [token["id"] for token in tokens], [token["log_probability"] for token in tokens]
+
+
+def test_a_reply_is_what_the_command_writes(engine, tiny, tmp_path):
+    for words, options in (
+        (("--temperature", 0), {"temperature": 0}),
+        (("--temperature", 0.9, "--top-p", 0.8, "--seed", 5), {"temperature": 0.9, "top_p": 0.8, "seed": 5}),
+    ):
+        text, ids, log_probabilities = generated(tiny, tmp_path, "--prompt", "The sea", "--tokens", 40, *words)
+        reply = engine.submit("The sea", max_tokens=40, logprobs=2, **options)
+        tokens = list(reply)
+        assert [token.id for token in tokens] == ids
+        assert [token.logprob for token in tokens] == log_probabilities
+        assert text.startswith("".join(token.text for token in tokens)) and tokens[5].text
+        assert all(len(token.top) == 2 for token in tokens) and reply.finish_reason == "length"
+        assert engine.submit(engine.tokenizer.encode("The sea"), max_tokens=3, **options).__next__() == Token(
+            tokens[0].id, tokens[0].text, None, []
+        )
+
+
+def test_replies_of_an_event_loop_are_those_of_plain_loops(engine):
+    options = [{"prompt": [1 + i, 2, 3], "max_tokens": 5 + i, "temperature": 1, "seed": i, "logprobs": 1} for i in range(20)]
+    plain = [list(engine.submit(**each)) for each in options]
+
+    async def read(each):
+        return [token async for token in engine.submit(**each)]
+
+    async def main():
+        return await asyncio.gather(*map(read, options))
+
+    assert asyncio.run(main()) == plain
+    assert [len(tokens) for tokens in plain] == [each["max_tokens"] for each in options]
+
+
+def test_an_end_token_ends_the_reply(engine):
+    first, second = list(engine.submit([1, 2], max_tokens=2, temperature=0))
+    reply = engine.submit([1, 2], temperature=0, end_ids=[second.id])
+    ids = [token.id for token in reply]
+    assert ids == ([first.id] if first.id == second.id else [first.id, second.id]) and reply.finish_reason == "stop"
+
+
+def test_other_threads_go_on_while_one_waits(tiny):
+    with Engine(tiny, max_batch=1) as engine:
+        long = engine.submit([1, 2])
+        waiting = engine.submit([1, 3], max_tokens=2)
+        thread = threading.Thread(target=waiting._core.wait_for, args=(60_000,))
+        start = time.monotonic()
+        thread.start()
+        long.cancel()
+        thread.join()
+        assert time.monotonic() - start < 30
+        assert len(list(waiting)) == 2
+
+
+def test_a_cancelled_reply_ends_without_an_error(engine):
+    reply = engine.submit([1, 2])
+    next(reply)
+    reply.cancel()
+    assert 1 + len(list(reply)) < CONTEXT - 2 and reply.finish_reason == "cancelled"
+
+    async def cancelled():
+        mine = engine.submit([1, 2])
+        return [mine.cancel() async for _ in mine], mine.finish_reason
+
+    tokens, reason = asyncio.run(cancelled())
+    assert len(tokens) < CONTEXT - 2 and reason == "cancelled"
+
+
+def test_a_reply_that_nobody_holds_frees_its_place(tiny):
+    with Engine(tiny, max_batch=1, queue=1) as engine:
+        running = engine.submit([1, 2])
+        next(running)
+        waiting = engine.submit([1, 3])
+        with pytest.raises(QueueFull):
+            engine.submit([1, 4])
+        del waiting
+        while True:
+            try:
+                engine.submit([1, 5], max_tokens=1)
+                break
+            except QueueFull:
+                time.sleep(0.001)
+        running.cancel()
+        assert 1 + len(list(running)) < CONTEXT - 2, "the place was that of the reply that ran"
+
+
+def test_an_error_of_the_engine_reaches_the_loop_that_reads(tmp_path):
+    directory = tiny_llama.write(tmp_path, end=None)
+
+    async def read(reply):
+        return [token async for token in reply]
+
+    with Engine(directory) as engine:
+        assert len(list(engine.submit([1, 2], max_tokens=2))) == 2
+        os.truncate(directory / "model.safetensors", 4096)
+        with pytest.raises(RuntimeError, match="expected the bytes that it had when it was opened"):
+            list(engine.submit([1, 2], max_tokens=2))
+        with pytest.raises(RuntimeError, match="expected the bytes that it had when it was opened"):
+            asyncio.run(read(engine.submit([1, 2], max_tokens=2)))
+
+
+def test_logits_that_are_not_finite_are_an_error(tmp_path):
+    directory = tiny_llama.write(tmp_path, end=None)
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(directory / "model.safetensors")
+    weights["model.norm.weight"][:] = torch.nan
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    with Engine(directory) as engine, pytest.raises(RuntimeError, match="expected finite logits, got Inf or NaN"):
+        list(engine.submit([1, 2]))
+
+
+def test_the_end_of_the_engine_ends_its_replies(tiny):
+    engine = Engine(tiny, max_batch=1)
+    replies = [engine.submit([1, 2]) for _ in range(3)]
+    engine.close()
+    engine.close()
+    for reply in replies:
+        with pytest.raises(RuntimeError, match="the server stops"):
+            list(reply)
+    with pytest.raises(RuntimeError, match="expected an engine that is open, got one that is closed"):
+        engine.submit([1])
+
+
+def test_an_engine_lives_as_long_as_its_replies(tiny):
+    assert len(list(Engine(tiny).submit([1, 2], max_tokens=3))) == 3
+
+
+def test_a_second_loop_over_a_reply_is_an_error(tiny):
+    async def main():
+        with Engine(tiny, max_batch=1) as engine:
+            running, waiting = engine.submit([1, 2]), engine.submit([1, 3])
+            first = asyncio.ensure_future(anext(waiting))
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="expected one loop that reads it, got a second"):
+                await anext(waiting)
+            running.cancel()
+            return await first
+
+    assert isinstance(asyncio.run(main()), Token)
+
+
+ENDS = {
+    "the main task ends before its others": "asyncio.run(main())",
+    "the event loop closes under a task": """
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        loop.close()
+    """,
+    "the main task fails": """
+        try:
+            asyncio.run(main(fails=True))
+        except KeyError:
+            pass
+    """,
+    "a thread still reads": "threading.Thread(target=list, args=(engine.submit([1, 2], max_tokens=200),)).start()",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_nothing_hangs_when(end, tiny):
+    script = f"""
+import asyncio, threading
+from plimsoll.serve import Engine
+engine = Engine({str(tiny)!r}, max_batch=2)
+async def read():
+    async for token in engine.submit([1, 2]):
+        pass
+async def main(fails=False):
+    global tasks
+    tasks = [asyncio.ensure_future(read()) for _ in range(4)]
+    await anext(engine.submit([1, 2]))
+    if fails:
+        raise KeyError
+{re.sub(r"^        ", "", ENDS[end], flags=re.MULTILINE)}
+print("ended")
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0 and result.stdout == "ended\n", result
+    assert "Traceback" not in result.stderr, result.stderr
+
+
+def test_what_is_wrong_is_named(tiny, engine, tmp_path):
+    for options, error, text in (
+        ({"dtype": "int8"}, ValueError, "Engine: expected dtype"),
+        ({"kv": "int8"}, ValueError, "kv"),
+        ({"kv": 3}, TypeError, "Engine: expected kv a string, got 3"),
+        ({"max_batch": 0}, ValueError, "expected a max_batch of 1 to"),
+        ({"queue": 0}, ValueError, "queue >= 1"),
+        ({"max_context": 0}, ValueError, "Engine: expected max_context >= 1, got 0"),
+        ({"memory": 0}, ValueError, "Engine: expected memory in GiB, more than 0, got 0"),
+        ({"memory": 1e-6}, ValueError, "serve: expected a memory of"),
+        ({"memory": float("nan")}, ValueError, "Engine: expected memory in GiB"),
+    ):
+        with pytest.raises(error, match=text):
+            Engine(tiny, **options)
+    with pytest.raises(RuntimeError, match="config.json"):
+        Engine(tmp_path)
+    for prompt, options, error, text in (
+        ([], {}, ValueError, "expected a prompt of one token or more, got none"),
+        ([-1], {}, ValueError, "expected tokens from 0 to"),
+        ([1.5], {}, TypeError, r"submit: expected prompt\[0\] an integer, got 1.5"),
+        (5, {}, TypeError, "submit: expected prompt a list of integers, got 5"),
+        ([1], {"max_tokens": CONTEXT}, ValueError, "expected a prompt and max_new_tokens of"),
+        ([1], {"temperature": -1}, ValueError, "expected temperature >= 0"),
+        ([1], {"temperature": "1"}, TypeError, "submit: expected temperature a number, got '1'"),
+        ([1], {"seed": -1}, ValueError, "submit: expected seed >= 0, got -1"),
+        ([1], {"repetition_penalty": 0}, ValueError, "expected a finite repetition_penalty > 0, got 0"),
+    ):
+        with pytest.raises(error, match=text):
+            engine.submit(prompt, **options)
+
+
+def test_the_example_of_the_page_runs(tiny):
+    example = next(block for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S) if "Engine" in block)
+    example, places = re.subn(r'"~/[^"]*"', repr(str(tiny)), example)
+    assert places == 1
+    result = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0 and result.stdout, result
