@@ -1,6 +1,7 @@
 """Times `plimsoll serve` and llama.cpp's server under 1, 4, 16 and 64 clients, in turn.
 
-    .venv/bin/python bench/serve.py [--clients 1,4,16,64] [--rounds 3] [--dtype fp8] [--llama-server PATH --gguf FILE] [--json FILE]
+    .venv/bin/python bench/serve.py [--clients 1,4,16,64] [--rounds 3] [--dtype fp8] [--response-format JSON]
+        [--llama-server PATH --gguf FILE] [--json FILE]
 
 Each client sends requests one after another, `--requests` of them: a prompt of `--prompt` words, no two alike, and `--tokens` tokens
 of a reply, the likeliest each time, as a stream. Prints, of each server and number of clients: tokens a second of all together, the
@@ -82,6 +83,8 @@ def measure(server, clients, args, seed):
         for _ in range(args.requests):
             prompt = " ".join(draw.choices(words, k=args.prompt))
             body = {"model": "any", "prompt": prompt, "max_tokens": args.tokens, "temperature": 0, "stream": True}
+            if args.response_format:
+                body["response_format"] = json.loads(args.response_format)
             found.append(stream(server.port, body))
 
     found: list[list[list[float]]] = [[] for _ in range(clients)]
@@ -115,6 +118,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", default="fp8")
     parser.add_argument("--model", default=str(CACHE / "models" / "SmolLM2-135M-Instruct"))
+    parser.add_argument("--response-format", help="of each request, as JSON")
     parser.add_argument("--build", default=str(ROOT / "build"))
     parser.add_argument("--port", type=int, default=18431)
     parser.add_argument("--llama-server")

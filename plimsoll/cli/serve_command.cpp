@@ -60,10 +60,12 @@ int run_serve(ServeCommand& command) {
   command.server.connections = command.engine.max_batch + command.engine.queue + 16;
   const app::InterruptScope interrupt;
   serve::Engine engine(model.model, command.engine);
+  serve::JsonFormats formats(*model.tokenizer, engine.vocabulary());
   serve::Server server(engine,
                        {.name = name_of(command.model.path),
                         .model = model,
                         .chat_template = chat_template.get(),
+                        .formats = formats,
                         .context = engine.context()},
                        command.server);
   write_text(fmt::format("{}: a chat and OpenAI's API at http://{}:{}; Ctrl-C ends it\n", name_of(command.model.path),

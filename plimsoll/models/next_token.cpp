@@ -10,9 +10,12 @@ namespace plimsoll::models {
 
 int64_t next_token(std::span<const float> logits, const NextToken& next) {
   std::vector<float> scores;  // under the rules
-  if (!next.rules.change_nothing()) {
+  if (!next.rules.change_nothing() || !next.allowed.empty()) {
     scores.assign(logits.begin(), logits.end());
     apply(next.rules, {.written = next.text, .new_tokens = next.new_tokens}, scores);
+    for (size_t token = 0; token < scores.size() && !next.allowed.empty(); ++token) {
+      if ((next.allowed[token / 64] >> (token % 64) & 1) == 0) scores[token] = kBanned;
+    }
     logits = scores;
   }
   const auto likeliest = std::ranges::max_element(logits);

@@ -15,7 +15,8 @@ struct NextToken {
   int64_t new_tokens = 0;   // of them, behind the prompt
   const LogitsRules& rules;
   const nn::SamplingOptions& sampling;
-  std::optional<double> uniform = {};  // in [0, 1), of the draw; none: the likeliest is taken
+  std::span<const uint64_t> allowed = {};  // a bit a token, of those that the rules may leave; empty: all
+  std::optional<double> uniform = {};      // in [0, 1), of the draw; none: the likeliest is taken
 };
 
 // logits [vocabulary], finite. An error if the rules allow no token.

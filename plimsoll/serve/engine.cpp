@@ -31,6 +31,15 @@ std::vector<LikelyToken> likeliest(std::span<const float> logits, int64_t count,
   return tokens;
 }
 
+// The tokens that the text's format allows, and where it is complete, those that end it; empty: all.
+TokenMask allowed_tokens(const ServedText& text) {
+  const Request& request = text.request;
+  if (request.format == nullptr) return {};
+  TokenMask allowed = *request.format->allowed(text.json);
+  for (const int64_t end : request.ends) set(allowed, end, JsonMachine::is_complete(text.json));
+  return allowed;
+}
+
 }  // namespace
 
 // The token that follows a text.
@@ -47,12 +56,14 @@ struct Engine::Choice {
                                    .step = static_cast<uint64_t>(request.choice)};
       uniform = philox.word(static_cast<uint64_t>(text.new_tokens())) * 0x1p-32;
     }
+    const TokenMask allowed = allowed_tokens(text);
     ReplyToken token;
     try {
       token.token.id = models::next_token(logits, {.text = text.text,
                                                    .new_tokens = text.new_tokens(),
                                                    .rules = request.rules,
                                                    .sampling = request.sampling,
+                                                   .allowed = allowed,
                                                    .uniform = uniform});
     } catch (const c10::Error& error) {
       return {.error = error.what_without_backtrace()};
@@ -114,6 +125,9 @@ void Engine::check(const Request& request) const {
   TORCH_CHECK_VALUE(request.seed >= 0 && request.choice >= 0 && request.top_log_probabilities.value_or(0) >= 0,
                     "serve: expected seed, choice and top_log_probabilities >= 0, got ", request.seed, ", ",
                     request.choice, " and ", request.top_log_probabilities.value_or(0));
+  TORCH_CHECK_VALUE(request.format == nullptr || request.format->tokens().size() == vocabulary_,
+                    "serve: expected a format of ", vocabulary_, " tokens, got one of ",
+                    request.format == nullptr ? 0 : request.format->tokens().size());
   nn::check(request.sampling);
   models::check(request.rules, vocabulary_);
 }
@@ -214,9 +228,14 @@ void Engine::write(ServedText& text, Choice choice) {
   };
   if (!choice.token) return finish(choice.error.empty() ? TextEnd::kNotFinite : TextEnd::kInterrupted, choice.error);
   const bool ends = choice.token->ends_text;
-  text.text.push_back(choice.token->token.id);
+  const int64_t id = choice.token->token.id;
+  text.text.push_back(id);
   reply->push(std::move(*choice.token));
   if (ends) return finish(TextEnd::kToken);
+  if (text.request.format != nullptr) {
+    text.json = text.request.format->after(std::move(text.json), id);
+    if (JsonMachine::is_ended(text.json)) return finish(TextEnd::kStop);
+  }
   if (text.new_tokens() == text.request.max_new_tokens) finish(TextEnd::kLength);
 }
 

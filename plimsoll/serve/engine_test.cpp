@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "plimsoll/amp/fp8_autocast.h"
@@ -216,6 +217,62 @@ TEST(Engine, TrafficHasTheBitsOfEachRequestAloneForEveryFamilyAndCache) {
 
 TEST(Engine, TrafficUnderARecipeHasTheBitsOfEachRequestAlone) {
   expect_traffic_has_bits_alone(tiny_model(0), {.max_batch = 4, .recipe = recipe::by_name("fp8-row")}, 20, 10);
+}
+
+// A format whose texts are short, of a vocabulary of bytes and words.
+std::shared_ptr<const JsonFormat> short_format(int64_t vocabulary) {
+  std::vector<std::string> tokens;
+  for (int64_t id = 0; id < vocabulary; ++id) {
+    const auto byte = static_cast<char>(id % 256);
+    tokens.push_back(id < 256 ? std::string(1, byte) : "word" + std::to_string(id));
+  }
+  const auto schema = nlohmann::ordered_json::parse(R"({"properties": {"word": {"type": "string", "maxLength": 9},
+    "list": {"type": "array", "items": {"enum": ["a", "b", 1]}, "maxItems": 3}, "flag": {"type": ["boolean", "null"]}},
+    "required": ["word", "flag"]})");
+  return std::make_shared<const JsonFormat>(std::make_shared<const TokenTrie>(tokens), read_json_schema(schema));
+}
+
+TEST(Engine, TextsOfAFormatAreJsonWithTheBitsThatTheyHaveAlone) {
+  const auto model = tiny_model(0);
+  const auto format = short_format(model->config.vocabulary);
+  std::vector<Request> requests;
+  for (int64_t i = 0; i < 30; ++i) {
+    requests.push_back(
+        {.prompt = {1 + i, 2, 3}, .max_new_tokens = kContext - 3, .sampling = {.temperature = 1}, .ends = {300}});
+    requests.back().seed = i;
+    requests.back().top_log_probabilities = 0;
+    if (i % 10 != 9) requests.back().format = format;
+  }
+  const auto written_by = [&](const EngineOptions& options) {
+    Engine engine(model, options);
+    std::vector<std::shared_ptr<Reply>> replies;
+    std::vector<Written> written;
+    for (const Request& request : requests) replies.push_back(engine.submit(request));
+    for (const auto& reply : replies) written.push_back(read_all(*reply));
+    EXPECT_EQ(engine.stats().texts.put_back > 0, options.max_batch > 1);
+    return written;
+  };
+  const int64_t page_bytes = page_bytes_of(model, nn::CacheFormat::kAsGiven);
+  const std::vector<Written> alone = written_by({.max_batch = 1});
+  const std::vector<Written> together = written_by({.max_batch = 8, .memory = 6 * page_bytes});
+  int64_t whole = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(together[i].ids, alone[i].ids);
+    EXPECT_EQ(together[i].log_probabilities, alone[i].log_probabilities);
+    EXPECT_EQ(together[i].end, alone[i].end);
+    if (requests[i].format == nullptr || alone[i].end != TextEnd::kStop) continue;
+    std::string text;
+    for (const int64_t id : alone[i].ids) text += format->tokens().bytes(id);
+    EXPECT_TRUE(nlohmann::json::accept(text)) << text;
+    ++whole;
+  }
+  EXPECT_GT(whole, 10);
+}
+
+TEST(Engine, AFormatOfAnotherVocabularyIsRefused) {
+  const auto model = tiny_model(0);
+  Engine engine(model, {});
+  EXPECT_THROW(engine.submit({.prompt = {1}, .format = short_format(model->config.vocabulary - 1)}), c10::ValueError);
 }
 
 TEST(Engine, TopLogProbabilitiesAreThoseOfTheLikeliestTokens) {

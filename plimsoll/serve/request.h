@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "plimsoll/models/logits_rules.h"
 #include "plimsoll/nn/sampler.h"
+#include "plimsoll/serve/json/format.h"
 
 namespace plimsoll::serve {
 
@@ -15,7 +17,8 @@ struct Request {
   int64_t max_new_tokens = 16;
   nn::SamplingOptions sampling = {.temperature = 0};
   models::LogitsRules rules = {};
-  std::vector<int64_t> ends = {};  // tokens that end the text
+  std::vector<int64_t> ends = {};                 // tokens that end the text
+  std::shared_ptr<const JsonFormat> format = {};  // of JSON, after which the text ends; none: any text
   // The draws follow from both alone. A choice is one of several replies to one prompt.
   int64_t seed = 1, choice = 0;
   // Log probabilities are wanted: of each token, and of so many that the model found likeliest.

@@ -24,6 +24,8 @@ std::span<const int64_t> shareable(const std::vector<int64_t>& text) { return {t
 void Scheduler::add(Request request, std::shared_ptr<Reply> reply) {
   std::vector<int64_t> text = request.prompt;
   waiting_.push_back({std::move(request), std::move(reply), std::move(text), empty_text_});
+  ServedText& added = waiting_.back();
+  if (added.request.format != nullptr) added.json = added.request.format->start();
 }
 
 void Scheduler::release(ServedText& text) {

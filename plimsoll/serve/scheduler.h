@@ -28,6 +28,7 @@ struct ServedText {
   models::TokenCache cache;
   std::vector<int32_t> pages = {};  // of the cache
   int64_t named = 0, prefix = 0;    // pages that have a name, and PagePool::Named of the last
+  JsonState json = {};              // of a request with a format
 
   int64_t new_tokens() const { return static_cast<int64_t>(text.size() - request.prompt.size()); }
   int64_t unread() const { return static_cast<int64_t>(text.size()) - cache.length(); }

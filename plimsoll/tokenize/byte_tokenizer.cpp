@@ -26,6 +26,8 @@ Decoded ByteTokenizer::decode_part(std::span<const int64_t> ids, Specials) const
   return {replace_broken(bytes), !ends_inside_character(bytes)};
 }
 
+std::string ByteTokenizer::bytes_of(int64_t id) const { return is_byte(id) ? std::string(1, decode_byte(id)) : ""; }
+
 std::optional<int64_t> ByteTokenizer::token_to_id(std::string_view token) const {
   return token.size() == 1 ? std::optional(id_of(token[0])) : std::nullopt;
 }

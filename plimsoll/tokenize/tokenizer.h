@@ -34,6 +34,9 @@ class Tokenizer {
     return decode_part(ids, specials).text;
   }
   void check_ids(std::span<const int64_t> ids) const;
+  // Bytes that a token adds inside of a text. None for a special token, for an id that is no token, and for all tokens where
+  // what one adds depends on others.
+  virtual std::string bytes_of(int64_t) const { return {}; }
   // Tokens as the vocabulary spells them.
   virtual std::optional<int64_t> token_to_id(std::string_view token) const = 0;
   virtual std::optional<std::string> id_to_token(int64_t id) const = 0;

@@ -109,8 +109,9 @@ std::vector<int64_t> plain_prompt(Body& body, const ServedModel& served) {
   return ids;
 }
 
-// The fields that both kinds have. Throws for those that are left.
-void read_common(Body& body, const ServedModel& served, std::optional<int64_t> max_tokens, CompletionRequest& result) {
+// The fields that both kinds have, of the body's text. Throws for those that are left.
+void read_common(Body& body, std::string_view text, const ServedModel& served, std::optional<int64_t> max_tokens,
+                 CompletionRequest& result) {
   Request& request = result.request;
   body.text("model");  // whatever it says, one model is served, which the reply names
   body.text("user");
@@ -126,6 +127,7 @@ void read_common(Body& body, const ServedModel& served, std::optional<int64_t> m
   request.rules.frequency_penalty = body.number("frequency_penalty", -2, 2).value_or(0);
   request.rules.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0);
   request.ends = served.model.ends;
+  request.format = served.formats.read(body.take("response_format"), text);
   const std::optional<int64_t> seed = body.integer("seed", 0, kMost);
   request.seed = seed ? *seed : static_cast<int64_t>(std::random_device()());
   result.choices = body.integer("n", 1, kMostChoices).value_or(1);
@@ -165,7 +167,7 @@ CompletionRequest read_chat_request(std::string_view text, const ServedModel& se
   const std::optional<int64_t> top = body.integer("top_logprobs", 0, kMostTop);
   if (top && !wants) refuse_field("top_logprobs", "expected logprobs, too, got none");
   if (wants) result.request.top_log_probabilities = top.value_or(0);
-  read_common(body, served, newer ? newer : older, result);
+  read_common(body, text, served, newer ? newer : older, result);
   return result;
 }
 
@@ -180,7 +182,7 @@ CompletionRequest read_completion_request(std::string_view text, const ServedMod
     if (result.request.top_log_probabilities) refuse_field("echo", "expected no logprobs beside it, got both");
     result.echo = served.model.tokenizer->decode_part(result.request.prompt, tokenize::Specials::kWithout).text;
   }
-  read_common(body, served, max_tokens, result);
+  read_common(body, text, served, max_tokens, result);
   return result;
 }
 

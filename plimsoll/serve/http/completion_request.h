@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plimsoll/app/text/text_model.h"
+#include "plimsoll/serve/http/json_formats.h"
 #include "plimsoll/serve/request.h"
 #include "plimsoll/tokenize/chat_template.h"
 
@@ -16,7 +17,8 @@ struct ServedModel {
   std::string name;
   const app::TextModel& model;
   const tokenize::ChatTemplate* chat_template = nullptr;  // of a model that talks
-  int64_t context = 0;                                    // tokens of a prompt and its reply
+  JsonFormats& formats;
+  int64_t context = 0;  // tokens of a prompt and its reply
 };
 
 struct CompletionRequest {

@@ -145,6 +145,30 @@ bool Decoder::apply_step(const Metaspace& step, Tokens& tokens) {
   return true;
 }
 
+std::string Decoder::bytes_of(std::string token) const {
+  if (joins_with_spaces_) return " " + token;
+  if (token.empty()) return token;
+  bool is_fused = false;  // what follows is about the whole text
+  for (const auto& any : steps_) {
+    if (std::holds_alternative<ByteLevel>(any)) {
+      std::string bytes;
+      append_bytes(bytes, token);
+      return bytes;
+    }
+    if (std::holds_alternative<ByteFallback>(any)) {
+      if (const auto byte = fallback_byte(token)) return {static_cast<char>(*byte)};
+      continue;
+    }
+    is_fused |= std::holds_alternative<Fuse>(any);
+    if (is_fused && !std::holds_alternative<Replacement>(any)) continue;
+    // The second token of two is inside the text.
+    Tokens tokens{{token, token}, PatternTime(2 * token.size())};
+    std::visit([&](const auto& step) { apply_step(step, tokens); }, any);
+    token = std::move(tokens.texts.back());
+  }
+  return token;
+}
+
 Decoded Decoder::apply(std::vector<std::string> texts) const {
   size_t bytes = 0;
   for (const std::string& text : texts) bytes += text.size();

@@ -19,6 +19,8 @@ class Decoder {
   Decoder(const nlohmann::json& component, const std::string& name);
 
   Decoded apply(std::vector<std::string> tokens) const;
+  // Bytes that a token adds to the text of others before and behind it.
+  std::string bytes_of(std::string token) const;
 
  private:
   struct ByteLevel {};

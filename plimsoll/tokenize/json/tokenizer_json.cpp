@@ -172,18 +172,27 @@ std::vector<int64_t> TokenizerJson::encode(std::string_view text, Specials speci
   return ids;
 }
 
+std::optional<std::string> TokenizerJson::shown(int64_t id, Specials specials) const {
+  if (id < 0 || id >= size()) return std::nullopt;
+  const auto number = static_cast<uint32_t>(id);
+  const AddedToken* added = pipeline_->added.find(number);
+  if (added == nullptr && !pipeline_->model.vocabulary().contains(number)) return std::nullopt;
+  std::string token = added != nullptr ? added->shown : std::string(pipeline_->model.vocabulary().token(number));
+  if (specials == Specials::kWithout && pipeline_->added.is_special(token)) return std::nullopt;
+  return token;
+}
+
 Decoded TokenizerJson::decode_part(std::span<const int64_t> ids, Specials specials) const {
   std::vector<std::string> tokens;
   for (const int64_t id : ids) {
-    if (id < 0 || id >= size()) continue;
-    const auto number = static_cast<uint32_t>(id);
-    const AddedToken* added = pipeline_->added.find(number);
-    if (added == nullptr && !pipeline_->model.vocabulary().contains(number)) continue;
-    std::string token = added != nullptr ? added->shown : std::string(pipeline_->model.vocabulary().token(number));
-    if (specials == Specials::kWithout && pipeline_->added.is_special(token)) continue;
-    tokens.push_back(std::move(token));
+    if (std::optional<std::string> token = shown(id, specials)) tokens.push_back(std::move(*token));
   }
   return pipeline_->decoder.apply(std::move(tokens));
+}
+
+std::string TokenizerJson::bytes_of(int64_t id) const {
+  std::optional<std::string> token = shown(id, Specials::kWithout);
+  return token ? pipeline_->decoder.bytes_of(std::move(*token)) : "";
 }
 
 std::optional<int64_t> TokenizerJson::token_to_id(std::string_view token) const {

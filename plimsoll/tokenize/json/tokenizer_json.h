@@ -19,6 +19,7 @@ class TokenizerJson final : public Tokenizer {
   int64_t size() const override;
   std::vector<int64_t> encode(std::string_view text, Specials specials = Specials::kWith) const override;
   Decoded decode_part(std::span<const int64_t> ids, Specials specials) const override;
+  std::string bytes_of(int64_t id) const override;
   std::optional<int64_t> token_to_id(std::string_view token) const override;
   std::optional<std::string> id_to_token(int64_t id) const override;
   std::optional<int64_t> bos() const override { return bos_; }
@@ -28,6 +29,8 @@ class TokenizerJson final : public Tokenizer {
   struct Pipeline;
   struct Workplace;
   class Borrowed;
+  // The token as the decoder gets it.
+  std::optional<std::string> shown(int64_t id, Specials specials) const;
   void read_config(const std::filesystem::path& path);
 
   std::unique_ptr<Pipeline> pipeline_;

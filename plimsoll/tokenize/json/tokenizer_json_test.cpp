@@ -200,6 +200,36 @@ TEST(ADecodeStream, GivesAWholeCharacterOfByteTokensAtOnce) {
   EXPECT_EQ(stream.finish(), "\xef\xbf\xbd");
 }
 
+std::string bytes_of(const TokenizerJson& tokenizer, const Ids& ids) {
+  std::string bytes;
+  for (const int64_t id : ids) bytes += tokenizer.bytes_of(id);
+  return bytes;
+}
+
+TEST(ATokenizerJson, TellsTheBytesThatATokenAddsInsideOfAText) {
+  const TokenizerJson bytes = load(byte_level());
+  EXPECT_EQ(bytes.bytes_of(0), "\xe7");
+  EXPECT_EQ(bytes_of(bytes, bytes.encode("a狐b")), "a狐b");
+  EXPECT_EQ(bytes.bytes_of(-1) + bytes.bytes_of(5), "");
+
+  json file = file_of({{"\u2581a", 0}, {"<0xC3>", 1}, {"<0xA9>", 2}, {"b\u2581", 3}}, json::array());
+  file["added_tokens"] = json::array({added_token("<s>", 4, {{"special", true}}), added_token("<t>", 5)});
+  const json steps = {{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
+                      {{"type", "ByteFallback"}},
+                      {{"type", "Fuse"}},
+                      {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}};
+  file["decoder"] = sequence_of("decoders", steps);
+  const TokenizerJson pieces = load(file);
+  EXPECT_EQ(bytes_of(pieces, {0, 1, 2, 4, 3, 5}), " aéb <t>");
+  EXPECT_EQ(pieces.decode(Ids{0, 1, 2, 4, 3, 5}), "aéb <t>") << "where it begins, the text has no space";
+  EXPECT_EQ(pieces.bytes_of(1), "\xc3");
+
+  file["decoder"] = {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "always"}};
+  EXPECT_EQ(bytes_of(load(file), {0, 3, 0}), " ab  a");
+  file["decoder"] = nullptr;
+  EXPECT_EQ(bytes_of(load(file), {3, 5}), " b\u2581 <t>");
+}
+
 TEST(ATokenizerJson, GivesTheSameIdsToManyThreads) {
   const TokenizerJson tokenizer = load(file_of(kLetters, {"b c", "a b", "a bc"}));
   std::vector<std::string> texts(100);

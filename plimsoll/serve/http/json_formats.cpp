@@ -1,0 +1,91 @@
+#include "plimsoll/serve/http/json_formats.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "plimsoll/serve/http/api_error.h"
+#include "plimsoll/serve/http/body.h"
+
+namespace plimsoll::serve {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMostRecent = 8;
+constexpr int kMostKeys = 5000;  // of a schema: ordered_json looks through them all for each
+
+// The schema with its members in their order, which nlohmann::json does not keep. Other fields of the body are passed over.
+ordered_json ordered_schema(std::string_view body) {
+  int keys = 0;
+  bool is_here = false;
+  const auto keeps = [&](int depth, ordered_json::parse_event_t event, const ordered_json& parsed) {
+    if (event != ordered_json::parse_event_t::key) return true;
+    if (depth == 1) is_here = parsed == "response_format";
+    if (is_here && ++keys > kMostKeys) {
+      refuse_field("response_format.json_schema.schema", "expected at most {} names, got more", kMostKeys);
+    }
+    return is_here;
+  };
+  try {
+    return ordered_json::parse(body, keeps).at("response_format").at("json_schema").at("schema");
+  } catch (const nlohmann::json::exception& error) {
+    refuse_field("response_format", "expected a schema, got another value: {}", std::string(error.what()));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const JsonFormat> JsonFormats::read(nlohmann::json field, std::string_view body) {
+  if (field.is_null()) return nullptr;
+  Body format(std::move(field), "response_format.");
+  const std::optional<std::string> type = format.text("type");
+  ordered_json schema = {{"type", "object"}};
+  if (type == "json_schema") {
+    Body named(format.take("json_schema"), "response_format.json_schema.");
+    if (!named.text("name")) refuse_field("response_format.json_schema.name", "expected a string, got none");
+    named.text("description");
+    named.flag("strict");  // a schema is always kept to
+    if (named.take("schema").is_null()) {
+      refuse_field("response_format.json_schema.schema", "expected an object, got none");
+    }
+    named.expect_no_more();
+    schema = ordered_schema(body);
+  } else if (type != "text" && type != "json_object") {
+    refuse_field("response_format.type", "expected text, json_object or json_schema, got {}", type.value_or("none"));
+  }
+  format.expect_no_more();
+  return type == "text" ? nullptr : format_of(schema);
+}
+
+std::shared_ptr<const TokenTrie> JsonFormats::tokens() {
+  if (tokens_ != nullptr) return tokens_;
+  std::vector<std::string> tokens(static_cast<size_t>(vocabulary_));
+  for (int64_t id = 0; id < std::min(vocabulary_, tokenizer_.size()); ++id) {
+    tokens[static_cast<size_t>(id)] = tokenizer_.bytes_of(id);
+  }
+  tokens_ = std::make_shared<const TokenTrie>(std::move(tokens));
+  return tokens_;
+}
+
+std::shared_ptr<const JsonFormat> JsonFormats::format_of(const ordered_json& schema) {
+  std::string text = schema.dump();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found =
+      std::ranges::find(recent_, text, [](const auto& each) -> const std::string& { return each.first; });
+  if (found != recent_.end()) {
+    recent_.splice(recent_.begin(), recent_, found);
+    return recent_.front().second;
+  }
+  try {
+    auto format = std::make_shared<const JsonFormat>(tokens(), read_json_schema(schema));
+    recent_.emplace_front(std::move(text), std::move(format));
+  } catch (const JsonSchemaError& error) {
+    const std::string field = "response_format.json_schema." + error.place.substr(0, 200);
+    refuse_field(field, "{}", std::string(error.what()));
+  }
+  if (recent_.size() > kMostRecent) recent_.pop_back();
+  return recent_.front().second;
+}
+
+}  // namespace plimsoll::serve

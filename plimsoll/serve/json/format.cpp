@@ -1,0 +1,107 @@
+#include "plimsoll/serve/json/format.h"
+
+#include <string>
+#include <utility>
+
+namespace plimsoll::serve {
+namespace {
+
+constexpr size_t kMostStates = 1 << 13, kMostMaskBytes = 16 << 20;  // that are kept; a state takes a KiB
+
+void check_texts(const JsonSchema& schema, const std::bitset<256>& bytes) {
+  const auto check = [&](const std::string& text) {
+    for (const char byte : text) {
+      if (bytes[static_cast<uint8_t>(byte)]) continue;
+      throw JsonSchemaError("schema", "expected texts that the model has tokens for, got " + text);
+    }
+  };
+  for (const JsonNode& node : schema.nodes) {
+    for (const std::string& value : node.values) check(value);
+    for (const JsonProperty& property : node.properties) check(property.key);
+  }
+}
+
+}  // namespace
+
+JsonFormat::JsonFormat(std::shared_ptr<const TokenTrie> tokens, JsonSchema schema)
+    : tokens_(std::move(tokens)), machine_(std::move(schema), tokens_->single_bytes()) {
+  check_texts(machine_.schema(), tokens_->single_bytes());
+}
+
+JsonState JsonFormat::after(JsonState state, int64_t token) const {
+  for (const char byte : tokens_->bytes(token)) state = machine_.next(state, static_cast<uint8_t>(byte));
+  return state;
+}
+
+size_t JsonFormat::StateHash::operator()(const JsonState& state) const {
+  uint64_t hash = 0;
+  const auto add = [&](uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15;
+    hash ^= hash >> 29;
+  };
+  for (const JsonStack& stack : state) {
+    add(stack.size());
+    for (const JsonFrame& frame : stack) {
+      add(static_cast<uint64_t>(frame.node) << 16 | static_cast<uint64_t>(frame.place) << 8 | frame.spaces);
+      add(static_cast<uint64_t>(frame.first) << 32 | static_cast<uint32_t>(frame.second));
+    }
+  }
+  return hash;
+}
+
+int32_t JsonFormat::number_of(JsonState state) const {
+  if (state.empty()) return kNone;
+  const auto [found, is_new] = numbers_.try_emplace(std::move(state), static_cast<int32_t>(states_.size()));
+  if (is_new) {
+    states_.push_back(&found->first);
+    next_.emplace_back().fill(kUnknown);
+  }
+  return found->second;
+}
+
+int32_t JsonFormat::next(int32_t state, uint8_t byte) const {
+  const auto row = static_cast<size_t>(state);
+  if (next_[row][byte] == kUnknown) {
+    const int32_t found = number_of(machine_.next(*states_[row], byte));
+    next_[row][byte] = found;
+  }
+  return next_[row][byte];
+}
+
+TokenMask JsonFormat::find_allowed(int32_t state) const {
+  TokenMask mask(static_cast<size_t>(tokens_->size() + 63) / 64);
+  std::vector<int32_t> path(static_cast<size_t>(tokens_->longest()) + 1);  // the states behind each byte
+  path[0] = state;
+  const auto nodes = tokens_->nodes();
+  for (size_t i = 0; i < nodes.size();) {
+    const TokenTrie::Node& node = nodes[i];
+    const int32_t there = next(path[node.depth - size_t{1}], node.byte);
+    path[node.depth] = there;
+    if (there == kNone) {
+      i = node.end;
+      continue;
+    }
+    for (const uint32_t id : tokens_->ids(node)) set(mask, id, true);
+    ++i;
+  }
+  return mask;
+}
+
+std::shared_ptr<const TokenMask> JsonFormat::allowed(const JsonState& state) const {
+  JsonState key = JsonMachine::within(state, tokens_->longest());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const size_t mask_bytes = static_cast<size_t>(tokens_->size()) / 8;
+  if (states_.size() > kMostStates || masks_.size() * mask_bytes > kMostMaskBytes) {
+    masks_.clear();
+    next_.clear();
+    states_.clear();
+    numbers_.clear();
+  }
+  const int32_t number = number_of(std::move(key));
+  if (number == kNone) return std::make_shared<const TokenMask>(static_cast<size_t>(tokens_->size() + 63) / 64);
+  std::shared_ptr<const TokenMask>& mask = masks_[number];
+  if (mask == nullptr) mask = std::make_shared<const TokenMask>(find_allowed(number));
+  return mask;
+}
+
+}  // namespace plimsoll::serve
