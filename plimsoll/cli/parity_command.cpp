@@ -7,6 +7,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/parity.h"
+#include "plimsoll/app/parity_limits.h"
 #include "plimsoll/app/text/parity_text.h"
 #include "plimsoll/app/trained_model.h"
 #include "plimsoll/cli/commands.h"
@@ -27,6 +28,8 @@ struct ParityCommand {
   app::ParityOptions options;
   std::optional<int64_t> context;
   int64_t tokens = 1 << 16;
+  app::ParityLimits limits;
+  std::optional<app::Outlier> outlier;
   std::filesystem::path json_file;
   int64_t threads = 0;
 };
@@ -67,14 +70,40 @@ void print_parity(const json& result, const std::vector<models::T5Dtype>& dtypes
 }
 
 void print_text_parity(const json& result, const std::vector<models::WeightDtype>& dtypes) {
-  Table table({"dtype", "finite", "perplexity", "KL, nats", "top 1"});
+  Table table(
+      {"dtype", "finite", "perplexity", "KL, nats", "99 %", "99.9 %", "top 1", "top 5", "bytes a weight", "tokens/s"});
   for (const models::WeightDtype value : dtypes) {
     const std::string dtype(recipe::name_of(kParityDtypes, value));
     const json& entry = result.at("dtypes").at(dtype);
     table.add({dtype, entry.at("finite").get<bool>() ? "yes" : "no", cell(entry, "perplexity", 6),
-               cell(entry, "logits_kl"), cell(entry, "top1_agreement")});
+               cell(entry, "logits_kl"), cell(entry, "logits_kl_p99"), cell(entry, "logits_kl_p999"),
+               cell(entry, "top1_agreement"), cell(entry, "top5_agreement"), cell(entry, "bytes_per_weight"),
+               fmt::format("{:.0f}", entry.at("tokens_per_s").get<double>())});
   }
   fmt::print("{}{} tokens, each dtype against fp32\n", table.text(), result.at("tokens").get<int64_t>());
+}
+
+// CHANNEL,LAYER,FACTOR.
+Field outlier(std::optional<app::Outlier>& target) {
+  return {.values = Field::Values::kOne,
+          .set =
+              [&target](const std::string& label, const std::vector<std::string>& typed) {
+                std::vector<std::string> parts(1);
+                for (const char each : typed.back()) {
+                  each == ',' ? static_cast<void>(parts.emplace_back()) : parts.back().push_back(each);
+                }
+                if (parts.size() != 3) app::refuse("{}: expected CHANNEL,LAYER,FACTOR, got '{}'", label, typed.back());
+                app::Outlier value;
+                constexpr Range<int64_t> kPlace{.from = 0};
+                integer(value.channel, kPlace).set(label + " CHANNEL", {parts[0]});
+                integer(value.layer, kPlace).set(label + " LAYER", {parts[1]});
+                number(value.factor, {.from = 0x1p-100, .to = 0x1p100}).set(label + " FACTOR", {parts[2]});
+                target = value;
+              },
+          .get =
+              [&target] {
+                return target ? json(fmt::format("{},{},{}", target->channel, target->layer, target->factor)) : json();
+              }};
 }
 
 int run_parity(const ParityCommand& command) {
@@ -85,17 +114,24 @@ int run_parity(const ParityCommand& command) {
                 options.model.native());
   }
   const bool is_decoder = models::is_decoder_directory(options.model);
+  if (!is_decoder && command.limits.max_ppl)
+    app::refuse("--max-ppl: expected a model other than T5, got {}", options.model.native());
+  if (!is_decoder && command.outlier)
+    app::refuse("--inject: expected a model other than T5, got {}", options.model.native());
   const json result = is_decoder ? app::text_parity({.model = options.model,
                                                      .data = options.data,
                                                      .dtypes = options.dtypes,
                                                      .context = command.context,
                                                      .tokens = command.tokens,
+                                                     .outlier = command.outlier,
                                                      .warn = options.warn})
                                  : app::parity(options);
   if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
   is_decoder ? print_text_parity(result, options.dtypes) : print_parity(result, options.dtypes);
-  for (const models::T5Dtype value : command.options.dtypes) {
-    const std::string dtype(recipe::name_of(kParityDtypes, value));
+  std::vector<std::string> dtypes;
+  for (const models::T5Dtype value : options.dtypes) dtypes.emplace_back(recipe::name_of(kParityDtypes, value));
+  app::check_parity(result, dtypes, command.limits);
+  for (const std::string& dtype : dtypes) {
     const json& entry = result.at("dtypes").at(dtype);
     if (entry.at("finite").get<bool>()) continue;
     app::report_not_finite("parity: expected finite outputs in {}, got Inf or NaN, first in {}", dtype,
@@ -114,21 +150,31 @@ Command parity_command() {
       .name = "parity",
       .summary =
           "How far a model in several dtypes is from itself in FP32 on your data, and where a T5's headroom ends",
-      .options = {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
-                  {"data", "FILE", path(options.data, PathMust::kExist),
-                   "T5: a text a line, or *.jsonl: objects with a text or input_ids, decoder_input_ids, and a target; "
-                   "others: a text",
-                   Need::kRequired},
-                  {"dtypes", "A,B", choices(options.dtypes, kParityDtypes), "of fp32, bf16, fp16, fp8"},
-                  {"fixes", "NAME", choice(options.numerics, models::kT5Fixes), "T5: of fp16, as plimsoll t5"},
-                  {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "T5: inputs at a time"},
-                  {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
-                   "T5: of each text that is written"},
-                  {"context", "N", integer(command->context, {.from = 1, .to = 1 << 20}),
-                   "tokens that a model other than T5 sees at a time, instead of 512"},
-                  {"tokens", "N", integer(command->tokens, {.from = 2}), "of the text that it reads, at most"},
-                  threads_option(command->threads),
-                  {"json", "FILE", path(command->json_file), "write all figures and the headroom map to FILE"}},
+      .options =
+          {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
+           {"data", "FILE", path(options.data, PathMust::kExist),
+            "T5: a text a line, or *.jsonl: objects with a text or input_ids, decoder_input_ids, and a target; "
+            "others: a text",
+            Need::kRequired},
+           {"dtypes", "A,B", choices(options.dtypes, kParityDtypes), "of fp32, bf16, fp16, fp8"},
+           {"fixes", "NAME", choice(options.numerics, models::kT5Fixes), "T5: of fp16, as plimsoll t5"},
+           {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "T5: inputs at a time"},
+           {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
+            "T5: of each text that is written"},
+           {"context", "N", integer(command->context, {.from = 1, .to = 1 << 20}),
+            "tokens that a model other than T5 sees at a time, instead of 512"},
+           {"tokens", "N", integer(command->tokens, {.from = 2}), "of the text that it reads, at most"},
+           {"max-kl", "X", number(command->limits.max_kl, {.from = 0}),
+            "exit code 1 if the mean KL of a dtype is more, nats"},
+           {"min-agree", "X", number(command->limits.min_agree, {.from = 0, .to = 1}),
+            "exit code 1 if a smaller share of the tokens has fp32's likeliest"},
+           {"max-ppl", "X", number(command->limits.max_ppl, {.from = 1}),
+            "not T5: exit code 1 if the perplexity of a dtype is more"},
+           {"inject", "CHANNEL,LAYER,FACTOR", outlier(command->outlier),
+            "not T5: an outlier in that channel of the attention's values, of which the output projection takes the "
+            "factor back: what the formats make of it"},
+           threads_option(command->threads),
+           {"json", "FILE", path(command->json_file), "write all figures and the headroom map to FILE"}},
       .run = [command](const json&) { return run_parity(*command); }};
 }
 

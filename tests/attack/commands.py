@@ -85,6 +85,10 @@ CASES = {
             ["t5/*", "examples"],
         ),
         (["parity", "--model", "{llama}", "--data", "{text}", "--dtypes", "bf16,fp8", "--tokens", "20"], ["llama/*", "text"]),
+        (
+            ["parity", "--model", "{llama}", "--data", "{text}", "--tokens", "20", "--inject", "0,0,4", "--max-ppl", "1e9"],
+            ["llama/*", "text"],
+        ),
     ],
     "mmlu": [
         (

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "plimsoll/app/text/outlier.h"
 #include "plimsoll/models/load.h"
 
 namespace plimsoll::app {
@@ -17,7 +18,8 @@ struct TextParityOptions {
   std::vector<models::WeightDtype> dtypes;  // not kAsStored
   // Tokens in a window, each of which begins anew; none: 512, or as many as the model sees.
   std::optional<int64_t> context = {};
-  int64_t tokens = 1 << 16;  // of the text, from its beginning, at most
+  int64_t tokens = 1 << 16;             // of the text, from its beginning, at most
+  std::optional<Outlier> outlier = {};  // that the model gets first
   models::Warn warn = {};
 };
 
@@ -25,7 +27,11 @@ struct TextParityOptions {
 //   finite: whether all logits are,
 //   perplexity: exp of the mean negative log probability of the tokens,
 //   logits_kl: mean KL divergence of FP32's distribution of the next token to this dtype's, nats,
-//   top1_agreement: share of the tokens before which the likeliest is FP32's, with top1_agreement_interval.
+//   logits_kl_p99, logits_kl_p999: what 99 % and 99.9 % of the tokens do not exceed,
+//   top1_agreement: share of the tokens before which the likeliest is FP32's, with top1_agreement_interval,
+//   top5_agreement: share of those before which FP32's likeliest is among the five likeliest,
+//   bytes_per_weight: of its weights, codes with their scales,
+//   tokens_per_s: that it read, in windows.
 // Numbers that are not finite are null. Throws Error or io::Error.
 nlohmann::json text_parity(const TextParityOptions& options);
 
