@@ -12,6 +12,7 @@
 #include "plimsoll/autoscale/operands.h"
 #include "plimsoll/autoscale/storage.h"
 #include "plimsoll/kernels/gemm/gemm.h"
+#include "plimsoll/ops/tensor/audited_product.h"
 #include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::autoscale {
@@ -46,13 +47,23 @@ float multiply(const Product& product, at::Tensor& output) {
   const at::Tensor a = readable(product.a), b = readable(product.b);
   const int64_t n = b.size(2);
   float amax = 0;
-  kernels::gemm_batched({.first = {.a = gemm_operand(a, 1, 2),
-                                   .b = gemm_operand(b, 2, 1),
+  const kernels::GemmOperand left = gemm_operand(a, 1, 2), right = gemm_operand(b, 2, 1);
+  const format::Format format = ops::format_of(output.scalar_type(), "autoscale");
+  ops::audit_product({.op = a.size(0) == 1 ? "gemm" : "gemm batched",
+                      .a = left,
+                      .b = right,
+                      .k = a.size(2),
+                      .output = format,
+                      .operations = 2.0 * static_cast<double>(output.numel() * a.size(2)),
+                      .decided = "autoscale",
+                      .autoscaled = true});
+  kernels::gemm_batched({.first = {.a = left,
+                                   .b = right,
                                    .m = a.size(1),
                                    .n = n,
                                    .k = a.size(2),
                                    .output = output.mutable_data_ptr(),
-                                   .output_format = ops::format_of(output.scalar_type(), "autoscale"),
+                                   .output_format = format,
                                    .output_stride = n,
                                    .epilogue = {.alpha = product.alpha, .bias = product.bias, .amax = &amax}},
                          .batch = a.size(0),

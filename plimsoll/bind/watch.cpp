@@ -1,4 +1,4 @@
-// plimsoll.watch: a watch::Session that Python opens and closes.
+// plimsoll.watch and plimsoll.audit: a watch::Session and a watch::Audit that Python opens and closes.
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
@@ -7,8 +7,10 @@
 
 #include "plimsoll/bind/layer_state.h"
 #include "plimsoll/bind/scopes.h"
+#include "plimsoll/ops/watch/audited_torch.h"
 #include "plimsoll/ops/watch/watched_operators.h"
 #include "plimsoll/recipe/names.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/report.h"
 
 namespace plimsoll::bind {
@@ -69,11 +71,42 @@ void enter_watch(const c10::intrusive_ptr<Watch>& watch, int64_t owner) {
   enter_scope(owner, std::make_unique<WatchScope>(watch));
 }
 
+// Records on the threads that enter it; rows of all its scopes add up.
+struct Audit : torch::CustomClassHolder {
+  std::string json_lines() const {
+    std::ostringstream out;
+    watch::write_json_lines(out, audit);
+    return out.str();
+  }
+
+  watch::Audit audit;
+  int64_t scopes = 0;  // that are open
+};
+
+class AuditScope final : public Scope {
+ public:
+  explicit AuditScope(c10::intrusive_ptr<Audit> audit) : audit_(std::move(audit)), recording_(&audit_->audit) {
+    ++audit_->scopes;
+  }
+  ~AuditScope() override { --audit_->scopes; }
+
+ private:
+  c10::intrusive_ptr<Audit> audit_;
+  watch::AuditRecording recording_;
+  ops::AuditedTorch torch_rows_;
+};
+
+void enter_audit(const c10::intrusive_ptr<Audit>& audit, int64_t owner) {
+  enter_scope(owner, std::make_unique<AuditScope>(audit));
+}
+
 void enter_module(std::string path, bool is_layer) {
+  if (watch::Audit* const audit = watch::auditing(); audit != nullptr && !path.empty()) audit->enter(path);
   if (watch::Session* const session = watch::current()) ops::enter_module(*session, {std::move(path), is_layer});
 }
 
 void leave_module(std::string path) {
+  if (watch::Audit* const audit = watch::auditing(); audit != nullptr && !path.empty()) audit->leave(path);
   if (watch::Session* const session = watch::current()) ops::leave_module(*session, {std::move(path)});
 }
 
@@ -94,6 +127,11 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("is_in_force", [](const c10::intrusive_ptr<Watch>& self) { return self->session != nullptr; })
       .def("text", &Watch::text)
       .def("json_lines", &Watch::json_lines);
+  library.class_<Audit>("Audit")
+      .def("enter", &enter_audit)
+      .def("is_in_force", [](const c10::intrusive_ptr<Audit>& self) { return self->scopes > 0; })
+      .def("json_lines", &Audit::json_lines);
+  library.def("audit_session() -> __torch__.torch.classes.plimsoll.Audit", [] { return c10::make_intrusive<Audit>(); });
   library.def("watch_session(*, str mode, float warn_bits, bool stops) -> __torch__.torch.classes.plimsoll.Watch",
               [](const std::string& mode, double warn_bits, bool stops) {
                 return c10::make_intrusive<Watch>(mode, warn_bits, stops);

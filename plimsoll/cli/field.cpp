@@ -44,7 +44,7 @@ template <class T>
 json json_of(const std::optional<T>& value) {
   return value ? json(*value) : json();
 }
-json json_of(const app::ChosenRecipe& value) { return value.text; }
+json json_of(const app::ChosenRecipe& value) { return value.text.empty() ? json() : json(value.text); }
 json json_of(const app::LossScale& value) { return value.text; }
 json json_of(const std::filesystem::path& value) { return value.empty() ? json() : json(value.native()); }
 

@@ -8,6 +8,8 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/finetune/finetune.h"
+#include "plimsoll/app/ranks.h"
+#include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/lora_field.h"
 #include "plimsoll/cli/output.h"
@@ -31,7 +33,7 @@ struct FinetuneCommand {
   app::FinetuneOptions options;
   bool full = false;
   std::optional<double> lr, clip;
-  std::filesystem::path config;
+  std::filesystem::path config, audit;
 };
 
 std::vector<Option> finetune_table(FinetuneCommand& command) {
@@ -79,6 +81,7 @@ std::vector<Option> finetune_table(FinetuneCommand& command) {
       {"recipe", "NAME", recipe(run.recipe),
        "who picks the scales: fp32, bf16, fp16, fp8, fp8-current, fp8-row, fp8-block, mxfp8, or a JSON object"},
       watch_option(run.watch),
+      audit_option(command.audit),
   };
   for (Option& option : train_table(run, command.config)) {
     if (std::find(kNotOurs.begin(), kNotOurs.end(), option.name) != kNotOurs.end()) continue;
@@ -171,12 +174,15 @@ int run_finetune(FinetuneCommand& command) {
   if (options.run.out.empty()) app::refuse("finetune: expected --out DIR");
   if (options.run.json.empty()) options.run.json = options.run.out / "train.jsonl";
   print_configuration(options.run);
-  return print_training(options.run, [&](const app::TrainObserver& observer) {
+  AuditFile audit(app::speaks(options.run) ? command.audit : "");
+  const int exit_code = print_training(options.run, [&](const app::TrainObserver& observer) {
     ExpectedEnd end(observer);
     app::TrainObserver timed = observer;
     timed.on_step = [&](const app::StepRecord& record) { end.step(record); };
     return app::finetune(options, {.training = timed, .on_plan = print_plan, .on_reply = print_reply});
   });
+  audit.write();
+  return exit_code;
 }
 
 }  // namespace

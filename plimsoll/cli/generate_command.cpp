@@ -7,6 +7,7 @@
 #include "plimsoll/app/text/chat.h"
 #include "plimsoll/app/text/sampling.h"
 #include "plimsoll/app/text/text_writer.h"
+#include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/chat_terminal.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"
@@ -28,7 +29,7 @@ struct GenerateCommand {
   app::WritingOptions writing;
   int64_t threads = 0;
   watch::Mode watch = watch::Mode::kOff;
-  std::filesystem::path json;
+  std::filesystem::path json, audit;
 };
 
 const char* name_of(app::TextEnd end) {
@@ -140,6 +141,7 @@ int run_generate(GenerateCommand& command) {
   }
   use_threads(command.threads);
   app::JsonLines lines = app::JsonLines::create(command.json);
+  AuditFile audit(command.audit);
   const watch::Session session({.mode = command.watch});
   const app::TextModel model = app::load_text_model(command.model);
   fill_sampling(command, model.generation);
@@ -147,6 +149,7 @@ int run_generate(GenerateCommand& command) {
   Output output(model, lines, !command.json.empty());
   const int exit_code = command.chat ? chat(command, model, output) : continue_prompt(command, model, output);
   print_watch(session, lines);
+  audit.write();
   output.report();
   return exit_code;
 }
@@ -191,6 +194,7 @@ Command generate_command() {
            {"seed", "N", integer(writing->seed, kFromZero), "of the draws"},
            threads_option(command->threads),
            watch_option(command->watch),
+           audit_option(command->audit),
            {"json", "FILE", path(command->json),
             "write one JSON object a line: each token with its log probability, each text, and what the watch sees"}},
       .run = [command](const nlohmann::json&) { return run_generate(*command); }};

@@ -10,6 +10,7 @@
 #include "plimsoll/app/parity_limits.h"
 #include "plimsoll/app/text/parity_text.h"
 #include "plimsoll/app/trained_model.h"
+#include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
@@ -30,7 +31,7 @@ struct ParityCommand {
   int64_t tokens = 1 << 16;
   app::ParityLimits limits;
   std::optional<app::Outlier> outlier;
-  std::filesystem::path json_file;
+  std::filesystem::path json_file, audit;
   int64_t threads = 0;
 };
 
@@ -113,6 +114,7 @@ int run_parity(const ParityCommand& command) {
     app::refuse("--model: expected a Hugging Face directory, which plimsoll convert makes of a run, got the run {}",
                 options.model.native());
   }
+  AuditFile audit(command.audit);
   const bool is_decoder = models::is_decoder_directory(options.model);
   if (!is_decoder && command.limits.max_ppl)
     app::refuse("--max-ppl: expected a model other than T5, got {}", options.model.native());
@@ -126,6 +128,7 @@ int run_parity(const ParityCommand& command) {
                                                      .outlier = command.outlier,
                                                      .warn = options.warn})
                                  : app::parity(options);
+  audit.write();
   if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
   is_decoder ? print_text_parity(result, options.dtypes) : print_parity(result, options.dtypes);
   std::vector<std::string> dtypes;
@@ -174,6 +177,7 @@ Command parity_command() {
             "not T5: an outlier in that channel of the attention's values, of which the output projection takes the "
             "factor back: what the formats make of it"},
            threads_option(command->threads),
+           audit_option(command->audit),
            {"json", "FILE", path(command->json_file), "write all figures and the headroom map to FILE"}},
       .run = [command](const json&) { return run_parity(*command); }};
 }

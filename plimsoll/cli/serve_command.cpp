@@ -7,6 +7,7 @@
 #include "plimsoll/app/interrupt.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/text/text_writer.h"
+#include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
@@ -25,7 +26,7 @@ struct ServeCommand {
   double memory = 1;  // GiB
   int64_t port = 8000, drain = 30;
   int64_t threads = 0;
-  std::filesystem::path json;
+  std::filesystem::path json, audit;
 };
 
 // None, with a warning, for a model whose template is not known.
@@ -51,6 +52,7 @@ int run_serve(ServeCommand& command) {
     const std::lock_guard<std::mutex> lock(log);
     lines.write(line);
   };
+  AuditFile audit(command.audit);
   const app::TextModel model = app::load_text_model(command.model);
   const auto chat_template = chat_template_of(model);
   command.engine.memory = static_cast<int64_t>(command.memory * kGibibyte);
@@ -73,6 +75,7 @@ int run_serve(ServeCommand& command) {
   while (!interrupt.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   write_text("stopping\n");
   server.stop(std::chrono::seconds(command.drain));
+  audit.write();
   return kExitOk;
 }
 
@@ -109,6 +112,7 @@ Command serve_command() {
                   {"drain", "SECONDS", integer(command->drain, {.from = 0, .to = 1'000'000}),
                    "that replies may take to end after SIGTERM or Ctrl-C"},
                   threads_option(command->threads),
+                  audit_option(command->audit),
                   {"json", "FILE", path(command->json), "write one JSON object a line: each request with its status"}},
       .run = [command](const nlohmann::json&) { return run_serve(*command); }};
 }

@@ -10,6 +10,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/t5.h"
+#include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
@@ -32,7 +33,7 @@ struct T5Command {
   std::optional<int64_t> top_k;
   bool stream = false;
   int64_t threads = 0;
-  std::filesystem::path json;
+  std::filesystem::path json, audit;
   watch::Mode watch = watch::Mode::kOff;
 };
 
@@ -99,6 +100,7 @@ int run_t5(T5Command& command) {
   command.options.bad_words = command.bad_words.value_or("");
   use_threads(command.threads);
   app::JsonLines lines = app::JsonLines::create(command.json);
+  AuditFile audit(command.audit);
   const watch::Session session({.mode = command.watch});
   NotFiniteInputs bad;
   switch (*command.task) {
@@ -113,6 +115,7 @@ int run_t5(T5Command& command) {
       break;
   }
   print_watch(session, lines);
+  audit.write();
   bad.report(recipe::name_of(kTasks, command.task));
   return kExitOk;
 }
@@ -165,6 +168,7 @@ Command t5_command() {
                   {"out", "FILE", path(options.out), "encode: write the outputs as safetensors"},
                   threads_option(command->threads),
                   watch_option(command->watch),
+                  audit_option(command->audit),
                   {"json", "FILE", path(command->json), "write one JSON object a result to FILE"}},
       .run = [command](const nlohmann::json&) { return run_t5(*command); }};
 }

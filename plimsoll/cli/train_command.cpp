@@ -1,5 +1,7 @@
 #include <memory>
 
+#include "plimsoll/app/ranks.h"
+#include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/train_run.h"
 #include "plimsoll/cli/train_table.h"
@@ -10,7 +12,7 @@ namespace plimsoll::cli {
 Command train_command() {
   struct Bound {
     app::TrainOptions options;
-    std::filesystem::path config;
+    std::filesystem::path config, audit;
   };
   const auto bound = std::make_shared<Bound>();
   std::vector<Option> table = train_table(bound->options, bound->config);
@@ -21,6 +23,7 @@ Command train_command() {
                    "print the time of every op over up to 20 steps; FILE gets them as a Chrome trace", Need::kOptional,
                    AcrossRanks::kOwn});
   table.push_back(watch_option(bound->options.watch));
+  table.push_back(audit_option(bound->audit));
   return {.name = "train",
           .summary = "Train a model on text under one recipe",
           .options = table,
@@ -30,7 +33,10 @@ Command train_command() {
             options.common_to_ranks = common_values(table);
             if (options.json.empty()) options.json = options.out / "train.jsonl";
             print_configuration(options);
-            return train_and_print(options);
+            AuditFile audit(app::speaks(options) ? bound->audit : "");
+            const int exit_code = train_and_print(options);
+            audit.write();
+            return exit_code;
           }};
 }
 

@@ -4,6 +4,7 @@
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/ops/linear/linear.h"
 #include "plimsoll/ops/loss/cross_entropy.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::models {
 namespace {
@@ -28,6 +29,10 @@ at::Tensor LanguageHead::loss(const at::Tensor& hidden, const at::Tensor& target
                               std::optional<bool> is_first_microbatch) const {
   const at::Tensor weight = own.is_empty() ? embedding : own->weight.joined();
   if (weight.size(0) < kLargeVocabulary) return ops::cross_entropy(logits(hidden, is_first_microbatch), targets);
+  const watch::AuditedLayer layer("head");
+  if (watch::Audit* const audit = watch::auditing(); audit != nullptr && !amp::recipe_for(weight)->high_precision()) {
+    audit->explain_layer("head", "the model defines this layer in high precision");
+  }
   return ops::linear_cross_entropy(hidden, weight, targets, {}, computed_dtype(weight));
 }
 

@@ -6,6 +6,7 @@
 #include "plimsoll/ops/fused/norm_linear.h"
 #include "plimsoll/ops/linear/linear.h"
 #include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::nn {
 
@@ -40,6 +41,7 @@ void LayerNormLinearImpl::pretty_print(std::ostream& stream) const {
 
 ops::NormOutput LayerNormLinearImpl::forward(const at::Tensor& x, const at::Tensor& residual,
                                              std::optional<bool> is_first_microbatch) {
+  const watch::AuditedLayer layer(path());
   const at::Tensor whole = weight.joined();
   weight.check_unchanged(is_first_microbatch);
   const ops::LinearScaling scaling = amp::linear_scaling(state_, whole, is_first_microbatch);

@@ -11,6 +11,7 @@
 #include "plimsoll/ops/activation/activation.h"
 #include "plimsoll/ops/linear/linear.h"
 #include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::nn {
 
@@ -63,10 +64,12 @@ void LayerNormMlpImpl::pretty_print(std::ostream& stream) const {
 }
 
 ops::NormOutput LayerNormMlpImpl::run_adapted(const ops::NormInput& input, const ops::MlpScaling& scaling) const {
+  const watch::AuditedLayer fc1(fc1_->name);
   ops::NormOutput result = ops::norm(input, norm_options(), ops::dtype_of(scaling.fc1.recipe->high_precision_format()));
   const at::Tensor inner = products_[0].adapted(
       ops::linear(result.output, weights.fc1_weight, weights.fc1_bias, scaling.fc1), result.output);
   const at::Tensor activated = ops::activation(inner, activation_);
+  const watch::AuditedLayer fc2(fc2_->name);
   result.output =
       products_[1].adapted(ops::linear(activated, weights.fc2_weight, weights.fc2_bias, scaling.fc2), activated);
   return result;

@@ -6,6 +6,7 @@
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/linear/linear.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::nn {
 
@@ -39,6 +40,7 @@ void LinearImpl::pretty_print(std::ostream& stream) const {
 }
 
 at::Tensor LinearImpl::forward(const at::Tensor& x, std::optional<bool> is_first_microbatch) {
+  const watch::AuditedLayer layer(state_->name);
   const at::Tensor whole = weight.joined();
   weight.check_unchanged(is_first_microbatch);
   ops::LinearScaling scaling = options.high_precision ? high_precision_scaling(state_, whole, is_first_microbatch)

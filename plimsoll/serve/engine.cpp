@@ -12,6 +12,7 @@
 #include "plimsoll/models/next_token.h"
 #include "plimsoll/runtime/philox.h"
 #include "plimsoll/runtime/threads.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::serve {
 namespace {
@@ -98,7 +99,8 @@ Engine::Engine(std::shared_ptr<models::LanguageModel> model, const EngineOptions
   scheduler_.emplace(SchedulerOptions{.max_batch = options.max_batch, .pages = pages},
                      models::TokenPages(cache, pages));
   stats_.texts = scheduler_->counts();
-  thread_ = std::thread([this, threads = runtime::threads()] {
+  thread_ = std::thread([this, threads = runtime::threads(), audit = watch::auditing()] {
+    const watch::AuditRecording recording(audit);
     runtime::set_threads(threads);
     run();
   });

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
-import weakref
 from typing import Any
 
 import torch
 
-from plimsoll import _scope
 from plimsoll._arguments import check_flag, check_number, check_text
 from plimsoll._whole_file import write_text
-from plimsoll.watch_names import NamedLayers
+from plimsoll.watch_names import NamedLayers, Naming
 
 
-class watch(_scope.Scope):
+class watch(Naming):
     """``with plimsoll.watch("trap") as w: ...; print(w.report())``
 
     mode: "off", "guard" (amaxes that cost nothing), "count" (over- and underflow), "trap" (the processor's overflow
@@ -34,13 +32,14 @@ class watch(_scope.Scope):
         check_flag("watch", "stops", stops)
         self.mode = mode
         self._watch = torch.ops.plimsoll.watch_session(mode=mode, warn_bits=float(warn_bits), stops=stops)
-        self._names: NamedLayers | None = None
 
     def _open(self) -> None:
         names = None if self.mode == "off" else NamedLayers()
         self._watch.enter(self._owner)
-        self._names = names
-        _named.add(self)
+        self._keep(names)
+
+    def _is_in_force(self) -> bool:
+        return bool(self._watch.is_in_force())
 
     def report(self) -> str:
         """One block for people: the incidents, then the results with the least headroom."""
@@ -64,16 +63,6 @@ class watch(_scope.Scope):
         return [json.loads(line) for line in self._watch.json_lines().splitlines()]
 
 
-_named: weakref.WeakSet[watch] = weakref.WeakSet()  # those that have named layers since they were entered
-
-
-def _stop_naming() -> None:
-    for each in [each for each in _named if not each._watch.is_in_force()]:
-        each._names = None
-        _named.discard(each)
-
-
-_scope.after_leaving.append(_stop_naming)
 _switched_on: list[watch] = []
 
 

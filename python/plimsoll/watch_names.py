@@ -1,4 +1,4 @@
-"""Paths of layers in the user's model, for the watch's reports."""
+"""Paths of layers in the user's model, for reports of the watch and of audits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from plimsoll import _scope
 from plimsoll.pytorch.scaled_module import ScaledModule
 
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
@@ -74,3 +75,29 @@ class NamedLayers:
             if isinstance(part, ScaledModule):
                 _name(part, path)
             self._paths[part] = "" if _is_ours(part) else path
+
+
+class Naming(_scope.Scope):
+    """A scope in which modules name their layers."""
+
+    _names: NamedLayers | None = None
+
+    def _is_in_force(self) -> bool:
+        raise NotImplementedError
+
+    def _keep(self, names: NamedLayers | None) -> None:
+        """Names layers until the scope has been left."""
+        self._names = names
+        _naming.add(self)
+
+
+_naming: weakref.WeakSet[Naming] = weakref.WeakSet()  # those that have named layers since they were entered
+
+
+def _stop_naming() -> None:
+    for each in [each for each in _naming if not each._is_in_force()]:
+        each._names = None
+        _naming.discard(each)
+
+
+_scope.after_leaving.append(_stop_naming)

@@ -329,6 +329,7 @@ CALLS = {
     "transpose": lambda draw: [T(17, 33)],
     "unscale_gradients_": lambda draw: [[T(3, 4), T(70, dtype=BF16)], 0.5, 1.0, False],
     "use_caching_allocator": lambda draw: [],
+    "audit_session": lambda draw: [],
     "watch_session": lambda draw: [draw.choice(["guard", "count", "shadow"]), 2.0, False],
     **hostile_decoder.CALLS,
     **hostile_t5.CALLS,

@@ -78,6 +78,7 @@ COMMANDS = {
     "gauge --calibrate": ["gauge", "--model", "{model}", "--calibrate", "{}", "--out", "{out}"],
     "gauge --calibrate of a Gpt": ["gauge", "--model", "{run}", "--calibrate", "{}", "--out", "{out}"],
     "parity --data": ["parity", "--model", "{model}", "--data", "{}"],
+    "audit --diff": ["audit", "--diff", "{}", "{}"],
     "mmlu --data": ["mmlu", "--model", "{model}", "--data", "{}"],
 }
 

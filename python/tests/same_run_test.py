@@ -49,6 +49,7 @@ OTHER = {
 OWN = {
     "data": [],  # below
     "config-of": [],  # a directory, by any name
+    "audit": ["--audit={folder}/audit"],
     "threads": ["--threads=2"],
     "log-every": ["--log-every=1"],
     "json": ["--json={folder}/log"],

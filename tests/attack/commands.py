@@ -90,6 +90,11 @@ CASES = {
             ["llama/*", "text"],
         ),
     ],
+    "audit": [
+        (["audit", "--model", "{run}", "--tokens", "4"], ["run/step-*/*"]),
+        (["audit", "--model", "{llama}", "--as", "generate", "--dtype", "fp8", "--tokens", "4"], ["llama/*"]),
+        (["audit", "--diff", "{lines}/audit.jsonl", "{lines}/audit.jsonl"], ["lines/audit.jsonl"]),
+    ],
     "mmlu": [
         (
             ["mmlu", "--model", "{letters}", "--data", "{questions}", "--dtypes", "fp32"],
@@ -263,6 +268,10 @@ def make_tree(folder):
     for part in ("test", "dev"):
         (folder / "questions" / part).mkdir(parents=True)
         (folder / "questions" / part / f"fox_{part}.csv").write_text('"The fox, the?",a,b,c,"d ""e""",A\nABC,1,2,3,4,D\n')
+    row = {"layer": "a", "op": "gemm output", "operands": [{"name": "input", "format": "e4m3", "granularity": "row"}], "output": "bf16",
+           "kernel": "fp32 avx2", "decided": "recipe", "reason": "", "calls": 1, "operations": 8.0, "share": 1.0}  # fmt: skip
+    (folder / "lines").mkdir()
+    (folder / "lines" / "audit.jsonl").write_text(2 * (json.dumps(row) + "\n"))
     (folder / "results").mkdir()
     (folder / "results" / "parity.json").write_text(
         json.dumps({"dtypes": {"fp32": {"headroom_fp16": {"x": 3.0}}, "fp16": {"logits_kl": 0.1}}})

@@ -17,11 +17,6 @@ std::filesystem::path run_of(const std::filesystem::path& path) {
   return std::filesystem::exists(path / "manifest.json") ? std::filesystem::canonical(path).parent_path() : path;
 }
 
-int64_t vocabulary_of(const models::LanguageModel& model) {
-  const nlohmann::json shape = model.shape();
-  return shape.value("vocab_size", shape.value("vocabulary", tokenize::kByteVocabulary));
-}
-
 // Tokens that end a text of a model that began as a Hugging Face directory: a number or several in its config.
 std::vector<int64_t> ends_of(const nlohmann::json& shape) {
   const auto found = shape.find("eos_token_id");
@@ -57,6 +52,11 @@ TextModel load_run(const TextModelOptions& options) {
 }
 
 }  // namespace
+
+int64_t vocabulary_of(const models::LanguageModel& model) {
+  const nlohmann::json shape = model.shape();
+  return shape.value("vocab_size", shape.value("vocabulary", tokenize::kByteVocabulary));
+}
 
 std::unique_ptr<tokenize::Tokenizer> load_tokenizer(const std::filesystem::path& directory, int64_t vocabulary) {
   auto tokenizer = tokenize::load(directory, vocabulary);

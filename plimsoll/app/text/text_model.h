@@ -35,6 +35,9 @@ struct TextModelOptions {
   models::Warn warn = {};
 };
 
+// Tokens that the model knows.
+int64_t vocabulary_of(const models::LanguageModel& model);
+
 // The tokenizer of a model with that vocabulary. Special tokens beyond the vocabulary, as Gemma 3 has, are taken. Throws Error
 // where a text's tokens are, or io::Error.
 std::unique_ptr<tokenize::Tokenizer> load_tokenizer(const std::filesystem::path& directory, int64_t vocabulary);

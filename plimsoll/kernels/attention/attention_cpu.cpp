@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "plimsoll/kernels/attention/attention_isa.h"
+#include "plimsoll/kernels/attention/attention_kernel.h"
 #include "plimsoll/runtime/cpu.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
@@ -16,13 +17,10 @@ using format::Format;
 
 constexpr int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
-const AttentionIsa& fp32_isa() {
-  return runtime::pick(runtime::vector_matmul_isa(), kAttentionPortable, kAttentionAvx2, kAttentionAvx512);
-}
-
 const AttentionIsa& isa_of(Format format, Format cache_format) {
-  const bool pairs = runtime::vector_matmul_isa() >= runtime::Isa::kAvx512Bf16;
-  return pairs && format == Format::kBf16 && cache_format == Format::kBf16 ? kAttentionAvx512Bf16 : fp32_isa();
+  const runtime::Isa isa = attention_isa(format, cache_format);
+  return isa == runtime::Isa::kAvx512Bf16 ? kAttentionAvx512Bf16
+                                          : runtime::pick(isa, kAttentionPortable, kAttentionAvx2, kAttentionAvx512);
 }
 
 float* scratch(runtime::ScratchSlot slot, int64_t count) {
@@ -139,6 +137,12 @@ class FewQueriesOfAll {
 };
 
 }  // namespace
+
+runtime::Isa attention_isa(Format format, Format cache_format) {
+  const runtime::Isa isa = runtime::vector_matmul_isa();
+  const bool pairs = format == Format::kBf16 && cache_format == Format::kBf16;
+  return std::min(isa, pairs ? runtime::Isa::kAvx512Bf16 : runtime::Isa::kAvx512);
+}
 
 void attention_forward(const AttentionForward& args) {
   const AttentionShape& shape = args.shape;

@@ -1,6 +1,9 @@
 // The public entries and the choice of instruction set.
+#include <algorithm>
+
 #include "plimsoll/kernels/gemm/gemm.h"
 #include "plimsoll/kernels/gemm/gemm_driver.h"
+#include "plimsoll/kernels/gemm/gemm_kernel.h"
 #include "plimsoll/kernels/gemm/gemm_packed.h"
 #include "plimsoll/runtime/cpu.h"
 #include "plimsoll/runtime/unexpected.h"
@@ -76,6 +79,24 @@ const GemmLevel& chosen_level() {
 void gemm(const Gemm& args) {
   const float amax = multiply(args, chosen_level());
   if (args.epilogue.amax != nullptr) *args.epilogue.amax = amax;
+}
+
+GemmKernel gemm_kernel(const GemmOperand& a, const GemmOperand& b, int64_t k) {
+  const runtime::Isa isa = runtime::matmul_isa();
+  const Dword dword = common_dword(a, b, k, chosen_level());
+  switch (dword) {
+    case Dword::kBf16Pair:
+      return {"bf16 pairs", isa};
+    case Dword::kFp16Split:
+      return {"fp16 split", isa};
+    case Dword::kFp32:
+      return {"fp32", std::min(isa, runtime::Isa::kAvx512)};
+    case Dword::kFp16Pair:
+    case Dword::kE4m3Quad:
+    case Dword::kE5m2Quad:
+      break;  // stored, not multiplied
+  }
+  runtime::unexpected("gemm: dword", static_cast<int>(dword));
 }
 
 size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k) {

@@ -150,6 +150,11 @@ Dword dword_of(const GemmOperand& operand, int64_t k, const GemmLevel& level) {
   return Dword::kFp32;
 }
 
+Dword common_dword(const GemmOperand& a, const GemmOperand& b, int64_t k, const GemmLevel& level) {
+  const Dword of_a = dword_of(a, k, level);
+  return of_a == dword_of(b, k, level) ? of_a : Dword::kFp32;
+}
+
 Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmLevel& level) {
   if (varies_along_k(b.scale, k)) return dword_of(b, k, level);
   switch (b.format) {
@@ -183,8 +188,7 @@ float multiply(const Gemm& args, const GemmLevel& level) {
     if (args.epilogue.column_sum != nullptr) std::fill_n(args.epilogue.column_sum, args.n, 0.0f);
     return 0.0f;
   }
-  const Dword of_a = dword_of(args.a, args.k, level), of_b = dword_of(args.b, args.k, level);
-  const Dword dword = of_a == of_b ? of_a : Dword::kFp32, stored = stored_dword_of(args.b, args.k, level);
+  const Dword dword = common_dword(args.a, args.b, args.k, level), stored = stored_dword_of(args.b, args.k, level);
   const GemmIsa& isa = isa_of(dword, level);
   const int64_t row_panels = divide_up(args.m, isa.panel_rows), column_panels = divide_up(args.n, kTileColumns);
   const int64_t work = args.m * args.n * args.k;

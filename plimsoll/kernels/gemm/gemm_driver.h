@@ -12,6 +12,9 @@ const GemmLevel& chosen_level();
 // The dword in which an operand is multiplied; a product of two that differ is FP32's.
 Dword dword_of(const GemmOperand& operand, int64_t k, const GemmLevel& level);
 
+// The dword in which these operands are multiplied.
+Dword common_dword(const GemmOperand& a, const GemmOperand& b, int64_t k, const GemmLevel& level);
+
 // The dword in which B is packed beforehand: as narrow as the operand, unless scales are folded in.
 Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmLevel& level);
 

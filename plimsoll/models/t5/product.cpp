@@ -11,6 +11,7 @@
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/ops/tensor/seen_tensors.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::models {
@@ -100,6 +101,7 @@ std::vector<at::Tensor> T5Product::parts(const at::Tensor& x) const {
 std::optional<at::Tensor> T5Product::all_at_once(const at::Tensor& x) const {
   const auto packed = packed_for(x.scalar_type());
   if (packed == nullptr) return std::nullopt;
+  const watch::AuditedLayer layer(layers_.front()->path());
   ops::PackedWeights::Output output = packed->multiply(x);
   if (watch::current() != nullptr) report(x, output);
   return std::move(output.values);

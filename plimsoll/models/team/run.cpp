@@ -14,6 +14,7 @@
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/runtime/team.h"
 #include "plimsoll/runtime/threads.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/profile.h"
 #include "plimsoll/watch/session.h"
 
@@ -277,7 +278,7 @@ void StepAttention::extend(nn::KeyValueCache& cache, const StepTexts& step_texts
   texts = &step_texts;
 }
 
-bool may_step() { return watch::current() == nullptr && !nn::scope_dtype(); }
+bool may_step() { return watch::current() == nullptr && watch::auditing() == nullptr && !nn::scope_dtype(); }
 
 bool fits(const TeamStep& step) {
   const auto part_fits = [](const StepLayer& layer) {

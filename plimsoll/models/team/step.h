@@ -105,7 +105,7 @@ struct TeamStep {
   StepTexts texts = {};
 };
 
-// Whether nothing in force asks for the layers themselves: no watch, no scope of another precision.
+// Whether nothing in force asks for the layers themselves: no watch, no audit, no scope of another precision.
 bool may_step();
 
 // Whether all weights are there, for the instruction set in force where they are packed.

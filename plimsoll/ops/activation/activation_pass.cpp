@@ -4,6 +4,7 @@
 
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -14,6 +15,7 @@ Produced activate(const kernels::ActivationSpec& activation, const at::Tensor& x
   at::Tensor y = at::empty({x.size(0), cols}, x.options().dtype(dtype_of(format)));
   AmaxSlot amax(x.device());
   const watch::Span span("activation", {.bytes = traffic(x, y)});
+  watch::audit_operator({.op = "activation", .input = format_of(x.scalar_type(), "activation"), .output = format});
   kernels::activation_forward({.activation = activation,
                                .rows = x.size(0),
                                .cols = cols,
@@ -38,6 +40,8 @@ Produced activation_gradient(const ActivationGrad& args, format::Format format, 
   at::Tensor dx = at::empty(x.sizes(), x.options().dtype(dtype_of(format)));
   AmaxSlot amax(x.device());
   const watch::Span span("activation backward", {.bytes = traffic(x, args.grad, dx)});
+  watch::audit_operator(
+      {.op = "activation backward", .input = format_of(args.grad.scalar_type(), "activation"), .output = format});
   kernels::activation_backward({.activation = args.activation,
                                 .rows = args.grad.size(0),
                                 .cols = args.grad.size(1),

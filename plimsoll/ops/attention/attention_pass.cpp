@@ -8,9 +8,11 @@
 #include <type_traits>
 
 #include "plimsoll/kernels/attention/attention.h"
+#include "plimsoll/kernels/attention/attention_kernel.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/runtime/unexpected.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -304,8 +306,8 @@ void attend_into(const AttentionOperands& operands, const AttentionRules& rules,
                    value = with_dense_channels(operands.value);
   const KernelRules kernel(operands, rules);
   const format::Format format = format_of(query.scalar_type(), "attention");
-  const watch::Span span(
-      "attention", {.operations = operations_of(operands, rules, 2), .bytes = traffic(query, key, value, to.output)});
+  const double operations = operations_of(operands, rules, 2);
+  const watch::Span span("attention", {.operations = operations, .bytes = traffic(query, key, value, to.output)});
   const kernels::AttentionForward call = {.shape = shape_of(operands),
                                           .rules = kernel.rules,
                                           .format = format,
@@ -317,6 +319,12 @@ void attend_into(const AttentionOperands& operands, const AttentionRules& rules,
                                           .v_scale = scale_of(operands.value_scale, value),
                                           .output = output(to.output),
                                           .lse = to.lse.mutable_data_ptr<float>()};
+  watch::audit_operator({.op = "attention",
+                         .input = format,
+                         .cache = call.cache_format,
+                         .output = format,
+                         .isa = kernels::attention_isa(format, call.cache_format),
+                         .operations = operations});
   if (rules.segments.empty()) kernels::attention_forward(call);
   int64_t begin = 0;
   for (const int64_t length : rules.segments) {
@@ -370,8 +378,9 @@ at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& oper
                                     : at::empty({0}, query.options().dtype(at::kFloat));
   const MatrixView summed = sums ? MatrixView(grad_bias, matrix_sizes(operands)) : MatrixView();
   const KernelRules kernel(operands, rules);
-  const watch::Span span("attention backward", {.operations = operations_of(operands, rules, 5),
-                                                .bytes = 2 * traffic(query, key, value) + traffic(upstream, out)});
+  const double operations = operations_of(operands, rules, 5);
+  const watch::Span span("attention backward",
+                         {.operations = operations, .bytes = 2 * traffic(query, key, value) + traffic(upstream, out)});
   const kernels::AttentionBackward call = {
       .shape = shape_of(operands),
       .rules = kernel.rules,
@@ -388,6 +397,11 @@ at::Tensor attend_backward(const at::Tensor& grad, const AttentionOperands& oper
       .factors = gradients.factors,
       .grad_bias = sums ? grad_bias.mutable_data_ptr<float>() + summed.first : nullptr,
       .grad_bias_strides = summed.strides};
+  watch::audit_operator({.op = "attention backward",
+                         .input = call.format,
+                         .output = call.format,
+                         .isa = kernels::attention_isa(call.format, call.format),
+                         .operations = operations});
   if (rules.segments.empty()) kernels::attention_backward(call);
   int64_t begin = 0;
   for (const int64_t length : rules.segments) {

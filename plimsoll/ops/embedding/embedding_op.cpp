@@ -11,6 +11,7 @@
 #include "plimsoll/ops/embedding/embedding.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -57,6 +58,7 @@ at::Tensor embedding_forward_cpu(const at::Tensor& tokens, const at::Tensor& tok
   if (position_weight) positions = position_weight->narrow(0, first_position, seq).contiguous();
   at::Tensor output = at::empty({tokens.size(0), seq, dim}, weight.options().dtype(dtype));
   const watch::Span span("embedding", {.bytes = 2 * traffic(output)});
+  watch::audit_operator({.op = "embedding", .input = weight_format, .output = output_format});
   kernels::embedding_forward({.shape = {tokens.size(0), seq, dim},
                               .tokens = dense.const_data_ptr<int64_t>(),
                               .token_weight = weight.const_data_ptr(),
@@ -87,6 +89,7 @@ std::tuple<at::Tensor, at::Tensor> embedding_backward_cpu(const at::Tensor& grad
     seen = position_grad.narrow(0, first_position, seq);
   }
   const watch::Span span("embedding backward", {.bytes = traffic(values, token_grad, position_grad)});
+  watch::audit_operator({.op = "embedding backward", .input = grad_format, .output = format});
   kernels::embedding_backward({.shape = {tokens.size(0), seq, dim},
                                .tokens = dense.const_data_ptr<int64_t>(),
                                .grad = values.const_data_ptr(),

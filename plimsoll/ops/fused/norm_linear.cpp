@@ -11,6 +11,7 @@
 #include "plimsoll/ops/norm/norm_pass.h"
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -45,6 +46,7 @@ NormLinearResult forward(const NormInput& input, const at::Tensor& weight, const
   NormLinearResult result{
       .output = {}, .saved = {.norm = norm_pass(input, call.options), .linear = {}, .x_sizes = input.x.sizes().vec()}};
   OperandMaker maker(call.linear.scaling, Pass::kForward, call.linear.record);
+  const watch::AuditedLayer layer(maker.path());
   const Operands normalised =
       maker.produce(norm_producer(result.saved.norm, input.residual), Role::kInput, {.output = true});
   result.saved.linear.input_scale = maker.known_scale();
@@ -107,6 +109,8 @@ class NormLinearFunction : public torch::autograd::Function<NormLinearFunction> 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     check_once_differentiable("norm_linear");
     const NormLinearSaved saved = load<NormLinearSaved>(context);
+    const OperandMaker named(saved.linear.scaling, Pass::kBackward, true);
+    const watch::AuditedLayer layer(named.path());
     const bool has_residual = gradients.size() == 2;
     NormLinearGradients linear;
     if (gradients[0].defined()) linear = linear_gradients(as_matrix(gradients[0], "norm_linear"), saved);

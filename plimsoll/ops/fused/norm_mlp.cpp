@@ -14,6 +14,7 @@
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/quantize.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::ops {
@@ -101,6 +102,7 @@ NormMlpResult forward(const NormInput& input, const MlpWeights& weights, const N
   saved.x_sizes = input.x.sizes().vec();
   OperandMaker fc1_maker(call.fc1.scaling, Pass::kForward, call.fc1.record);
   OperandMaker fc2_maker(call.fc2.scaling, Pass::kForward, call.fc2.record);
+  const watch::AuditedLayer layer(fc1_maker.path());
   const Operands normalised =
       fc1_maker.produce(norm_producer(saved.norm, input.residual), Role::kInput, {.output = true});
   saved.fc1.input_scale = fc1_maker.known_scale();
@@ -214,6 +216,8 @@ class NormMlpFunction : public torch::autograd::Function<NormMlpFunction> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     check_once_differentiable("norm_mlp");
     const NormMlpSaved saved = load<NormMlpSaved>(context);
+    const OperandMaker named(saved.fc1.scaling, Pass::kBackward, true);
+    const watch::AuditedLayer layer(named.path());
     const bool has_residual = gradients.size() == 2;
     NormMlpGradients mlp;
     if (gradients[0].defined()) mlp = mlp_gradients(as_matrix(gradients[0], "norm_mlp"), saved);

@@ -27,6 +27,18 @@ ScaledTensor read_by(GemmKind gemm, Role role, const ScaledTensor& operand, cons
   return plain_values(dequantize(operand, dtype_of(wide)), wide);
 }
 
+// Facts for an audit about a product under the layer's recipe.
+ProductFacts product_facts(const LinearScaling& scaling) {
+  const bool is_given = scaling.given_weight.defined();
+  return {.recipe = scaling.recipe.get(),
+          .holds_weight = !is_given && scaling.state != nullptr && scaling.state->weight_source.held() != nullptr};
+}
+
+// Format of the codes whose values a product reads instead of them; empty: it reads them as they are.
+std::string_view codes_behind(const ScaledTensor& read, const ScaledTensor& saved) {
+  return saved.has_codes() && !read.has_codes() ? format::info(saved.format).name : std::string_view();
+}
+
 }  // namespace
 
 void LinearSaved::exchange(SavedTensors& tensors) {
@@ -65,7 +77,9 @@ void linear_output(const LinearForward& forward, const LinearOutput& output, Lin
                   .amax = output.amax,
                   .packed = &weights.packed};
   product.epilogue.bias = data_or_null(bias);
-  multiply({product, forward.maker.path(), "output"}, output.tensor, output.format);
+  ProductFacts facts = product_facts(call.scaling);
+  if (call.scaling.given_weight.defined()) facts.b_codes = codes_behind(product.b, call.scaling.given_weight.codes);
+  multiply({product, forward.maker.path(), "output", facts}, output.tensor, output.format);
 }
 
 void input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const OperandMaker& maker,
@@ -77,12 +91,16 @@ void input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const Op
                         .epilogue = output.epilogue,
                         .scale = output.scale,
                         .amax = output.amax};
-  multiply({product, maker.path(), "grad_input"}, output.tensor, output.format);
+  ProductFacts facts = product_facts(saved.scaling);
+  facts.b_codes = codes_behind(weight, saved.weight);
+  multiply({product, maker.path(), "grad_input", facts}, output.tensor, output.format);
 }
 
 at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& saved_input, const LinearSaved& saved,
                            const OperandMaker& maker) {
   const ScaledTensor input = read_by(GemmKind::kGradWeight, Role::kInput, saved_input, saved);
+  ProductFacts facts = product_facts(saved.scaling);
+  facts.b_codes = codes_behind(input, saved_input);
   const at::Tensor& main_grad = saved.scaling.main_grad;
   if (main_grad.defined()) {
     const bool accumulates = !saved.scaling.is_first_microbatch.value_or(false);
@@ -90,17 +108,17 @@ at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& saved_i
         .kind = GemmKind::kGradWeight, .a = grad, .b = input, .epilogue = {.accumulate = accumulates}};
     if (accumulates && main_grad.scalar_type() != at::kFloat) {  // the sum is rounded once
       const at::Tensor sum = main_grad.to(at::kFloat);
-      multiply({product, maker.path(), "main_grad"}, sum);
+      multiply({product, maker.path(), "main_grad", facts}, sum);
       main_grad.copy_(sum);
     } else {
-      multiply({product, maker.path(), "main_grad"}, main_grad);
+      multiply({product, maker.path(), "main_grad", facts}, main_grad);
     }
     return {};
   }
   at::Tensor gradient =
       at::empty({grad.data.size(1), input.data.size(1)}, grad.data.options().dtype(saved.weight_dtype));
   const Product product{.kind = GemmKind::kGradWeight, .a = grad, .b = input};
-  multiply({product, maker.path(), "grad_weight"}, gradient);
+  multiply({product, maker.path(), "grad_weight", facts}, gradient);
   return gradient;
 }
 

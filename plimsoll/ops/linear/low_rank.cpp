@@ -6,14 +6,17 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <string>
 
 #include "plimsoll/kernels/dropout/dropout.h"
 #include "plimsoll/kernels/gemm/gemm.h"
 #include "plimsoll/ops/tensor/arguments.h"
+#include "plimsoll/ops/tensor/audited_product.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/random_seed.h"
 #include "plimsoll/ops/tensor/saved.h"
 #include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -39,15 +42,25 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& output
                                 .k_stride = x.stride(1)};
   };
   const int64_t m = a.size(0), n = b.size(0), k = a.size(1);
-  const watch::Span span("gemm low rank",
-                         {.operations = 2.0 * static_cast<double>(m * n * k), .bytes = traffic(a, b, output)});
-  kernels::gemm({.a = operand(a),
-                 .b = operand(b),
+  const double operations = 2.0 * static_cast<double>(m * n * k);
+  const format::Format format = format_of(output.scalar_type(), "low rank");
+  const kernels::GemmOperand left = operand(a), right = operand(b);
+  const watch::Span span("gemm low rank", {.operations = operations, .bytes = traffic(a, b, output)});
+  audit_product({.op = "gemm low rank",
+                 .a = left,
+                 .b = right,
+                 .k = k,
+                 .output = format,
+                 .operations = operations,
+                 .decided = "layer",
+                 .reason = "adapters multiply values as they are"});
+  kernels::gemm({.a = left,
+                 .b = right,
                  .m = m,
                  .n = n,
                  .k = k,
                  .output = output.mutable_data_ptr(),
-                 .output_format = format_of(output.scalar_type(), "low rank"),
+                 .output_format = format,
                  .output_stride = output.stride(0),
                  .epilogue = {.alpha = static_cast<float>(epilogue.factor), .accumulate = epilogue.accumulate}});
 }
@@ -57,6 +70,7 @@ struct Adapters {
   std::vector<int64_t> first_rows;
   LowRankOptions options;
   int64_t seed = 0;
+  std::string path = {};  // of the layer, for an audit
 
   double kept() const { return 1 / (1 - options.dropout); }  // factor of what dropout leaves
   // Without dropout all read the same x, in one product.
@@ -150,6 +164,7 @@ class LowRankBackward {
         inner_(at::empty_like(saved.inner)) {}
 
   LowRankGradients run(bool wants_x) {
+    const watch::AuditedLayer layer(adapters_.path);
     adapters_.each([&](size_t i, int64_t column) {
       const at::Tensor grad = adapters_.outer(grad_, i);
       multiply(grad, adapters_.b[i].t(), adapters_.inner(inner_, i, column), {.factor = adapters_.options.factor});
@@ -255,6 +270,7 @@ at::Tensor add_low_rank(const at::Tensor& y, const at::Tensor& x, const std::vec
   if (adapters.empty()) return y;
   Adapters all{.a = {}, .b = {}, .first_rows = {}, .options = options};
   if (options.dropout > 0) all.seed = draw_seed();
+  if (const watch::Audit* audit = watch::auditing()) all.path = audit->module();
   for (const LowRank& adapter : adapters) {
     check(y, x, adapter);
     all.a.push_back(adapter.a.contiguous());

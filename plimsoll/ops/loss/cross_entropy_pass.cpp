@@ -12,6 +12,7 @@
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/gemm.h"
 #include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -93,6 +94,9 @@ struct Rows {
 
 void run(const Terms& terms, const Rows& rows) {
   const watch::Span span("cross_entropy", {.bytes = traffic(rows.logits, rows.grad)});
+  watch::audit_operator({.op = "cross_entropy",
+                         .input = format_of(rows.logits.scalar_type(), terms.op),
+                         .output = format::Format::kFp32});
   kernels::cross_entropy({.rows = rows.logits.size(0),
                           .vocabulary = terms.vocabulary,
                           .logits = rows.logits.const_data_ptr(),

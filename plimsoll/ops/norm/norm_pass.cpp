@@ -10,6 +10,7 @@
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -37,6 +38,7 @@ Produced run(const NormPass& pass, format::Format format, const ScaleRef& scale,
   args.amax = amax.data();
   const double matrices = 1 + (args.residual != nullptr) + (args.sum != nullptr);
   const watch::Span span("norm", {.bytes = matrices * traffic(pass.x) + traffic(values)});
+  watch::audit_operator({.op = "norm", .input = args.x_format, .output = format});
   kernels::norm_forward(args);
   return {std::move(values), std::move(amax)};
 }
@@ -112,6 +114,8 @@ NormGradients run_norm_backward(const NormPass& pass, const at::Tensor& grad, co
   NormGradients result{.x = at::empty(x_sizes, pass.x.options()), .weight = at::empty({pass.x.size(1)}, sums)};
   if (is_layer_norm(pass.options)) result.bias = at::empty({pass.x.size(1)}, sums);
   const watch::Span span("norm backward", {.bytes = traffic(grad, pass.x, direct, result.x)});
+  watch::audit_operator(
+      {.op = "norm backward", .input = format_of(grad.scalar_type(), "norm"), .output = format_of(dtype, "norm")});
   kernels::norm_backward({.kind = pass.options.kind,
                           .rows = pass.x.size(0),
                           .cols = pass.x.size(1),

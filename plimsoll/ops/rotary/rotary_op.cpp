@@ -8,6 +8,7 @@
 #include "plimsoll/ops/dispatcher/meta.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -59,6 +60,7 @@ at::Tensor rotary_cpu(const at::Tensor& x, const at::Tensor& cosine, const at::T
   const int64_t tokens = x.dim() == 4 ? x.size(0) * x.size(1) : x.size(0);
   const watch::Span span("rotary", {.bytes = traffic(input, output)});
   if (output.numel() == 0) return output;
+  watch::audit_operator({.op = "rotary", .input = format, .output = format});
   kernels::rotary({.tokens = tokens,
                    .heads = x.size(-2),
                    .channels = x.size(-1),

@@ -10,6 +10,7 @@
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -42,6 +43,7 @@ at::Tensor softmax_forward_cpu(const at::Tensor& x, double scale, std::string_vi
     args.mask_query_stride = broadcast.stride(2);
   }
   const watch::Span span("softmax", {.bytes = traffic(dense, y)});
+  watch::audit_operator({.op = "softmax", .input = args.format, .output = args.format});
   kernels::softmax_forward(args);
   return y;
 }
@@ -54,6 +56,7 @@ at::Tensor softmax_backward_cpu(const at::Tensor& y, const at::Tensor& grad, dou
   const at::Tensor y_dense = y.contiguous(), grad_dense = grad.to(y.scalar_type()).contiguous();
   at::Tensor dx = at::empty(y.sizes(), y_dense.options());
   const watch::Span span("softmax backward", {.bytes = traffic(y_dense, grad_dense, dx)});
+  watch::audit_operator({.op = "softmax backward", .input = format, .output = format});
   kernels::softmax_backward({.shape = softmax_shape(y),
                              .y = y_dense.const_data_ptr(),
                              .dy = grad_dense.const_data_ptr(),

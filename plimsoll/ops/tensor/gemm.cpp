@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include "plimsoll/kernels/gemm/gemm_packed.h"
+#include "plimsoll/ops/tensor/audited_product.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/runtime/unexpected.h"
@@ -66,13 +67,15 @@ void multiply(const Product& product, const at::Tensor& output, format::Format c
   epilogue.amax = product.amax.data();
   const watch::Span span(span_name(product.kind), {.operations = 2.0 * static_cast<double>(a.rows * b.rows * a.k),
                                                    .bytes = traffic(product.a.data, product.b.data, output)});
+  const format::Format format = output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm");
+  audit_product(product, format);
   kernels::gemm({.a = a.operand,
                  .b = b.operand,
                  .m = a.rows,
                  .n = b.rows,
                  .k = a.k,
                  .output = output.mutable_data_ptr(),
-                 .output_format = output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"),
+                 .output_format = format,
                  .output_stride = b.rows,
                  .epilogue = epilogue,
                  .packed_b = packed ? product.packed->data.const_data_ptr() : nullptr});

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "plimsoll/kernels/gemm/gemm.h"
+#include "plimsoll/ops/tensor/audited_product.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/watch/profile.h"
@@ -79,9 +80,15 @@ void multiply_as_stored(const StoredProduct& product) {
       .a_step = is_batch ? a.stride(0) : 0,
       .b_step = is_batch ? b.stride(0) : 0,
       .output_step = is_batch ? output.stride(0) : 0};
-  const watch::Span span(
-      is_batch ? "gemm batched" : "gemm",
-      {.operations = 2.0 * static_cast<double>(output.numel() * args.first.k), .bytes = traffic(a, b, output)});
+  const char* const name = is_batch ? "gemm batched" : "gemm";
+  const double operations = 2.0 * static_cast<double>(output.numel() * args.first.k);
+  const watch::Span span(name, {.operations = operations, .bytes = traffic(a, b, output)});
+  audit_product({.op = name,
+                 .a = args.first.a,
+                 .b = args.first.b,
+                 .k = args.first.k,
+                 .output = format,
+                 .operations = operations});
   if (is_batch) {
     kernels::gemm_batched(args);
   } else {

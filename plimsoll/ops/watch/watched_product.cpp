@@ -12,6 +12,7 @@
 #include "plimsoll/ops/watch/operand_seen.h"
 #include "plimsoll/ops/watch/watch_facts.h"
 #include "plimsoll/ops/watch/watched_operators.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/call_site.h"
 #include "plimsoll/watch/session.h"
 
@@ -139,6 +140,11 @@ void count(watch::Session& session, const WatchedProduct& watched, const at::Ten
 }  // namespace
 
 void multiply(const WatchedProduct& watched, const at::Tensor& output, format::Format codes) {
+  ProductFacts facts = watched.facts;
+  facts.path = watched.path;
+  audit_product(watched.product, output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"),
+                facts);
+  const watch::AuditRecording nobody(nullptr);  // one row of it, whatever the watch runs again
   watch::Session* const session = watch::current();
   if (session == nullptr || watched.path.empty()) return multiply(watched.product, output, codes);
   observe_operators(*session);

@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "plimsoll/ops/tensor/audited_product.h"
 #include "plimsoll/ops/tensor/gemm.h"
 
 namespace plimsoll::ops {
@@ -11,9 +12,10 @@ struct WatchedProduct {
   const Product& product;
   std::string_view path;    // of the layer; empty: nothing is reported
   std::string_view result;  // "output", "grad_input", "grad_weight", "main_grad"
+  ProductFacts facts = {};  // for an audit, without the path
 };
 
-// multiply(), reported as "path/result".
+// multiply(), reported as "path/result" to the watch, and to the audit in force.
 void multiply(const WatchedProduct& watched, const at::Tensor& output, format::Format codes = format::Format::kE4m3);
 
 }  // namespace plimsoll::ops
