@@ -8,6 +8,7 @@ namespace plimsoll::cli {
 Command train_command();
 Command compare_command();
 Command audit_command();
+Command logprobs_command();
 Command finetune_command();
 Command generate_command();
 Command inspect_command();

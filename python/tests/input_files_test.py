@@ -79,6 +79,8 @@ COMMANDS = {
     "gauge --calibrate of a Gpt": ["gauge", "--model", "{run}", "--calibrate", "{}", "--out", "{out}"],
     "parity --data": ["parity", "--model", "{model}", "--data", "{}"],
     "audit --diff": ["audit", "--diff", "{}", "{}"],
+    "logprobs --data": ["logprobs", "--model", "{run}", "--data", "{}"],
+    "logprobs --diff": ["logprobs", "--diff", "{}", "{}"],
     "mmlu --data": ["mmlu", "--model", "{model}", "--data", "{}"],
 }
 

@@ -95,6 +95,10 @@ CASES = {
         (["audit", "--model", "{llama}", "--as", "generate", "--dtype", "fp8", "--tokens", "4"], ["llama/*"]),
         (["audit", "--diff", "{lines}/audit.jsonl", "{lines}/audit.jsonl"], ["lines/audit.jsonl"]),
     ],
+    "logprobs": [
+        (["logprobs", "--model", "{llama}", "--data", "{text}", "--tokens", "20", "--as", "decode"], ["llama/*", "text"]),
+        (["logprobs", "--diff", "{lines}/logprobs.jsonl", "{lines}/logprobs.jsonl"], ["lines/logprobs.jsonl"]),
+    ],
     "mmlu": [
         (
             ["mmlu", "--model", "{letters}", "--data", "{questions}", "--dtypes", "fp32"],
@@ -272,6 +276,7 @@ def make_tree(folder):
            "kernel": "fp32 avx2", "decided": "recipe", "reason": "", "calls": 1, "operations": 8.0, "share": 1.0}  # fmt: skip
     (folder / "lines").mkdir()
     (folder / "lines" / "audit.jsonl").write_text(2 * (json.dumps(row) + "\n"))
+    (folder / "lines" / "logprobs.jsonl").write_text(2 * '{"token": 1, "id": 7, "log_probability": -0.5}\n')
     (folder / "results").mkdir()
     (folder / "results" / "parity.json").write_text(
         json.dumps({"dtypes": {"fp32": {"headroom_fp16": {"x": 3.0}}, "fp16": {"logits_kl": 0.1}}})
