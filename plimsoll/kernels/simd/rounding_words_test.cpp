@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "plimsoll/kernels/simd/simd_probe.h"
@@ -30,20 +31,21 @@ TEST(SimdRoundingWords, AreThoseOfRuntimeOnEveryIsa) {
   }
 }
 
-TEST(SimdPack, EveryByteComesBackInItsPlace) {
+TEST(SimdPack, EveryNumberComesBackInItsPlaceAsTheNearestOf8Bits) {
   for (const SimdProbe* probe : present_probes()) {
-    for (int first = -128; first <= 96; first += 32) {
-      int32_t x[32], back[16];
-      int8_t packed[32];
-      uint8_t lower_bytes[32];
-      for (int i = 0; i < 32; ++i) x[i] = first + i;
-      probe->pack(x, packed, lower_bytes);
-      for (int i = 0; i < 32; ++i) {
-        EXPECT_EQ(packed[i], x[i]);
-        EXPECT_EQ(lower_bytes[i], static_cast<uint8_t>(x[i]));
+    for (int first = -512; first <= 448; first += 64) {
+      int32_t x[64], back[16];
+      int8_t packed[64], upper[64];
+      uint8_t unsigned_bytes[64];
+      for (int i = 0; i < 64; ++i) x[i] = first + i;
+      probe->pack(x, packed, unsigned_bytes, upper);
+      for (int i = 0; i < 64; ++i) {
+        EXPECT_EQ(packed[i], std::clamp(x[i], -128, 127));
+        EXPECT_EQ(unsigned_bytes[i], std::clamp(x[i], 0, 255));
+        EXPECT_EQ(upper[i], packed[i]);
       }
       probe->unpack(packed + 16, back);
-      for (int i = 0; i < 16; ++i) EXPECT_EQ(back[i], x[16 + i]);
+      for (int i = 0; i < 16; ++i) EXPECT_EQ(back[i], packed[16 + i]);
     }
   }
 }

@@ -60,7 +60,7 @@ struct SimdProbe {
   void (*reduce_max_16)(const int32_t* rows, int32_t* largest);                         // [16, 16] to [16]
   void (*philox)(uint64_t seed, uint64_t step, uint64_t first_block, uint32_t* words);  // [64]
   void (*rounding_words)(runtime::RoundingKeys keys, uint32_t lower, uint32_t* words);  // [16]
-  void (*pack)(const int32_t* x, int8_t* y, uint8_t* lower_bytes);                      // [32]
+  void (*pack)(const int32_t* x, int8_t* y, uint8_t* unsigned_y, int8_t* upper);        // [64]; upper: of x * 2^16
   void (*unpack)(const int8_t* x, int32_t* y);                                          // [16]
 };
 
