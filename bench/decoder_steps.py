@@ -1,4 +1,4 @@
-"""What decoder_train.py and finetune.py share: options, and steps of ours and theirs, in turn."""
+"""Options of decoder_train.py and finetune.py, and steps of ours and theirs in turn."""
 
 import argparse
 import sys

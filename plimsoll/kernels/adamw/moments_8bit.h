@@ -18,10 +18,10 @@ namespace {
 constexpr int64_t kBlockScales = 16, kBlock = kBlockScales * kStateGroup;
 constexpr float kLargestScale = 65504;
 
-// What an update of a block keeps between its two passes.
+// Values that an update of a block keeps between its two passes.
 struct alignas(64) Block {
   float moment1[kBlock], root2[kBlock], moment2[kBlock];
-  // Of 8-bit states: lane-wise maxima of the magnitudes of each group, and values of a unit of each group's codes, from
+  // Lane-wise maxima of the magnitudes of each group with 8-bit states, and values of a unit of its codes, from
   // choose_scales on their reciprocals.
   int32_t largest1[kBlockScales][16], largest2[kBlockScales][16];
   float unit1[kBlockScales], unit2[kBlockScales];
@@ -83,7 +83,7 @@ PLIMSOLL_INLINE void load_units(const AdamW& args, int64_t i, int64_t count, Blo
   store(block.unit2, mul(load_fp16_n(args.scale2 + i / kStateGroup, count), set(1 / 255.0f)));
 }
 
-// What belongs to the groups of the elements from `at` on of the block.
+// Units of the elements from `at` on of the block, in all lanes.
 PLIMSOLL_INLINE void broadcast_units(const float (&units)[kBlockScales], int64_t at, F32s& x) {
   for (int j = 0; j < kVectors; ++j) x[j] = set(units[(at + 16 * j) / kStateGroup]);
 }
@@ -127,7 +127,7 @@ PLIMSOLL_INLINE void choose_scales(const AdamW& args, int64_t i, int64_t count, 
   const auto choose = [&](F32x16 amax, float unit, uint16_t* scale, float* inverse) {
     const F32x16 chosen = round_up_to_fp16(amax);
     store_fp16_n(scale + i / kStateGroup, chosen, count);
-    // Of 0 or NaN: 0.
+    // Zero where the scale is 0 or NaN.
     store(inverse, mul(select(less(zero(), chosen), div(set(1), chosen), zero()), set(unit)));
   };
   choose(amax1, 1, args.scale1, block.unit1);
