@@ -110,7 +110,7 @@ def test_what_counts_stands_between_marks(model, tmp_path):
 
 
 def on_terminal(*words):
-    """What the program says to a terminal."""
+    """Output of the program on a terminal."""
     ours, its = os.openpty()
     with subprocess.Popen([str(PROGRAM), *map(str, words)], stdout=its, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
         os.close(its)
