@@ -112,7 +112,9 @@ def test_what_counts_stands_between_marks(model, tmp_path):
 def on_terminal(*words):
     """Output of the program on a terminal."""
     ours, its = os.openpty()
-    with subprocess.Popen([str(PROGRAM), *map(str, words)], stdout=its, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [str(PROGRAM), *map(str, words)], stdout=its, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+    ) as process:
         os.close(its)
         said = b""
         while part := read_or_end(ours):
@@ -131,7 +133,9 @@ def read_or_end(terminal):
 
 def test_control_characters_of_the_data_are_spelled_on_a_terminal(model, tmp_path):
     text = "clear \x1b[2J and \x07 ring \x9b31m\tred"
-    path = write_lines(tmp_path / "x.jsonl", [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "é"}]}])
+    path = write_lines(
+        tmp_path / "x.jsonl", [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "é"}]}]
+    )
     said = on_terminal(*words_of(model, path, "--show-data=1"))
     assert rb"clear \x1b[2J and \x07 ring \x9b31m" + b"\tred" in said
     assert b"\x1b[32m" in said  # the colour of what counts
