@@ -12,8 +12,7 @@ import json_file
 
 THEIRS = {f"hf-{dtype}": ["decoder_train_worker.py", f"--dtype={dtype}"] for dtype in ("fp32", "bf16")}
 OURS = {
-    recipe: [f"--recipe={recipe}"]
-    for recipe in ("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block", "mxfp8")
+    recipe: [f"--recipe={recipe}"] for recipe in ("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block", "mxfp8")
 }
 
 
