@@ -1,0 +1,120 @@
+"""`response_format` of `plimsoll serve`: any JSON object, or one of a schema."""
+
+import contextlib
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import MESSAGES, openai, serving, write_tiny
+
+PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(write_tiny(tmp_path_factory.mktemp("tiny")), "--max-batch", 4, "--queue", 200) as served:
+        yield served
+        assert served.stop() == 0
+
+
+FORMAT = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "animal",
+        "strict": True,
+        "schema": {
+            "type": "object",
+            "properties": {
+                "zoo": {"type": "string", "maxLength": 6},
+                "count": {"type": "integer"},
+                "kinds": {"type": "array", "items": {"enum": ["cat", "dog", "caf\u00e9"]}, "minItems": 1, "maxItems": 3},
+                "alive": {"type": ["boolean", "null"]},
+            },
+            "required": ["zoo", "count", "kinds", "alive"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def test_a_response_format_makes_json_of_its_schema(server):
+    ended = 0
+    for seed in range(20):
+        options = {"model": "any", "messages": MESSAGES, "max_tokens": 400, "temperature": 1, "seed": seed}
+        reply = server.client.chat.completions.create(**options, response_format=FORMAT, logprobs=True)
+        choice = reply.choices[0]
+        pieces = server.client.chat.completions.create(**options, response_format=FORMAT, stream=True)
+        assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == choice.message.content
+        if choice.finish_reason == "length":
+            assert reply.usage.completion_tokens == 400
+            continue
+        ended += 1
+        assert choice.finish_reason == "stop" and reply.usage.completion_tokens == len(choice.logprobs.content)
+        value = json.loads(choice.message.content)
+        assert list(value) == ["zoo", "count", "kinds", "alive"], value
+        assert len(value["zoo"]) <= 6 and isinstance(value["count"], int) and value["alive"] in (True, False, None)
+        assert 1 <= len(value["kinds"]) <= 3 and set(value["kinds"]) <= {"cat", "dog", "caf\u00e9"}
+    assert ended >= 15
+
+
+def test_a_format_is_kept_to_beside_other_requests_and_by_each_choice(server):
+    options = {"model": "any", "prompt": "word", "max_tokens": 300, "temperature": 1, "extra_body": {"response_format": FORMAT}}
+
+    def ask(seed):
+        return [choice.text for choice in server.client.completions.create(**options, seed=seed, n=2).choices]
+
+    alone = [ask(seed) for seed in range(6)]
+    together: list[Any] = [None] * 6
+    threads = [threading.Thread(target=lambda seed: together.__setitem__(seed, ask(seed)), args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    plain = server.client.completions.create(model="any", prompt="word", max_tokens=50, temperature=0).choices[0].text
+    for thread in threads:
+        thread.join()
+    assert together == alone and all(first != second and first.startswith("{") for first, second in alone)
+    assert not plain.startswith("{")
+
+
+def test_an_object_without_a_schema_begins_as_one_and_text_is_any(server):
+    options = {"model": "any", "messages": MESSAGES, "max_tokens": 30, "temperature": 1, "seed": 2}
+    text = lambda **more: server.client.chat.completions.create(**options, **more).choices[0].message.content
+    assert text(response_format={"type": "json_object"}).startswith("{")
+    assert text(response_format={"type": "text"}) == text() != text(response_format={"type": "json_object"})
+
+
+def test_what_is_wrong_with_a_format_is_named(server):
+    schema = lambda value: {"type": "json_schema", "json_schema": {"name": "x", "schema": value}}
+    for wrong, name in (
+        (5, "response_format"),
+        ({}, "response_format.type"),
+        ({"type": "xml"}, "response_format.type"),
+        ({"type": "json_object", "schema": {}}, "response_format.schema"),
+        ({"type": "json_schema"}, "response_format.json_schema"),
+        ({"type": "json_schema", "json_schema": {"schema": {}}}, "response_format.json_schema.name"),
+        ({"type": "json_schema", "json_schema": {"name": "x"}}, "response_format.json_schema.schema"),
+        ({"type": "json_schema", "json_schema": {"name": "x", "schema": {}, "y": 1}}, "response_format.json_schema.y"),
+        (schema({"type": "string", "pattern": "a"}), "response_format.json_schema.schema.pattern"),
+        (schema({"properties": {"a": {"minimum": 1}}}), "response_format.json_schema.schema.properties.a.minimum"),
+        (schema({"enum": list(range(50_000))}), "response_format.json_schema.schema"),
+        (schema({"properties": {f"p{i}": {} for i in range(6000)}}), "response_format.json_schema.schema"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            server.client.chat.completions.create(model="any", messages=MESSAGES, extra_body={"response_format": wrong})
+        assert caught.value.param == name, (wrong, caught.value)
+        assert name in caught.value.message
+
+
+def test_the_example_of_a_schema_runs(server):
+    (example,) = [block for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S) if "BaseModel" in block]
+    example, ports = re.subn("127.0.0.1:8000", f"127.0.0.1:{server.port}", example)
+    example, calls = re.subn("response_format=City", "response_format=City, temperature=1, seed=SEED, max_tokens=1500", example)
+    assert ports == calls == 1
+    cities: list[Any] = []
+    for seed in range(5):
+        code = example.replace("SEED", str(seed)).replace("print", "cities.append")
+        with contextlib.suppress(openai.LengthFinishReasonError):  # random weights seldom end a string
+            exec(code, {"cities": cities})
+    assert all(isinstance(city.name, str) for city in cities)
