@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "plimsoll/app/audit.h"
-#include "plimsoll/app/error.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/difference_option.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
@@ -54,7 +54,6 @@ void print_audit(const watch::Audit& audit) {
 }
 
 int print_differences(const std::vector<std::filesystem::path>& files) {
-  if (files.size() != 2) app::refuse("--diff: expected two files, got {}", files.size());
   const std::vector<std::string> lines = app::audit_differences(files[0], files[1]);
   for (const std::string& line : lines) write_line(line);
   return lines.empty() ? kExitOk : kExitFailed;
@@ -62,10 +61,9 @@ int print_differences(const std::vector<std::filesystem::path>& files) {
 
 int run_audit(AuditCommand& command) {
   const bool has_model = !command.options.model.path.empty();
-  if (has_model == !command.files.empty()) {
-    app::refuse("audit: expected either --model DIR or --diff FILE FILE, got {}", has_model ? "both" : "neither");
+  if (asks_for_difference(command.files, {"audit", "--model DIR", has_model, has_model})) {
+    return print_differences(command.files);
   }
-  if (!command.files.empty()) return print_differences(command.files);
   use_threads(command.threads);
   if (!command.recipe.text.empty()) command.options.recipe = command.recipe.value;
   app::JsonLines lines = app::JsonLines::create(command.json);
@@ -85,22 +83,22 @@ Command audit_command() {
   return {
       .name = "audit",
       .summary = "Which format, scale and kernel every product and operator of a model has; or where two audits differ",
-      .options =
-          {{"model", "DIR", path(options.model.path, PathMust::kExist),
-            "a Hugging Face directory, a run's directory, or one of its checkpoints"},
-           {"recipe", "NAME", recipe(command->recipe),
-            "instead of the run's; of a directory fp32, or to generate the dtype of its weights"},
-           {"as", "HOW", choice(options.as, app::kAuditedAs),
-            "train: the passes of a training step; generate: a prompt and a token after it"},
-           {"dtype", "NAME", choice(options.model.dtype, models::kWeightDtypes),
-            "--as generate: of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8"},
-           {"adapter", "DIR", path(options.model.adapter, PathMust::kExist), "--as generate: a LoRA adapter"},
-           {"tokens", "N", integer(options.tokens, {.from = 1, .to = 1 << 20}), "of the step, or of the prompt"},
-           threads_option(command->threads),
-           {"json", "FILE", path(command->json), "write one JSON object a row to FILE"},
-           {"diff", "FILE FILE", existing_paths(command->files),
-            "two files of --json or of another command's --audit: prints a line for each difference, and exits 1 if "
-            "there is one; calls, operations and shares are not compared"}},
+      .options = {{"model", "DIR", path(options.model.path, PathMust::kExist),
+                   "a Hugging Face directory, a run's directory, or one of its checkpoints"},
+                  {"recipe", "NAME", recipe(command->recipe),
+                   "instead of the run's; of a directory fp32, or to generate the dtype of its weights"},
+                  {"as", "HOW", choice(options.as, app::kAuditedAs),
+                   "train: the passes of a training step; generate: a prompt and a token after it"},
+                  {"dtype", "NAME", choice(options.model.dtype, models::kWeightDtypes),
+                   "--as generate: of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8"},
+                  {"adapter", "DIR", path(options.model.adapter, PathMust::kExist), "--as generate: a LoRA adapter"},
+                  {"tokens", "N", integer(options.tokens, {.from = 1, .to = 1 << 20}), "of the step, or of the prompt"},
+                  threads_option(command->threads),
+                  {"json", "FILE", path(command->json), "write one JSON object a row to FILE"},
+                  difference_option(
+                      command->files,
+                      "two files of --json or of another command's --audit: prints a line for each difference, "
+                      "and exits 1 if there is one; calls, operations and shares are not compared")},
       .run = [command](const nlohmann::json&) { return run_audit(*command); }};
 }
 

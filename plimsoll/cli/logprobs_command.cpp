@@ -4,10 +4,10 @@
 #include <memory>
 #include <vector>
 
-#include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/logprobs.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/difference_option.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/threads_option.h"
@@ -24,7 +24,6 @@ struct LogprobsCommand {
 };
 
 int print_logprobs_difference(const std::vector<std::filesystem::path>& files) {
-  if (files.size() != 2) app::refuse("--diff: expected two files, got {}", files.size());
   const app::LogprobsDifference difference = app::logprobs_difference(files[0], files[1]);
   if (!difference.first) {
     write_line(fmt::format("{} tokens, all equal", difference.tokens));
@@ -38,12 +37,11 @@ int print_logprobs_difference(const std::vector<std::filesystem::path>& files) {
 
 int run_logprobs(LogprobsCommand& command) {
   const app::LogprobsOptions& options = command.options;
-  const bool has_model = !options.model.path.empty() && !options.data.empty();
-  if (has_model == !command.files.empty()) {
-    app::refuse("logprobs: expected either --model DIR and --data FILE, or --diff FILE FILE, got {}",
-                has_model ? "both" : "neither");
+  const bool has_model = !options.model.path.empty(), has_data = !options.data.empty();
+  if (asks_for_difference(command.files,
+                          {"logprobs", "--model DIR and --data FILE", has_model || has_data, has_model && has_data})) {
+    return print_logprobs_difference(command.files);
   }
-  if (!command.files.empty()) return print_logprobs_difference(command.files);
   use_threads(command.threads);
   if (!command.recipe.text.empty()) command.options.recipe = command.recipe.value;
   app::JsonLines lines = app::JsonLines::create(command.json);
@@ -86,8 +84,8 @@ Command logprobs_command() {
             "--as serve: windows together"},
            threads_option(command->threads),
            {"json", "FILE", path(command->json), "write one JSON object a token to FILE"},
-           {"diff", "FILE FILE", existing_paths(command->files),
-            "two files of --json: says how far they are apart, and exits 1 if they are"}},
+           difference_option(command->files,
+                             "two files of --json: says how far they are apart, and exits 1 if they are")},
       .run = [command](const nlohmann::json&) { return run_logprobs(*command); }};
 }
 

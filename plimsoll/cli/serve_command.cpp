@@ -12,6 +12,7 @@
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/threads_option.h"
+#include "plimsoll/io/error.h"
 #include "plimsoll/serve/http/server.h"
 
 namespace plimsoll::cli {

@@ -79,7 +79,7 @@ def llama(tmp_path_factory):
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "text"
-    path.write_text("\n".join(tokenizer_texts.standard_library()[:2])[:4000])
+    path.write_text(tokenizer_texts.python_source(4000))
     return path
 
 
@@ -214,7 +214,7 @@ def test_mistakes_are_one_line(llama, tmp_path):
     (tmp_path / "other").write_text('{"layer": 1}\n')
     (tmp_path / "empty").touch()
     refused = {
-        ("audit",): "either --model DIR or --diff FILE FILE, got neither",
+        ("audit",): "either --model DIR, or --diff FILE FILE, got neither",
         ("audit", "--diff", llama / "config.json"): "--diff: expected two files, got 1",
         ("audit", "--model", llama, "--dtype=bf16"): "--dtype bf16: expected --as generate",
         ("audit", "--model", llama, "--tokens=1000"): "--tokens: expected at most the 256 that the model sees, got 1000",

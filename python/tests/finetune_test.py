@@ -86,7 +86,7 @@ def test_pairs_and_texts_end_with_the_token_that_ends_a_text(model, tmp_path):
 
 
 def test_a_text_file_is_learned_without_a_gap(model, tmp_path):
-    text = tokenizer_texts.standard_library()[0][:3000]
+    text = tokenizer_texts.python_source(3000)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a.txt").write_text(text)
     whole = AutoTokenizer.from_pretrained(model)(text)["input_ids"]

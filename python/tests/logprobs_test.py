@@ -21,7 +21,7 @@ CONTEXT, TOKENS = 29, 150  # windows of which the last is shorter
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "text"
-    path.write_text("\n".join(tokenizer_texts.standard_library()[:2])[:3000])
+    path.write_text(tokenizer_texts.python_source(3000))
     return path
 
 
@@ -101,7 +101,8 @@ def test_the_printed_perplexity_is_that_of_the_lines(model, text, tmp_path):
 def test_mistakes_are_one_line(model, text, tmp_path):
     (tmp_path / "other").write_text('{"token": 1}\n')
     for words, code, error in [
-        (("logprobs", "--model", model), 2, "expected either --model DIR and --data FILE, or --diff FILE FILE, got neither"),
+        (("logprobs", "--model", model), 2, "expected either --model DIR and --data FILE, or --diff FILE FILE, got a part of"),
+        (("logprobs", "--model", model, "--diff", text, text), 2, "or --diff FILE FILE, got both"),
         (("logprobs", "--diff", tmp_path / "other"), 2, "--diff: expected two files, got 1"),
         (("logprobs", "--model", model, "--data", text, "--context=100000"), 2, "--context: expected at most the "),
         (("logprobs", "--diff", tmp_path / "other", tmp_path / "other"), 1, "expected lines with token, id and log_probability"),

@@ -53,6 +53,11 @@ def standard_library() -> list[str]:
     return [path.read_text(encoding="utf-8", errors="ignore") for path in paths]
 
 
+def python_source(characters: int = 6000) -> str:
+    """The beginning of these files, one after another."""
+    return "\n".join(standard_library())[:characters]
+
+
 def random_text(rng: random.Random, files: list[str], words: Sequence[str]) -> str:
     """A text of one of the kinds, or a mixture. `words`: special tokens and others to put in."""
     kind = rng.randrange(8)
