@@ -23,12 +23,7 @@ struct SmallFloat {
 
   // Nearest, ties to even. NaN stays NaN and keeps its sign; so does zero.
   static constexpr Code encode(float x, Overflow overflow = Overflow::kSaturate) {
-    return encode_bits(x, overflow, [](uint32_t significand, int shift) {
-      if (shift > 25) return 0u;  // below half of the smallest subnormal: significand < 2^24
-      const uint32_t kept = significand >> shift;
-      const uint32_t rest = significand & ((1u << shift) - 1), half = 1u << (shift - 1);
-      return kept + (rest > half || (rest == half && (kept & 1u) != 0) ? 1u : 0u);
-    });
+    return encode_bits(x, overflow, divide_even);
   }
 
   // A value between two codes goes up with the probability of its distance from the lower one, to 32 bits: up if
@@ -38,6 +33,15 @@ struct SmallFloat {
       const uint32_t kept = shift < 32 ? significand >> shift : 0u;
       const uint64_t scaled = shift < 64 ? (uint64_t{significand} << 32) >> shift : 0u;
       return kept + (random_bits < static_cast<uint32_t>(scaled) ? 1u : 0u);
+    });
+  }
+
+  // The same with 16 random bits: the distance is rounded to the nearest multiple of 2^-16 of the gap (ties to even), so
+  // that it errs by at most 2^-17 to either side, and x goes up if random_bits + distance reach 2^16.
+  static constexpr Code encode_stochastic_16(float x, uint16_t random_bits, Overflow overflow = Overflow::kSaturate) {
+    return encode_bits(x, overflow, [random_bits](uint32_t significand, int shift) {
+      const uint32_t fixed = shift > 16 ? divide_even(significand, shift - 16) : significand << (16 - shift);
+      return (fixed + random_bits) >> 16;
     });
   }
 
@@ -73,6 +77,14 @@ struct SmallFloat {
     if (kInfo.has_inf && (is_inf || kInfo.bits == 16 || overflow == Overflow::kNonFinite)) return kInfCode;
     if (overflow == Overflow::kSaturate) return kMaxCode;
     return kInfo.has_nan ? kMagnitudeMask : kMaxCode;
+  }
+
+  // significand / 2^shift as an integer, nearest even; significand < 2^24, shift >= 1.
+  static constexpr uint32_t divide_even(uint32_t significand, int shift) {
+    if (shift > 25) return 0u;  // below half: significand < 2^24
+    const uint32_t kept = significand >> shift;
+    const uint32_t rest = significand & ((1u << shift) - 1), half = 1u << (shift - 1);
+    return kept + (rest > half || (rest == half && (kept & 1u) != 0) ? 1u : 0u);
   }
 
   // round(significand, shift) = significand / 2^shift as an integer; significand < 2^24, shift >= 1.

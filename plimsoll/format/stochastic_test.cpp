@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <random>
 
 #include "plimsoll/format/bf16.h"
 #include "plimsoll/format/code_table.h"
+#include "plimsoll/format/e2m1.h"
 #include "plimsoll/format/fp16.h"
 #include "plimsoll/format/fp8.h"
 
@@ -68,6 +70,33 @@ TEST(StochasticRounding, OverflowIsThatOfTheRoundedValue) {
   EXPECT_EQ(E4m3::encode_stochastic(449.0f, 0u, Overflow::kNonFinite), 0x7f);  // up, out of the range
   EXPECT_EQ(E4m3::encode_stochastic(449.0f, 0xffffffffu, Overflow::kNonFinite), 0x7e);
   EXPECT_EQ(E4m3::encode_stochastic(449.0f, 0u), 0x7e);
+}
+
+// The rule of 16 bits in double, where distance and sum are exact.
+TEST(StochasticRounding, FollowsTheRuleOfSixteenBits) {
+  const CodeTable table(testing::kE2m1Layout);
+  std::mt19937 generator(13);
+  std::uniform_real_distribution<float> uniform(0.0f, 6.5f);
+  const auto check = [&](float magnitude, uint16_t random_bits) {
+    const double held = std::min(double{magnitude}, 6.0);
+    const uint32_t lower = std::min(table.at_or_below(held), table.finite_codes() - 2);
+    const double gap = table.value(lower + 1) - table.value(lower);
+    const double distance = std::nearbyint((held - table.value(lower)) / gap * 65536);
+    const uint32_t expected = lower + (distance + random_bits >= 65536 ? 1 : 0);
+    ASSERT_EQ(E2m1::encode_stochastic_16(magnitude, random_bits), expected) << magnitude << " " << random_bits;
+    ASSERT_EQ(E2m1::encode_stochastic_16(-magnitude, random_bits), expected | 8u);
+  };
+  for (int i = 0; i < 200000; ++i) check(uniform(generator), static_cast<uint16_t>(generator()));
+  for (uint32_t code = 0; code < table.finite_codes(); ++code) {
+    for (const uint16_t word : {uint16_t{0}, uint16_t{0x8000}, uint16_t{0xffff}}) {
+      const auto value = static_cast<float>(table.value(code));
+      ASSERT_EQ(E2m1::encode_stochastic_16(value, word), code);  // what is representable never moves
+      check(std::nextafter(value, 7.0f), word);
+      if (value > 0) check(std::nextafter(value, 0.0f), word);
+    }
+  }
+  EXPECT_EQ(E2m1::encode_stochastic_16(0x1p-19f, 0xffff), 0);  // below half of 2^-16 of the gap
+  EXPECT_EQ(E2m1::encode_stochastic_16(0x1.8p-18f, 0xffff), 1);
 }
 
 TEST(StochasticRounding, MeanIsTheValue) {
