@@ -16,7 +16,7 @@
 
 namespace plimsoll::format {
 
-// How blocks of E2M1 get their scales.
+// Rules by which blocks of E2M1 get their scales.
 enum class Fp4Scaling : uint8_t {
   kNvfp4,        // the block's amax becomes 6
   kFourOverSix,  // it becomes 6 or 4, whichever leaves the smaller squared error; 6 where both leave the same

@@ -55,7 +55,8 @@ TEST(Fp4Block, BlocksAndScalesAreThoseOfTheirFormats) {
   EXPECT_EQ(fp4_block(Fp4Scaling::kMxfp4), 32);
   EXPECT_EQ(fp4_block(Fp4Scaling::kMxfp4Floor), 32);
   for (int code = 0; code < 0x7f; ++code) {
-    ASSERT_EQ(fp4_decode_scale(Fp4Scaling::kNvfp4, static_cast<uint8_t>(code)), E4m3::decode(static_cast<uint8_t>(code)));
+    ASSERT_EQ(fp4_decode_scale(Fp4Scaling::kNvfp4, static_cast<uint8_t>(code)),
+              E4m3::decode(static_cast<uint8_t>(code)));
     ASSERT_EQ(fp4_decode_scale(Fp4Scaling::kMxfp4, static_cast<uint8_t>(code)), std::ldexp(1.0f, code - 127));
   }
 }

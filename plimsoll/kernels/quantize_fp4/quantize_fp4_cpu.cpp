@@ -1,0 +1,217 @@
+// Tiles that any threads may run in any order. Where codes of both directions are wanted, a tile is read from memory once.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cmath>
+
+#include "plimsoll/kernels/quantize_fp4/quantize_fp4.h"
+#include "plimsoll/kernels/quantize_fp4/quantize_fp4_loops.h"
+#include "plimsoll/kernels/shared_amax.h"
+#include "plimsoll/runtime/philox.h"
+#include "plimsoll/runtime/pick.h"
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+constexpr int64_t kWorthWaking = 16384;  // elements: about ten microseconds
+
+int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+const QuantizeFp4Loops& loops() {
+  return runtime::pick(kQuantizeFp4LoopsPortable, kQuantizeFp4LoopsAvx2, kQuantizeFp4LoopsAvx512);
+}
+
+using Signs = std::array<float, kFp4LargestRotation>;
+
+Signs signs_of(const Fp4Rotation& rotation) {
+  Signs signs;
+  if (rotation.size == 0) return signs.fill(1.0f), signs;
+  const runtime::Philox words{rotation.seed, rotation.step};
+  const float magnitude = static_cast<float>(1.0 / std::sqrt(static_cast<double>(rotation.size)));
+  for (size_t i = 0; i < signs.size(); ++i) {
+    const size_t place = i % static_cast<size_t>(rotation.size);
+    signs[i] = (words.word(place / 32) >> (place % 32) & 1u) != 0 ? -magnitude : magnitude;
+  }
+  return signs;
+}
+
+// The matrix, in tiles.
+struct Matrix {
+  const void* x;
+  format::Format x_format;
+  int64_t rows, cols, x_stride;
+};
+
+struct TileSize {
+  int64_t rows, cols;
+};
+
+struct Sums {
+  SharedAmax amax;
+  std::atomic<int64_t> non_finite_blocks = 0;
+  void add(const Fp4TileResult& result) {
+    amax.raise(result.amax);
+    if (result.non_finite_blocks != 0) non_finite_blocks += result.non_finite_blocks;
+  }
+};
+
+// Calls pass(row, col, rows, cols) on tiles.
+template <class Pass>
+void over_tiles(const Matrix& x, TileSize size, Pass pass) {
+  const int64_t across = pieces(x.cols, size.cols), down = pieces(x.rows, size.rows);
+  const int64_t tile = std::max<int64_t>(std::min(size.rows, x.rows) * std::min(size.cols, x.cols), 1);
+  runtime::parallel_for(down * across, kWorthWaking / tile + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / across * size.rows, col = i % across * size.cols;
+      pass(row, col, std::min(size.rows, x.rows - row), std::min(size.cols, x.cols - col));
+    }
+  });
+}
+
+// One direction: what a tile of it is told.
+class Direction {
+ public:
+  enum class Along { kRows, kColumns };
+
+  Direction(const Matrix& x, format::Fp4Scaling scaling, const Fp4Lines& lines, Along along)
+      : x_(x), scaling_(scaling), lines_(lines), along_(along), signs_(signs_of(lines.rotation)) {}
+
+  bool wanted() const { return lines_.codes != nullptr; }
+
+  Fp4TileResult run(int64_t row, int64_t col, int64_t rows, int64_t cols, bool encode) const {
+    const bool by_row = along_ == Along::kRows;
+    const int64_t line = by_row ? row : col, place = by_row ? col : row;
+    const Fp4Tile tile = {.x = static_cast<const char*>(x_.x) + (row * x_.x_stride + col) * format::bytes(x_.x_format),
+                          .x_format = x_.x_format,
+                          .rows = rows,
+                          .cols = cols,
+                          .x_stride = x_.x_stride,
+                          .row = row,
+                          .col = col,
+                          .scaling = scaling_,
+                          .encode_scale = encode_scale_,
+                          .codes = encode ? lines_.codes + line * lines_.codes_stride + place / 2 : nullptr,
+                          .codes_stride = lines_.codes_stride,
+                          .scale = lines_.scale + line * lines_.scale_stride + place / format::fp4_block(scaling_),
+                          .scale_stride = lines_.scale_stride,
+                          .rotation = lines_.rotation.size,
+                          .signs = signs_.data(),
+                          .stochastic = lines_.noise.stochastic,
+                          .seed = lines_.noise.seed,
+                          .step = lines_.noise.step,
+                          .words = by_row ? 16 * pieces(x_.cols, 32) : 32 * pieces(x_.cols, 32)};
+    return by_row ? loops_.rows(tile) : loops_.columns(tile);
+  }
+
+  void set_scale() {
+    if (!wanted()) return;
+    if (format::is_nvfp4(scaling_)) {
+      const float amax = lines_.tensor_amax != nullptr ? *lines_.tensor_amax : find_amax();
+      encode_scale_ = format::Nvfp4::encode_scale(amax, scaling_);
+    }
+    if (lines_.tensor_scale != nullptr) *lines_.tensor_scale = 1.0f / encode_scale_;
+  }
+
+ private:
+  float find_amax() const {
+    SharedAmax amax;
+    over_tiles(x_, {kFp4GroupRows, kFp4Chunk}, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
+      amax.raise(run(row, col, rows, cols, /*encode=*/false).amax);
+    });
+    return amax.value();
+  }
+
+  const Matrix& x_;
+  const format::Fp4Scaling scaling_;
+  const Fp4Lines& lines_;
+  const Along along_;
+  const Signs signs_;
+  const QuantizeFp4Loops& loops_ = loops();
+  float encode_scale_ = 1.0f;
+};
+
+// 64 K elements; whole rows where columns are not wanted, as memory is read best.
+TileSize tile_size(const Matrix& x, bool by_column) {
+  if (by_column) return {kFp4GroupRows, kFp4Chunk};
+  constexpr int64_t kElements = 65536;
+  const int64_t rows = std::clamp<int64_t>(kElements / std::max<int64_t>(x.cols, 1), 1, 64);
+  return {rows, std::max<int64_t>(kElements / kFp4Chunk, 1) * kFp4Chunk};
+}
+
+}  // namespace
+
+void quantize_fp4(const QuantizeFp4& args) {
+  const Matrix x = {args.x, args.x_format, args.rows, args.cols, args.x_stride};
+  Direction by_row(x, args.scaling, args.by_row, Direction::Along::kRows);
+  Direction by_column(x, args.scaling, args.by_column, Direction::Along::kColumns);
+  by_row.set_scale();
+  by_column.set_scale();
+  Sums row_sums, column_sums;
+  const TileSize size = tile_size(x, by_column.wanted());
+  over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
+    if (by_row.wanted()) row_sums.add(by_row.run(row, col, rows, cols, /*encode=*/true));
+    if (by_column.wanted()) column_sums.add(by_column.run(row, col, rows, cols, /*encode=*/true));
+  });
+  if (by_row.wanted()) row_sums.amax.store(args.by_row.amax);
+  if (by_column.wanted()) column_sums.amax.store(args.by_column.amax);
+  if (args.non_finite_blocks != nullptr) {
+    *args.non_finite_blocks = row_sums.non_finite_blocks + column_sums.non_finite_blocks;
+  }
+}
+
+void quantize_fp4_squares(const QuantizeFp4Squares& args) {
+  const Matrix x = {args.x, args.x_format, args.rows, args.cols, args.x_stride};
+  const QuantizeFp4Loops& kernels = loops();
+  const Signs signs = signs_of({});
+  const TileSize size = {kFp4GroupRows, kFp4Chunk};
+  const auto tile_at = [&](int64_t row, int64_t col, int64_t rows, int64_t cols, float encode_scale) {
+    return Fp4Tile{.x = static_cast<const char*>(x.x) + (row * x.x_stride + col) * format::bytes(x.x_format),
+                   .x_format = x.x_format,
+                   .rows = rows,
+                   .cols = cols,
+                   .x_stride = x.x_stride,
+                   .row = row,
+                   .col = col,
+                   .scaling = args.scaling,
+                   .encode_scale = encode_scale,
+                   .codes = nullptr,
+                   .codes_stride = 0,
+                   .scale = args.scale + row / 16 * args.scale_stride + col / 16,
+                   .scale_stride = args.scale_stride,
+                   .rotation = 0,
+                   .signs = signs.data(),
+                   .stochastic = false,
+                   .seed = 0,
+                   .step = 0,
+                   .words = 0};
+  };
+  float amax = 0;
+  if (args.tensor_amax != nullptr) {
+    amax = *args.tensor_amax;
+  } else {
+    SharedAmax found;
+    over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
+      found.raise(kernels.rows(tile_at(row, col, rows, cols, 1.0f)).amax);
+    });
+    amax = found.value();
+  }
+  const float encode_scale = format::Nvfp4::encode_scale(amax, args.scaling);
+  if (args.tensor_scale != nullptr) *args.tensor_scale = 1.0f / encode_scale;
+  Sums sums;
+  over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
+    Fp4Tile tile = tile_at(row, col, rows, cols, encode_scale);
+    tile.codes = args.codes + row * args.codes_stride + col / 2;
+    tile.codes_stride = args.codes_stride;
+    sums.add(kernels.squares(tile));
+    if (args.transposed == nullptr) return;
+    tile.codes = args.transposed + col * args.transposed_stride + row / 2;
+    tile.codes_stride = args.transposed_stride;
+    kernels.squares_transposed(tile);
+  });
+  sums.amax.store(args.amax);
+  if (args.non_finite_blocks != nullptr) *args.non_finite_blocks = sums.non_finite_blocks;
+}
+
+}  // namespace plimsoll::kernels
