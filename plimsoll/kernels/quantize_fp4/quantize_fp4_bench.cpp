@@ -14,7 +14,7 @@ namespace {
 using format::Format;
 using format::Fp4Scaling;
 
-// [rows, 4096] activations: 64 rows stay in the L2 cache, 16384 come from memory. The amax is known.
+// [rows, 4096] activations: 128 rows stay near the core, 16384 come from memory. The amax is known.
 constexpr int64_t kCols = 4096;
 
 struct Case {
@@ -95,7 +95,7 @@ void squares_bench(benchmark::State& state, Fp4Scaling scaling) {
              [&] { quantize_fp4_squares(args); });
 }
 
-constexpr std::initializer_list<int64_t> kSizes = {64, 16384};
+constexpr std::initializer_list<int64_t> kSizes = {128, 16384};
 const bool kRegistered[] = {
     bench::add("quantize_fp4/rows/bf16", kSizes, quantize_bench, Case{}),
     bench::add("quantize_fp4/rows/fp32", kSizes, quantize_bench, Case{.x_format = Format::kFp32}),

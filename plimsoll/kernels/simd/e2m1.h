@@ -21,7 +21,14 @@ PLIMSOLL_INLINE I32x16 select_bits(int32_t mask, I32x16 yes, I32x16 no) {
 }
 
 // min(|x|, 6); 6 for NaN.
-PLIMSOLL_INLINE F32x16 e2m1_magnitude(F32x16 x) { return min(abs(x), set(6.0f)); }
+PLIMSOLL_INLINE F32x16 e2m1_magnitude(F32x16 x) {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+  constexpr int kSmallerMagnitudeWithoutSign = 0b1010;
+  return {_mm512_range_ps(x.v, _mm512_set1_ps(6.0f), kSmallerMagnitudeWithoutSign)};
+#else
+  return min(abs(x), set(6.0f));
+#endif
+}
 
 // The power of two at or below a magnitude in 0 .. 6, but at least 1: codes from there to its double are half of it
 // apart.
