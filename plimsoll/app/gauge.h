@@ -13,6 +13,9 @@ struct GaugeOptions {
   // T5Texts::read_examples, where a decoder-only model reads texts, a run their bytes; empty: the worst case, from the weights alone.
   std::filesystem::path calibrate;
   int64_t headroom_bits = 3;
+  // Exponents at most whose FP16 error is measured on the inputs, of a decoder-only model; 0: amaxes and weights alone
+  // choose.
+  int64_t measurements = 64;
   int64_t batch = 8;            // inputs at a time, of a T5
   int64_t max_new_tokens = 32;  // of the texts written for inputs without decoder_input_ids, by a T5
 };

@@ -25,9 +25,8 @@ json describe(const models::GaugedTensor& tensor, float amax, int exponent) {
 
 json describe(const GaugeFindings& findings) {
   json weights = json::array(), values = json::array(), below = json::array(), pairs = json::object();
-  const auto note = [&](const models::GaugedTensor& tensor, float amax, int exponent) {
-    const auto wanted = static_cast<double>(findings.headroom_bits);
-    if (gauge::fp16_headroom(amax, exponent) < wanted) below.push_back(tensor.name);
+  const auto note = [&](const models::GaugedTensor& tensor, float amax, int exponent, int64_t headroom_bits) {
+    if (gauge::fp16_headroom(amax, exponent) < static_cast<double>(headroom_bits)) below.push_back(tensor.name);
   };
   for (const models::GaugedTensor& tensor : findings.freedoms.weights) {
     const gauge::ExponentCounts& counts = findings.weights.at(tensor.name);
@@ -35,13 +34,13 @@ json describe(const GaugeFindings& findings) {
     json entry = describe(tensor, counts.amax, exponent);
     entry["lost_bits"] = gauge::lost_bits(counts, exponent);
     weights.push_back(std::move(entry));
-    note(tensor, counts.amax, exponent);
+    note(tensor, counts.amax, exponent, 0);
   }
   for (const models::GaugedTensor& tensor : findings.freedoms.values) {
     const float amax = findings.values.at(tensor.name);
     const int exponent = exponent_of(tensor, findings.exponents);
     values.push_back(describe(tensor, amax, exponent));
-    note(tensor, amax, exponent);
+    note(tensor, amax, exponent, findings.headroom_bits);
   }
   for (size_t i = 0; i < findings.freedoms.pairs.size(); ++i) {
     pairs[findings.freedoms.pairs[i]] = findings.exponents.pairs[i];
@@ -57,6 +56,15 @@ json describe(const GaugeFindings& findings) {
 json calibration_json(const std::filesystem::path& file, int64_t inputs, int64_t tokens) {
   if (file.empty()) return {{"kind", "worst case, from the weights"}};
   return {{"kind", "inputs"}, {"inputs", inputs}, {"input_tokens", tokens}, {"file_sha256", io::sha256_of_file(file)}};
+}
+
+json search_json(const gauge::MeasuredExponents& found, int64_t most_measurements, int64_t inputs, int64_t tokens) {
+  return {{"measurements", found.measurements},
+          {"most_measurements", most_measurements},
+          {"inputs", inputs},
+          {"input_tokens", tokens},
+          {"logits_relative_l2", finite_or_null(found.error)},
+          {"by_amaxes_logits_relative_l2", finite_or_null(found.first_error)}};
 }
 
 std::string verified_inputs(const std::filesystem::path& file, int64_t drawn_tokens) {

@@ -11,11 +11,11 @@
 #include <memory>
 #include <utility>
 
-#include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gauge_certificate.h"
+#include "plimsoll/app/gauge_measurement.h"
+#include "plimsoll/app/gauge_search.h"
 #include "plimsoll/app/new_directory.h"
-#include "plimsoll/app/relative_error.h"
 #include "plimsoll/app/t5_inputs.h"
 #include "plimsoll/app/text/text_model.h"
 #include "plimsoll/app/trained_model.h"
@@ -25,7 +25,6 @@
 #include "plimsoll/io/line_reader.h"
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/tensors.h"
-#include "plimsoll/recipe/recipe.h"
 #include "plimsoll/tokenize/byte_tokenizer.h"
 
 namespace plimsoll::app {
@@ -34,6 +33,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kRecipe = "fp16";  // of what is written
+
+constexpr int64_t kMostMeasuredTokens = 4096;  // of the inputs that are read for each exponents
 
 constexpr int64_t kMostWindow = 512;  // tokens of a text that a directory's model reads at once
 
@@ -105,21 +106,16 @@ std::shared_ptr<models::LanguageModel> written(const std::filesystem::path& dire
 }
 
 // Logits of what was written, in FP32 and in FP16, which of a directory is the dtype of its weights.
-json verify(const std::filesystem::path& directory, const GaugeSource& source, const std::vector<at::Tensor>& windows,
-            const std::vector<at::Tensor>& logits) {
+json verify(const std::filesystem::path& directory, const GaugeSource& source, const GaugeInputs& inputs) {
   const auto model = written(directory, source, models::WeightDtype::kFp32),
              fp16_model = source.is_directory ? written(directory, source, models::WeightDtype::kFp16) : model;
-  bool identical = true, finite = true;
-  RelativeError error;
-  for (size_t i = 0; i < windows.size(); ++i) {
-    identical = identical && at::equal(model->logits(windows[i]), logits[i]);
-    const amp::Fp8Autocast scope({.recipe = recipe::by_name(kRecipe)});
-    const at::Tensor narrow = fp16_model->logits(windows[i]);
-    finite = finite && narrow.isfinite().all().item<bool>();
-    error.add(narrow, logits[i]);
+  bool identical = true;
+  for (size_t i = 0; i < inputs.windows.size(); ++i) {
+    identical = identical && at::equal(model->logits(inputs.windows[i]), inputs.logits[i]);
   }
-  json fp16 = {{"finite", finite}};
-  if (finite) fp16["logits_relative_l2"] = error.value();
+  const double error = fp16_error(*fp16_model, inputs);
+  json fp16 = {{"finite", std::isfinite(error)}};
+  if (std::isfinite(error)) fp16["logits_relative_l2"] = error;
   return {{"fp32", {{"bit_identical", identical}, {"outputs", {"logits"}}}}, {"fp16", std::move(fp16)}};
 }
 
@@ -141,30 +137,43 @@ json rounded_weights(const models::LanguageModel& source, const models::Language
   return result;
 }
 
+gauge::WeightRanges ranges_of(const models::LanguageModel& model, const models::Freedoms& freedoms) {
+  gauge::WeightRanges ranges;
+  const auto weights = model.weights_with_freedom();
+  for (const models::GaugedTensor& tensor : freedoms.weights) {
+    const auto& count = tensor.one_plus ? gauge::count_exponents_of_one_plus : gauge::count_exponents;
+    ranges.emplace(tensor.name, count(weights.at(tensor.name)));
+  }
+  return ranges;
+}
+
 }  // namespace
 
 json gauge_language_model(const GaugeOptions& options) {
   const at::NoGradGuard no_grad;
   NewDirectory directory(options.out);
   const GaugeSource source(options);
-  const std::vector<at::Tensor> windows = read_windows(options, source);
-
+  GaugeInputs inputs{.windows = read_windows(options, source)};
   gauge::Calibration calibration(*source.model);
-  std::vector<at::Tensor> logits;
-  int64_t tokens = 0;
-  for (const at::Tensor& window : windows) {
-    logits.push_back(calibration.observe(window));
-    tokens += window.numel();
-  }
-  const models::Amaxes values = options.calibrate.empty() ? source.model->worst_case_amaxes() : calibration.amaxes();
-  gauge::WeightRanges weights;
+  for (const at::Tensor& window : inputs.windows) inputs.logits.push_back(calibration.observe(window));
+  const bool has_inputs = !options.calibrate.empty();
+  const models::Amaxes values = has_inputs ? calibration.amaxes() : source.model->worst_case_amaxes();
   const models::Freedoms freedoms = source.model->freedoms();
-  const auto parameters = source.model->weights_with_freedom();
-  for (const models::GaugedTensor& tensor : freedoms.weights) {
-    const auto& count = tensor.one_plus ? gauge::count_exponents_of_one_plus : gauge::count_exponents;
-    weights.emplace(tensor.name, count(parameters.at(tensor.name)));
+  const gauge::WeightRanges weights = ranges_of(*source.model, freedoms);
+  const gauge::RangeCosts costs(freedoms, weights, values, static_cast<int>(options.headroom_bits));
+  models::Exponents exponents = costs.best();
+  json search = {{"measurements", 0}};
+  if (has_inputs && options.measurements > 0) {
+    const GaugeInputs some = inputs.spread(kMostMeasuredTokens);
+    const gauge::MeasuredExponents found = search_fp16({.model = *source.model,
+                                                        .narrow_weights = source.is_directory,
+                                                        .inputs = some,
+                                                        .freedoms = freedoms,
+                                                        .costs = costs,
+                                                        .most_measurements = options.measurements});
+    exponents = found.exponents;
+    search = search_json(found, options.measurements, static_cast<int64_t>(some.windows.size()), some.tokens());
   }
-  const models::Exponents exponents = gauge::search(freedoms, weights, values, static_cast<int>(options.headroom_bits));
 
   const auto gauged = source.model->multiplied(exponents);
   write_model(*gauged, options, source, directory.partial());
@@ -173,7 +182,8 @@ json gauge_language_model(const GaugeOptions& options) {
                                .weights = weights,
                                .values = values,
                                .headroom_bits = options.headroom_bits});
-  certificate.update(verify(directory.partial(), source, windows, logits));
+  certificate["search"] = std::move(search);
+  certificate.update(verify(directory.partial(), source, inputs));
   json& fp32 = certificate["fp32"];
   if (json rounded = rounded_weights(*source.model, *gauged, exponents); !rounded.empty()) {
     fp32["bit_identical"] = false;
@@ -182,7 +192,8 @@ json gauge_language_model(const GaugeOptions& options) {
     refuse_other_bits(options.model);
   }
   fp32["inputs"] = verified_inputs(options.calibrate, source.window);
-  certificate["calibration"] = calibration_json(options.calibrate, static_cast<int64_t>(windows.size()), tokens);
+  certificate["calibration"] =
+      calibration_json(options.calibrate, static_cast<int64_t>(inputs.windows.size()), inputs.tokens());
   certificate["norm_epsilon"] = gauged->norm_epsilon();
   io::write_file(directory.partial() / kGaugeCertificate, certificate.dump(2) + "\n");
   directory.commit();

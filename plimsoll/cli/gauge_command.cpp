@@ -43,11 +43,24 @@ void print_headroom(const json& certificate) {
   fmt::print("{}", table.text());
 }
 
+void print_search(const json& certificate) {
+  if (!certificate.contains("search") || certificate.at("search").at("measurements") == 0) return;
+  const json& search = certificate.at("search");
+  const auto error = [&](const char* member) {
+    return search.at(member).is_null() ? std::string("Inf or NaN")
+                                       : fmt::format("{:.2g}", search.at(member).get<double>());
+  };
+  fmt::print("search: {} exponents measured on {} tokens; relative L2 {}, of those by amaxes alone {}\n",
+             search.at("measurements").get<int64_t>(), search.at("input_tokens").get<int64_t>(),
+             error("logits_relative_l2"), error("by_amaxes_logits_relative_l2"));
+}
+
 void print(const json& certificate, const app::GaugeOptions& options) {
   print_headroom(certificate);
   const auto below = certificate.at("below_headroom").size();
   if (below > 0)
     fmt::print("{} tensors have less than {} bits; the certificate names them\n", below, options.headroom_bits);
+  print_search(certificate);
   const json& fp16 = certificate.at("fp16");
   if (fp16.contains("encoder_relative_l2")) {
     fmt::print("fp32: the source's bits; fp16: finite, relative L2 {:.2g} at the encoder's output\n",
@@ -88,6 +101,8 @@ Command gauge_command() {
                    "without: the worst case, from the weights"},
                   {"headroom-bits", "N", integer(options.headroom_bits, {.from = 0, .to = 12}),
                    "between the largest value of each tensor and FP16's"},
+                  {"measurements", "N", integer(options.measurements, {.from = 0, .to = 1 << 20}),
+                   "exponents at most whose FP16 error is measured, of a decoder; 0: amaxes alone choose"},
                   {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
                   {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
                    "written to calibrate the decoder on, for inputs without decoder_input_ids"},

@@ -81,6 +81,14 @@ TEST(Search, APairSharesWhatNeitherCanHold) {
   EXPECT_EQ(exponents.pairs, std::vector<int>{-7});  // 1e6 / 2^7 = 7812 <= 65504 / 2^3
 }
 
+TEST(Search, WeightsHaveToFitAndNoMore) {
+  for (const float amax : {0x1.ffcp15f, 0x1p16f}) {
+    Problem problem;
+    problem.weights["first"] = counts_of({amax});
+    EXPECT_EQ(problem.run().pairs, std::vector<int>{amax > 65504 ? -1 : 0});
+  }
+}
+
 TEST(Search, WeightsThatUnderflowAreLifted) {
   Problem problem;
   problem.weights["second"] = counts_of({0x1p-20f, 0x1p-21f});
@@ -109,18 +117,18 @@ TEST(Search, IsTheBestOfAllExponents) {
     problem.values["between"] = scale[4] * 1e3f;
     const auto missing_and_lost = [&](int residual, int pair) {
       double missing = 0, lost = (std::abs(residual) + std::abs(pair)) / 64.0;
-      const auto add = [&](float amax, int exponent) {
-        missing += std::pow(std::max(0.0, 3 - std::log2(65504.0 / amax) + exponent), 2);
+      const auto add = [&](float amax, int exponent, int headroom) {
+        missing += std::pow(std::max(0.0, headroom - std::log2(65504.0 / amax) + exponent), 2);
       };
       const auto weight = [&](const char* name, int exponent) {
-        add(problem.weights[name].amax, exponent);
+        add(problem.weights[name].amax, exponent, 0);
         lost += lost_bits(problem.weights[name], exponent);
       };
       weight("embedding", residual);
       weight("first", pair);
       weight("second", residual - pair);
-      add(problem.values["stream"], residual);
-      add(problem.values["between"], pair);
+      add(problem.values["stream"], residual, 3);
+      add(problem.values["between"], pair, 3);
       return std::pair(missing, lost);
     };
     const models::Exponents found = problem.run();
