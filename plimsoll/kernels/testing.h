@@ -125,6 +125,13 @@ inline double difference_error(double h, double third_derivative, double roundin
   return h * h / 6 * third_derivative + roundings * 0x1p-53 * magnitude / h;
 }
 
+// The bound of a result that is rounded to `format` last.
+inline double narrow_bound(Format format, double exact, double bound) {
+  if (format == Format::kFp32) return bound + 0x1p-149;
+  const double unit = std::ldexp(1.0, -format::info(format).mantissa_bits - 1);
+  return bound + (std::abs(exact) + bound) * unit + format::info(format).min_subnormal / 2;
+}
+
 // Additions that a term passes in sum_row of simd/row.h, and in the sums of row_blocks.h.
 inline double sum_depth(int64_t count) { return 22 + static_cast<double>((count + 1023) / 1024); }
 inline double column_sum_depth(int64_t rows) { return 64 + 64 + static_cast<double>((rows + 4095) / 4096); }

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "plimsoll/kernels/cross_entropy/cross_entropy_loops.h"
+#include "plimsoll/kernels/simd/row_exponentials.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
@@ -11,7 +12,7 @@ namespace {
 constexpr int64_t kGrain = 8192;  // elements below which another thread costs more than it gives
 
 float* row_buffer(int64_t vocabulary) {
-  const int64_t floats = vocabulary + 15 + cross_entropy_chunks(vocabulary);
+  const int64_t floats = vocabulary + 15 + logit_chunks(vocabulary);
   return static_cast<float*>(
       runtime::scratch(runtime::ScratchSlot::kRows, static_cast<size_t>(floats) * sizeof(float)));
 }

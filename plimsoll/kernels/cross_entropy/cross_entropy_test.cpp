@@ -121,13 +121,6 @@ Exact oracle(const Case& c, const std::vector<double>& x, int64_t row) {
   return exact;
 }
 
-// Rounding to the format as well.
-double narrow_bound(Format format, double exact, double bound) {
-  if (format == Format::kFp32) return bound + 0x1p-149;
-  const double unit = std::ldexp(1.0, -format::info(format).mantissa_bits - 1);
-  return bound + (std::abs(exact) + bound) * unit + format::info(format).min_subnormal / 2;
-}
-
 void expect_matches(const Case& c, const Array& logits) {
   const Result result = run(c, logits);
   for (int64_t row = 0; row < c.rows; ++row) {
