@@ -153,7 +153,8 @@ json gauge_language_model(const GaugeOptions& options) {
   const at::NoGradGuard no_grad;
   NewDirectory directory(options.out);
   const GaugeSource source(options);
-  GaugeInputs inputs{.windows = read_windows(options, source)};
+  GaugeInputs inputs;
+  inputs.windows = read_windows(options, source);
   gauge::Calibration calibration(*source.model);
   for (const at::Tensor& window : inputs.windows) inputs.logits.push_back(calibration.observe(window));
   const bool has_inputs = !options.calibrate.empty();

@@ -16,9 +16,9 @@ struct Fp16Search {
   int64_t most_measurements = 64;
 };
 
-// Feasible are exponents that leave values as much headroom as the best by amaxes, that round as few weights in FP32,
-// and under which no weight loses more than a bit in the mean, or than the worst under these. Candidates: the best by amaxes, with other exponents of
-// the residual stream, too, and gauge::uniform_exponents().
+// Feasible are exponents that leave values as much headroom as the best by amaxes, that round as few weights in FP32, and
+// under which no weight loses more than a bit in the mean, or than the worst under these. Candidates: the best by amaxes,
+// with other exponents of the residual stream, too, and gauge::uniform_exponents().
 gauge::MeasuredExponents search_fp16(const Fp16Search& search);
 
 }  // namespace plimsoll::app
