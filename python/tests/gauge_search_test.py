@@ -1,6 +1,7 @@
 """plimsoll gauge measures: its exponents against uniform ones, on inputs that it has not seen."""
 
 import math
+from typing import Any
 
 import decoder_models
 import grafted_decoders
@@ -58,7 +59,7 @@ class Case:
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """By headroom and family: errors, those of the best uniform exponents that leave as much, and the certificate."""
-    rows = {headroom: {} for headroom in HEADROOM}
+    rows: dict[int, dict[str, Any]] = {headroom: {} for headroom in HEADROOM}
     for name in grafted_decoders.MODELS:
         case = Case(name, tmp_path_factory.mktemp(name))
         uniform = case.uniform()

@@ -27,7 +27,7 @@ def blocks(model):
 
 def reading_norms(model):
     """Norms that read the residual stream, in the order in which they run."""
-    names = ("input_layernorm", "pre_feedforward_layernorm", "ln_1", "ln_2")
+    names: tuple[str, ...] = ("input_layernorm", "pre_feedforward_layernorm", "ln_1", "ln_2")
     if not hasattr(blocks(model)[0], "pre_feedforward_layernorm"):
         names += ("post_attention_layernorm",)
     norms = [module for name, module in model.named_modules() if name.rsplit(".", 1)[-1] in names]
@@ -39,15 +39,15 @@ def is_zero_centered(norm):
 
 
 def stream_writers(block):
-    """Of each product that adds to the residual stream its weight, [out, in], and its bias or None; or the norm that adds instead."""
+    """Weight, [out, in], and bias or None of each product that adds to the residual stream; or the norm that adds instead."""
     if hasattr(block, "post_feedforward_layernorm"):
         return [block.post_feedforward_layernorm]
     mlp = block.mlp
     return [mlp.c_proj if hasattr(mlp, "c_proj") else mlp.down_proj]
 
 
-def graft_stream(model, ids):
-    """One block writes LARGE into some channels; each later norm gives these and the others unit rms, so that blocks stay tame."""
+def graft_stream(model, ids, large=LARGE):
+    """One block writes `large` into some channels; each later norm gives these and the others unit rms, so that blocks stay tame."""
     outlier = torch.zeros(model.config.hidden_size, dtype=torch.bool)
     outlier[torch.arange(OUTLIER_CHANNELS) * 4 + 3] = True
     first = reading_norms(model)[2 if len(blocks(model)) > 1 else 1]
@@ -65,40 +65,40 @@ def graft_stream(model, ids):
     for writer in stream_writers(blocks(model)[0]):
         for _ in range(2):
             if is_zero_centered(writer):
-                writer.weight[outlier] = (1 + writer.weight[outlier]) * LARGE / seen.get(first, 1) - 1
+                writer.weight[outlier] = (1 + writer.weight[outlier]) * large / seen.get(first, 1) - 1
             else:
                 rows = writer.weight.mT if type(writer).__name__ == "Conv1D" else writer.weight
-                rows[outlier] *= LARGE / seen.get(first, 1)
+                rows[outlier] *= large / seen.get(first, 1)
             with hooks([norm.register_forward_pre_hook(level) for norm in later]):
                 model(ids)
 
 
 def seen_by(product, model, ids):
     """Input and output of a product."""
-    seen = []
+    seen: list[torch.Tensor] = []
     with hooks([product.register_forward_hook(lambda _, arguments, output: seen.extend((arguments[0], output)))]):
         model(ids)
     return seen
 
 
-def graft_hidden(model, ids):
-    """Hidden channels of each block reach LARGE, and the down-projection takes it back."""
+def graft_hidden(model, ids, large=LARGE):
+    """Hidden channels of each block reach `large`, and the down-projection takes it back."""
     for block in blocks(model):
         hidden, _ = seen_by(block.mlp.down_proj, model, ids)
         channels = [3, 17]
-        factor = LARGE / hidden[..., channels].abs().amax((0, 1))
+        factor = large / hidden[..., channels].abs().amax((0, 1))
         block.mlp.up_proj.weight[channels] *= factor[:, None]
         block.mlp.down_proj.weight[:, channels] /= factor
 
 
-def graft_keys(model, ids):
-    """Keys of one head reach LARGE in two channels that turn together, and its queries take it back."""
+def graft_keys(model, ids, large=LARGE):
+    """Keys of one head reach `large` in two channels that turn together, and its queries take it back."""
     for block in blocks(model):
         attention = block.self_attn
         _, keys = seen_by(attention.k_proj, model, ids)
         dim = attention.head_dim
         channels = torch.tensor([1, 1 + dim // 2])
-        factor = LARGE / keys[..., channels].abs().max()
+        factor = large / keys[..., channels].abs().max()
         queries = attention.config.num_attention_heads // attention.config.num_key_value_heads
         for name, rows, power in (("k_proj", channels, 1), *(("q_proj", channels + i * dim, -1) for i in range(queries))):
             product = getattr(attention, name)
@@ -187,8 +187,8 @@ def uniform(source, residual):
 
 @torch.no_grad()
 def headroom_bits(model, ids):
-    """Of FP16, over what products read and write, and the residual stream."""
-    largest = []
+    """Bits of headroom in FP16, over what products read and write, and the residual stream."""
+    largest: list[float] = []
 
     def see(module, arguments, output):
         if type(module).__name__ in ("Linear", "Conv1D"):
