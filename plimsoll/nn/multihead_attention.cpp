@@ -4,7 +4,6 @@
 
 #include "plimsoll/nn/checks.h"
 #include "plimsoll/nn/report_values.h"
-#include "plimsoll/watch/session.h"
 
 namespace plimsoll::nn {
 
@@ -82,13 +81,6 @@ static std::vector<at::Tensor> split_heads(const at::Tensor& x, const std::vecto
   return parts;
 }
 
-void MultiheadAttentionImpl::report_parts(const Projected& parts) const {
-  if (!options.input_layernorm) return;
-  report_values(layernorm_qkv->path(), "query", parts.query);
-  report_values(layernorm_qkv->path(), "key", parts.key);
-  report_values(layernorm_qkv->path(), "value", parts.value);
-}
-
 ops::NormOutput MultiheadAttentionImpl::project_packed(const MultiheadAttentionInput& input) {
   ops::NormOutput projected;
   if (options.input_layernorm) {
@@ -96,9 +88,14 @@ ops::NormOutput MultiheadAttentionImpl::project_packed(const MultiheadAttentionI
   } else {
     projected.output = qkv->forward(input.hidden, input.is_first_microbatch);
   }
-  if (const watch::Session* session = watch::current(); session != nullptr && session->sees_every_value()) {
-    report_parts(split_packed(projected));
-  }
+  if (!options.input_layernorm) return projected;
+  const int64_t groups = options.num_gqa_groups;
+  report_parts(layernorm_qkv->path(), projected.output,
+               {.places = {"query", "key", "value"},
+                .split = [heads = std::vector{num_attention_heads, groups, groups}, groups,
+                          interleaved = options.qkv_weight_interleaved](const at::Tensor& whole) {
+                  return split_heads(whole, heads, groups, interleaved);
+                }});
   return projected;
 }
 

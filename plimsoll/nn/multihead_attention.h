@@ -64,7 +64,6 @@ class MultiheadAttentionImpl : public torch::nn::Cloneable<MultiheadAttentionImp
   // [.., .., (heads + 2 groups) * channels]
   ops::NormOutput project_packed(const MultiheadAttentionInput& input);
   Projected split_packed(const ops::NormOutput& projected) const;
-  void report_parts(const Projected& parts) const;
   Projected project_cross(const MultiheadAttentionInput& input);
   ops::NormOutput attend(const Projected& projected, const MultiheadAttentionInput& input);
 };

@@ -7,7 +7,6 @@
 #include "plimsoll/nn/checkpoint.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/activation/activation.h"
-#include "plimsoll/watch/session.h"
 
 namespace plimsoll::models {
 namespace {
@@ -56,12 +55,9 @@ void DecoderAttentionImpl::reset() {
 at::Tensor DecoderAttentionImpl::attend(const at::Tensor& projected, const DecoderBlockInput& input) {
   at::Tensor packed = projected.unflatten(2, {config.heads + 2 * config.groups, config.head_dim});
   const std::vector<int64_t> heads = {config.heads, config.groups, config.groups};
-  if (const watch::Session* session = watch::current(); session != nullptr && session->sees_every_value()) {
-    const std::vector<at::Tensor> seen = packed.split_with_sizes(heads, 2);
-    nn::report_values(layernorm_qkv->path(), "query", seen[0]);
-    nn::report_values(layernorm_qkv->path(), "key", seen[1]);
-    nn::report_values(layernorm_qkv->path(), "value", seen[2]);
-  }
+  nn::report_parts(layernorm_qkv->path(), packed,
+                   {.places = {"query", "key", "value"},
+                    .split = [heads](const at::Tensor& whole) { return whole.split_with_sizes(heads, 2); }});
   const bool turns = input.turns.cosine.defined();
   if (turns && !config.norms_heads) {
     packed = ops::rotary(packed, input.turns, {.position_dim = 1, .copied_heads = config.groups});

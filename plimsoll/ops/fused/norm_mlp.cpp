@@ -79,19 +79,32 @@ Producer activated_producer(const LinearForward& fc1, NormMlpSaved& saved) {
   };
 }
 
+bool sees_gate(const NormMlpSaved& saved) {
+  const watch::Session* session = watch::current();
+  return session != nullptr && session->sees_every_value() && kernels::is_gated(saved.activation.kind);
+}
+
+void report_part(const LinearScaling& layer, const char* place, const at::Tensor& values) {
+  if (layer.state == nullptr || layer.state->name.empty()) return;
+  watch::report(layer.state->name + "/" + place,
+                {.format = format_of(values.scalar_type(), "norm_mlp"), .amax = ops::amax(values)});
+}
+
 // The gate, what it gates and their product, for a watch that sees every value.
 void report_gated(const NormMlpSaved& saved, const NormMlpCall& call, const ScaledTensor& activated) {
-  const watch::Session* session = watch::current();
-  if (session == nullptr || !session->sees_every_value() || !kernels::is_gated(saved.activation.kind)) return;
-  const auto report = [](const LinearCall& layer, const char* place, const at::Tensor& values) {
-    if (layer.scaling.state == nullptr || layer.scaling.state->name.empty()) return;
-    watch::report(layer.scaling.state->name + "/" + place,
-                  {.format = format_of(values.scalar_type(), "norm_mlp"), .amax = ops::amax(values)});
-  };
+  if (!sees_gate(saved)) return;
   const std::vector<at::Tensor> halves = saved.pre_activation.chunk(2, 1);
-  report(call.fc1, "gate", halves[0]);
-  report(call.fc1, "up", halves[1]);
-  report(call.fc2, "hidden", dequantize(activated, saved.pre_activation.scalar_type()));
+  report_part(call.fc1.scaling, "gate", halves[0]);
+  report_part(call.fc1.scaling, "up", halves[1]);
+  report_part(call.fc2.scaling, "hidden", dequantize(activated, saved.pre_activation.scalar_type()));
+}
+
+// The gradients of the gate and of what it gates, for the same.
+void report_gated_gradient(const NormMlpSaved& saved, const ScaledTensor& gradient) {
+  if (!sees_gate(saved) || !gradient.data.defined()) return;
+  const std::vector<at::Tensor> halves = dequantize(gradient, at::kFloat).chunk(2, 1);
+  report_part(saved.fc1.scaling, "grad_gate", halves[0]);
+  report_part(saved.fc1.scaling, "grad_up", halves[1]);
 }
 
 NormMlpResult forward(const NormInput& input, const MlpWeights& weights, const NormMlpCall& call) {
@@ -179,6 +192,7 @@ NormMlpGradients mlp_gradients(const at::Tensor& grad, const NormMlpSaved& saved
   const Operands pre_grads =
       fc1_maker.produce(pre_activation_gradient(grads.grad_input, saved, fc2_maker, fc1_bias), Role::kGradOutput,
                         {.grad_input = fc1_needs.input, .grad_weight = fc1_needs.weight});
+  report_gated_gradient(saved, pre_grads.grad_input);
   if (fc1_needs.bias) result.fc1_bias = result.fc1_bias.to(saved.fc1.bias_dtype);
   if (fc1_needs.weight) {
     const ScaledTensor input = produce_input_again(norm_producer_again(saved.norm), saved.norm.x.size(0),

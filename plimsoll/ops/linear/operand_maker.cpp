@@ -128,7 +128,16 @@ Operands OperandMaker::make(const at::Tensor& x, Role role, GemmSet wanted, at::
   return make_each(x, role, wanted, column_sum_out);
 }
 
+void OperandMaker::report_plain_gradient(const at::Tensor& x, Role role, GemmSet wanted) const {
+  const watch::Session* const session = watch::current();
+  if (role != Role::kGradOutput || session == nullptr || !session->sees_every_value()) return;
+  const std::optional<OperandRecipe> operand = common_operand(recipe_, role, wanted);
+  if (!operand || operand->source != ScaleSource::kNone) return;
+  report(role, {.format = operand->format, .amax = find_amax(x)});
+}
+
 Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
+  report_plain_gradient(x, role, wanted);
   Operands operands = one_of_each_recipe(recipe_, role, wanted, [&](const OperandRecipe& operand) {
     if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
     const QuantizeOptions options = quantize_options(operand, known_scale_);

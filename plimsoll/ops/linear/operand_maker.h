@@ -69,6 +69,8 @@ class OperandMaker {
   void choose_scale(recipe::Role role, const std::function<AmaxSlot()>& own_amax);
   Operands make_each(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum);
   void observe(recipe::Role role, const OperandSeen& seen);
+  // Amax of a gradient without codes, for a session that sees every value.
+  void report_plain_gradient(const at::Tensor& x, recipe::Role role, GemmSet wanted) const;
 
   const LinearScaling& scaling_;
   const recipe::Recipe& recipe_;
