@@ -141,6 +141,27 @@ TEST(LanguageModelCalibration, SeesEveryValueAndValuesScaleAsTheFreedomsSay) {
   }
 }
 
+TEST(LanguageModelCalibration, GradientsScaleByTheInverse) {
+  for (const GaugedModel& each : gauged_models()) {
+    const models::Freedoms freedoms = each.model->freedoms();
+    const models::Exponents exponents = different_exponents(freedoms, 5);
+    const auto other = each.model->multiplied(exponents);
+    const at::Tensor tokens = each.texts.front();
+    Calibration before(*each.model), after(*other);
+    before.observe_gradients(tokens, {.tokens = 64});
+    after.observe_gradients(tokens, {.tokens = 128, .loss_scale = 2});
+    const models::Amaxes want = before.gradient_amaxes(freedoms), got = after.gradient_amaxes(freedoms);
+    for (const models::GaugedTensor& value : freedoms.values) {
+      ASSERT_EQ(want.contains(value.name), !value.name.ends_with("/stream")) << each.name << " " << value.name;
+      if (!want.contains(value.name)) continue;
+      EXPECT_GT(want.at(value.name), 0) << each.name << " " << value.name;
+      EXPECT_EQ(std::ldexp(want.at(value.name), -exponent_of(value, exponents)), got.at(value.name))
+          << each.name << " " << value.name;
+    }
+    for (const at::Tensor& parameter : each.model->module().parameters()) EXPECT_FALSE(parameter.grad().defined());
+  }
+}
+
 TEST(LanguageModelWorstCase, IsReachedByNoInput) {
   for (const GaugedModel& each : gauged_models()) {
     Calibration calibration(*each.model);

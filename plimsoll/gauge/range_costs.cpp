@@ -28,9 +28,9 @@ struct RangeCosts::Choice {
   RangeCost cost = {.beyond = std::numeric_limits<double>::infinity()};
 };
 
-RangeCosts::TensorCost::TensorCost(const models::GaugedTensor& tensor, float amax, const ExponentCounts* counts,
-                                   int headroom_bits)
-    : residual_(tensor.residual), sign_(tensor.sign) {
+RangeCosts::TensorCost::TensorCost(const models::GaugedTensor& tensor, int direction, float amax,
+                                   const ExponentCounts* counts, int headroom_bits)
+    : residual_(tensor.residual ? direction : 0), pair_(direction * tensor.sign) {
   for (int exponent = -2 * kLargest; exponent <= 2 * kLargest; ++exponent) {
     const double missing = std::max(0.0, headroom_bits - fp16_headroom(amax, exponent));
     costs_.push_back({missing * missing, counts == nullptr ? 0 : lost_bits(*counts, exponent)});
@@ -38,28 +38,31 @@ RangeCosts::TensorCost::TensorCost(const models::GaugedTensor& tensor, float ama
 }
 
 RangeCost RangeCosts::TensorCost::at(int residual, int pair) const {
-  const int exponent = std::clamp((residual_ ? residual : 0) + sign_ * pair, -2 * kLargest, 2 * kLargest);
+  const int exponent = std::clamp(residual_ * residual + pair_ * pair, -2 * kLargest, 2 * kLargest);
   return costs_[static_cast<size_t>(exponent + 2 * kLargest)];
 }
 
 RangeCosts::RangeCosts(const models::Freedoms& freedoms, const WeightRanges& weights, const models::Amaxes& values,
-                       int headroom_bits)
+                       int headroom_bits, const models::Amaxes& gradients)
     : pairs_(freedoms.pairs.size()) {
   for (const models::GaugedTensor& tensor : freedoms.weights) {
     const ExponentCounts& counts = look_up(weights, tensor.name);
-    add(tensor, counts.amax, &counts, /*headroom_bits=*/0);
+    add(tensor, 1, counts.amax, &counts, /*headroom_bits=*/0);
   }
   for (const models::GaugedTensor& tensor : freedoms.values) {
-    add(tensor, look_up(values, tensor.name), nullptr, headroom_bits);
+    add(tensor, 1, look_up(values, tensor.name), nullptr, headroom_bits);
+    const auto gradient = gradients.find(tensor.name);
+    if (gradient != gradients.end()) add(tensor, -1, gradient->second, nullptr, headroom_bits);
   }
 }
 
-void RangeCosts::add(const models::GaugedTensor& tensor, float amax, const ExponentCounts* counts, int headroom_bits) {
+void RangeCosts::add(const models::GaugedTensor& tensor, int direction, float amax, const ExponentCounts* counts,
+                     int headroom_bits) {
   TORCH_CHECK(std::isfinite(amax), "gauge: expected '", tensor.name, "' to be finite, got an amax of ", amax);
   if (tensor.pair) {
-    pairs_[*tensor.pair].emplace_back(tensor, amax, counts, headroom_bits);
+    pairs_[*tensor.pair].emplace_back(tensor, direction, amax, counts, headroom_bits);
   } else if (tensor.residual) {
-    residual_.emplace_back(tensor, amax, counts, headroom_bits);
+    residual_.emplace_back(tensor, direction, amax, counts, headroom_bits);
   }
 }
 

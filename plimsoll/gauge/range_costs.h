@@ -30,8 +30,10 @@ class RangeCosts {
  public:
   // A value is to keep headroom_bits, since other inputs may raise it; a weight has to fit. A name that is missing from
   // the maps is an error; all amaxes must be finite.
+  // gradients: amaxes of the values' gradients, by the values' names, of those that are to keep headroom, too; a gradient
+  // shrinks as its value grows.
   RangeCosts(const models::Freedoms& freedoms, const WeightRanges& weights, const models::Amaxes& values,
-             int headroom_bits);
+             int headroom_bits, const models::Amaxes& gradients = {});
 
   // First the least headroom missing, then the fewest bits lost, then the smallest exponents. Given the residual
   // stream's exponent no pair touches another one, so each is searched by itself.
@@ -46,18 +48,20 @@ class RangeCosts {
   // The cost of one tensor at each of its exponents.
   class TensorCost {
    public:
-    TensorCost(const models::GaugedTensor& tensor, float amax, const ExponentCounts* counts, int headroom_bits);
+    // direction: 1, or -1 of a gradient.
+    TensorCost(const models::GaugedTensor& tensor, int direction, float amax, const ExponentCounts* counts,
+               int headroom_bits);
     RangeCost at(int residual, int pair) const;
 
    private:
-    bool residual_;
-    int sign_;
+    int residual_, pair_;  // powers of two of the tensor for one of the stream, and of its pair
     std::vector<RangeCost> costs_;
   };
   using Costs = std::vector<TensorCost>;
   struct Choice;
 
-  void add(const models::GaugedTensor& tensor, float amax, const ExponentCounts* counts, int headroom_bits);
+  void add(const models::GaugedTensor& tensor, int direction, float amax, const ExponentCounts* counts,
+           int headroom_bits);
   static RangeCost sum(const Costs& costs, int residual, int pair);
   template <class Function>
   static Choice best_exponent(const Function& cost);

@@ -147,6 +147,18 @@ TEST(Search, IsTheBestOfAllExponents) {
   }
 }
 
+TEST(RangeCosts, GradientsShrinkAsTheirValuesGrow) {
+  // These gradients lack 4 and 2 bits of headroom, which an exponent of their value takes off.
+  const Problem problem;
+  const models::Amaxes gradients = {{"stream", 2 * 65504.0f}, {"between", 65504.0f / 2}};
+  const RangeCosts costs(problem.freedoms, problem.weights, problem.values, 3, gradients);
+  EXPECT_EQ(costs.best().residual, 4);
+  EXPECT_EQ(costs.best().pairs, std::vector<int>{2});
+  EXPECT_EQ(costs.of(costs.best()).beyond, 0);
+  EXPECT_GT(costs.of({.residual = 3, .pairs = {2}}).beyond, 0);
+  EXPECT_GT(costs.of({.residual = 4, .pairs = {1}}).beyond, 0);
+}
+
 TEST(Search, InfiniteAndUnknownAmaxesAreNamed) {
   Problem infinite;
   infinite.values["stream"] = std::numeric_limits<float>::infinity();
