@@ -16,6 +16,10 @@ struct GaugeOptions {
   // Exponents at most whose FP16 error is measured on the inputs, of a decoder-only model; 0: amaxes and weights alone
   // choose.
   int64_t measurements = 64;
+  // The gradients count, too, of a decoder-only model that is to be trained in FP16 with a loss that is the mean over so
+  // many targets.
+  bool train = false;
+  int64_t step_targets = 2048;
   int64_t batch = 8;            // inputs at a time, of a T5
   int64_t max_new_tokens = 32;  // of the texts written for inputs without decoder_input_ids, by a T5
 };

@@ -1,5 +1,6 @@
 #include "plimsoll/app/gauge_certificate.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "plimsoll/app/error.h"
@@ -58,13 +59,39 @@ json calibration_json(const std::filesystem::path& file, int64_t inputs, int64_t
   return {{"kind", "inputs"}, {"inputs", inputs}, {"input_tokens", tokens}, {"file_sha256", io::sha256_of_file(file)}};
 }
 
-json search_json(const gauge::MeasuredExponents& found, int64_t most_measurements, int64_t inputs, int64_t tokens) {
+json search_json(const gauge::MeasuredExponents& found, int64_t most_measurements, const SearchedInputs& inputs) {
   return {{"measurements", found.measurements},
           {"most_measurements", most_measurements},
-          {"inputs", inputs},
-          {"input_tokens", tokens},
-          {"logits_relative_l2", finite_or_null(found.error)},
-          {"by_amaxes_logits_relative_l2", finite_or_null(found.first_error)}};
+          {"inputs", inputs.inputs},
+          {"input_tokens", inputs.tokens},
+          {"of", inputs.gradients ? json{"logits", "gradients"} : json{"logits"}},
+          {"relative_l2", finite_or_null(found.error)},
+          {"by_amaxes_relative_l2", finite_or_null(found.first_error)}};
+}
+
+json train_json(const GaugedLossScale& scale, const models::Freedoms& freedoms, const models::Exponents& exponents,
+                const models::Amaxes& gradients) {
+  const gauge::LossScaleChoice& choice = scale.choice;
+  json trials = json::array(), described = json::array();
+  for (const gauge::LossScaleTrial& trial : choice.trials) {
+    trials.push_back({{"loss_scale", trial.loss_scale}, {"gradients_relative_l2", finite_or_null(trial.error)}});
+  }
+  for (const models::GaugedTensor& value : freedoms.values) {
+    const auto found = gradients.find(value.name);
+    if (found == gradients.end()) continue;
+    const int exponent = -exponent_of(value, exponents);
+    described.push_back({{"name", value.name},
+                         {"exponent", exponent},
+                         {"amax", std::ldexp(found->second, exponent)},
+                         {"headroom_bits", finite_or_null(gauge::fp16_headroom(found->second, exponent))}});
+  }
+  return {{"recipe", "fp16"},
+          {"targets_a_step", scale.targets_a_step},
+          {"loss_scale", std::isfinite(choice.error) ? json(choice.loss_scale) : json()},
+          {"most_loss_scale", std::max(choice.loss_scale, scale.most)},
+          {"gradients_relative_l2", finite_or_null(choice.error)},
+          {"loss_scales", std::move(trials)},
+          {"gradients", std::move(described)}};
 }
 
 std::string verified_inputs(const std::filesystem::path& file, int64_t drawn_tokens) {

@@ -8,11 +8,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gauge_certificate.h"
+#include "plimsoll/app/gauge_gradients.h"
 #include "plimsoll/app/gauge_measurement.h"
 #include "plimsoll/app/gauge_search.h"
 #include "plimsoll/app/new_directory.h"
@@ -35,6 +38,8 @@ using nlohmann::json;
 constexpr const char* kRecipe = "fp16";  // of what is written
 
 constexpr int64_t kMostMeasuredTokens = 4096;  // of the inputs that are read for each exponents
+
+constexpr int64_t kShortestTrained = 2;  // tokens of a text, of which all but the first are targets
 
 constexpr int64_t kMostWindow = 512;  // tokens of a text that a directory's model reads at once
 
@@ -147,6 +152,28 @@ gauge::WeightRanges ranges_of(const models::LanguageModel& model, const models::
   return ranges;
 }
 
+void observe_gradients(gauge::Calibration& calibration, const GaugeInputs& inputs, const GaugeOptions& options) {
+  bool has_target = false;
+  for (const at::Tensor& window : inputs.windows) {
+    if (window.size(1) < kShortestTrained) continue;
+    calibration.observe_gradients(window, {.tokens = options.step_targets});
+    has_target = true;
+  }
+  if (!has_target) fail("{}: expected a text of two tokens or more, got none", options.calibrate.native());
+}
+
+// The largest loss scale under which each gradient keeps its headroom.
+double largest_loss_scale(const models::Freedoms& freedoms, const models::Exponents& exponents,
+                          const models::Amaxes& gradients, int64_t headroom_bits) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const models::GaugedTensor& value : freedoms.values) {
+    const auto found = gradients.find(value.name);
+    if (found == gradients.end()) continue;
+    least = std::min(least, gauge::fp16_headroom(found->second, -exponent_of(value, exponents)));
+  }
+  return std::exp2(least - static_cast<double>(headroom_bits));
+}
+
 }  // namespace
 
 json gauge_language_model(const GaugeOptions& options) {
@@ -161,19 +188,27 @@ json gauge_language_model(const GaugeOptions& options) {
   const models::Amaxes values = has_inputs ? calibration.amaxes() : source.model->worst_case_amaxes();
   const models::Freedoms freedoms = source.model->freedoms();
   const gauge::WeightRanges weights = ranges_of(*source.model, freedoms);
-  const gauge::RangeCosts costs(freedoms, weights, values, static_cast<int>(options.headroom_bits));
+  if (options.train) observe_gradients(calibration, inputs, options);
+  const models::Amaxes gradients = calibration.gradient_amaxes(freedoms);
+  const gauge::RangeCosts costs(freedoms, weights, values, static_cast<int>(options.headroom_bits), gradients);
   models::Exponents exponents = costs.best();
+  const GaugeInputs some = inputs.spread(kMostMeasuredTokens, options.train ? kShortestTrained : 0);
+  GradientError gradient_error(*source.model, some.windows, options.step_targets);
   json search = {{"measurements", 0}};
   if (has_inputs && options.measurements > 0) {
-    const GaugeInputs some = inputs.spread(kMostMeasuredTokens);
+    std::function<double(const models::Exponents&)> counted;
+    if (options.train) counted = [&](const models::Exponents& each) { return gradient_error(each, 1); };
     const gauge::MeasuredExponents found = search_fp16({.model = *source.model,
                                                         .narrow_weights = source.is_directory,
                                                         .inputs = some,
                                                         .freedoms = freedoms,
                                                         .costs = costs,
+                                                        .gradient_error = std::move(counted),
                                                         .most_measurements = options.measurements});
     exponents = found.exponents;
-    search = search_json(found, options.measurements, static_cast<int64_t>(some.windows.size()), some.tokens());
+    search = search_json(
+        found, options.measurements,
+        {.inputs = static_cast<int64_t>(some.windows.size()), .tokens = some.tokens(), .gradients = options.train});
   }
 
   const auto gauged = source.model->multiplied(exponents);
@@ -184,6 +219,13 @@ json gauge_language_model(const GaugeOptions& options) {
                                .values = values,
                                .headroom_bits = options.headroom_bits});
   certificate["search"] = std::move(search);
+  if (options.train) {
+    const double most = largest_loss_scale(freedoms, exponents, gradients, options.headroom_bits);
+    const gauge::LossScaleChoice choice =
+        gauge::choose_loss_scale([&](double loss_scale) { return gradient_error(exponents, loss_scale); }, most);
+    certificate["train"] = train_json({.choice = choice, .most = most, .targets_a_step = options.step_targets},
+                                      freedoms, exponents, gradients);
+  }
   certificate.update(verify(directory.partial(), source, inputs));
   json& fp32 = certificate["fp32"];
   if (json rounded = rounded_weights(*source.model, *gauged, exponents); !rounded.empty()) {

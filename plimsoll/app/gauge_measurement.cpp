@@ -16,15 +16,17 @@ int64_t GaugeInputs::tokens() const {
   return sum;
 }
 
-GaugeInputs GaugeInputs::spread(int64_t most) const {
-  const int64_t all = tokens();
+GaugeInputs GaugeInputs::spread(int64_t most, int64_t shortest) const {
+  int64_t all = 0;
+  for (const at::Tensor& window : windows) all += window.numel() < shortest ? 0 : window.numel();
   GaugeInputs result;
   int64_t seen = 0, taken = 0;
   for (size_t i = 0; i < windows.size(); ++i) {
+    if (windows[i].numel() < shortest) continue;
     // The share that is taken never leads the share that has been seen by more than this window.
     const bool fits = taken + windows[i].numel() <= most && taken * all <= seen * most;
     seen += windows[i].numel();
-    if (!fits && i > 0) continue;
+    if (!fits && taken > 0) continue;
     taken += windows[i].numel();
     result.windows.push_back(windows[i]);
     result.logits.push_back(logits[i]);

@@ -14,8 +14,9 @@ struct GaugeInputs {
   std::vector<at::Tensor> windows, logits;
 
   int64_t tokens() const;
-  // Every so many of the windows, the first among them, so that they have at most `most` tokens or are one.
-  GaugeInputs spread(int64_t most) const;
+  // Every so many of the windows of `shortest` tokens or more, the first among them, so that they have at most `most`
+  // tokens or are one.
+  GaugeInputs spread(int64_t most, int64_t shortest = 0) const;
 };
 
 // Logits in plain FP16: with the weights' dtype outside products, and products in FP16.

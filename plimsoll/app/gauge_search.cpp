@@ -54,7 +54,8 @@ gauge::MeasuredExponents search_fp16(const Fp16Search& search) {
   measured.error = [&](const Exponents& exponents) {
     const auto model = search.model.multiplied(exponents);
     if (search.narrow_weights) model->module().to(at::kHalf);
-    return fp16_error(*model, search.inputs);
+    const double error = fp16_error(*model, search.inputs);
+    return search.gradient_error && std::isfinite(error) ? error + search.gradient_error(exponents) : error;
   };
   return gauge::search_measured(measured);
 }

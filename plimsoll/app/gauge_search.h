@@ -1,5 +1,8 @@
-// Search for the exponents under which a language model's FP16 error on calibration inputs is least.
+// Search for the exponents under which a language model's FP16 error on calibration inputs is least: that of its logits,
+// or the sum of that and of its gradients'.
 #pragma once
+
+#include <functional>
 
 #include "plimsoll/app/gauge_measurement.h"
 #include "plimsoll/gauge/measured_search.h"
@@ -13,6 +16,8 @@ struct Fp16Search {
   const GaugeInputs& inputs;
   const models::Freedoms& freedoms;
   const gauge::RangeCosts& costs;
+  // Error of FP16's gradients, which counts, too; none: the model is not to be trained.
+  std::function<double(const models::Exponents&)> gradient_error = {};
   int64_t most_measurements = 64;
 };
 

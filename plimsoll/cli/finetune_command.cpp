@@ -99,6 +99,10 @@ void print_plan(const app::FinetunePlan& plan) {
   }
   write_line(fmt::format("tokens     {} an epoch, {} of them count", plan.tokens, plan.counted));
   write_line(fmt::format("steps      {} of {} rows of {} tokens an epoch", plan.steps, plan.rows, plan.context));
+  if (!plan.loss_scale.empty()) {
+    write_line(fmt::format("loss scale {}, by the certificate of the model, for {:.0f} tokens that count in a step",
+                           plan.loss_scale, plan.targets_a_step));
+  }
   const shard::PlannedMemory& memory = plan.memory.shared;
   if (plan.adapters > 0) {
     write_line(fmt::format("adapters   {:.2f} M parameters train", static_cast<double>(plan.adapters) / 1e6));

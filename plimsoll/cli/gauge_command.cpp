@@ -1,7 +1,9 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "plimsoll/app/error.h"
@@ -50,9 +52,23 @@ void print_search(const json& certificate) {
     return search.at(member).is_null() ? std::string("Inf or NaN")
                                        : fmt::format("{:.2g}", search.at(member).get<double>());
   };
-  fmt::print("search: {} exponents measured on {} tokens; relative L2 {}, of those by amaxes alone {}\n",
+  fmt::print("search: {} exponents measured on {} tokens; relative L2 of the {} {}, with those by amaxes alone {}\n",
              search.at("measurements").get<int64_t>(), search.at("input_tokens").get<int64_t>(),
-             error("logits_relative_l2"), error("by_amaxes_logits_relative_l2"));
+             fmt::join(search.at("of").get<std::vector<std::string>>(), " plus of the "), error("relative_l2"),
+             error("by_amaxes_relative_l2"));
+}
+
+void print_train(const json& train) {
+  const auto targets = train.at("targets_a_step").get<int64_t>();
+  if (train.at("loss_scale").is_null()) {
+    fmt::print("train: FP16's gradients are Inf or NaN without a loss scale, for {} tokens that count in a step\n",
+               targets);
+    return;
+  }
+  const auto scale = train.at("loss_scale").get<double>();
+  fmt::print("train: {} for {} tokens that count in a step; relative L2 of the gradients {:.2g}\n",
+             scale == 1 ? "no loss scale is needed" : fmt::format("a loss scale of {} is left", scale), targets,
+             train.at("gradients_relative_l2").get<double>());
 }
 
 void print(const json& certificate, const app::GaugeOptions& options) {
@@ -61,6 +77,7 @@ void print(const json& certificate, const app::GaugeOptions& options) {
   if (below > 0)
     fmt::print("{} tensors have less than {} bits; the certificate names them\n", below, options.headroom_bits);
   print_search(certificate);
+  if (certificate.contains("train")) print_train(certificate.at("train"));
   const json& fp16 = certificate.at("fp16");
   if (fp16.contains("encoder_relative_l2")) {
     fmt::print("fp32: the source's bits; fp16: finite, relative L2 {:.2g} at the encoder's output\n",
@@ -103,6 +120,10 @@ Command gauge_command() {
                    "between the largest value of each tensor and FP16's"},
                   {"measurements", "N", integer(options.measurements, {.from = 0, .to = 1 << 20}),
                    "exponents at most whose FP16 error is measured, of a decoder; 0: amaxes alone choose"},
+                  {"train", "", toggle(options.train),
+                   "the gradients count, too, and the certificate says which loss scale FP16 training needs"},
+                  {"step-targets", "N", integer(options.step_targets, {.from = 1, .to = int64_t{1} << 40}),
+                   "--train: tokens that count in a step, whose loss is their mean"},
                   {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
                   {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
                    "written to calibrate the decoder on, for inputs without decoder_input_ids"},

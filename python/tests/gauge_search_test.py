@@ -71,7 +71,7 @@ def table(tmp_path_factory):
             search = certificate["search"]
             print(
                 f"{name}, {headroom} bits: {errors[0]:.3e} seen, {errors[1]:.3e} held out; by amaxes alone "
-                f"{search['by_amaxes_logits_relative_l2']:.3e}; best uniform {best[0][1][0]:.3e} ({best[0][0]}), {best[1][1][1]:.3e} "
+                f"{search['by_amaxes_relative_l2']:.3e}; best uniform {best[0][1][0]:.3e} ({best[0][0]}), {best[1][1][1]:.3e} "
                 f"({best[1][0]}); ratio {errors[1] / best[1][1][1]:.3f}; {search['measurements']} measured; "
                 f"lost {max(weight['lost_bits'] for weight in certificate['weights']):.2f} bits"
             )

@@ -8,6 +8,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/finetune/adapters.h"
 #include "plimsoll/app/first_model.h"
+#include "plimsoll/app/gauged_loss_scale.h"
 #include "plimsoll/app/ranks.h"
 #include "plimsoll/app/text/text_writer.h"
 #include "plimsoll/app/trained_model.h"
@@ -29,6 +30,23 @@ void set_steps(const FinetuneOptions& options, int64_t rows, TrainOptions& run) 
   if (run.save_every == 0) run.save_every = epoch;
 }
 
+// Targets of a step in the mean.
+double targets_a_step(const FinetuneOptions& options, const FinetuneData& data) {
+  return static_cast<double>(data.counted) / static_cast<double>(data.examples->rows()) *
+         static_cast<double>(options.run.batch * options.run.accumulate);
+}
+
+// Takes the loss scale of the model's certificate, where the recipe's would be dynamic. A certificate knows nothing of
+// the gradients between the two matrices of an adapter. targets: of a rank's share of a step, whose gradients are its
+// mean's.
+bool take_gauged_loss_scale(const FinetuneOptions& options, double targets, TrainOptions& run) {
+  if (options.lora || run.loss_scale.kind != LossScale::Kind::kOfRecipe) return false;
+  if (run.recipe.value.high_precision_format() != format::Format::kFp16) return false;
+  const auto scale = gauged_loss_scale(run.source, targets);
+  if (scale) run.loss_scale = *scale;
+  return scale.has_value();
+}
+
 FinetunePlan plan_of(const FinetuneOptions& options, const FinetuneData& data, int64_t steps, int64_t ranks) {
   const int64_t rows = data.examples->rows(), rows_of_step = options.run.batch * options.run.accumulate;
   const double tokens = static_cast<double>(data.tokens) / static_cast<double>(rows) *
@@ -43,6 +61,8 @@ FinetunePlan plan_of(const FinetuneOptions& options, const FinetuneData& data, i
           .context = data.context,
           .rows = rows,
           .steps = steps,
+          .loss_scale = {},
+          .targets_a_step = targets_a_step(options, data),
           .adapters = options.lora ? adapter_parameters(options) : 0,
           .memory = estimate_memory(options, std::max<int64_t>(options.run.batch / ranks, 1), ranks),
           .least_seconds = least_seconds(options, tokens)};
@@ -104,7 +124,10 @@ std::optional<TrainSummary> finetune(const FinetuneOptions& options, const Finet
   const auto open = [&](TrainOptions& run, int64_t ranks) -> std::unique_ptr<TrainingData> {
     FinetuneData data = read_finetune_data(options, *tokenizer_of(options));
     set_steps(options, data.examples->rows(), run);
-    const FinetunePlan plan = plan_of(options, data, run.steps, ranks);
+    FinetunePlan plan = plan_of(options, data, run.steps, ranks);
+    if (take_gauged_loss_scale(options, plan.targets_a_step / static_cast<double>(ranks), run)) {
+      plan.loss_scale = run.loss_scale.text;
+    }
     expect_memory(options, plan.memory, ranks);
     if (speaks(run)) {
       observer.on_plan(plan);

@@ -1,0 +1,105 @@
+"""plimsoll gauge --train: FP16 fine-tuning of a model with outliers, without loss scaling where the certificate says so."""
+
+import json
+
+import finetune_runs
+import grafted_decoders
+import pytest
+import torch
+from finetune_runs import logged, losses, save_chats, save_model
+from gauge_program import PROGRAM, gauge, write_ids
+from program import done, plimsoll
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
+
+STEPS = 60
+MOST_APART = 0.005  # share of FP32's losses
+TARGETS = 48  # a step of the run has 41 in the mean
+LARGE = 1e5  # outliers beyond FP16's largest number, with norms whose weights FP16 holds
+# The default rate of --full. Grafts and gauge make some weights 2^20 times smaller: under 1e-4 FP16 and FP32 part.
+RUN = ["--full", "--context=128", "--batch=1", f"--steps={STEPS}", "--lr=2e-5", "--threads=1", "--samples=0", "--log-scales=0"]
+
+
+class Gauged:
+    """A small Llama with outliers, gauged for steps of so many targets; chats to train on."""
+
+    def __init__(self, root, targets):
+        self.root, self.source, self.out = root, root / "model", root / "gauged"
+        self.source.mkdir()
+        save_model(self.source)
+        self.data = save_chats(root)
+        tokenizer = AutoTokenizer.from_pretrained(self.source)
+        chats = [json.loads(line)["messages"] for line in self.data.read_text().splitlines()]
+        texts = [tokenizer.apply_chat_template(chat, tokenize=False) for chat in chats[:20]]
+        rows = [tokenizer(text, add_special_tokens=False)["input_ids"][:128] for text in texts]
+        model = AutoModelForCausalLM.from_pretrained(self.source)
+        ids = torch.tensor([row[:32] for row in rows if len(row) >= 32])
+        with torch.no_grad():
+            for part in ("stream", "hidden", "key"):
+                grafted_decoders.GRAFTS[part](model, ids, LARGE)
+        model.save_pretrained(self.source)
+        file = write_ids(root / "in.jsonl", *({"input_ids": row} for row in rows))
+        self.certificate = gauge(self.source, self.out, "--calibrate", file, "--train", "--step-targets", targets)
+
+    def finetune(self, model, recipe):
+        """(losses, what the run said)."""
+        out = self.root / f"{model.name} {recipe}"
+        said = done(*finetune_runs.words_of(model, self.data, "--out", out, f"--recipe={recipe}", *RUN))
+        return losses(out), said, logged(out)
+
+
+@pytest.fixture(scope="module")
+def small_steps(tmp_path_factory):
+    return Gauged(tmp_path_factory.mktemp("small"), TARGETS)
+
+
+def test_fp16_trains_without_a_loss_scale_where_the_certificate_needs_none(small_steps):
+    train = small_steps.certificate["train"]
+    assert train["targets_a_step"] == TARGETS and train["loss_scale"] == 1
+    assert small_steps.certificate["search"]["of"] == ["logits", "gradients"]
+    assert min(gradient["headroom_bits"] for gradient in train["gradients"]) >= 3
+    expected, *_ = small_steps.finetune(small_steps.out, "fp32")
+    found, said, lines = small_steps.finetune(small_steps.out, "fp16")
+    assert "loss scale none, by the certificate of the model" in said
+    assert not any("loss_scale" in line for line in lines) and len(found) == STEPS
+    first, last = sum(expected[:10]) / 10, sum(expected[-10:]) / 10
+    assert last < (1 - 4 * MOST_APART) * first  # the losses move more than they may differ
+    apart = max(abs(a / b - 1) for a, b in zip(found, expected, strict=True))
+    print(f"losses {expected[0]:.4f} to {expected[-1]:.4f}, apart {apart:.2%}; {small_steps.certificate['search']}")
+    print({key: train[key] for key in ("loss_scale", "gradients_relative_l2", "loss_scales")}, small_steps.certificate["exponents"])
+    assert apart < MOST_APART
+
+
+def test_the_source_does_not_train_in_fp16(small_steps):
+    out = small_steps.root / "source fp16"
+    words = finetune_runs.words_of(small_steps.source, small_steps.data, "--out", out, "--recipe=fp16", *RUN, "--steps=2")
+    plimsoll(*words)
+    assert not all(isinstance(loss, float) and loss == loss for loss in losses(out))
+
+
+def test_a_large_step_leaves_a_loss_scale_which_a_run_takes(tmp_path):
+    gauged = Gauged(tmp_path, 2**24)
+    train = gauged.certificate["train"]
+    errors = {trial["loss_scale"]: trial["gradients_relative_l2"] for trial in train["loss_scales"]}
+    assert train["loss_scale"] > 1 and errors[1] > 1.25 * errors[train["loss_scale"]]
+    print(train["loss_scale"], errors)
+    # So few targets a step that nothing is left of it.
+    _, said, _ = gauged.finetune(gauged.out, "fp16")
+    assert "loss scale none, by the certificate" in said
+    certificate = gauged.out / "plimsoll_gauge.json"
+    certificate.write_text(json.dumps({"train": {"loss_scale": 64, "most_loss_scale": 1e6, "targets_a_step": 1}}))
+    words = finetune_runs.words_of(gauged.out, gauged.data, "--out", tmp_path / "scaled", "--recipe=fp16", *RUN, "--steps=1")
+    assert "loss scale 4096, by the certificate" in done(*words)
+    certificate.write_text(json.dumps({"train": {"loss_scale": "all"}}))
+    refused = plimsoll(*words[:-1], "--steps=1", "--out", tmp_path / "refused")
+    assert refused.returncode == 1 and "expected train.loss_scale, most_loss_scale and targets_a_step" in refused.stderr
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [(["--train"], "expected --calibrate FILE")])
+def test_mistakes_are_one_line(arguments, expected, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    refused = plimsoll("gauge", "--model", save_model(model), "--out", tmp_path / "out", *arguments)
+    assert refused.returncode == 2 and expected in refused.stderr and refused.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
