@@ -67,7 +67,9 @@ def test_fp16_trains_without_a_loss_scale_where_the_certificate_needs_none(small
     assert last < (1 - 4 * MOST_APART) * first  # the losses move more than they may differ
     apart = max(abs(a / b - 1) for a, b in zip(found, expected, strict=True))
     print(f"losses {expected[0]:.4f} to {expected[-1]:.4f}, apart {apart:.2%}; {small_steps.certificate['search']}")
-    print({key: train[key] for key in ("loss_scale", "gradients_relative_l2", "loss_scales")}, small_steps.certificate["exponents"])
+    print(
+        {key: train[key] for key in ("loss_scale", "gradients_relative_l2", "loss_scales")}, small_steps.certificate["exponents"]
+    )
     assert apart < MOST_APART
 
 
