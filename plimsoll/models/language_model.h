@@ -16,6 +16,7 @@
 #include "plimsoll/models/packed_texts.h"
 #include "plimsoll/models/token_cache.h"
 #include "plimsoll/nn/forward_hooks.h"
+#include "plimsoll/nn/lora_scope.h"
 
 namespace plimsoll::models {
 
@@ -33,7 +34,8 @@ struct Extension {
 struct TextTokens {
   TokenCache& cache;
   std::span<const int64_t> tokens;
-  bool wants_logits = true;  // of the last one
+  bool wants_logits = true;               // of the last one
+  const nn::LoraSet* adapters = nullptr;  // of this text; nullptr: what is in force for all
 };
 
 inline constexpr int64_t kMostTextRows = 256;  // tokens of a step of several texts
@@ -64,7 +66,8 @@ class LanguageModel {
   virtual at::Tensor extend(const at::Tensor& tokens, TokenCache& cache, const Extension& extension = {}) = 0;
   // Generation of several texts, each with the bits that it has alone: fp32 [texts that want logits, vocabulary]. An
   // empty cache does not convert the weights: something has been read before. Of texts in the same TokenPages, and at
-  // most kMostTextRows tokens together, each weight is read once.
+  // most kMostTextRows tokens together, each weight is read once; texts with the same adapters had better follow one
+  // another.
   virtual at::Tensor extend_texts(std::span<const TextTokens> texts) = 0;
   virtual TokenCache make_cache(const TokenCacheOptions& options = {}) const = 0;
 

@@ -21,6 +21,15 @@ void make_room(TokenCache& cache, int64_t tokens, int64_t context) {
   if (needed > cache.capacity()) cache.reserve(std::max(needed, std::min(context, 2 * cache.capacity())));
 }
 
+// Adds rows of a text, which join those of the text before if it has the same adapters.
+void add_rows(std::vector<AdaptedRows>& all, const nn::LoraSet& adapters, int64_t first_row, int64_t rows) {
+  if (!all.empty() && all.back().adapters == &adapters && all.back().first_row + all.back().rows == first_row) {
+    all.back().rows += rows;
+  } else {
+    all.push_back({&adapters, first_row, rows});
+  }
+}
+
 }  // namespace
 
 void StackedModel::make_head(bool tied) {
@@ -102,13 +111,14 @@ at::Tensor StackedModel::read(const at::Tensor& tokens, TokenCache& cache, bool 
   return at::cat(parts);
 }
 
-std::optional<TeamStep> StackedModel::step_of(const at::Tensor& tokens, const StepPositions& positions) {
+std::optional<TeamStep> StackedModel::step_of(const at::Tensor& tokens, const StepPositions& positions,
+                                              std::span<const AdaptedRows> adapted) {
   if (module().is_training() || !may_step()) return std::nullopt;
   for (const Unit& unit : units()) {
     if (unit.hooks->before) return std::nullopt;
   }
   const at::ScalarType dtype = token_embedding->weight.scalar_type();
-  const StepLayers layers(dtype);
+  const StepLayers layers(dtype, tokens.numel(), adapted);
   TeamStep step{.tokens = tokens.contiguous(),
                 .format = ops::format_of(dtype, "step"),
                 .token_weight = token_embedding->weight,
@@ -135,7 +145,7 @@ at::Tensor StackedModel::step(const at::Tensor& tokens, TokenCache& cache) {
 }
 
 void StackedModel::check_text(const TextTokens& text) const {
-  const auto& [cache, tokens, wants_logits] = text;
+  const auto& [cache, tokens, wants_logits, adapters] = text;
   TORCH_CHECK(cache.layers() == blocks->size() && !cache.lengths().defined(),
               "extend: expected a cache of one text and ", blocks->size(), " layers, got ", cache.layers(), " layers");
   const auto count = static_cast<int64_t>(tokens.size());
@@ -148,8 +158,13 @@ at::Tensor StackedModel::step(std::span<const TextTokens> texts) {
   std::vector<int64_t> tokens, head_rows;
   std::vector<at::Tensor> positions;
   std::vector<TextCache> caches;
+  std::vector<AdaptedRows> adapted;
+  const nn::LoraSet* const in_force = nn::LoraScope::in_force();
+  const nn::LoraScope by_rows(nullptr);
   for (const TextTokens& text : texts) {
     const auto count = static_cast<int64_t>(text.tokens.size()), before = text.cache.length();
+    const nn::LoraSet* const adapters = text.adapters == nullptr ? in_force : text.adapters;
+    if (adapters != nullptr) add_rows(adapted, *adapters, static_cast<int64_t>(tokens.size()), count);
     tokens.insert(tokens.end(), text.tokens.begin(), text.tokens.end());
     positions.push_back(at::arange(before, before + count, at::kLong));
     if (text.wants_logits) head_rows.push_back(static_cast<int64_t>(tokens.size()) - 1);
@@ -157,7 +172,7 @@ at::Tensor StackedModel::step(std::span<const TextTokens> texts) {
   }
   if (!share_pages(caches, token_embedding->weight.scalar_type())) return {};
   const at::Tensor rows = at::from_blob(tokens.data(), {static_cast<int64_t>(tokens.size())}, at::kLong);
-  std::optional<TeamStep> step = step_of(rows, {.each = at::cat(positions)});
+  std::optional<TeamStep> step = step_of(rows, {.each = at::cat(positions)}, adapted);
   if (!step) return {};
   step->head_rows = std::move(head_rows);
   models::extend(caches, *step);
@@ -176,7 +191,8 @@ at::Tensor StackedModel::extend_texts(std::span<const TextTokens> texts) {
     if (at::Tensor logits = step(texts); logits.defined()) return logits;
   }
   std::vector<at::Tensor> logits = {at::empty({0, token_embedding->weight.size(0)}, at::kFloat)};
-  for (const auto& [cache, tokens, wants_logits] : texts) {
+  for (const auto& [cache, tokens, wants_logits, adapters] : texts) {
+    const nn::LoraScope scope(adapters == nullptr ? nn::LoraScope::in_force() : adapters);
     at::Tensor row = at::empty({1, static_cast<int64_t>(tokens.size())}, at::kLong);
     std::copy(tokens.begin(), tokens.end(), row.mutable_data_ptr<int64_t>());
     const at::Tensor last = extend(row, cache, {.keeps_weights = true});

@@ -60,7 +60,8 @@ class StackedModel : public LanguageModel {
   // Hidden states of tokens that follow those in the cache, also where texts have unlike lengths.
   at::Tensor read(const at::Tensor& tokens, TokenCache& cache, bool is_first);
   // The step of the tokens, int64 [rows], without its caches; none where the layers must do it.
-  std::optional<TeamStep> step_of(const at::Tensor& tokens, const StepPositions& positions);
+  std::optional<TeamStep> step_of(const at::Tensor& tokens, const StepPositions& positions,
+                                  std::span<const AdaptedRows> adapted = {});
   at::Tensor step(std::span<const TextTokens> texts);  // undefined: as step()
   void check_text(const TextTokens& text) const;
 

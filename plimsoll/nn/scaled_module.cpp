@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plimsoll/nn/lora_scope.h"
+
 namespace plimsoll::nn {
 namespace {
 
@@ -32,7 +34,14 @@ void ScaledLayer::restart_products() {
 }
 
 bool ScaledLayer::has_lora() const {
-  return std::any_of(products_.begin(), products_.end(), [](const Product& each) { return !each.lora.is_empty(); });
+  return std::any_of(products_.begin(), products_.end(),
+                     [](const Product& each) { return each.adapters() != nullptr; });
+}
+
+const LoraImpl* ScaledLayer::Product::adapters() const {
+  if (!lora.is_empty()) return lora.get();
+  const LoraSet* set = LoraScope::in_force();
+  return set == nullptr ? nullptr : set->find(*state);
 }
 
 ScaledLayer::Product& ScaledLayer::product(const std::string& prefix) {

@@ -24,15 +24,18 @@ class ScaledLayer {
     bool has_codes = true;  // false: in high precision under every recipe, without buffers
     Lora lora{nullptr};     // none
 
+    // Adapters of its own, or those of the LoraScope in force; nullptr: none.
+    const LoraImpl* adapters() const;
     // The output of the product for x, with what adapters add.
     at::Tensor adapted(const at::Tensor& output, const at::Tensor& x) const {
-      return lora.is_empty() ? output : lora->forward(output, x);
+      const LoraImpl* added = adapters();
+      return added == nullptr ? output : added->forward(output, x);
     }
   };
 
   virtual ~ScaledLayer() = default;
   const std::vector<Product>& products() const { return products_; }
-  bool has_lora() const;
+  bool has_lora() const;  // in force
 
   // Adapters of the product of this prefix, which has codes and no adapters. A layer with adapters computes op by op.
   virtual void add_lora(const std::string& prefix, Lora lora) = 0;

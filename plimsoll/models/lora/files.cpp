@@ -117,30 +117,56 @@ std::vector<std::string> targets_of(const DecoderConfig& config, const std::vect
   return {targets.begin(), targets.end()};
 }
 
-}  // namespace
+struct ReadAdapter {
+  LoraOptions options;
+  std::vector<AdaptedPlace> places;
+};
 
-LoraOptions load_adapter(LanguageModel& model, const fs::path& directory) {
+ReadAdapter read_files(const DecoderConfig& decoder, const fs::path& directory) {
   const at::NoGradGuard no_grad;
-  DecoderImpl& decoder = lora_decoder(model);
   const fs::path config_file = directory / kConfigFile;
   if (!fs::exists(config_file) && !io::list_checkpoints(directory).empty()) {
     io::fail("{}: expected {}, got a run without: one of adapters has it when finetune --resume has ended it",
              directory.native(), kConfigFile);
   }
   const AdapterConfig config = read_adapter_config(io::read_json(config_file), config_file.native());
-  const std::vector<ReadPlace> places =
-      read_places(directory / kAdapterFile, decoder.config, config.options.adapters.rank);
-  freeze_base(decoder);
+  const std::vector<ReadPlace> places = read_places(directory / kAdapterFile, decoder, config.options.adapters.rank);
   const nn::UndrawnParameters undrawn;
+  ReadAdapter read{.options = config.options, .places = {}};
   for (const auto& [place, a, b] : places) {
-    const nn::Lora lora = add_lora_at(decoder, place, place.modules, config.options.adapters);
+    const nn::Lora lora = make_lora(place, config.options.adapters);
     for (size_t i = 0; i < a.size(); ++i) {
       lora->a[i].copy_(a[i]);
       lora->b[i].copy_(b[i]);
     }
+    read.places.push_back({place, lora});
   }
   io::check_mapped_files();
-  return config.options;
+  return read;
+}
+
+}  // namespace
+
+LoraOptions load_adapter(LanguageModel& model, const fs::path& directory) {
+  DecoderImpl& decoder = lora_decoder(model);
+  const ReadAdapter read = read_files(decoder.config, directory);
+  freeze_base(decoder);
+  for (const auto& [place, lora] : read.places) layer_of(decoder, place).add_lora(place.prefix, lora);
+  return read.options;
+}
+
+std::shared_ptr<const nn::LoraSet> read_adapter(const LanguageModel& model, const fs::path& directory) {
+  const DecoderImpl& decoder = lora_decoder(model);
+  expect_no_adapters(decoder);
+  auto set = std::make_shared<nn::LoraSet>();
+  ReadAdapter read = read_files(decoder.config, directory);
+  for (auto& [place, lora] : read.places) {
+    lora->eval();
+    for (const nn::ScaledLayer::Product& product : layer_of(decoder, place).products()) {
+      if (product.prefix == place.prefix) set->add(product.state, lora);
+    }
+  }
+  return set;
 }
 
 void save_adapter(const LanguageModel& model, const fs::path& directory, const SaveAdapterOptions& options) {

@@ -63,7 +63,9 @@ void add_lora(LanguageModel& model, const LoraOptions& options) {
   DecoderImpl& decoder = lora_decoder(model);
   const std::vector<LoraPlace> places = target_places(decoder.config, options.targets);
   freeze_base(decoder);
-  for (const LoraPlace& place : places) add_lora_at(decoder, place, place.modules, options.adapters);
+  for (const LoraPlace& place : places) {
+    layer_of(decoder, place).add_lora(place.prefix, make_lora(place, options.adapters));
+  }
 }
 
 void merge_lora(LanguageModel& model, const Warn& warn) {

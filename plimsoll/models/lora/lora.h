@@ -8,13 +8,14 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "plimsoll/models/decoder/config.h"
 #include "plimsoll/models/language_model.h"
 #include "plimsoll/models/overflowed_weights.h"
-#include "plimsoll/nn/lora.h"
+#include "plimsoll/nn/lora_scope.h"
 
 namespace plimsoll::models {
 
@@ -44,6 +45,10 @@ void merge_lora(LanguageModel& model, const Warn& warn = {});
 // has tensors. Freezes the base, as add_lora() does. Throws io::Error, one line, which names a member of the config that
 // is not supported, and tensors that are missing, of another shape, or of no layer that takes adapters.
 LoraOptions load_adapter(LanguageModel& model, const std::filesystem::path& directory);
+
+// The same adapters outside the model, for texts that ask for them (TextTokens, nn::LoraScope): the model does not change,
+// and each of several may be read. Errors as those of load_adapter(); a model that has adapters is one.
+std::shared_ptr<const nn::LoraSet> read_adapter(const LanguageModel& model, const std::filesystem::path& directory);
 
 struct SaveAdapterOptions {
   std::string base_model = {};  // base_model_name_or_path; empty: null

@@ -18,6 +18,8 @@
 #include "plimsoll/models/decoder/testing.h"
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/lora/places.h"
+#include "plimsoll/models/team/testing.h"
+#include "plimsoll/nn/held_codes.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::models {
@@ -186,15 +188,61 @@ TEST(ModelsLora, GenerationHasTheBitsOfTheForwardPassInTraining) {
       model->train();  // no dropout in these models: backward could follow
       const at::Tensor expected = model->forward(tokens).detach();
       model->eval();
-      TokenCache cache = model->make_cache();
+      TokenCache cache = model->make_cache({.capacity = tokens.size(1)});
       std::vector<at::Tensor> steps = {model->extend(tokens.narrow(1, 0, 4), cache, {.all_logits = true})};
       for (int64_t i = 4; i < tokens.size(1); ++i) {
-        EXPECT_FALSE(model->step(tokens.narrow(1, i, 1), cache).defined());
-        steps.push_back(model->extend(tokens.narrow(1, i, 1), cache));
+        steps.push_back(model->step(tokens.narrow(1, i, 1), cache));
+        ASSERT_TRUE(steps.back().defined()) << "a team takes the step";
       }
       EXPECT_TRUE(at::equal(at::cat(steps, 1), expected));
     }
   }
+}
+
+TEST(ModelsLora, TextsOfSeveralAdaptersTogetherHaveTheBitsThatEachHasAlone) {
+  const at::NoGradGuard no_grad;
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    // One of all modules, and one of a part of a fused projection and of another rank, where the family has such parts.
+    const Decoder all = adapted(config);
+    const bool fused = config.family == DecoderFamily::kGpt2 || config.family == DecoderFamily::kGptNeox;
+    const Decoder few = adapted(config, {.adapters = {.rank = 5, .alpha = 2, .rank_stabilized = true},
+                                         .targets = fused ? std::vector<std::string>{kAllLinear}
+                                                          : std::vector<std::string>{"v_proj", "up_proj"}});
+    const io::TemporaryDirectory first, second;
+    save_adapter(*all, first.path());
+    save_adapter(*few, second.path());
+    for (const std::string dtype : {"fp32", "bf16", "codes"}) {
+      const auto base_of = [&] {
+        Decoder model = small_base(config);
+        model->to(dtype == "fp32" ? at::kFloat : at::kBFloat16);
+        if (dtype == "codes") nn::hold_codes(*model);
+        return model;
+      };
+      Decoder base = base_of(), one = base_of(), other = base_of();
+      load_adapter(*one, first.path());
+      load_adapter(*other, second.path());
+      const auto of_one = read_adapter(*base, first.path()), of_other = read_adapter(*base, second.path());
+      const std::string what = std::string(traits_of(config.family).model_type) + ", " + dtype;
+      using Each = std::vector<testing::TextAlone<DecoderImpl>>;
+      testing::expect_bits_of_texts_alone(*base, what + ", each its own",
+                                          Each{{one.get(), of_one.get()}, {base.get()}, {other.get(), of_other.get()}});
+      testing::expect_bits_of_texts_alone(*base, what + ", two alike",
+                                          Each{{one.get(), of_one.get()}, {one.get(), of_one.get()}, {base.get()}});
+      const nn::LoraScope scope(of_one.get());
+      EXPECT_TRUE(at::equal(base->logits(some_tokens(config)), one->logits(some_tokens(config)))) << what;
+      testing::expect_bits_of_texts_alone(*base, what + ", one its own in a scope",
+                                          Each{{one.get()}, {other.get(), of_other.get()}, {one.get()}});
+    }
+  }
+}
+
+TEST(ModelsLora, AnAdapterOutsideTheModelIsRefusedByOneThatHasAdapters) {
+  const DecoderConfig config = config_of(DecoderFamily::kLlama);
+  const Decoder model = adapted(config);
+  const io::TemporaryDirectory directory;
+  save_adapter(*model, directory.path());
+  EXPECT_EQ(error_of([&] { read_adapter(*model, directory.path()); }),
+            "lora: expected a model without adapters, got one that has some");
 }
 
 // The mean loss of the last steps is below that of the first under each base and recipe.

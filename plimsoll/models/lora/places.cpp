@@ -70,17 +70,18 @@ std::vector<AdaptedPlace> adapted_places(const DecoderImpl& model) {
   return result;
 }
 
-nn::Lora add_lora_at(DecoderImpl& model, const LoraPlace& place, const std::vector<LoraModule>& modules,
-                     const nn::LoraOptions& options) {
+nn::Lora make_lora(const LoraPlace& place, const nn::LoraOptions& options) {
   std::vector<nn::LoraPart> parts;
-  for (const LoraModule& module : modules) parts.push_back(module.part);
-  nn::Lora lora(place.in_features, std::move(parts), options);
-  layer_of(model, place).add_lora(place.prefix, lora);
-  return lora;
+  for (const LoraModule& module : place.modules) parts.push_back(module.part);
+  return nn::Lora(place.in_features, std::move(parts), options);
+}
+
+void expect_no_adapters(const DecoderImpl& model) {
+  TORCH_CHECK_VALUE(adapted_places(model).empty(), "lora: expected a model without adapters, got one that has some");
 }
 
 void freeze_base(DecoderImpl& model) {
-  TORCH_CHECK_VALUE(adapted_places(model).empty(), "lora: expected a model without adapters, got one that has some");
+  expect_no_adapters(model);
   for (at::Tensor& parameter : model.parameters()) parameter.set_requires_grad(false);
 }
 

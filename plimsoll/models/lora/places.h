@@ -44,10 +44,11 @@ std::vector<AdaptedPlace> adapted_places(const DecoderImpl& model);
 // Throws c10::ValueError if there is none.
 std::vector<AdaptedPlace> needed_adapters(const DecoderImpl& model);
 
-// Adapters of these modules of a place. Nothing else of the model changes.
-nn::Lora add_lora_at(DecoderImpl& model, const LoraPlace& place, const std::vector<LoraModule>& modules,
-                     const nn::LoraOptions& options);
+// Adapters of the modules of a place, which no layer has yet.
+nn::Lora make_lora(const LoraPlace& place, const nn::LoraOptions& options);
 
+// Throws c10::ValueError if the model has adapters.
+void expect_no_adapters(const DecoderImpl& model);
 // No parameter requires a gradient any more. Throws c10::ValueError if the model has adapters.
 void freeze_base(DecoderImpl& model);
 

@@ -25,7 +25,16 @@ StepProduct StepLayers::product(const at::Tensor& weight, const at::Tensor& bias
 
 StepProduct StepLayers::product(const at::Tensor& weight, const at::Tensor& bias,
                                 const nn::ScaledLayer::Product& of) const {
-  return of.lora.is_empty() ? product(weight, bias, *of.state) : StepProduct();
+  StepProduct result = product(weight, bias, *of.state);
+  if (const nn::LoraImpl* lora = of.adapters(); lora != nullptr) {
+    result.adapters.push_back({lora, 0, rows_});
+    return result;
+  }
+  for (const auto& [adapters, first_row, rows] : adapted_) {
+    const nn::LoraImpl* lora = adapters->find(*of.state);
+    if (lora != nullptr) result.adapters.push_back({lora, first_row, rows});
+  }
+  return result;
 }
 
 StepProduct StepLayers::product(const nn::Linear& layer) const {

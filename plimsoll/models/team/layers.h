@@ -2,6 +2,8 @@
 // and in the dtype of the step, does not fit: fits(TeamStep).
 #pragma once
 
+#include <span>
+
 #include "plimsoll/models/team/step.h"
 #include "plimsoll/models/token_cache.h"
 #include "plimsoll/nn/attention.h"
@@ -9,19 +11,27 @@
 #include "plimsoll/nn/layer_norm_linear.h"
 #include "plimsoll/nn/layer_norm_mlp.h"
 #include "plimsoll/nn/linear.h"
+#include "plimsoll/nn/lora_scope.h"
 
 namespace plimsoll::models {
 
 StepNorm step_norm(const nn::NormParameters& affine, const ops::NormOptions& options);
 inline StepNorm step_norm(const nn::Norm& norm) { return step_norm(norm->affine(), norm->options); }
 
+// Rows of a step that follow one another, of texts with the same adapters.
+struct AdaptedRows {
+  const nn::LoraSet* adapters = nullptr;
+  int64_t first_row = 0, rows = 0;
+};
+
 class StepLayers {
  public:
-  explicit StepLayers(at::ScalarType dtype) : dtype_(dtype) {}
+  // A step of so many rows. Products whose adapters are in force for all rows (nn::ScaledLayer) have those alone.
+  StepLayers(at::ScalarType dtype, int64_t rows, std::span<const AdaptedRows> adapted = {})
+      : dtype_(dtype), rows_(rows), adapted_(adapted) {}
 
   // weight [out, in], bias [out] or undefined, of the product of `state`.
   StepProduct product(const at::Tensor& weight, const at::Tensor& bias, ops::LinearState& state) const;
-  // Products of a layer with adapters are empty: such a step does not fit().
   StepProduct product(const nn::Linear& layer) const;
   // in: the fused projection [queries; keys; values] of `core`.
   StepLayer attention(const nn::LayerNormLinear& in, const nn::DotProductAttention& core, const nn::Linear& out) const;
@@ -31,6 +41,8 @@ class StepLayers {
   StepProduct product(const at::Tensor& weight, const at::Tensor& bias, const nn::ScaledLayer::Product& of) const;
 
   at::ScalarType dtype_;
+  int64_t rows_;
+  std::span<const AdaptedRows> adapted_;
 };
 
 // Whether a step may follow what is in the cache: one token for each of its rows, room for it, and keys and values in

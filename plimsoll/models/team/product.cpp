@@ -6,11 +6,15 @@
 
 namespace plimsoll::models {
 
-void StepProduct::multiply(const Rows& rows, int64_t index, int64_t parts) const {
+StepProduct::Columns StepProduct::part(int64_t index, int64_t parts) const {
   constexpr int64_t kPanel = kernels::kPackedColumns;
-  const int64_t k = weight.data.size(1), panels = (columns() + kPanel - 1) / kPanel;
-  const int64_t begin = panels * index / parts * kPanel;
-  const int64_t end = std::min(panels * (index + 1) / parts * kPanel, columns());
+  const int64_t panels = (columns() + kPanel - 1) / kPanel;
+  return {panels * index / parts * kPanel, std::min(panels * (index + 1) / parts * kPanel, columns())};
+}
+
+void StepProduct::multiply(const StepRows& rows, int64_t index, int64_t parts) const {
+  const int64_t k = weight.data.size(1);
+  const auto [begin, end] = part(index, parts);
   if (begin >= end) return;
   kernels::GemmOperand b = {
       .format = weight.format, .row_stride = k, .scale = ops::scale_view(weight, ops::Use::kAsStored)};

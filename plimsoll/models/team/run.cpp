@@ -31,6 +31,8 @@ struct Widths {
   int64_t inner = 0;      // of a feed-forward part after its activation
   int64_t heads = 0;      // elements of queries that norms and rotary positions rewrite
   int64_t norm = 0;       // of the widest norm
+  // FP32 numbers of adapters: x A^T of all rows, and of a thread's sums.
+  int64_t low_rank = 0, low_rank_sums = 0;
 
   explicit Widths(const TeamStep& step) : dim(step.token_weight.size(1)), norm(step.norm.cols()) {
     for (const StepLayer& layer : step.layers) {
@@ -42,13 +44,22 @@ struct Widths {
  private:
   void add(const StepAttention& part) {
     projected = std::max(projected, part.in.columns());
+    add(part.in);
+    add(part.out);
     read = std::max(read, part.call.shape.heads * part.call.shape.channels);
     norm = std::max({norm, part.query_norm.cols(), part.key_norm.cols()});
     if (part.query_norm.defined() || part.rotary.cosine.defined()) heads = std::max(heads, read);
   }
   void add(const StepFeedForward& part) {
     projected = std::max(projected, part.up.columns());
+    add(part.up);
+    add(part.down);
     inner = std::max(inner, part.down.weight.data.size(1));
+  }
+  void add(const StepProduct& product) {
+    if (product.adapters.empty()) return;
+    low_rank = std::max(low_rank, inner_size(product.adapters));
+    low_rank_sums = std::max(low_rank_sums, StepColumns::kWideRows * product.columns());
   }
 };
 
@@ -60,6 +71,7 @@ struct Own {
   char* inner;   // what an activation made
   char* branch;  // what is added to it: of a norm, or of two parts
   char* before;  // what the part before adds
+  float* sums;   // of adapters
   HeadScratch heads;
 };
 
@@ -91,7 +103,7 @@ class Run {
     normalise(own, step_.norm, added);
     multiply_by(step_.head_factor, own.x);
     if (step_.head_rows) gather(*step_.head_rows, own.x);
-    multiply(team, step_.head, {.x = own.x, .values = logits, .count = head_count(), .format = step_.format});
+    multiply(team, own, step_.head, {.x = own.x, .values = logits, .count = head_count(), .format = step_.format});
   }
 
   int64_t head_count() const { return step_.head_rows ? static_cast<int64_t>(step_.head_rows->size()) : rows_; }
@@ -99,24 +111,27 @@ class Run {
  private:
   void place_buffers() {
     int64_t bytes = 0;
-    const auto place = [&](int64_t columns, int64_t size) {
+    const auto place_bytes = [&](int64_t count) {
       const int64_t at = bytes;
-      bytes += (rows_ * columns * size + kAlignment - 1) / kAlignment * kAlignment;
+      bytes += (count + kAlignment - 1) / kAlignment * kAlignment;
       return at;
     };
+    const auto place = [&](int64_t columns, int64_t size) { return place_bytes(rows_ * columns * size); };
+    constexpr int64_t kFloat = sizeof(float);
     const int64_t projected = place(widths_.projected, size_), read = place(widths_.read, size_),
-                  out = place(widths_.dim, size_), first = bytes;
+                  out = place(widths_.dim, size_), low_rank = place_bytes(widths_.low_rank * kFloat), first = bytes;
     const int64_t hidden = place(widths_.dim, size_), sum = place(widths_.dim, size_), x = place(widths_.dim, size_),
                   inner = place(widths_.inner, size_), branch = place(widths_.dim, size_),
                   before = place(widths_.dim, size_), normed = place(widths_.heads, size_),
-                  turned = place(widths_.heads, size_), norm = place(2 * widths_.norm, sizeof(float)),
-                  each = bytes - first;
+                  turned = place(widths_.heads, size_), norm = place(2 * widths_.norm, kFloat),
+                  sums = place_bytes(widths_.low_rank_sums * kFloat), each = bytes - first;
     const int threads = runtime::threads();
     memory_ = at::empty({first + threads * each}, at::kByte);
     char* base = static_cast<char*>(memory_.mutable_data_ptr());
     projected_ = base + projected;
     read_ = base + read;
     out_ = base + out;
+    low_rank_ = reinterpret_cast<float*>(base + low_rank);
     for (int i = 0; i < threads; ++i, base += each) {
       own_.push_back({base + hidden,
                       base + sum,
@@ -124,6 +139,7 @@ class Run {
                       base + inner,
                       base + branch,
                       base + before,
+                      reinterpret_cast<float*>(base + sums),
                       {base + normed, base + turned, reinterpret_cast<float*>(base + norm)}});
     }
   }
@@ -183,25 +199,34 @@ class Run {
       std::memmove(x + i * bytes, x + static_cast<size_t>(rows[i]) * bytes, bytes);
   }
 
-  void multiply(const runtime::Team& team, const StepProduct& product, const void* x, void* values) const {
-    multiply(team, product, {.x = x, .values = values, .count = rows_, .format = step_.format});
+  void multiply(const runtime::Team& team, const Own& own, const StepProduct& product, const void* x,
+                void* values) const {
+    multiply(team, own, product, {.x = x, .values = values, .count = rows_, .format = step_.format});
   }
 
-  void multiply(const runtime::Team& team, const StepProduct& product, const StepProduct::Rows& rows) const {
+  void multiply(const runtime::Team& team, const Own& own, const StepProduct& product, const StepRows& rows) const {
+    const std::vector<StepLowRank>& adapters = product.adapters;
+    project(adapters, rows, low_rank_, team.index(), team.size());
     if (rows.count > 0) product.multiply(rows, team.index(), team.size());
+    if (!adapters.empty()) {
+      team.wait();
+      const auto [begin, end] = product.part(team.index(), team.size());
+      add_low_rank(adapters, rows, low_rank_,
+                   {.begin = begin, .end = end, .stride = product.columns(), .wide = own.sums});
+    }
     team.wait();
   }
 
   void compute(const runtime::Team& team, const Own& own, const StepAttention& part) const {
-    multiply(team, part.in, own.x, projected_);
+    multiply(team, own, part.in, own.x, projected_);
     const StepHeads heads(part, projected_, read_);
     heads.attend(heads.first_of(team.index(), team.size()), heads.first_of(team.index() + 1, team.size()), own.heads);
     team.wait();
-    multiply(team, part.out, read_, out_);
+    multiply(team, own, part.out, read_, out_);
   }
 
   void compute(const runtime::Team& team, const Own& own, const StepFeedForward& part) const {
-    multiply(team, part.up, own.x, projected_);
+    multiply(team, own, part.up, own.x, projected_);
     kernels::activation_forward({.activation = part.activation,
                                  .rows = rows_,
                                  .cols = part.down.weight.data.size(1),
@@ -209,7 +234,7 @@ class Run {
                                  .x_format = step_.format,
                                  .y = own.inner,
                                  .y_format = step_.format});
-    multiply(team, part.down, own.inner, out_);
+    multiply(team, own, part.down, own.inner, out_);
   }
 
   const TeamStep& step_;
@@ -218,6 +243,7 @@ class Run {
   at::Tensor memory_;
   std::vector<Own> own_;
   char *projected_ = nullptr, *read_ = nullptr, *out_ = nullptr;  // what all write, each its part
+  float* low_rank_ = nullptr;                                     // likewise
 };
 
 format::Format format_of(const at::Tensor& cached, const at::Tensor& scale) {

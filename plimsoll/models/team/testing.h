@@ -52,9 +52,16 @@ void expect_bits_of_layers(Model& model, const std::string& what) {
   }
 }
 
-// Texts that share steps in chunks, and memory in pages, against each text alone.
+// A model that gives a text its bits alone, and what is added for it to the one that all share.
 template <class Model>
-void expect_bits_of_texts_alone(Model& model, const std::string& what) {
+struct TextAlone {
+  Model* model;
+  const nn::LoraSet* adapters = nullptr;
+};
+
+// Three texts that share steps of a model in chunks, and memory in pages, against each alone.
+template <class Model>
+void expect_bits_of_texts_alone(Model& model, const std::string& what, const std::vector<TextAlone<Model>>& each) {
   constexpr int64_t kTokens = 40;
   const at::Tensor texts = at::randint(model.config.vocabulary, {3, kTokens}, at::kLong);
   // Tokens of each text by each step; together at most kMostTextRows, of one text alone more than a team takes, and few.
@@ -83,8 +90,9 @@ void expect_bits_of_texts_alone(Model& model, const std::string& what) {
           if (count == 0) continue;
           const at::Tensor tokens = texts[static_cast<int64_t>(i)].narrow(0, begin, count);
           const bool wants = step != 1 || i != 0;
-          parts.push_back({together[i], {tokens.const_data_ptr<int64_t>(), static_cast<size_t>(count)}, wants});
-          const at::Tensor logits = model.extend(tokens.unsqueeze(0), alone[i]).squeeze(1);
+          parts.push_back(
+              {together[i], {tokens.const_data_ptr<int64_t>(), static_cast<size_t>(count)}, wants, each[i].adapters});
+          const at::Tensor logits = each[i].model->extend(tokens.unsqueeze(0), alone[i]).squeeze(1);
           if (wants) expected.push_back(logits);
         }
         EXPECT_TRUE(at::equal(model.extend_texts(parts), at::cat(expected)))
@@ -92,6 +100,11 @@ void expect_bits_of_texts_alone(Model& model, const std::string& what) {
       }
     }
   }
+}
+
+template <class Model>
+void expect_bits_of_texts_alone(Model& model, const std::string& what) {
+  expect_bits_of_texts_alone<Model>(model, what, {{&model}, {&model}, {&model}});
 }
 
 }  // namespace plimsoll::models::testing
