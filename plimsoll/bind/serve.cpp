@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 
 #include "plimsoll/app/text/sampling.h"
@@ -12,6 +13,7 @@
 #include "plimsoll/bind/named_option.h"
 #include "plimsoll/io/file_descriptor.h"
 #include "plimsoll/models/load.h"
+#include "plimsoll/models/lora/lora.h"
 #include "plimsoll/serve/engine.h"
 
 namespace plimsoll::bind {
@@ -102,18 +104,27 @@ struct ServeReply : torch::CustomClassHolder {
 
 c10::intrusive_ptr<ServeEngine> serve_engine(const std::string& directory, const std::string& dtype,
                                              const std::string& kv, int64_t max_batch, int64_t max_context,
-                                             int64_t memory, int64_t queue) {
+                                             int64_t memory, int64_t queue,
+                                             const std::vector<std::string>& adapter_names,
+                                             const std::vector<std::string>& adapter_directories) {
   auto bound = c10::make_intrusive<ServeEngine>();
   const nn::CacheFormat cache = named_option(app::kCacheFormats, "kv", kv);
   models::LoadedModel loaded =
       models::load(directory, {.dtype = named_option(models::kWeightDtypes, "dtype", dtype),
                                .warn = [&](const std::string& text) { bound->warning = text; }});
+  std::map<std::string, std::shared_ptr<const nn::LoraSet>> adapters;
+  for (size_t i = 0; i < adapter_names.size(); ++i) {
+    adapters[adapter_names[i]] = models::read_adapter(*loaded.model, adapter_directories.at(i));
+  }
   bound->defaults = models::read_generation_defaults(directory);
   bound->ends = std::move(loaded.eos_token_ids);
-  bound->engine = std::make_shared<serve::Engine>(
-      std::move(loaded.model),
-      serve::EngineOptions{
-          .max_batch = max_batch, .max_context = max_context, .memory = memory, .queue = queue, .cache = cache});
+  bound->engine =
+      std::make_shared<serve::Engine>(std::move(loaded.model), serve::EngineOptions{.max_batch = max_batch,
+                                                                                    .max_context = max_context,
+                                                                                    .memory = memory,
+                                                                                    .queue = queue,
+                                                                                    .cache = cache,
+                                                                                    .adapters = std::move(adapters)});
   bound->context = bound->engine->context();
   return bound;
 }
@@ -123,8 +134,8 @@ std::optional<c10::intrusive_ptr<ServeReply>> serve_submit(
     const c10::intrusive_ptr<ServeEngine>& engine, std::vector<int64_t> prompt, int64_t max_new_tokens,
     std::optional<double> temperature, std::optional<int64_t> top_k, std::optional<double> top_p, double min_p,
     std::optional<double> repetition_penalty, double frequency_penalty, double presence_penalty,
-    std::vector<int64_t> ends, int64_t seed, std::optional<int64_t> top_log_probabilities) {
-  serve::Request request{.prompt = std::move(prompt), .max_new_tokens = max_new_tokens};
+    std::vector<int64_t> ends, int64_t seed, std::optional<int64_t> top_log_probabilities, std::string adapter) {
+  serve::Request request{.prompt = std::move(prompt), .adapter = std::move(adapter), .max_new_tokens = max_new_tokens};
   request.sampling =
       app::chosen_sampling(engine->defaults, {.temperature = temperature, .top_k = top_k, .top_p = top_p});
   request.sampling.min_p = min_p;
@@ -166,13 +177,14 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
         if (self->signal != nullptr) self->signal->clear();
       });
   library.def(
-      "serve_engine(str directory, *, str dtype, str kv, int max_batch, int max_context, int memory, int queue) -> "
+      "serve_engine(str directory, *, str dtype, str kv, int max_batch, int max_context, int memory, int queue, "
+      "str[] adapter_names, str[] adapter_directories) -> "
       "__torch__.torch.classes.plimsoll.ServeEngine",
       &serve_engine);
   library.def(
       "serve_submit(__torch__.torch.classes.plimsoll.ServeEngine engine, int[] prompt, *, int max_new_tokens, "
       "float? temperature, int? top_k, float? top_p, float min_p, float? repetition_penalty, float frequency_penalty, "
-      "float presence_penalty, int[] ends, int seed, int? top_log_probabilities) -> "
+      "float presence_penalty, int[] ends, int seed, int? top_log_probabilities, str adapter) -> "
       "__torch__.torch.classes.plimsoll.ServeReply?",
       &serve_submit);
 }

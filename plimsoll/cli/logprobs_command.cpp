@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/logprobs.h"
 #include "plimsoll/cli/commands.h"

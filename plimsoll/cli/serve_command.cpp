@@ -3,16 +3,19 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "plimsoll/app/interrupt.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/text/text_writer.h"
+#include "plimsoll/cli/adapters_field.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/io/error.h"
+#include "plimsoll/models/lora/lora.h"
 #include "plimsoll/serve/http/server.h"
 
 namespace plimsoll::cli {
@@ -22,6 +25,7 @@ constexpr double kGibibyte = 1 << 30;
 
 struct ServeCommand {
   app::TextModelOptions model;
+  std::vector<NamedAdapter> adapters;
   serve::EngineOptions engine;
   serve::ServerOptions server;
   double memory = 1;  // GiB
@@ -58,6 +62,9 @@ int run_serve(ServeCommand& command) {
   const auto chat_template = chat_template_of(model);
   command.engine.memory = static_cast<int64_t>(command.memory * kGibibyte);
   command.engine.recipe = model.recipe;
+  for (const auto& [name, directory] : command.adapters) {
+    command.engine.adapters[name] = models::read_adapter(*model.model, directory);
+  }
   command.server.port = static_cast<int>(command.port);
   // A thread each: for those that are served, those that wait, and a few that ask for something else.
   command.server.connections = command.engine.max_batch + command.engine.queue + 16;
@@ -69,7 +76,8 @@ int run_serve(ServeCommand& command) {
                         .model = model,
                         .chat_template = chat_template.get(),
                         .formats = formats,
-                        .context = engine.context()},
+                        .context = engine.context(),
+                        .adapters = engine.adapters()},
                        command.server);
   write_text(fmt::format("{}: a chat and OpenAI's API at http://{}:{}; Ctrl-C ends it\n", name_of(command.model.path),
                          command.server.host, server.port()));
@@ -89,32 +97,32 @@ Command serve_command() {
   return {
       .name = "serve",
       .summary = "Serve a model over HTTP: OpenAI's API, and a page to chat on",
-      .options = {{"model", "DIR", path(command->model.path, PathMust::kExist),
-                   "a Hugging Face directory, a run's directory, or one of its checkpoints", Need::kRequired},
-                  {"adapter", "DIR", path(command->model.adapter, PathMust::kExist),
-                   "a LoRA adapter of the model, as PEFT writes it: adapter_config.json and adapter_model.safetensors"},
-                  {"dtype", "NAME", choice(command->model.dtype, models::kWeightDtypes),
-                   "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8, codes with a scale a row"},
-                  {"kv", "NAME", choice(command->engine.cache, app::kCacheFormats),
-                   "keys and values of the texts: as they are computed, bf16, or fp8, codes with a scale a token"},
-                  {"host", "NAME", text(command->server.host),
-                   "the address to listen at; 0.0.0.0: for other machines, too"},
-                  {"port", "N", integer(command->port, {.from = 0, .to = 65535}),
-                   "0: one that is free, which is shown"},
-                  {"api-key", "TEXT", text(command->server.api_key), "what clients must send as their key"},
-                  {"max-batch", "N", integer(command->engine.max_batch, {.from = 1, .to = models::kMostTextRows / 2}),
-                   "requests that are written at once"},
-                  {"max-context", "N", integer(command->engine.max_context, kFromZero),
-                   "tokens of a prompt and its reply; 0: as many as the model sees"},
-                  {"memory", "GIB", number(command->memory, {.from = 0, .to = 1 << 20}),
-                   "of keys and values. When it is full, the newest requests wait"},
-                  {"queue", "N", integer(command->engine.queue, {.from = 1, .to = 10'000}),
-                   "requests that may wait; further ones are answered 429"},
-                  {"drain", "SECONDS", integer(command->drain, {.from = 0, .to = 1'000'000}),
-                   "that replies may take to end after SIGTERM or Ctrl-C"},
-                  threads_option(command->threads),
-                  audit_option(command->audit),
-                  {"json", "FILE", path(command->json), "write one JSON object a line: each request with its status"}},
+      .options =
+          {{"model", "DIR", path(command->model.path, PathMust::kExist),
+            "a Hugging Face directory, a run's directory, or one of its checkpoints", Need::kRequired},
+           {"adapter", "[NAME=]DIR...", adapters(command->adapters),
+            "LoRA adapters of the model, as PEFT writes them, for requests to the model MODEL:NAME; a name that is "
+            "not given is the directory's. Requests to MODEL have none"},
+           {"dtype", "NAME", choice(command->model.dtype, models::kWeightDtypes),
+            "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8, codes with a scale a row"},
+           {"kv", "NAME", choice(command->engine.cache, app::kCacheFormats),
+            "keys and values of the texts: as they are computed, bf16, or fp8, codes with a scale a token"},
+           {"host", "NAME", text(command->server.host), "the address to listen at; 0.0.0.0: for other machines, too"},
+           {"port", "N", integer(command->port, {.from = 0, .to = 65535}), "0: one that is free, which is shown"},
+           {"api-key", "TEXT", text(command->server.api_key), "what clients must send as their key"},
+           {"max-batch", "N", integer(command->engine.max_batch, {.from = 1, .to = models::kMostTextRows / 2}),
+            "requests that are written at once"},
+           {"max-context", "N", integer(command->engine.max_context, kFromZero),
+            "tokens of a prompt and its reply; 0: as many as the model sees"},
+           {"memory", "GIB", number(command->memory, {.from = 0, .to = 1 << 20}),
+            "of keys and values. When it is full, the newest requests wait"},
+           {"queue", "N", integer(command->engine.queue, {.from = 1, .to = 10'000}),
+            "requests that may wait; further ones are answered 429"},
+           {"drain", "SECONDS", integer(command->drain, {.from = 0, .to = 1'000'000}),
+            "that replies may take to end after SIGTERM or Ctrl-C"},
+           threads_option(command->threads),
+           audit_option(command->audit),
+           {"json", "FILE", path(command->json), "write one JSON object a line: each request with its status"}},
       .run = [command](const nlohmann::json&) { return run_serve(*command); }};
 }
 

@@ -130,8 +130,22 @@ void Engine::check(const Request& request) const {
   TORCH_CHECK_VALUE(request.format == nullptr || request.format->tokens().size() == vocabulary_,
                     "serve: expected a format of ", vocabulary_, " tokens, got one of ",
                     request.format == nullptr ? 0 : request.format->tokens().size());
+  TORCH_CHECK_VALUE(request.adapter.empty() || options_.adapters.contains(request.adapter),
+                    "serve: expected the name of an adapter that is served, got '", request.adapter, "'");
   nn::check(request.sampling);
   models::check(request.rules, vocabulary_);
+}
+
+std::vector<std::string> Engine::adapters() const {
+  std::vector<std::string> names;
+  for (const auto& [name, adapters] : options_.adapters) names.push_back(name);
+  return names;
+}
+
+ServedAdapter Engine::adapter_of(const Request& request) const {
+  const auto found = options_.adapters.find(request.adapter);
+  if (found == options_.adapters.end()) return {};
+  return {.adapters = found->second.get(), .number = 1 + std::distance(options_.adapters.begin(), found)};
 }
 
 std::shared_ptr<Reply> Engine::submit(Request request) {
@@ -175,9 +189,14 @@ void Engine::run() {
       submitted.swap(submitted_);
       stats_.texts.waiting += static_cast<int64_t>(submitted.size());
     }
-    for (auto& [request, reply] : submitted) scheduler_->add(std::move(request), std::move(reply));
+    for (auto& [request, reply] : submitted) {
+      const ServedAdapter adapter = adapter_of(request);
+      scheduler_->add(std::move(request), std::move(reply), adapter);
+    }
     try {
       parts = scheduler_->plan();
+      // Rows of an adapter follow one another, so that its products are of all of them.
+      std::ranges::stable_sort(parts, {}, [](const StepPart& part) { return part.text->adapter.number; });
       if (!parts.empty()) step(parts);
     } catch (const c10::Error& error) {
       scheduler_->fail(error.what_without_backtrace());
@@ -204,8 +223,8 @@ void Engine::step(const std::vector<StepPart>& parts) {
   for (const auto& [text, tokens] : parts) {
     const bool writes = tokens == text->unread();
     const std::span<const int64_t> all = text->text;
-    texts.push_back(
-        {text->cache, all.subspan(static_cast<size_t>(text->cache.length()), static_cast<size_t>(tokens)), writes});
+    texts.push_back({text->cache, all.subspan(static_cast<size_t>(text->cache.length()), static_cast<size_t>(tokens)),
+                     writes, text->adapter.adapters});
     if (writes) writers.push_back(text);
   }
   const at::Tensor logits = read(texts);

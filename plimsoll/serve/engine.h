@@ -7,10 +7,12 @@
 #pragma once
 
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -28,6 +30,8 @@ struct EngineOptions {
   int64_t queue = 256;       // requests that wait
   nn::CacheFormat cache = nn::CacheFormat::kAsGiven;
   std::optional<recipe::Recipe> recipe = {};  // in force while the model computes
+  // Adapters that requests may ask for by name, which models::read_adapter() has read for this model.
+  std::map<std::string, std::shared_ptr<const nn::LoraSet>> adapters = {};
 };
 
 struct EngineStats {
@@ -56,11 +60,13 @@ class Engine {
   EngineStats stats() const;
   int64_t context() const { return context_; }  // tokens of a prompt and its reply
   int64_t vocabulary() const { return vocabulary_; }
+  std::vector<std::string> adapters() const;  // names, sorted
 
  private:
   struct Choice;
 
   void check(const Request& request) const;
+  ServedAdapter adapter_of(const Request& request) const;
   at::Tensor read(std::span<const models::TextTokens> texts);
   void run();  // on the engine's own thread
   void step(const std::vector<StepPart>& parts);

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/io/testing.h"
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/decoder/testing.h"
+#include "plimsoll/models/lora/lora.h"
 #include "plimsoll/models/next_token.h"
 #include "plimsoll/nn/held_codes.h"
 #include "plimsoll/nn/testing.h"
@@ -120,14 +123,45 @@ class Traffic {
   std::vector<int64_t> starts_[2];
 };
 
+// An adapter as the engine has it, and the model that has it alone.
+struct TestAdapter {
+  std::shared_ptr<const nn::LoraSet> served;
+  std::shared_ptr<models::DecoderImpl> alone;
+};
+using TestAdapters = std::map<std::string, TestAdapter>;
+
+TestAdapters test_adapters(size_t family, bool codes, const models::LanguageModel& base) {
+  TestAdapters result;
+  for (const auto& [name, options] : std::map<std::string, models::LoraOptions>{
+           {"large", {.adapters = {.rank = 7, .alpha = 9}}}, {"small", {.adapters = {.rank = 2, .alpha = 4}}}}) {
+    const auto drawn = tiny_model(family);
+    models::add_lora(*drawn, options);
+    for (const auto& parameter : drawn->named_parameters()) {
+      const at::NoGradGuard no_grad;
+      if (parameter.key().ends_with("_B")) at::Tensor(parameter.value()).normal_(0, 0.3);
+    }
+    const io::TemporaryDirectory directory;
+    models::save_adapter(*drawn, directory.path());
+    const auto alone = tiny_model(family, codes);
+    models::load_adapter(*alone, directory.path());
+    result[name] = {models::read_adapter(base, directory.path()), alone};
+  }
+  return result;
+}
+
 struct TrafficCounts {
   SchedulerCounts texts;
   int64_t ended_by_token = 0, cancelled = 0;
 };
 
 TrafficCounts expect_traffic_has_bits_alone(const std::shared_ptr<models::DecoderImpl>& model, EngineOptions options,
-                                            int64_t requests, int64_t pages) {
+                                            int64_t requests, int64_t pages, const TestAdapters& adapters = {}) {
   Traffic traffic(11, model->config.vocabulary);
+  std::vector<std::string> names = {""};
+  for (const auto& [name, adapter] : adapters) {
+    names.push_back(name);
+    options.adapters[name] = adapter.served;
+  }
   options.memory = pages * page_bytes_of(model, options.cache);
   TrafficCounts counts;
   std::vector<Request> asked;
@@ -137,6 +171,7 @@ TrafficCounts expect_traffic_has_bits_alone(const std::shared_ptr<models::Decode
     std::vector<std::shared_ptr<Reply>> replies;
     for (int64_t i = 0; i < requests; ++i) {
       asked.push_back(traffic.request());
+      asked.back().adapter = names[static_cast<size_t>(i) % names.size()];
       replies.push_back(engine.submit(asked.back()));
       if (traffic.number(0, 7) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(traffic.number(0, 5)));
       if (traffic.number(0, 9) == 0) replies[static_cast<size_t>(traffic.number(0, i))]->cancel();
@@ -149,7 +184,8 @@ TrafficCounts expect_traffic_has_bits_alone(const std::shared_ptr<models::Decode
   }
   for (size_t i = 0; i < asked.size(); ++i) {
     SCOPED_TRACE("request " + std::to_string(i));
-    Written alone = written_alone(*model, asked[i], options);
+    const auto adapter = adapters.find(asked[i].adapter);
+    Written alone = written_alone(adapter == adapters.end() ? *model : *adapter->second.alone, asked[i], options);
     counts.ended_by_token += written[i].end == TextEnd::kToken;
     if (written[i].end == TextEnd::kInterrupted) {
       ++counts.cancelled;
@@ -212,6 +248,54 @@ TEST(Engine, TrafficHasTheBitsOfEachRequestAloneForEveryFamilyAndCache) {
       expect_traffic_has_bits_alone(tiny_model(family, /*codes=*/cache == nn::CacheFormat::kE4m3),
                                     {.max_batch = 4, .cache = cache}, 12, 10);
     }
+  }
+}
+
+TEST(Engine, TrafficOfSeveralAdaptersHasTheBitsOfEachRequestAlone) {
+  for (const bool codes : {false, true}) {
+    const auto model = tiny_model(0, codes);
+    const TestAdapters adapters = test_adapters(0, codes, *model);
+    const TrafficCounts little = expect_traffic_has_bits_alone(model, {.max_batch = 8}, 60, 9, adapters);
+    EXPECT_GT(little.texts.put_back, 0);
+    EXPECT_GT(little.cancelled, 0);
+    EXPECT_EQ(little.texts.used_pages, little.texts.kept_pages);
+    const TrafficCounts much = expect_traffic_has_bits_alone(model, {.max_batch = 8}, 60, 90, adapters);
+    EXPECT_GT(much.texts.shared_tokens, 0);
+  }
+}
+
+TEST(Engine, TrafficOfSeveralAdaptersHasTheBitsOfEachRequestAloneForEveryFamilyAndUnderARecipe) {
+  for (size_t family = 0; family < models::decoder_traits().size(); ++family) {
+    SCOPED_TRACE(models::decoder_traits()[family].model_type);
+    const auto model = tiny_model(family);
+    const TestAdapters adapters = test_adapters(family, false, *model);
+    expect_traffic_has_bits_alone(model, {.max_batch = 4}, 9, 10, adapters);
+    if (family > 0) continue;
+    expect_traffic_has_bits_alone(model, {.max_batch = 4, .recipe = recipe::by_name("fp8-row")}, 9, 10, adapters);
+  }
+}
+
+TEST(Engine, TextsOfUnlikeAdaptersShareNoPages) {
+  const auto model = tiny_model(0);
+  const TestAdapters adapters = test_adapters(0, false, *model);
+  EngineOptions options;
+  for (const auto& [name, adapter] : adapters) options.adapters[name] = adapter.served;
+  Request request{.max_new_tokens = 8, .top_log_probabilities = 0};
+  for (int64_t i = 0; i < 100; ++i) request.prompt.push_back(i * i % model->config.vocabulary);
+  std::vector<Written> written;
+  {
+    Engine engine(model, options);
+    for (const std::string name : {"", "large", "small", "", "large", "small"}) {
+      const int64_t before = engine.stats().texts.shared_tokens;
+      request.adapter = name;
+      written.push_back(read_all(*engine.submit(request)));
+      while (engine.stats().texts.running > 0) std::this_thread::yield();
+      EXPECT_EQ(engine.stats().texts.shared_tokens - before, written.size() > 3 ? 96 : 0);
+    }
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(written[i].log_probabilities, written[i + 3].log_probabilities);
+    EXPECT_NE(written[i].log_probabilities, written[(i + 1) % 3].log_probabilities);
   }
 }
 
@@ -303,6 +387,7 @@ TEST(Engine, RefusesWhatItCannotServe) {
   EXPECT_THROW(engine.submit({.prompt = {1}, .max_new_tokens = kContext}), c10::ValueError);
   EXPECT_THROW(engine.submit({.prompt = {1}, .sampling = {.temperature = -1}}), c10::ValueError);
   EXPECT_THROW(engine.submit({.prompt = {1}, .rules = {.repetition_penalty = 0}}), c10::ValueError);
+  EXPECT_THROW(engine.submit({.prompt = {1}, .adapter = "unknown"}), c10::ValueError);
   EXPECT_EQ(read_all(*engine.submit({.prompt = {1}, .max_new_tokens = kContext - 1})).ids.size(),
             static_cast<size_t>(kContext - 1));
 }

@@ -10,9 +10,9 @@ PagePool::PagePool(int64_t pages) : pages_(static_cast<size_t>(pages)) {
   for (Page& page : pages_) page.place = free_.insert(free_.end(), static_cast<int32_t>(free_.size()));
 }
 
-std::vector<PagePool::Named> PagePool::find(std::span<const int64_t> tokens) const {
+std::vector<PagePool::Named> PagePool::find(std::span<const int64_t> tokens, int64_t start) const {
   std::vector<Named> found;
-  for (int64_t prefix = 0; std::ssize(tokens) >= kPageTokens; tokens = tokens.subspan(kPageTokens)) {
+  for (int64_t prefix = start; std::ssize(tokens) >= kPageTokens; tokens = tokens.subspan(kPageTokens)) {
     const auto page = tokens.first(kPageTokens);
     const auto named = names_.find({prefix, {page.begin(), page.end()}});
     if (named == names_.end()) break;

@@ -20,13 +20,14 @@ class PagePool {
   int64_t free() const { return static_cast<int64_t>(free_.size()); }  // pages that nobody has
   int64_t kept() const { return kept_; }                               // of these, the ones that can be found
 
-  // A full page, and the tokens up to its end as a number; 0 stands for none.
+  // A full page, and the tokens up to its end as a number. 0 and less stand for no tokens: texts have pages in common
+  // only if they begin with the same such number.
   struct Named {
     int32_t page;
     int64_t prefix;
   };
-  // The pages of the longest text that begins like this one.
-  std::vector<Named> find(std::span<const int64_t> tokens) const;
+  // The pages of the longest text that begins like this one, `start` being its number of no tokens.
+  std::vector<Named> find(std::span<const int64_t> tokens, int64_t start = 0) const;
   // Names a page that the caller has: its tokens follow a prefix. Returns the prefix with them. If another page has the
   // name, it goes on to have it.
   int64_t name(int32_t page, int64_t prefix, std::span<const int64_t> tokens);

@@ -22,9 +22,9 @@ std::vector<int64_t> tokens_of(int64_t from, int64_t pages) {
 }
 
 // Takes and names the pages of a text.
-std::vector<int32_t> read(PagePool& pool, std::span<const int64_t> tokens) {
+std::vector<int32_t> read(PagePool& pool, std::span<const int64_t> tokens, int64_t start = 0) {
   std::vector<int32_t> pages;
-  for (int64_t prefix = 0; !tokens.empty(); tokens = tokens.subspan(kPageTokens)) {
+  for (int64_t prefix = start; !tokens.empty(); tokens = tokens.subspan(kPageTokens)) {
     pages.push_back(pool.take());
     prefix = pool.name(pages.back(), prefix, tokens.first(kPageTokens));
   }
@@ -35,9 +35,9 @@ void give_back(PagePool& pool, std::vector<int32_t> pages) {
   for (; !pages.empty(); pages.pop_back()) pool.give_back(pages.back());
 }
 
-std::vector<int32_t> found(const PagePool& pool, std::span<const int64_t> tokens) {
+std::vector<int32_t> found(const PagePool& pool, std::span<const int64_t> tokens, int64_t start = 0) {
   std::vector<int32_t> pages;
-  for (const PagePool::Named& each : pool.find(tokens)) pages.push_back(each.page);
+  for (const PagePool::Named& each : pool.find(tokens, start)) pages.push_back(each.page);
   return pages;
 }
 
@@ -52,6 +52,18 @@ TEST(PagePool, FindsTheFullPagesThatATextBeginsWith) {
   std::vector<int64_t> other = text;
   other[kPageTokens + 5] += 1;
   EXPECT_THAT(found(pool, other), ElementsAre(pages[0]));
+}
+
+TEST(PagePool, TextsThatBeginWithAnotherNumberShareNoPages) {
+  PagePool pool(8);
+  const std::vector<int64_t> text = tokens_of(0, 2);
+  const std::vector<int32_t> pages = read(pool, text), others = read(pool, text, -1);
+  EXPECT_EQ(found(pool, text), pages);
+  EXPECT_EQ(found(pool, text, -1), others);
+  EXPECT_THAT(found(pool, text, -2), IsEmpty());
+  give_back(pool, pages);
+  EXPECT_EQ(found(pool, text), pages);
+  EXPECT_EQ(found(pool, text, -1), others);
 }
 
 TEST(PagePool, APageIsFreeWhenItsLastOwnerGivesItBackAndFoundAfterThat) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "plimsoll/models/logits_rules.h"
@@ -14,6 +15,7 @@ namespace plimsoll::serve {
 
 struct Request {
   std::vector<int64_t> prompt = {};
+  std::string adapter = {};  // one of EngineOptions::adapters; empty: the model as it is
   int64_t max_new_tokens = 16;
   nn::SamplingOptions sampling = {.temperature = 0};
   models::LogitsRules rules = {};

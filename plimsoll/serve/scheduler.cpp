@@ -21,9 +21,9 @@ std::span<const int64_t> shareable(const std::vector<int64_t>& text) { return {t
 
 }  // namespace
 
-void Scheduler::add(Request request, std::shared_ptr<Reply> reply) {
+void Scheduler::add(Request request, std::shared_ptr<Reply> reply, ServedAdapter adapter) {
   std::vector<int64_t> text = request.prompt;
-  waiting_.push_back({std::move(request), std::move(reply), std::move(text), empty_text_});
+  waiting_.push_back({std::move(request), std::move(reply), std::move(text), empty_text_, adapter});
   ServedText& added = waiting_.back();
   if (added.request.format != nullptr) added.json = added.request.format->start();
 }
@@ -31,7 +31,8 @@ void Scheduler::add(Request request, std::shared_ptr<Reply> reply) {
 void Scheduler::release(ServedText& text) {
   // The first page last: the others are of no use without it.
   for (; !text.pages.empty(); text.pages.pop_back()) pool_.give_back(text.pages.back());
-  text.named = text.prefix = 0;
+  text.named = 0;
+  text.prefix = text.start();
   text.cache = empty_text_;
 }
 
@@ -88,6 +89,7 @@ void Scheduler::make_room_for_writers() {
 
 bool Scheduler::is_being_read(const ServedText& text, int64_t pages) const {
   return std::ranges::any_of(running_, [&](const ServedText& other) {
+    if (other.adapter.number != text.adapter.number) return false;
     const auto tokens = shareable(text.text);
     const auto in_common = std::ranges::mismatch(tokens, other.text).in1 - tokens.begin();
     return in_common / kPageTokens > pages && other.cache.length() / kPageTokens <= pages;
@@ -97,7 +99,7 @@ bool Scheduler::is_being_read(const ServedText& text, int64_t pages) const {
 bool Scheduler::admit() {
   if (waiting_.empty() || std::ssize(running_) >= options_.max_batch) return false;
   ServedText& text = waiting_.front();
-  const std::vector<PagePool::Named> found = pool_.find(shareable(text.text));
+  const std::vector<PagePool::Named> found = pool_.find(shareable(text.text), text.start());
   if (is_being_read(text, std::ssize(found))) return false;
   for (const auto& [page, prefix] : found) {
     pool_.take(page);

@@ -20,16 +20,25 @@ struct SchedulerOptions {
   int64_t pages = 0;       // of the memory of all texts
 };
 
+// Adapters of a text's own.
+struct ServedAdapter {
+  const nn::LoraSet* adapters = nullptr;  // nullptr: nothing
+  int64_t number = 0;                     // its own, from 1 on: texts of unlike adapters share no pages
+};
+
 // A request under way: its text so far, and what the model has read of it.
 struct ServedText {
   Request request;
   std::shared_ptr<Reply> reply;
   std::vector<int64_t> text;  // the prompt, then the new tokens
   models::TokenCache cache;
+  ServedAdapter adapter = {};
   std::vector<int32_t> pages = {};  // of the cache
-  int64_t named = 0, prefix = 0;    // pages that have a name, and PagePool::Named of the last
+  int64_t named = 0;                // pages that have a name
+  int64_t prefix = start();         // PagePool::Named of the last of these
   JsonState json = {};              // of a request with a format
 
+  int64_t start() const { return -adapter.number; }  // PagePool::Named of no tokens
   int64_t new_tokens() const { return static_cast<int64_t>(text.size() - request.prompt.size()); }
   int64_t unread() const { return static_cast<int64_t>(text.size()) - cache.length(); }
 };
@@ -52,7 +61,7 @@ class Scheduler {
   Scheduler(const SchedulerOptions& options, const models::TokenPages& memory)
       : options_(options), empty_text_(memory.empty_text()), pool_(options.pages) {}
 
-  void add(Request request, std::shared_ptr<Reply> reply);
+  void add(Request request, std::shared_ptr<Reply> reply, ServedAdapter adapter = {});
   // The parts of the next step, with room for their tokens. Cancelled requests have gone; empty: nothing is to be done.
   std::vector<StepPart> plan();
   // The text has ended: its reply is the caller's to finish, its full pages are kept for texts that begin alike.

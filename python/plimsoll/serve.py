@@ -7,7 +7,7 @@ import os
 import secrets
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -125,7 +125,8 @@ class Engine:
     model_dir: a Hugging Face directory of a decoder-only model. dtype: of its weights, a torch.dtype, "fp32", "bf16", "fp16",
     "fp8" (codes with a scale a row) or None: as they are stored. kv, of keys and values: "computed", "bf16" or "fp8". max_batch:
     requests that are written at once; `queue` more may wait. max_context: tokens of a prompt and its reply; None: as many as
-    the model sees. memory: of keys and values, in GiB. The options are those of `plimsoll serve`.
+    the model sees. memory: of keys and values, in GiB. adapters: directories of LoRA adapters, as PEFT writes them, by the names
+    that :meth:`submit` knows them by. The options are those of `plimsoll serve`.
     """
 
     def __init__(
@@ -138,8 +139,14 @@ class Engine:
         max_context: int | None = None,
         memory: float = 1.0,
         queue: int = 256,
+        adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> None:
         directory = Path(model_dir)
+        adapter_dirs = {
+            check_text("Engine", "an adapter's name", name): Path(folder) for name, folder in (adapters or {}).items()
+        }
+        if "" in adapter_dirs:
+            raise ValueError(f"Engine: expected a name for {adapter_dirs['']}, got none")
         gibibytes = check_number("Engine", "memory", memory)
         if not 0 < gibibytes < 1 << 20:
             raise ValueError(f"Engine: expected memory in GiB, more than 0, got {memory}")
@@ -151,6 +158,8 @@ class Engine:
             max_context=0 if max_context is None else check_size("Engine", "max_context", max_context, lowest=1),
             memory=int(gibibytes * _GIBIBYTE),
             queue=check_size("Engine", "queue", queue),
+            adapter_names=list(adapter_dirs),
+            adapter_directories=[str(folder) for folder in adapter_dirs.values()],
         )
         self._finalizer = weakref.finalize(self, self._core.close)
         if overflowed := self._core.warning():
@@ -181,12 +190,14 @@ class Engine:
         end_ids: Sequence[int] | None = None,
         seed: int | None = None,
         logprobs: int | None = None,
+        adapter: str | None = None,
     ) -> Reply:
         """Asks for a reply to a text or ids, and returns at once. From any thread.
 
         max_tokens None: as many as the context has room for. temperature, top_k, top_p and repetition_penalty None: as the
         model's generation_config.json says. end_ids: tokens that end the text; None: the model's. seed: of the draws; None:
-        one of its own. logprobs: 0 for those of the tokens, n for those of the n likeliest besides. Raises QueueFull.
+        one of its own. logprobs: 0 for those of the tokens, n for those of the n likeliest besides. adapter: the name of one of
+        the engine's adapters; None: the model without. Raises QueueFull.
         """
         if isinstance(prompt, str):
             if self.tokenizer is None:
@@ -208,6 +219,7 @@ class Engine:
             ends=self._ends if end_ids is None else check_sizes("submit", "end_ids", end_ids),
             seed=secrets.randbits(32) if seed is None else check_size("submit", "seed", seed),
             top_log_probabilities=_size("logprobs", logprobs),
+            adapter="" if adapter is None else check_text("submit", "adapter", adapter),
         )
         if core is None:
             raise QueueFull("submit: expected room in the queue, got none")

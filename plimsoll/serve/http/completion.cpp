@@ -95,7 +95,7 @@ void Completion::expect_good(const Choice& choice) const {
 }
 
 json Completion::head(const char* object) const {
-  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", served_.name}};
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", served_.name_of(request_.request.adapter)}};
 }
 
 json Completion::usage() const {

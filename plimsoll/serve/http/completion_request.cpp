@@ -109,11 +109,23 @@ std::vector<int64_t> plain_prompt(Body& body, const ServedModel& served) {
   return ids;
 }
 
+// The adapter that the field "model" asks for. Where there is but one model, it may say anything.
+std::string read_adapter(Body& body, const ServedModel& served) {
+  const std::optional<std::string> name = body.text("model");
+  if (!name || served.adapters.empty() || name == served.name) return {};
+  for (const std::string& adapter : served.adapters) {
+    if (name == served.name_of(adapter)) return adapter;
+  }
+  std::string known;
+  for (const std::string& each : served.names()) known += (known.empty() ? "" : ", ") + each;
+  throw ApiError(404, io::compose("model: expected one of {}, got {}", known, *name), "model", "model_not_found");
+}
+
 // The fields that both kinds have, of the body's text. Throws for those that are left.
 void read_common(Body& body, std::string_view text, const ServedModel& served, std::optional<int64_t> max_tokens,
                  CompletionRequest& result) {
   Request& request = result.request;
-  body.text("model");  // whatever it says, one model is served, which the reply names
+  request.adapter = read_adapter(body, served);
   body.text("user");
   app::SamplingChoice sampling{.temperature = body.number("temperature", 0, 100),
                                .top_k = body.integer("top_k", 0, kMost),
@@ -150,6 +162,12 @@ void read_common(Body& body, std::string_view text, const ServedModel& served, s
 }
 
 }  // namespace
+
+std::vector<std::string> ServedModel::names() const {
+  std::vector<std::string> names = {name};
+  for (const std::string& adapter : adapters) names.push_back(name_of(adapter));
+  return names;
+}
 
 Request CompletionRequest::request_of(int64_t choice) const {
   Request result = request;

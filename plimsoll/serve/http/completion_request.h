@@ -19,6 +19,11 @@ struct ServedModel {
   const tokenize::ChatTemplate* chat_template = nullptr;  // of a model that talks
   JsonFormats& formats;
   int64_t context = 0;  // tokens of a prompt and its reply
+  std::vector<std::string> adapters = {};
+
+  // Name that requests give the model with an adapter; empty: without.
+  std::string name_of(const std::string& adapter) const { return adapter.empty() ? name : name + ":" + adapter; }
+  std::vector<std::string> names() const;  // the model's, then those of its adapters
 };
 
 struct CompletionRequest {

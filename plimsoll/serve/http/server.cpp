@@ -125,12 +125,15 @@ class Server::Http final : public httplib::Server {
       response.set_content(metrics_text(engine_.stats()), "text/plain; version=0.0.4");
     });
     Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
-      const nlohmann::json model = {{"id", served_.name},
-                                    {"object", "model"},
-                                    {"created", 0},
-                                    {"owned_by", "plimsoll"},
-                                    {"context", served_.context}};
-      response.set_content(dump({{"object", "list"}, {"data", {model}}}), "application/json");
+      nlohmann::json models = nlohmann::json::array();
+      for (const std::string& name : served_.names()) {
+        models.push_back({{"id", name},
+                          {"object", "model"},
+                          {"created", 0},
+                          {"owned_by", "plimsoll"},
+                          {"context", served_.context}});
+      }
+      response.set_content(dump({{"object", "list"}, {"data", std::move(models)}}), "application/json");
     });
     Post("/v1/chat/completions", [this](const httplib::Request& request, httplib::Response& response) {
       complete(read_chat_request(request.body, served_), response);
