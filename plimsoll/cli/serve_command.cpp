@@ -30,6 +30,7 @@ struct ServeCommand {
   serve::ServerOptions server;
   double memory = 1;  // GiB
   int64_t port = 8000, drain = 30;
+  double request_timeout = 0;  // seconds
   int64_t threads = 0;
   std::filesystem::path json, audit;
 };
@@ -65,6 +66,7 @@ int run_serve(ServeCommand& command) {
   for (const auto& [name, directory] : command.adapters) {
     command.engine.adapters[name] = models::read_adapter(*model.model, directory);
   }
+  command.server.request_timeout = std::chrono::duration<double>(command.request_timeout);
   command.server.port = static_cast<int>(command.port);
   // A thread each: for those that are served, those that wait, and a few that ask for something else.
   command.server.connections = command.engine.max_batch + command.engine.queue + 16;
@@ -118,6 +120,8 @@ Command serve_command() {
             "of keys and values. When it is full, the newest requests wait"},
            {"queue", "N", integer(command->engine.queue, {.from = 1, .to = 10'000}),
             "requests that may wait; further ones are answered 429"},
+           {"request-timeout", "SECONDS", number(command->request_timeout, {.from = 0, .to = 1e6}),
+            "that a reply may take, waiting included, before it is ended with the status 408; 0: any time"},
            {"drain", "SECONDS", integer(command->drain, {.from = 0, .to = 1'000'000}),
             "that replies may take to end after SIGTERM or Ctrl-C"},
            threads_option(command->threads),

@@ -299,6 +299,33 @@ def test_the_key_lets_in(tiny):
         assert served.stop() == 0
 
 
+def test_a_reply_that_takes_too_long_is_ended(tiny):
+    with serving(tiny, "--request-timeout", 0.4, "--max-batch", 1) as served:
+        short = {"model": "any", "prompt": "a", "max_tokens": 2, "temperature": 0}
+        expected = served.client.completions.create(**short).choices[0].text
+        long = {**short, "max_tokens": CONTEXT - 100, "n": 4}
+        start = time.monotonic()
+        with pytest.raises(openai.APIStatusError) as caught:
+            served.client.completions.create(**long)
+        assert caught.value.status_code == 408 and caught.value.code == "timeout"
+        assert "expected a reply within 0.4 seconds" in caught.value.message
+        assert time.monotonic() - start < 10
+        served.wait_for("requests_running", 0)
+        with pytest.raises(openai.APIError) as failed:
+            list(served.client.completions.create(**long, stream=True))
+        assert failed.value.code == "timeout"
+        # One that waits for another is ended, too.
+        running, _ = streaming(served, CONTEXT - 100)
+        with pytest.raises(openai.APIStatusError) as caught:
+            served.client.completions.create(**long)
+        assert caught.value.status_code == 408
+        running.close()
+        served.wait_for("requests_running", 0)
+        served.wait_for("requests_waiting", 0)
+        assert served.client.completions.create(**short).choices[0].text == expected
+        assert served.stop() == 0
+
+
 def test_sigterm_lets_replies_end(tiny):
     with serving(tiny) as served:
         _, response = streaming(served, 1000)

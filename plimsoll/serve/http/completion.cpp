@@ -76,6 +76,7 @@ bool Completion::follow(const std::function<bool(Choice&, const ReplyPiece&)>& h
     Choice* open = nullptr;
     for (Choice& choice : choices_) {
       while (!choice.reply.ended() && choice.reply.wait_for(std::chrono::milliseconds(0))) {
+        if (gone()) return false;
         const std::optional<ReplyPiece> piece = choice.reply.next();
         if (piece && !hear(choice, *piece)) return false;
       }
@@ -196,17 +197,15 @@ void Completion::stream(const std::function<bool(const std::string&)>& send, con
     if (request_.is_chat) delta["role"] = "assistant";
     if ((request_.is_chat || !choice.text.empty()) && !send(event(chunk(choice, delta, {}, {})))) return;
   }
-  const bool all = follow(
-      [&](Choice& choice, const ReplyPiece& piece) {
-        const bool has_log_probability = piece.token && request_.request.top_log_probabilities;
-        if (piece.text.empty() && !has_log_probability) return true;
-        std::vector<ReplyToken> tokens;
-        if (piece.token) tokens.push_back(*piece.token);
-        return send(event(chunk(choice, {{"content", piece.text}}, log_probabilities(choice, tokens), {})));
-      },
-      gone);
+  const auto send_piece = [&](Choice& choice, const ReplyPiece& piece) {
+    const bool has_log_probability = piece.token && request_.request.top_log_probabilities;
+    if (piece.text.empty() && !has_log_probability) return true;
+    std::vector<ReplyToken> tokens;
+    if (piece.token) tokens.push_back(*piece.token);
+    return send(event(chunk(choice, {{"content", piece.text}}, log_probabilities(choice, tokens), {})));
+  };
   try {
-    if (!all) throw ApiError(503, "the server stops, or the client has gone");
+    if (!follow(send_piece, gone)) throw ApiError(503, "the server stops, or the client has gone");
     for (const Choice& choice : choices_) {
       expect_good(choice);
       if (!send(event(chunk(choice, json::object(), {}, finish_reason(choice.reply.end()))))) return;

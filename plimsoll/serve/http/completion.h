@@ -12,7 +12,8 @@
 
 namespace plimsoll::serve {
 
-using Gone = std::function<bool()>;  // whether nobody waits for the reply any more
+// Whether nobody waits for the reply any more. An ApiError that it throws is what the client gets instead.
+using Gone = std::function<bool()>;
 
 // JSON as it is sent: what is no UTF-8 in it is replaced.
 std::string dump(const nlohmann::json& value);
@@ -23,7 +24,8 @@ class Completion {
   // what the engine refuses.
   Completion(Engine& engine, const ServedModel& served, CompletionRequest request);
 
-  // Throws ApiError if a reply fails, or if it is gone.
+  // Throws ApiError if a reply fails, or if it is gone. Then, too, the engine forgets what is left of the replies when the
+  // completion goes.
   nlohmann::json whole(const Gone& gone);
   // send(event) gets each event and says whether it could be sent. The last is [DONE].
   void stream(const std::function<bool(const std::string&)>& send, const Gone& gone);

@@ -166,7 +166,14 @@ class Server::Http final : public httplib::Server {
   void complete(CompletionRequest request, httplib::Response& response) {
     const auto under_way = std::make_shared<UnderWay>(under_way_);
     if (stopping_) throw ApiError(503, "the server stops");
-    const Gone gone = [this, connection = own_connection] { return cut_ || connection->is_closed(); };
+    const Gone gone = [this, connection = own_connection, start = steady_clock::now()] {
+      const auto timeout = options_.request_timeout;
+      if (timeout > timeout.zero() && steady_clock::now() - start > timeout) {
+        throw ApiError(408, io::compose("expected a reply within {} seconds, got none that is whole", timeout.count()),
+                       "", "timeout");
+      }
+      return cut_ || connection->is_closed();
+    };
     const bool streams = request.stream;
     const auto completion = std::make_shared<Completion>(engine_, served_, std::move(request));
     if (!streams) {

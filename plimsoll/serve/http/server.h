@@ -18,6 +18,7 @@ struct ServerOptions {
   std::string api_key = {};                             // empty: none is asked for
   int64_t connections = 128;                            // that are served at once; more of them wait
   int64_t most_body_bytes = 4 << 20;                    // of a request
+  std::chrono::duration<double> request_timeout{0};     // from a request's last byte to its reply's; 0: any time
   std::function<void(const nlohmann::json&)> log = {};  // hears one object a request, from any thread
 };
 
