@@ -5,8 +5,10 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "plimsoll/app/text/sampling.h"
 #include "plimsoll/app/text/text_writer.h"
@@ -15,6 +17,9 @@
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/lora/lora.h"
 #include "plimsoll/serve/engine.h"
+#include "plimsoll/serve/http/api_error.h"
+#include "plimsoll/serve/http/json_formats.h"
+#include "plimsoll/tokenize/load.h"
 
 namespace plimsoll::bind {
 namespace {
@@ -22,6 +27,8 @@ namespace {
 constexpr int64_t kLongestWait = 60'000;  // milliseconds
 
 struct ServeEngine : torch::CustomClassHolder {
+  explicit ServeEngine(std::filesystem::path path) : directory(std::move(path)) {}
+
   std::shared_ptr<serve::Engine> get() const {
     const std::lock_guard<std::mutex> lock(mutex);
     TORCH_CHECK(engine != nullptr, "serve: expected an engine that is open, got one that is closed");
@@ -34,9 +41,28 @@ struct ServeEngine : torch::CustomClassHolder {
     last.swap(engine);
   }
 
+  // The format of a response_format in JSON; none of an empty text. The tokenizer is read when the first is asked for.
+  std::shared_ptr<const serve::JsonFormat> format_of(const std::string& response_format) {
+    if (response_format.empty()) return nullptr;
+    const int64_t vocabulary = get()->vocabulary();
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (formats == nullptr) {
+      tokenizer = tokenize::load(directory, vocabulary);
+      formats = std::make_unique<serve::JsonFormats>(*tokenizer, vocabulary);
+    }
+    try {
+      return formats->read(nlohmann::json::parse(response_format), R"({"response_format": )" + response_format + "}");
+    } catch (const serve::ApiError& error) {
+      TORCH_CHECK_VALUE(false, "submit: ", error.what());
+    }
+  }
+
   mutable std::mutex mutex;  // of what follows
   std::shared_ptr<serve::Engine> engine;
+  std::unique_ptr<tokenize::Tokenizer> tokenizer;
+  std::unique_ptr<serve::JsonFormats> formats;
 
+  const std::filesystem::path directory;
   models::GenerationDefaults defaults;
   std::vector<int64_t> ends;
   int64_t context = 0;
@@ -107,7 +133,7 @@ c10::intrusive_ptr<ServeEngine> serve_engine(const std::string& directory, const
                                              int64_t memory, int64_t queue,
                                              const std::vector<std::string>& adapter_names,
                                              const std::vector<std::string>& adapter_directories) {
-  auto bound = c10::make_intrusive<ServeEngine>();
+  auto bound = c10::make_intrusive<ServeEngine>(directory);
   const nn::CacheFormat cache = named_option(app::kCacheFormats, "kv", kv);
   models::LoadedModel loaded =
       models::load(directory, {.dtype = named_option(models::kWeightDtypes, "dtype", dtype),
@@ -134,7 +160,8 @@ std::optional<c10::intrusive_ptr<ServeReply>> serve_submit(
     const c10::intrusive_ptr<ServeEngine>& engine, std::vector<int64_t> prompt, int64_t max_new_tokens,
     std::optional<double> temperature, std::optional<int64_t> top_k, std::optional<double> top_p, double min_p,
     std::optional<double> repetition_penalty, double frequency_penalty, double presence_penalty,
-    std::vector<int64_t> ends, int64_t seed, std::optional<int64_t> top_log_probabilities, std::string adapter) {
+    std::vector<int64_t> ends, int64_t seed, std::optional<int64_t> top_log_probabilities, std::string adapter,
+    const std::string& response_format) {
   serve::Request request{.prompt = std::move(prompt), .adapter = std::move(adapter), .max_new_tokens = max_new_tokens};
   request.sampling =
       app::chosen_sampling(engine->defaults, {.temperature = temperature, .top_k = top_k, .top_p = top_p});
@@ -146,6 +173,7 @@ std::optional<c10::intrusive_ptr<ServeReply>> serve_submit(
   request.ends = std::move(ends);
   request.seed = seed;
   request.top_log_probabilities = top_log_probabilities;
+  request.format = engine->format_of(response_format);
   try {
     return c10::make_intrusive<ServeReply>(engine->get()->submit(std::move(request)));
   } catch (const serve::QueueFull&) {
@@ -184,7 +212,8 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def(
       "serve_submit(__torch__.torch.classes.plimsoll.ServeEngine engine, int[] prompt, *, int max_new_tokens, "
       "float? temperature, int? top_k, float? top_p, float min_p, float? repetition_penalty, float frequency_penalty, "
-      "float presence_penalty, int[] ends, int seed, int? top_log_probabilities, str adapter) -> "
+      "float presence_penalty, int[] ends, int seed, int? top_log_probabilities, str adapter, str response_format) "
+      "-> "
       "__torch__.torch.classes.plimsoll.ServeReply?",
       &serve_submit);
 }

@@ -10,6 +10,7 @@
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/chat_terminal.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/json_option.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/threads_option.h"
@@ -27,6 +28,7 @@ struct GenerateCommand {
   std::optional<int64_t> tokens, top_k;
   std::optional<double> temperature, top_p, repetition_penalty;
   app::WritingOptions writing;
+  JsonTexts json_texts;
   int64_t threads = 0;
   watch::Mode watch = watch::Mode::kOff;
   std::filesystem::path json, audit;
@@ -145,6 +147,7 @@ int run_generate(GenerateCommand& command) {
   const watch::Session session({.mode = command.watch});
   const app::TextModel model = app::load_text_model(command.model);
   fill_sampling(command, model.generation);
+  command.writing.format = format_of(command.json_texts, model);
   command.writing.max_new_tokens = command.tokens.value_or(command.chat ? model.model->context() : kTokens);
   Output output(model, lines, !command.json.empty());
   const int exit_code = command.chat ? chat(command, model, output) : continue_prompt(command, model, output);
@@ -192,6 +195,8 @@ Command generate_command() {
            {"repetition-penalty", "X", number(command->repetition_penalty, {.from = 1e-3, .to = 1000}),
             "of the scores of tokens that stand in the text: beyond 1 against them, below 1 for them"},
            {"seed", "N", integer(writing->seed, kFromZero), "of the draws"},
+           json_object_option(command->json_texts),
+           json_schema_option(command->json_texts),
            threads_option(command->threads),
            watch_option(command->watch),
            audit_option(command->audit),

@@ -85,10 +85,13 @@ void Decoding::step(const std::function<bool(const NewToken&)>& sink) {
     }
     std::optional<double> uniform;
     if (options_.uniform) uniform = options_.uniform(text, new_tokens_);
+    std::vector<uint64_t> allowed;
+    if (options_.allowed) allowed = options_.allowed(text);
     const int64_t token = next_token(of_text, {.text = texts_[i],
                                                .new_tokens = new_tokens_,
                                                .rules = options_.rules,
                                                .sampling = options_.sampling,
+                                               .allowed = allowed,
                                                .uniform = uniform});
     texts_[i].push_back(token);
     const bool ends = std::ranges::find(options_.eos_token_ids, token) != options_.eos_token_ids.end();

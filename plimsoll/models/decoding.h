@@ -20,6 +20,8 @@ struct DecodingOptions {
   LogitsRules rules = {};                   // they see the prompt, too
   std::vector<int64_t> eos_token_ids = {};  // each ends a text
   nn::CacheFormat cache = nn::CacheFormat::kAsGiven;
+  // The tokens that may follow a text, a bit each, of which the rules may ban more. Without it: all.
+  std::function<std::vector<uint64_t>(int64_t text)> allowed = {};
 };
 
 enum class TextEnd : uint8_t {

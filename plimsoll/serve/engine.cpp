@@ -36,9 +36,7 @@ std::vector<LikelyToken> likeliest(std::span<const float> logits, int64_t count,
 TokenMask allowed_tokens(const ServedText& text) {
   const Request& request = text.request;
   if (request.format == nullptr) return {};
-  TokenMask allowed = *request.format->allowed(text.json);
-  for (const int64_t end : request.ends) set(allowed, end, JsonMachine::is_complete(text.json));
-  return allowed;
+  return request.format->allowed(text.json, request.ends);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import warnings
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from plimsoll._arguments import check_number, check_size, check_sizes, check_text
+from plimsoll._arguments import check_number, check_size, check_sizes, check_text, shown
 from plimsoll._owned_model import dtype_name
 from plimsoll.tokenize import Tokenizer
 
@@ -191,13 +192,16 @@ class Engine:
         seed: int | None = None,
         logprobs: int | None = None,
         adapter: str | None = None,
+        response_format: Mapping[str, Any] | None = None,
     ) -> Reply:
         """Asks for a reply to a text or ids, and returns at once. From any thread.
 
         max_tokens None: as many as the context has room for. temperature, top_k, top_p and repetition_penalty None: as the
         model's generation_config.json says. end_ids: tokens that end the text; None: the model's. seed: of the draws; None:
         one of its own. logprobs: 0 for those of the tokens, n for those of the n likeliest besides. adapter: the name of one of
-        the engine's adapters; None: the model without. Raises QueueFull.
+        the engine's adapters; None: the model without. response_format: {"type": "json_object"} or {"type": "json_schema",
+        "json_schema": {"name": ..., "schema": ...}}, as the server takes it, after which the text ends; None: any text. Raises
+        QueueFull.
         """
         if isinstance(prompt, str):
             if self.tokenizer is None:
@@ -220,10 +224,21 @@ class Engine:
             seed=secrets.randbits(32) if seed is None else check_size("submit", "seed", seed),
             top_log_probabilities=_size("logprobs", logprobs),
             adapter="" if adapter is None else check_text("submit", "adapter", adapter),
+            response_format="" if response_format is None else self._json_of(response_format),
         )
         if core is None:
             raise QueueFull("submit: expected room in the queue, got none")
         return Reply(self, core, wants_log_probabilities=logprobs is not None)
+
+    def _json_of(self, response_format: Mapping[str, Any]) -> str:
+        if not isinstance(response_format, Mapping):
+            raise TypeError(f"submit: expected response_format a mapping, got {shown(response_format)}")
+        if self.tokenizer is None:
+            raise ValueError("submit: expected a model with tokenizer.json for a response_format, got one without")
+        try:
+            return json.dumps(dict(response_format), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"submit: expected a response_format that JSON can say, got another: {error}") from None
 
     def close(self) -> None:
         """Ends all replies. Returns when the step under way has ended."""

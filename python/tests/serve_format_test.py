@@ -1,4 +1,4 @@
-"""`response_format` of `plimsoll serve`: any JSON object, or one of a schema."""
+"""`response_format` of `plimsoll serve`, Python's Engine and `plimsoll generate`: any JSON object, or one of a schema."""
 
 import contextlib
 import json
@@ -8,19 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plimsoll.serve import Engine
+from program import done, plimsoll
 from served import MESSAGES, openai, serving, write_tiny
 
 PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serving(write_tiny(tmp_path_factory.mktemp("tiny")), "--max-batch", 4, "--queue", 200) as served:
+def tiny(tmp_path_factory):
+    return write_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def server(tiny):
+    with serving(tiny, "--max-batch", 4, "--queue", 200) as served:
         yield served
         assert served.stop() == 0
 
 
-FORMAT = {
+FORMAT: dict[str, Any] = {
     "type": "json_schema",
     "json_schema": {
         "name": "animal",
@@ -76,6 +83,59 @@ def test_a_format_is_kept_to_beside_other_requests_and_by_each_choice(server):
         thread.join()
     assert together == alone and all(first != second and first.startswith("{") for first, second in alone)
     assert not plain.startswith("{")
+
+
+def test_python_and_the_command_write_what_the_server_writes(server, tiny, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps(FORMAT["json_schema"]["schema"]))
+    options: dict[str, Any] = {"max_tokens": 200, "temperature": 1}
+    with Engine(tiny) as engine:
+        for seed in range(6):
+            for response_format, words in ((FORMAT, ("--json-schema", schema)), ({"type": "json_object"}, ("--json-object",))):
+                served = server.client.completions.create(
+                    model="any", prompt="word", seed=seed, logprobs=0, extra_body={"response_format": response_format}, **options
+                ).choices[0]
+                reply = engine.submit("word", seed=seed, logprobs=0, response_format=response_format, **options)
+                tokens = list(reply)
+                assert "".join(token.text for token in tokens) == served.text
+                assert [token.logprob for token in tokens] == served.logprobs.token_logprobs
+                assert reply.finish_reason == served.finish_reason
+                log = tmp_path / "log"
+                done("generate", "--model", tiny, "--prompt", "word", "--tokens", 200, "--temperature", 1, "--seed", seed,
+                     "--json", log, *words)  # fmt: skip
+                *lines, last = map(json.loads, log.read_text().splitlines())
+                assert last["text"] == served.text
+                assert last["end"] == served.finish_reason
+                assert [line["log_probability"] for line in lines] == served.logprobs.token_logprobs
+
+
+def test_a_chat_of_the_command_begins_each_reply_anew(tiny):
+    words = ("--chat", "--prompt", "Hello", "--temperature", 1, "--seed", 3, "--tokens", 60, "--json-object")
+    assert done("generate", "--model", tiny, *words).startswith("{")
+
+
+def test_what_is_wrong_with_a_format_of_python_or_the_command_is_one_error(tiny, tmp_path):
+    wrong: Any
+    with Engine(tiny) as engine:
+        for wrong, error, text in (
+            (5, TypeError, "submit: expected response_format a mapping, got 5"),
+            ({}, ValueError, "submit: response_format.type: expected text, json_object or json_schema, got none"),
+            ({"type": {1, 2}}, ValueError, "submit: expected a response_format that JSON can say"),
+            ({"type": "json_object", "x": 1}, ValueError, "submit: response_format.x: expected a field that is known"),
+        ):
+            with pytest.raises(error, match=text):
+                engine.submit([1], response_format=wrong)
+        assert list(engine.submit([1], max_tokens=2)), "the engine goes on"
+    schema = tmp_path / "schema.json"
+    for text, words, code, message in (
+        ("{", (), 1, "expected a schema in JSON"),
+        ('{"type": "string", "pattern": "a"}', (), 1, "schema.pattern"),
+        ("{}", ("--json-object",), 2, "expected no --json-object beside it"),
+    ):
+        schema.write_text(text)
+        result = plimsoll("generate", "--model", tiny, "--json-schema", schema, *words)
+        assert result.returncode == code and message in result.stderr and result.stderr.count("\n") == 1, result
+    assert plimsoll("generate", "--model", tiny, "--json-schema", tmp_path / "none").returncode == 2
 
 
 def test_an_object_without_a_schema_begins_as_one_and_text_is_any(server):

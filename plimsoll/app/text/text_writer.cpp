@@ -13,6 +13,15 @@
 #include "plimsoll/tokenize/decode_stream.h"
 
 namespace plimsoll::app {
+namespace {
+
+std::function<std::vector<uint64_t>(int64_t)> allowed_by(const TextFormat* format) {
+  if (format == nullptr) return {};
+  return [format](int64_t) { return format->allowed(); };
+}
+
+}  // namespace
+
 TextWriter::TextWriter(const TextModel& model, WritingOptions options)
     : model_(model),
       options_(std::move(options)),
@@ -24,7 +33,8 @@ TextWriter::TextWriter(const TextModel& model, WritingOptions options)
                                    },
                                .rules = options_.rules,
                                .eos_token_ids = model.ends,
-                               .cache = options_.cache}) {}
+                               .cache = options_.cache,
+                               .allowed = allowed_by(options_.format.get())}) {}
 
 WrittenText TextWriter::write(const std::vector<int64_t>& prompt, const TextObserver& observer) {
   return write(prompt, observer, options_.max_new_tokens);
@@ -44,9 +54,12 @@ WrittenText TextWriter::write(const std::vector<int64_t>& prompt, const TextObse
   const auto hear = [&](const models::NewToken& token) {
     ++written.tokens;
     if (observer.on_token) observer.on_token({token.id, models::log_probability(token.logits, token.id)});
-    if (!token.ends_text) show(stops.add(stream.next(token.id)));
-    return stops.reached();
+    if (token.ends_text) return false;
+    show(stops.add(stream.next(token.id)));
+    const bool is_whole = options_.format != nullptr && options_.format->add(token.id);
+    return is_whole || stops.reached();
   };
+  if (options_.format != nullptr) options_.format->begin();
   std::vector<int64_t> text = prompt;
   for (bool is_prompt = true; written.tokens < limit && written.end == TextEnd::kLength; is_prompt = false) {
     if (text.size() > context)
@@ -67,8 +80,8 @@ WrittenText TextWriter::write(const std::vector<int64_t>& prompt, const TextObse
     }
     text = decoding_.text(0);
   }
-  if (written.end != TextEnd::kStop) show(stops.add(stream.finish()));
-  if (written.end != TextEnd::kStop) show(stops.finish());
+  if (!stops.reached()) show(stops.add(stream.finish()));
+  if (!stops.reached()) show(stops.finish());
   return written;
 }
 

@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "plimsoll/app/text/text_format.h"
 #include "plimsoll/app/text/text_model.h"
 #include "plimsoll/models/decoding.h"
 #include "plimsoll/recipe/named.h"
@@ -28,6 +30,7 @@ struct WritingOptions {
   int64_t max_new_tokens = 200;
   int64_t seed = 1;
   nn::CacheFormat cache = nn::CacheFormat::kAsGiven;  // of the keys and values of the text
+  std::shared_ptr<TextFormat> format = {};            // none: any text
 };
 
 struct WrittenToken {

@@ -55,7 +55,13 @@ std::shared_ptr<const JsonFormat> JsonFormats::read(nlohmann::json field, std::s
     refuse_field("response_format.type", "expected text, json_object or json_schema, got {}", type.value_or("none"));
   }
   format.expect_no_more();
-  return type == "text" ? nullptr : format_of(schema);
+  if (type == "text") return nullptr;
+  try {
+    return of(schema);
+  } catch (const JsonSchemaError& error) {
+    const std::string name = "response_format.json_schema." + error.place.substr(0, 200);
+    refuse_field(name, "{}", std::string(error.what()));
+  }
 }
 
 std::shared_ptr<const TokenTrie> JsonFormats::tokens() {
@@ -68,7 +74,7 @@ std::shared_ptr<const TokenTrie> JsonFormats::tokens() {
   return tokens_;
 }
 
-std::shared_ptr<const JsonFormat> JsonFormats::format_of(const ordered_json& schema) {
+std::shared_ptr<const JsonFormat> JsonFormats::of(const ordered_json& schema) {
   std::string text = schema.dump();
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found =
@@ -77,13 +83,8 @@ std::shared_ptr<const JsonFormat> JsonFormats::format_of(const ordered_json& sch
     recent_.splice(recent_.begin(), recent_, found);
     return recent_.front().second;
   }
-  try {
-    auto format = std::make_shared<const JsonFormat>(tokens(), read_json_schema(schema));
-    recent_.emplace_front(std::move(text), std::move(format));
-  } catch (const JsonSchemaError& error) {
-    const std::string field = "response_format.json_schema." + error.place.substr(0, 200);
-    refuse_field(field, "{}", std::string(error.what()));
-  }
+  auto format = std::make_shared<const JsonFormat>(tokens(), read_json_schema(schema));
+  recent_.emplace_front(std::move(text), std::move(format));
   if (recent_.size() > kMostRecent) recent_.pop_back();
   return recent_.front().second;
 }

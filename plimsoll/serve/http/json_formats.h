@@ -1,4 +1,5 @@
-// The response_format of requests. The formats that were asked for last are kept, with what is known of their texts.
+// The response_format of requests, and formats of schemas. The formats that were asked for last are kept, with what is
+// known of their texts.
 #pragma once
 
 #include <list>
@@ -23,10 +24,11 @@ class JsonFormats {
 
   // field: the response_format of this body, or null. None: any text. Throws ApiError, which names the field at fault.
   std::shared_ptr<const JsonFormat> read(nlohmann::json field, std::string_view body);
+  // The format of a schema, whose place in the errors, JsonSchemaError, begins with "schema".
+  std::shared_ptr<const JsonFormat> of(const nlohmann::ordered_json& schema);
 
  private:
   std::shared_ptr<const TokenTrie> tokens();
-  std::shared_ptr<const JsonFormat> format_of(const nlohmann::ordered_json& schema);
 
   const tokenize::Tokenizer& tokenizer_;
   const int64_t vocabulary_;

@@ -104,4 +104,10 @@ std::shared_ptr<const TokenMask> JsonFormat::allowed(const JsonState& state) con
   return mask;
 }
 
+TokenMask JsonFormat::allowed(const JsonState& state, std::span<const int64_t> ends) const {
+  TokenMask mask = *allowed(state);
+  for (const int64_t end : ends) set(mask, end, JsonMachine::is_complete(state));
+  return mask;
+}
+
 }  // namespace plimsoll::serve

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -36,6 +37,8 @@ class JsonFormat {
   JsonState after(JsonState state, int64_t token) const;
   // The tokens that may follow, at least one unless the text must end.
   std::shared_ptr<const TokenMask> allowed(const JsonState& state) const;
+  // Those, and the tokens that end a text where it is complete.
+  TokenMask allowed(const JsonState& state, std::span<const int64_t> ends) const;
 
   const TokenTrie& tokens() const { return *tokens_; }
   const JsonMachine& machine() const { return machine_; }
