@@ -14,6 +14,7 @@
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/threads_option.h"
+#include "plimsoll/cli/watch_option.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/models/lora/lora.h"
 #include "plimsoll/serve/http/server.h"
@@ -125,6 +126,7 @@ Command serve_command() {
            {"drain", "SECONDS", integer(command->drain, {.from = 0, .to = 1'000'000}),
             "that replies may take to end after SIGTERM or Ctrl-C"},
            threads_option(command->threads),
+           watch_option(command->engine.watch),
            audit_option(command->audit),
            {"json", "FILE", path(command->json), "write one JSON object a line: each request with its status"}},
       .run = [command](const nlohmann::json&) { return run_serve(*command); }};

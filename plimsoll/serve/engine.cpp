@@ -100,7 +100,13 @@ Engine::Engine(std::shared_ptr<models::LanguageModel> model, const EngineOptions
   thread_ = std::thread([this, threads = runtime::threads(), audit = watch::auditing()] {
     const watch::AuditRecording recording(audit);
     runtime::set_threads(threads);
+    if (watches()) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      session_.emplace(watch::SessionOptions{.mode = options_.watch});
+    }
     run();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    session_.reset();
   });
 }
 
@@ -167,6 +173,11 @@ EngineStats Engine::stats() const {
   EngineStats stats = stats_;
   stats.texts.waiting += static_cast<int64_t>(submitted_.size());
   return stats;
+}
+
+std::vector<watch::Record> Engine::watched() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return session_ ? session_->slots().records() : std::vector<watch::Record>();
 }
 
 at::Tensor Engine::read(std::span<const models::TextTokens> texts) {

@@ -20,6 +20,7 @@
 #include "plimsoll/recipe/recipe.h"
 #include "plimsoll/serve/reply.h"
 #include "plimsoll/serve/scheduler.h"
+#include "plimsoll/watch/session.h"
 
 namespace plimsoll::serve {
 
@@ -30,6 +31,7 @@ struct EngineOptions {
   int64_t queue = 256;       // requests that wait
   nn::CacheFormat cache = nn::CacheFormat::kAsGiven;
   std::optional<recipe::Recipe> recipe = {};  // in force while the model computes
+  watch::Mode watch = watch::Mode::kOff;  // of the results of layers; beside kOff, a step takes one text after another
   // Adapters that requests may ask for by name, which models::read_adapter() has read for this model.
   std::map<std::string, std::shared_ptr<const nn::LoraSet>> adapters = {};
 };
@@ -58,6 +60,9 @@ class Engine {
   std::shared_ptr<Reply> submit(Request request);
 
   EngineStats stats() const;
+  // Records of the watch, a layer each, by name; none without a watch.
+  std::vector<watch::Record> watched() const;
+  bool watches() const { return options_.watch != watch::Mode::kOff; }
   int64_t context() const { return context_; }  // tokens of a prompt and its reply
   int64_t vocabulary() const { return vocabulary_; }
   std::vector<std::string> adapters() const;  // names, sorted
@@ -82,6 +87,7 @@ class Engine {
   std::vector<std::pair<Request, std::shared_ptr<Reply>>> submitted_;
   EngineStats stats_;
   bool stops_ = false;
+  std::optional<watch::Session> session_;  // in force on the engine's thread
 
   std::thread thread_;
 };

@@ -122,7 +122,10 @@ class Server::Http final : public httplib::Server {
       response.set_content(stopping_ ? R"({"status":"stopping"})" : R"({"status":"ok"})", "application/json");
     });
     Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
-      response.set_content(metrics_text(engine_.stats()), "text/plain; version=0.0.4");
+      response.set_content(metrics_text(engine_), "text/plain; version=0.0.4");
+    });
+    Get("/headroom", [this](const httplib::Request&, httplib::Response& response) {
+      response.set_content(dump(headroom_json(engine_)), "application/json");
     });
     Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
       nlohmann::json models = nlohmann::json::array();
