@@ -1,12 +1,16 @@
 """Times `plimsoll serve` and llama.cpp's server under 1, 4, 16 and 64 clients, in turn.
 
     .venv/bin/python bench/serve.py [--clients 1,4,16,64] [--rounds 3] [--dtype fp8] [--response-format JSON]
-        [--llama-server PATH --gguf FILE] [--json FILE]
+        [--adapter DIR]... [--llama-server PATH --gguf FILE] [--json FILE]
+    .venv/bin/python bench/serve.py --soak SECONDS [--clients 16] [--adapter DIR]... [--json FILE]
 
 Each client sends requests one after another, `--requests` of them: a prompt of `--prompt` words, no two alike, and `--tokens` tokens
 of a reply, the likeliest each time, as a stream. Prints, of each server and number of clients: tokens a second of all together, the
 time to the first token and between two tokens (median and 99 %) in ms, and the most memory that the server has held. --llama-server
 names llama.cpp's program, and --gguf its file of the same weights: .venv/bin/python bench/generate.py --directory out/gguf writes one.
+With --adapter, LoRA adapters of the model, the clients ask for the model and for each adapter in turn.
+
+--soak sends mixed traffic instead and prints, each minute, what `plimsoll serve` holds: resident memory and open files.
 """
 
 import argparse
@@ -19,10 +23,12 @@ import statistics
 import subprocess
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import json_file
+import serve_soak
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("PLIMSOLL_CACHE", "~/.cache/plimsoll")).expanduser()
@@ -49,6 +55,11 @@ class Server:
             return False
         finally:
             connection.close()
+
+    def models(self):
+        """Names of the model and its adapters."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/models", timeout=60) as response:
+            return [model["id"] for model in json.load(response)["data"]]
 
     def peak_bytes(self):
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -77,12 +88,14 @@ def stream(port, body):
 
 def measure(server, clients, args, seed):
     words = [f"word{number}" for number in range(1000)]
+    models = server.models()
 
     def run(client, found):
         draw = random.Random(f"{seed} {client}")
+        model = models[client % len(models)]
         for _ in range(args.requests):
             prompt = " ".join(draw.choices(words, k=args.prompt))
-            body = {"model": "any", "prompt": prompt, "max_tokens": args.tokens, "temperature": 0, "stream": True}
+            body = {"model": model, "prompt": prompt, "max_tokens": args.tokens, "temperature": 0, "stream": True}
             if args.response_format:
                 body["response_format"] = json.loads(args.response_format)
             found.append(stream(server.port, body))
@@ -118,11 +131,13 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", default="fp8")
     parser.add_argument("--model", default=str(CACHE / "models" / "SmolLM2-135M-Instruct"))
+    parser.add_argument("--adapter", action="append", default=[], help="of plimsoll serve; may be given several times")
     parser.add_argument("--response-format", help="of each request, as JSON")
     parser.add_argument("--build", default=str(ROOT / "build"))
     parser.add_argument("--port", type=int, default=18431)
     parser.add_argument("--llama-server")
     parser.add_argument("--gguf")
+    parser.add_argument("--soak", type=float, help="seconds of mixed traffic to plimsoll serve alone, from the most clients")
     parser.add_argument("--json", help="write the figures to this file")
     args = parser.parse_args()
     counts = [int(count) for count in args.clients.split(",")]
@@ -141,6 +156,17 @@ def main():
             args.threads,
         ]
     }
+    for adapter in args.adapter:
+        commands["plimsoll"] += ["--adapter", adapter]
+    if args.soak:
+        server = Server(commands["plimsoll"], args.port)
+        try:
+            minutes = serve_soak.soak(server, args.soak, max(counts))
+        finally:
+            server.close()
+        if args.json:
+            json_file.write(args.json, {"arguments": vars(args), "minutes": minutes})
+        return
     if args.llama_server:
         most = max(counts)
         commands["llama.cpp"] = [args.llama_server, "-m", args.gguf, "--port", args.port + 1, "-np", most, "-c", 1024 * most]
