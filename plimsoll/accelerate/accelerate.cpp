@@ -29,18 +29,19 @@ State& state() {
 }
 
 void replace_kernel(ops::ReplacedKernels& kernels, const Variant& variant) {
-  kernels.replace("aten::" + std::string(variant.name), [variant](ops::CallStack& stack) {
+  const auto attempt = [variant](ops::CallStack& stack) {
     const Outcome outcome = variant.attempt(stack);
     counts[static_cast<size_t>(variant.op)][static_cast<size_t>(outcome)].fetch_add(1, std::memory_order_relaxed);
     return outcome == Outcome::kReplaced;
-  });
+  };
+  kernels.replace("aten::" + std::string(variant.name), attempt);
 }
 
 std::unique_ptr<ops::ReplacedKernels> replace_kernels() {
   auto kernels = std::make_unique<ops::ReplacedKernels>();
-  using acceleration::attention_variants, acceleration::norm_variants, acceleration::pass_variants,
-      acceleration::product_variants;
-  for (const auto& variants : {product_variants(), attention_variants(), norm_variants(), pass_variants()}) {
+  for (const auto& variants :
+       {acceleration::product_variants(), acceleration::attention_variants(), acceleration::norm_variants(),
+        acceleration::activation_variants(), acceleration::softmax_variants()}) {
     for (const Variant& variant : variants) replace_kernel(*kernels, variant);
   }
   return kernels;

@@ -22,10 +22,12 @@ enum class Operator : uint8_t {
   kSilu,
   kSiluBackward,
   kSoftmax,
+  kLogSoftmax,
+  kLogSoftmaxBackward,
   kLayerNorm,
   kLayerNormBackward,
 };
-inline constexpr std::array<std::string_view, 13> kOperatorNames = {"mm",
+inline constexpr std::array<std::string_view, 15> kOperatorNames = {"mm",
                                                                     "addmm",
                                                                     "bmm",
                                                                     "baddbmm",
@@ -36,6 +38,8 @@ inline constexpr std::array<std::string_view, 13> kOperatorNames = {"mm",
                                                                     "silu",
                                                                     "silu_backward",
                                                                     "softmax",
+                                                                    "log_softmax",
+                                                                    "log_softmax_backward",
                                                                     "layer_norm",
                                                                     "layer_norm_backward"};
 
@@ -49,6 +53,7 @@ struct Variant {
 std::vector<Variant> product_variants();
 std::vector<Variant> attention_variants();
 std::vector<Variant> norm_variants();
-std::vector<Variant> pass_variants();
+std::vector<Variant> activation_variants();
+std::vector<Variant> softmax_variants();
 
 }  // namespace plimsoll::acceleration

@@ -1,5 +1,6 @@
 #include "plimsoll/accelerate/rules.h"
 
+#include <atomic>
 #include <limits>
 
 namespace plimsoll::acceleration {
@@ -95,6 +96,12 @@ constexpr PassRule kPassRules[] = {
     {Pass::kSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
     {Pass::kSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
     {Pass::kSoftmax, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
+    {Pass::kLogSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
+    {Pass::kLogSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kLogSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp32, 65536},
+    {Pass::kLogSoftmaxBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
+    {Pass::kLogSoftmaxBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kLogSoftmaxBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp32, 65536},
     {Pass::kLayerNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kBf16, 65536},
     {Pass::kLayerNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp16, 65536},
     {Pass::kLayerNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
@@ -130,8 +137,11 @@ bool holds(const AttentionRule& rule, const AttentionCall& call) {
 
 bool holds(const PassRule& rule, const PassCall& call) { return call.elements >= rule.least_elements; }
 
+std::atomic<bool> rules_in_force = true;
+
 template <class Rules, class Call>
 Outcome choose_among(const Rules& rules, const Call& call, const Processor& on) {
+  if (!rules_in_force.load(std::memory_order_relaxed)) return Outcome::kReplaced;
   Outcome outcome = Outcome::kProcessor;
   for (const auto& rule : rules) {
     if (!is_for(rule, call, on)) continue;
@@ -147,6 +157,8 @@ Processor processor(Isa isa) {
   static const bool is_amd = runtime::cpu_name().starts_with("AMD");
   return {isa, is_amd};
 }
+
+void set_rules(bool in_force) { rules_in_force.store(in_force, std::memory_order_relaxed); }
 
 Outcome choose(const ProductCall& call, const Processor& on) { return choose_among(kProductRules, call, on); }
 Outcome choose(const AttentionCall& call, const Processor& on) { return choose_among(kAttentionRules, call, on); }

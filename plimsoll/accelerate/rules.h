@@ -59,6 +59,8 @@ enum class Pass : uint8_t {
   kGeluErfBackward,
   kSiluBackward,
   kSoftmax,
+  kLogSoftmax,
+  kLogSoftmaxBackward,
   kLayerNorm,
   kLayerNormBackward,
 };
@@ -69,7 +71,9 @@ struct PassCall {
   int64_t elements = 0;
 };
 
-// These return kReplaced, kSize or kProcessor.
+// These return kReplaced, kSize or kProcessor; kReplaced alone after set_rules(false), by which kernels are measured where no rule
+// is in force yet.
+void set_rules(bool in_force);
 Outcome choose(const ProductCall& call, const Processor& processor);
 Outcome choose(const AttentionCall& call, const Processor& processor);
 Outcome choose(const PassCall& call, const Processor& processor);

@@ -62,5 +62,13 @@ TEST(AccelerationRules, APassHasItsOwnSmallestSize) {
   EXPECT_EQ(choose(PassCall{Pass::kLayerNorm, Format::kBf16, 1 << 20}, kZen3), Outcome::kProcessor);
 }
 
+TEST(AccelerationRules, WithoutRulesAllIsOurs) {
+  const ProductCall call = square(Format::kFp32, 1);
+  set_rules(false);
+  EXPECT_EQ(choose(call, {Isa::kPortable, false}), Outcome::kReplaced);
+  set_rules(true);
+  EXPECT_EQ(choose(call, {Isa::kPortable, false}), Outcome::kProcessor);
+}
+
 }  // namespace
 }  // namespace plimsoll::acceleration

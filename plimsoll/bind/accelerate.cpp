@@ -7,6 +7,8 @@
 #include <tuple>
 #include <vector>
 
+#include "plimsoll/accelerate/rules.h"
+
 namespace plimsoll::bind {
 namespace {
 
@@ -28,6 +30,7 @@ std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<int64
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("accelerate() -> ()", [] { accelerate(); });
   library.def("stop_acceleration() -> ()", [] { stop_acceleration(); });
+  library.def("set_acceleration_rules(bool in_force) -> ()", [](bool in_force) { acceleration::set_rules(in_force); });
   library.def("is_accelerated() -> bool", [] { return is_accelerated(); });
   library.def("acceleration_report() -> (str[] ops, str[] outcomes, int[] calls)", &report);
   library.def("reset_acceleration_report() -> ()", [] { reset_acceleration_report(); });

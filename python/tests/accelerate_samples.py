@@ -30,6 +30,8 @@ OPERATORS = (
     "nn.functional.gelu",
     "nn.functional.silu",
     "softmax",
+    "log_softmax",
+    "nn.functional.cross_entropy",
     "nn.functional.layer_norm",
 )
 SAMPLES = 10  # of each operator and dtype
@@ -114,11 +116,17 @@ def larger_samples(op, dtype):
         yield from (SampleInput(normal(130, 777), kwargs={"approximate": by}) for by in ("tanh", "none"))
     elif op.name == "nn.functional.silu":
         yield SampleInput(normal(130, 777))
-    elif op.name == "softmax":
+    elif op.name in ("softmax", "log_softmax"):
         x = normal(130, 777)
         with torch.no_grad():
             x[3, 5:], x[4], x[5, 7], x[6, 8] = -torch.inf, -torch.inf, torch.inf, torch.nan
         yield SampleInput(x, args=(-1,))
+    elif op.name == "nn.functional.cross_entropy":
+        x, targets = normal(130, 777), torch.randint(777, (130,))
+        targets[7] = -100
+        for options in ({}, {"label_smoothing": 0.1}, {"weight": torch.rand(777).to(dtype)}):
+            yield SampleInput(x, args=(targets,), kwargs={"reduction": "none", **options})
+        yield SampleInput(x, args=(torch.rand(130, 777).to(dtype),), kwargs={"reduction": "none"})
 
 
 def exact_result(op, sample):

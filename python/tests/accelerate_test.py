@@ -101,7 +101,8 @@ def in_process(isa, script):
 @pytest.mark.parametrize("isa", ["avx2", "avx512", "avx512_bf16"])
 def test_samples_of_torchs_own_tests_pass(isa):
     report = json.loads(in_process(isa, [HERE / "accelerate_samples.py"]))
-    ours = {"mm", "addmm", "bmm", "attention", "attention_backward", "gelu", "gelu_backward", "silu", "silu_backward", "softmax"}
+    ours = {"mm", "addmm", "bmm", "attention", "attention_backward", "gelu", "gelu_backward", "silu", "silu_backward"}
+    ours |= {"softmax", "log_softmax", "log_softmax_backward"}
     if isa != "avx2":
         ours |= {"layer_norm", "layer_norm_backward"}
     assert {op for op, outcomes in report.items() if outcomes["replaced"]} == ours
@@ -240,6 +241,25 @@ def test_an_out_tensor_that_is_an_operand_is_torchs():
         plimsoll.reset_acceleration_report()
         torch.mm(a, b, out=a)
         assert plimsoll.acceleration_report()["mm"]["strides"] == 1
+
+
+@pytest.mark.parametrize("dtype", [FP16, BF16, FP32])
+def test_an_activation_in_place_has_the_bits_of_a_new_result(dtype):
+    torch.manual_seed(0)
+    x = torch.randn(300, 257).to(dtype)
+    for name, options in (("gelu", {"approximate": "tanh"}), ("silu", {})):
+        function, in_place = (getattr(torch.ops.aten, each) for each in (name, f"{name}_"))
+        with plimsoll.accelerated():
+            y, version = x.clone(), x._version
+            assert in_place(y, **options).data_ptr() == y.data_ptr()
+            calls = replaced(name)
+            expected = function(x, **options)
+            assert replaced(name) == 2 * calls  # both, or neither where torch's own is as fast
+            assert torch.equal(y, expected) and y._version > version
+            columns = x.t().clone(memory_format=torch.preserve_format)
+            in_place(columns, **options)
+            assert replaced(name) == 2 * calls
+        assert rounds_alike(columns.t(), function(x, **options), function(x.double(), **options))
 
 
 def test_threads_call_at_once_and_their_number_does_not_change_bits():

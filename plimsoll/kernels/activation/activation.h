@@ -101,7 +101,7 @@ struct ActivationForward {
   int64_t rows = 0, cols = 0;                       // of y
   const void* x = nullptr;                          // [rows, cols], gated: [rows, 2 cols]
   format::Format x_format = format::Format::kFp32;  // fp32, bf16, fp16
-  void* y = nullptr;                                // [rows, cols]
+  void* y = nullptr;                                // [rows, cols]; may be x of the same format, not gated
   format::Format y_format = format::Format::kFp32;  // fp32, bf16, fp16, e4m3, e5m2
   const float* scale = nullptr;  // FP8: codes = encode(y * (1 / *scale)), saturating; nullptr or 0: 1
   float* amax = nullptr;         // of y before it is scaled, overwritten; optional

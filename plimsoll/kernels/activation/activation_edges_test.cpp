@@ -112,6 +112,28 @@ TEST(Activation, TheSigmoidsGradientKeepsItsDigitsFarFromZero) {
   }
 }
 
+TEST(Activation, InPlaceGivesTheSameBits) {
+  for (runtime::Isa isa : isas_present()) {
+    const runtime::ScopedIsa scope(isa);
+    for (const auto& [kind, name, curve, gated, parameters] : kActivations) {
+      if (gated) continue;
+      for (const Format format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
+        const Case c{.kind = kind, .rows = 5, .cols = 77, .x_format = format, .out_format = format};
+        Inputs in(c);
+        const Array y = forward(c, in).y;
+        activation_forward({.activation = c.spec(),
+                            .rows = c.rows,
+                            .cols = c.cols,
+                            .x = in.x.data(),
+                            .x_format = format,
+                            .y = in.x.data(),
+                            .y_format = format});
+        EXPECT_TRUE(same(in.x, y)) << describe(c) << " " << runtime::name(isa);
+      }
+    }
+  }
+}
+
 TEST(Activation, EmptyMatricesGiveZeroAmaxAndZeroSums) {
   for (runtime::Isa isa : isas_present()) {
     const runtime::ScopedIsa scope(isa);
