@@ -84,8 +84,9 @@ def norm_cases(torch, dtype):
         x, weight, bias = torch.randn(rows, cols).to(dtype), torch.rand(cols).to(dtype), torch.rand(cols).to(dtype)
         shape = f"{rows}x{cols}"
         yield "layer_norm", shape, lambda x=x, w=weight, b=bias: torch.layer_norm(x, (x.size(-1),), w, b)
+        yield "rms_norm", shape, lambda x=x, w=weight: torch.rms_norm(x, (x.size(-1),), w)
         leaves = [each.clone().requires_grad_() for each in (x, weight)]
-        for name, norm in (("layer_norm", torch.layer_norm),):
+        for name, norm in (("layer_norm", torch.layer_norm), ("rms_norm", torch.rms_norm)):
             both = gradient_of(torch, lambda x, w, norm=norm: norm(x, (x.size(-1),), w), leaves)
             yield f"{name}_and_backward", shape, both
 

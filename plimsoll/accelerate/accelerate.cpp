@@ -34,14 +34,19 @@ void replace_kernel(ops::ReplacedKernels& kernels, const Variant& variant) {
     counts[static_cast<size_t>(variant.op)][static_cast<size_t>(outcome)].fetch_add(1, std::memory_order_relaxed);
     return outcome == Outcome::kReplaced;
   };
-  kernels.replace("aten::" + std::string(variant.name), attempt);
+  const std::string name = "aten::" + std::string(variant.name);
+  if (variant.level == acceleration::Level::kComposed) {
+    kernels.replace_composed(name, attempt);
+  } else {
+    kernels.replace(name, attempt);
+  }
 }
 
 std::unique_ptr<ops::ReplacedKernels> replace_kernels() {
   auto kernels = std::make_unique<ops::ReplacedKernels>();
   for (const auto& variants :
        {acceleration::product_variants(), acceleration::attention_variants(), acceleration::norm_variants(),
-        acceleration::activation_variants(), acceleration::softmax_variants()}) {
+        acceleration::rms_norm_variants(), acceleration::activation_variants(), acceleration::softmax_variants()}) {
     for (const Variant& variant : variants) replace_kernel(*kernels, variant);
   }
   return kernels;

@@ -39,6 +39,9 @@ bool of_one_kind(const at::Tensor& first, const Tensors&... others) {
   return has_values(first) && ((has_values(others) && others.scalar_type() == first.scalar_type()) && ...);
 }
 
+// Whether `shape`, the sizes of what is normalised together, are the last dimension of x alone, of which there is something.
+bool is_last_dimension(const c10::IValue& shape, const at::Tensor& x);
+
 // A tensor of the caller's with these sizes, contiguous: torch would write it as it is.
 bool is_writable(const at::Tensor& out, at::IntArrayRef sizes);
 

@@ -31,8 +31,7 @@ Outcome judge_norm(const NormArguments& call) {
   if (!has_values(x) || !has_values(weight) || (call.bias && !of_one_kind(weight, *call.bias)) ||
       (weight.scalar_type() != x.scalar_type() && weight.scalar_type() != at::kFloat))
     return Outcome::kDtype;
-  if (!call.shape.isIntList() || call.shape.toIntVector().size() != 1 || x.dim() == 0 || x.numel() == 0 ||
-      call.shape.toIntVector().front() != x.size(-1) || !weight.sizes().equals({x.size(-1)}) ||
+  if (!is_last_dimension(call.shape, x) || !weight.sizes().equals({x.size(-1)}) ||
       (call.bias && !call.bias->sizes().equals({x.size(-1)})))
     return Outcome::kShape;
   if (!x.is_contiguous()) return Outcome::kStrides;

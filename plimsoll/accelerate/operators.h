@@ -26,8 +26,9 @@ enum class Operator : uint8_t {
   kLogSoftmaxBackward,
   kLayerNorm,
   kLayerNormBackward,
+  kRmsNorm,
 };
-inline constexpr std::array<std::string_view, 15> kOperatorNames = {"mm",
+inline constexpr std::array<std::string_view, 16> kOperatorNames = {"mm",
                                                                     "addmm",
                                                                     "bmm",
                                                                     "baddbmm",
@@ -41,18 +42,24 @@ inline constexpr std::array<std::string_view, 15> kOperatorNames = {"mm",
                                                                     "log_softmax",
                                                                     "log_softmax_backward",
                                                                     "layer_norm",
-                                                                    "layer_norm_backward"};
+                                                                    "layer_norm_backward",
+                                                                    "rms_norm"};
+
+// Form of an operator of torch on the CPU: a kernel, or a composition of other operators that autograd sees through.
+enum class Level : uint8_t { kKernel, kComposed };
 
 // A variant of an operator. `attempt` puts results in the place of the arguments and returns kReplaced, or touches nothing.
 struct Variant {
   const char* name;  // after aten::, with the overload
   Operator op;       // under which it is counted
   Outcome (*attempt)(ops::CallStack& stack);
+  Level level = Level::kKernel;
 };
 
 std::vector<Variant> product_variants();
 std::vector<Variant> attention_variants();
 std::vector<Variant> norm_variants();
+std::vector<Variant> rms_norm_variants();
 std::vector<Variant> activation_variants();
 std::vector<Variant> softmax_variants();
 

@@ -63,6 +63,7 @@ enum class Pass : uint8_t {
   kLogSoftmaxBackward,
   kLayerNorm,
   kLayerNormBackward,
+  kRmsNorm,
 };
 
 struct PassCall {

@@ -62,6 +62,12 @@ TEST(AccelerationRules, APassHasItsOwnSmallestSize) {
   EXPECT_EQ(choose(PassCall{Pass::kLayerNorm, Format::kBf16, 1 << 20}, kZen3), Outcome::kProcessor);
 }
 
+TEST(AccelerationRules, RmsNormOfOneTokenIsOursWithAvx512) {
+  EXPECT_EQ(choose(PassCall{Pass::kRmsNorm, Format::kBf16, 768}, kZen5), Outcome::kReplaced);
+  EXPECT_EQ(choose(PassCall{Pass::kRmsNorm, Format::kBf16, 767}, kZen5), Outcome::kSize);
+  EXPECT_EQ(choose(PassCall{Pass::kRmsNorm, Format::kBf16, 1 << 20}, kZen3), Outcome::kProcessor);
+}
+
 TEST(AccelerationRules, WithoutRulesAllIsOurs) {
   const ProductCall call = square(Format::kFp32, 1);
   set_rules(false);

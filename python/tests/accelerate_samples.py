@@ -33,6 +33,7 @@ OPERATORS = (
     "log_softmax",
     "nn.functional.cross_entropy",
     "nn.functional.layer_norm",
+    "nn.functional.rms_norm",
 )
 SAMPLES = 10  # of each operator and dtype
 SMALL, MIDDLE = 64, 80  # in the place of torch's 5 and 10, which are too small for a gain
@@ -112,6 +113,10 @@ def larger_samples(op, dtype):
     elif op.name == "nn.functional.layer_norm":
         yield SampleInput(normal(128, 3, 257), args=((257,), normal(257), normal(257)))
         yield SampleInput(normal(384, 257), args=((257,), normal(257)))
+    elif op.name == "nn.functional.rms_norm":
+        yield SampleInput(normal(128, 3, 257), args=((257,),), kwargs={"weight": normal(257)})
+        yield SampleInput(normal(384, 257), args=((257,),), kwargs={"eps": 1e-2})
+        yield SampleInput(normal(384, 257), args=((257,),), kwargs={"weight": torch.randn(257).requires_grad_()})
     elif op.name == "nn.functional.gelu":
         yield from (SampleInput(normal(130, 777), kwargs={"approximate": by}) for by in ("tanh", "none"))
     elif op.name == "nn.functional.silu":

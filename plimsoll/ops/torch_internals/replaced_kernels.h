@@ -24,7 +24,13 @@ class ReplacedKernels {
   // op: aten::name or aten::name.overload. Returns false where torch has no such kernel.
   bool replace(const std::string& op, Attempt attempt);
 
+  // An operator that torch composes of others on every device. `attempt` is called before autograd, too, and its results have the
+  // gradients that it gave them. Returns false where torch has no such composition.
+  bool replace_composed(const std::string& op, const Attempt& attempt);
+
  private:
+  void put(const c10::OperatorHandle& op, c10::DispatchKey key, Attempt attempt);
+
   torch::Library library_;
 };
 

@@ -1,6 +1,9 @@
 // Each trick of this folder and what it relies on, so that a new torch that does otherwise says so here.
+#include <ATen/ops/_make_dual.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -89,6 +92,38 @@ TEST(ReplacedKernels, TheLaterOneIsCalledAndTheEarlierOneStandsBehindIt) {
   later.replace("aten::mm", [&](CallStack&) { return order += "later ", false; });
   at::mm(x, x);
   EXPECT_EQ(order, "later earlier");
+}
+
+TEST(ReplacedKernels, AComposedOperatorIsReplacedAboveAutogradAndBelowIt) {
+  const at::Tensor x = at::ones({2, 4}), y = at::ones({2, 4}).mul(3);
+  const auto norm = [](const at::Tensor& of) { return at::rms_norm(of, {4}); };
+  int calls = 0;
+  bool takes = true;
+  {
+    ReplacedKernels kernels;
+    EXPECT_FALSE(kernels.replace("aten::rms_norm", [](CallStack&) { return false; }));
+    EXPECT_FALSE(kernels.replace_composed("aten::mm", [](CallStack&) { return false; }));
+    EXPECT_TRUE(kernels.replace_composed("aten::rms_norm", [&](CallStack& stack) {
+      ++calls;
+      if (!takes) return false;
+      torch::jit::drop(stack, 4);
+      stack.emplace_back(y);
+      return true;
+    }));
+    EXPECT_TRUE(norm(x).is_same(y));
+    {
+      const c10::InferenceMode inference;
+      EXPECT_TRUE(norm(at::ones({2, 4})).is_same(y));
+    }
+    EXPECT_EQ(calls, 2);
+    takes = false;
+    const at::Tensor leaf = at::ones({2, 4}).requires_grad_();
+    torch::autograd::backward({norm(leaf).sum()}, {});  // of the composition
+    EXPECT_TRUE(leaf.grad().defined());
+    EXPECT_EQ(calls, 3);
+  }
+  EXPECT_TRUE(at::allclose(norm(x), x));
+  EXPECT_EQ(calls, 3);
 }
 
 // -- free_key.h
@@ -220,6 +255,17 @@ TEST(Accumulation, TheNodeIsThereWhileAGraphReachesTheParameter) {
 TEST(Tracing, ATensorWithoutValuesIsTraced) {
   EXPECT_FALSE(is_traced(at::zeros({2})));
   EXPECT_TRUE(is_traced(at::zeros({2}, at::kMeta)));
+}
+
+TEST(Tracing, ATangentIsSeenWhileItsLevelLasts) {
+  EXPECT_FALSE(is_transformed());  // python/tests/accelerate_rms_norm_test.py has what is
+  const at::Tensor x = at::ones({2});
+  EXPECT_FALSE(has_tangent(x));
+  const uint64_t level = torch::autograd::forward_ad::enter_dual_level();
+  const at::Tensor dual = at::_make_dual(x, at::ones({2}), static_cast<int64_t>(level));
+  EXPECT_TRUE(has_tangent(dual));
+  torch::autograd::forward_ad::exit_dual_level(level);
+  EXPECT_FALSE(has_tangent(x));
 }
 
 // -- sparse_entries.h

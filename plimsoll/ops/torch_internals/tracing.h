@@ -9,4 +9,10 @@ namespace plimsoll::ops {
 
 bool is_traced(const at::Tensor& x);
 
+// Whether calls of this thread stand inside torch.func's transforms, for which autograd's functions in C++ have no rule.
+bool is_transformed();
+
+// Whether x has a tangent of forward-mode differentiation.
+bool has_tangent(const at::Tensor& x);
+
 }  // namespace plimsoll::ops
