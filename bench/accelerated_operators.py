@@ -40,6 +40,18 @@ def product_cases(torch, dtype):
         yield "bmm", f"{batch}x{m}x{n}x{k}", lambda a=a, b=b, out=out: torch.bmm(a, b.mT, out=out)
 
 
+def scaled_cases(torch, dtype):
+    for m, n, k in MATRICES:
+        a, b = torch.randn(m, k).to(torch.float8_e4m3fn), torch.randn(n, k).to(torch.float8_e4m3fn).t()
+        scales = {"tensor": (torch.tensor(0.5), torch.tensor(0.5)), "rows": (torch.rand(m, 1), torch.rand(1, n))}
+        for name, (scale_a, scale_b) in scales.items():
+            yield (
+                f"scaled_mm_{name}",
+                f"{m}x{n}x{k}",
+                lambda a=a, b=b, p=scale_a, q=scale_b: torch._scaled_mm(a, b, p, q, out_dtype=dtype),
+            )
+
+
 def attention_cases(torch, dtype):
     attend = torch.nn.functional.scaled_dot_product_attention
     for batch, heads, queries, keys, channels in ATTENTIONS:
@@ -111,7 +123,7 @@ def loss_cases(torch, dtype):
 
 
 def cases(torch, dtype):
-    for part in (product_cases, attention_cases, pass_cases, norm_cases, loss_cases):
+    for part in (product_cases, scaled_cases, attention_cases, pass_cases, norm_cases, loss_cases):
         yield from part(torch, dtype)
 
 

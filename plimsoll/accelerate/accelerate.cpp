@@ -45,8 +45,9 @@ void replace_kernel(ops::ReplacedKernels& kernels, const Variant& variant) {
 std::unique_ptr<ops::ReplacedKernels> replace_kernels() {
   auto kernels = std::make_unique<ops::ReplacedKernels>();
   for (const auto& variants :
-       {acceleration::product_variants(), acceleration::attention_variants(), acceleration::norm_variants(),
-        acceleration::rms_norm_variants(), acceleration::activation_variants(), acceleration::softmax_variants()}) {
+       {acceleration::product_variants(), acceleration::scaled_product_variants(), acceleration::attention_variants(),
+        acceleration::norm_variants(), acceleration::rms_norm_variants(), acceleration::activation_variants(),
+        acceleration::softmax_variants()}) {
     for (const Variant& variant : variants) replace_kernel(*kernels, variant);
   }
   return kernels;

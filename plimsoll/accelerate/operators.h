@@ -27,8 +27,9 @@ enum class Operator : uint8_t {
   kLayerNorm,
   kLayerNormBackward,
   kRmsNorm,
+  kScaledMm,
 };
-inline constexpr std::array<std::string_view, 16> kOperatorNames = {"mm",
+inline constexpr std::array<std::string_view, 17> kOperatorNames = {"mm",
                                                                     "addmm",
                                                                     "bmm",
                                                                     "baddbmm",
@@ -43,7 +44,8 @@ inline constexpr std::array<std::string_view, 16> kOperatorNames = {"mm",
                                                                     "log_softmax_backward",
                                                                     "layer_norm",
                                                                     "layer_norm_backward",
-                                                                    "rms_norm"};
+                                                                    "rms_norm",
+                                                                    "scaled_mm"};
 
 // Form of an operator of torch on the CPU: a kernel, or a composition of other operators that autograd sees through.
 enum class Level : uint8_t { kKernel, kComposed };
@@ -58,6 +60,7 @@ struct Variant {
 
 std::vector<Variant> product_variants();
 std::vector<Variant> attention_variants();
+std::vector<Variant> scaled_product_variants();
 std::vector<Variant> norm_variants();
 std::vector<Variant> rms_norm_variants();
 std::vector<Variant> activation_variants();

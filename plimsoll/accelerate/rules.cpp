@@ -50,6 +50,14 @@ constexpr ProductRule kProductRules[] = {
      Vendor::kAmd},
 };
 
+struct ScaledProductRule {
+  Isa from, to;
+  int64_t least_work;  // m n k
+};
+
+// torch decodes whole matrices without vectors before it multiplies.
+constexpr ScaledProductRule kScaledProductRules[] = {{Isa::kAvx2, Isa::kAvx512Bf16, 4096}};
+
 enum class Mask : uint8_t { kAny, kCausal };
 
 struct AttentionRule {
@@ -121,6 +129,9 @@ bool is_at(const Rule& rule, const Call& call, const Processor& on) {
 bool is_for(const ProductRule& rule, const ProductCall& call, const Processor& on) {
   return is_at(rule, call, on) && (rule.vendor == Vendor::kAny || on.is_amd);
 }
+bool is_for(const ScaledProductRule& rule, const ScaledProductCall&, const Processor& on) {
+  return rule.from <= on.isa && on.isa <= rule.to;
+}
 bool is_for(const AttentionRule& rule, const AttentionCall& call, const Processor& on) {
   return is_at(rule, call, on) && (rule.vendor == Vendor::kAny || on.is_amd);
 }
@@ -132,6 +143,10 @@ bool holds(const ProductRule& rule, const ProductCall& call) {
   return (rule.kind == Kind::kBatch) == call.is_batch && (rule.layouts & static_cast<uint8_t>(call.layout)) != 0 &&
          rule.least_m <= call.m && call.m <= rule.most_m && rule.least_n <= call.n && rule.least_k <= call.k &&
          call.m * call.n * call.k <= rule.most_work;
+}
+
+bool holds(const ScaledProductRule& rule, const ScaledProductCall& call) {
+  return call.m * call.n * call.k >= rule.least_work;
 }
 
 bool holds(const AttentionRule& rule, const AttentionCall& call) {
@@ -164,6 +179,9 @@ Processor processor(Isa isa) {
 void set_rules(bool in_force) { rules_in_force.store(in_force, std::memory_order_relaxed); }
 
 Outcome choose(const ProductCall& call, const Processor& on) { return choose_among(kProductRules, call, on); }
+Outcome choose(const ScaledProductCall& call, const Processor& on) {
+  return choose_among(kScaledProductRules, call, on);
+}
 Outcome choose(const AttentionCall& call, const Processor& on) { return choose_among(kAttentionRules, call, on); }
 Outcome choose(const PassCall& call, const Processor& on) { return choose_among(kPassRules, call, on); }
 

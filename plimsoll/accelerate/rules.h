@@ -44,6 +44,11 @@ struct ProductCall {
   int64_t m = 0, n = 0, k = 0;  // of one product
 };
 
+// A product of FP8 codes with scales of each tensor or each row.
+struct ScaledProductCall {
+  int64_t m = 0, n = 0, k = 0;
+};
+
 struct AttentionCall {
   format::Format format = format::Format::kFp32;
   bool is_causal = false;
@@ -76,6 +81,7 @@ struct PassCall {
 // is in force yet.
 void set_rules(bool in_force);
 Outcome choose(const ProductCall& call, const Processor& processor);
+Outcome choose(const ScaledProductCall& call, const Processor& processor);
 Outcome choose(const AttentionCall& call, const Processor& processor);
 Outcome choose(const PassCall& call, const Processor& processor);
 

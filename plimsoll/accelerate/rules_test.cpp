@@ -62,6 +62,14 @@ TEST(AccelerationRules, APassHasItsOwnSmallestSize) {
   EXPECT_EQ(choose(PassCall{Pass::kLayerNorm, Format::kBf16, 1 << 20}, kZen3), Outcome::kProcessor);
 }
 
+TEST(AccelerationRules, ProductsOfCodesAreOursOnEveryLevelThatWasMeasured) {
+  for (const Processor& on : {kZen3, kZen5, kIntel}) {
+    EXPECT_EQ(choose(ScaledProductCall{128, 768, 768}, on), Outcome::kReplaced);
+    EXPECT_EQ(choose(ScaledProductCall{1, 16, 16}, on), Outcome::kSize);
+  }
+  EXPECT_EQ(choose(ScaledProductCall{128, 768, 768}, {Isa::kAmx, false}), Outcome::kProcessor);
+}
+
 TEST(AccelerationRules, RmsNormOfOneTokenIsOursWithAvx512) {
   EXPECT_EQ(choose(PassCall{Pass::kRmsNorm, Format::kBf16, 768}, kZen5), Outcome::kReplaced);
   EXPECT_EQ(choose(PassCall{Pass::kRmsNorm, Format::kBf16, 767}, kZen5), Outcome::kSize);

@@ -16,16 +16,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Strides do not matter where a size is 1, and torch leaves any there.
-kernels::GemmOperand operand(const at::Tensor& x, int64_t row_dim, int64_t k_dim, format::Format format) {
-  const int64_t row_stride = x.stride(row_dim), k_stride = x.stride(k_dim);
-  const bool k_is_dense = x.size(k_dim) == 1 || k_stride == 1;
-  return {.data = x.const_data_ptr(),
-          .format = format,
-          .row_stride = k_is_dense || x.size(row_dim) > 1 ? row_stride : 1,
-          .k_stride = k_is_dense ? 1 : k_stride};
-}
-
 at::Tensor readable(const at::Tensor& x) { return is_readable(x) ? x : x.contiguous(); }
 
 at::Tensor products(const at::Tensor& a, const at::Tensor& b) {
@@ -60,13 +50,23 @@ bool is_readable(const at::Tensor& x) {
   return x.stride(-1) == 1 || x.stride(-2) == 1 || x.size(-1) == 1 || x.size(-2) == 1;
 }
 
+kernels::GemmOperand operand_as_stored(const at::Tensor& x, OperandDims dims, format::Format format) {
+  const int64_t row_stride = x.stride(dims.row), k_stride = x.stride(dims.k);
+  // Strides do not matter where a size is 1, and torch leaves any there.
+  const bool k_is_dense = x.size(dims.k) == 1 || k_stride == 1;
+  return {.data = x.const_data_ptr(),
+          .format = format,
+          .row_stride = k_is_dense || x.size(dims.row) > 1 ? row_stride : 1,
+          .k_stride = k_is_dense ? 1 : k_stride};
+}
+
 void multiply_as_stored(const StoredProduct& product) {
   const auto& [a, b, output, alpha, bias, accumulate] = product;
   const format::Format format = format_of(a.scalar_type(), "gemm");
   const bool is_batch = a.dim() == 3;
   const kernels::BatchedGemm args = {
-      .first = {.a = operand(a, -2, -1, format),
-                .b = operand(b, -1, -2, format),
+      .first = {.a = operand_as_stored(a, {.row = -2, .k = -1}, format),
+                .b = operand_as_stored(b, {.row = -1, .k = -2}, format),
                 .m = a.size(-2),
                 .n = b.size(-1),
                 .k = a.size(-1),

@@ -3,6 +3,8 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include "plimsoll/kernels/gemm/gemm.h"
+
 namespace plimsoll::ops {
 
 // [batch, m, k] x [batch, k, n] -> [batch, m, n] in the dtype of both, fp32, bf16 or fp16; FP32 sums, one rounding.
@@ -11,6 +13,12 @@ at::Tensor batched_gemm(const at::Tensor& a, const at::Tensor& b);
 
 // Whether the rows or the columns of the last two dimensions lie one after the other, as the kernel needs it.
 bool is_readable(const at::Tensor& x);
+
+// x as the kernels read it where it lies, readable; its format may be that of codes. dims: those of x that stand for an operand's rows and k.
+struct OperandDims {
+  int64_t row, k;
+};
+kernels::GemmOperand operand_as_stored(const at::Tensor& x, OperandDims dims, format::Format format);
 
 // output = alpha * a b + bias. All of one dtype, [m, k] x [k, n] or with a batch before; a and b readable, output contiguous.
 struct StoredProduct {
