@@ -24,6 +24,7 @@ MATRICES = ((1, 1024, 1024), (4, 1024, 1024), (8, 1024, 1024), (16, 1024, 1024),
             (128, 3072, 768), (512, 768, 3072), (512, 1024, 1024))  # fmt: skip
 BATCHES = ((12, 4, 128, 64), (12, 128, 128, 64), (12, 128, 64, 128), (8, 512, 512, 64))
 ATTENTIONS = ((1, 12, 1, 128, 64), (1, 12, 32, 32, 64), (1, 12, 128, 128, 64), (2, 8, 512, 512, 64), (1, 4, 512, 512, 128))
+PARAMETERS = ((1, 4096), (64, 64), (64, 768), (1, 65536), (1, 1 << 20), (1, 1 << 24))  # tensors, elements of each
 
 
 def product_cases(torch, dtype):
@@ -122,8 +123,20 @@ def loss_cases(torch, dtype):
         yield "cross_entropy_and_backward", shape, loss
 
 
+def optimizer_cases(torch, dtype):
+    options = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.01, "eps": 1e-8, "amsgrad": False, "maximize": False}
+    for tensors, elements in PARAMETERS:
+        lists = [[torch.rand(elements).to(dtype) for _ in range(tensors)] for _ in range(4)]
+        steps = [torch.tensor(3.0) for _ in range(tensors)]
+        yield (
+            "fused_adamw",
+            f"{tensors}x{elements}",
+            lambda lists=lists, steps=steps: torch._fused_adamw_(*lists, [], steps, **options),
+        )
+
+
 def cases(torch, dtype):
-    for part in (product_cases, scaled_cases, attention_cases, pass_cases, norm_cases, loss_cases):
+    for part in (product_cases, scaled_cases, attention_cases, pass_cases, norm_cases, loss_cases, optimizer_cases):
         yield from part(torch, dtype)
 
 

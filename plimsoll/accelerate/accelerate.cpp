@@ -47,7 +47,7 @@ std::unique_ptr<ops::ReplacedKernels> replace_kernels() {
   for (const auto& variants :
        {acceleration::product_variants(), acceleration::scaled_product_variants(), acceleration::attention_variants(),
         acceleration::norm_variants(), acceleration::rms_norm_variants(), acceleration::activation_variants(),
-        acceleration::softmax_variants()}) {
+        acceleration::softmax_variants(), acceleration::optimizer_variants()}) {
     for (const Variant& variant : variants) replace_kernel(*kernels, variant);
   }
   return kernels;

@@ -28,8 +28,9 @@ enum class Operator : uint8_t {
   kLayerNormBackward,
   kRmsNorm,
   kScaledMm,
+  kFusedAdam,
 };
-inline constexpr std::array<std::string_view, 17> kOperatorNames = {"mm",
+inline constexpr std::array<std::string_view, 18> kOperatorNames = {"mm",
                                                                     "addmm",
                                                                     "bmm",
                                                                     "baddbmm",
@@ -45,7 +46,8 @@ inline constexpr std::array<std::string_view, 17> kOperatorNames = {"mm",
                                                                     "layer_norm",
                                                                     "layer_norm_backward",
                                                                     "rms_norm",
-                                                                    "scaled_mm"};
+                                                                    "scaled_mm",
+                                                                    "fused_adam"};
 
 // Form of an operator of torch on the CPU: a kernel, or a composition of other operators that autograd sees through.
 enum class Level : uint8_t { kKernel, kComposed };
@@ -65,5 +67,6 @@ std::vector<Variant> norm_variants();
 std::vector<Variant> rms_norm_variants();
 std::vector<Variant> activation_variants();
 std::vector<Variant> softmax_variants();
+std::vector<Variant> optimizer_variants();
 
 }  // namespace plimsoll::acceleration

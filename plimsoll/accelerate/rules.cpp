@@ -110,6 +110,8 @@ constexpr PassRule kPassRules[] = {
     {Pass::kLogSoftmaxBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
     {Pass::kLogSoftmaxBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
     {Pass::kLogSoftmaxBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp32, 65536},
+    {Pass::kFusedAdam, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 4096},
+    {Pass::kFusedAdam, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 4096},
     {Pass::kRmsNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kBf16, 768},
     {Pass::kRmsNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp16, 768},
     {Pass::kRmsNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 768},

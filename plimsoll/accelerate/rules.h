@@ -69,6 +69,7 @@ enum class Pass : uint8_t {
   kLayerNorm,
   kLayerNormBackward,
   kRmsNorm,
+  kFusedAdam,
 };
 
 struct PassCall {
