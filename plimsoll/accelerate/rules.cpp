@@ -3,6 +3,8 @@
 #include <atomic>
 #include <limits>
 
+#include "plimsoll/runtime/vector_width.h"
+
 namespace plimsoll::acceleration {
 namespace {
 
@@ -13,7 +15,8 @@ constexpr uint8_t kNt = static_cast<uint8_t>(Layout::kNt), kNn = static_cast<uin
                   kTn = static_cast<uint8_t>(Layout::kTn), kAnyLayout = kNt | kNn | kTn;
 
 enum class Kind : uint8_t { kSingle, kBatch };
-enum class Vendor : uint8_t { kAny, kAmd };
+// kWholeAmd: AMD with units of 512 bits, Zen 5.
+enum class Vendor : uint8_t { kAny, kAmd, kWholeAmd };
 
 // Levels that were not measured have no line: with AMX torch multiplies by tiles, too.
 struct ProductRule {
@@ -41,13 +44,15 @@ constexpr ProductRule kProductRules[] = {
     {Isa::kAvx512, Isa::kAvx512, Format::kBf16, kAnyLayout, Kind::kBatch, 32, kAnySize, 32, 32},
     // VDPBF16PS is used by both: a gain where oneDNN's preparation counts, and where operands are transposed.
     {Isa::kAvx512Bf16, Isa::kAvx512Bf16, Format::kBf16, kNt, Kind::kSingle, 1, 8, 64, 256},
-    {Isa::kAvx512Bf16, Isa::kAvx512Bf16, Format::kBf16, kNn | kTn, Kind::kSingle, 2, 8, 64, 256},
+    {Isa::kAvx512Bf16, Isa::kAvx512Bf16, Format::kBf16, kNn | kTn, Kind::kSingle, 2, 8, 64, 256, kAnySize,
+     Vendor::kWholeAmd},
     {Isa::kAvx512Bf16, Isa::kAvx512Bf16, Format::kBf16, kAnyLayout, Kind::kSingle, 32, 128, 32, 32, 128 * 128 * 128},
-    {Isa::kAvx512Bf16, Isa::kAvx512Bf16, Format::kBf16, kTn, Kind::kSingle, 512, kAnySize, 512, 256},
+    {Isa::kAvx512Bf16, Isa::kAvx512Bf16, Format::kBf16, kTn, Kind::kSingle, 512, kAnySize, 512, 256, kAnySize,
+     Vendor::kWholeAmd},
     {Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, kAnyLayout, Kind::kSingle, 4, kAnySize, 32, 32, kAnySize,
-     Vendor::kAmd},
+     Vendor::kWholeAmd},
     {Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, kAnyLayout, Kind::kBatch, 32, kAnySize, 32, 32, kAnySize,
-     Vendor::kAmd},
+     Vendor::kWholeAmd},
 };
 
 struct ScaledProductRule {
@@ -128,14 +133,26 @@ bool is_at(const Rule& rule, const Call& call, const Processor& on) {
   return rule.format == call.format && rule.from <= on.isa && on.isa <= rule.to;
 }
 
+bool is_from(Vendor vendor, const Processor& on) {
+  switch (vendor) {
+    case Vendor::kAny:
+      return true;
+    case Vendor::kAmd:
+      return on.is_amd;
+    case Vendor::kWholeAmd:
+      return on.is_amd && !on.splits_512_bits;
+  }
+  __builtin_unreachable();
+}
+
 bool is_for(const ProductRule& rule, const ProductCall& call, const Processor& on) {
-  return is_at(rule, call, on) && (rule.vendor == Vendor::kAny || on.is_amd);
+  return is_at(rule, call, on) && is_from(rule.vendor, on);
 }
 bool is_for(const ScaledProductRule& rule, const ScaledProductCall&, const Processor& on) {
   return rule.from <= on.isa && on.isa <= rule.to;
 }
 bool is_for(const AttentionRule& rule, const AttentionCall& call, const Processor& on) {
-  return is_at(rule, call, on) && (rule.vendor == Vendor::kAny || on.is_amd);
+  return is_at(rule, call, on) && is_from(rule.vendor, on);
 }
 bool is_for(const PassRule& rule, const PassCall& call, const Processor& on) {
   return is_at(rule, call, on) && rule.pass == call.pass;
@@ -175,7 +192,8 @@ Outcome choose_among(const Rules& rules, const Call& call, const Processor& on) 
 
 Processor processor(Isa isa) {
   static const bool is_amd = runtime::cpu_name().starts_with("AMD");
-  return {isa, is_amd};
+  static const bool splits_512_bits = runtime::splits_512_bits();
+  return {isa, is_amd, splits_512_bits};
 }
 
 void set_rules(bool in_force) { rules_in_force.store(in_force, std::memory_order_relaxed); }

@@ -25,7 +25,8 @@ inline constexpr std::array<std::string_view, 6> kOutcomeNames = {"replaced", "d
 
 struct Processor {
   runtime::Isa isa = runtime::Isa::kPortable;  // the level in force for the operator's kernel
-  bool is_amd = false;                         // torch multiplies FP32 by MKL, which is slow there
+  bool is_amd = false;                         // torch multiplies FP32 by MKL, which has only AVX2 there
+  bool splits_512_bits = false;                // Zen 4, where that is as fast
 };
 // isa: of the kernel that would run.
 Processor processor(runtime::Isa isa);

@@ -7,7 +7,8 @@ namespace {
 
 using format::Format, runtime::Isa;
 
-constexpr Processor kZen3 = {Isa::kAvx2, true}, kZen5 = {Isa::kAvx512Bf16, true}, kIntel = {Isa::kAvx512, false};
+constexpr Processor kZen3 = {Isa::kAvx2, true}, kZen4 = {Isa::kAvx512Bf16, true, true},
+                    kZen5 = {Isa::kAvx512Bf16, true}, kIntel = {Isa::kAvx512, false};
 
 ProductCall square(Format format, int64_t size) { return {format, Layout::kNt, false, size, size, size}; }
 
@@ -28,6 +29,7 @@ TEST(AccelerationRules, SixteenBitsWithoutTheirOwnInstructionsAreOurs) {
 TEST(AccelerationRules, Fp32IsOursWhereMklIsSlow) {
   EXPECT_EQ(choose(square(Format::kFp32, 768), kZen5), Outcome::kReplaced);
   EXPECT_EQ(choose(square(Format::kFp32, 768), kIntel), Outcome::kProcessor);
+  EXPECT_EQ(choose(square(Format::kFp32, 768), kZen4), Outcome::kProcessor);
   EXPECT_EQ(choose(square(Format::kFp32, 768), kZen3), Outcome::kProcessor);
 }
 
@@ -37,6 +39,15 @@ TEST(AccelerationRules, SizesWithoutAGainAreNot) {
   EXPECT_EQ(choose({Format::kFp16, Layout::kNn, false, 1, 768, 768}, kZen5), Outcome::kReplaced);
   EXPECT_EQ(choose({Format::kBf16, Layout::kTn, false, 1024, 1024, 1024}, kZen5), Outcome::kReplaced);
   EXPECT_EQ(choose({Format::kBf16, Layout::kNt, false, 1024, 1024, 1024}, kZen5), Outcome::kSize);
+}
+
+TEST(AccelerationRules, FewRowsOfTransposedBf16AreOursOnZen5Alone) {
+  const ProductCall nn = {Format::kBf16, Layout::kNn, false, 4, 1024, 1024};
+  ProductCall nt = nn;
+  nt.layout = Layout::kNt;
+  EXPECT_EQ(choose(nn, kZen5), Outcome::kReplaced);
+  EXPECT_EQ(choose(nn, kZen4), Outcome::kSize);
+  EXPECT_EQ(choose(nt, kZen4), Outcome::kReplaced);
 }
 
 TEST(AccelerationRules, ABatchHasRulesOfItsOwn) {

@@ -1,6 +1,7 @@
 """The fused Adam and AdamW under plimsoll.accelerate(): one step against FP64, and a training run as torch's own."""
 
 import copy
+from typing import Any
 
 import plimsoll
 import pytest
@@ -8,8 +9,16 @@ import torch
 from rounding import rounds_alike
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-STEPS = {True: torch._fused_adamw_, False: torch._fused_adam_}  # by whether the decay is decoupled
-OPTIONS = {"lr": 0.03, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "amsgrad": False, "maximize": False}
+STEPS: Any = {True: torch._fused_adamw_, False: torch._fused_adam_}  # by whether the decay is decoupled
+OPTIONS: dict[str, Any] = {
+    "lr": 0.03,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "eps": 1e-8,
+    "weight_decay": 0.1,
+    "amsgrad": False,
+    "maximize": False,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +59,7 @@ def theirs(function):
 
 def exact_step(lists, decoupled, maximize):
     """The rule of torch.optim, in FP64."""
-    results = ([], [], [])
+    results: tuple[list[torch.Tensor], ...] = ([], [], [])
     lr, beta1, beta2, decay = (OPTIONS[name] for name in ("lr", "beta1", "beta2", "weight_decay"))
     for each in zip(*lists, strict=True):
         w, g, m, v = (x.double() for x in each)
@@ -118,7 +127,7 @@ def test_what_is_not_ours_goes_where_it_went():
     def largest():
         lists = operands(BF16)
         steps = [torch.tensor(3.0) for _ in lists[0]]
-        torch._fused_adamw_(*lists, [x.clone() for x in lists[3]], steps, **{**OPTIONS, "amsgrad": True})
+        STEPS[True](*lists, [x.clone() for x in lists[3]], steps, **{**OPTIONS, "amsgrad": True})
         return lists[0]
 
     cases = {
@@ -138,7 +147,7 @@ def test_what_is_not_ours_goes_where_it_went():
 def test_mistakes_have_torchs_own_errors():
     def short():
         lists = operands(BF16)
-        return torch._fused_adamw_(*lists[:3], lists[3][:1], [], [torch.tensor(1.0)] * 2, **OPTIONS)
+        return STEPS[True](*lists[:3], lists[3][:1], [], [torch.tensor(1.0)] * 2, **OPTIONS)
 
     with pytest.raises(RuntimeError) as reference:
         theirs(short)

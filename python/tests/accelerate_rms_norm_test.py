@@ -70,7 +70,7 @@ def test_gradients_of_gradients_are_torchs():
     def second(dtype):
         x, weight = (each.detach().to(dtype).requires_grad_() for each in operands())
         first = torch.autograd.grad(norm(x, weight).square().sum(), (x, weight), create_graph=True)
-        return torch.autograd.grad(sum(each.square().sum() for each in first), (x, weight))
+        return torch.autograd.grad(torch.stack([each.square().sum() for each in first]).sum(), (x, weight))
 
     exact, reference = theirs(second, torch.float64), theirs(second, FP32)
     mine = second(FP32)

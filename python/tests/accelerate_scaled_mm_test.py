@@ -8,6 +8,7 @@ from rounding import gamma, within
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 M, N, K = 33, 48, 80
+Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # codes [m, k] and [k, n], a scale of each
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def outcomes():
     return {reason: calls for reason, calls in plimsoll.acceleration_report().get("scaled_mm", {}).items() if calls}
 
 
-def operands(rows=False, a_dtype=E4M3, b_dtype=E4M3, sizes=(M, N, K)):
+def operands(rows: bool = False, a_dtype=E4M3, b_dtype=E4M3, sizes=(M, N, K)) -> Operands:
     torch.manual_seed(0)
     m, n, k = sizes
     a, b = torch.randn(m, k).to(a_dtype), torch.randn(n, k).to(b_dtype).t()
