@@ -1,0 +1,119 @@
+#include "plimsoll/recipe/automatic_rule.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numbers>
+#include <stdexcept>
+#include <string>
+
+namespace plimsoll::recipe {
+namespace {
+
+// Error of an operand, and what it is compared with.
+struct Load {
+  Role role;
+  double error, bound;
+  Reason reason;
+
+  double share() const { return error / bound; }
+  bool is_vote() const { return !(error <= bound); }  // NaN is one
+};
+
+Load load_of(const Automatic& recipe, const OperandMeasurement& operand) {
+  const Load own{operand.role, operand.error, recipe.bound(operand.role), Reason::kError};
+  if (operand.role != Role::kGradOutput) return own;
+  // |g| < sqrt(3) |q(g) - g|
+  const Load norm{operand.role, operand.norm_error, 1 / std::numbers::sqrt3, Reason::kGradient};
+  return norm.share() > own.share() ? norm : own;
+}
+
+Load worst_load(const Automatic& recipe, const ProductMeasurement& measured) {
+  const Load a = load_of(recipe, measured.a), b = load_of(recipe, measured.b);
+  return b.share() > a.share() ? b : a;
+}
+
+uint64_t ballots_of(const AutomaticLimits& limits, uint64_t votes) {
+  return limits.ballots >= 64 ? votes : votes & ((uint64_t{1} << limits.ballots) - 1);
+}
+
+void take_in(const Automatic& recipe, const Clock& clock, const ProductMeasurement& measured, const Load& load,
+             ProductState& state) {
+  const auto mean = [&](double& value, double now) {
+    const double decay = state.measured == 0 ? 0 : recipe.limits.mean_decay;
+    value = decay * value + (1 - decay) * now;
+  };
+  const OperandMeasurement &a = measured.a, &b = measured.b;
+  mean(state.mean_error, std::sqrt(a.error * a.error + b.error * b.error));
+  mean(state.mean_load, load.share());
+  mean(state.saturated, std::max(a.saturated, b.saturated));
+  mean(state.flushed, std::max(a.flushed, b.flushed));
+  state.headroom_bits = std::min(a.headroom_bits, b.headroom_bits);
+  state.votes = ballots_of(recipe.limits, state.votes << 1 | (load.is_vote() ? 1 : 0));
+  if (load.is_vote()) state.last_vote = clock.step;
+  ++state.measured;
+}
+
+bool may_demote(const Automatic& recipe, const Clock& clock, const ProductState& state) {
+  const AutomaticLimits& limits = recipe.limits;
+  const int64_t since = std::max(state.last_vote, state.last_change);
+  const bool is_quiet = clock.step - since >= limits.quiet && state.mean_load < limits.demote_share;
+  const bool is_near_end =
+      clock.steps > 0 && static_cast<double>(clock.step) >= (1 - limits.last_share) * static_cast<double>(clock.steps);
+  const bool is_soon = state.last_demotion >= 0 && clock.step - state.last_demotion < limits.window;
+  return is_quiet && !is_near_end && !is_soon;
+}
+
+// Votes and means begin anew: they are about what was.
+Decision moved(const Clock& clock, const Load& load, int64_t to, Reason reason, ProductState& state) {
+  const Decision decision{state.rung, to, reason, load.role, load.error, load.bound};
+  const int64_t last_demotion = to < state.rung ? clock.step : state.last_demotion;
+  state = {.rung = to, .last_change = clock.step, .last_demotion = last_demotion};
+  return decision;
+}
+
+}  // namespace
+
+std::string_view name(Reason reason) {
+  switch (reason) {
+    case Reason::kNotFinite:
+      return "not finite";
+    case Reason::kError:
+      return "error";
+    case Reason::kGradient:
+      return "gradient";
+    case Reason::kQuiet:
+      return "quiet";
+  }
+  throw std::logic_error("name: expected a Reason, got " + std::to_string(static_cast<int>(reason)));
+}
+
+std::optional<Decision> decide(const Automatic& recipe, const Clock& clock, const ProductMeasurement& measured,
+                               ProductState& state) {
+  const bool can_rise = state.rung < recipe.last_rung();
+  if (!measured.a.finite || !measured.b.finite) {
+    // Errors of such a step say nothing, and it was no quiet one.
+    const Load load{measured.a.finite ? measured.b.role : measured.a.role, 0, 0, Reason::kNotFinite};
+    state.last_vote = clock.step;
+    if (!can_rise) return std::nullopt;
+    return moved(clock, load, state.rung + 1, Reason::kNotFinite, state);
+  }
+  if (!measured.is_measured) return std::nullopt;
+  const Load load = worst_load(recipe, measured);
+  take_in(recipe, clock, measured, load, state);
+  if (can_rise && load.is_vote() && std::popcount(state.votes) >= recipe.limits.votes) {
+    return moved(clock, load, state.rung + 1, load.reason, state);
+  }
+  if (state.rung > 0 && may_demote(recipe, clock, state)) {
+    return moved(clock, {load.role, state.mean_error, load.bound, load.reason}, state.rung - 1, Reason::kQuiet, state);
+  }
+  return std::nullopt;
+}
+
+bool measures(const AutomaticLimits& limits, int64_t step) { return step < limits.ballots || step % limits.every == 0; }
+
+bool asks_for_next(const Automatic& recipe, const ProductState& state) {
+  return state.rung < recipe.last_rung() && (state.votes & 1) != 0;
+}
+
+}  // namespace plimsoll::recipe

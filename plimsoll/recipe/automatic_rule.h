@@ -1,0 +1,85 @@
+// Rule of the recipe `auto`: measurements of one product in, a decision out. Pure and deterministic: the same
+// measurements give the same decisions on every machine and rank, and a state that was saved goes on as if it had not
+// been.
+//
+// A measured step of a product on a narrow rung is a vote against it if an operand's error exceeds the bound of its role,
+// or if its gradient has |g| < sqrt(3) |q(g) - g|, beyond which descent stops to progress (Chmiel et al., FP4 All the
+// Way, arXiv 2505.19115).
+//   promote  at once, where an operand is not finite; and with `votes` votes in the last `ballots` measured steps
+//   demote   after `quiet` steps without a vote, if the mean error of what the product would read there is below
+//            demote_share of the bound; not in the last share of the schedule, and not twice within a window
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "plimsoll/recipe/automatic.h"
+
+namespace plimsoll::recipe {
+
+// An operand in the codes of the narrow rung, in one step. On the wide rung they were made for this alone.
+struct OperandMeasurement {
+  Role role = Role::kInput;
+  bool finite = true;  // its amax is
+  // Root of the mean over groups of columns of |q(x) - x|^2 / |x|^2: an outlier hides the errors of its own group alone.
+  double error = 0;
+  double norm_error = 0;  // |q(x) - x| / |x| of the whole
+  double saturated = 0;   // share of the elements that are not zero and lie beyond the largest code
+  double flushed = 0;     // share of them that became zero
+  double headroom_bits = 0;
+};
+
+struct ProductMeasurement {
+  OperandMeasurement a, b;
+  bool is_measured = true;  // false: only `finite` is known
+};
+
+// Time in a run. steps is 0 where nobody knows how many there will be: the end of the schedule is never near then.
+struct Clock {
+  int64_t step = 0;  // counted from 0
+  int64_t steps = 0;
+};
+
+struct ProductState {
+  int64_t rung = 0;
+  uint64_t votes = 0;  // of the measured steps, the newest in the lowest bit
+  // Exponential means over the measured steps; 0 before the first.
+  double mean_error = 0;              // root of the sum of both operands' squared errors: the product's, to first order
+  double mean_load = 0;               // the larger of both operands' errors, as a share of its bound
+  double saturated = 0, flushed = 0;  // the larger share of the two operands
+  double headroom_bits = 0;           // the lower of the two operands, in the last measured step
+  int64_t measured = 0;               // steps
+  int64_t last_vote = -1;             // step; -1: none since the last change
+  int64_t last_change = -1;           // step
+  int64_t last_demotion = -1;         // step
+
+  friend bool operator==(const ProductState&, const ProductState&) = default;
+};
+
+enum class Reason : uint8_t {
+  kNotFinite,  // promoted: an operand holds NaN or Inf
+  kError,      // promoted: an operand's error exceeds its bound
+  kGradient,   // promoted: |g| < sqrt(3) |q(g) - g|
+  kQuiet,      // demoted
+};
+std::string_view name(Reason reason);
+
+struct Decision {
+  int64_t from = 0, to = 0;  // rungs
+  Reason reason = Reason::kQuiet;
+  Role role = Role::kInput;  // of the operand whose error, as a share of its bound, is the largest
+  double error = 0;          // of that operand; demoted: the product's mean
+  double bound = 0;          // that it was compared with
+};
+
+// Takes in what was measured in the step at `clock`, which ends now.
+std::optional<Decision> decide(const Automatic& recipe, const Clock& clock, const ProductMeasurement& measured,
+                               ProductState& state);
+
+// Whether a step is to be measured: the first `ballots`, and each `every`-th.
+bool measures(const AutomaticLimits& limits, int64_t step);
+// Whether the step after it is to be measured, too, so that votes come together: the newest was one, on a narrow rung.
+bool asks_for_next(const Automatic& recipe, const ProductState& state);
+
+}  // namespace plimsoll::recipe
