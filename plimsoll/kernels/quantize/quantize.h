@@ -14,6 +14,18 @@
 
 namespace plimsoll::kernels {
 
+// Losses of the codes, found on a pass over x and the codes of each piece while both are in a core's caches; the codes are the
+// same with and without. In units of the scale: y = x / scale, q(y) its code. 0 for an x without elements that are not
+// zero; NaN where x holds one, or Inf. FP32 sums of a tile (at most 65,536 elements), tiles in double in one order.
+struct QuantizeStatistic {
+  // Root of the mean, over 64 classes of columns (those equal modulo 64) whose squares are not all zero in FP32, of sum (y - q(y))^2 / sum y^2:
+  // a column of outliers hides the errors of its own class alone.
+  float error = 0;
+  float norm_error = 0;  // root of sum (y - q(y))^2 / sum y^2; by blocks each block counts in units of its own scale
+  float saturated = 0;   // share of the elements that are not zero and lie beyond the largest code
+  float flushed = 0;     // share of them whose code is zero
+};
+
 // One scale for the whole tensor, chosen by the caller.
 struct QuantizeTensor {
   const void* x = nullptr;                          // [rows, cols]
@@ -23,9 +35,10 @@ struct QuantizeTensor {
   uint8_t* codes = nullptr;                       // [rows, cols]; nullptr: only the sums are wanted
   format::Format format = format::Format::kE4m3;  // e4m3, e5m2
   int64_t codes_stride = 0;
-  const float* scale = nullptr;  // one float; nullptr or 0: 1
-  float* amax = nullptr;         // one float, overwritten
-  float* column_sum = nullptr;   // [cols]: sum over the rows of x (dbias), overwritten
+  const float* scale = nullptr;            // one float; nullptr or 0: 1
+  float* amax = nullptr;                   // one float, overwritten
+  float* column_sum = nullptr;             // [cols]: sum over the rows of x (dbias), overwritten
+  QuantizeStatistic* statistic = nullptr;  // one, overwritten; with codes alone
 };
 void quantize_tensor(const QuantizeTensor& args);
 
@@ -57,6 +70,7 @@ struct QuantizeBlocks {
   bool power_of_two = false;                                    // fp32 scales rounded up to a power of two
   format::ScaleRounding rounding = format::ScaleRounding::kUp;  // of e8m0 scales; kDown can saturate
   float* amax = nullptr;                                        // one float, overwritten
+  QuantizeStatistic* statistic = nullptr;                       // one, overwritten
 };
 void quantize_blocks(const QuantizeBlocks& args);
 

@@ -71,6 +71,14 @@ void column_sum_bench(benchmark::State& state, Format x_format) {
   bench::run(state, buffers.stream(1, 1), buffers.elements(), [&] { quantize_tensor(args); });
 }
 
+void statistic_bench(benchmark::State& state, Format x_format) {
+  Buffers buffers(x_format, state.range(0));
+  QuantizeStatistic statistic;
+  QuantizeTensor args = tensor(buffers, x_format);
+  args.statistic = &statistic;
+  bench::run(state, buffers.stream(1, 1), buffers.elements(), [&] { quantize_tensor(args); });
+}
+
 void blocks_bench(benchmark::State& state, Format x_format, int64_t block_rows, int64_t block_cols,
                   Format scale_format) {
   Buffers buffers(x_format, state.range(0));
@@ -99,6 +107,8 @@ const bool kRegistered[] = {
     bench::add("quantize/tensor/bf16_e4m3", kSizes, tensor_bench, Format::kBf16, Format::kE4m3),
     bench::add("quantize/tensor/bf16_e5m2", kSizes, tensor_bench, Format::kBf16, Format::kE5m2),
     bench::add("quantize/column_sum/bf16", kSizes, column_sum_bench, Format::kBf16),
+    bench::add("quantize/statistic/fp32", kSizes, statistic_bench, Format::kFp32),
+    bench::add("quantize/statistic/bf16", kSizes, statistic_bench, Format::kBf16),
     bench::add("quantize/blocks/bf16_row", kSizes, blocks_bench, Format::kBf16, 1, 0, Format::kFp32),
     bench::add("quantize/blocks/bf16_1x128", kSizes, blocks_bench, Format::kBf16, 1, 128, Format::kFp32),
     bench::add("quantize/blocks/bf16_128x128", kSizes, blocks_bench, Format::kBf16, 128, 128, Format::kFp32),

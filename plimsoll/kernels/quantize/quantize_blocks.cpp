@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "plimsoll/kernels/quantize/error_statistic.h"
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/quantize/quantize_loops.h"
 #include "plimsoll/kernels/shared_amax.h"
@@ -32,6 +33,10 @@ class BlockQuantizer {
     unit_cols_ = std::max<int64_t>(wanted / block_cols_, 1) * block_cols_;
     row_units_ = pieces(args.rows, block_rows_);
     col_units_ = pieces(args.cols, unit_cols_);
+    if (args.statistic == nullptr) return;
+    // The first unit has the most slices.
+    slices_ = row_units_ * col_units_ == 0 ? 0 : slices(unit_at(0));
+    errors_ = TileErrors(row_units_ * col_units_ * slices_);
   }
 
   void run() {
@@ -47,6 +52,7 @@ class BlockQuantizer {
                             });
     }
     amax_.store(args_.amax);
+    if (args_.statistic != nullptr) *args_.statistic = errors_.joined();
   }
 
  private:
@@ -148,8 +154,30 @@ class BlockQuantizer {
                               .inv_scale = inv_scales.data(),
                               .group_cols = group_cols(unit),
                               .prefetch_distance = unit.cols});
+      if (errors_.are_wanted()) measure(index, unit, {row, col, rows, cols}, inv_scales.data());
     });
     if (!std::isfinite(std::bit_cast<float>(largest))) poison(unit, amaxes.data());
+  }
+
+  struct Slice {
+    int64_t row, col, rows, cols;
+  };
+
+  void measure(int64_t index, const Unit& unit, const Slice& slice, const float* inv_scales) {
+    const int64_t across = pieces(unit.cols, unit.slice_cols);
+    const int64_t number =
+        (slice.row - unit.row) / slice_rows(unit) * across + (slice.col - unit.col) / unit.slice_cols;
+    kernels_.error({.x = x_at(slice.row, slice.col),
+                    .x_format = args_.x_format,
+                    .rows = slice.rows,
+                    .cols = slice.cols,
+                    .x_stride = args_.x_stride,
+                    .codes = args_.codes + slice.row * args_.codes_stride + slice.col,
+                    .format = args_.format,
+                    .codes_stride = args_.codes_stride,
+                    .inv_scale = inv_scales,
+                    .group_cols = group_cols(unit),
+                    .sums = &errors_.of(index * slices_ + number, slice.col)});
   }
 
   // Blocks that hold NaN or Inf: every code NaN, of one sign whatever the inputs were.
@@ -169,6 +197,8 @@ class BlockQuantizer {
   int64_t block_rows_, block_cols_;
   int64_t unit_cols_, row_units_, col_units_;
   SharedAmax amax_;
+  int64_t slices_ = 0;  // of a unit, at most
+  TileErrors errors_{0};
 };
 
 }  // namespace

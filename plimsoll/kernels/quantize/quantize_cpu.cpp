@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "plimsoll/kernels/inv_scale.h"
+#include "plimsoll/kernels/quantize/error_statistic.h"
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/quantize/quantize_loops.h"
 #include "plimsoll/kernels/row_blocks.h"
@@ -17,9 +18,10 @@ constexpr int64_t kWorthWaking = 32768;  // elements that are worth waking a thr
 
 int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-// A tensor without gaps whose rows play no role is one long row.
+// A tensor without gaps whose rows play no role is one long row; columns have classes in a statistic.
 QuantizeTensor flattened(QuantizeTensor args) {
-  if (args.column_sum == nullptr && args.x_stride == args.cols && args.codes_stride == args.cols) {
+  const bool is_by_column = args.column_sum != nullptr || (args.statistic != nullptr && args.cols % kErrorClasses != 0);
+  if (!is_by_column && args.x_stride == args.cols && args.codes_stride == args.cols) {
     args.cols *= args.rows;
     args.rows = std::min<int64_t>(args.rows, 1);
     args.x_stride = args.codes_stride = args.cols;
@@ -56,6 +58,7 @@ void quantize_tensor(const QuantizeTensor& given) {
   }
   const float inv_scale = inv_scale_at(args.scale);
   SharedAmax amax;
+  TileErrors errors(args.statistic == nullptr ? 0 : tiles.down * tiles.across);
   const int64_t tile_elements = std::min(args.rows, tiles.rows) * std::min(args.cols, tiles.cols);
   const int64_t grain = kWorthWaking / std::max<int64_t>(tile_elements, 1) + 1;
   runtime::parallel_for(tiles.down * tiles.across, grain, [&](int64_t begin, int64_t end) {
@@ -80,6 +83,19 @@ void quantize_tensor(const QuantizeTensor& given) {
                                    .group_cols = std::max<int64_t>(cols, 2),
                                    .prefetch_distance = 512}));  // the tile to the right, where columns are summed
       }
+      if (errors.are_wanted()) {
+        kernels.error({.x = x,
+                       .x_format = args.x_format,
+                       .rows = rows,
+                       .cols = cols,
+                       .x_stride = args.x_stride,
+                       .codes = args.codes + row * args.codes_stride + col,
+                       .format = args.format,
+                       .codes_stride = args.codes_stride,
+                       .inv_scale = &inv_scale,
+                       .group_cols = std::max<int64_t>(cols, 2),
+                       .sums = &errors.of(tile, col)});
+      }
       if (sums != nullptr) {
         kernels.column_sum({x, args.x_format, rows, cols, args.x_stride, sums + row / tiles.rows * args.cols + col});
       }
@@ -87,6 +103,7 @@ void quantize_tensor(const QuantizeTensor& given) {
   });
   if (args.column_sum != nullptr) sum_blocks(sums, tiles.down, args.cols, args.cols, args.column_sum);
   amax.store(args.amax);
+  if (args.statistic != nullptr) *args.statistic = errors.joined();
 }
 
 }  // namespace plimsoll::kernels

@@ -48,12 +48,34 @@ struct SumTile {
   float* sum;  // [cols], overwritten: x[0, c] + x[1, c] + ... in this order
 };
 
+inline constexpr int64_t kErrorClasses = 64;
+
+// Sums over one tile. A class of columns is those that are equal modulo 64, counted from the tile's first.
+struct ErrorSums {
+  float error[kErrorClasses];           // of (y - code)^2, y = x * inv_scale
+  float squares[kErrorClasses];         // of y^2
+  int64_t saturated, flushed, nonzero;  // elements
+};
+
+struct ErrorTile {
+  const void* x;  // [rows, cols]
+  format::Format x_format;
+  int64_t rows, cols, x_stride;
+  const uint8_t* codes;  // [rows, cols]
+  format::Format format;
+  int64_t codes_stride;
+  const float* inv_scale;  // of column c: inv_scale[c / group_cols]
+  int64_t group_cols;      // 1, or a multiple of 16, or the whole tile's width or more
+  ErrorSums* sums;         // overwritten
+};
+
 struct QuantizeLoops {
   int32_t (*encode)(const EncodeTile&);  // returns the amax of x as a bit pattern
   void (*encode_groups)(const EncodeTile&);
   void (*amax)(const AmaxTile&);
   int32_t (*block_scales)(const BlockScales&);  // returns the largest amax
   void (*column_sum)(const SumTile&);
+  void (*error)(const ErrorTile&);
 };
 
 extern const QuantizeLoops kQuantizeLoopsPortable, kQuantizeLoopsAvx2, kQuantizeLoopsAvx512;
