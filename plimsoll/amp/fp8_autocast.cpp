@@ -31,6 +31,7 @@ Fp8Autocast::Fp8Autocast(Fp8AutocastOptions options) : outer_(innermost), except
     scope_.recipe = scope_.by_format->fp32;
   } else if (options.enabled) {
     scope_.recipe = std::make_shared<const recipe::Recipe>(std::move(options.recipe));
+    scope_.precision = std::move(options.precision);
   }
   if (outer_ != nullptr) {
     scope_.step = outer_->scope_.step;
@@ -101,9 +102,13 @@ ops::SharedRecipe recipe_for(const at::Tensor& parameter) {
 
 ops::LinearScaling linear_scaling(std::shared_ptr<ops::LinearState> state, const at::Tensor& weight,
                                   std::optional<bool> is_first_microbatch) {
-  return {.recipe = recipe_for(weight),
+  const std::shared_ptr<ops::PrecisionController> precision = current_scope().precision;
+  ops::SharedRecipe recipe =
+      precision != nullptr && state != nullptr ? ops::recipe_for(*precision, state) : recipe_for(weight);
+  return {.recipe = std::move(recipe),
           .state = taped(std::move(state)),
           .step = current_step(),
+          .precision = precision,
           .is_first_microbatch = is_first_microbatch};
 }
 

@@ -30,6 +30,8 @@ struct Fp8AutocastOptions {
   bool enabled = true;  // false inside another scope: high precision
   recipe::Recipe recipe = recipe::DelayedScaling{};
   std::shared_ptr<const ops::AmaxReduction> reduction = nullptr;  // of the outermost scope
+  // Chooses the recipe of each layer; `recipe` is then its narrow one.
+  std::shared_ptr<ops::PrecisionController> precision = nullptr;
   // Instead of recipe: high precision is torch's autocast's dtype where that is on, else the parameter's.
   std::shared_ptr<const RecipesByFormat> by_format = nullptr;
 };
@@ -40,6 +42,7 @@ struct Fp8Scope {
   std::shared_ptr<const RecipesByFormat> by_format = {};
   std::shared_ptr<ops::ScalingStep> step = {};               // of the outermost enabled scope
   std::shared_ptr<const ops::AmaxReduction> reduction = {};  // and what its end reduces with
+  std::shared_ptr<ops::PrecisionController> precision = {};  // none: every layer computes under `recipe`
 };
 
 // Thread-local; the inner of two scopes holds inside it. When the outermost enabled scope ends normally, the forward

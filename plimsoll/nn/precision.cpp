@@ -22,6 +22,7 @@ ops::LinearScaling high_precision_scaling(const std::shared_ptr<ops::LinearState
   }
   const recipe::HighPrecision uncoded{.format = scaling.recipe->high_precision_format()};
   scaling.recipe = std::make_shared<const recipe::Recipe>(uncoded);
+  scaling.precision = nullptr;
   return scaling;
 }
 

@@ -35,9 +35,10 @@ struct AuditRow {
   std::string layer;  // path in the model; empty where it is not known
   std::string op;     // "gemm output", "norm", "aten::linear"
   std::vector<AuditOperand> operands;
-  std::string output;   // format
-  std::string kernel;   // arithmetic and instruction set: "fp32 avx512"
-  std::string decided;  // by whom the formats are: "recipe", "override", "layer", "file", "fallback", "dtype", "torch"
+  std::string output;  // format
+  std::string kernel;  // arithmetic and instruction set: "fp32 avx512"
+  std::string
+      decided;  // by whom the formats are: "recipe", "override", "layer", "file", "fallback", "auto", "dtype", "torch"
   std::string reason = {};  // why the formats are not those that were asked for
   int64_t calls = 1;
   double operations = 0;  // multiplications and additions, two a multiply-add; 0 where it is not known

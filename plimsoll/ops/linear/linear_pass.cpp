@@ -8,6 +8,7 @@
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/watch/watched_product.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::ops {
 
@@ -28,10 +29,24 @@ ScaledTensor read_by(GemmKind gemm, Role role, const ScaledTensor& operand, cons
 }
 
 // Facts for an audit about a product under the layer's recipe.
-ProductFacts product_facts(const LinearScaling& scaling) {
+ProductFacts product_facts(const LinearScaling& scaling, GemmKind gemm) {
   const bool is_given = scaling.given_weight.defined();
-  return {.recipe = scaling.recipe.get(),
-          .holds_weight = !is_given && scaling.state != nullptr && scaling.state->weight_source.held() != nullptr};
+  ProductFacts facts = {
+      .recipe = scaling.recipe.get(),
+      .holds_weight = !is_given && scaling.state != nullptr && scaling.state->weight_source.held() != nullptr};
+  if (scaling.precision != nullptr && scaling.state != nullptr && watch::auditing() != nullptr) {
+    facts.controller = scaling.precision->reason_for(scaling.state->grad_output, gemm);
+  }
+  return facts;
+}
+
+// Tells the controller of formats about a product of a training step.
+void count_product(const LinearScaling& scaling, const Product& product) {
+  if (scaling.precision == nullptr || scaling.state == nullptr) return;
+  const at::Tensor& b = product.b.data;
+  const int64_t cols = b.size(product.kind == GemmKind::kOutput ? 0 : 1);
+  scaling.precision->count(scaling.state->grad_output, product.kind,
+                           static_cast<double>(product.a.data.numel()) * static_cast<double>(cols));
 }
 
 // Format of the codes whose values a product reads instead of them; empty: it reads them as they are.
@@ -77,7 +92,8 @@ void linear_output(const LinearForward& forward, const LinearOutput& output, Lin
                   .amax = output.amax,
                   .packed = &weights.packed};
   product.epilogue.bias = data_or_null(bias);
-  ProductFacts facts = product_facts(call.scaling);
+  ProductFacts facts = product_facts(call.scaling, GemmKind::kOutput);
+  if (call.record) count_product(call.scaling, product);
   if (call.scaling.given_weight.defined()) facts.b_codes = codes_behind(product.b, call.scaling.given_weight.codes);
   multiply({product, forward.maker.path(), "output", facts}, output.tensor, output.format);
 }
@@ -91,16 +107,18 @@ void input_gradient(const ScaledTensor& grad, const LinearSaved& saved, const Op
                         .epilogue = output.epilogue,
                         .scale = output.scale,
                         .amax = output.amax};
-  ProductFacts facts = product_facts(saved.scaling);
+  ProductFacts facts = product_facts(saved.scaling, GemmKind::kGradInput);
   facts.b_codes = codes_behind(weight, saved.weight);
+  count_product(saved.scaling, product);
   multiply({product, maker.path(), "grad_input", facts}, output.tensor, output.format);
 }
 
 at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& saved_input, const LinearSaved& saved,
                            const OperandMaker& maker) {
   const ScaledTensor input = read_by(GemmKind::kGradWeight, Role::kInput, saved_input, saved);
-  ProductFacts facts = product_facts(saved.scaling);
+  ProductFacts facts = product_facts(saved.scaling, GemmKind::kGradWeight);
   facts.b_codes = codes_behind(input, saved_input);
+  count_product(saved.scaling, {.kind = GemmKind::kGradWeight, .a = grad, .b = input});
   const at::Tensor& main_grad = saved.scaling.main_grad;
   if (main_grad.defined()) {
     const bool accumulates = !saved.scaling.is_first_microbatch.value_or(false);

@@ -14,4 +14,12 @@ OperandSlot& LinearState::slot(recipe::Role role) {
   return grad_output;
 }
 
+SharedRecipe recipe_for(PrecisionController& precision, const std::shared_ptr<LinearState>& state) {
+  LayerSlots slots;
+  for (const recipe::Role role : {recipe::Role::kInput, recipe::Role::kWeight, recipe::Role::kGradOutput}) {
+    slots[static_cast<size_t>(role)] = SharedSlot(state, &state->slot(role));
+  }
+  return precision.recipe_for(state->name, slots);
+}
+
 }  // namespace plimsoll::ops

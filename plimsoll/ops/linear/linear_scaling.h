@@ -8,6 +8,7 @@
 #include "plimsoll/ops/linear/linear_parallel.h"
 #include "plimsoll/ops/linear/weight_source.h"
 #include "plimsoll/ops/scaling/operand_slot.h"
+#include "plimsoll/ops/scaling/precision_controller.h"
 #include "plimsoll/ops/scaling/scaling_step.h"
 #include "plimsoll/ops/tensor/gemm.h"
 #include "plimsoll/ops/tensor/scaled_tensor.h"
@@ -37,6 +38,8 @@ struct LinearScaling {
   SharedRecipe recipe = {};                 // nullptr: high precision in the dtype of the weight
   std::shared_ptr<LinearState> state = {};  // nullptr: nothing is kept or reported; delayed scaling needs one
   std::shared_ptr<ScalingStep> step = {};   // nullptr: no amax is recorded
+  // Chose `recipe` for this layer, and is told what its operands cost; nullptr: nobody does.
+  std::shared_ptr<PrecisionController> precision = {};
   // Whether this is the first of the calls that share a weight (weight_source.h); nullopt: the caller does not say.
   std::optional<bool> is_first_microbatch = {};
   SaveInput save_input = SaveInput::kCodes;  // read by linear() alone
@@ -46,5 +49,8 @@ struct LinearScaling {
   // gets none.
   at::Tensor main_grad = {};
 };
+
+// The layer's recipe with the formats in force.
+SharedRecipe recipe_for(PrecisionController& precision, const std::shared_ptr<LinearState>& state);
 
 }  // namespace plimsoll::ops

@@ -138,17 +138,23 @@ void OperandMaker::report_plain_gradient(const at::Tensor& x, Role role, GemmSet
 
 Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
   report_plain_gradient(x, role, wanted);
+  bool has_codes = false;
   Operands operands = one_of_each_recipe(recipe_, role, wanted, [&](const OperandRecipe& operand) {
     if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
-    const QuantizeOptions options = quantize_options(operand, known_scale_);
+    has_codes = true;
+    QuantizeOptions options = quantize_options(operand, known_scale_);
+    options.measures = measures();
     Quantized quantized = quantize(x, options, column_sum_out);
     column_sum_out = nullptr;
-    observe(role, {.format = operand.format,
-                   .amax = quantized.amax,
-                   .scale = options.scale,
-                   .by_blocks = !options.scale.defined()});
+    observe(role,
+            {.format = operand.format,
+             .amax = quantized.amax,
+             .scale = options.scale,
+             .by_blocks = !options.scale.defined()},
+            quantized.statistic);
     return std::move(quantized.tensor);
   });
+  if (!has_codes && measures()) try_codes(x, role);
   if (column_sum_out != nullptr) *column_sum_out = column_sum(x);
   return operands;
 }
@@ -181,9 +187,11 @@ Operands OperandMaker::produce(const Producer& producer, Role role, GemmSet want
     const Produced values = producer(operand->format, {});
     choose_scale(role, [&] { return values.amax; });
     observe(role, {.format = operand->format, .amax = values.amax});
+    if (measures()) try_codes(values.values, role);
     return shared(plain_values(values.values, operand->format), wanted);
   }
-  if (operand && operand->source == ScaleSource::kDelayed && slot(role).has_scale()) {
+  // Measurements need the values: the same codes, by way of memory.
+  if (operand && operand->source == ScaleSource::kDelayed && !measures() && slot(role).has_scale()) {
     choose_scale(role, [] { return AmaxSlot(); });
     Produced codes = producer(operand->format, known_scale_);
     observe(role, {.format = operand->format, .amax = codes.amax, .scale = known_scale_});
@@ -214,9 +222,39 @@ ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind g
   return quantize(x, quantize_options(operand, scale)).tensor;
 }
 
-void OperandMaker::observe(Role role, const OperandSeen& seen) {
+bool OperandMaker::measures() const {
+  return record_ && scaling_.precision != nullptr && scaling_.state != nullptr && scaling_.precision->measures();
+}
+
+void OperandMaker::tell(OperandCost cost) const {
+  if (!record_ || scaling_.precision == nullptr || scaling_.state == nullptr) return;
+  scaling_.precision->see(scaling_.state->grad_output, std::move(cost));
+}
+
+void OperandMaker::try_codes(const at::Tensor& x, Role role) const {
+  const GemmKind gemm = role == Role::kGradOutput ? GemmKind::kGradInput : GemmKind::kOutput;
+  QuantizeOptions options = quantize_options(scaling_.precision->recipe().narrow().stored_operand(role, gemm), {});
+  const bool one_scale = options.granularity == recipe::kPerTensor;
+  if (one_scale) options.scale = tensor_scale(options, find_amax(x));
+  options.measures = true;
+  const Quantized tried = quantize(x, options);
+  tell({.role = role,
+        .format = options.format,
+        .amax = tried.amax,
+        .scale = options.scale,
+        .by_blocks = !one_scale,
+        .statistic = tried.statistic});
+}
+
+void OperandMaker::observe(Role role, const OperandSeen& seen, const at::Tensor& statistic) {
   last_seen_ = seen;
   report(role, seen);
+  tell({.role = role,
+        .format = seen.format,
+        .amax = seen.amax,
+        .scale = seen.scale,
+        .by_blocks = seen.by_blocks,
+        .statistic = statistic});
   if (!record_ || !quantizes(role) || scaling_.step == nullptr) return;
   const SharedSlot shared_slot(scaling_.state, &slot(role));
   const AmaxSlot amax_slot = scaling_.step->reduces(recipe_) ? seen.amax : amax_of_all_tokens(role, seen.amax);

@@ -68,9 +68,15 @@ class OperandMaker {
   AmaxSlot amax_of_all_tokens(recipe::Role role, const AmaxSlot& amax) const;
   void choose_scale(recipe::Role role, const std::function<AmaxSlot()>& own_amax);
   Operands make_each(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum);
-  void observe(recipe::Role role, const OperandSeen& seen);
   // Amax of a gradient without codes, for a session that sees every value.
   void report_plain_gradient(const at::Tensor& x, recipe::Role role, GemmSet wanted) const;
+  void observe(recipe::Role role, const OperandSeen& seen, const at::Tensor& statistic = {});
+
+  // Whether a controller wants to know what the operands of this pass cost.
+  bool measures() const;
+  void tell(OperandCost cost) const;
+  // The cost of narrow codes of an operand that no product reads as codes.
+  void try_codes(const at::Tensor& x, recipe::Role role) const;
 
   const LinearScaling& scaling_;
   const recipe::Recipe& recipe_;

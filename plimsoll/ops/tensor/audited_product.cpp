@@ -71,6 +71,11 @@ class ProductRow {
     add({product.b, is_grad_weight ? Role::kInput : Role::kWeight, facts.b_codes,
          facts.holds_weight && !is_grad_weight});
     if (!row_.decided.empty()) return;
+    if (!facts.controller.empty()) {
+      row_.decided = "auto";
+      row_.reason = facts.controller;
+      return;
+    }
     const bool has_codes = recipe_ != nullptr && !recipe_->high_precision();
     row_.decided = !has_codes ? "dtype" : recipe_->high_precision(kind_) ? "override" : "recipe";
     if (row_.decided != "override") return;

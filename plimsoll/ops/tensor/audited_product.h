@@ -1,6 +1,7 @@
 // Rows of an audit (watch/audit.h) for matrix products.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "plimsoll/kernels/gemm/gemm.h"
@@ -14,6 +15,7 @@ struct ProductFacts {
   std::string_view path = {};              // of the layer
   const recipe::Recipe* recipe = nullptr;  // that asked for the operands; nullptr: nobody did
   bool holds_weight = false;               // codes stand in the weight's place
+  std::string controller = {};             // a controller's reason for the format; empty: none chose it
   std::string_view a_codes = {},
                    b_codes = {};  // format of the codes whose values the operand is; empty: it never was codes
 };

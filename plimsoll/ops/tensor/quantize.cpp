@@ -33,6 +33,15 @@ kernels::QuantizeTensor tensor_pass(const at::Tensor& x, at::Tensor* sum) {
           .column_sum = sum == nullptr ? nullptr : sum->mutable_data_ptr<float>()};
 }
 
+// Memory for a statistic where the options ask for one; nullptr otherwise.
+kernels::QuantizeStatistic* statistic_memory(const at::Tensor& x, const QuantizeOptions& options,
+                                             at::Tensor& statistic) {
+  static_assert(sizeof(kernels::QuantizeStatistic) == 4 * sizeof(float));
+  if (!options.measures) return nullptr;
+  statistic = at::empty({4}, x.options().dtype(at::kFloat));
+  return reinterpret_cast<kernels::QuantizeStatistic*>(statistic.mutable_data_ptr<float>());
+}
+
 Quantized quantize_tensor(const at::Tensor& x, const QuantizeOptions& options, at::Tensor* sum) {
   at::Tensor codes = at::empty(x.sizes(), x.options().dtype(at::kByte));
   const AmaxSlot amax(x.device());
@@ -41,9 +50,11 @@ Quantized quantize_tensor(const at::Tensor& x, const QuantizeOptions& options, a
   pass.format = options.format;
   pass.scale = options.scale.data();
   pass.amax = amax.data();
+  at::Tensor statistic;
+  pass.statistic = statistic_memory(x, options, statistic);
   const watch::Span span("quantize", {.bytes = traffic(x, codes)});
   kernels::quantize_tensor(pass);
-  return {scaled_codes(std::move(codes), options.format, options.scale), amax};
+  return {scaled_codes(std::move(codes), options.format, options.scale), amax, statistic};
 }
 
 constexpr int kOneAsE8m0 = 127;
@@ -59,6 +70,8 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
                       .scale_format = options.scale_format};
   if (x.numel() == 0) tensor.scale.fill_(exponents ? kOneAsE8m0 : 1);  // the kernel has no block to visit
   AmaxSlot amax(x.device());
+  at::Tensor statistic;
+  kernels::QuantizeStatistic* const measured = statistic_memory(x, options, statistic);
   const watch::Span span("quantize blocks", {.bytes = traffic(x, tensor.data, tensor.scale)});
   kernels::quantize_blocks({.x = x.const_data_ptr(),
                             .x_format = format_of(x.scalar_type(), "quantize"),
@@ -75,8 +88,9 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
                             .scale_stride = tensor.scale.size(1),
                             .power_of_two = options.power_of_two,
                             .rounding = options.rounding,
-                            .amax = amax.data()});
-  return {std::move(tensor), std::move(amax)};
+                            .amax = amax.data(),
+                            .statistic = measured});
+  return {std::move(tensor), std::move(amax), std::move(statistic)};
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ struct QuantizeOptions {
   format::ScaleRounding rounding = format::ScaleRounding::kUp;
   // Per tensor: the scale to use. Undefined: from the tensor's (row's, block's) own amax.
   ScaleRef scale = {};
+  bool measures = false;  // what the codes lose
 };
 
 // Options of an operand with blocks as they lie in the stored tensor; the scale is read where it has one for the whole.
@@ -24,7 +25,8 @@ QuantizeOptions quantize_options(const recipe::OperandRecipe& stored, const Scal
 
 struct Quantized {
   ScaledTensor tensor;
-  AmaxSlot amax;  // of x
+  AmaxSlot amax;              // of x
+  at::Tensor statistic = {};  // fp32 [4], a kernels::QuantizeStatistic, where the options ask for it
 };
 
 // x [rows, cols] of fp32, bf16 or fp16, any strides. column_sum, if not nullptr, becomes the fp32 [cols] sum of x over

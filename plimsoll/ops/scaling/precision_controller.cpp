@@ -1,0 +1,237 @@
+#include "plimsoll/ops/scaling/precision_controller.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <iomanip>
+#include <sstream>
+#include <utility>
+
+#include "plimsoll/ops/scaling/operand_readings.h"
+#include "plimsoll/runtime/unexpected.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using recipe::Decision;
+using recipe::GemmKind;
+using recipe::Reason;
+using recipe::Role;
+
+constexpr std::array kGemms = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
+constexpr std::array kRoles = {Role::kInput, Role::kWeight, Role::kGradOutput};
+
+size_t index(GemmKind gemm) { return static_cast<size_t>(gemm); }
+size_t index(Role role) { return static_cast<size_t>(role); }
+
+std::string rounded(double value) {
+  std::ostringstream text;
+  text << std::setprecision(3) << value;
+  return text.str();
+}
+
+std::string why(const Decision& decision) {
+  const std::string_view role = role_name(decision.role);
+  switch (decision.reason) {
+    case Reason::kNotFinite:
+      return c10::str(role, " is not finite");
+    case Reason::kError:
+      return c10::str("error of ", role, " ", rounded(decision.error), " above ", rounded(decision.bound));
+    case Reason::kGradient:
+      return c10::str("|q(g) - g| / |g| ", rounded(decision.error), " above ", rounded(decision.bound));
+    case Reason::kQuiet:
+      return c10::str("quiet, mean error ", rounded(decision.error));
+  }
+  runtime::unexpected("precision: reason", static_cast<int>(decision.reason));
+}
+
+const void* identity(const OperandSlot& grad_output) { return grad_output.scale.unsafeGetTensorImpl(); }
+
+}  // namespace
+
+std::string_view name_of(GemmKind gemm) {
+  switch (gemm) {
+    case GemmKind::kOutput:
+      return "output";
+    case GemmKind::kGradInput:
+      return "grad_input";
+    case GemmKind::kGradWeight:
+      return "grad_weight";
+  }
+  runtime::unexpected("precision: product", static_cast<int>(gemm));
+}
+
+std::string describe(const PrecisionChange& change) {
+  return c10::str(change.layer, " ", name_of(change.gemm), ": ", change.from, " -> ", change.to, " after step ",
+                  change.step + 1, ", ", why(change.decision));
+}
+
+PrecisionController::PrecisionController(recipe::Automatic recipe)
+    : recipe_(std::move(recipe)), step_multiply_adds_(recipe_.ladder.size()), multiply_adds_(recipe_.ladder.size()) {
+  choose_measured(0);
+}
+
+const std::string& PrecisionController::format_of(const recipe::ProductState& state) const {
+  return recipe_.ladder.at(static_cast<size_t>(state.rung)).name;
+}
+
+PrecisionController::Layer* PrecisionController::find(const OperandSlot& grad_output) {
+  const auto found = by_slot_.find(identity(grad_output));
+  return found == by_slot_.end() ? nullptr : found->second;
+}
+
+const PrecisionController::Layer* PrecisionController::find(const OperandSlot& grad_output) const {
+  const auto found = by_slot_.find(identity(grad_output));
+  return found == by_slot_.end() ? nullptr : found->second;
+}
+
+SharedRecipe PrecisionController::recipe_at(const LayerPrecision& layer) {
+  recipe::ProductRungs rungs;
+  int64_t key = 0;
+  for (const GemmKind gemm : kGemms) {
+    rungs.of(gemm) = layer.products[index(gemm)].state.rung;
+    key = key * static_cast<int64_t>(recipe_.ladder.size()) + rungs.of(gemm);
+  }
+  SharedRecipe& made = recipes_[key];
+  if (made == nullptr) made = std::make_shared<const recipe::Recipe>(recipe_.at(rungs));
+  return made;
+}
+
+SharedRecipe PrecisionController::recipe_for(const std::string& name, const LayerSlots& slots) {
+  const std::lock_guard lock(mutex_);
+  const OperandSlot& grad_output = *slots[index(Role::kGradOutput)];
+  if (const Layer* const known = find(grad_output)) return known->recipe;
+  const std::string path = name.empty() ? c10::str("layer ", layers_.size()) : name;
+  Layer& layer = *layers_.emplace_back(std::make_unique<Layer>());
+  const auto restored = restored_.find(path);
+  layer.precision.layer = path;
+  if (restored != restored_.end()) {
+    layer.precision = restored->second;
+    restored_.erase(restored);
+  }
+  layer.slots = slots;
+  layer.recipe = recipe_at(layer.precision);
+  by_slot_.emplace(identity(grad_output), &layer);
+  return layer.recipe;
+}
+
+std::string PrecisionController::reason_for(const OperandSlot& grad_output, GemmKind gemm) const {
+  const std::lock_guard lock(mutex_);
+  const Layer* const layer = find(grad_output);
+  if (layer == nullptr) return {};
+  const ProductPrecision& product = layer->precision.products[index(gemm)];
+  if (!product.last) return c10::str(format_of(product.state), " from the first step on");
+  return c10::str(format_of(product.state), " after step ", product.state.last_change + 1, ": ", why(*product.last));
+}
+
+void PrecisionController::see(const OperandSlot& grad_output, OperandCost cost) {
+  const std::lock_guard lock(mutex_);
+  if (Layer* const layer = find(grad_output)) layer->costs.push_back(std::move(cost));
+}
+
+void PrecisionController::count(const OperandSlot& grad_output, GemmKind gemm, double multiply_adds) {
+  const std::lock_guard lock(mutex_);
+  if (Layer* const layer = find(grad_output)) layer->multiply_adds[index(gemm)] += multiply_adds;
+}
+
+void PrecisionController::abandon_step() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& layer : layers_) {
+    layer->costs.clear();
+    layer->multiply_adds = {};
+  }
+}
+
+// A scale that no product has used for a while says nothing about the operand of now.
+void PrecisionController::start_slots_anew(Layer& layer, GemmKind demoted) const {
+  for (const Role role : kRoles) {
+    if (!recipe::takes_part(role, demoted)) continue;
+    const bool is_used = std::ranges::any_of(kGemms, [&](GemmKind gemm) {
+      return recipe::takes_part(role, gemm) && layer.multiply_adds[index(gemm)] > 0 &&
+             !layer.recipe->high_precision(gemm);
+    });
+    if (is_used) continue;
+    OperandSlot& slot = *layer.slots[index(role)];
+    const at::NoGradGuard no_grad;
+    slot.scale.zero_();
+    slot.amax_history.zero_();
+  }
+}
+
+void PrecisionController::choose_measured(int64_t next_step) {
+  const auto asks = [this](const std::unique_ptr<Layer>& layer) {
+    return std::ranges::any_of(layer->precision.products, [this](const ProductPrecision& product) {
+      return recipe::asks_for_next(recipe_, product.state);
+    });
+  };
+  const auto restored_asks = [this](const auto& named) {
+    return std::ranges::any_of(named.second.products, [this](const ProductPrecision& product) {
+      return recipe::asks_for_next(recipe_, product.state);
+    });
+  };
+  measures_ = recipe::measures(recipe_.limits, next_step) || std::ranges::any_of(layers_, asks) ||
+              std::ranges::any_of(restored_, restored_asks);
+}
+
+std::vector<PrecisionChange> PrecisionController::end_step(const recipe::Clock& clock, const AmaxReduction* reduction) {
+  const std::lock_guard lock(mutex_);
+  std::vector<const std::vector<OperandCost>*> costs;
+  for (const auto& layer : layers_) costs.push_back(&layer->costs);
+  std::vector<LayerReadings> readings = read_costs(costs);
+  if (reduction != nullptr) reduce(*reduction, readings);
+  std::vector<PrecisionChange> changes;
+  step_multiply_adds_.assign(recipe_.ladder.size(), 0);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    Layer& layer = *layers_[i];
+    const size_t before = changes.size();
+    for (const GemmKind gemm : kGemms) {
+      ProductPrecision& product = layer.precision.products[index(gemm)];
+      product.multiply_adds = layer.multiply_adds[index(gemm)];
+      if (product.multiply_adds == 0) continue;  // frozen, or not called
+      step_multiply_adds_[static_cast<size_t>(product.state.rung)] += product.multiply_adds;
+      const auto decision = recipe::decide(recipe_, clock, product_measurement(readings[i], gemm), product.state);
+      if (!decision) continue;
+      product.last = decision;
+      const auto name = [&](int64_t rung) { return recipe_.ladder[static_cast<size_t>(rung)].name; };
+      changes.push_back({layer.precision.layer, gemm, clock.step, name(decision->from), name(decision->to), *decision});
+      if (decision->to < decision->from) start_slots_anew(layer, gemm);
+    }
+    if (changes.size() > before) layer.recipe = recipe_at(layer.precision);
+    layer.costs.clear();
+    layer.multiply_adds = {};
+  }
+  for (size_t rung = 0; rung < multiply_adds_.size(); ++rung) multiply_adds_[rung] += step_multiply_adds_[rung];
+  restored_.clear();  // of layers that this run does not call
+  choose_measured(clock.step + 1);
+  return changes;
+}
+
+std::vector<LayerPrecision> PrecisionController::layers() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<LayerPrecision> result;
+  for (const auto& layer : layers_) result.push_back(layer->precision);
+  return result;
+}
+
+void PrecisionController::restore(int64_t next_step, const std::vector<LayerPrecision>& layers,
+                                  std::vector<double> multiply_adds) {
+  const std::lock_guard lock(mutex_);
+  TORCH_CHECK_VALUE(multiply_adds.size() == recipe_.ladder.size(), "precision: expected multiply-adds of ",
+                    recipe_.ladder.size(), " formats, got ", multiply_adds.size());
+  layers_.clear();
+  by_slot_.clear();
+  restored_.clear();
+  for (const LayerPrecision& layer : layers) {
+    for (const ProductPrecision& product : layer.products) {
+      TORCH_CHECK_VALUE(product.state.rung >= 0 && product.state.rung <= recipe_.last_rung(),
+                        "precision: expected a rung in [0, ", recipe_.last_rung(), "], got ", product.state.rung);
+    }
+    restored_.emplace(layer.layer, layer);
+  }
+  multiply_adds_ = std::move(multiply_adds);
+  choose_measured(next_step);
+}
+
+}  // namespace plimsoll::ops

@@ -1,0 +1,122 @@
+// Controller of the recipe `auto` (recipe/automatic_rule.h) over the layers of a run: it gives each layer the recipe with
+// the formats in force, collects what quantizing its operands cost, and decides at the end of a step. Ranks agree: they
+// decide by the worst measurement of all of them.
+//
+//   auto controller = std::make_shared<PrecisionController>(recipe::automatic_from_text("auto"));
+//   amp::Fp8Autocast scope({.recipe = controller->recipe().narrow(), .precision = controller});
+//   ... forward and backward ...
+//   for (const PrecisionChange& change : controller->end_step({.step = step, .steps = steps}, nullptr)) ...
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "plimsoll/ops/scaling/scaling_step.h"
+#include "plimsoll/ops/tensor/scale_ref.h"
+#include "plimsoll/recipe/automatic_rule.h"
+
+namespace plimsoll::ops {
+
+// A layer's slots, by Role; that of the gradient is the layer's identity, which copies of its state share.
+using LayerSlots = std::array<SharedSlot, 3>;
+
+// Cost of the codes of one operand, still in the memory of the device.
+struct OperandCost {
+  recipe::Role role = recipe::Role::kInput;
+  format::Format format = format::Format::kFp32;
+  AmaxSlot amax = {};
+  ScaleRef scale = {};        // of the whole tensor
+  bool by_blocks = false;     // scales of blocks instead, which leave no headroom
+  at::Tensor statistic = {};  // fp32 [4], kernels::QuantizeStatistic; undefined: not measured
+};
+
+struct PrecisionChange {
+  std::string layer;
+  recipe::GemmKind gemm = recipe::GemmKind::kOutput;
+  int64_t step = 0;  // counted from 0: the step that was measured; the next one runs in the other format
+  std::string from, to;
+  recipe::Decision decision;
+};
+
+// "output", "grad_input" or "grad_weight".
+std::string_view name_of(recipe::GemmKind gemm);
+// One line: "blocks.0.mlp.fc1 grad_input: e4m3 -> bf16 after step 120, error of weight 0.081 above 0.049".
+std::string describe(const PrecisionChange& change);
+
+struct ProductPrecision {
+  recipe::ProductState state = {};
+  std::optional<recipe::Decision> last = {};  // the change that gave the product its rung
+  double multiply_adds = 0;                   // in the last step
+};
+
+struct LayerPrecision {
+  std::string layer;
+  std::array<ProductPrecision, 3> products = {};  // by GemmKind
+};
+
+class PrecisionController {
+ public:
+  explicit PrecisionController(recipe::Automatic recipe);
+
+  const recipe::Automatic& recipe() const { return recipe_; }
+  const std::string& format_of(const recipe::ProductState& state) const;
+
+  // Recipe of the layer's next call. The first call of a layer adds it, or gives it what was restored under its name.
+  SharedRecipe recipe_for(const std::string& name, const LayerSlots& slots);
+  // The layer's product is in its format for this reason; empty: the controller does not know the layer.
+  std::string reason_for(const OperandSlot& grad_output, recipe::GemmKind gemm) const;
+
+  // Whether operands of this step are to be measured.
+  bool measures() const { return measures_; }
+  // Both take the layer's grad_output slot, and do nothing for a layer that recipe_for() has not seen.
+  void see(const OperandSlot& grad_output, OperandCost cost);
+  void count(const OperandSlot& grad_output, recipe::GemmKind gemm, double multiply_adds);
+
+  // Forgets what was seen in a step that came to nothing.
+  void abandon_step();
+  // Decides. reduction: none of one rank. A collective of all ranks otherwise.
+  std::vector<PrecisionChange> end_step(const recipe::Clock& clock, const AmaxReduction* reduction);
+
+  // In the order in which layers were first called.
+  std::vector<LayerPrecision> layers() const;
+  // Multiply-adds by rung: of the last step, and of all steps.
+  const std::vector<double>& step_multiply_adds() const { return step_multiply_adds_; }
+  const std::vector<double>& multiply_adds() const { return multiply_adds_; }
+
+  // Goes on where another controller of the same recipe was. next_step: the first one to come.
+  void restore(int64_t next_step, const std::vector<LayerPrecision>& layers, std::vector<double> multiply_adds);
+
+ private:
+  struct Layer {
+    LayerPrecision precision;
+    LayerSlots slots;
+    SharedRecipe recipe;
+    std::vector<OperandCost> costs;  // of this step
+    std::array<double, 3> multiply_adds = {};
+  };
+
+  Layer* find(const OperandSlot& grad_output);
+  const Layer* find(const OperandSlot& grad_output) const;
+  SharedRecipe recipe_at(const LayerPrecision& layer);
+  void start_slots_anew(Layer& layer, recipe::GemmKind demoted) const;
+  void choose_measured(int64_t next_step);
+
+  recipe::Automatic recipe_;
+  bool measures_ = true;
+  mutable std::mutex mutex_;  // backward passes have threads of their own
+  std::vector<std::unique_ptr<Layer>> layers_;
+  std::unordered_map<const void*, Layer*> by_slot_;  // the memory of the gradient's scale
+  std::unordered_map<std::string, LayerPrecision> restored_;
+  std::unordered_map<int64_t, SharedRecipe> recipes_;       // one bit a product
+  std::vector<double> step_multiply_adds_, multiply_adds_;  // by rung
+};
+
+}  // namespace plimsoll::ops
