@@ -212,6 +212,10 @@ std::vector<LayerPrecision> PrecisionController::layers() const {
   const std::lock_guard lock(mutex_);
   std::vector<LayerPrecision> result;
   for (const auto& layer : layers_) result.push_back(layer->precision);
+  // Restored ones that have not been called since, by name.
+  const auto called = static_cast<std::ptrdiff_t>(result.size());
+  for (const auto& named : restored_) result.push_back(named.second);
+  std::ranges::sort(result.begin() + called, result.end(), {}, &LayerPrecision::layer);
   return result;
 }
 

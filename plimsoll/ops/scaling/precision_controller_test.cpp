@@ -151,6 +151,8 @@ TEST(PrecisionController, ARestoredOneDecidesTheSame) {
   second.step = first.step;
   second.state = first.state;
   second.controller->restore(first.step, first.controller->layers(), first.controller->multiply_adds());
+  ASSERT_EQ(second.controller->layers().size(), 1U);  // a state that is saved at once keeps what was restored
+  EXPECT_EQ(second.controller->layers()[0].products[0].state, first.controller->layers()[0].products[0].state);
   for (int i = 9; i < 24; ++i) take(got, second.train(x(i), gradient()));
   EXPECT_EQ(got, expected);
   EXPECT_GE(expected.size(), 6U);
