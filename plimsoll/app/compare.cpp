@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 // The recipe's name; a second variant of it gets a number.
-std::string directory_name(const recipe::Recipe& recipe, std::set<std::string>& taken) {
-  const std::string name(recipe.name());
+std::string directory_name(const ChosenRecipe& recipe, std::set<std::string>& taken) {
+  const std::string name(recipe.automatic ? "auto" : recipe.value.name());
   std::string candidate = name;
   for (int number = 2; !taken.insert(candidate).second; ++number) candidate = io::compose("{}-{}", name, number);
   return candidate;
@@ -60,7 +60,7 @@ Comparison compare(const CompareOptions& options, const std::function<int(const 
   for (const ChosenRecipe& recipe : options.recipes) {
     TrainOptions run = options.train;
     run.recipe = recipe;
-    run.out = options.train.out / directory_name(recipe.value, taken);
+    run.out = options.train.out / directory_name(recipe, taken);
     run.json = run.out / "train.jsonl";
     if (!is_finished(run)) comparison.exit_code = run_in_child([&] { return train_one(run); });
     if (comparison.exit_code != 0) return comparison;

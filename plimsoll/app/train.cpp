@@ -146,6 +146,9 @@ class Run {
     if (is_due(options_.eval_every) || is_last()) record.val_loss = validation_loss_ = trainer_.validation_loss();
     write(to_json(record));
     if (record.result.warning) observer_.on_note(*record.result.warning);
+    if (record.result.precision) {
+      for (const ops::PrecisionChange& change : record.result.precision->changes) observer_.on_note(describe(change));
+    }
     observer_.on_step(record);
   }
 
@@ -191,7 +194,8 @@ class Run {
             .saved_activation_bytes = measured_.value("saved_activation_bytes", int64_t{0}),
             .peak_rss_bytes = peak_rss_bytes(),
             .peak_tensor_bytes = caching_allocator_statistics().peak_bytes_in_use,
-            .sent_bytes = sent_bytes_};
+            .sent_bytes = sent_bytes_,
+            .precision = trainer_.precision_shares()};
   }
 
   TrainOptions options_;
@@ -256,22 +260,25 @@ json to_json(const StepRecord& record) {
                {"headroom_slot", result.headroom_slot}};
   if (result.loss_scale) line["loss_scale"] = *result.loss_scale;
   if (result.flushed_share) line["flushed_share"] = *result.flushed_share;
+  if (result.precision) line["precision"] = to_json(*result.precision);
   if (!result.slots.empty()) line["slots"] = slots_json(result.slots);
   if (result.warning) line["warning"] = *result.warning;
   return line;
 }
 
 json to_json(const TrainSummary& summary) {
-  return {{"recipe", summary.recipe},
-          {"steps", summary.steps},
-          {"parameters", summary.parameters},
-          {"final_val_loss", or_null(summary.final_val_loss)},
-          {"diverged", !is_finite(summary)},
-          {"tokens_per_s", summary.tokens_per_s},
-          {"saved_activation_bytes", summary.saved_activation_bytes},
-          {"peak_rss_bytes", summary.peak_rss_bytes},
-          {"peak_tensor_bytes", summary.peak_tensor_bytes},
-          {"sent_bytes", summary.sent_bytes}};
+  json line = {{"recipe", summary.recipe},
+               {"steps", summary.steps},
+               {"parameters", summary.parameters},
+               {"final_val_loss", or_null(summary.final_val_loss)},
+               {"diverged", !is_finite(summary)},
+               {"tokens_per_s", summary.tokens_per_s},
+               {"saved_activation_bytes", summary.saved_activation_bytes},
+               {"peak_rss_bytes", summary.peak_rss_bytes},
+               {"peak_tensor_bytes", summary.peak_tensor_bytes},
+               {"sent_bytes", summary.sent_bytes}};
+  if (!summary.precision.is_null()) line["precision"] = summary.precision;
+  return line;
 }
 
 }  // namespace plimsoll::app

@@ -36,6 +36,7 @@ struct TrainSummary {
   int64_t peak_rss_bytes = 0;
   int64_t peak_tensor_bytes = 0;  // CachingAllocatorStatistics, of this process
   int64_t sent_bytes = 0;         // by this process to others, in a step
+  nlohmann::json precision;       // shares_json of all steps under the recipe `auto`, null under others
 };
 
 // Receivers of what the run reports while it goes on.

@@ -20,6 +20,12 @@ io::Checkpoint load_step(const std::filesystem::path& path) {
   return std::move(latest->checkpoint);
 }
 
+// Formats of a run that chose them product by product are known to it alone; the wide one holds what each of them did.
+recipe::Recipe recipe_of_run(const std::string& text) {
+  const ChosenRecipe chosen = parse_training_recipe(text);
+  return chosen.automatic ? chosen.automatic->wide() : chosen.value;
+}
+
 }  // namespace
 
 bool is_run(const std::filesystem::path& path) {
@@ -30,7 +36,7 @@ TrainedModel load_trained_model(const std::filesystem::path& path) {
   const io::Checkpoint checkpoint = load_step(path);
   try {
     TrainedModel trained{.step = checkpoint.step,
-                         .recipe = parse_recipe(checkpoint.state.at("recipe").get<std::string>()).value,
+                         .recipe = recipe_of_run(checkpoint.state.at("recipe").get<std::string>()),
                          .model = nullptr};
     if (checkpoint.state.contains("adapters") && !checkpoint.state["adapters"].is_null()) {
       refuse(

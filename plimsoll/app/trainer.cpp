@@ -99,6 +99,7 @@ Trainer::Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageMo
       parameters_(count_parameters(model_->module())),
       trained_(trained_shapes(model_->module())),
       placed_(place_model(model_, ranks_, placement_of(options))),
+      precision_(make_precision(options)),
       scaler_(scaler_options(options, *placed_)),
       session_({.mode = options.watch == watch::Mode::kOff ? watch::Mode::kGuard : options.watch}) {
   model_->checkpoint_activations(options.checkpoint_activations);
@@ -110,7 +111,7 @@ Trainer::Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageMo
 }
 
 at::Tensor Trainer::forward_loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch) {
-  amp::Fp8Autocast scope({.recipe = options_.recipe.value, .reduction = amax_reduction_});
+  amp::Fp8Autocast scope({.recipe = options_.recipe.value, .reduction = amax_reduction_, .precision = precision_});
   return placed_->loss(batch, is_first_microbatch);
 }
 
@@ -178,12 +179,32 @@ StepResult Trainer::train_step() {
   for (size_t pass = 0; pass < step.passes.size(); ++pass) result.loss += micro_step(step, pass);
   result.loss = mean_over_ranks(result.loss);
   const optim::StepReport report = update();
+  if (precision_ != nullptr) result.precision = choose_formats(report);
   if (scaler_.is_enabled()) result.flushed_share = scaler_.flushed_share();
   result.grad_norm = report.grad_norm;
   describe_numbers(result, report);
   ++step_;
   return result;
 }
+
+StepPrecision Trainer::choose_formats(const optim::StepReport& report) {
+  StepPrecision chosen{.formats = formats_of(*precision_)};
+  if (report.skipped && scaler_.is_enabled()) {
+    precision_->abandon_step();  // the loss scale is to blame for what was not finite, and changes
+    chosen.multiply_adds.assign(chosen.formats.size(), 0);
+  } else {
+    chosen.changes = precision_->end_step({.step = step_, .steps = options_.steps}, amax_reduction_.get());
+    chosen.multiply_adds = precision_->step_multiply_adds();
+  }
+  if (is_logged()) chosen.layers = precision_->layers();
+  return chosen;
+}
+
+nlohmann::json Trainer::precision_shares() const {
+  return precision_ == nullptr ? json() : shares_json(formats_of(*precision_), precision_->multiply_adds());
+}
+
+bool Trainer::is_logged() const { return options_.log_scales > 0 && step_ % options_.log_scales == 0; }
 
 void Trainer::describe_numbers(StepResult& result, const optim::StepReport& report) {
   for (const watch::Record& record : session_.slots().records()) {
@@ -192,7 +213,7 @@ void Trainer::describe_numbers(StepResult& result, const optim::StepReport& repo
     result.headroom_bits = record.headroom_bits;
     result.headroom_slot = record.name;
   }
-  if (options_.log_scales > 0 && step_ % options_.log_scales == 0) result.slots = session_.slots().records();
+  if (is_logged()) result.slots = session_.slots().records();
   if (report.skipped) {
     result.warning = io::compose("step {}: no update, {} gradient elements are not finite, the first in {}", step_ + 1,
                                  report.non_finite, report.first_non_finite);
@@ -227,6 +248,7 @@ shard::RankCheckpoint Trainer::checkpoint() const {
                                         {"grad_scaler", scaler_.state_dict()},
                                         {"seed", options_.seed},
                                         {"configuration", options_.configuration}}};
+  if (precision_ != nullptr) saved.state["precision"] = state_of(*precision_);
   saved.state.update(data_->state());
   saved.sections.emplace("random",
                          shard::share_of_replicated({{"torch", generator().get_state()}}, *ranks_, ranks_->rank()));
@@ -264,6 +286,7 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
     fail("checkpoint: expected grad_scaler and a cursor {{epoch, index}} in state.json");
   }
   step_ = checkpoint.step();
+  if (precision_ != nullptr) app::restore(*precision_, step_, state.value("precision", json()));
 }
 
 }  // namespace plimsoll::app

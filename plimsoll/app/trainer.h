@@ -41,6 +41,9 @@ class Trainer {
   // Bytes that one forward pass keeps for backward, parameters left out; nothing before the first step of this process.
   std::optional<int64_t> saved_activation_bytes() const { return saved_activation_bytes_; }
 
+  // shares_json of the multiply-adds so far under the recipe `auto`; null under others.
+  nlohmann::json precision_shares() const;
+
   // State of the run that this rank saves. Shares storage with the model and the optimizer.
   shard::RankCheckpoint checkpoint() const;
   // From any number of ranks. Throws Error, with a line that says what differs, if it is of another run.
@@ -57,6 +60,9 @@ class Trainer {
   void check_parameters(const io::CheckpointReader& checkpoint) const;
   void zero_grad();
   optim::StepReport update();
+  // End of a step under the recipe `auto`: the formats of the next one.
+  StepPrecision choose_formats(const optim::StepReport& report);
+  bool is_logged() const;  // every operand's numbers, in this step
   void describe_numbers(StepResult& result, const optim::StepReport& report);
 
   TrainOptions options_;
@@ -67,6 +73,7 @@ class Trainer {
   int64_t parameters_;
   models::ParameterShapes trained_;  // without frozen ones
   std::unique_ptr<PlacedModel> placed_;
+  std::shared_ptr<ops::PrecisionController> precision_;  // none: the recipe is not `auto`
   amp::GradScaler scaler_;
   watch::Session session_;
   int64_t step_ = 0;

@@ -84,6 +84,20 @@ app::ChosenRecipe parse_recipe(const std::string& label, const std::string& type
   }
 }
 
+app::ChosenRecipe parse_training_recipe(const std::string& label, const std::string& typed) {
+  if (!recipe::is_automatic(typed)) {
+    std::vector<std::string_view> known = recipe::names();
+    known.push_back("auto");
+    if (!typed.starts_with('{')) expect_one_of(known, label, typed);
+    return parse_recipe(label, typed);
+  }
+  try {
+    return app::parse_training_recipe(typed);
+  } catch (const app::UsageError& error) {
+    app::refuse("{}: {}", label, error.what());
+  }
+}
+
 // Commas inside the braces of a JSON recipe do not separate.
 std::vector<std::string> split_at_commas(const std::string& typed) {
   std::vector<std::string> parts(1);
@@ -183,7 +197,9 @@ Field choices(std::vector<std::string_view> names, std::function<void(const std:
 
 Field recipe(app::ChosenRecipe& target) { return single(target, parse_recipe); }
 
-Field recipes(std::vector<app::ChosenRecipe>& target) { return several(target, parse_recipe); }
+Field training_recipe(app::ChosenRecipe& target) { return single(target, parse_training_recipe); }
+
+Field recipes(std::vector<app::ChosenRecipe>& target) { return several(target, parse_training_recipe); }
 
 Field loss_scale(app::LossScale& target) {
   return single(target, [](const std::string&, const std::string& typed) { return app::parse_loss_scale(typed); });

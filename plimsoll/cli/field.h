@@ -78,7 +78,9 @@ Field choices(std::vector<T>& target, Table table) {
 }
 // A recipe's name, or its JSON object.
 Field recipe(app::ChosenRecipe& target);
-// Comma-separated, each as above.
+// The same of a run that trains: `auto`, too.
+Field training_recipe(app::ChosenRecipe& target);
+// Comma-separated, each as for training.
 Field recipes(std::vector<app::ChosenRecipe>& target);
 // app::parse_loss_scale.
 Field loss_scale(app::LossScale& target);
