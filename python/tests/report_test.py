@@ -215,3 +215,66 @@ def test_values_that_are_not_finite_are_gaps(tmp_path):
     (run,) = runs.read_runs(tmp_path)
     assert run.series("loss") == ([3], [1.0])
     plimsoll.report(tmp_path, tmp_path / "page.html")
+
+
+def change(layer, product, **more):
+    return {
+        "layer": layer,
+        "product": product,
+        "from": "e4m3",
+        "to": "bf16",
+        "reason": "error",
+        "operand": "input",
+        "error": 0.081,
+        "bound": 0.049,
+        **more,
+    }
+
+
+def write_auto_run(folder):
+    """Twelve steps; blocks.0.fc1/output is promoted after the 4th and demoted after the 9th."""
+    changes = {
+        4: change("blocks.0.fc1", "output"),
+        9: change("blocks.0.fc1", "output", **{"from": "bf16", "to": "e4m3", "reason": "quiet", "error": 0.03}),
+    }
+    lines = []
+    for step in range(1, 13):
+        wide = 0.25 if 4 < step <= 9 else 0.0
+        precision: dict[str, Any] = {"formats": ["e4m3", "bf16"], "share": [1 - wide, wide]}
+        if step in changes:
+            precision["changes"] = [changes[step]]
+        if step == 1:
+            precision["products"] = {f"blocks.{layer}.fc1/{name}": {} for layer in (10, 0) for name in ("output", "grad_input")}
+        lines.append({"step": step, "loss": 1.0, "precision": precision})
+    folder.mkdir(parents=True)
+    (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_a_run_that_chose_its_formats_shows_them_by_layer_and_step(tmp_path):
+    page = plimsoll.report(write_auto_run(tmp_path / "run"), tmp_path / "page.html").read_text()
+    figures = sections_of(page)["Formats"]["figures"]
+    assert list(figures) == ["run: multiply-adds", "run: output", "run: grad_input"]
+    (band,) = figures["run: output"]["data"]
+    assert band["y"] == ["blocks.0.fc1", "blocks.10.fc1"]
+    assert band["x"] == list(range(1, 13))
+    assert band["z"] == [[0] * 4 + [1] * 5 + [0] * 3, [0] * 12]
+    assert band["text"][0][4] == "bf16 since step 5: error of input 0.081 above 0.049"
+    assert band["text"][0][3] == "e4m3 from the first step on"
+    assert band["text"][0][11] == "e4m3 since step 10: quiet, mean error 0.03"
+    assert figures["run: grad_input"]["data"][0]["z"] == [[0] * 12, [0] * 12]
+    narrow, wide = figures["run: multiply-adds"]["data"]
+    assert narrow["y"] == [100.0] * 4 + [75.0] * 5 + [100.0] * 3
+    assert wide["y"] == [0.0] * 4 + [25.0] * 5 + [0.0] * 3
+    for figure in figures.values():
+        plotly.graph_objects.Figure(figure)
+    assert "<td>blocks.0.fc1/output</td><td>e4m3 → bf16</td><td>error of input 0.081 above 0.049</td>" in page
+
+
+def test_formats_that_are_none_are_one_clear_error(tmp_path):
+    some = {"formats": ["e4m3"], "share": [1]}
+    for bad in (3, {}, {**some, "share": [1, 2]}, {**some, "share": ["all"]}, {**some, "changes": [{"layer": "x"}]}):
+        log = tmp_path / "train.jsonl"
+        log.write_text(json.dumps({"step": 1, "loss": 1.0, "precision": bad}) + "\n")
+        with pytest.raises(ValueError, match='expected formats as "precision" in line 1'):
+            plimsoll.report(log, tmp_path / "page.html")

@@ -16,7 +16,8 @@ MOST_COLUMNS = 400  # of a heat map
 Slots = dict[str, dict[str, Any]]
 
 
-def _natural(name: str) -> list[Any]:
+def natural(name: str) -> list[Any]:
+    """Key that sorts numbers in a name by their value."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
@@ -29,7 +30,7 @@ def _layers(runs: list[Run], role: str | None = None) -> list[str]:
     """By name, numbers in it by their value."""
     names = {name for run in runs for _, slots in run.recorded() for name in slots}
     found = {name.rpartition("/")[0] for name in names if role is None or name.rpartition("/")[2] == role}
-    return sorted(found, key=_natural)
+    return sorted(found, key=natural)
 
 
 def _is_scaled(record: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from plimsoll._whole_file import write_text
 from plimsoll.report.checkpoints import read_checkpoint
 from plimsoll.report.curves import bars, loss_figures
 from plimsoll.report.operands import headroom, histories
+from plimsoll.report.precision import bands, change_table
 from plimsoll.report.runs import Run, RunPath, read_runs
 from plimsoll.report.table import table
 
@@ -35,9 +36,16 @@ def sections(runs: list[Run]) -> list[dict[str, Any]]:
         "Bits between an operand's largest value and its format's, layer by step. "
         "0: the scale fits it; red: values saturated. FP32 and BF16 are left out."
     )
+    formats = bands(runs)
+    chosen = {
+        "title": "Formats",
+        "text": "The share of the multiply-adds in each format, and the format of each product, layer by step.",
+        "figures": formats,
+    }
     return [
         {"title": "Loss", "text": "Of each step, and on held-out text.", "figures": loss_figures(runs)},
         {"title": "Speed and memory", "text": "Tokens a second are the median of the steps.", "figures": {"bars": bars(runs)}},
+        *([chosen] if formats else []),
         {"title": "Headroom", "text": bits if heat else "No FP8 or FP16 operand was recorded.", "figures": heat},
         {"title": "Amax and scale", "text": "value = scale * code." if curves else NO_OPERANDS, "figures": curves},
     ]
@@ -71,7 +79,7 @@ def report(runs: RunPath | Iterable[RunPath], path: RunPath = "report.html") -> 
     template = Template(Path(__file__).with_name("page.html").read_text())
     text = template.substitute(
         title=escape(title),
-        table=table(read) if read else "",
+        table=table(read) + change_table(read) if read else "",
         checkpoints="".join(f"<section>{checkpoint.html()}</section>" for checkpoint in checkpoints),
         plotly=_plotly_script() if read else "",
         sections=_embedded(sections(read) if read else []),

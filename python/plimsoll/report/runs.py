@@ -15,6 +15,7 @@ from plimsoll._files import read_text
 LOG = "train.jsonl"
 NUMBERS = ("final_val_loss", "parameters", "tokens_per_s", "saved_activation_bytes", "peak_rss_bytes", "headroom_bits")
 SLOT_NUMBERS = ("amax", "scale", "headroom_bits")
+CHANGE_TEXTS = ("layer", "product", "from", "to", "reason", "operand")
 FIRST = ("fp32", "bf16", "fp16")  # of the runs in a directory; the others by name
 
 RunPath = str | os.PathLike[str]
@@ -59,6 +60,32 @@ def _is_record(slot: Any) -> bool:
     return isinstance(slot, dict) and all(_is_number_or_none(slot.get(name)) for name in SLOT_NUMBERS)
 
 
+def _is_change(change: Any) -> bool:
+    return (
+        isinstance(change, dict)
+        and all(isinstance(change.get(name), str) for name in CHANGE_TEXTS)
+        and all(_is_number_or_none(change.get(name)) and change.get(name) is not None for name in ("error", "bound"))
+    )
+
+
+def _is_precision(value: Any) -> bool:
+    """Whether it is what a step under `--recipe auto` logs of its formats."""
+    if not isinstance(value, dict):
+        return False
+    formats, share, changes = value.get("formats"), value.get("share"), value.get("changes", [])
+    products = value.get("products", {})
+    return (
+        isinstance(formats, list)
+        and all(isinstance(form, str) for form in formats)
+        and isinstance(share, list)
+        and len(share) == len(formats)
+        and all(isinstance(part, (int, float)) for part in share)
+        and isinstance(changes, list)
+        and all(map(_is_change, changes))
+        and isinstance(products, dict)
+    )
+
+
 def _finite(text: str) -> float | None:
     """None for a number beyond what a float holds."""
     value = float(text)
@@ -84,6 +111,8 @@ def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
     slots = value.get("slots")
     if isinstance(slots, dict) and not all(map(_is_record, slots.values())):
         raise _fail(path, f"slots of numbers in line {number}", _excerpt(line))
+    if is_step and "precision" in value and not _is_precision(value["precision"]):
+        raise _fail(path, f'formats as "precision" in line {number}', _excerpt(line))
     return value
 
 
