@@ -78,6 +78,7 @@ void arguments(auto& limits, auto&& visit) {
   visit("last_share", limits.last_share);
   visit("demote_share", limits.demote_share);
   visit("mean_decay", limits.mean_decay);
+  visit("flushed", limits.flushed);
   visit("bound", limits.bound);
 }
 
@@ -99,6 +100,7 @@ void check(const AutomaticLimits& limits) {
   share(limits.last_share, "last_share");
   share(limits.demote_share, "demote_share");
   expect(limits.mean_decay >= 0 && limits.mean_decay < 1, "mean_decay", "in [0, 1)", std::to_string(limits.mean_decay));
+  expect(limits.flushed > 0 && limits.flushed <= 1, "flushed", "in (0, 1]", std::to_string(limits.flushed));
   for (const double bound : limits.bound) {
     expect(std::isfinite(bound) && bound > 0, "bound", "> 0 for each of input, weight and grad_output",
            std::to_string(bound));

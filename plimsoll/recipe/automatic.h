@@ -31,6 +31,9 @@ struct AutomaticLimits {
   double last_share = 0.1;     // of the schedule, in which nothing is demoted
   double demote_share = 0.75;  // of the bound, above which the mean error forbids a demotion
   double mean_decay = 0.9;     // of the exponential mean, a measured step
+  // Share of the elements of an input or a weight that may become zero. Rows of outliers take all codes of a tensor with
+  // one scale without a large error in any group of columns: the rows that are lost are small beside them.
+  double flushed = 0.25;
   // Bounds of the error of one operand, as multiples of the rounding error of its format (rounding_error). By default an
   // operand may lose three times as much to the ends of its format as to its mantissa, a gradient, whose magnitudes
   // spread over more binades, fifteen times.

@@ -22,7 +22,10 @@ struct Load {
 
 Load load_of(const Automatic& recipe, const OperandMeasurement& operand) {
   const Load own{operand.role, operand.error, recipe.bound(operand.role), Reason::kError};
-  if (operand.role != Role::kGradOutput) return own;
+  if (operand.role != Role::kGradOutput) {
+    const Load flushed{operand.role, operand.flushed, recipe.limits.flushed, Reason::kFlushed};
+    return flushed.share() > own.share() ? flushed : own;
+  }
   // |g| < sqrt(3) |q(g) - g|
   const Load norm{operand.role, operand.norm_error, 1 / std::numbers::sqrt3, Reason::kGradient};
   return norm.share() > own.share() ? norm : own;
@@ -80,6 +83,8 @@ std::string_view name(Reason reason) {
       return "not finite";
     case Reason::kError:
       return "error";
+    case Reason::kFlushed:
+      return "flushed";
     case Reason::kGradient:
       return "gradient";
     case Reason::kQuiet:

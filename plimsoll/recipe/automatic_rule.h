@@ -3,7 +3,7 @@
 // been.
 //
 // A measured step of a product on a narrow rung is a vote against it if an operand's error exceeds the bound of its role,
-// or if its gradient has |g| < sqrt(3) |q(g) - g|, beyond which descent stops to progress (Chmiel et al., FP4 All the
+// if too many elements of its input or weight become zero, or if its gradient has |g| < sqrt(3) |q(g) - g|, beyond which descent stops to progress (Chmiel et al., FP4 All the
 // Way, arXiv 2505.19115).
 //   promote  at once, where an operand is not finite; and with `votes` votes in the last `ballots` measured steps
 //   demote   after `quiet` steps without a vote, if the mean error of what the product would read there is below
@@ -60,6 +60,7 @@ struct ProductState {
 enum class Reason : uint8_t {
   kNotFinite,  // promoted: an operand holds NaN or Inf
   kError,      // promoted: an operand's error exceeds its bound
+  kFlushed,    // promoted: too large a share of an input or a weight became zero
   kGradient,   // promoted: |g| < sqrt(3) |q(g) - g|
   kQuiet,      // demoted
 };
@@ -69,7 +70,7 @@ struct Decision {
   int64_t from = 0, to = 0;  // rungs
   Reason reason = Reason::kQuiet;
   Role role = Role::kInput;  // of the operand whose error, as a share of its bound, is the largest
-  double error = 0;          // of that operand; demoted: the product's mean
+  double error = 0;          // of that operand, or its flushed share; demoted: the product's mean
   double bound = 0;          // that it was compared with
 };
 

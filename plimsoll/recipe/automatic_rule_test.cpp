@@ -104,6 +104,25 @@ TEST(AutomaticRule, AGradientBelowSqrt3OfItsErrorPromotes) {
   EXPECT_EQ(run.changes, Changes({"9:0>1 gradient"}));
 }
 
+TEST(AutomaticRule, RowsThatBecomeZeroBesideOutliersPromote) {
+  Sequence run;
+  ProductMeasurement measured = of_shares(run.recipe, 0.5);
+  measured.b.flushed = 0.25;
+  for (int i = 0; i < 8; ++i) run.take(measured);
+  EXPECT_EQ(run.changes, Changes());
+  measured.b.flushed = 0.26;
+  run.take(measured);
+  run.take(measured);
+  EXPECT_EQ(run.changes, Changes({"9:0>1 flushed"}));
+}
+
+TEST(AutomaticRule, AGradientMayLoseItsSmallElements) {
+  Sequence run;
+  const ProductMeasurement measured{.a = {.role = Role::kGradOutput, .flushed = 0.9}, .b = {.role = Role::kWeight}};
+  for (int i = 0; i < 8; ++i) run.take(measured);
+  EXPECT_EQ(run.changes, Changes());
+}
+
 TEST(AutomaticRule, TheNormErrorOfAnInputIsNoVote) {
   Sequence run;
   ProductMeasurement measured = of_shares(run.recipe, 0.5);

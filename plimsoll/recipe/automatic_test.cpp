@@ -49,7 +49,7 @@ TEST(AutomaticRecipe, EachProductHasARungOfItsOwn) {
 TEST(AutomaticRecipe, JsonHoldsEveryArgument) {
   const std::string text =
       R"({"name":"auto","ladder":"fp8-row>bf16","every":3,"votes":5,"ballots":9,"quiet":7,"window":11,)"
-      R"("last_share":0.25,"demote_share":0.5,"mean_decay":0.125,"bound":[1.5,2.5,3.5]})";
+      R"("last_share":0.25,"demote_share":0.5,"mean_decay":0.125,"flushed":0.5,"bound":[1.5,2.5,3.5]})";
   const Automatic recipe = automatic_from_text(text);
   EXPECT_EQ(to_json(recipe), text);
   const AutomaticLimits expected{.every = 3,
@@ -60,6 +60,7 @@ TEST(AutomaticRecipe, JsonHoldsEveryArgument) {
                                  .last_share = 0.25,
                                  .demote_share = 0.5,
                                  .mean_decay = 0.125,
+                                 .flushed = 0.5,
                                  .bound = {1.5, 2.5, 3.5}};
   EXPECT_EQ(recipe.limits, expected);
 }
