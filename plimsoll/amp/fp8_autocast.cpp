@@ -9,6 +9,7 @@
 
 #include "plimsoll/amp/scale_tape.h"
 #include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::amp {
 namespace {
@@ -100,11 +101,21 @@ ops::SharedRecipe recipe_for(const at::Tensor& parameter) {
   return std::make_shared<const recipe::Recipe>(recipe::HighPrecision{.format = wide});
 }
 
+ops::SharedRecipe without_codes(const ops::SharedRecipe& recipe, const std::string& layer, const char* reason) {
+  if (recipe->high_precision()) return recipe;
+  if (watch::Audit* const audit = watch::auditing(); audit != nullptr) audit->explain_layer(layer, reason);
+  const recipe::HighPrecision uncoded{.format = recipe->high_precision_format()};
+  return std::make_shared<const recipe::Recipe>(uncoded);
+}
+
 ops::LinearScaling linear_scaling(std::shared_ptr<ops::LinearState> state, const at::Tensor& weight,
                                   std::optional<bool> is_first_microbatch) {
-  const std::shared_ptr<ops::PrecisionController> precision = current_scope().precision;
-  ops::SharedRecipe recipe =
-      precision != nullptr && state != nullptr ? ops::recipe_for(*precision, state) : recipe_for(weight);
+  std::shared_ptr<ops::PrecisionController> precision = current_scope().precision;
+  if (state == nullptr || state->high_precision) precision = nullptr;
+  ops::SharedRecipe recipe = precision != nullptr ? ops::recipe_for(*precision, state) : recipe_for(weight);
+  if (state != nullptr && state->high_precision) {
+    recipe = without_codes(recipe, state->name, "the model's plan has this layer in high precision");
+  }
   return {.recipe = std::move(recipe),
           .state = taped(std::move(state)),
           .step = current_step(),

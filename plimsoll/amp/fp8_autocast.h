@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "plimsoll/format/format.h"
 #include "plimsoll/ops/linear/linear_scaling.h"
@@ -88,7 +89,10 @@ std::shared_ptr<ops::ScalingStep> current_step();
 // where that is on, else in the parameter's. Parameters on the device "meta" count as the CPU's.
 ops::SharedRecipe recipe_for(const at::Tensor& parameter);
 
-// All that ops::linear and its relatives ask for.
+// The high precision of `recipe`, or `recipe` where it has no codes. An audit gives the reason for the layer.
+ops::SharedRecipe without_codes(const ops::SharedRecipe& recipe, const std::string& layer, const char* reason);
+
+// All that ops::linear and its relatives ask for. A layer that is kept in high precision has no codes.
 ops::LinearScaling linear_scaling(std::shared_ptr<ops::LinearState> state, const at::Tensor& weight,
                                   std::optional<bool> is_first_microbatch = std::nullopt);
 

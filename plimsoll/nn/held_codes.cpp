@@ -12,12 +12,6 @@
 namespace plimsoll::nn {
 namespace {
 
-struct ProductWeight {
-  std::string name;
-  at::Tensor weight;
-  std::shared_ptr<ops::LinearState> state;
-};
-
 ProductWeight weight_of(const SplitParameter& weight, const ScaledLayer& layer) {
   TORCH_CHECK(weight.parts().size() == 1, "codes: expected a layer with one weight, got ", weight.parts().size());
   return {"weight", weight.parts().front(), layer.products().front().state};
@@ -25,7 +19,7 @@ ProductWeight weight_of(const SplitParameter& weight, const ScaledLayer& layer) 
 
 std::vector<ProductWeight> weights_of(torch::nn::Module& module) {
   if (const auto* linear = dynamic_cast<LinearImpl*>(&module)) {
-    if (linear->options.high_precision) return {};
+    if (!linear->products().front().takes_codes()) return {};
     return {weight_of(linear->weight, *linear)};
   }
   if (const auto* linear = dynamic_cast<LayerNormLinearImpl*>(&module)) return {weight_of(linear->weight, *linear)};
@@ -46,12 +40,22 @@ void hold_codes(at::Tensor parameter, ops::LinearState& state, CodeSources sourc
 
 void hold_codes(torch::nn::Module& root, const std::function<CodeSources(const std::string& name)>& sources_of,
                 const ops::HeldOptions& options) {
+  for (const ProductWeight& product : weights_with_codes(root)) {
+    hold_codes(product.weight, *product.state, sources_of ? sources_of(product.name) : CodeSources{}, options);
+  }
+}
+
+std::vector<ProductWeight> weights_with_codes(torch::nn::Module& root) {
+  std::vector<ProductWeight> result;
   for (const auto& item : root.named_modules()) {
-    for (const ProductWeight& product : weights_of(*item.value())) {
-      const std::string name = item.key().empty() ? product.name : item.key() + "." + product.name;
-      hold_codes(product.weight, *product.state, sources_of ? sources_of(name) : CodeSources{}, options);
+    for (ProductWeight& product : weights_of(*item.value())) {
+      if (!product.state->high_precision) {
+        if (!item.key().empty()) product.name = item.key() + "." + product.name;
+        result.push_back(std::move(product));
+      }
     }
   }
+  return result;
 }
 
 }  // namespace plimsoll::nn

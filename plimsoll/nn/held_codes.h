@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,17 @@ using CodeSources = std::vector<ops::CodeSource>;
 void hold_codes(at::Tensor parameter, ops::LinearState& state, CodeSources sources = {},
                 const ops::HeldOptions& options = {});
 
-// The same for the weights of all nn::Linear, LayerNormLinear and LayerNormMlp under `root`, itself included, but for
-// Linears of high precision; sources_of hears the name of each.
+struct ProductWeight {
+  std::string name;  // of the parameter: "blocks.0.layernorm_mlp.fc1_weight"
+  at::Tensor weight;
+  std::shared_ptr<ops::LinearState> state;
+};
+
+// Of all nn::Linear, LayerNormLinear and LayerNormMlp under `root`, itself included, but for what is kept in high
+// precision.
+std::vector<ProductWeight> weights_with_codes(torch::nn::Module& root);
+
+// The same for those; sources_of hears the name of each.
 void hold_codes(torch::nn::Module& root, const std::function<CodeSources(const std::string& name)>& sources_of = {},
                 const ops::HeldOptions& options = {});
 

@@ -4,7 +4,6 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/ops/tensor/dtype.h"
-#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::nn {
 
@@ -17,11 +16,7 @@ std::optional<at::ScalarType> scope_dtype() {
 ops::LinearScaling high_precision_scaling(const std::shared_ptr<ops::LinearState>& state, const at::Tensor& weight,
                                           std::optional<bool> is_first_microbatch) {
   ops::LinearScaling scaling = amp::linear_scaling(state, weight, is_first_microbatch);
-  if (watch::Audit* const audit = watch::auditing(); audit != nullptr && !scaling.recipe->high_precision()) {
-    audit->explain_layer(state->name, "the model defines this layer in high precision");
-  }
-  const recipe::HighPrecision uncoded{.format = scaling.recipe->high_precision_format()};
-  scaling.recipe = std::make_shared<const recipe::Recipe>(uncoded);
+  scaling.recipe = amp::without_codes(scaling.recipe, state->name, "the model defines this layer in high precision");
   scaling.precision = nullptr;
   return scaling;
 }

@@ -23,12 +23,24 @@ void append_slots(const torch::nn::Module& module, std::vector<ops::SharedSlot>&
   for (const auto& child : module.children()) append_slots(*child, slots);
 }
 
+void add_states(const torch::nn::Module& module, std::map<std::string, std::shared_ptr<ops::LinearState>>& states) {
+  if (const auto* layer = dynamic_cast<const ScaledLayer*>(&module)) {
+    for (const ScaledLayer::Product& product : layer->products()) {
+      if (product.has_codes) states.emplace(product.state->name, product.state);
+    }
+  }
+  for (const auto& child : module.children()) add_states(*child, states);
+}
+
 }  // namespace
 
 void ScaledLayer::restart_products() {
   before_.clear();
   for (const Product& each : products_) {
-    before_[each.prefix] = {.name = each.state->name, .held = each.state->weight_source.held(), .lora = each.lora};
+    before_[each.prefix] = {.name = each.state->name,
+                            .high_precision = each.state->high_precision,
+                            .held = each.state->weight_source.held(),
+                            .lora = each.lora};
   }
   products_.clear();
 }
@@ -61,6 +73,7 @@ Lora ScaledLayer::lora_as_before(const std::string& prefix) const {
 std::shared_ptr<ops::LinearState> ScaledLayer::add_product(const std::string& prefix, bool has_codes) {
   const Before& before = before_[prefix];
   auto state = std::make_shared<ops::LinearState>(before.name);
+  state->high_precision = before.high_precision;
   state->weight_source.hold(before.held);
   products_.push_back({.prefix = prefix, .state = state, .has_codes = has_codes});
   return state;
@@ -80,6 +93,17 @@ void name_products(const torch::nn::Module& root, const std::string& path) {
     for (const ScaledLayer::Product& product : layer->products()) product.state->name = join(path, product.prefix);
   }
   for (const auto& child : root.named_children()) name_products(*child.value(), join(path, child.key()));
+}
+
+void keep_in_high_precision(const torch::nn::Module& root, std::span<const std::string> names) {
+  std::map<std::string, std::shared_ptr<ops::LinearState>> states;
+  add_states(root, states);
+  for (const std::string& name : names) {
+    const auto found = states.find(name);
+    TORCH_CHECK_VALUE(found != states.end(),
+                      "plan: expected the name of a product in FP8, as plimsoll audit lists them, got '", name, "'");
+    found->second->high_precision = true;
+  }
 }
 
 std::vector<ops::SharedSlot> operand_slots(const torch::nn::Module& root) {

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,8 @@ class ScaledLayer {
 
     // Adapters of its own, or those of the LoraScope in force; nullptr: none.
     const LoraImpl* adapters() const;
+    // Whether its operands may be codes: neither the model nor a plan has it in high precision.
+    bool takes_codes() const { return has_codes && !state->high_precision; }
     // The output of the product for x, with what adapters add.
     at::Tensor adapted(const at::Tensor& output, const at::Tensor& x) const {
       const LoraImpl* added = adapters();
@@ -55,6 +58,7 @@ class ScaledLayer {
  private:
   struct Before {
     std::string name = {};
+    bool high_precision = false;
     std::shared_ptr<ops::HeldWeight> held = {};
     Lora lora{nullptr};
   };
@@ -114,6 +118,10 @@ void load_buffer(const std::string& name, at::Tensor buffer, const at::Tensor& s
 
 // Names every product under `root` for reports by its path: "blocks.0.layernorm_mlp.fc1".
 void name_products(const torch::nn::Module& root, const std::string& path = {});
+
+// The products of these names never have codes from here on, whatever the recipe. A c10::ValueError for a name that no
+// product under `root` has which would have them.
+void keep_in_high_precision(const torch::nn::Module& root, std::span<const std::string> names);
 
 // Every slot under `root`, in one order: what ops::AmaxReduction asks for.
 std::vector<ops::SharedSlot> operand_slots(const torch::nn::Module& root);

@@ -72,6 +72,7 @@ double saved_bytes(const FinetuneOptions& options, models::DecoderConfig config,
   config.layers = layers;
   config.reaches.assign(static_cast<size_t>(layers), models::Reach::kFull);
   config.vocabulary = 64;
+  config.high_precision.clear();  // of a plan for all layers
   config.context = std::max(config.context, tokens);
   const nn::UndrawnParameters undrawn;
   models::Decoder model(config);
@@ -116,7 +117,7 @@ std::vector<shard::PlannedUnit> units_of(const FinetuneOptions& options, const m
     const auto count = static_cast<double>(numel(shape));
     shard::PlannedUnit& unit = units[is_block ? std::stoul(name.substr(kBlocks.size())) + 1 : 0];
     if (options.lora) {
-      const bool is_code = has_codes(options) && is_block && shape.size() == 2;
+      const bool is_code = has_codes(options) && is_block && shape.size() == 2 && !config.keeps_in_high_precision(name);
       unit.frozen_bytes += count * (is_code ? 1 : bytes_of(weight_dtype(options)));
     } else {
       unit.parameters += numel(shape);
@@ -167,7 +168,8 @@ double reply_bytes(const FinetuneOptions& options, const models::DecoderConfig& 
   double bytes = 0;
   for (const auto& [name, shape] : models::decoder_parameter_shapes(config)) {
     const bool is_product = shape.size() == 2 && !name.ends_with("embedding.weight");
-    const bool is_code = has_codes(options) && is_product && name != "head.weight";
+    const bool is_code =
+        has_codes(options) && is_product && name != "head.weight" && !config.keeps_in_high_precision(name);
     const double each = is_code ? 1 : (is_product ? 2 : 1) * bytes_of(weight_dtype(options));
     bytes += static_cast<double>(numel(shape)) * each;
   }

@@ -22,7 +22,7 @@ using Layers = std::unordered_map<std::string, std::shared_ptr<ops::LinearState>
 void add_layers(const torch::nn::Module& module, const std::string& path, Layers& layers) {
   if (const auto* layer = dynamic_cast<const nn::ScaledLayer*>(&module)) {
     for (const nn::ScaledLayer::Product& product : layer->products()) {
-      if (product.has_codes)
+      if (product.takes_codes())
         layers.emplace(path + (product.prefix.empty() ? "" : product.prefix + "_") + "weight", product.state);
     }
   }

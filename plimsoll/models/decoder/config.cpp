@@ -25,6 +25,14 @@ void check_shape(const DecoderConfig& config) {
 
 }  // namespace
 
+bool DecoderConfig::keeps_in_high_precision(std::string_view parameter) const {
+  return std::ranges::any_of(high_precision, [&](const std::string& product) {
+    if (!parameter.starts_with(product)) return false;
+    const std::string_view rest = parameter.substr(product.size());
+    return rest == ".weight" || rest == "_weight";
+  });
+}
+
 void check(const DecoderConfig& config) {
   check_shape(config);
   const bool slides = std::find(config.reaches.begin(), config.reaches.end(), Reach::kSliding) != config.reaches.end();

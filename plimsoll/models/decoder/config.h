@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "plimsoll/kernels/activation/activation.h"
@@ -50,6 +52,8 @@ struct DecoderConfig {
   double embedding_dropout = 0, attention_dropout = 0, hidden_dropout = 0;
   double initializer_range = 0.02;  // deviation of the weights of a new model
 
+  std::vector<std::string> high_precision;  // products that never have codes: "blocks.0.layernorm_mlp.fc2"
+
   std::vector<int64_t> eos_token_ids;  // each ends a text; may be empty
   std::optional<int64_t> bos_token_id, pad_token_id;
 
@@ -58,6 +62,8 @@ struct DecoderConfig {
   const nn::RotaryTableOptions& rotary_of(Reach reach) const {
     return reach == Reach::kSliding ? sliding_rotary : rotary;
   }
+  // Whether the product of this parameter ("blocks.0.layernorm_mlp.fc2_weight") is one of high_precision.
+  bool keeps_in_high_precision(std::string_view parameter) const;
 };
 
 // A c10::ValueError that names the member at fault.

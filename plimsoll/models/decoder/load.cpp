@@ -91,6 +91,14 @@ class DecoderLoader {
   OverflowedWeights overflowed_;
 };
 
+Decoder undrawn_decoder(const io::HuggingFaceDirectory& directory, const DecoderConfig& config) {
+  try {
+    return Decoder(config);
+  } catch (const c10::ValueError& error) {
+    io::fail("{}: {}", config_name(directory), std::string(error.what_without_backtrace()));
+  }
+}
+
 at::ScalarType stored_dtype(const io::HuggingFaceDirectory& directory, const DecoderConfig& config) {
   if (const auto dtype = read_config_dtype(directory.config(), config_name(directory))) return *dtype;
   const std::string embedding = decoder_tensors(config).front().parts.front().name;
@@ -117,7 +125,7 @@ Decoder load_decoder(const io::HuggingFaceDirectory& directory, const LoadOption
   const DecoderConfig config = decoder_config(directory);
   check_decoder_tensors(directory, config);  // before there is a model of whatever size config.json says
   const nn::UndrawnParameters undrawn;
-  Decoder model(config);
+  Decoder model = undrawn_decoder(directory, config);
   const at::ScalarType computed = computed_in(options.dtype, stored_dtype(directory, config));
   DecoderLoader loader(directory, config, computed);
   auto parameters = model->named_parameters();
@@ -125,7 +133,7 @@ Decoder load_decoder(const io::HuggingFaceDirectory& directory, const LoadOption
   for (DecoderTensor& tensor : decoder_tensors(config)) tensors.emplace(tensor.parameter, std::move(tensor));
   const auto is_held = [&](const std::string& name) {
     return options.dtype == WeightDtype::kFp8 && parameters[name].dim() == 2 && !name.ends_with("embedding.weight") &&
-           name != "head.weight";
+           name != "head.weight" && !config.keeps_in_high_precision(name);
   };
   for (const auto& [name, tensor] : tensors) {
     parameters[name].set_data(is_held(name) ? at::empty({1}, computed).expand(tensor.shape) : loader.parameter(tensor));

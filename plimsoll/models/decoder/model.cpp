@@ -36,6 +36,7 @@ void DecoderImpl::reset() {
                                                                        .epsilon = config.norm_epsilon}));
   make_head(config.ties_head);
   nn::name_products(*this);
+  nn::keep_in_high_precision(*this, config.high_precision);
   reset_parameters();
 }
 

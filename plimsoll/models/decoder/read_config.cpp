@@ -39,6 +39,7 @@ class DecoderConfigReader {
     read_positions();
     read_reaches();
     read_dropouts();
+    read_plan();
     config_.initializer_range = members_.number("initializer_range", config_.initializer_range);
     return config_;
   }
@@ -133,6 +134,18 @@ class DecoderConfigReader {
                  "rope_parameters");
     }
     config_.rotary.share = config_.sliding_rotary.share = rotated_share(parameters);
+  }
+
+  void read_plan() {
+    const json plan = object(kPlanMember);
+    const json names = plan.value(kHighPrecisionMember, json::array());
+    const bool are_texts =
+        names.is_array() && std::ranges::all_of(names, [](const json& name) { return name.is_string(); });
+    if (!are_texts) {
+      io::fail("{}: {}.{}: expected an array of names, got {}", members_.name(), kPlanMember, kHighPrecisionMember,
+               names.dump());
+    }
+    config_.high_precision = names.get<std::vector<std::string>>();
   }
 
   json entry(const json& parameters, const char* type) const {

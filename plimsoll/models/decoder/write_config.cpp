@@ -95,6 +95,7 @@ json decoder_config_json(const DecoderConfig& config) {
   write_positions(config, traits, result);
   write_windows(config, traits, result);
   write_token_ids(config, result);
+  if (!config.high_precision.empty()) result[kPlanMember] = {{kHighPrecisionMember, config.high_precision}};
   return result;
 }
 

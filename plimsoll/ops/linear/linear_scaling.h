@@ -19,7 +19,8 @@ namespace plimsoll::ops {
 struct LinearState {
   explicit LinearState(std::string path = {}) : name(std::move(path)) {}
 
-  std::string name;  // path of the layer for reports: "blocks.0.mlp.fc1"; empty: reports nothing
+  std::string name;             // path of the layer for reports: "blocks.0.mlp.fc1"; empty: reports nothing
+  bool high_precision = false;  // never codes: the model's plan says so, whatever the recipe
   OperandSlot input{recipe::Role::kInput};
   OperandSlot weight{recipe::Role::kWeight};
   OperandSlot grad_output{recipe::Role::kGradOutput};
