@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "plimsoll/app/finite_json.h"
 #include "plimsoll/io/hugging_face_directory.h"
 #include "plimsoll/io/mapping_guard.h"
 
@@ -15,8 +16,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kChunk = 1 << 20;  // values in FP64 at a time
-
-json finite_number_or_null(double value) { return std::isfinite(value) ? json(value) : json(); }
 
 std::string kind_of(const at::Tensor& tensor) {
   return fmt::format("{} {}", io::safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec());
@@ -81,8 +80,8 @@ json to_json(const TensorDifference& difference) {
   return {{"name", difference.name},
           {"first", difference.first.empty() ? json() : json(difference.first)},
           {"second", difference.second.empty() ? json() : json(difference.second)},
-          {"relative_l2", difference.relative_l2 ? finite_number_or_null(*difference.relative_l2) : json()},
-          {"largest", difference.relative_l2 ? finite_number_or_null(difference.largest) : json()}};
+          {"relative_l2", difference.relative_l2 ? finite_or_null(*difference.relative_l2) : json()},
+          {"largest", difference.relative_l2 ? finite_or_null(difference.largest) : json()}};
 }
 
 }  // namespace plimsoll::app

@@ -4,15 +4,13 @@
 #include <cmath>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/finite_json.h"
 #include "plimsoll/io/sha256.h"
 
 namespace plimsoll::app {
 namespace {
 
 using nlohmann::json;
-
-// JSON has no infinity: a tensor of zeros has null.
-json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(); }
 
 json describe(const models::GaugedTensor& tensor, float amax, int exponent) {
   return {{"name", tensor.name},

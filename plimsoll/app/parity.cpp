@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "plimsoll/app/binomial.h"
+#include "plimsoll/app/finite_json.h"
 #include "plimsoll/app/relative_error.h"
 #include "plimsoll/app/t5_examples.h"
 #include "plimsoll/io/mapping_guard.h"
@@ -20,8 +21,6 @@ namespace plimsoll::app {
 namespace {
 
 using nlohmann::json;
-
-json number_or_null(double value) { return std::isfinite(value) ? json(value) : json(); }
 
 // Outputs of FP32 for one batch, and the texts that it writes.
 struct ParityReference {
@@ -120,9 +119,9 @@ class ParityRun {
   }
 
   json result(const Marks& marks) const {
-    json result = {{"finite", finite_}, {"encoder_relative_l2", number_or_null(encoder_.value())}};
+    json result = {{"finite", finite_}, {"encoder_relative_l2", finite_or_null(encoder_.value())}};
     if (tokens_ > 0) {
-      result["logits_kl"] = number_or_null(divergence_ / static_cast<double>(tokens_));
+      result["logits_kl"] = finite_or_null(divergence_ / static_cast<double>(tokens_));
       for (const auto& [name, same, all] :
            {std::tuple("top1_agreement", agreeing_, tokens_), std::tuple("string_match", matching_, texts_),
             std::tuple("accuracy", marks.right, marks.of)}) {
@@ -134,10 +133,10 @@ class ParityRun {
     }
     if (!first_non_finite_.empty()) result["first_non_finite"] = first_non_finite_;
     for (const auto& [name, record] : records_) {
-      result["headroom"][name] = record.non_finite > 0 ? json() : number_or_null(record.headroom_bits);
+      result["headroom"][name] = record.non_finite > 0 ? json() : finite_or_null(record.headroom_bits);
       if (record.format != format::Format::kFp32) continue;
       const watch::Observation in_fp16{.format = format::Format::kFp16, .amax = record.amax};
-      result["headroom_fp16"][name] = number_or_null(watch::headroom_bits(in_fp16));
+      result["headroom_fp16"][name] = finite_or_null(watch::headroom_bits(in_fp16));
     }
     return result;
   }

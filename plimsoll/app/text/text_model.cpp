@@ -58,6 +58,19 @@ int64_t vocabulary_of(const models::LanguageModel& model) {
   return shape.value("vocab_size", shape.value("vocabulary", tokenize::kByteVocabulary));
 }
 
+double bytes_per_weight(models::LanguageModel& model) {
+  double bytes = 0, count = 0;
+  for (const at::Tensor& parameter : model.module().parameters()) {
+    const auto elements = static_cast<double>(parameter.numel());
+    const double held = elements * static_cast<double>(parameter.element_size());
+    // A layer that holds codes has taken its parameter's memory: E4M3, and an FP32 scale a row.
+    const bool has_codes = static_cast<double>(parameter.storage().nbytes()) < held;
+    bytes += has_codes ? elements + static_cast<double>(parameter.size(0) * 4) : held;
+    count += elements;
+  }
+  return bytes / count;
+}
+
 std::unique_ptr<tokenize::Tokenizer> load_tokenizer(const std::filesystem::path& directory, int64_t vocabulary) {
   auto tokenizer = tokenize::load(directory, vocabulary);
   for (int64_t id = vocabulary; id < tokenizer->size(); ++id) {

@@ -38,6 +38,9 @@ struct TextModelOptions {
 // Tokens that the model knows.
 int64_t vocabulary_of(const models::LanguageModel& model);
 
+// Of its weights in memory, codes with their scales.
+double bytes_per_weight(models::LanguageModel& model);
+
 // The tokenizer of a model with that vocabulary. Special tokens beyond the vocabulary, as Gemma 3 has, are taken. Throws Error
 // where a text's tokens are, or io::Error.
 std::unique_ptr<tokenize::Tokenizer> load_tokenizer(const std::filesystem::path& directory, int64_t vocabulary);
