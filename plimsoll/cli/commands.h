@@ -6,6 +6,7 @@
 namespace plimsoll::cli {
 
 Command train_command();
+Command line_command();
 Command compare_command();
 Command audit_command();
 Command logprobs_command();

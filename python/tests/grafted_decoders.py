@@ -111,9 +111,9 @@ GRAFTS = {"stream": graft_stream, "hidden": graft_hidden, "key": graft_keys}
 
 
 @torch.no_grad()
-def make(name, ids):
+def make(name, ids, config=None):
     """A model of the family with all of its outliers on these inputs."""
-    model = decoder_models.make(name)
+    model = decoder_models.make(name, config)
     for part in MODELS[name]:
         GRAFTS[part](model, ids)
     return model

@@ -24,6 +24,7 @@
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/runtime/threads.h"
 #include "plimsoll/runtime/unexpected.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::app {
 namespace {
@@ -74,6 +75,7 @@ double saved_bytes(const FinetuneOptions& options, models::DecoderConfig config,
   config.vocabulary = 64;
   config.high_precision.clear();  // of a plan for all layers
   config.context = std::max(config.context, tokens);
+  const watch::AuditRecording no_audit(nullptr);  // this model is not the run's
   const nn::UndrawnParameters undrawn;
   models::Decoder model(config);
   {

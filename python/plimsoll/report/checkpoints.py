@@ -1,4 +1,5 @@
-"""Reports of `plimsoll parity --json FILE` and `plimsoll gauge` (plimsoll_gauge.json) on a checkpoint, as HTML."""
+"""Reports of `plimsoll parity --json FILE`, `plimsoll gauge` (plimsoll_gauge.json) and `plimsoll line` (plimsoll_line.json) on a
+checkpoint, as HTML."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from typing import Any
 from plimsoll._files import read_text
 from plimsoll.report.headroom_map import HeadroomMap
 from plimsoll.report.heat_map import heat_maps
+from plimsoll.report.line import FILE as LINE_FILE
+from plimsoll.report.line import is_line, line_html
 
 CERTIFICATE = "plimsoll_gauge.json"
 COLUMNS = {
@@ -30,9 +33,12 @@ class Checkpoint:
     label: str
     maps: list[HeadroomMap]
     table: str = ""  # HTML
+    whole: str = ""  # HTML of all of it, in place of maps and table
 
     def html(self) -> str:
         """The picture says how many values are beyond FP16's largest number, and shows which."""
+        if self.whole:
+            return self.whole
         counts = "; ".join(f"{each.title}: {each.overflows} of {len(each.bits)} values beyond FP16's range" for each in self.maps)
         return f"<h2>{escape(self.label)}</h2>{self.table}<p>Bits of headroom in FP16. {escape(counts)}.</p>{self._picture()}"
 
@@ -124,10 +130,10 @@ def _expect(holds: bool, path: Path, expected: str) -> None:
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """None: the file is no result of parity and no certificate, nor has the directory one. Raises ValueError for one of these whose
+    """None: the file is no result of parity or line and no certificate, nor has the directory one. Raises ValueError for one of these whose
     members are not what `plimsoll` writes."""
     if path.is_dir():
-        path = path / CERTIFICATE
+        path = path / (LINE_FILE if (path / LINE_FILE).is_file() else CERTIFICATE)
     if path.suffix != ".json" or not path.is_file():
         return None
     try:
@@ -136,7 +142,10 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         return None  # a log of JSON lines
     if not isinstance(found, dict):
         return None
-    label = path.resolve().parent.name if path.name == CERTIFICATE else path.stem
+    label = path.resolve().parent.name if path.name in (CERTIFICATE, LINE_FILE) else path.stem
+    if "max_kl" in found:
+        _expect(is_line(found), path, "what `plimsoll line` writes")
+        return Checkpoint(label, [], whole=line_html(label, found))
     if isinstance(found.get("dtypes"), dict):
         _expect(_is_parity(found), path, "what `plimsoll parity --json` writes")
         return _of_parity(label, found)

@@ -12,7 +12,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="plimsoll report", description="Write one HTML page about training runs and checkpoints"
     )
-    runs = "a log of JSON lines, the directory of train, compare or gauge, or the file of parity --json"
+    runs = "a log of JSON lines, the directory of train, compare, gauge or line, or the file of parity --json"
     parser.add_argument("runs", nargs="+", metavar="RUN", help=runs)
     parser.add_argument("--out", default="report.html", metavar="FILE", help="the page [report.html]")
     given = parser.parse_args(arguments)

@@ -21,7 +21,7 @@ NOT_FINITE, BELOW = "#000000", -1e3
 STYLE = {"font.size": 8, "font.family": "sans-serif", "svg.fonttype": "none", "svg.hashsalt": "plimsoll"}
 
 
-def _matplotlib() -> Any:
+def matplotlib_package() -> Any:
     """Imported where something is drawn: it takes longer than the rest of the package."""
     try:
         import matplotlib
@@ -64,7 +64,7 @@ def _draw(axes: Axes, each: HeadroomMap, found: dict[str, Place], style: dict[st
 
 def heat_maps(maps: list[HeadroomMap]) -> str:
     """Side by side, of the same rows and columns: those of all values."""
-    matplotlib = _matplotlib()
+    matplotlib = matplotlib_package()
     found = places(list(dict.fromkeys(name for each in maps for name in each.bits)))
     rows, columns = len(rows_of(list(found.values()))), len(columns_of(list(found.values())))
     size = (LABELS[0] + len(maps) * columns * CELL[0], LABELS[1] + max(rows, 8) * CELL[1])

@@ -61,8 +61,8 @@ def report(runs: RunPath | Iterable[RunPath], path: RunPath = "report.html") -> 
 
     runs: logs of JSON lines (`plimsoll train --json FILE`), directories of runs (`--out DIR`, which holds train.jsonl), or
     of `plimsoll compare`: loss curves; speed and memory; headroom of each layer at each step; amax and scale of each
-    operand. Results of `plimsoll parity --json FILE` and directories of `plimsoll gauge`: their figures, and where FP16
-    overflows. One of these, or several. Raises FileNotFoundError or ValueError that names the file, what was expected and
+    operand. Results of `plimsoll parity --json FILE` and directories of `plimsoll gauge` and `plimsoll line`: their figures,
+    and where FP16 overflows. One of these, or several. Raises FileNotFoundError or ValueError that names the file, what was expected and
     what came.
     """
     given = [Path(each) for each in ([runs] if isinstance(runs, (str, os.PathLike)) else runs)]

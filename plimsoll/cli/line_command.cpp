@@ -1,0 +1,130 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/line/line.h"
+#include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
+#include "plimsoll/cli/report_errors.h"
+#include "plimsoll/cli/table.h"
+#include "plimsoll/cli/threads_option.h"
+
+namespace plimsoll::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kShownValues = 8;  // of the values with least headroom
+
+struct LineCommand {
+  app::LineOptions options;
+  int64_t threads = 0;
+};
+
+std::string shown(const json& value, const char* format) {
+  return value.is_null() ? "NaN" : fmt::format(fmt::runtime(format), value.get<double>());
+}
+
+std::string bits(const json& row, const char* member) {
+  return row.contains(member) ? shown(row.at(member), "{:.1f}") : "-";
+}
+
+void print_formats(const json& line) {
+  Table table({"format", "holds", "finite", "perplexity", "KL, nats", "99.9 %", "top 1", "bytes a weight"});
+  for (const char* name : {"bf16", "fp16", "fp16 gauged", "fp8", "fp8 planned"}) {
+    if (!line.at("formats").contains(name)) continue;
+    const json& entry = line.at("formats").at(name);
+    const auto yes = [&](const char* member) { return entry.at(member).get<bool>() ? "yes" : "no"; };
+    table.add({name, yes("holds"), yes("finite"), shown(entry.at("perplexity"), "{:.6g}"),
+               shown(entry.at("logits_kl"), "{:.3g}"), shown(entry.at("logits_kl_p999"), "{:.3g}"),
+               shown(entry.at("top1_agreement"), "{:.4f}"), shown(entry.at("bytes_per_weight"), "{:.2f}")});
+  }
+  fmt::print("{}against fp32, on {} tokens held out; holds: a mean KL of at most {} nats\n", table.text(),
+             line.at("tokens").at("held_out").get<int64_t>(), line.at("max_kl").get<double>());
+}
+
+void print_values(const json& line) {
+  Table table({"least headroom in FP16", "largest", "bits", "bits of any input"});
+  const json& rows = line.at("values");
+  for (size_t i = 0; i < std::min(rows.size(), kShownValues); ++i) {
+    const json& row = rows[i];
+    table.add({row.at("name").get<std::string>(), shown(row.at("amax"), "{:.3g}"), bits(row, "headroom_bits"),
+               bits(row, "bound_headroom_bits")});
+  }
+  fmt::print("{}", table.text());
+}
+
+void print_plan(const json& line) {
+  const json& plan = line.at("plan");
+  if (plan.is_null()) return;
+  const json& names = plan.at("high_precision");
+  fmt::print("plan: {} of {} products stay in BF16, {:.1f} % of the weights are codes, {} measurements\n", names.size(),
+             line.at("products").size(), 100 * plan.at("narrow_share").get<double>(),
+             plan.at("measurements").get<int64_t>());
+  for (const json& name : names) write_line("  " + name.get<std::string>());
+}
+
+void print(const json& line, const app::LineOptions& options) {
+  print_values(line);
+  print_formats(line);
+  print_plan(line);
+  const json& gauge = line.at("gauge");
+  if (gauge.contains("error")) write_line("gauge: " + gauge.at("error").get<std::string>());
+  write_line(options.out.native());
+}
+
+// The plan's promise, judged on the text that is held out.
+void check_plan(const json& line) {
+  const json& plan = line.at("plan");
+  if (plan.is_null()) return;
+  const double most = line.at("max_kl").get<double>();
+  if (!plan.at("is_within").get<bool>()) {
+    app::fail("line: expected a mean KL of at most {} nats, got {} +- {} with all products in BF16", most,
+              shown(plan.at("search_kl"), "{:.3g}"), shown(plan.at("search_standard_error"), "{:.2g}"));
+  }
+  const json& planned = line.at("formats").at("fp8 planned");
+  if (!planned.at("holds").get<bool>()) {
+    app::fail("line: expected a mean KL of at most {} nats on the text held out, got {}, where the plan was made {}",
+              most, shown(planned.at("logits_kl"), "{:.3g}"), shown(plan.at("search_kl"), "{:.3g}"));
+  }
+}
+
+int run_line(const LineCommand& command) {
+  use_threads(command.threads);
+  const json line = app::draw_line(command.options);
+  print(line, command.options);
+  check_plan(line);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command line_command() {
+  const auto command = std::make_shared<LineCommand>();
+  app::LineOptions& options = command->options;
+  options.warn = print_warning;
+  options.progress = [](const std::string& what) { write_line(fmt::format("measuring {}", what)); };
+  return {.name = "line",
+          .summary =
+              "How far a decoder may be loaded: every format on your text, FP16 gauged where it fails, and which "
+              "products FP8 must spare; writes a model that keeps to it",
+          .options = {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory of a decoder",
+                       Need::kRequired},
+                      {"data", "FILE", path(options.data, PathMust::kExist),
+                       "a text: half to search with, half held out", Need::kRequired},
+                      {"out", "DIR", path(options.out), "the directory to make", Need::kRequired},
+                      {"max-kl", "X", number(options.max_kl, {.from = 0}),
+                       "mean KL from FP32's next token that a format may cost, nats"},
+                      {"context", "N", integer(options.context, {.from = 1, .to = 1 << 20}),
+                       "tokens of a window, instead of 512"},
+                      {"tokens", "N", integer(options.tokens, {.from = 4}), "of the text, at most"},
+                      {"measurements", "N", integer(options.measurements, {.from = 1, .to = 1 << 20}),
+                       "plans that are measured at most, and exponents"},
+                      threads_option(command->threads)},
+          .run = [command](const json&) { return run_line(*command); }};
+}
+
+}  // namespace plimsoll::cli
