@@ -2,10 +2,10 @@
 // the formats in force, collects what quantizing its operands cost, and decides at the end of a step. Ranks agree: they
 // decide by the worst measurement of all of them.
 //
-//   auto controller = std::make_shared<PrecisionController>(recipe::automatic_from_text("auto"));
+//   auto controller = std::make_shared<ops::PrecisionController>(recipe::automatic_from_text("auto"));
 //   amp::Fp8Autocast scope({.recipe = controller->recipe().narrow(), .precision = controller});
-//   ... forward and backward ...
-//   for (const PrecisionChange& change : controller->end_step({.step = step, .steps = steps}, nullptr)) ...
+//   ... train ...
+//   const std::vector<ops::PrecisionChange> changes = controller->end_step({.step = 0, .steps = 100}, nullptr);
 #pragma once
 
 #include <ATen/core/TensorBody.h>

@@ -140,4 +140,6 @@ def is_line(found: dict[str, Any]) -> bool:
 
 
 def line_html(label: str, found: dict[str, Any]) -> str:
-    return f"<h2>{escape(label)}: how far it may be loaded</h2>{_formats(found)}{_text(found)}{_culprits(found)}{_headroom(found)}"
+    return (
+        f"<h2>{escape(label)}: how far it may be loaded</h2>{_formats(found)}{_text(found)}{_culprits(found)}{_headroom(found)}"
+    )
