@@ -22,8 +22,8 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/amp/grad_scaler.h"
-#include "plimsoll/app/loss_scale.h"
-#include "plimsoll/app/process_memory.h"
+#include "plimsoll/app/process/process_memory.h"
+#include "plimsoll/app/train/loss_scale.h"
 #include "plimsoll/autoscale/module.h"
 #include "plimsoll/models/gpt/model.h"
 #include "plimsoll/models/load.h"

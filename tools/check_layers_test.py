@@ -35,7 +35,7 @@ def test_this_project_follows_its_house() -> None:
         ("ops/norm/norm_test.cpp", '#include "plimsoll/ops/linear/linear.h"\n'),
         ("watch/CMakeLists.txt", "plimsoll_library(watch SOURCES a.cpp LINKS Plimsoll::format)\n"),
         ("kernels/norm/CMakeLists.txt", "plimsoll_test(norm SOURCES a_test.cpp LINKS Plimsoll::kernels_quantize)\n"),
-        ("/bench/step.cpp", '#include <torch/torch.h>\n#include "plimsoll/app/train.h"\n'),
+        ("/bench/step.cpp", '#include <torch/torch.h>\n#include "plimsoll/app/train/train.h"\n'),
         (
             "bind/t5.cpp",
             '#include "plimsoll/nn/linear.h"\n#include "plimsoll/bind/layer.h"\n#include "plimsoll/models/t5/load.h"\n',

@@ -8,7 +8,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/trained_model.h"
+#include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/ops/watch/audited_torch.h"
 
 namespace plimsoll::app {

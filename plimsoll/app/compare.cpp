@@ -4,11 +4,11 @@
 #include <optional>
 #include <set>
 
-#include "plimsoll/app/child_process.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/parse_recipe.h"
-#include "plimsoll/app/ranks.h"
+#include "plimsoll/app/process/child_process.h"
+#include "plimsoll/app/process/ranks.h"
 #include "plimsoll/app/run_directory.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/error.h"

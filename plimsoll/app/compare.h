@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plimsoll/app/train_options.h"
+#include "plimsoll/app/train/train_options.h"
 
 namespace plimsoll::app {
 

@@ -11,7 +11,7 @@
 #include "plimsoll/app/binomial.h"
 #include "plimsoll/app/finite_json.h"
 #include "plimsoll/app/relative_error.h"
-#include "plimsoll/app/t5_examples.h"
+#include "plimsoll/app/t5/t5_examples.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/t5/generation.h"
 #include "plimsoll/models/t5/load.h"

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "plimsoll/app/train_options.h"
+#include "plimsoll/app/train/train_options.h"
 #include "plimsoll/ops/ranks/rank_group.h"
 
 namespace plimsoll::app {

@@ -1,7 +1,7 @@
 // The windows of a long text as a run's data: `plimsoll train`.
 #pragma once
 
-#include "plimsoll/app/training_data.h"
+#include "plimsoll/app/train/training_data.h"
 #include "plimsoll/io/token_stream.h"
 
 namespace plimsoll::app {

@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/interrupt.h"
+#include "plimsoll/app/process/interrupt.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/io/error.h"

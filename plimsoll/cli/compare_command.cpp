@@ -8,7 +8,7 @@
 #include "plimsoll/app/compare_models.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
-#include "plimsoll/app/ranks.h"
+#include "plimsoll/app/process/ranks.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"

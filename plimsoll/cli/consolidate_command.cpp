@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "plimsoll/app/consolidate.h"
+#include "plimsoll/app/checkpoint/consolidate.h"
 #include "plimsoll/cli/commands.h"
 
 namespace plimsoll::cli {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "plimsoll/app/convert_model.h"
+#include "plimsoll/app/checkpoint/convert_model.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
 

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "plimsoll/app/loss_scale.h"
 #include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/app/train/loss_scale.h"
 #include "plimsoll/recipe/named.h"
 
 namespace plimsoll::cli {

@@ -8,7 +8,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/finetune/finetune.h"
-#include "plimsoll/app/ranks.h"
+#include "plimsoll/app/process/ranks.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/lora_field.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/gauge.h"
+#include "plimsoll/app/gauge/gauge.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/threads_option.h"

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/interrupt.h"
+#include "plimsoll/app/process/interrupt.h"
 #include "plimsoll/app/text/chat.h"
 #include "plimsoll/app/text/sampling.h"
 #include "plimsoll/app/text/text_writer.h"

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "plimsoll/app/info.h"
-#include "plimsoll/app/limits.h"
+#include "plimsoll/app/process/limits.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
 

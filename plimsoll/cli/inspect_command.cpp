@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "plimsoll/app/inspect.h"
+#include "plimsoll/app/checkpoint/inspect.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "plimsoll/app/merge_adapter.h"
+#include "plimsoll/app/checkpoint/merge_adapter.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
 

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/mmlu.h"
+#include "plimsoll/app/t5/mmlu.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"

@@ -9,7 +9,7 @@
 #include "plimsoll/app/parity.h"
 #include "plimsoll/app/parity_limits.h"
 #include "plimsoll/app/text/parity_text.h"
-#include "plimsoll/app/trained_model.h"
+#include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"

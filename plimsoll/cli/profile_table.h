@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "plimsoll/app/step_profile.h"
+#include "plimsoll/app/train/step_profile.h"
 
 namespace plimsoll::cli {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "plimsoll/app/train.h"
+#include "plimsoll/app/train/train.h"
 
 namespace plimsoll::cli {
 

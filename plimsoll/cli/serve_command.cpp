@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "plimsoll/app/interrupt.h"
 #include "plimsoll/app/json_lines.h"
+#include "plimsoll/app/process/interrupt.h"
 #include "plimsoll/app/text/text_writer.h"
 #include "plimsoll/cli/adapters_field.h"
 #include "plimsoll/cli/audit_option.h"

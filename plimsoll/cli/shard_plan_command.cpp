@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "plimsoll/app/ranks.h"
-#include "plimsoll/app/shard_plan.h"
+#include "plimsoll/app/checkpoint/shard_plan.h"
+#include "plimsoll/app/process/ranks.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/train_table.h"

@@ -9,7 +9,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
-#include "plimsoll/app/t5.h"
+#include "plimsoll/app/t5/t5.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"

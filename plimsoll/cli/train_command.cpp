@@ -1,6 +1,6 @@
 #include <memory>
 
-#include "plimsoll/app/ranks.h"
+#include "plimsoll/app/process/ranks.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/train_run.h"

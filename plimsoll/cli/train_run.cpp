@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/ranks.h"
-#include "plimsoll/app/train.h"
+#include "plimsoll/app/process/ranks.h"
+#include "plimsoll/app/train/train.h"
 #include "plimsoll/cli/command.h"
 #include "plimsoll/cli/profile_table.h"
 #include "plimsoll/cli/progress.h"

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "plimsoll/app/train.h"
+#include "plimsoll/app/train/train.h"
 
 namespace plimsoll::cli {
 

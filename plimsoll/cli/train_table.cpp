@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/ranks.h"
+#include "plimsoll/app/process/ranks.h"
 #include "plimsoll/cli/command_line.h"
 #include "plimsoll/models/presets.h"
 #include "plimsoll/recipe/names.h"

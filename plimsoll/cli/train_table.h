@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "plimsoll/app/train_options.h"
+#include "plimsoll/app/train/train_options.h"
 #include "plimsoll/cli/command.h"
 
 namespace plimsoll::cli {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "plimsoll/app/checkpoint/safetensors_in.h"
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/first_model.h"
-#include "plimsoll/app/safetensors_in.h"
+#include "plimsoll/app/train/first_model.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/mapped_file.h"
 #include "plimsoll/io/mapping_guard.h"

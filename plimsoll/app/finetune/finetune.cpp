@@ -7,11 +7,11 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/finetune/adapters.h"
-#include "plimsoll/app/first_model.h"
-#include "plimsoll/app/gauged_loss_scale.h"
-#include "plimsoll/app/ranks.h"
+#include "plimsoll/app/gauge/gauged_loss_scale.h"
+#include "plimsoll/app/process/ranks.h"
 #include "plimsoll/app/text/text_writer.h"
-#include "plimsoll/app/trained_model.h"
+#include "plimsoll/app/train/first_model.h"
+#include "plimsoll/app/train/trained_model.h"
 
 namespace plimsoll::app {
 namespace {

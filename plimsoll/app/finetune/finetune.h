@@ -8,7 +8,7 @@
 #include "plimsoll/app/finetune/finetune_data.h"
 #include "plimsoll/app/finetune/finetune_options.h"
 #include "plimsoll/app/finetune/run_estimate.h"
-#include "plimsoll/app/train.h"
+#include "plimsoll/app/train/train.h"
 
 namespace plimsoll::app {
 

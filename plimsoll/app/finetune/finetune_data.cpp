@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/first_model.h"
 #include "plimsoll/app/text/text_model.h"
+#include "plimsoll/app/train/first_model.h"
 #include "plimsoll/io/permutation.h"
 
 namespace plimsoll::app {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plimsoll/app/finetune/read_examples.h"
-#include "plimsoll/app/train_options.h"
+#include "plimsoll/app/train/train_options.h"
 #include "plimsoll/models/lora/lora.h"
 #include "plimsoll/models/weight_dtype.h"
 

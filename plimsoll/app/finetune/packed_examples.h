@@ -3,7 +3,7 @@
 
 #include "plimsoll/app/finetune/example.h"
 #include "plimsoll/app/finetune/pack_rows.h"
-#include "plimsoll/app/training_data.h"
+#include "plimsoll/app/train/training_data.h"
 
 namespace plimsoll::app {
 

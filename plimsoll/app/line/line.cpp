@@ -9,7 +9,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/finite_json.h"
-#include "plimsoll/app/gauge.h"
+#include "plimsoll/app/gauge/gauge.h"
 #include "plimsoll/app/line/line_text.h"
 #include "plimsoll/app/line/plan_measure.h"
 #include "plimsoll/app/line/plan_search.h"

@@ -80,7 +80,8 @@ TEST(PlanSearch, TheErrorOfTheMeasurementCountsAgainstThePlan) {
 }
 
 TEST(PlanSearch, FewSamplesTellLessThanMany) {
-  const PlanDivergence three{.mean = 1, .standard_error = 1, .samples = 3}, many{.mean = 1, .standard_error = 1, .samples = 1000};
+  const PlanDivergence three{.mean = 1, .standard_error = 1, .samples = 3},
+      many{.mean = 1, .standard_error = 1, .samples = 1000};
   EXPECT_DOUBLE_EQ(three.bound(), 1 + 4.303);
   EXPECT_NEAR(many.bound(), 1 + 1.96, 0.1);
 }

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "plimsoll/app/training_data.h"
+#include "plimsoll/app/train/training_data.h"
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/tensor_piece.h"
 #include "plimsoll/models/language_model.h"

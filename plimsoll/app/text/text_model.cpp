@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/trained_model.h"
+#include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/models/lora/lora.h"
 #include "plimsoll/tokenize/byte_tokenizer.h"
 #include "plimsoll/tokenize/load.h"

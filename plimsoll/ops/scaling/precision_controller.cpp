@@ -40,7 +40,8 @@ std::string why(const Decision& decision) {
     case Reason::kError:
       return c10::str("error of ", role, " ", rounded(decision.error), " above ", rounded(decision.bound));
     case Reason::kFlushed:
-      return c10::str("share of ", role, " that became zero ", rounded(decision.error), " above ", rounded(decision.bound));
+      return c10::str("share of ", role, " that became zero ", rounded(decision.error), " above ",
+                      rounded(decision.bound));
     case Reason::kGradient:
       return c10::str("|q(g) - g| / |g| ", rounded(decision.error), " above ", rounded(decision.bound));
     case Reason::kQuiet:

@@ -1,0 +1,39 @@
+#include "plimsoll/app/checkpoint/convert_model.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/new_directory.h"
+#include "plimsoll/app/process/interrupt.h"
+#include "plimsoll/app/text/text_model.h"
+#include "plimsoll/app/train/trained_model.h"
+
+namespace plimsoll::app {
+
+void convert_model(const ConvertOptions& options) {
+  if (options.dtype == models::WeightDtype::kFp8) refuse("--dtype: expected stored, fp32, bf16 or fp16, got fp8");
+  const at::NoGradGuard no_grad;
+  const InterruptScope interrupt;
+  const auto stop_if_interrupted = [&] {
+    if (interrupt.requested()) throw Interrupted("convert: interrupted, nothing is written");
+  };
+  NewDirectory directory(options.out);
+  std::filesystem::path source = options.model;
+  if (is_run(options.model)) {
+    const TextModel run = load_model({.path = options.model});
+    models::save(*run.model, directory.partial(), {.source = run.directory});
+    stop_if_interrupted();
+    source = directory.partial();
+  }
+  const models::LoadedModel loaded = models::load(source, {.dtype = options.dtype, .warn = options.warn});
+  stop_if_interrupted();
+  models::save(*loaded.model, directory.partial(), {.source = source});
+  stop_if_interrupted();
+  if (options.warn && !std::filesystem::exists(directory.partial() / "tokenizer.json")) {
+    options.warn(
+        io::compose("{} has no tokenizer.json, and so {} has none", options.model.native(), options.out.native()));
+  }
+  directory.commit();
+}
+
+}  // namespace plimsoll::app

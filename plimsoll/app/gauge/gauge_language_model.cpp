@@ -1,0 +1,246 @@
+#include "plimsoll/app/gauge/gauge_language_model.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/gauge/gauge_certificate.h"
+#include "plimsoll/app/gauge/gauge_gradients.h"
+#include "plimsoll/app/gauge/gauge_measurement.h"
+#include "plimsoll/app/gauge/gauge_search.h"
+#include "plimsoll/app/new_directory.h"
+#include "plimsoll/app/t5/t5_inputs.h"
+#include "plimsoll/app/text/text_model.h"
+#include "plimsoll/app/train/trained_model.h"
+#include "plimsoll/gauge/calibration.h"
+#include "plimsoll/io/atomic_file.h"
+#include "plimsoll/io/checkpoint.h"
+#include "plimsoll/io/line_reader.h"
+#include "plimsoll/models/load.h"
+#include "plimsoll/models/tensors.h"
+#include "plimsoll/tokenize/byte_tokenizer.h"
+
+namespace plimsoll::app {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kRecipe = "fp16";  // of what is written
+
+constexpr int64_t kMostMeasuredTokens = 4096;  // of the inputs that are read for each exponents
+
+constexpr int64_t kShortestTrained = 2;  // tokens of a text, of which all but the first are targets
+
+constexpr int64_t kMostWindow = 512;  // tokens of a text that a directory's model reads at once
+
+// A run has its context's windows of bytes, a Hugging Face directory the tokens of its tokenizer.
+struct GaugeSource {
+  explicit GaugeSource(const GaugeOptions& options) : is_directory(!is_run(options.model)) {
+    if (!is_directory) {
+      TrainedModel trained = load_trained_model(options.model);
+      step = trained.step;
+      model = std::move(trained.model);
+      window = model->context();
+      return;
+    }
+    const TextModelOptions loading{.path = options.model, .dtype = models::WeightDtype::kFp32};
+    const bool has_texts = !options.calibrate.empty() && options.calibrate.extension() != ".jsonl";
+    TextModel loaded = has_texts ? load_text_model(loading) : load_model(loading);
+    model = std::move(loaded.model);
+    tokenizer = std::move(loaded.tokenizer);
+    vocabulary = model->shape().at("vocab_size").get<int64_t>();
+    window = std::min(model->context(), kMostWindow);
+  }
+
+  const bool is_directory;
+  int64_t step = 0;
+  std::shared_ptr<models::LanguageModel> model;
+  std::unique_ptr<tokenize::Tokenizer> tokenizer = std::make_unique<tokenize::ByteTokenizer>();
+  int64_t vocabulary = tokenize::kByteVocabulary, window = 0;
+};
+
+// The inputs in windows, int64 [1, tokens].
+std::vector<at::Tensor> read_windows(const GaugeOptions& options, const GaugeSource& source) {
+  std::vector<at::Tensor> texts;
+  if (options.calibrate.empty()) {
+    at::manual_seed(0);
+    texts.push_back(at::randint(source.vocabulary, {source.window}, at::kLong));
+  } else if (options.calibrate.extension() == ".jsonl") {
+    T5Texts ids(options.model, source.vocabulary);
+    for (const T5Example& example : ids.read_examples(options.calibrate)) texts.push_back(at::tensor(example.input));
+  } else {
+    io::LineReader file(options.calibrate);
+    for (std::string line; file.next(line);) {
+      if (!line.empty()) texts.push_back(at::tensor(source.tokenizer->encode(line)));
+    }
+    if (texts.empty()) fail("{}: expected at least one line, got none", options.calibrate.native());
+  }
+  std::vector<at::Tensor> windows;
+  for (const at::Tensor& text : texts) {
+    for (const at::Tensor& window : text.split(source.window)) windows.push_back(window.unsqueeze(0));
+  }
+  return windows;
+}
+
+// Writes the model as the source is: a directory, or a run whose one checkpoint has the recipe fp16.
+void write_model(models::LanguageModel& model, const GaugeOptions& options, const GaugeSource& source,
+                 const std::filesystem::path& directory) {
+  if (source.is_directory) {
+    models::save(model, directory, {.source = options.model});
+    return;
+  }
+  io::save_checkpoint(directory, {.step = source.step,
+                                  .sections = {{"model", models::tensors_of(model.module())}},
+                                  .state = {{"shape", model.shape()}, {"recipe", kRecipe}}});
+}
+
+std::shared_ptr<models::LanguageModel> written(const std::filesystem::path& directory, const GaugeSource& source,
+                                               models::WeightDtype dtype) {
+  if (!source.is_directory) return load_trained_model(directory).model;
+  return load_model({.path = directory, .dtype = dtype}).model;
+}
+
+// Logits of what was written, in FP32 and in FP16, which of a directory is the dtype of its weights.
+json verify(const std::filesystem::path& directory, const GaugeSource& source, const GaugeInputs& inputs) {
+  const auto model = written(directory, source, models::WeightDtype::kFp32),
+             fp16_model = source.is_directory ? written(directory, source, models::WeightDtype::kFp16) : model;
+  bool identical = true;
+  for (size_t i = 0; i < inputs.windows.size(); ++i) {
+    identical = identical && at::equal(model->logits(inputs.windows[i]), inputs.logits[i]);
+  }
+  const double error = fp16_error(*fp16_model, inputs);
+  json fp16 = {{"finite", std::isfinite(error)}};
+  if (std::isfinite(error)) fp16["logits_relative_l2"] = error;
+  return {{"fp32", {{"bit_identical", identical}, {"outputs", {"logits"}}}}, {"fp16", std::move(fp16)}};
+}
+
+// Weights whose 1 + w is not the source's times a power of two, since FP32 does not hold that w: by name their number, and
+// the largest relative error of 1 + w.
+json rounded_weights(const models::LanguageModel& source, const models::LanguageModel& gauged,
+                     const models::Exponents& exponents) {
+  json result = json::object();
+  const auto before = source.weights_with_freedom(), after = gauged.weights_with_freedom();
+  for (const models::GaugedTensor& tensor : source.freedoms().weights) {
+    if (!tensor.one_plus) continue;
+    const at::Tensor want = (before.at(tensor.name) + 1) * std::ldexp(1.0, exponent_of(tensor, exponents));
+    const at::Tensor error = (after.at(tensor.name) + 1 - want).abs();
+    const int64_t count = error.count_nonzero().item<int64_t>();
+    if (count == 0) continue;
+    result[tensor.name] = {{"elements", count},
+                           {"relative_error", (error / want.abs()).nan_to_num(0).max().item<float>()}};
+  }
+  return result;
+}
+
+gauge::WeightRanges ranges_of(const models::LanguageModel& model, const models::Freedoms& freedoms) {
+  gauge::WeightRanges ranges;
+  const auto weights = model.weights_with_freedom();
+  for (const models::GaugedTensor& tensor : freedoms.weights) {
+    const auto& count = tensor.one_plus ? gauge::count_exponents_of_one_plus : gauge::count_exponents;
+    ranges.emplace(tensor.name, count(weights.at(tensor.name)));
+  }
+  return ranges;
+}
+
+void observe_gradients(gauge::Calibration& calibration, const GaugeInputs& inputs, const GaugeOptions& options) {
+  bool has_target = false;
+  for (const at::Tensor& window : inputs.windows) {
+    if (window.size(1) < kShortestTrained) continue;
+    calibration.observe_gradients(window, {.tokens = options.step_targets});
+    has_target = true;
+  }
+  if (!has_target) fail("{}: expected a text of two tokens or more, got none", options.calibrate.native());
+}
+
+// The largest loss scale under which each gradient keeps its headroom.
+double largest_loss_scale(const models::Freedoms& freedoms, const models::Exponents& exponents,
+                          const models::Amaxes& gradients, int64_t headroom_bits) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const models::GaugedTensor& value : freedoms.values) {
+    const auto found = gradients.find(value.name);
+    if (found == gradients.end()) continue;
+    least = std::min(least, gauge::fp16_headroom(found->second, -exponent_of(value, exponents)));
+  }
+  return std::exp2(least - static_cast<double>(headroom_bits));
+}
+
+}  // namespace
+
+json gauge_language_model(const GaugeOptions& options) {
+  const at::NoGradGuard no_grad;
+  NewDirectory directory(options.out);
+  const GaugeSource source(options);
+  GaugeInputs inputs;
+  inputs.windows = read_windows(options, source);
+  gauge::Calibration calibration(*source.model);
+  for (const at::Tensor& window : inputs.windows) inputs.logits.push_back(calibration.observe(window));
+  const bool has_inputs = !options.calibrate.empty();
+  const models::Amaxes values = has_inputs ? calibration.amaxes() : source.model->worst_case_amaxes();
+  const models::Freedoms freedoms = source.model->freedoms();
+  const gauge::WeightRanges weights = ranges_of(*source.model, freedoms);
+  if (options.train) observe_gradients(calibration, inputs, options);
+  const models::Amaxes gradients = calibration.gradient_amaxes(freedoms);
+  const gauge::RangeCosts costs(freedoms, weights, values, static_cast<int>(options.headroom_bits), gradients);
+  models::Exponents exponents = costs.best();
+  const GaugeInputs some = inputs.spread(kMostMeasuredTokens, options.train ? kShortestTrained : 0);
+  GradientError gradient_error(*source.model, some.windows, options.step_targets);
+  json search = {{"measurements", 0}};
+  if (has_inputs && options.measurements > 0) {
+    std::function<double(const models::Exponents&)> counted;
+    if (options.train) counted = [&](const models::Exponents& each) { return gradient_error(each, 1); };
+    const gauge::MeasuredExponents found = search_fp16({.model = *source.model,
+                                                        .narrow_weights = source.is_directory,
+                                                        .inputs = some,
+                                                        .freedoms = freedoms,
+                                                        .costs = costs,
+                                                        .gradient_error = std::move(counted),
+                                                        .most_measurements = options.measurements});
+    exponents = found.exponents;
+    search = search_json(
+        found, options.measurements,
+        {.inputs = static_cast<int64_t>(some.windows.size()), .tokens = some.tokens(), .gradients = options.train});
+  }
+
+  const auto gauged = source.model->multiplied(exponents);
+  write_model(*gauged, options, source, directory.partial());
+  json certificate = describe({.freedoms = freedoms,
+                               .exponents = exponents,
+                               .weights = weights,
+                               .values = values,
+                               .headroom_bits = options.headroom_bits});
+  certificate["search"] = std::move(search);
+  if (options.train) {
+    const double most = largest_loss_scale(freedoms, exponents, gradients, options.headroom_bits);
+    const gauge::LossScaleChoice choice =
+        gauge::choose_loss_scale([&](double loss_scale) { return gradient_error(exponents, loss_scale); }, most);
+    certificate["train"] = train_json({.choice = choice, .most = most, .targets_a_step = options.step_targets},
+                                      freedoms, exponents, gradients);
+  }
+  certificate.update(verify(directory.partial(), source, inputs));
+  json& fp32 = certificate["fp32"];
+  if (json rounded = rounded_weights(*source.model, *gauged, exponents); !rounded.empty()) {
+    fp32["bit_identical"] = false;
+    fp32["rounded_weights"] = std::move(rounded);
+  } else if (!fp32["bit_identical"].get<bool>()) {
+    refuse_other_bits(options.model);
+  }
+  fp32["inputs"] = verified_inputs(options.calibrate, source.window);
+  certificate["calibration"] =
+      calibration_json(options.calibrate, static_cast<int64_t>(inputs.windows.size()), inputs.tokens());
+  certificate["norm_epsilon"] = gauged->norm_epsilon();
+  io::write_file(directory.partial() / kGaugeCertificate, certificate.dump(2) + "\n");
+  directory.commit();
+  return certificate;
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,134 @@
+#include "plimsoll/app/gauge/gauge_t5.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randint.h>
+
+#include <cmath>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/gauge/gauge_certificate.h"
+#include "plimsoll/app/gauge/gauge_rewrite.h"
+#include "plimsoll/app/new_directory.h"
+#include "plimsoll/app/relative_error.h"
+#include "plimsoll/app/t5/t5_examples.h"
+#include "plimsoll/gauge/t5_calibration.h"
+#include "plimsoll/io/atomic_file.h"
+#include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/models/t5/freedoms.h"
+#include "plimsoll/models/t5/load.h"
+
+namespace plimsoll::app {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// The certificate says whether what is written is finite in FP16, and search() refuses a source that is not.
+void ignore(const std::string&) {}
+
+constexpr int64_t kTextTokens = 64;  // of the text that is drawn where nothing is given to calibrate on
+
+std::vector<models::T5Input> read_inputs(const GaugeOptions& options, models::T5ForConditionalGenerationImpl& model) {
+  if (options.calibrate.empty()) {
+    at::manual_seed(0);
+    T5Example drawn;
+    const at::Tensor ids = at::randint(model.config.vocab_size, {kTextTokens}, at::kLong);
+    drawn.input.assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + kTextTokens);
+    return t5_inputs_of({std::move(drawn)}, model, {.batch = 1, .max_new_tokens = options.max_new_tokens});
+  }
+  T5Texts texts(options.model, model.config.vocab_size);
+  return t5_inputs_of(texts.read_examples(options.calibrate), model,
+                      {.batch = options.batch, .max_new_tokens = options.max_new_tokens});
+}
+
+json coverage(const GaugeOptions& options, const std::vector<models::T5Input>& inputs) {
+  int64_t texts = 0, tokens = 0, decoder_tokens = 0;
+  for (const models::T5Input& input : inputs) {
+    texts += input.input_ids.size(0);
+    tokens += input.attention_mask.sum().item<int64_t>();
+    if (input.decoder_input_ids.defined()) decoder_tokens += input.decoder_attention_mask.sum().item<int64_t>();
+  }
+  json result = calibration_json(options.calibrate, texts, tokens);
+  if (!options.calibrate.empty()) result["decoder_tokens"] = decoder_tokens;
+  return result;
+}
+
+// Runs what was written, as users will, on the inputs: in FP32 against the source's bits, and in plain FP16.
+class Verification {
+ public:
+  explicit Verification(const fs::path& directory)
+      : fp32_(models::load_t5(io::HuggingFaceDirectory(directory), models::T5Dtype::kFp32, ignore)),
+        fp16_(models::load_t5(io::HuggingFaceDirectory(directory), models::T5Dtype::kFp16, ignore)) {}
+
+  void compare(const models::T5Input& input, const models::T5Output& want) {
+    const models::T5Output same = t5_output(*fp32_, input), narrow = t5_output(*fp16_, input);
+    identical_ = identical_ && at::equal(same.encoder_output, want.encoder_output);
+    encoder_.add(narrow.encoder_output, want.encoder_output);
+    finite_ = finite_ && narrow.encoder_output.isfinite().all().item<bool>();
+    if (want.logits.defined()) {
+      identical_ = identical_ && at::equal(same.logits, want.logits);
+      logits_.add(narrow.logits, want.logits);
+      finite_ = finite_ && narrow.logits.isfinite().all().item<bool>();
+    }
+  }
+
+  bool identical() const { return identical_; }
+
+  void write(json& certificate) const {
+    const bool has_logits = !logits_.empty();
+    certificate["fp32"] = {{"bit_identical", identical_},
+                           {"outputs", has_logits ? json{"encoder_output", "logits"} : json{"encoder_output"}}};
+    certificate["fp16"] = {{"finite", finite_}};
+    if (!finite_) return;
+    certificate["fp16"]["encoder_relative_l2"] = encoder_.value();
+    if (has_logits) certificate["fp16"]["logits_relative_l2"] = logits_.value();
+  }
+
+ private:
+  models::T5ForConditionalGeneration fp32_, fp16_;
+  RelativeError encoder_, logits_;
+  bool identical_ = true, finite_ = true;
+};
+
+}  // namespace
+
+json gauge_t5(const GaugeOptions& options) {
+  const at::NoGradGuard no_grad;
+  NewDirectory directory(options.out);
+  const io::HuggingFaceDirectory source(options.model);
+  models::T5ForConditionalGeneration model = models::load_t5(source, models::T5Dtype::kFp32, ignore);
+  const std::vector<models::T5Input> inputs = read_inputs(options, *model);
+
+  gauge::T5Calibration calibration(*model);
+  std::vector<models::T5Output> outputs;
+  for (const models::T5Input& input : inputs) outputs.push_back(calibration.observe(input));
+  const models::Amaxes values = options.calibrate.empty() ? models::worst_case_amaxes(*model) : calibration.amaxes();
+  gauge::WeightRanges weights;
+  for (const auto& parameter : model->named_parameters()) {
+    weights.emplace(parameter.key(), gauge::count_exponents(parameter.value()));
+  }
+  const models::Freedoms freedoms = models::t5_freedoms(model->config);
+  const models::Exponents exponents = gauge::search(freedoms, weights, values, static_cast<int>(options.headroom_bits));
+  write_gauged({.source = source, .config = model->config, .freedoms = freedoms, .exponents = exponents},
+               directory.partial());
+
+  Verification verification(directory.partial());
+  for (size_t i = 0; i < inputs.size(); ++i) verification.compare(inputs[i], outputs[i]);
+  io::check_mapped_files();
+  if (!verification.identical()) refuse_other_bits(options.model);
+  json certificate = describe({.freedoms = freedoms,
+                               .exponents = exponents,
+                               .weights = weights,
+                               .values = values,
+                               .headroom_bits = options.headroom_bits});
+  certificate["calibration"] = coverage(options, inputs);
+  certificate["layer_norm_epsilon"] = std::ldexp(model->config.layer_norm_epsilon, 2 * exponents.residual);
+  verification.write(certificate);
+  certificate["fp32"]["inputs"] = verified_inputs(options.calibrate, kTextTokens);
+  io::write_file(directory.partial() / kGaugeCertificate, certificate.dump(2) + "\n");
+  directory.commit();
+  return certificate;
+}
+
+}  // namespace plimsoll::app

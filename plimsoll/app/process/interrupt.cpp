@@ -1,0 +1,29 @@
+#include "plimsoll/app/process/interrupt.h"
+
+#include <signal.h>
+
+namespace plimsoll::app {
+namespace {
+
+volatile sig_atomic_t interrupted = 0;
+
+void install(void (*handler)(int), int flags) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = flags;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace
+
+InterruptScope::InterruptScope() {
+  interrupted = 0;
+  install([](int) { interrupted = 1; }, static_cast<int>(SA_RESETHAND | SA_RESTART));
+}
+
+InterruptScope::~InterruptScope() { install(SIG_DFL, 0); }
+
+bool InterruptScope::requested() const { return interrupted != 0; }
+
+}  // namespace plimsoll::app

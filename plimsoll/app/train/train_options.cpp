@@ -1,0 +1,37 @@
+#include "plimsoll/app/train/train_options.h"
+
+#include <stdexcept>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/models/families.h"
+
+namespace plimsoll::app {
+
+std::optional<std::filesystem::path> hugging_face_directory(const TrainOptions& options) {
+  if (options.source.empty() && options.config_of.empty()) return std::nullopt;
+  if (!options.source.empty() && !options.config_of.empty()) {
+    refuse("--config-of: expected no directory in --model, got {}", options.source.native());
+  }
+  if (options.layers || options.dim || options.heads) {
+    refuse("--layers, --dim, --heads: expected none, config.json has the model's sizes");
+  }
+  return options.source.empty() ? options.config_of : options.source;
+}
+
+models::Sizes sizes_of(const TrainOptions& options) {
+  const models::Sizes& usual = options.model.sizes;
+  return {.layers = options.layers.value_or(usual.layers),
+          .dim = options.dim.value_or(usual.dim),
+          .heads = options.heads.value_or(usual.heads),
+          .context = options.context.value_or(usual.context)};
+}
+
+nlohmann::json shape_of(const TrainOptions& options) {
+  try {
+    return options.model.family->shape_of(sizes_of(options));
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(error.what());
+  }
+}
+
+}  // namespace plimsoll::app

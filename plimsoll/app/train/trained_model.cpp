@@ -1,0 +1,64 @@
+#include "plimsoll/app/train/trained_model.h"
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <utility>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/io/checkpoint.h"
+#include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/models/families.h"
+
+namespace plimsoll::app {
+namespace {
+
+io::Checkpoint load_step(const std::filesystem::path& path) {
+  if (std::filesystem::exists(path / "manifest.json")) return io::load_checkpoint(path);
+  auto latest = io::load_latest_checkpoint(path);
+  if (!latest) fail("{}: expected a checkpoint or a run with one, got none", path.native());
+  return std::move(latest->checkpoint);
+}
+
+// Formats of a run that chose them product by product are known to it alone; the wide one holds what each of them did.
+recipe::Recipe recipe_of_run(const std::string& text) {
+  const ChosenRecipe chosen = parse_training_recipe(text);
+  return chosen.automatic ? chosen.automatic->wide() : chosen.value;
+}
+
+}  // namespace
+
+bool is_run(const std::filesystem::path& path) {
+  return std::filesystem::exists(path / "manifest.json") || !io::list_checkpoints(path).empty();
+}
+
+TrainedModel load_trained_model(const std::filesystem::path& path) {
+  const io::Checkpoint checkpoint = load_step(path);
+  try {
+    TrainedModel trained{.step = checkpoint.step,
+                         .recipe = recipe_of_run(checkpoint.state.at("recipe").get<std::string>()),
+                         .model = nullptr};
+    if (checkpoint.state.contains("adapters") && !checkpoint.state["adapters"].is_null()) {
+      refuse(
+          "{}: expected a run of a whole model, got one of adapters: type --model BASE --adapter RUN, after finetune "
+          "--resume if it was interrupted",
+          path.native());
+    }
+    const nlohmann::json& shape = checkpoint.state.at("shape");
+    const io::TensorMap& tensors = checkpoint.sections.at("model");
+    models::family_of(shape).check(shape, models::stored(tensors));
+    trained.model = models::make_language_model(shape, 0);
+    models::load_tensors(trained.model->module(), tensors);
+    io::check_mapped_files();
+    trained.model->module().eval();
+    return trained;
+  } catch (const nlohmann::json::exception&) {
+    fail("{}: expected the state of a training run, got another checkpoint", path.native());
+  } catch (const std::invalid_argument& error) {
+    refuse("{}", error.what());
+  } catch (const std::out_of_range&) {
+    fail("{}: expected a checkpoint with a model", path.native());
+  }
+}
+
+}  // namespace plimsoll::app
