@@ -81,7 +81,7 @@ Outcome fused_adam(ops::CallStack& stack) {
   if (!read_rate(argument(stack, kAdamArguments, 6), rate)) return Outcome::kDtype;
   int64_t elements = 0;
   for (const Parameter& each : parameters) elements += each.weight.numel();
-  // What a tensor costs by itself is more for us than for torch.
+  // Our cost of one more tensor is above torch's.
   const int64_t of_a_tensor = elements / static_cast<int64_t>(parameters.size());
   const Outcome outcome =
       choose({Pass::kFusedAdam, format_of(parameters.front().weight), of_a_tensor}, processor(runtime::isa()));

@@ -27,7 +27,7 @@ struct ProductWeight {
   std::shared_ptr<ops::LinearState> state;
 };
 
-// Of all nn::Linear, LayerNormLinear and LayerNormMlp under `root`, itself included, but for what is kept in high
+// Weights of all nn::Linear, LayerNormLinear and LayerNormMlp under `root`, itself included, but for what is kept in high
 // precision.
 std::vector<ProductWeight> weights_with_codes(torch::nn::Module& root);
 

@@ -14,7 +14,7 @@ constexpr std::array<double, 30> kStudent = {12.706, 4.303, 3.182, 2.776, 2.571,
                                              2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
                                              2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
 
-// What a product costs for what its codes save.
+// Divergence for each weight that codes would narrow; the search keeps the costliest products wide.
 double cost(const PlanProduct& product) {
   if (!std::isfinite(product.divergence)) return std::numeric_limits<double>::infinity();
   return product.divergence / static_cast<double>(std::max<int64_t>(product.weights, 1));

@@ -20,7 +20,7 @@ struct PlanDivergence {
   double mean = 0, standard_error = 0;
   int64_t samples = 2;  // that the error was estimated from
 
-  // What the mean over all such texts exceeds in one case of 40, by Student's distribution.
+  // Upper limit of the mean over all such texts, exceeded in one case of 40, by Student's distribution.
   double bound() const;
 };
 

@@ -38,7 +38,7 @@ struct TextModelOptions {
 // Tokens that the model knows.
 int64_t vocabulary_of(const models::LanguageModel& model);
 
-// Of its weights in memory, codes with their scales.
+// Bytes that a weight takes in memory, codes with their scales.
 double bytes_per_weight(models::LanguageModel& model);
 
 // The tokenizer of a model with that vocabulary. Special tokens beyond the vocabulary, as Gemma 3 has, are taken. Throws Error

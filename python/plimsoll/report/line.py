@@ -75,7 +75,7 @@ def _panel(axes: Axes, names: list[str], values: list[float], colours: list[str]
 
 def _products(axes: Axes, found: dict[str, Any]) -> None:
     largest = max((each["kl_alone"] or 0 for each in found["products"]), default=0) or 1
-    # What is not finite stands beyond all others.
+    # Values that are not finite stand beyond all others.
     rows = [(each["kl_alone"] if each["kl_alone"] is not None else 10 * largest, each) for each in found["products"]]
     rows = sorted(rows, key=lambda row: -row[0])[:SHOWN]
     least = min((value for value, _ in rows if value > 0), default=1e-6)
