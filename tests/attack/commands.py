@@ -34,6 +34,7 @@ NO_FILES = {"info", "serve", "shard-plan"}
 TEXT_MODEL = "--recipe fp32 --steps 1 --context 8 --batch 1 --eval-windows 1 --warmup 1 --threads 1".split()
 FINETUNE = ["finetune", "--model", "{llama}", "--data", "{chats}", "--recipe", "fp32", "--context", "16", "--batch", "1",
             "--eval-share", "0.3", "--warmup-share", "0", "--samples", "1", "--save-every", "1", "--threads", "1"]  # fmt: skip
+LINE = "--context 8 --tokens 64 --measurements 3 --max-kl 6e-9 --threads 1".split()  # FP8 costs more, so that a plan is searched
 # command: its cases, each the words and the files of the tree that it reads.
 CASES = {
     "train": [
@@ -95,6 +96,7 @@ CASES = {
         (["audit", "--model", "{llama}", "--as", "generate", "--dtype", "fp8", "--tokens", "4"], ["llama/*"]),
         (["audit", "--diff", "{lines}/audit.jsonl", "{lines}/audit.jsonl"], ["lines/audit.jsonl"]),
     ],
+    "line": [(["line", "--model", "{llama}", "--data", "{text}", "--out", "{out}", *LINE], ["llama/*", "text"])],
     "logprobs": [
         (["logprobs", "--model", "{llama}", "--data", "{text}", "--tokens", "20", "--as", "decode"], ["llama/*", "text"]),
         (["logprobs", "--diff", "{lines}/logprobs.jsonl", "{lines}/logprobs.jsonl"], ["lines/logprobs.jsonl"]),
