@@ -18,7 +18,7 @@ enum class Kind : uint8_t { kSingle, kBatch };
 // kWholeAmd: AMD with units of 512 bits, Zen 5.
 enum class Vendor : uint8_t { kAny, kAmd, kWholeAmd };
 
-// Levels that were not measured have no line: with AMX torch multiplies by tiles, too.
+// Levels that were not measured have no line.
 struct ProductRule {
   Isa from, to;
   Format format;
@@ -53,6 +53,11 @@ constexpr ProductRule kProductRules[] = {
      Vendor::kWholeAmd},
     {Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, kAnyLayout, Kind::kBatch, 32, kAnySize, 32, 32, kAnySize,
      Vendor::kWholeAmd},
+    // Tiles are used by both for BF16: a gain as with VDPBF16PS. FP16 is split into two BF16, four products of tiles.
+    {Isa::kAmx, Isa::kAmx, Format::kBf16, kAnyLayout, Kind::kSingle, 32, 128, 32, 32, 128 * 128 * 128},
+    {Isa::kAmx, Isa::kAmx, Format::kBf16, kTn, Kind::kSingle, 512, kAnySize, 512, 256},
+    {Isa::kAmx, Isa::kAmx, Format::kFp16, kAnyLayout, Kind::kSingle, 64, kAnySize, 64, 64},
+    {Isa::kAmx, Isa::kAmx, Format::kFp16, kAnyLayout, Kind::kBatch, 128, kAnySize, 64, 64},
 };
 
 struct ScaledProductRule {
@@ -61,7 +66,7 @@ struct ScaledProductRule {
 };
 
 // torch decodes whole matrices without vectors before it multiplies.
-constexpr ScaledProductRule kScaledProductRules[] = {{Isa::kAvx2, Isa::kAvx512Bf16, 4096}};
+constexpr ScaledProductRule kScaledProductRules[] = {{Isa::kAvx2, Isa::kAmx, 4096}};
 
 enum class Mask : uint8_t { kAny, kCausal };
 
@@ -80,6 +85,9 @@ constexpr AttentionRule kAttentionRules[] = {
     {Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, Mask::kAny, 32},
     {Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, Mask::kAny, 64, Vendor::kAmd},
     {Isa::kAvx2, Isa::kAvx2, Format::kFp32, Mask::kCausal, 128, Vendor::kAmd},
+    // BF16 is torch's: it multiplies scores by tiles, which our attention does not.
+    {Isa::kAmx, Isa::kAmx, Format::kFp16, Mask::kAny, 128},
+    {Isa::kAmx, Isa::kAmx, Format::kFp32, Mask::kAny, 128},
 };
 
 struct PassRule {
@@ -87,44 +95,45 @@ struct PassRule {
   Isa from, to;
   Format format;
   int64_t least_elements;
+  Vendor vendor = Vendor::kAny;
 };
 
 constexpr PassRule kPassRules[] = {
-    {Pass::kGeluTanh, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 4096},
-    {Pass::kGeluTanh, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 4096},
-    {Pass::kGeluTanh, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 4096},
-    {Pass::kGeluTanhBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 4096},
-    {Pass::kGeluTanhBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 4096},
-    {Pass::kGeluTanhBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 4096},
-    {Pass::kGeluErf, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
-    {Pass::kGeluErfBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
-    {Pass::kGeluErfBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kBf16, 4096},
-    {Pass::kGeluErfBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 4096},
-    {Pass::kSilu, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
-    {Pass::kSilu, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
-    {Pass::kSilu, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
-    {Pass::kSiluBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
-    {Pass::kSiluBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
-    {Pass::kSiluBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
-    {Pass::kSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
-    {Pass::kSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kGeluTanh, Isa::kAvx2, Isa::kAmx, Format::kBf16, 4096},
+    {Pass::kGeluTanh, Isa::kAvx2, Isa::kAmx, Format::kFp16, 4096},
+    {Pass::kGeluTanh, Isa::kAvx512, Isa::kAmx, Format::kFp32, 4096},
+    {Pass::kGeluTanhBackward, Isa::kAvx2, Isa::kAmx, Format::kBf16, 4096},
+    {Pass::kGeluTanhBackward, Isa::kAvx2, Isa::kAmx, Format::kFp16, 4096},
+    {Pass::kGeluTanhBackward, Isa::kAvx512, Isa::kAmx, Format::kFp32, 4096},
+    {Pass::kGeluErf, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536, Vendor::kAmd},
+    {Pass::kGeluErfBackward, Isa::kAvx2, Isa::kAmx, Format::kFp16, 65536},
+    {Pass::kGeluErfBackward, Isa::kAvx512, Isa::kAmx, Format::kBf16, 4096},
+    {Pass::kGeluErfBackward, Isa::kAvx512, Isa::kAmx, Format::kFp32, 4096},
+    {Pass::kSilu, Isa::kAvx2, Isa::kAmx, Format::kBf16, 65536},
+    {Pass::kSilu, Isa::kAvx2, Isa::kAmx, Format::kFp16, 65536},
+    {Pass::kSilu, Isa::kAvx512, Isa::kAmx, Format::kFp32, 65536},
+    {Pass::kSiluBackward, Isa::kAvx2, Isa::kAmx, Format::kBf16, 65536},
+    {Pass::kSiluBackward, Isa::kAvx2, Isa::kAmx, Format::kFp16, 65536},
+    {Pass::kSiluBackward, Isa::kAvx512, Isa::kAmx, Format::kFp32, 65536},
+    {Pass::kSoftmax, Isa::kAvx2, Isa::kAmx, Format::kBf16, 65536},
+    {Pass::kSoftmax, Isa::kAvx2, Isa::kAmx, Format::kFp16, 65536},
     {Pass::kSoftmax, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
-    {Pass::kLogSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
-    {Pass::kLogSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
-    {Pass::kLogSoftmax, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp32, 65536},
-    {Pass::kLogSoftmaxBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 65536},
-    {Pass::kLogSoftmaxBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kLogSoftmax, Isa::kAvx2, Isa::kAmx, Format::kBf16, 65536},
+    {Pass::kLogSoftmax, Isa::kAvx2, Isa::kAmx, Format::kFp16, 65536},
+    {Pass::kLogSoftmax, Isa::kAvx2, Isa::kAmx, Format::kFp32, 65536},
+    {Pass::kLogSoftmaxBackward, Isa::kAvx2, Isa::kAmx, Format::kBf16, 65536},
+    {Pass::kLogSoftmaxBackward, Isa::kAvx2, Isa::kAmx, Format::kFp16, 65536},
     {Pass::kLogSoftmaxBackward, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp32, 65536},
-    {Pass::kFusedAdam, Isa::kAvx2, Isa::kAvx512Bf16, Format::kBf16, 4096},
-    {Pass::kFusedAdam, Isa::kAvx2, Isa::kAvx512Bf16, Format::kFp16, 4096},
-    {Pass::kRmsNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kBf16, 768},
-    {Pass::kRmsNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp16, 768},
-    {Pass::kRmsNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 768},
-    {Pass::kLayerNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kBf16, 65536},
-    {Pass::kLayerNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp16, 65536},
-    {Pass::kLayerNorm, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
-    {Pass::kLayerNormBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kBf16, 65536},
-    {Pass::kLayerNormBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp16, 65536},
+    {Pass::kFusedAdam, Isa::kAvx2, Isa::kAmx, Format::kBf16, 4096},
+    {Pass::kFusedAdam, Isa::kAvx2, Isa::kAmx, Format::kFp16, 4096},
+    {Pass::kRmsNorm, Isa::kAvx512, Isa::kAmx, Format::kBf16, 768},
+    {Pass::kRmsNorm, Isa::kAvx512, Isa::kAmx, Format::kFp16, 768},
+    {Pass::kRmsNorm, Isa::kAvx512, Isa::kAmx, Format::kFp32, 768},
+    {Pass::kLayerNorm, Isa::kAvx512, Isa::kAmx, Format::kBf16, 65536},
+    {Pass::kLayerNorm, Isa::kAvx512, Isa::kAmx, Format::kFp16, 65536},
+    {Pass::kLayerNorm, Isa::kAvx512, Isa::kAmx, Format::kFp32, 65536},
+    {Pass::kLayerNormBackward, Isa::kAvx512, Isa::kAmx, Format::kBf16, 65536},
+    {Pass::kLayerNormBackward, Isa::kAvx512, Isa::kAmx, Format::kFp16, 65536},
     {Pass::kLayerNormBackward, Isa::kAvx512, Isa::kAvx512Bf16, Format::kFp32, 65536},
 };
 
@@ -155,7 +164,7 @@ bool is_for(const AttentionRule& rule, const AttentionCall& call, const Processo
   return is_at(rule, call, on) && is_from(rule.vendor, on);
 }
 bool is_for(const PassRule& rule, const PassCall& call, const Processor& on) {
-  return is_at(rule, call, on) && rule.pass == call.pass;
+  return is_at(rule, call, on) && is_from(rule.vendor, on) && rule.pass == call.pass;
 }
 
 bool holds(const ProductRule& rule, const ProductCall& call) {

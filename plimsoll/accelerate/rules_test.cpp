@@ -8,15 +8,14 @@ namespace {
 using format::Format, runtime::Isa;
 
 constexpr Processor kZen3 = {Isa::kAvx2, true}, kZen4 = {Isa::kAvx512Bf16, true, true},
-                    kZen5 = {Isa::kAvx512Bf16, true}, kIntel = {Isa::kAvx512, false};
+                    kZen5 = {Isa::kAvx512Bf16, true}, kIntel = {Isa::kAvx512, false},
+                    kIntelWithAmx = {Isa::kAmx, false};
 
 ProductCall square(Format format, int64_t size) { return {format, Layout::kNt, false, size, size, size}; }
 
 TEST(AccelerationRules, AProcessorWithoutAMeasurementHasNone) {
-  for (const Isa isa : {Isa::kPortable, Isa::kAmx}) {
-    for (const Format format : {Format::kFp32, Format::kBf16, Format::kFp16})
-      EXPECT_EQ(choose(square(format, 1024), {isa, true}), Outcome::kProcessor);
-  }
+  for (const Format format : {Format::kFp32, Format::kBf16, Format::kFp16})
+    EXPECT_EQ(choose(square(format, 1024), {Isa::kPortable, true}), Outcome::kProcessor);
 }
 
 TEST(AccelerationRules, SixteenBitsWithoutTheirOwnInstructionsAreOurs) {
@@ -74,11 +73,27 @@ TEST(AccelerationRules, APassHasItsOwnSmallestSize) {
 }
 
 TEST(AccelerationRules, ProductsOfCodesAreOursOnEveryLevelThatWasMeasured) {
-  for (const Processor& on : {kZen3, kZen5, kIntel}) {
+  for (const Processor& on : {kZen3, kZen5, kIntel, kIntelWithAmx}) {
     EXPECT_EQ(choose(ScaledProductCall{128, 768, 768}, on), Outcome::kReplaced);
     EXPECT_EQ(choose(ScaledProductCall{1, 16, 16}, on), Outcome::kSize);
   }
-  EXPECT_EQ(choose(ScaledProductCall{128, 768, 768}, {Isa::kAmx, false}), Outcome::kProcessor);
+  EXPECT_EQ(choose(ScaledProductCall{128, 768, 768}, {Isa::kPortable, false}), Outcome::kProcessor);
+}
+
+TEST(AccelerationRules, WithTilesFp16IsOursAndLargeBf16Torchs) {
+  EXPECT_EQ(choose(square(Format::kFp16, 768), kIntelWithAmx), Outcome::kReplaced);
+  EXPECT_EQ(choose(square(Format::kBf16, 768), kIntelWithAmx), Outcome::kSize);
+  EXPECT_EQ(choose(square(Format::kBf16, 128), kIntelWithAmx), Outcome::kReplaced);
+  EXPECT_EQ(choose({Format::kBf16, Layout::kTn, false, 768, 768, 768}, kIntelWithAmx), Outcome::kReplaced);
+  EXPECT_EQ(choose(square(Format::kFp32, 768), kIntelWithAmx), Outcome::kProcessor);
+  EXPECT_EQ(choose(AttentionCall{Format::kBf16, true, 512}, kIntelWithAmx), Outcome::kProcessor);
+  EXPECT_EQ(choose(AttentionCall{Format::kFp16, false, 512}, kIntelWithAmx), Outcome::kReplaced);
+}
+
+TEST(AccelerationRules, GeluByErfInFp16IsOursOnAmdAlone) {
+  EXPECT_EQ(choose(PassCall{Pass::kGeluErf, Format::kFp16, 1 << 20}, kZen5), Outcome::kReplaced);
+  EXPECT_EQ(choose(PassCall{Pass::kGeluErf, Format::kFp16, 1 << 20}, kIntel), Outcome::kProcessor);
+  EXPECT_EQ(choose(PassCall{Pass::kGeluErf, Format::kFp16, 1 << 20}, kIntelWithAmx), Outcome::kProcessor);
 }
 
 TEST(AccelerationRules, RmsNormOfOneTokenIsOursWithAvx512) {

@@ -141,7 +141,6 @@ def test_what_is_not_ours_goes_where_it_went():
     [
         lambda a, b, p, q: torch._scaled_mm(a, b[:5], p, q, out_dtype=BF16),
         lambda a, b, p, q: torch._scaled_mm(a, b, torch.ones(M), torch.ones(N), out_dtype=BF16),
-        lambda a, b, p, q: torch._scaled_mm(a, b, p.double(), q, out_dtype=BF16),
         lambda a, b, p, q: torch._scaled_mm(a, b, p, q, bias=torch.ones(3), out_dtype=BF16),
         lambda a, b, p, q: torch._scaled_mm(a.float(), b.float(), p, q, out_dtype=BF16),
     ],
@@ -154,3 +153,20 @@ def test_mistakes_have_torchs_own_errors(call):
     with pytest.raises((RuntimeError, ValueError)) as theirs:
         call(*arguments)
     assert str(mine.value) == str(theirs.value)
+
+
+def test_scales_in_double_are_torchs():
+    """Torch refuses them, or, where oneDNN has tiles, takes them."""
+
+    def run():
+        a, b, p, q = operands()
+        try:
+            return torch._scaled_mm(a, b, p.double(), q, out_dtype=BF16)
+        except (RuntimeError, ValueError) as error:
+            return str(error)
+
+    mine = run()
+    assert outcomes() == {"dtype": 1}
+    plimsoll.accelerate(False)
+    theirs = run()
+    assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs

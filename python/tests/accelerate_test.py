@@ -179,8 +179,8 @@ def test_a_compiled_block_calls_our_products():
 def test_forward_and_backward_of_attention_may_be_torchs_and_ours(forward_on):
     """The logarithms that forward keeps are torch's own, those of a query that sees no key too."""
     torch.manual_seed(0)
-    q, k, v, gradient = (torch.randn(2, 4, 64, 32, dtype=FP16) for _ in range(4))
-    mask = torch.randn(64, 64, dtype=FP16)
+    q, k, v, gradient = (torch.randn(2, 4, 128, 32, dtype=FP16) for _ in range(4))
+    mask = torch.randn(128, 128, dtype=FP16)
     mask[5] = -torch.inf
 
     def run(dtype, switch=None):
