@@ -133,6 +133,8 @@ c10::intrusive_ptr<ServeEngine> serve_engine(const std::string& directory, const
                                              int64_t memory, int64_t queue,
                                              const std::vector<std::string>& adapter_names,
                                              const std::vector<std::string>& adapter_directories) {
+  TORCH_CHECK(adapter_names.size() == adapter_directories.size(), "serve_engine: expected a directory for each of ",
+              adapter_names.size(), " adapters, got ", adapter_directories.size());
   auto bound = c10::make_intrusive<ServeEngine>(directory);
   const nn::CacheFormat cache = named_option(app::kCacheFormats, "kv", kv);
   models::LoadedModel loaded =
@@ -140,7 +142,7 @@ c10::intrusive_ptr<ServeEngine> serve_engine(const std::string& directory, const
                                .warn = [&](const std::string& text) { bound->warning = text; }});
   std::map<std::string, std::shared_ptr<const nn::LoraSet>> adapters;
   for (size_t i = 0; i < adapter_names.size(); ++i) {
-    adapters[adapter_names[i]] = models::read_adapter(*loaded.model, adapter_directories.at(i));
+    adapters[adapter_names[i]] = models::read_adapter(*loaded.model, adapter_directories[i]);
   }
   bound->defaults = models::read_generation_defaults(directory);
   bound->ends = std::move(loaded.eos_token_ids);

@@ -324,6 +324,7 @@ CALLS = {
     "softmax": lambda draw: [T(2, 3, 5, 33), 0.5, "causal", None],
     "softmax_backward": lambda draw: [T(2, 3, 5, 33), T(2, 3, 5, 33), 0.5],
     "softmax_forward": lambda draw: [T(2, 3, 5, 33), 0.5, "no_mask", T(2, 1, 5, 33, dtype=torch.bool, fill=(0, 2))],
+    "set_acceleration_rules": lambda draw: [True],
     "stop_acceleration": lambda draw: [],
     "stop_at_incident": lambda draw: [],
     "transpose": lambda draw: [T(17, 33)],

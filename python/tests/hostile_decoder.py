@@ -25,7 +25,16 @@ def engine():
     return torch.ops.plimsoll.serve_engine(directory(), **ENGINE)
 
 
-ENGINE = {"dtype": "fp32", "kv": "computed", "max_batch": 4, "max_context": 20, "memory": 1 << 30, "queue": 9}
+ENGINE = {
+    "dtype": "fp32",
+    "kv": "computed",
+    "max_batch": 4,
+    "max_context": 20,
+    "memory": 1 << 30,
+    "queue": 9,
+    "adapter_names": [],
+    "adapter_directories": [],
+}
 CALLS = {
     "decoder_decode": lambda draw: [
         Made(new_model),
@@ -34,5 +43,9 @@ CALLS = {
         *(3, draw.random() < 0.5, 1.0, 50, 1.0, 7, 1.0, 0, [2], 0),
     ],
     "serve_engine": lambda draw: [directory(), *ENGINE.values()],
-    "serve_submit": lambda draw: [Made(engine), [1, 2, 3], 3, draw.choice([None, 0.5]), 50, 1.0, 0.0, 1.0, 0.0, 0.0, [2], 7, 2],
+    "serve_submit": lambda draw: [
+        Made(engine),
+        [1, 2, 3],
+        *(3, draw.choice([None, 0.5]), 50, 1.0, 0.0, 1.0, 0.0, 0.0, [2], 7, 2, "", ""),
+    ],
 }
