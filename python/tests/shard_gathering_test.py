@@ -93,9 +93,11 @@ def what_stays_until_backward_stays_while_gradients_add_up(group):
             models.backward(plain, *(each.to(dtype) for each in models.batch(number)))
             reference.step()
             reference.zero_grad()
-    expected, exact = (plain.state_dict() for plain in plains.values())
-    for name, value in model.state_dict().items():
-        assert rounds_alike(value, expected[name], exact[name]), name
+    # Together, because the few roundings of a short bias can all be lucky in the reference.
+    states = [model.state_dict(), *(plain.state_dict() for plain in plains.values())]
+    assert states[0].keys() == states[1].keys()
+    ours, expected, exact = (torch.cat([each[name].flatten().double() for name in states[1]]) for each in states)
+    assert rounds_alike(ours, expected, exact)
 
 
 CHANGES = {
