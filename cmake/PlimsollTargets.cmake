@@ -2,11 +2,13 @@
 #   LINKS is the list of folders and packages it may include. ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, ISA_AMX: files built with
 #   those instructions; they hold intrinsics only, so that no inline function of the standard library is compiled for them.
 # plimsoll_test(folder SOURCES ... [LINKS ...]): one GoogleTest binary and one ctest entry.
-# Both take the flag TORCH_PCH or PROGRAM_PCH (and any other target plimsoll_use_pch): headers precompiled once for all, sources
-# compiled a few at a time. NO_PCH lists the sources that need none of these headers: they are compiled one by one, without.
+# Both take the flag TORCH_PCH or PROGRAM_PCH (and any other target plimsoll_use_pch, plimsoll_unity): headers precompiled once for all,
+# sources compiled a few at a time. NO_PCH lists the sources that need none of these headers: they are compiled one by one, without.
+# The flag UNITY alone compiles a few sources at a time, without precompiled headers.
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1
+  # Paths inside the clone count as relative ones, so that another clone finds what this one compiled.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CCACHE})
 endif()
 
@@ -26,11 +28,11 @@ function(plimsoll_options target)
 endfunction()
 
 # Parsing torch's headers costs 10 s a file; precompiled, 4 s, because GCC instantiates their pending templates anew for each file
-# that it compiles: eight sources are therefore compiled as one. One target for each set of headers compiles them, with the
+# that it compiles (9 s on two cores of Zen 3): sixteen sources are therefore compiled as one. One target for each set of headers compiles them, with the
 # flags that all users share: the torch set for what includes torch::nn or defines operators, the program set (JSON and fmt,
 # little of torch) for io and cli.
 option(PLIMSOLL_PCH "Precompile headers once" ON)
-option(PLIMSOLL_UNITY "Compile the sources that share precompiled headers eight at a time" ON)
+option(PLIMSOLL_UNITY "Compile sources that share headers sixteen at a time" ON)
 set(PLIMSOLL_HEADERS_TORCH <torch/nn/module.h> <torch/library.h> <torch/csrc/autograd/custom_function.h>)
 set(PLIMSOLL_HEADERS_TENSOR <ATen/core/TensorBody.h>) # of the target `headers` alone
 set(PLIMSOLL_HEADERS_PROGRAM <ATen/core/TensorBody.h> <fmt/format.h> <nlohmann/json.hpp> <filesystem> <fstream>)
@@ -51,6 +53,46 @@ if(PLIMSOLL_PCH)
   plimsoll_precompile(tensor)
 endif()
 
+# The target's sources, up to sixteen as one, but for those with flags of their own or SKIP_UNITY_BUILD_INCLUSION. CMake's UNITY_BUILD
+# does the same with absolute paths, by which ccache would tell one clone from another.
+function(plimsoll_unity target)
+  if(PLIMSOLL_UNITY)
+    # Deferred until the folder has said all of its sources; EVAL, since a deferred call would read `target` then.
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL plimsoll_join_sources ${target})")
+  endif()
+endfunction()
+
+function(plimsoll_join_sources target)
+  get_target_property(sources ${target} SOURCES)
+  set(alone)
+  set(together)
+  foreach(source IN LISTS sources)
+    get_source_file_property(skip ${source} SKIP_UNITY_BUILD_INCLUSION)
+    get_source_file_property(options ${source} COMPILE_OPTIONS)
+    if(skip OR options)
+      list(APPEND alone ${source})
+    else()
+      list(APPEND together ${source})
+    endif()
+  endforeach()
+  list(LENGTH together count)
+  math(EXPR files "(${count} + 15) / 16")
+  set(position 0)
+  foreach(source IN LISTS together)
+    math(EXPR file "${position} * ${files} / ${count}")
+    file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+    string(APPEND content_${file} "#include \"${path}\"\n")
+    math(EXPR position "${position} + 1")
+  endforeach()
+  foreach(file RANGE ${files})
+    if(content_${file})
+      file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${target}_${file}.cpp CONTENT "${content_${file}}")
+      list(APPEND alone ${CMAKE_CURRENT_BINARY_DIR}/${target}_${file}.cpp)
+    endif()
+  endforeach()
+  set_property(TARGET ${target} PROPERTY SOURCES ${alone})
+endfunction()
+
 # set: torch or program.
 function(plimsoll_use_pch target set)
   if(PLIMSOLL_PCH)
@@ -60,12 +102,14 @@ function(plimsoll_use_pch target set)
     target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess $<$<CONFIG:Release>:-O2>)
     target_link_libraries(${target} PRIVATE plimsoll_openmp)
     target_precompile_headers(${target} REUSE_FROM plimsoll_${set}_pch)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ${PLIMSOLL_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   endif()
 endfunction()
 
-# Precompiled header of a target, by the caller's arg_TORCH_PCH, arg_PROGRAM_PCH and arg_NO_PCH.
+# Precompiled header of a target, by the caller's arg_TORCH_PCH, arg_PROGRAM_PCH, arg_UNITY and arg_NO_PCH.
 function(plimsoll_pch_of_arguments target)
+  if(arg_TORCH_PCH OR arg_PROGRAM_PCH OR arg_UNITY)
+    plimsoll_unity(${target})
+  endif()
   if(arg_TORCH_PCH)
     plimsoll_use_pch(${target} torch)
   elseif(arg_PROGRAM_PCH)
@@ -94,7 +138,7 @@ function(plimsoll_loops files inc)
 endfunction()
 
 function(plimsoll_library folder)
-  cmake_parse_arguments(arg "TORCH_PCH;PROGRAM_PCH" "" "SOURCES;LINKS;PRIVATE_LINKS;NO_PCH;LOOPS;ISA_AVX2;ISA_AVX512;ISA_AVX512_BF16;ISA_AMX" ${ARGN})
+  cmake_parse_arguments(arg "TORCH_PCH;PROGRAM_PCH;UNITY" "" "SOURCES;LINKS;PRIVATE_LINKS;NO_PCH;LOOPS;ISA_AVX2;ISA_AVX512;ISA_AVX512_BF16;ISA_AMX" ${ARGN})
   set(target plimsoll_${folder})
   if(arg_LOOPS)
     plimsoll_loops(loops ${arg_LOOPS})
@@ -130,7 +174,7 @@ function(plimsoll_test name)
   if(NOT PLIMSOLL_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "TORCH_PCH;PROGRAM_PCH" "" "SOURCES;NO_PCH;LINKS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH_PCH;PROGRAM_PCH;UNITY" "" "SOURCES;NO_PCH;LINKS" ${ARGN})
   add_executable(${name}_test ${arg_SOURCES})
   plimsoll_options(${name}_test)
   target_link_libraries(${name}_test PRIVATE ${arg_LINKS} GTest::gtest_main GTest::gmock)

@@ -8,6 +8,7 @@
 #include "plimsoll/autoscale/execute.h"
 #include "plimsoll/autoscale/moves.h"
 #include "plimsoll/autoscale/several_scales_rules.h"
+#include "plimsoll/autoscale/variants.h"
 
 namespace plimsoll::autoscale {
 namespace {
@@ -26,10 +27,6 @@ ArgumentKind kind_of(const c10::Type& type) {
     default:
       return ArgumentKind::kOther;
   }
-}
-
-bool is_written(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
 // Collectives write into what they are given, of which their schemas say nothing.

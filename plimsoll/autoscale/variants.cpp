@@ -11,10 +11,6 @@ using c10::Argument;
 using c10::FunctionSchema;
 using c10::OperatorHandle;
 
-bool is_written(const Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
-
 bool is_same_value(const Argument& a, const Argument& b) { return a.name() == b.name() && *a.type() == *b.type(); }
 
 // Whether the first arguments of `variant` are those of `functional`, and how many more it has.
@@ -55,6 +51,10 @@ const std::vector<OperatorHandle>& overloads_of(const std::string& name) {
 }
 
 }  // namespace
+
+bool is_written(const Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
 
 Variants variants_of(const OperatorHandle& functional) {
   const FunctionSchema& schema = functional.schema();

@@ -9,6 +9,9 @@
 
 namespace plimsoll::autoscale {
 
+// Whether the schema says that the argument, or the result, is written.
+bool is_written(const c10::Argument& argument);
+
 struct Variants {
   std::vector<c10::OperatorHandle> in_place;  // of the same arguments, the first of which is written and returned
   std::vector<c10::OperatorHandle> out;       // of the same arguments and, after them, one to write for each result

@@ -24,8 +24,6 @@ Lead lead_of(uint8_t byte) {
   return {4, 0x80, 0xBF};
 }
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
 }  // namespace
 
 Character character_at(std::string_view text, size_t place) {
@@ -85,7 +83,7 @@ std::string replace_broken(std::string_view bytes) {
     text += bytes.substr(place, valid);
     place += valid;
     if (place == bytes.size()) break;
-    text += kReplacement;
+    text += kReplacementCharacter;
     place += character_at(bytes, place).bytes;
   }
   return text;

@@ -17,6 +17,9 @@ struct Character {
 // The character that begins at text[place]; place < text.size().
 Character character_at(std::string_view text, size_t place);
 
+// U+FFFD, which stands for bytes that are no character.
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
+
 // Bytes before the first one that is not UTF-8; text.size() if there is none.
 size_t valid_bytes(std::string_view text);
 

@@ -6,7 +6,7 @@
 namespace plimsoll::watch {
 namespace {
 
-thread_local Profile* in_force = nullptr;
+thread_local Profile* profile_in_force = nullptr;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -43,14 +43,14 @@ void Profile::close() {
 }
 
 Recording::Recording(Profile& profile)
-    : profile_(profile), previous_(std::exchange(in_force, &profile)), begin_ns_(now_ns()) {}
+    : profile_(profile), previous_(std::exchange(profile_in_force, &profile)), begin_ns_(now_ns()) {}
 
 Recording::~Recording() {
   profile_.recorded_ns_ += now_ns() - begin_ns_;
-  in_force = previous_;
+  profile_in_force = previous_;
 }
 
-Span::Span(std::string_view name, const Work& work) : profile_(in_force) {
+Span::Span(std::string_view name, const Work& work) : profile_(profile_in_force) {
   if (profile_ != nullptr) profile_->open(name, work);
 }
 
@@ -65,6 +65,6 @@ void Span::add(const Work& work) {
   mine.bytes += work.bytes;
 }
 
-size_t open_spans() { return in_force == nullptr ? 0 : in_force->open_.size(); }
+size_t open_spans() { return profile_in_force == nullptr ? 0 : profile_in_force->open_.size(); }
 
 }  // namespace plimsoll::watch

@@ -7,15 +7,15 @@ namespace plimsoll::watch {
 
 static_assert(kModeNames.size() == static_cast<size_t>(Mode::kShadow) + 1, "a mode has no name");
 namespace {
-thread_local Session* in_force = nullptr;
+thread_local Session* session_in_force = nullptr;
 }
 
 Session::Session(const SessionOptions& options) : options_(options) {
   if (mode() == Mode::kTrap) traps_.emplace();
-  previous_ = std::exchange(in_force, mode() == Mode::kOff ? nullptr : this);
+  previous_ = std::exchange(session_in_force, mode() == Mode::kOff ? nullptr : this);
 }
 
-Session::~Session() { in_force = previous_; }
+Session::~Session() { session_in_force = previous_; }
 
 std::vector<Record> Session::warnings() const {
   std::vector<Record> low = slots_.records();
@@ -25,13 +25,13 @@ std::vector<Record> Session::warnings() const {
   return low;
 }
 
-Session* current() { return in_force; }
+Session* current() { return session_in_force; }
 
-Adopt::Adopt(Session* session) : previous_(std::exchange(in_force, session)) {}
-Adopt::~Adopt() { in_force = previous_; }
+Adopt::Adopt(Session* session) : previous_(std::exchange(session_in_force, session)) {}
+Adopt::~Adopt() { session_in_force = previous_; }
 
 void report(std::string_view name, const Observation& observation) {
-  if (in_force != nullptr) in_force->slots().report(name, observation);
+  if (session_in_force != nullptr) session_in_force->slots().report(name, observation);
 }
 
 }  // namespace plimsoll::watch

@@ -8,7 +8,7 @@
 namespace plimsoll::watch {
 namespace {
 
-void sleep_ms(int count) { std::this_thread::sleep_for(std::chrono::milliseconds(count)); }
+void sleep_milliseconds(int count) { std::this_thread::sleep_for(std::chrono::milliseconds(count)); }
 
 TEST(Transfer, IsNothingWithoutARecording) { EXPECT_EQ(Transfer::start("all_reduce", 1), nullptr); }
 
@@ -17,10 +17,10 @@ TEST(Transfer, GoesOnBesideTheThreadThatWaitsForTheRestOfIt) {
   const TransferRecording recording(transfers);
   const auto transfer = Transfer::start("all_reduce", 5);
   std::thread other([&] {
-    sleep_ms(30);
+    sleep_milliseconds(30);
     transfer->arrive();
   });
-  sleep_ms(10);
+  sleep_milliseconds(10);
   transfer->wait_with([&] { other.join(); });
   ASSERT_EQ(transfers.size(), 1u);
   const TransferEvent& event = transfers.front();

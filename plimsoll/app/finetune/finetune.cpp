@@ -72,11 +72,11 @@ using Prompts = std::vector<std::vector<int64_t>>;
 
 void show_replies(const TextModelOptions& path, const Prompts& prompts, bool is_trained,
                   const FinetuneObserver& observer) {
-  constexpr int64_t kTokens = 64;
+  constexpr int64_t kReplyTokens = 64;
   if (prompts.empty()) return;
   const TextModel model = load_text_model(path);
   for (const std::vector<int64_t>& prompt : prompts) {
-    TextWriter writer(model, {.sampling = {.temperature = 0}, .max_new_tokens = kTokens});
+    TextWriter writer(model, {.sampling = {.temperature = 0}, .max_new_tokens = kReplyTokens});
     observer.on_reply({.is_trained = is_trained,
                        .prompt = model.tokenizer->decode(prompt, tokenize::Specials::kWith),
                        .reply = writer.write(prompt, {}).text});

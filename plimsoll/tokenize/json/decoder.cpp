@@ -12,7 +12,6 @@ namespace plimsoll::tokenize {
 namespace {
 
 constexpr int64_t kMaxStripped = 1024;
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 std::string join(const std::vector<std::string>& tokens, std::string_view between) {
   std::string text;
@@ -90,7 +89,7 @@ bool Decoder::apply_step(const ByteFallback&, Tokens& tokens) {
       result.push_back(run);
     } else {
       complete = !ends_inside_character(run);
-      result.insert(result.end(), run.size(), std::string(kReplacement));
+      result.insert(result.end(), run.size(), std::string(kReplacementCharacter));
     }
     run.clear();
   };

@@ -19,7 +19,7 @@ namespace {
 
 // Bytes of text that the library may hold at a time: it takes about a hundred bytes of memory for each, and counts them
 // in an int.
-constexpr size_t kMaxTextBytes = size_t{1} << 27;
+constexpr size_t kMaxBytesAtATime = size_t{1} << 27;
 
 // A damaged model makes the library return an error, or the library's own library throw one.
 bool loads(sentencepiece::SentencePieceProcessor& model, std::string_view bytes) {
@@ -54,7 +54,7 @@ std::optional<int64_t> SentencePiece::find(std::string_view piece) const {
 int64_t SentencePiece::unknown_id() const { return processor_->model.unk_id(); }
 
 std::vector<int64_t> SentencePiece::encode(std::string_view text) const {
-  const size_t limit = kMaxTextBytes / processor_->sizes.encoded_growth;
+  const size_t limit = kMaxBytesAtATime / processor_->sizes.encoded_growth;
   if (text.size() > limit) io::fail("tokenizer: expected a text of at most {} bytes, got {}", limit, text.size());
   std::vector<int> ids;
   const auto status = processor_->model.Encode(text, &ids);
@@ -68,7 +68,7 @@ std::string SentencePiece::decode(std::span<const int64_t> ids) const {
     if (id >= 0 && id < size()) known.push_back(static_cast<int>(id));
   }
   const size_t limit =
-      kMaxTextBytes / processor_->sizes.decoded_growth / std::max(processor_->sizes.longest_piece, size_t{1});
+      kMaxBytesAtATime / processor_->sizes.decoded_growth / std::max(processor_->sizes.longest_piece, size_t{1});
   if (known.size() > limit) io::fail("tokenizer: expected at most {} ids, got {}", limit, known.size());
   std::string text;
   const auto status = processor_->model.Decode(known, &text);
