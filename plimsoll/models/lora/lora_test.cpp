@@ -1,4 +1,4 @@
-// LoRA of every family: what is adapted, its files, merging, and generation.
+// LoRA of every family: what is adapted, merging, training and generation.
 #include "plimsoll/models/lora/lora.h"
 
 #include <gtest/gtest.h>
@@ -15,9 +15,9 @@
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/json.h"
 #include "plimsoll/io/testing.h"
-#include "plimsoll/models/decoder/testing.h"
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/lora/places.h"
+#include "plimsoll/models/lora/testing.h"
 #include "plimsoll/models/team/testing.h"
 #include "plimsoll/nn/held_codes.h"
 #include "plimsoll/watch/profile.h"
@@ -25,54 +25,12 @@
 namespace plimsoll::models {
 namespace {
 
-const LoraOptions kSmallLora{.adapters = {.rank = 3, .alpha = 4}};
-
-Decoder small_base(const DecoderConfig& config) {
-  torch::manual_seed(5);
-  Decoder model(config);
-  model->eval();
-  return model;
-}
-
-// Adapters that matter to the logits.
-void train_by_chance(DecoderImpl& model) {
-  const at::NoGradGuard no_grad;
-  for (const auto& item : model.named_parameters()) {
-    if (item.key().ends_with("_B")) at::Tensor(item.value()).normal_(0, 0.3);
-  }
-}
-
-Decoder adapted(const DecoderConfig& config, const LoraOptions& options = kSmallLora) {
-  Decoder model = small_base(config);
-  add_lora(*model, options);
-  train_by_chance(*model);
-  return model;
-}
-
-at::Tensor some_tokens(const DecoderConfig& config) {
-  torch::manual_seed(6);
-  return torch::randint(config.vocabulary, {2, 9}, at::kLong);
-}
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const io::Error& error) {
-    return error.what();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
-DecoderConfig config_of(DecoderFamily family) { return testing::small_decoder(traits_of(family)); }
-
 TEST(ModelsLora, AllLinearLayersOfTheBlocksAndNothingElseTrain) {
   for (const DecoderConfig& config : testing::small_decoders()) {
     SCOPED_TRACE(traits_of(config.family).model_type);
-    Decoder model = small_base(config);
+    Decoder model = testing::small_base(config);
     const size_t before = model->parameters().size();
-    add_lora(*model, kSmallLora);
+    add_lora(*model, testing::kSmallLora);
     size_t modules = 0;
     for (const LoraPlace& place : lora_places(config)) modules += place.modules.size();
     EXPECT_EQ(model->parameters().size(), before + 2 * modules);
@@ -88,7 +46,7 @@ TEST(ModelsLora, AllLinearLayersOfTheBlocksAndNothingElseTrain) {
 
 TEST(ModelsLora, TargetsAreTheNamesOfTheFamilysFiles) {
   const auto adapters = [](DecoderFamily family, std::vector<std::string> targets) {
-    Decoder model = small_base(config_of(family));
+    Decoder model = testing::small_base(testing::config_of(family));
     add_lora(*model, {.targets = std::move(targets)});
     std::set<std::string> names;
     for (const AdaptedPlace& adapted : adapted_places(*model)) {
@@ -105,42 +63,14 @@ TEST(ModelsLora, TargetsAreTheNamesOfTheFamilysFiles) {
                    "transformer.h.1.mlp.c_proj"}));
   EXPECT_EQ(adapters(DecoderFamily::kGptNeox, {"query_key_value"}),
             (Names{"gpt_neox.layers.0.attention.query_key_value", "gpt_neox.layers.1.attention.query_key_value"}));
-  EXPECT_EQ(error_of([&] {
+  EXPECT_EQ(testing::error_of([&] {
               adapters(DecoderFamily::kGpt2, {"c_attn", "q_proj"});
             }),
             "lora: expected targets among all-linear, c_attn, c_fc, c_proj, got 'q_proj'");
-  EXPECT_EQ(error_of([&] { adapters(DecoderFamily::kGpt2, {}); }), "lora: expected targets, got none");
-  Decoder twice = adapted(config_of(DecoderFamily::kLlama));
-  EXPECT_EQ(error_of([&] { add_lora(*twice); }), "lora: expected a model without adapters, got one that has some");
-}
-
-TEST(ModelsLora, AnAdapterIsWhatItWasAfterSavingAndLoading) {
-  for (const DecoderConfig& config : testing::small_decoders()) {
-    SCOPED_TRACE(traits_of(config.family).model_type);
-    const at::Tensor tokens = some_tokens(config);
-    Decoder model = adapted(config), base = small_base(config);
-    const io::TemporaryDirectory directory;
-    save_adapter(*model, directory.path(), {.base_model = "some/base"});
-    const LoraOptions loaded = load_adapter(*base, directory.path());
-    EXPECT_EQ(loaded.adapters, kSmallLora.adapters);
-    const at::NoGradGuard no_grad;
-    EXPECT_TRUE(at::equal(base->logits(tokens), model->logits(tokens)));
-    EXPECT_FALSE(at::equal(small_base(config)->logits(tokens), model->logits(tokens)));
-    const nlohmann::json written = io::read_json(directory.path() / "adapter_config.json");
-    EXPECT_EQ(written["base_model_name_or_path"], "some/base");
-    EXPECT_EQ(written["fan_in_fan_out"], config.family == DecoderFamily::kGpt2);
-  }
-}
-
-TEST(ModelsLora, TargetsInAFileMeanTheSameModules) {
-  for (const auto& [given, written] : std::vector<std::pair<std::vector<std::string>, nlohmann::json>>{
-           {{"q_proj", "self_attn.v_proj"}, {"q_proj", "v_proj"}},
-           {{"layers.0.self_attn.q_proj"}, {"model.layers.0.self_attn.q_proj"}}}) {
-    const Decoder model = adapted(config_of(DecoderFamily::kLlama), {.targets = given});
-    const io::TemporaryDirectory directory;
-    save_adapter(*model, directory.path());
-    EXPECT_EQ(io::read_json(directory.path() / "adapter_config.json")["target_modules"], written);
-  }
+  EXPECT_EQ(testing::error_of([&] { adapters(DecoderFamily::kGpt2, {}); }), "lora: expected targets, got none");
+  Decoder twice = testing::adapted(testing::config_of(DecoderFamily::kLlama));
+  EXPECT_EQ(testing::error_of([&] { add_lora(*twice); }),
+            "lora: expected a model without adapters, got one that has some");
 }
 
 TEST(ModelsLora, AMergedModelHasTheSumInItsWeights) {
@@ -148,7 +78,7 @@ TEST(ModelsLora, AMergedModelHasTheSumInItsWeights) {
     SCOPED_TRACE(traits_of(config.family).model_type);
     const at::NoGradGuard no_grad;
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      Decoder model = adapted(config);
+      Decoder model = testing::adapted(config);
       model->to(dtype);
       std::map<std::string, std::array<at::Tensor, 2>> expected;  // sums, and those of magnitudes
       for (const auto& [place, lora] : adapted_places(*model)) {
@@ -162,7 +92,7 @@ TEST(ModelsLora, AMergedModelHasTheSumInItsWeights) {
         expected[place.parameter()] = {sum, magnitude};
       }
       merge_lora(*model);
-      EXPECT_EQ(model->parameters().size(), small_base(config)->parameters().size());
+      EXPECT_EQ(model->parameters().size(), testing::small_base(config)->parameters().size());
       for (const auto& [name, sums] : expected) {
         const auto& [sum, magnitude] = sums;
         const at::Tensor merged = model->named_parameters()[name];
@@ -173,7 +103,8 @@ TEST(ModelsLora, AMergedModelHasTheSumInItsWeights) {
         const at::Tensor bound = (sum.abs() + magnitude * 0x1p-20) * rounding + magnitude * (8 * 0x1p-23);
         EXPECT_TRUE(((merged.to(at::kDouble) - sum).abs() <= bound).all().item<bool>()) << name;
       }
-      EXPECT_EQ(error_of([&] { merge_lora(*model); }), "lora: expected a model with adapters, got one without");
+      EXPECT_EQ(testing::error_of([&] { merge_lora(*model); }),
+                "lora: expected a model with adapters, got one without");
     }
   }
 }
@@ -182,9 +113,9 @@ TEST(ModelsLora, GenerationHasTheBitsOfTheForwardPassInTraining) {
   for (const DecoderConfig& config : testing::small_decoders()) {
     SCOPED_TRACE(traits_of(config.family).model_type);
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      Decoder model = adapted(config);
+      Decoder model = testing::adapted(config);
       model->to(dtype);
-      const at::Tensor tokens = some_tokens(config);
+      const at::Tensor tokens = testing::some_tokens(config);
       model->train();  // no dropout in these models: backward could follow
       const at::Tensor expected = model->forward(tokens).detach();
       model->eval();
@@ -203,17 +134,17 @@ TEST(ModelsLora, TextsOfSeveralAdaptersTogetherHaveTheBitsThatEachHasAlone) {
   const at::NoGradGuard no_grad;
   for (const DecoderConfig& config : testing::small_decoders()) {
     // One of all modules, and one of a part of a fused projection and of another rank, where the family has such parts.
-    const Decoder all = adapted(config);
+    const Decoder all = testing::adapted(config);
     const bool fused = config.family == DecoderFamily::kGpt2 || config.family == DecoderFamily::kGptNeox;
-    const Decoder few = adapted(config, {.adapters = {.rank = 5, .alpha = 2, .rank_stabilized = true},
-                                         .targets = fused ? std::vector<std::string>{kAllLinear}
-                                                          : std::vector<std::string>{"v_proj", "up_proj"}});
+    const Decoder few = testing::adapted(config, {.adapters = {.rank = 5, .alpha = 2, .rank_stabilized = true},
+                                                  .targets = fused ? std::vector<std::string>{kAllLinear}
+                                                                   : std::vector<std::string>{"v_proj", "up_proj"}});
     const io::TemporaryDirectory first, second;
     save_adapter(*all, first.path());
     save_adapter(*few, second.path());
     for (const std::string dtype : {"fp32", "bf16", "codes"}) {
       const auto base_of = [&] {
-        Decoder model = small_base(config);
+        Decoder model = testing::small_base(config);
         model->to(dtype == "fp32" ? at::kFloat : at::kBFloat16);
         if (dtype == "codes") nn::hold_codes(*model);
         return model;
@@ -229,7 +160,8 @@ TEST(ModelsLora, TextsOfSeveralAdaptersTogetherHaveTheBitsThatEachHasAlone) {
       testing::expect_bits_of_texts_alone(*base, what + ", two alike",
                                           Each{{one.get(), of_one.get()}, {one.get(), of_one.get()}, {base.get()}});
       const nn::LoraScope scope(of_one.get());
-      EXPECT_TRUE(at::equal(base->logits(some_tokens(config)), one->logits(some_tokens(config)))) << what;
+      EXPECT_TRUE(at::equal(base->logits(testing::some_tokens(config)), one->logits(testing::some_tokens(config))))
+          << what;
       testing::expect_bits_of_texts_alone(*base, what + ", one its own in a scope",
                                           Each{{one.get()}, {other.get(), of_other.get()}, {one.get()}});
     }
@@ -237,20 +169,20 @@ TEST(ModelsLora, TextsOfSeveralAdaptersTogetherHaveTheBitsThatEachHasAlone) {
 }
 
 TEST(ModelsLora, AnAdapterOutsideTheModelIsRefusedByOneThatHasAdapters) {
-  const DecoderConfig config = config_of(DecoderFamily::kLlama);
-  const Decoder model = adapted(config);
+  const DecoderConfig config = testing::config_of(DecoderFamily::kLlama);
+  const Decoder model = testing::adapted(config);
   const io::TemporaryDirectory directory;
   save_adapter(*model, directory.path());
-  EXPECT_EQ(error_of([&] { read_adapter(*model, directory.path()); }),
+  EXPECT_EQ(testing::error_of([&] { read_adapter(*model, directory.path()); }),
             "lora: expected a model without adapters, got one that has some");
 }
 
 // The mean loss of the last steps is below that of the first under each base and recipe.
 TEST(ModelsLora, TrainsOnEveryBaseUnderRecipesAndCheckpointed) {
-  const DecoderConfig config = config_of(DecoderFamily::kLlama);
+  const DecoderConfig config = testing::config_of(DecoderFamily::kLlama);
   const io::TemporaryDirectory directory;
-  save(*small_base(config), directory.path());
-  const at::Tensor tokens = some_tokens(config), inputs = tokens.slice(1, 0, 8), targets = tokens.slice(1, 1);
+  save(*testing::small_base(config), directory.path());
+  const at::Tensor tokens = testing::some_tokens(config), inputs = tokens.slice(1, 0, 8), targets = tokens.slice(1, 1);
   const ops::HeldOptions rows{.has_gradient = true};
   const ops::HeldOptions blocks{.has_gradient = true, .granularity = recipe::kBlock128x128};
   for (const LoadOptions& base :
@@ -286,15 +218,15 @@ TEST(ModelsLora, TrainsOnEveryBaseUnderRecipesAndCheckpointed) {
 }
 
 TEST(ModelsLora, CheckpointedBlocksGiveTheSameGradientsWithDropoutAndOnCodes) {
-  const DecoderConfig config = config_of(DecoderFamily::kLlama);
+  const DecoderConfig config = testing::config_of(DecoderFamily::kLlama);
   const io::TemporaryDirectory directory;
-  save(*small_base(config), directory.path());
-  const at::Tensor tokens = some_tokens(config), inputs = tokens.slice(1, 0, 8), targets = tokens.slice(1, 1);
+  save(*testing::small_base(config), directory.path());
+  const at::Tensor tokens = testing::some_tokens(config), inputs = tokens.slice(1, 0, 8), targets = tokens.slice(1, 1);
   for (const WeightDtype dtype : {WeightDtype::kAsStored, WeightDtype::kFp8}) {
     const LoadedModel loaded = load(directory.path(), {.dtype = dtype, .codes = {.has_gradient = true}});
     auto& model = dynamic_cast<DecoderImpl&>(*loaded.model);
     add_lora(model, {.adapters = {.rank = 4, .dropout = 0.3}});
-    train_by_chance(model);
+    testing::train_by_chance(model);
     model.train();
     std::array<std::map<std::string, at::Tensor>, 2> gradients;
     for (const bool checkpointed : {false, true}) {
@@ -314,9 +246,9 @@ TEST(ModelsLora, CheckpointedBlocksGiveTheSameGradientsWithDropoutAndOnCodes) {
 }
 
 TEST(ModelsLora, AFrozenModelHasNoGradientProductButThoseOfTheHiddenStates) {
-  const DecoderConfig config = config_of(DecoderFamily::kLlama);
-  Decoder model = adapted(config);
-  const at::Tensor tokens = some_tokens(config);
+  const DecoderConfig config = testing::config_of(DecoderFamily::kLlama);
+  Decoder model = testing::adapted(config);
+  const at::Tensor tokens = testing::some_tokens(config);
   watch::Profile profile;
   {
     const watch::Recording recording(profile);
@@ -330,84 +262,6 @@ TEST(ModelsLora, AFrozenModelHasNoGradientProductButThoseOfTheHiddenStates) {
   // Four products of each of two layers and the head, but for the first: nothing before it trains.
   EXPECT_EQ(grad_input, 2 * 4 + 1 - 1);
   EXPECT_EQ(grad_weight, 0);
-}
-
-class BadAdapter : public ::testing::Test {
- protected:
-  BadAdapter() { save_adapter(*adapted(config_), directory_.path()); }
-
-  std::filesystem::path config_file() const { return directory_.path() / "adapter_config.json"; }
-  std::filesystem::path tensor_file() const { return directory_.path() / "adapter_model.safetensors"; }
-
-  std::string error_with(const nlohmann::json& members) const {
-    nlohmann::json config = io::read_json(config_file());
-    const nlohmann::json before = config;
-    config.update(members);
-    io::write_file(config_file(), config.dump());
-    std::string error = error_of([&] { load_adapter(*small_base(config_), directory_.path()); });
-    io::write_file(config_file(), before.dump());
-    const std::string place = config_file().native() + ": ";
-    return error.starts_with(place) ? error.substr(place.size()) : error;
-  }
-  std::string error_with_tensors(const std::function<void(io::TensorMap&)>& change) const {
-    const io::TensorMap before = io::SafetensorsFile(tensor_file()).tensors();
-    io::TensorMap changed;
-    for (const auto& [name, tensor] : before) changed.emplace(name, tensor.clone());
-    change(changed);
-    const io::TemporaryDirectory other;
-    std::filesystem::copy_file(config_file(), other.path() / "adapter_config.json");
-    io::save_safetensors(other.path() / "adapter_model.safetensors", changed);
-    const std::string error = error_of([&] { load_adapter(*small_base(config_), other.path()); });
-    const std::string place = (other.path() / "adapter_model.safetensors").native() + ": ";
-    return error.starts_with(place) ? error.substr(place.size()) : error;
-  }
-
-  const DecoderConfig config_ = config_of(DecoderFamily::kLlama);
-  const io::TemporaryDirectory directory_;
-  const std::string first_ = "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight";
-};
-
-TEST_F(BadAdapter, MembersThatAreNotSupportedAreNamed) {
-  EXPECT_EQ(error_with(nlohmann::json::object()), "no error");
-  EXPECT_EQ(error_with({{"use_dora", false}, {"rank_pattern", nlohmann::json::object()}, {"modules_to_save", nullptr}}),
-            "no error");
-  EXPECT_EQ(error_with({{"peft_type", "IA3"}}), "peft_type: expected \"LORA\", got \"IA3\"");
-  EXPECT_EQ(error_with({{"bias", "all"}}), "bias: expected \"none\", got \"all\"");
-  EXPECT_EQ(error_with({{"task_type", "SEQ_CLS"}}), "task_type: expected \"CAUSAL_LM\", got \"SEQ_CLS\"");
-  EXPECT_EQ(error_with({{"use_dora", true}}), "use_dora: expected none: it is not supported, got true");
-  EXPECT_EQ(error_with({{"modules_to_save", {"lm_head"}}}),
-            "modules_to_save: expected none: it is not supported, got [\"lm_head\"]");
-  EXPECT_EQ(error_with({{"rank_pattern", {{"q_proj", 4}}}}),
-            "rank_pattern: expected none: it is not supported, got {\"q_proj\":4}");
-  EXPECT_EQ(error_with({{"some_new_method", 3}}), "some_new_method: expected none: it is not supported, got 3");
-  EXPECT_EQ(error_with({{"init_lora_weights", "pissa"}}),
-            "init_lora_weights: expected an initialisation that leaves the base as it is, got \"pissa\"");
-  EXPECT_EQ(error_with({{"r", 0}}), "r: expected 1 or more, got 0");
-  EXPECT_EQ(error_with({{"r", "many"}}), "r: expected an integer, got \"many\"");
-  EXPECT_EQ(error_with({{"r", nullptr}}), "expected a member 'r', got none");
-  EXPECT_EQ(error_with({{"lora_dropout", 1.5}}), "lora_dropout: expected one in [0, 1), got 1.5");
-  EXPECT_EQ(error_with({{"target_modules", {1}}}), "target_modules: expected names, got [1]");
-}
-
-TEST_F(BadAdapter, TensorsThatDoNotFitTheModelAreNamed) {
-  EXPECT_EQ(error_with_tensors([](io::TensorMap&) {}), "no error");
-  EXPECT_EQ(error_with_tensors([&](io::TensorMap& tensors) { tensors.erase(first_); }),
-            "expected a tensor '" + first_ + "', got none");
-  EXPECT_EQ(error_with_tensors([&](io::TensorMap& tensors) {
-              tensors[first_] = at::zeros({4, 87});
-            }),
-            "expected '" + first_ + "' of numbers of shape [3, 87], got F32 of shape [4, 87]");
-  EXPECT_EQ(error_with_tensors([&](io::TensorMap& tensors) {
-              tensors[first_] = at::zeros({3, 87}, at::kLong);
-            }),
-            "expected '" + first_ + "' of numbers of shape [3, 87], got I64 of shape [3, 87]");
-  EXPECT_EQ(
-      error_with_tensors([](io::TensorMap& tensors) {
-        tensors["base_model.model.lm_head.lora_A.weight"] = at::zeros({3, 60});
-      }),
-      "expected adapters of linear layers of the model's blocks alone, got base_model.model.lm_head.lora_A.weight");
-  EXPECT_EQ(error_with_tensors([](io::TensorMap& tensors) { tensors.clear(); }),
-            "expected tensors of adapters, got none");
 }
 
 }  // namespace

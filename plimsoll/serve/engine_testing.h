@@ -1,0 +1,78 @@
+// A tiny model to serve, and the reply that a request gets alone.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/models/decoder/model.h"
+#include "plimsoll/models/decoder/testing.h"
+#include "plimsoll/models/next_token.h"
+#include "plimsoll/nn/held_codes.h"
+#include "plimsoll/nn/testing.h"
+#include "plimsoll/runtime/philox.h"
+#include "plimsoll/serve/engine.h"
+
+namespace plimsoll::serve::testing {
+
+inline constexpr int64_t kContext = 160;
+
+inline std::shared_ptr<models::DecoderImpl> tiny_model(size_t family, bool codes = false) {
+  at::manual_seed(7);
+  models::DecoderConfig config = models::testing::small_decoder(models::decoder_traits()[family]);
+  config.context = kContext;
+  models::Decoder model(config);
+  nn::testing::randomize(*model);
+  model->to(at::kBFloat16);
+  if (codes) nn::hold_codes(*model);
+  model->eval();
+  return model.ptr();
+}
+
+inline int64_t page_bytes_of(const std::shared_ptr<models::LanguageModel>& model, nn::CacheFormat cache) {
+  return Engine(model, {.cache = cache}).stats().page_bytes;
+}
+
+struct Written {
+  std::vector<int64_t> ids;
+  std::vector<double> log_probabilities;
+  models::TextEnd end = models::TextEnd::kLength;
+};
+
+// The reply that the request gets alone, by the engine of `plimsoll generate`.
+inline Written written_alone(models::LanguageModel& model, const Request& request, const EngineOptions& options) {
+  models::DecodingOptions decoding_options{
+      .sampling = request.sampling, .rules = request.rules, .eos_token_ids = request.ends, .cache = options.cache};
+  decoding_options.uniform = [&](int64_t, int64_t new_tokens) {
+    const runtime::Philox philox{.seed = static_cast<uint64_t>(request.seed),
+                                 .step = static_cast<uint64_t>(request.choice)};
+    return philox.word(static_cast<uint64_t>(new_tokens)) * 0x1p-32;
+  };
+  models::Decoding decoding(model, decoding_options);
+  decoding.begin({request.prompt}, request.max_new_tokens);
+  Written written;
+  while (!decoding.done()) {
+    std::optional<amp::Fp8Autocast> scope;
+    if (options.recipe) scope.emplace(amp::Fp8AutocastOptions{.recipe = *options.recipe});
+    decoding.step([&](const models::NewToken& token) {
+      written.ids.push_back(token.id);
+      written.log_probabilities.push_back(models::log_probability(token.logits, token.id));
+      return false;
+    });
+  }
+  written.end = decoding.end(0);
+  return written;
+}
+
+inline Written read_all(Reply& reply) {
+  Written written;
+  while (const auto token = reply.next()) {
+    written.ids.push_back(token->token.id);
+    written.log_probabilities.push_back(token->token.log_probability);
+  }
+  written.end = reply.end();
+  return written;
+}
+
+}  // namespace plimsoll::serve::testing
