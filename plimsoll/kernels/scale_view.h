@@ -1,5 +1,5 @@
 // Place of the scale of element (row, col) in a matrix of codes. One aggregate covers per tensor, per row, 1x128,
-// 128x128, MX 1x32.
+// 128x128, MX 1x32, NVFP4 1x16 and 16x16.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,8 @@ namespace plimsoll::kernels {
 // scale(row, col) = data[(row / block_rows) * row_stride + (col / block_cols) * col_stride], where a block size of 0
 // means "the whole extent" (index 0). data == nullptr: every scale is 1. format: kFp32 (float) or kE8m0 (uint8_t
 // exponents). value = scale * code.
+// E2M1 codes have blocks of 16 columns with E4M3 scales (NVFP4) or of 32 with E8M0 scales (MXFP4), and
+// value = (code * scale) * tensor scale (format/fp4_block.h).
 struct ScaleView {
   const void* data = nullptr;
   format::Format format = format::Format::kFp32;
@@ -18,6 +20,10 @@ struct ScaleView {
   int64_t block_cols = 0;
   int64_t row_stride = 0;
   int64_t col_stride = 0;
+  // Tensor scale of E2M1 codes: that of a row is tensor[row * tensor_row_stride], 1 for nullptr. Tensors that were
+  // joined by rows have one each.
+  const float* tensor = nullptr;
+  int64_t tensor_row_stride = 0;
 };
 
 }  // namespace plimsoll::kernels

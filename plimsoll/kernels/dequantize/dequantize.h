@@ -1,6 +1,7 @@
 // output[row, col] = decode(codes[row, col]) * scale(row, col): the product in FP32, then one rounding, nearest even,
-// to the output format. E4M3 and E5M2 decode exactly. Same bits on every ISA and for any thread count. Any rows, cols
-// >= 0, any alignment; strides in elements.
+// to the output format. Codes decode exactly. E2M1: (code * block scale), which is exact, times the tensor scale; a
+// block whose scale is NaN is NaN. Same bits on every ISA and for any thread count. Any rows, cols >= 0, any alignment;
+// strides in elements, of E2M1, two of which are a byte, even.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace plimsoll::kernels {
 
 struct Dequantize {
   const uint8_t* codes = nullptr;                 // [rows, cols]
-  format::Format format = format::Format::kE4m3;  // e4m3, e5m2
+  format::Format format = format::Format::kE4m3;  // e4m3, e5m2, e2m1
   int64_t rows = 0, cols = 0;
   int64_t codes_stride = 0;
   ScaleView scale;                                       // blocks of this [rows, cols] matrix

@@ -41,6 +41,35 @@ void dequantize_bench(benchmark::State& state, Format format, Format output_form
   bench::run(state, {codes.data(), rows * kCols, output.data(), output_bytes}, rows * kCols, [&] { dequantize(args); });
 }
 
+// E2M1 codes; block scales beside them are not counted.
+void dequantize_e2m1_bench(benchmark::State& state, Format output_format, Format scale_format) {
+  const int64_t rows = state.range(0), block = scale_format == Format::kE4m3 ? 16 : 32;
+  std::vector<uint8_t> codes(static_cast<size_t>(rows * kCols / 2));
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 2654435761u >> 24);
+  const int64_t output_bytes = rows * kCols * format::bytes(output_format);
+  std::vector<uint8_t> output(static_cast<size_t>(output_bytes));
+  const std::vector<uint8_t> scales(static_cast<size_t>(rows * kCols / block),
+                                    scale_format == Format::kE4m3 ? 56 : 120);
+  const float tensor_scale = 0.37f;
+  const Dequantize args = {.codes = codes.data(),
+                           .format = Format::kE2m1,
+                           .rows = rows,
+                           .cols = kCols,
+                           .codes_stride = kCols,
+                           .scale = {.data = scales.data(),
+                                     .format = scale_format,
+                                     .block_rows = 1,
+                                     .block_cols = block,
+                                     .row_stride = kCols / block,
+                                     .col_stride = 1,
+                                     .tensor = &tensor_scale},
+                           .output = output.data(),
+                           .output_format = output_format,
+                           .output_stride = kCols};
+  bench::run(state, {codes.data(), rows * kCols / 2, output.data(), output_bytes}, rows * kCols,
+             [&] { dequantize(args); });
+}
+
 constexpr std::initializer_list<int64_t> kSizes = {64, 16384};
 const bool kRegistered[] = {
     bench::add("dequantize/e4m3_bf16", kSizes, dequantize_bench, Format::kE4m3, Format::kBf16, 0, Format::kFp32),

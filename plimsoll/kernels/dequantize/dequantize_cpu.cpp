@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "plimsoll/format/e8m0.h"
+#include "plimsoll/format/fp8.h"
 #include "plimsoll/kernels/dequantize/dequantize.h"
 #include "plimsoll/kernels/dequantize/dequantize_loops.h"
 #include "plimsoll/runtime/pick.h"
@@ -56,8 +57,9 @@ class RunScales {
   float scale(int64_t block_row, int64_t block_col) const {
     if (view_.data == nullptr) return 1.0f;
     const int64_t index = block_row * view_.row_stride + block_col * view_.col_stride;
-    if (view_.format == format::Format::kE8m0)
-      return format::E8m0::decode(static_cast<const uint8_t*>(view_.data)[index]);
+    const auto* codes = static_cast<const uint8_t*>(view_.data);
+    if (view_.format == format::Format::kE8m0) return format::E8m0::decode(codes[index]);
+    if (view_.format == format::Format::kE4m3) return format::E4m3::decode(codes[index]);
     return static_cast<const float*>(view_.data)[index];
   }
 
@@ -67,10 +69,15 @@ class RunScales {
   std::array<float, kRunCols> values_;
 };
 
+float tensor_scale(const ScaleView& scale, int64_t row) {
+  return scale.tensor == nullptr ? 1.0f : scale.tensor[row * scale.tensor_row_stride];
+}
+
 }  // namespace
 
 void dequantize(const Dequantize& original) {
   const Dequantize args = flattened(original);
+  const int64_t codes_a_byte = args.format == format::Format::kE2m1 ? 2 : 1;
   const DequantizeLoops& loops = runtime::pick(kDequantizeLoopsPortable, kDequantizeLoopsAvx2, kDequantizeLoopsAvx512);
   const int64_t block_cols = args.scale.block_cols;
   const int64_t run_cols = columns_of_run(args);
@@ -84,11 +91,12 @@ void dequantize(const Dequantize& original) {
       const int64_t first_row = begin % args.rows, last_row = std::min(args.rows, first_row + end - begin);
       RunScales scales(args.scale, col, cols);
       for (int64_t row = first_row; row < last_row; ++row) {
-        loops.run({.codes = args.codes + row * args.codes_stride + col,
+        loops.run({.codes = args.codes + (row * args.codes_stride + col) / codes_a_byte,
                    .format = args.format,
                    .count = cols,
                    .scale = scales.of_row(row),
                    .group_count = block_cols > 0 ? block_cols : std::max<int64_t>(cols, 2),
+                   .tensor_scale = tensor_scale(args.scale, row),
                    .output = static_cast<char*>(args.output) +
                              (row * args.output_stride + col) * format::bytes(args.output_format),
                    .output_format = args.output_format});
