@@ -42,6 +42,8 @@ constexpr const FormatInfo& info(Format format) { return kFormats[static_cast<si
 constexpr float max_finite(Format format) { return info(format).max_finite; }
 constexpr int64_t bytes(Format format) { return (info(format).bits + 7) / 8; }
 constexpr bool is_fp8(Format format) { return format == Format::kE4m3 || format == Format::kE5m2; }
+// Formats whose values mean nothing without a scale.
+constexpr bool is_code(Format format) { return is_fp8(format) || format == Format::kE2m1; }
 
 constexpr std::optional<Format> parse_format(std::string_view name) {
   for (size_t i = 0; i < kFormats.size(); ++i) {

@@ -32,6 +32,9 @@ constexpr Format format_of(Dword stored) {
       return Format::kE4m3;
     case Dword::kE5m2Quad:
       return Format::kE5m2;
+    case Dword::kNvfp4Octet:
+    case Dword::kMxfp4Octet:
+      return Format::kE2m1;  // octets.h
     case Dword::kFp32:
     case Dword::kFp16Split:  // expanded to FP32
       return Format::kFp32;

@@ -8,7 +8,8 @@
 //
 // Scales: those constant along k (per tensor, per row) multiply the sum in the epilogue; those that vary along k are
 // folded into the decoded operand, exactly for E8M0, with one FP32 rounding for FP32 scales (such an operand is
-// multiplied in FP32 on every ISA). Those of the epilogue multiply one after the other, each product rounded to 24 bits
+// multiplied in FP32 on every ISA). Block scales of E2M1 codes are always folded in, exactly, and the product is that of
+// the BF16 values, bit for bit; the epilogue applies the tensor scale. Those of the epilogue multiply one after the other, each product rounded to 24 bits
 // whatever its exponent: a result that FP32 holds is finite, and normal where it can be, however far from 1 each scale
 // is. A NaN scale makes its block NaN.
 //
@@ -28,10 +29,11 @@ namespace plimsoll::kernels {
 // A logical [rows, k] matrix: rows = m for A, n for B. Exactly one of the strides is 1 (both may be, for a vector).
 struct GemmOperand {
   const void* data = nullptr;
-  format::Format format = format::Format::kFp32;  // fp32, fp16, bf16, e4m3, e5m2
-  int64_t row_stride = 0;                         // elements from (row, k) to (row + 1, k)
-  int64_t k_stride = 1;                           // elements from (row, k) to (row, k + 1)
-  ScaleView scale = {};                           // of codes; blocks are [block_rows, block_k] in this logical matrix
+  // fp32, fp16, bf16, e4m3, e5m2; e2m1: two codes a byte, k_stride 1, an even row_stride, a scale of blocks of 16 or 32 k
+  format::Format format = format::Format::kFp32;
+  int64_t row_stride = 0;  // elements from (row, k) to (row + 1, k)
+  int64_t k_stride = 1;    // elements from (row, k) to (row, k + 1)
+  ScaleView scale = {};    // of codes; blocks are [block_rows, block_k] in this logical matrix
 };
 
 enum class GemmActivation : uint8_t {
@@ -72,7 +74,7 @@ void gemm(const Gemm& args);
 // Products of the same shape, formats, scales and epilogue, such as [batch, m, k] x [batch, k, n]: product i reads and
 // writes i * step elements further. Bits are those of `gemm` on each.
 struct BatchedGemm {
-  Gemm first = {};  // neither aux nor column_sum, which are of one product
+  Gemm first = {};  // neither aux nor column_sum, which are of one product; no e2m1
   int64_t batch = 0;
   int64_t a_step = 0, b_step = 0, output_step = 0;  // elements; 0: the same for all. packed_b: for all
 };
@@ -81,8 +83,8 @@ struct BatchedGemm {
 void gemm_batched(const BatchedGemm& args);
 
 // Packs B once for many products (weights): as many bytes as B has, rounded up to 32 columns, but four a value for FP16
-// with AMX and for codes whose scales vary along k, which are packed in (other scales are read from b.scale by each `gemm`). The
-// layout belongs to the ISA in force; `gemm` called under another ISA must not get it. 64-byte alignment is faster.
+// with AMX and for FP8 codes whose scales vary along k, which are packed in (other scales are read from b.scale by each
+// `gemm`). E2M1 codes are packed with their block scales, k rounded up to 64. The layout belongs to the ISA in force; `gemm` called under another ISA must not get it. 64-byte alignment is faster.
 size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k);
 void gemm_pack_b(const GemmOperand& b, int64_t n, int64_t k, void* packed);
 

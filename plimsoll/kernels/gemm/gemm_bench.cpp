@@ -32,11 +32,26 @@ using format::Format;
 enum class Layout { kNtPacked, kNt, kNn, kTn };
 constexpr const char* kLayoutNames[] = {"nt_packed", "nt", "nn", "tn"};
 
+// An operand's format; of E2M1 codes also that of their block scales.
+struct Elements {
+  Elements(Format elements, Format scales = Format::kFp32) : format(elements), scale(scales) {}
+
+  bool operator==(const Elements&) const = default;
+  std::string name() const {
+    if (format != Format::kE2m1) return std::string(format::info(format).name);
+    return scale == Format::kE4m3 ? "nvfp4" : "mxfp4";
+  }
+
+  Format format, scale;
+};
+const Elements kNvfp4(Format::kE2m1, Format::kE4m3), kMxfp4(Format::kE2m1, Format::kE8m0);
+
 struct Case {
   std::string group;
   Layout layout = Layout::kNt;
   int64_t m = 0, n = 0, k = 0;
-  Format a = Format::kFp32, b = Format::kFp32, output = Format::kFp32;
+  Elements a = Format::kFp32, b = Format::kFp32;
+  Format output = Format::kFp32;
   GemmActivation activation = GemmActivation::kNone;
   bool bias = false, accumulate = false, column_sum = false;
 
@@ -66,7 +81,13 @@ class Buffer {
 };
 
 // Codes of a tensor's own scale: few of them are zero or subnormal.
-Buffer random_elements(Format format, int64_t count) {
+Buffer random_elements(const Elements& elements, int64_t count) {
+  const Format format = elements.format;
+  if (format == Format::kE2m1) {
+    Buffer pairs(count / 2);
+    for (int64_t i = 0; i < count / 2; ++i) pairs.data()[i] = static_cast<uint8_t>(i * 2654435761u >> 24);
+    return pairs;
+  }
   const int64_t size = format::bytes(format);
   const auto amax = static_cast<float>(format::is_fp8(format) ? format::max_finite(format) : 1);
   Buffer result(count * size);
@@ -85,6 +106,8 @@ class Problem {
   explicit Problem(const Case& c)
       : a_(random_elements(c.a, c.m * c.k)),
         b_(random_elements(c.b, c.n * c.k)),
+        a_scale_(block_scales(c.a, c.m * c.k)),
+        b_scale_(block_scales(c.b, c.n * c.k)),
         output_(c.m * c.n * format::bytes(c.output)),
         aux_(c.activation == GemmActivation::kNone ? 0 : c.m * c.n * 2),
         vector_(c.n * 4),
@@ -105,6 +128,8 @@ class Problem {
                           .aux_stride = c.n,
                           .column_sum = c.column_sum ? reinterpret_cast<float*>(vector_.data()) : nullptr,
                           .accumulate = c.accumulate}};
+    gemm_.a.scale = scale_view(a_scale_, c.a, c.k);
+    gemm_.b.scale = scale_view(b_scale_, c.b, c.k);
     if (c.layout != Layout::kNtPacked) return;
     packed_ = Buffer(static_cast<int64_t>(gemm_packed_b_bytes(gemm_.b, c.n, c.k)));
     gemm_pack_b(gemm_.b, c.n, c.k, packed_.data());
@@ -116,11 +141,31 @@ class Problem {
   const Buffer& read_once() const { return gemm_.packed_b == nullptr ? b_ : packed_; }
 
  private:
-  static GemmOperand operand(const Buffer& data, Format format, int64_t rows, int64_t k, bool transposed) {
-    return {.data = data.data(), .format = format, .row_stride = transposed ? 1 : k, .k_stride = transposed ? rows : 1};
+  static GemmOperand operand(const Buffer& data, const Elements& elements, int64_t rows, int64_t k, bool transposed) {
+    return {.data = data.data(),
+            .format = elements.format,
+            .row_stride = transposed ? 1 : k,
+            .k_stride = transposed ? rows : 1};
+  }
+  static int64_t block_of(const Elements& elements) { return elements.scale == Format::kE4m3 ? 16 : 32; }
+  // 1 in either format; k is a multiple of a block.
+  static Buffer block_scales(const Elements& elements, int64_t count) {
+    if (elements.format != Format::kE2m1) return Buffer(0);
+    Buffer scales(count / block_of(elements));
+    std::fill_n(scales.data(), scales.bytes(), static_cast<uint8_t>(format::encode(elements.scale, 1.0f)));
+    return scales;
+  }
+  static ScaleView scale_view(const Buffer& scales, const Elements& elements, int64_t k) {
+    if (elements.format != Format::kE2m1) return {};
+    return {.data = scales.data(),
+            .format = elements.scale,
+            .block_rows = 1,
+            .block_cols = block_of(elements),
+            .row_stride = k / block_of(elements),
+            .col_stride = 1};
   }
 
-  Buffer a_, b_, output_, aux_, vector_, packed_;
+  Buffer a_, b_, a_scale_, b_scale_, output_, aux_, vector_, packed_;
   Gemm gemm_;
 };
 
@@ -147,7 +192,7 @@ class TeamProblem {
       for (int64_t i = 0; i < count_; ++i) {
         const uint8_t* const weight = weights_.data() + i * each();
         if (whole.packed_b == nullptr) {
-          part.b.data = weight + begin * whole.b.row_stride * format::bytes(whole.b.format);
+          part.b.data = weight + begin * whole.b.row_stride * format::bytes(whole.b.format);  // never E2M1
         } else {
           part.packed_b = gemm_packed_from(weight, whole.b, whole.k, begin);
         }
@@ -168,13 +213,13 @@ class TeamProblem {
 
 // The limit of the multiply-adds that the product is made of.
 Measured measure_limit(const Case& c, double seconds) {
-  auto narrow = [](Format format) { return format == Format::kBf16 || format::is_fp8(format); };
+  auto narrow = [](const Elements& x) { return x.format == Format::kBf16 || format::is_code(x.format); };
   const runtime::Isa isa = runtime::matmul_isa();
   const bool tiles = isa >= runtime::Isa::kAmx;
   if (narrow(c.a) && narrow(c.b) && isa >= runtime::Isa::kAvx512Bf16) {
     return tiles ? measure_tile_limit(seconds) : measure_bf16_limit(seconds);
   }
-  if (!(tiles && c.a == Format::kFp16 && c.b == Format::kFp16)) return measure_fp32_limit(seconds);
+  if (!(tiles && c.a.format == Format::kFp16 && c.b.format == Format::kFp16)) return measure_fp32_limit(seconds);
   Measured limit = measure_tile_limit(seconds);
   limit.operations /= 4;  // four products of halves
   return limit;
@@ -223,9 +268,21 @@ void run_rows(benchmark::State& state, const Case& c) {
       state, read.bytes(), [&] { problem.multiply(); }, [&] { bench::plain_loop(stream); });
 }
 
-void add_products(std::vector<Case>& cases, Format a, Format b, const std::string& formats) {
-  const Format wide = a == Format::kFp32 ? Format::kFp32 : Format::kBf16;
-  const std::string group = "gemm/" + formats;
+std::string names_of(const Elements& a, const Elements& b) { return a.name() + "*" + b.name(); }
+Format output_of(const Elements& a) { return a.format == Format::kFp32 ? Format::kFp32 : Format::kBf16; }
+
+// E2M1 codes lie along k in both operands.
+void add_fp4_products(std::vector<Case>& cases, const Elements& a, const Elements& b) {
+  for (int64_t size : {512, 1024, 2048, 4096}) {
+    for (Layout layout : {Layout::kNtPacked, Layout::kNt}) {
+      cases.push_back({"gemm/" + names_of(a, b), layout, size, size, size, a, b, Format::kBf16});
+    }
+  }
+}
+
+void add_products(std::vector<Case>& cases, const Elements& a, const Elements& b) {
+  const Format wide = output_of(a);
+  const std::string group = "gemm/" + names_of(a, b);
   for (int64_t size : {512, 1024, 2048, 4096}) {
     for (Layout layout : {Layout::kNtPacked, Layout::kNt, Layout::kNn}) {
       cases.push_back({group, layout, size, size, size, a, b, wide});
@@ -244,8 +301,9 @@ void add_products(std::vector<Case>& cases, Format a, Format b, const std::strin
   }
 }
 
-void add_rows(std::vector<Case>& cases, Format a, Format b, const std::string& formats) {
-  const Format wide = a == Format::kFp32 ? Format::kFp32 : Format::kBf16;
+void add_rows(std::vector<Case>& cases, const Elements& a, const Elements& b) {
+  const Format wide = output_of(a);
+  const std::string formats = names_of(a, b);
   for (int64_t rows : {1, 2, 4, 8, 16}) {
     for (int64_t size : {4096, 8192}) {
       cases.push_back({"rows/" + formats, Layout::kNtPacked, rows, size, size, a, b, wide});
@@ -255,14 +313,15 @@ void add_rows(std::vector<Case>& cases, Format a, Format b, const std::string& f
 }
 
 // The products of a block of SmolLM2-135M, whose heads are 9 of queries and 3 of keys and values, and its head.
-void add_team(std::vector<Case>& cases, Format a, Format b, const std::string& formats) {
+void add_team(std::vector<Case>& cases, const Elements& a, const Elements& b) {
+  const std::string formats = names_of(a, b);
   constexpr int64_t kDim = 576, kProjected = 960, kInner = 1536, kVocabulary = 49152;
   for (int64_t rows : {1, 2, 4, 8}) {
     for (const auto& [n, k] : {std::pair{kProjected, kDim}, std::pair{kDim, kDim}, std::pair{2 * kInner, kDim},
                                std::pair{kDim, kInner}, std::pair{kVocabulary, kDim}}) {
-      cases.push_back({"team/" + formats, Layout::kNtPacked, rows, n, k, a, b, a});
+      cases.push_back({"team/" + formats, Layout::kNtPacked, rows, n, k, a, b, a.format});
     }
-    if (a == b) cases.push_back({"team/" + formats, Layout::kNt, rows, kVocabulary, kDim, a, b, a});
+    if (a == b) cases.push_back({"team/" + formats, Layout::kNt, rows, kVocabulary, kDim, a, b, a.format});
   }
 }
 
@@ -301,16 +360,16 @@ const bool kRegistered = [] {
   for (const auto& [a, b] : {std::pair{Format::kFp32, Format::kFp32}, std::pair{Format::kFp16, Format::kFp16},
                              std::pair{Format::kBf16, Format::kBf16}, std::pair{Format::kE4m3, Format::kE4m3},
                              std::pair{Format::kE5m2, Format::kE4m3}}) {
-    const std::string formats = std::string(format::info(a).name) + "*" + std::string(format::info(b).name);
-    add_products(products, a, b, formats);
-    if (b != Format::kFp16 && a != Format::kE5m2) add_rows(rows, a, b, formats);
+    add_products(products, a, b);
+    if (b != Format::kFp16 && a != Format::kE5m2) add_rows(rows, a, b);
   }
   // Few rows are of activations in BF16.
-  add_rows(rows, Format::kBf16, Format::kE4m3, "bf16*e4m3");
-  for (const auto& [a, b] : {std::pair{Format::kFp32, Format::kFp32}, std::pair{Format::kBf16, Format::kBf16},
-                             std::pair{Format::kFp16, Format::kFp16}, std::pair{Format::kBf16, Format::kE4m3}}) {
-    add_team(team, a, b, std::string(format::info(a).name) + "*" + std::string(format::info(b).name));
-  }
+  for (const Elements& b : {Elements(Format::kE4m3), kNvfp4, kMxfp4}) add_rows(rows, Format::kBf16, b);
+  add_fp4_products(products, Format::kBf16, kNvfp4);
+  add_fp4_products(products, kNvfp4, kNvfp4);
+  add_fp4_products(products, kMxfp4, kMxfp4);
+  for (const Format format : {Format::kFp32, Format::kBf16, Format::kFp16}) add_team(team, format, format);
+  for (const Elements& b : {Elements(Format::kE4m3), kNvfp4, kMxfp4}) add_team(team, Format::kBf16, b);
   add_epilogues(products);
   for (const Case& c : products) {
     benchmark::RegisterBenchmark(c.name().c_str(), run_products, c)->UseManualTime()->MinTime(0.2);

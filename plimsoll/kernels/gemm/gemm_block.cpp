@@ -98,7 +98,7 @@ class BlockMultiplier {
     const int64_t index = row_panel - block_rows_.begin;
     // Each row panel brings its share of the next B panel nearer, as it is stored.
     const bool is_stored = chunk_.packed != nullptr;
-    const int64_t bytes = is_stored ? dwords_of(k_.size(), chunk_.layout.dword) * kBPitch * 4 : 0;
+    const int64_t bytes = is_stored ? panel_dwords_of(k_.size(), chunk_.layout.dword) * 4 : 0;
     const int64_t step = divide_up(bytes, std::max<int64_t>(block_rows_.size() * k_dwords_, 1));
     const char* next = is_stored ? reinterpret_cast<const char*>(chunk_.at(k_.begin, column_panel)) +
                                        chunk_.layout.panel_dwords() * 4 + index * step * k_dwords_

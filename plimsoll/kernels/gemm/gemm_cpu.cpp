@@ -94,6 +94,8 @@ GemmKernel gemm_kernel(const GemmOperand& a, const GemmOperand& b, int64_t k) {
     case Dword::kFp16Pair:
     case Dword::kE4m3Quad:
     case Dword::kE5m2Quad:
+    case Dword::kNvfp4Octet:
+    case Dword::kMxfp4Octet:
       break;  // stored, not multiplied
   }
   runtime::unexpected("gemm: dword", static_cast<int>(dword));

@@ -60,15 +60,16 @@ class Multiplying {
 };
 
 // The scales that the epilogue applies, times `factor`.
-void fill_scales(const ScaleView& scale, int64_t rows, int64_t k, float factor, float* to) {
-  const bool in_epilogue = k > 0 && scale.data != nullptr && !varies_along_k(scale, k);  // of no values there is none
+void fill_scales(const GemmOperand& operand, int64_t rows, int64_t k, float factor, float* to) {
+  const ScaleView& scale = operand.scale;
+  const bool in_epilogue = scales_sums(operand, k);
   if (in_epilogue && scale.block_rows == 1 && scale.format == format::Format::kFp32) {
     // Scales of weights that are codes: as many as there are outputs.
     const auto* of_rows = static_cast<const float*>(scale.data);
     for (int64_t i = 0; i < rows; ++i) to[i] = factor * of_rows[i * scale.row_stride];
     return;
   }
-  for (int64_t i = 0; i < rows; ++i) to[i] = in_epilogue ? factor * scale_at(scale, i, 0) : factor;
+  for (int64_t i = 0; i < rows; ++i) to[i] = in_epilogue ? factor * scale_of_sums(operand, i) : factor;
 }
 
 // Panels of the layout, which begins with `first_panel` and `k_blocks`.
@@ -142,6 +143,9 @@ const GemmIsa& isa_of(Dword dword, const GemmLevel& level) {
 }  // namespace
 
 Dword dword_of(const GemmOperand& operand, int64_t k, const GemmLevel& level) {
+  if (operand.format == format::Format::kE2m1) {
+    return level.bf16_pair != nullptr ? Dword::kBf16Pair : Dword::kFp32;  // with block scales, too
+  }
   const bool fits_bf16 = operand.format == format::Format::kBf16 || format::is_fp8(operand.format);
   const bool varies = varies_along_k(operand.scale, k);
   const bool inexact_scale = varies && operand.scale.format != format::Format::kE8m0;
@@ -156,7 +160,7 @@ Dword common_dword(const GemmOperand& a, const GemmOperand& b, int64_t k, const 
 }
 
 Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmLevel& level) {
-  if (varies_along_k(b.scale, k)) return dword_of(b, k, level);
+  if (b.format != format::Format::kE2m1 && varies_along_k(b.scale, k)) return dword_of(b, k, level);
   switch (b.format) {
     case format::Format::kBf16:
       return Dword::kBf16Pair;
@@ -169,6 +173,7 @@ Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmLevel& level) {
     case format::Format::kFp16:
       return level.fp16_split == nullptr ? Dword::kFp16Pair : Dword::kFp16Split;
     case format::Format::kE2m1:
+      return b.scale.format == format::Format::kE4m3 ? Dword::kNvfp4Octet : Dword::kMxfp4Octet;
     case format::Format::kE8m0:
       break;
   }
@@ -207,8 +212,8 @@ float multiply(const Gemm& args, const GemmLevel& level) {
       PackedLayout{std::min(part.k_blocks * k_blocks.length, args.k), part.panels, dword}.dwords();
   const SharedScratch shared(args, row_panels, whole ? 0 : part_dwords,
                              part.k_blocks < k_blocks.count ? part.panels * tile_dwords : 0);
-  fill_scales(args.a.scale, args.m, args.k, args.epilogue.alpha, shared.row_scale);
-  fill_scales(args.b.scale, args.n, args.k, 1.0f, shared.column_scale);
+  fill_scales(args.a, args.m, args.k, args.epilogue.alpha, shared.row_scale);
+  fill_scales(args.b, args.n, args.k, 1.0f, shared.column_scale);
 
   Product product = {.gemm = args,
                      .isa = isa,

@@ -11,15 +11,13 @@
 namespace plimsoll::kernels {
 namespace {
 
-bool in_epilogue(const ScaleView& scale, int64_t k) {
-  return k > 0 && scale.data != nullptr && !varies_along_k(scale, k);
-}
-
 // Sums of products of codes are multiples of 2^-32 (E5M2's smallest number squared) below 2^63 (its largest squared,
-// 2^31 times): times a factor in here they are normal.
+// 2^31 times): times a factor in here they are normal. Codes of NVFP4 times block scales are multiples of 2^-10 up to
+// 2688.
 constexpr float kLeastOfCodes = 0x1p-94f, kMostOfCodes = 0x1p64f;
 
 bool sums_codes(const GemmOperand& operand, int64_t k) {
+  if (operand.format == format::Format::kE2m1) return operand.scale.format == format::Format::kE4m3;
   return format::is_fp8(operand.format) && !varies_along_k(operand.scale, k);
 }
 
@@ -33,7 +31,7 @@ double rounded_to_24_bits(double x) {
 }  // namespace
 
 FarScales::FarScales(const Gemm& args, const float* row_scale) : row_scale_(row_scale) {
-  const bool scales_rows = in_epilogue(args.a.scale, args.k), scales_columns = in_epilogue(args.b.scale, args.k);
+  const bool scales_rows = scales_sums(args.a, args.k), scales_columns = scales_sums(args.b, args.k);
   const bool has_alpha = args.epilogue.alpha != 1;
   // One factor alone is one multiplication.
   if (scales_rows + scales_columns + has_alpha < 2) return;
@@ -51,7 +49,7 @@ FarScales::FarScales(const Gemm& args, const float* row_scale) : row_scale_(row_
   const double alpha = args.epilogue.alpha;
   exact_rows_.resize(static_cast<size_t>(args.m), alpha);
   for (int64_t i = 0; scales_rows && i < args.m; ++i) {
-    exact_rows_[static_cast<size_t>(i)] = rounded_to_24_bits(alpha * double{scale_at(args.a.scale, i, 0)});
+    exact_rows_[static_cast<size_t>(i)] = rounded_to_24_bits(alpha * double{scale_of_sums(args.a, i)});
   }
   ones_.assign(static_cast<size_t>(std::max(args.m, args.n)), 1.0f);
 }

@@ -24,7 +24,8 @@ class FewRows {
         panels_(panels_together(divide_up(product.gemm.m, parts_))),
         a_stride_(divide_up(dwords_of(product.gemm.k, product.dword), kLineDwords) * kLineDwords + kLineDwords) {
     const int64_t panels_of_a = product.row_panels * product.a_panel_dwords(product.gemm.k);
-    const int64_t a_dwords = as_stored_ ? product.gemm.m * a_stride_ : panels_of_a, b_dwords = kDepth * kBPitch;
+    const int64_t a_dwords = as_stored_ ? product.gemm.m * a_stride_ : panels_of_a;
+    const int64_t b_dwords = std::max(kDepth * kBPitch, panel_dwords_of(kDepth * depth_of(stored_), stored_));
     a_ = static_cast<uint32_t*>(
         runtime::scratch(runtime::ScratchSlot::kGemmA, static_cast<size_t>(a_dwords + b_dwords) * sizeof(uint32_t)));
     b_ = a_ + a_dwords;
@@ -117,7 +118,7 @@ class FewRows {
     do {
       const Range part = {k, std::min(k + depth, product_.gemm.k)};
       if (as_stored_) {
-        multiply_as_stored(part, pack(column, part, stored_), 1, kDepth * kBPitch);
+        multiply_as_stored(part, pack(column, part, stored_), 1, panel_dwords_of(depth, stored_));
       } else {
         multiply_tiles(column, part);
       }

@@ -21,7 +21,11 @@ enum class Dword : uint8_t {
   kFp16Pair,
   kE4m3Quad,
   kE5m2Quad,
+  kNvfp4Octet,  // E2M1 codes; their block scales lie between them: panel_dwords_of
+  kMxfp4Octet,
 };
+
+static constexpr bool is_octet(Dword dword) { return dword == Dword::kNvfp4Octet || dword == Dword::kMxfp4Octet; }
 
 static constexpr int64_t depth_of(Dword dword) {
   switch (dword) {
@@ -33,11 +37,27 @@ static constexpr int64_t depth_of(Dword dword) {
       return 2;
     case Dword::kE4m3Quad:
     case Dword::kE5m2Quad:
+      return 4;
+    case Dword::kNvfp4Octet:
+    case Dword::kMxfp4Octet:
       break;
   }
-  return 4;
+  return 8;
 }
 static constexpr int64_t dwords_of(int64_t k, Dword dword) { return (k + depth_of(dword) - 1) / depth_of(dword); }
+
+// Octets of a B panel come in groups of 64 k: first the block scales, a byte for each column of each block, then
+// [8][32] dwords. Zeros fill the last group.
+static constexpr int64_t kGroupDepth = 64, kGroupOctets = kGroupDepth / 8;
+static constexpr int64_t octet_block(Dword dword) { return dword == Dword::kNvfp4Octet ? 16 : 32; }
+static constexpr int64_t scale_dwords(Dword dword) { return kGroupDepth / octet_block(dword) * kBPitch / 4; }
+static constexpr int64_t group_dwords(Dword dword) { return scale_dwords(dword) + kGroupOctets * kBPitch; }
+
+// Dwords of k of a B panel.
+static constexpr int64_t panel_dwords_of(int64_t k, Dword dword) {
+  if (!is_octet(dword)) return dwords_of(k, dword) * kBPitch;
+  return (k + kGroupDepth - 1) / kGroupDepth * group_dwords(dword);
+}
 
 // Panels of rows_per_panel rows of an operand, decoded, the scales that vary along k folded in if `fold_scale`.
 struct PackPanels {
@@ -51,8 +71,8 @@ struct PackPanels {
   int64_t panel_stride = 0;  // dwords
 };
 
-// A part of a B panel, stored in one kind of dword, in the kind that is multiplied. Writes whole stored dwords: up to
-// three k beyond the last.
+// A part of a B panel, stored in one kind of dword, in the kind that is multiplied. Writes whole stored dwords of quads
+// and pairs: up to three k beyond the last.
 struct ExpandPanel {
   int64_t k = 0;
   Dword stored = Dword::kFp32;

@@ -42,15 +42,15 @@ struct KBlocks {
   constexpr Range block(int64_t index) const { return {index * length, std::min((index + 1) * length, k)}; }
 };
 
-// Places of packed B panels: one after the other, each with all of k (and up to three more, so that whole stored dwords
-// can be decoded), so that few rows read B as one stream.
+// Places of packed B panels: one after the other, each with all of k (and up to three more, so that whole stored quads
+// can be decoded), so that few rows read B as one stream. k_begin is a multiple of 64.
 struct PackedLayout {
   int64_t k, panels;
   Dword dword;
 
-  constexpr int64_t panel_dwords() const { return dwords_of(divide_up(k, 4) * 4, dword) * kBPitch; }
+  constexpr int64_t panel_dwords() const { return panel_dwords_of(divide_up(k, 4) * 4, dword); }
   constexpr int64_t offset(int64_t k_begin, int64_t panel) const {
-    return panel * panel_dwords() + dwords_of(k_begin, dword) * kBPitch;
+    return panel * panel_dwords() + panel_dwords_of(k_begin, dword);
   }
   constexpr int64_t dwords() const { return panels * panel_dwords(); }
 };

@@ -21,7 +21,7 @@ void Product::pack_a(Range panels, Range k, uint32_t* to) const {
               .readable_end = gemm.m,
               .k_begin = k.begin,
               .k_end = k.end,
-              .fold_scale = varies_along_k(gemm.a.scale, gemm.k),
+              .fold_scale = folds_scale(gemm.a, gemm.k),
               .dword = dword,
               .panels = to,
               .panel_stride = a_panel_dwords(k.size())});
@@ -32,7 +32,7 @@ void Product::pack_rows(uint32_t* to, int64_t stride) const {
                  .row_end = gemm.m,
                  .readable_end = gemm.m,
                  .k_end = gemm.k,
-                 .fold_scale = varies_along_k(gemm.a.scale, gemm.k),
+                 .fold_scale = folds_scale(gemm.a, gemm.k),
                  .dword = dword,
                  .panels = to,
                  .panel_stride = stride});
@@ -69,7 +69,7 @@ void pack_columns(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa
               .readable_end = n,
               .k_begin = args.k.begin,
               .k_end = args.k.end,
-              .fold_scale = varies_along_k(b.scale, k),
+              .fold_scale = folds_scale(b, k),
               .dword = args.dword,
               .panels = args.to,
               .panel_stride = args.panel_stride});

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "plimsoll/kernels/scale_view.h"
+#include "plimsoll/kernels/gemm/gemm.h"
 
 namespace plimsoll::kernels {
 namespace {
@@ -35,6 +35,25 @@ namespace {
 // A block at least as long as k is one block; whether a scale varies along k must not depend on the rows.
 [[maybe_unused]] bool varies_along_k(const ScaleView& view, int64_t k) {
   return view.data != nullptr && view.block_cols != 0 && view.block_cols < k;
+}
+
+// Whether the scales are part of the decoded values.
+[[maybe_unused]] bool folds_scale(const GemmOperand& operand, int64_t k) {
+  return operand.format == format::Format::kE2m1 || varies_along_k(operand.scale, k);
+}
+
+// Whether the epilogue applies a scale.
+[[maybe_unused]] bool scales_sums(const GemmOperand& operand, int64_t k) {
+  if (k == 0) return false;  // of no values there is none
+  if (operand.format == format::Format::kE2m1) return operand.scale.tensor != nullptr;
+  return operand.scale.data != nullptr && !varies_along_k(operand.scale, k);
+}
+
+// The scale of a row that the epilogue applies; scales_sums(operand, k).
+[[maybe_unused]] float scale_of_sums(const GemmOperand& operand, int64_t row) {
+  const ScaleView& scale = operand.scale;
+  return operand.format == format::Format::kE2m1 ? scale.tensor[row * scale.tensor_row_stride]
+                                                 : scale_at(scale, row, 0);
 }
 
 }  // namespace
