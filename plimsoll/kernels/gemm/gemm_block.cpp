@@ -48,6 +48,7 @@ class BlockMultiplier {
     k_ = product_.k_blocks.block(k_block);
     k_dwords_ = dwords_of(k_.size(), product_.dword);
     is_last_ = k_block + 1 == product_.k_blocks.count;
+    places_ = is_ready_ && chunk_.is_stored ? BPlaces{} : places_of(product_.isa, k_.size());
     product_.pack_a(block_rows_, k_, a_);
     for (int64_t column = columns_.begin; column < columns_.end; ++column) {
       const uint32_t* b = b_panel(column);
@@ -66,11 +67,12 @@ class BlockMultiplier {
                            .stored = chunk_.layout.dword,
                            .dword = product_.dword,
                            .from = chunk_.at(k_.begin, column),
-                           .to = b_});
+                           .to = b_,
+                           .places = places_});
     } else {
       const Gemm& gemm = product_.gemm;
       pack_columns(gemm.b, gemm.n, gemm.k, product_.isa,
-                   {.panels = {column, column + 1}, .k = k_, .dword = product_.dword, .to = b_});
+                   {.panels = {column, column + 1}, .k = k_, .dword = product_.dword, .to = b_, .places = places_});
     }
     return b_;
   }
@@ -107,6 +109,7 @@ class BlockMultiplier {
     TileProduct args = {.k_dwords = k_dwords_,
                         .a = a_ + index * product_.a_panel_dwords(k_.size()),
                         .b = b,
+                        .b_places = places_,
                         .tile = tile,
                         .rows = product_.rows_in(row_panel),
                         .carry = k_.begin > 0,
@@ -126,6 +129,7 @@ class BlockMultiplier {
   const ColumnChunk& chunk_;
   const bool is_ready_;
   Range rows_, columns_, block_rows_, k_;
+  BPlaces places_;
   bool is_last_ = false;
   int64_t k_dwords_ = 0, tile_size_ = 0;
   uint32_t* a_ = nullptr;

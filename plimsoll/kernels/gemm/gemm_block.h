@@ -39,6 +39,7 @@ struct ColumnChunk {
   const uint32_t* packed = nullptr;
   PackedLayout layout;
   int64_t first_panel = 0, first_k = 0;
+  bool is_stored = false;  // packed by the caller, beforehand
 
   const uint32_t* at(int64_t k_begin, int64_t panel) const {
     return packed + layout.offset(k_begin - first_k, panel - first_panel);
@@ -51,6 +52,7 @@ struct PackColumns {
   Dword dword = Dword::kFp32;
   uint32_t* to = nullptr;
   int64_t panel_stride = 0;
+  BPlaces places = {};
 };
 void pack_columns(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa, const PackColumns& args);
 

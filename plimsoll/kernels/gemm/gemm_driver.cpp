@@ -15,9 +15,9 @@ constexpr int64_t kPackGrain = 4;  // panels
 
 enum class BSource {
   kPackedBefore,  // args.packed_b as it is
-  kExpanded,      // args.packed_b, decoded a part of the columns at a time by all threads together
-  kPackedHere,    // B, likewise
-  kAsNeeded,      // few rows: a panel at a time, by the thread that multiplies with it
+  kExpanded,  // args.packed_b, decoded, or moved to other places, a part of the columns at a time by all threads together
+  kPackedHere,  // B, likewise
+  kAsNeeded,    // few rows: a panel at a time, by the thread that multiplies with it
 };
 
 // Memory that the calling thread lends to the whole product.
@@ -84,19 +84,25 @@ void pack_chunk(const GemmOperand& b, int64_t n, const KBlocks& blocks, const Co
                     .k = k,
                     .dword = layout.dword,
                     .to = packed + layout.offset(k.begin - chunk.first_k, begin),
-                    .panel_stride = layout.panel_dwords()});
+                    .panel_stride = layout.panel_dwords(),
+                    .places = chunk.is_stored ? BPlaces{} : places_of(isa, k.size())});
     }
   });
 }
 
-void expand_chunk(const ColumnChunk& stored, const ColumnChunk& chunk, const GemmIsa& isa, uint32_t* packed) {
+void expand_chunk(const ColumnChunk& stored, const KBlocks& blocks, const ColumnChunk& chunk, const GemmIsa& isa,
+                  uint32_t* packed) {
   runtime::parallel_for(chunk.panels.size(), kPackGrain, [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; ++panel) {
-      isa.expand({.k = chunk.layout.k,
-                  .stored = stored.layout.dword,
-                  .dword = chunk.layout.dword,
-                  .from = stored.at(chunk.first_k, chunk.panels.begin + panel),
-                  .to = packed + chunk.layout.offset(0, panel)});
+      for (int64_t block = chunk.k_blocks.begin; block < chunk.k_blocks.end; ++block) {
+        const Range k = blocks.block(block);
+        isa.expand({.k = k.size(),
+                    .stored = stored.layout.dword,
+                    .dword = chunk.layout.dword,
+                    .from = stored.at(k.begin, chunk.panels.begin + panel),
+                    .to = packed + chunk.layout.offset(k.begin - chunk.first_k, panel),
+                    .places = places_of(isa, k.size())});
+      }
     }
   });
 }
@@ -184,7 +190,8 @@ void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, 
                    uint32_t* packed) {
   const bool split = layout.dword == Dword::kFp16Split;
   const KBlocks blocks(layout.k);
-  pack_chunk(b, n, blocks, {.panels = {0, layout.panels}, .k_blocks = {0, blocks.count}, .layout = layout},
+  pack_chunk(b, n, blocks,
+             {.panels = {0, layout.panels}, .k_blocks = {0, blocks.count}, .layout = layout, .is_stored = true},
              split ? *level.fp16_split : *level.fp32, packed);
 }
 
@@ -199,10 +206,10 @@ float multiply(const Gemm& args, const GemmLevel& level) {
   const int64_t work = args.m * args.n * args.k;
   const int64_t threads = std::clamp<int64_t>(work / isa.thread_grain, 1, runtime::threads());
 
-  const BSource source = row_panels <= isa.block_panels ? BSource::kAsNeeded
-                         : args.packed_b == nullptr     ? BSource::kPackedHere
-                         : stored == dword              ? BSource::kPackedBefore
-                                                        : BSource::kExpanded;
+  const BSource source = row_panels <= isa.block_panels     ? BSource::kAsNeeded
+                         : args.packed_b == nullptr         ? BSource::kPackedHere
+                         : stored == dword && !isa.halves_b ? BSource::kPackedBefore
+                                                            : BSource::kExpanded;
   const bool whole = source == BSource::kPackedBefore || source == BSource::kAsNeeded;
   const KBlocks k_blocks(args.k);
   const int64_t tile_dwords = row_panels * isa.panel_rows * kTileColumns;  // of one panel of B
@@ -229,7 +236,8 @@ float multiply(const Gemm& args, const GemmLevel& level) {
   const ColumnChunk before = {.panels = {0, column_panels},
                               .k_blocks = {0, k_blocks.count},
                               .packed = static_cast<const uint32_t*>(args.packed_b),
-                              .layout = {args.k, column_panels, stored}};
+                              .layout = {args.k, column_panels, stored},
+                              .is_stored = true};
   if (whole) multiply_chunk(product, before, threads);
   for (int64_t first = 0; !whole && first < column_panels; first += part.panels) {
     const Range panels = {first, std::min(first + part.panels, column_panels)};
@@ -243,7 +251,7 @@ float multiply(const Gemm& args, const GemmLevel& level) {
                                  .first_panel = first,
                                  .first_k = k_begin};
       if (source == BSource::kExpanded) {
-        expand_chunk(before, chunk, isa, shared.packed);
+        expand_chunk(before, k_blocks, chunk, isa, shared.packed);
       } else {
         pack_chunk(args.b, args.n, k_blocks, chunk, isa, shared.packed);
       }

@@ -1,6 +1,6 @@
 // Functions that each instruction set supplies to the driver, on panels of one geometry:
 //   an A panel is [k dword][16], panel_rows of the 16 used, or tiles of 16 rows x 16 k dwords (gemm_amx.cpp); a B panel
-//   is [k dword][32]; a tile of output is [rows][32] FP32. A dword is one value, or two or four consecutive k, so one
+//   is [k dword][32], or, for kernels that multiply 16 columns at a time, [2][k dword][16] in each block of k; a tile of output is [rows][32] FP32. A dword is one value, or two or four consecutive k, so one
 //   driver serves every format.
 // Private to this folder.
 #pragma once
@@ -59,6 +59,11 @@ static constexpr int64_t panel_dwords_of(int64_t k, Dword dword) {
   return (k + kGroupDepth - 1) / kGroupDepth * group_dwords(dword);
 }
 
+// Places of the dwords of a B panel, in dwords: from k to k, and from the first 16 columns to the others.
+struct BPlaces {
+  int64_t pitch = kBPitch, half = 16;
+};
+
 // Panels of rows_per_panel rows of an operand, decoded, the scales that vary along k folded in if `fold_scale`.
 struct PackPanels {
   const GemmOperand* operand = nullptr;
@@ -69,6 +74,7 @@ struct PackPanels {
   Dword dword = Dword::kFp32;
   uint32_t* panels = nullptr;
   int64_t panel_stride = 0;  // dwords
+  BPlaces places = {};       // of B; others than the first only of kFp32
 };
 
 // A part of a B panel, stored in one kind of dword, in the kind that is multiplied. Writes whole stored dwords of quads
@@ -79,6 +85,7 @@ struct ExpandPanel {
   Dword dword = Dword::kFp32;
   const uint32_t* from = nullptr;
   uint32_t* to = nullptr;
+  BPlaces places = {};  // in `to`
 };
 
 // Rows of memory that a tile is loaded from or stored to, in bytes.
@@ -93,6 +100,7 @@ struct TileProduct {
   int64_t k_dwords = 0;
   const uint32_t* a = nullptr;
   const uint32_t* b = nullptr;
+  BPlaces b_places = {};
   float* tile = nullptr;
   int64_t rows = 0;
   bool carry = false;
@@ -148,6 +156,7 @@ struct GemmIsa {
   int64_t panel_rows;
   int64_t few_rows;           // that multiply_few takes at most; 0 where there is none
   int64_t block_panels = 12;  // multiplied with each B panel before the next: the packed A block stays in L2
+  bool halves_b = false;      // its microkernel takes half a B panel at a time, which lies best by itself
   int64_t a_pitch = kAPitch;  // dwords of an A panel for each k dword
   int64_t a_step = 1;         // k dwords that A panels are rounded up to, with zeros
   int64_t thread_grain = kThreadGrain;

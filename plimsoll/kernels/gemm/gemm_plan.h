@@ -59,6 +59,12 @@ constexpr int64_t panels_at_a_time(int64_t panel_dwords, int64_t panels) {
   return std::min(panels, std::max(kFewestPackedPanels, kPackedDwords / std::max<int64_t>(panel_dwords, 1)));
 }
 
+// Places in the part of a B panel that is one block of k, as it is made for the microkernel.
+constexpr BPlaces places_of(const GemmIsa& isa, int64_t k) {
+  if (!isa.halves_b) return {};
+  return {.pitch = kBPitch / 2, .half = divide_up(k, 4) * 4 * (kBPitch / 2)};
+}
+
 // Part of B that is packed at a time.
 struct PackedPart {
   int64_t panels, k_blocks;

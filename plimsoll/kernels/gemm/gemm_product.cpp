@@ -72,7 +72,8 @@ void pack_columns(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa
               .fold_scale = folds_scale(b, k),
               .dword = args.dword,
               .panels = args.to,
-              .panel_stride = args.panel_stride});
+              .panel_stride = args.panel_stride,
+              .places = args.places});
 }
 
 }  // namespace plimsoll::kernels
