@@ -1,11 +1,10 @@
 // E8M0 of OCP Microscaling v1.0: powers of two, 2^-127 (code 0) to 2^127 (code 254), for scales only. 255 is NaN.
 #pragma once
 
-#include <bit>
 #include <cstdint>
-#include <limits>
 
 #include "plimsoll/format/format.h"
+#include "plimsoll/format/host_device.h"
 
 namespace plimsoll::format {
 
@@ -20,7 +19,8 @@ struct E8m0 {
   static constexpr Code kNan = 255;
 
   // The code of the scale for a block with this amax. NaN and Inf give kNan. Exact: no division.
-  static constexpr Code from_amax(float amax, float max_finite, ScaleRounding rounding = ScaleRounding::kUp) {
+  PLIMSOLL_HD static constexpr Code from_amax(float amax, float max_finite,
+                                              ScaleRounding rounding = ScaleRounding::kUp) {
     const Parts value = parts(amax), limit = parts(max_finite);
     if (value.exponent == 128) return kNan;
     if (value.mantissa == 0) return 0;
@@ -31,17 +31,17 @@ struct E8m0 {
 
   // The smallest power of two that is not below x >= 0 (kDown: the largest not above). Negative values, NaN and Inf
   // give kNan.
-  static constexpr Code encode(float x, ScaleRounding rounding = ScaleRounding::kUp) {
+  PLIMSOLL_HD static constexpr Code encode(float x, ScaleRounding rounding = ScaleRounding::kUp) {
     return x < 0 ? kNan : from_amax(x, 1.0f, rounding);
   }
 
-  static constexpr float decode(Code code) {
-    if (code == kNan) return std::numeric_limits<float>::quiet_NaN();
-    return code == 0 ? 0x1p-127f : std::bit_cast<float>(uint32_t{code} << 23);
+  PLIMSOLL_HD static constexpr float decode(Code code) {
+    if (code == kNan) return bit_cast<float>(0x7fc00000u);
+    return code == 0 ? 0x1p-127f : bit_cast<float>(uint32_t{code} << 23);
   }
 
   // 1 / decode(code), exact: what x is multiplied with.
-  static constexpr float decode_inverse(Code code) {
+  PLIMSOLL_HD static constexpr float decode_inverse(Code code) {
     return code == kNan ? decode(code) : decode(static_cast<Code>(254 - code));
   }
 
@@ -50,11 +50,11 @@ struct E8m0 {
     int exponent;       // 128 for NaN and Inf
     uint32_t mantissa;  // in [2^23, 2^24), 0 for zero
   };
-  static constexpr Parts parts(float x) {
-    const uint32_t bits = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
+  PLIMSOLL_HD static constexpr Parts parts(float x) {
+    const uint32_t bits = bit_cast<uint32_t>(x) & 0x7fffffffu;
     if (bits == 0) return {-127, 0};
     if (bits >= 0x800000u) return {static_cast<int>(bits >> 23) - 127, (bits & 0x7fffffu) | 0x800000u};
-    const int shift = std::countl_zero(bits) - 8;
+    const int shift = leading_zeros(bits) - 8;
     return {-126 - shift, bits << shift};
   }
 };

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string_view>
 
+#include "plimsoll/format/host_device.h"
+
 namespace plimsoll::format {
 
 enum class Format : uint8_t { kFp32, kFp16, kBf16, kE4m3, kE5m2, kE2m1, kE8m0 };
@@ -41,7 +43,7 @@ inline constexpr std::array<FormatInfo, 7> kFormats = {{
 constexpr const FormatInfo& info(Format format) { return kFormats[static_cast<size_t>(format)]; }
 constexpr float max_finite(Format format) { return info(format).max_finite; }
 constexpr int64_t bytes(Format format) { return (info(format).bits + 7) / 8; }
-constexpr bool is_fp8(Format format) { return format == Format::kE4m3 || format == Format::kE5m2; }
+PLIMSOLL_HD constexpr bool is_fp8(Format format) { return format == Format::kE4m3 || format == Format::kE5m2; }
 // Formats whose values mean nothing without a scale.
 constexpr bool is_code(Format format) { return is_fp8(format) || format == Format::kE2m1; }
 

@@ -124,7 +124,7 @@ TYPED_TEST(SmallFloatTest, NanStaysNanWithItsSign) {
     ASSERT_EQ(code & this->kSign, 0u);
     ASSERT_EQ(negative, code | this->kSign);
     ASSERT_EQ(Float::encode_stochastic(std::bit_cast<float>(bits), bits), code);
-    if (Float::kInfo.has_nan) {
+    if (Float::kHasNan) {
       ASSERT_TRUE(std::isnan(Float::decode(code)));
     } else {
       ASSERT_EQ(code, Float::encode(kInf));

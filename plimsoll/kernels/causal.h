@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "plimsoll/format/host_device.h"
+
 namespace plimsoll::kernels {
 
 enum class Causal : uint8_t {
@@ -13,7 +15,7 @@ enum class Causal : uint8_t {
 
 // Difference between the number of the last key that a query sees and the query's own. Internal linkage, because ISA
 // files use it.
-[[maybe_unused]] static constexpr int64_t causal_offset(Causal causal, int64_t queries, int64_t keys) {
+[[maybe_unused]] PLIMSOLL_HD static constexpr int64_t causal_offset(Causal causal, int64_t queries, int64_t keys) {
   return causal == Causal::kBottomRight ? keys - queries : 0;
 }
 

@@ -4,7 +4,10 @@
 
 #include <cstdint>
 
+#include "plimsoll/format/e8m0.h"
 #include "plimsoll/format/format.h"
+#include "plimsoll/format/fp8.h"
+#include "plimsoll/format/host_device.h"
 
 namespace plimsoll::kernels {
 
@@ -25,5 +28,15 @@ struct ScaleView {
   const float* tensor = nullptr;
   int64_t tensor_row_stride = 0;
 };
+
+// The scale of a block, by its place among the blocks.
+PLIMSOLL_HD inline float scale_in_memory(const ScaleView& view, int64_t block_row, int64_t block_col) {
+  if (view.data == nullptr) return 1.0f;
+  const int64_t index = block_row * view.row_stride + block_col * view.col_stride;
+  const auto* codes = static_cast<const uint8_t*>(view.data);
+  if (view.format == format::Format::kE8m0) return format::E8m0::decode(codes[index]);
+  if (view.format == format::Format::kE4m3) return format::E4m3::decode(codes[index]);
+  return static_cast<const float*>(view.data)[index];
+}
 
 }  // namespace plimsoll::kernels

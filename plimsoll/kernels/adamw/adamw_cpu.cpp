@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "plimsoll/kernels/adamw/adamw.h"
 #include "plimsoll/kernels/adamw/adamw_loops.h"
@@ -9,31 +8,10 @@
 
 namespace plimsoll::kernels {
 
-namespace {
-
-AdamWCoefficients coefficients(const AdamW& args) {
-  const double step = static_cast<double>(args.step);
-  return {
-      .decay = static_cast<float>(1 - args.lr * args.weight_decay),
-      .beta1 = static_cast<float>(args.beta1),
-      .one_minus_beta1 = static_cast<float>(1 - args.beta1),
-      .beta2 = static_cast<float>(args.beta2),
-      .one_minus_beta2 = static_cast<float>(1 - args.beta2),
-      .step_size = static_cast<float>(args.lr / (1 - std::pow(args.beta1, step))),
-      .inv_sqrt_correction2 = static_cast<float>(1 / std::sqrt(1 - std::pow(args.beta2, step))),
-      .eps = static_cast<float>(args.eps),
-      .grad_scale = args.grad_scale,
-      .l2 = static_cast<float>(args.l2),
-      .keys = {},
-  };
-}
-
-}  // namespace
-
 float adamw(const AdamW& args) {
   if (args.count == 0) return 0;
   constexpr int64_t kGroupsOfKeys = (int64_t{1} << 32) / kAdamWGroup;
-  const AdamWCoefficients shared = coefficients(args);
+  const AdamWCoefficients shared = adamw_coefficients(args);
   const runtime::RoundingWords words{.seed = args.seed, .step = static_cast<uint64_t>(args.step)};
   const AdamWLoops& loops = runtime::pick(kAdamWLoopsPortable, kAdamWLoopsAvx2, kAdamWLoopsAvx512);
   SharedAmax amax;

@@ -1,24 +1,12 @@
-// The loop of an AdamW step on one instruction set, and the coefficients of the step. Private to this folder.
+// The loop of an AdamW step on one instruction set. Private to this folder.
 #pragma once
 
 #include <cstdint>
 
 #include "plimsoll/kernels/adamw/adamw.h"
-#include "plimsoll/runtime/rounding_words.h"
+#include "plimsoll/kernels/adamw/adamw_coefficients.h"
 
 namespace plimsoll::kernels {
-
-struct AdamWCoefficients {
-  float decay;  // 1 - lr * weight_decay
-  float beta1, one_minus_beta1;
-  float beta2, one_minus_beta2;
-  float step_size;             // lr / (1 - beta1^step)
-  float inv_sqrt_correction2;  // 1 / sqrt(1 - beta2^step)
-  float eps;
-  float grad_scale;
-  float l2;
-  runtime::RoundingKeys keys;
-};
 
 // Elements of a group; what a group has of each array fills whole lines of the cache. Groups are those of the tensor that
 // the arguments may be part of: group g is its elements from 64 g on.

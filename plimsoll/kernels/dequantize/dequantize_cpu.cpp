@@ -2,8 +2,6 @@
 #include <array>
 #include <cstdint>
 
-#include "plimsoll/format/e8m0.h"
-#include "plimsoll/format/fp8.h"
 #include "plimsoll/kernels/dequantize/dequantize.h"
 #include "plimsoll/kernels/dequantize/dequantize_loops.h"
 #include "plimsoll/runtime/pick.h"
@@ -47,22 +45,13 @@ class RunScales {
     if (block_row != block_row_) {
       block_row_ = block_row;
       for (int64_t block = 0; block < blocks_; ++block) {
-        values_[static_cast<size_t>(block)] = scale(block_row, first_block_ + block);
+        values_[static_cast<size_t>(block)] = scale_in_memory(view_, block_row, first_block_ + block);
       }
     }
     return values_.data();
   }
 
  private:
-  float scale(int64_t block_row, int64_t block_col) const {
-    if (view_.data == nullptr) return 1.0f;
-    const int64_t index = block_row * view_.row_stride + block_col * view_.col_stride;
-    const auto* codes = static_cast<const uint8_t*>(view_.data);
-    if (view_.format == format::Format::kE8m0) return format::E8m0::decode(codes[index]);
-    if (view_.format == format::Format::kE4m3) return format::E4m3::decode(codes[index]);
-    return static_cast<const float*>(view_.data)[index];
-  }
-
   const ScaleView& view_;
   int64_t first_block_, blocks_;
   int64_t block_row_ = -1;

@@ -1,22 +1,20 @@
-// The scale of one block from its amax.
+// The scale of one block from its amax, for hosts and CUDA devices.
 #pragma once
 
-#include <algorithm>
 #include <cfloat>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "plimsoll/format/e8m0.h"
+#include "plimsoll/format/host_device.h"
 
 namespace plimsoll::kernels {
 
 // FP32: max(amax / max_finite, FLT_MIN), or the power of two at or above it; NaN where the block holds NaN or Inf.
-inline float fp32_block_scale(float amax, float max_finite, bool power_of_two) {
-  if (!std::isfinite(amax)) return std::numeric_limits<float>::quiet_NaN();
+PLIMSOLL_HD inline float fp32_block_scale(float amax, float max_finite, bool power_of_two) {
+  if (!(amax <= FLT_MAX)) return format::bit_cast<float>(0x7fc00000u);
   const float exact =
       power_of_two ? format::E8m0::decode(format::E8m0::from_amax(amax, max_finite)) : amax / max_finite;
-  return std::max(exact, FLT_MIN);
+  return exact < FLT_MIN ? FLT_MIN : exact;
 }
 
 }  // namespace plimsoll::kernels
