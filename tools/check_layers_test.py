@@ -150,7 +150,7 @@ def test_what_the_house_allows_passes(tmp_path: pathlib.Path, name: str, text: s
         (
             "kernels/norm/CMakeLists.txt",
             "# Plimsoll::ops\ntarget_link_libraries(plimsoll_kernels_norm PUBLIC Plimsoll::kernels_gemm)\n",
-            "CMakeLists.txt:2: Plimsoll::kernels_gemm: kernels/norm may use kernels/norm, kernels/simd",
+            "CMakeLists.txt:2: Plimsoll::kernels_gemm: kernels/norm may use kernels/cuda, kernels/norm, kernels/simd",
         ),
     ],
 )

@@ -1,0 +1,152 @@
+// Quantization on a CUDA device. What an element and a scale become stands in quantize_element.h and block_scale.h.
+#include "plimsoll/kernels/cuda/amax.cuh"
+#include "plimsoll/kernels/cuda/elements.cuh"
+#include "plimsoll/kernels/inv_scale.h"
+#include "plimsoll/kernels/quantize/block_scale.h"
+#include "plimsoll/kernels/quantize/quantize_element.h"
+#include "plimsoll/kernels/quantize/quantize_launch.h"
+
+namespace plimsoll::kernels {
+namespace {
+
+// One run of elements: reads it, or scales and writes it.
+template <Format kX, Format kCode, int kRun>
+struct Run {
+  const Element<kX>* x;
+  uint8_t* codes;
+  int64_t count;  // elements that are there
+  bool whole_x, whole_codes;
+
+  template <class Args>
+  __device__ static Run at(const Args& args, int64_t row, int64_t col, int64_t end) {
+    const auto* x = static_cast<const Element<kX>*>(args.x);
+    const int64_t count = end - col < 0 ? 0 : end - col;
+    return {x + row * args.x_stride + col, args.codes + row * args.codes_stride + col, count,
+            count >= kRun && is_aligned(x, args.x_stride, kRun),
+            count >= kRun && is_aligned(args.codes, args.codes_stride, kRun)};
+  }
+
+  __device__ void read(float (&value)[kRun]) const { load_run<kX, kRun>(x, count, whole_x, value); }
+  __device__ void write(const float (&value)[kRun], float inv_scale) const {
+    float y[kRun];
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) y[i] = scaled(value[i], inv_scale);
+    store_run<kCode, kRun>(codes, count, whole_codes, y);
+  }
+  __device__ void write_nan() const {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) {
+      if (i < count) codes[i] = kNanCode;
+    }
+  }
+};
+
+template <Format kX, Format kCode>
+__device__ void quantize_tensor(const QuantizeTensor& args) {
+  const float inv_scale = inv_scale_at(args.scale);
+  const int64_t across = pieces_of(args.cols, kQuantizeTile);
+  int32_t amax = 0;
+  for (int64_t tile = blockIdx.x; tile < args.rows * across; tile += gridDim.x) {
+    const int64_t col = tile % across * kQuantizeTile + threadIdx.x * kQuantizeRun;
+    const auto run = Run<kX, kCode, kQuantizeRun>::at(args, tile / across, col, args.cols);
+    float value[kQuantizeRun];
+    run.read(value);
+    amax = amax_of(amax, value);
+    run.write(value, inv_scale);
+  }
+  raise_amax<kQuantizeThreads>(amax, args.amax);
+}
+
+struct Scale {
+  float inv_scale;
+  bool is_finite;
+};
+
+// Writes the scale of the block with this amax, if `writes`.
+template <class Fp8>
+__device__ Scale set_scale(const QuantizeBlocks& args, int32_t amax, int64_t index, bool writes) {
+  constexpr float kLargest = Fp8::kMaxFinite;
+  const bool is_finite = amax < 0x7f800000;
+  if (args.scale_format == Format::kE8m0) {
+    const uint8_t code = format::E8m0::from_amax(__int_as_float(amax), kLargest, args.rounding);
+    if (writes) static_cast<uint8_t*>(args.scale)[index] = code;
+    return {format::E8m0::decode_inverse(code), is_finite};
+  }
+  const float scale = fp32_block_scale(__int_as_float(amax), kLargest, args.power_of_two);
+  if (writes) static_cast<float*>(args.scale)[index] = scale;
+  return {1.0f / scale, is_finite};
+}
+
+// Blocks of 1 x (4 kLanes).
+template <Format kX, Format kCode, int kLanes>
+__device__ void quantize_groups(const QuantizeBlocks& args) {
+  constexpr int kTile = kQuantizeThreads * kGroupRun;
+  const int64_t across = pieces_of(args.cols, kTile);
+  int32_t amax = 0;
+  for (int64_t tile = blockIdx.x; tile < args.rows * across; tile += gridDim.x) {
+    const int64_t row = tile / across, col = tile % across * kTile + threadIdx.x * kGroupRun;
+    const auto run = Run<kX, kCode, kGroupRun>::at(args, row, col, args.cols);
+    float value[kGroupRun];
+    run.read(value);
+    const int32_t group_amax = warp_max<kLanes>(amax_of(0, value));
+    amax = max(amax, group_amax);
+    const bool writes = threadIdx.x % kLanes == 0 && run.count > 0;
+    const int64_t index = row * args.scale_stride + col / (kGroupRun * kLanes);
+    const Scale scale = set_scale<Codec<kCode>>(args, group_amax, index, writes);
+    if (scale.is_finite) {
+      run.write(value, scale.inv_scale);
+    } else {
+      run.write_nan();
+    }
+  }
+  raise_amax<kQuantizeThreads>(amax, args.amax);
+}
+
+template <Format kX, Format kCode>
+__device__ void quantize_rows(const QuantizeBlocks& args) {
+  int32_t amax = 0;
+  for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
+    int32_t row_amax = 0;
+    for (int64_t col = threadIdx.x * kQuantizeRun; col < args.cols; col += kQuantizeTile) {
+      float value[kQuantizeRun];
+      Run<kX, kCode, kQuantizeRun>::at(args, row, col, args.cols).read(value);
+      row_amax = amax_of(row_amax, value);
+    }
+    row_amax = block_max<kQuantizeThreads>(row_amax);
+    amax = max(amax, row_amax);
+    const Scale scale =
+        set_scale<Codec<kCode>>(args, row_amax, row * args.scale_stride, threadIdx.x == 0 && args.cols > 0);
+    for (int64_t col = threadIdx.x * kQuantizeRun; col < args.cols; col += kQuantizeTile) {
+      const auto run = Run<kX, kCode, kQuantizeRun>::at(args, row, col, args.cols);
+      float value[kQuantizeRun];
+      run.read(value);
+      if (scale.is_finite) {
+        run.write(value, scale.inv_scale);
+      } else {
+        run.write_nan();
+      }
+    }
+  }
+  raise_amax<kQuantizeThreads>(amax, args.amax);
+}
+
+}  // namespace
+
+#define PLIMSOLL_KERNEL(name, args, ...)                                                                \
+  extern "C" __global__ void __launch_bounds__(kQuantizeThreads) name(const __grid_constant__ args a) { \
+    __VA_ARGS__(a);                                                                                     \
+  }
+#define PLIMSOLL_KERNELS(x, kX, code, kCode)                                                                       \
+  PLIMSOLL_KERNEL(quantize_tensor_##x##_##code, QuantizeTensor, quantize_tensor<Format::kX, Format::kCode>)        \
+  PLIMSOLL_KERNEL(quantize_groups128_##x##_##code, QuantizeBlocks, quantize_groups<Format::kX, Format::kCode, 32>) \
+  PLIMSOLL_KERNEL(quantize_groups32_##x##_##code, QuantizeBlocks, quantize_groups<Format::kX, Format::kCode, 8>)   \
+  PLIMSOLL_KERNEL(quantize_rows_##x##_##code, QuantizeBlocks, quantize_rows<Format::kX, Format::kCode>)
+
+PLIMSOLL_KERNELS(fp32, kFp32, e4m3, kE4m3)
+PLIMSOLL_KERNELS(bf16, kBf16, e4m3, kE4m3)
+PLIMSOLL_KERNELS(fp16, kFp16, e4m3, kE4m3)
+PLIMSOLL_KERNELS(fp32, kFp32, e5m2, kE5m2)
+PLIMSOLL_KERNELS(bf16, kBf16, e5m2, kE5m2)
+PLIMSOLL_KERNELS(fp16, kFp16, e5m2, kE5m2)
+
+}  // namespace plimsoll::kernels
