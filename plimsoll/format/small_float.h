@@ -28,6 +28,14 @@ struct SmallFloat {
     return encode_bits(x, overflow, divide_even);
   }
 
+  // The same of NaN and Inf alone.
+  PLIMSOLL_HD static constexpr Code encode_non_finite(float x, Overflow overflow = Overflow::kSaturate) {
+    const uint32_t bits = bit_cast<uint32_t>(x);
+    const uint32_t sign = (bits >> 31) != 0 ? kSignBit : 0u;
+    return static_cast<Code>(sign |
+                             ((bits & 0x7fffffffu) > 0x7f800000u ? nan_code(bits) : overflow_code(overflow, true)));
+  }
+
   // A value between two codes goes up with the probability of its distance from the lower one, to 32 bits: up if
   // random_bits / 2^32 is below that fraction. "Up" and "lower" are in magnitude. Representable values never move.
   PLIMSOLL_HD static constexpr Code encode_stochastic(float x, uint32_t random_bits,
@@ -97,8 +105,7 @@ struct SmallFloat {
     const uint32_t bits = bit_cast<uint32_t>(x);
     const uint32_t sign = (bits >> 31) != 0 ? kSignBit : 0u;
     const uint32_t absolute = bits & 0x7fffffffu;
-    if (absolute > 0x7f800000u) return static_cast<Code>(sign | nan_code(bits));
-    if (absolute == 0x7f800000u) return static_cast<Code>(sign | overflow_code(overflow, true));
+    if (absolute >= 0x7f800000u) return encode_non_finite(x, overflow);
 
     const uint32_t biased = absolute >> 23;
     const uint32_t significand = (absolute & 0x7fffffu) | (biased != 0 ? 0x800000u : 0u);

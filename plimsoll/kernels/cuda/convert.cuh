@@ -1,5 +1,5 @@
-// Codes of two values at once, by the card's conversions where it has them. Where those differ from format/ (Inf and NaN),
-// format/ is used.
+// Codes of two values at once, by the card's conversions where it has them. Those differ from format/ in Inf and NaN, whose codes are
+// put in their places afterwards.
 #pragma once
 
 #include "plimsoll/format/bf16.h"
@@ -15,28 +15,18 @@ struct TwoCodes {
   uint32_t bits;
 };
 
+// By the card's conversion; of NaN and Inf it has no meaning here.
 template <class Out>
-__device__ inline TwoCodes encode_two_by_format(float first, float second) {
-  return {uint32_t{Out::encode(first)} | uint32_t{Out::encode(second)} << Out::kBits};
-}
-
-// Out: Fp16, Bf16, E4m3, E5m2. FP8 saturates, but E5M2 keeps Inf.
-template <class Out>
-__device__ inline TwoCodes encode_two(float first, float second) {
+__device__ inline uint32_t encode_two_finite(float first, float second) {
   constexpr Format kFormat = Out::kFormat;
-#if __CUDA_ARCH__ < 890
-  if constexpr (format::is_fp8(kFormat)) return encode_two_by_format<Out>(first, second);
-#endif
-  // False for NaN and Inf, and for some finite values near FP32's largest.
-  if (!(fabsf(first) + fabsf(second) < __int_as_float(0x7f800000))) return encode_two_by_format<Out>(first, second);
   [[maybe_unused]] uint16_t codes = 0;
-  uint32_t wide = 0;
+  [[maybe_unused]] uint32_t wide = 0;
   if constexpr (kFormat == Format::kBf16) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(wide) : "f"(second), "f"(first));
-    return {wide};
+    return wide;
   } else if constexpr (kFormat == Format::kFp16) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(wide) : "f"(second), "f"(first));
-    return {wide};
+    return wide;
   } else {
 #if __CUDA_ARCH__ >= 890
     if constexpr (kFormat == Format::kE4m3) {
@@ -44,9 +34,25 @@ __device__ inline TwoCodes encode_two(float first, float second) {
     } else {
       asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
     }
+    return codes;
+#else
+    return uint32_t{Out::encode(first)} | uint32_t{Out::encode(second)} << Out::kBits;
 #endif
-    return {codes};
   }
+}
+
+// Out: Fp16, Bf16, E4m3, E5m2. FP8 saturates, but E5M2 keeps Inf.
+template <class Out>
+__device__ inline TwoCodes encode_two(float first, float second) {
+  constexpr uint32_t kOne = (uint32_t{1} << Out::kBits) - 1;
+  const float infinity = __int_as_float(0x7f800000);
+  uint32_t codes = encode_two_finite<Out>(first, second);
+  // False for NaN and Inf, and for some finite values near FP32's largest.
+  if (!(fabsf(first) + fabsf(second) < infinity)) {
+    if (!(fabsf(first) < infinity)) codes = (codes & ~kOne) | Out::encode_non_finite(first);
+    if (!(fabsf(second) < infinity)) codes = (codes & kOne) | uint32_t{Out::encode_non_finite(second)} << Out::kBits;
+  }
+  return {codes};
 }
 
 __device__ inline float decode_fp16(uint16_t code) {
