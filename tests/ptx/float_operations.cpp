@@ -1,0 +1,46 @@
+// FP32 as a card computes it: every operation rounds once, to nearest even, and a NaN that it makes is 0x7fffffff. min, max, abs
+// and neg, of which the language leaves NaN's payload open, make that one, too.
+#include <bit>
+#include <cmath>
+
+#include "tests/ptx/operations.h"
+
+namespace plimsoll::ptx {
+namespace {
+
+float one_nan(float x) { return std::isnan(x) ? std::bit_cast<float>(0x7fffffffu) : x; }
+
+// Below -0 stands nothing: -0 < +0.
+float smaller(float a, float b) {
+  if (std::isnan(a)) return one_nan(b);
+  if (std::isnan(b) || a < b) return a;
+  if (b < a) return b;
+  return std::signbit(a) ? a : b;
+}
+
+}  // namespace
+
+std::optional<Step> make_float(const Instruction& i) {
+  const std::string& name = i.words[0];
+  const std::string& text = i.text;
+  if (i.last() != "f32" || name == "ld" || name == "st" || name == "mov") return std::nullopt;
+  if (text == "add.f32" || text == "add.rn.f32")
+    return binary<float>(i, [](float a, float b) { return one_nan(a + b); });
+  if (text == "sub.f32" || text == "sub.rn.f32")
+    return binary<float>(i, [](float a, float b) { return one_nan(a - b); });
+  if (text == "mul.f32" || text == "mul.rn.f32")
+    return binary<float>(i, [](float a, float b) { return one_nan(a * b); });
+  if (text == "div.rn.f32") return binary<float>(i, [](float a, float b) { return one_nan(a / b); });
+  if (text == "rcp.rn.f32") return unary<float>(i, [](float a) { return one_nan(1.0f / a); });
+  if (text == "sqrt.rn.f32") return unary<float>(i, [](float a) { return one_nan(std::sqrt(a)); });
+  if (text == "fma.rn.f32") {
+    return ternary<float>(i, [](float a, float b, float c) { return one_nan(std::fma(a, b, c)); });
+  }
+  if (text == "min.f32") return binary<float>(i, smaller);
+  if (text == "max.f32") return binary<float>(i, [](float a, float b) { return one_nan(-smaller(-a, -b)); });
+  if (text == "abs.f32") return unary<float>(i, [](float a) { return one_nan(std::fabs(a)); });
+  if (text == "neg.f32") return unary<float>(i, [](float a) { return one_nan(-a); });
+  return std::nullopt;
+}
+
+}  // namespace plimsoll::ptx
