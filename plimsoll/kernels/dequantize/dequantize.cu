@@ -12,13 +12,13 @@ constexpr int kRun = kDequantizeRun;
 __device__ void load_scales(const ScaleView& view, int64_t row, int64_t col, int64_t count, float (&scale)[kRun]) {
   const int64_t block_row = view.block_rows > 0 ? row / view.block_rows : 0, block_cols = view.block_cols;
   if (block_cols % kRun == 0) {
-    const float shared = scale_of_block(view, block_row, block_cols > 0 ? col / block_cols : 0);
+    const float shared = scale_in_memory(view, block_row, block_cols > 0 ? col / block_cols : 0);
 #pragma unroll
     for (float& one : scale) one = shared;
     return;
   }
 #pragma unroll
-  for (int i = 0; i < kRun; ++i) scale[i] = i < count ? scale_of_block(view, block_row, (col + i) / block_cols) : 1.0f;
+  for (int i = 0; i < kRun; ++i) scale[i] = i < count ? scale_in_memory(view, block_row, (col + i) / block_cols) : 1.0f;
 }
 
 template <Format kCode, Format kY>
