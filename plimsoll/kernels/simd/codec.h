@@ -109,6 +109,8 @@ PLIMSOLL_LONG void store_fp8_by_16(uint8_t* codes, F32x16 x0, F32x16 x1, F32x16 
 // store_fp8_64<kFormat, kOverflow, kOrder>(codes, x0, x1, x2, x3): the codes of 64 values, those of encode_fp8.
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include "plimsoll/kernels/simd/codec_avx512.inc"
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "plimsoll/kernels/simd/codec_avx2.inc"
 #else
 namespace plimsoll::kernels {
 namespace {
