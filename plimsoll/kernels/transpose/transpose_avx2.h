@@ -10,4 +10,9 @@ void transpose_bytes_avx2(const Transpose& tile, int64_t next_rows);
 void transpose_halves_avx2(const Transpose& tile, int64_t next_rows);
 void transpose_words_avx2(const Transpose& tile, int64_t next_rows);
 
+// As those of AVX-512 (transpose_avx512.h).
+void stream_bytes_avx2(const Transpose& tile);
+void stream_halves_avx2(const Transpose& tile);
+void stream_words_avx2(const Transpose& tile);
+
 }  // namespace plimsoll::kernels

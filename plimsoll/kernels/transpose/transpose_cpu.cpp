@@ -39,13 +39,16 @@ TransposeTiles::TransposeTiles(const Transpose& whole) {
   constexpr decltype(cached_) kPortable[] = {transpose_portable<uint8_t>, transpose_portable<uint16_t>,
                                              transpose_portable<uint32_t>};
   constexpr decltype(cached_) kAvx2[] = {transpose_bytes_avx2, transpose_halves_avx2, transpose_words_avx2};
-  constexpr decltype(stream_) kStream[] = {stream_bytes_avx512, stream_halves_avx512, stream_words_avx512};
+  constexpr decltype(stream_) kStreamAvx2[] = {stream_bytes_avx2, stream_halves_avx2, stream_words_avx2};
+  constexpr decltype(stream_) kStreamAvx512[] = {stream_bytes_avx512, stream_halves_avx512, stream_words_avx512};
   const runtime::Isa isa = runtime::isa();
   cached_ = isa >= runtime::Isa::kAvx2 ? kAvx2[index] : kPortable[index];
   const bool whole_lines = reinterpret_cast<uintptr_t>(whole.output) % kLine == 0 &&
                            whole.output_stride * bytes % kLine == 0 && whole.rows * bytes >= kLine;
   const bool large = whole.rows * whole.cols * bytes > kStays;
-  if (isa >= runtime::Isa::kAvx512 && whole_lines && large) stream_ = kStream[index];
+  if (!whole_lines || !large) return;
+  if (isa >= runtime::Isa::kAvx2) stream_ = kStreamAvx2[index];
+  if (isa >= runtime::Isa::kAvx512) stream_ = kStreamAvx512[index];
 }
 
 void TransposeTiles::run(const Transpose& tile, int64_t next_rows) const {
