@@ -102,10 +102,10 @@ __device__ void norm_forward(const NormForward& args) {
 
 }  // namespace
 
-#define PLIMSOLL_KERNEL(x, kX, y, kY)                                    \
-  extern "C" __global__ void __launch_bounds__(kNormThreads)             \
-      norm_forward_##x##_##y(const __grid_constant__ NormForward args) { \
-    norm_forward<Format::kX, Format::kY>(args);                          \
+#define PLIMSOLL_KERNEL(x, kX, y, kY)                                       \
+  extern "C" __global__ void __launch_bounds__(kNormThreads, kNormResident) \
+      norm_forward_##x##_##y(const __grid_constant__ NormForward args) {    \
+    norm_forward<Format::kX, Format::kY>(args);                             \
   }
 #define PLIMSOLL_KERNELS(x, kX) \
   PLIMSOLL_KERNEL(x, kX, x, kX) PLIMSOLL_KERNEL(x, kX, e4m3, kE4m3) PLIMSOLL_KERNEL(x, kX, e5m2, kE5m2)

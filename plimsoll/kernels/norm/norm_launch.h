@@ -9,7 +9,8 @@
 namespace plimsoll::kernels {
 
 inline constexpr int kNormThreads = 256;
-inline constexpr int kNormRun = 4;  // elements that a thread writes at once
+inline constexpr int kNormResident = 6;  // blocks of a multiprocessor: for eight the assembler spills
+inline constexpr int kNormRun = 4;       // elements that a thread writes at once
 
 // A block takes a row.
 constexpr Launch norm_forward_launch(const NormForward& args, int multiprocessors) {
