@@ -1,5 +1,5 @@
-# What nvcc makes of CUDA kernels where there is one; no card is needed. plimsoll_ptx(result source...): PTX, to be interpreted
-# (tests/ptx). plimsoll_assembler_logs(result source...): what the assembler says of each kernel on each architecture
+# CUDA kernels through nvcc, where there is one; no card is needed. plimsoll_ptx(result source...): PTX, to be interpreted
+# (tests/ptx). plimsoll_assembler_logs(result source...): the assembler's report on each kernel and architecture
 # (tools/check_cuda). Both set `result` to the files, or without nvcc to nothing.
 find_program(PLIMSOLL_NVCC nvcc HINTS /usr/local/cuda/bin DOC "CUDA's compiler, for tests of its kernels without a card")
 mark_as_advanced(PLIMSOLL_NVCC)

@@ -1,5 +1,5 @@
-// What each instruction does, by families. A function make_x gives the steps of its family, and nothing for an instruction or a
-// modifier that is none of them.
+// Instructions by families: a function make_x gives the steps of its family, and nothing for an instruction or a modifier that is none
+// of them.
 #pragma once
 
 #include <cstring>
