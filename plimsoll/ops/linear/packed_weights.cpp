@@ -5,40 +5,32 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "plimsoll/kernels/gemm/gemm.h"
+#include "plimsoll/ops/linear/fp4_codes.h"
 #include "plimsoll/ops/linear/weight_memory.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/recipe/operand.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::ops {
 namespace {
-
-// Bytes of a weight that become codes at a time: a head is large, and its pages are given back as it is read.
-constexpr int64_t kPartBytes = int64_t{16} << 20;
 
 at::Tensor joined(const std::vector<at::Tensor>& parts) { return parts.size() == 1 ? parts.front() : at::cat(parts); }
 
 ScaledTensor codes_of_rows(const std::vector<CodeSource>& sources) {
   std::vector<at::Tensor> codes, scales;
-  ScaledTensor part;
-  for (const auto& [weight, done] : sources) {
-    const int64_t rows = weight.size(0);
-    const int64_t step =
-        std::max<int64_t>(kPartBytes / std::max<int64_t>(weight.size(1) * weight.element_size(), 1), 1);
-    for (int64_t begin = 0; begin < rows; begin += step) {
-      part = quantize(weight.narrow(0, begin, std::min(step, rows - begin)), {.granularity = recipe::kPerRow}).tensor;
-      codes.push_back(part.data);
-      scales.push_back(part.scale);
-      if (done) done();
-    }
-  }
-  part.data = joined(codes);
-  part.scale = joined(scales);
-  return part;
+  ScaledTensor last;
+  for_each_part(sources, [&](const at::Tensor& part, int64_t) {
+    last = quantize(part, {.granularity = recipe::kPerRow}).tensor;
+    codes.push_back(last.data);
+    scales.push_back(last.scale);
+  });
+  last.data = joined(codes);
+  last.scale = joined(scales);
+  return last;
 }
 
 }  // namespace
@@ -57,28 +49,55 @@ ScaledTensor codes_of(const std::vector<CodeSource>& sources, recipe::Granularit
 PackedWeights::PackedWeights(const std::vector<at::Tensor>& weights) {
   const at::NoGradGuard no_grad;
   const format::Format format = format_of(weights.front().scalar_type(), "packed weights");
-  pack(plain_values(joined(weights).contiguous(), format));
+  const at::Tensor values = joined(weights).contiguous();
+  pack(plain_values({}, format), {.elements = values, .n = values.size(0), .k = values.size(1)});
 }
 
-PackedWeights::PackedWeights(const std::vector<CodeSource>& sources) {
+PackedWeights::PackedWeights(const std::vector<CodeSource>& sources, CodeKind kind) {
   const at::NoGradGuard no_grad;
-  pack(codes_of_rows(sources));
+  switch (kind) {
+    case CodeKind::kE4m3Rows: {
+      ScaledTensor codes = codes_of_rows(sources);
+      const at::Tensor elements = codes.data;
+      pack(std::move(codes), {.elements = elements, .n = elements.size(0), .k = elements.size(1)});
+      return;
+    }
+    case CodeKind::kNvfp4:
+      pack_fp4(sources, format::Fp4Scaling::kNvfp4);
+      return;
+    case CodeKind::kMxfp4:
+      pack_fp4(sources, format::Fp4Scaling::kMxfp4);
+      return;
+  }
+  runtime::unexpected("packed weights: kind of codes", static_cast<int>(kind));
 }
 
-void PackedWeights::pack(ScaledTensor weight) {
+void PackedWeights::pack_fp4(const std::vector<CodeSource>& sources, format::Fp4Scaling scaling) {
+  const Fp4Codes made = fp4_codes_of(sources, scaling);
+  ScaledTensor weight;
+  weight.scale = made.tensor_scale;
+  weight.format = format::Format::kE2m1;
+  weight.granularity = {1, format::fp4_block(scaling)};
+  weight.scale_format = format::fp4_scale_format(scaling);
+  pack(std::move(weight), {.elements = made.codes,
+                           .block_scale = made.scale.const_data_ptr(),
+                           .n = made.codes.size(0),
+                           .k = sources.front().weight.size(1)});
+}
+
+void PackedWeights::pack(ScaledTensor weight, const Matrix& matrix) {
+  const auto& [elements, block_scale, n, k] = matrix;
   weight_ = std::move(weight);
-  kernels::GemmOperand b = gemm_operand();
-  b.data = weight_.data.const_data_ptr();
-  const int64_t n = weight_.data.size(0), k = weight_.data.size(1);
+  weight_.data = at::empty({1}, elements.options()).expand({n, k});
+  kernels::GemmOperand b = {.data = elements.const_data_ptr(),
+                            .format = weight_.format,
+                            .row_stride = elements.size(1) * (weight_.format == format::Format::kE2m1 ? 2 : 1),
+                            .scale = scale_view(weight_, Use::kAsStored)};
+  if (block_scale != nullptr) b.scale.data = block_scale;
   packed_.data = weight_memory(static_cast<int64_t>(kernels::gemm_packed_b_bytes(b, n, k)));
   packed_.isa = runtime::matmul_isa();
   kernels::gemm_pack_b(b, n, k, packed_.data.mutable_data_ptr());
   weight_is_written(packed_.data);
-  weight_.data = at::empty({1}, weight_.data.options()).expand(weight_.data.sizes());
-}
-
-kernels::GemmOperand PackedWeights::gemm_operand() const {
-  return {.format = weight_.format, .row_stride = weight_.data.size(1), .scale = scale_view(weight_, Use::kAsStored)};
 }
 
 PackedWeights::Output PackedWeights::multiply(const at::Tensor& x) const {

@@ -3,18 +3,13 @@
 
 #include <ATen/core/TensorBody.h>
 
-#include <functional>
 #include <vector>
 
+#include "plimsoll/format/fp4_block.h"
+#include "plimsoll/ops/linear/code_source.h"
 #include "plimsoll/ops/tensor/gemm.h"
 
 namespace plimsoll::ops {
-
-// Weight that codes are made of.
-struct CodeSource {
-  at::Tensor weight = {};           // [out, in], fp32, bf16 or fp16
-  std::function<void()> done = {};  // called whenever a part of it has been read
-};
 
 // E4M3 codes of the rows of all sources, one after another, [rows, in]; by blocks of rows the values are joined first.
 ScaledTensor codes_of(const std::vector<CodeSource>& sources, recipe::Granularity granularity);
@@ -23,8 +18,7 @@ class PackedWeights {
  public:
   // Values: [out, in] each, of one dtype, fp32, bf16 or fp16.
   explicit PackedWeights(const std::vector<at::Tensor>& weights);
-  // E4M3 codes, one byte an element, with one scale a row.
-  explicit PackedWeights(const std::vector<CodeSource>& sources);
+  explicit PackedWeights(const std::vector<CodeSource>& sources, CodeKind kind = CodeKind::kE4m3Rows);
 
   struct Output {
     at::Tensor values;
@@ -38,8 +32,13 @@ class PackedWeights {
   const PackedWeight& packed() const { return packed_; }
 
  private:
-  void pack(ScaledTensor weight);
-  kernels::GemmOperand gemm_operand() const;  // without its elements
+  void pack_fp4(const std::vector<CodeSource>& sources, format::Fp4Scaling scaling);
+  struct Matrix {
+    const at::Tensor& elements;         // [n, k], of E2M1 two a byte
+    const void* block_scale = nullptr;  // of E2M1: [n, ceil(k / block)]
+    int64_t n = 0, k = 0;
+  };
+  void pack(ScaledTensor weight, const Matrix& matrix);
 
   ScaledTensor weight_;  // its elements are those of `packed_`: data has the shape alone
   PackedWeight packed_;

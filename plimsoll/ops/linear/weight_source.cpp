@@ -41,13 +41,15 @@ HeldWeight::HeldWeight(std::vector<CodeSource> sources, HeldOptions options)
     : options_(options), sources_(std::move(sources)) {
   TORCH_CHECK_VALUE(options.has_gradient || options.granularity == recipe::kPerRow,
                     "held codes: expected a scale a row for inference alone, got blocks");
+  TORCH_CHECK_VALUE(!options.has_gradient || options.kind == CodeKind::kE4m3Rows,
+                    "held codes: expected E4M3 for a layer whose input may have a gradient, got E2M1");
 }
 
 std::shared_ptr<const PackedWeights> HeldWeight::packed() {
   if (options_.has_gradient) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (packed_ == nullptr) {
-    packed_ = std::make_shared<const PackedWeights>(sources_);
+    packed_ = std::make_shared<const PackedWeights>(sources_, options_.kind);
     sources_.clear();
   }
   return packed_;

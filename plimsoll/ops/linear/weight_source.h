@@ -35,13 +35,14 @@ struct WeightOperands {
 };
 
 struct HeldOptions {
-  // Inference alone reads packed codes, with a scale a row. For gradients of the layer's input the codes are kept as they
+  // Inference alone reads packed codes, with a scale a row or of another kind. For gradients of the layer's input the codes are kept as they
   // are stored, and each product packs them.
   bool has_gradient = false;
+  CodeKind kind = CodeKind::kE4m3Rows;                // another without has_gradient alone
   recipe::Granularity granularity = recipe::kPerRow;  // by blocks with has_gradient alone
 };
 
-// Codes that stand in a weight's place: E4M3, of the rows of all sources, made when they are first needed. Safe to use
+// Codes that stand in a weight's place: E4M3 or E2M1, of the rows of all sources, made when they are first needed. Safe to use
 // from several threads.
 class HeldWeight {
  public:
@@ -51,6 +52,7 @@ class HeldWeight {
   WeightOperands operands(bool grad_input);
   // Packed for inference; nullptr with has_gradient.
   std::shared_ptr<const PackedWeights> packed();
+  CodeKind kind() const { return options_.kind; }
 
  private:
   ScaledTensor codes();

@@ -90,7 +90,7 @@ class ProductRow {
   }
 
   std::string form_of(format::Format format, recipe::Granularity stored, Role role) const {
-    if (!format::is_fp8(format)) return name_of(format);
+    if (!format::is_code(format)) return name_of(format);
     return c10::str(name_of(format), " by ", text_of(recipe::stored_granularity(stored, role, kind_)));
   }
 
@@ -112,7 +112,8 @@ class ProductRow {
       const bool is_power = asked.power_of_two && !is_held;
       operand.granularity = text_of(recipe::stored_granularity(tensor.granularity, ran.role, kind_));
       operand.source = is_held ? "held" : std::string(name_of(asked.source));
-      operand.scale = tensor.scale_format == format::Format::kE8m0 ? "e8m0" : is_power ? "power of two" : "fp32";
+      const bool is_fp32 = tensor.scale_format == format::Format::kFp32;
+      operand.scale = is_fp32 && is_power ? "power of two" : name_of(tensor.scale_format);
     }
     const bool is_as_asked =
         tensor.format == asked.format &&

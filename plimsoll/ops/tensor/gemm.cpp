@@ -65,8 +65,9 @@ void multiply(const Product& product, const at::Tensor& output, format::Format c
   kernels::GemmEpilogue epilogue = product.epilogue;
   epilogue.scale = product.scale.data();
   epilogue.amax = product.amax.data();
+  const at::Tensor& read = packed ? product.packed->data : product.b.data;
   const watch::Span span(span_name(product.kind), {.operations = 2.0 * static_cast<double>(a.rows * b.rows * a.k),
-                                                   .bytes = traffic(product.a.data, product.b.data, output)});
+                                                   .bytes = traffic(product.a.data, read, output)});
   const format::Format format = output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm");
   audit_product(product, format);
   kernels::gemm({.a = a.operand,

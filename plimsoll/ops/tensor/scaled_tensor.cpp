@@ -32,14 +32,19 @@ ScaledTensor plain_values(at::Tensor values, format::Format format) {
 }
 
 kernels::ScaleView scale_view(const ScaledTensor& tensor, Use use) {
-  if (!tensor.scale.defined()) return {};
+  const bool is_packed = tensor.format == format::Format::kE2m1;
+  if (!tensor.scale.defined() && !is_packed) return {};
   const recipe::Granularity blocks = tensor.granularity;
-  kernels::ScaleView view{.data = tensor.scale.const_data_ptr(),
+  kernels::ScaleView view{.data = is_packed ? nullptr : tensor.scale.const_data_ptr(),
                           .format = tensor.scale_format,
                           .block_rows = blocks.block_rows,
                           .block_cols = blocks.block_cols,
                           .row_stride = blocks.block_rows == 0 ? 0 : blocks_in(tensor.data.size(1), blocks.block_cols),
                           .col_stride = blocks.block_cols == 0 ? 0 : 1};
+  if (is_packed && tensor.scale.defined()) {
+    view.tensor = tensor.scale.const_data_ptr<float>();
+    view.tensor_row_stride = tensor.scale.numel() > 1 ? 1 : 0;
+  }
   if (use == Use::kTransposed) {
     std::swap(view.block_rows, view.block_cols);
     std::swap(view.row_stride, view.col_stride);

@@ -13,12 +13,14 @@ namespace plimsoll::ops {
 
 struct ScaledTensor {
   at::Tensor data;  // [rows, cols], contiguous: uint8 codes; or fp32, bf16, fp16 values, and then scale is undefined
-  at::Tensor scale = {};  // fp32, or uint8 exponents for E8M0: [ceil(rows / block_rows), ceil(cols / block_cols)]
+  // fp32, or uint8 exponents for E8M0: [ceil(rows / block_rows), ceil(cols / block_cols)]. E2M1 codes stand in packed
+  // weights alone, with the scales of their blocks; this is the tensor scale then, fp32 [1] or [rows], undefined: 1.
+  at::Tensor scale = {};
   format::Format format = format::Format::kFp32;
   recipe::Granularity granularity = {};  // of data as it is stored
   format::Format scale_format = format::Format::kFp32;
 
-  bool has_codes() const { return format::is_fp8(format); }
+  bool has_codes() const { return format::is_code(format); }
 };
 
 // Values without codes.
