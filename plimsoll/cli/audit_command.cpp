@@ -90,7 +90,7 @@ Command audit_command() {
                   {"as", "HOW", choice(options.as, app::kAuditedAs),
                    "train: the passes of a training step; generate: a prompt and a token after it"},
                   {"dtype", "NAME", choice(options.model.dtype, models::kWeightDtypes),
-                   "--as generate: of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8"},
+                   "--as generate: of a Hugging Face model's weights: stored, fp32, bf16, fp16, fp8, nvfp4, mxfp4"},
                   {"adapter", "DIR", path(options.model.adapter, PathMust::kExist), "--as generate: a LoRA adapter"},
                   {"tokens", "N", integer(options.tokens, {.from = 1, .to = 1 << 20}), "of the step, or of the prompt"},
                   threads_option(command->threads),

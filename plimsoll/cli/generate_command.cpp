@@ -172,7 +172,7 @@ Command generate_command() {
             "a Hugging Face directory, a run's directory, or one of its checkpoints", Need::kRequired},
            {"checkpoint", "DIR", path(command->model.path, PathMust::kExist), "another name of --model"},
            {"dtype", "NAME", choice(command->model.dtype, models::kWeightDtypes),
-            "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8, codes with a scale a row"},
+            "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or codes: fp8, nvfp4 or mxfp4"},
            {"adapter", "DIR", path(command->model.adapter, PathMust::kExist),
             "a LoRA adapter of the model, as PEFT writes it: adapter_config.json and adapter_model.safetensors"},
            {"kv", "NAME", choice(writing->cache, app::kCacheFormats),

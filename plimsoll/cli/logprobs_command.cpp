@@ -76,7 +76,7 @@ Command logprobs_command() {
             "train: the forward pass of training; prefill: windows of the text at once into a cache; decode: token "
             "after token; serve: token after token of several windows together"},
            {"dtype", "NAME", choice(options.model.dtype, models::kWeightDtypes),
-            "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8, codes with a scale a row"},
+            "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or codes: fp8, nvfp4 or mxfp4"},
            {"recipe", "NAME", recipe(command->recipe), "instead of the run's, or of the dtype of the weights"},
            {"adapter", "DIR", path(options.model.adapter, PathMust::kExist), "a LoRA adapter of the model"},
            {"context", "N", integer(options.context, {.from = 1, .to = 1 << 20}), "tokens of a window, instead of 512"},

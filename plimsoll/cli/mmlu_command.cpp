@@ -75,7 +75,7 @@ Command mmlu_command() {
                   {"data", "DIR", path(options.data, PathMust::kExist),
                    "with test/SUBJECT_test.csv and dev/SUBJECT_dev.csv: rows of question,A,B,C,D,answer",
                    Need::kRequired},
-                  {"dtypes", "A,B", choices(options.dtypes, kMmluDtypes), "of fp32, bf16, fp16, fp8"},
+                  {"dtypes", "A,B", choices(options.dtypes, kMmluDtypes), "of fp32, bf16, fp16, fp8, nvfp4, mxfp4"},
                   {"fixes", "NAME", choice(options.numerics, models::kT5Fixes), "of fp16, as plimsoll t5"},
                   {"shots", "N", integer(options.shots, {.from = 0, .to = 1000}),
                    "examples from dev before each question"},

@@ -159,7 +159,7 @@ Command parity_command() {
             "T5: a text a line, or *.jsonl: objects with a text or input_ids, decoder_input_ids, and a target; "
             "others: a text",
             Need::kRequired},
-           {"dtypes", "A,B", choices(options.dtypes, kParityDtypes), "of fp32, bf16, fp16, fp8"},
+           {"dtypes", "A,B", choices(options.dtypes, kParityDtypes), "of fp32, bf16, fp16, fp8, nvfp4, mxfp4"},
            {"fixes", "NAME", choice(options.numerics, models::kT5Fixes), "T5: of fp16, as plimsoll t5"},
            {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "T5: inputs at a time"},
            {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),

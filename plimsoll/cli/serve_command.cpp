@@ -107,7 +107,7 @@ Command serve_command() {
             "LoRA adapters of the model, as PEFT writes them, for requests to the model MODEL:NAME; a name that is "
             "not given is the directory's. Requests to MODEL have none"},
            {"dtype", "NAME", choice(command->model.dtype, models::kWeightDtypes),
-            "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or fp8, codes with a scale a row"},
+            "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or codes: fp8, nvfp4 or mxfp4"},
            {"kv", "NAME", choice(command->engine.cache, app::kCacheFormats),
             "keys and values of the texts: as they are computed, bf16, or fp8, codes with a scale a token"},
            {"host", "NAME", text(command->server.host), "the address to listen at; 0.0.0.0: for other machines, too"},

@@ -137,7 +137,7 @@ Command t5_command() {
                    "a text, or a file with one a line (*.jsonl: objects with a text or input_ids)", Need::kRequired},
                   {"target", "TEXT|FILE", text(command->target), "score: of each input"},
                   {"dtype", "NAME", choice(options.dtype, models::kT5Dtypes),
-                   "of the weights: stored, fp32, bf16, fp16 or fp8"},
+                   "of the weights: stored, fp32, bf16, fp16, fp8, nvfp4 or mxfp4"},
                   {"fixes", "NAME", choice(options.numerics, models::kT5Fixes),
                    "against overflow in fp16: seed (t5_fixes), gauge (the model is gauged) or none"},
                   {"batch", "N", integer(options.batch, kFromOne), "inputs at a time"},

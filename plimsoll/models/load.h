@@ -25,8 +25,8 @@ namespace plimsoll::models {
 
 struct LoadOptions {
   WeightDtype dtype =
-      WeightDtype::kAsStored;   // kFp8: products multiply by codes, for inference alone unless `codes` says
-  ops::HeldOptions codes = {};  // of kFp8
+      WeightDtype::kAsStored;   // codes: products multiply by them, for inference alone unless `codes` says
+  ops::HeldOptions codes = {};  // of kFp8; their kind is the dtype's
   Warn warn = {};               // hears how many weights, and of which tensors, the dtype cannot hold: they are Inf
 };
 

@@ -1,5 +1,5 @@
-// Layers whose weights are E4M3 codes: one byte an element, and activations in the dtype that the weight had. For
-// inference alone they have a scale a row; a layer whose input may have a gradient: ops::HeldOptions.
+// Layers whose weights are codes: a byte an element of E4M3, half a byte of E2M1, and activations in the dtype that the
+// weight had. For inference alone E4M3 has a scale a row; a layer whose input may have a gradient: ops::HeldOptions.
 #pragma once
 
 #include <torch/nn/module.h>

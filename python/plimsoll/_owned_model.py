@@ -11,14 +11,15 @@ import torch
 
 from plimsoll._overflow import count_overflowed, warn_of_overflow
 
+CODES = ("fp8", "nvfp4", "mxfp4")  # dtypes under which products read codes
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", None: "stored", "auto": "stored"}
 
 
 def dtype_name(dtype: torch.dtype | str | None, *, codes: bool, where: str = "from_pretrained") -> str:
-    """The library's name of the dtype that weights are to have; codes: whether "fp8" is one. where: opens the error."""
+    """The library's name of the dtype that weights are to have; codes: whether CODES are some. where: opens the error."""
     name = _DTYPES.get(dtype, dtype)
-    if name not in (*_DTYPES.values(), *(["fp8"] if codes else [])):
-        expected = "float32, bfloat16, float16 or 'fp8'" if codes else "float32, bfloat16 or float16"
+    if name not in (*_DTYPES.values(), *(CODES if codes else ())):
+        expected = "float32, bfloat16, float16, 'fp8', 'nvfp4' or 'mxfp4'" if codes else "float32, bfloat16 or float16"
         raise ValueError(f"{where}: expected dtype {expected}, got {dtype!r}")
     return str(name)
 

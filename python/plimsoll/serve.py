@@ -124,7 +124,7 @@ class Engine:
     """A model that serves many requests together: see :meth:`submit`. Its steps are taken by a thread of C++.
 
     model_dir: a Hugging Face directory of a decoder-only model. dtype: of its weights, a torch.dtype, "fp32", "bf16", "fp16",
-    "fp8" (codes with a scale a row) or None: as they are stored. kv, of keys and values: "computed", "bf16" or "fp8". max_batch:
+    "fp8", "nvfp4", "mxfp4" (codes) or None: as they are stored. kv, of keys and values: "computed", "bf16" or "fp8". max_batch:
     requests that are written at once; `queue` more may wait. max_context: tokens of a prompt and its reply; None: as many as
     the model sees. memory: of keys and values, in GiB. adapters: directories of LoRA adapters, as PEFT writes them, by the names
     that :meth:`submit` knows them by. The options are those of `plimsoll serve`.

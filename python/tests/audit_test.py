@@ -163,11 +163,19 @@ def test_held_codes_in_another_form_than_the_recipes_are_the_files_or_a_fallback
     assert not products(rows, "grad_weight").keys() & set(LAYERS)
 
 
-def test_codes_for_inference_are_the_files_under_any_dtype_of_what_they_multiply(llama, tmp_path):
-    rows = audited(llama, tmp_path, "--as=generate", "--dtype=fp8", "--tokens", TOKENS)
+@pytest.mark.parametrize(
+    ("dtype", "weight"),
+    [
+        ("fp8", ("e4m3", scaled("row", "held", "fp32"))),
+        ("nvfp4", ("e2m1", scaled("1x16", "held", "e4m3"))),
+        ("mxfp4", ("e2m1", scaled("1x32", "held", "e8m0"))),
+    ],
+)
+def test_codes_for_inference_are_the_files_under_any_dtype_of_what_they_multiply(llama, tmp_path, dtype, weight):
+    rows = audited(llama, tmp_path, "--as=generate", f"--dtype={dtype}", "--tokens", TOKENS)
     for layer in LAYERS:
         row = products(rows, "output")[layer]
-        assert row["decided"] == "file" and operands(row)["weight"] == ("e4m3", scaled("row", "held", "fp32"))
+        assert row["decided"] == "file" and operands(row)["weight"] == weight
 
 
 def test_forward_products_of_a_run_are_the_same_in_training_generation_and_a_training_forward(text, tmp_path):

@@ -63,7 +63,7 @@ def test_parity_counts_divergences_choices_and_bytes_by_their_definitions(tiny, 
         "--tokens",
         300,
         "--dtypes",
-        "fp32,fp16,fp8",
+        "fp32,fp16,fp8,nvfp4,mxfp4",
         "--json",
         tmp_path / "parity",
     )
@@ -77,7 +77,7 @@ def test_parity_counts_divergences_choices_and_bytes_by_their_definitions(tiny, 
         return torch.log_softmax(torch.cat(logits).double(), -1)
 
     want = log_probabilities("fp32")
-    for dtype in ("fp16", "fp8"):
+    for dtype in ("fp16", "fp8", "nvfp4", "mxfp4"):
         got = log_probabilities(dtype)
         terms = want.exp() * (want - got)
         divergence, magnitude = terms.sum(-1), (want.exp() * (want.abs() + got.abs())).sum(-1).max().item()
@@ -98,7 +98,14 @@ def test_parity_counts_divergences_choices_and_bytes_by_their_definitions(tiny, 
     codes = [w for name, w in weights.items() if w.dim() == 2 and ".layers." in name]
     others = sum(w.numel() for w in weights.values()) - sum(w.numel() for w in codes)
     held = sum(w.numel() + 4 * w.shape[0] for w in codes) + 2 * others
-    assert figures["fp8"]["bytes_per_weight"] == held / sum(w.numel() for w in weights.values())
+    elements = sum(w.numel() for w in weights.values())
+    assert figures["fp8"]["bytes_per_weight"] == held / elements
+    # E2M1 with a scale of one byte for 16 or 32 elements of a row, and NVFP4's FP32 scale for each of a block's four products.
+    layers = json.loads((tiny / "config.json").read_text())["num_hidden_layers"]
+    for dtype, block, tensor_scales in (("nvfp4", 16, 4 * layers), ("mxfp4", 32, 0)):
+        held = sum(w.shape[0] * (-(-w.shape[1] // 2) + -(-w.shape[1] // block)) for w in codes) + 4 * tensor_scales + 2 * others
+        assert figures[dtype]["bytes_per_weight"] == held / elements
+    assert figures["fp8"]["logits_kl"] < min(figures["nvfp4"]["logits_kl"], figures["mxfp4"]["logits_kl"])
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,8 @@ def logged(model, text, path, *more):
 
 
 @pytest.mark.parametrize(
-    "options", ["--dtype=fp32", "--dtype=bf16", "--dtype=fp16", "--dtype=fp8", "--recipe=fp8-row", "--recipe=mxfp8"]
+    "options",
+    [*(f"--dtype={dtype}" for dtype in ("fp32", "bf16", "fp16", "fp8", "nvfp4", "mxfp4")), "--recipe=fp8-row", "--recipe=mxfp8"],
 )
 def test_training_prompts_generation_and_servers_have_the_same_bits(model, text, tmp_path, options):
     files = {way: tmp_path / way for way in WAYS}

@@ -41,7 +41,7 @@ def twin_of(model):
     return twin
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, "fp8"], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, "fp8", "nvfp4"], ids=str)
 @torch.no_grad()
 def test_a_copy_has_the_logits_and_ids_of_its_original(folder, dtype):
     ours: Any = T5ForConditionalGeneration.from_pretrained(folder, dtype)

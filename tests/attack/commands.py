@@ -52,6 +52,7 @@ CASES = {
     "generate": [
         (["generate", "--checkpoint", "{run}", "--prompt", "ab", "--tokens", "2"], ["run/step-*/*"]),
         (["generate", "--model", "{llama}", "--prompt", "ab", "--tokens", "2", "--dtype", "fp8"], ["llama/*"]),
+        (["generate", "--model", "{llama}", "--prompt", "ab", "--tokens", "2", "--dtype", "nvfp4"], ["llama/*"]),
         (["generate", "--model", "{llama}", "--chat", "--prompt", "ab", "--tokens", "2", "--kv", "fp8"], ["llama/*"]),
     ],
     "finetune": [
@@ -85,7 +86,7 @@ CASES = {
             ["parity", "--model", "{t5}", "--data", "{examples}", "--dtypes", "fp16", "--max-new-tokens", "2"],
             ["t5/*", "examples"],
         ),
-        (["parity", "--model", "{llama}", "--data", "{text}", "--dtypes", "bf16,fp8", "--tokens", "20"], ["llama/*", "text"]),
+        (["parity", "--model", "{llama}", "--data", "{text}", "--dtypes", "bf16,fp8,mxfp4", "--tokens", "20"], ["llama/*", "text"]),
         (
             ["parity", "--model", "{llama}", "--data", "{text}", "--tokens", "20", "--inject", "0,0,4", "--max-ppl", "1e9"],
             ["llama/*", "text"],

@@ -11,7 +11,10 @@
 namespace plimsoll::app {
 
 void convert_model(const ConvertOptions& options) {
-  if (options.dtype == models::WeightDtype::kFp8) refuse("--dtype: expected stored, fp32, bf16 or fp16, got fp8");
+  if (models::code_kind(options.dtype)) {
+    refuse("--dtype: expected stored, fp32, bf16 or fp16, got {}",
+           recipe::name_of(models::kWeightDtypes, options.dtype));
+  }
   const at::NoGradGuard no_grad;
   const InterruptScope interrupt;
   const auto stop_if_interrupted = [&] {

@@ -10,7 +10,7 @@ namespace plimsoll::app {
 struct ConvertOptions {
   std::filesystem::path model;  // a Hugging Face directory, a training run that began with one, or a checkpoint
   std::filesystem::path out;    // is made
-  models::WeightDtype dtype = models::WeightDtype::kAsStored;  // not kFp8
+  models::WeightDtype dtype = models::WeightDtype::kAsStored;  // no codes
   models::Warn warn = {};
 };
 

@@ -1,11 +1,13 @@
 #include "plimsoll/app/text/text_model.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/models/lora/lora.h"
+#include "plimsoll/nn/held_codes.h"
 #include "plimsoll/tokenize/byte_tokenizer.h"
 #include "plimsoll/tokenize/load.h"
 
@@ -59,13 +61,17 @@ int64_t vocabulary_of(const models::LanguageModel& model) {
 }
 
 double bytes_per_weight(models::LanguageModel& model) {
+  std::map<const at::TensorImpl*, ops::CodeKind> codes;  // of parameters whose layers hold some in their place
+  for (const nn::ProductWeight& product : nn::weights_with_codes(model.module())) {
+    const auto& held = product.state->weight_source.held();
+    if (held != nullptr) codes.emplace(product.weight.unsafeGetTensorImpl(), held->kind());
+  }
   double bytes = 0, count = 0;
   for (const at::Tensor& parameter : model.module().parameters()) {
     const auto elements = static_cast<double>(parameter.numel());
-    const double held = elements * static_cast<double>(parameter.element_size());
-    // A layer that holds codes has taken its parameter's memory: E4M3, and an FP32 scale a row.
-    const bool has_codes = static_cast<double>(parameter.storage().nbytes()) < held;
-    bytes += has_codes ? elements + static_cast<double>(parameter.size(0) * 4) : held;
+    const auto found = codes.find(parameter.unsafeGetTensorImpl());
+    bytes += found != codes.end() ? ops::bytes_of_codes(found->second, parameter.size(0), parameter.size(1))
+                                  : elements * static_cast<double>(parameter.element_size());
     count += elements;
   }
   return bytes / count;

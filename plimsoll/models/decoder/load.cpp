@@ -131,16 +131,19 @@ Decoder load_decoder(const io::HuggingFaceDirectory& directory, const LoadOption
   auto parameters = model->named_parameters();
   std::map<std::string, DecoderTensor> tensors;
   for (DecoderTensor& tensor : decoder_tensors(config)) tensors.emplace(tensor.parameter, std::move(tensor));
+  const std::optional<ops::CodeKind> kind = code_kind(options.dtype);
   const auto is_held = [&](const std::string& name) {
-    return options.dtype == WeightDtype::kFp8 && parameters[name].dim() == 2 && !name.ends_with("embedding.weight") &&
-           name != "head.weight" && !config.keeps_in_high_precision(name);
+    return kind && parameters[name].dim() == 2 && !name.ends_with("embedding.weight") && name != "head.weight" &&
+           !config.keeps_in_high_precision(name);
   };
   for (const auto& [name, tensor] : tensors) {
     parameters[name].set_data(is_held(name) ? at::empty({1}, computed).expand(tensor.shape) : loader.parameter(tensor));
   }
-  if (options.dtype == WeightDtype::kFp8) {
+  if (kind) {
+    ops::HeldOptions held = options.codes;
+    held.kind = *kind;
     nn::hold_codes(
-        *model, [&](const std::string& name) { return loader.sources(tensors.at(name)); }, options.codes);
+        *model, [&](const std::string& name) { return loader.sources(tensors.at(name)); }, held);
   }
   io::check_mapped_files();
   if (loader.overflowed().count() > 0 && options.warn) {

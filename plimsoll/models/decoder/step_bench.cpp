@@ -28,7 +28,7 @@ Decoder smollm2(WeightDtype dtype) {
   config.reaches.assign(30, Reach::kFull);
   Decoder model(config);
   model->to(computed_in(dtype, at::kFloat));
-  if (dtype == WeightDtype::kFp8) nn::hold_codes(*model);
+  if (const std::optional<ops::CodeKind> kind = code_kind(dtype)) nn::hold_codes(*model, {}, {.kind = *kind});
   model->eval();
   return model;
 }
@@ -37,9 +37,12 @@ Decoder smollm2(WeightDtype dtype) {
 int64_t weight_bytes(const DecoderImpl& model, WeightDtype dtype) {
   int64_t bytes = 0;
   for (const auto& parameter : model.named_parameters()) {
-    const bool is_codes = dtype == WeightDtype::kFp8 && parameter.key().starts_with("blocks.");
+    const std::optional<ops::CodeKind> kind = code_kind(dtype);
     const at::Tensor& weight = parameter.value();
-    if (weight.dim() == 2) bytes += weight.numel() * (is_codes ? 1 : weight.element_size());
+    if (weight.dim() != 2) continue;
+    bytes += kind && parameter.key().starts_with("blocks.")
+                 ? static_cast<int64_t>(ops::bytes_of_codes(*kind, weight.size(0), weight.size(1)))
+                 : weight.numel() * weight.element_size();
   }
   return bytes;
 }

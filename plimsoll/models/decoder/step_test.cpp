@@ -7,7 +7,6 @@
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/team/testing.h"
 #include "plimsoll/nn/held_codes.h"
-#include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::models {
 namespace {
@@ -15,14 +14,15 @@ namespace {
 TEST(DecoderStep, GivesTheBitsOfTheLayersForEveryFamily) {
   const at::NoGradGuard no_grad;
   for (const DecoderConfig& config : testing::small_decoders()) {
-    for (const std::string dtype : {"fp32", "bf16", "fp16", "codes"}) {
+    for (const auto& [name, dtype] : kWeightDtypes) {
+      if (dtype == WeightDtype::kAsStored) continue;
       at::manual_seed(3);
       Decoder model(config);
       nn::testing::randomize(*model);
-      model->to(dtype == "codes" ? at::kBFloat16 : ops::dtype_of(ops::parse_format(dtype, "test")));
-      if (dtype == "codes") nn::hold_codes(*model);
+      model->to(computed_in(dtype, at::kFloat));
+      if (const std::optional<ops::CodeKind> kind = code_kind(dtype)) nn::hold_codes(*model, {}, {.kind = *kind});
       model->eval();
-      const std::string what = std::string(traits_of(config.family).model_type) + ", " + dtype;
+      const std::string what = std::string(traits_of(config.family).model_type) + ", " + std::string(name);
       testing::expect_bits_of_layers(*model, what);
       testing::expect_bits_of_texts_alone(*model, what);
     }
@@ -66,15 +66,25 @@ TEST(DecoderStep, AFileLoadsAsTheCodesOfItsModel) {
     model->eval();
     const io::TemporaryDirectory directory;
     save(*model, directory.path());
-    const LoadedModel loaded = load(directory.path(), {.dtype = WeightDtype::kFp8});
-    nn::hold_codes(*model);
     const at::Tensor tokens = at::randint(config.vocabulary, {2, 9}, at::kLong);
-    const at::Tensor expected = model->logits(tokens);
-    EXPECT_TRUE(at::equal(loaded.model->logits(tokens), expected));
-    for (const auto& parameter : loaded.model->module().named_parameters()) {
-      const bool is_of_product = parameter.value().dim() == 2 && parameter.key().starts_with("blocks.");
-      EXPECT_EQ(parameter.value().stride(0) == 0, is_of_product) << parameter.key();
+    const at::Tensor of_values = model->logits(tokens);
+    std::vector<at::Tensor> of_codes;
+    for (const WeightDtype dtype : {WeightDtype::kFp8, WeightDtype::kNvfp4, WeightDtype::kMxfp4}) {
+      const LoadedModel loaded = load(directory.path(), {.dtype = dtype});
+      const auto held = std::dynamic_pointer_cast<DecoderImpl>(model->clone());
+      ASSERT_NE(held, nullptr);
+      nn::hold_codes(*held, {}, {.kind = *code_kind(dtype)});
+      held->eval();
+      of_codes.push_back(held->logits(tokens));
+      EXPECT_TRUE(at::equal(loaded.model->logits(tokens), of_codes.back()));
+      for (const auto& parameter : loaded.model->module().named_parameters()) {
+        const bool is_of_product = parameter.value().dim() == 2 && parameter.key().starts_with("blocks.");
+        EXPECT_EQ(parameter.value().stride(0) == 0, is_of_product) << parameter.key();
+      }
     }
+    EXPECT_FALSE(at::equal(of_codes[0], of_codes[1]));
+    EXPECT_FALSE(at::equal(of_codes[1], of_codes[2]));
+    EXPECT_FALSE(at::equal(of_codes[2], of_values));
   }
 }
 

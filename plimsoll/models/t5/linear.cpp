@@ -23,8 +23,9 @@ at::Tensor T5LinearImpl::forward(const at::Tensor& x) const {
   return ops::linear(x, weight(), {}, amp::linear_scaling(products_.front().state, weight()));
 }
 
-void T5LinearImpl::quantize(ops::CodeSource source) {
+void T5LinearImpl::quantize(ops::CodeSource source, ops::CodeKind kind) {
   code_source_ = std::move(source);
+  code_kind_ = kind;
   tied_to_ = nullptr;
   weight_.set_requires_grad(false);
   weight_.set_data(at::empty({0}));

@@ -20,8 +20,9 @@ class T5LinearImpl : public nn::ScaledModule<T5LinearImpl> {
 
   // From here on for inference alone, by codes of `source`, made when they are first needed; the parameter is left
   // empty.
-  void quantize(ops::CodeSource source);
+  void quantize(ops::CodeSource source, ops::CodeKind kind = ops::CodeKind::kE4m3Rows);
   const ops::CodeSource& code_source() const { return code_source_; }
+  ops::CodeKind code_kind() const { return code_kind_; }
 
   // From here on, until it is quantized, reads the parameter of another module, whatever tensor that is by then; its
   // own is empty. A copy must be tied to the copy of that module: T5ForConditionalGenerationImpl::reset().
@@ -38,6 +39,7 @@ class T5LinearImpl : public nn::ScaledModule<T5LinearImpl> {
   at::Tensor weight_;  // the parameter
   T5Weight tied_to_{nullptr};
   ops::CodeSource code_source_;
+  ops::CodeKind code_kind_ = ops::CodeKind::kE4m3Rows;
 };
 TORCH_MODULE(T5Linear);
 

@@ -73,21 +73,24 @@ T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5
     }
     return weight;
   };
+  const std::optional<ops::CodeKind> kind = code_kind(dtype);
   for (const auto& item : model->named_modules("", /*include_self=*/false)) {
     const std::string name = item.key() + ".weight";
     if (auto* linear = dynamic_cast<T5LinearImpl*>(item.value().get())) {
-      if (dtype == T5Dtype::kFp8) {
-        linear->quantize({.weight = weight_of(directory, name), .done = directory.releaser(name)});
+      if (kind) {
+        // Half bytes are too few for a head.
+        const ops::CodeKind own = name == "lm_head.weight" ? ops::CodeKind::kE4m3Rows : *kind;
+        linear->quantize({.weight = weight_of(directory, name), .done = directory.releaser(name)}, own);
       } else {
         linear->weight().set_data(converted(name));
       }
     } else if (auto* held = dynamic_cast<T5WeightImpl*>(item.value().get())) {
       // With codes, few rows of the embedding are ever read: it stays as it is stored.
-      const bool stays = name == "shared.weight" && dtype == T5Dtype::kFp8;
+      const bool stays = name == "shared.weight" && kind.has_value();
       held->weight.set_data(stays ? table : converted(name));
     }
   }
-  if (dtype == T5Dtype::kFp8 && !config.encoder_only && config.tie_word_embeddings) {
+  if (kind && !config.encoder_only && config.tie_word_embeddings) {
     model->head().quantize({.weight = table});  // which may have been written to by then: its pages stay
   }
   io::check_mapped_files();

@@ -47,7 +47,7 @@ class T5Product::Packed {
     if (weights_ == nullptr) {
       std::vector<ops::CodeSource> sources;
       for (const T5Linear& layer : layers) sources.push_back(layer->code_source());
-      weights_ = std::make_shared<const ops::PackedWeights>(sources);
+      weights_ = std::make_shared<const ops::PackedWeights>(sources, layers.front()->code_kind());
     }
     return weights_;
   }

@@ -6,21 +6,21 @@
 #include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
+#include "plimsoll/models/t5/load.h"
 #include "plimsoll/models/t5/testing.h"
-#include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::models {
 namespace {
 
-void quantize(T5ForConditionalGenerationImpl& model) {
+void quantize(T5ForConditionalGenerationImpl& model, ops::CodeKind kind) {
   std::vector<T5LinearImpl*> layers = {&model.head()};
   for (const auto& part : model.modules(/*include_self=*/false)) {
     if (auto* layer = dynamic_cast<T5LinearImpl*>(part.get()); layer != nullptr && layer != &model.head()) {
       layers.push_back(layer);
     }
   }
-  for (T5LinearImpl* layer : layers) layer->quantize({.weight = layer->weight().detach().clone()});
+  for (T5LinearImpl* layer : layers) layer->quantize({.weight = layer->weight().detach().clone()}, kind);
 }
 
 struct Text {
@@ -53,14 +53,11 @@ at::Tensor logits_of(T5ForConditionalGenerationImpl& model, const Text& text, bo
 TEST(T5TeamStep, GivesTheBitsOfTheLayersForAnyThreads) {
   const at::NoGradGuard no_grad;
   for (const T5Config& kind : testing::t5_kinds()) {
-    for (const char* dtype : {"fp32", "bf16", "fp16", "fp8"}) {
+    for (const auto& [dtype, value] : kT5Dtypes) {
+      if (value == T5Dtype::kAsStored) continue;
       T5ForConditionalGeneration model = testing::small_t5(kind);
-      if (dtype == std::string("fp8")) {
-        model->to(at::kBFloat16);
-        quantize(*model);
-      } else {
-        model->to(ops::dtype_of(ops::parse_format(dtype, "test")));
-      }
+      model->to(computed_in(value, at::kFloat));
+      if (const std::optional<ops::CodeKind> codes = code_kind(value)) quantize(*model, *codes);
       const at::Tensor input = testing::t5_tokens(2, 9);
       at::Tensor padded = at::ones({2, 9}, at::kLong), holes = padded.clone();
       padded[1].narrow(0, 5, 4).fill_(0);

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from plimsoll._owned_model import dtype_name
+from plimsoll._owned_model import CODES, dtype_name
 from plimsoll.common.recipe import Recipe
 from plimsoll.models.causal_lm import CausalLM
 
@@ -29,15 +29,15 @@ class AutoModelForCausalLM:
         directory: str | os.PathLike[str], dtype: torch.dtype | str | None = None, recipe: Recipe | None = None
     ) -> CausalLM:
         """directory: config.json with model.safetensors or its shards. dtype: of the weights, a torch.dtype, "fp32", "bf16",
-        "fp16", or None: as they are stored; "fp8", codes without parameters, is for `plimsoll generate` and C++. Weights that
+        "fp16", or None: as they are stored; "fp8", "nvfp4" and "mxfp4", codes without parameters, are for `plimsoll generate` and C++. Weights that
         the dtype cannot hold become Inf, with a warning that counts and names them. recipe: in force in forward() and
         generate(), as inside plimsoll.pytorch.autocast; None: that of the scope around the call, if any."""
         if recipe is not None and not isinstance(recipe, Recipe):
             raise TypeError(f"from_pretrained: expected recipe a plimsoll.common.recipe.Recipe, got {recipe!r}")
-        if dtype == "fp8":
+        if dtype in CODES:
             raise ValueError(
-                "from_pretrained: expected dtype float32, bfloat16 or float16, got 'fp8', under which a model has codes and no "
-                "parameters; plimsoll generate --dtype fp8 and C++'s models::load have it"
+                f"from_pretrained: expected dtype float32, bfloat16 or float16, got '{dtype}', under which a model has codes and no "
+                f"parameters; plimsoll generate --dtype {dtype} and C++'s models::load have it"
             )
         model = torch.classes.plimsoll.DecoderModel(str(directory), dtype_name(dtype, codes=False))
         if overflowed := model.warning():

@@ -50,8 +50,8 @@ class T5PreTrainedModel(OwnedModel):
         t5_fixes: dict[str, Any] | str | None = "seed",
     ) -> Self:
         """directory: config.json with model.safetensors or its shards. dtype: of the weights, a torch.dtype, "fp32", "bf16",
-        "fp16", "fp8" (E4M3 codes with a scale a row, for inference), or None: as they are stored. Weights that the dtype cannot
-        hold become Inf, with a warning that counts and names them."""
+        "fp16", for inference "fp8" (E4M3 codes with a scale a row), "nvfp4" or "mxfp4" (E2M1 codes; the head stays fp8), or None:
+        as they are stored. Weights that the dtype cannot hold become Inf, with a warning that counts and names them."""
         name = dtype_name(dtype, codes=True)
         model = torch.classes.plimsoll.T5Model(str(directory), name, cls._encoder_alone)
         if overflowed := model.warning():
