@@ -78,6 +78,8 @@ const bool kRegistered[] = {
     bench::add("dequantize/e4m3_bf16_1x128", kSizes, dequantize_bench, Format::kE4m3, Format::kBf16, 128,
                Format::kFp32),
     bench::add("dequantize/e4m3_bf16_mx", kSizes, dequantize_bench, Format::kE4m3, Format::kBf16, 32, Format::kE8m0),
+    bench::add("dequantize/nvfp4_bf16", kSizes, dequantize_e2m1_bench, Format::kBf16, Format::kE4m3),
+    bench::add("dequantize/mxfp4_bf16", kSizes, dequantize_e2m1_bench, Format::kBf16, Format::kE8m0),
 };
 
 }  // namespace
