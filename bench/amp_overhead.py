@@ -65,7 +65,7 @@ def medians(rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--json", help="write the table to this file")
     args = parser.parse_args()

@@ -17,7 +17,7 @@ OURS = {
 
 
 def main():
-    parser = decoder_steps.parser_of(__doc__.splitlines()[0], (*THEIRS, "fp32", "bf16", "fp8"))
+    parser = decoder_steps.parser_of(__doc__.partition("\n\n")[0], (*THEIRS, "fp32", "bf16", "fp8"))
     parser.add_argument("--restart", action="store_true", help="a new process at each turn, where memory is short")
     args = decoder_steps.parse(parser, (*THEIRS, *OURS))
     runners = decoder_steps.measured(args, THEIRS, OURS, args.restart)

@@ -47,7 +47,7 @@ def works_of(runners, tokens):
 
 def main():
     names = (*THEIRS, *OURS)
-    args = decoder_steps.parse(decoder_steps.parser_of(__doc__.splitlines()[0], names), names)
+    args = decoder_steps.parse(decoder_steps.parser_of(__doc__.partition("\n\n")[0], names), names)
     runners = decoder_steps.measured(args, THEIRS, OURS, restart=True)
     works = works_of(runners, args.batch * args.context)
     for peer, rows in works.values():

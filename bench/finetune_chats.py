@@ -137,7 +137,7 @@ def one_of_theirs(args, dtype, train, adapter):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--model", required=True, help="a Hugging Face directory")
     parser.add_argument("--chats", type=int, default=1000)
     parser.add_argument("--epochs", type=float, default=3)

@@ -132,7 +132,7 @@ class Losses:
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--data", nargs="+", required=True, help="directories with Python sources")
     parser.add_argument("--model", help="a Hugging Face directory")
     parser.add_argument("--works", default="full,lora")

@@ -61,7 +61,7 @@ COMPARISON = Comparison(
 
 
 def main():
-    parser = COMPARISON.parser(__doc__.splitlines()[0])
+    parser = COMPARISON.parser(__doc__.partition("\n\n")[0])
     parser.add_argument("--model", help="a Hugging Face directory with tokenizer.json")
     COMPARISON.run(COMPARISON.parse(parser))
 

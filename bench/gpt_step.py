@@ -140,7 +140,7 @@ def table(peer, rows):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--preset", choices=PRESETS, default="small")
     for name in SHAPE:
         parser.add_argument(f"--{name}", type=int, help="instead of the preset's")

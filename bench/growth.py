@@ -50,7 +50,7 @@ def table(over, rows):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("over", choices=("batch", "context"))
     parser.add_argument("sizes", type=lambda text: [int(part) for part in text.split(",")])
     parser.add_argument("--recipe", choices=gpt_step.RECIPES, default="fp8")

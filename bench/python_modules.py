@@ -144,7 +144,7 @@ def overhead_row(rule, rounds, threads, build):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--filter", default="")
     parser.add_argument("--recipe", choices=RECIPES, default="delayed")
     parser.add_argument("--rounds", type=int, default=15)

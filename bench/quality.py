@@ -30,7 +30,7 @@ def main():
     if "--" in own:
         cut = own.index("--")
         own, more = own[:cut], own[cut + 1 :]
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--data", nargs="+", required=True)
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--recipes", default="fp32,bf16,fp8,fp8-current,fp8-block,mxfp8")

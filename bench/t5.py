@@ -57,4 +57,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    COMPARISON.run(COMPARISON.parse(COMPARISON.parser(__doc__.splitlines()[0])))
+    COMPARISON.run(COMPARISON.parse(COMPARISON.parser(__doc__.partition("\n\n")[0])))

@@ -102,7 +102,7 @@ def page(report):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=1200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
