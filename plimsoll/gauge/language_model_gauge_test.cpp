@@ -83,6 +83,25 @@ TEST(LanguageModelFreedoms, KeepTheBitsOfFp32) {
   }
 }
 
+TEST(LanguageModelFreedoms, MultiplyInPlaceAndInAnotherDtypeAlike) {
+  const at::NoGradGuard no_grad;
+  for (const GaugedModel& each : gauged_models()) {
+    const models::Exponents exponents = different_exponents(each.model->freedoms(), -2);
+    const auto want = each.model->multiplied(exponents), half = each.model->multiplied(exponents, at::kHalf);
+    const auto got = each.model->take_multiplied(exponents);
+    for (const at::Tensor& parameter : each.model->module().parameters()) EXPECT_EQ(parameter.numel(), 0) << each.name;
+    EXPECT_EQ(got->norm_epsilon(), want->norm_epsilon());
+    for (const at::Tensor& tokens : each.texts) {
+      EXPECT_TRUE(got->logits(tokens).equal(want->logits(tokens))) << each.name;
+    }
+    want->module().to(at::kHalf);
+    const auto rounded = want->module().named_parameters(), narrow = half->module().named_parameters();
+    for (const auto& parameter : rounded) {
+      EXPECT_TRUE(narrow[parameter.key()].equal(parameter.value())) << each.name << " " << parameter.key();
+    }
+  }
+}
+
 TEST(LanguageModelFreedoms, NameEveryWeightOnceAndWhatHasNone) {
   for (const GaugedModel& each : gauged_models()) {
     std::map<std::string, int> times;

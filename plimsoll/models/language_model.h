@@ -85,8 +85,12 @@ class LanguageModel {
   virtual Freedoms freedoms() const = 0;
   virtual std::map<std::string, at::Tensor> weights_with_freedom() const = 0;
   virtual Amaxes worst_case_amaxes() const = 0;
-  // The same function, in FP32 with the same bits, with multiplied weights. In eval mode.
-  virtual std::shared_ptr<LanguageModel> multiplied(const Exponents& exponents) const = 0;
+  // The same function, in FP32 with the same bits, with multiplied weights, which dtype rounds; none: their own. In eval
+  // mode.
+  virtual std::shared_ptr<LanguageModel> multiplied(const Exponents& exponents,
+                                                    std::optional<at::ScalarType> dtype = {}) const = 0;
+  // The same of this model's own memory: it has no parameters after that.
+  virtual std::shared_ptr<LanguageModel> take_multiplied(const Exponents& exponents) = 0;
   virtual double norm_epsilon() const = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -20,12 +21,14 @@
 #include "plimsoll/app/gauge/gauge_search.h"
 #include "plimsoll/app/new_directory.h"
 #include "plimsoll/app/t5/t5_inputs.h"
+#include "plimsoll/app/text/mapped_logits.h"
 #include "plimsoll/app/text/text_model.h"
 #include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/gauge/calibration.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/line_reader.h"
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/tensors.h"
 #include "plimsoll/tokenize/byte_tokenizer.h"
@@ -110,27 +113,55 @@ std::shared_ptr<models::LanguageModel> written(const std::filesystem::path& dire
   return load_model({.path = directory, .dtype = dtype}).model;
 }
 
-// Logits of what was written, in FP32 and in FP16, which of a directory is the dtype of its weights.
+// The windows with the logits of the model that is observed, in a file in `folder`.
+GaugeInputs observed(std::vector<at::Tensor> windows, gauge::Calibration& calibration, int64_t vocabulary,
+                     const std::filesystem::path& folder) {
+  GaugeInputs inputs{.windows = std::move(windows), .logits = {}};
+  const at::Tensor memory = mapped_logits(folder / "reference_logits", inputs.tokens(), vocabulary);
+  int64_t first = 0;
+  for (const at::Tensor& window : inputs.windows) {
+    inputs.logits.push_back(memory.narrow(0, first, window.numel()).unsqueeze(0));
+    inputs.logits.back().copy_(calibration.observe(window));
+    first += window.numel();
+    io::check_mapped_files();
+  }
+  return inputs;
+}
+
+// Logits of what was written, in FP32 and in FP16, which of a directory is the dtype of its weights. One model at a time.
 json verify(const std::filesystem::path& directory, const GaugeSource& source, const GaugeInputs& inputs) {
-  const auto model = written(directory, source, models::WeightDtype::kFp32),
-             fp16_model = source.is_directory ? written(directory, source, models::WeightDtype::kFp16) : model;
+  auto model = written(directory, source, models::WeightDtype::kFp32);
   bool identical = true;
   for (size_t i = 0; i < inputs.windows.size(); ++i) {
     identical = identical && at::equal(model->logits(inputs.windows[i]), inputs.logits[i]);
   }
-  const double error = fp16_error(*fp16_model, inputs);
+  if (source.is_directory) {
+    model = nullptr;
+    model = written(directory, source, models::WeightDtype::kFp16);
+  }
+  const double error = fp16_error(*model, inputs);
   json fp16 = {{"finite", std::isfinite(error)}};
   if (std::isfinite(error)) fp16["logits_relative_l2"] = error;
   return {{"fp32", {{"bit_identical", identical}, {"outputs", {"logits"}}}}, {"fp16", std::move(fp16)}};
 }
 
+// Copies of the weights that act as 1 + w, by name.
+std::map<std::string, at::Tensor> one_plus_weights(const models::LanguageModel& model,
+                                                   const models::Freedoms& freedoms) {
+  const auto weights = model.weights_with_freedom();
+  std::map<std::string, at::Tensor> result;
+  for (const models::GaugedTensor& tensor : freedoms.weights) {
+    if (tensor.one_plus) result.emplace(tensor.name, weights.at(tensor.name).clone());
+  }
+  return result;
+}
+
 // Weights whose 1 + w is not the source's times a power of two, since FP32 does not hold that w: by name their number, and
 // the largest relative error of 1 + w.
-json rounded_weights(const models::LanguageModel& source, const models::LanguageModel& gauged,
-                     const models::Exponents& exponents) {
+json rounded_weights(const std::map<std::string, at::Tensor>& before, const std::map<std::string, at::Tensor>& after,
+                     const models::Freedoms& freedoms, const models::Exponents& exponents) {
   json result = json::object();
-  const auto before = source.weights_with_freedom(), after = gauged.weights_with_freedom();
-  for (const models::GaugedTensor& tensor : source.freedoms().weights) {
+  for (const models::GaugedTensor& tensor : freedoms.weights) {
     if (!tensor.one_plus) continue;
     const at::Tensor want = (before.at(tensor.name) + 1) * std::ldexp(1.0, exponent_of(tensor, exponents));
     const at::Tensor error = (after.at(tensor.name) + 1 - want).abs();
@@ -180,10 +211,9 @@ json gauge_language_model(const GaugeOptions& options) {
   const at::NoGradGuard no_grad;
   NewDirectory directory(options.out);
   const GaugeSource source(options);
-  GaugeInputs inputs;
-  inputs.windows = read_windows(options, source);
   gauge::Calibration calibration(*source.model);
-  for (const at::Tensor& window : inputs.windows) inputs.logits.push_back(calibration.observe(window));
+  const GaugeInputs inputs =
+      observed(read_windows(options, source), calibration, source.vocabulary, directory.partial());
   const bool has_inputs = !options.calibrate.empty();
   const models::Amaxes values = has_inputs ? calibration.amaxes() : source.model->worst_case_amaxes();
   const models::Freedoms freedoms = source.model->freedoms();
@@ -211,8 +241,6 @@ json gauge_language_model(const GaugeOptions& options) {
         {.inputs = static_cast<int64_t>(some.windows.size()), .tokens = some.tokens(), .gradients = options.train});
   }
 
-  const auto gauged = source.model->multiplied(exponents);
-  write_model(*gauged, options, source, directory.partial());
   json certificate = describe({.freedoms = freedoms,
                                .exponents = exponents,
                                .weights = weights,
@@ -226,9 +254,17 @@ json gauge_language_model(const GaugeOptions& options) {
     certificate["train"] = train_json({.choice = choice, .most = most, .targets_a_step = options.step_targets},
                                       freedoms, exponents, gradients);
   }
+  json rounded;
+  {
+    const auto before = one_plus_weights(*source.model, freedoms);
+    const auto gauged = source.model->take_multiplied(exponents);
+    write_model(*gauged, options, source, directory.partial());
+    certificate["norm_epsilon"] = gauged->norm_epsilon();
+    rounded = rounded_weights(before, one_plus_weights(*gauged, freedoms), freedoms, exponents);
+  }
   certificate.update(verify(directory.partial(), source, inputs));
   json& fp32 = certificate["fp32"];
-  if (json rounded = rounded_weights(*source.model, *gauged, exponents); !rounded.empty()) {
+  if (!rounded.empty()) {
     fp32["bit_identical"] = false;
     fp32["rounded_weights"] = std::move(rounded);
   } else if (!fp32["bit_identical"].get<bool>()) {
@@ -237,7 +273,6 @@ json gauge_language_model(const GaugeOptions& options) {
   fp32["inputs"] = verified_inputs(options.calibrate, source.window);
   certificate["calibration"] =
       calibration_json(options.calibrate, static_cast<int64_t>(inputs.windows.size()), inputs.tokens());
-  certificate["norm_epsilon"] = gauged->norm_epsilon();
   io::write_file(directory.partial() / kGaugeCertificate, certificate.dump(2) + "\n");
   directory.commit();
   return certificate;

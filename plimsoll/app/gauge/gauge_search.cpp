@@ -52,8 +52,8 @@ gauge::MeasuredExponents search_fp16(const Fp16Search& search) {
            rounded_elements(search, exponents) <= most_rounded;
   };
   measured.error = [&](const Exponents& exponents) {
-    const auto model = search.model.multiplied(exponents);
-    if (search.narrow_weights) model->module().to(at::kHalf);
+    const auto model =
+        search.narrow_weights ? search.model.multiplied(exponents, at::kHalf) : search.model.multiplied(exponents);
     const double error = fp16_error(*model, search.inputs);
     return search.gradient_error && std::isfinite(error) ? error + search.gradient_error(exponents) : error;
   };

@@ -1,26 +1,16 @@
 #include "plimsoll/app/line/line_text.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_file.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/text/mapped_logits.h"
 #include "plimsoll/gauge/calibration.h"
 #include "plimsoll/io/mapping_guard.h"
 
 namespace plimsoll::app {
-namespace {
-
-// Memory of a file, which the system may write back when it needs the room.
-at::Tensor mapped_memory(const std::filesystem::path& file, int64_t elements) {
-  const at::Tensor memory = at::from_file(file.native(), /*shared=*/true, elements, at::kFloat);
-  std::filesystem::remove(file);
-  return memory;
-}
-
-}  // namespace
 
 LineText::LineText(const TextModel& exact, const TokenWindowOptions& options, const std::filesystem::path& folder)
     : windows_(read_token_windows(exact, options)) {
@@ -32,7 +22,7 @@ LineText::LineText(const TextModel& exact, const TokenWindowOptions& options, co
          windows_.front().inputs.numel());
   }
   const int64_t all = tokens(TextPart::kSearch) + tokens(TextPart::kHeldOut);
-  const at::Tensor memory = mapped_memory(folder / "reference_logits", all * vocabulary).view({all, vocabulary});
+  const at::Tensor memory = mapped_logits(folder / "reference_logits", all, vocabulary);
   gauge::Calibration calibration(*exact.model);
   int64_t first = 0;
   for (size_t i = 0; i < windows_.size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
@@ -129,6 +130,16 @@ at::Tensor multiplied_weight(const at::Tensor& weight, const GaugedTensor& tenso
   return tensor.one_plus ? (weight + 1) * factor - 1 : weight * factor;
 }
 
+Decoder undrawn_for(DecoderConfig config, const Exponents& exponents, at::ScalarType dtype) {
+  config.norm_epsilon = std::ldexp(config.norm_epsilon, 2 * exponents.residual);
+  config.ties_head = config.ties_head && exponents.residual == 0;
+  const nn::UndrawnParameters undrawn;
+  Decoder result(config);
+  result->to(dtype);
+  result->eval();
+  return result;
+}
+
 }  // namespace
 
 Freedoms decoder_freedoms(const DecoderConfig& config) { return DecoderFreedomsBuilder(config).build(); }
@@ -175,19 +186,41 @@ void copy_multiplied(const DecoderConfig& config, const torch::nn::Module& from,
   }
 }
 
+void move_multiplied(const DecoderConfig& config, torch::nn::Module& from, const Exponents& exponents,
+                     torch::nn::Module& to) {
+  const at::NoGradGuard no_grad;
+  const auto weights = decoder_weights(from, config);
+  auto parameters = to.named_parameters();
+  const bool parts_head = config.ties_head && parameters.contains("head.weight");
+  const at::Tensor head = parts_head ? weights.at("token_embedding.weight").clone() : at::Tensor();
+  for (const GaugedTensor& tensor : decoder_freedoms(config).weights) {
+    const at::Tensor& weight = weights.at(tensor.name);
+    // One operation after the other, as above.
+    if (const at::Tensor result = multiplied_weight(weight, tensor, exponents); !result.is_same(weight)) {
+      weight.copy_(result);
+    }
+  }
+  for (auto& parameter : from.named_parameters()) {
+    parameters[parameter.key()].set_data(parameter.value());
+    parameter.value().set_data(at::empty({0}, parameter.value().options()));
+  }
+  if (parts_head) parameters["head.weight"].set_data(head);
+}
+
 Freedoms DecoderImpl::freedoms() const { return decoder_freedoms(config); }
 std::map<std::string, at::Tensor> DecoderImpl::weights_with_freedom() const { return decoder_weights(*this, config); }
 Amaxes DecoderImpl::worst_case_amaxes() const { return decoder_worst_case(*this, config, embedding_factor()); }
 
-std::shared_ptr<LanguageModel> DecoderImpl::multiplied(const Exponents& exponents) const {
-  DecoderConfig changed = config;
-  changed.norm_epsilon = std::ldexp(config.norm_epsilon, 2 * exponents.residual);
-  changed.ties_head = config.ties_head && exponents.residual == 0;
-  const nn::UndrawnParameters undrawn;
-  Decoder result(changed);
-  result->to(token_embedding->weight.scalar_type());
-  result->eval();
+std::shared_ptr<LanguageModel> DecoderImpl::multiplied(const Exponents& exponents,
+                                                       std::optional<at::ScalarType> dtype) const {
+  Decoder result = undrawn_for(config, exponents, dtype.value_or(token_embedding->weight.scalar_type()));
   copy_multiplied(config, *this, exponents, *result);
+  return result.ptr();
+}
+
+std::shared_ptr<LanguageModel> DecoderImpl::take_multiplied(const Exponents& exponents) {
+  Decoder result = undrawn_for(config, exponents, token_embedding->weight.scalar_type());
+  move_multiplied(config, *this, exponents, *result);
   return result.ptr();
 }
 

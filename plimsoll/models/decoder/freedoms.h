@@ -26,5 +26,8 @@ Amaxes decoder_worst_case(const torch::nn::Module& model, const DecoderConfig& c
 // has read becomes the head's own where `to` has one.
 void copy_multiplied(const DecoderConfig& config, const torch::nn::Module& from, const Exponents& exponents,
                      torch::nn::Module& to);
+// Multiplies the parameters of `from` where they stand and gives them to `to`; `from` has none after that.
+void move_multiplied(const DecoderConfig& config, torch::nn::Module& from, const Exponents& exponents,
+                     torch::nn::Module& to);
 
 }  // namespace plimsoll::models

@@ -8,6 +8,7 @@
 #include "plimsoll/models/decoder/freedoms.h"
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
+#include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/embedding/embedding.h"
 
 namespace plimsoll::models {
@@ -33,6 +34,15 @@ DecoderConfig as_decoder(const GptConfig& config) {
   decoder.ties_head = config.tie_embeddings;
   decoder.learned_positions = true;
   return decoder;
+}
+
+Gpt undrawn_for(GptConfig config, const Exponents& exponents) {
+  config.norm_epsilon = std::ldexp(config.norm_epsilon, 2 * exponents.residual);
+  config.tie_embeddings = config.tie_embeddings && exponents.residual == 0;
+  const nn::UndrawnParameters undrawn;
+  Gpt result(config);
+  result->eval();
+  return result;
 }
 
 }  // namespace
@@ -109,13 +119,17 @@ std::map<std::string, at::Tensor> GptImpl::weights_with_freedom() const {
 }
 Amaxes GptImpl::worst_case_amaxes() const { return decoder_worst_case(*this, as_decoder(config), 1); }
 
-std::shared_ptr<LanguageModel> GptImpl::multiplied(const Exponents& exponents) const {
-  GptConfig changed = config;
-  changed.norm_epsilon = std::ldexp(config.norm_epsilon, 2 * exponents.residual);
-  changed.tie_embeddings = config.tie_embeddings && exponents.residual == 0;
-  Gpt result(changed);
-  result->eval();
+std::shared_ptr<LanguageModel> GptImpl::multiplied(const Exponents& exponents,
+                                                   std::optional<at::ScalarType> dtype) const {
+  Gpt result = undrawn_for(config, exponents);
+  if (dtype) result->to(*dtype);
   copy_multiplied(as_decoder(config), *this, exponents, *result);
+  return result.ptr();
+}
+
+std::shared_ptr<LanguageModel> GptImpl::take_multiplied(const Exponents& exponents) {
+  Gpt result = undrawn_for(config, exponents);
+  move_multiplied(as_decoder(config), *this, exponents, *result);
   return result.ptr();
 }
 

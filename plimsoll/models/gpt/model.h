@@ -34,7 +34,9 @@ class GptImpl : public torch::nn::Cloneable<GptImpl>, public StackedModel {
   Freedoms freedoms() const override;
   std::map<std::string, at::Tensor> weights_with_freedom() const override;
   Amaxes worst_case_amaxes() const override;
-  std::shared_ptr<LanguageModel> multiplied(const Exponents& exponents) const override;
+  std::shared_ptr<LanguageModel> multiplied(const Exponents& exponents,
+                                            std::optional<at::ScalarType> dtype = {}) const override;
+  std::shared_ptr<LanguageModel> take_multiplied(const Exponents& exponents) override;
   double norm_epsilon() const override { return config.norm_epsilon; }
 
   GptConfig config;
