@@ -15,6 +15,7 @@
 namespace plimsoll::cli {
 namespace {
 
+using namespace std::string_literals;
 using nlohmann::json;
 
 constexpr size_t kShownValues = 8;  // of the values with least headroom
@@ -32,9 +33,12 @@ std::string bits(const json& row, const char* member) {
   return row.contains(member) ? shown(row.at(member), "{:.1f}") : "-";
 }
 
+std::string planned_name(const json& line) { return line.at("codes").get<std::string>() + " planned"; }
+
 void print_formats(const json& line) {
   Table table({"format", "holds", "finite", "perplexity", "KL, nats", "99.9 %", "top 1", "bytes a weight"});
-  for (const char* name : {"bf16", "fp16", "fp16 gauged", "fp8", "fp8 planned"}) {
+  const std::string planned = planned_name(line);
+  for (const std::string& name : {"bf16"s, "fp16"s, "fp16 gauged"s, "fp8"s, "nvfp4"s, "mxfp4"s, planned}) {
     if (!line.at("formats").contains(name)) continue;
     const json& entry = line.at("formats").at(name);
     const auto yes = [&](const char* member) { return entry.at(member).get<bool>() ? "yes" : "no"; };
@@ -76,19 +80,20 @@ void print(const json& line, const app::LineOptions& options) {
   write_line(options.out.native());
 }
 
-// The plan's promise, judged on the text that is held out.
-void check_plan(const json& line) {
+// The promise of the codes, with a plan or where they need none, judged on the text that is held out.
+void check_codes(const json& line) {
   const json& plan = line.at("plan");
-  if (plan.is_null()) return;
   const double most = line.at("max_kl").get<double>();
-  if (!plan.at("is_within").get<bool>()) {
+  if (!plan.is_null() && !plan.at("is_within").get<bool>()) {
     app::fail("line: expected a mean KL of at most {} nats, got {} +- {} with all products in BF16", most,
               shown(plan.at("search_kl"), "{:.3g}"), shown(plan.at("search_standard_error"), "{:.2g}"));
   }
-  const json& planned = line.at("formats").at("fp8 planned");
-  if (!planned.at("holds").get<bool>()) {
-    app::fail("line: expected a mean KL of at most {} nats on the text held out, got {}, where the plan was made {}",
-              most, shown(planned.at("logits_kl"), "{:.3g}"), shown(plan.at("search_kl"), "{:.3g}"));
+  const std::string name = plan.is_null() ? line.at("codes").get<std::string>() : planned_name(line);
+  const json& chosen = line.at("formats").at(name);
+  if (!chosen.at("holds").get<bool>()) {
+    app::fail(
+        "line: {}: expected a mean KL of at most {} nats on the text held out, got {}, and {} on that to search with",
+        name, most, shown(chosen.at("logits_kl"), "{:.3g}"), shown(chosen.at("search_kl"), "{:.3g}"));
   }
 }
 
@@ -96,7 +101,7 @@ int run_line(const LineCommand& command) {
   use_threads(command.threads);
   const json line = app::draw_line(command.options);
   print(line, command.options);
-  check_plan(line);
+  check_codes(line);
   return kExitOk;
 }
 
@@ -110,7 +115,7 @@ Command line_command() {
   return {.name = "line",
           .summary =
               "How far a decoder may be loaded: every format on your text, FP16 gauged where it fails, and which "
-              "products FP8 must spare; writes a model that keeps to it",
+              "products codes must spare; writes a model that keeps to it",
           .options = {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory of a decoder",
                        Need::kRequired},
                       {"data", "FILE", path(options.data, PathMust::kExist),
@@ -118,6 +123,8 @@ Command line_command() {
                       {"out", "DIR", path(options.out), "the directory to make", Need::kRequired},
                       {"max-kl", "X", number(options.max_kl, {.from = 0}),
                        "mean KL from FP32's next token that a format may cost, nats"},
+                      {"codes", "NAME", choice(options.codes, app::kLineCodes),
+                       "fp8, nvfp4 or mxfp4: the codes that the model is to have, for which the plan is made"},
                       {"context", "N", integer(options.context, {.from = 1, .to = 1 << 20}),
                        "tokens of a window, instead of 512"},
                       {"tokens", "N", integer(options.tokens, {.from = 4}), "of the text, at most"},

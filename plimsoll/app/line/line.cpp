@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,7 @@ class Line {
         {"data", options_.data.native()},
         {"data_sha256", io::sha256_of_file(options_.data)},
         {"max_kl", options_.max_kl},
+        {"codes", codes_},
         {"tokens", {{"search", text_->tokens(TextPart::kSearch)}, {"held_out", text_->tokens(TextPart::kHeldOut)}}},
         {"gauge", nullptr},
         {"plan", nullptr},
@@ -50,7 +52,12 @@ class Line {
     judge("bf16", options_.model, WeightDtype::kBf16);
     if (!judge("fp16", options_.model, WeightDtype::kFp16)) gauge();
     if (!has_weights_) copy_weights();
-    if (!judge("fp8", directory_.partial(), WeightDtype::kFp8)) plan();
+    bool needs_plan = false;
+    for (const auto& [name, dtype] : kLineCodes) {
+      const bool holds = judge(std::string(name), directory_.partial(), dtype);
+      if (dtype == options_.codes) needs_plan = !holds;
+    }
+    if (needs_plan) plan();
     io::write_file(directory_.partial() / kLineFile, result_.dump(2) + "\n");
     directory_.commit();
     return std::move(result_);
@@ -77,13 +84,14 @@ class Line {
   bool judge(const std::string& name, const fs::path& path, WeightDtype dtype) {
     options_.progress(name);
     const TextModel model = load(path, dtype);
-    const bool holds_in_search = divergence_of(text_->compare(model, TextPart::kSearch)).bound() <= options_.max_kl;
+    const PlanDivergence in_search = divergence_of(text_->compare(model, TextPart::kSearch));
     json entry = text_->compare(model, TextPart::kHeldOut).tokens.result();
     entry["bytes_per_weight"] = bytes_per_weight(*model.model);
+    entry["search_kl"] = finite_or_null(in_search.mean);
     entry["holds"] = entry.at("finite").get<bool>() && !entry.at("logits_kl").is_null() &&
                      entry.at("logits_kl").get<double>() <= options_.max_kl;
     result_["formats"][name] = std::move(entry);
-    return holds_in_search;
+    return in_search.bound() <= options_.max_kl;
   }
 
   void gauge() {
@@ -123,7 +131,7 @@ class Line {
     Plan plan;
     {
       const TextModel model = load(directory_.partial(), WeightDtype::kBf16);
-      PlanMeasure measure(model, *text_);
+      PlanMeasure measure(model, *text_, models::code_kind(options_.codes).value());
       products = measure.products();
       plan = search_plan({.products = products,
                           .most = options_.max_kl,
@@ -152,7 +160,7 @@ class Line {
                        {"search_kl", finite_or_null(plan.divergence.mean)},
                        {"search_standard_error", finite_or_null(plan.divergence.standard_error)},
                        {"is_within", plan.is_within}};
-    judge("fp8 planned", directory_.partial(), WeightDtype::kFp8);
+    judge(codes_ + " planned", directory_.partial(), options_.codes);
   }
 
   void write_plan(const json& names) const {
@@ -163,6 +171,7 @@ class Line {
   }
 
   const LineOptions& options_;
+  const std::string codes_ = std::string(recipe::name_of(std::span(kLineCodes), options_.codes));
   NewDirectory directory_;
   std::unique_ptr<LineText> text_;
   TextModel exact_;

@@ -32,10 +32,11 @@ PlanDivergence divergence_of(const LineText::Judged& judged) {
           .samples = static_cast<int64_t>(samples.size())};
 }
 
-PlanMeasure::PlanMeasure(const TextModel& model, const LineText& text)
+PlanMeasure::PlanMeasure(const TextModel& model, const LineText& text, ops::CodeKind kind)
     : model_(model), text_(text), weights_(nn::weights_with_codes(model.model->module())) {
   for (const nn::ProductWeight& product : weights_) {
-    codes_.push_back(std::make_shared<ops::HeldWeight>(nn::CodeSources{{.weight = product.weight.detach()}}));
+    codes_.push_back(std::make_shared<ops::HeldWeight>(nn::CodeSources{{.weight = product.weight.detach()}},
+                                                       ops::HeldOptions{.kind = kind}));
   }
 }
 

@@ -18,14 +18,14 @@ PlanDivergence divergence_of(const LineText::Judged& judged);
 class PlanMeasure {
  public:
   // model: in BF16, of a Hugging Face directory. Both must outlive it.
-  PlanMeasure(const TextModel& model, const LineText& text);
+  PlanMeasure(const TextModel& model, const LineText& text, ops::CodeKind kind);
   ~PlanMeasure();  // gives all codes back
   PlanMeasure(const PlanMeasure&) = delete;
   PlanMeasure& operator=(const PlanMeasure&) = delete;
 
   // Every product that may have codes, with what it costs alone, measured on one window.
   std::vector<PlanProduct> products();
-  // On all windows to search with, under E4M3 codes of the products that are not wide.
+  // On all windows to search with, under codes of the products that are not wide.
   PlanDivergence measure(const std::vector<bool>& wide);
 
  private:

@@ -35,6 +35,11 @@ def _cell(value: Any) -> str:
     return "NaN" if value is None else f"{value:.4g}"
 
 
+def _codes(found: dict[str, Any]) -> str:
+    """Name of the codes that the plan is for."""
+    return str(found.get("codes", "fp8"))
+
+
 def _formats(found: dict[str, Any]) -> str:
     head = "".join(f"<th>{text}</th>" for text in ("format", *COLUMNS.values()))
     rows = []
@@ -55,7 +60,7 @@ def _text(found: dict[str, Any]) -> str:
         spared, all_products = len(plan["high_precision"]), len(found["products"])
         lines.append(
             f"Plan: {spared} of {all_products} products stay in BF16, {100 * plan['narrow_share']:.1f} % of the weights are "
-            f"FP8 codes: {', '.join(plan['high_precision']) or 'none spared'}."
+            f"{_codes(found)} codes: {', '.join(plan['high_precision']) or 'none spared'}."
         )
     if "certificate" in gauge:
         lines.append("FP16 fails as the weights are; gauge moved them by powers of two, and they are FP32's same function.")
@@ -85,7 +90,7 @@ def _products(axes: Axes, found: dict[str, Any]) -> None:
         [max(value, least / 2) for value, _ in rows],
         [SPARED if each["high_precision"] else FREE for _, each in rows],
         found["max_kl"],
-        "mean KL of each product alone in FP8, nats; the line: of all together",
+        f"mean KL of each product alone in {_codes(found)} codes, nats; the line: of all together",
     )
     axes.set_xscale("log")
 
