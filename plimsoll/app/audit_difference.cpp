@@ -25,7 +25,9 @@ std::vector<json>& rows_at(RowsByPlace& all, const std::string& place) {
   return all.emplace_back(place, std::vector<json>()).second;
 }
 
-RowsByPlace read_audit(const std::filesystem::path& path) {
+bool is_forward_product(const std::string& op) { return op == "gemm output" || op == "gemm low rank"; }
+
+RowsByPlace read_audit(const std::filesystem::path& path, AuditedRows which) {
   io::LineReader file(path);
   RowsByPlace all;
   for (std::string line; file.next(line);) {
@@ -37,10 +39,18 @@ RowsByPlace read_audit(const std::filesystem::path& path) {
     }
     for (const char* member : {"calls", "operations", "share"}) row.erase(member);
     const auto text = [&](const char* member) { return row[member].is_string() ? row[member].get<std::string>() : ""; };
+    const bool forward_products = which == AuditedRows::kForwardProducts;
+    if (forward_products && !is_forward_product(text("op"))) continue;
     const std::string layer = text("layer"), place = (layer.empty() ? "" : layer + " ") + text("op");
-    rows_at(all, place).push_back(std::move(row));
+    std::vector<json>& rows = rows_at(all, place);
+    // A product may apply the activation that follows it, or leave it to training, which keeps what it reads.
+    if (forward_products) row.erase("output");
+    if (std::find(rows.begin(), rows.end(), row) == rows.end()) rows.push_back(std::move(row));
   }
-  if (all.empty()) fail("{}: expected lines of an audit, got none", path.native());
+  if (all.empty()) {
+    fail("{}: expected lines of an audit{}, got none", path.native(),
+         which == AuditedRows::kAll ? "" : " with forward products");
+  }
   return all;
 }
 
@@ -106,8 +116,9 @@ void compare_place(const std::string& place, std::vector<json> first, std::vecto
 
 }  // namespace
 
-std::vector<std::string> audit_differences(const std::filesystem::path& first, const std::filesystem::path& second) {
-  RowsByPlace a = read_audit(first), b = read_audit(second);
+std::vector<std::string> audit_differences(const std::filesystem::path& first, const std::filesystem::path& second,
+                                           AuditedRows which) {
+  RowsByPlace a = read_audit(first, which), b = read_audit(second, which);
   for (const auto& [place, rows] : b) rows_at(a, place);
   std::vector<std::string> lines;
   for (const auto& [place, rows] : a) compare_place(place, rows, rows_at(b, place), lines);

@@ -23,6 +23,7 @@ struct AuditCommand {
   app::AuditOptions options;
   app::ChosenRecipe recipe;  // empty text: none
   std::vector<std::filesystem::path> files;
+  bool forward_products = false;
   int64_t threads = 0;
   std::filesystem::path json;
 };
@@ -53,8 +54,9 @@ void print_audit(const watch::Audit& audit) {
   for (const auto& [reason, rows] : reasons) write_line(fmt::format("{} rows: {}", rows, reason));
 }
 
-int print_differences(const std::vector<std::filesystem::path>& files) {
-  const std::vector<std::string> lines = app::audit_differences(files[0], files[1]);
+int print_differences(const AuditCommand& command) {
+  const auto which = command.forward_products ? app::AuditedRows::kForwardProducts : app::AuditedRows::kAll;
+  const std::vector<std::string> lines = app::audit_differences(command.files[0], command.files[1], which);
   for (const std::string& line : lines) write_line(line);
   return lines.empty() ? kExitOk : kExitFailed;
 }
@@ -62,8 +64,9 @@ int print_differences(const std::vector<std::filesystem::path>& files) {
 int run_audit(AuditCommand& command) {
   const bool has_model = !command.options.model.path.empty();
   if (asks_for_difference(command.files, {"audit", "--model DIR", has_model, has_model})) {
-    return print_differences(command.files);
+    return print_differences(command);
   }
+  if (command.forward_products) app::refuse("--forward-products: expected --diff FILE FILE with it, got none");
   use_threads(command.threads);
   if (!command.recipe.text.empty()) command.options.recipe = command.recipe.value;
   app::JsonLines lines = app::JsonLines::create(command.json);
@@ -83,22 +86,24 @@ Command audit_command() {
   return {
       .name = "audit",
       .summary = "Which format, scale and kernel every product and operator of a model has; or where two audits differ",
-      .options = {{"model", "DIR", path(options.model.path, PathMust::kExist),
-                   "a Hugging Face directory, a run's directory, or one of its checkpoints"},
-                  {"recipe", "NAME", recipe(command->recipe),
-                   "instead of the run's; of a directory fp32, or to generate the dtype of its weights"},
-                  {"as", "HOW", choice(options.as, app::kAuditedAs),
-                   "train: the passes of a training step; generate: a prompt and a token after it"},
-                  {"dtype", "NAME", choice(options.model.dtype, models::kWeightDtypes),
-                   "--as generate: of a Hugging Face model's weights: stored, fp32, bf16, fp16, fp8, nvfp4, mxfp4"},
-                  {"adapter", "DIR", path(options.model.adapter, PathMust::kExist), "--as generate: a LoRA adapter"},
-                  {"tokens", "N", integer(options.tokens, {.from = 1, .to = 1 << 20}), "of the step, or of the prompt"},
-                  threads_option(command->threads),
-                  {"json", "FILE", path(command->json), "write one JSON object a row to FILE"},
-                  difference_option(
-                      command->files,
-                      "two files of --json or of another command's --audit: prints a line for each difference, "
-                      "and exits 1 if there is one; calls, operations and shares are not compared")},
+      .options =
+          {{"model", "DIR", path(options.model.path, PathMust::kExist),
+            "a Hugging Face directory, a run's directory, or one of its checkpoints"},
+           {"recipe", "NAME", recipe(command->recipe),
+            "instead of the run's; of a directory fp32, or to generate the dtype of its weights"},
+           {"as", "HOW", choice(options.as, app::kAuditedAs),
+            "train: the passes of a training step; generate: a prompt and a token after it"},
+           {"dtype", "NAME", choice(options.model.dtype, models::kWeightDtypes),
+            "--as generate: of a Hugging Face model's weights: stored, fp32, bf16, fp16, fp8, nvfp4, mxfp4"},
+           {"adapter", "DIR", path(options.model.adapter, PathMust::kExist), "--as generate: a LoRA adapter"},
+           {"tokens", "N", integer(options.tokens, {.from = 1, .to = 1 << 20}), "of the step, or of the prompt"},
+           threads_option(command->threads),
+           {"json", "FILE", path(command->json), "write one JSON object a row to FILE"},
+           difference_option(command->files,
+                             "two files of --json or of another command's --audit: prints a line for each difference, "
+                             "and exits 1 if there is one; calls, operations and shares are not compared"),
+           {"forward-products", "", toggle(command->forward_products),
+            "with --diff: compare only what the products of the forward pass read, as of a trainer and a server"}},
       .run = [command](const nlohmann::json&) { return run_audit(*command); }};
 }
 

@@ -7,6 +7,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/logprobs.h"
+#include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/difference_option.h"
 #include "plimsoll/cli/output.h"
@@ -21,7 +22,7 @@ struct LogprobsCommand {
   app::ChosenRecipe recipe;  // empty text: none
   std::vector<std::filesystem::path> files;
   int64_t threads = 0;
-  std::filesystem::path json;
+  std::filesystem::path json, audit;
 };
 
 int print_logprobs_difference(const std::vector<std::filesystem::path>& files) {
@@ -46,12 +47,14 @@ int run_logprobs(LogprobsCommand& command) {
   use_threads(command.threads);
   if (!command.recipe.text.empty()) command.options.recipe = command.recipe.value;
   app::JsonLines lines = app::JsonLines::create(command.json);
+  AuditFile audit(command.audit);
   double sum = 0;
   const std::vector<app::TokenLogprob> tokens = app::logprobs(options);
   for (const app::TokenLogprob& token : tokens) {
     lines.write({{"token", token.token}, {"id", token.id}, {"log_probability", token.log_probability}});
     sum += token.log_probability;
   }
+  audit.write();
   write_line(
       fmt::format("{} tokens, perplexity {:.6g}", tokens.size(), std::exp(-sum / static_cast<double>(tokens.size()))));
   if (!std::isfinite(sum)) app::report_not_finite("logprobs: expected finite log probabilities, got Inf or NaN");
@@ -85,6 +88,7 @@ Command logprobs_command() {
             "--as serve: windows together"},
            threads_option(command->threads),
            {"json", "FILE", path(command->json), "write one JSON object a token to FILE"},
+           audit_option(command->audit),
            difference_option(command->files,
                              "two files of --json: says how far they are apart, and exits 1 if they are")},
       .run = [command](const nlohmann::json&) { return run_logprobs(*command); }};

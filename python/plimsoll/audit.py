@@ -46,18 +46,24 @@ def _row(line: dict[str, Any]) -> AuditRow:
 
 
 class audit(Naming):
-    """``with plimsoll.audit() as a: model(x).sum().backward()``, then ``a.rows``
+    """``with plimsoll.audit(model) as a: model(x).sum().backward()``, then ``a.rows``
 
     Holds for the thread that enters it; what it has recorded stays after it, and several scopes of one object add up. Layers
-    are called as :class:`plimsoll.watch` calls them. Products, norms, softmaxes and attentions that torch computes itself are
+    have their path in `model`, whichever part of it is called; layers of others, and all where there is no `model`, are called
+    as :class:`plimsoll.watch` calls them. Products, norms, softmaxes and attentions that torch computes itself are
     listed as torch's, with their dtype.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: torch.nn.Module | None = None) -> None:
+        if model is not None and not isinstance(model, torch.nn.Module):
+            raise TypeError(f"audit: expected a torch.nn.Module, got {type(model).__name__}")
+        self._model = model
         self._audit = torch.ops.plimsoll.audit_session()
 
     def _open(self) -> None:
         names = NamedLayers()
+        if self._model is not None:
+            names.find_paths(self._model)
         self._audit.enter(self._owner)
         self._keep(names)
 

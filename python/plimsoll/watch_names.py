@@ -56,7 +56,7 @@ class NamedLayers:
 
     def _enter(self, module: torch.nn.Module) -> None:
         if module not in self._paths:
-            self._find_paths(module)
+            self.find_paths(module)
         if not isinstance(module, _CONTAINERS):
             torch.ops.plimsoll.enter_module(self._paths[module], is_layer=_is_layer_of_torch(module))
 
@@ -67,7 +67,8 @@ class NamedLayers:
     def _stop(self, _: torch.nn.Module) -> None:
         torch.ops.plimsoll.stop_at_incident()
 
-    def _find_paths(self, outermost: torch.nn.Module) -> None:
+    def find_paths(self, outermost: torch.nn.Module) -> None:
+        """Names every part that has no name yet by its path there."""
         for path, part in outermost.named_modules():
             if part in self._paths:
                 continue

@@ -190,6 +190,13 @@ def test_forward_products_of_a_run_are_the_same_in_training_generation_and_a_tra
     ]
     assert forms[0] == forms[1] and len(forms[0]) == 9
     assert products(trained, "grad_weight") and not products(generated, "grad_weight")
+    files = tmp_path / "train", tmp_path / "generate"
+    assert plimsoll("audit", "--diff", *files).returncode == 1
+    result = plimsoll("audit", "--diff", *files, "--forward-products")
+    assert result.returncode == 0 and result.stdout == "", result.stdout
+    done("audit", "--model", run, "--recipe=fp8-current", "--as=generate", "--tokens=4", "--json", tmp_path / "other")
+    result = plimsoll("audit", "--diff", tmp_path / "train", tmp_path / "other", "--forward-products")
+    assert result.returncode == 1 and all(" gemm output: " in line for line in result.stdout.splitlines()), result.stdout
 
 
 def test_instruction_sets_differ_in_the_kernel_alone_and_a_difference_is_exit_1(llama, tmp_path):
@@ -221,15 +228,18 @@ def test_each_difference_is_a_line_and_rows_of_one_file_alone_are_named(llama, t
 def test_mistakes_are_one_line(llama, tmp_path):
     (tmp_path / "other").write_text('{"layer": 1}\n')
     (tmp_path / "empty").touch()
+    (tmp_path / "norms").write_text('{"layer": "", "op": "norm", "operands": [], "output": "", "kernel": "", "decided": ""}\n')
     refused = {
         ("audit",): "either --model DIR, or --diff FILE FILE, got neither",
         ("audit", "--diff", llama / "config.json"): "--diff: expected two files, got 1",
         ("audit", "--model", llama, "--dtype=bf16"): "--dtype bf16: expected --as generate",
+        ("audit", "--model", llama, "--forward-products"): "--forward-products: expected --diff FILE FILE with it, got none",
         ("audit", "--model", llama, "--tokens=1000"): "--tokens: expected at most the 256 that the model sees, got 1000",
     }
     failed = {
         ("audit", "--diff", tmp_path / "other", tmp_path / "other"): "expected lines of an audit, each with a member op",
         ("audit", "--diff", tmp_path / "empty", tmp_path / "empty"): "expected lines of an audit, got none",
+        ("audit", "--diff", tmp_path / "norms", tmp_path / "norms", "--forward-products"): "with forward products, got none",
     }
     for words, error in (refused | failed).items():
         result = plimsoll(*words)
@@ -253,6 +263,16 @@ def test_torchs_own_operators_are_listed_as_torchs_with_their_dtype_and_path():
     }
     assert [row.operations for row in audit.rows] == [2 * 4 * 32 * 48, 2 * 4 * 48 * 16]
     assert sum(row.share for row in audit.rows) == 1
+
+
+def test_parts_of_a_model_that_is_named_have_their_path_in_it():
+    model = two_layers()
+    for audit, layer in ((package.audit(model), "2"), (package.audit(), "Linear")):
+        with audit, torch.no_grad():
+            model[2](torch.randn(4, 48))
+        assert [row.layer for row in audit.rows] == [layer]
+    with pytest.raises(TypeError, match="expected a torch.nn.Module, got Tensor"):
+        package.audit(torch.ones(1))
 
 
 def test_converted_models_have_their_recipe_and_their_paths(tmp_path):

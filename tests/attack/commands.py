@@ -96,6 +96,7 @@ CASES = {
         (["audit", "--model", "{run}", "--tokens", "4"], ["run/step-*/*"]),
         (["audit", "--model", "{llama}", "--as", "generate", "--dtype", "fp8", "--tokens", "4"], ["llama/*"]),
         (["audit", "--diff", "{lines}/audit.jsonl", "{lines}/audit.jsonl"], ["lines/audit.jsonl"]),
+        (["audit", "--diff", "{lines}/audit.jsonl", "{lines}/audit.jsonl", "--forward-products"], ["lines/audit.jsonl"]),
     ],
     "line": [(["line", "--model", "{llama}", "--data", "{text}", "--out", "{out}", *LINE], ["llama/*", "text"])],
     "logprobs": [
