@@ -44,6 +44,7 @@ size_t JsonFormat::StateHash::operator()(const JsonState& state) const {
     for (const JsonFrame& frame : stack) {
       add(static_cast<uint64_t>(frame.node) << 16 | static_cast<uint64_t>(frame.place) << 8 | frame.spaces);
       add(static_cast<uint64_t>(frame.first) << 32 | static_cast<uint32_t>(frame.second));
+      add(static_cast<uint64_t>(frame.needed));
     }
   }
   return hash;

@@ -99,7 +99,7 @@ class SchemaMaker {
       case 0:
         return {{"type", "string"}};
       case 1:
-        return {{"type", "string"}, {"maxLength", number(0, 5)}};
+        return {{"type", "string"}, {"minLength", number(0, 2)}, {"maxLength", number(2, 5)}};
       case 2:
         return {{"type", "integer"}};
       case 3:
@@ -146,9 +146,10 @@ bool is_valid(const ordered_json& value, const ordered_json& schema, const order
     };
     if (std::ranges::none_of(types, is_of)) return false;
   }
-  if (value.is_string() && schema.contains("maxLength") &&
-      characters_of(value.get<std::string>()) > schema["maxLength"].get<size_t>()) {
-    return false;
+  if (value.is_string()) {
+    const size_t characters = characters_of(value.get<std::string>());
+    if (characters < schema.value("minLength", size_t{0}) || characters > schema.value("maxLength", size_t{1} << 40))
+      return false;
   }
   if (value.is_array()) {
     if (value.size() < schema.value("minItems", size_t{0}) || value.size() > schema.value("maxItems", size_t{1} << 40))
@@ -237,8 +238,8 @@ TEST(JsonFormat, TextsOfAThousandSchemasParseAndAreValid) {
 }
 
 TEST(JsonFormat, TheValidatorOfTheseTestsRefusesWhatIsNotValid) {
-  const ordered_json schema =
-      ordered_json::parse(R"({"properties": {"a": {"type": "string", "maxLength": 2}, "b": {"type": "array",
+  const ordered_json schema = ordered_json::parse(
+      R"({"properties": {"a": {"type": "string", "maxLength": 2}, "e": {"minLength": 2}, "b": {"type": "array",
     "items": {"$ref": "#/$defs/c"}, "minItems": 1, "maxItems": 2}, "d": {"anyOf": [{"enum": [1]}, {"const": 2}]}}, "required": ["a"],
     "$defs": {"c": {"type": "integer"}}})");
   for (const char* const good : {R"({"a": "\u00e9x"})", R"({"a": "", "b": [1], "d": 1})", R"({"a": "", "d": 2})"}) {
@@ -246,7 +247,7 @@ TEST(JsonFormat, TheValidatorOfTheseTestsRefusesWhatIsNotValid) {
   }
   for (const char* const bad :
        {"{}", R"({"a": 1})", R"({"a": "abc"})", R"({"a": "", "b": []})", R"({"a": "", "b": [1, 2, 3]})",
-        R"({"a": "", "b": [1.5]})", R"({"a": "", "c": 1})", R"({"a": "", "d": 3})"}) {
+        R"({"a": "", "b": [1.5]})", R"({"a": "", "c": 1})", R"({"a": "", "d": 3})", R"({"a": "", "e": "x"})"}) {
     EXPECT_FALSE(is_valid(ordered_json::parse(bad), schema, schema)) << bad;
   }
 }
@@ -262,7 +263,7 @@ TEST(JsonFormat, AnyObjectsParse) {
 }
 
 TEST(JsonFormat, LongLimitsShareTheirMasks) {
-  const JsonFormat format(made_up_trie(), read_json_schema({{"type", "string"}, {"maxLength", 100'000}}));
+  const JsonFormat format(made_up_trie(), read_json_schema({{"minLength", 50'000}, {"maxLength", 100'000}}));
   const auto& tokens = format.tokens();
   int64_t quote = 0, letter = 0;
   for (int64_t id = 0; id < tokens.size(); ++id) {

@@ -64,6 +64,7 @@ JsonState JsonMachine::within(JsonState state, int32_t bytes) {
         case JsonPlace::kEscape:
         case JsonPlace::kHex:
           frame.first = std::min(frame.first, bytes);
+          frame.needed = std::min(frame.needed, bytes);
           break;
         case JsonPlace::kArray:
         case JsonPlace::kFirstItem:
@@ -112,6 +113,7 @@ void JsonMachine::enter(JsonStack stack, int32_t target, JsonState& out) const {
     case JsonKind::kString:
       frame.place = JsonPlace::kQuote;
       frame.first = node.most;
+      frame.needed = node.fewest;
       break;
     case JsonKind::kNumber:
     case JsonKind::kInteger:

@@ -47,6 +47,7 @@ struct JsonFrame {
   JsonPlace place = JsonPlace::kValues;
   uint8_t spaces = 0;  // written here
   int32_t first = 0, second = 0;
+  int32_t needed = 0;  // of a string: characters that it needs yet
 
   auto operator<=>(const JsonFrame&) const = default;
 };

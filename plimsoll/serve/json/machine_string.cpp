@@ -116,10 +116,11 @@ void JsonMachine::write_string(JsonStack stack, uint8_t byte, JsonState& out) co
     if (next >= 0) go(JsonPlace::kHex, next);
     return;
   }
-  if (byte == '"') return end_value(std::move(stack), out);
+  if (byte == '"') return frame.needed == 0 ? end_value(std::move(stack), out) : void();
   if (byte < 0x20 || frame.first == 0) return;
   if (byte >= 0x80 && (after_first(byte) < 0 || !bytes_[byte])) return;
   if (frame.first > 0) --frame.first;
+  if (frame.needed > 0) --frame.needed;
   if (byte == '\\') return go(JsonPlace::kEscape);
   return byte < 0x80 ? go(JsonPlace::kInside) : go(JsonPlace::kUtf8, after_first(byte));
 }

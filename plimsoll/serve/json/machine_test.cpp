@@ -143,6 +143,10 @@ TEST(JsonMachine, StringsHaveAsManyCharactersAsTheyMay) {
       R"({"type": "string", "maxLength": 2})",
       {R"("")", R"("ab")", R"("éü")", R"("\n\u00e9")", R"("\ud83d\ude00a")", "\"\xF0\x9F\x98\x80\xF0\x9F\x98\x80\""},
       {R"("abc")", R"("\ud83d\ude00ab")", R"("\ud83dab")"});
+  expect_texts(R"({"type": "string", "minLength": 2, "maxLength": 3})", {R"("ab")", R"("éüa")", R"("\n\u00e9")"},
+               {R"("")", R"("a")", R"("é")", R"("\ud83d\ude00")", R"("abcd")"});
+  expect_texts(R"({"minLength": 1})", {R"("a")", R"("a longer one")"}, {R"("")", "1"});
+  expect_texts(R"({"type": "string", "minLength": 1, "maxLength": 1})", {R"("a")"}, {R"("")", R"("ab")"});
 }
 
 TEST(JsonMachine, ConstantsAreWrittenAsTheyAre) {
@@ -179,7 +183,9 @@ TEST(JsonMachine, DefinitionsMayHoldThemselves) {
 TEST(JsonSchema, WhatIsNotSupportedIsNamed) {
   const std::vector<std::pair<std::string, std::string>> wrong = {
       {R"({"type": "string", "pattern": "a*"})", "schema.pattern"},
-      {R"({"type": "string", "minLength": 1})", "schema.minLength"},
+      {R"({"type": "string", "minLength": -1})", "schema.minLength"},
+      {R"({"type": "string", "minLength": 3, "maxLength": 2})", "schema.maxLength"},
+      {R"({"type": "array", "minLength": 1})", "schema.minLength"},
       {R"({"type": "integer", "minimum": 1})", "schema.minimum"},
       {R"({"type": "string", "maxItems": 1})", "schema.maxItems"},
       {R"({"type": "string", "maxLength": -1})", "schema.maxLength"},

@@ -28,7 +28,7 @@ struct Type {
 };
 constexpr std::array<Type, 7> kTypes = {{{"object", {"properties", "required", "additionalProperties"}},
                                          {"array", {"items", "minItems", "maxItems"}},
-                                         {"string", {"maxLength"}},
+                                         {"string", {"minLength", "maxLength"}},
                                          {"integer", {}},
                                          {"number", {}},
                                          {"boolean", {}},
@@ -163,7 +163,7 @@ class Reader {
         return {"object"};
       }
       if (schema.contains("items") || schema.contains("minItems") || schema.contains("maxItems")) return {"array"};
-      if (schema.contains("maxLength")) return {"string"};
+      if (schema.contains("minLength") || schema.contains("maxLength")) return {"string"};
       return {};
     }
     for (const ordered_json& type : found->is_array() ? *found : ordered_json::array({*found})) {
@@ -182,8 +182,8 @@ class Reader {
     if (type == "object") return object(schema, place, depth);
     if (type == "array") return array(schema, place, depth);
     if (type == "string") {
-      if (!schema.contains("maxLength")) return schema_.string;
-      return add({.kind = JsonKind::kString, .most = count(schema, "maxLength", place, -1)});
+      if (!schema.contains("minLength") && !schema.contains("maxLength")) return schema_.string;
+      return add(counted(JsonKind::kString, schema, place, {"minLength", "maxLength"}));
     }
     if (type == "integer") return add({.kind = JsonKind::kInteger});
     if (type == "number") return add({.kind = JsonKind::kNumber});
@@ -201,13 +201,22 @@ class Reader {
     return found->get<int32_t>();
   }
 
-  int32_t array(const ordered_json& schema, const std::string& place, int depth) {
-    JsonNode node{.kind = JsonKind::kArray,
-                  .fewest = count(schema, "minItems", place, 0),
-                  .most = count(schema, "maxItems", place, -1)};
+  struct Limits {
+    const char *fewest, *most;  // keywords
+  };
+
+  static JsonNode counted(JsonKind kind, const ordered_json& schema, const std::string& place, const Limits& limits) {
+    JsonNode node{
+        .kind = kind, .fewest = count(schema, limits.fewest, place, 0), .most = count(schema, limits.most, place, -1)};
     if (node.most >= 0 && node.fewest > node.most) {
-      throw JsonSchemaError(place + ".maxItems", "expected minItems or more, got fewer");
+      throw JsonSchemaError(place + "." + limits.most,
+                            std::string("expected ") + limits.fewest + " or more, got fewer");
     }
+    return node;
+  }
+
+  int32_t array(const ordered_json& schema, const std::string& place, int depth) {
+    JsonNode node = counted(JsonKind::kArray, schema, place, {"minItems", "maxItems"});
     const auto items = schema.find("items");
     node.element = items == schema.end() ? any_value() : value_of(*items, place + ".items", depth + 1);
     return add(std::move(node));

@@ -26,7 +26,7 @@ struct JsonProperty {
 
 enum class JsonKind : uint8_t {
   kValues,  // one of `values`
-  kString,  // of at most `most` characters
+  kString,  // of `fewest` to `most` characters
   kNumber,
   kInteger,
   kArray,      // `fewest` to `most` times `element`
