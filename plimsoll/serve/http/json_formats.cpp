@@ -15,20 +15,24 @@ using nlohmann::ordered_json;
 constexpr size_t kMostRecent = 8;
 constexpr int kMostKeys = 5000;  // of a schema: ordered_json looks through them all for each
 
+// The places of a schema in a body: OpenAI's, and llama.cpp's, beside the type.
+const std::string kNamed = "response_format.json_schema.", kBesideType = "response_format.";
+
 // The schema with its members in their order, which nlohmann::json does not keep. Other fields of the body are passed over.
-ordered_json ordered_schema(std::string_view body) {
+ordered_json ordered_schema(std::string_view body, const std::string& place) {
   int keys = 0;
   bool is_here = false;
   const auto keeps = [&](int depth, ordered_json::parse_event_t event, const ordered_json& parsed) {
     if (event != ordered_json::parse_event_t::key) return true;
     if (depth == 1) is_here = parsed == "response_format";
     if (is_here && ++keys > kMostKeys) {
-      refuse_field("response_format.json_schema.schema", "expected at most {} names, got more", kMostKeys);
+      refuse_field(place + "schema", "expected at most {} names, got more", kMostKeys);
     }
     return is_here;
   };
   try {
-    return ordered_json::parse(body, keeps).at("response_format").at("json_schema").at("schema");
+    const ordered_json field = ordered_json::parse(body, keeps).at("response_format");
+    return (place == kNamed ? field.at("json_schema") : field).at("schema");
   } catch (const nlohmann::json::exception& error) {
     refuse_field("response_format", "expected a schema, got another value: {}", std::string(error.what()));
   }
@@ -38,29 +42,31 @@ ordered_json ordered_schema(std::string_view body) {
 
 std::shared_ptr<const JsonFormat> JsonFormats::read(nlohmann::json field, std::string_view body) {
   if (field.is_null()) return nullptr;
-  Body format(std::move(field), "response_format.");
+  Body format(std::move(field), kBesideType);
   const std::optional<std::string> type = format.text("type");
-  ordered_json schema = {{"type", "object"}};
-  if (type == "json_schema") {
-    Body named(format.take("json_schema"), "response_format.json_schema.");
-    if (!named.text("name")) refuse_field("response_format.json_schema.name", "expected a string, got none");
+  if (type != "text" && type != "json_object" && type != "json_schema") {
+    refuse_field("response_format.type", "expected text, json_object or json_schema, got {}", type.value_or("none"));
+  }
+  std::optional<std::string> place;  // of the schema, if there is one
+  if (type != "text" && !format.take("schema").is_null()) {
+    place = kBesideType;
+  } else if (type == "json_schema") {
+    place = kNamed;
+    Body named(format.take("json_schema"), kNamed);
+    if (!named.text("name")) refuse_field(kNamed + "name", "expected a string, got none");
     named.text("description");
     named.flag("strict");  // a schema is always kept to
-    if (named.take("schema").is_null()) {
-      refuse_field("response_format.json_schema.schema", "expected an object, got none");
-    }
+    if (named.take("schema").is_null()) refuse_field(kNamed + "schema", "expected an object, got none");
     named.expect_no_more();
-    schema = ordered_schema(body);
-  } else if (type != "text" && type != "json_object") {
-    refuse_field("response_format.type", "expected text, json_object or json_schema, got {}", type.value_or("none"));
   }
   format.expect_no_more();
   if (type == "text") return nullptr;
+  if (!place) return of({{"type", "object"}});
+  const ordered_json schema = ordered_schema(body, *place);
   try {
     return of(schema);
   } catch (const JsonSchemaError& error) {
-    const std::string name = "response_format.json_schema." + error.place.substr(0, 200);
-    refuse_field(name, "{}", std::string(error.what()));
+    refuse_field(*place + error.place.substr(0, 200), "{}", std::string(error.what()));
   }
 }
 
