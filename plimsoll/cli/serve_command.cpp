@@ -55,9 +55,16 @@ int run_serve(ServeCommand& command) {
   use_threads(command.threads);
   app::JsonLines lines = app::JsonLines::create(command.json);
   std::mutex log;
+  bool is_logged = !command.json.empty();
   command.server.log = [&](const nlohmann::json& line) {
     const std::lock_guard<std::mutex> lock(log);
-    lines.write(line);
+    if (!is_logged) return;
+    try {
+      lines.write(line);
+    } catch (const io::Error& error) {  // a full disk ends no replies
+      is_logged = false;
+      print_warning(fmt::format("requests are not logged any more: {}", error.what()));
+    }
   };
   AuditFile audit(command.audit);
   const app::TextModel model = app::load_text_model(command.model);
@@ -128,7 +135,8 @@ Command serve_command() {
            threads_option(command->threads),
            watch_option(command->engine.watch),
            audit_option(command->audit),
-           {"json", "FILE", path(command->json), "write one JSON object a line: each request with its status"}},
+           {"json", "FILE", path(command->json),
+            "write one JSON object a line: each request with its status, times and tokens"}},
       .run = [command](const nlohmann::json&) { return run_serve(*command); }};
 }
 

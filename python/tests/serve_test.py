@@ -2,9 +2,11 @@
 and the end of the server."""
 
 import contextlib
+import datetime
 import http.client
 import json
 import os
+import pathlib
 import random
 import re
 import signal
@@ -357,12 +359,53 @@ def test_what_cannot_be_served_is_one_line_at_the_start(tiny, tmp_path):
 
 
 def test_a_log_has_a_line_for_each_request(tiny, tmp_path):
-    with serving(tiny, "--json", tmp_path / "log") as served:
-        served.client.completions.create(model="any", prompt="a", max_tokens=1)
-        served.ask("GET", "/nowhere")
+    log = tmp_path / "log"
+    begin = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    with serving(tiny, "--json", log) as served:
+        served.client.completions.create(model="any", prompt=[1, 2, 3], max_tokens=5, temperature=0)
+        list(served.client.chat.completions.create(model="any", messages=MESSAGES, max_tokens=4, n=2, temperature=0, stream=True))
+        served.client.completions.create(
+            model="any", prompt="a", max_tokens=999, temperature=0, extra_body={"response_format": {"type": "json_object"}}, stop="{"
+        )
+        with pytest.raises(openai.BadRequestError):
+            served.client.completions.create(model="any", prompt="a", temperature=-1)
+        served.ask("GET", "/nowhere%ff")
+        connection, response = streaming(served, CONTEXT - 100)
+        response.close()
+        connection.close()
+        served.wait_for("requests_running", 0)
         assert served.stop() == 0
-    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = [line for line in lines if line["path"] != "/metrics"]
     assert [(line["method"], line["path"], line["status"]) for line in lines] == [
         ("POST", "/v1/completions", 200),
-        ("GET", "/nowhere", 404),
+        ("POST", "/v1/chat/completions", 200),
+        ("POST", "/v1/completions", 200),
+        ("POST", "/v1/completions", 400),
+        ("GET", "/nowhere\ufffd", 404),
+        ("POST", "/v1/completions", 200),
     ]
+    plain, chat, stopped, wrong, nowhere, gone = lines
+    assert plain["model"] == tiny.name and plain["prompt_tokens"] == 3 and plain["completion_tokens"] == 5
+    assert plain["finish_reasons"] == ["length"] and "error" not in plain
+    assert chat["completion_tokens"] == 8 and chat["finish_reasons"] == ["length", "length"] and "error" not in chat
+    assert stopped["finish_reasons"] == ["stop"] and 1 <= stopped["completion_tokens"] < 999
+    assert wrong["error"].startswith("temperature: ") and "model" not in wrong
+    assert "/nowhere\ufffd" in nowhere["error"]
+    assert "client has gone" in gone["error"] and gone["finish_reasons"] == [] and gone["completion_tokens"] > 0
+    end = datetime.datetime.now(datetime.UTC)
+    for line in lines:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+        assert begin <= datetime.datetime.fromisoformat(line["time"]) <= end
+        assert 0 < line["seconds"] < (end - begin).total_seconds() + 1
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs /dev/full, a file of a full disk")
+def test_a_log_that_cannot_be_written_ends_no_replies(tiny):
+    with serving(tiny, "--json", "/dev/full") as served:
+        for _ in range(3):
+            assert served.client.completions.create(model="any", prompt="a", max_tokens=2).usage.completion_tokens == 2
+        served.process.send_signal(signal.SIGTERM)
+        _, errors = served.process.communicate(timeout=60)
+        assert served.process.returncode == 0
+        assert errors.count("\n") == 1 and "requests are not logged any more" in errors, errors

@@ -18,6 +18,7 @@ using models::TextEnd;
 using nlohmann::json;
 
 constexpr std::chrono::milliseconds kPatience(20);  // between two looks whether the client is still there
+constexpr const char* kNobody = "the server stops, or the client has gone";
 
 std::string new_id(bool is_chat) {
   static const uint64_t start = (uint64_t{std::random_device()()} << 32) | std::random_device()();
@@ -64,7 +65,13 @@ std::string event(const json& value) { return "data: " + dump(value) + "\n\n"; }
 std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 Completion::Completion(Engine& engine, const ServedModel& served, CompletionRequest request)
-    : served_(served), request_(std::move(request)), id_(new_id(request_.is_chat)), created_(seconds_now()) {
+    : served_(served),
+      request_(std::move(request)),
+      id_(new_id(request_.is_chat)),
+      created_(seconds_now()),
+      record_(std::make_shared<CompletionRecord>()) {
+  record_->model = served_.name_of(request_.request.adapter);
+  record_->prompt_tokens = static_cast<int64_t>(request_.request.prompt.size());
   for (int64_t i = 0; i < request_.choices; ++i) {
     choices_.push_back(
         {i, ReplyText(*served.model.tokenizer, request_.stops, submit(engine, request_.request_of(i))), request_.echo});
@@ -78,6 +85,7 @@ bool Completion::follow(const std::function<bool(Choice&, const ReplyPiece&)>& h
       while (!choice.reply.ended() && choice.reply.wait_for(std::chrono::milliseconds(0))) {
         if (gone()) return false;
         const std::optional<ReplyPiece> piece = choice.reply.next();
+        if (piece && piece->token) ++record_->completion_tokens;
         if (piece && !hear(choice, *piece)) return false;
       }
       if (!choice.reply.ended()) open = &choice;
@@ -88,21 +96,22 @@ bool Completion::follow(const std::function<bool(Choice&, const ReplyPiece&)>& h
   }
 }
 
-void Completion::expect_good(const Choice& choice) const {
+const char* Completion::record_finish(const Choice& choice) const {
   if (choice.reply.end() == TextEnd::kNotFinite) {
     throw ApiError(500, io::compose("expected finite logits, got Inf or NaN after {} tokens", choice.reply.tokens()));
   }
   if (choice.reply.end() == TextEnd::kInterrupted) throw ApiError(503, choice.reply.error());
+  const char* const reason = finish_reason(choice.reply.end());
+  record_->finish_reasons.emplace_back(reason);
+  return reason;
 }
 
 json Completion::head(const char* object) const {
-  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", served_.name_of(request_.request.adapter)}};
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", record_->model}};
 }
 
 json Completion::usage() const {
-  int64_t written = 0;
-  for (const Choice& choice : choices_) written += choice.reply.tokens();
-  const auto prompt = static_cast<int64_t>(request_.request.prompt.size());
+  const int64_t prompt = record_->prompt_tokens, written = record_->completion_tokens;
   return {{"prompt_tokens", prompt}, {"completion_tokens", written}, {"total_tokens", prompt + written}};
 }
 
@@ -157,12 +166,11 @@ json Completion::whole(const Gone& gone) {
         return true;
       },
       gone);
-  if (!all) throw ApiError(503, "the server stops, or the client has gone");
+  if (!all) throw ApiError(503, kNobody);
   json choices = json::array();
   for (Choice& choice : choices_) {
-    expect_good(choice);
     json entry = {{"index", choice.index},
-                  {"finish_reason", finish_reason(choice.reply.end())},
+                  {"finish_reason", record_finish(choice)},
                   {"logprobs", log_probabilities(choice, choice.tokens)}};
     if (request_.is_chat) {
       entry["message"] = {{"role", "assistant"}, {"content", choice.text}};
@@ -192,11 +200,9 @@ json Completion::chunk(const Choice& choice, json delta, json log_probabilities,
 }
 
 void Completion::stream(const std::function<bool(const std::string&)>& send, const Gone& gone) {
-  for (const Choice& choice : choices_) {
-    json delta = {{"content", choice.text}};
-    if (request_.is_chat) delta["role"] = "assistant";
-    if ((request_.is_chat || !choice.text.empty()) && !send(event(chunk(choice, delta, {}, {})))) return;
-  }
+  const auto send_or_fail = [&](const json& value) {
+    if (!send(event(value))) throw ApiError(503, kNobody);
+  };
   const auto send_piece = [&](Choice& choice, const ReplyPiece& piece) {
     const bool has_log_probability = piece.token && request_.request.top_log_probabilities;
     if (piece.text.empty() && !has_log_probability) return true;
@@ -205,22 +211,24 @@ void Completion::stream(const std::function<bool(const std::string&)>& send, con
     return send(event(chunk(choice, {{"content", piece.text}}, log_probabilities(choice, tokens), {})));
   };
   try {
-    if (!follow(send_piece, gone)) throw ApiError(503, "the server stops, or the client has gone");
     for (const Choice& choice : choices_) {
-      expect_good(choice);
-      if (!send(event(chunk(choice, json::object(), {}, finish_reason(choice.reply.end()))))) return;
+      json delta = {{"content", choice.text}};
+      if (request_.is_chat) delta["role"] = "assistant";
+      if (request_.is_chat || !choice.text.empty()) send_or_fail(chunk(choice, delta, {}, {}));
     }
+    if (!follow(send_piece, gone)) throw ApiError(503, kNobody);
+    for (const Choice& choice : choices_) send_or_fail(chunk(choice, json::object(), {}, record_finish(choice)));
+    if (request_.stream_usage) {
+      json last = head(request_.is_chat ? "chat.completion.chunk" : "text_completion");
+      last["choices"] = json::array();
+      last["usage"] = usage();
+      send_or_fail(last);
+    }
+    send("data: [DONE]\n\n");
   } catch (const ApiError& error) {
+    record_->error = error.what();
     send(event(to_json(error)));
-    return;
   }
-  if (request_.stream_usage) {
-    json last = head(request_.is_chat ? "chat.completion.chunk" : "text_completion");
-    last["choices"] = json::array();
-    last["usage"] = usage();
-    if (!send(event(last))) return;
-  }
-  send("data: [DONE]\n\n");
 }
 
 }  // namespace plimsoll::serve

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -18,6 +19,14 @@ using Gone = std::function<bool()>;
 // JSON as it is sent: what is no UTF-8 in it is replaced.
 std::string dump(const nlohmann::json& value);
 
+// What became of a completion, for the server's log.
+struct CompletionRecord {
+  std::string model;
+  int64_t prompt_tokens = 0, completion_tokens = 0;  // of all choices
+  std::vector<std::string> finish_reasons = {};      // of choices that have ended
+  std::string error = {};                            // why a stream broke off
+};
+
 class Completion {
  public:
   // Gives the requests to the engine, which has to outlive the completion. Throws ApiError: 429 for a full queue, 400 for
@@ -29,6 +38,8 @@ class Completion {
   nlohmann::json whole(const Gone& gone);
   // send(event) gets each event and says whether it could be sent. The last is [DONE].
   void stream(const std::function<bool(const std::string&)>& send, const Gone& gone);
+  // Goes on changing until the completion goes.
+  std::shared_ptr<const CompletionRecord> record() const { return record_; }
 
  private:
   struct Choice {
@@ -41,7 +52,8 @@ class Completion {
 
   // Calls hear(choice, piece) as the pieces come; false from it, or gone, ends that. Returns whether all have ended.
   bool follow(const std::function<bool(Choice&, const ReplyPiece&)>& hear, const Gone& gone);
-  void expect_good(const Choice& choice) const;
+  // The finish reason of a choice that has ended, which goes into the record. Throws ApiError if it failed.
+  const char* record_finish(const Choice& choice) const;
   nlohmann::json head(const char* object) const;
   nlohmann::json usage() const;
   nlohmann::json log_probabilities(Choice& choice, const std::vector<ReplyToken>& tokens) const;
@@ -54,6 +66,7 @@ class Completion {
   const std::string id_;
   const int64_t created_;
   std::vector<Choice> choices_;
+  const std::shared_ptr<CompletionRecord> record_;
 };
 
 }  // namespace plimsoll::serve

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <ctime>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -21,8 +22,17 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// The connection whose request this thread answers: httplib's handlers do not get it.
-thread_local const Connection* own_connection = nullptr;
+// A request and its answer.
+struct Exchange {
+  const Connection& connection;
+  const std::chrono::system_clock::time_point time = std::chrono::system_clock::now();
+  const steady_clock::time_point start = steady_clock::now();
+  std::shared_ptr<const CompletionRecord> completion = {};
+  std::string error = {};
+};
+
+// The exchange of the request that this thread answers: httplib's handlers do not get it.
+thread_local Exchange* own_exchange = nullptr;
 
 // Whether both are the same, in a time that does not tell where they differ.
 bool are_same_digests(const std::string& a, const std::string& b) {
@@ -34,9 +44,40 @@ bool are_same_digests(const std::string& a, const std::string& b) {
 std::string digest_of(const std::string& text) { return io::sha256(std::as_bytes(std::span(text))); }
 
 void answer(httplib::Response& response, const ApiError& error) {
+  own_exchange->error = error.what();
   response.status = error.status;
   if (error.status == 429 || error.status == 503) response.set_header("Retry-After", "1");
   response.set_content(dump(to_json(error)), "application/json");
+}
+
+// As ISO 8601 has it, in UTC, with milliseconds.
+std::string iso_time(std::chrono::system_clock::time_point time) {
+  const auto milliseconds = std::chrono::floor<std::chrono::milliseconds>(time.time_since_epoch()).count();
+  const std::time_t seconds = milliseconds / 1000;
+  std::tm parts = {};
+  ::gmtime_r(&seconds, &parts);
+  char text[32];
+  const size_t size = std::strftime(text, sizeof(text), "%FT%T", &parts);
+  return io::compose("{}.{:03}Z", std::string(text, size), milliseconds % 1000);
+}
+
+nlohmann::json log_line(const Exchange& exchange, const httplib::Request& request, const httplib::Response& response) {
+  const std::chrono::duration<double> seconds = steady_clock::now() - exchange.start;
+  nlohmann::json line = {{"time", iso_time(exchange.time)},
+                         {"seconds", seconds.count()},
+                         {"method", request.method},
+                         {"path", request.path},
+                         {"status", response.status}};
+  if (!exchange.error.empty()) line["error"] = exchange.error;
+  if (exchange.completion != nullptr) {
+    const CompletionRecord& record = *exchange.completion;
+    line["model"] = record.model;
+    line["prompt_tokens"] = record.prompt_tokens;
+    line["completion_tokens"] = record.completion_tokens;
+    line["finish_reasons"] = record.finish_reasons;
+    if (!record.error.empty()) line["error"] = record.error;
+  }
+  return nlohmann::json::parse(dump(line));  // a path may be no UTF-8
 }
 
 }  // namespace
@@ -80,11 +121,12 @@ class Server::Http final : public httplib::Server {
   bool process_and_close_socket(socket_t socket) override {
     // A body may come in chunks, each with its own length, which httplib does not count.
     Connection connection(socket, {.bytes = static_cast<size_t>(2 * options_.most_body_bytes)});
-    own_connection = &connection;
     for (bool closed = false; !closed && connection.wait_for_request([this] { return stopping_.load(); });) {
+      Exchange exchange{.connection = connection};
+      own_exchange = &exchange;
       if (!process_request(connection, stopping_, closed, nullptr)) break;
     }
-    own_connection = nullptr;
+    own_exchange = nullptr;
     return true;
   }
 
@@ -110,9 +152,7 @@ class Server::Http final : public httplib::Server {
       }
     });
     set_logger([this](const httplib::Request& request, const httplib::Response& response) {
-      if (options_.log) {
-        options_.log({{"method", request.method}, {"path", request.path}, {"status", response.status}});
-      }
+      if (options_.log) options_.log(log_line(*own_exchange, request, response));
     });
     Get("/", [](const httplib::Request&, httplib::Response& response) {
       response.set_content(kPage, "text/html; charset=utf-8");
@@ -169,7 +209,7 @@ class Server::Http final : public httplib::Server {
   void complete(CompletionRequest request, httplib::Response& response) {
     const auto under_way = std::make_shared<UnderWay>(under_way_);
     if (stopping_) throw ApiError(503, "the server stops");
-    const Gone gone = [this, connection = own_connection, start = steady_clock::now()] {
+    const Gone gone = [this, connection = &own_exchange->connection, start = steady_clock::now()] {
       const auto timeout = options_.request_timeout;
       if (timeout > timeout.zero() && steady_clock::now() - start > timeout) {
         throw ApiError(408, io::compose("expected a reply within {} seconds, got none that is whole", timeout.count()),
@@ -179,6 +219,7 @@ class Server::Http final : public httplib::Server {
     };
     const bool streams = request.stream;
     const auto completion = std::make_shared<Completion>(engine_, served_, std::move(request));
+    own_exchange->completion = completion->record();
     if (!streams) {
       response.set_content(dump(completion->whole(gone)), "application/json");
       return;

@@ -14,12 +14,15 @@ namespace plimsoll::serve {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;                                      // 0: one that is free
-  std::string api_key = {};                             // empty: none is asked for
-  int64_t connections = 128;                            // that are served at once; more of them wait
-  int64_t most_body_bytes = 4 << 20;                    // of a request
-  std::chrono::duration<double> request_timeout{0};     // from a request's last byte to its reply's; 0: any time
-  std::function<void(const nlohmann::json&)> log = {};  // hears one object a request, from any thread
+  int port = 8000;                                   // 0: one that is free
+  std::string api_key = {};                          // empty: none is asked for
+  int64_t connections = 128;                         // that are served at once; more of them wait
+  int64_t most_body_bytes = 4 << 20;                 // of a request
+  std::chrono::duration<double> request_timeout{0};  // from a request's last byte to its reply's; 0: any time
+  // Hears of each request when it has been answered, from any thread: {"time", "seconds", "method", "path", "status"}; "error" where
+  // there was one; "model", "prompt_tokens", "completion_tokens" and "finish_reasons" of a completion. time: of the request's first
+  // byte, in UTC. Texts are UTF-8.
+  std::function<void(const nlohmann::json&)> log = {};
 };
 
 class Server {
