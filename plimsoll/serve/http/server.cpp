@@ -96,6 +96,11 @@ class Server::Http final : public httplib::Server {
     port_ = options_.port == 0 ? bind_to_any_port(options_.host) : options_.port;
     if (port_ <= 0 || (options_.port != 0 && !bind_to_port(options_.host, port_))) {
       app::fail("serve: expected an address that is free, got {}:{}", options_.host, options_.port);
+    // In place of httplib's own, which let two servers have one port.
+    set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    });
     }
     ::listen(svr_sock_, SOMAXCONN);  // httplib lets five clients wait for a thread
     listener_ = std::thread([this] { listen_after_bind(); });
