@@ -8,9 +8,22 @@
 namespace plimsoll::serve {
 namespace {
 
+constexpr int kDeepest = 1000;           // levels of a body
+constexpr int64_t kMostParts = 100'000;  // objects, arrays and names, each of which takes 70 bytes of memory or more
+
 nlohmann::json parsed(std::string_view text) {
+  using Event = nlohmann::json::parse_event_t;
+  int64_t parts = 0;
+  const auto count = [&](int depth, Event event, const nlohmann::json&) {
+    if (event != Event::object_start && event != Event::array_start && event != Event::key) return true;
+    if (depth > kDeepest || ++parts > kMostParts) {
+      throw ApiError(400, io::compose("body: expected at most {} levels, and {} objects, arrays and names, got more",
+                                      kDeepest, kMostParts));
+    }
+    return true;
+  };
   try {
-    return nlohmann::json::parse(text);
+    return nlohmann::json::parse(text, count);
   } catch (const nlohmann::json::exception& error) {
     throw ApiError(400, "body: expected JSON in UTF-8, got what is none: " + std::string(error.what()));
   }

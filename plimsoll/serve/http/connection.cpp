@@ -51,6 +51,7 @@ bool Connection::wait_for_request(const std::function<bool()>& stopping) {
   }
   deadline_ = Clock::now() + limits_.request;
   left_ = limits_.bytes;
+  lines_left_ = limits_.lines;
   return begin_ < end_ || !is_closed();
 }
 
@@ -69,7 +70,8 @@ bool Connection::is_readable() const {
 bool Connection::is_writable() const { return wait_for(socket_, POLLOUT, limits_.write) && !is_closed(); }
 
 ssize_t Connection::read(char* data, size_t size) {
-  is_cut_ = is_cut_ || left_ == 0 || !is_readable();
+  const bool is_line = size == 1;
+  is_cut_ = is_cut_ || left_ == 0 || (is_line && lines_left_ == 0) || !is_readable();
   if (is_cut_) return -1;
   if (begin_ == end_) {
     const ssize_t found = recv(socket_, buffer_, sizeof(buffer_), 0);
@@ -79,6 +81,7 @@ ssize_t Connection::read(char* data, size_t size) {
   }
   const size_t count = std::min({size, end_ - begin_, left_});
   left_ -= count;
+  if (is_line) --lines_left_;
   std::memcpy(data, buffer_ + begin_, count);
   begin_ += count;
   return static_cast<ssize_t>(count);

@@ -14,6 +14,7 @@ struct ConnectionLimits {
   std::chrono::milliseconds idle{5'000};      // between two requests
   std::chrono::milliseconds write{10'000};    // that a client takes nothing
   size_t bytes = size_t{1} << 20;             // of a request, its headers and how a body is cut among them
+  size_t lines = size_t{1} << 16;  // bytes of a request that are read one at a time: headers, sizes of chunks
 };
 
 class Connection final : public httplib::Stream {
@@ -29,6 +30,8 @@ class Connection final : public httplib::Stream {
   bool wait_for_request(const std::function<bool()>& stopping);
   // Whether the client has closed the connection, or its part of it.
   bool is_closed() const;
+  // Bytes of the request so far.
+  size_t taken() const { return limits_.bytes - left_; }
 
   bool is_readable() const override;
   bool is_writable() const override;
@@ -46,7 +49,7 @@ class Connection final : public httplib::Stream {
   Clock::time_point deadline_ = {};
   char buffer_[4096];  // httplib reads a line byte by byte
   size_t begin_ = 0, end_ = 0;
-  size_t left_ = 0;  // bytes that the request may still have
+  size_t left_ = 0, lines_left_ = 0;  // bytes that the request may still have, and its lines
   bool is_cut_ = false;
 };
 

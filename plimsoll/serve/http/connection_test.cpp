@@ -71,6 +71,18 @@ TEST_F(ConnectionTest, ARequestIsCutOffAtItsLargestSize) {
   EXPECT_FALSE(connection.wait_for_request(never)) << "what follows is no request";
 }
 
+TEST_F(ConnectionTest, LinesAreCutOffBeforeABodyIs) {
+  Connection connection(ends_[0], {.bytes = 100, .lines = 3});
+  send_text("ab\ncdefgh");
+  ASSERT_TRUE(connection.wait_for_request(never));
+  char data[8];
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(connection.read(data, 1), 1);
+  EXPECT_EQ(connection.read(data, 4), 4) << "of a body";
+  EXPECT_EQ(connection.taken(), 7U);
+  EXPECT_EQ(connection.read(data, 1), -1);
+  EXPECT_FALSE(connection.wait_for_request(never));
+}
+
 TEST_F(ConnectionTest, EachRequestHasItsOwnLimits) {
   Connection connection(ends_[0], {.bytes = 5});
   for (int i = 0; i < 3; ++i) {

@@ -1,5 +1,6 @@
 #include "plimsoll/serve/http/server.h"
 
+#include <malloc.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -24,6 +25,8 @@ using std::chrono::steady_clock;
 
 // A request and its answer.
 struct Exchange {
+constexpr size_t kLargeRequest = size_t{1} << 18;
+
   const Connection& connection;
   const std::chrono::system_clock::time_point time = std::chrono::system_clock::now();
   const steady_clock::time_point start = steady_clock::now();
@@ -129,7 +132,10 @@ class Server::Http final : public httplib::Server {
     for (bool closed = false; !closed && connection.wait_for_request([this] { return stopping_.load(); });) {
       Exchange exchange{.connection = connection};
       own_exchange = &exchange;
-      if (!process_request(connection, stopping_, closed, nullptr)) break;
+      const bool goes_on = process_request(connection, stopping_, closed, nullptr);
+      // A thread's heap would keep what reading a large request took.
+      if (connection.taken() > kLargeRequest) ::malloc_trim(0);
+      if (!goes_on) break;
     }
     own_exchange = nullptr;
     return true;
