@@ -7,6 +7,7 @@
 #include <ctime>
 #include <mutex>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -17,16 +18,17 @@
 #include "plimsoll/serve/http/connection.h"
 #include "plimsoll/serve/http/metrics.h"
 #include "plimsoll/serve/http/page.h"
+#include "plimsoll/serve/http/workers.h"
 
 namespace plimsoll::serve {
 namespace {
 
 using std::chrono::steady_clock;
 
-// A request and its answer.
-struct Exchange {
 constexpr size_t kLargeRequest = size_t{1} << 18;
 
+// A request and its answer.
+struct Exchange {
   const Connection& connection;
   const std::chrono::system_clock::time_point time = std::chrono::system_clock::now();
   const steady_clock::time_point start = steady_clock::now();
@@ -92,21 +94,26 @@ class Server::Http final : public httplib::Server {
         served_(std::move(served)),
         options_(std::move(options)),
         key_(digest_of("Bearer " + options_.api_key)) {
-    new_task_queue = [this] { return new httplib::ThreadPool(static_cast<size_t>(options_.connections)); };
+    new_task_queue = [this] { return workers_.release(); };
     set_tcp_nodelay(true);  // each event of a stream is sent at once
-    set_payload_max_length(static_cast<size_t>(options_.most_body_bytes));
-    add_routes();
-    port_ = options_.port == 0 ? bind_to_any_port(options_.host) : options_.port;
-    if (port_ <= 0 || (options_.port != 0 && !bind_to_port(options_.host, port_))) {
-      app::fail("serve: expected an address that is free, got {}:{}", options_.host, options_.port);
     // In place of httplib's own, which let two servers have one port.
     set_socket_options([](socket_t socket) {
       const int yes = 1;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     });
+    set_payload_max_length(static_cast<size_t>(options_.most_body_bytes));
+    add_routes();
+    port_ = options_.port == 0 ? bind_to_any_port(options_.host) : options_.port;
+    if (port_ <= 0 || (options_.port != 0 && !bind_to_port(options_.host, port_))) {
+      app::fail("serve: expected an address that is free, got {}:{}", options_.host, options_.port);
     }
     ::listen(svr_sock_, SOMAXCONN);  // httplib lets five clients wait for a thread
-    listener_ = std::thread([this] { listen_after_bind(); });
+    try {
+      workers_ = std::make_unique<Workers>(static_cast<size_t>(options_.connections));
+      listener_ = std::thread([this] { listen_after_bind(); });
+    } catch (const std::system_error&) {
+      app::fail("serve: expected memory for two threads that answer requests, got none from the system");
+    }
     while (!is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
@@ -252,6 +259,7 @@ class Server::Http final : public httplib::Server {
   int port_ = 0;
   std::atomic<bool> stopping_ = false, cut_ = false;
   std::atomic<int64_t> under_way_ = 0;
+  std::unique_ptr<Workers> workers_;  // until the listener takes them
   std::thread listener_;
 };
 

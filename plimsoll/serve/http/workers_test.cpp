@@ -1,0 +1,67 @@
+#include "plimsoll/serve/http/workers.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <latch>
+#include <stdexcept>
+
+namespace plimsoll::serve {
+namespace {
+
+TEST(Workers, AnotherThreadStartsWhenAllAreBusyUpToTheLimit) {
+  constexpr size_t kMost = 3;
+  Workers workers(kMost);
+  EXPECT_EQ(workers.threads(), 1U);
+  std::latch begun(kMost), may_end(1);
+  std::atomic<int> done = 0;
+  for (size_t i = 0; i < kMost; ++i) {
+    workers.enqueue([&] {
+      begun.count_down();
+      may_end.wait();
+      ++done;
+    });
+  }
+  begun.wait();  // all of them at once
+  EXPECT_EQ(workers.threads(), kMost);
+  workers.enqueue([&] { ++done; });
+  EXPECT_EQ(workers.threads(), kMost);
+  EXPECT_EQ(done, 0) << "the last waits for another's thread";
+  may_end.count_down();
+  workers.shutdown();
+  EXPECT_EQ(done, 4);
+}
+
+TEST(Workers, TasksOneAfterAnotherShareAThread) {
+  Workers workers(100);
+  for (int i = 0; i < 20; ++i) {
+    std::latch done(1);
+    workers.enqueue([&] { done.count_down(); });
+    done.wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // until it waits for the next
+  }
+  EXPECT_LT(workers.threads(), 20U);
+}
+
+TEST(Workers, ATaskThatThrowsEndsNoOther) {
+  Workers workers(1);
+  std::atomic<bool> done = false;
+  workers.enqueue([] { throw std::runtime_error("no memory"); });
+  workers.enqueue([&] { done = true; });
+  workers.shutdown();
+  EXPECT_TRUE(done);
+  EXPECT_EQ(workers.threads(), 1U);
+}
+
+TEST(Workers, TheirEndWaitsForAllTasks) {
+  std::atomic<int> done = 0;
+  {
+    Workers workers(2);
+    for (int i = 0; i < 50; ++i) workers.enqueue([&] { ++done; });
+  }
+  EXPECT_EQ(done, 50);
+}
+
+}  // namespace
+}  // namespace plimsoll::serve
