@@ -2,10 +2,12 @@
 
 import contextlib
 import http.client
+import os
 import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 import tiny_llama
@@ -18,18 +20,18 @@ CONTEXT = 2000
 MESSAGES = [{"role": "user", "content": "Hello, who are you?"}]
 
 
-def write_tiny(folder):
+def write_tiny(folder, **config):
     """A llama with random weights, ChatML and no token that ends a text."""
-    return tiny_llama.write(
-        folder, end=None, specials=("<|im_start|>", "<|im_end|>"), template=TEMPLATES["chatml"], max_position_embeddings=CONTEXT
-    )
+    specials = ("<|im_start|>", "<|im_end|>")
+    config = {"max_position_embeddings": CONTEXT, **config}
+    return tiny_llama.write(folder, end=None, specials=specials, template=TEMPLATES["chatml"], **config)
 
 
 class Served:
     """A server of its own process."""
 
-    def __init__(self, folder, *options, key="any"):
-        words = command_of("serve", "--model", folder, "--port", 0, "--threads", 2, *options)
+    def __init__(self, folder, *options, key="any", port=0):
+        words = command_of("serve", "--model", folder, "--port", port, "--threads", 2, *options)
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout
         line = self.process.stdout.readline()
@@ -56,6 +58,14 @@ class Served:
         while self.metric(name) != value:
             assert time.monotonic() < end, f"{name} is {self.metric(name)}"
             time.sleep(0.01)
+
+    def open_files(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def bytes_of(self, name):
+        """VmRSS, what the process holds in memory now, or VmHWM, the most that it has held."""
+        (kilobytes,) = re.findall(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text(), re.MULTILINE)
+        return 1024 * int(kilobytes)
 
     def stop(self):
         """The exit code after SIGTERM."""

@@ -1,0 +1,412 @@
+"""`plimsoll serve` and what goes wrong around it: clients that drip, send too much or make no sense, a kill, too little memory, and
+a model whose directory goes."""
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import resource
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from typing import Any
+
+import pytest
+from program import command_of
+from served import CONTEXT, MESSAGES, openai, serving, write_tiny
+
+# Sanitizers keep what has been freed, and map terabytes.
+WITHOUT_SANITIZER = pytest.mark.skipif(
+    "asan" in os.environ.get("LD_PRELOAD", ""), reason="a program with a sanitizer takes other memory"
+)
+REQUEST_SECONDS = 30  # in which a request must have come whole
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return write_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def server(tiny):
+    # So little for keys and values that all of it is soon written.
+    with serving(tiny, "--max-batch", 4, "--queue", 200, "--memory", 0.004) as served:
+        yield served
+        assert served.stop() == 0
+
+
+class Drip(threading.Thread):
+    """A client that sends `start` at once and then `byte` once a second. `seconds`: until the server has ended the connection."""
+
+    def __init__(self, port, start, byte):
+        super().__init__(daemon=True)
+        self.port, self.begin, self.byte, self.seconds, self.answer = port, start, byte, None, b""
+
+    def run(self):
+        start = time.monotonic()
+        with socket.create_connection(("127.0.0.1", self.port)) as client, contextlib.suppress(ConnectionError):
+            client.sendall(self.begin)
+            while time.monotonic() < start + 3 * REQUEST_SECONDS:
+                if select.select([client], [], [], 1)[0]:
+                    piece = client.recv(1 << 16)
+                    self.answer += piece
+                    if not piece:
+                        break
+                else:
+                    client.sendall(self.byte)
+        self.seconds = time.monotonic() - start
+
+
+START = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+POST = START + b"Content-Length: 1000\r\n\r\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dripping(tiny):
+    """A server and its slow clients, which are begun before all tests, so that their time passes meanwhile."""
+    with serving(tiny) as served:
+        files = served.open_files()
+        drips = [Drip(served.port, *pair) for pair in ((b"", b"P"), (b"GET / HTTP/1.1\r\nX: ", b"a"), (POST, b" "), (POST, b"{"))]
+        for drip in drips:
+            drip.start()
+        yield served, files, drips
+
+
+class Number:
+    """A field with a number, or an integer, in a range. `wrong(draw)`: a value that it may not have."""
+
+    def __init__(self, low, high, whole=False):
+        self.low, self.high, self.whole = low, high, whole
+
+    def wrong(self, draw):
+        beyond = [self.low - draw.choice([1, 2, 1e6, 1e300]), self.high + draw.choice([1 << 11, 2**64, 1e300])]
+        if self.whole:
+            beyond = [self.low - draw.choice([1, 2, 1 << 40]), self.low + 0.5, self.high + 1, 2**64, -(2**80), 1e300]
+        return draw.choice([*beyond, *other_types(draw, (int, float))])
+
+
+class Flag:
+    def wrong(self, draw):
+        return draw.choice(other_types(draw, (bool,)))
+
+
+class Text:
+    def wrong(self, draw):
+        return draw.choice(other_types(draw, (str,)))
+
+
+class Stops:
+    def wrong(self, draw):
+        return draw.choice(
+            [["a"] * 17, [""], "", [["a"]], ["a", draw.choice(other_types(draw, (str,)))], *other_types(draw, (str, list))]
+        )
+
+
+class Messages:
+    def wrong(self, draw):
+        message = {"role": "user", "content": "a"}
+        message[draw.choice(["role", "content", "tool_calls"])] = draw.choice([5, {}, True, [None], {"a": []}])
+        missing = {draw.choice(["role", "content"]): "user"}
+        several = [{"role": "user", "content": "a"}] * draw.randrange(3)
+        part = [{"type": draw.choice(["image_url", 5, None]), "text": "a"}]
+        wrong = [[*several, message], [*several, missing], [*several, {"role": "user", "content": part}], []]
+        return draw.choice([*wrong, *other_types(draw, (list,))])
+
+
+class Prompt:
+    def wrong(self, draw):
+        return draw.choice(
+            [[], [-1], [1, 10**6], [1.5], [1, "a"], ["a", "b"], [[1]], [1] * CONTEXT, *other_types(draw, (str, list))]
+        )
+
+
+class Format:
+    def wrong(self, draw):
+        schema: Any = draw.choice(
+            [5, {"type": "void"}, {"type": "string", "pattern": "a"}, {"properties": 5}, {"$ref": "#/a"}, {"enum": []}]
+        )
+        for _ in range(draw.randrange(4)):
+            schema = draw.choice([{"type": "array", "items": schema}, {"properties": {"a": schema}}, {"anyOf": [{}, schema]}])
+        named = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        part = {
+            "type": "json_schema",
+            "json_schema": draw.choice([None, {}, {"name": "a"}, {"schema": {}}, {"name": 5, "schema": {}}]),
+        }
+        return draw.choice(
+            [named, named, named, part, {}, {"type": "xml"}, {"type": "text", "x": 1}, *other_types(draw, (dict,))]
+        )
+
+
+class StreamOptions:
+    def wrong(self, draw):
+        inside = draw.choice([{"include_usage": value} for value in other_types(draw, (bool,))] + [{"x": 1}])
+        return draw.choice([inside, *other_types(draw, (dict,))])
+
+
+def other_types(draw, types):
+    """Values of JSON's types but these, and but null, which is as if the field were not there."""
+    values: list[Any] = [
+        draw.random() < 0.5,
+        draw.randrange(-5, 5),
+        0.5,
+        "",
+        draw.choice(["a", "\0", "\U0001f600", "1"]),
+        [],
+        [[]],
+        {},
+        {"a": {}},
+    ]
+    return [value for value in values if type(value) not in types]
+
+
+LARGEST = 2**63 - 1
+SCHEMA: dict[str, Any] = {
+    "temperature": Number(0, 100), "top_p": Number(0, 1), "min_p": Number(0, 1), "top_k": Number(0, LARGEST, whole=True),
+    "repetition_penalty": Number(1e-3, 1000), "frequency_penalty": Number(-2, 2), "presence_penalty": Number(-2, 2),
+    "seed": Number(0, LARGEST, whole=True), "n": Number(1, 16, whole=True), "max_tokens": Number(1, LARGEST, whole=True),
+    "stream": Flag(), "stream_options": StreamOptions(), "stop": Stops(), "user": Text(), "model": Text(), "response_format": Format(),
+}  # fmt: skip
+OF_CHATS = {
+    "messages": Messages(),
+    "logprobs": Flag(),
+    "top_logprobs": Number(0, 20, whole=True),
+    "max_completion_tokens": SCHEMA["max_tokens"],
+}
+OF_COMPLETIONS = {"prompt": Prompt(), "logprobs": Number(0, 20, whole=True), "echo": Flag()}
+PATHS = {
+    "/v1/chat/completions": (SCHEMA | OF_CHATS, {"messages": MESSAGES}),
+    "/v1/completions": (SCHEMA | OF_COMPLETIONS, {"prompt": "a"}),
+}
+
+
+def wrong_request(draw):
+    """A path, a body that is wrong in one place, and the field that the error has to name."""
+    path = draw.choice(list(PATHS))
+    schema, good = PATHS[path]
+    body = {**good, "max_tokens": 1, "temperature": 0}
+    field = draw.choice([*schema, "unknown"])
+    if field in good and draw.random() < 0.1:
+        del body[field]
+    else:
+        body[field] = schema[field].wrong(draw) if field in schema else draw.choice([5, [], "a"])
+    order = list(body)
+    draw.shuffle(order)
+    return path, {key: body[key] for key in order}, field
+
+
+def damaged(body, draw):
+    """The bytes of a body with a few of them others, gone or twice there."""
+    data = bytearray(json.dumps(body).encode())
+    for _ in range(draw.randrange(1, 4)):
+        at = draw.randrange(len(data))
+        data[at : at + draw.randrange(4)] = bytes(draw.randrange(256) for _ in range(draw.randrange(4))) or data[at:][:20]
+    return bytes(data)
+
+
+# Requests that are no HTTP, or say something untrue of their body.
+NO_HTTP = [
+    b"\r\n", b"\0" * 100, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"get / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00",
+    START + b": a\r\n\r\n", b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"GET /%zz%00 HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/1.1\r\nRange: bytes=-9-,x\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n",
+    *(START + b"Content-Length: " + length + b"\r\n\r\n{}" for length in (b"-1", b"x", b"2, 2", b"99999999999999999999")),
+    *(START + b"Transfer-Encoding: chunked\r\n\r\n" + body for body in (b"zz\r\n{}", b"-2\r\n{}\r\n0\r\n\r\n", b"FFFFFFFFFFFFFFFFF\r\n{}")),
+    START + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+    START + b"Content-Type: multipart/form-data; boundary=\r\nContent-Length: 2\r\n\r\n{}",
+]  # fmt: skip
+
+
+@WITHOUT_SANITIZER
+def test_ten_thousand_wrong_requests_leave_the_server_as_it_was(server):
+    draw = random.Random(7)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+
+    def ask(path, body):
+        connection.request("POST", path, body)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    refused, held, files = 0, 0, server.open_files()
+    while refused < 10_000:
+        path, body, field = wrong_request(draw)
+        if draw.random() < 0.2:
+            data = damaged(body, draw)
+            status, answer = ask(path, data)
+            assert status in (200, 400), (data, answer)
+        else:
+            status, answer = ask(path, json.dumps(body))
+            error = json.loads(answer).get("error", {})
+            assert status == 400, (path, body, answer)
+            assert (error["param"] or "").startswith(field), (path, body, answer)
+        refused += status == 400
+        if refused % 100 == 0:
+            with socket.create_connection(("127.0.0.1", server.port)) as plain, contextlib.suppress(ConnectionError):
+                plain.sendall(draw.choice(NO_HTTP))
+                plain.shutdown(socket.SHUT_WR)
+                plain.recv(1 << 16)
+        if refused == 2000:  # after which all threads have run
+            held = server.bytes_of("VmRSS")
+    connection.close()
+    assert server.bytes_of("VmRSS") - held < 8 << 20, "a KiB a request"
+    expect_files_closed(server, files)
+    assert server.client.chat.completions.create(model="any", messages=MESSAGES, max_tokens=2).usage.completion_tokens == 2
+
+
+def expect_files_closed(server, before):
+    server.wait_for("requests_running", 0)
+    end = time.monotonic() + 20  # connections that are kept close after five seconds
+    while server.open_files() > before and time.monotonic() < end:
+        time.sleep(0.1)
+    assert server.open_files() <= before
+
+
+def send_much(port, head, megabytes):
+    """Sends the head and so much of a body, or as much as the server takes. What it answers."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            client.sendall(head)
+            for _ in range(megabytes):
+                client.sendall(b"a" * (1 << 20))
+        with contextlib.suppress(ConnectionError):
+            while piece := client.recv(1 << 16):
+                answer += piece
+        return answer
+
+
+@WITHOUT_SANITIZER
+def test_a_body_of_100_megabytes_is_refused_and_not_held(server):
+    server.ask("GET", "/health")
+    files, held = server.open_files(), server.bytes_of("VmRSS")
+    with open(f"/proc/{server.process.pid}/clear_refs", "w") as file:
+        file.write("5")  # VmHWM begins anew
+    answer = send_much(server.port, START + b"Content-Length: 104857600\r\n\r\n", 100)
+    assert answer.startswith(b"HTTP/1.1 413 ") and b"expected a smaller body" in answer, answer
+    with pytest.raises(openai.APIStatusError) as caught:
+        server.client.completions.create(model="any", prompt="a" * (100 << 20), max_tokens=1)
+    assert caught.value.status_code == 413
+    send_much(server.port, b"GET / HTTP/1.1\r\nX: ", 100)  # a header without an end
+    send_much(server.port, b"G", 100)
+    send_much(server.port, START + b"Transfer-Encoding: chunked\r\n\r\n6400000\r\n", 100)
+    assert server.bytes_of("VmHWM") - held < 24 << 20
+    assert server.client.completions.create(model="any", prompt="a", max_tokens=1).choices
+    expect_files_closed(server, files)
+
+
+@WITHOUT_SANITIZER
+def test_what_large_bodies_take_is_given_back(server):
+    size, names = 4 << 20, ",".join(f'"{name}":1' for name in range(300_000))
+    bodies = {
+        "deep": b'{"prompt":' + b"[" * (size - 100),
+        "objects": b'{"prompt":[' + b"{}," * (size // 3 - 20) + b"1]}",
+        "ids": b'{"prompt":[' + b"1," * (size // 2 - 20) + b"1]}",
+        "text": b'{"prompt":"' + b"a " * (size // 2 - 20) + b'"}',
+        "names": b"{" + names.encode() + b"}",
+    }
+    held = server.bytes_of("VmRSS")
+    for kind, body in bodies.items():
+        for _ in range(12):
+            assert server.ask("POST", "/v1/completions", body)[0] == 400, kind
+        assert server.bytes_of("VmRSS") - held < 48 << 20, kind
+
+
+def test_a_server_that_was_killed_starts_again_at_the_same_port(tiny):
+    options: dict[str, Any] = {"model": "any", "prompt": "The sea", "max_tokens": 20, "temperature": 0}
+    port, texts = 0, []
+    for _ in range(3):
+        with serving(tiny, port=port) as served:
+            texts.append(served.client.completions.create(**options).choices[0].text)
+            port = served.port
+            stream = served.client.completions.create(**{**options, "max_tokens": CONTEXT - 100}, stream=True)
+            next(iter(stream))
+            served.process.send_signal(signal.SIGKILL)
+            served.process.communicate(timeout=60)
+            assert served.process.returncode == -signal.SIGKILL
+            with pytest.raises((openai.APIError, *ERRORS_OF_A_CUT_STREAM)):
+                list(stream)
+    assert texts[0] == texts[1] == texts[2]
+
+
+def cut_stream_errors():
+    try:
+        import httpx2 as httpx
+    except ImportError:
+        import httpx
+    return (httpx.HTTPError,)
+
+
+ERRORS_OF_A_CUT_STREAM = cut_stream_errors()
+
+
+def test_a_second_server_at_the_same_port_is_one_error(server, tiny):
+    words = command_of("serve", "--model", tiny, "--port", server.port)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    line = process.stdout.readline()
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert line == "" and process.returncode == 1 and errors.count("\n") == 1, (line, errors)
+    assert "expected an address that is free" in errors
+
+
+def started_within(mebibytes, *words):
+    """Exit code, output and errors of `plimsoll serve` with an address space of so much. One that serves is ended by SIGTERM."""
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (mebibytes << 20, mebibytes << 20))
+    command = command_of("serve", "--port", 0, "--threads", 2, *words)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limit)
+    assert process.stdout
+    if line := process.stdout.readline():
+        process.terminate()
+    rest, errors = process.communicate(timeout=60)
+    return process.returncode, line + rest, errors
+
+
+@WITHOUT_SANITIZER
+def test_a_memory_limit_below_the_model_is_one_error_at_the_start(tmp_path):
+    folder = write_tiny(tmp_path, intermediate_size=100_000)  # 115 MB of weights
+    options = ("--memory", 0.01, "--max-batch", 1, "--queue", 1)
+    with serving(folder, *options) as served:
+        whole = served.bytes_of("VmPeak") >> 20
+        assert served.stop() == 0
+    codes = []
+    for mebibytes in range(whole - 500, whole + 101, 60):
+        code, output, errors = started_within(mebibytes, "--model", folder, *options)
+        codes.append(code)
+        if code == 0:
+            assert "Ctrl-C ends it" in output and errors == ""
+        else:
+            assert code == 1 and output == "" and errors.count("\n") == 1, (mebibytes, code, errors)
+    assert codes[0] == 1 and codes[-1] == 0, codes
+
+
+@pytest.mark.parametrize("dtype", ["stored", "fp8"])
+def test_a_model_whose_directory_goes_is_served_on(tmp_path, dtype):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_tiny(folder)
+    options: dict[str, Any] = {"model": "any", "messages": MESSAGES, "max_tokens": 40, "temperature": 0}
+    with serving(folder, "--dtype", dtype) as served:
+        expected = served.client.chat.completions.create(**options).choices[0].message.content
+        shutil.rmtree(folder)
+        assert served.client.chat.completions.create(**options).choices[0].message.content == expected
+        json_options = {**options, "response_format": {"type": "json_object"}}
+        assert served.client.chat.completions.create(**json_options).choices[0].message.content.startswith("{")
+        assert served.ask("GET", "/")[0] == 200 and len(served.client.models.list().data) == 1
+        assert served.stop() == 0
+
+
+def test_clients_that_drip_are_cut_off_and_hold_up_nobody(dripping):
+    served, files, drips = dripping
+    assert served.client.completions.create(model="any", prompt="a", max_tokens=2).usage.completion_tokens == 2
+    for drip in drips:
+        drip.join(2 * REQUEST_SECONDS)
+        assert drip.seconds is not None, "still connected"
+        assert REQUEST_SECONDS - 1 < drip.seconds < REQUEST_SECONDS + 5, drip.seconds
+        assert drip.answer == b"" or drip.answer.startswith(b"HTTP/1.1 400 "), drip.answer
+    expect_files_closed(served, files)
+    assert served.client.completions.create(model="any", prompt="a", max_tokens=2).usage.completion_tokens == 2
+    assert served.stop() == 0
