@@ -7,6 +7,7 @@ SHELL := /bin/bash
 # PRESET=debug             a preset of CMakePresets.json
 # WERROR=ON                warnings in our own code are errors
 # JOBS=4                   compilers at a time; each that reads torch's headers takes about 1 GB
+# TEST_JOBS=1              processes of tests at a time, each with all threads and up to 2 GB
 PYTHON ?=
 TORCH ?=
 BENCH_FLAGS ?=
@@ -16,6 +17,8 @@ ATTACK_SEED ?= 1
 PRESET ?= release
 WERROR ?= OFF
 JOBS ?= $(shell nproc)
+# One under a sanitizer, whose tests take several times as long and as much memory.
+TEST_JOBS ?= $(if $(filter asan tsan,$(PRESET)),1,$(shell echo $$(($(shell nproc) < 8 ? $(shell nproc) : 8))))
 
 ifneq ($(and $(PYTHON),$(TORCH)),)
 $(error expected PYTHON or TORCH, got both)
@@ -29,8 +32,10 @@ signals_asan = handle_segv=0:handle_sigbus=0:handle_abort=0
 # python has no sanitizer's runtime in it, so that one is loaded before it; what python and torch leave behind is no leak of ours.
 preload = LD_PRELOAD="$$($(or $(CXX),c++) -print-file-name=lib$(1).so) $$($(or $(CXX),c++) -print-file-name=libstdc++.so)"
 sanitizer_asan = $(call preload,asan) ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:$(signals_asan)
-ctest = $(signals_$(PRESET):%=ASAN_OPTIONS=%) ctest --test-dir $(build) --output-on-failure
-python_test = $(sanitizer_$(PRESET)) PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m pytest
+# Threads of several tests that wait for each other sleep: spinning, they would take the others' cores.
+ctest = OMP_WAIT_POLICY=passive $(signals_$(PRESET):%=ASAN_OPTIONS=%) ctest --test-dir $(build) -j $(TEST_JOBS) --output-on-failure
+python_test = OMP_WAIT_POLICY=passive $(sanitizer_$(PRESET)) PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m pytest \
+  $(if $(filter-out 1,$(TEST_JOBS)),-n $(TEST_JOBS) --dist loadfile)
 pytest = $(python_test) tools bench tests/attack python/tests
 ifeq ($(PRESET),tsan)
 pytest = echo "pytest: not under tsan, which sees no lock and no barrier of libtorch and its OpenMP runtime"

@@ -1,5 +1,8 @@
 """Puts the package of this clone first. PLIMSOLL_BUILD: the build directory, if it is not build/."""
 
+import fcntl
+import json
+import os
 import pathlib
 import sys
 
@@ -21,7 +24,16 @@ def one_thread():
 
 
 @pytest.fixture(scope="session")
-def outcomes(request):
-    """Outcomes of the cases that run on several ranks and belong to this session's tests."""
+def outcomes(request, tmp_path_factory):
+    """Outcomes of the cases that run on several ranks and belong to this session's tests. Of the processes that share a
+    session the first that needs them runs all."""
     tests = [item.callspec.params for item in request.session.items if "outcomes" in getattr(item, "fixturenames", ())]
-    return ranks.run(sorted(parameters["name"] for parameters in tests))
+    names = sorted(parameters["name"] for parameters in tests)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return ranks.run(names)
+    file = tmp_path_factory.getbasetemp().parent / "outcomes.json"
+    with open(file.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            file.write_text(json.dumps(ranks.run(names).errors))
+        return ranks.Outcomes(json.loads(file.read_text()))
