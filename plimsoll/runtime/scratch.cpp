@@ -38,8 +38,9 @@ void* scratch(ScratchSlot slot, size_t bytes) {
   block.release();
   void* base = map_pages(size);
   if (base == nullptr) {
-    std::fprintf(stderr, "scratch: expected %zu bytes of memory, the system has none left\n", size);
-    std::abort();
+    // A parallel region cannot be left by an error.
+    std::fprintf(stderr, "plimsoll: scratch: expected %zu bytes of memory, the system has none left\n", size);
+    std::_Exit(1);
   }
   block = {base, size};
   return base;
