@@ -136,8 +136,11 @@ TrafficCounts expect_traffic_has_bits_alone(const std::shared_ptr<models::Decode
   return counts;
 }
 
-TEST(EngineTraffic, RandomTrafficHasTheBitsOfEachRequestAlone) {
-  const TrafficCounts counts = expect_traffic_has_bits_alone(testing::tiny_model(0), {.max_batch = 8}, 100, 9);
+// Of unlike lengths and adapters, at random times, some cancelled, in memory for few.
+TEST(EngineTraffic, TwoHundredRandomRequestsHaveTheBitsOfEachAlone) {
+  const auto model = testing::tiny_model(0);
+  const TestAdapters adapters = test_adapters(0, /*codes=*/false, *model);
+  const TrafficCounts counts = expect_traffic_has_bits_alone(model, {.max_batch = 8}, 200, 9, adapters);
   EXPECT_GT(counts.texts.put_back, 0);
   EXPECT_GT(counts.ended_by_token, 0);
   EXPECT_GT(counts.cancelled, 0);
