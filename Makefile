@@ -66,7 +66,7 @@ test: build ## run the C++ and Python tests
 
 nightly: build ## the tests that take minutes, too (a million texts for each tokenizer), five minutes of training in flat memory, and an hour of hostile calls
 	@PLIMSOLL_NIGHTLY=1 $(ctest)
-	@PLIMSOLL_NIGHTLY=1 $(python_test) python/tests/tokenizer_test.py python/tests/t5_hugging_face_test.py
+	@PLIMSOLL_NIGHTLY=1 $(python_test) python/tests/tokenizer_test.py python/tests/t5_hugging_face_test.py python/tests/line_promise_test.py
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/memory.py --seconds 300
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/operators.py --seconds 3600
 

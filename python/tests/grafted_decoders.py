@@ -1,56 +1,40 @@
-"""The outliers of trained decoders, grafted onto random weights of several families, and uniform powers of two to compare gauge with."""
+"""The outliers of trained decoders, grafted onto random weights of each family, and uniform powers of two to compare gauge with."""
 
-import contextlib
 import copy
 import math
 
 import decoder_models
+import decoder_parts
 import torch
 from t5_outliers import hooks
 
 LARGE = 3e5  # some five times FP16's largest number
 OUTLIER_CHANNELS = 12  # enough that no token is without outliers, which its norms would then not shrink
 
-# Family to the outliers of its model: "stream", "hidden" (gate times up), "key".
+# Family to the parts of its model that can have outliers: "stream", "hidden" (gate times up; GELU has no factor to take
+# back), "key", "value".
 MODELS = {
-    "llama": ("stream", "hidden", "key"),
-    "mistral": ("stream", "key"),
-    "qwen2": ("hidden", "key"),
-    "gemma3_text": ("stream", "hidden"),
-    "gpt2": ("stream",),
+    "llama": ("stream", "hidden", "key", "value"),
+    "mistral": ("stream", "hidden", "key", "value"),
+    "qwen2": ("stream", "hidden", "key", "value"),
+    "qwen3": ("stream", "hidden", "key", "value"),
+    "gemma3_text": ("stream", "hidden", "key", "value"),
+    "gpt2": ("stream", "key", "value"),
+    "gpt_neox": ("stream", "key", "value"),
 }
-
-
-def blocks(model):
-    return model.transformer.h if hasattr(model, "transformer") else model.model.layers
 
 
 def reading_norms(model):
     """Norms that read the residual stream, in the order in which they run."""
-    names: tuple[str, ...] = ("input_layernorm", "pre_feedforward_layernorm", "ln_1", "ln_2")
-    if not hasattr(blocks(model)[0], "pre_feedforward_layernorm"):
-        names += ("post_attention_layernorm",)
-    norms = [module for name, module in model.named_modules() if name.rsplit(".", 1)[-1] in names]
-    return [*norms, model.transformer.ln_f if hasattr(model, "transformer") else model.model.norm]
-
-
-def is_zero_centered(norm):
-    return type(norm).__name__.startswith("Gemma")
-
-
-def stream_writers(block):
-    """Weight, [out, in], and bias or None of each product that adds to the residual stream; or the norm that adds instead."""
-    if hasattr(block, "post_feedforward_layernorm"):
-        return [block.post_feedforward_layernorm]
-    mlp = block.mlp
-    return [mlp.c_proj if hasattr(mlp, "c_proj") else mlp.down_proj]
+    norms = [norm for block in decoder_parts.blocks(model) for norm, _ in decoder_parts.readers(block)]
+    return [*norms, decoder_parts.last_norm(model)]
 
 
 def graft_stream(model, ids, large=LARGE):
     """One block writes `large` into some channels; each later norm gives these and the others unit rms, so that blocks stay tame."""
     outlier = torch.zeros(model.config.hidden_size, dtype=torch.bool)
     outlier[torch.arange(OUTLIER_CHANNELS) * 4 + 3] = True
-    first = reading_norms(model)[2 if len(blocks(model)) > 1 else 1]
+    first = reading_norms(model)[2 if len(decoder_parts.blocks(model)) > 1 else 1]
     later = reading_norms(model)[reading_norms(model).index(first) :]
     seen = {}
 
@@ -60,78 +44,86 @@ def graft_stream(model, ids, large=LARGE):
         h = h - h.mean(-1, keepdim=True) if isinstance(norm, torch.nn.LayerNorm) else h
         y = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True))
         for group in (outlier, ~outlier):
-            norm.weight[group] = 1 / y[..., group].pow(2).mean().sqrt() - (1 if is_zero_centered(norm) else 0)
+            norm.weight[group] = 1 / y[..., group].pow(2).mean().sqrt() - int(decoder_parts.is_zero_centered(norm))
 
-    for writer in stream_writers(blocks(model)[0]):
-        for _ in range(2):
-            if is_zero_centered(writer):
-                writer.weight[outlier] = (1 + writer.weight[outlier]) * large / seen.get(first, 1) - 1
-            else:
-                rows = writer.weight.mT if type(writer).__name__ == "Conv1D" else writer.weight
-                rows[outlier] *= large / seen.get(first, 1)
-            with hooks([norm.register_forward_pre_hook(level) for norm in later]):
-                model(ids)
+    written = decoder_parts.written(decoder_parts.blocks(model)[0])
+    for _ in range(2):
+        if decoder_parts.is_zero_centered(written):
+            decoder_parts.scale_norm(written, outlier, large / seen.get(first, 1))
+        else:
+            decoder_parts.weight_of(written)[outlier] *= large / seen.get(first, 1)
+        with hooks([norm.register_forward_pre_hook(level) for norm in later]):
+            model(ids)
 
 
-def seen_by(product, model, ids):
-    """Input and output of a product."""
+def input_of(product, model, ids):
     seen: list[torch.Tensor] = []
-    with hooks([product.register_forward_hook(lambda _, arguments, output: seen.extend((arguments[0], output)))]):
+    with hooks([product.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))]):
         model(ids)
-    return seen
+    return seen[0]
+
+
+def outputs_of(rows, x):
+    """[batch, seq, heads, dim] of rows [heads, dim, in]."""
+    y = torch.einsum("bsi,hdi->bshd", x, rows.weight)
+    return y if rows.bias is None else y + rows.bias
 
 
 def graft_hidden(model, ids, large=LARGE):
     """Hidden channels of each block reach `large`, and the down-projection takes it back."""
-    for block in blocks(model):
-        hidden, _ = seen_by(block.mlp.down_proj, model, ids)
-        channels = [3, 17]
-        factor = large / hidden[..., channels].abs().amax((0, 1))
-        block.mlp.up_proj.weight[channels] *= factor[:, None]
-        block.mlp.down_proj.weight[:, channels] /= factor
+    for block in decoder_parts.blocks(model):
+        up, down = decoder_parts.gated_of(block)
+        channels = torch.tensor([3, 17])
+        factor = large / input_of(block.mlp.down_proj, model, ids)[..., channels].abs().amax((0, 1))
+        up.weight[channels] *= factor[:, None]
+        if up.bias is not None:
+            up.bias[channels] *= factor
+        down[:, channels] /= factor
 
 
 def graft_keys(model, ids, large=LARGE):
-    """Keys of one head reach `large` in two channels that turn together, and its queries take it back."""
-    for block in blocks(model):
-        attention = block.self_attn
-        _, keys = seen_by(attention.k_proj, model, ids)
-        dim = attention.head_dim
-        channels = torch.tensor([1, 1 + dim // 2])
-        factor = large / keys[..., channels].abs().max()
-        queries = attention.config.num_attention_heads // attention.config.num_key_value_heads
-        for name, rows, power in (("k_proj", channels, 1), *(("q_proj", channels + i * dim, -1) for i in range(queries))):
-            product = getattr(attention, name)
-            product.weight[rows] *= factor**power
-            if product.bias is not None:
-                product.bias[rows] *= factor**power
+    """Keys of one head, of all where a norm has one weight for them, reach `large` in two channels that turn together, and the
+    queries that read them take it back."""
+    for block in decoder_parts.blocks(model):
+        heads = decoder_parts.heads_of(block)
+        channels = torch.tensor([1, 1 + (heads.rotary or heads.key.weight.shape[1]) // 2])
+        keys = outputs_of(heads.key, input_of(heads.reads, model, ids))
+        if heads.norms:
+            query, key = heads.norms
+            factor = large / key(keys)[..., channels].abs().max()
+            decoder_parts.scale_norm(key, channels, factor)
+            decoder_parts.scale_norm(query, channels, 1 / factor)
+        else:
+            factor = large / keys[:, :, 0, channels].abs().max()
+            heads.key.scale((0, channels), factor)
+            for query in range(heads.shared):
+                heads.query.scale((query, channels), 1 / factor)
 
 
-GRAFTS = {"stream": graft_stream, "hidden": graft_hidden, "key": graft_keys}
+def graft_values(model, ids, large=LARGE):
+    """A channel of one head's values reaches `large`, and the output projection takes it back."""
+    for block in decoder_parts.blocks(model):
+        heads = decoder_parts.heads_of(block)
+        values = outputs_of(heads.value, input_of(heads.reads, model, ids))
+        factor = large / values[:, :, 0, 2].abs().max()
+        heads.value.scale((0, 2), factor)
+        heads.out[:, heads.queries(0), 2] /= factor
+
+
+GRAFTS = {"stream": graft_stream, "hidden": graft_hidden, "key": graft_keys, "value": graft_values}
 
 
 @torch.no_grad()
-def make(name, ids, config=None):
-    """A model of the family with all of its outliers on these inputs."""
+def make(name, ids, config=None, parts=None):
+    """A model of the family with outliers on these inputs, in all of its parts unless some are given."""
     model = decoder_models.make(name, config)
-    for part in MODELS[name]:
+    for part in MODELS[name] if parts is None else parts:
         GRAFTS[part](model, ids)
     return model
 
 
-@contextlib.contextmanager
-def parts_of(product, counts):
-    """Rows of a product that is several: (weight [out, in], bias) each."""
-    weight = product.weight.mT if type(product).__name__ == "Conv1D" else product.weight
-    biases = [None] * len(counts) if product.bias is None else product.bias.split(counts)
-    yield list(zip(weight.split(counts), biases, strict=True))
-
-
-def scale(part, exponent, columns=0):
-    weight, bias = part
-    weight *= 2.0 ** (exponent + columns)
-    if bias is not None:
-        bias *= 2.0**exponent
+def scale(rows, exponent):
+    rows.scale((), 2.0**exponent)
 
 
 @torch.no_grad()
@@ -139,7 +131,7 @@ def multiplied(source, residual, pairs, queries):
     """The model with its residual stream times 2^residual, queries 2^queries and keys the inverse, values and up-projections 2^pairs."""
     model = copy.deepcopy(source)
     config = model.config
-    old = "layer_norm_epsilon" if hasattr(config, "layer_norm_epsilon") else "rms_norm_eps"
+    old = next(name for name in ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps") if hasattr(config, name))
     epsilon = getattr(config, old) * 4.0**residual
     setattr(config, old, epsilon)
     for module in model.modules():
@@ -149,31 +141,22 @@ def multiplied(source, residual, pairs, queries):
     if config.tie_word_embeddings:
         model.lm_head.weight = torch.nn.Parameter(model.get_input_embeddings().weight.clone())
         config.tie_word_embeddings = False
-    inner = model.transformer if hasattr(model, "transformer") else model.model
-    for embedding in (inner.wte, inner.wpe) if hasattr(model, "transformer") else (inner.embed_tokens,):
+    for embedding in decoder_parts.embeddings(model):
         embedding.weight *= 2.0**residual
-    for block in blocks(model):
-        if hasattr(block, "attn"):
-            width = config.hidden_size
-            with parts_of(block.attn.c_attn, [width] * 3) as (query, key, value):
-                scale(query, queries), scale(key, -queries), scale(value, pairs)
-            writers = [(block.attn.c_proj, -pairs), (block.mlp.c_proj, 0)]
-        else:
-            attention, mlp = block.self_attn, block.mlp
-            norms_heads = hasattr(attention, "q_norm")
-            for product, exponent in (
-                (attention.q_proj, residual if norms_heads else queries),
-                (attention.k_proj, residual if norms_heads else -queries),
-                (attention.v_proj, pairs),
-                (mlp.up_proj, pairs),
-            ):
-                scale((product.weight, product.bias), exponent)
-            writers = [(attention.o_proj, -pairs), (mlp.down_proj, -pairs)]
-        for product, columns in writers:
-            scale((product.weight, product.bias), residual, columns)
-        for name in ("post_attention_layernorm", "post_feedforward_layernorm"):
-            if norm := getattr(block, name, None) if hasattr(block, "pre_feedforward_layernorm") else None:
-                norm.weight.copy_((1 + norm.weight) * 2.0**residual - 1)
+    for block in decoder_parts.blocks(model):
+        heads, gated = decoder_parts.heads_of(block), decoder_parts.gated_of(block)
+        scale(heads.query, residual if heads.norms else queries)
+        scale(heads.key, residual if heads.norms else -queries)
+        scale(heads.value, pairs)
+        heads.out.mul_(2.0**-pairs)
+        if gated:
+            up, down = gated
+            scale(up, pairs)
+            down.mul_(2.0**-pairs)
+        for product in decoder_parts.branches(block):
+            scale(decoder_parts.rows_of(product), residual)
+        for norm in decoder_parts.norms_behind(block):
+            decoder_parts.scale_norm(norm, slice(None), 2.0**residual)
     return model
 
 
