@@ -24,7 +24,7 @@ BATCH = 16
 
 
 def difference(reference, other):
-    """How far two lists of log probabilities are apart. ratio: mean |exp(d) - 1|, by which importance weights are off."""
+    """Distances of two lists of log probabilities. ratio: mean |exp(d) - 1|, by which importance weights are off."""
     if len(reference) != len(other):
         raise SystemExit(f"logprobs: expected {len(reference)} tokens, got {len(other)}")
     apart = [b - a for a, b in zip(reference, other, strict=True)]

@@ -36,7 +36,7 @@ class Heads(NamedTuple):
         return self.query.weight.shape[0] // self.key.weight.shape[0]
 
     def queries(self, head):
-        """Those that read a head of keys and values."""
+        """Heads of queries that read a head of keys and values."""
         return slice(head * self.shared, (head + 1) * self.shared)
 
 
@@ -143,11 +143,11 @@ def branches(block):
 
 
 def norms_behind(block):
-    """Those of what the branches add."""
+    """Norms of what the branches add."""
     has_them = hasattr(block, "post_feedforward_layernorm")
     return [block.post_attention_layernorm, block.post_feedforward_layernorm] if has_them else []
 
 
 def written(block):
-    """What adds the MLP's part to the residual stream: the down-projection, or the norm behind it."""
+    """The down-projection of the MLP, or the norm behind it, which adds to the residual stream."""
     return norms_behind(block)[1] if norms_behind(block) else branches(block)[1]
