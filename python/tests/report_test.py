@@ -1,16 +1,18 @@
 """plimsoll.report: one page from the logs of training runs, and one clear line where a log is not one."""
 
 import json
+import pathlib
 import re
 from typing import Any
 
 import plimsoll
 import pytest
 import torch
-from plimsoll.report import command, curves, operands, runs
+from plimsoll.report import command, curves, operands, precision, runs
 from rounding import approx
 
 plotly = pytest.importorskip("plotly")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def slot(amax, scale, headroom, name="e4m3"):
@@ -269,6 +271,24 @@ def test_a_run_that_chose_its_formats_shows_them_by_layer_and_step(tmp_path):
     for figure in figures.values():
         plotly.graph_objects.Figure(figure)
     assert "<td>blocks.0.fc1/output</td><td>e4m3 → bf16</td><td>error of input 0.081 above 0.049</td>" in page
+
+
+def test_each_reason_of_a_change_has_words_of_its_own():
+    rule = (ROOT / "plimsoll" / "recipe" / "automatic_rule.cpp").read_text()
+    reasons = re.findall(r'case Reason::\w+:\s+return "([^"]+)";', rule)
+    assert sorted(precision.REASONS) == sorted(reasons)
+    words = {reason: precision.reason_of(change("fc1", "output", reason=reason, operand="weight")) for reason in reasons}
+    assert words == {
+        "not finite": "weight is not finite",
+        "error": "error of weight 0.081 above 0.049",
+        "flushed": "share of weight that became zero 0.081 above 0.049",
+        "gradient": "|q(g) - g| / |g| 0.081 above 0.049",
+        "quiet": "quiet, mean error 0.081",
+    }
+
+
+def test_a_reason_of_another_version_is_shown_as_it_stands():
+    assert precision.reason_of(change("fc1", "output", reason="cold {error}")) == "cold {error}"
 
 
 def test_formats_that_are_none_are_one_clear_error(tmp_path):

@@ -11,6 +11,14 @@ from plimsoll.report.style import Figure, axis, layout
 
 COLOURS = ("#9ecae1", "#e6550d")  # of the narrow format, and of the wide one
 PRODUCTS = ("output", "grad_input", "grad_weight")
+# Words for the reasons of recipe/automatic_rule.h.
+REASONS = {
+    "not finite": "{operand} is not finite",
+    "error": "error of {operand} {error:.3g} above {bound:.3g}",
+    "flushed": "share of {operand} that became zero {error:.3g} above {bound:.3g}",
+    "gradient": "|q(g) - g| / |g| {error:.3g} above {bound:.3g}",
+    "quiet": "quiet, mean error {error:.3g}",
+}
 
 Change = dict[str, Any]
 
@@ -30,12 +38,8 @@ def _name(change: Change) -> str:
 
 
 def reason_of(change: Change) -> str:
-    if change["reason"] == "not finite":
-        return f"{change['operand']} is not finite"
-    if change["reason"] == "quiet":
-        return f"quiet, mean error {change['error']:.3g}"
-    what = f"error of {change['operand']}" if change["reason"] == "error" else "|q(g) - g| / |g|"
-    return f"{what} {change['error']:.3g} above {change['bound']:.3g}"
+    """Why, in the words of `plimsoll train`; a reason that is none of REASONS, from another version's log, as it stands there."""
+    return REASONS.get(change["reason"], "{reason}").format_map(change)
 
 
 def _rows(run: Run, product: str) -> list[str]:
