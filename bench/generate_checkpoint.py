@@ -52,8 +52,50 @@ def sizes_of(directory):
     return sum(map(math.prod, shapes.values())), sum(read.values()), head
 
 
+def pre_tokenizer_of(tokenizer):
+    """llama.cpp's name of how a tokenizer.json cuts words; none: one that is not known here."""
+    steps = tokenizer.get("pre_tokenizer") or {}
+    steps = steps.get("pretokenizers", [steps])
+    kinds = [step.get("type") for step in steps]
+    if not steps or kinds[-1] != "ByteLevel" or not steps[-1].get("use_regex", True):
+        return None
+    if kinds == ["Digits", "ByteLevel"] and steps[0]["individual_digits"]:
+        return "smollm"
+    return "gpt-2" if kinds == ["ByteLevel"] else None
+
+
+def add_tokenizer(writer, directory, config):
+    """The model's own, or none, where it is no BPE of bytes that llama.cpp has a name for."""
+    import gguf
+
+    tokenizer = json.loads((Path(directory) / "tokenizer.json").read_text())
+    pre = pre_tokenizer_of(tokenizer)
+    if tokenizer["model"]["type"] != "BPE" or tokenizer.get("normalizer") or pre is None:
+        writer.add_tokenizer_model("none")
+        writer.add_vocab_size(config.vocab_size)
+        return
+    tokens = [f"<unused{place}>" for place in range(config.vocab_size)]
+    types = [gguf.TokenType.UNUSED] * config.vocab_size
+    for token, place in tokenizer["model"]["vocab"].items():
+        tokens[place], types[place] = token, gguf.TokenType.NORMAL
+    for added in tokenizer.get("added_tokens", []):
+        tokens[added["id"]] = added["content"]
+        types[added["id"]] = gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
+    merges = tokenizer["model"]["merges"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
+    writer.add_add_bos_token(False)
+    for name in ("bos", "eos"):
+        ids = getattr(config, f"{name}_token_id")
+        if ids is not None:
+            getattr(writer, f"add_{name}_token_id")(ids[0] if isinstance(ids, list) else ids)
+
+
 def write_gguf(directory, file, quantization):
-    """Matrices in `quantization`, q8_0 or f16, vectors in fp32; without a tokenizer."""
+    """Matrices in `quantization`, q8_0 or f16, vectors in fp32, and the tokenizer."""
     import gguf
     import torch
     import transformers
@@ -66,8 +108,7 @@ def write_gguf(directory, file, quantization):
     partial = Path(f"{file}.part")
     writer = gguf.GGUFWriter(partial, "llama")
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.name}"])
-    writer.add_tokenizer_model("none")
-    writer.add_vocab_size(config.vocab_size)
+    add_tokenizer(writer, directory, config)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
