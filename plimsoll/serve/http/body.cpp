@@ -11,19 +11,53 @@ namespace {
 constexpr int kDeepest = 1000;           // levels of a body
 constexpr int64_t kMostParts = 100'000;  // objects, arrays and names, each of which takes 70 bytes of memory or more
 
-nlohmann::json parsed(std::string_view text) {
-  using Event = nlohmann::json::parse_event_t;
-  int64_t parts = 0;
-  const auto count = [&](int depth, Event event, const nlohmann::json&) {
-    if (event != Event::object_start && event != Event::array_start && event != Event::key) return true;
-    if (depth > kDeepest || ++parts > kMostParts) {
-      throw ApiError(400, io::compose("body: expected at most {} levels, and {} objects, arrays and names, got more",
-                                      kDeepest, kMostParts));
-    }
+// Counts the parts of a body before it takes memory. nlohmann's parser with a callback looks through all elements of an
+// array for each object in it.
+class PartCounter final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return begin(); }
+  bool key(string_t&) override { return add(); }
+  bool end_object() override { return end(); }
+  bool start_array(std::size_t) override { return begin(); }
+  bool end_array() override { return end(); }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }
+
+  bool is_exceeded() const { return depth_ > kDeepest || parts_ > kMostParts; }
+
+ private:
+  bool add() {
+    ++parts_;
+    return !is_exceeded();
+  }
+  bool begin() {
+    ++depth_;
+    return add();
+  }
+  bool end() {
+    --depth_;
     return true;
-  };
+  }
+
+  int depth_ = 0;
+  int64_t parts_ = 0;
+};
+
+nlohmann::json parsed(std::string_view text) {
+  PartCounter counter;
+  nlohmann::json::sax_parse(text, &counter);
+  if (counter.is_exceeded()) {
+    throw ApiError(400, io::compose("body: expected at most {} levels, and {} objects, arrays and names, got more",
+                                    kDeepest, kMostParts));
+  }
   try {
-    return nlohmann::json::parse(text, count);
+    return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& error) {
     throw ApiError(400, "body: expected JSON in UTF-8, got what is none: " + std::string(error.what()));
   }

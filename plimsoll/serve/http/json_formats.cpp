@@ -14,16 +14,23 @@ using nlohmann::ordered_json;
 
 constexpr size_t kMostRecent = 8;
 constexpr int kMostKeys = 5000;  // of a schema: ordered_json looks through them all for each
+// Values of a schema, whose parser looks through all elements of an array for each object in it.
+constexpr int kMostValues = 20'000;
 
 // The places of a schema in a body: OpenAI's, and llama.cpp's, beside the type.
 const std::string kNamed = "response_format.json_schema.", kBesideType = "response_format.";
 
 // The schema with its members in their order, which nlohmann::json does not keep. Other fields of the body are passed over.
 ordered_json ordered_schema(std::string_view body, const std::string& place) {
-  int keys = 0;
+  int keys = 0, values = 0;
   bool is_here = false;
   const auto keeps = [&](int depth, ordered_json::parse_event_t event, const ordered_json& parsed) {
-    if (event != ordered_json::parse_event_t::key) return true;
+    using Event = ordered_json::parse_event_t;
+    const bool is_value = event == Event::value || event == Event::object_start || event == Event::array_start;
+    if (is_here && is_value && ++values > kMostValues) {
+      refuse_field(place + "schema", "expected at most {} values, got more", kMostValues);
+    }
+    if (event != Event::key) return true;
     if (depth == 1) is_here = parsed == "response_format";
     if (is_here && ++keys > kMostKeys) {
       refuse_field(place + "schema", "expected at most {} names, got more", kMostKeys);
