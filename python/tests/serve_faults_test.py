@@ -244,7 +244,7 @@ def test_ten_thousand_wrong_requests_leave_the_server_as_it_was(server):
             assert (error["param"] or "").startswith(field), (path, body, answer)
         refused += status == 400
         if refused % 100 == 0:
-            with socket.create_connection(("127.0.0.1", server.port)) as plain, contextlib.suppress(ConnectionError):
+            with socket.create_connection(("127.0.0.1", server.port)) as plain, contextlib.suppress(OSError):  # cut off
                 plain.sendall(draw.choice(NO_HTTP))
                 plain.shutdown(socket.SHUT_WR)
                 plain.recv(1 << 16)
