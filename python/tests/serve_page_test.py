@@ -1,0 +1,212 @@
+"""The page at / of `plimsoll serve` in headless Chromium: chats, Stop, errors and what the page looks like. PLIMSOLL_SCREENSHOTS: a
+folder that gets pictures of it."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import Browser
+from served import CONTEXT, MESSAGES, serving, write_tiny
+
+SIZES = {"wide": (1280, 800), "narrow": (360, 640)}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return write_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def server(browser, tiny):
+    with serving(tiny, "--watch", "guard") as served:
+        yield served
+        assert served.stop() == 0
+
+
+@pytest.fixture
+def page(browser, server):
+    yield (page := browser.page(f"http://127.0.0.1:{server.port}/"))
+    assert not page.events("Runtime.exceptionThrown"), "an error of the page's script"
+    page.call("Page.close")
+
+
+def set_field(page, name, value):
+    """Types into one of the settings, which are open from then on."""
+    if not page.value("document.querySelector('details').open"):
+        page.click("summary")
+    page.value(f"document.getElementById('{name}').value = ''")
+    page.click(f"#{name}")
+    page.type(str(value))
+    page.press("Enter")  # which ends editing, as leaving the field does
+
+
+def ask(page, text):
+    page.value("document.getElementById('input').focus()")
+    page.type(text)
+    page.press("Enter")
+
+
+def texts(page, kind):
+    return page.value(f"[...document.querySelectorAll('.message.{kind}')].map((element) => element.textContent)")
+
+
+def button(page):
+    return page.value("document.getElementById('send').textContent")
+
+
+def wait_for_end(page):
+    page.wait("document.getElementById('send').textContent === 'Send'")
+
+
+def test_a_chat_answers_as_the_api_does(page, server, tiny):
+    set_field(page, "temperature", 0)
+    set_field(page, "max_tokens", 30)
+    options: dict[str, Any] = {"model": "any", "temperature": 0, "max_tokens": 30}
+    messages: list[Any] = []
+    for question in ("Hello, who are you?", "And what do you do?"):
+        messages.append({"role": "user", "content": question})
+        text = server.client.chat.completions.create(**options, messages=messages).choices[0].message.content
+        messages.append({"role": "assistant", "content": text})
+        ask(page, question)
+        page.wait(f"document.querySelectorAll('.note').length === {len(messages) // 2}")
+        assert texts(page, "assistant")[-1] == text and texts(page, "user")[-1] == question
+    assert texts(page, "error") == [] and button(page) == "Send"
+    assert page.value("document.querySelector('.note').textContent").startswith("30 tokens, ")
+    assert page.value("document.getElementById('speed').textContent").endswith(" tokens/s")
+    assert page.value("document.getElementById('model').value") == tiny.name
+    page.click("#reset")
+    assert texts(page, "user") == texts(page, "assistant") == []
+    ask(page, MESSAGES[0]["content"])
+    page.wait("document.querySelectorAll('.note').length === 1")
+    assert texts(page, "assistant") == [messages[1]["content"]], "a new chat has forgotten the old one"
+
+
+def test_nothing_is_asked_from_elsewhere(page, server):
+    page.wait("document.getElementById('model').options.length === 1")
+    asked = [event["request"]["url"] for event in page.events("Network.requestWillBeSent")]
+    assert {url for url in asked if not url.startswith("data:")} >= {f"http://127.0.0.1:{server.port}/"}
+    assert all(url.startswith((f"http://127.0.0.1:{server.port}/", "data:")) for url in asked), asked
+
+
+def test_a_line_may_be_broken_and_what_is_empty_is_not_sent(page):
+    page.value("document.getElementById('input').focus()")
+    page.press("Enter")
+    assert texts(page, "user") == []
+    set_field(page, "max_tokens", 3)
+    page.value("document.getElementById('input').focus()")
+    page.type("one")
+    page.press("Enter", shift=True)
+    page.type("two <b>bold</b>")
+    page.click("#send")
+    assert texts(page, "user") == ["one\ntwo <b>bold</b>"]
+    wait_for_end(page)
+
+
+def test_stop_ends_a_reply_and_keeps_what_came(page, server):
+    server.wait_for("requests_running", 0)
+    before = server.metric("written_tokens_total")
+    set_field(page, "max_tokens", CONTEXT - 200)
+    ask(page, "Hello")
+    page.wait("document.querySelector('.message.assistant')?.textContent.length > 20")
+    assert button(page) == "Stop"
+    page.click("#send")
+    wait_for_end(page)
+    server.wait_for("requests_running", 0)
+    assert server.metric("written_tokens_total") - before < CONTEXT - 200
+    assert len(texts(page, "assistant")[0]) > 20 and texts(page, "error") == []
+    set_field(page, "max_tokens", 5)
+    ask(page, "Go on")
+    page.wait("document.querySelectorAll('.note').length === 1")
+    assert len(texts(page, "assistant")) == 2
+
+
+def test_an_error_is_shown_and_the_next_message_works(page):
+    set_field(page, "max_tokens", 5)
+    set_field(page, "temperature", -1)
+    ask(page, "Hello")
+    page.wait("document.querySelectorAll('.message.error').length === 1")
+    assert "temperature: expected 0 to 100, got -1" in texts(page, "error")[0]
+    assert texts(page, "assistant") == [] and button(page) == "Send"
+    set_field(page, "temperature", 0)
+    ask(page, "Hello")
+    page.wait("document.querySelectorAll('.note').length === 1")
+    assert len(texts(page, "assistant")) == 1
+
+
+def test_a_key_is_asked_for(browser, tiny):
+    with serving(tiny, "--api-key", "sesame") as served:
+        page = browser.page(f"http://127.0.0.1:{served.port}/")
+        ask(page, "Hello")
+        page.wait("document.querySelectorAll('.message.error').length === 1")
+        assert "expected the key of this server" in texts(page, "error")[0]
+        set_field(page, "key", "sesame")
+        page.wait("document.getElementById('model').options.length === 1")
+        set_field(page, "max_tokens", 5)
+        ask(page, "Hello")
+        page.wait("document.querySelectorAll('.note').length === 1")
+        assert not page.events("Runtime.exceptionThrown")
+        page.call("Page.close")
+        assert served.stop() == 0
+
+
+def test_a_server_that_goes_is_an_error(browser, tiny):
+    with serving(tiny) as served:
+        page = browser.page(f"http://127.0.0.1:{served.port}/")
+        ask(page, "Hello")
+        page.wait("document.querySelector('.message.assistant')?.textContent.length > 20")
+        served.process.send_signal(signal.SIGKILL)
+        served.process.communicate(timeout=60)
+        page.wait("document.querySelectorAll('.message.error').length === 1")
+        assert texts(page, "error")[0] and button(page) == "Send" and len(texts(page, "assistant")[0]) > 20
+        assert not page.events("Runtime.exceptionThrown")
+        page.call("Page.close")
+
+
+def test_the_headroom_of_the_layers_is_shown(page, server):
+    set_field(page, "max_tokens", 5)
+    ask(page, "Hello")
+    page.wait("document.querySelectorAll('#chart rect').length > 0")
+    text = page.value("document.querySelector('#headroom span').textContent")
+    assert text.startswith("headroom of ") and text.endswith("; 0 overflowed")
+
+
+def expect_fits(page, width, height):
+    assert page.value("document.documentElement.scrollWidth") <= width, "wider than the window"
+    assert page.value("document.documentElement.scrollHeight") <= height, "only the chat and the settings scroll"
+    for name in ("input", "send", "reset", "model"):
+        box = page.value(f"document.getElementById('{name}').getBoundingClientRect().toJSON()")
+        assert 0 <= box["left"] < box["right"] <= width and 0 <= box["top"] < box["bottom"] <= height, (name, box)
+        assert name == "input" or box["height"] < 50, f"{name} has one line"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_chat_fits_into_the_window(page, size, tmp_path):
+    folder = Path(os.environ.get("PLIMSOLL_SCREENSHOTS", tmp_path))
+    width, height = SIZES[size]
+    page.resize(width, height)
+    page.screenshot(folder / f"{size}-empty.png")
+    set_field(page, "max_tokens", 150)
+    ask(page, "Hello, who are you, and what do you do when a word is as long as " + "Donaudampfschiff" * 8 + "?")
+    page.wait("document.querySelectorAll('.note').length === 1")
+    set_field(page, "temperature", -1)
+    ask(page, "And now with a temperature below zero")
+    page.wait("document.querySelectorAll('.message.error').length === 1")
+    page.screenshot(folder / f"{size}-settings.png")
+    expect_fits(page, width, height)
+    assert page.value("document.getElementById('chat').clientHeight") >= 100, "some of the chat is left beside the settings"
+    page.click("summary")
+    page.screenshot(folder / f"{size}-chat.png")
+    expect_fits(page, width, height)
+    assert page.value("document.getElementById('chat').clientHeight") > height / 4, "room for the chat"
+    assert page.value(
+        "(({scrollTop, clientHeight, scrollHeight}) => scrollTop + clientHeight >= scrollHeight - 40)(document.getElementById('chat'))"
+    )
