@@ -19,7 +19,7 @@ using Gone = std::function<bool()>;
 // JSON as it is sent: what is no UTF-8 in it is replaced.
 std::string dump(const nlohmann::json& value);
 
-// What became of a completion, for the server's log.
+// The outcome of a completion, for the log of the server.
 struct CompletionRecord {
   std::string model;
   int64_t prompt_tokens = 0, completion_tokens = 0;  // of all choices
