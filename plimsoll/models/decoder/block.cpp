@@ -52,6 +52,12 @@ void DecoderAttentionImpl::reset() {
                          nn::LinearOptions{.bias = config.output_bias, .save_input = ops::SaveInput::kInput}));
 }
 
+void DecoderAttentionImpl::report_normed(std::string_view place, const at::Tensor& values) const {
+  nn::report_parts(layernorm_qkv->path(), values, {.places = {place}, .split = [](const at::Tensor& whole) {
+                                                     return std::vector<at::Tensor>{whole};
+                                                   }});
+}
+
 at::Tensor DecoderAttentionImpl::attend(const at::Tensor& projected, const DecoderBlockInput& input) {
   at::Tensor packed = projected.unflatten(2, {config.heads + 2 * config.groups, config.head_dim});
   const std::vector<int64_t> heads = {config.heads, config.groups, config.groups};
@@ -69,6 +75,8 @@ at::Tensor DecoderAttentionImpl::attend(const at::Tensor& projected, const Decod
   if (config.norms_heads) {
     parts[0] = query_norm->forward(parts[0]);
     parts[1] = key_norm->forward(parts[1]);
+    report_normed("normed_query", parts[0]);
+    report_normed("normed_key", parts[1]);
     if (turns) {
       for (at::Tensor* part : {&parts[0], &parts[1]}) *part = ops::rotary(*part, input.turns, {.position_dim = 1});
     }

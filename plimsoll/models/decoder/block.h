@@ -6,6 +6,7 @@
 #include <torch/nn/cloneable.h>
 
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "plimsoll/models/decoder/config.h"
@@ -42,6 +43,7 @@ class DecoderAttentionImpl : public torch::nn::Cloneable<DecoderAttentionImpl> {
   nn::Linear proj{nullptr};
 
  private:
+  void report_normed(std::string_view place, const at::Tensor& values) const;
   at::Tensor attend(const at::Tensor& projected, const DecoderBlockInput& input);
 };
 TORCH_MODULE(DecoderAttention);

@@ -54,6 +54,17 @@ class DecoderFreedomsBuilder {
     weight({.name = prefix + "weight", .residual = true, .one_plus = config_.zero_centered_norms});
     if (config_.normalization == nn::Normalization::kLayerNorm) weight({.name = prefix + "bias", .residual = true});
   }
+  // Norm of each head's queries or keys, whose weight and bias grow with what they give.
+  void head_norm(const std::string& prefix, GaugedTensor tensor, const std::string& output) {
+    tensor.name = prefix + "weight";
+    weight(tensor);
+    if (config_.normalization == nn::Normalization::kLayerNorm) {
+      tensor.name = prefix + "bias";
+      weight(tensor);
+    }
+    tensor.name = output;
+    value(std::move(tensor));
+  }
   void stream(const std::string& path) { value({.name = path + "/stream", .residual = true}); }
   // A part of a parameter, with its bias, and what it computes.
   void part(const std::string& prefix, bool bias, GaugedTensor tensor) {
@@ -78,17 +89,23 @@ class DecoderFreedomsBuilder {
     norm(qkv + ".layer_norm_");
     stream(qkv);
     std::optional<size_t> query;
-    if (!config_.norms_heads) query = pair(qkv + ".query");
-    const size_t read = pair(qkv + ".value");
-    // The norms of heads have the epsilon of the others, so that what they read grows with the stream.
-    part(qkv + ".query_", config_.qkv_bias, {.name = qkv + "/query", .residual = config_.norms_heads, .pair = query});
-    part(qkv + ".key_", config_.qkv_bias,
-         {.name = qkv + "/key", .residual = config_.norms_heads, .pair = query, .sign = -1});
-    part(qkv + ".value_", config_.qkv_bias, {.name = qkv + "/value", .pair = read});
-    if (config_.norms_heads) {
-      norm(path + "query_norm.");
-      norm(path + "key_norm.");
+    if (!config_.norms_heads || !config_.zero_centered_norms) {
+      query = pair(config_.norms_heads ? path + "query_norm" : qkv + ".query");
     }
+    const size_t read = pair(qkv + ".value");
+    const GaugedTensor of_query = {.name = qkv + "/query", .pair = query},
+                       of_key = {.name = qkv + "/key", .pair = query, .sign = -1};
+    if (config_.norms_heads) {
+      // These norms have the epsilon of the others, so that what they read grows with the stream.
+      part(qkv + ".query_", config_.qkv_bias, {.name = of_query.name, .residual = true});
+      part(qkv + ".key_", config_.qkv_bias, {.name = of_key.name, .residual = true});
+      head_norm(path + "query_norm.", of_query, qkv + "/normed_query");
+      head_norm(path + "key_norm.", of_key, qkv + "/normed_key");
+    } else {
+      part(qkv + ".query_", config_.qkv_bias, of_query);
+      part(qkv + ".key_", config_.qkv_bias, of_key);
+    }
+    part(qkv + ".value_", config_.qkv_bias, {.name = qkv + "/value", .pair = read});
     branch(path + "proj", path + "proj.", config_.output_bias, read);
   }
 
@@ -116,7 +133,9 @@ class DecoderFreedomsBuilder {
       without.push_back("fc1 and its hidden values in each layernorm_mlp: GELU is not linear in scale");
     }
     without.push_back("head and its logits: nothing that follows could take back a factor");
-    if (config_.norms_heads) without.push_back("queries against keys: a norm of each head would undo a factor");
+    if (config_.norms_heads && config_.zero_centered_norms) {
+      without.push_back("queries against keys: the norms of heads hold w of 1 + w, which a factor would round");
+    }
   }
 
   const DecoderConfig& config_;

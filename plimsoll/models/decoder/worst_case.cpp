@@ -66,11 +66,21 @@ class DecoderBounds {
     return bounds;
   }
 
+  void head_norm(const std::string& prefix, const std::string& value) {
+    const Normed x = normed(prefix);
+    const at::Tensor bounds = x.weight.abs() * std::sqrt(static_cast<double>(config_.head_dim));
+    record(value, x.bias.defined() ? bounds + x.bias.abs() : bounds);
+  }
+
   at::Tensor attention(const std::string& path) {
     const std::string qkv = path + "layernorm_qkv";
     const Normed x = norm(qkv, qkv + ".layer_norm_");
     part(qkv + ".query_", qkv + "/query", x);
     part(qkv + ".key_", qkv + "/key", x);
+    if (config_.norms_heads) {
+      head_norm(path + "query_norm.", qkv + "/normed_query");
+      head_norm(path + "key_norm.", qkv + "/normed_key");
+    }
     const at::Tensor values = part(qkv + ".value_", qkv + "/value", x).view({config_.groups, config_.head_dim});
     // An average of values is no larger than they are.
     return output(path + "proj", path + "proj.", values.repeat_interleave(config_.heads / config_.groups, 0).flatten());
