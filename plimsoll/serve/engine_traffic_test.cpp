@@ -136,7 +136,7 @@ TrafficCounts expect_traffic_has_bits_alone(const std::shared_ptr<models::Decode
   return counts;
 }
 
-// Of unlike lengths and adapters, at random times, some cancelled, in memory for few.
+// Requests of unlike lengths and adapters, at random times, some cancelled, in memory for few.
 TEST(EngineTraffic, TwoHundredRandomRequestsHaveTheBitsOfEachAlone) {
   const auto model = testing::tiny_model(0);
   const TestAdapters adapters = test_adapters(0, /*codes=*/false, *model);

@@ -86,7 +86,10 @@ CASES = {
             ["parity", "--model", "{t5}", "--data", "{examples}", "--dtypes", "fp16", "--max-new-tokens", "2"],
             ["t5/*", "examples"],
         ),
-        (["parity", "--model", "{llama}", "--data", "{text}", "--dtypes", "bf16,fp8,mxfp4", "--tokens", "20"], ["llama/*", "text"]),
+        (
+            ["parity", "--model", "{llama}", "--data", "{text}", "--dtypes", "bf16,fp8,mxfp4", "--tokens", "20"],
+            ["llama/*", "text"],
+        ),
         (
             ["parity", "--model", "{llama}", "--data", "{text}", "--tokens", "20", "--inject", "0,0,4", "--max-ppl", "1e9"],
             ["llama/*", "text"],
