@@ -128,7 +128,8 @@ def scale(rows, exponent):
 
 @torch.no_grad()
 def multiplied(source, residual, pairs, queries):
-    """The model with its residual stream times 2^residual, queries 2^queries and keys the inverse, values and up-projections 2^pairs."""
+    """The model with its residual stream times 2^residual, queries 2^queries and keys the inverse, by their norms where they have some,
+    values and up-projections 2^pairs."""
     model = copy.deepcopy(source)
     config = model.config
     old = next(name for name in ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps") if hasattr(config, name))
@@ -147,6 +148,9 @@ def multiplied(source, residual, pairs, queries):
         heads, gated = decoder_parts.heads_of(block), decoder_parts.gated_of(block)
         scale(heads.query, residual if heads.norms else queries)
         scale(heads.key, residual if heads.norms else -queries)
+        if heads.norms and not decoder_parts.is_zero_centered(heads.norms[0]):
+            for norm, exponent in zip(heads.norms, (queries, -queries), strict=True):
+                decoder_parts.scale_norm(norm, slice(None), 2.0**exponent)
         scale(heads.value, pairs)
         heads.out.mul_(2.0**-pairs)
         if gated:
