@@ -13,8 +13,8 @@ held. With --adapter, LoRA adapters of the model, the clients ask for the model 
 is written when it is not there, with the model's tokenizer (.venv/bin/pip install gguf==0.19.0). --peer starts any other server with
 POST /v1/completions; {model}, {gguf}, {port}, {threads}, {clients} and {context} stand for this run's:
 
-    --peer 'transformers=/tmp/peer/bin/transformers serve {model} --port {port} --continuous-batching --device cpu'
-    --peer 'llama-cpp-python=/tmp/peer/bin/python -m llama_cpp.server --model {gguf} --port {port} --n_threads {threads}'
+    --peer 'transformers=VENV/bin/transformers serve {model} --port {port} --continuous-batching --device cpu'
+    --peer 'llama-cpp-python=VENV/bin/python -m llama_cpp.server --model {gguf} --port {port} --n_threads {threads}'
 
 --soak sends mixed traffic to `plimsoll serve` alone and prints, each minute, what it holds: resident memory and open files.
 """

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import generate_checkpoint
 import pytest
@@ -71,11 +72,13 @@ EVENTS = [
 
 
 def test_tokens_are_those_of_the_usage_and_pieces_those_with_text():
+    told: list[list[dict[str, Any]]] = [EVENTS]
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             self.send_response(200)
             self.end_headers()
-            lines = [f"data: {json.dumps(event)}\n\n" for event in self.server.events]
+            lines = [f"data: {json.dumps(event)}\n\n" for event in told[0]]
             self.wfile.write(("".join(lines) + ": a comment\n\ndata: [DONE]\n\n").encode())
 
         def log_message(self, *_):
@@ -85,13 +88,12 @@ def test_tokens_are_those_of_the_usage_and_pieces_those_with_text():
         thread = threading.Thread(target=peer.serve_forever)
         thread.start()
         try:
-            peer.events = EVENTS
             reply = serve.stream(peer.server_port, {})
             assert (reply.prompt_tokens, reply.tokens, len(reply.times)) == (7, 3, 3)
-            peer.events = EVENTS[:-1]
+            told[0] = EVENTS[:-1]
             with pytest.raises(SystemExit, match="expected a reply with its usage"):
                 serve.stream(peer.server_port, {})
-            peer.events = [{"error": {"message": "no"}}]
+            told[0] = [{"error": {"message": "no"}}]
             with pytest.raises(SystemExit, match="expected a piece of a reply"):
                 serve.stream(peer.server_port, {})
         finally:

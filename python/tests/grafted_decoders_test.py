@@ -16,10 +16,14 @@ pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is n
 
 
 @pytest.fixture(scope="module")
-def measure(tmp_path_factory):
+def tokenizer(tmp_path_factory):
+    return tiny_llama.write(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def measure(tokenizer, tmp_path_factory):
     """Figures of plimsoll parity, by dtype, of a model."""
     root = tmp_path_factory.mktemp("grafted")
-    tokenizer = tiny_llama.write(tmp_path_factory.mktemp("tokenizer"))
     text = root / "text.txt"
     text.write_text(tokenizer_texts.python_source())
 
@@ -31,11 +35,17 @@ def measure(tmp_path_factory):
         assert (result.returncode == 0) == all(entry["finite"] for entry in found.values()), result.stderr
         return found
 
+    return figures
+
+
+@pytest.fixture(scope="module")
+def make(tokenizer):
+    """A model of the family with outliers in these parts."""
+
     def model(family, parts=()):
         return grafted_decoders.make(family, decoder_models.tokens(8, 48), config_of(family, tokenizer), parts)
 
-    figures.model = model
-    return figures
+    return model
 
 
 def spread_in_all_blocks(model, part):
@@ -45,24 +55,22 @@ def spread_in_all_blocks(model, part):
 
 
 @pytest.mark.parametrize("family", grafted_decoders.MODELS)
-def test_fp16_overflows_with_outliers_in_any_part(family, measure):
-    assert measure(measure.model(family), "fp16")["fp16"]["finite"]
+def test_fp16_overflows_with_outliers_in_any_part(family, make, measure):
+    assert measure(make(family), "fp16")["fp16"]["finite"]
     for part in grafted_decoders.MODELS[family]:
-        found = measure(measure.model(family, (part,)), "fp16", "bf16")
+        found = measure(make(family, (part,)), "fp16", "bf16")
         assert not found["fp16"]["finite"] and found["bf16"]["finite"], part
 
 
 @pytest.mark.parametrize("family", grafted_decoders.MODELS)
-def test_codes_lose_what_stands_beside_large_columns(family, measure):
-    plain = measure(measure.model(family), "bf16", "fp8", "nvfp4", "mxfp4")
+def test_codes_lose_what_stands_beside_large_columns(family, make, measure):
+    plain = measure(make(family), "bf16", "fp8", "nvfp4", "mxfp4")
     # Gemma's norms store w of 1 + w, which BF16 rounds to -1 where 1 + w is small.
     parts = [
-        part
-        for part in spreads_of(measure.model(family))
-        if part != "keys" and (family != "gemma3_text" or part in ("values", "hidden"))
+        part for part in spreads_of(make(family)) if part != "keys" and (family != "gemma3_text" or part in ("values", "hidden"))
     ]
     for part in parts:
-        found = measure(spread_in_all_blocks(measure.model(family), part), "bf16", "fp8", "nvfp4", "mxfp4")
+        found = measure(spread_in_all_blocks(make(family), part), "bf16", "fp8", "nvfp4", "mxfp4")
         assert found["bf16"]["logits_kl"] == plain["bf16"]["logits_kl"], part
         for dtype, least in (("fp8", 2), ("nvfp4", 1.25), ("mxfp4", 2)):
             assert found[dtype]["logits_kl"] > least * plain[dtype]["logits_kl"], (part, dtype)
@@ -72,9 +80,9 @@ def test_codes_lose_what_stands_beside_large_columns(family, measure):
 
 
 @pytest.mark.parametrize("family", [family for family in grafted_decoders.MODELS if family not in ("qwen3", "gemma3_text")])
-def test_large_rows_cost_nothing_but_where_a_tensor_has_one_scale(family, measure):
-    plain = measure(measure.model(family), "fp8", "nvfp4", "mxfp4")
-    found = measure(spread_in_all_blocks(measure.model(family), "keys"), "fp8", "nvfp4", "mxfp4")
+def test_large_rows_cost_nothing_but_where_a_tensor_has_one_scale(family, make, measure):
+    plain = measure(make(family), "fp8", "nvfp4", "mxfp4")
+    found = measure(spread_in_all_blocks(make(family), "keys"), "fp8", "nvfp4", "mxfp4")
     assert all(found[dtype]["logits_kl"] == plain[dtype]["logits_kl"] for dtype in ("fp8", "mxfp4"))
     # The scales of NVFP4's blocks are E4M3 numbers times one of the tensor: keys of the other heads, and queries, lie below them.
     assert found["nvfp4"]["logits_kl"] > 1.2 * plain["nvfp4"]["logits_kl"]

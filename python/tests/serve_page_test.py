@@ -46,7 +46,8 @@ def set_field(page, name, value):
     page.value(f"document.getElementById('{name}').value = ''")
     page.click(f"#{name}")
     page.type(str(value))
-    page.press("Enter")  # which ends editing, as leaving the field does
+    # Leaving the field ends an edit, of which the browser does not always tell where the text came from a program.
+    page.value(f"document.getElementById('{name}').dispatchEvent(new Event('change')) && 0")
 
 
 def ask(page, text):

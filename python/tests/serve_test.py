@@ -250,6 +250,18 @@ def test_the_key_lets_in(tiny):
         assert served.stop() == 0
 
 
+def test_the_body_of_a_request_that_is_not_let_in_is_no_request(tiny):
+    with serving(tiny, "--api-key", "sesame", key="sesame") as served:
+        hidden = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+        for more in (0, 1 << 20):  # bytes beyond it, which the server does not wait for
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(hidden) + more}\r\n\r\n"
+            with socket.create_connection(("127.0.0.1", served.port)) as client:
+                client.sendall(head.encode() + hidden + more * b"a")
+                answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+            assert answer.startswith(b"HTTP/1.1 401 ") and answer.count(b"HTTP/1.1") == 1, answer
+        assert served.stop() == 0
+
+
 def test_a_reply_that_takes_too_long_is_ended(tiny):
     with serving(tiny, "--request-timeout", 0.4, "--max-batch", 1) as served:
         short = {"model": "any", "prompt": "a", "max_tokens": 2, "temperature": 0}

@@ -15,7 +15,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLook(100);  // between two looks whether the server stops
+constexpr milliseconds kLook(100);       // between two looks whether the server stops
+constexpr milliseconds kFarewell(1000);  // for what a client still sends
 
 // Whether the event comes in time.
 bool wait_for(socket_t socket, int16_t event, milliseconds time) {
@@ -41,6 +42,17 @@ void name_of(const sockaddr_storage& address, socklen_t size, std::string& ip, i
 Connection::~Connection() {
   shutdown(socket_, SHUT_RDWR);
   close(socket_);
+}
+
+void Connection::end_answer() {
+  shutdown(socket_, SHUT_WR);
+  const auto until = Clock::now() + kFarewell;
+  char unread[1 << 14];
+  for (;;) {
+    const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
+    if (left.count() <= 0 || !wait_for(socket_, POLLIN, left)) return;
+    if (recv(socket_, unread, sizeof(unread), MSG_DONTWAIT) <= 0) return;
+  }
 }
 
 bool Connection::wait_for_request(const std::function<bool()>& stopping) {

@@ -28,6 +28,9 @@ class Connection final : public httplib::Stream {
   // Whether another request begins to come before the client closes, the idle time passes or stopping() is true. None does
   // after a request that was cut off at a limit.
   bool wait_for_request(const std::function<bool()>& stopping);
+  // Ends the answer, and reads over what the client still sends, until it closes or a second has passed: a socket that is closed
+  // with bytes unread takes back the answer.
+  void end_answer();
   // Whether the client has closed the connection, or its part of it.
   bool is_closed() const;
   // Bytes of the request so far.

@@ -34,6 +34,7 @@ struct Exchange {
   const steady_clock::time_point start = steady_clock::now();
   std::shared_ptr<const CompletionRecord> completion = {};
   std::string error = {};
+  bool ends = false;  // the connection, for the request's body has not been read
 };
 
 // The exchange of the request that this thread answers: httplib's handlers do not get it.
@@ -142,7 +143,8 @@ class Server::Http final : public httplib::Server {
       const bool goes_on = process_request(connection, stopping_, closed, nullptr);
       // A thread's heap would keep what reading a large request took.
       if (connection.taken() > kLargeRequest) ::malloc_trim(0);
-      if (!goes_on) break;
+      if (exchange.ends) connection.end_answer();
+      if (!goes_on || exchange.ends) break;
     }
     own_exchange = nullptr;
     return true;
@@ -150,7 +152,11 @@ class Server::Http final : public httplib::Server {
 
   void add_routes() {
     set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-      return let_in(request, response) ? HandlerResponse::Unhandled : HandlerResponse::Handled;
+      if (let_in(request, response)) return HandlerResponse::Unhandled;
+      // What follows on the connection would be the body of this request, taken for another.
+      own_exchange->ends = true;
+      response.set_header("Connection", "close");
+      return HandlerResponse::Handled;
     });
     set_error_handler([](const httplib::Request& request, httplib::Response& response) {
       if (!response.body.empty()) return;
