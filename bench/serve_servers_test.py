@@ -62,7 +62,7 @@ def test_a_peer_that_does_not_start_is_one_error(tiny):
     assert result.returncode == 1 and "false: expected a server at port 18742, found none" in result.stderr
 
 
-EVENTS = [
+EVENTS: list[dict[str, Any]] = [
     {"choices": [{"text": ""}], "usage": None},
     {"choices": [{"text": "a"}]},
     {"choices": [{"text": "bc"}]},

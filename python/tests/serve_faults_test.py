@@ -340,7 +340,7 @@ def test_a_server_that_was_killed_starts_again_at_the_same_port(tiny):
 
 
 def cut_stream_errors():
-    """Of the client's HTTP library, whose name depends on its version."""
+    """Errors of the client's HTTP library, whose name depends on its version."""
     names = ("httpx2", "httpx")
     return tuple(importlib.import_module(name).HTTPError for name in names if importlib.util.find_spec(name))
 
