@@ -308,7 +308,7 @@ def test_what_large_bodies_take_is_given_back(server):
         "text": b'{"prompt":"' + b"a " * (size // 2 - 20) + b'"}',
         "names": b"{" + names.encode() + b"}",
     }
-    # What one body takes may stay with the threads' heaps, some 50 MB each; what a dozen take would be 20 times as much.
+    # Threads' heaps may keep what one body takes, some 50 MB each; a dozen bodies take 20 times as much.
     for body in 4 * list(bodies.values()):
         server.ask("POST", "/v1/completions", body)
     held = server.bytes_of("VmRSS")

@@ -153,7 +153,7 @@ class Server::Http final : public httplib::Server {
   void add_routes() {
     set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
       if (let_in(request, response)) return HandlerResponse::Unhandled;
-      // What follows on the connection would be the body of this request, taken for another.
+      // The body of this request would be taken for the next one on the connection.
       own_exchange->ends = true;
       response.set_header("Connection", "close");
       return HandlerResponse::Handled;
