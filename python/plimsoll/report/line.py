@@ -53,20 +53,28 @@ def _text(found: dict[str, Any]) -> str:
     tokens = found["tokens"]
     lines = [
         f"Against FP32, on {tokens['held_out']} tokens held out; another {tokens['search']} served to search. "
-        f"A format holds if its mean KL is at most {found['max_kl']:g} nats."
+        f"A format holds if its mean KL is at most {found['max_kl']:g} nats.",
+        "The lines below: that bound, which is of all products together, and FP16's largest number.",
     ]
     plan, gauge = found["plan"], found["gauge"] or {}
     if plan is not None:
         spared, all_products = len(plan["high_precision"]), len(found["products"])
         lines.append(
             f"Plan: {spared} of {all_products} products stay in BF16, {100 * plan['narrow_share']:.1f} % of the weights are "
-            f"{_codes(found)} codes: {', '.join(plan['high_precision']) or 'none spared'}."
+            f"{_codes(found)} codes."
         )
     if "certificate" in gauge:
         lines.append("FP16 fails as the weights are; gauge moved them by powers of two, and they are FP32's same function.")
     if "error" in gauge:
         lines.append(f"FP16 fails, and gauge: {gauge['error']}.")
-    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return "".join(f"<p>{escape(line)}</p>" for line in lines) + _spared(found)
+
+
+def _spared(found: dict[str, Any]) -> str:
+    """The products that stay in BF16, folded: a large model may have a hundred."""
+    names = (found["plan"] or {}).get("high_precision", [])
+    items = "".join(f"<li>{escape(name)}</li>" for name in names)
+    return f"<details><summary>the {len(names)} products in BF16</summary><ul>{items}</ul></details>" if names else ""
 
 
 def _panel(axes: Axes, names: list[str], values: list[float], colours: list[str], line: float, title: str) -> None:
@@ -90,7 +98,7 @@ def _products(axes: Axes, found: dict[str, Any]) -> None:
         [max(value, least / 2) for value, _ in rows],
         [SPARED if each["high_precision"] else FREE for _, each in rows],
         found["max_kl"],
-        f"mean KL of each product alone in {_codes(found)} codes, nats; the line: of all together",
+        f"KL of a product alone in {_codes(found)} codes, nats; orange: stays in BF16",
     )
     axes.set_xscale("log")
 
@@ -99,7 +107,7 @@ def _values(axes: Axes, found: dict[str, Any]) -> None:
     rows = [value for value in found["values"] if value["headroom_bits"] is not None][:SHOWN]
     bits = [value["headroom_bits"] for value in rows]
     colours = [SPARED if each < 0 else FREE for each in bits]
-    _panel(axes, [value["name"] for value in rows], bits, colours, 0.0, "bits of headroom in FP16; the line: its largest number")
+    _panel(axes, [value["name"] for value in rows], bits, colours, 0.0, "headroom in FP16, bits")
 
 
 def _picture(svg: str, text: str) -> str:
