@@ -29,14 +29,7 @@ import transformers
 
 ROOT = Path(__file__).resolve().parent.parent
 LOSS_OF_FP8, LIMIT, NARROW = 2.0, 0.3, 0.8  # percent of bf16's loss, twice; share of the multiply-adds
-SHAPE = {
-    "vocab_size": 259,  # bytes behind three special tokens
-    "hidden_size": 128,
-    "intermediate_size": 384,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
+SHAPE = generate_checkpoint.BYTE_LLAMA | {"num_hidden_layers": 6}
 RECIPES = ("bf16", "fp8", "auto")
 SIZES = ["--context", 128, "--batch", 8, "--log-every", 1000, "--save-every", 0, "--eval-every", 0]
 

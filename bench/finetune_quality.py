@@ -35,14 +35,7 @@ from plimsoll.models.causal_lm import CausalLM  # noqa: E402
 from plimsoll.optim import AdamW  # noqa: E402
 
 LIMIT = 0.5  # percent of the loss in fp32
-SHAPE = {
-    "vocab_size": 259,  # bytes behind three special tokens
-    "hidden_size": 128,
-    "intermediate_size": 384,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
+SHAPE = generate_checkpoint.BYTE_LLAMA | {"num_hidden_layers": 4}
 FIRST_BYTE, HELD_OUT = 3, 64
 RECIPES = {  # the first is what the others are compared with
     "fp32": None,

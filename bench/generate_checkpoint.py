@@ -10,6 +10,13 @@ SHAPE: dict[str, Any] = {
     "num_key_value_heads": 3, "max_position_embeddings": 8192, "tie_word_embeddings": True, "initializer_range": 576**-0.5,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e5}, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2,
 }  # fmt: skip
+BYTE_LLAMA: dict[str, Any] = {
+    "vocab_size": 259,  # bytes behind three special tokens
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}  # a small one of any number of layers
 
 
 def write_random(directory, **shape):

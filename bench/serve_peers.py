@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import re
 import shlex
 import subprocess
 import tempfile
@@ -12,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import generate_checkpoint
+import serve_soak
 
 GGUF = "gguf==0.19.0"
 
@@ -53,9 +53,7 @@ class Server:
             return [model["id"] for model in json.load(response)["data"]]
 
     def peak_bytes(self):
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
-        return 1024 * int(kilobytes)
+        return serve_soak.bytes_of(self.process.pid, "VmHWM")
 
     def close(self):
         self.process.terminate()

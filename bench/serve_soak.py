@@ -15,8 +15,9 @@ WORDS = [f"word{number}" for number in range(1000)]
 STARTS = [" ".join(random.Random(number).choices(WORDS, k=80)) for number in range(4)]  # that requests have in common
 
 
-def resident_bytes(pid):
-    (kilobytes,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+def bytes_of(pid, name):
+    """Size that a line of the process's status gives: "VmRSS", "VmHWM"."""
+    (kilobytes,) = re.findall(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return 1024 * int(kilobytes)
 
 
@@ -74,7 +75,7 @@ def soak(server, seconds, clients):
             counts = dict(sorted(ends.items()))
         rows.append({
             "seconds": round(time.monotonic() - start),
-            "resident_bytes": resident_bytes(process.pid),
+            "resident_bytes": bytes_of(process.pid, "VmRSS"),
             "open_files": open_files(process.pid),
             "ends": counts,
         })  # fmt: skip
