@@ -8,20 +8,21 @@
 namespace plimsoll::serve {
 namespace {
 
-constexpr int kDeepest = 1000;           // levels of a body
-constexpr int64_t kMostParts = 100'000;  // objects, arrays and names, each of which takes 70 bytes of memory or more
+constexpr int kDeepest = 1000;            // levels of a body
+constexpr int64_t kMostParts = 100'000;   // objects, arrays and names, each of which takes 70 bytes of memory or more
+constexpr int64_t kMostValues = 300'000;  // numbers, strings and others, 16 bytes or more each
 
 // Counts the parts of a body before it takes memory. nlohmann's parser with a callback looks through all elements of an
 // array for each object in it.
 class PartCounter final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
+  bool null() override { return add_value(); }
+  bool boolean(bool) override { return add_value(); }
+  bool number_integer(number_integer_t) override { return add_value(); }
+  bool number_unsigned(number_unsigned_t) override { return add_value(); }
+  bool number_float(number_float_t, const string_t&) override { return add_value(); }
+  bool string(string_t&) override { return add_value(); }
+  bool binary(binary_t&) override { return add_value(); }
   bool start_object(std::size_t) override { return begin(); }
   bool key(string_t&) override { return add(); }
   bool end_object() override { return end(); }
@@ -29,11 +30,15 @@ class PartCounter final : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return end(); }
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }
 
-  bool is_exceeded() const { return depth_ > kDeepest || parts_ > kMostParts; }
+  bool is_exceeded() const { return depth_ > kDeepest || parts_ > kMostParts || values_ > kMostValues; }
 
  private:
   bool add() {
     ++parts_;
+    return !is_exceeded();
+  }
+  bool add_value() {
+    ++values_;
     return !is_exceeded();
   }
   bool begin() {
@@ -46,15 +51,17 @@ class PartCounter final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   int depth_ = 0;
-  int64_t parts_ = 0;
+  int64_t parts_ = 0, values_ = 0;
 };
 
 nlohmann::json parsed(std::string_view text) {
   PartCounter counter;
   nlohmann::json::sax_parse(text, &counter);
   if (counter.is_exceeded()) {
-    throw ApiError(400, io::compose("body: expected at most {} levels, and {} objects, arrays and names, got more",
-                                    kDeepest, kMostParts));
+    throw ApiError(400,
+                   io::compose("body: expected at most {} levels, {} objects, arrays and names, and {} other values, "
+                               "got more",
+                               kDeepest, kMostParts, kMostValues));
   }
   try {
     return nlohmann::json::parse(text);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 #include <random>
 #include <utility>
 
@@ -15,6 +16,7 @@ namespace {
 
 constexpr int64_t kMostChoices = 16, kMostTop = 20;
 constexpr size_t kMostStops = 16;
+constexpr size_t kLargeText = size_t{1} << 18;  // bytes
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
 std::vector<std::string> read_stops(nlohmann::json stop) {
@@ -69,6 +71,10 @@ std::vector<tokenize::ChatMessage> read_messages(const nlohmann::json& messages)
 
 std::vector<int64_t> encode(const ServedModel& served, const std::string& text, tokenize::Specials specials,
                             const std::string& field) {
+  // Cutting a text into tokens takes some 50 times its bytes.
+  static std::mutex one_large_text;
+  std::unique_lock<std::mutex> lock(one_large_text, std::defer_lock);
+  if (text.size() > kLargeText) lock.lock();
   try {
     return app::encode(served.model, text, specials, field);
   } catch (const app::UsageError& error) {
