@@ -122,7 +122,7 @@ std::vector<Exponents> uniform_exponents(const models::Freedoms& freedoms) {
     const auto add = [&](int pairs, int queries) {
       Exponents exponents{.residual = residual};
       for (const std::string& pair : freedoms.pairs) {
-        const bool is_query = kind_of(pair) == "query" || kind_of(pair) == "q";
+        const bool is_query = kind_of(pair).starts_with("q");
         exponents.pairs.push_back(is_query ? queries : pairs);
       }
       result.push_back(std::move(exponents));

@@ -44,7 +44,7 @@ RangeCost RangeCosts::TensorCost::at(int residual, int pair) const {
 
 RangeCosts::RangeCosts(const models::Freedoms& freedoms, const WeightRanges& weights, const models::Amaxes& values,
                        int headroom_bits, const models::Amaxes& gradients)
-    : pairs_(freedoms.pairs.size()) {
+    : pairs_(freedoms.pairs.size()), rounds_(freedoms.pairs.size()) {
   for (const models::GaugedTensor& tensor : freedoms.weights) {
     const ExponentCounts& counts = look_up(weights, tensor.name);
     add(tensor, 1, counts.amax, &counts, /*headroom_bits=*/0);
@@ -60,6 +60,7 @@ void RangeCosts::add(const models::GaugedTensor& tensor, int direction, float am
                      int headroom_bits) {
   TORCH_CHECK(std::isfinite(amax), "gauge: expected '", tensor.name, "' to be finite, got an amax of ", amax);
   if (tensor.pair) {
+    if (tensor.one_plus) rounds_[*tensor.pair] = true;
     pairs_[*tensor.pair].emplace_back(tensor, direction, amax, counts, headroom_bits);
   } else if (tensor.residual) {
     residual_.emplace_back(tensor, direction, amax, counts, headroom_bits);
@@ -86,7 +87,9 @@ RangeCosts::Choice RangeCosts::best_exponent(const Function& cost) {
 }
 
 RangeCosts::Choice RangeCosts::best_pair(size_t index, int residual) const {
-  return best_exponent([&](int exponent) { return sum(pairs_[index], residual, exponent); });
+  const Choice best = best_exponent([&](int exponent) { return sum(pairs_[index], residual, exponent); });
+  const RangeCost unmoved = sum(pairs_[index], residual, 0);
+  return rounds_[index] && !(best.cost.beyond < unmoved.beyond) ? Choice{.exponent = 0, .cost = unmoved} : best;
 }
 
 RangeCost RangeCosts::cost_with(int residual) const {

@@ -35,8 +35,9 @@ class RangeCosts {
   RangeCosts(const models::Freedoms& freedoms, const WeightRanges& weights, const models::Amaxes& values,
              int headroom_bits, const models::Amaxes& gradients = {});
 
-  // First the least headroom missing, then the fewest bits lost, then the smallest exponents. Given the residual
-  // stream's exponent no pair touches another one, so each is searched by itself.
+  // First the least headroom missing, then the fewest bits lost, then the smallest exponents; a pair that rounds weights of
+  // 1 + w has one for headroom alone. Given the residual stream's exponent no pair touches another one, so each is searched
+  // by itself.
   models::Exponents best() const;
   models::Exponents best_with(int residual) const;
 
@@ -70,6 +71,7 @@ class RangeCosts {
 
   Costs residual_;            // tensors that the residual stream's exponent alone moves
   std::vector<Costs> pairs_;  // those of each pair
+  std::vector<bool> rounds_;  // of each pair: FP32 may not hold its weights times a power of two
 };
 
 }  // namespace plimsoll::gauge

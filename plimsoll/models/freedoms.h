@@ -4,20 +4,29 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace plimsoll::models {
 
-// Grows by 2^(r [if on the residual stream] + sign * exponent of its pair).
+// The channels of a pair that a parameter has: one of them may have an exponent beside the others'.
+struct GaugedChannels {
+  int64_t dim = 0;                    // of the parameter
+  std::vector<int64_t> channel = {};  // of each index of that dimension
+};
+
+// Grows by 2^(r [if on the residual stream] + sign * exponent of its pair), and each channel by 2^(sign * its own).
 struct GaugedTensor {
   std::string name;  // of a parameter, or of a value as watch reports it: "encoder.final_layer_norm/input"
   bool residual = false;
   std::optional<size_t> pair = {};  // index of Freedoms::pairs
   int sign = 1;
-  bool one_plus = false;  // a norm's weight w that multiplies as 1 + w: 1 + w grows
+  bool one_plus = false;                                // a norm's weight w that multiplies as 1 + w: 1 + w grows
+  std::shared_ptr<const GaugedChannels> channels = {};  // of a parameter; nullptr: its channels have no exponents
 };
 
 struct Freedoms {
@@ -28,12 +37,16 @@ struct Freedoms {
 };
 
 struct Exponents {
-  int residual = 0;             // the norms' epsilon grows by 4^residual
-  std::vector<int> pairs = {};  // as Freedoms::pairs
+  int residual = 0;                                  // the norms' epsilon grows by 4^residual
+  std::vector<int> pairs = {};                       // as Freedoms::pairs
+  std::map<size_t, std::vector<int>> channels = {};  // of each channel of a pair, by the pair's index; none: 0
 };
 
 using Amaxes = std::map<std::string, float>;  // of values, by GaugedTensor::name
 
+// Without those of single channels.
 int exponent_of(const GaugedTensor& tensor, const Exponents& exponents);
+// Exponents of the channels of the tensor's pair, before its sign; nullptr: none, or the tensor has no channels.
+const std::vector<int>* channel_exponents_of(const GaugedTensor& tensor, const Exponents& exponents);
 
 }  // namespace plimsoll::models

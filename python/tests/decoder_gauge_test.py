@@ -60,6 +60,11 @@ def test_a_gauged_directory_keeps_the_bits_of_fp32_and_fits_fp16(name, tmp_path)
     certificate = gauge(folder, tmp_path / "gauged", "--calibrate", inputs)
     assert certificate["fp32"]["bit_identical"] and certificate["fp16"]["finite"] and certificate["below_headroom"] == []
     assert certificate["exponents"]["residual"] < 0
+    # The hidden channel that `overflowing` has enlarged, in every layer where up and down can take it back.
+    channels = {pair: found for pair, found in certificate["exponents"]["channels"].items() if pair.endswith(".up")}
+    layers = len(model.model.layers) if any("mlp.up_proj" in path for path, _ in model.named_parameters()) else 0
+    assert [found.keys() for found in channels.values()] == [{"3"}] * layers
+    assert all(abs(found["3"] + 17) <= 1 for found in channels.values())
     gauged, expected = loaded(tmp_path / "gauged"), logits(model, ids)
     assert torch.equal(logits(gauged, ids), expected)
     assert not logits(copy.deepcopy(model).half(), ids).isfinite().all()

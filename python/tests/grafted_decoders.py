@@ -148,7 +148,7 @@ def multiplied(source, residual, pairs, queries):
         heads, gated = decoder_parts.heads_of(block), decoder_parts.gated_of(block)
         scale(heads.query, residual if heads.norms else queries)
         scale(heads.key, residual if heads.norms else -queries)
-        if heads.norms and not decoder_parts.is_zero_centered(heads.norms[0]):
+        if heads.norms:
             for norm, exponent in zip(heads.norms, (queries, -queries), strict=True):
                 decoder_parts.scale_norm(norm, slice(None), 2.0**exponent)
         scale(heads.value, pairs)

@@ -12,12 +12,22 @@ namespace {
 
 using nlohmann::json;
 
-json describe(const models::GaugedTensor& tensor, float amax, int exponent) {
+json describe(const models::GaugedTensor& tensor, float amax, int exponent, float before) {
   return {{"name", tensor.name},
           {"exponent", exponent},
           {"amax", std::ldexp(amax, exponent)},
           {"headroom_bits", finite_or_null(gauge::fp16_headroom(amax, exponent))},
-          {"headroom_bits_before", finite_or_null(gauge::fp16_headroom(amax))}};
+          {"headroom_bits_before", finite_or_null(gauge::fp16_headroom(before))}};
+}
+
+json channels_json(const models::Freedoms& freedoms, const models::Exponents& exponents) {
+  json pairs = json::object();
+  for (const auto& [pair, channels] : exponents.channels) {
+    for (size_t i = 0; i < channels.size(); ++i) {
+      if (channels[i] != 0) pairs[freedoms.pairs[pair]][std::to_string(i)] = channels[i];
+    }
+  }
+  return pairs;
 }
 
 }  // namespace
@@ -28,24 +38,27 @@ json describe(const GaugeFindings& findings) {
     if (gauge::fp16_headroom(amax, exponent) < static_cast<double>(headroom_bits)) below.push_back(tensor.name);
   };
   for (const models::GaugedTensor& tensor : findings.freedoms.weights) {
-    const gauge::ExponentCounts& counts = findings.weights.at(tensor.name);
+    const gauge::ExponentCounts& counts = findings.balanced.weights.at(tensor.name);
     const int exponent = exponent_of(tensor, findings.exponents);
-    json entry = describe(tensor, counts.amax, exponent);
+    json entry = describe(tensor, counts.amax, exponent, findings.source.weights.at(tensor.name).amax);
     entry["lost_bits"] = gauge::lost_bits(counts, exponent);
     weights.push_back(std::move(entry));
     note(tensor, counts.amax, exponent, 0);
   }
   for (const models::GaugedTensor& tensor : findings.freedoms.values) {
-    const float amax = findings.values.at(tensor.name);
+    const float amax = findings.balanced.values.at(tensor.name);
     const int exponent = exponent_of(tensor, findings.exponents);
-    values.push_back(describe(tensor, amax, exponent));
+    values.push_back(describe(tensor, amax, exponent, findings.source.values.at(tensor.name)));
     note(tensor, amax, exponent, findings.headroom_bits);
   }
   for (size_t i = 0; i < findings.freedoms.pairs.size(); ++i) {
     pairs[findings.freedoms.pairs[i]] = findings.exponents.pairs[i];
   }
   return {{"headroom_bits", findings.headroom_bits},
-          {"exponents", {{"residual", findings.exponents.residual}, {"pairs", std::move(pairs)}}},
+          {"exponents",
+           {{"residual", findings.exponents.residual},
+            {"pairs", std::move(pairs)},
+            {"channels", channels_json(findings.freedoms, findings.exponents)}}},
           {"weights", std::move(weights)},
           {"values", std::move(values)},
           {"below_headroom", std::move(below)},

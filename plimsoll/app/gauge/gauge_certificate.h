@@ -1,6 +1,7 @@
 // Certificate of a gauged checkpoint, as JSON:
 //   headroom_bits, calibration {kind, inputs, input_tokens, decoder_tokens, file_sha256},
-//   exponents {residual, pairs {module: exponent}}, layer_norm_epsilon (of a Gpt norm_epsilon),
+//   exponents {residual, pairs {module: exponent}, channels {module: {channel: exponent beside the pair's}}},
+//   layer_norm_epsilon (of a Gpt norm_epsilon),
 //   search {measurements, most_measurements, inputs, input_tokens, of, relative_l2, by_amaxes_relative_l2}, the errors of
 //     logits, or their sums of logits and gradients; of 0 measurements that alone: the exponents are the best by amaxes,
 //   train {recipe, targets_a_step, loss_scale, most_loss_scale, gradients_relative_l2,
@@ -24,11 +25,17 @@
 
 namespace plimsoll::app {
 
+// Of the source, or of it with the exponents of single channels.
+struct GaugedRanges {
+  gauge::WeightRanges weights;
+  models::Amaxes values;
+};
+
 struct GaugeFindings {
   const models::Freedoms& freedoms;
   const models::Exponents& exponents;
-  const gauge::WeightRanges& weights;  // of the source
-  const models::Amaxes& values;        // of the source
+  const GaugedRanges& source;
+  const GaugedRanges& balanced;  // which all exponents but those of channels multiply
   int64_t headroom_bits = 3;
 };
 

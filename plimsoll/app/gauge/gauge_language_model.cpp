@@ -25,6 +25,7 @@
 #include "plimsoll/app/text/text_model.h"
 #include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/gauge/calibration.h"
+#include "plimsoll/gauge/channel_balance.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/line_reader.h"
@@ -173,14 +174,40 @@ json rounded_weights(const std::map<std::string, at::Tensor>& before, const std:
   return result;
 }
 
-gauge::WeightRanges ranges_of(const models::LanguageModel& model, const models::Freedoms& freedoms) {
-  gauge::WeightRanges ranges;
+GaugedRanges ranges_of(const models::LanguageModel& model, const models::Freedoms& freedoms,
+                       const gauge::Calibration& calibration, bool has_inputs) {
+  GaugedRanges ranges = {.weights = {}, .values = has_inputs ? calibration.amaxes() : model.worst_case_amaxes()};
   const auto weights = model.weights_with_freedom();
   for (const models::GaugedTensor& tensor : freedoms.weights) {
     const auto& count = tensor.one_plus ? gauge::count_exponents_of_one_plus : gauge::count_exponents;
-    ranges.emplace(tensor.name, count(weights.at(tensor.name)));
+    ranges.weights.emplace(tensor.name, count(weights.at(tensor.name)));
   }
   return ranges;
+}
+
+// Exponents of single channels, under which the model of `source` stands now; none, if FP16 holds no more with them.
+models::Exponents balance_channels(GaugeSource& source, const GaugeOptions& options, const GaugeInputs& inputs,
+                                   const models::Freedoms& freedoms, GaugedRanges& ranges) {
+  models::Exponents channels = gauge::balanced_channels(freedoms, source.model->weights_with_freedom());
+  if (channels.channels.empty()) return channels;
+  const auto cost = [&](const GaugedRanges& of) {
+    const gauge::RangeCosts costs(freedoms, of.weights, of.values, static_cast<int>(options.headroom_bits));
+    return costs.of(costs.best());
+  };
+  source.model = source.model->take_multiplied(channels);
+  gauge::Calibration calibration(*source.model);
+  const bool has_inputs = !options.calibrate.empty();
+  if (has_inputs) {
+    for (const at::Tensor& window : inputs.windows) calibration.observe(window);
+  }
+  GaugedRanges balanced = ranges_of(*source.model, freedoms, calibration, has_inputs);
+  if (cost(balanced) < cost(ranges)) {
+    ranges = std::move(balanced);
+    return channels;
+  }
+  source.model = source.model->take_multiplied(gauge::inverse(channels));
+  channels.channels.clear();
+  return channels;
 }
 
 void observe_gradients(gauge::Calibration& calibration, const GaugeInputs& inputs, const GaugeOptions& options) {
@@ -210,17 +237,26 @@ double largest_loss_scale(const models::Freedoms& freedoms, const models::Expone
 json gauge_language_model(const GaugeOptions& options) {
   const at::NoGradGuard no_grad;
   NewDirectory directory(options.out);
-  const GaugeSource source(options);
-  gauge::Calibration calibration(*source.model);
-  const GaugeInputs inputs =
-      observed(read_windows(options, source), calibration, source.vocabulary, directory.partial());
-  const bool has_inputs = !options.calibrate.empty();
-  const models::Amaxes values = has_inputs ? calibration.amaxes() : source.model->worst_case_amaxes();
+  GaugeSource source(options);
   const models::Freedoms freedoms = source.model->freedoms();
-  const gauge::WeightRanges weights = ranges_of(*source.model, freedoms);
-  if (options.train) observe_gradients(calibration, inputs, options);
-  const models::Amaxes gradients = calibration.gradient_amaxes(freedoms);
-  const gauge::RangeCosts costs(freedoms, weights, values, static_cast<int>(options.headroom_bits), gradients);
+  const bool has_inputs = !options.calibrate.empty();
+  GaugeInputs inputs;
+  GaugedRanges as_read;
+  {
+    gauge::Calibration calibration(*source.model);
+    inputs = observed(read_windows(options, source), calibration, source.vocabulary, directory.partial());
+    as_read = ranges_of(*source.model, freedoms, calibration, has_inputs);
+  }
+  GaugedRanges ranges = as_read;
+  const models::Exponents channels = balance_channels(source, options, inputs, freedoms, ranges);
+  models::Amaxes gradients;
+  if (options.train) {
+    gauge::Calibration calibration(*source.model);
+    observe_gradients(calibration, inputs, options);
+    gradients = calibration.gradient_amaxes(freedoms);
+  }
+  const gauge::RangeCosts costs(freedoms, ranges.weights, ranges.values, static_cast<int>(options.headroom_bits),
+                                gradients);
   models::Exponents exponents = costs.best();
   const GaugeInputs some = inputs.spread(kMostMeasuredTokens, options.train ? kShortestTrained : 0);
   GradientError gradient_error(*source.model, some.windows, options.step_targets);
@@ -241,10 +277,12 @@ json gauge_language_model(const GaugeOptions& options) {
         {.inputs = static_cast<int64_t>(some.windows.size()), .tokens = some.tokens(), .gradients = options.train});
   }
 
+  models::Exponents all = exponents;
+  all.channels = channels.channels;
   json certificate = describe({.freedoms = freedoms,
-                               .exponents = exponents,
-                               .weights = weights,
-                               .values = values,
+                               .exponents = all,
+                               .source = as_read,
+                               .balanced = ranges,
                                .headroom_bits = options.headroom_bits});
   certificate["search"] = std::move(search);
   if (options.train) {

@@ -103,13 +103,14 @@ json gauge_t5(const GaugeOptions& options) {
   gauge::T5Calibration calibration(*model);
   std::vector<models::T5Output> outputs;
   for (const models::T5Input& input : inputs) outputs.push_back(calibration.observe(input));
-  const models::Amaxes values = options.calibrate.empty() ? models::worst_case_amaxes(*model) : calibration.amaxes();
-  gauge::WeightRanges weights;
+  GaugedRanges ranges = {
+      .weights = {}, .values = options.calibrate.empty() ? models::worst_case_amaxes(*model) : calibration.amaxes()};
   for (const auto& parameter : model->named_parameters()) {
-    weights.emplace(parameter.key(), gauge::count_exponents(parameter.value()));
+    ranges.weights.emplace(parameter.key(), gauge::count_exponents(parameter.value()));
   }
   const models::Freedoms freedoms = models::t5_freedoms(model->config);
-  const models::Exponents exponents = gauge::search(freedoms, weights, values, static_cast<int>(options.headroom_bits));
+  const models::Exponents exponents =
+      gauge::search(freedoms, ranges.weights, ranges.values, static_cast<int>(options.headroom_bits));
   write_gauged({.source = source, .config = model->config, .freedoms = freedoms, .exponents = exponents},
                directory.partial());
 
@@ -119,8 +120,8 @@ json gauge_t5(const GaugeOptions& options) {
   if (!verification.identical()) refuse_other_bits(options.model);
   json certificate = describe({.freedoms = freedoms,
                                .exponents = exponents,
-                               .weights = weights,
-                               .values = values,
+                               .source = ranges,
+                               .balanced = ranges,
                                .headroom_bits = options.headroom_bits});
   certificate["calibration"] = coverage(options, inputs);
   certificate["layer_norm_epsilon"] = std::ldexp(model->config.layer_norm_epsilon, 2 * exponents.residual);

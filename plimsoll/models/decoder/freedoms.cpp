@@ -5,7 +5,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/nn/undrawn.h"
@@ -57,13 +59,14 @@ class DecoderFreedomsBuilder {
   // Norm of each head's queries or keys, whose weight and bias grow with what they give.
   void head_norm(const std::string& prefix, GaugedTensor tensor, const std::string& output) {
     tensor.name = prefix + "weight";
+    tensor.one_plus = config_.zero_centered_norms;
     weight(tensor);
+    tensor.one_plus = false;
     if (config_.normalization == nn::Normalization::kLayerNorm) {
       tensor.name = prefix + "bias";
       weight(tensor);
     }
-    tensor.name = output;
-    value(std::move(tensor));
+    value({.name = output, .pair = tensor.pair, .sign = tensor.sign});
   }
   void stream(const std::string& path) { value({.name = path + "/stream", .residual = true}); }
   // A part of a parameter, with its bias, and what it computes.
@@ -75,54 +78,92 @@ class DecoderFreedomsBuilder {
       weight(tensor);
     }
     tensor.name = output;
-    value(tensor);
+    tensor.channels = nullptr;
+    value(std::move(tensor));
   }
-  // A product that adds to the stream, and takes back what `read` has given.
-  void branch(const std::string& path, const std::string& prefix, bool bias, std::optional<size_t> read) {
-    weight({.name = prefix + "weight", .residual = true, .pair = read, .sign = -1});
+  // A product that adds to the stream, and takes back what `read` has given. channels: of its columns.
+  void branch(const std::string& path, const std::string& prefix, bool bias, std::optional<size_t> read,
+              std::vector<int64_t> channels) {
+    weight({.name = prefix + "weight",
+            .residual = true,
+            .pair = read,
+            .sign = -1,
+            .channels = read ? channels_of(1, std::move(channels)) : nullptr});
     if (bias) weight({.name = prefix + "bias", .residual = true});
     value({.name = path + "/output", .residual = true});
+  }
+
+  static std::shared_ptr<const GaugedChannels> channels_of(int64_t dim, std::vector<int64_t> channel) {
+    return std::make_shared<const GaugedChannels>(GaugedChannels{.dim = dim, .channel = std::move(channel)});
+  }
+  static std::vector<int64_t> each_its_own(int64_t count) {
+    std::vector<int64_t> channel(static_cast<size_t>(count));
+    std::iota(channel.begin(), channel.end(), 0);
+    return channel;
+  }
+  // `heads` heads, as many in a row as read one head of keys and values, with the channels of that one: of_head, below `count`.
+  std::vector<int64_t> channels_of_heads(int64_t heads, const std::vector<int64_t>& of_head, int64_t count) const {
+    std::vector<int64_t> channel;
+    for (int64_t head = 0; head < heads; ++head) {
+      for (const int64_t each : of_head) channel.push_back(head / (heads / config_.groups) * count + each);
+    }
+    return channel;
+  }
+  // Channels of a head that turn together are one.
+  std::vector<int64_t> turned_channels() const {
+    std::vector<int64_t> channel = each_its_own(config_.head_dim);
+    if (config_.learned_positions) return channel;
+    const int64_t half = nn::RotaryTable(config_.head_dim, config_.rotary).rotated() / 2;
+    std::copy_n(channel.begin(), half, channel.begin() + half);
+    return channel;
   }
 
   void attention(const std::string& path) {
     const std::string qkv = path + "layernorm_qkv";
     norm(qkv + ".layer_norm_");
     stream(qkv);
-    std::optional<size_t> query;
-    if (!config_.norms_heads || !config_.zero_centered_norms) {
-      query = pair(config_.norms_heads ? path + "query_norm" : qkv + ".query");
-    }
+    const size_t query = pair(config_.norms_heads ? path + "query_norm" : qkv + ".query");
     const size_t read = pair(qkv + ".value");
-    const GaugedTensor of_query = {.name = qkv + "/query", .pair = query},
-                       of_key = {.name = qkv + "/key", .pair = query, .sign = -1};
+    GaugedTensor of_query = {.name = qkv + "/query", .pair = query},
+                 of_key = {.name = qkv + "/key", .pair = query, .sign = -1};
     if (config_.norms_heads) {
       // These norms have the epsilon of the others, so that what they read grows with the stream.
       part(qkv + ".query_", config_.qkv_bias, {.name = of_query.name, .residual = true});
       part(qkv + ".key_", config_.qkv_bias, {.name = of_key.name, .residual = true});
+      of_query.channels = of_key.channels = channels_of(0, turned_channels());
       head_norm(path + "query_norm.", of_query, qkv + "/normed_query");
       head_norm(path + "key_norm.", of_key, qkv + "/normed_key");
     } else {
+      of_query.channels = channels_of(0, channels_of_heads(config_.heads, turned_channels(), config_.head_dim));
+      of_key.channels = channels_of(0, channels_of_heads(config_.groups, turned_channels(), config_.head_dim));
       part(qkv + ".query_", config_.qkv_bias, of_query);
       part(qkv + ".key_", config_.qkv_bias, of_key);
     }
-    part(qkv + ".value_", config_.qkv_bias, {.name = qkv + "/value", .pair = read});
-    branch(path + "proj", path + "proj.", config_.output_bias, read);
+    const std::vector<int64_t> of_head = each_its_own(config_.head_dim);
+    part(qkv + ".value_", config_.qkv_bias,
+         {.name = qkv + "/value",
+          .pair = read,
+          .channels = channels_of(0, channels_of_heads(config_.groups, of_head, config_.head_dim))});
+    branch(path + "proj", path + "proj.", config_.output_bias, read,
+           channels_of_heads(config_.heads, of_head, config_.head_dim));
   }
 
   void feed_forward(const std::string& path) {
     norm(path + "layer_norm_");
     stream(path + "fc1");
+    const std::vector<int64_t> hidden = each_its_own(config_.ffn_dim);
     std::optional<size_t> up;
     if (kernels::is_gated(config_.activation)) {
       up = pair(path + "up");
       part(path + "gate_", config_.mlp_bias, {.name = path + "fc1/gate"});
-      part(path + "up_", config_.mlp_bias, {.name = path + "fc1/up", .pair = up});
+      part(path + "up_", config_.mlp_bias, {.name = path + "fc1/up", .pair = up, .channels = channels_of(0, hidden)});
       value({.name = path + "fc2/hidden", .pair = up});
     } else {
       if (config_.activation == kernels::Activation::kRelu) up = pair(path + "fc1");
-      part(path + "fc1_", config_.mlp_bias, {.name = path + "fc1/output", .pair = up});
+      part(path + "fc1_", config_.mlp_bias,
+           {.name = path + "fc1/output", .pair = up, .channels = up ? channels_of(0, hidden) : nullptr});
     }
-    branch(path + "fc2", path + "fc2_", config_.mlp_bias, up);
+    branch(path + "fc2", path + "fc2_", config_.mlp_bias, up, hidden);
   }
 
   void say_what_has_none() {
@@ -133,20 +174,35 @@ class DecoderFreedomsBuilder {
       without.push_back("fc1 and its hidden values in each layernorm_mlp: GELU is not linear in scale");
     }
     without.push_back("head and its logits: nothing that follows could take back a factor");
-    if (config_.norms_heads && config_.zero_centered_norms) {
-      without.push_back("queries against keys: the norms of heads hold w of 1 + w, which a factor would round");
-    }
   }
 
   const DecoderConfig& config_;
   Freedoms freedoms_;
 };
 
+// As the weight is multiplied by it; undefined: its channels have no exponents.
+at::Tensor channel_factors(const at::Tensor& weight, const GaugedTensor& tensor, const Exponents& exponents) {
+  const std::vector<int>* of_channels = channel_exponents_of(tensor, exponents);
+  if (of_channels == nullptr) return {};
+  const GaugedChannels& channels = *tensor.channels;
+  const auto count = static_cast<int64_t>(channels.channel.size());
+  const at::Tensor factors = at::empty({count}, at::kFloat);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t channel = channels.channel[static_cast<size_t>(i)];
+    factors.mutable_data_ptr<float>()[i] =
+        std::ldexp(1.0F, tensor.sign * of_channels->at(static_cast<size_t>(channel)));
+  }
+  return weight.dim() == 2 && channels.dim == 0 ? factors.unsqueeze(1) : factors;
+}
+
 at::Tensor multiplied_weight(const at::Tensor& weight, const GaugedTensor& tensor, const Exponents& exponents) {
+  const at::Tensor channels = channel_factors(weight, tensor, exponents);
   const int exponent = exponent_of(tensor, exponents);
-  if (exponent == 0) return weight;
-  const double factor = std::ldexp(1.0, exponent);
-  return tensor.one_plus ? (weight + 1) * factor - 1 : weight * factor;
+  if (exponent == 0 && !channels.defined()) return weight;
+  at::Tensor result = tensor.one_plus ? weight + 1 : weight;
+  if (channels.defined()) result = result * channels;
+  if (exponent != 0) result = result * std::ldexp(1.0, exponent);
+  return tensor.one_plus ? result - 1 : result;
 }
 
 Decoder undrawn_for(DecoderConfig config, const Exponents& exponents, at::ScalarType dtype) {
