@@ -32,6 +32,8 @@
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/tensors.h"
+#include "plimsoll/ops/linear/no_kept_weights.h"
+#include "plimsoll/ops/memory/caching_allocator.h"
 #include "plimsoll/tokenize/byte_tokenizer.h"
 
 namespace plimsoll::app {
@@ -110,6 +112,7 @@ void write_model(models::LanguageModel& model, const GaugeOptions& options, cons
 
 std::shared_ptr<models::LanguageModel> written(const std::filesystem::path& directory, const GaugeSource& source,
                                                models::WeightDtype dtype) {
+  release_cached_memory();  // of the model before
   if (!source.is_directory) return load_trained_model(directory).model;
   return load_model({.path = directory, .dtype = dtype}).model;
 }
@@ -236,6 +239,7 @@ double largest_loss_scale(const models::Freedoms& freedoms, const models::Expone
 
 json gauge_language_model(const GaugeOptions& options) {
   const at::NoGradGuard no_grad;
+  const ops::NoKeptWeights no_kept_weights;
   NewDirectory directory(options.out);
   GaugeSource source(options);
   const models::Freedoms freedoms = source.model->freedoms();

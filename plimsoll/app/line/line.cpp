@@ -22,6 +22,8 @@
 #include "plimsoll/io/sha256.h"
 #include "plimsoll/models/decoder/config_names.h"
 #include "plimsoll/models/load.h"
+#include "plimsoll/ops/linear/no_kept_weights.h"
+#include "plimsoll/ops/memory/caching_allocator.h"
 
 namespace plimsoll::app {
 namespace {
@@ -65,6 +67,7 @@ class Line {
 
  private:
   TextModel load(const fs::path& path, WeightDtype dtype) const {
+    release_cached_memory();  // of the model before
     return load_text_model({.path = path, .dtype = dtype, .warn = options_.warn});
   }
 
@@ -183,6 +186,7 @@ class Line {
 
 json draw_line(const LineOptions& options) {
   const at::NoGradGuard no_grad;
+  const ops::NoKeptWeights no_kept_weights;
   return Line(options).draw();
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "plimsoll/ops/linear/linear_scaling.h"
+#include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/linear/operand_maker.h"
 
 namespace plimsoll::ops {
@@ -136,7 +137,7 @@ WeightOperands WeightSource::operands(const at::Tensor& weight, const LinearScal
   if (scaling.is_first_microbatch) return of_microbatch(weight, scaling, maker);
   if (use.training) forget_inference();
   // Inference tensors have no version counter.
-  if (!use.training && !use.grad_input && !weight.is_inference()) {
+  if (!use.training && !use.grad_input && !weight.is_inference() && !NoKeptWeights::is_in_force()) {
     if (std::optional<Kept> kept = of_inference(weight, scaling, maker)) {
       return of_output(std::move(kept->operand), std::move(kept->packed));
     }

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "plimsoll/ops/linear/linear.h"
+#include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/testing.h"
 #include "plimsoll/watch/session.h"
 
@@ -35,6 +36,27 @@ TEST(InferenceWeight, IsKeptFromTheSecondCallOn) {
     const InferenceLayer layer{.scaling = scaling_of(recipe)};
     const at::Tensor expected = layer.expected();
     for (int call = 0; call < 3; ++call) expect_equal(layer.run(), expected, "call");
+    change_unseen(layer.weight);
+    expect_equal(layer.run(), expected, "kept");
+  }
+}
+
+TEST(InferenceWeight, IsNotKeptWhereNothingIs) {
+  at::manual_seed(1);
+  const at::NoGradGuard no_grad;
+  for (const SharedRecipe& recipe : every_recipe()) {
+    SCOPED_TRACE(std::string(recipe->name()));
+    const InferenceLayer layer{.scaling = scaling_of(recipe)};
+    const at::Tensor kept = layer.expected();
+    {
+      const NoKeptWeights outer;
+      { const NoKeptWeights inner; }
+      for (int call = 0; call < 3; ++call) expect_equal(layer.run(), kept, "call");
+      change_unseen(layer.weight);
+      expect_equal(layer.run(), layer.expected(), "changed");
+    }
+    const at::Tensor expected = layer.expected();
+    for (int call = 0; call < 3; ++call) expect_equal(layer.run(), expected, "kept again");
     change_unseen(layer.weight);
     expect_equal(layer.run(), expected, "kept");
   }

@@ -1,10 +1,12 @@
-"""plimsoll gauge on a model that is much larger than the program: how many copies of it are in memory at a time."""
+"""plimsoll gauge and plimsoll line on models that are much larger than the program: how many copies are in memory at a time."""
 
 import os
 import subprocess
 
 import gauge_program
 import pytest
+import tiny_llama
+import tokenizer_texts
 import torch
 import transformers
 from program import PROGRAM, command_of
@@ -37,8 +39,10 @@ def peak(*words):
 
 def test_search_has_the_fp32_weights_and_an_fp16_copy_and_nothing_has_more(tmp_path):
     torch.manual_seed(0)
-    ids = torch.randint(3, 64, (8,)).tolist()
-    inputs = gauge_program.write_ids(tmp_path / "ids.jsonl", {"input_ids": ids})
+    # Several texts: from the second on, layers could keep what they make of their weights.
+    inputs = gauge_program.write_ids(
+        tmp_path / "ids.jsonl", *({"input_ids": row} for row in torch.randint(3, 64, (4, 8)).tolist())
+    )
     sizes, peaks = [], []
     for layers in (4, 12):
         sizes.append(model_of(layers, tmp_path / f"model {layers}"))
@@ -47,3 +51,25 @@ def test_search_has_the_fp32_weights_and_an_fp16_copy_and_nothing_has_more(tmp_p
     # Besides, one layer and what is being written of it.
     layer = (sizes[1] - sizes[0]) / 8
     assert peaks[1] - peaks[0] < 1.5 * (sizes[1] - sizes[0]) + 2 * layer, (sizes, peaks)
+
+
+def test_line_has_the_fp32_weights_and_nothing_beside_them(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(tokenizer_texts.python_source()[:20_000])
+    sizes, peaks = [], []
+    for layers in (4, 12):
+        folder = tmp_path / f"model {layers}"
+        folder.mkdir()
+        shape = {
+            "hidden_size": 512,
+            "intermediate_size": 2048,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 8,
+            "head_dim": 64,
+        }
+        tiny_llama.write(folder, num_hidden_layers=layers, initializer_range=0.02, **shape)
+        sizes.append(sum(each.stat().st_size for each in folder.glob("*.safetensors")))
+        words = ("--model", folder, "--data", text, "--out", tmp_path / f"lined {layers}", "--tokens", 256, "--context", 32)
+        peaks.append(peak("line", *words, "--measurements", 2, "--max-kl", 10))
+    layer = (sizes[1] - sizes[0]) / 8
+    assert peaks[1] - peaks[0] < sizes[1] - sizes[0] + 2 * layer, (sizes, peaks)
