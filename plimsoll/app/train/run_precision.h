@@ -22,16 +22,10 @@ struct StepPrecision {
 // nullptr where the recipe is another. Throws UsageError: `auto` with weights that ranks share as codes.
 std::shared_ptr<ops::PrecisionController> make_precision(const TrainOptions& options);
 
-// In a checkpoint. next_step: the first one to come.
-nlohmann::json state_of(const ops::PrecisionController& precision);
-// Throws Error where the state is not one.
+// From a checkpoint's ops::state_of. next_step: the first one to come. Throws Error where the state is not one.
 void restore(ops::PrecisionController& precision, int64_t next_step, const nlohmann::json& state);
 
-// In the log: shares_json of the step, "changes": [...], "products": {"layer/output": ...}.
+// In the log: ops::shares_json of the step, "changes": [...], "products": {"layer/output": ...}.
 nlohmann::json to_json(const StepPrecision& precision);
-
-// {"formats": of the ladder, "share": of the multiply-adds in each}.
-nlohmann::json shares_json(const std::vector<std::string>& formats, const std::vector<double>& multiply_adds);
-std::vector<std::string> formats_of(const ops::PrecisionController& precision);
 
 }  // namespace plimsoll::app

@@ -13,6 +13,7 @@
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/ops/memory/saved_bytes.h"
+#include "plimsoll/ops/scaling/precision_json.h"
 #include "plimsoll/ops/scaling/rank_amaxes.h"
 #include "plimsoll/optim/schedule.h"
 #include "plimsoll/watch/profile.h"
@@ -188,9 +189,9 @@ StepResult Trainer::train_step() {
 }
 
 StepPrecision Trainer::choose_formats(const optim::StepReport& report) {
-  StepPrecision chosen{.formats = formats_of(*precision_)};
+  StepPrecision chosen{.formats = ops::formats_of(*precision_)};
   if (report.skipped && scaler_.is_enabled()) {
-    precision_->abandon_step();  // the loss scale is to blame for what was not finite, and changes
+    precision_->abandon_step(step_);  // the loss scale is to blame for what was not finite, and changes
     chosen.multiply_adds.assign(chosen.formats.size(), 0);
   } else {
     chosen.changes = precision_->end_step({.step = step_, .steps = options_.steps}, amax_reduction_.get());
@@ -201,7 +202,7 @@ StepPrecision Trainer::choose_formats(const optim::StepReport& report) {
 }
 
 nlohmann::json Trainer::precision_shares() const {
-  return precision_ == nullptr ? json() : shares_json(formats_of(*precision_), precision_->multiply_adds());
+  return precision_ == nullptr ? json() : ops::shares_json(ops::formats_of(*precision_), precision_->multiply_adds());
 }
 
 bool Trainer::is_logged() const { return options_.log_scales > 0 && step_ % options_.log_scales == 0; }
@@ -248,7 +249,7 @@ shard::RankCheckpoint Trainer::checkpoint() const {
                                         {"grad_scaler", scaler_.state_dict()},
                                         {"seed", options_.seed},
                                         {"configuration", options_.configuration}}};
-  if (precision_ != nullptr) saved.state["precision"] = state_of(*precision_);
+  if (precision_ != nullptr) saved.state["precision"] = ops::state_of(*precision_);
   saved.state.update(data_->state());
   saved.sections.emplace("random",
                          shard::share_of_replicated({{"torch", generator().get_state()}}, *ranks_, ranks_->rank()));

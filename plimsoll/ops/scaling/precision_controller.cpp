@@ -50,7 +50,7 @@ std::string why(const Decision& decision) {
   runtime::unexpected("precision: reason", static_cast<int>(decision.reason));
 }
 
-const void* identity(const OperandSlot& grad_output) { return grad_output.scale.unsafeGetTensorImpl(); }
+const void* scale_of(const OperandSlot& grad_output) { return grad_output.scale.unsafeGetTensorImpl(); }
 
 }  // namespace
 
@@ -81,13 +81,31 @@ const std::string& PrecisionController::format_of(const recipe::ProductState& st
 }
 
 PrecisionController::Layer* PrecisionController::find(const OperandSlot& grad_output) {
-  const auto found = by_slot_.find(identity(grad_output));
-  return found == by_slot_.end() ? nullptr : found->second;
+  const auto found = by_scale_.find(scale_of(grad_output));
+  return found == by_scale_.end() ? nullptr : found->second;
 }
 
 const PrecisionController::Layer* PrecisionController::find(const OperandSlot& grad_output) const {
-  const auto found = by_slot_.find(identity(grad_output));
-  return found == by_slot_.end() ? nullptr : found->second;
+  const auto found = by_scale_.find(scale_of(grad_output));
+  return found == by_scale_.end() ? nullptr : found->second;
+}
+
+// A slot may get another scale tensor, and the memory of the one before become another layer's.
+void PrecisionController::follow(Layer& layer) {
+  const void* const now = scale_of(*layer.slots[index(Role::kGradOutput)]);
+  Layer*& owner = by_scale_[now];
+  if (owner == &layer) return;
+  owner = &layer;
+  const auto before = by_scale_.find(layer.scale);
+  if (before != by_scale_.end() && before->second == &layer) by_scale_.erase(before);
+  layer.scale = now;
+}
+
+std::string PrecisionController::free_name(const std::string& name) const {
+  const std::string path = name.empty() ? c10::str("layer ", layers_.size()) : name;
+  std::string free = path;
+  for (int64_t number = 2; names_.contains(free); ++number) free = c10::str(path, "#", number);
+  return free;
 }
 
 SharedRecipe PrecisionController::recipe_at(const LayerPrecision& layer) {
@@ -104,9 +122,13 @@ SharedRecipe PrecisionController::recipe_at(const LayerPrecision& layer) {
 
 SharedRecipe PrecisionController::recipe_for(const std::string& name, const LayerSlots& slots) {
   const std::lock_guard lock(mutex_);
-  const OperandSlot& grad_output = *slots[index(Role::kGradOutput)];
-  if (const Layer* const known = find(grad_output)) return known->recipe;
-  const std::string path = name.empty() ? c10::str("layer ", layers_.size()) : name;
+  const OperandSlot* const grad_output = slots[index(Role::kGradOutput)].get();
+  if (const auto known = by_slot_.find(grad_output); known != by_slot_.end()) {
+    follow(*known->second);
+    return known->second->recipe;
+  }
+  const std::string path = free_name(name);
+  names_.insert(path);
   Layer& layer = *layers_.emplace_back(std::make_unique<Layer>());
   const auto restored = restored_.find(path);
   layer.precision.layer = path;
@@ -116,7 +138,8 @@ SharedRecipe PrecisionController::recipe_for(const std::string& name, const Laye
   }
   layer.slots = slots;
   layer.recipe = recipe_at(layer.precision);
-  by_slot_.emplace(identity(grad_output), &layer);
+  by_slot_.emplace(grad_output, &layer);
+  follow(layer);
   return layer.recipe;
 }
 
@@ -139,12 +162,13 @@ void PrecisionController::count(const OperandSlot& grad_output, GemmKind gemm, d
   if (Layer* const layer = find(grad_output)) layer->multiply_adds[index(gemm)] += multiply_adds;
 }
 
-void PrecisionController::abandon_step() {
+void PrecisionController::abandon_step(int64_t step) {
   const std::lock_guard lock(mutex_);
   for (const auto& layer : layers_) {
     layer->costs.clear();
     layer->multiply_adds = {};
   }
+  choose_measured(step + 1);
 }
 
 // A scale that no product has used for a while says nothing about the operand of now.
@@ -206,7 +230,6 @@ std::vector<PrecisionChange> PrecisionController::end_step(const recipe::Clock& 
     layer.multiply_adds = {};
   }
   for (size_t rung = 0; rung < multiply_adds_.size(); ++rung) multiply_adds_[rung] += step_multiply_adds_[rung];
-  restored_.clear();  // of layers that this run does not call
   choose_measured(clock.step + 1);
   return changes;
 }
@@ -227,16 +250,20 @@ void PrecisionController::restore(int64_t next_step, const std::vector<LayerPrec
   const std::lock_guard lock(mutex_);
   TORCH_CHECK_VALUE(multiply_adds.size() == recipe_.ladder.size(), "precision: expected multiply-adds of ",
                     recipe_.ladder.size(), " formats, got ", multiply_adds.size());
-  layers_.clear();
-  by_slot_.clear();
-  restored_.clear();
+  std::unordered_map<std::string, LayerPrecision> restored;
   for (const LayerPrecision& layer : layers) {
     for (const ProductPrecision& product : layer.products) {
       TORCH_CHECK_VALUE(product.state.rung >= 0 && product.state.rung <= recipe_.last_rung(),
                         "precision: expected a rung in [0, ", recipe_.last_rung(), "], got ", product.state.rung);
     }
-    restored_.emplace(layer.layer, layer);
+    TORCH_CHECK_VALUE(restored.emplace(layer.layer, layer).second, "precision: expected each layer once, got ",
+                      layer.layer, " twice");
   }
+  restored_ = std::move(restored);
+  layers_.clear();
+  by_slot_.clear();
+  by_scale_.clear();
+  names_.clear();
   multiply_adds_ = std::move(multiply_adds);
   choose_measured(next_step);
 }

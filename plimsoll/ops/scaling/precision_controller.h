@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "plimsoll/ops/scaling/scaling_step.h"
@@ -25,7 +26,7 @@
 
 namespace plimsoll::ops {
 
-// A layer's slots, by Role; that of the gradient is the layer's identity, which copies of its state share.
+// A layer's slots, by Role. The gradient's is the layer's identity; copies of its state share that slot's scale.
 using LayerSlots = std::array<SharedSlot, 3>;
 
 // Cost of the codes of one operand, still in the memory of the device.
@@ -70,6 +71,7 @@ class PrecisionController {
   const std::string& format_of(const recipe::ProductState& state) const;
 
   // Recipe of the layer's next call. The first call of a layer adds it, or gives it what was restored under its name.
+  // Later layers of one name are called NAME#2, NAME#3, ...; those without are "layer 0", "layer 1", ...
   SharedRecipe recipe_for(const std::string& name, const LayerSlots& slots);
   // The layer's product is in its format for this reason; empty: the controller does not know the layer.
   std::string reason_for(const OperandSlot& grad_output, recipe::GemmKind gemm) const;
@@ -80,8 +82,8 @@ class PrecisionController {
   void see(const OperandSlot& grad_output, OperandCost cost);
   void count(const OperandSlot& grad_output, recipe::GemmKind gemm, double multiply_adds);
 
-  // Forgets what was seen in a step that came to nothing.
-  void abandon_step();
+  // Forgets what was seen in a step, counted from 0, that came to nothing.
+  void abandon_step(int64_t step);
   // Decides. reduction: none of one rank. A collective of all ranks otherwise.
   std::vector<PrecisionChange> end_step(const recipe::Clock& clock, const AmaxReduction* reduction);
 
@@ -91,7 +93,8 @@ class PrecisionController {
   const std::vector<double>& step_multiply_adds() const { return step_multiply_adds_; }
   const std::vector<double>& multiply_adds() const { return multiply_adds_; }
 
-  // Goes on where another controller of the same recipe was. next_step: the first one to come.
+  // Goes on where another controller of the same recipe was. next_step: the first one to come. Throws c10::ValueError:
+  // a rung that the ladder does not have, a layer twice, another number of multiply-adds.
   void restore(int64_t next_step, const std::vector<LayerPrecision>& layers, std::vector<double> multiply_adds);
 
  private:
@@ -101,8 +104,11 @@ class PrecisionController {
     SharedRecipe recipe;
     std::vector<OperandCost> costs;  // of this step
     std::array<double, 3> multiply_adds = {};
+    const void* scale = nullptr;  // its key in by_scale_
   };
 
+  void follow(Layer& layer);
+  std::string free_name(const std::string& name) const;
   Layer* find(const OperandSlot& grad_output);
   const Layer* find(const OperandSlot& grad_output) const;
   SharedRecipe recipe_at(const LayerPrecision& layer);
@@ -113,7 +119,9 @@ class PrecisionController {
   bool measures_ = true;
   mutable std::mutex mutex_;  // backward passes have threads of their own
   std::vector<std::unique_ptr<Layer>> layers_;
-  std::unordered_map<const void*, Layer*> by_slot_;  // the memory of the gradient's scale
+  std::unordered_map<const OperandSlot*, Layer*> by_slot_;  // the gradient's, which the layer keeps
+  std::unordered_map<const void*, Layer*> by_scale_;        // that slot's scale
+  std::unordered_set<std::string> names_;
   std::unordered_map<std::string, LayerPrecision> restored_;
   std::unordered_map<int64_t, SharedRecipe> recipes_;       // one bit a product
   std::vector<double> step_multiply_adds_, multiply_adds_;  // by rung

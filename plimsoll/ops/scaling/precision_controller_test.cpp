@@ -130,10 +130,65 @@ TEST(PrecisionController, WhatIsNotFinitePromotesInOneStep) {
 TEST(PrecisionController, AnAbandonedStepLeavesNoTrace) {
   Watched layer;
   const at::Tensor output = linear(leaf(with_outlier(ordinary().clone())), layer.weight, {}, layer.scaling());
-  layer.controller->abandon_step();
+  layer.controller->abandon_step(0);
   layer.train(ordinary(), gradient());
   EXPECT_EQ(layer.controller->layers().front().products[0].state.votes, 0U);
   EXPECT_EQ(layer.controller->multiply_adds()[0], 3 * 64.0 * 128 * 96);
+}
+
+TEST(PrecisionController, TheStepAfterAnAbandonedOneIsMeasuredWhereItsNumberSays) {
+  PrecisionController whole(recipe::automatic_from_text(R"({"name": "auto", "every": 8})"));
+  whole.restore(15, {}, {0, 0});
+  EXPECT_FALSE(whole.measures());
+  whole.abandon_step(15);
+  EXPECT_TRUE(whole.measures());
+  whole.abandon_step(16);
+  PrecisionController resumed(recipe::automatic_from_text(R"({"name": "auto", "every": 8})"));
+  resumed.restore(17, {}, {0, 0});
+  EXPECT_EQ(whole.measures(), resumed.measures());
+  EXPECT_FALSE(whole.measures());
+}
+
+TEST(PrecisionController, LayersOfOneNameHaveANumber) {
+  PrecisionController controller(recipe::automatic_from_text("auto"));
+  std::vector<std::shared_ptr<LinearState>> states;
+  for (const char* name : {"fc", "fc", "", "fc", ""}) {
+    states.push_back(std::make_shared<LinearState>(name));
+    recipe_for(controller, states.back());
+  }
+  for (const auto& state : states) recipe_for(controller, state);  // which adds none
+  std::vector<std::string> names;
+  for (const LayerPrecision& layer : controller.layers()) names.push_back(layer.layer);
+  EXPECT_EQ(names, (std::vector<std::string>{"fc", "fc#2", "layer 2", "fc#3", "layer 4"}));
+}
+
+TEST(PrecisionController, ALayerWhoseSlotGetsAnotherTensorStaysTheLayer) {
+  Watched layer;
+  for (int i = 0; i < 2; ++i) layer.train(with_outlier(ordinary().clone()), gradient());
+  ASSERT_EQ(layer.rung(GemmKind::kOutput), 1);
+  const at::Tensor before = layer.state->grad_output.scale;
+  layer.state->grad_output.scale = before.clone();
+  // Memory of the scale before: another layer's from here on.
+  const auto other = std::make_shared<LinearState>("other");
+  other->grad_output.scale = before;
+  recipe_for(*layer.controller, other);
+  layer.train(with_outlier(ordinary().clone()), gradient());
+  const std::vector<LayerPrecision> layers = layer.controller->layers();
+  ASSERT_EQ(layers.size(), 2U);
+  EXPECT_EQ(layers[0].products[0].state.rung, 1);
+  EXPECT_EQ(layers[0].products[0].multiply_adds, 64.0 * 128 * 96);
+  EXPECT_EQ(layers[1].products[0].multiply_adds, 0);
+}
+
+TEST(PrecisionController, ALayerThatRunsLaterFindsWhatWasRestored) {
+  Watched first;
+  for (int i = 0; i < 2; ++i) first.train(with_outlier(ordinary().clone()), gradient());
+  Watched late;
+  late.state = std::make_shared<LinearState>("another");
+  late.controller->restore(2, first.controller->layers(), first.controller->multiply_adds());
+  for (int i = 0; i < 3; ++i) late.train(ordinary(), gradient());  // without the layer
+  late.state = first.state;
+  EXPECT_TRUE(late.scaling().recipe->high_precision(GemmKind::kOutput));
 }
 
 TEST(PrecisionController, ARestoredOneDecidesTheSame) {
