@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/amp/precision_kernels.h"
+#include "plimsoll/bind/fp8_scope.h"
 #include "plimsoll/bind/rank_group.h"
 #include "plimsoll/bind/recipe_text.h"
 #include "plimsoll/bind/scopes.h"
@@ -52,10 +52,9 @@ class PrecisionTableScope final : public Scope {
   amp::PrecisionTableGuard table_;
 };
 
-// recipes: JSON; none: high precision inside; three: amp::RecipesByFormat. group: the name of a process group over whose
-// ranks amaxes are reduced; chosen: by the user, who may not choose another one inside of an enabled scope.
-int64_t enter_fp8_scope(int64_t owner, const std::vector<std::string>& recipes, std::optional<std::string_view> group,
-                        int64_t ranks, bool chosen) {
+// recipes: JSON; none: high precision inside; three: amp::RecipesByFormat.
+int64_t enter_recipes(int64_t owner, const std::vector<std::string>& recipes, std::optional<std::string_view> group,
+                      int64_t ranks, bool chosen) {
   TORCH_CHECK_VALUE(recipes.size() <= 1 || recipes.size() == 3,
                     "autocast: expected a recipe, or one for each of fp32, bf16 and fp16, got ", recipes.size());
   amp::Fp8AutocastOptions options{.enabled = !recipes.empty()};
@@ -64,11 +63,7 @@ int64_t enter_fp8_scope(int64_t owner, const std::vector<std::string>& recipes, 
     options.by_format = std::make_shared<const amp::RecipesByFormat>(
         amp::RecipesByFormat{recipe_of(recipes[0]), recipe_of(recipes[1]), recipe_of(recipes[2])});
   }
-  if (group) options.reduction = amax_reduction_over(*group, ranks);
-  const amp::Fp8Scope outer = amp::current_scope();
-  TORCH_CHECK_VALUE(!chosen || recipes.empty() || outer.step == nullptr || outer.reduction == options.reduction,
-                    "autocast: expected the fp8_group of the outermost scope, which reduces at its end, got another");
-  return enter_scope(owner, std::make_unique<Fp8Scope>(std::move(options)));
+  return enter_fp8_scope(owner, std::move(options), {.group = group, .size = ranks, .chosen = chosen});
 }
 
 void enter_autocast(int64_t owner, std::string_view device, at::ScalarType dtype, bool enabled, bool cache_enabled) {
@@ -83,9 +78,17 @@ void enter_precision_table(int64_t owner, bool holds) {
 
 }  // namespace
 
+int64_t enter_fp8_scope(int64_t owner, amp::Fp8AutocastOptions options, const ReducingRanks& ranks) {
+  if (ranks.group) options.reduction = amax_reduction_over(*ranks.group, ranks.size);
+  const amp::Fp8Scope outer = amp::current_scope();
+  TORCH_CHECK_VALUE(!ranks.chosen || !options.enabled || outer.step == nullptr || outer.reduction == options.reduction,
+                    "autocast: expected the fp8_group of the outermost scope, which reduces at its end, got another");
+  return enter_scope(owner, std::make_unique<Fp8Scope>(std::move(options)));
+}
+
 TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("enter_fp8_scope(int owner, str[] recipes, *, str? group=None, int ranks=1, bool chosen=False) -> int",
-              &enter_fp8_scope);
+              &enter_recipes);
   library.def("enter_autocast(int owner, str device, *, ScalarType dtype, bool enabled, bool cache_enabled) -> ()",
               &enter_autocast);
   library.def("enter_precision_table(int owner, *, bool holds) -> ()", &enter_precision_table);

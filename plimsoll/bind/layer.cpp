@@ -6,6 +6,7 @@
 #include "plimsoll/amp/scale_tape.h"
 #include "plimsoll/bind/layer_state.h"
 #include "plimsoll/bind/rank_group.h"
+#include "plimsoll/bind/recipe_text.h"
 #include "plimsoll/ops/activation/activation.h"
 #include "plimsoll/ops/fused/norm_linear.h"
 #include "plimsoll/ops/fused/norm_mlp.h"
@@ -24,22 +25,37 @@ ops::LinearParallel linear_parallel(const ParallelCall& call, bool by_rows) {
           .sequence = call.sequence};
 }
 
-}  // namespace
-
-LayerStates layer_states(at::TensorList state) {
-  LayerStates states;
-  for (size_t first = 0; first < state.size(); first += kStateTensors) {
-    states.push_back(amp::taped(layer_state(state.slice(first, std::min(kStateTensors, state.size() - first)))));
+// Controller that chooses the formats of the layer; nullptr: its recipe has them.
+std::shared_ptr<ops::PrecisionController> controller_of(const LayerCall& call) {
+  if (!call.recipe.empty() && !is_auto(call.recipe)) return nullptr;
+  std::shared_ptr<ops::PrecisionController> precision = amp::current_scope().precision;
+  TORCH_CHECK(precision != nullptr || call.recipe.empty(),
+              "recipe auto: expected the scope of the compiled layer to be open, got none");
+  if (precision == nullptr) return nullptr;
+  TORCH_CHECK_NOT_IMPLEMENTED(!call.parallel.tp_group,
+                              "recipe auto: expected layers that are whole on each rank, got a "
+                              "tp_size of ",
+                              call.parallel.tp_size);
+  for (const HeldWeight& held : call.held) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!held.codes,
+                                "recipe auto: expected weights that are values, got codes "
+                                "(quantized_model_init), which no wider format brings back");
   }
-  return states;
+  return precision;
 }
 
-LayerScaling layer_scaling(const LayerCall& call, const ops::SharedRecipe& recipe, const LayerStates& states) {
+}  // namespace
+
+LayerScaling layer_scaling(const LayerCall& call, const ops::SharedRecipe& recipe, at::TensorList state) {
+  const std::shared_ptr<ops::PrecisionController> precision = controller_of(call);
   LayerScaling scaling;
-  for (const auto& state : states) {
-    scaling.push_back({.recipe = recipe,
-                       .state = state,
+  for (size_t first = 0; first < state.size(); first += kStateTensors) {
+    auto product = layer_state(state.slice(first, std::min(kStateTensors, state.size() - first)));
+    const ops::SharedRecipe chosen = precision == nullptr ? recipe : ops::recipe_for(*precision, product);
+    scaling.push_back({.recipe = chosen,
+                       .state = amp::taped(std::move(product)),
                        .step = amp::replays_layers() ? nullptr : amp::current_step(),
+                       .precision = precision,
                        .is_first_microbatch = call.is_first_microbatch,
                        .save_input = call.save_input ? ops::SaveInput::kInput : ops::SaveInput::kCodes,
                        .parallel = linear_parallel(call.parallel, call.parallel.by_rows || !scaling.empty())});

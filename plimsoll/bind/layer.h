@@ -28,7 +28,7 @@ struct ParallelCall {
 };
 
 struct LayerCall {
-  std::string recipe;  // JSON; empty: that of the scope in force
+  std::string recipe;  // JSON; empty: that of the scope in force; of `auto`: the scope has its controller
   std::optional<bool> is_first_microbatch = {};
   bool save_input = false;  // Linear: keep x for backward, not its codes
   std::string normalization = "layernorm";
@@ -40,12 +40,10 @@ struct LayerCall {
   ParallelCall parallel = {};
 };
 
-// One of each for each product. state: ten tensors a product, as layer_state.h lists them. Amaxes go to the scope that
+// One for each product. state: ten tensors a product, as layer_state.h lists them. Amaxes go to the scope that
 // the thread is in.
-using LayerStates = std::vector<std::shared_ptr<ops::LinearState>>;
 using LayerScaling = std::vector<ops::LinearScaling>;
-LayerStates layer_states(at::TensorList state);
-LayerScaling layer_scaling(const LayerCall& call, const ops::SharedRecipe& recipe, const LayerStates& states);
+LayerScaling layer_scaling(const LayerCall& call, const ops::SharedRecipe& recipe, at::TensorList state);
 
 // sum: x + residual; undefined without a residual.
 ops::NormOutput run_layer(const LayerInputs& inputs, const LayerCall& call, LayerScaling scaling);

@@ -20,6 +20,11 @@ ParallelCall parallel_call(OptionalName tp_group, int64_t tp_size, bool sequence
   return call;
 }
 
+std::string text_in_force(const recipe::Recipe& recipe) {
+  const auto precision = amp::current_scope().precision;
+  return precision == nullptr ? recipe::to_json(recipe) : recipe::to_json(precision->recipe());
+}
+
 ops::NormOutput layer(const LayerInputs& inputs, const LayerCall& call, at::TensorList state) {
   const ops::SharedRecipe recipe = call.recipe.empty() ? amp::recipe_for(*inputs[kWeight]) : recipe_of(call.recipe);
   // Held codes that nobody has handed over are found where tensors of Python's are dispatched (quantized_tensor.py).
@@ -29,10 +34,10 @@ ops::NormOutput layer(const LayerInputs& inputs, const LayerCall& call, at::Tens
     TORCH_CHECK_NOT_IMPLEMENTED(!call.parallel.tp_group, "tp_size: expected 1 under torch.compile, got ",
                                 call.parallel.tp_size);
     LayerCall traced = call;
-    if (traced.recipe.empty()) traced.recipe = recipe::to_json(*recipe);  // a graph outlives the scope
+    if (traced.recipe.empty()) traced.recipe = text_in_force(*recipe);  // a graph outlives the scope
     return run_traced_layer(inputs, traced, state);
   }
-  return run_layer(inputs, call, layer_scaling(call, recipe, layer_states(state)));
+  return run_layer(inputs, call, layer_scaling(call, recipe, state));
 }
 
 at::Tensor scaled_linear(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias,

@@ -28,6 +28,7 @@ std::optional<int64_t> take_number(Json& arguments, const char* name) {
 
 // recipe::from_json's text, in which a function has a number.
 recipe::Recipe parse(std::string_view text) {
+  if (is_auto(text)) return recipe::automatic_from_text(text).at({});
   if (text.find("_function\"") == std::string_view::npos) return recipe::from_json(text);
   Json arguments = Json::parse(text);
   const std::optional<int64_t> amax = take_number(arguments, "amax_function");
@@ -49,6 +50,16 @@ ops::SharedRecipe recipe_of(std::string_view json) {
   if (found != known.end()) return found->second;
   try {
     return known.emplace(json, std::make_shared<const recipe::Recipe>(parse(json))).first->second;
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, error.what());
+  }
+}
+
+bool is_auto(std::string_view json) { return json.starts_with(R"({"name":"auto",)"); }
+
+recipe::Automatic automatic_of(std::string_view text) {
+  try {
+    return recipe::automatic_from_text(text);
   } catch (const std::invalid_argument& error) {
     TORCH_CHECK_VALUE(false, error.what());
   }

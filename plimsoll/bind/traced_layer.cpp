@@ -65,9 +65,10 @@ LayerInputs leaves(const OptionalTensors& tensors, int64_t needs) {
   return inputs;
 }
 
-// Whether the pass saves x itself: not where it saves codes, or x + residual.
+// Whether the pass may save x itself: not where it saves codes, or x + residual.
 bool saves_x(bool has_norm, bool has_residual, std::string_view recipe) {
   if (has_norm) return !has_residual;
+  if (is_auto(recipe)) return true;  // in some of its formats
   return recipe_of(recipe)->stored_operand(recipe::Role::kInput, recipe::GemmKind::kGradWeight).source ==
          recipe::ScaleSource::kNone;
 }
@@ -88,7 +89,7 @@ ForwardResult layer_forward_cpu(const OptionalTensors& tensors, at::TensorList s
                        .activation = std::string(activation),
                        .activation_params = activation_params.vec(),
                        .held = held_weights(held, held_recipes)};
-  const LayerScaling scaling = layer_scaling(call, recipe_of(recipe), layer_states(state));
+  const LayerScaling scaling = layer_scaling(call, recipe_of(recipe), state);
   LayerInputs inputs = leaves(tensors, needs);
   TORCH_CHECK_VALUE(inputs[kX] && inputs[kWeight], "inputs: expected x and weight, got none");
   at::Tensor kept = at::empty({0}, inputs[kX]->options());

@@ -56,7 +56,7 @@ class Gpt(torch.nn.Module):
 def test_logits_gradients_and_state_are_those_of_cpp(name, wide, tmp_path):
     text = oracle.RECIPES[name].to_json(wide)
     file = tmp_path / "values.pt"
-    subprocess.run([BUILD / "bin" / "gpt_reference", text, file], check=True, timeout=300)
+    subprocess.run([BUILD / "bin" / "gpt_reference", text, file, "2"], check=True, timeout=300)
     values = torch.load(file, weights_only=False)  # written by the line above
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[wide]
     model = Gpt()

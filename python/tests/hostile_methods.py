@@ -44,6 +44,10 @@ def new_unit(ranks):
     )
 
 
+def new_controller():
+    return ops.precision_controller("auto")
+
+
 def new_schedule():
     """A schedule of one unit, in a forward pass of it."""
     schedule = classes.ShardSchedule([new_unit(classes.Ranks(GROUP))], [[]])
@@ -90,6 +94,19 @@ METHODS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
             "step": [],
             "tensors": [],
             "world_size": [],
+        },
+    ),
+    "PrecisionController": (
+        new_controller,
+        {
+            "abandon_step": [3],
+            "end_step": [3, 10],
+            "enter": [OWNER, None, 1, False],
+            "load_state": ['{"step": 3, "layers": [], "multiply_adds": [1, 0]}'],
+            "measures": [],
+            "products": [],
+            "shares": [True],
+            "state": [],
         },
     ),
     "ShardSchedule": (

@@ -1,1 +1,1 @@
-"""The recipes, which do not depend on PyTorch."""
+"""The recipes."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from plimsoll.common.recipe import Recipe
-from plimsoll.pytorch.autocast import autocast
+from plimsoll.pytorch.autocast import autocast, name_layers
 
 
 class Scoped(torch.nn.Module):
@@ -29,17 +29,18 @@ def _new(unscoped: type[torch.nn.Module]) -> torch.nn.Module:
 
 
 @functools.cache
-def _scope_class() -> Callable[[Recipe], AbstractContextManager[None]]:
+def _scope_class() -> Callable[[Scoped], AbstractContextManager[None]]:
     """autocast, out of torch.compile's sight. Made late, because torch.compiler.disable imports what takes a second."""
 
     class Scope(AbstractContextManager[None]):
-        def __init__(self, recipe: Recipe) -> None:
-            self._recipe = recipe
+        def __init__(self, model: Scoped) -> None:
+            self._model = model
 
         @torch.compiler.disable  # type: ignore[untyped-decorator]
         def __enter__(self) -> None:
-            self._autocast = autocast(recipe=self._recipe)
+            self._autocast = autocast(recipe=self._model._scope_recipe)
             self._autocast.__enter__()
+            name_layers(self._model)
 
         @torch.compiler.disable  # type: ignore[untyped-decorator]
         def __exit__(self, *error: Any) -> None:
@@ -57,7 +58,7 @@ def scoped_class(unscoped: type[torch.nn.Module]) -> type[Scoped]:
     # torch.compile goes on with the frame of the unscoped forward: the scope is around its graph.
     @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
     def forward(self: Scoped, *arguments: Any, **keywords: Any) -> Any:
-        with scope(self._scope_recipe):
+        with scope(self):
             return unscoped.forward(self, *arguments, **keywords)
 
     functools.update_wrapper(forward, unscoped.forward)

@@ -8,11 +8,32 @@ from typing import Any
 import torch
 
 from plimsoll import _scope
-from plimsoll.common.recipe import DelayedScaling, Recipe
+from plimsoll.common.recipe import Auto, DelayedScaling, Recipe
 from plimsoll.pytorch.arguments import DTYPES, FORMATS, format_of
 from plimsoll.pytorch.distributed import NamedGroup, is_initialized, named_group
+from plimsoll.pytorch.layer_names import LayerNames
 
 _enter = torch.ops.plimsoll.enter_fp8_scope.default
+
+
+class _NamesInScopes(LayerNames):
+    """Names the layers that are called in a recipe's scopes. It lives as long as the recipe: torch.compile makes a graph anew where
+    another hook of all modules is in force."""
+
+    def see(self, module: torch.nn.Module) -> None:
+        if module in self._paths:
+            return
+        scope = innermost_scope()
+        if scope is not None and scope.names is self:
+            self.find_paths(module)
+
+
+def _names_of(recipe: Auto) -> _NamesInScopes:
+    controller = recipe.controller()
+    if controller.names is None:
+        controller.names = _NamesInScopes()
+    names: _NamesInScopes = controller.names
+    return names
 
 
 class Shown:
@@ -23,6 +44,7 @@ class Shown:
         # By high-precision format; made here, where torch.compile does not look.
         self.texts = {} if recipe is None else {name: recipe.to_json(name) for name in DTYPES}
         self.follows_dtypes = recipe is not None and recipe.high_precision_format is None
+        self.names = _names_of(recipe) if isinstance(recipe, Auto) else None
         self.has_functions = any('_function"' in text for text in self.texts.values())
 
     def as_entered(self) -> list[str]:
@@ -34,6 +56,13 @@ def innermost_scope() -> Shown | None:
     """Innermost scope of this thread."""
     shown: Shown | None = _scope.in_force()
     return shown
+
+
+def name_layers(model: torch.nn.Module) -> None:
+    """For a model whose forward has opened the scope: paths begin at it, not at the parts that it calls."""
+    scope = innermost_scope()
+    if scope is not None and scope.names is not None:
+        scope.names.see(model)
 
 
 def current_recipe() -> Recipe | None:
@@ -78,6 +107,8 @@ class autocast(ContextDecorator, _scope.Scope):
     amax_reduction_group: a process group, None for all ranks. At these two ends amaxes under DelayedScaling(reduce_amax=True)
     become the largest of its ranks', so all of them go on with equal scales. Ranks that recorded another number of amaxes
     raise RuntimeError.
+
+    recipe: of plimsoll.common.recipe. Auto is made once and opened in each step; its end_step() follows optimizer.step().
     """
 
     def __init__(
@@ -103,7 +134,10 @@ class autocast(ContextDecorator, _scope.Scope):
     def _open(self) -> None:
         shown, group = Shown(self._recipe), self._arguments[3]
         name, size = (None if self._recipe is None else _reducing_ranks(group)) or (None, 1)
-        number = _enter(self._owner, shown.as_entered(), group=name, ranks=size, chosen=group is not None)
+        if isinstance(self._recipe, Auto):
+            number = self._recipe.enter(self._owner, name, size, chosen=group is not None)
+        else:
+            number = _enter(self._owner, shown.as_entered(), group=name, ranks=size, chosen=group is not None)
         _scope.show(number, shown)
 
     def __reduce__(self) -> Any:  # a copy owns its own scopes

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.common.recipe import Recipe
+from plimsoll.common.recipe import Auto, Recipe
 from plimsoll.pytorch.quantized_tensor import ONE_SCALE, QuantizedTensor
 
 
@@ -63,6 +63,10 @@ def quantized_model_init(
     """
     if recipe is not None and not isinstance(recipe, Recipe):
         raise TypeError(f"quantized_model_init: expected recipe a plimsoll.common.recipe.Recipe, got {recipe!r}")
+    if isinstance(recipe, Auto):
+        raise NotImplementedError(
+            "quantized_model_init: expected a recipe whose formats stay, got Auto, whose wide products read weights as they are"
+        )
     text = ONE_SCALE if recipe is None else recipe.to_json("fp32")
     if '_function"' in text:
         raise ValueError(f"quantized_model_init: expected a recipe without functions, got {recipe!r}")

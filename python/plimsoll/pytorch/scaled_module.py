@@ -12,6 +12,7 @@ from plimsoll._torch_internals import guard_sizes
 from plimsoll.pytorch import extra_state
 from plimsoll.pytorch.arguments import check_flag, check_tensor, format_of
 from plimsoll.pytorch.autocast import recipe_text
+from plimsoll.pytorch.layer_names import WithProducts
 from plimsoll.pytorch.main_grad import main_grad_of, mark_in_backward
 from plimsoll.pytorch.quantized_init import weights_as_codes
 from plimsoll.pytorch.quantized_tensor import QuantizedTensor
@@ -69,7 +70,7 @@ class InitializedModule(torch.nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-class ScaledModule(InitializedModule):
+class ScaledModule(InitializedModule, WithProducts):
     """The state of each product is nine named buffers, `input_scale`, `input_amax_history`, `input_step`, `weight_scale`,
     ..., with a prefix where a module has two products. They are FP32 and int64 whatever the parameters are, and belong
     to the state dict. A history has the recipe's length once it has been used. Parameters of two dimensions are weights
