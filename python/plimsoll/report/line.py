@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from base64 import b64encode
 from html import escape
 from io import StringIO
@@ -26,6 +27,7 @@ COLUMNS = {
     "top1_agreement": "top 1",
     "bytes_per_weight": "bytes a weight",
 }
+FP16_LARGEST, E4M3_LARGEST = 65504.0, 448.0
 FREE, SPARED = COLOURS[1], COLOURS[2]
 
 
@@ -130,10 +132,29 @@ def _culprits(found: dict[str, Any]) -> str:
 
 
 def _headroom(found: dict[str, Any]) -> str:
+    """Every value by block, in the formats that hold it without a scale; BF16 and FP32 have a hundred bits more."""
     seen = {value["name"]: value["headroom_bits"] for value in found["values"] if value["amax"] != 0}
     if not seen:
         return ""
-    return "<h2>Headroom of every value in FP16</h2>" + _picture(heat_maps([HeadroomMap("on your text", seen)]), "headroom")
+    lower = math.log2(FP16_LARGEST / E4M3_LARGEST)
+    narrow = {name: None if bits is None else bits - lower for name, bits in seen.items()}
+    maps = [HeadroomMap("FP16, on your text", seen), HeadroomMap("E4M3 without a scale", narrow)]
+    return "<h2>Headroom of every value</h2>" + "".join(_picture(heat_maps([each]), f"headroom in {each.title}") for each in maps)
+
+
+def _costs(found: dict[str, Any]) -> str:
+    """Every product by block: how far its KL alone is below the bound, in bits."""
+    if not found["max_kl"] > 0:
+        return ""
+    bits = {
+        f"{each['name']}/KL": None if each["kl_alone"] is None else math.log2(found["max_kl"] / each["kl_alone"])
+        for each in found["products"]
+        if each["kl_alone"] is None or each["kl_alone"] > 0
+    }
+    if not bits:
+        return ""
+    title = f"{_codes(found)} codes: bits between a product's KL alone and {found['max_kl']:g} nats"
+    return "<h2>Cost of every product</h2>" + _picture(heat_maps([HeadroomMap(title, bits)]), "cost")
 
 
 def is_line(found: dict[str, Any]) -> bool:
@@ -153,6 +174,5 @@ def is_line(found: dict[str, Any]) -> bool:
 
 
 def line_html(label: str, found: dict[str, Any]) -> str:
-    return (
-        f"<h2>{escape(label)}: how far it may be loaded</h2>{_formats(found)}{_text(found)}{_culprits(found)}{_headroom(found)}"
-    )
+    parts = (_formats(found), _text(found), _culprits(found), _costs(found), _headroom(found))
+    return f"<h2>{escape(label)}: how far it may be loaded</h2>" + "".join(parts)
