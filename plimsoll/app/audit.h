@@ -37,8 +37,9 @@ enum class AuditedRows : uint8_t {
   kForwardProducts,  // what a trainer and a server have in common: what products read, and by which kernel
 };
 
-// One line for each member in which a row of one file differs from that of the other (watch::write_json_lines), calls,
-// operations and shares aside: those follow from how long the programs ran. Throws Error or io::Error.
+// One line for each member in which a row of one file differs from that of the same run in the other
+// (watch::write_json_lines), calls, operations and shares aside: those follow from how long the programs ran. Throws
+// Error or io::Error.
 std::vector<std::string> audit_differences(const std::filesystem::path& first, const std::filesystem::path& second,
                                            AuditedRows which);
 

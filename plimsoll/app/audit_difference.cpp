@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Rows of one product or operator of a layer, in their order.
+// Rows of one product or operator of a layer in one run, in their order.
 using RowsByPlace = std::vector<std::pair<std::string, std::vector<json>>>;
 
 std::vector<json>& rows_at(RowsByPlace& all, const std::string& place) {
@@ -41,7 +41,11 @@ RowsByPlace read_audit(const std::filesystem::path& path, AuditedRows which) {
     const auto text = [&](const char* member) { return row[member].is_string() ? row[member].get<std::string>() : ""; };
     const bool forward_products = which == AuditedRows::kForwardProducts;
     if (forward_products && !is_forward_product(text("op"))) continue;
-    const std::string layer = text("layer"), place = (layer.empty() ? "" : layer + " ") + text("op");
+    const auto before = [&](const char* member, const char* separator) {
+      const std::string words = row.contains(member) ? text(member) : "";
+      return words.empty() ? words : words + separator;
+    };
+    const std::string place = before("run", ": ") + before("layer", " ") + text("op");
     std::vector<json>& rows = rows_at(all, place);
     // A product may apply the activation that follows it, or leave it to training, which keeps what it reads.
     if (forward_products) row.erase("output");

@@ -15,6 +15,7 @@
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/t5/generation.h"
 #include "plimsoll/models/t5/load.h"
+#include "plimsoll/watch/audit.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::app {
@@ -176,6 +177,7 @@ json parity(const ParityOptions& options) {
   std::optional<T5Texts> texts;
   json result = {{"dtypes", json::object()}};
   {
+    const watch::AuditedRun audited("reference");
     models::T5ForConditionalGeneration exact = models::load_t5(directory, models::T5Dtype::kFp32, options.warn);
     texts.emplace(options.model, exact->config.vocab_size);
     examples = texts->read_examples(options.data);
@@ -192,13 +194,15 @@ json parity(const ParityOptions& options) {
   }
   result["decoder_tokens"] = tokens;
   for (const models::T5Dtype dtype : options.dtypes) {
+    const std::string name(recipe::name_of(models::kT5Dtypes, dtype));
+    const watch::AuditedRun audited(name);
     models::T5ForConditionalGeneration model = models::load_t5(directory, dtype, options.warn);
     model->numerics = options.numerics;
     ParityRun run(std::move(model), options.max_new_tokens);
     Marker marker(*texts, examples);
     for (const ParityReference& reference : references) run.compare(reference, marker);
     io::check_mapped_files();
-    result["dtypes"][std::string(recipe::name_of(models::kT5Dtypes, dtype))] = run.result(marker.marks());
+    result["dtypes"][name] = run.result(marker.marks());
   }
   return result;
 }

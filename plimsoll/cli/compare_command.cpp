@@ -9,11 +9,13 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/process/ranks.h"
+#include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/train_run.h"
 #include "plimsoll/cli/train_table.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -77,10 +79,16 @@ int run_models(const std::vector<std::filesystem::path>& models, const std::file
   return kExitOk;
 }
 
-int run(const app::CompareOptions& options) {
+int run(const app::CompareOptions& options, const std::filesystem::path& audit_path) {
   print_configuration(options.train);
-  const app::Comparison comparison = app::compare(options, [](const app::TrainOptions& one) {
-    return report_errors([&] { return train_even_if_it_diverges(one); });
+  AuditFile audit(app::speaks(options.train) ? audit_path : "");
+  const app::Comparison comparison = app::compare(options, [&](const app::TrainOptions& one) {
+    return report_errors([&] {
+      const watch::AuditedRun audited(one.out.filename().native());
+      const int code = train_even_if_it_diverges(one);
+      audit.write();  // this process is the recipe's own, which has no other rows
+      return code;
+    });
   });
   if (comparison.exit_code != kExitOk || !app::speaks(options.train)) return comparison.exit_code;
   fmt::print("\n{}", table_of(comparison.results));
@@ -95,7 +103,7 @@ int run(const app::CompareOptions& options) {
 Command compare_command() {
   struct Bound {
     app::CompareOptions options;
-    std::filesystem::path config;
+    std::filesystem::path config, audit;
     std::vector<std::filesystem::path> models;
   };
   const auto bound = std::make_shared<Bound>();
@@ -104,6 +112,7 @@ Command compare_command() {
                    "two Hugging Face directories, whose weights and configs are compared: nothing is trained",
                    Need::kAlone, AcrossRanks::kOwn});
   table.push_back({"recipes", "NAME,...", recipes(bound->options.recipes), "in this order; differences are from fp32"});
+  table.push_back(audit_option(bound->audit));
   return {.name = "compare",
           .summary =
               "Train the same model on the same data under several recipes, and compare; or the weights of two models",
@@ -112,7 +121,7 @@ Command compare_command() {
             if (!bound->models.empty()) return run_models(bound->models, bound->options.train.json);
             bound->options.train.configuration = configuration;
             bound->options.train.common_to_ranks = common_values(table);
-            return run(bound->options);
+            return run(bound->options, bound->audit);
           }};
 }
 

@@ -8,6 +8,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gauge/gauge.h"
+#include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/threads_option.h"
@@ -22,6 +23,7 @@ constexpr size_t kRows = 8;  // of the tensors with least headroom
 struct GaugeCommand {
   app::GaugeOptions options;
   int64_t threads = 0;
+  std::filesystem::path audit;
 };
 
 double headroom(const json& tensor, const char* member) {
@@ -93,7 +95,9 @@ void print(const json& certificate, const app::GaugeOptions& options) {
 
 int run_gauge(const GaugeCommand& command) {
   use_threads(command.threads);
+  AuditFile audit(command.audit);
   const json certificate = app::gauge_checkpoint(command.options);
+  audit.write();
   print(certificate, command.options);
   if (!certificate.at("fp16").at("finite").get<bool>()) {
     app::report_not_finite("gauge: expected finite outputs in fp16, got Inf or NaN; {} has the checkpoint all the same",
@@ -127,7 +131,8 @@ Command gauge_command() {
                   {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
                   {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
                    "written to calibrate the decoder on, for inputs without decoder_input_ids"},
-                  threads_option(command->threads)},
+                  threads_option(command->threads),
+                  audit_option(command->audit)},
       .run = [command](const json&) { return run_gauge(*command); }};
 }
 

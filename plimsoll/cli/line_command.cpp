@@ -6,6 +6,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/line/line.h"
+#include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
@@ -23,6 +24,7 @@ constexpr size_t kShownValues = 8;  // of the values with least headroom
 struct LineCommand {
   app::LineOptions options;
   int64_t threads = 0;
+  std::filesystem::path audit;
 };
 
 std::string shown(const json& value, const char* format) {
@@ -99,7 +101,9 @@ void check_codes(const json& line) {
 
 int run_line(const LineCommand& command) {
   use_threads(command.threads);
+  AuditFile audit(command.audit);
   const json line = app::draw_line(command.options);
+  audit.write();
   print(line, command.options);
   check_codes(line);
   return kExitOk;
@@ -130,7 +134,8 @@ Command line_command() {
                       {"tokens", "N", integer(options.tokens, {.from = 4}), "of the text, at most"},
                       {"measurements", "N", integer(options.measurements, {.from = 1, .to = 1 << 20}),
                        "plans that are measured at most, and exponents"},
-                      threads_option(command->threads)},
+                      threads_option(command->threads),
+                      audit_option(command->audit)},
           .run = [command](const json&) { return run_line(*command); }};
 }
 

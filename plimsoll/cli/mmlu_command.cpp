@@ -5,6 +5,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/t5/mmlu.h"
+#include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
@@ -20,7 +21,7 @@ const auto kMmluDtypes = std::span(models::kT5Dtypes).subspan(1);  // without "s
 
 struct MmluCommand {
   app::MmluOptions options;
-  std::filesystem::path json_file;
+  std::filesystem::path json_file, audit;
   int64_t threads = 0;
 };
 
@@ -48,7 +49,9 @@ void print_mmlu(const json& result, const std::vector<models::T5Dtype>& dtypes) 
 
 int run_mmlu(const MmluCommand& command) {
   use_threads(command.threads);
+  AuditFile audit(command.audit);
   const json result = app::mmlu(command.options);
+  audit.write();
   if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
   print_mmlu(result, command.options.dtypes);
   for (const models::T5Dtype value : command.options.dtypes) {
@@ -83,6 +86,7 @@ Command mmlu_command() {
                    "of a prompt; fewer examples where it would have more"},
                   {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "questions at a time"},
                   threads_option(command->threads),
+                  audit_option(command->audit),
                   {"json", "FILE", path(command->json_file), "write all figures, by subject, to FILE"}},
       .run = [command](const json&) { return run_mmlu(*command); }};
 }

@@ -23,7 +23,11 @@ nlohmann::ordered_json to_json(const AuditOperand& operand) {
 
 // Everything that makes a row another one.
 nlohmann::ordered_json identity_of(const AuditRow& row) {
-  nlohmann::ordered_json json = {{"layer", row.layer}, {"op", row.op}, {"operands", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  if (!row.run.empty()) json["run"] = row.run;
+  json["layer"] = row.layer;
+  json["op"] = row.op;
+  json["operands"] = nlohmann::ordered_json::array();
   for (const AuditOperand& operand : row.operands) json["operands"].push_back(to_json(operand));
   json["output"] = row.output;
   json["kernel"] = row.kernel;
@@ -44,7 +48,8 @@ runtime::Isa loops_isa() {
 void Audit::add(AuditRow row) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (row.layer.empty() && !modules_.empty()) row.layer = modules_.back();
-  if (const auto found = reasons_.find(row.layer); row.decided == "dtype" && found != reasons_.end()) {
+  row.run = run();
+  if (const auto found = reasons_.find({row.run, row.layer}); row.decided == "dtype" && found != reasons_.end()) {
     row.decided = "layer";
     row.reason = found->second;
   }
@@ -93,7 +98,21 @@ std::string Audit::module() const {
 
 void Audit::explain_layer(const std::string& path, std::string reason) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  reasons_[path] = std::move(reason);
+  reasons_[{run(), path}] = std::move(reason);
+}
+
+std::string Audit::run() const { return runs_.empty() ? std::string() : runs_.back(); }
+
+void Audit::enter_run(std::string_view name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::string whole = run();
+  if (!whole.empty()) whole += ' ';
+  runs_.push_back(whole.append(name));
+}
+
+void Audit::leave_run() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!runs_.empty()) runs_.pop_back();
 }
 
 Audit* auditing() { return audit_in_force; }
@@ -127,9 +146,20 @@ AuditedLayer::~AuditedLayer() {
   if (audit_ != nullptr) audit_->leave(path_);
 }
 
+AuditedRun::AuditedRun(std::string_view name) : audit_(auditing()) {
+  if (audit_ != nullptr) audit_->enter_run(name);
+}
+
+AuditedRun::~AuditedRun() {
+  if (audit_ != nullptr) audit_->leave_run();
+}
+
 void write_json_lines(std::ostream& out, const Audit& audit) {
-  const double all = audit.operations();
-  for (const AuditRow& row : audit.rows()) {
+  const std::vector<AuditRow> rows = audit.rows();
+  std::map<std::string, double> operations;  // by run
+  for (const AuditRow& row : rows) operations[row.run] += row.operations;
+  for (const AuditRow& row : rows) {
+    const double all = operations[row.run];
     nlohmann::ordered_json line = identity_of(row);
     line["calls"] = row.calls;
     line["operations"] = row.operations;

@@ -10,11 +10,13 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "plimsoll/format/format.h"
@@ -40,6 +42,7 @@ struct AuditRow {
   std::string
       decided;  // by whom the formats are: "recipe", "override", "layer", "file", "fallback", "auto", "dtype", "torch"
   std::string reason = {};  // why the formats are not those that were asked for
+  std::string run = {};     // one of several in a program: "fp8"; the audit fills it in, see AuditedRun
   int64_t calls = 1;
   double operations = 0;  // multiplications and additions, two a multiply-add; 0 where it is not known
 };
@@ -59,15 +62,22 @@ class Audit {
   void leave(std::string_view path);
   std::string module() const;  // the path of the call that began last; empty: none
 
-  // The layer's products are in a dtype because its definition says so, whatever the recipe asks for.
+  // A run begins and ends, see AuditedRun.
+  void enter_run(std::string_view name);
+  void leave_run();
+
+  // In the run at hand the layer's products are in a dtype because its definition says so, whatever the recipe asks for.
   void explain_layer(const std::string& path, std::string reason);
 
  private:
+  std::string run() const;
+
   mutable std::mutex mutex_;
   std::vector<AuditRow> rows_;
   std::unordered_map<std::string, size_t> places_;  // by all but calls and operations
   std::vector<std::string> modules_;
-  std::unordered_map<std::string, std::string> reasons_;  // by layer
+  std::vector<std::string> runs_;
+  std::map<std::pair<std::string, std::string>, std::string> reasons_;  // by run and layer
   int64_t calls_ = 0;
 };
 
@@ -110,7 +120,21 @@ class AuditedLayer {
   std::string path_;
 };
 
-// One JSON object a line: the members of a row, and its share of all operations.
+// Name of a run for all rows inside, of a program that runs a model several times: in several formats, before and after
+// a change. Inside another run its name follows that one's, "gauge fp16". Names must not be empty.
+class AuditedRun {
+ public:
+  explicit AuditedRun(std::string_view name);
+  ~AuditedRun();
+  AuditedRun(const AuditedRun&) = delete;
+  AuditedRun& operator=(const AuditedRun&) = delete;
+
+ private:
+  Audit* audit_;
+};
+
+// One JSON object a line: the members of a row, its run alone where it has one, and its share of all operations of its
+// run.
 void write_json_lines(std::ostream& out, const Audit& audit);
 
 }  // namespace plimsoll::watch

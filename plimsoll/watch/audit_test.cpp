@@ -90,6 +90,58 @@ TEST(Audit, LayerDefinedInHighPrecisionSaysSo) {
   EXPECT_EQ(audit.rows()[1].reason, "because");
 }
 
+TEST(Audit, RowsOfARunHaveItsNameAndItsShares) {
+  const AuditedRun of_nobody("fp8");
+  Audit audit;
+  const AuditRecording recording(&audit);
+  audit.add(product("a", 1));
+  {
+    const AuditedRun run("fp8");
+    audit.add(product("a", 3));
+    audit.add(product("b", 1));
+    const AuditedRun inner("again");
+    audit.add(product("a", 5));
+  }
+  {
+    const AuditedRun run("fp8");
+    audit.add(product("a", 2));
+  }
+  const std::vector<AuditRow> rows = audit.rows();
+  ASSERT_EQ(rows.size(), 4u);
+  std::stringstream out;
+  write_json_lines(out, audit);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(out, line);) lines.push_back(nlohmann::json::parse(line));
+  const std::vector<std::string> runs = {"", "fp8", "fp8", "fp8 again"};
+  const std::vector<int64_t> calls = {1, 2, 1, 1};
+  const std::vector<double> shares = {1, 5.0 / 6, 1.0 / 6, 1};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].run, runs[i]);
+    EXPECT_EQ(lines[i].value("run", ""), runs[i]);
+    EXPECT_EQ(lines[i].contains("run"), !runs[i].empty());
+    EXPECT_EQ(lines[i]["calls"], calls[i]);
+    EXPECT_EQ(lines[i]["share"], shares[i]);
+  }
+}
+
+TEST(Audit, ExplanationsAreOfTheirRun) {
+  Audit audit;
+  const AuditRecording recording(&audit);
+  AuditRow row = product("head", 1);
+  row.decided = "dtype";
+  {
+    const AuditedRun run("fp8");
+    audit.explain_layer("head", "because");
+    audit.add(row);
+  }
+  const AuditedRun run("bf16");
+  audit.add(row);
+  ASSERT_EQ(audit.rows().size(), 2u);
+  EXPECT_EQ(audit.rows()[0].decided, "layer");
+  EXPECT_EQ(audit.rows()[1].decided, "dtype");
+  EXPECT_EQ(audit.rows()[1].reason, "");
+}
+
 TEST(Audit, LinesHaveEveryMemberAndSharesThatAddUpToOne) {
   Audit audit;
   audit.add(product("a", 3));

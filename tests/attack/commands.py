@@ -48,6 +48,7 @@ CASES = {
             ["compare", "--recipes", "fp32", "--data", "{text}", "--out", "{out}", "--config", "{config}", *SMALL],
             ["config", "text"],
         ),
+        (["compare", "--recipes", "fp32", "--data", "{text}", "--out", "{out}", *SMALL, "--audit", "{out}.audit"], ["text"]),
     ],
     "generate": [
         (["generate", "--checkpoint", "{run}", "--prompt", "ab", "--tokens", "2"], ["run/step-*/*"]),
@@ -78,6 +79,7 @@ CASES = {
     ],
     "gauge": [
         (["gauge", "--model", "{t5}", "--calibrate", "{examples}", "--out", "{out}"], ["t5/*", "examples"]),
+        (["gauge", "--model", "{t5}", "--out", "{out}", "--audit", "{out}.audit"], ["t5/*"]),
         (["gauge", "--model", "{run}", "--calibrate", "{text}", "--out", "{out}"], ["run/step-*/*", "text"]),
         (["gauge", "--model", "{llama}", "--calibrate", "{text}", "--out", "{out}"], ["llama/*", "text"]),
     ],
@@ -100,8 +102,12 @@ CASES = {
         (["audit", "--model", "{llama}", "--as", "generate", "--dtype", "fp8", "--tokens", "4"], ["llama/*"]),
         (["audit", "--diff", "{lines}/audit.jsonl", "{lines}/audit.jsonl"], ["lines/audit.jsonl"]),
         (["audit", "--diff", "{lines}/audit.jsonl", "{lines}/audit.jsonl", "--forward-products"], ["lines/audit.jsonl"]),
+        (["audit", "--diff", "{lines}/runs.jsonl", "{lines}/runs.jsonl"], ["lines/runs.jsonl"]),
     ],
-    "line": [(["line", "--model", "{llama}", "--data", "{text}", "--out", "{out}", *LINE], ["llama/*", "text"])],
+    "line": [
+        (["line", "--model", "{llama}", "--data", "{text}", "--out", "{out}", *LINE], ["llama/*", "text"]),
+        (["line", "--model", "{llama}", "--data", "{text}", "--out", "{out}", *LINE, "--audit", "{out}.audit"], ["llama/*"]),
+    ],
     "logprobs": [
         (["logprobs", "--model", "{llama}", "--data", "{text}", "--tokens", "20", "--as", "decode"], ["llama/*", "text"]),
         (["logprobs", "--diff", "{lines}/logprobs.jsonl", "{lines}/logprobs.jsonl"], ["lines/logprobs.jsonl"]),
@@ -110,7 +116,8 @@ CASES = {
         (
             ["mmlu", "--model", "{letters}", "--data", "{questions}", "--dtypes", "fp32"],
             ["letters/*", "questions/test/*", "questions/dev/*"],
-        )
+        ),
+        (["mmlu", "--model", "{letters}", "--data", "{questions}", "--audit", "{out}.audit"], ["letters/*"]),
     ],
 }
 PYTHON_CASES = [
@@ -283,6 +290,7 @@ def make_tree(folder):
            "kernel": "fp32 avx2", "decided": "recipe", "reason": "", "calls": 1, "operations": 8.0, "share": 1.0}  # fmt: skip
     (folder / "lines").mkdir()
     (folder / "lines" / "audit.jsonl").write_text(2 * (json.dumps(row) + "\n"))
+    (folder / "lines" / "runs.jsonl").write_text("".join(json.dumps({"run": run, **row}) + "\n" for run in ("fp32", "fp8")))
     (folder / "lines" / "logprobs.jsonl").write_text(2 * '{"token": 1, "id": 7, "log_probability": -0.5}\n')
     (folder / "results").mkdir()
     (folder / "results" / "parity.json").write_text(

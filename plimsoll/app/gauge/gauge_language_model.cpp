@@ -35,6 +35,7 @@
 #include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/memory/caching_allocator.h"
 #include "plimsoll/tokenize/byte_tokenizer.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::app {
 namespace {
@@ -46,6 +47,8 @@ constexpr const char* kRecipe = "fp16";  // of what is written
 constexpr int64_t kMostMeasuredTokens = 4096;  // of the inputs that are read for each exponents
 
 constexpr int64_t kShortestTrained = 2;  // tokens of a text, of which all but the first are targets
+
+constexpr const char* kSourceRun = "fp32";  // in an audit
 
 constexpr int64_t kMostWindow = 512;  // tokens of a text that a directory's model reads at once
 
@@ -120,6 +123,7 @@ std::shared_ptr<models::LanguageModel> written(const std::filesystem::path& dire
 // The windows with the logits of the model that is observed, in a file in `folder`.
 GaugeInputs observed(std::vector<at::Tensor> windows, gauge::Calibration& calibration, int64_t vocabulary,
                      const std::filesystem::path& folder) {
+  const watch::AuditedRun run(kSourceRun);
   GaugeInputs inputs{.windows = std::move(windows), .logits = {}};
   const at::Tensor memory = mapped_logits(folder / "reference_logits", inputs.tokens(), vocabulary);
   int64_t first = 0;
@@ -132,17 +136,27 @@ GaugeInputs observed(std::vector<at::Tensor> windows, gauge::Calibration& calibr
   return inputs;
 }
 
+// Largest values for any input.
+models::Amaxes bounds_of(const models::LanguageModel& model) {
+  const watch::AuditedRun run("bounds");
+  return model.worst_case_amaxes();
+}
+
 // Logits of what was written, in FP32 and in FP16, which of a directory is the dtype of its weights. One model at a time.
 json verify(const std::filesystem::path& directory, const GaugeSource& source, const GaugeInputs& inputs) {
   auto model = written(directory, source, models::WeightDtype::kFp32);
   bool identical = true;
-  for (size_t i = 0; i < inputs.windows.size(); ++i) {
-    identical = identical && at::equal(model->logits(inputs.windows[i]), inputs.logits[i]);
+  {
+    const watch::AuditedRun run("fp32 gauged");
+    for (size_t i = 0; i < inputs.windows.size(); ++i) {
+      identical = identical && at::equal(model->logits(inputs.windows[i]), inputs.logits[i]);
+    }
   }
   if (source.is_directory) {
     model = nullptr;
     model = written(directory, source, models::WeightDtype::kFp16);
   }
+  const watch::AuditedRun run("fp16 gauged");
   const double error = fp16_error(*model, inputs);
   json fp16 = {{"finite", std::isfinite(error)}};
   if (std::isfinite(error)) fp16["logits_relative_l2"] = error;
@@ -179,7 +193,7 @@ json rounded_weights(const std::map<std::string, at::Tensor>& before, const std:
 
 GaugedRanges ranges_of(const models::LanguageModel& model, const models::Freedoms& freedoms,
                        const gauge::Calibration& calibration, bool has_inputs) {
-  GaugedRanges ranges = {.weights = {}, .values = has_inputs ? calibration.amaxes() : model.worst_case_amaxes()};
+  GaugedRanges ranges = {.weights = {}, .values = has_inputs ? calibration.amaxes() : bounds_of(model)};
   const auto weights = model.weights_with_freedom();
   for (const models::GaugedTensor& tensor : freedoms.weights) {
     const auto& count = tensor.one_plus ? gauge::count_exponents_of_one_plus : gauge::count_exponents;
@@ -201,6 +215,7 @@ models::Exponents balance_channels(GaugeSource& source, const GaugeOptions& opti
   gauge::Calibration calibration(*source.model);
   const bool has_inputs = !options.calibrate.empty();
   if (has_inputs) {
+    const watch::AuditedRun run("fp32 balanced");
     for (const at::Tensor& window : inputs.windows) calibration.observe(window);
   }
   GaugedRanges balanced = ranges_of(*source.model, freedoms, calibration, has_inputs);
@@ -214,6 +229,7 @@ models::Exponents balance_channels(GaugeSource& source, const GaugeOptions& opti
 }
 
 void observe_gradients(gauge::Calibration& calibration, const GaugeInputs& inputs, const GaugeOptions& options) {
+  const watch::AuditedRun run(kSourceRun);
   bool has_target = false;
   for (const at::Tensor& window : inputs.windows) {
     if (window.size(1) < kShortestTrained) continue;
@@ -290,6 +306,7 @@ json gauge_language_model(const GaugeOptions& options) {
                                .headroom_bits = options.headroom_bits});
   certificate["search"] = std::move(search);
   if (options.train) {
+    const watch::AuditedRun run("loss scale");
     const double most = largest_loss_scale(freedoms, exponents, gradients, options.headroom_bits);
     const gauge::LossScaleChoice choice =
         gauge::choose_loss_scale([&](double loss_scale) { return gradient_error(exponents, loss_scale); }, most);

@@ -7,6 +7,8 @@
 #include <array>
 #include <cmath>
 
+#include "plimsoll/watch/audit.h"
+
 namespace plimsoll::app {
 namespace {
 
@@ -35,6 +37,7 @@ int64_t rounded_elements(const Fp16Search& search, const Exponents& exponents) {
 
 gauge::MeasuredExponents search_fp16(const Fp16Search& search) {
   const at::NoGradGuard no_grad;
+  const watch::AuditedRun run("search");
   const gauge::RangeCosts& costs = search.costs;
   const Exponents first = costs.best();
   gauge::MeasuredSearch measured{.freedoms = search.freedoms,

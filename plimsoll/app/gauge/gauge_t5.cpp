@@ -17,6 +17,7 @@
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/t5/freedoms.h"
 #include "plimsoll/models/t5/load.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::app {
 namespace {
@@ -54,6 +55,12 @@ json coverage(const GaugeOptions& options, const std::vector<models::T5Input>& i
   return result;
 }
 
+// Largest values for any input.
+models::Amaxes bounds_of(const models::T5ForConditionalGenerationImpl& model) {
+  const watch::AuditedRun run("bounds");
+  return models::worst_case_amaxes(model);
+}
+
 // Runs what was written, as users will, on the inputs: in FP32 against the source's bits, and in plain FP16.
 class Verification {
  public:
@@ -62,7 +69,8 @@ class Verification {
         fp16_(models::load_t5(io::HuggingFaceDirectory(directory), models::T5Dtype::kFp16, ignore)) {}
 
   void compare(const models::T5Input& input, const models::T5Output& want) {
-    const models::T5Output same = t5_output(*fp32_, input), narrow = t5_output(*fp16_, input);
+    const models::T5Output same = output_of(*fp32_, input, "fp32 gauged"),
+                           narrow = output_of(*fp16_, input, "fp16 gauged");
     identical_ = identical_ && at::equal(same.encoder_output, want.encoder_output);
     encoder_.add(narrow.encoder_output, want.encoder_output);
     finite_ = finite_ && narrow.encoder_output.isfinite().all().item<bool>();
@@ -86,6 +94,12 @@ class Verification {
   }
 
  private:
+  static models::T5Output output_of(models::T5ForConditionalGenerationImpl& model, const models::T5Input& input,
+                                    const char* run) {
+    const watch::AuditedRun audited(run);
+    return t5_output(model, input);
+  }
+
   models::T5ForConditionalGeneration fp32_, fp16_;
   RelativeError encoder_, logits_;
   bool identical_ = true, finite_ = true;
@@ -98,13 +112,15 @@ json gauge_t5(const GaugeOptions& options) {
   NewDirectory directory(options.out);
   const io::HuggingFaceDirectory source(options.model);
   models::T5ForConditionalGeneration model = models::load_t5(source, models::T5Dtype::kFp32, ignore);
-  const std::vector<models::T5Input> inputs = read_inputs(options, *model);
-
-  gauge::T5Calibration calibration(*model);
+  std::vector<models::T5Input> inputs;
   std::vector<models::T5Output> outputs;
-  for (const models::T5Input& input : inputs) outputs.push_back(calibration.observe(input));
-  GaugedRanges ranges = {
-      .weights = {}, .values = options.calibrate.empty() ? models::worst_case_amaxes(*model) : calibration.amaxes()};
+  gauge::T5Calibration calibration(*model);
+  {
+    const watch::AuditedRun run("fp32");
+    inputs = read_inputs(options, *model);
+    for (const models::T5Input& input : inputs) outputs.push_back(calibration.observe(input));
+  }
+  GaugedRanges ranges = {.weights = {}, .values = options.calibrate.empty() ? bounds_of(*model) : calibration.amaxes()};
   for (const auto& parameter : model->named_parameters()) {
     ranges.weights.emplace(parameter.key(), gauge::count_exponents(parameter.value()));
   }

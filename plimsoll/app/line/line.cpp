@@ -24,6 +24,7 @@
 #include "plimsoll/models/load.h"
 #include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/memory/caching_allocator.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::app {
 namespace {
@@ -49,7 +50,7 @@ class Line {
         {"gauge", nullptr},
         {"plan", nullptr},
         {"products", json::array()},
-        {"values", value_rows(text_->amaxes(), exact_.model->worst_case_amaxes())}};
+        {"values", values()}};
     exact_ = {};  // one model at a time
     judge("bf16", options_.model, WeightDtype::kBf16);
     if (!judge("fp16", options_.model, WeightDtype::kFp16)) gauge();
@@ -66,6 +67,11 @@ class Line {
   }
 
  private:
+  json values() const {
+    const watch::AuditedRun run("bounds");
+    return value_rows(text_->amaxes(), exact_.model->worst_case_amaxes());
+  }
+
   TextModel load(const fs::path& path, WeightDtype dtype) const {
     release_cached_memory();  // of the model before
     return load_text_model({.path = path, .dtype = dtype, .warn = options_.warn});
@@ -77,6 +83,7 @@ class Line {
       refuse("--model: expected a Hugging Face directory of a decoder, got {}", options_.model.native());
     }
     options_.progress("fp32");
+    const watch::AuditedRun run("fp32");
     TextModel exact = load(options_.model, WeightDtype::kFp32);
     const TokenWindowOptions windows{.data = options_.data, .context = options_.context, .tokens = options_.tokens};
     text_ = std::make_unique<LineText>(exact, windows, directory_.partial());
@@ -86,6 +93,7 @@ class Line {
   // Whether the format holds, on the text to search with, too: nothing is chosen by the text that is held out.
   bool judge(const std::string& name, const fs::path& path, WeightDtype dtype) {
     options_.progress(name);
+    const watch::AuditedRun run(name);
     const TextModel model = load(path, dtype);
     const PlanDivergence in_search = divergence_of(text_->compare(model, TextPart::kSearch));
     json entry = text_->compare(model, TextPart::kHeldOut).tokens.result();
@@ -107,6 +115,7 @@ class Line {
     }
     io::write_file(inputs, lines);
     try {
+      const watch::AuditedRun run("gauge");
       gauge_checkpoint(
           {.model = options_.model, .out = gauged, .calibrate = inputs, .measurements = options_.measurements});
     } catch (const Error& error) {
@@ -133,6 +142,7 @@ class Line {
     std::vector<PlanProduct> products;
     Plan plan;
     {
+      const watch::AuditedRun run("plan");
       const TextModel model = load(directory_.partial(), WeightDtype::kBf16);
       PlanMeasure measure(model, *text_, models::code_kind(options_.codes).value());
       products = measure.products();

@@ -17,6 +17,7 @@
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/t5/load.h"
 #include "plimsoll/tokenize/sentencepiece/t5_tokenizer.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::app {
 namespace {
@@ -105,6 +106,8 @@ json mmlu(const MmluOptions& options) {
   std::vector<int64_t> first;
   json result = {{"shots", options.shots}, {"dtypes", json::object()}};
   for (const models::T5Dtype dtype : options.dtypes) {
+    const std::string name(recipe::name_of(models::kT5Dtypes, dtype));
+    const watch::AuditedRun run(name);
     models::T5ForConditionalGeneration model = models::load_t5(directory, dtype, options.warn);
     if (model->config.encoder_only) refuse("{}: expected a T5 with a decoder", options.model.native());
     model->numerics = options.numerics;
@@ -118,7 +121,7 @@ json mmlu(const MmluOptions& options) {
     for (size_t i = 0; i < answers.size(); ++i) same += answers[i] == first[i] ? 1 : 0;
     entry["agreement"] = binomial_json(same, total);
     entry["no_answer"] = std::count(answers.begin(), answers.end(), kNoAnswer);
-    result["dtypes"][std::string(recipe::name_of(models::kT5Dtypes, dtype))] = std::move(entry);
+    result["dtypes"][name] = std::move(entry);
     result["questions"] = total;
     result["shortened"] = prompts->shortened;
   }

@@ -9,6 +9,7 @@
 #include "plimsoll/app/text/token_comparison.h"
 #include "plimsoll/app/text/token_windows.h"
 #include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/watch/audit.h"
 
 namespace plimsoll::app {
 
@@ -25,14 +26,23 @@ json text_parity(const TextParityOptions& options) {
   const std::vector<TokenWindow> windows =
       read_token_windows(exact, {.data = options.data, .context = options.context, .tokens = options.tokens});
   std::vector<TextModel> narrow;
-  for (const models::WeightDtype dtype : options.dtypes) narrow.push_back(load(dtype));
+  std::vector<std::string> names;
+  for (const models::WeightDtype dtype : options.dtypes) {
+    narrow.push_back(load(dtype));
+    names.emplace_back(recipe::name_of(models::kWeightDtypes, dtype));
+  }
   std::vector<TokenComparison> sums(narrow.size());
   std::vector<double> seconds(narrow.size());
   int64_t tokens = 0;
   for (const TokenWindow& window : windows) {
     tokens += window.targets.numel();
-    const at::Tensor reference = logits_of(exact, window);
+    at::Tensor reference;
+    {
+      const watch::AuditedRun run("reference");
+      reference = logits_of(exact, window);
+    }
     for (size_t i = 0; i < narrow.size(); ++i) {
+      const watch::AuditedRun run(names[i]);
       const auto start = std::chrono::steady_clock::now();
       const at::Tensor logits = logits_of(narrow[i], window);
       seconds[i] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -42,7 +52,7 @@ json text_parity(const TextParityOptions& options) {
   }
   json result = {{"tokens", tokens}, {"dtypes", json::object()}};
   for (size_t i = 0; i < sums.size(); ++i) {
-    json& entry = result["dtypes"][std::string(recipe::name_of(models::kWeightDtypes, options.dtypes[i]))];
+    json& entry = result["dtypes"][names[i]];
     entry = sums[i].result();
     entry["tokens_per_s"] = static_cast<double>(tokens) / seconds[i];
     entry["bytes_per_weight"] = bytes_per_weight(*narrow[i].model);
