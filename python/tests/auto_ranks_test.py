@@ -9,6 +9,8 @@ import sys
 
 import plimsoll
 import pytest
+import torch
+from safetensors.torch import load_file
 
 PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 TEXT = pathlib.Path(__file__).resolve().parents[2] / "LICENSE"
@@ -22,10 +24,10 @@ RESTLESS = json.dumps(
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
 
 
-def train(out, *arguments):
+def train(out, *arguments, ranks=2):
     """Lines of the steps, timing left out, and what the ranks said."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", "--nproc-per-node=2"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", f"--nproc-per-node={ranks}"]
     command = [*launch, PROGRAM, "train", "--data", TEXT, "--out", out, "--recipe", RESTLESS, *SHAPE, *PLAN, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -34,7 +36,15 @@ def train(out, *arguments):
     return steps, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("shard", ["ddp", "zero1", "zero2"])
+def weights_of(out):
+    """Tensors of the last checkpoint, by name."""
+    whole = out / "whole.safetensors"
+    said = subprocess.run([PROGRAM, "consolidate", out, "--out", whole], capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0, said.stderr
+    return load_file(whole)
+
+
+@pytest.mark.parametrize("shard", ["ddp", "zero1", "zero2", "fsdp"])
 def test_ranks_take_the_same_decisions_and_so_does_a_resumed_run(tmp_path, shard):
     out = tmp_path / "run"
     # A rank with another format would bring another number of amaxes to the collective, which is an error.
@@ -46,3 +56,19 @@ def test_ranks_take_the_same_decisions_and_so_does_a_resumed_run(tmp_path, shard
     steps, said = train(out, f"--shard={shard}", "--resume")
     assert "resuming after" in said
     assert steps == whole
+
+
+@pytest.mark.parametrize(("ranks", "whole", "more"), [(1, "none", []), (2, "ddp", ["--checkpoint-activations"])])
+def test_weights_in_parts_have_the_bits_and_the_decisions_of_whole_ones(tmp_path, ranks, whole, more):
+    """The norm of all gradients is added up in another order: its last bits may differ, so that nothing may be clipped by it."""
+    steps, weights = [], []
+    for shard in (whole, "fsdp"):
+        steps.append(train(tmp_path / shard, f"--shard={shard}", "--clip=1e9", *more, ranks=ranks)[0])
+        weights.append(weights_of(tmp_path / shard))
+    norms = [[line.pop("grad_norm") for line in lines] for lines in steps]
+    # Sums of squares, in double, of as many elements as there are; the root halves their relative error.
+    elements = sum(weight.numel() for weight in weights[0].values())
+    assert norms[1] == pytest.approx(norms[0], rel=elements * 2**-53)
+    assert {change["to"] for line in steps[0] for change in line["precision"].get("changes", [])} == {"e4m3", "bf16"}
+    assert steps[1] == steps[0] and weights[1].keys() == weights[0].keys()
+    assert all(torch.equal(weights[1][name], weight) for name, weight in weights[0].items())

@@ -9,10 +9,6 @@ using nlohmann::json;
 
 std::shared_ptr<ops::PrecisionController> make_precision(const TrainOptions& options) {
   if (!options.recipe.automatic) return nullptr;
-  if (options.shard == shard::Sharing::kFsdp) {
-    refuse("--recipe {}: expected weights that are whole on each rank, got --shard fsdp, which sends them as codes",
-           options.recipe.text);
-  }
   return std::make_shared<ops::PrecisionController>(*options.recipe.automatic);
 }
 

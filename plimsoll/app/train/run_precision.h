@@ -19,7 +19,7 @@ struct StepPrecision {
   std::vector<ops::LayerPrecision> layers = {};  // in the steps that log every operand
 };
 
-// nullptr where the recipe is another. Throws UsageError: `auto` with weights that ranks share as codes.
+// nullptr where the recipe is another than `auto`.
 std::shared_ptr<ops::PrecisionController> make_precision(const TrainOptions& options);
 
 // From a checkpoint's ops::state_of. next_step: the first one to come. Throws Error where the state is not one.

@@ -19,10 +19,7 @@ at::Tensor as_row(const at::Tensor& part) { return part.view({1, -1}); }
 
 bool ShardedCodes::has_recipe() {
   const amp::Fp8Scope scope = amp::current_scope();
-  TORCH_CHECK_NOT_IMPLEMENTED(scope.precision == nullptr,
-                              "recipe auto: expected weights that travel as values (gather_codes=False), got those of "
-                              "FullyShardedDataParallel, which travel as codes");
-  return scope.recipe != nullptr && ops::has_tensor_codes(*scope.recipe);
+  return scope.precision == nullptr && scope.recipe != nullptr && ops::has_tensor_codes(*scope.recipe);
 }
 
 std::vector<int32_t> ShardedCodes::amax_bits(const std::vector<at::Tensor>& parts) {

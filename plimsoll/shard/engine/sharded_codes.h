@@ -18,7 +18,8 @@ class ShardedCodes {
 
   explicit ShardedCodes(States states) : states_(std::move(states)), amaxes_(states_.size()), scales_(states_.size()) {}
 
-  // Whether the scope's recipe lets them travel in codes.
+  // Whether the scope's recipe lets them travel in codes: never under a controller, which may have any layer in its wide
+  // format.
   static bool has_recipe();
 
   // parts: what this rank holds of each. Their amaxes as bits, which are ordered as magnitudes are, NaN above all.
