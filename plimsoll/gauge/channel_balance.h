@@ -16,7 +16,7 @@ namespace plimsoll::gauge {
 // holds the new w. weights: by GaugedTensor::name. All other exponents are 0.
 models::Exponents balanced_channels(const models::Freedoms& freedoms, const std::map<std::string, at::Tensor>& weights);
 
-// What takes exponents back.
+// Exponents that take the given ones back.
 models::Exponents inverse(models::Exponents exponents);
 
 }  // namespace plimsoll::gauge

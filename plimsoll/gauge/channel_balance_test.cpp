@@ -94,7 +94,7 @@ TEST(BalancedChannels, OfOnePlusAWeightAreWhatFp32Holds) {
   EXPECT_EQ(balanced_channels(freedoms, {{"query", query}, {"key", key}}).channels.at(0)[3], 5);
 }
 
-// Of each family: outliers that channels' exponents graft onto its weights go away by those that are found.
+// Outliers that exponents graft onto the weights of each family go away by those that are found.
 TEST(BalancedChannels, TakeOutliersOutOfEachFamilyWithTheBitsOfFp32) {
   const at::NoGradGuard no_grad;
   at::manual_seed(3);

@@ -150,9 +150,7 @@ def ranks_take_the_same_decisions(group):
 
 
 @ranks.case(2)
-def layers_and_parameters_that_ranks_share_are_refused(group):
-    from plimsoll.shard import FullyShardedDataParallel
-
+def layers_that_ranks_share_are_refused(group):
     shared = te.Linear(32, 8, parallel_mode="column", tp_group=group)
     try:
         with te.autocast(recipe=Auto(), amax_reduction_group=group):
@@ -160,19 +158,24 @@ def layers_and_parameters_that_ranks_share_are_refused(group):
         raise AssertionError("expected NotImplementedError")
     except NotImplementedError as error:
         assert "tp_size of 2" in str(error)
-    sharded = FullyShardedDataParallel(Net(), group)
-    try:
-        with te.autocast(recipe=Auto(), amax_reduction_group=group):
-            sharded(batch(0))
-        raise AssertionError("expected NotImplementedError")
-    except NotImplementedError as error:
-        assert "gather_codes=False" in str(error)
-    auto, values = Auto(**RESTLESS), FullyShardedDataParallel(Net(), group, gather_codes=False)
-    for step in range(3):
-        with te.autocast(recipe=auto, amax_reduction_group=group):
-            output = values(batch(step, outlier=True))
-        output.float().square().mean().backward()
-        auto.end_step()
+
+
+@ranks.case(2)
+def parameters_that_ranks_share_travel_as_values(group):
+    from plimsoll.shard import FullyShardedDataParallel
+
+    found = []
+    for gather_codes in (True, False):
+        auto, model = Auto(**RESTLESS), FullyShardedDataParallel(Net(), group, gather_codes=gather_codes)
+        outputs = []
+        for step in range(3):
+            with te.autocast(recipe=auto, amax_reduction_group=group):
+                outputs.append(model(batch(step, outlier=True)))
+            outputs[-1].float().square().mean().backward()
+            auto.end_step()
+        found.append((outputs, auto.state_dict()))
+    (codes, decided), (values, expected) = found
+    assert all(map(torch.equal, codes, values)) and decided == expected
     mine, theirs = ranks.gathered(group, auto.state_dict())
     assert mine == theirs
     assert auto.products()["first/output"].format == "bf16", auto.products().keys()

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from typing import Any
 
 import gauge_program
 import pytest
@@ -60,7 +61,7 @@ def test_line_has_the_fp32_weights_and_nothing_beside_them(tmp_path):
     for layers in (4, 12):
         folder = tmp_path / f"model {layers}"
         folder.mkdir()
-        shape = {
+        shape: dict[str, Any] = {
             "hidden_size": 512,
             "intermediate_size": 2048,
             "num_attention_heads": 8,

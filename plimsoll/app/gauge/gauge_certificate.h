@@ -25,7 +25,7 @@
 
 namespace plimsoll::app {
 
-// Of the source, or of it with the exponents of single channels.
+// Ranges of the source, or of it with the exponents of single channels.
 struct GaugedRanges {
   gauge::WeightRanges weights;
   models::Amaxes values;

@@ -286,9 +286,9 @@ class Auto(Precision, Recipe):
     forbids one; mean_decay: of that mean; flushed: share of an input or a weight that may become zero; bound: of input, weight
     and grad_output, as multiples of the format's rounding error. ValueError: one of them out of range.
 
-    A copy or a pickle has the state of now and goes on by itself. Weights as codes (quantized_model_init,
-    FullyShardedDataParallel with gather_codes=True) and layers that ranks share (tp_size > 1) are NotImplementedError in its
-    scopes.
+    A copy or a pickle has the state of now and goes on by itself. Weights as codes
+    (quantized_model_init) and layers that ranks share (tp_size > 1) are NotImplementedError in its scopes;
+    FullyShardedDataParallel sends values in them.
     """
 
     ladder: str = "e4m3>bf16"

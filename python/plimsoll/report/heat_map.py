@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CELL = (0.34, 0.19)  # inches
-LABELS = (2.4, 1.5)  # inches for the rows' and the columns', and the bar
+LABELS = (2.4, 0.9)  # inches for the rows' and the columns', and the bar
+LETTER = 0.065  # inches of a column's label, which stands upright
 # Bits and their colours, as in the heat maps of training: white where a value reaches the format's end.
 LOWEST, HIGHEST = -2.0, 6.0
 COLOURS = {LOWEST: "#b2182b", 0.0: "#f7f7f7", HIGHEST: "#2166ac"}
@@ -66,8 +67,11 @@ def heat_maps(maps: list[HeadroomMap]) -> str:
     """Side by side, of the same rows and columns: those of all values."""
     matplotlib = matplotlib_package()
     found = places(list(dict.fromkeys(name for each in maps for name in each.bits)))
-    rows, columns = len(rows_of(list(found.values()))), len(columns_of(list(found.values())))
-    size = (LABELS[0] + len(maps) * columns * CELL[0], LABELS[1] + max(rows, 8) * CELL[1])
+    rows, names = len(rows_of(list(found.values()))), [name for _, name in columns_of(list(found.values()))]
+    height = LABELS[1] + LETTER * max(map(len, names), default=0) + max(rows, 8) * CELL[1]
+    # A title is as wide as its map at least.
+    width = max(len(maps) * len(names) * CELL[0], len(maps) * LETTER * max(len(each.title) for each in maps))
+    size = (LABELS[0] + width, height)
     span = HIGHEST - LOWEST
     colours = matplotlib.colors.LinearSegmentedColormap.from_list(
         "headroom", [((bits - LOWEST) / span, colour) for bits, colour in COLOURS.items()]

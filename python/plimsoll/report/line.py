@@ -153,7 +153,7 @@ def _costs(found: dict[str, Any]) -> str:
     }
     if not bits:
         return ""
-    title = f"{_codes(found)} codes: bits between a product's KL alone and {found['max_kl']:g} nats"
+    title = f"{_codes(found)} codes: bits from a product's KL alone up to {found['max_kl']:g} nats"
     return "<h2>Cost of every product</h2>" + _picture(heat_maps([HeadroomMap(title, bits)]), "cost")
 
 
