@@ -4,11 +4,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randint.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/train/trained_model.h"
+#include "plimsoll/ops/scaling/precision_controller.h"
 #include "plimsoll/ops/watch/audited_torch.h"
 
 namespace plimsoll::app {
@@ -18,14 +20,27 @@ at::Tensor random_tokens(const models::LanguageModel& model, int64_t count) {
   return at::randint(0, vocabulary_of(model), {1, count}, at::kLong);
 }
 
-void train_once(const TextModel& model, const recipe::Recipe& recipe, int64_t count) {
+void train_once(const TextModel& model, const amp::Fp8AutocastOptions& formats, int64_t count) {
   model.model->module().train();
   at::Tensor loss;
   {
-    amp::Fp8Autocast scope({.recipe = recipe});
+    amp::Fp8Autocast scope(formats);
     loss = model.model->loss(random_tokens(*model.model, count), random_tokens(*model.model, count));
   }
   loss.backward();
+}
+
+// Under `auto` a run's products have the formats of its next step, others' those of a first one.
+amp::Fp8AutocastOptions formats_of_training(const AuditOptions& options, const TextModel& model) {
+  if (!options.recipe) {
+    if (auto precision = is_run(options.model.path) ? precision_of_run(options.model.path) : nullptr) {
+      return {.recipe = precision->recipe().narrow(), .precision = precision};
+    }
+    return {.recipe = model.recipe.value_or(recipe::Recipe())};
+  }
+  if (!options.recipe->automatic) return {.recipe = options.recipe->value};
+  return {.recipe = options.recipe->value,
+          .precision = std::make_shared<ops::PrecisionController>(*options.recipe->automatic)};
 }
 
 void generate_once(const TextModel& model, const std::optional<recipe::Recipe>& recipe, int64_t count) {
@@ -54,12 +69,11 @@ void audit_model(const AuditOptions& options, watch::Audit& audit) {
   at::manual_seed(1);
   const watch::AuditRecording recording(&audit);
   const ops::AuditedTorch torch_rows;
-  const std::optional<recipe::Recipe>& recipe = options.recipe ? options.recipe : model.recipe;
   if (trains) {
-    train_once(model, recipe.value_or(recipe::Recipe()), options.tokens);
+    train_once(model, formats_of_training(options, model), options.tokens);
   } else {
     const at::NoGradGuard no_grad;
-    generate_once(model, recipe, options.tokens);
+    generate_once(model, options.recipe ? options.recipe->wide() : model.recipe, options.tokens);
   }
 }
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/app/text/text_model.h"
 #include "plimsoll/recipe/named.h"
-#include "plimsoll/recipe/recipe.h"
 #include "plimsoll/watch/audit.h"
 
 namespace plimsoll::app {
@@ -23,8 +23,8 @@ inline constexpr std::array<recipe::Named<AuditAs>, 2> kAuditedAs = {
     {{"train", AuditAs::kTrain}, {"generate", AuditAs::kGenerate}}};
 
 struct AuditOptions {
-  TextModelOptions model;                     // a Hugging Face directory trains in FP32 weights
-  std::optional<recipe::Recipe> recipe = {};  // none: the run's; of a directory fp32, or to generate the weights' dtype
+  TextModelOptions model;                   // a Hugging Face directory trains in FP32 weights
+  std::optional<ChosenRecipe> recipe = {};  // none: the run's; of a directory fp32, or to generate the weights' dtype
   AuditAs as = AuditAs::kTrain;
   int64_t tokens = 64;  // of the step or of the prompt, drawn at random
 };

@@ -13,6 +13,9 @@ struct ChosenRecipe {
   std::string text;                                 // a name or JSON, as typed
   recipe::Recipe value;                             // of `auto` that of its narrow products
   std::optional<recipe::Automatic> automatic = {};  // of a run that chooses the format of each product
+
+  // Of `auto` that of its wide products: it holds what each of them did, and saves the most bytes for backward.
+  const recipe::Recipe& wide() const { return automatic ? automatic->wide() : value; }
 };
 
 // Throws UsageError.

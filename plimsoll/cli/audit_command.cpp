@@ -68,7 +68,7 @@ int run_audit(AuditCommand& command) {
   }
   if (command.forward_products) app::refuse("--forward-products: expected --diff FILE FILE with it, got none");
   use_threads(command.threads);
-  if (!command.recipe.text.empty()) command.options.recipe = command.recipe.value;
+  if (!command.recipe.text.empty()) command.options.recipe = command.recipe;
   app::JsonLines lines = app::JsonLines::create(command.json);
   watch::Audit audit;
   app::audit_model(command.options, audit);
@@ -89,7 +89,7 @@ Command audit_command() {
       .options =
           {{"model", "DIR", path(options.model.path, PathMust::kExist),
             "a Hugging Face directory, a run's directory, or one of its checkpoints"},
-           {"recipe", "NAME", recipe(command->recipe),
+           {"recipe", "NAME", training_recipe(command->recipe),
             "instead of the run's; of a directory fp32, or to generate the dtype of its weights"},
            {"as", "HOW", choice(options.as, app::kAuditedAs),
             "train: the passes of a training step; generate: a prompt and a token after it"},

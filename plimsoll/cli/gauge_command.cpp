@@ -41,10 +41,26 @@ void print_headroom(const json& certificate) {
   tensors.resize(std::min(tensors.size(), kRows));
   Table table({"least headroom in FP16, bits", "before", "after", "times 2^"});
   for (const json& tensor : tensors) {
-    table.add({tensor.at("name").get<std::string>(), fmt::format("{:.1f}", headroom(tensor, "headroom_bits_before")),
-               fmt::format("{:.1f}", headroom(tensor, "headroom_bits")), tensor.at("exponent").dump()});
+    const auto bits = [&](const char* member) {
+      return tensor.at("amax") == 0 ? "-" : fmt::format("{:.1f}", headroom(tensor, member));
+    };
+    table.add({tensor.at("name").get<std::string>(), bits("headroom_bits_before"), bits("headroom_bits"),
+               tensor.at("exponent").dump()});
   }
   fmt::print("{}", table.text());
+}
+
+// Single channels, whose exponents come to those of the table.
+void print_channels(const json& certificate) {
+  for (const auto& [pair, channels] : certificate.at("exponents").at("channels").items()) {
+    std::vector<std::string> shown;
+    for (const auto& [channel, exponent] : channels.items())
+      shown.push_back(fmt::format("{} 2^{}", channel, exponent.dump()));
+    const size_t more = shown.size() - std::min(shown.size(), kRows);
+    shown.resize(shown.size() - more);
+    fmt::print("channels of {}: {}{}\n", pair, fmt::join(shown, ", "),
+               more > 0 ? fmt::format(", and {} more", more) : "");
+  }
 }
 
 void print_search(const json& certificate) {
@@ -75,20 +91,24 @@ void print_train(const json& train) {
 
 void print(const json& certificate, const app::GaugeOptions& options) {
   print_headroom(certificate);
+  print_channels(certificate);
   const auto below = certificate.at("below_headroom").size();
   if (below > 0)
     fmt::print("{} tensors have less than {} bits; the certificate names them\n", below, options.headroom_bits);
   print_search(certificate);
   if (certificate.contains("train")) print_train(certificate.at("train"));
   const json& fp16 = certificate.at("fp16");
+  const char* bits = certificate.at("fp32").at("bit_identical").get<bool>()
+                         ? "the source's bits"
+                         : "other bits, of the weights under rounded_weights in the certificate";
   if (fp16.contains("encoder_relative_l2")) {
-    fmt::print("fp32: the source's bits; fp16: finite, relative L2 {:.2g} at the encoder's output\n",
+    fmt::print("fp32: {}; fp16: finite, relative L2 {:.2g} at the encoder's output\n", bits,
                fp16.at("encoder_relative_l2").get<double>());
   } else if (fp16.contains("logits_relative_l2")) {
-    fmt::print("fp32: the source's bits; fp16: finite, relative L2 {:.2g} of the logits\n",
+    fmt::print("fp32: {}; fp16: finite, relative L2 {:.2g} of the logits\n", bits,
                fp16.at("logits_relative_l2").get<double>());
   } else {
-    fmt::print("fp32: the source's bits; fp16: Inf or NaN remain\n");
+    fmt::print("fp32: {}; fp16: Inf or NaN remain\n", bits);
   }
   fmt::print("{}\n", options.out.native());
 }

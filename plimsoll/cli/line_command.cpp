@@ -31,7 +31,9 @@ std::string shown(const json& value, const char* format) {
   return value.is_null() ? "NaN" : fmt::format(fmt::runtime(format), value.get<double>());
 }
 
+// Zero has none.
 std::string bits(const json& row, const char* member) {
+  if (row.at("amax") == 0) return "-";
   return row.contains(member) ? shown(row.at(member), "{:.1f}") : "-";
 }
 
@@ -133,7 +135,7 @@ Command line_command() {
                        "tokens of a window, instead of 512"},
                       {"tokens", "N", integer(options.tokens, {.from = 4}), "of the text, at most"},
                       {"measurements", "N", integer(options.measurements, {.from = 1, .to = 1 << 20}),
-                       "plans that are measured at most, and exponents"},
+                       "plans that are measured at most, but as many as it takes to find one, and exponents"},
                       threads_option(command->threads),
                       audit_option(command->audit)},
           .run = [command](const json&) { return run_line(*command); }};

@@ -92,7 +92,7 @@ Command shard_plan_command() {
                       {"dim", "N", integer(run.dim, kSizes), "instead of the model's"},
                       {"heads", "N", integer(run.heads, kSizes), "instead of the model's; divides dim"},
                       {"context", "N", integer(run.context, kSizes), "instead of the model's"},
-                      {"recipe", "NAME", recipe(run.recipe), "as plimsoll train"},
+                      {"recipe", "NAME", training_recipe(run.recipe), "as plimsoll train; auto: as if all products were wide"},
                       {"shard", "HOW", choice(run.shard, app::kSharings), "what processes share, as plimsoll train"},
                       {"batch", "N", integer(run.batch, kSizes), "sequences in a step, of each process"},
                       {"world", "N,...", integers(options.world, {.from = 1, .to = 10'000'000}), "processes"},

@@ -52,6 +52,15 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+// The median of the logarithms of those that are not 0.
+double usual_bits(const std::vector<float>& amaxes) {
+  std::vector<double> bits;
+  for (const float amax : amaxes) {
+    if (amax > 0) bits.push_back(std::log2(double{amax}));
+  }
+  return median(std::move(bits));
+}
+
 std::vector<int> exponents_of(ChannelAmaxes amaxes) {
   amaxes.shrinking.resize(amaxes.growing.size());
   const auto ratio = [&](size_t i) { return std::log2(double{amaxes.growing[i]} / amaxes.shrinking[i]); };
@@ -61,10 +70,12 @@ std::vector<int> exponents_of(ChannelAmaxes amaxes) {
   }
   std::vector<int> exponents(amaxes.growing.size());
   if (ratios.empty()) return exponents;
-  const double usual = median(ratios);
+  const double usual = median(ratios), usual_growing = usual_bits(amaxes.growing);
   for (size_t i = 0; i < exponents.size(); ++i) {
-    if (!std::isfinite(ratio(i))) continue;
-    const int exponent = -static_cast<int>(std::lround((ratio(i) - usual) / 2));
+    double bits = (ratio(i) - usual) / 2;
+    if (amaxes.shrinking[i] == 0) bits = std::log2(amaxes.growing[i]) - usual_growing;
+    if (!std::isfinite(bits)) continue;
+    const int exponent = -static_cast<int>(std::lround(bits));
     if (std::abs(exponent) >= kLeastBits) exponents[i] = exponent;
   }
   return exponents;

@@ -70,6 +70,8 @@ TEST(BalancedChannels, LeaveChannelsWithoutWeights) {
   weights["down_weight"].select(1, 5).zero_();
   weights["up_weight"][0].mul_(1 << 12);
   EXPECT_EQ(channels_of(weights), std::vector<int>({-6, 0, 0, 0, 0, 0}));
+  weights["up_weight"][5].mul_(1 << 9);  // which nothing reads
+  EXPECT_EQ(channels_of(weights), std::vector<int>({-6, 0, 0, 0, 0, -9}));
   for (auto& [name, weight] : weights) weight.zero_();
   EXPECT_EQ(channels_of(weights), std::vector<int>());
 }

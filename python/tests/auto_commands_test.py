@@ -62,3 +62,22 @@ def test_a_comparison_runs_each_ladder_as_train_does(tmp_path):
         assert result["precision"] == alone[-1]["precision"]
         assert result["precision"]["formats"] == (ladder.partition(":")[2] or "e4m3>bf16").split(">")
         assert result["difference_percent"] is not None
+
+
+def test_an_audit_shows_the_formats_of_the_next_step(tmp_path):
+    run = tmp_path / "run"
+    done("train", "--data", TEXT, *SIZES, "--threads=1", "--recipe", RESTLESS, "--out", run)
+    last = {(change["layer"], f"gemm {change['product']}"): change["to"] for _, change in changes_of(logged(run))}
+    assert set(last.values()) == {"e4m3", "bf16"}
+
+    def audited(*words):
+        done("audit", "--model", run, "--threads=1", "--tokens=32", "--json", tmp_path / "rows", *words)
+        rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+        return {(row["layer"], row["op"]): row for row in rows if row["decided"] == "auto"}
+
+    rows = audited()
+    for place, format in last.items():
+        assert rows[place]["reason"].startswith(f"{format} after step "), rows[place]
+        assert any("e4m3" in operand["format"] for operand in rows[place]["operands"]) == (format == "e4m3"), rows[place]
+    new = audited("--recipe", "auto:mxfp8>fp32")
+    assert new.keys() == rows.keys() and {row["reason"] for row in new.values()} == {"mxfp8 from the first step on"}

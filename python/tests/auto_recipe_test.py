@@ -111,7 +111,7 @@ def test_a_resumed_run_has_the_bits_and_decisions_of_one_that_was_not_interrupte
         assert sorted(state.pop("layers"), key=lambda layer: layer["layer"]) == sorted(
             saved["auto"]["layers"], key=lambda layer: layer["layer"]
         )
-        assert state == {"step": 5, "multiply_adds": saved["auto"]["multiply_adds"]}
+        assert state == {"formats": ladder.split(">"), "step": 5, "multiply_adds": saved["auto"]["multiply_adds"]}
     ended = train(second, after, range(5, 12))
     assert begun[0] + ended[0] == losses and begun[1] + ended[1] == changes
     assert any(f"after step {step + 1}," in line for step in range(5, 12) for line in changes)

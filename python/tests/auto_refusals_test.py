@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from typing import Any
 
 import plimsoll
@@ -98,6 +99,20 @@ def test_wrong_steps_and_states_are_named_and_change_nothing():
         with pytest.raises(ValueError, match="recipe auto|Auto|precision"):
             auto.load_state_dict(state)
     assert auto.state_dict() == before
+    with pytest.raises(ValueError, match="expected the state of a ladder mxfp8>fp32, got one of e4m3>bf16"):
+        Auto(ladder="mxfp8>fp32").load_state_dict(before)
+
+
+def test_a_step_in_which_no_layer_computes_warns_once():
+    auto = Auto()
+    with te.autocast(recipe=auto):
+        torch.nn.Linear(32, 8)(batch(0)).sum().backward()
+    with pytest.warns(UserWarning, match="expected layers of plimsoll.pytorch in a scope of this recipe"):
+        auto.end_step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        auto.end_step()
+        train(Auto(), Net(), range(2))
 
 
 def test_weights_as_codes_are_refused():

@@ -95,3 +95,14 @@ def test_norms_that_fp32_cannot_hold_at_the_exponent_are_named_with_their_error(
     (rounded,) = certificate["fp32"]["rounded_weights"].values()
     assert rounded["elements"] == 2 and 0 < rounded["relative_error"] <= 2.0 ** (-25 - exponent) * (1 + 2.0**-19)
     assert logits(loaded(tmp_path / "gauged"), ids).isfinite().all()
+
+
+def test_a_model_of_zeros_is_finite_and_has_no_error(tmp_path):
+    model = decoder_models.make("llama")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    folder, _, inputs = directory(model, tmp_path)
+    certificate = gauge(folder, tmp_path / "gauged", "--calibrate", inputs)
+    assert certificate["fp16"] == {"finite": True, "logits_relative_l2": 0.0}
+    assert certificate["exponents"]["residual"] == 0 and certificate["exponents"]["channels"] == {}

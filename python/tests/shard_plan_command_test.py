@@ -41,6 +41,14 @@ def test_each_way_of_sharing_takes_less_memory_than_the_one_before(tmp_path: Pat
     assert len(set(totals)) == 4
 
 
+def test_auto_is_planned_as_its_wide_format(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("auto", "bf16", "fp8")]
+    for file in files:
+        assert plan(*GIVEN, "--recipe", file.name, "--json", str(file)).returncode == 0
+    auto, bf16, fp8 = (json.loads(file.read_text())["runs"] for file in files)
+    assert auto == bf16 != fp8
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -91,7 +91,7 @@ ShardPlan plan_shards(const ShardPlanOptions& options) {
   ShardPlan plan;
   plan.shape = shape_of(options.run).get<models::GptConfig>();
   const auto tokens = static_cast<double>(options.run.batch * plan.shape.context);  // of a forward pass
-  const recipe::Recipe& recipe = options.run.recipe.value;
+  const recipe::Recipe& recipe = options.run.recipe.wide();
   plan.activation_bytes_per_token = activation_bytes_per_token(plan.shape, recipe);
   plan.alone_seconds = tokens / options.tokens_per_second;
   const double memory_bandwidth = options.memory_bandwidth * 1e9;

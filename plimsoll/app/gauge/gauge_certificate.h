@@ -19,17 +19,12 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "plimsoll/app/gauge/gauge_channels.h"
 #include "plimsoll/gauge/loss_scale_choice.h"
 #include "plimsoll/gauge/measured_search.h"
 #include "plimsoll/gauge/search.h"
 
 namespace plimsoll::app {
-
-// Ranges of the source, or of it with the exponents of single channels.
-struct GaugedRanges {
-  gauge::WeightRanges weights;
-  models::Amaxes values;
-};
 
 struct GaugeFindings {
   const models::Freedoms& freedoms;

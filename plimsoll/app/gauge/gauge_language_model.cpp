@@ -16,6 +16,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gauge/gauge_certificate.h"
+#include "plimsoll/app/gauge/gauge_channels.h"
 #include "plimsoll/app/gauge/gauge_gradients.h"
 #include "plimsoll/app/gauge/gauge_measurement.h"
 #include "plimsoll/app/gauge/gauge_search.h"
@@ -25,7 +26,6 @@
 #include "plimsoll/app/text/text_model.h"
 #include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/gauge/calibration.h"
-#include "plimsoll/gauge/channel_balance.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/line_reader.h"
@@ -136,12 +136,6 @@ GaugeInputs observed(std::vector<at::Tensor> windows, gauge::Calibration& calibr
   return inputs;
 }
 
-// Largest values for any input.
-models::Amaxes bounds_of(const models::LanguageModel& model) {
-  const watch::AuditedRun run("bounds");
-  return model.worst_case_amaxes();
-}
-
 // Logits of what was written, in FP32 and in FP16, which of a directory is the dtype of its weights. One model at a time.
 json verify(const std::filesystem::path& directory, const GaugeSource& source, const GaugeInputs& inputs) {
   auto model = written(directory, source, models::WeightDtype::kFp32);
@@ -191,43 +185,6 @@ json rounded_weights(const std::map<std::string, at::Tensor>& before, const std:
   return result;
 }
 
-GaugedRanges ranges_of(const models::LanguageModel& model, const models::Freedoms& freedoms,
-                       const gauge::Calibration& calibration, bool has_inputs) {
-  GaugedRanges ranges = {.weights = {}, .values = has_inputs ? calibration.amaxes() : bounds_of(model)};
-  const auto weights = model.weights_with_freedom();
-  for (const models::GaugedTensor& tensor : freedoms.weights) {
-    const auto& count = tensor.one_plus ? gauge::count_exponents_of_one_plus : gauge::count_exponents;
-    ranges.weights.emplace(tensor.name, count(weights.at(tensor.name)));
-  }
-  return ranges;
-}
-
-// Exponents of single channels, under which the model of `source` stands now; none, if FP16 holds no more with them.
-models::Exponents balance_channels(GaugeSource& source, const GaugeOptions& options, const GaugeInputs& inputs,
-                                   const models::Freedoms& freedoms, GaugedRanges& ranges) {
-  models::Exponents channels = gauge::balanced_channels(freedoms, source.model->weights_with_freedom());
-  if (channels.channels.empty()) return channels;
-  const auto cost = [&](const GaugedRanges& of) {
-    const gauge::RangeCosts costs(freedoms, of.weights, of.values, static_cast<int>(options.headroom_bits));
-    return costs.of(costs.best());
-  };
-  source.model = source.model->take_multiplied(channels);
-  gauge::Calibration calibration(*source.model);
-  const bool has_inputs = !options.calibrate.empty();
-  if (has_inputs) {
-    const watch::AuditedRun run("fp32 balanced");
-    for (const at::Tensor& window : inputs.windows) calibration.observe(window);
-  }
-  GaugedRanges balanced = ranges_of(*source.model, freedoms, calibration, has_inputs);
-  if (cost(balanced) < cost(ranges)) {
-    ranges = std::move(balanced);
-    return channels;
-  }
-  source.model = source.model->take_multiplied(gauge::inverse(channels));
-  channels.channels.clear();
-  return channels;
-}
-
 void observe_gradients(gauge::Calibration& calibration, const GaugeInputs& inputs, const GaugeOptions& options) {
   const watch::AuditedRun run(kSourceRun);
   bool has_target = false;
@@ -265,10 +222,13 @@ json gauge_language_model(const GaugeOptions& options) {
   {
     gauge::Calibration calibration(*source.model);
     inputs = observed(read_windows(options, source), calibration, source.vocabulary, directory.partial());
-    as_read = ranges_of(*source.model, freedoms, calibration, has_inputs);
+    as_read = ranges_of(*source.model, freedoms, has_inputs ? &calibration : nullptr);
   }
   GaugedRanges ranges = as_read;
-  const models::Exponents channels = balance_channels(source, options, inputs, freedoms, ranges);
+  const models::Exponents channels = balance_channels(source.model, ranges,
+                                                      {.freedoms = freedoms,
+                                                       .inputs = has_inputs ? &inputs : nullptr,
+                                                       .headroom_bits = static_cast<int>(options.headroom_bits)});
   models::Amaxes gradients;
   if (options.train) {
     gauge::Calibration calibration(*source.model);

@@ -29,7 +29,7 @@ struct PlanSearch {
   double most = 0.01;  // nats, of PlanDivergence::bound()
   // The products that are true stay wide, the others have codes.
   std::function<PlanDivergence(const std::vector<bool>& wide)> measure;
-  int64_t most_measurements = 64;  // about twice log2 of the products are needed at least
+  int64_t most_measurements = 64;  // but the bisection has all that it takes, two and log2 of the products
 };
 
 struct Plan {

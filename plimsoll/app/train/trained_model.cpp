@@ -6,6 +6,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/app/train/run_precision.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/families.h"
@@ -20,11 +21,8 @@ io::Checkpoint load_step(const std::filesystem::path& path) {
   return std::move(latest->checkpoint);
 }
 
-// Formats of a run that chose them product by product are known to it alone; the wide one holds what each of them did.
-recipe::Recipe recipe_of_run(const std::string& text) {
-  const ChosenRecipe chosen = parse_training_recipe(text);
-  return chosen.automatic ? chosen.automatic->wide() : chosen.value;
-}
+// Formats of a run that chose them product by product are known to it alone.
+recipe::Recipe recipe_of_run(const std::string& text) { return parse_training_recipe(text).wide(); }
 
 }  // namespace
 
@@ -59,6 +57,17 @@ TrainedModel load_trained_model(const std::filesystem::path& path) {
   } catch (const std::out_of_range&) {
     fail("{}: expected a checkpoint with a model", path.native());
   }
+}
+
+std::shared_ptr<ops::PrecisionController> precision_of_run(const std::filesystem::path& path) {
+  const io::Checkpoint checkpoint = load_step(path);
+  const auto recipe = checkpoint.state.find("recipe");
+  if (recipe == checkpoint.state.end() || !recipe->is_string()) return nullptr;
+  const auto text = recipe->get<std::string>();
+  if (!recipe::is_automatic(text)) return nullptr;
+  auto precision = std::make_shared<ops::PrecisionController>(*parse_training_recipe(text).automatic);
+  app::restore(*precision, checkpoint.step, checkpoint.state.value("precision", nlohmann::json()));
+  return precision;
 }
 
 }  // namespace plimsoll::app

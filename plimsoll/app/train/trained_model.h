@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "plimsoll/models/language_model.h"
+#include "plimsoll/ops/scaling/precision_controller.h"
 #include "plimsoll/recipe/recipe.h"
 
 namespace plimsoll::app {
@@ -21,5 +22,9 @@ bool is_run(const std::filesystem::path& path);
 
 // The model of a run's newest good checkpoint, or of one step's directory. Throws Error or io::Error.
 TrainedModel load_trained_model(const std::filesystem::path& path);
+
+// Formats of the next step of a run, or of one from that checkpoint, under the recipe `auto`; nullptr: it has another.
+// Throws Error or io::Error.
+std::shared_ptr<ops::PrecisionController> precision_of_run(const std::filesystem::path& path);
 
 }  // namespace plimsoll::app

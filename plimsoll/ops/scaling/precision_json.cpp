@@ -1,6 +1,7 @@
 #include "plimsoll/ops/scaling/precision_json.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <array>
 #include <nlohmann/json.hpp>
@@ -82,10 +83,14 @@ json state_of(const PrecisionController& precision) {
     for (const ProductPrecision& product : layer.products) products.push_back(product_json(product));
     layers.push_back({{"layer", layer.layer}, {"products", std::move(products)}});
   }
-  return {{"layers", std::move(layers)}, {"multiply_adds", precision.multiply_adds()}};
+  return {
+      {"formats", formats_of(precision)}, {"layers", std::move(layers)}, {"multiply_adds", precision.multiply_adds()}};
 }
 
 void restore(PrecisionController& precision, int64_t next_step, const json& state) {
+  const auto formats = formats_of(precision), saved_formats = state.at("formats").get<std::vector<std::string>>();
+  TORCH_CHECK_VALUE(saved_formats == formats, "recipe auto: expected the state of a ladder ", c10::Join(">", formats),
+                    ", got one of ", c10::Join(">", saved_formats));
   std::vector<LayerPrecision> layers;
   for (const json& saved : state.at("layers")) {
     LayerPrecision& layer = layers.emplace_back();

@@ -9,7 +9,8 @@
 
 namespace plimsoll::ops {
 
-// {"layers": [{"layer", "products": [...]}], "multiply_adds": [by rung]}: all that a later run needs to decide the same.
+// {"formats": of the ladder, "layers": [{"layer", "products": [...]}], "multiply_adds": [by rung]}: all that a later run needs to
+// decide the same.
 nlohmann::json state_of(const PrecisionController& precision);
 // next_step: the first one to come. Throws nlohmann::json::exception where the state is not one, c10::ValueError where it
 // is that of another ladder; the controller stays as it is then.

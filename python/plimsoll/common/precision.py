@@ -91,6 +91,7 @@ class Controller:
         self.text = text
         self.library: Any = torch.ops.plimsoll.precision_controller(text)
         self.names: Any = None
+        self.has_warned = False
 
 
 class Precision:
@@ -122,10 +123,18 @@ class Precision:
 
         step: counted from 0; None: the one after the last. steps: of the whole run, so that nothing is demoted in its last
         tenth; 0: nobody knows. Several ranks: a collective of the scopes' amax_reduction_group, in which all take the same
-        decisions. Returns the changes.
+        decisions. Returns the changes. A warning, once: no layer has computed since the step before.
         """
         _Scopes.count = 0
-        changes = self.controller().library.end_step(self._step(step), check_size("Auto.end_step", "steps", steps))
+        controller = self.controller()
+        changes = controller.library.end_step(self._step(step), check_size("Auto.end_step", "steps", steps))
+        if not controller.has_warned and not any(self.shares(of_last_step=True).values()):
+            controller.has_warned = True
+            warnings.warn(
+                "Auto: expected layers of plimsoll.pytorch in a scope of this recipe since the step before, with gradients, got "
+                "none. Other models are converted first: plimsoll.convert.convert(model)",
+                stacklevel=2,
+            )
         return [
             PrecisionChange(
                 before=change.pop("from"),
