@@ -14,7 +14,7 @@ struct ChosenRecipe {
   recipe::Recipe value;                             // of `auto` that of its narrow products
   std::optional<recipe::Automatic> automatic = {};  // of a run that chooses the format of each product
 
-  // Of `auto` that of its wide products: it holds what each of them did, and saves the most bytes for backward.
+  // The recipe of `auto`'s wide products, which hold what each of them did and save the most bytes; or `value`.
   const recipe::Recipe& wide() const { return automatic ? automatic->wide() : value; }
 };
 
