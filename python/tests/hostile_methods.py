@@ -102,7 +102,7 @@ METHODS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
             "abandon_step": [3],
             "end_step": [3, 10],
             "enter": [OWNER, None, 1, False],
-            "load_state": ['{"step": 3, "layers": [], "multiply_adds": [1, 0]}'],
+            "load_state": ['{"step": 3, "formats": ["e4m3", "bf16"], "layers": [], "multiply_adds": [1, 0]}'],
             "measures": [],
             "products": [],
             "shares": [True],

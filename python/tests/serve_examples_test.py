@@ -102,6 +102,50 @@ def test_json_of_a_schema(client, form):
         assert value is None or [key for key in PEOPLE["properties"] if key in value] == list(value)
 
 
+WEBSITE: dict[str, Any] = {"prompt": "Building a website can be done in 10 simple steps:", "n_predict": 12}
+
+
+def test_its_own_completion(client, server):
+    kind, answer = post(server, "/completion", WEBSITE)
+    reply = json.loads(answer)
+    assert kind == "application/json"
+    ours = client.completions.create(model="any", prompt=WEBSITE["prompt"], max_tokens=12, temperature=0)
+    assert reply == {
+        "content": ours.choices[0].text,
+        "stop": True,
+        "stop_type": "limit",
+        "model": ours.model,
+        "tokens_evaluated": ours.usage.prompt_tokens,
+        "tokens_predicted": 12,
+        "truncated": False,
+    }
+    first = ours.choices[0].text[0]
+    stopped = json.loads(post(server, "/completion", {**WEBSITE, "stop": [first]})[1])
+    assert (stopped["content"], stopped["stop_type"]) == ("", "word")
+
+
+def test_its_own_completion_as_events(server):
+    # The fields of its example of a chat in JavaScript, which reads `content` until `stop`.
+    body = {**WEBSITE, "temperature": 0.2, "top_k": 40, "top_p": 0.9, "n_keep": 4, "cache_prompt": True, "slot_id": -1, "seed": 3}
+    body |= {"stop": ["\n### Human:"], "grammar": "", "stream": True}
+    kind, answer = post(server, "/completion", body)
+    assert kind == "text/event-stream"
+    events = [json.loads(line.removeprefix(b"data: ")) for line in answer.splitlines() if line]
+    whole = json.loads(post(server, "/completion", {**body, "stream": False})[1])
+    assert "".join(event["content"] for event in events) == whole["content"]
+    assert [event["stop"] for event in events] == [False] * (len(events) - 1) + [True]
+    assert {**events[-1], "content": whole["content"]} == whole
+
+
+@pytest.mark.parametrize(
+    "fields, named",
+    [({"n_predict": 0}, "n_predict"), ({"n": 2}, "n"), ({"grammar": "root ::= x"}, "grammar"), ({"seed": -2}, "seed")],
+)
+def test_wrong_fields_of_its_own_completion(server, fields, named):
+    status, _, answer = server.ask("POST", "/completion", json.dumps({**WEBSITE, **fields}))
+    assert status == 400 and json.loads(answer)["error"]["param"] == named
+
+
 def test_any_json_object(client):
     reply = client.chat.completions.create(
         model="any", messages=TALK, temperature=1, seed=1, max_tokens=20, response_format={"type": "json_object"}

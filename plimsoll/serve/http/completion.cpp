@@ -58,6 +58,8 @@ const char* finish_reason(TextEnd end) {
   return "length";
 }
 
+const char* stop_type(TextEnd end) { return end == TextEnd::kToken ? "eos" : end == TextEnd::kStop ? "word" : "limit"; }
+
 std::string event(const json& value) { return "data: " + dump(value) + "\n\n"; }
 
 }  // namespace
@@ -67,7 +69,7 @@ std::string dump(const json& value) { return value.dump(-1, ' ', false, json::er
 Completion::Completion(Engine& engine, const ServedModel& served, CompletionRequest request)
     : served_(served),
       request_(std::move(request)),
-      id_(new_id(request_.is_chat)),
+      id_(new_id(request_.is_chat())),
       created_(seconds_now()),
       record_(std::make_shared<CompletionRecord>()) {
   record_->model = served_.name_of(request_.request.adapter);
@@ -115,6 +117,18 @@ json Completion::usage() const {
   return {{"prompt_tokens", prompt}, {"completion_tokens", written}, {"total_tokens", prompt + written}};
 }
 
+json Completion::llama_cpp(const std::string& text, const Choice* ended) const {
+  json result = {{"content", text}, {"stop", ended != nullptr}};
+  if (ended == nullptr) return result;
+  record_finish(*ended);
+  result["stop_type"] = stop_type(ended->reply.end());
+  result["model"] = record_->model;
+  result["tokens_evaluated"] = record_->prompt_tokens;
+  result["tokens_predicted"] = record_->completion_tokens;
+  result["truncated"] = false;  // a prompt that is too long is refused
+  return result;
+}
+
 json Completion::chat_token(const LikelyToken& token) const {
   const int64_t ids[] = {token.id};
   const tokenize::Decoded decoded = served_.model.tokenizer->decode_part(ids, tokenize::Specials::kWith);
@@ -127,7 +141,7 @@ json Completion::chat_token(const LikelyToken& token) const {
 
 json Completion::log_probabilities(Choice& choice, const std::vector<ReplyToken>& tokens) const {
   if (!request_.request.top_log_probabilities) return {};
-  if (request_.is_chat) {
+  if (request_.is_chat()) {
     json content = json::array();
     for (const ReplyToken& token : tokens) {
       json entry = chat_token(token.token);
@@ -167,29 +181,30 @@ json Completion::whole(const Gone& gone) {
       },
       gone);
   if (!all) throw ApiError(503, kNobody);
+  if (request_.api == CompletionApi::kLlamaCpp) return llama_cpp(choices_.front().text, &choices_.front());
   json choices = json::array();
   for (Choice& choice : choices_) {
     json entry = {{"index", choice.index},
                   {"finish_reason", record_finish(choice)},
                   {"logprobs", log_probabilities(choice, choice.tokens)}};
-    if (request_.is_chat) {
+    if (request_.is_chat()) {
       entry["message"] = {{"role", "assistant"}, {"content", choice.text}};
     } else {
       entry["text"] = choice.text;
     }
     choices.push_back(std::move(entry));
   }
-  json result = head(request_.is_chat ? "chat.completion" : "text_completion");
+  json result = head(request_.is_chat() ? "chat.completion" : "text_completion");
   result["choices"] = std::move(choices);
   result["usage"] = usage();
   return result;
 }
 
 json Completion::chunk(const Choice& choice, json delta, json log_probabilities, json finish) const {
-  json result = head(request_.is_chat ? "chat.completion.chunk" : "text_completion");
+  json result = head(request_.is_chat() ? "chat.completion.chunk" : "text_completion");
   json entry = {
       {"index", choice.index}, {"finish_reason", std::move(finish)}, {"logprobs", std::move(log_probabilities)}};
-  if (request_.is_chat) {
+  if (request_.is_chat()) {
     entry["delta"] = std::move(delta);
   } else {
     entry["text"] = delta.value("content", "");
@@ -206,6 +221,7 @@ void Completion::stream(const std::function<bool(const std::string&)>& send, con
   const auto send_piece = [&](Choice& choice, const ReplyPiece& piece) {
     const bool has_log_probability = piece.token && request_.request.top_log_probabilities;
     if (piece.text.empty() && !has_log_probability) return true;
+    if (request_.api == CompletionApi::kLlamaCpp) return send(event(llama_cpp(piece.text, nullptr)));
     std::vector<ReplyToken> tokens;
     if (piece.token) tokens.push_back(*piece.token);
     return send(event(chunk(choice, {{"content", piece.text}}, log_probabilities(choice, tokens), {})));
@@ -213,13 +229,17 @@ void Completion::stream(const std::function<bool(const std::string&)>& send, con
   try {
     for (const Choice& choice : choices_) {
       json delta = {{"content", choice.text}};
-      if (request_.is_chat) delta["role"] = "assistant";
-      if (request_.is_chat || !choice.text.empty()) send_or_fail(chunk(choice, delta, {}, {}));
+      if (request_.is_chat()) delta["role"] = "assistant";
+      if (request_.is_chat() || !choice.text.empty()) send_or_fail(chunk(choice, delta, {}, {}));
     }
     if (!follow(send_piece, gone)) throw ApiError(503, kNobody);
+    if (request_.api == CompletionApi::kLlamaCpp) {
+      send_or_fail(llama_cpp("", &choices_.front()));
+      return;
+    }
     for (const Choice& choice : choices_) send_or_fail(chunk(choice, json::object(), {}, record_finish(choice)));
     if (request_.stream_usage) {
-      json last = head(request_.is_chat ? "chat.completion.chunk" : "text_completion");
+      json last = head(request_.is_chat() ? "chat.completion.chunk" : "text_completion");
       last["choices"] = json::array();
       last["usage"] = usage();
       send_or_fail(last);

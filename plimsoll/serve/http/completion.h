@@ -1,4 +1,4 @@
-// The replies to a CompletionRequest as OpenAI's JSON, whole or as events.
+// The replies to a CompletionRequest as OpenAI's JSON or llama.cpp's, whole or as events.
 #pragma once
 
 #include <functional>
@@ -36,7 +36,7 @@ class Completion {
   // Throws ApiError if a reply fails, or if it is gone. Then, too, the engine forgets what is left of the replies when the
   // completion goes.
   nlohmann::json whole(const Gone& gone);
-  // send(event) gets each event and says whether it could be sent. The last is [DONE].
+  // send(event) gets each event and says whether it could be sent. OpenAI's last is [DONE].
   void stream(const std::function<bool(const std::string&)>& send, const Gone& gone);
   // Goes on changing until the completion goes.
   std::shared_ptr<const CompletionRecord> record() const { return record_; }
@@ -55,6 +55,8 @@ class Completion {
   // The finish reason of a choice that has ended, which goes into the record. Throws ApiError if it failed.
   const char* record_finish(const Choice& choice) const;
   nlohmann::json head(const char* object) const;
+  // Reply of llama.cpp's server: a piece of the text, and if the choice has ended why.
+  nlohmann::json llama_cpp(const std::string& text, const Choice* ended) const;
   nlohmann::json usage() const;
   nlohmann::json log_probabilities(Choice& choice, const std::vector<ReplyToken>& tokens) const;
   nlohmann::json chat_token(const LikelyToken& token) const;

@@ -130,6 +130,7 @@ std::string read_adapter(Body& body, const ServedModel& served) {
 // The fields that both kinds have, of the body's text. Throws for those that are left.
 void read_common(Body& body, std::string_view text, const ServedModel& served, std::optional<int64_t> max_tokens,
                  CompletionRequest& result) {
+  const bool is_llama_cpp = result.api == CompletionApi::kLlamaCpp;
   Request& request = result.request;
   request.adapter = read_adapter(body, served);
   body.text("user");
@@ -140,15 +141,15 @@ void read_common(Body& body, std::string_view text, const ServedModel& served, s
   request.sampling = app::chosen_sampling(served.model.generation, sampling);
   request.sampling.min_p = min_p.value_or(0);
   request.rules = served.model.generation.rules;
-  request.rules.repetition_penalty =
-      body.number("repetition_penalty", 1e-3, 1000).value_or(request.rules.repetition_penalty);
+  request.rules.repetition_penalty = body.number(is_llama_cpp ? "repeat_penalty" : "repetition_penalty", 1e-3, 1000)
+                                         .value_or(request.rules.repetition_penalty);
   request.rules.frequency_penalty = body.number("frequency_penalty", -2, 2).value_or(0);
   request.rules.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0);
   request.ends = served.model.ends;
   request.format = served.formats.read(body.take("response_format"), text);
-  const std::optional<int64_t> seed = body.integer("seed", 0, kMost);
-  request.seed = seed ? *seed : static_cast<int64_t>(std::random_device()());
-  result.choices = body.integer("n", 1, kMostChoices).value_or(1);
+  const std::optional<int64_t> seed = body.integer("seed", is_llama_cpp ? -1 : 0, kMost);
+  request.seed = seed.value_or(-1) >= 0 ? *seed : static_cast<int64_t>(std::random_device()());
+  if (!is_llama_cpp) result.choices = body.integer("n", 1, kMostChoices).value_or(1);
   result.stops = read_stops(body.take("stop"));
   result.stream = body.flag("stream").value_or(false);
   if (nlohmann::json options = body.take("stream_options"); !options.is_null()) {
@@ -161,8 +162,8 @@ void read_common(Body& body, std::string_view text, const ServedModel& served, s
   if (room < 1) {
     throw ApiError(400,
                    io::compose("{}: expected less than the {} tokens that the model sees, got {}",
-                               result.is_chat ? "messages" : "prompt", served.context, request.prompt.size()),
-                   result.is_chat ? "messages" : "prompt", "context_length_exceeded");
+                               result.is_chat() ? "messages" : "prompt", served.context, request.prompt.size()),
+                   result.is_chat() ? "messages" : "prompt", "context_length_exceeded");
   }
   request.max_new_tokens = std::min(max_tokens.value_or(room), room);
 }
@@ -183,7 +184,7 @@ Request CompletionRequest::request_of(int64_t choice) const {
 
 CompletionRequest read_chat_request(std::string_view text, const ServedModel& served) {
   Body body(text);
-  CompletionRequest result{.is_chat = true};
+  CompletionRequest result{.api = CompletionApi::kChat};
   result.request.prompt = chat_prompt(body, served);
   const std::optional<int64_t> newer = body.integer("max_completion_tokens", 1, kMost);
   const std::optional<int64_t> older = body.integer("max_tokens", 1, kMost);
@@ -207,6 +208,20 @@ CompletionRequest read_completion_request(std::string_view text, const ServedMod
     result.echo = served.model.tokenizer->decode_part(result.request.prompt, tokenize::Specials::kWithout).text;
   }
   read_common(body, text, served, max_tokens, result);
+  return result;
+}
+
+CompletionRequest read_llama_cpp_request(std::string_view text, const ServedModel& served) {
+  Body body(text);
+  CompletionRequest result{.api = CompletionApi::kLlamaCpp};
+  result.request.prompt = plain_prompt(body, served);
+  const int64_t tokens = body.integer("n_predict", -1, kMost).value_or(-1);
+  if (tokens == 0) refuse_field("n_predict", "expected 1 or more, or -1 for as many as there is room for, got 0");
+  // Choices of how its server keeps earlier prompts. Here pages are shared, and no text is cut.
+  body.flag("cache_prompt");
+  for (const char* name : {"n_keep", "id_slot", "slot_id"}) body.integer(name, -1, kMost);
+  if (body.text("grammar").value_or("") != "") refuse_field("grammar", "expected none, or response_format, got one");
+  read_common(body, text, served, tokens < 0 ? std::nullopt : std::optional(tokens), result);
   return result;
 }
 

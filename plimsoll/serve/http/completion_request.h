@@ -1,6 +1,7 @@
-// A body of POST /v1/chat/completions or /v1/completions, as requests to the engine.
+// A body of POST /v1/chat/completions, /v1/completions or /completion, as requests to the engine.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,19 +27,27 @@ struct ServedModel {
   std::vector<std::string> names() const;  // the model's, then those of its adapters
 };
 
+enum class CompletionApi : uint8_t {
+  kCompletions,  // OpenAI's
+  kChat,         // OpenAI's
+  kLlamaCpp      // that of llama.cpp's server by itself
+};
+
 struct CompletionRequest {
-  bool is_chat = false;
+  CompletionApi api = CompletionApi::kCompletions;
   Request request = {};  // of the first choice
   int64_t choices = 1;
   std::vector<std::string> stops = {};  // texts that end a reply, and are not shown
   std::string echo = {};                // what the text begins with
   bool stream = false, stream_usage = false;
 
+  bool is_chat() const { return api == CompletionApi::kChat; }
   Request request_of(int64_t choice) const;
 };
 
 // Throw ApiError, which names the field at fault.
 CompletionRequest read_chat_request(std::string_view body, const ServedModel& served);
 CompletionRequest read_completion_request(std::string_view body, const ServedModel& served);
+CompletionRequest read_llama_cpp_request(std::string_view body, const ServedModel& served);
 
 }  // namespace plimsoll::serve

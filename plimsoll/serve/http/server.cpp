@@ -208,6 +208,9 @@ class Server::Http final : public httplib::Server {
     Post("/v1/completions", [this](const httplib::Request& request, httplib::Response& response) {
       complete(read_completion_request(request.body, served_), response);
     });
+    Post("/completion", [this](const httplib::Request& request, httplib::Response& response) {
+      complete(read_llama_cpp_request(request.body, served_), response);
+    });
   }
 
   // The page and its health are for everybody.
