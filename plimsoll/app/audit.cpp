@@ -30,17 +30,16 @@ void train_once(const TextModel& model, const amp::Fp8AutocastOptions& formats, 
   loss.backward();
 }
 
-// Under `auto` a run's products have the formats of its next step, others' those of a first one.
+// Under `auto` a run's products have the formats of its next step, others' those of a first one; nullptr: another recipe.
+std::shared_ptr<ops::PrecisionController> precision_of(const AuditOptions& options) {
+  if (!options.recipe) return is_run(options.model.path) ? precision_of_run(options.model.path) : nullptr;
+  if (!options.recipe->automatic) return nullptr;
+  return std::make_shared<ops::PrecisionController>(*options.recipe->automatic);
+}
+
 amp::Fp8AutocastOptions formats_of_training(const AuditOptions& options, const TextModel& model) {
-  if (!options.recipe) {
-    if (auto precision = is_run(options.model.path) ? precision_of_run(options.model.path) : nullptr) {
-      return {.recipe = precision->recipe().narrow(), .precision = precision};
-    }
-    return {.recipe = model.recipe.value_or(recipe::Recipe())};
-  }
-  if (!options.recipe->automatic) return {.recipe = options.recipe->value};
-  return {.recipe = options.recipe->value,
-          .precision = std::make_shared<ops::PrecisionController>(*options.recipe->automatic)};
+  if (auto precision = precision_of(options)) return {.recipe = precision->recipe().at({}), .precision = precision};
+  return {.recipe = options.recipe ? options.recipe->value : model.recipe.value_or(recipe::Recipe())};
 }
 
 void generate_once(const TextModel& model, const std::optional<recipe::Recipe>& recipe, int64_t count) {
