@@ -96,30 +96,41 @@ def other_types(draw, types):
 LARGEST = 2**63 - 1
 SCHEMA: dict[str, Any] = {
     "temperature": Number(0, 100), "top_p": Number(0, 1), "min_p": Number(0, 1), "top_k": Number(0, LARGEST, whole=True),
-    "repetition_penalty": Number(1e-3, 1000), "frequency_penalty": Number(-2, 2), "presence_penalty": Number(-2, 2),
-    "seed": Number(0, LARGEST, whole=True), "n": Number(1, 16, whole=True), "max_tokens": Number(1, LARGEST, whole=True),
+    "frequency_penalty": Number(-2, 2), "presence_penalty": Number(-2, 2),
     "stream": Flag(), "stream_options": StreamOptions(), "stop": Stops(), "user": Text(), "model": Text(), "response_format": Format(),
+}  # fmt: skip
+OF_OPENAI = {
+    "repetition_penalty": Number(1e-3, 1000), "seed": Number(0, LARGEST, whole=True), "n": Number(1, 16, whole=True),
+    "max_tokens": Number(1, LARGEST, whole=True),
 }  # fmt: skip
 OF_CHATS = {
     "messages": Messages(),
     "logprobs": Flag(),
     "top_logprobs": Number(0, 20, whole=True),
-    "max_completion_tokens": SCHEMA["max_tokens"],
+    "max_completion_tokens": OF_OPENAI["max_tokens"],
 }
 OF_COMPLETIONS = {"prompt": Prompt(), "logprobs": Number(0, 20, whole=True), "echo": Flag()}
+OF_LLAMA_CPP = {
+    "prompt": Prompt(), "repeat_penalty": Number(1e-3, 1000), "seed": Number(-1, LARGEST, whole=True),
+    "n_predict": Number(-1, LARGEST, whole=True), "n_keep": Number(-1, LARGEST, whole=True),
+    "id_slot": Number(-1, LARGEST, whole=True), "cache_prompt": Flag(), "grammar": Text(),
+}  # fmt: skip
+# By path: the fields, and a request that is right.
 PATHS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "/v1/chat/completions": (SCHEMA | OF_CHATS, {"messages": MESSAGES}),
-    "/v1/completions": (SCHEMA | OF_COMPLETIONS, {"prompt": "a"}),
+    "/v1/chat/completions": (SCHEMA | OF_OPENAI | OF_CHATS, {"messages": MESSAGES, "max_tokens": 1, "temperature": 0}),
+    "/v1/completions": (SCHEMA | OF_OPENAI | OF_COMPLETIONS, {"prompt": "a", "max_tokens": 1, "temperature": 0}),
+    "/completion": (SCHEMA | OF_LLAMA_CPP, {"prompt": "a", "n_predict": 1, "temperature": 0}),
 }
+NEEDED = ("messages", "prompt")
 
 
 def wrong_request(draw):
     """A path, a body that is wrong in one place, and the field that the error has to name."""
     path = draw.choice(list(PATHS))
     schema, good = PATHS[path]
-    body: dict[str, Any] = {**good, "max_tokens": 1, "temperature": 0}
+    body: dict[str, Any] = dict(good)
     field = draw.choice([*schema, "unknown"])
-    if field in good and draw.random() < 0.1:
+    if field in NEEDED and draw.random() < 0.1:
         del body[field]
     else:
         body[field] = schema[field].wrong(draw) if field in schema else draw.choice([5, [], "a"])
