@@ -13,6 +13,7 @@ if(CCACHE)
 endif()
 
 # Named instruction sets, never -march=native. No x87, no -ffast-math; contraction off so that every ISA rounds alike.
+set(PLIMSOLL_FLAGS_PORTABLE $<$<CONFIG:Release>:-O2>) # for processors that nobody measures
 set(PLIMSOLL_FLAGS_AVX2 -mavx2 -mfma -mf16c)
 set(PLIMSOLL_FLAGS_AVX512 ${PLIMSOLL_FLAGS_AVX2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
