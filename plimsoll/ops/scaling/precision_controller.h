@@ -3,7 +3,7 @@
 // decide by the worst measurement of all of them.
 //
 //   auto controller = std::make_shared<ops::PrecisionController>(recipe::automatic_from_text("auto"));
-//   amp::Fp8Autocast scope({.recipe = controller->recipe().narrow(), .precision = controller});
+//   amp::Fp8Autocast scope({.recipe = controller->recipe().at({}), .precision = controller});
 //   ... train ...
 //   const std::vector<ops::PrecisionChange> changes = controller->end_step({.step = 0, .steps = 100}, nullptr);
 #pragma once
