@@ -120,7 +120,8 @@ ops::LinearScaling linear_scaling(std::shared_ptr<ops::LinearState> state, const
           .state = taped(std::move(state)),
           .step = current_step(),
           .precision = precision,
-          .is_first_microbatch = is_first_microbatch};
+          .is_first_microbatch = is_first_microbatch,
+          .runs_again = repeats_layers()};
 }
 
 }  // namespace plimsoll::amp

@@ -54,6 +54,8 @@ std::shared_ptr<ops::LinearState> taped(std::shared_ptr<ops::LinearState> state)
   return state;
 }
 
+bool repeats_layers() { return !tapes.empty(); }
+
 bool replays_layers() {
   return std::ranges::any_of(tapes, [](const ScaleTape* tape) { return tape->replays(); });
 }

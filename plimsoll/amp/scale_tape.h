@@ -28,6 +28,9 @@ class ScaleTape {
 // The state that this call of a layer runs with: its own, or that on the tape.
 std::shared_ptr<ops::LinearState> taped(std::shared_ptr<ops::LinearState> state);
 
+// Whether this thread runs layers that run twice, for the first time or again.
+bool repeats_layers();
+
 // Whether this thread runs layers again. Their amaxes count already.
 bool replays_layers();
 

@@ -20,7 +20,9 @@ using recipe::Role;
 constexpr OperandRecipe kOneScale{.format = format::Format::kE4m3, .source = recipe::ScaleSource::kCurrent};
 
 OperandRecipe stored_weight(std::string_view recipe, GemmKind gemm) {
-  return recipe_of(recipe)->stored_operand(Role::kWeight, gemm);
+  const ops::SharedRecipe parsed = recipe_of(recipe);
+  TORCH_CHECK_VALUE(!parsed->has_four_bits(), "held: expected a recipe of eight bits or more, got ", parsed->name());
+  return parsed->stored_operand(Role::kWeight, gemm);
 }
 
 ops::ScaledTensor codes_of(const at::Tensor& codes, const OptionalTensor& scale, const OperandRecipe& stored) {

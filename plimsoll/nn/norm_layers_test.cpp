@@ -136,7 +136,7 @@ TEST(NnLayerNormMlp, ItsScopeIsThatOfLayersOneAfterAnother) {
   torch::manual_seed(5);
   LayerNormMlp mlp(32, 64);
   const at::Tensor x = torch::randn({6, 32}).to(at::kBFloat16);
-  for (const char* name : {"bf16", "fp8", "fp8-current", "fp8-block", "mxfp8"}) {
+  for (const char* name : {"bf16", "fp8", "fp8-current", "fp8-block", "mxfp8", "nvfp4", "mxfp4"}) {
     SCOPED_TRACE(name);
     LayerNormLinear fc1(32, 64);
     Linear fc2(64, 32);

@@ -106,6 +106,13 @@ void keep_in_high_precision(const torch::nn::Module& root, std::span<const std::
   }
 }
 
+void keep_in_high_precision(const torch::nn::Module& root) {
+  if (const auto* layer = dynamic_cast<const ScaledLayer*>(&root)) {
+    for (const ScaledLayer::Product& product : layer->products()) product.state->high_precision = true;
+  }
+  for (const auto& child : root.children()) keep_in_high_precision(*child);
+}
+
 std::vector<ops::SharedSlot> operand_slots(const torch::nn::Module& root) {
   std::vector<ops::SharedSlot> slots;
   append_slots(root, slots);

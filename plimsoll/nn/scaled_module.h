@@ -122,6 +122,8 @@ void name_products(const torch::nn::Module& root, const std::string& path = {});
 // The products of these names never have codes from here on, whatever the recipe. A c10::ValueError for a name that no
 // product under `root` has which would have them.
 void keep_in_high_precision(const torch::nn::Module& root, std::span<const std::string> names);
+// The same of all products under `root`.
+void keep_in_high_precision(const torch::nn::Module& root);
 
 // Every slot under `root`, in one order: what ops::AmaxReduction asks for.
 std::vector<ops::SharedSlot> operand_slots(const torch::nn::Module& root);

@@ -150,7 +150,7 @@ TEST(NnTransformerLayer, ChainedLayersEqualLayersOneByOne) {
   torch::manual_seed(3);
   TransformerLayer first(kDim, kFfn, kLayerHeads, plain_options()), second(kDim, kFfn, kLayerHeads, plain_options());
   const at::Tensor x = torch::randn({2, 7, kDim});
-  for (const char* name : {"fp32", "fp8", "mxfp8"}) {
+  for (const char* name : {"fp32", "fp8", "mxfp8", "nvfp4", "mxfp4"}) {
     const at::NoGradGuard no_grad;
     const amp::Fp8Autocast scope({.recipe = recipe::by_name(name)});
     const at::Tensor one_by_one = second->forward(first->forward(x));

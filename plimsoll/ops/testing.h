@@ -26,9 +26,19 @@ inline std::vector<SharedRecipe> every_recipe() {
   return recipes;
 }
 
-// A layer of its own, with a step that records.
+// Recipes whose operands are each near the values that they are made of.
+inline std::vector<SharedRecipe> recipes_of_eight_bits() {
+  std::vector<SharedRecipe> recipes = every_recipe();
+  std::erase_if(recipes, [](const SharedRecipe& recipe) { return recipe->has_four_bits(); });
+  return recipes;
+}
+
+// A layer of its own, with a step that records, and the same random numbers each time.
 inline LinearScaling scaling_of(const SharedRecipe& recipe) {
-  return {.recipe = recipe, .state = std::make_shared<LinearState>(), .step = std::make_shared<ScalingStep>(recipe)};
+  return {.recipe = recipe,
+          .state = std::make_shared<LinearState>(),
+          .step = std::make_shared<ScalingStep>(recipe),
+          .seed = 7};
 }
 
 // Gaussian, so that amaxes differ between rows and blocks; held by fp32, bf16 and fp16 alike.

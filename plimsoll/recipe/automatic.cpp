@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <stdexcept>
@@ -28,7 +29,8 @@ Recipe recipe_of_rung(std::string_view name) {
     if (known == name) return by_name(name);
   }
   std::vector<std::string_view> known = {"e4m3"};
-  known.insert(known.end(), names().begin(), names().end());
+  std::ranges::copy_if(names(), std::back_inserter(known),
+                       [](std::string_view each) { return !by_name(each).has_four_bits(); });
   throw std::invalid_argument(unknown_name("recipe auto: rung of the ladder", name, known));
 }
 
@@ -41,6 +43,10 @@ std::vector<Rung> parse_ladder(std::string_view text) {
     more = end != std::string_view::npos;
     ladder.push_back({std::string(text.substr(0, end)), recipe_of_rung(text.substr(0, end))});
     if (more) text.remove_prefix(end + 1);
+  }
+  for (const Rung& rung : ladder) {
+    if (rung.recipe.has_four_bits())
+      fail("a rung", "of eight bits or more, whose errors the controller measures", whole);
   }
   const bool narrows = ladder.size() == 2 && !ladder[0].recipe.high_precision() && ladder[1].recipe.high_precision();
   if (!narrows) fail("a ladder", "of a format with codes and one without, such as e4m3>bf16", whole);

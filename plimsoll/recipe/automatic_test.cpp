@@ -70,6 +70,7 @@ TEST(AutomaticRecipe, BadTextIsOneClearError) {
   EXPECT_THAT(parse("auto:e2m1>bf16"), fails_with("rung of the ladder: expected e4m3"));
   EXPECT_THAT(parse("auto:bf16>e4m3"), fails_with("expected a ladder of a format with codes and one without"));
   EXPECT_THAT(parse("auto:e4m3"), fails_with("got 'e4m3'"));
+  EXPECT_THAT(parse("auto:nvfp4>bf16"), fails_with("expected a rung of eight bits or more"));
   EXPECT_THAT(parse("auto:"), fails_with("got ''"));
   EXPECT_THAT(parse(R"({"name": "auto", "evry": 3})"), fails_with("expected every"));
   EXPECT_THAT(parse(R"({"name": "auto", "every": 0})"), fails_with("expected every >= 1, got 0"));

@@ -108,9 +108,14 @@ void arguments(auto& args, auto&& visit) {
     visit("amax_compute_algo", args.amax_compute_algo);
     visit("reduce_amax", args.reduce_amax);
   }
-  visit("fp8_format", args.fp8_format);
+  if constexpr (requires { args.fp8_format; }) visit("fp8_format", args.fp8_format);
   if constexpr (requires { args.power_of_two; }) visit("power_of_two", args.power_of_two);
   if constexpr (requires { args.rounding; }) visit("rounding", args.rounding);
+  if constexpr (requires { args.disable_rht; }) {
+    visit("disable_rht", args.disable_rht);
+    visit("disable_stochastic_rounding", args.disable_stochastic_rounding);
+    visit("disable_2d_quantization", args.disable_2d_quantization);
+  }
   visit("override_linear_precision", args.override_linear_precision);
   visit("backward_override", args.backward_override);
   visit("high_precision_format", args.high_precision_format);

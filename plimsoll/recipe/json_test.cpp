@@ -42,6 +42,10 @@ TEST(RecipeJson, ArgumentsReplaceDefaults) {
   EXPECT_EQ(to_json(from_json(to_json(recipe))), to_json(recipe));
   const Recipe mx = from_json(R"({"name": "mxfp8", "rounding": "down"})");
   EXPECT_EQ(std::get<Mxfp8>(mx.scaling()).rounding, ScaleRounding::kDown);
+  const Recipe four = from_json(R"({"name": "nvfp4-4over6", "disable_rht": true, "disable_2d_quantization": true})");
+  const auto& nvfp4 = std::get<Nvfp4Scaling>(four.scaling());
+  EXPECT_TRUE(nvfp4.four_over_six && nvfp4.disable_rht && nvfp4.disable_2d_quantization);
+  EXPECT_FALSE(nvfp4.disable_stochastic_rounding);
 }
 
 TEST(RecipeJson, WritesEveryArgument) {
@@ -61,6 +65,8 @@ TEST(RecipeJson, BadInputSaysWhatWasExpected) {
   EXPECT_THAT([] { from_json(R"({"name": "fp8", "margins": 1})"); },
               fails_with("argument of recipe fp8: expected margin,"));
   EXPECT_THAT([] { from_json(R"({"name": "mxfp8", "interval": 1})"); }, fails_with("got 'interval'"));
+  EXPECT_THAT([] { from_json(R"({"name": "mxfp4", "disable_rht": true})"); }, fails_with("got 'disable_rht'"));
+  EXPECT_THAT([] { from_json(R"({"name": "nvfp4", "four_over_six": true})"); }, fails_with("got 'four_over_six'"));
   EXPECT_THAT([] { from_json(R"({"name": "fp8", "margin": 1.5})"); },
               fails_with("margin: expected an integer, got 1.5"));
   EXPECT_THAT([] { from_json(R"({"name": "fp8", "margin": 4294967296})"); }, fails_with("an integer of 32 bits"));

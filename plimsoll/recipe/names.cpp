@@ -26,6 +26,9 @@ const Named kRecipes[] = {
     {"fp8-row", [] { return Recipe(CurrentScaling{.granularity = kPerRow}); }},
     {"fp8-block", [] { return Recipe(BlockScaling{}); }},
     {"mxfp8", [] { return Recipe(Mxfp8{}); }},
+    {"nvfp4", [] { return Recipe(Nvfp4Scaling{}); }},
+    {"nvfp4-4over6", [] { return Recipe(Nvfp4Scaling{.four_over_six = true}); }},
+    {"mxfp4", [] { return Recipe(Mxfp4Scaling{}); }},
 };
 
 struct NameOf {
@@ -36,6 +39,8 @@ struct NameOf {
   }
   std::string_view operator()(const BlockScaling&) const { return "fp8-block"; }
   std::string_view operator()(const Mxfp8&) const { return "mxfp8"; }
+  std::string_view operator()(const Nvfp4Scaling& args) const { return args.four_over_six ? "nvfp4-4over6" : "nvfp4"; }
+  std::string_view operator()(const Mxfp4Scaling&) const { return "mxfp4"; }
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "plimsoll/format/e8m0.h"
 #include "plimsoll/format/format.h"
+#include "plimsoll/format/fp4_block.h"
 
 namespace plimsoll::recipe {
 
@@ -38,16 +39,24 @@ inline constexpr Granularity kPerRow{1, 0};
 inline constexpr Granularity kBlock1x128{1, 128};
 inline constexpr Granularity kBlock128x128{128, 128};
 inline constexpr Granularity kMxBlock{1, 32};
+inline constexpr Granularity kNvfp4Block{1, 16};
+inline constexpr Granularity kNvfp4Square{16, 16};
 
 struct OperandRecipe {
   Format format = Format::kFp32;  // of the codes, or of the operand itself if source is kNone
   ScaleSource source = ScaleSource::kNone;
   // Blocks of the logical matrix [rows, reduction] that enters the product, so block_cols runs along the reduction.
   Granularity granularity = {};
-  Format scale_format = Format::kFp32;  // kFp32 or kE8m0
+  Format scale_format = Format::kFp32;  // kFp32 or kE8m0; E4M3 of NVFP4 blocks
   bool power_of_two = false;            // FP32 scales that are powers of two
   ScaleRounding rounding = ScaleRounding::kUp;
   int margin = 0;  // bits kept free above the amax (kDelayed)
+  // E2M1 codes alone. Scales of blocks, and of the tensor, follow from `scaling`.
+  format::Fp4Scaling scaling = format::Fp4Scaling::kNvfp4;
+  int64_t rotation = 0;     // elements along the reduction that a random Hadamard matrix mixes first; 0: none
+  bool stochastic = false;  // rounding
+  // Codes are those of the stored tensor's transpose: two lie in a byte, neighbours along the reduction.
+  bool turned = false;
 
   friend constexpr bool operator==(const OperandRecipe&, const OperandRecipe&) = default;
 };

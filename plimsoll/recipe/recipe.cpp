@@ -48,6 +48,8 @@ struct Check {
   }
   void operator()(const BlockScaling& args) const { check_fp8(args, "BlockScaling"); }
   void operator()(const Mxfp8& args) const { check_fp8(args, "Mxfp8"); }
+  void operator()(const Nvfp4Scaling& args) const { check_high_precision(args.high_precision_format, "Nvfp4Scaling"); }
+  void operator()(const Mxfp4Scaling& args) const { check_high_precision(args.high_precision_format, "Mxfp4Scaling"); }
 
  private:
   template <class T>
@@ -59,6 +61,7 @@ struct Check {
 
 struct OperandOf {
   Role role;
+  GemmKind gemm;
 
   OperandRecipe operator()(const HighPrecision& args) const { return {.format = args.format}; }
   OperandRecipe operator()(const DelayedScaling& args) const {
@@ -88,6 +91,30 @@ struct OperandOf {
             .power_of_two = true,
             .rounding = args.rounding};
   }
+  OperandRecipe operator()(const Nvfp4Scaling& args) const {
+    const bool is_square = role == Role::kWeight && !args.disable_2d_quantization;
+    return {.format = Format::kE2m1,
+            .source = ScaleSource::kCurrent,
+            .granularity = is_square ? kNvfp4Square : kNvfp4Block,
+            .scale_format = Format::kE4m3,
+            .scaling = args.four_over_six ? format::Fp4Scaling::kFourOverSix : format::Fp4Scaling::kNvfp4,
+            .rotation = gemm == GemmKind::kGradWeight && !args.disable_rht ? kNvfp4Rotation : 0,
+            .stochastic = role == Role::kGradOutput && !args.disable_stochastic_rounding};
+  }
+  OperandRecipe operator()(const Mxfp4Scaling& args) const {
+    if (role == Role::kGradOutput) return (*this)(Mxfp8{.rounding = args.rounding});
+    return {
+        .format = Format::kE2m1,
+        .source = ScaleSource::kCurrent,
+        .granularity = kMxBlock,
+        .scale_format = Format::kE8m0,
+        .power_of_two = true,
+        .rounding = args.rounding,
+        .scaling = args.rounding == ScaleRounding::kUp ? format::Fp4Scaling::kMxfp4 : format::Fp4Scaling::kMxfp4Floor};
+  }
+
+ private:
+  static constexpr int64_t kNvfp4Rotation = 16;
 };
 
 struct OverrideOf {
@@ -111,6 +138,18 @@ struct DequantizesOf {
 };
 
 constexpr GemmKind kAllGemms[] = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
+constexpr Role kAllRoles[] = {Role::kInput, Role::kWeight, Role::kGradOutput};
+
+// Whether the predicate holds for an operand of some product.
+template <class Predicate>
+bool any_operand(const Recipe& recipe, Predicate predicate) {
+  for (const GemmKind gemm : kAllGemms) {
+    for (const Role role : kAllRoles) {
+      if (takes_part(role, gemm) && predicate(recipe.operand(role, gemm))) return true;
+    }
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -120,13 +159,14 @@ OperandRecipe Recipe::operand(Role role, GemmKind gemm) const {
   expect(takes_part(role, gemm), "Recipe::operand", "an operand of the product",
          std::string(kRoles[static_cast<size_t>(role)]) + " in " + kGemms[static_cast<size_t>(gemm)]);
   if (high_precision(gemm)) return {.format = high_precision_format()};
-  return std::visit(OperandOf{role}, scaling_);
+  return std::visit(OperandOf{role, gemm}, scaling_);
 }
 
 OperandRecipe Recipe::stored_operand(Role role, GemmKind gemm) const {
   if (role != Role::kGradOutput && std::visit(DequantizesOf{}, scaling_)) gemm = GemmKind::kOutput;
   OperandRecipe stored = operand(role, gemm);
   stored.granularity = stored_granularity(stored.granularity, role, gemm);
+  stored.turned = stored.format == Format::kE2m1 && reduces_over_rows(role, gemm);
   return stored;
 }
 
@@ -153,6 +193,14 @@ bool Recipe::shares_codes(Role role) const {
     first = &kept;
   }
   return true;
+}
+
+bool Recipe::has_four_bits() const {
+  return any_operand(*this, [](const OperandRecipe& operand) { return operand.format == Format::kE2m1; });
+}
+
+bool Recipe::is_random() const {
+  return any_operand(*this, [](const OperandRecipe& operand) { return operand.rotation > 0 || operand.stochastic; });
 }
 
 }  // namespace plimsoll::recipe

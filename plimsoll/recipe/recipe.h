@@ -53,13 +53,36 @@ struct Mxfp8 {
   Format high_precision_format = Format::kBf16;
 };
 
-using Scaling = std::variant<HighPrecision, DelayedScaling, CurrentScaling, BlockScaling, Mxfp8>;
+// NVFP4: E2M1 codes with an E4M3 scale for 16 elements along the reduction (16 x 16 of a weight, so that both of its
+// products read the same values) and one FP32 scale for the tensor, all from their own amax. Gradients are rounded
+// stochastically; in grad_weight both operands are rotated along the tokens by a random Hadamard matrix of 16 whose
+// signs each call draws anew.
+struct Nvfp4Scaling {
+  bool four_over_six = false;  // "nvfp4-4over6": a block's amax becomes 6 or 4, whichever loses less
+  bool disable_rht = false;    // no rotation
+  bool disable_stochastic_rounding = false;
+  bool disable_2d_quantization = false;  // weights in blocks of 1 x 16
+  LinearOverride override_linear_precision = {};
+  BackwardOverride backward_override = BackwardOverride::kNone;
+  Format high_precision_format = Format::kBf16;
+};
+
+// OCP microscaling with E2M1 inputs and weights, 1x32 blocks with E8M0 scales; gradients are MXFP8's, in E4M3.
+struct Mxfp4Scaling {
+  ScaleRounding rounding = ScaleRounding::kUp;
+  LinearOverride override_linear_precision = {};
+  BackwardOverride backward_override = BackwardOverride::kNone;
+  Format high_precision_format = Format::kBf16;
+};
+
+using Scaling =
+    std::variant<HighPrecision, DelayedScaling, CurrentScaling, BlockScaling, Mxfp8, Nvfp4Scaling, Mxfp4Scaling>;
 
 class Recipe {
  public:
   Recipe() = default;  // fp32
 
-  // From any of the five. Throws std::invalid_argument if an argument is out of its range.
+  // From any of the seven. Throws std::invalid_argument if an argument is out of its range.
   template <class T>
   requires(!std::same_as<std::remove_cvref_t<T>, Recipe> && std::constructible_from<Scaling, T>)
       Recipe(T&& scaling)  // NOLINT(google-explicit-constructor)
@@ -67,7 +90,7 @@ class Recipe {
     check();
   }
 
-  // "fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block" or "mxfp8".
+  // "fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block", "mxfp8", "nvfp4", "nvfp4-4over6" or "mxfp4".
   std::string_view name() const;
   const Scaling& scaling() const { return scaling_; }
   // The arguments of delayed scaling; nullptr for the others.
@@ -90,6 +113,11 @@ class Recipe {
   // True if one set of codes serves both products of the operand. False where blocks run along the reduction (rows,
   // 1x128, MX), since the two products reduce over different dimensions, or where only one of the two uses codes.
   bool shares_codes(Role role) const;
+
+  // True if some product reads E2M1 codes.
+  bool has_four_bits() const;
+  // True if some operand depends on random numbers: signs of a rotation, stochastic rounding.
+  bool is_random() const;
 
  private:
   void check() const;

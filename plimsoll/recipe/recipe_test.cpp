@@ -31,8 +31,8 @@ TEST(Recipe, DefaultsAreThoseOfTheContract) {
 }
 
 TEST(Recipe, NamesComeBack) {
-  EXPECT_THAT(names(),
-              ::testing::ElementsAre("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block", "mxfp8"));
+  EXPECT_THAT(names(), ::testing::ElementsAre("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block",
+                                              "mxfp8", "nvfp4", "nvfp4-4over6", "mxfp4"));
   for (std::string_view name : names()) EXPECT_EQ(by_name(name).name(), name);
   EXPECT_EQ(Recipe().name(), "fp32");
 }
@@ -160,6 +160,54 @@ TEST(Recipe, MxScalesAreE8m0AlongTheReduction) {
   EXPECT_EQ(input.rounding, ScaleRounding::kDown);
   EXPECT_EQ(stored_granularity(input.granularity, Role::kInput, GemmKind::kGradWeight), (Granularity{32, 1}));
   EXPECT_EQ(stored_granularity(input.granularity, Role::kInput, GemmKind::kOutput), kMxBlock);
+}
+
+TEST(Recipe, Nvfp4RotatesWhatGradWeightReadsAndRoundsGradientsStochastically) {
+  const Recipe recipe = by_name("nvfp4");
+  for (GemmKind gemm : kGemms) {
+    for (Role role : kRoles) {
+      if (!takes_part(role, gemm)) continue;
+      const OperandRecipe operand = recipe.operand(role, gemm);
+      EXPECT_EQ(operand.format, Format::kE2m1);
+      EXPECT_EQ(operand.scale_format, Format::kE4m3);
+      EXPECT_EQ(operand.scaling, format::Fp4Scaling::kNvfp4);
+      EXPECT_EQ(operand.granularity, role == Role::kWeight ? kNvfp4Square : kNvfp4Block);
+      EXPECT_EQ(operand.rotation, gemm == GemmKind::kGradWeight ? 16 : 0);
+      EXPECT_EQ(operand.stochastic, role == Role::kGradOutput);
+      EXPECT_FALSE(operand.turned);
+      EXPECT_EQ(recipe.stored_operand(role, gemm).turned, reduces_over_rows(role, gemm));
+      EXPECT_EQ(by_name("nvfp4-4over6").operand(role, gemm).scaling, format::Fp4Scaling::kFourOverSix);
+    }
+  }
+  EXPECT_TRUE(recipe.has_four_bits() && recipe.is_random());
+}
+
+TEST(Recipe, Nvfp4LeavesOutWhatIsDisabled) {
+  const Recipe plain =
+      Nvfp4Scaling{.disable_rht = true, .disable_stochastic_rounding = true, .disable_2d_quantization = true};
+  EXPECT_FALSE(plain.is_random());
+  EXPECT_EQ(plain.operand(Role::kWeight, GemmKind::kGradInput).granularity, kNvfp4Block);
+  EXPECT_TRUE(Recipe(Nvfp4Scaling{.disable_rht = true}).is_random());
+  EXPECT_TRUE(Recipe(Nvfp4Scaling{.disable_stochastic_rounding = true}).is_random());
+  EXPECT_FALSE(Recipe(Nvfp4Scaling{.backward_override = BackwardOverride::kHighPrecision}).is_random());
+  EXPECT_FALSE(Recipe(Nvfp4Scaling{.override_linear_precision = {true, true, true}}).has_four_bits());
+}
+
+TEST(Recipe, Mxfp4HasGradientsOfMxfp8) {
+  const Recipe recipe = by_name("mxfp4"), wide = by_name("mxfp8");
+  for (const auto& [role, gemm] : {std::pair{Role::kInput, GemmKind::kOutput}, {Role::kWeight, GemmKind::kGradInput}}) {
+    const OperandRecipe operand = recipe.operand(role, gemm);
+    EXPECT_EQ(operand.format, Format::kE2m1);
+    EXPECT_EQ(operand.granularity, kMxBlock);
+    EXPECT_EQ(operand.scaling, format::Fp4Scaling::kMxfp4);
+    EXPECT_EQ(Recipe(Mxfp4Scaling{.rounding = ScaleRounding::kDown}).operand(role, gemm).scaling,
+              format::Fp4Scaling::kMxfp4Floor);
+  }
+  for (GemmKind gemm : {GemmKind::kGradInput, GemmKind::kGradWeight}) {
+    EXPECT_EQ(recipe.stored_operand(Role::kGradOutput, gemm), wide.stored_operand(Role::kGradOutput, gemm));
+  }
+  EXPECT_TRUE(recipe.has_four_bits());
+  EXPECT_FALSE(recipe.is_random());
 }
 
 TEST(Recipe, OperandsKnowWhichDimensionIsReduced) {

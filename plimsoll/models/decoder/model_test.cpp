@@ -27,7 +27,7 @@ std::string family_name(const DecoderConfig& config) { return traits_of(config.f
 // Recipes in which no scale of a row depends on another row. Delayed scaling's stand until its scope ends.
 std::vector<recipe::Recipe> recipes_by_row() {
   std::vector<recipe::Recipe> recipes;
-  for (const char* name : {"fp32", "bf16", "fp16", "fp8", "fp8-row", "fp8-block", "mxfp8"}) {
+  for (const char* name : {"fp32", "bf16", "fp16", "fp8", "fp8-row", "fp8-block", "mxfp8", "mxfp4"}) {
     recipes.push_back(recipe::by_name(name));
   }
   return recipes;

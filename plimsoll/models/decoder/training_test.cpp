@@ -63,7 +63,7 @@ TEST(DecoderTraining, AutoscaleTrainsAsFp32) {
 
 TEST(DecoderTraining, EveryRecipeLearnsTheText) {
   for (const DecoderConfig& config : testing::small_decoders()) {
-    for (const char* name : {"bf16", "fp8", "fp8-row", "mxfp8"}) {
+    for (const char* name : {"bf16", "fp8", "fp8-row", "mxfp8", "nvfp4", "mxfp4"}) {
       Decoder model = seeded_decoder(config);
       const recipe::Recipe recipe = recipe::by_name(name);
       const std::vector<double> losses = losses_of(model, 10, &recipe);
@@ -74,10 +74,12 @@ TEST(DecoderTraining, EveryRecipeLearnsTheText) {
 
 TEST(DecoderTraining, ActivationCheckpointingChangesNoBit) {
   for (const DecoderConfig& config : testing::small_decoders()) {
-    const recipe::Recipe recipe = recipe::by_name("fp8");
-    Decoder plain = seeded_decoder(config), checkpointed = seeded_decoder(config);
-    checkpointed->checkpoint_activations(true);
-    EXPECT_EQ(losses_of(checkpointed, 3, &recipe), losses_of(plain, 3, &recipe)) << name_of(config);
+    for (const char* name : {"fp8", "nvfp4"}) {
+      const recipe::Recipe recipe = recipe::by_name(name);
+      Decoder plain = seeded_decoder(config), checkpointed = seeded_decoder(config);
+      checkpointed->checkpoint_activations(true);
+      EXPECT_EQ(losses_of(checkpointed, 3, &recipe), losses_of(plain, 3, &recipe)) << name_of(config) << " " << name;
+    }
   }
 }
 
@@ -114,7 +116,7 @@ LossAndGradients packed_run(Decoder& model, const PackedTexts& texts, bool toget
 TEST(DecoderTraining, ATextAmongOthersHasTheLossThatItHasAlone) {
   for (const DecoderConfig& config : testing::small_decoders()) {
     Decoder model = seeded_decoder(config);
-    for (const char* name : {"fp32", "bf16", "fp16", "fp8", "fp8-row", "fp8-block", "mxfp8"}) {
+    for (const char* name : {"fp32", "bf16", "fp16", "fp8", "fp8-row", "fp8-block", "mxfp8", "mxfp4"}) {
       {
         const amp::Fp8Autocast scope({.recipe = recipe::by_name(name)});  // delayed scaling takes its scales from here
         model->packed_loss(packed_texts(config, 0, 3));

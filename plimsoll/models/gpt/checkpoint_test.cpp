@@ -67,7 +67,8 @@ void expect_same_bits(const std::optional<recipe::Recipe>& recipe, double dropou
 TEST(GptCheckpoint, HasTheBitsOfTheModelInFp32) { expect_same_bits(std::nullopt, 0); }
 TEST(GptCheckpoint, DrawsTheSameRandomNumbersAgain) { expect_same_bits(std::nullopt, 0.25); }
 TEST(GptCheckpoint, FindsTheScalesOfItsFirstRun) {
-  for (const char* name : {"fp8", "fp8-current", "mxfp8", "bf16"}) expect_same_bits(recipe::by_name(name), 0.1);
+  for (const char* name : {"fp8", "fp8-current", "mxfp8", "nvfp4", "mxfp4", "bf16"})
+    expect_same_bits(recipe::by_name(name), 0.1);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ Tensors train(const char* recipe_name, const GptConfig& config, int threads) {
 
 TEST(GptTraining, BitsDoNotDependOnTheNumberOfThreads) {
   const GptConfig config{.vocabulary = 256, .layers = 2, .dim = 128, .heads = 4, .context = 72};
-  for (const char* name : {"fp32", "bf16", "fp8", "fp8-block", "mxfp8"}) {
+  for (const char* name : {"fp32", "bf16", "fp8", "fp8-block", "mxfp8", "nvfp4", "mxfp4"}) {
     SCOPED_TRACE(name);
     const Tensors one = train(name, config, 1);
     for (const int threads : {2, 3}) {
@@ -70,7 +70,8 @@ TEST(GptTraining, MemorisesAShortTextInEveryRecipe) {
   at::Tensor tokens = torch::empty({1, static_cast<int64_t>(text.size())}, at::kLong);
   for (size_t i = 0; i < text.size(); ++i) tokens[0][static_cast<int64_t>(i)] = text[i];
   const GptConfig config{.vocabulary = 128, .layers = 2, .dim = 64, .heads = 4, .context = 48};
-  for (const char* name : {"fp32", "bf16", "fp8", "fp8-current", "fp8-block", "mxfp8"}) {
+  for (const char* name :
+       {"fp32", "bf16", "fp8", "fp8-current", "fp8-block", "mxfp8", "nvfp4", "nvfp4-4over6", "mxfp4"}) {
     SCOPED_TRACE(name);
     torch::manual_seed(5);
     Gpt model(config);
@@ -109,7 +110,7 @@ TEST(GptTraining, AnInfGradientIsReportedAndPoisonsNothing) {
   const GptConfig config{.vocabulary = 64, .layers = 2, .dim = 64, .heads = 4, .context = 16};
   Gpt model(config);
   const at::Tensor text = torch::randint(64, {2, 17}, at::kLong);
-  for (const char* name : {"fp8", "fp8-current", "mxfp8", "bf16"}) {
+  for (const char* name : {"fp8", "fp8-current", "mxfp8", "nvfp4", "mxfp4", "bf16"}) {
     SCOPED_TRACE(name);
     model->zero_grad();
     scoped_loss(model, name, text).backward();

@@ -36,6 +36,11 @@ std::vector<SharedRecipe> wide_recipes() {
           shared(recipe::CurrentScaling{.granularity = recipe::kPerRow, .high_precision_format = kWide}),
           shared(recipe::BlockScaling{.high_precision_format = kWide}),
           shared(recipe::Mxfp8{.high_precision_format = kWide}),
+          shared(recipe::Nvfp4Scaling{.high_precision_format = kWide}),
+          shared(recipe::Nvfp4Scaling{.four_over_six = true, .high_precision_format = kWide}),
+          shared(recipe::Nvfp4Scaling{.backward_override = recipe::BackwardOverride::kDequantized,
+                                      .high_precision_format = kWide}),
+          shared(recipe::Mxfp4Scaling{.high_precision_format = kWide}),
           shared(recipe::DelayedScaling{.backward_override = recipe::BackwardOverride::kDequantized,
                                         .high_precision_format = kWide}),
           shared(recipe::Mxfp8{.backward_override = recipe::BackwardOverride::kDequantized,
@@ -173,7 +178,7 @@ TEST(NormMlp, GradientsOfEveryRecipeAreNearDouble) {
   const Tensors exact_output = in_double(doubles);
   torch::autograd::backward(exact_output, {grads[0].to(at::kDouble)});
 
-  for (const SharedRecipe& recipe : testing::every_recipe()) {
+  for (const SharedRecipe& recipe : testing::recipes_of_eight_bits()) {
     const MlpScaling scaling{scaling_of(recipe), scaling_of(recipe)};
     const auto forward = [&](const Tensors& t) {
       return outputs_of(norm_mlp(norm_input(t), {}, {t[4], t[5], t[6], t[7]}, Activation::kGelu, scaling));

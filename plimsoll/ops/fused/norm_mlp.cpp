@@ -56,7 +56,7 @@ struct NormMlpResult {
 Producer activated_producer(const LinearForward& fc1, NormMlpSaved& saved) {
   return [&fc1, &saved](format::Format format, const ScaleRef& scale) -> Produced {
     const format::Format wide = fc1.call.scaling.recipe->high_precision_format();
-    const int64_t rows = fc1.input.data.size(0), cols = fc1.weight.size(0);
+    const int64_t rows = fc1.input.rows(), cols = fc1.weight.size(0);
     at::Tensor& pre = saved.pre_activation;
     pre = empty_rows({rows, 0}, cols, dtype_of(wide));
     if (saved.activation.kind != Activation::kGelu) {
@@ -147,7 +147,7 @@ Producer pre_activation_gradient(const ScaledTensor& grad, const NormMlpSaved& s
     const at::Tensor& pre = saved.pre_activation;
     const int64_t rows = pre.size(0), cols = pre.size(1);
     if (saved.activation.kind != Activation::kGelu) {
-      const at::Tensor activated = empty_rows({rows, 0}, saved.fc2.weight.data.size(1), at::kFloat);
+      const at::Tensor activated = empty_rows({rows, 0}, saved.fc2.weight.cols(), at::kFloat);
       input_gradient(grad, saved.fc2, fc2_maker, {.tensor = activated, .format = format::Format::kFp32});
       return activation_gradient({saved.activation, pre, activated}, format, scale, column_sum);
     }

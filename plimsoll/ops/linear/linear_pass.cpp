@@ -7,6 +7,7 @@
 #include "plimsoll/ops/linear/weight_source.h"
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/random_seed.h"
 #include "plimsoll/ops/watch/watched_product.h"
 #include "plimsoll/watch/audit.h"
 
@@ -43,10 +44,9 @@ ProductFacts product_facts(const LinearScaling& scaling, GemmKind gemm) {
 // Tells the controller of formats about a product of a training step.
 void count_product(const LinearScaling& scaling, const Product& product) {
   if (scaling.precision == nullptr || scaling.state == nullptr) return;
-  const at::Tensor& b = product.b.data;
-  const int64_t cols = b.size(product.kind == GemmKind::kOutput ? 0 : 1);
+  const int64_t cols = product.kind == GemmKind::kOutput ? product.b.rows() : product.b.cols();
   scaling.precision->count(scaling.state->grad_output, product.kind,
-                           static_cast<double>(product.a.data.numel()) * static_cast<double>(cols));
+                           static_cast<double>(product.a.rows() * product.a.cols()) * static_cast<double>(cols));
 }
 
 // Format of the codes whose values a product reads instead of them; empty: it reads them as they are.
@@ -71,6 +71,12 @@ LinearCall linear_call(const LinearScaling& scaling, bool needs_input, const at:
     const format::Format format = format_of(weight.scalar_type(), "linear");
     call.scaling.recipe = std::make_shared<const recipe::Recipe>(recipe::HighPrecision{.format = format});
   }
+  const recipe::Recipe& recipe = *call.scaling.recipe;
+  TORCH_CHECK(scaling.parallel.mode == ParallelMode::kNone || !recipe.has_four_bits(),
+              "linear: expected a recipe of eight bits or more for a layer that the ranks of tp_group share, got ",
+              recipe.name());
+  const bool draws = (call.record || scaling.runs_again) && recipe.is_random();
+  if (draws && !scaling.seed) call.scaling.seed = static_cast<uint64_t>(draw_seed());
   return call;
 }
 
@@ -133,8 +139,7 @@ at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& saved_i
     }
     return {};
   }
-  at::Tensor gradient =
-      at::empty({grad.data.size(1), input.data.size(1)}, grad.data.options().dtype(saved.weight_dtype));
+  at::Tensor gradient = at::empty({grad.cols(), input.cols()}, grad.data.options().dtype(saved.weight_dtype));
   const Product product{.kind = GemmKind::kGradWeight, .a = grad, .b = input};
   multiply({product, maker.path(), "grad_weight", facts}, gradient);
   return gradient;

@@ -46,6 +46,12 @@ struct LinearScaling {
   SaveInput save_input = SaveInput::kCodes;  // read by linear() alone
   LinearParallel parallel = {};              // by default the layer is whole on each rank
   GivenCodes given_weight = {};              // of this call: the weight as its owner holds it
+  // Seed of the random numbers of this call and its backward pass (recipe::Recipe::is_random); nullopt: drawn from torch's
+  // CPU generator.
+  std::optional<uint64_t> seed = {};
+  // The call runs again, with gradients: a seed is drawn although this run has none, so that what draws after it in a
+  // segment that is recomputed gets the same numbers.
+  bool runs_again = false;
   // fp32, bf16 or fp16 [out, in], contiguous: grad_weight is added to it (is_first_microbatch = true: takes its place), and autograd
   // gets none.
   at::Tensor main_grad = {};

@@ -17,6 +17,7 @@ using recipe::Role;
 using testing::every_recipe;
 using testing::expect_equal;
 using testing::leaf;
+using testing::recipes_of_eight_bits;
 using testing::sample;
 using testing::scaling_of;
 using testing::shared;
@@ -75,11 +76,11 @@ void expect_near_double(const Layer& values, const recipe::Recipe& recipe, const
   testing::expect_within(got.bias, exact.bias, sum * roundings + exact.bias.abs() * 0x1p-23, name + " dbias");
 }
 
-TEST(Linear, OutputAndGradientsOfEveryRecipeAreNearDouble) {
+TEST(Linear, OutputAndGradientsOfRecipesOfEightBitsAreNearDouble) {
   at::manual_seed(1);
   for (const auto& [tokens, in, out] : {std::array<int64_t, 3>{1, 1, 1}, {5, 33, 17}, {130, 257, 65}}) {
     const Layer values = layer(tokens, in, out);
-    for (const SharedRecipe& recipe : every_recipe()) {
+    for (const SharedRecipe& recipe : recipes_of_eight_bits()) {
       for (at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
         const Result got = run(values, scaling_of(recipe), dtype);
         EXPECT_EQ(got.output.scalar_type(), dtype_of(recipe->high_precision_format()));
@@ -99,7 +100,7 @@ TEST(Linear, ValuesBeyond1e35GiveWhatDoubleGives) {
     values.x.mul_(x);
     values.weight.mul_(weight);
     values.bias.mul_(x * weight);
-    for (const SharedRecipe& recipe : every_recipe()) {
+    for (const SharedRecipe& recipe : recipes_of_eight_bits()) {
       if (recipe->high_precision_format() == Format::kFp16) continue;
       SCOPED_TRACE(std::to_string(x) + " times " + std::to_string(weight));
       expect_near_double(values, *recipe, run(values, scaling_of(recipe)), at::kFloat);
@@ -244,7 +245,7 @@ TEST(Linear, AnInfiniteGradientIsReportedAndNeverReachesTheHistory) {
   EXPECT_EQ(bad.front().name, "layer/grad_output");
 }
 
-TEST(Linear, SavesOneByteAnElementOfTheInput) {
+TEST(Linear, SavesTheCodesOfTheInput) {
   const Layer values = layer(64, 96, 32);
   const at::Tensor x = leaf(values.x), weight = leaf(values.weight), bias = leaf(values.bias);
   const auto saved = [&](const char* name) {
@@ -258,6 +259,9 @@ TEST(Linear, SavesOneByteAnElementOfTheInput) {
   EXPECT_EQ(saved("fp8-current"), elements + two_scales);
   EXPECT_EQ(saved("mxfp8"), elements + elements / 32);
   EXPECT_EQ(saved("bf16"), 2 * elements);
+  const int64_t squares = weight.numel() / 256;
+  EXPECT_EQ(saved("nvfp4"), elements / 2 + x.numel() / 16 + squares + two_scales);
+  EXPECT_EQ(saved("mxfp4"), elements / 2 + elements / 32);
 }
 
 TEST(Linear, RefusesWhatDoesNotFit) {

@@ -44,6 +44,21 @@ std::optional<OperandRecipe> common_operand(const recipe::Recipe& recipe, Role r
   return common;
 }
 
+// E2M1 operands among the wanted ones.
+Fp4Operands fp4_operands(const recipe::Recipe& recipe, Role role, GemmSet wanted) {
+  Fp4Operands result;
+  for (GemmKind gemm : kGemms) {
+    if (!wants(wanted, gemm)) continue;
+    const OperandRecipe operand = recipe.stored_operand(role, gemm);
+    if (operand.format == format::Format::kE2m1) (operand.turned ? result.turned : result.rows) = operand;
+  }
+  return result;
+}
+
+const ScaledTensor& of_direction(const QuantizedFp4& codes, const OperandRecipe& operand) {
+  return operand.turned ? codes.turned : codes.rows;
+}
+
 Operands shared(const ScaledTensor& tensor, GemmSet wanted) {
   Operands operands;
   for (GemmKind gemm : kGemms) {
@@ -82,7 +97,7 @@ ScaledTensor converted(const ScaledTensor& codes, const OperandRecipe& to) {
 
 bool has_form(const ScaledTensor& codes, const OperandRecipe& stored) {
   return stored.format == codes.format && stored.granularity == codes.granularity &&
-         stored.scale_format == codes.scale_format;
+         stored.scale_format == codes.scale_format && stored.turned == codes.turned;
 }
 
 bool OperandMaker::quantizes(Role role) const {
@@ -104,6 +119,9 @@ std::optional<QuantizeOptions> OperandMaker::shared_scale(Role role) const {
   }
   return std::nullopt;
 }
+
+// Without a seed nothing of the pass is random: outside training activations and weights are rounded to nearest.
+uint64_t OperandMaker::seed() const { return scaling_.seed.value_or(0); }
 
 AmaxSlot OperandMaker::amax_of_all_tokens(Role role, const AmaxSlot& amax_slot) const {
   return scaling_.parallel.gathers(role) ? largest_amax(*scaling_.parallel.group, amax_slot) : amax_slot;
@@ -138,9 +156,16 @@ void OperandMaker::report_plain_gradient(const at::Tensor& x, Role role, GemmSet
 
 Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
   report_plain_gradient(x, role, wanted);
-  bool has_codes = false;
+  const Fp4Operands four_bits = fp4_operands(recipe_, role, wanted);
+  bool has_codes = four_bits.wanted();
+  QuantizedFp4 codes;
+  if (has_codes) {
+    codes = quantize_fp4(x, four_bits, seed());
+    observe(role, {.format = format::Format::kE2m1, .amax = codes.amax, .by_blocks = true});
+  }
   Operands operands = one_of_each_recipe(recipe_, role, wanted, [&](const OperandRecipe& operand) {
     if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
+    if (operand.format == format::Format::kE2m1) return of_direction(codes, operand);
     has_codes = true;
     QuantizeOptions options = quantize_options(operand, known_scale_);
     options.measures = measures();
@@ -219,6 +244,11 @@ ScaledTensor OperandMaker::produce_again(const Producer& producer, Role role, Ge
 ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind gemm, const ScaleRef& scale) const {
   const OperandRecipe operand = recipe_.stored_operand(role, gemm);
   if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
+  if (operand.format == format::Format::kE2m1) {
+    Fp4Operands four_bits;
+    (operand.turned ? four_bits.turned : four_bits.rows) = operand;
+    return of_direction(quantize_fp4(x, four_bits, seed()), operand);
+  }
   return quantize(x, quantize_options(operand, scale)).tensor;
 }
 

@@ -9,6 +9,7 @@
 #include "plimsoll/ops/tensor/gemm.h"
 #include "plimsoll/ops/tensor/producer.h"
 #include "plimsoll/ops/tensor/quantize.h"
+#include "plimsoll/ops/tensor/quantize_fp4.h"
 #include "plimsoll/ops/watch/operand_seen.h"
 
 namespace plimsoll::ops {
@@ -62,6 +63,7 @@ class OperandMaker {
  private:
   bool quantizes(recipe::Role role) const;  // under delayed scaling, for any product
   OperandSlot& slot(recipe::Role role) const;
+  uint64_t seed() const;  // of rotations and stochastic rounding
   // Options of codes with one current scale, where other ranks make codes of the other tokens with the same scale.
   std::optional<QuantizeOptions> shared_scale(recipe::Role role) const;
   // The largest amax of all tokens, where this rank has only some of them.

@@ -77,6 +77,7 @@ void PackedWeights::pack_fp4(const std::vector<CodeSource>& sources, format::Fp4
   ScaledTensor weight;
   weight.scale = made.tensor_scale;
   weight.format = format::Format::kE2m1;
+  weight.length = sources.front().weight.size(1);
   weight.granularity = {1, format::fp4_block(scaling)};
   weight.scale_format = format::fp4_scale_format(scaling);
   pack(std::move(weight), {.elements = made.codes,
@@ -103,12 +104,11 @@ void PackedWeights::pack(ScaledTensor weight, const Matrix& matrix) {
 PackedWeights::Output PackedWeights::multiply(const at::Tensor& x) const {
   TORCH_CHECK(packed_.isa == runtime::matmul_isa(),
               "packed weights: expected the instruction set that they were packed for, got another");
-  TORCH_CHECK(x.size(-1) == weight_.data.size(1), "packed weights: expected x [..., ", weight_.data.size(1), "], got ",
-              x.sizes());
+  TORCH_CHECK(x.size(-1) == weight_.cols(), "packed weights: expected x [..., ", weight_.cols(), "], got ", x.sizes());
   const at::NoGradGuard no_grad;
   const at::Tensor rows = as_matrix(x, "packed weights");
   std::vector<int64_t> sizes = x.sizes().vec();
-  sizes.back() = weight_.data.size(0);
+  sizes.back() = weight_.rows();
   at::Tensor values = at::empty(sizes, x.options());
   const format::Format format = format_of(x.scalar_type(), "packed weights");
   const AmaxSlot amax(values.device());

@@ -33,6 +33,8 @@ std::optional<QuantizeOptions> weight_codes(const recipe::Recipe& recipe, Linear
 }
 
 GivenCodes codes_of_weight(const at::Tensor& weight, const recipe::Recipe& recipe, const at::Tensor& delayed_scale) {
+  TORCH_CHECK_VALUE(!recipe.has_four_bits(), "quantize_weight: expected a recipe of eight bits or more, got ",
+                    recipe.name());
   const OperandRecipe output = recipe.stored_operand(Role::kWeight, GemmKind::kOutput);
   const OperandRecipe grad_input = recipe.stored_operand(Role::kWeight, GemmKind::kGradInput);
   TORCH_CHECK_VALUE(output.source != ScaleSource::kNone,

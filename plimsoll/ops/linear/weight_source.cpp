@@ -163,6 +163,11 @@ std::optional<WeightOperands> WeightSource::packed(const at::Tensor& weight) {
 
 WeightOperands weight_operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
                                WeightUse use) {
+  const WeightSource* const source = scaling.state == nullptr ? nullptr : &scaling.state->weight_source;
+  const bool is_codes =
+      scaling.given_weight.defined() || (source != nullptr && (source->held() != nullptr || source->is_given()));
+  TORCH_CHECK(!is_codes || !scaling.recipe->has_four_bits(), "linear: expected a weight as values under recipe ",
+              scaling.recipe->name(), ", which makes codes of both directions of it, got codes in its place");
   if (scaling.given_weight.defined()) return {maker.take(scaling.given_weight, wanted(use)), {}};
   if (scaling.state != nullptr) return scaling.state->weight_source.operands(weight, scaling, maker, use);
   TORCH_CHECK(!scaling.is_first_microbatch,

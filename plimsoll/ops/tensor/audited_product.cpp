@@ -151,8 +151,9 @@ void audit_product(const Product& product, format::Format output, const ProductF
   watch::Audit* const audit = watch::auditing();
   if (audit == nullptr) return;
   const bool is_output = product.kind == GemmKind::kOutput, is_grad_weight = product.kind == GemmKind::kGradWeight;
-  const at::Tensor &a = product.a.data, &b = product.b.data;
-  const int64_t k = a.size(is_grad_weight ? 0 : 1), m = a.size(is_grad_weight ? 1 : 0), n = b.size(is_output ? 0 : 1);
+  const ScaledTensor &a = product.a, &b = product.b;
+  const int64_t k = is_grad_weight ? a.rows() : a.cols(), m = is_grad_weight ? a.cols() : a.rows();
+  const int64_t n = is_output ? b.rows() : b.cols();
   watch::AuditRow row = ProductRow(product, facts).take();
   row.layer = facts.path;
   row.op = op_of(product.kind);

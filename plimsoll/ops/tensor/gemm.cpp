@@ -23,6 +23,15 @@ struct Matrix {
 // The logical [rows, k] matrix of a stored tensor.
 Matrix matrix(const ScaledTensor& tensor, Use use) {
   const at::Tensor& data = tensor.data;
+  if (tensor.format == format::Format::kE2m1) {  // two codes a byte, neighbours along k
+    const int64_t rows = tensor.turned ? tensor.cols() : tensor.rows();
+    return {{.data = data.const_data_ptr(),
+             .format = tensor.format,
+             .row_stride = 2 * data.size(1),
+             .scale = scale_view(tensor, use)},
+            rows,
+            tensor.length};
+  }
   kernels::GemmOperand operand{
       .data = data.const_data_ptr(), .format = tensor.format, .scale = scale_view(tensor, use)};
   if (use == Use::kAsStored) {

@@ -14,14 +14,6 @@
 namespace plimsoll::ops {
 namespace {
 
-// Rows may be strided, elements of a row may not.
-at::Tensor with_dense_rows(const at::Tensor& x) {
-  TORCH_CHECK(x.dim() == 2, "quantize: expected a matrix, got ", x.sizes());
-  const bool dense = x.size(1) <= 1 || x.stride(1) == 1;
-  const bool apart = x.size(0) <= 1 || x.stride(0) >= x.size(1);
-  return dense && apart ? x : x.contiguous();
-}
-
 kernels::QuantizeTensor tensor_pass(const at::Tensor& x, at::Tensor* sum) {
   if (sum != nullptr) *sum = at::empty({x.size(1)}, x.options().dtype(at::kFloat));
   return {.x = x.const_data_ptr(),
@@ -94,6 +86,14 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
 }
 
 }  // namespace
+
+// Rows may be strided, elements of a row may not.
+at::Tensor with_dense_rows(const at::Tensor& x) {
+  TORCH_CHECK(x.dim() == 2, "quantize: expected a matrix, got ", x.sizes());
+  const bool dense = x.size(1) <= 1 || x.stride(1) == 1;
+  const bool apart = x.size(0) <= 1 || x.stride(0) >= x.size(1);
+  return dense && apart ? x : x.contiguous();
+}
 
 QuantizeOptions quantize_options(const recipe::OperandRecipe& stored, const ScaleRef& scale) {
   return {.format = stored.format,

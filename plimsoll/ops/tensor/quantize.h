@@ -23,6 +23,9 @@ struct QuantizeOptions {
 // Options of an operand with blocks as they lie in the stored tensor; the scale is read where it has one for the whole.
 QuantizeOptions quantize_options(const recipe::OperandRecipe& stored, const ScaleRef& scale);
 
+// x, or a copy of it where elements of a row, or rows, overlap or lie apart. A matrix, else an error.
+at::Tensor with_dense_rows(const at::Tensor& x);
+
 struct Quantized {
   ScaledTensor tensor;
   AmaxSlot amax;              // of x

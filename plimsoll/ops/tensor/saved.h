@@ -27,6 +27,7 @@ class SavedTensors {
   void exchange(ScaledTensor& tensor) {
     exchange(tensor.data);
     exchange(tensor.scale);
+    exchange(tensor.block_scale);
   }
   torch::autograd::variable_list take() { return std::move(list_); }
 

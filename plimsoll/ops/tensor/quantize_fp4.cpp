@@ -1,0 +1,121 @@
+#include "plimsoll/ops/tensor/quantize_fp4.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "plimsoll/kernels/quantize_fp4/quantize_fp4.h"
+#include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/quantize.h"
+#include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/watch/profile.h"
+
+namespace plimsoll::ops {
+namespace {
+
+using recipe::OperandRecipe;
+
+// Random numbers of one seed: signs of a rotation, roundings along rows, along columns.
+enum Step : uint64_t { kSigns, kRows, kColumns };
+
+int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+// Memory of codes and scales; `lines` of `length` elements.
+ScaledTensor fp4_memory(const at::Tensor& x, const OperandRecipe& operand, int64_t lines, int64_t length) {
+  if (operand.rotation > 0) length = divide_up(length, operand.rotation) * operand.rotation;
+  const int64_t block = format::fp4_block(operand.scaling);
+  ScaledTensor tensor{.data = at::empty({lines, divide_up(length, 2)}, x.options().dtype(at::kByte)),
+                      .format = operand.format,
+                      .granularity = operand.granularity,
+                      .scale_format = operand.scale_format,
+                      .turned = operand.turned,
+                      .length = length};
+  if (format::is_nvfp4(operand.scaling)) tensor.scale = at::empty({1}, x.options().dtype(at::kFloat));
+  tensor.block_scale = at::empty({lines, divide_up(length, block)}, tensor.data.options());
+  return tensor;
+}
+
+// The pass that fills the memory.
+kernels::Fp4Lines fp4_lines(const OperandRecipe& operand, ScaledTensor& tensor, uint64_t seed) {
+  return {.codes = tensor.data.mutable_data_ptr<uint8_t>(),
+          .codes_stride = tensor.data.size(1),
+          .scale = tensor.block_scale.mutable_data_ptr<uint8_t>(),
+          .scale_stride = tensor.block_scale.size(1),
+          .rotation = {.size = operand.rotation, .seed = seed, .step = kSigns},
+          .noise = {.stochastic = operand.stochastic, .seed = seed, .step = operand.turned ? kColumns : kRows},
+          .tensor_scale = tensor.scale.defined() ? tensor.scale.mutable_data_ptr<float>() : nullptr};
+}
+
+QuantizedFp4 quantize_lines(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed) {
+  QuantizedFp4 result{.rows = {}, .turned = {}, .amax = AmaxSlot(x.device())};
+  kernels::QuantizeFp4 pass{.x = x.const_data_ptr(),
+                            .x_format = format_of(x.scalar_type(), "quantize"),
+                            .rows = x.size(0),
+                            .cols = x.size(1),
+                            .x_stride = x.stride(0),
+                            .scaling = (operands.rows ? operands.rows : operands.turned)->scaling};
+  if (operands.rows) {
+    result.rows = fp4_memory(x, *operands.rows, x.size(0), x.size(1));
+    pass.by_row = fp4_lines(*operands.rows, result.rows, seed);
+  }
+  if (operands.turned) {
+    result.turned = fp4_memory(x, *operands.turned, x.size(1), x.size(0));
+    pass.by_column = fp4_lines(*operands.turned, result.turned, seed);
+  }
+  (operands.rows ? pass.by_row : pass.by_column).amax = result.amax.data();
+  const watch::Span span("quantize four bits", {.bytes = traffic(x, result.rows.data, result.turned.data)});
+  kernels::quantize_fp4(pass);
+  return result;
+}
+
+QuantizedFp4 quantize_squares(const at::Tensor& x, const Fp4Operands& operands) {
+  const OperandRecipe& operand = operands.rows ? *operands.rows : *operands.turned;
+  const int64_t rows = x.size(0), cols = x.size(1), side = operand.granularity.block_rows;
+  ScaledTensor codes = fp4_memory(x, operand, rows, cols);
+  codes.turned = false;
+  codes.block_scale = at::empty({divide_up(rows, side), divide_up(cols, side)}, codes.data.options());
+  ScaledTensor turned = codes;
+  turned.data = operands.turned ? at::empty({cols, divide_up(rows, 2)}, codes.data.options()) : at::Tensor();
+  turned.block_scale = codes.block_scale.t();
+  turned.turned = true;
+  turned.length = rows;
+  QuantizedFp4 result{.rows = {}, .turned = {}, .amax = AmaxSlot(x.device())};
+  const watch::Span span("quantize four bits", {.bytes = traffic(x, codes.data, turned.data)});
+  kernels::quantize_fp4_squares({.x = x.const_data_ptr(),
+                                 .x_format = format_of(x.scalar_type(), "quantize"),
+                                 .rows = rows,
+                                 .cols = cols,
+                                 .x_stride = x.stride(0),
+                                 .scaling = operand.scaling,
+                                 .codes = codes.data.mutable_data_ptr<uint8_t>(),
+                                 .codes_stride = codes.data.size(1),
+                                 .transposed = operands.turned ? turned.data.mutable_data_ptr<uint8_t>() : nullptr,
+                                 .transposed_stride = operands.turned ? turned.data.size(1) : 0,
+                                 .scale = codes.block_scale.mutable_data_ptr<uint8_t>(),
+                                 .scale_stride = codes.block_scale.size(1),
+                                 .tensor_scale = codes.scale.mutable_data_ptr<float>(),
+                                 .amax = result.amax.data()});
+  if (operands.rows) result.rows = std::move(codes);
+  if (operands.turned) result.turned = std::move(turned);
+  return result;
+}
+
+}  // namespace
+
+QuantizedFp4 quantize_fp4(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed) {
+  TORCH_INTERNAL_ASSERT(operands.wanted());
+  const at::Tensor dense = with_dense_rows(x);
+  const OperandRecipe& any = operands.rows ? *operands.rows : *operands.turned;
+  QuantizedFp4 result = any.granularity == recipe::kNvfp4Square ? quantize_squares(dense, operands)
+                                                                : quantize_lines(dense, operands, seed);
+  if (x.numel() == 0) {  // the kernel has nothing to visit
+    *result.amax.data() = 0;
+    for (const ScaledTensor* codes : {&result.rows, &result.turned}) {
+      if (codes->scale.defined()) codes->scale.fill_(1);
+    }
+  }
+  return result;
+}
+
+}  // namespace plimsoll::ops

@@ -1,0 +1,33 @@
+// From a matrix to E2M1 codes of both directions that products reduce over.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "plimsoll/ops/tensor/scale_ref.h"
+#include "plimsoll/ops/tensor/scaled_tensor.h"
+#include "plimsoll/recipe/operand.h"
+
+namespace plimsoll::ops {
+
+// Operands as Recipe::stored_operand has them, of one recipe and role; nullopt: not wanted.
+struct Fp4Operands {
+  std::optional<recipe::OperandRecipe> rows;    // blocks along the rows of x
+  std::optional<recipe::OperandRecipe> turned;  // blocks along its columns
+
+  bool wanted() const { return rows.has_value() || turned.has_value(); }
+};
+
+struct QuantizedFp4 {
+  ScaledTensor rows, turned;
+  AmaxSlot amax;  // of x; rotated where turned codes alone are wanted and they are
+};
+
+// x [rows, cols] of fp32, bf16 or fp16, any strides. `seed` gives the signs of rotations and the random numbers of
+// stochastic rounding: operands of one product that were made with one seed have the same signs. Same bits on every
+// instruction set and for any number of threads. A block with NaN or Inf is NaN; under NVFP4 all blocks are.
+QuantizedFp4 quantize_fp4(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed);
+
+}  // namespace plimsoll::ops
