@@ -9,6 +9,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/train/high_precision_tail.h"
 #include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/ops/scaling/precision_controller.h"
 #include "plimsoll/ops/watch/audited_torch.h"
@@ -69,6 +70,7 @@ void audit_model(const AuditOptions& options, watch::Audit& audit) {
   const watch::AuditRecording recording(&audit);
   const ops::AuditedTorch torch_rows;
   if (trains) {
+    if (options.recipe) keep_tail_in_high_precision(*model.model, high_precision_tail(options.recipe->value));
     train_once(model, formats_of_training(options, model), options.tokens);
   } else {
     const at::NoGradGuard no_grad;

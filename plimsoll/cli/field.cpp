@@ -201,6 +201,22 @@ Field training_recipe(app::ChosenRecipe& target) { return single(target, parse_t
 
 Field recipes(std::vector<app::ChosenRecipe>& target) { return several(target, parse_training_recipe); }
 
+Field finish_in(std::optional<app::FinishIn>& target) {
+  return {.values = Field::Values::kMany,
+          .set =
+              [&target](const std::string& label, const Typed& typed) {
+                if (typed.size() != 2)
+                  app::refuse("{}: expected a recipe and a share, got {} words", label, typed.size());
+                constexpr Range<double> kShare{.from = 1e-9, .to = 1};
+                target = app::FinishIn{.recipe = parse_recipe(label, typed.front()),
+                                       .share = parse_number(label, typed.back(), kShare, "a share")};
+              },
+          .get =
+              [&target] {
+                return target ? json{target->recipe.text, target->share} : json();
+              }};
+}
+
 Field loss_scale(app::LossScale& target) {
   return single(target, [](const std::string&, const std::string& typed) { return app::parse_loss_scale(typed); });
 }

@@ -15,6 +15,7 @@
 
 #include "plimsoll/app/parse_recipe.h"
 #include "plimsoll/app/train/loss_scale.h"
+#include "plimsoll/app/train/train_options.h"
 #include "plimsoll/recipe/named.h"
 
 namespace plimsoll::cli {
@@ -82,6 +83,8 @@ Field recipe(app::ChosenRecipe& target);
 Field training_recipe(app::ChosenRecipe& target);
 // Comma-separated, each as for training.
 Field recipes(std::vector<app::ChosenRecipe>& target);
+// Two words: a recipe, and a share in (0, 1].
+Field finish_in(std::optional<app::FinishIn>& target);
 // app::parse_loss_scale.
 Field loss_scale(app::LossScale& target);
 

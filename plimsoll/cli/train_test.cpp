@@ -105,6 +105,65 @@ TEST(Train, Fp16ScalesItsLossUnlessToldOtherwise) {
   EXPECT_THAT(skipped.at(3)["warning"].get<std::string>(), HasSubstr("no update"));
 }
 
+TEST(Train, TheTailOfTheModelHasNoCodes) {
+  const TinyRun run;
+  const auto formats = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {
+        "--out", run.file(name), "--audit", run.file(name + ".audit"), "--layers", "3", "--steps",
+        "2",     "--recipe",     "nvfp4"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run.train(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+    std::map<std::string, std::string> inputs;  // of each block's fc1
+    std::istringstream lines(io::read_plainly(run.file(name + ".audit")));
+    for (std::string line; std::getline(lines, line);) {
+      const json row = json::parse(line);
+      if (row["op"] != "gemm output" || !row["layer"].get<std::string>().ends_with("fc1")) continue;
+      inputs[row["layer"].get<std::string>().substr(0, 8)] = row["operands"][0]["format"];
+    }
+    return inputs;
+  };
+  using Formats = std::map<std::string, std::string>;
+  EXPECT_EQ(formats("own", {}), (Formats{{"blocks.0", "e2m1"}, {"blocks.1", "e2m1"}, {"blocks.2", "bf16"}}));
+  EXPECT_EQ(formats("none", {"--high-precision-tail", "0"}),
+            (Formats{{"blocks.0", "e2m1"}, {"blocks.1", "e2m1"}, {"blocks.2", "e2m1"}}));
+  EXPECT_EQ(formats("most", {"--high-precision-tail", "0.9"}),
+            (Formats{{"blocks.0", "e2m1"}, {"blocks.1", "bf16"}, {"blocks.2", "bf16"}}));
+  const Outcome resumed = run.train({"--out", run.file("own"), "--layers", "3", "--steps", "3", "--recipe", "nvfp4",
+                                     "--high-precision-tail", "0", "--resume"});
+  EXPECT_EQ(resumed.exit_code, 1);
+  EXPECT_THAT(resumed.error, HasSubstr("expected a run with high_precision_tail 0.0, got 0.15"));
+}
+
+TEST(Train, TheLastStepsAreInTheRecipeThatItFinishesIn) {
+  const TinyRun run;
+  const auto train = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--out",    run.file(name), "--steps", "6",
+                                          "--recipe", "nvfp4",        "--audit", run.file(name + ".audit")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run.train(arguments);
+  };
+  // Calls of fc1's product by the format of its input, in training and in the validation at the end.
+  const auto calls = [&](const std::string& name) {
+    std::map<std::string, int64_t> result;
+    std::istringstream lines(io::read_plainly(run.file(name + ".audit")));
+    for (std::string line; std::getline(lines, line);) {
+      const json row = json::parse(line);
+      if (row["op"] == "gemm grad_weight" && row["layer"] == "blocks.0.layernorm_mlp.fc1") {
+        result[row["operands"][1]["format"]] += row["calls"].get<int64_t>();
+      }
+    }
+    return result;
+  };
+  ASSERT_EQ(train("mixed", {"--finish-in", "bf16", "0.3"}).exit_code, 0);
+  EXPECT_EQ(calls("mixed"), (std::map<std::string, int64_t>{{"bf16", 2}, {"e2m1", 4}}));
+  const Outcome wrong = train("fp16", {"--finish-in", "fp16", "0.3"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.error, HasSubstr("--finish-in: expected a recipe with fp16 if --recipe has it"));
+  EXPECT_THAT(train("one", {"--finish-in", "bf16"}).error, HasSubstr("expected a recipe and a share, got 1 words"));
+  EXPECT_THAT(train("none", {"--finish-in", "bf16", "0"}).error, HasSubstr("expected a share from"));
+}
+
 class TrainUnder : public testing::TestWithParam<const char*> {};
 
 TEST_P(TrainUnder, KilledAndResumedRunHasTheSameBits) {
@@ -122,7 +181,7 @@ TEST_P(TrainUnder, KilledAndResumedRunHasTheSameBits) {
   EXPECT_EQ(run.steps("cut.jsonl"), run.steps("whole.jsonl"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, TrainUnder, testing::Values("fp32", "fp16", "fp8", "mxfp8"),
+INSTANTIATE_TEST_SUITE_P(Recipes, TrainUnder, testing::Values("fp32", "fp16", "fp8", "mxfp8", "nvfp4"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
 TEST(Train, CtrlCWritesACheckpointAndExits130) {

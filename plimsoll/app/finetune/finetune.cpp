@@ -107,6 +107,9 @@ void check_adapters(const FinetuneOptions& options) {
            recipe::name_of(optim::kMasters, run.masters));
   }
   if (run.release_gradients) refuse("--release-gradients: expected --full, got --lora, whose gradients are small");
+  if (options.base == WeightDtype::kFp8 && run.recipe.value.has_four_bits()) {
+    refuse("{}: expected a recipe of eight bits or more, got {}", base, run.recipe.text);
+  }
   if (options.base == WeightDtype::kFp8 && run.shard == shard::Sharing::kFsdp) {
     refuse("{}: expected --shard none, ddp, zero1 or zero2, got fsdp, which has no parts of codes", base);
   }

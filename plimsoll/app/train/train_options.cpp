@@ -1,5 +1,6 @@
 #include "plimsoll/app/train/train_options.h"
 
+#include <cmath>
 #include <stdexcept>
 
 #include "plimsoll/app/error.h"
@@ -24,6 +25,17 @@ models::Sizes sizes_of(const TrainOptions& options) {
           .dim = options.dim.value_or(usual.dim),
           .heads = options.heads.value_or(usual.heads),
           .context = options.context.value_or(usual.context)};
+}
+
+const recipe::Recipe& recipe_of_step(const TrainOptions& options, int64_t step) {
+  if (!options.finish_in) return options.recipe.value;
+  const auto finishing = static_cast<int64_t>(std::ceil(options.finish_in->share * static_cast<double>(options.steps)));
+  return step >= options.steps - finishing ? options.finish_in->recipe.value : options.recipe.value;
+}
+
+nlohmann::json finish_json(const TrainOptions& options) {
+  if (!options.finish_in) return {};
+  return nlohmann::json::array({options.finish_in->recipe.text, options.finish_in->share});
 }
 
 nlohmann::json shape_of(const TrainOptions& options) {

@@ -32,10 +32,18 @@ enum class Offload : uint8_t {
   kDisk,  // in files without names in the directory of the run
 };
 
+// Another recipe for the last share of a run's steps.
+struct FinishIn {
+  ChosenRecipe recipe;
+  double share = 0;
+};
+
 struct TrainOptions {
   std::vector<std::filesystem::path> data;  // files and directories
   std::filesystem::path out;                // directory of the run
   ChosenRecipe recipe = parse_recipe("fp8");
+  std::optional<double> high_precision_tail;  // share of the last blocks without codes; none: the recipe's
+  std::optional<FinishIn> finish_in;
 
   models::Preset model = models::presets().front().value;
   std::optional<int64_t> layers, dim, heads, context;  // instead of the model's
@@ -87,6 +95,10 @@ struct TrainOptions {
 std::optional<std::filesystem::path> hugging_face_directory(const TrainOptions& options);
 // The named model's sizes, or those given instead.
 models::Sizes sizes_of(const TrainOptions& options);
+// The recipe of a step, counted from 0: the last share * steps, rounded up, are in that of finish_in.
+const recipe::Recipe& recipe_of_step(const TrainOptions& options, int64_t step);
+// finish_in as [recipe, share]; null: there is none.
+nlohmann::json finish_json(const TrainOptions& options);
 // A model of these sizes, as models::Family has it. Throws UsageError.
 nlohmann::json shape_of(const TrainOptions& options);
 

@@ -6,6 +6,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/parse_recipe.h"
+#include "plimsoll/app/train/high_precision_tail.h"
 #include "plimsoll/app/train/run_precision.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/mapping_guard.h"
@@ -48,6 +49,7 @@ TrainedModel load_trained_model(const std::filesystem::path& path) {
     trained.model = models::make_language_model(shape, 0);
     models::load_tensors(trained.model->module(), tensors);
     io::check_mapped_files();
+    keep_tail_in_high_precision(*trained.model, checkpoint.state.value("high_precision_tail", 0.0));
     trained.model->module().eval();
     return trained;
   } catch (const nlohmann::json::exception&) {

@@ -10,6 +10,7 @@
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/expect_same.h"
+#include "plimsoll/app/train/high_precision_tail.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/ops/memory/saved_bytes.h"
@@ -35,9 +36,24 @@ std::optional<std::filesystem::path> make_offload_folder(const TrainOptions& opt
   return options.out;
 }
 
-// The model whose parameters the optimizer updates: without FP32 masters they are BF16.
+// The loss scale, and the dtype of what lies between products, are those of the whole run.
+void check_finish(const TrainOptions& options) {
+  if (!options.finish_in) return;
+  if (options.recipe.automatic) refuse("--finish-in: expected a recipe other than auto, which ends as it finds best");
+  const auto is_fp16 = [](const recipe::Recipe& recipe) {
+    return recipe.high_precision_format() == format::Format::kFp16;
+  };
+  if (is_fp16(options.recipe.value) != is_fp16(options.finish_in->recipe.value)) {
+    refuse("--finish-in: expected a recipe with fp16 if --recipe has it, and none if it has not, got {} after {}",
+           options.finish_in->recipe.text, options.recipe.text);
+  }
+}
+
+// The model whose parameters the optimizer updates: without FP32 masters they are BF16. Its tail has no codes.
 std::shared_ptr<models::LanguageModel> with_weights_of(const TrainOptions& options,
                                                        std::shared_ptr<models::LanguageModel> model) {
+  check_finish(options);
+  keep_tail_in_high_precision(*model, high_precision_tail(options));
   if (options.masters == optim::MasterKind::kFp32) return model;
   if (options.recipe.value.high_precision_format() == format::Format::kFp16) {
     refuse("--masters {}: expected a recipe without fp16, whose range is not that of bf16 weights, got {}",
@@ -112,7 +128,8 @@ Trainer::Trainer(const TrainOptions& options, std::shared_ptr<models::LanguageMo
 }
 
 at::Tensor Trainer::forward_loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch) {
-  amp::Fp8Autocast scope({.recipe = options_.recipe.value, .reduction = amax_reduction_, .precision = precision_});
+  amp::Fp8Autocast scope(
+      {.recipe = recipe_of_step(options_, step_), .reduction = amax_reduction_, .precision = precision_});
   return placed_->loss(batch, is_first_microbatch);
 }
 
@@ -241,6 +258,8 @@ shard::RankCheckpoint Trainer::checkpoint() const {
                               .sections = placed_->sections(),
                               .state = {{"shape", model_->shape()},
                                         {"recipe", options_.recipe.text},
+                                        {"high_precision_tail", high_precision_tail(options_)},
+                                        {"finish_in", finish_json(options_)},
                                         {"loss_scale", options_.loss_scale.text},
                                         {"loss_scale_hysteresis", options_.loss_scale_hysteresis},
                                         {"moments", recipe::name_of(optim::kOptimizerStates, options_.optimizer_state)},
@@ -271,6 +290,8 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
   expect_same(state, "seed", options_.seed);
   expect_same(state, "loss_scale", options_.loss_scale.text);
   // Older checkpoints do not say these.
+  expect_same(state, "high_precision_tail", high_precision_tail(options_), /*otherwise=*/0.0);
+  expect_same(state, "finish_in", finish_json(options_));
   expect_same(state, "loss_scale_hysteresis", options_.loss_scale_hysteresis, /*otherwise=*/1);
   expect_same(state, "moments", recipe::name_of(optim::kOptimizerStates, options_.optimizer_state),
               /*otherwise=*/"fp32");
