@@ -42,6 +42,8 @@ WORDS = [
     "no_mask",
     '"fp8"',
     '"mxfp8"',
+    '"nvfp4"',
+    '"mxfp4"',
     "{}",
     "[" * 2000,
     "null",

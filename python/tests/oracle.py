@@ -57,8 +57,9 @@ def operand(rule, x, role, product):
         codes, _ = quantize(x, scale, code_format)
     else:
         powers = rule.mxfp8() or getattr(rule, "use_power_2_scales", False) or not getattr(rule, "use_f32_scales", True)
+        scale_format, rounding = "e8m0" if rule.mxfp8() else "fp32", getattr(rule, "rounding", "up")
         codes, scale, _ = quantize_blocks(
-            x, code_format, block, scale_format="e8m0" if rule.mxfp8() else "fp32", power_of_two=powers
+            x, code_format, block, scale_format=scale_format, power_of_two=powers, rounding=rounding
         )
     return dequantize(codes, scale, code_format, block, torch.float32).double()
 

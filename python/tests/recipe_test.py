@@ -6,6 +6,7 @@ import functools
 import json
 from typing import Any
 
+import four_bit_oracle
 import oracle
 import plimsoll.pytorch as te
 import pytest
@@ -41,6 +42,11 @@ def test_fields_and_defaults_are_those_of_transformer_engine():
     }
     assert blocks.items() <= defaults(recipe.Float8BlockScaling).items()
     assert {"margin": 0, "fp8_format": e4m3, **shared}.items() <= defaults(recipe.MXFP8BlockScaling).items()
+    four = {"fp4_format": recipe.Format.E2M1, "fp8_format": e4m3, **shared}
+    switches = dict.fromkeys(("disable_rht", "disable_stochastic_rounding", "disable_2d_quantization"), False)
+    assert {**four, **switches}.items() <= defaults(recipe.NVFP4BlockScaling).items()
+    assert {**four, "rounding": "up"}.items() <= defaults(recipe.MXFP4BlockScaling).items()
+    assert recipe.Format.E2M1.value == (6, 6)
     assert recipe.Format.HYBRID.value == (448, 57344) and recipe.Format.E4M3.value.max_bwd == 448
 
 
@@ -51,6 +57,8 @@ def test_fields_and_defaults_are_those_of_transformer_engine():
         (recipe.Float8CurrentScaling, {"float8_current_scaling", "float8_per_tensor_scaling"}),
         (recipe.Float8BlockScaling, {"float8_block_scaling"}),
         (recipe.MXFP8BlockScaling, {"mxfp8"}),
+        (recipe.NVFP4BlockScaling, {"nvfp4"}),
+        (recipe.MXFP4BlockScaling, set()),
     ],
 )
 def test_predicates_hold_on_classes_and_objects(kind, true):
@@ -63,6 +71,8 @@ def test_our_names_are_the_same_objects():
     assert recipe.CurrentScaling is recipe.Float8CurrentScaling
     assert recipe.BlockScaling is recipe.Float8BlockScaling
     assert recipe.Mxfp8 is recipe.MXFP8BlockScaling
+    assert recipe.Nvfp4Scaling is recipe.NVFP4BlockScaling
+    assert recipe.Mxfp4Scaling is recipe.MXFP4BlockScaling
 
 
 @pytest.mark.parametrize(
@@ -84,6 +94,16 @@ def test_our_names_are_the_same_objects():
         (recipe.Float8BlockScaling, {"w_block_scaling_dim": 1}, "w_block_scaling_dim 2"),
         (recipe.MXFP8BlockScaling, {"rounding": "even"}, "rounding"),
         (recipe.MXFP8BlockScaling, {"margin": 1}, "margin 0"),
+        (
+            recipe.MXFP8BlockScaling,
+            {"fp8_format": recipe.Format.E2M1},
+            "fp8_format Format.E4M3 or Format.HYBRID.*got <Format.E2M1",
+        ),
+        (recipe.NVFP4BlockScaling, {"disable_rht": 1}, "disable_rht True or False, got 1"),
+        (recipe.NVFP4BlockScaling, {"fp4_format": recipe.Format.E4M3}, "fp4_format"),
+        (recipe.NVFP4BlockScaling, {"fp8_format": recipe.Format.HYBRID}, "fp8_format"),
+        (recipe.NVFP4BlockScaling, {"high_precision_format": "fp64"}, "high_precision_format .*got 'fp64'"),
+        (recipe.MXFP4BlockScaling, {"rounding": "even"}, "rounding"),
     ],
 )
 def test_mistakes_are_named(kind, arguments, message):
@@ -98,9 +118,12 @@ def test_a_field_changed_later_is_checked_where_it_is_used():
         pass
 
 
-@pytest.mark.parametrize("name", oracle.RECIPES)
+RECIPES = {**oracle.RECIPES, **four_bit_oracle.RECIPES}
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_cpp_reads_every_field_that_it_is_given(name):
-    text = oracle.RECIPES[name].to_json("bf16")
+    text = RECIPES[name].to_json("bf16")
     assert json.loads(text)["high_precision_format"] == "bf16"
     layer = te.Linear(2, 2)
 
@@ -111,7 +134,7 @@ def test_cpp_reads_every_field_that_it_is_given(name):
 
     assert run(text).dtype == torch.bfloat16
     with pytest.raises(ValueError, match="nonsense"):
-        run(text.replace("margin", "nonsense").replace("fp8_format", "nonsense"))
+        run(text.replace("backward_override", "nonsense"))
 
 
 KINDS = {
@@ -120,6 +143,8 @@ KINDS = {
     "row": functools.partial(recipe.Float8CurrentScaling, granularity="row"),
     "block": recipe.Float8BlockScaling,
     "mxfp8": recipe.MXFP8BlockScaling,
+    "mxfp4": recipe.MXFP4BlockScaling,
+    "nvfp4": recipe.NVFP4BlockScaling,
 }
 
 
@@ -157,9 +182,9 @@ def test_backward_dequantized_has_the_bits_of_products_of_the_values_of_the_forw
     with te.fp8_autocast(fp8_recipe=rule):
         output = called(x)
     output.backward(grad)
-    weight, inputs = (
-        oracle.operand(kind(), t.detach(), role, "fprop").float() for t, role in ((layer.weight, "weight"), (x, "input"))
-    )
+    has_four_bits = isinstance(rule, (recipe.NVFP4BlockScaling, recipe.MXFP4BlockScaling))
+    operand = functools.partial(four_bit_oracle.operand, seed=None) if has_four_bits else oracle.operand
+    weight, inputs = (operand(kind(), t.detach(), role, "fprop").float() for t, role in ((layer.weight, "weight"), (x, "input")))
     gemm = torch.ops.plimsoll.gemm
     assert torch.equal(x.grad, gemm(grad, weight, None, "grad_input", torch.float32))
     assert torch.equal(layer.weight.grad, gemm(grad, inputs, None, "grad_weight", torch.float32))

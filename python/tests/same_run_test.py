@@ -25,6 +25,8 @@ OTHER = {
     "warmup": ["--warmup=3"],
     "weight-decay": ["--weight-decay=0.2"],
     "clip": ["--clip=2"],
+    "high-precision-tail": ["--high-precision-tail=0.5"],
+    "finish-in": ["--finish-in", "bf16", "0.5"],
     "loss-scale": ["--loss-scale=8"],
     "loss-scale-hysteresis": ["--loss-scale-hysteresis=2"],
     "optimizer-state": ["--optimizer-state=bf16"],

@@ -146,6 +146,18 @@ MODULES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     ),
     "autocast": ((), {"enabled": True, "calibrating": False, "recipe": None, "amax_reduction_group": None}),
     "quantized_model_init": ((), {"enabled": True, "recipe": None, "preserve_high_precision_init_val": False}),
+    "NVFP4BlockScaling": (
+        (),
+        {
+            "disable_rht": False,
+            "disable_stochastic_rounding": False,
+            "disable_2d_quantization": False,
+            "fp4_format": recipes.Format.E2M1,
+            "fp8_format": recipes.Format.E4M3,
+            "fp8_dpa": False,
+            "fp8_mha": False,
+        },
+    ),
     "DelayedScaling": ((), {"margin": 0, "amax_history_len": 1024, "amax_compute_algo": "max", "reduce_amax": True}),
 }
 # Arguments of what a test cannot call without tensors, and those whose default is a device's.

@@ -1,4 +1,4 @@
-"""Recipes: who picks the scale of each FP8 operand, and when.
+"""Recipes: who picks the scale of each operand of eight or four bits, and when.
 
 Names, fields and defaults are Transformer Engine's; what is ours says so. Recipes are values: scales and histories
 belong to the modules. Auto alone, which is ours, has a state. docs/python.md lists what differs.
@@ -22,8 +22,9 @@ class _Largest(NamedTuple):
 
 
 class Format(Enum):
-    """FP8 formats of the forward and the backward pass; the value holds their largest numbers."""
+    """Formats of codes in the forward and the backward pass; the value holds their largest numbers."""
 
+    E2M1 = _Largest(6, 6)  # four bits: of NVFP4BlockScaling and MXFP4BlockScaling
     E4M3 = _Largest(448, 448)
     E5M2 = _Largest(57344, 57344)
     HYBRID = _Largest(448, 57344)  # E4M3 forward, E5M2 for gradients
@@ -76,7 +77,7 @@ class Recipe:
 
     @classmethod
     def nvfp4(cls) -> bool:
-        return False
+        return issubclass(cls, NVFP4BlockScaling)
 
     @classmethod
     def custom(cls) -> bool:
@@ -89,9 +90,9 @@ class Recipe:
         """Raises ValueError, or TypeError, that names the field, what was expected and what came."""
         self._expect(isinstance(self.fp8_format, Format), "fp8_format", "a Format", TypeError)
         self._expect(
-            self.fp8_format is not Format.E5M2,
+            self.fp8_format in (Format.E4M3, Format.HYBRID),
             "fp8_format",
-            "Format.E4M3 or Format.HYBRID (two mantissa bits are too few for inputs and weights)",
+            "Format.E4M3 or Format.HYBRID (fewer mantissa bits are too few for inputs and weights)",
         )
         override = self.override_linear_precision
         three = isinstance(override, (tuple, list)) and len(override) == 3 and all(isinstance(item, bool) for item in override)
@@ -116,6 +117,9 @@ class Recipe:
         bounds = f">= {lowest}" if highest is None else f"in [{lowest}, {highest}]"
         self._expect(value >= lowest and (highest is None or value <= highest), field, bounds)
 
+    def _formats(self) -> dict[str, Any]:
+        return {"fp8_format": self.fp8_format.name}
+
     def _arguments(self) -> dict[str, Any]:
         return {}
 
@@ -124,7 +128,7 @@ class Recipe:
         return json.dumps(
             {
                 "name": self._name,
-                "fp8_format": self.fp8_format.name,
+                **self._formats(),
                 "override_linear_precision": list(self.override_linear_precision),
                 "backward_override": self.backward_override or "none",
                 "high_precision_format": self.high_precision_format or high_precision_format,
@@ -267,6 +271,76 @@ class MXFP8BlockScaling(Recipe):
 
 
 @dataclass
+class NVFP4BlockScaling(Recipe):
+    """E2M1 codes of four bits, an E4M3 scale for 16 along the sum (16 x 16 of a weight) and one FP32 scale a tensor. Gradients
+    are rounded stochastically, and both operands of the weight's gradient are rotated along the tokens by a random
+    Hadamard matrix of 16; its signs and the roundings come from torch's CPU generator, once a call. ``disable_rht``,
+    ``disable_stochastic_rounding`` and ``disable_2d_quantization`` leave each of these out. Ours: ``four_over_six``, by
+    which a block's largest value becomes 6 or 4, whichever loses less.
+
+    The last 15 % of a model's blocks lose the most: run them in ``fp8_autocast(enabled=False)``. Weights as codes
+    (quantized_model_init) and layers that ranks share (tp_size > 1) are a ValueError or RuntimeError."""
+
+    disable_rht: bool = False
+    disable_stochastic_rounding: bool = False
+    disable_2d_quantization: bool = False
+    fp4_format: Format = Format.E2M1
+    fp8_format: Format = Format.E4M3
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    four_over_six: bool = False
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+    high_precision_format: str | None = None
+
+    _only_at_default: ClassVar[tuple[str, ...]] = (*Recipe._only_at_default, "fp4_format", "fp8_format")
+    _switches: ClassVar[tuple[str, ...]] = ("disable_rht", "disable_stochastic_rounding", "disable_2d_quantization")
+
+    def check(self) -> None:
+        super().check()
+        for name in (*self._switches, "four_over_six"):
+            self._expect(isinstance(getattr(self, name), bool), name, "True or False", TypeError)
+
+    @property
+    def _name(self) -> str:  # type: ignore[override]
+        return "nvfp4-4over6" if self.four_over_six else "nvfp4"
+
+    def _formats(self) -> dict[str, Any]:
+        return {}
+
+    def _arguments(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._switches}
+
+
+@dataclass
+class MXFP4BlockScaling(Recipe):
+    """Ours. OCP microscaling in four bits: E2M1 inputs and weights with a power of two for each 1 x 32 block; gradients are
+    MXFP8BlockScaling's. ``rounding`` as there. What NVFP4BlockScaling says of weights as codes and of ranks holds here."""
+
+    fp4_format: Format = Format.E2M1
+    fp8_format: Format = Format.E4M3
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    rounding: str = "up"
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
+    high_precision_format: str | None = None
+
+    _name: ClassVar[str] = "mxfp4"
+    _only_at_default: ClassVar[tuple[str, ...]] = (*Recipe._only_at_default, "fp4_format", "fp8_format")
+
+    def check(self) -> None:
+        super().check()
+        self._expect(self.rounding in ("up", "down"), "rounding", '"up" or "down"')
+
+    def _formats(self) -> dict[str, Any]:
+        return {}
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"rounding": self.rounding}
+
+
+@dataclass
 class Auto(Precision, Recipe):
     """Ours: each product begins in the narrow format of `ladder`, moves to the wide one when its operands lose too much, and
     comes back when it has been quiet (docs/auto.md). One recipe follows one model:
@@ -337,3 +411,5 @@ class Auto(Precision, Recipe):
 CurrentScaling = Float8CurrentScaling
 BlockScaling = Float8BlockScaling
 Mxfp8 = MXFP8BlockScaling
+Nvfp4Scaling = NVFP4BlockScaling
+Mxfp4Scaling = MXFP4BlockScaling
