@@ -41,6 +41,10 @@ CASES = {
         (["train", "--data", "{texts}", "--out", "{out}", "--config", "{config}", *SMALL], ["config", "texts/a.txt"]),
         (RESUME, ["run/step-*/*", "run/train.jsonl"]),
         (["train", "--model", "{llama}", "--data", "{text}", "--out", "{out}", *TEXT_MODEL], ["llama/*", "text"]),
+        (
+            ["train", "--data", "{text}", "--out", "{out}", *SMALL, "--recipe", "nvfp4", "--high-precision-tail", "0.5"],
+            ["text"],
+        ),
     ],
     "compare": [
         (["compare", "{llama}", "{other}"], ["llama/*.json", "llama/model.safetensors"]),
