@@ -212,6 +212,7 @@ MISTAKES = {
     "--masters=split": "--masters split: expected --full, got --lora, whose adapters train in fp32",
     "--release-gradients": "--release-gradients: expected --full, got --lora",
     "--base=fp8 --shard=fsdp": "--base fp8: expected --shard none, ddp, zero1 or zero2, got fsdp",
+    "--base=fp8 --recipe=nvfp4": "--base fp8: expected a recipe of eight bits or more, got nvfp4",
     "--base=fp16": "--base: expected fp8, bf16 or stored, got 'fp16'",
     "--lora=16": "--lora: expected NAME=VALUE,..., got '16'",
     "--lora=r=": "--lora: expected NAME=VALUE,..., got 'r='",

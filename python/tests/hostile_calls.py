@@ -91,11 +91,12 @@ RECIPES = [
     '"fp8-row"',
     '"fp8-block"',
     '"mxfp8"',
+    json.dumps({"name": "fp8", "margin": 1}),
     '"nvfp4"',
     '"nvfp4-4over6"',
     '"mxfp4"',
-    json.dumps({"name": "fp8", "margin": 1}),
 ]
+RECIPES_OF_CODES = RECIPES[:-3]  # under which codes may stand in a weight's place
 
 
 def state(draw):
@@ -114,7 +115,7 @@ def scaled_linear(draw):
         draw.choice([None, T(5)]),
         state(draw),
         held,
-        draw.choice(RECIPES),
+        draw.choice(RECIPES_OF_CODES if held and held[0] is not None else RECIPES),
         None,
         draw.random() < 0.5,
     ]
@@ -315,7 +316,7 @@ CALLS = {
     "precision_controller": lambda draw: [draw.choice(["auto", "auto:mxfp8>fp16"])],
     "precision_table": lambda draw: [],
     "quantize": lambda draw: [T(3, 70), T(1, fill=1), "e4m3"],
-    "quantize_weight": lambda draw: [T(5, 70), draw.choice(['"fp8"', '"mxfp8"', '"fp8-row"', '"nvfp4"']), draw.choice([None, T(1, fill=1)])],
+    "quantize_weight": lambda draw: [T(5, 70), draw.choice(['"fp8"', '"mxfp8"', '"fp8-row"']), draw.choice([None, T(1, fill=1)])],
     "quantize_blocks": lambda draw: [T(5, 70), "e5m2", draw.choice(BLOCKS), draw.choice(["fp32", "e8m0"]), False, "up"],
     "release_pages": lambda draw: [Made(lambda: ops.mapped_zeros([2000], FP32, str(folder())))],
     "reset_acceleration_report": lambda draw: [],

@@ -28,9 +28,16 @@ class Block(torch.nn.Module):
         return self.layer(x) * x.sum(-1, keepdim=True) + x.pow(2)
 
 
-def model():
+class Dropped(Block):
+    """Draws random numbers after its layer has."""
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(super().forward(x), 0.3)
+
+
+def model(block=Block):
     torch.manual_seed(3)
-    return torch.nn.Sequential(Block(), Block(), torch.nn.Linear(16, 4))
+    return torch.nn.Sequential(block(), block(), torch.nn.Linear(16, 4))
 
 
 def kept(net):
@@ -64,6 +71,7 @@ def offloaded(net):
 
 WAYS = [reentrant, not_reentrant, sequential, ours, wrapped, offloaded]
 FP8 = lambda: te.fp8_autocast(fp8_recipe=recipe.DelayedScaling(amax_history_len=2))
+NVFP4 = lambda: te.fp8_autocast(fp8_recipe=recipe.NVFP4BlockScaling())
 SCOPES = {
     "ours in fp16": lambda: amp.autocast("cpu", HALF),
     "ours in bf16": lambda: amp.autocast("cpu", BFLOAT),
@@ -78,9 +86,9 @@ def both(one, other):
         yield
 
 
-def steps(way, scope, outside=contextlib.nullcontext, inside=False):
+def steps(way, scope, outside=contextlib.nullcontext, inside=False, block=Block):
     """Gradients, scaling state and losses of three steps; `outside`: a scope around the backward pass."""
-    net = model()
+    net = model(block)
     run = way(net)
     seen = []
     for number in range(3):
@@ -122,6 +130,11 @@ def test_fp8_scopes_inside_each_scope_have_them_too(way, scope):
         return both(SCOPES[scope], FP8)
 
     assert_same(steps(way, combined), steps(kept, combined))
+
+
+@pytest.mark.parametrize("way", [not_reentrant, sequential, ours, wrapped, offloaded])
+def test_rotations_and_roundings_of_four_bits_are_those_of_the_first_run(way):
+    assert_same(steps(way, NVFP4, block=Dropped), steps(kept, NVFP4, block=Dropped))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -8,6 +8,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from plimsoll.common import recipe
 from tensor_parallel_models import ALL_RECIPES, part, rank_of, scope, seeded, sum_over_tokens
 
 
@@ -113,6 +114,16 @@ def bf16_sums_round_once(group):
     assert bool(((output.double() - exact).abs() <= 2.0**-8 * exact.abs() + 2.0**-7 * terms).all())
     assert ((output.double() - exact).abs() <= 2.0**-8 * exact.abs()).double().mean() > 0.9
     ranks.assert_same_bits(group, {"output": output.detach().float()})
+
+
+@ranks.case(2)
+def four_bits_are_refused(group):
+    for rule in (recipe.NVFP4BlockScaling(), recipe.MXFP4BlockScaling()):
+        for mode, features in (("column", 64), ("row", 32)):
+            layer = te.Linear(64, 32, parallel_mode=mode, tp_group=group, bias=False)
+            refused = pytest.raises(RuntimeError, match="eight bits or more for a layer that the ranks of tp_group share")
+            with refused, te.fp8_autocast(fp8_recipe=rule):
+                layer(torch.randn(6, features))
 
 
 @pytest.mark.parametrize("name", ranks.names(__name__))
