@@ -13,7 +13,7 @@ import json_file
 THEIRS = {f"hf-{dtype}": ["decoder_train_worker.py", f"--dtype={dtype}"] for dtype in ("fp32", "bf16")}
 OURS = {
     recipe: [f"--recipe={recipe}"]
-    for recipe in ("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block", "mxfp8", "nvfp4", "nvfp4-4over6", "mxfp4")
+    for recipe in ("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block", "mxfp8", "nvfp4", "mxfp4")
 }
 
 

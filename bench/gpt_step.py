@@ -37,7 +37,19 @@ TORCH = {
 }
 # Variants that a knowing user of PyTorch would run: whichever is fastest is the peer.
 PEERS = ("torch-fp32-tuned", "torch-bf16-tuned", "torch-fp32-compiled", "torch-bf16-compiled")
-RECIPES = ("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-block", "mxfp8", "nvfp4", "mxfp4", "autoscale-fp16", "autoscale-fp8")
+RECIPES = (
+    "fp32",
+    "bf16",
+    "fp16",
+    "fp8",
+    "fp8-current",
+    "fp8-block",
+    "mxfp8",
+    "nvfp4",
+    "mxfp4",
+    "autoscale-fp16",
+    "autoscale-fp8",
+)
 
 
 @dataclass

@@ -16,7 +16,9 @@
 #include "plimsoll/ops/memory/saved_bytes.h"
 #include "plimsoll/ops/scaling/precision_json.h"
 #include "plimsoll/ops/scaling/rank_amaxes.h"
+#include "plimsoll/ops/tensor/random_seed.h"
 #include "plimsoll/optim/schedule.h"
+#include "plimsoll/runtime/rounding_words.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::app {
@@ -28,6 +30,23 @@ using nlohmann::json;
 constexpr double kFinalShare = 0.1;
 
 at::Generator generator() { return at::globalContext().defaultGenerator(at::kCPU); }
+
+// Random numbers that no other rank draws, while it lives: gradients that all ranks rounded by the same ones would err
+// together. Afterwards the generator is again where those of the other ranks are.
+class RandomOfRank {
+ public:
+  explicit RandomOfRank(int64_t rank) {
+    const auto drawn = static_cast<uint64_t>(ops::draw_seed());
+    after_ = generator().get_state();
+    at::manual_seed(runtime::RoundingWords{.seed = drawn, .step = static_cast<uint64_t>(rank)}.keys(0).first);
+  }
+  ~RandomOfRank() { generator().set_state(after_); }
+  RandomOfRank(const RandomOfRank&) = delete;
+  RandomOfRank& operator=(const RandomOfRank&) = delete;
+
+ private:
+  at::Tensor after_;
+};
 
 // Folder for the parts that are not in memory, made in the run's directory; nullopt where all are in memory.
 std::optional<std::filesystem::path> make_offload_folder(const TrainOptions& options) {
@@ -142,6 +161,8 @@ TrainingStep Trainer::next_step() {
 
 at::Tensor Trainer::counted_loss(const TrainingBatch& batch, std::optional<bool> is_first_microbatch) {
   const watch::Span span("forward");
+  std::optional<RandomOfRank> random;
+  if (ranks_->size() > 1 && recipe_of_step(options_, step_).is_random()) random.emplace(ranks_->rank());
   if (saved_activation_bytes_) return forward_loss(batch, is_first_microbatch);
   const ops::SavedBytesCounter counter(placed_->parameter_memory());
   const at::Tensor loss = forward_loss(batch, is_first_microbatch);
