@@ -62,6 +62,7 @@ void audit_model(const AuditOptions& options, watch::Audit& audit) {
            recipe::name_of(models::kWeightDtypes, loading.dtype));
   }
   if (trains && !is_run(loading.path)) loading.dtype = models::WeightDtype::kFp32;
+  if (!trains) loading.coded = models::CodedWeights::kHeld;
   const TextModel model = load_model(loading);
   const int64_t most = model.model->context() - (trains ? 0 : 1);
   if (options.tokens > most)

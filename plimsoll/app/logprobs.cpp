@@ -154,7 +154,9 @@ std::vector<TokenLogprob> read_logprobs(const std::filesystem::path& path) {
 
 std::vector<TokenLogprob> logprobs(const LogprobsOptions& options) {
   const at::NoGradGuard no_grad;
-  const TextModel model = load_text_model(options.model);
+  TextModelOptions loading = options.model;
+  loading.coded = models::CodedWeights::kHeld;
+  const TextModel model = load_text_model(loading);
   const int64_t most = model.model->context(), context = options.context.value_or(std::min(kUsualLogprobsWindow, most));
   if (context > most) refuse("--context: expected at most the {} tokens that the model sees, got {}", most, context);
   const EncodedText text({options.data}, *model.tokenizer);

@@ -35,9 +35,11 @@ struct DecoderPast : torch::CustomClassHolder {
 
 struct DecoderModel : torch::CustomClassHolder {
   DecoderModel(const std::string& directory, const std::string& dtype)
-      : model(models::load_decoder(io::HuggingFaceDirectory(directory),
-                                   {.dtype = named_option(models::kWeightDtypes, "dtype", dtype),
-                                    .warn = [this](const std::string& text) { warning = text; }})) {}
+      : model(models::load_decoder(
+            io::HuggingFaceDirectory(directory),
+            {.dtype = named_option(models::kWeightDtypes, "dtype", dtype),
+             .coded = models::CodedWeights::kHeld,
+             .warn = [this](const std::string& text) { warning += (warning.empty() ? "" : "; ") + text; }})) {}
   explicit DecoderModel(models::Decoder of) : model(std::move(of)) {}
 
   std::string config() const { return models::decoder_config_json(model->config).dump(); }

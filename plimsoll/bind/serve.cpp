@@ -137,9 +137,11 @@ c10::intrusive_ptr<ServeEngine> serve_engine(const std::string& directory, const
               adapter_names.size(), " adapters, got ", adapter_directories.size());
   auto bound = c10::make_intrusive<ServeEngine>(directory);
   const nn::CacheFormat cache = named_option(app::kCacheFormats, "kv", kv);
-  models::LoadedModel loaded =
-      models::load(directory, {.dtype = named_option(models::kWeightDtypes, "dtype", dtype),
-                               .warn = [&](const std::string& text) { bound->warning = text; }});
+  models::LoadedModel loaded = models::load(directory, {.dtype = named_option(models::kWeightDtypes, "dtype", dtype),
+                                                        .coded = models::CodedWeights::kHeld,
+                                                        .warn = [&](const std::string& text) {
+                                                          bound->warning += (bound->warning.empty() ? "" : "; ") + text;
+                                                        }});
   std::map<std::string, std::shared_ptr<const nn::LoraSet>> adapters;
   for (size_t i = 0; i < adapter_names.size(); ++i) {
     adapters[adapter_names[i]] = models::read_adapter(*loaded.model, adapter_directories[i]);

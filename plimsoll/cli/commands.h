@@ -16,6 +16,7 @@ Command inspect_command();
 Command consolidate_command();
 Command convert_command();
 Command merge_command();
+Command quantize_command();
 Command serve_command();
 Command shard_plan_command();
 Command t5_command();

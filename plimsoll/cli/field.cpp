@@ -175,6 +175,19 @@ Field texts(std::vector<std::string>& target) {
           .get = [&target] { return target.empty() ? json() : json(target); }};
 }
 
+Field names(std::vector<std::string>& target) {
+  return {.values = Field::Values::kOne,
+          .set =
+              [&target](const std::string& label, const Typed& typed) {
+                std::vector<std::string> parts = split_at_commas(typed.back());
+                if (std::ranges::any_of(parts, &std::string::empty)) {
+                  app::refuse("{}: expected names, got '{}'", label, typed.back());
+                }
+                target = std::move(parts);
+              },
+          .get = [&target] { return target.empty() ? json() : json(target); }};
+}
+
 Field choice(std::vector<std::string_view> names, std::function<void(size_t)> set, std::function<json()> get) {
   return {.values = Field::Values::kOne,
           .set = [names = std::move(names), set = std::move(set)](

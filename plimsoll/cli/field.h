@@ -46,6 +46,8 @@ Field toggle(bool& target);
 Field text(std::string& target);
 Field text(std::optional<std::string>& target);
 Field texts(std::vector<std::string>& target);
+// Comma-separated, none of them empty.
+Field names(std::vector<std::string>& target);
 // One of `names`, whose index goes to `set`.
 Field choice(std::vector<std::string_view> names, std::function<void(size_t)> set, std::function<nlohmann::json()> get);
 // The value of a name of the table, a range of recipe::Named. A target whose value has no name there has none yet.

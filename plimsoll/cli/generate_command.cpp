@@ -162,6 +162,7 @@ int run_generate(GenerateCommand& command) {
 Command generate_command() {
   const auto command = std::make_shared<GenerateCommand>();
   command->model.warn = print_warning;
+  command->model.coded = models::CodedWeights::kHeld;
   app::WritingOptions* const writing = &command->writing;
   constexpr Range<int64_t> kFromZero{.from = 0};
   return {

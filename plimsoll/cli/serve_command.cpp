@@ -103,6 +103,7 @@ int run_serve(ServeCommand& command) {
 Command serve_command() {
   const auto command = std::make_shared<ServeCommand>();
   command->model.warn = print_warning;
+  command->model.coded = models::CodedWeights::kHeld;
   constexpr Range<int64_t> kFromZero{.from = 0};
   return {
       .name = "serve",

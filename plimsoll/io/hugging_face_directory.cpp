@@ -110,6 +110,12 @@ at::Tensor HuggingFaceDirectory::tensor(const std::string& name) const {
   return found.file->tensor(*found.entry);
 }
 
+std::filesystem::path HuggingFaceDirectory::file_of(const std::string& name) const {
+  const SafetensorsFile* file = find(name).file;
+  const auto found = std::ranges::find_if(files_, [&](const auto& each) { return &each.second == file; });
+  return path_ / found->first;
+}
+
 std::function<void()> HuggingFaceDirectory::releaser(const std::string& name) const {
   const Entry& found = find(name);
   return found.file->releaser(*found.entry);

@@ -25,6 +25,7 @@ class HuggingFaceDirectory {
 
   bool contains(const std::string& name) const { return entries_.contains(name); }
   at::Tensor tensor(const std::string& name) const;
+  std::filesystem::path file_of(const std::string& name) const;   // that has the tensor
   std::function<void()> releaser(const std::string& name) const;  // see SafetensorsFile
   std::vector<std::string> names() const;                         // of all tensors, sorted
 

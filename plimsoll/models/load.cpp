@@ -5,12 +5,19 @@
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/load.h"
 #include "plimsoll/models/decoder/save.h"
+#include "plimsoll/models/quantization_config.h"
 
 namespace plimsoll::models {
 
 bool is_decoder_directory(const std::filesystem::path& directory) {
   const std::filesystem::path config = directory / "config.json";
   return std::filesystem::exists(config) && is_decoder(io::read_json(config));
+}
+
+bool has_coded_weights(const std::filesystem::path& directory) {
+  const std::filesystem::path config = directory / "config.json";
+  return std::filesystem::exists(config) &&
+         read_quantization_config(io::read_json(config), config.native()).has_value();
 }
 
 LoadedModel load(const std::filesystem::path& directory, const LoadOptions& options) {

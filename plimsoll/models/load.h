@@ -23,11 +23,19 @@
 
 namespace plimsoll::models {
 
+// Weights that the directory has as codes (docs/quantized_files.md).
+enum class CodedWeights : uint8_t {
+  kRefused,  // for work on values
+  kHeld,  // products multiply by the codes as they are; `dtype`, no codes, is that of the computation and of all else
+  kDecoded,  // values in `dtype`
+};
+
 struct LoadOptions {
   WeightDtype dtype =
-      WeightDtype::kAsStored;   // codes: products multiply by them, for inference alone unless `codes` says
-  ops::HeldOptions codes = {};  // of kFp8; their kind is the dtype's
-  Warn warn = {};               // hears how many weights, and of which tensors, the dtype cannot hold: they are Inf
+      WeightDtype::kAsStored;  // codes: products multiply by them, for inference alone unless `codes` says
+  CodedWeights coded = CodedWeights::kRefused;
+  ops::HeldOptions codes = {};  // of kFp8 and of coded weights, whose kind is the dtype's, or the directory's
+  Warn warn = {};  // hears which weights the dtype cannot hold, which are Inf, and of scales of activations, not read
 };
 
 struct LoadedModel {
@@ -45,8 +53,11 @@ struct LoadedModel {
 // Whether the directory's config.json is of a family that load() takes.
 bool is_decoder_directory(const std::filesystem::path& directory);
 
+// Whether the directory's config.json says that weights are codes.
+bool has_coded_weights(const std::filesystem::path& directory);
+
 // Weights that the file stores as the model has them, in the dtype asked for, are views of the mapped file, read when
-// they are first used. Throws io::Error, one line, which names what is not supported and tensors that are missing,
+// they are first used. Codes of the directory are read once when it is loaded. Throws io::Error, one line, which names what is not supported and tensors that are missing,
 // of another shape or unknown.
 LoadedModel load(const std::filesystem::path& directory, const LoadOptions& options = {});
 

@@ -14,7 +14,7 @@ struct ConvertOptions {
   models::Warn warn = {};
 };
 
-// Weights, config and the files of the tokenizer; a warning where there is no tokenizer.json. Throws UsageError, Error,
+// Weights, codes as their values, config and the files of the tokenizer; a warning where there is no tokenizer.json. Throws UsageError, Error,
 // Interrupted or io::Error; then there is no directory.
 void convert_model(const ConvertOptions& options);
 

@@ -54,7 +54,8 @@ int64_t adapter_parameters(const FinetuneOptions& options) {
 
 std::shared_ptr<models::LanguageModel> adapted_model(const FinetuneOptions& options) {
   const models::LoadedModel loaded =
-      models::load(options.run.source, {.dtype = options.base, .codes = {.has_gradient = true}});
+      models::load(options.run.source,
+                   {.dtype = options.base, .coded = models::CodedWeights::kHeld, .codes = {.has_gradient = true}});
   at::manual_seed(static_cast<uint64_t>(options.run.seed));
   models::add_lora(*loaded.model, *options.lora);
   return loaded.model;

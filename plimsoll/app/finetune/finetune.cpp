@@ -107,10 +107,11 @@ void check_adapters(const FinetuneOptions& options) {
            recipe::name_of(optim::kMasters, run.masters));
   }
   if (run.release_gradients) refuse("--release-gradients: expected --full, got --lora, whose gradients are small");
-  if (options.base == WeightDtype::kFp8 && run.recipe.value.has_four_bits()) {
+  const bool has_codes = options.base == WeightDtype::kFp8 || models::has_coded_weights(run.source);
+  if (has_codes && run.recipe.value.has_four_bits()) {
     refuse("{}: expected a recipe of eight bits or more, got {}", base, run.recipe.text);
   }
-  if (options.base == WeightDtype::kFp8 && run.shard == shard::Sharing::kFsdp) {
+  if (has_codes && run.shard == shard::Sharing::kFsdp) {
     refuse("{}: expected --shard none, ddp, zero1 or zero2, got fsdp, which has no parts of codes", base);
   }
 }
@@ -122,7 +123,8 @@ std::optional<TrainSummary> finetune(const FinetuneOptions& options, const Finet
   if (options.run.release_gradients && options.run.shard != shard::Sharing::kNone) {
     refuse("--release-gradients: expected --shard none, got {}", recipe::name_of(kSharings, options.run.shard));
   }
-  const TextModelOptions untrained{.path = options.run.source, .dtype = options.base};
+  const auto coded = options.lora ? models::CodedWeights::kHeld : models::CodedWeights::kRefused;
+  const TextModelOptions untrained{.path = options.run.source, .dtype = options.base, .coded = coded};
   Prompts prompts;
   const auto open = [&](TrainOptions& run, int64_t ranks) -> std::unique_ptr<TrainingData> {
     FinetuneData data = read_finetune_data(options, *tokenizer_of(options));

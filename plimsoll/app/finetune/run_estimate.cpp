@@ -55,7 +55,12 @@ at::ScalarType weight_dtype(const FinetuneOptions& options) {
   return options.run.masters == optim::MasterKind::kFp32 ? at::kFloat : at::kBFloat16;
 }
 
-bool has_codes(const FinetuneOptions& options) { return options.lora && options.base == models::WeightDtype::kFp8; }
+bool has_codes(const FinetuneOptions& options) {
+  return options.lora && (options.base == models::WeightDtype::kFp8 || models::has_coded_weights(options.run.source));
+}
+
+// Bytes of an element with its scale. E2M1 of a file has become E4M3 with an FP32 scale for 16.
+double code_bytes(const FinetuneOptions& options) { return models::has_coded_weights(options.run.source) ? 1.25 : 1; }
 
 // Weights that are zeros, in the dtypes of the run's, and adapters where it has such.
 void prepare(models::DecoderImpl& model, const FinetuneOptions& options) {
@@ -120,7 +125,7 @@ std::vector<shard::PlannedUnit> units_of(const FinetuneOptions& options, const m
     shard::PlannedUnit& unit = units[is_block ? std::stoul(name.substr(kBlocks.size())) + 1 : 0];
     if (options.lora) {
       const bool is_code = has_codes(options) && is_block && shape.size() == 2 && !config.keeps_in_high_precision(name);
-      unit.frozen_bytes += count * (is_code ? 1 : bytes_of(weight_dtype(options)));
+      unit.frozen_bytes += count * (is_code ? code_bytes(options) : bytes_of(weight_dtype(options)));
     } else {
       unit.parameters += numel(shape);
       unit.largest = std::max(unit.largest, numel(shape));
@@ -172,7 +177,7 @@ double reply_bytes(const FinetuneOptions& options, const models::DecoderConfig& 
     const bool is_product = shape.size() == 2 && !name.ends_with("embedding.weight");
     const bool is_code =
         has_codes(options) && is_product && name != "head.weight" && !config.keeps_in_high_precision(name);
-    const double each = is_code ? 1 : (is_product ? 2 : 1) * bytes_of(weight_dtype(options));
+    const double each = is_code ? code_bytes(options) : (is_product ? 2 : 1) * bytes_of(weight_dtype(options));
     bytes += static_cast<double>(numel(shape)) * each;
   }
   return bytes;

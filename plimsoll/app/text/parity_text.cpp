@@ -20,7 +20,10 @@ json text_parity(const TextParityOptions& options) {
   std::optional<DirectoryWithOutlier> grafted;
   if (options.outlier) grafted.emplace(options.model, *options.outlier);
   const auto load = [&](models::WeightDtype dtype) {
-    return load_text_model({.path = grafted ? grafted->path() : options.model, .dtype = dtype, .warn = options.warn});
+    return load_text_model({.path = grafted ? grafted->path() : options.model,
+                            .dtype = dtype,
+                            .coded = models::CodedWeights::kHeld,
+                            .warn = options.warn});
   };
   const TextModel exact = load(models::WeightDtype::kFp32);
   const std::vector<TokenWindow> windows =

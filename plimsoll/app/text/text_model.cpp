@@ -27,7 +27,8 @@ std::vector<int64_t> ends_of(const nlohmann::json& shape) {
 }
 
 TextModel load_directory(const TextModelOptions& options) {
-  models::LoadedModel loaded = models::load(options.path, {.dtype = options.dtype, .warn = options.warn});
+  models::LoadedModel loaded =
+      models::load(options.path, {.dtype = options.dtype, .coded = options.coded, .warn = options.warn});
   return {.directory = options.path,
           .model = std::move(loaded.model),
           .recipe = std::nullopt,

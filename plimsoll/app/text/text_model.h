@@ -31,6 +31,7 @@ struct TextModelOptions {
       path;  // a Hugging Face directory, a run, of which the newest good checkpoint is taken, or a checkpoint
   models::WeightDtype dtype =
       models::WeightDtype::kAsStored;  // of a Hugging Face directory; a run computes by its recipe
+  models::CodedWeights coded = models::CodedWeights::kRefused;
   std::filesystem::path adapter = {};  // a directory that models::load_adapter() takes; empty: none
   models::Warn warn = {};
 };

@@ -46,7 +46,7 @@ class DecoderConfigReader {
 
  private:
   void refuse_what_is_not_computed() const {
-    for (const char* member : {"final_logit_softcapping", "attn_logit_softcapping", "quantization_config"}) {
+    for (const char* member : {"final_logit_softcapping", "attn_logit_softcapping"}) {
       if (members_.has(member)) {
         io::fail("{}: {}: expected none, got {}", members_.name(), member, members_.at(member).dump());
       }

@@ -14,15 +14,13 @@
 #include "plimsoll/io/safetensors.h"
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/tensors.h"
+#include "plimsoll/models/weight_files.h"
 
 namespace plimsoll::models {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-constexpr const char* kWeightsFile = "model.safetensors";
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 // Files beside the weights. config.json is written anew with a model.
 constexpr std::array<std::string_view, 13> kCopiedFiles = {"config.json",
@@ -57,53 +55,19 @@ io::TensorMap stored_tensors(const DecoderImpl& model) {
   return result;
 }
 
-// Tensors in the order of their names, cut where a file would grow beyond `bytes`.
-std::vector<io::TensorMap> shards_of(const io::TensorMap& tensors, int64_t bytes) {
-  std::vector<io::TensorMap> shards(1);
-  int64_t held = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const auto size = static_cast<int64_t>(tensor.nbytes());
-    if (held > 0 && held + size > bytes) {
-      shards.emplace_back();
-      held = 0;
-    }
-    shards.back().emplace(name, tensor);
-    held += size;
-  }
-  return shards;
-}
-
-const io::SafetensorsMetadata& metadata() {
-  static const io::SafetensorsMetadata kMetadata = {{"format", "pt"}};  // transformers asks for it
-  return kMetadata;
-}
-
 void write_weights(const io::TensorMap& tensors, const fs::path& directory, int64_t shard_bytes) {
-  const std::vector<io::TensorMap> shards = shards_of(tensors, shard_bytes);
-  if (shards.size() == 1) {
-    io::save_safetensors(directory / kWeightsFile, tensors, metadata());
-    fs::remove(directory / kIndexFile);
-    return;
-  }
-  json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", json::object()}};
-  int64_t total = 0;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    io::save_safetensors(directory / file, shards[i], metadata());
-    for (const auto& [name, tensor] : shards[i]) {
-      index["weight_map"][name] = file;
-      total += static_cast<int64_t>(tensor.nbytes());
-    }
-  }
-  index["metadata"]["total_size"] = total;
-  io::write_file(directory / kIndexFile, index.dump(2) + "\n");
-  fs::remove(directory / kWeightsFile);  // of an earlier model: readers prefer it to the shards
+  std::vector<io::TensorPlan> plans;
+  for (const auto& [name, tensor] : tensors) plans.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  WeightFiles files(directory, std::move(plans), shard_bytes);
+  for (const auto& [name, tensor] : tensors) files.write(name, tensor);
+  files.commit();
 }
 
 void write_config(const DecoderImpl& model, const fs::path& directory, const fs::path& source) {
   json config = source.empty() ? json::object() : io::read_json(source / "config.json");
   config.update(decoder_config_json(model.config));
   config.erase("torch_dtype");
+  config.erase("quantization_config");  // of a source whose weights were codes
   config["dtype"] = config_dtype_name(model.token_embedding->weight.scalar_type());
   io::write_file(directory / "config.json", config.dump(2) + "\n");
 }

@@ -24,7 +24,7 @@ void StepProduct::multiply(const StepRows& rows, int64_t index, int64_t parts) c
   } else {
     b.data = static_cast<const char*>(weight.data.const_data_ptr()) + begin * k * format::bytes(weight.format);
   }
-  if (b.scale.data != nullptr) b.scale.data = static_cast<const float*>(b.scale.data) + begin;  // one a row
+  if (b.scale.data != nullptr) b.scale.data = static_cast<const float*>(b.scale.data) + begin * b.scale.row_stride;
   if (b.scale.tensor != nullptr) b.scale.tensor += begin * b.scale.tensor_row_stride;
   kernels::gemm({.a = {.data = rows.x, .format = rows.format, .row_stride = k},
                  .b = b,

@@ -20,7 +20,21 @@ namespace {
 
 at::Tensor joined(const std::vector<at::Tensor>& parts) { return parts.size() == 1 ? parts.front() : at::cat(parts); }
 
+// The pages of a file that a copy was made of.
+void release_sources(const std::vector<CodeSource>& sources) {
+  for (const CodeSource& source : sources) {
+    if (source.done) source.done();
+  }
+}
+
+ScaledTensor joined_e4m3(const std::vector<CodeSource>& sources) {
+  ScaledTensor codes{.data = joined_codes(sources), .scale = joined_scales(sources), .format = format::Format::kE4m3};
+  codes.granularity = codes.scale.size(1) == 1 ? recipe::kPerRow : recipe::kBlock1x128;
+  return codes;
+}
+
 ScaledTensor codes_of_rows(const std::vector<CodeSource>& sources) {
+  if (sources.front().is_stored()) return joined_e4m3(sources);
   std::vector<at::Tensor> codes, scales;
   ScaledTensor last;
   for_each_part(sources, [&](const at::Tensor& part, int64_t) {
@@ -36,13 +50,16 @@ ScaledTensor codes_of_rows(const std::vector<CodeSource>& sources) {
 }  // namespace
 
 ScaledTensor codes_of(const std::vector<CodeSource>& sources, recipe::Granularity granularity) {
+  if (sources.front().is_stored()) {
+    ScaledTensor codes = joined_e4m3(sources);
+    if (sources.size() > 1) release_sources(sources);
+    return codes;
+  }
   if (granularity == recipe::kPerRow) return codes_of_rows(sources);
   std::vector<at::Tensor> weights;
   for (const CodeSource& source : sources) weights.push_back(source.weight);
   ScaledTensor codes = quantize(joined(weights).contiguous(), {.granularity = granularity}).tensor;
-  for (const CodeSource& source : sources) {
-    if (source.done) source.done();
-  }
+  release_sources(sources);
   return codes;
 }
 
@@ -60,8 +77,11 @@ PackedWeights::PackedWeights(const std::vector<CodeSource>& sources, CodeKind ki
       ScaledTensor codes = codes_of_rows(sources);
       const at::Tensor elements = codes.data;
       pack(std::move(codes), {.elements = elements, .n = elements.size(0), .k = elements.size(1)});
+      if (sources.front().is_stored()) release_sources(sources);
       return;
     }
+    case CodeKind::kE4m3Blocks:
+      break;
     case CodeKind::kNvfp4:
       pack_fp4(sources, format::Fp4Scaling::kNvfp4);
       return;
@@ -77,13 +97,12 @@ void PackedWeights::pack_fp4(const std::vector<CodeSource>& sources, format::Fp4
   ScaledTensor weight;
   weight.scale = made.tensor_scale;
   weight.format = format::Format::kE2m1;
-  weight.length = sources.front().weight.size(1);
+  weight.length = made.cols;
   weight.granularity = {1, format::fp4_block(scaling)};
   weight.scale_format = format::fp4_scale_format(scaling);
-  pack(std::move(weight), {.elements = made.codes,
-                           .block_scale = made.scale.const_data_ptr(),
-                           .n = made.codes.size(0),
-                           .k = sources.front().weight.size(1)});
+  pack(std::move(weight),
+       {.elements = made.codes, .block_scale = made.scale.const_data_ptr(), .n = made.codes.size(0), .k = made.cols});
+  if (sources.front().is_stored()) release_sources(sources);
 }
 
 void PackedWeights::pack(ScaledTensor weight, const Matrix& matrix) {

@@ -12,12 +12,14 @@
 namespace plimsoll::ops {
 
 // E4M3 codes of the rows of all sources, one after another, [rows, in]; by blocks of rows the values are joined first.
+// Stored codes stay as they are, whatever the granularity; without a copy where there is one source.
 ScaledTensor codes_of(const std::vector<CodeSource>& sources, recipe::Granularity granularity);
 
 class PackedWeights {
  public:
   // Values: [out, in] each, of one dtype, fp32, bf16 or fp16.
   explicit PackedWeights(const std::vector<at::Tensor>& weights);
+  // Of a kind that is packed.
   explicit PackedWeights(const std::vector<CodeSource>& sources, CodeKind kind = CodeKind::kE4m3Rows);
 
   struct Output {

@@ -5,9 +5,11 @@
 
 #include <utility>
 
+#include "plimsoll/ops/linear/fp4_codes.h"
 #include "plimsoll/ops/linear/linear_scaling.h"
 #include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/linear/operand_maker.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -42,12 +44,12 @@ HeldWeight::HeldWeight(std::vector<CodeSource> sources, HeldOptions options)
     : options_(options), sources_(std::move(sources)) {
   TORCH_CHECK_VALUE(options.has_gradient || options.granularity == recipe::kPerRow,
                     "held codes: expected a scale a row for inference alone, got blocks");
-  TORCH_CHECK_VALUE(!options.has_gradient || options.kind == CodeKind::kE4m3Rows,
+  const bool is_e2m1 = options.kind == CodeKind::kNvfp4 || options.kind == CodeKind::kMxfp4;
+  TORCH_CHECK_VALUE(!options.has_gradient || !is_e2m1 || sources_.front().is_stored(),
                     "held codes: expected E4M3 for a layer whose input may have a gradient, got E2M1");
 }
 
 std::shared_ptr<const PackedWeights> HeldWeight::packed() {
-  if (options_.has_gradient) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (packed_ == nullptr) {
     packed_ = std::make_shared<const PackedWeights>(sources_, options_.kind);
@@ -60,10 +62,32 @@ ScaledTensor HeldWeight::codes() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!codes_.data.defined()) {
     const at::NoGradGuard no_grad;
-    codes_ = codes_of(sources_, options_.granularity);
+    codes_ = made_codes();
     sources_.clear();
   }
   return codes_;
+}
+
+ScaledTensor HeldWeight::made_codes() const {
+  const auto from_e2m1 = [&](format::Fp4Scaling scaling) { return as_e4m3(fp4_codes_of(sources_, scaling), scaling); };
+  switch (options_.kind) {
+    case CodeKind::kE4m3Rows:
+      return codes_of(sources_, options_.granularity);
+    case CodeKind::kE4m3Blocks:
+      return codes_of(sources_, recipe::kBlock1x128);
+    case CodeKind::kNvfp4:
+      return from_e2m1(format::Fp4Scaling::kNvfp4);
+    case CodeKind::kMxfp4:
+      return from_e2m1(format::Fp4Scaling::kMxfp4);
+  }
+  runtime::unexpected("held codes: kind", static_cast<int>(options_.kind));
+}
+
+std::optional<WeightOperands> HeldWeight::for_inference() {
+  if (options_.has_gradient) return std::nullopt;
+  if (options_.kind == CodeKind::kE4m3Blocks) return of_output(codes(), {});
+  const auto weights = packed();
+  return of_output(weights->operand(), weights->packed());
 }
 
 WeightOperands HeldWeight::operands(bool grad_input) {
@@ -73,10 +97,10 @@ WeightOperands HeldWeight::operands(bool grad_input) {
     return result;
   }
   TORCH_CHECK(!grad_input, "linear: expected no gradients of a layer that holds codes alone");
-  const auto weights = packed();
-  TORCH_CHECK(weights->packed().isa == runtime::matmul_isa(),
+  WeightOperands operands = *for_inference();
+  TORCH_CHECK(!operands.packed.data.defined() || operands.packed.isa == runtime::matmul_isa(),
               "linear: expected the instruction set that the held codes were packed for, got another");
-  return of_output(weights->operand(), weights->packed());
+  return operands;
 }
 
 WeightOperands WeightSource::of_microbatch(const at::Tensor& weight, const LinearScaling& scaling,
@@ -146,11 +170,7 @@ WeightOperands WeightSource::operands(const at::Tensor& weight, const LinearScal
 }
 
 std::optional<WeightOperands> WeightSource::packed(const at::Tensor& weight) {
-  if (held_ != nullptr) {
-    const auto weights = held_->packed();
-    if (weights == nullptr) return std::nullopt;
-    return of_output(weights->operand(), weights->packed());
-  }
+  if (held_ != nullptr) return held_->for_inference();
   if (given_.defined() || weight.is_inference()) return std::nullopt;
   if (microbatch_.version == version_of(weight) && is_plain(microbatch_.operands.output, weight)) {
     return of_output(microbatch_.operands.output, microbatch_.packed);

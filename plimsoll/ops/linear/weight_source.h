@@ -35,10 +35,10 @@ struct WeightOperands {
 };
 
 struct HeldOptions {
-  // Inference alone reads packed codes, with a scale a row or of another kind. For gradients of the layer's input the codes are kept as they
-  // are stored, and each product packs them.
+  // Inference alone reads packed codes, with a scale a row or of another kind. For gradients of the layer's input the
+  // codes are kept as they are stored, and each product packs them; stored E2M1 codes become E4M3 (as_e4m3).
   bool has_gradient = false;
-  CodeKind kind = CodeKind::kE4m3Rows;                // another without has_gradient alone
+  CodeKind kind = CodeKind::kE4m3Rows;                // E2M1 with has_gradient of stored codes alone
   recipe::Granularity granularity = recipe::kPerRow;  // by blocks with has_gradient alone
 };
 
@@ -50,18 +50,20 @@ class HeldWeight {
 
   // An error for grad_input without has_gradient, and under another instruction set than the codes were packed for.
   WeightOperands operands(bool grad_input);
-  // Packed for inference; nullptr with has_gradient.
-  std::shared_ptr<const PackedWeights> packed();
+  // `output` for inference; none with has_gradient.
+  std::optional<WeightOperands> for_inference();
   CodeKind kind() const { return options_.kind; }
 
  private:
   ScaledTensor codes();
+  ScaledTensor made_codes() const;
+  std::shared_ptr<const PackedWeights> packed();
 
   const HeldOptions options_;
   std::mutex mutex_;
   std::vector<CodeSource> sources_;  // until they have been read
   std::shared_ptr<const PackedWeights> packed_;
-  ScaledTensor codes_;  // with has_gradient
+  ScaledTensor codes_;  // with has_gradient, or of a kind that is not packed
 };
 
 struct WeightUse {

@@ -39,6 +39,12 @@ class AutoModelForCausalLM:
                 f"from_pretrained: expected dtype float32, bfloat16 or float16, got '{dtype}', under which a model has codes and no "
                 f"parameters; plimsoll generate --dtype {dtype} and C++'s models::load have it"
             )
+        config_file = Path(directory) / "config.json"
+        if config_file.is_file() and json.loads(config_file.read_text()).get("quantization_config") is not None:
+            raise ValueError(
+                f"from_pretrained: expected weights that are values, got codes in {directory}, which are no parameters; plimsoll "
+                "convert --dtype bf16 makes values of them, plimsoll generate and plimsoll.serve.Engine read them as they are"
+            )
         model = torch.classes.plimsoll.DecoderModel(str(directory), dtype_name(dtype, codes=False))
         if overflowed := model.warning():
             warnings.warn(f"from_pretrained: {overflowed}", stacklevel=2)

@@ -1,0 +1,279 @@
+#include "plimsoll/app/checkpoint/quantize_model.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "plimsoll/app/error.h"
+#include "plimsoll/app/new_directory.h"
+#include "plimsoll/app/process/interrupt.h"
+#include "plimsoll/app/run_directory.h"
+#include "plimsoll/format/fp4_block.h"
+#include "plimsoll/io/atomic_file.h"
+#include "plimsoll/io/hugging_face_directory.h"
+#include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/models/decoder/config_json.h"
+#include "plimsoll/models/decoder/load.h"
+#include "plimsoll/models/decoder/tensors.h"
+#include "plimsoll/models/stored_codes.h"
+#include "plimsoll/models/stored_weight.h"
+#include "plimsoll/models/weight_files.h"
+#include "plimsoll/ops/linear/fp4_codes.h"
+#include "plimsoll/ops/linear/packed_weights.h"
+#include "plimsoll/runtime/unexpected.h"
+
+namespace plimsoll::app {
+namespace {
+
+using models::CodeLayout;
+using models::DecoderTensor;
+using models::StoredPart;
+using Scales = CodeLayout::Scales;
+
+std::string module_of(const StoredPart& part) { return part.name.substr(0, part.name.rfind('.')); }
+
+bool is_named(const std::string& module, const std::string& name) {
+  return module == name || module.ends_with("." + name);
+}
+
+class ModelQuantizer {
+ public:
+  explicit ModelQuantizer(const QuantizeOptions& options)
+      : options_(options),
+        directory_(options.model),
+        config_(models::decoder_config(directory_)),
+        codes_(directory_),
+        layout_(models::layout_of(options.format)) {
+    if (codes_.any()) {
+      fail("{}: quantization_config: expected weights that are values, got codes",
+           (options.model / "config.json").native());
+    }
+    models::check_decoder_tensors(directory_, codes_, config_);
+    tensors_ = models::decoder_tensors(config_);
+    const auto embedding = models::stored_weight(directory_, there(tensors_.front().parts.front()));
+    const auto stored = models::read_config_dtype(directory_.config(), options.model.native());
+    dtype_ = models::computed_in(options.dtype, stored.value_or(embedding.scalar_type()));
+    choose();
+  }
+
+  QuantizeSummary write(const std::filesystem::path& directory) {
+    const auto start = std::chrono::steady_clock::now();
+    const InterruptScope interrupt;
+    models::WeightFiles files(directory, plans(), options_.shard_bytes);
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (interrupt.requested()) throw Interrupted("quantize: interrupted, nothing is written");
+      is_coded_[i] ? write_codes(tensors_[i], files) : write_values(tensors_[i], files);
+      if (options_.on_parameter) {
+        options_.on_parameter(static_cast<int64_t>(i + 1), static_cast<int64_t>(tensors_.size()));
+      }
+    }
+    files.commit();
+    models::copy_companions(options_.model, directory);
+    write_config(directory);
+    summary_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return summary_;
+  }
+
+ private:
+  std::string there(const StoredPart& part) const { return models::name_there(codes_, config_, part.name); }
+
+  ops::CodeSource source(const StoredPart& part) const {
+    const std::string name = there(part);
+    return {.weight = models::stored_weight(directory_, name), .done = directory_.releaser(name)};
+  }
+
+  // Parameters whose matrices become codes: those that products under --dtype read as codes, without what is kept.
+  void choose() {
+    std::vector<bool> is_used(options_.keep.size(), false);
+    const auto is_kept = [&](const StoredPart& part) {
+      bool kept = false;
+      for (size_t i = 0; i < options_.keep.size(); ++i) {
+        if (!is_named(module_of(part), options_.keep[i])) continue;
+        kept = is_used[i] = true;
+      }
+      return kept;
+    };
+    for (const DecoderTensor& tensor : tensors_) {
+      const bool is_product = tensor.shape.size() == 2 && tensor.parameter.starts_with("blocks.");
+      const auto kept = std::ranges::count_if(tensor.parts, is_kept);
+      const bool is_wide = config_.keeps_in_high_precision(tensor.parameter);
+      is_coded_.push_back(is_product && kept == 0 && !is_wide);
+      if (is_product && kept > 0 && kept < std::ssize(tensor.parts)) refuse_part(tensor);
+      if (is_coded_.back()) check_shapes(tensor);
+      if (is_product && !is_coded_.back()) {
+        for (const StoredPart& part : tensor.parts) ignored_.push_back(module_of(part));
+      }
+    }
+    const std::string head = models::head_module(config_);
+    ignored_.push_back(head);
+    for (size_t i = 0; i < is_used.size(); ++i) {
+      if (!is_used[i] && !is_named(head, options_.keep[i])) {
+        refuse("--keep: expected modules of the model, such as {}, got '{}'", module_of(tensors_.back().parts.front()),
+               options_.keep[i]);
+      }
+    }
+    if (std::ranges::none_of(is_coded_, [](bool coded) { return coded; })) {
+      refuse("--keep: expected that a matrix becomes codes, got all");
+    }
+  }
+
+  [[noreturn]] static void refuse_part(const DecoderTensor& tensor) {
+    std::string names;
+    for (const StoredPart& part : tensor.parts) names += (names.empty() ? "" : ", ") + module_of(part);
+    refuse("--keep: expected all or none of {}, which are multiplied at once, got some", names);
+  }
+
+  void check_shapes(const DecoderTensor& tensor) const {
+    const std::string& name = tensor.parts.front().name;
+    if (tensor.order == models::StoredOrder::kTransposed) {
+      fail("{}: tensor '{}': expected a matrix that is stored as [out, in], got [in, out]", options_.model.native(),
+           name);
+    }
+    const int64_t group = !layout_.is_e2m1() ? 1 : layout_.kind == ops::CodeKind::kNvfp4 ? 16 : 32;
+    if (tensor.shape[1] % group != 0) {
+      fail("{}: tensor '{}': expected a multiple of {} columns, got {}", options_.model.native(), name, group,
+           tensor.shape[1]);
+    }
+  }
+
+  // Tensors of a module with codes.
+  struct CodePlan {
+    io::TensorPlan codes, scale;
+    std::optional<io::TensorPlan> global_scale;
+  };
+  CodePlan plan_of(const StoredPart& part) const {
+    const std::string module = module_of(part);
+    const int64_t rows = part.shape[0], cols = part.shape[1];
+    CodePlan plan{.codes = {part.name, at::kFloat8_e4m3fn, {rows, cols}},
+                  .scale = {module + "." + layout_.scale, at::kFloat, models::scale_shape(layout_, rows, cols)},
+                  .global_scale = std::nullopt};
+    if (!layout_.is_e2m1()) return plan;
+    plan.codes = {module + ".weight_packed", at::kByte, {rows, cols / 2}};
+    plan.scale.dtype = layout_.kind == ops::CodeKind::kNvfp4 ? at::kFloat8_e4m3fn : at::kByte;
+    if (layout_.kind == ops::CodeKind::kNvfp4) plan.global_scale = {module + ".weight_global_scale", at::kFloat, {1}};
+    return plan;
+  }
+
+  std::vector<io::TensorPlan> plans() {
+    std::vector<io::TensorPlan> result;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      for (const StoredPart& part : tensors_[i].parts) {
+        const at::Tensor stored = models::stored_weight(directory_, there(part));
+        summary_.bytes_before += static_cast<int64_t>(stored.nbytes());
+        summary_.elements += stored.numel();
+        if (!is_coded_[i]) {
+          result.push_back({part.name, dtype_, part.shape});
+          continue;
+        }
+        const CodePlan plan = plan_of(part);
+        const int64_t bytes = plan.codes.bytes() + plan.scale.bytes() + (plan.global_scale ? 4 : 0);
+        summary_.coded_elements += stored.numel();
+        summary_.coded_bytes += bytes;
+        summary_.matrices += 1;
+        result.push_back(plan.codes);
+        result.push_back(plan.scale);
+        if (plan.global_scale) result.push_back(*plan.global_scale);
+      }
+    }
+    for (const io::TensorPlan& plan : result) summary_.bytes_after += plan.bytes();
+    return result;
+  }
+
+  void expect_finite(const std::string& name, float amax) const {
+    if (std::isfinite(amax)) return;
+    fail("{}: tensor '{}': expected finite weights, got {}", directory_.file_of(name).native(), name,
+         std::isnan(amax) ? "NaN" : "Inf");
+  }
+
+  void write_values(const DecoderTensor& tensor, models::WeightFiles& files) const {
+    for (const StoredPart& part : tensor.parts) {
+      const ops::CodeSource from = source(part);
+      const std::string name = there(part);
+      const at::Tensor rows = from.weight.dim() == 1 ? from.weight.unsqueeze(0) : from.weight;
+      expect_finite(name, ops::amax_of_sources({{.weight = rows}}));
+      const at::Tensor values = rows.to(dtype_);
+      if (!std::isfinite(ops::amax_of_sources({{.weight = values}}))) {
+        fail("{}: tensor '{}': expected weights that {} holds, got larger ones", directory_.file_of(name).native(),
+             name, models::config_dtype_name(dtype_));
+      }
+      files.write(part.name, values.reshape(part.shape));
+      from.done();
+    }
+  }
+
+  void write_codes(const DecoderTensor& tensor, models::WeightFiles& files) const {
+    float amax = 0;  // of all parts, whose codes a product reads at once
+    for (const StoredPart& part : tensor.parts) {
+      const float each = ops::amax_of_sources({source(part)});
+      expect_finite(there(part), each);
+      amax = std::max(amax, each);
+    }
+    for (const StoredPart& part : tensor.parts) {
+      const CodePlan plan = plan_of(part);
+      const std::vector<ops::CodeSource> from = {source(part)};
+      if (layout_.is_e2m1()) {
+        write_fp4(plan, from, amax, files);
+      } else {
+        const ops::ScaledTensor made =
+            ops::codes_of(from, layout_.scales == Scales::kBlocks ? recipe::kBlock128x128 : recipe::kPerRow);
+        files.write(plan.codes.name, made.data.view(at::kFloat8_e4m3fn));
+        files.write(plan.scale.name, made.scale.reshape(plan.scale.shape));
+      }
+      from.front().done();
+    }
+  }
+
+  void write_fp4(const CodePlan& plan, const std::vector<ops::CodeSource>& from, float amax,
+                 models::WeightFiles& files) const {
+    const bool is_nvfp4 = layout_.kind == ops::CodeKind::kNvfp4;
+    const auto scaling = is_nvfp4 ? format::Fp4Scaling::kNvfp4 : format::Fp4Scaling::kMxfp4;
+    const ops::Fp4Codes made = ops::fp4_codes_of(from, scaling, amax);
+    files.write(plan.codes.name, made.codes);
+    files.write(plan.scale.name, made.scale.view(plan.scale.dtype));
+    if (is_nvfp4) {
+      const float factor = format::Nvfp4::encode_scale(amax, scaling);
+      files.write(plan.global_scale->name, at::full({1}, factor, at::kFloat));
+    }
+  }
+
+  void write_config(const std::filesystem::path& directory) const {
+    nlohmann::json config = directory_.config();
+    config.erase("torch_dtype");
+    config["dtype"] = models::config_dtype_name(dtype_);
+    config["quantization_config"] = models::quantization_config_json(options_.format, ignored_);
+    io::write_file(directory / "config.json", config.dump(2) + "\n");
+  }
+
+  const QuantizeOptions& options_;
+  const io::HuggingFaceDirectory directory_;
+  const models::DecoderConfig config_;
+  const models::StoredCodes codes_;
+  const CodeLayout layout_;
+  at::ScalarType dtype_ = at::kBFloat16;
+  std::vector<DecoderTensor> tensors_;
+  std::vector<bool> is_coded_;        // of tensors_
+  std::vector<std::string> ignored_;  // linear modules that stay values
+  QuantizeSummary summary_;
+};
+
+}  // namespace
+
+QuantizeSummary quantize_model(const QuantizeOptions& options) {
+  const at::NoGradGuard no_grad;
+  if (is_run(options.model)) {
+    refuse("--model: expected a Hugging Face directory, which plimsoll convert makes of a run, got the run {}",
+           options.model.native());
+  }
+  ModelQuantizer quantizer(options);
+  NewDirectory directory(options.out);
+  const QuantizeSummary summary = quantizer.write(directory.partial());
+  io::check_mapped_files();
+  directory.commit();
+  return summary;
+}
+
+}  // namespace plimsoll::app

@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "plimsoll/app/checkpoint/quantize_model.h"
+#include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
+#include "plimsoll/cli/threads_option.h"
+#include "plimsoll/io/atomic_file.h"
+
+namespace plimsoll::cli {
+namespace {
+
+struct QuantizeCommand {
+  app::QuantizeOptions options;
+  std::filesystem::path json_file;
+  int64_t threads = 0;
+};
+
+nlohmann::json to_json(const app::QuantizeSummary& summary) {
+  return {{"matrices", summary.matrices},
+          {"bytes_before", summary.bytes_before},
+          {"bytes_after", summary.bytes_after},
+          {"elements", summary.elements},
+          {"coded_elements", summary.coded_elements},
+          {"coded_bytes", summary.coded_bytes},
+          {"bits_an_element", summary.bits()},
+          {"seconds", summary.seconds}};
+}
+
+// One line that is rewritten on a terminal.
+void show_progress(int64_t done, int64_t of) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  fmt::print(stderr, "\r{} of {} parameters{}", done, of, done == of ? "\n" : "");
+}
+
+int run_quantize(const QuantizeCommand& command) {
+  use_threads(command.threads);
+  const app::QuantizeSummary summary = app::quantize_model(command.options);
+  if (!command.json_file.empty()) io::write_file(command.json_file, to_json(summary).dump(2) + "\n");
+  write_line(fmt::format(
+      "{}: {} matrices as codes of {:.4g} bits an element, {:.2f} MB of weights in place of {:.2f} MB, {:.1f} s",
+      command.options.out.native(), summary.matrices, summary.bits(), static_cast<double>(summary.bytes_after) / 1e6,
+      static_cast<double>(summary.bytes_before) / 1e6, summary.seconds));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command quantize_command() {
+  const auto command = std::make_shared<QuantizeCommand>();
+  app::QuantizeOptions& options = command->options;
+  options.on_parameter = show_progress;
+  return {
+      .name = "quantize",
+      .summary = "Write a model as a Hugging Face directory whose matrices are FP8 or FP4 codes",
+      .options = {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory", Need::kRequired},
+                  {"out", "DIR", path(options.out), "the new directory", Need::kRequired},
+                  {"format", "NAME", choice(options.format, app::kQuantizedFormats),
+                   "of the codes: fp8 (a scale a row), fp8-block (128 x 128), nvfp4 or mxfp4"},
+                  {"keep", "A,B", names(options.keep),
+                   "modules that stay values, by name or the end of it: model.layers.0.mlp.down_proj, down_proj"},
+                  {"dtype", "NAME", choice(options.dtype, app::kValueDtypes),
+                   "of what stays values: bf16, fp16, fp32 or stored"},
+                  threads_option(command->threads),
+                  {"json", "FILE", path(command->json_file), "write the sizes to FILE"}},
+      .run = [command](const nlohmann::json&) { return run_quantize(*command); }};
+}
+
+}  // namespace plimsoll::cli
