@@ -133,7 +133,7 @@ class QuantizationConfigReader {
     }
   }
 
-  // Of modules; patterns of compressed-tensors ("re:...") are left out.
+  // Modules that a member lists, without patterns of compressed-tensors ("re:...").
   std::vector<std::string> names(const char* member) const {
     if (!members_.has(member)) return {};
     const json& list = members_.at(member);

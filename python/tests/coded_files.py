@@ -131,7 +131,7 @@ def make(family: str) -> transformers.PreTrainedModel:
     torch.manual_seed(sum(map(ord, family)))
     model = transformers.AutoModelForCausalLM.from_config(CONFIGS[family](), attn_implementation="eager")
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.dim() == 2:
                 parameter.normal_(0, min(parameter.shape) ** -0.5)
             else:
@@ -178,7 +178,7 @@ class Package:
         self.compressors = importlib.import_module("compressed_tensors.compressors")
 
     def scheme(self, config: dict[str, Any]):
-        """Of the first group of a quantization_config."""
+        """The scheme of the one group of a quantization_config."""
         (group,) = self.quantization.QuantizationConfig.model_validate(config).config_groups.values()
         return group
 

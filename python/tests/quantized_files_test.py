@@ -10,6 +10,7 @@ import pytest
 import tiny_llama
 import tokenizer_texts
 import torch
+import transformers
 from decoder_test import LOGITS, relative
 from plimsoll.models import AutoModelForCausalLM
 from plimsoll.serve import Engine
@@ -77,9 +78,10 @@ def quantized(request, values, tmp_path_factory):
 @torch.no_grad()
 def test_codes_of_a_file_are_those_that_are_made_at_load(quantized):
     values, codes, format = quantized
-    if FORMATS[format] is None:
+    dtype = FORMATS[format]
+    if dtype is None:
         pytest.skip("no dtype makes codes of fp8-block at load")
-    made, read = decoder_models.load(values, FORMATS[format]), decoder_models.load(codes, "bf16")
+    made, read = decoder_models.load(values, dtype), decoder_models.load(codes, "bf16")
     assert torch.equal(made.forward(ids(), None), read.forward(ids(), None))
 
 
@@ -139,7 +141,7 @@ def test_shards_hold_the_same_tensors(values, tmp_path):
     tensors = load_file(model / "model.safetensors")
     (model / "model.safetensors").unlink()
     halves = [dict(list(tensors.items())[:9]), dict(list(tensors.items())[9:])]
-    index = {}
+    index: dict[str, str] = {}
     for number, half in enumerate(halves):
         coded_files.save_file(half, model / f"{number}.safetensors")
         index |= dict.fromkeys(half, f"{number}.safetensors")
@@ -174,8 +176,9 @@ def chatty(tmp_path_factory):
     directory = tmp_path_factory.mktemp("chatty")
     template = finetune_runs.TEMPLATES["chatml"]
     specials = ("<|im_start|>", "<|im_end|>")
-    sizes = {"hidden_size": 96, "intermediate_size": 160, "head_dim": 16, "initializer_range": 0.1}
-    return tiny_llama.write(directory, "<|im_end|>", specials, template, **sizes)
+    return tiny_llama.write(
+        directory, "<|im_end|>", specials, template, hidden_size=96, intermediate_size=160, head_dim=16, initializer_range=0.1
+    )
 
 
 @pytest.fixture(scope="module", params=FORMATS)
@@ -413,3 +416,22 @@ def test_models_without_such_matrices_are_refused(tmp_path):
     llama = decoder_models.save(decoder_models.make("llama"), tmp_path / "llama")
     error = refused("quantize", "--model", llama, "--out", tmp_path / "out", "--format", "nvfp4")
     assert "expected a multiple of 16 columns, got 54" in error
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_transformers_reads_our_files(format, tmp_path):
+    if format != "fp8-block":
+        pytest.importorskip("compressed_tensors")
+    sides = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 4}
+    config = transformers.LlamaConfig(vocab_size=333, num_hidden_layers=2, max_position_embeddings=64, **sides)
+    torch.manual_seed(7)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "values")
+    done("quantize", "--model", tmp_path / "values", "--out", tmp_path / "codes", "--format", format, "--dtype", "stored")
+    # Without the values that it would round activations to.
+    how = {} if format == "fp8-block" else {"quantization_config": transformers.CompressedTensorsConfig(dequantize=True)}
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "codes", dtype=torch.float32, **how)
+    with torch.no_grad():
+        expected = theirs(input_ids=ids()).logits.double()
+        # The package rounds NVFP4's scales and values to BF16: 2^-9 each in the matrices of 14 products, one after the other.
+        bound = 14 * 2 * 2.0**-9 if format == "nvfp4" else LOGITS
+        assert relative(decoder_models.load(tmp_path / "codes").forward(ids(), None), expected) <= bound

@@ -58,6 +58,8 @@ CASES = {
         (["generate", "--checkpoint", "{run}", "--prompt", "ab", "--tokens", "2"], ["run/step-*/*"]),
         (["generate", "--model", "{llama}", "--prompt", "ab", "--tokens", "2", "--dtype", "fp8"], ["llama/*"]),
         (["generate", "--model", "{llama}", "--prompt", "ab", "--tokens", "2", "--dtype", "nvfp4"], ["llama/*"]),
+        (["generate", "--model", "{codes}", "--prompt", "ab", "--tokens", "2"], ["codes/*"]),
+        (["generate", "--model", "{halves}", "--prompt", "ab", "--tokens", "2"], ["halves/*"]),
         (["generate", "--model", "{llama}", "--chat", "--prompt", "ab", "--tokens", "2", "--kv", "fp8"], ["llama/*"]),
     ],
     "finetune": [
@@ -67,7 +69,14 @@ CASES = {
     "merge": [
         (["merge", "--model", "{llama}", "--adapter", "{adapter}", "--out", "{out}"], ["llama/*", "adapter/*", "adapter/*"])
     ],
-    "convert": [(["convert", "--model", "{llama}", "--out", "{out}", "--dtype", "bf16"], ["llama/*"])],
+    "convert": [
+        (["convert", "--model", "{llama}", "--out", "{out}", "--dtype", "bf16"], ["llama/*"]),
+        (["convert", "--model", "{codes}", "--out", "{out}", "--dtype", "fp16"], ["codes/config.json", "codes/*.safetensors"]),
+    ],
+    "quantize": [
+        (["quantize", "--model", "{llama}", "--out", "{out}", "--format", "nvfp4"], ["llama/config.json", "llama/*.safetensors"]),
+        (["quantize", "--model", "{llama}", "--out", "{out}", "--format", "fp8-block"], ["llama/*.safetensors"]),
+    ],
     "inspect": [
         (["inspect", "{t5}/model.safetensors"], ["t5/model.safetensors"]),
         (["inspect", "{run}"], ["run/step-*/*"]),
@@ -166,7 +175,7 @@ def t5_tensors(vocabulary=160, width=16, inner=24, heads=2, size=8):
     return config, {name: 0.1 * torch.randn(shape) for name, shape in shapes.items()}
 
 
-def llama_tensors(vocabulary, width=16, inner=24, heads=2):
+def llama_tensors(vocabulary, width=16, inner=32, heads=2):
     """A Llama of one layer, of seeded numbers, in BF16."""
     import torch
 
@@ -305,6 +314,9 @@ def make_tree(folder):
     (folder / "results" / "plimsoll_gauge.json").write_text(json.dumps(certificate))
     subprocess.run([PROGRAM, "train", "--data", folder / "text", "--out", folder / "run", "--recipe", "fp8", *SMALL, "--steps", "1"], check=True,
                    capture_output=True)  # fmt: skip
+    for name, codes in {"codes": "fp8-block", "halves": "nvfp4"}.items():
+        quantize = ["quantize", "--model", folder / "llama", "--out", folder / name, "--format", codes]
+        subprocess.run([PROGRAM, *quantize], check=True, capture_output=True)
     tune = [word.format(llama=folder / "llama", chats=folder / "chats.jsonl") for word in FINETUNE]
     subprocess.run([PROGRAM, *tune, "--out", folder / "tuned", "--steps", "1"], check=True, capture_output=True)
 

@@ -218,6 +218,15 @@ def strike_merge(attack, folder):
         attack.fail(f"merge: {read.error}")
 
 
+def strike_quantize(attack, folder):
+    model, out = folder / "model", folder / "codes"
+    write_llama(model)
+    strike_writer(attack, folder, "quantize", out, [PROGRAM, "quantize", "--model", model, "--out", out, "--format", "nvfp4"])
+    read = run_program([PROGRAM, "generate", "--model", out, "--prompt", "a", "--tokens", "4"], LIMIT)
+    if read.exit_code != 0:
+        attack.fail(f"quantize: {read.error}")
+
+
 def strike_writer(attack, folder, what, out, command):
     """The directory that a command makes is there whole or not at all."""
     seconds = seconds_of(command)
@@ -247,7 +256,7 @@ def main():
         strike_saves(attack, folder, "saving the same step again", [7], 1000, SAVES)
         strike_saves(attack, folder, "saving a large step", [1, 2, 3], ELEMENTS, SAVES)
         strike_saves(attack, folder, "two ranks saving the same step again", [7], 1000, TWO_RANKS, ranks=2)
-        for strike in (strike_training, strike_finetune, strike_consolidate, strike_gauge, strike_merge):
+        for strike in (strike_training, strike_finetune, strike_consolidate, strike_gauge, strike_merge, strike_quantize):
             (folder / strike.__name__).mkdir()
             strike(attack, folder / strike.__name__)
     return attack.finish()

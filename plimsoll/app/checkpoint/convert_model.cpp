@@ -28,8 +28,8 @@ void convert_model(const ConvertOptions& options) {
     stop_if_interrupted();
     source = directory.partial();
   }
-  const models::LoadedModel loaded = models::load(
-      source, {.dtype = options.dtype, .coded = models::CodedWeights::kDecoded, .warn = options.warn});
+  const models::LoadedModel loaded =
+      models::load(source, {.dtype = options.dtype, .coded = models::CodedWeights::kDecoded, .warn = options.warn});
   stop_if_interrupted();
   models::save(*loaded.model, directory.partial(), {.source = source});
   stop_if_interrupted();

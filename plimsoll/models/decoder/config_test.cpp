@@ -141,7 +141,6 @@ TEST(DecoderConfig, MistakesNameTheMemberAndWhatIsSupported) {
   expect_error(kLlamaJson, {{"num_attention_heads", 0}}, "num_attention_heads of 1");
   expect_error(kLlamaJson, {{"head_dim", 7}}, "an even number of channels");
   expect_error(kLlamaJson, {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: expected 1 for llama");
-  expect_error(kLlamaJson, {{"quantization_config", {{"bits", 4}}}}, "quantization_config: expected none");
   expect_error(kLlamaJson, {{"eos_token_id", "end"}}, "eos_token_id");
   expect_error(kLlamaJson, {{"rms_norm_eps", -1}}, "epsilon");
   expect_error(kGemmaJson, {{"layer_types", {"full_attention", "linear_attention"}}}, "sliding_attention");
