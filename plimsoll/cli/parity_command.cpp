@@ -27,6 +27,7 @@ const auto kParityDtypes = std::span(models::kT5Dtypes).subspan(1);  // without 
 
 struct ParityCommand {
   app::ParityOptions options;
+  std::vector<models::WeightDtype> usual_dtypes = options.dtypes;  // of a directory of codes without those
   std::optional<int64_t> context;
   int64_t tokens = 1 << 16;
   app::ParityLimits limits;
@@ -109,7 +110,10 @@ Field outlier(std::optional<app::Outlier>& target) {
 
 int run_parity(const ParityCommand& command) {
   use_threads(command.threads);
-  const app::ParityOptions& options = command.options;
+  app::ParityOptions options = command.options;
+  if (options.dtypes == command.usual_dtypes && models::has_coded_weights(options.model)) {
+    std::erase_if(options.dtypes, [](models::WeightDtype dtype) { return models::code_kind(dtype).has_value(); });
+  }
   if (app::is_run(options.model)) {
     app::refuse("--model: expected a Hugging Face directory, which plimsoll convert makes of a run, got the run {}",
                 options.model.native());

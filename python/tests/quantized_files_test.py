@@ -210,8 +210,9 @@ def test_each_command_takes_a_directory_of_codes(chatty_codes, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text(tokenizer_texts.python_source()[:4000])
     words = ["--model", codes, "--data", text, "--context", 64, "--tokens", 200]
-    done("parity", *words, "--dtypes", "fp32,bf16,fp16", "--json", tmp_path / "parity")
+    done("parity", *words, "--json", tmp_path / "parity")
     figures = json.loads((tmp_path / "parity").read_text())["dtypes"]
+    assert figures.keys() == {"fp32", "bf16", "fp16"}
     assert figures["fp32"]["logits_kl"] == 0 and 0 < figures["bf16"]["logits_kl"] < 0.1
     assert figures["bf16"]["bytes_per_weight"] < 2
     done("logprobs", *words, "--json", tmp_path / "logprobs", "--dtype", "fp32")
