@@ -56,7 +56,7 @@ TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
       {{"inspect", "/nowhere"}, "FILE|DIR: expected a file or directory"},
       {{"quantize", "--model", "/tmp"}, "quantize: expected --out DIR"},
       {{"quantize", "--model", "/tmp", "--out", out, "--format", "int4"}, "--format: expected fp8"},
-      {{"quantize", "--model", "/tmp", "--out", out, "--dtype", "fp8"}, "--dtype: expected stored"},
+      {{"quantize", "--model", "/tmp", "--out", out, "--dtype", "fp8"}, "--dtype: expected fp32, fp16, bf16 or stored"},
       {{"quantize", "--model", "/tmp", "--out", out, "--keep", "a,,b"}, "--keep: expected names, got 'a,,b'"},
       {{"info", "now"}, "info: unexpected argument 'now'"},
       {{"generate", "--model", run.file("data"), "--prompt", "a", "b"}, "generate: unexpected argument 'b'"},
