@@ -63,6 +63,8 @@ Command quantize_command() {
                    "modules that stay values, by name or the end of it: model.layers.0.mlp.down_proj, down_proj"},
                   {"dtype", "NAME", choice(options.dtype, app::kValueDtypes),
                    "of what stays values: bf16, fp16, fp32 or stored"},
+                  {"rotate", "", toggle(options.rotate),
+                   "spread outliers: a Hadamard matrix with random signs, folded into the weights; the head is untied"},
                   threads_option(command->threads),
                   {"json", "FILE", path(command->json_file), "write the sizes to FILE"}},
       .run = [command](const nlohmann::json&) { return run_quantize(*command); }};

@@ -133,6 +133,71 @@ def test_sizes_are_those_of_the_files(quantized):
     assert config["modules_to_not_convert" if format == "fp8-block" else "ignore"] == ["lm_head"]
 
 
+HADAMARD = 32  # the largest power of two that divides the 96 of coded_files' models
+
+
+@torch.no_grad()
+def test_rotation_is_orthogonal_and_folded_into_every_matrix(values, tmp_path):
+    # All matrices but one stay FP32, so that nothing but the rotation has happened to them.
+    kept = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj"
+    done(
+        "quantize", "--model", values, "--out", tmp_path / "out", "--format", "fp8", "--rotate", "--keep", kept, "--dtype", "fp32"
+    )
+    before, after = load_file(values / "model.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
+    embedding, turned = (tensors["model.embed_tokens.weight"].double() for tensors in (before, after))
+    rotation = torch.linalg.lstsq(embedding, turned).solution  # x becomes x @ rotation
+    # The rounding of what was turned, through the inverse.
+    near = 2.0**-24 * embedding.norm().item() / torch.linalg.svdvals(embedding).min().item()
+    blocks = rotation.abs().unflatten(0, (-1, HADAMARD)).unflatten(2, (-1, HADAMARD)).transpose(1, 2)
+    expected = torch.eye(96 // HADAMARD, dtype=torch.double)[:, :, None, None] * HADAMARD**-0.5
+    assert (blocks - expected).abs().max() <= near and near < 1e-3
+    signs = rotation.sign() * (rotation.abs() > near)
+    assert torch.equal(signs @ signs.T, HADAMARD * torch.eye(96, dtype=torch.double))
+    rotation = signs * HADAMARD**-0.5
+
+    def expect(name, exact):
+        sums = 96 * 2.0**-52 * exact.abs().max()  # in double on both sides
+        assert ((after[name].double() - exact).abs() <= 2.0**-24 * exact.abs() + sums).all(), name
+
+    for name in before:
+        module, exact = name.removesuffix(".weight"), before[name].double()
+        if module.endswith(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")):
+            norm = "input_layernorm" if ".self_attn." in name else "post_attention_layernorm"
+            expect(name, exact * before[f"{module.rsplit('.', 2)[0]}.{norm}.weight"].double() @ rotation)
+        elif module.endswith("o_proj"):
+            expect(name, rotation.T @ exact)
+        elif module.endswith(("input_layernorm", "post_attention_layernorm", "model.norm")):
+            assert (after[name] == 1).all()
+    head = before.get("lm_head.weight", before["model.embed_tokens.weight"]).double()
+    expect("lm_head.weight", head * before["model.norm.weight"].double() @ rotation)
+
+
+@torch.no_grad()
+def test_a_rotated_model_bears_an_outlier_that_four_bits_do_not(tmp_path):
+    exact = coded_files.make("llama")
+    for layer in exact.model.layers:  # a channel that all matrices read by 64 times as large weights, and its norm by as small
+        layer.input_layernorm.weight[5] = 1 / 64
+        layer.post_attention_layernorm.weight[5] = 1 / 64
+        attention, mlp = layer.self_attn, layer.mlp
+        for matrix in (attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj, mlp.up_proj):
+            matrix.weight[:, 5] *= 64
+    exact.save_pretrained(tmp_path / "values")
+    expected = exact.double()(input_ids=ids()).logits
+    errors: list[float] = []
+    for options in ([], ["--rotate"]):
+        out = tmp_path / f"out{len(errors)}"
+        done("quantize", "--model", tmp_path / "values", "--out", out, "--format", "nvfp4", "--dtype", "fp32", *options)
+        errors.append(relative(decoder_models.load(out).forward(ids(), None), expected))
+    assert errors[1] < errors[0] / 2
+
+
+def test_rotation_of_other_norms_is_refused(tmp_path):
+    coded_files.make("gpt_neox").save_pretrained(tmp_path / "values")
+    result = plimsoll("quantize", "--model", tmp_path / "values", "--out", tmp_path / "out", "--format", "fp8", "--rotate")
+    assert result.returncode == 2 and "--rotate: rotation: expected a model of RMS norms" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_shards_hold_the_same_tensors(values, tmp_path):
     done("quantize", "--model", values, "--out", tmp_path / "whole", "--format", "nvfp4")
     model = tmp_path / "sharded"

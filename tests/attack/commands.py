@@ -76,6 +76,7 @@ CASES = {
     "quantize": [
         (["quantize", "--model", "{llama}", "--out", "{out}", "--format", "nvfp4"], ["llama/config.json", "llama/*.safetensors"]),
         (["quantize", "--model", "{llama}", "--out", "{out}", "--format", "fp8-block"], ["llama/*.safetensors"]),
+        (["quantize", "--model", "{llama}", "--out", "{out}", "--format", "nvfp4", "--rotate"], ["llama/*.safetensors"]),
     ],
     "inspect": [
         (["inspect", "{t5}/model.safetensors"], ["t5/model.safetensors"]),

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/new_directory.h"
@@ -18,6 +19,7 @@
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/load.h"
+#include "plimsoll/models/decoder/rotation.h"
 #include "plimsoll/models/decoder/tensors.h"
 #include "plimsoll/models/stored_codes.h"
 #include "plimsoll/models/stored_weight.h"
@@ -53,7 +55,8 @@ class ModelQuantizer {
            (options.model / "config.json").native());
     }
     models::check_decoder_tensors(directory_, codes_, config_);
-    tensors_ = models::decoder_tensors(config_);
+    if (options.rotate) rotation_.emplace(rotation_of(config_));
+    tensors_ = models::decoder_tensors(rotation_ ? rotation_->config() : config_);
     const auto embedding = models::stored_weight(directory_, there(tensors_.front().parts.front()));
     const auto stored = models::read_config_dtype(directory_.config(), options.model.native());
     dtype_ = models::computed_in(options.dtype, stored.value_or(embedding.scalar_type()));
@@ -79,12 +82,43 @@ class ModelQuantizer {
   }
 
  private:
-  std::string there(const StoredPart& part) const { return models::name_there(codes_, config_, part.name); }
-
-  ops::CodeSource source(const StoredPart& part) const {
-    const std::string name = there(part);
-    return {.weight = models::stored_weight(directory_, name), .done = directory_.releaser(name)};
+  models::ResidualRotation rotation_of(const models::DecoderConfig& config) const {
+    constexpr uint64_t kSeed = 0;
+    try {
+      return models::ResidualRotation(config, kSeed);
+    } catch (const std::invalid_argument& error) {
+      refuse("--rotate: {}", error.what());
+    }
   }
+
+  // Whether the directory has no such tensor, since its head is the embedding.
+  bool is_new_head(const StoredPart& part) const {
+    return config_.ties_head && part.name == models::head_module(config_) + ".weight";
+  }
+
+  std::string there(const StoredPart& part) const {
+    const bool is_embedding = is_new_head(part);
+    return models::name_there(codes_, config_, is_embedding ? tensors_.front().parts.front().name : part.name);
+  }
+
+  at::Tensor stored(const StoredPart& part) const { return models::stored_weight(directory_, there(part)); }
+
+  // As the model that is written has it.
+  ops::CodeSource source(const DecoderTensor& tensor, const StoredPart& part) const {
+    const std::string name = there(part);
+    ops::CodeSource result = {.weight = stored(part), .done = directory_.releaser(name)};
+    if (!rotation_) return result;
+    expect_finite(name, ops::amax_of_sources({{.weight = as_rows(result.weight)}}));
+    at::Tensor norm;
+    if (const auto parameter = models::ResidualRotation::folded_norm(tensor.parameter)) {
+      const auto is_norm = [&](const DecoderTensor& each) { return each.parameter == *parameter; };
+      norm = stored(std::ranges::find_if(tensors_, is_norm)->parts.front());
+    }
+    result.weight = rotation_->rotated(tensor.parameter, result.weight, norm);
+    return result;
+  }
+
+  static at::Tensor as_rows(const at::Tensor& weight) { return weight.dim() == 1 ? weight.unsqueeze(0) : weight; }
 
   // Parameters whose matrices become codes: those that products under --dtype read as codes, without what is kept.
   void choose() {
@@ -162,16 +196,16 @@ class ModelQuantizer {
     std::vector<io::TensorPlan> result;
     for (size_t i = 0; i < tensors_.size(); ++i) {
       for (const StoredPart& part : tensors_[i].parts) {
-        const at::Tensor stored = models::stored_weight(directory_, there(part));
-        summary_.bytes_before += static_cast<int64_t>(stored.nbytes());
-        summary_.elements += stored.numel();
+        const at::Tensor before = stored(part);
+        if (!is_new_head(part)) summary_.bytes_before += static_cast<int64_t>(before.nbytes());
+        summary_.elements += before.numel();
         if (!is_coded_[i]) {
           result.push_back({part.name, dtype_, part.shape});
           continue;
         }
         const CodePlan plan = plan_of(part);
         const int64_t bytes = plan.codes.bytes() + plan.scale.bytes() + (plan.global_scale ? 4 : 0);
-        summary_.coded_elements += stored.numel();
+        summary_.coded_elements += before.numel();
         summary_.coded_bytes += bytes;
         summary_.matrices += 1;
         result.push_back(plan.codes);
@@ -191,9 +225,9 @@ class ModelQuantizer {
 
   void write_values(const DecoderTensor& tensor, models::WeightFiles& files) const {
     for (const StoredPart& part : tensor.parts) {
-      const ops::CodeSource from = source(part);
+      const ops::CodeSource from = source(tensor, part);
       const std::string name = there(part);
-      const at::Tensor rows = from.weight.dim() == 1 ? from.weight.unsqueeze(0) : from.weight;
+      const at::Tensor rows = as_rows(from.weight);
       expect_finite(name, ops::amax_of_sources({{.weight = rows}}));
       const at::Tensor values = rows.to(dtype_);
       if (!std::isfinite(ops::amax_of_sources({{.weight = values}}))) {
@@ -208,13 +242,13 @@ class ModelQuantizer {
   void write_codes(const DecoderTensor& tensor, models::WeightFiles& files) const {
     float amax = 0;  // of all parts, whose codes a product reads at once
     for (const StoredPart& part : tensor.parts) {
-      const float each = ops::amax_of_sources({source(part)});
+      const float each = ops::amax_of_sources({source(tensor, part)});
       expect_finite(there(part), each);
       amax = std::max(amax, each);
     }
     for (const StoredPart& part : tensor.parts) {
       const CodePlan plan = plan_of(part);
-      const std::vector<ops::CodeSource> from = {source(part)};
+      const std::vector<ops::CodeSource> from = {source(tensor, part)};
       if (layout_.is_e2m1()) {
         write_fp4(plan, from, amax, files);
       } else {
@@ -244,6 +278,7 @@ class ModelQuantizer {
     nlohmann::json config = directory_.config();
     config.erase("torch_dtype");
     config["dtype"] = models::config_dtype_name(dtype_);
+    if (rotation_) config["tie_word_embeddings"] = false;
     config["quantization_config"] = models::quantization_config_json(options_.format, ignored_);
     io::write_file(directory / "config.json", config.dump(2) + "\n");
   }
@@ -254,6 +289,7 @@ class ModelQuantizer {
   const models::StoredCodes codes_;
   const CodeLayout layout_;
   at::ScalarType dtype_ = at::kBFloat16;
+  std::optional<models::ResidualRotation> rotation_;
   std::vector<DecoderTensor> tensors_;
   std::vector<bool> is_coded_;        // of tensors_
   std::vector<std::string> ignored_;  // linear modules that stay values

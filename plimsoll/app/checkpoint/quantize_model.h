@@ -29,6 +29,7 @@ struct QuantizeOptions {
   models::QuantizedFormat format = models::QuantizedFormat::kFp8;
   std::vector<std::string> keep = {};  // modules whose weights stay values, by their whole names or the ends of them
   models::WeightDtype dtype = models::WeightDtype::kBf16;  // of what stays values, of kValueDtypes
+  bool rotate = false;  // the residual stream first (models/decoder/rotation.h), of llama, mistral, qwen2 and qwen3
   int64_t shard_bytes = int64_t{5} << 30;
   std::function<void(int64_t done, int64_t of)> on_parameter = {};
 };
