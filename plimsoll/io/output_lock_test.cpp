@@ -88,8 +88,10 @@ TEST(OutputLock, IsNotInheritedByForkedChildren) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
   Holder holder(directory.path(), [&] {
-    const pid_t worker = fork();
-    if (worker > 0 && ::write(ends[1], &worker, sizeof(worker)) != sizeof(worker)) _exit(2);
+    if (fork() == 0) {  // the worker says so itself: it has begun, and what runs first in a child has run
+      const pid_t worker = ::getpid();
+      if (::write(ends[1], &worker, sizeof(worker)) != sizeof(worker)) _exit(2);
+    }
     ::pause();
   });
   pid_t worker = 0;
