@@ -240,15 +240,17 @@ class ModelQuantizer {
   }
 
   void write_codes(const DecoderTensor& tensor, models::WeightFiles& files) const {
+    std::vector<ops::CodeSource> sources;
     float amax = 0;  // of all parts, whose codes a product reads at once
     for (const StoredPart& part : tensor.parts) {
-      const float each = ops::amax_of_sources({source(tensor, part)});
+      sources.push_back(source(tensor, part));
+      const float each = ops::amax_of_sources({sources.back()});
       expect_finite(there(part), each);
       amax = std::max(amax, each);
     }
-    for (const StoredPart& part : tensor.parts) {
-      const CodePlan plan = plan_of(part);
-      const std::vector<ops::CodeSource> from = {source(tensor, part)};
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const CodePlan plan = plan_of(tensor.parts[i]);
+      const std::vector<ops::CodeSource> from = {sources[i]};
       if (layout_.is_e2m1()) {
         write_fp4(plan, from, amax, files);
       } else {

@@ -1,6 +1,7 @@
 // `plimsoll quantize` as a function: a model as a Hugging Face directory whose matrices are codes (docs/quantized_files.md).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -9,6 +10,7 @@
 
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/quantization_config.h"
+#include "plimsoll/recipe/named.h"
 
 namespace plimsoll::app {
 
@@ -44,7 +46,7 @@ struct QuantizeSummary {
   double bits() const { return 8.0 * static_cast<double>(coded_bytes) / static_cast<double>(coded_elements); }
 };
 
-// The codes that `--dtype` makes at load, by the same rules, one matrix in memory at a time. Embedding, head, norms,
+// The codes that `--dtype` makes at load, by the same rules, one parameter in memory at a time. Embedding, head, norms,
 // biases and products that `plimsoll line` has planned in high precision stay values. Throws UsageError, Error, Interrupted
 // or io::Error; then there is no directory. A weight that is NaN or Inf is an error.
 QuantizeSummary quantize_model(const QuantizeOptions& options);

@@ -117,9 +117,6 @@ class Recipe:
         bounds = f">= {lowest}" if highest is None else f"in [{lowest}, {highest}]"
         self._expect(value >= lowest and (highest is None or value <= highest), field, bounds)
 
-    def _formats(self) -> dict[str, Any]:
-        return {"fp8_format": self.fp8_format.name}
-
     def _arguments(self) -> dict[str, Any]:
         return {}
 
@@ -128,7 +125,7 @@ class Recipe:
         return json.dumps(
             {
                 "name": self._name,
-                **self._formats(),
+                **({} if "fp8_format" in self._only_at_default else {"fp8_format": self.fp8_format.name}),
                 "override_linear_precision": list(self.override_linear_precision),
                 "backward_override": self.backward_override or "none",
                 "high_precision_format": self.high_precision_format or high_precision_format,
@@ -245,8 +242,21 @@ class Float8BlockScaling(Recipe):
         return {"power_of_two": not self.use_f32_scales}
 
 
+class _Microscaling(Recipe):
+    """Recipe with the OCP's scales, powers of two, which ``rounding`` rounds."""
+
+    rounding: str
+
+    def check(self) -> None:
+        super().check()
+        self._expect(self.rounding in ("up", "down"), "rounding", '"up" or "down"')
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"rounding": self.rounding}
+
+
 @dataclass
-class MXFP8BlockScaling(Recipe):
+class MXFP8BlockScaling(_Microscaling):
     """OCP microscaling: a power of two for each 1 x 32 block. Ours: ``rounding`` of that power = "up", under which no
     value saturates, or "down", the rule of the OCP text."""
 
@@ -261,13 +271,6 @@ class MXFP8BlockScaling(Recipe):
 
     _name: ClassVar[str] = "mxfp8"
     _only_at_default: ClassVar[tuple[str, ...]] = (*Recipe._only_at_default, "margin")
-
-    def check(self) -> None:
-        super().check()
-        self._expect(self.rounding in ("up", "down"), "rounding", '"up" or "down"')
-
-    def _arguments(self) -> dict[str, Any]:
-        return {"rounding": self.rounding}
 
 
 @dataclass
@@ -305,15 +308,12 @@ class NVFP4BlockScaling(Recipe):
     def _name(self) -> str:  # type: ignore[override]
         return "nvfp4-4over6" if self.four_over_six else "nvfp4"
 
-    def _formats(self) -> dict[str, Any]:
-        return {}
-
     def _arguments(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._switches}
 
 
 @dataclass
-class MXFP4BlockScaling(Recipe):
+class MXFP4BlockScaling(_Microscaling):
     """Ours. OCP microscaling in four bits: E2M1 inputs and weights with a power of two for each 1 x 32 block; gradients are
     MXFP8BlockScaling's. ``rounding`` as there. What NVFP4BlockScaling says of weights as codes and of ranks holds here."""
 
@@ -328,16 +328,6 @@ class MXFP4BlockScaling(Recipe):
 
     _name: ClassVar[str] = "mxfp4"
     _only_at_default: ClassVar[tuple[str, ...]] = (*Recipe._only_at_default, "fp4_format", "fp8_format")
-
-    def check(self) -> None:
-        super().check()
-        self._expect(self.rounding in ("up", "down"), "rounding", '"up" or "down"')
-
-    def _formats(self) -> dict[str, Any]:
-        return {}
-
-    def _arguments(self) -> dict[str, Any]:
-        return {"rounding": self.rounding}
 
 
 @dataclass
