@@ -11,20 +11,9 @@
 
 #include "plimsoll/format/e8m0.h"
 #include "plimsoll/format/format.h"
+#include "plimsoll/kernels/error_statistic.h"
 
 namespace plimsoll::kernels {
-
-// Losses of the codes, found on a pass over x and the codes of each piece while both are in a core's caches; the codes are the
-// same with and without. In units of the scale: y = x / scale, q(y) its code. 0 for an x without elements that are not
-// zero; NaN where x holds one, or Inf. FP32 sums of a tile (at most 65,536 elements), tiles in double in one order.
-struct QuantizeStatistic {
-  // Root of the mean, over 64 classes of columns (those equal modulo 64) whose squares are not all zero in FP32, of sum (y - q(y))^2 / sum y^2:
-  // a column of outliers hides the errors of its own class alone.
-  float error = 0;
-  float norm_error = 0;  // root of sum (y - q(y))^2 / sum y^2; by blocks each block counts in units of its own scale
-  float saturated = 0;   // share of the elements that are not zero and lie beyond the largest code
-  float flushed = 0;     // share of them whose code is zero
-};
 
 // One scale for the whole tensor, chosen by the caller.
 struct QuantizeTensor {

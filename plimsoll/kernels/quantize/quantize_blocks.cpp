@@ -3,8 +3,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
-#include "plimsoll/kernels/quantize/error_statistic.h"
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/quantize/quantize_loops.h"
 #include "plimsoll/kernels/shared_amax.h"
@@ -163,10 +163,21 @@ class BlockQuantizer {
     int64_t row, col, rows, cols;
   };
 
+  // The sums of a slice are in units of its largest scale. A block that is NaN makes them NaN in any.
   void measure(int64_t index, const Unit& unit, const Slice& slice, const float* inv_scales) {
+    float least = std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < unit.groups; ++i) {
+      if (inv_scales[i] > 0) least = std::min(least, inv_scales[i]);
+    }
+    std::array<float, kUnitCols> weights;
+    for (int64_t i = 0; i < unit.groups; ++i) {
+      weights[static_cast<size_t>(i)] = inv_scales[i] > 0 ? least / inv_scales[i] : 1.0f;
+    }
     const int64_t across = pieces(unit.cols, unit.slice_cols);
     const int64_t number =
         (slice.row - unit.row) / slice_rows(unit) * across + (slice.col - unit.col) / unit.slice_cols;
+    ErrorSums& sums = errors_.of(index * slices_ + number, slice.col);
+    sums.unit = std::isfinite(least) ? 1.0 / double{least} : 1.0;
     kernels_.error({.x = x_at(slice.row, slice.col),
                     .x_format = args_.x_format,
                     .rows = slice.rows,
@@ -176,8 +187,9 @@ class BlockQuantizer {
                     .format = args_.format,
                     .codes_stride = args_.codes_stride,
                     .inv_scale = inv_scales,
+                    .weight = weights.data(),
                     .group_cols = group_cols(unit),
-                    .sums = &errors_.of(index * slices_ + number, slice.col)});
+                    .sums = &sums});
   }
 
   // Blocks that hold NaN or Inf: every code NaN, of one sign whatever the inputs were.

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "plimsoll/kernels/inv_scale.h"
-#include "plimsoll/kernels/quantize/error_statistic.h"
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/quantize/quantize_loops.h"
 #include "plimsoll/kernels/row_blocks.h"
@@ -56,6 +55,7 @@ void quantize_tensor(const QuantizeTensor& given) {
     const size_t bytes = static_cast<size_t>(tiles.down * args.cols) * sizeof(float);
     sums = static_cast<float*>(runtime::scratch(runtime::ScratchSlot::kReduce, bytes));
   }
+  constexpr float kOwnUnit = 1;
   const float inv_scale = inv_scale_at(args.scale);
   SharedAmax amax;
   TileErrors errors(args.statistic == nullptr ? 0 : tiles.down * tiles.across);
@@ -93,6 +93,7 @@ void quantize_tensor(const QuantizeTensor& given) {
                        .format = args.format,
                        .codes_stride = args.codes_stride,
                        .inv_scale = &inv_scale,
+                       .weight = &kOwnUnit,
                        .group_cols = std::max<int64_t>(cols, 2),
                        .sums = &errors.of(tile, col)});
       }

@@ -105,8 +105,9 @@ Expected expected_of(const TestMatrix& x, Format format, const Quantized& quanti
       const auto i = static_cast<size_t>(row * x.cols + col), column = static_cast<size_t>(col % 64);
       const double y = double{x.at(row, col) * quantized.inv_scale[i]};
       const double code = double{format::decode(format, quantized.codes[i])};
-      error[column] += (y - code) * (y - code);
-      squares[column] += y * y;
+      const double unit = 1 / double{quantized.inv_scale[i]};
+      error[column] += (y - code) * (y - code) * unit * unit;
+      squares[column] += y * y * unit * unit;
       if (x.at(row, col) == 0) continue;
       ++nonzero;
       if (std::fabs(y) > double{format::max_finite(format)}) ++saturated;
@@ -130,9 +131,10 @@ Expected expected_of(const TestMatrix& x, Format format, const Quantized& quanti
   return result;
 }
 
-// Sums of positive terms: a class of a tile has at most 65536 / 64 = 1024 of them, each of two roundings (y - q, whose
-// square counts twice, and the fma), and the root halves what is relative. The result is rounded once.
-constexpr double kRelative = 0x1p-24 * (1024 + 4) / 2 + 0x1p-24;
+// Sums of positive terms: a class of a tile has at most 65536 / 64 = 1024 of them, each of four roundings (y - q, the
+// weight of its block and the product with it, whose squares count twice, and the fma), and the root halves what is relative.
+// The result is rounded once.
+constexpr double kRelative = 0x1p-24 * (1024 + 8) / 2 + 0x1p-24;
 
 void expect_near(const QuantizeStatistic& got, const Expected& expected) {
   EXPECT_NEAR(double{got.error}, expected.error, kRelative * expected.error);
@@ -228,6 +230,19 @@ TEST(QuantizeStatisticTest, AnOutlierHidesTheErrorsOfItsOwnClassAlone) {
   EXPECT_GT(statistic.error, 0.5f);
   EXPECT_GT(statistic.flushed, 0.5f);
   EXPECT_EQ(statistic.saturated, 0.0f);
+}
+
+TEST(QuantizeStatisticTest, AnOutlierDoesNotHideTheColumnsOfItsBlock) {
+  TestMatrix x(Format::kFp32, 64, 1024, 0, Content::kFinite);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (int64_t row = 0; row < x.rows; ++row) {
+    for (int64_t col = 0; col < x.cols; ++col) x.set(row, col, col == 5 ? 0x1p30f : normal(random));
+  }
+  // Of 16 columns of each class one or two lie in the block, two in 63 classes of 1 x 128; those are lost.
+  EXPECT_NEAR(quantize_blocks_with(x, Format::kE4m3, {1, 128}).statistic.error, std::sqrt(2.0f / 16), 0.02f);
+  EXPECT_NEAR(quantize_blocks_with(x, Format::kE4m3, {1, 32, Format::kE8m0}).statistic.error, std::sqrt(1.0f / 16 / 2),
+              0.02f);
 }
 
 TEST(QuantizeStatisticTest, WhatIsNotFiniteIsNaN) {

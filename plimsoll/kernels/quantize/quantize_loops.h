@@ -6,6 +6,7 @@
 
 #include "plimsoll/format/e8m0.h"
 #include "plimsoll/format/format.h"
+#include "plimsoll/kernels/error_statistic.h"
 
 namespace plimsoll::kernels {
 
@@ -48,15 +49,6 @@ struct SumTile {
   float* sum;  // [cols], overwritten: x[0, c] + x[1, c] + ... in this order
 };
 
-inline constexpr int64_t kErrorClasses = 64;
-
-// Sums over one tile. A class of columns is those that are equal modulo 64, counted from the tile's first.
-struct ErrorSums {
-  float error[kErrorClasses];           // of (y - code)^2, y = x * inv_scale
-  float squares[kErrorClasses];         // of y^2
-  int64_t saturated, flushed, nonzero;  // elements
-};
-
 struct ErrorTile {
   const void* x;  // [rows, cols]
   format::Format x_format;
@@ -65,8 +57,9 @@ struct ErrorTile {
   format::Format format;
   int64_t codes_stride;
   const float* inv_scale;  // of column c: inv_scale[c / group_cols]
+  const float* weight;     // in the same places, what a unit of the codes is in that of the sums
   int64_t group_cols;      // 1, or a multiple of 16, or the whole tile's width or more
-  ErrorSums* sums;         // overwritten
+  ErrorSums* sums;         // overwritten but for its unit
 };
 
 struct QuantizeLoops {

@@ -5,13 +5,14 @@
 // encode_scale|)^2, q being the nearest code's value: each operation in FP32, neighbours 2 i and 2 i + 1 first, over the
 // rows of a square in order, then a tree of the eight. Same bits on every ISA and for any thread count. Any rows, cols
 // >= 0, any alignment; strides in elements of x and in bytes of codes and scales. A last block may be shorter, and the
-// last half byte of an odd count is zero.
+// last half byte of an odd count is zero. A statistic is that of x as it was encoded, rotated where lines are.
 #pragma once
 
 #include <cstdint>
 
 #include "plimsoll/format/format.h"
 #include "plimsoll/format/fp4_block.h"
+#include "plimsoll/kernels/error_statistic.h"
 
 namespace plimsoll::kernels {
 
@@ -44,6 +45,7 @@ struct Fp4Lines {
   const float* tensor_amax = nullptr;
   float* tensor_scale = nullptr;  // one float: 1 / encode_scale; 1 for MXFP4
   float* amax = nullptr;          // one float, optional: that of x, rotated where lines are; NaN > Inf > finite
+  QuantizeStatistic* statistic = nullptr;  // one, optional, overwritten
 };
 
 struct QuantizeFp4 {
@@ -76,6 +78,7 @@ struct QuantizeFp4Squares {
   float* tensor_scale = nullptr;
   float* amax = nullptr;
   int64_t* non_finite_blocks = nullptr;
+  QuantizeStatistic* statistic = nullptr;  // of `codes`
 };
 void quantize_fp4_squares(const QuantizeFp4Squares& args);
 

@@ -57,15 +57,22 @@ struct Sums {
   }
 };
 
-// Calls pass(row, col, rows, cols) on tiles.
+int64_t tiles(const Matrix& x, TileSize size) { return pieces(x.cols, size.cols) * pieces(x.rows, size.rows); }
+
+// Memory for a statistic of all tiles, where one is wanted.
+TileErrors tile_errors(const Matrix& x, TileSize size, const QuantizeStatistic* statistic) {
+  return TileErrors(statistic == nullptr ? 0 : tiles(x, size));
+}
+
+// Calls pass(row, col, rows, cols, number of the tile) on tiles.
 template <class Pass>
 void over_tiles(const Matrix& x, TileSize size, Pass pass) {
-  const int64_t across = pieces(x.cols, size.cols), down = pieces(x.rows, size.rows);
+  const int64_t across = pieces(x.cols, size.cols);
   const int64_t tile = std::max<int64_t>(std::min(size.rows, x.rows) * std::min(size.cols, x.cols), 1);
-  runtime::parallel_for(down * across, kWorthWaking / tile + 1, [&](int64_t begin, int64_t end) {
+  runtime::parallel_for(tiles(x, size), kWorthWaking / tile + 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / across * size.rows, col = i % across * size.cols;
-      pass(row, col, std::min(size.rows, x.rows - row), std::min(size.cols, x.cols - col));
+      pass(row, col, std::min(size.rows, x.rows - row), std::min(size.cols, x.cols - col), i);
     }
   });
 }
@@ -80,7 +87,8 @@ class Direction {
 
   bool wanted() const { return lines_.codes != nullptr; }
 
-  Fp4TileResult run(int64_t row, int64_t col, int64_t rows, int64_t cols, bool encode) const {
+  // errors: nullptr where nobody wants them.
+  Fp4TileResult run(int64_t row, int64_t col, int64_t rows, int64_t cols, bool encode, ErrorSums* errors) const {
     const bool by_row = along_ == Along::kRows;
     const int64_t line = by_row ? row : col, place = by_row ? col : row;
     const Fp4Tile tile = {.x = static_cast<const char*>(x_.x) + (row * x_.x_stride + col) * format::bytes(x_.x_format),
@@ -102,7 +110,9 @@ class Direction {
                           .seed = lines_.noise.seed,
                           .step = lines_.noise.step,
                           .words = by_row ? 16 * pieces(x_.cols, 32) : 32 * pieces(x_.cols, 32)};
-    return by_row ? loops_.rows(tile) : loops_.columns(tile);
+    const Fp4TileResult result = by_row ? loops_.rows(tile) : loops_.columns(tile);
+    if (errors != nullptr) by_row ? loops_.row_error(tile, 1, *errors) : loops_.column_error(tile, *errors);
+    return result;
   }
 
   void set_scale() {
@@ -117,8 +127,8 @@ class Direction {
  private:
   float find_amax() const {
     SharedAmax amax;
-    over_tiles(x_, {kFp4GroupRows, kFp4Chunk}, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
-      amax.raise(run(row, col, rows, cols, /*encode=*/false).amax);
+    over_tiles(x_, {kFp4GroupRows, kFp4Chunk}, [&](int64_t row, int64_t col, int64_t rows, int64_t cols, int64_t) {
+      amax.raise(run(row, col, rows, cols, /*encode=*/false, nullptr).amax);
     });
     return amax.value();
   }
@@ -150,10 +160,16 @@ void quantize_fp4(const QuantizeFp4& args) {
   by_column.set_scale();
   Sums row_sums, column_sums;
   const TileSize size = tile_size(x, by_column.wanted());
-  over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
-    if (by_row.wanted()) row_sums.add(by_row.run(row, col, rows, cols, /*encode=*/true));
-    if (by_column.wanted()) column_sums.add(by_column.run(row, col, rows, cols, /*encode=*/true));
+  TileErrors row_errors = tile_errors(x, size, args.by_row.statistic);
+  TileErrors column_errors = tile_errors(x, size, args.by_column.statistic);
+  over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols, int64_t tile) {
+    const auto errors = [&](TileErrors& all) { return all.are_wanted() ? &all.of(tile, col) : nullptr; };
+    if (by_row.wanted()) row_sums.add(by_row.run(row, col, rows, cols, /*encode=*/true, errors(row_errors)));
+    if (by_column.wanted())
+      column_sums.add(by_column.run(row, col, rows, cols, /*encode=*/true, errors(column_errors)));
   });
+  if (args.by_row.statistic != nullptr) *args.by_row.statistic = row_errors.joined();
+  if (args.by_column.statistic != nullptr) *args.by_column.statistic = column_errors.joined();
   if (by_row.wanted()) row_sums.amax.store(args.by_row.amax);
   if (by_column.wanted()) column_sums.amax.store(args.by_column.amax);
   if (args.non_finite_blocks != nullptr) {
@@ -192,7 +208,7 @@ void quantize_fp4_squares(const QuantizeFp4Squares& args) {
     amax = *args.tensor_amax;
   } else {
     SharedAmax found;
-    over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
+    over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols, int64_t) {
       found.raise(kernels.rows(tile_at(row, col, rows, cols, 1.0f)).amax);
     });
     amax = found.value();
@@ -200,11 +216,13 @@ void quantize_fp4_squares(const QuantizeFp4Squares& args) {
   const float encode_scale = format::Nvfp4::encode_scale(amax, args.scaling);
   if (args.tensor_scale != nullptr) *args.tensor_scale = 1.0f / encode_scale;
   Sums sums;
-  over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols) {
+  TileErrors errors = tile_errors(x, size, args.statistic);
+  over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols, int64_t number) {
     Fp4Tile tile = tile_at(row, col, rows, cols, encode_scale);
     tile.codes = args.codes + row * args.codes_stride + col / 2;
     tile.codes_stride = args.codes_stride;
     sums.add(kernels.squares(tile));
+    if (errors.are_wanted()) kernels.row_error(tile, 16, errors.of(number, col));
     if (args.transposed == nullptr) return;
     tile.codes = args.transposed + col * args.transposed_stride + row / 2;
     tile.codes_stride = args.transposed_stride;
@@ -212,6 +230,7 @@ void quantize_fp4_squares(const QuantizeFp4Squares& args) {
   });
   sums.amax.store(args.amax);
   if (args.non_finite_blocks != nullptr) *args.non_finite_blocks = sums.non_finite_blocks;
+  if (args.statistic != nullptr) *args.statistic = errors.joined();
 }
 
 }  // namespace plimsoll::kernels

@@ -6,6 +6,7 @@
 
 #include "plimsoll/format/format.h"
 #include "plimsoll/format/fp4_block.h"
+#include "plimsoll/kernels/error_statistic.h"
 
 namespace plimsoll::kernels {
 
@@ -43,6 +44,9 @@ struct QuantizeFp4Loops {
   Fp4TileResult (*squares)(const Fp4Tile&);
   // Codes of columns with the scales that `squares` has written.
   void (*squares_transposed)(const Fp4Tile&);
+  // What the tile's codes lose. height: rows that share scales, 1 or 16.
+  void (*row_error)(const Fp4Tile&, int64_t height, ErrorSums&);
+  void (*column_error)(const Fp4Tile&, ErrorSums&);
 };
 
 extern const QuantizeFp4Loops kQuantizeFp4LoopsPortable, kQuantizeFp4LoopsAvx2, kQuantizeFp4LoopsAvx512;
