@@ -71,7 +71,7 @@ void audit_model(const AuditOptions& options, watch::Audit& audit) {
   const watch::AuditRecording recording(&audit);
   const ops::AuditedTorch torch_rows;
   if (trains) {
-    if (options.recipe) keep_tail_in_high_precision(*model.model, high_precision_tail(options.recipe->value));
+    if (options.recipe) keep_tail_in_high_precision(*model.model, high_precision_tail(*options.recipe));
     train_once(model, formats_of_training(options, model), options.tokens);
   } else {
     const at::NoGradGuard no_grad;

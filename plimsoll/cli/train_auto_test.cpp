@@ -78,7 +78,7 @@ TEST(TrainUnderAuto, AnAutoThatIsNoneIsAUsageError) {
     return outcome.error;
   };
   EXPECT_THAT(error_of("auto:bf16"), HasSubstr("--recipe: recipe auto: expected a ladder"));
-  EXPECT_THAT(error_of("auto:e2m1>bf16"), HasSubstr("expected e4m3"));
+  EXPECT_THAT(error_of("auto:e4m4>bf16"), HasSubstr("expected e4m3"));
   EXPECT_THAT(error_of("auti"), HasSubstr("expected auto"));
 }
 

@@ -22,16 +22,22 @@ constexpr std::string_view kName = "auto", kDefaultLadder = "e4m3>bf16";
                               got);
 }
 
-// Formats that a rung may name beside the recipes: delayed scaling with one format for both passes.
+// Formats that a rung may name beside the recipes: NVFP4, and delayed scaling with one format for both passes.
 Recipe recipe_of_rung(std::string_view name) {
+  if (name == "e2m1") return Nvfp4Scaling{};
   if (name == "e4m3") return DelayedScaling{.fp8_format = Fp8Format::kE4m3};
   for (const std::string_view known : names()) {
     if (known == name) return by_name(name);
   }
-  std::vector<std::string_view> known = {"e4m3"};
-  std::ranges::copy_if(names(), std::back_inserter(known),
-                       [](std::string_view each) { return !by_name(each).has_four_bits(); });
+  std::vector<std::string_view> known = {"e2m1", "e4m3"};
+  std::ranges::copy(names(), std::back_inserter(known));
   throw std::invalid_argument(unknown_name("recipe auto: rung of the ladder", name, known));
+}
+
+enum class Width : uint8_t { kFourBits, kEightBits, kNoCodes };
+Width width_of(const Recipe& recipe) {
+  if (recipe.high_precision()) return Width::kNoCodes;
+  return recipe.has_four_bits() ? Width::kFourBits : Width::kEightBits;
 }
 
 std::vector<Rung> parse_ladder(std::string_view text) {
@@ -44,12 +50,14 @@ std::vector<Rung> parse_ladder(std::string_view text) {
     ladder.push_back({std::string(text.substr(0, end)), recipe_of_rung(text.substr(0, end))});
     if (more) text.remove_prefix(end + 1);
   }
-  for (const Rung& rung : ladder) {
-    if (rung.recipe.has_four_bits())
-      fail("a rung", "of eight bits or more, whose errors the controller measures", whole);
+  bool widens = ladder.size() > 1 && width_of(ladder.back().recipe) == Width::kNoCodes;
+  for (size_t i = 1; i < ladder.size(); ++i) {
+    widens = widens && width_of(ladder[i - 1].recipe) < width_of(ladder[i].recipe);
   }
-  const bool narrows = ladder.size() == 2 && !ladder[0].recipe.high_precision() && ladder[1].recipe.high_precision();
-  if (!narrows) fail("a ladder", "of a format with codes and one without, such as e4m3>bf16", whole);
+  if (!widens) {
+    fail("a ladder", "of one format of four bits or one of eight, or both, and one without codes, such as e4m3>bf16",
+         whole);
+  }
   return ladder;
 }
 
@@ -139,21 +147,44 @@ int64_t& ProductRungs::of(GemmKind gemm) {
 }
 
 Recipe Automatic::at(const ProductRungs& rungs) const {
-  Scaling scaling = narrow().scaling();
-  std::visit(
-      [&](auto& args) {
-        if constexpr (requires { args.override_linear_precision; }) {
-          args.override_linear_precision = {rungs.output > 0, rungs.grad_input > 0, rungs.grad_weight > 0};
-          args.high_precision_format = wide().high_precision_format();
-        }
-      },
-      scaling);
-  return Recipe(std::move(scaling));
+  ProductScalings products;
+  for (const Rung& rung : ladder) {
+    Scaling& scaling = products.scalings.emplace_back(rung.recipe.scaling());
+    std::visit(
+        [&](auto& args) {
+          if constexpr (requires { args.high_precision_format; }) {
+            args.high_precision_format = wide().high_precision_format();
+          }
+        },
+        scaling);
+  }
+  products.of_product = {static_cast<size_t>(rungs.output), static_cast<size_t>(rungs.grad_input),
+                         static_cast<size_t>(rungs.grad_weight)};
+  const bool is_one = rungs.output == rungs.grad_input && rungs.output == rungs.grad_weight;
+  return is_one ? Recipe(products.scalings.at(products.of_product.front())) : Recipe(std::move(products));
 }
 
-double Automatic::bound(Role role) const {
-  const GemmKind gemm = role == Role::kGradOutput ? GemmKind::kGradInput : GemmKind::kOutput;
-  return limits.bound[static_cast<size_t>(role)] * rounding_error(narrow().operand(role, gemm).format);
+OperandRecipe Automatic::stored_operand(int64_t rung, Role role, GemmKind gemm) const {
+  return ladder.at(static_cast<size_t>(rung)).recipe.stored_operand(role, gemm);
+}
+
+int64_t Automatic::rung_of(const OperandRecipe& stored, Role role, GemmKind gemm) const {
+  int64_t rung = 0;
+  while (has_codes(rung) && !(stored_operand(rung, role, gemm) == stored)) ++rung;
+  return rung;
+}
+
+Format Automatic::format_of(int64_t rung, Role role) const {
+  return stored_operand(rung, role, role == Role::kGradOutput ? GemmKind::kGradInput : GemmKind::kOutput).format;
+}
+
+double Automatic::bound(int64_t rung, Role role) const {
+  return limits.bound[static_cast<size_t>(role)] * rounding_error(format_of(rung, role));
+}
+
+double Automatic::flushed(int64_t rung, Role role) const {
+  constexpr double kOfE2m1 = 3;
+  return format_of(rung, role) == Format::kE2m1 ? kOfE2m1 * limits.flushed : limits.flushed;
 }
 
 double rounding_error(Format format) {

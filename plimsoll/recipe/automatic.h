@@ -1,8 +1,8 @@
-// Recipe `auto`: each matrix product starts in the narrow format of a ladder, and a controller moves it up when what is
-// measured of its operands says so, and down again when it is quiet. The rule itself is automatic_rule.h.
+// Recipe `auto`: each matrix product starts in the narrowest format of a ladder, and a controller moves it up when what
+// is measured of its operands says so, and down again when it is quiet. The rule itself is automatic_rule.h.
 //
-//   Automatic recipe = automatic_from_text("auto:e4m3>bf16");
-//   Recipe layer = recipe.at({.grad_input = 1});  // grad_input in bf16, the other two products in e4m3
+//   Automatic recipe = automatic_from_text("auto:e2m1>e4m3>bf16");
+//   Recipe layer = recipe.at({.grad_input = 2});  // grad_input in bf16, the other two products in e2m1
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace plimsoll::recipe {
 
 // A format of the ladder, and the recipe of products that are in it.
 struct Rung {
-  std::string name;  // "e4m3", "bf16", or the name of a recipe with codes
+  std::string name;  // "e2m1", "e4m3", "bf16", or the name of a recipe with codes
   Recipe recipe;
 };
 
@@ -32,7 +32,8 @@ struct AutomaticLimits {
   double demote_share = 0.75;  // of the bound, above which the mean error forbids a demotion
   double mean_decay = 0.9;     // of the exponential mean, a measured step
   // Share of the elements of an input or a weight that may become zero. Rows of outliers take all codes of a tensor with
-  // one scale without a large error in any group of columns: the rows that are lost are small beside them.
+  // one scale without a large error in any group of columns: the rows that are lost are small beside them. Of E2M1 three
+  // times as much: its blocks lose all below 1 / 24 of their amax, a quarter of many an ordinary operand.
   double flushed = 0.25;
   // Bounds of the error of one operand, as multiples of the rounding error of its format (rounding_error). By default an
   // operand may lose three times as much to the ends of its format as to its mantissa, a gradient, whose magnitudes
@@ -52,16 +53,24 @@ struct ProductRungs {
 };
 
 struct Automatic {
-  std::vector<Rung> ladder;  // the narrow rung and the wide one
+  std::vector<Rung> ladder;  // four bits, eight bits, none: one of them may be missing, but not the last
   AutomaticLimits limits = {};
 
   int64_t last_rung() const { return static_cast<int64_t>(ladder.size()) - 1; }
-  const Recipe& narrow() const { return ladder.front().recipe; }
+  bool has_codes(int64_t rung) const { return rung < last_rung(); }
   const Recipe& wide() const { return ladder.back().recipe; }
   // The recipe of a layer whose products are on these rungs.
   Recipe at(const ProductRungs& rungs) const;
-  // The largest error of an operand with which its products stay on the narrow rung.
-  double bound(Role role) const;
+  // An operand of a product that is on this rung, as Recipe::stored_operand().
+  OperandRecipe stored_operand(int64_t rung, Role role, GemmKind gemm) const;
+  // The rung of a product that reads this operand; the last one for an operand that none of them has.
+  int64_t rung_of(const OperandRecipe& stored, Role role, GemmKind gemm) const;
+  // The largest error of an operand with which its products stay on this rung, and the largest share of zeros.
+  double bound(int64_t rung, Role role) const;
+  double flushed(int64_t rung, Role role) const;
+
+ private:
+  Format format_of(int64_t rung, Role role) const;
 };
 
 // Root of the mean squared relative error of rounding to nearest, of numbers whose logarithms are spread evenly over a
@@ -72,8 +81,8 @@ double rounding_error(Format format);
 // Whether the text asks for this recipe: "auto", "auto:LADDER" or JSON with that name.
 bool is_automatic(std::string_view text);
 
-// Throws std::invalid_argument: an unknown format or argument, a ladder of other than two rungs or in another order, a
-// value of another type or out of range.
+// Throws std::invalid_argument: an unknown format or argument, a ladder of one rung, with two of one width or in another
+// order, a value of another type or out of range.
 Automatic automatic_from_text(std::string_view text);
 
 // As JSON with every argument, which automatic_from_text reads.

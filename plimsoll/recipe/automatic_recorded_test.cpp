@@ -27,7 +27,8 @@ Role role_of(const json& row) {
   return operand == "grad_output" ? Role::kGradOutput : operand == "weight" ? Role::kWeight : Role::kInput;
 }
 
-ProductMeasurement measurement(const Automatic& recipe, const json& row) {
+// A ladder of two rungs measures the codes of the narrower one on both.
+StepMeasurement measurement(const Automatic& recipe, int64_t rung, const json& row) {
   const double load = row.at("load");
   const std::string reason = row.value("reason", "error");
   ProductMeasurement measured{.a = {.role = role_of(row)}, .b = {.role = Role::kWeight}};
@@ -38,9 +39,9 @@ ProductMeasurement measurement(const Automatic& recipe, const json& row) {
   } else if (reason == "gradient") {
     measured.a.norm_error = row.at("error");
   } else {
-    measured.a.error = row.value("error", load * recipe.bound(measured.a.role));
+    measured.a.error = row.value("error", load * recipe.bound(0, measured.a.role));
   }
-  return measured;
+  return rung == 0 ? StepMeasurement{.own = measured} : StepMeasurement{.below = measured};
 }
 
 // Changes as "step: to reason".
@@ -60,7 +61,7 @@ Changes replayed(const Automatic& recipe, int64_t steps, const json& rows) {
   for (const json& row : rows) {
     if (row.contains("to")) changes.expected.push_back(described(row));
     const int64_t step = row.at("step");
-    const auto decision = decide(recipe, {.step = step, .steps = steps}, measurement(recipe, row), state);
+    const auto decision = decide(recipe, {.step = step, .steps = steps}, measurement(recipe, state.rung, row), state);
     if (!decision) continue;
     const std::string& to = recipe.ladder.at(static_cast<size_t>(decision->to)).name;
     changes.found.push_back(std::to_string(step) + ": " + to + " " + std::string(name(decision->reason)));

@@ -18,9 +18,9 @@ Automatic small_recipe() {
 }
 
 // Errors as shares of the bounds.
-ProductMeasurement of_shares(const Automatic& recipe, double input, double weight = 0.5) {
-  return {.a = {.role = Role::kInput, .error = input * recipe.bound(Role::kInput)},
-          .b = {.role = Role::kWeight, .error = weight * recipe.bound(Role::kWeight)}};
+ProductMeasurement of_shares(const Automatic& recipe, double input, double weight = 0.5, int64_t rung = 0) {
+  return {.a = {.role = Role::kInput, .error = input * recipe.bound(rung, Role::kInput)},
+          .b = {.role = Role::kWeight, .error = weight * recipe.bound(rung, Role::kWeight)}};
 }
 
 // The steps in which a product changes its rung, as "step:from>to reason".
@@ -31,7 +31,11 @@ struct Sequence {
   int64_t step = 0;
   std::vector<std::string> changes = {};
 
+  // Measured in the narrower codes of a ladder of two rungs: the product's own, or those below it.
   void take(const ProductMeasurement& measured) {
+    state.rung == 0 ? take(StepMeasurement{.own = measured}) : take(StepMeasurement{.below = measured});
+  }
+  void take(const StepMeasurement& measured) {
     if (const auto decision = decide(recipe, {step, steps}, measured, state)) {
       changes.push_back(std::to_string(step) + ":" + std::to_string(decision->from) + ">" +
                         std::to_string(decision->to) + " " + std::string(name(decision->reason)));
@@ -200,10 +204,10 @@ TEST(AutomaticRule, AStateThatWasSavedGoesOnAsIfItHadNotBeen) {
 TEST(AutomaticRule, TheMeanIsExponential) {
   Sequence run;
   run.take_shares({0.5, 1.0});
-  const double bound = run.recipe.bound(Role::kInput);
-  EXPECT_DOUBLE_EQ(run.state.mean_load, 0.9 * 0.5 + 0.1 * 1.0);
+  const double bound = run.recipe.bound(0, Role::kInput);
+  EXPECT_DOUBLE_EQ(run.state.own.mean_load, 0.9 * 0.5 + 0.1 * 1.0);
   const double first = bound * std::sqrt(0.5), second = bound * std::sqrt(1.25);
-  EXPECT_NEAR(run.state.mean_error, 0.9 * first + 0.1 * second, 4 * std::numeric_limits<double>::epsilon() * bound);
+  EXPECT_NEAR(run.state.own.mean_error, 0.9 * first + 0.1 * second, 4 * std::numeric_limits<double>::epsilon() * bound);
 }
 
 TEST(AutomaticRule, MeasuredStepsAreTheFirstAndEachEveryth) {
@@ -224,6 +228,69 @@ TEST(AutomaticRule, AVoteOnANarrowRungAsksForTheNextStep) {
   run.take_shares({1.1, 1.1});
   EXPECT_EQ(run.state.rung, 1);
   EXPECT_FALSE(asks_for_next(run.recipe, run.state));
+}
+
+// A ladder of three rungs, with shares of the bounds of the product's own codes and of those below.
+struct ThreeRungs : Sequence {
+  ThreeRungs() {
+    const AutomaticLimits limits = recipe.limits;
+    recipe = automatic_from_text("auto:e2m1>e4m3>bf16");
+    recipe.limits = limits;
+  }
+  void take_both(double own, double below) {
+    StepMeasurement measured;
+    if (recipe.has_codes(state.rung)) measured.own = of_shares(recipe, own, 0.5, state.rung);
+    if (state.rung > 0) measured.below = of_shares(recipe, below, 0.5, state.rung - 1);
+    take(measured);
+  }
+};
+
+TEST(AutomaticRule, VotesMoveAProductUpByOneRungAtATime) {
+  ThreeRungs run;
+  for (int i = 0; i < 6; ++i) run.take_both(1.1, 1.1);
+  EXPECT_EQ(run.changes, Changes({"1:0>1 error", "3:1>2 error"}));
+}
+
+TEST(AutomaticRule, AProductStaysInTheMiddleWhereItsOwnCodesAreQuietAndThoseBelowAreNot) {
+  ThreeRungs run;
+  for (int i = 0; i < 60; ++i) run.take_both(run.state.rung == 0 ? 1.1 : 0.5, 1.1);
+  EXPECT_EQ(run.changes, Changes({"1:0>1 error"}));
+  EXPECT_EQ(run.state.own.votes, 0u);
+  EXPECT_EQ(run.state.below.votes, 0xfu);
+}
+
+TEST(AutomaticRule, AProductComesDownByOneRungWithinEachWindow) {
+  ThreeRungs run;
+  for (int i = 0; i < 4; ++i) run.take_both(1.1, 1.1);
+  for (int i = 0; i < 40; ++i) run.take_both(0.5, 0.5);
+  EXPECT_EQ(run.changes, Changes({"1:0>1 error", "3:1>2 error", "8:2>1 quiet", "28:1>0 quiet"}));
+}
+
+TEST(AutomaticRule, WhatIsNotFiniteGoesToTheLastRungAtOnce) {
+  ThreeRungs run;
+  StepMeasurement measured{.own = of_shares(run.recipe, 0.5)};
+  measured.own.a.finite = false;
+  run.take(measured);
+  EXPECT_EQ(run.changes, Changes({"0:0>2 not finite"}));
+}
+
+TEST(AutomaticRule, FourBitsMayLoseThreeTimesAsManyElements) {
+  ThreeRungs run;
+  StepMeasurement measured{.own = of_shares(run.recipe, 0.5)};
+  measured.own.b.flushed = 0.75;
+  for (int i = 0; i < 8; ++i) run.take(measured);
+  EXPECT_EQ(run.changes, Changes());
+  measured.own.b.flushed = 0.76;
+  for (int i = 0; i < 2; ++i) run.take(measured);
+  EXPECT_EQ(run.changes, Changes({"9:0>1 flushed"}));
+}
+
+TEST(AutomaticRule, TheRecordThatIsShownIsOfTheProductsCodesOrOfThoseThatItMightHave) {
+  ThreeRungs run;
+  for (const int64_t rung : {0, 1, 2}) {
+    run.state.rung = rung;
+    EXPECT_EQ(&shown(run.state, run.recipe.last_rung()), rung == 2 ? &run.state.below : &run.state.own);
+  }
 }
 
 }  // namespace

@@ -23,27 +23,58 @@ TEST(AutomaticRecipe, TheDefaultLadderIsE4m3ThenBf16) {
   EXPECT_EQ(recipe.ladder[0].name, "e4m3");
   EXPECT_EQ(recipe.ladder[1].name, "bf16");
   for (const Role role : {Role::kInput, Role::kGradOutput}) {
-    EXPECT_EQ(recipe.narrow().operand(role, GemmKind::kGradWeight).format, Format::kE4m3);
+    EXPECT_EQ(recipe.stored_operand(0, role, GemmKind::kGradWeight).format, Format::kE4m3);
   }
   EXPECT_EQ(to_json(recipe), to_json(automatic_from_text("auto:e4m3>bf16")));
 }
 
 TEST(AutomaticRecipe, ARungMayBeARecipe) {
   const Automatic recipe = automatic_from_text("auto:mxfp8>fp32");
-  EXPECT_EQ(recipe.narrow().name(), "mxfp8");
+  EXPECT_EQ(recipe.at({}).name(), "mxfp8");
   EXPECT_EQ(recipe.at({.output = 1}).high_precision_format(), Format::kFp32);
 }
 
 TEST(AutomaticRecipe, EachProductHasARungOfItsOwn) {
   const Automatic recipe = automatic_from_text("auto");
-  for (const GemmKind up : {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight}) {
+  for (const GemmKind up : kGemmKinds) {
     ProductRungs rungs;
     rungs.of(up) = 1;
     const Recipe layer = recipe.at(rungs);
-    for (const GemmKind gemm : {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight}) {
+    for (const GemmKind gemm : kGemmKinds) {
       EXPECT_EQ(layer.high_precision(gemm), gemm == up);
     }
   }
+}
+
+TEST(AutomaticRecipe, ThreeRungsGiveEachProductItsOwnCodes) {
+  const Automatic recipe = automatic_from_text("auto:e2m1>e4m3>fp16");
+  EXPECT_EQ(recipe.at({}).name(), "nvfp4");
+  EXPECT_EQ(recipe.at({1, 1, 1}).name(), "fp8");
+  const Recipe layer = recipe.at({.output = 2, .grad_input = 0, .grad_weight = 1});
+  EXPECT_EQ(layer.name(), "mixed");
+  EXPECT_TRUE(layer.high_precision(GemmKind::kOutput));
+  EXPECT_EQ(layer.high_precision_format(), Format::kFp16);
+  EXPECT_EQ(layer.operand(Role::kInput, GemmKind::kOutput).format, Format::kFp16);
+  EXPECT_EQ(layer.operand(Role::kWeight, GemmKind::kGradInput),
+            recipe.at({}).operand(Role::kWeight, GemmKind::kGradInput));
+  EXPECT_EQ(layer.stored_operand(Role::kInput, GemmKind::kGradWeight),
+            recipe.stored_operand(1, Role::kInput, GemmKind::kGradWeight));
+  EXPECT_NE(layer.delayed(), nullptr);
+  EXPECT_TRUE(layer.has_four_bits());
+  EXPECT_TRUE(layer.is_random());
+  EXPECT_FALSE(layer.shares_codes(Role::kGradOutput));
+  EXPECT_EQ(recipe.at({2, 1, 1}).delayed()->fp8_format, Fp8Format::kE4m3);
+  EXPECT_FALSE(recipe.at({2, 1, 1}).has_four_bits());
+  EXPECT_EQ(recipe.at({0, 0, 2}).delayed(), nullptr);
+}
+
+TEST(AutomaticRecipe, EachRungHasItsBounds) {
+  const Automatic recipe = automatic_from_text("auto:mxfp4>e4m3>bf16");
+  EXPECT_DOUBLE_EQ(recipe.bound(0, Role::kInput), 2 * rounding_error(Format::kE2m1));
+  EXPECT_DOUBLE_EQ(recipe.bound(0, Role::kGradOutput), 4 * rounding_error(Format::kE4m3));  // MXFP8
+  EXPECT_DOUBLE_EQ(recipe.bound(1, Role::kInput), 2 * rounding_error(Format::kE4m3));
+  EXPECT_DOUBLE_EQ(recipe.flushed(0, Role::kWeight), 0.75);
+  EXPECT_DOUBLE_EQ(recipe.flushed(1, Role::kWeight), 0.25);
 }
 
 TEST(AutomaticRecipe, JsonHoldsEveryArgument) {
@@ -67,10 +98,14 @@ TEST(AutomaticRecipe, JsonHoldsEveryArgument) {
 
 TEST(AutomaticRecipe, BadTextIsOneClearError) {
   const auto parse = [](const char* text) { return [text] { return automatic_from_text(text); }; };
-  EXPECT_THAT(parse("auto:e2m1>bf16"), fails_with("rung of the ladder: expected e4m3"));
-  EXPECT_THAT(parse("auto:bf16>e4m3"), fails_with("expected a ladder of a format with codes and one without"));
-  EXPECT_THAT(parse("auto:e4m3"), fails_with("got 'e4m3'"));
-  EXPECT_THAT(parse("auto:nvfp4>bf16"), fails_with("expected a rung of eight bits or more"));
+  EXPECT_THAT(parse("auto:e4m4>bf16"), fails_with("rung of the ladder: expected e4m3"));
+  for (const char* ladder : {"bf16>e4m3", "e4m3>e2m1>bf16", "e4m3>fp8>bf16", "nvfp4>mxfp4>bf16", "e2m1>e4m3",
+                             "e4m3>bf16>fp32", "e4m3", "bf16"}) {
+    const std::string text = std::string("auto:") + ladder;
+    EXPECT_THAT(parse(text.c_str()), fails_with("expected a ladder of one format of four bits or one of eight"))
+        << ladder;
+    EXPECT_THAT(parse(text.c_str()), fails_with("got '" + std::string(ladder) + "'"));
+  }
   EXPECT_THAT(parse("auto:"), fails_with("got ''"));
   EXPECT_THAT(parse(R"({"name": "auto", "evry": 3})"), fails_with("expected every"));
   EXPECT_THAT(parse(R"({"name": "auto", "every": 0})"), fails_with("expected every >= 1, got 0"));

@@ -152,6 +152,7 @@ Recipe from_json(std::string_view text) {
 }
 
 std::string to_json(const Recipe& recipe) {
+  if (recipe.is_mixed()) fail("recipe", "one for all products to write as JSON", "one for each");
   Json json;
   json["name"] = recipe.name();
   std::visit(

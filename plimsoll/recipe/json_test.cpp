@@ -80,6 +80,11 @@ TEST(RecipeJson, BadInputSaysWhatWasExpected) {
               fails_with("[fprop, dgrad, wgrad]"));
 }
 
+TEST(RecipeJson, ARecipeWhoseProductsDifferCannotBeWritten) {
+  const Recipe mixed(ProductScalings{{Mxfp8{}, HighPrecision{Format::kBf16}}, {0, 1, 0}});
+  EXPECT_THAT([&] { to_json(mixed); }, fails_with("one for all products"));
+}
+
 TEST(RecipeJson, CallablesCannotBeWritten) {
   DelayedScaling args;
   args.amax_compute_algo = [](std::span<const float> history) { return history.front(); };

@@ -76,7 +76,7 @@ std::string unknown_name(std::string_view kind, std::string_view name, std::span
   return text + ", got '" + std::string(name) + "'";
 }
 
-std::string_view Recipe::name() const { return std::visit(NameOf{}, scaling_); }
+std::string_view Recipe::name() const { return is_mixed() ? "mixed" : std::visit(NameOf{}, scaling_); }
 
 const std::vector<std::string_view>& names() {
   static const std::vector<std::string_view> list = [] {

@@ -2,6 +2,7 @@
 // recipe by name.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "plimsoll/format/e8m0.h"
@@ -20,6 +21,7 @@ enum class Role : uint8_t { kInput, kWeight, kGradOutput };
 // output = input * weight^T (fprop); grad_input = grad_output * weight (dgrad); grad_weight = grad_output^T * input
 // (wgrad).
 enum class GemmKind : uint8_t { kOutput, kGradInput, kGradWeight };
+inline constexpr std::array kGemmKinds = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
 
 enum class ScaleSource : uint8_t {
   kNone,     // no scale: the operand stays in a high-precision format

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace plimsoll::recipe {
 namespace {
@@ -132,18 +133,22 @@ struct HighPrecisionFormatOf {
   Format operator()(const auto& args) const { return args.high_precision_format; }
 };
 
+struct OverridesBackwardOf {
+  bool operator()(const HighPrecision&) const { return false; }
+  bool operator()(const auto& args) const { return args.backward_override != BackwardOverride::kNone; }
+};
+
 struct DequantizesOf {
   bool operator()(const HighPrecision&) const { return false; }
   bool operator()(const auto& args) const { return args.backward_override == BackwardOverride::kDequantized; }
 };
 
-constexpr GemmKind kAllGemms[] = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
 constexpr Role kAllRoles[] = {Role::kInput, Role::kWeight, Role::kGradOutput};
 
 // Whether the predicate holds for an operand of some product.
 template <class Predicate>
 bool any_operand(const Recipe& recipe, Predicate predicate) {
-  for (const GemmKind gemm : kAllGemms) {
+  for (const GemmKind gemm : kGemmKinds) {
     for (const Role role : kAllRoles) {
       if (takes_part(role, gemm) && predicate(recipe.operand(role, gemm))) return true;
     }
@@ -155,36 +160,62 @@ bool any_operand(const Recipe& recipe, Predicate predicate) {
 
 void Recipe::check() const { std::visit(Check{}, scaling_); }
 
+Recipe::Recipe(ProductScalings products) : products_(std::make_shared<const ProductScalings>(std::move(products))) {
+  int with_one_scale = 0;
+  for (const Scaling& scaling : products_->scalings) {
+    const Recipe plain{Scaling(scaling)};
+    expect(plain.high_precision_format() == high_precision_format(), "Recipe",
+           "products with one high-precision format", "two");
+    expect(!std::visit(OverridesBackwardOf{}, scaling), "Recipe", "products without backward_override", "one with");
+    const bool has_one_scale = any_operand(plain, [](const OperandRecipe& operand) {
+      return format::is_fp8(operand.format) && operand.granularity == kPerTensor;
+    });
+    with_one_scale += has_one_scale ? 1 : 0;
+  }
+  expect(with_one_scale <= 1, "Recipe", "one scaling with one scale for a tensor at the most", "more");
+}
+
+const Scaling& Recipe::of(GemmKind gemm) const {
+  return products_ == nullptr ? scaling_ : products_->scalings.at(products_->of_product.at(static_cast<size_t>(gemm)));
+}
+
+const DelayedScaling* Recipe::delayed() const {
+  for (const GemmKind gemm : kGemmKinds) {
+    if (const auto* const args = std::get_if<DelayedScaling>(&of(gemm))) return args;
+  }
+  return nullptr;
+}
+
 OperandRecipe Recipe::operand(Role role, GemmKind gemm) const {
   expect(takes_part(role, gemm), "Recipe::operand", "an operand of the product",
          std::string(kRoles[static_cast<size_t>(role)]) + " in " + kGemms[static_cast<size_t>(gemm)]);
   if (high_precision(gemm)) return {.format = high_precision_format()};
-  return std::visit(OperandOf{role, gemm}, scaling_);
+  return std::visit(OperandOf{role, gemm}, of(gemm));
 }
 
 OperandRecipe Recipe::stored_operand(Role role, GemmKind gemm) const {
-  if (role != Role::kGradOutput && std::visit(DequantizesOf{}, scaling_)) gemm = GemmKind::kOutput;
+  if (role != Role::kGradOutput && std::visit(DequantizesOf{}, of(gemm))) gemm = GemmKind::kOutput;
   OperandRecipe stored = operand(role, gemm);
   stored.granularity = stored_granularity(stored.granularity, role, gemm);
   stored.turned = stored.format == Format::kE2m1 && reduces_over_rows(role, gemm);
   return stored;
 }
 
-bool Recipe::high_precision(GemmKind gemm) const { return std::visit(OverrideOf{gemm}, scaling_); }
+bool Recipe::high_precision(GemmKind gemm) const { return std::visit(OverrideOf{gemm}, of(gemm)); }
 
 bool Recipe::high_precision() const {
-  for (GemmKind gemm : kAllGemms) {
+  for (GemmKind gemm : kGemmKinds) {
     if (!high_precision(gemm)) return false;
   }
   return true;
 }
 
-Format Recipe::high_precision_format() const { return std::visit(HighPrecisionFormatOf{}, scaling_); }
+Format Recipe::high_precision_format() const { return std::visit(HighPrecisionFormatOf{}, scaling()); }
 
 bool Recipe::shares_codes(Role role) const {
   const OperandRecipe* first = nullptr;
   OperandRecipe kept;
-  for (GemmKind gemm : kAllGemms) {
+  for (GemmKind gemm : kGemmKinds) {
     if (!takes_part(role, gemm)) continue;
     const OperandRecipe here = stored_operand(role, gemm);
     if (here.source == ScaleSource::kNone) return false;

@@ -7,7 +7,10 @@
 //   OperandRecipe input = recipe.operand(Role::kInput, GemmKind::kOutput);  // e4m3, delayed, per tensor
 #pragma once
 
+#include <array>
 #include <concepts>
+#include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -78,6 +81,12 @@ struct Mxfp4Scaling {
 using Scaling =
     std::variant<HighPrecision, DelayedScaling, CurrentScaling, BlockScaling, Mxfp8, Nvfp4Scaling, Mxfp4Scaling>;
 
+// A scaling for each product, in the order of GemmKind, by its place in `scalings`.
+struct ProductScalings {
+  std::vector<Scaling> scalings;
+  std::array<size_t, 3> of_product = {};
+};
+
 class Recipe {
  public:
   Recipe() = default;  // fp32
@@ -90,11 +99,18 @@ class Recipe {
     check();
   }
 
-  // "fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block", "mxfp8", "nvfp4", "nvfp4-4over6" or "mxfp4".
+  // Throws std::invalid_argument, too, unless the scalings agree on the high-precision format, have no BackwardOverride,
+  // and one of them at the most has eight-bit codes with one scale for a tensor.
+  explicit Recipe(ProductScalings products);
+
+  // "fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block", "mxfp8", "nvfp4", "nvfp4-4over6" or "mxfp4";
+  // "mixed": products differ.
   std::string_view name() const;
-  const Scaling& scaling() const { return scaling_; }
-  // The arguments of delayed scaling; nullptr for the others.
-  const DelayedScaling* delayed() const { return std::get_if<DelayedScaling>(&scaling_); }
+  bool is_mixed() const { return products_ != nullptr; }
+  // Of all products; where they differ, of `output`.
+  const Scaling& scaling() const { return of(GemmKind::kOutput); }
+  // The arguments of delayed scaling, of all products or of some; nullptr: none has it.
+  const DelayedScaling* delayed() const;
 
   // The recipe of an operand that takes part in that product; throws std::invalid_argument for the others.
   OperandRecipe operand(Role role, GemmKind gemm) const;
@@ -121,8 +137,10 @@ class Recipe {
 
  private:
   void check() const;
+  const Scaling& of(GemmKind gemm) const;
 
   Scaling scaling_;
+  std::shared_ptr<const ProductScalings> products_ = nullptr;  // in place of scaling_, where they differ
 };
 
 // Names that by_name accepts, in the order in which they are shown.
@@ -137,7 +155,7 @@ Recipe by_name(std::string_view name);
 Recipe from_json(std::string_view text);
 
 // The object form with every argument. Throws std::invalid_argument for a recipe with a callable, which JSON cannot
-// hold.
+// hold, and for one whose products differ.
 std::string to_json(const Recipe& recipe);
 
 }  // namespace plimsoll::recipe

@@ -11,7 +11,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-constexpr GemmKind kGemms[] = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
 constexpr Role kRoles[] = {Role::kInput, Role::kWeight, Role::kGradOutput};
 
 TEST(Recipe, DefaultsAreThoseOfTheContract) {
@@ -94,10 +93,10 @@ TEST(Recipe, AllEightOverridesHold) {
       EXPECT_EQ(recipe.high_precision(), bits == 7);
       for (size_t gemm = 0; gemm < 3; ++gemm) {
         const bool high = (bits >> gemm & 1) != 0;
-        EXPECT_EQ(recipe.high_precision(kGemms[gemm]), high);
+        EXPECT_EQ(recipe.high_precision(kGemmKinds[gemm]), high);
         for (Role role : kRoles) {
-          if (!takes_part(role, kGemms[gemm])) continue;
-          const OperandRecipe operand = recipe.operand(role, kGemms[gemm]);
+          if (!takes_part(role, kGemmKinds[gemm])) continue;
+          const OperandRecipe operand = recipe.operand(role, kGemmKinds[gemm]);
           EXPECT_EQ(operand.source == ScaleSource::kNone, high);
           EXPECT_EQ(operand.format == Format::kBf16, high);
         }
@@ -141,7 +140,7 @@ TEST(Recipe, HighPrecisionHasNoScales) {
 
 TEST(Recipe, BlockScalingDistinguishesWeights) {
   const Recipe recipe = by_name("fp8-block");
-  for (GemmKind gemm : kGemms) {
+  for (GemmKind gemm : kGemmKinds) {
     for (Role role : kRoles) {
       if (!takes_part(role, gemm)) continue;
       const OperandRecipe operand = recipe.operand(role, gemm);
@@ -164,7 +163,7 @@ TEST(Recipe, MxScalesAreE8m0AlongTheReduction) {
 
 TEST(Recipe, Nvfp4RotatesWhatGradWeightReadsAndRoundsGradientsStochastically) {
   const Recipe recipe = by_name("nvfp4");
-  for (GemmKind gemm : kGemms) {
+  for (GemmKind gemm : kGemmKinds) {
     for (Role role : kRoles) {
       if (!takes_part(role, gemm)) continue;
       const OperandRecipe operand = recipe.operand(role, gemm);
@@ -231,6 +230,34 @@ TEST(Recipe, OneSetOfCodesServesBothProductsOnlyWithoutADirection) {
   const Recipe overridden = DelayedScaling{.override_linear_precision = {.grad_weight = true}};
   EXPECT_FALSE(overridden.shares_codes(Role::kInput));
   EXPECT_TRUE(overridden.shares_codes(Role::kWeight));
+}
+
+TEST(Recipe, EachProductMayHaveAScalingOfItsOwn) {
+  const Recipe recipe(ProductScalings{{Nvfp4Scaling{}, DelayedScaling{}, HighPrecision{Format::kBf16}}, {0, 1, 2}});
+  EXPECT_TRUE(recipe.is_mixed());
+  EXPECT_EQ(recipe.name(), "mixed");
+  EXPECT_EQ(recipe.operand(Role::kWeight, GemmKind::kOutput).format, Format::kE2m1);
+  EXPECT_EQ(recipe.operand(Role::kWeight, GemmKind::kGradInput).format, Format::kE4m3);
+  EXPECT_EQ(recipe.operand(Role::kGradOutput, GemmKind::kGradInput).format, Format::kE5m2);
+  EXPECT_EQ(recipe.operand(Role::kInput, GemmKind::kGradWeight).format, Format::kBf16);
+  EXPECT_TRUE(recipe.high_precision(GemmKind::kGradWeight));
+  EXPECT_FALSE(recipe.high_precision());
+  EXPECT_NE(recipe.delayed(), nullptr);
+  EXPECT_FALSE(recipe.shares_codes(Role::kWeight));
+  EXPECT_FALSE(by_name("nvfp4").is_mixed());
+}
+
+TEST(Recipe, ScalingsOfProductsThatDoNotGoTogetherAreAnError) {
+  const auto make = [](std::vector<Scaling> scalings) {
+    return [scalings] { Recipe(ProductScalings{scalings, {0, 1, 0}}); };
+  };
+  EXPECT_THAT(make({DelayedScaling{}, HighPrecision{Format::kFp16}}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("one high-precision format")));
+  EXPECT_THAT(make({DelayedScaling{.backward_override = BackwardOverride::kDequantized}, Mxfp8{}}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("without backward_override")));
+  EXPECT_THAT(make({DelayedScaling{}, CurrentScaling{}}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("one scale for a tensor")));
+  EXPECT_NO_THROW(make({DelayedScaling{}, BlockScaling{}})());
 }
 
 TEST(Recipe, OperandOutsideItsProductsIsAnError) {

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is n
 
 TEXT = pathlib.Path(__file__).resolve().parents[2] / "LICENSE"
 # Bounds between the errors of these models' operands, and no patience, so that products go up and down in a few steps.
-RESTLESS = json.dumps(
-    {"name": "auto", "every": 1, "votes": 1, "ballots": 2, "quiet": 1, "window": 1, "bound": [1.1] * 3, "demote_share": 1}
-)
+LIMITS = {"every": 1, "votes": 1, "ballots": 2, "quiet": 1, "window": 1, "demote_share": 1}
+RESTLESS = json.dumps({"name": "auto", "bound": [1.1] * 3, **LIMITS})
+THREE_RUNGS = json.dumps({"name": "auto", "ladder": "e2m1>e4m3>bf16", "bound": [1.13, 1.13, 1.4], **LIMITS})
 SIZES = ["--steps=10", "--layers=2", "--dim=32", "--heads=2", "--context=32", "--batch=4", "--warmup=2", "--eval-windows=4"]
 
 
@@ -29,11 +29,11 @@ def changes_of(lines):
     return [(line["step"], change) for line in steps_of(lines) for change in line["precision"].get("changes", [])]
 
 
-@pytest.mark.parametrize("trained", ["--full", "--lora=r=4"])
-def test_a_fine_tuning_run_that_is_killed_decides_as_one_that_is_not(tmp_path, trained):
+@pytest.mark.parametrize(("trained", "recipe"), [("--full", RESTLESS), ("--full", THREE_RUNGS), ("--lora=r=4", RESTLESS)])
+def test_a_fine_tuning_run_that_is_killed_decides_as_one_that_is_not(tmp_path, trained, recipe):
     (tmp_path / "model").mkdir()
     model, data = save_model(tmp_path / "model"), save_chats(tmp_path)
-    words = words_of(model, data, trained, *PLAN, "--recipe", RESTLESS)
+    words = words_of(model, data, trained, *PLAN, "--recipe", recipe)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     done(*words, "--out", whole)
     changes = changes_of(logged(whole))
@@ -50,12 +50,12 @@ def test_a_fine_tuning_run_that_is_killed_decides_as_one_that_is_not(tmp_path, t
 
 
 def test_a_comparison_runs_each_ladder_as_train_does(tmp_path):
-    ladders = ["auto", "auto:mxfp8>fp32"]
+    ladders = ["auto", "auto:mxfp8>fp32", "auto:e2m1>e4m3>bf16"]
     common = ["--data", TEXT, *SIZES, "--threads=1"]
     done("compare", *common, "--recipes", ",".join(["fp32", *ladders]), "--out", tmp_path / "three")
     results = json.loads((tmp_path / "three" / "compare.json").read_text())["results"]
     assert [run["recipe"] for run in results[1:]] == ladders
-    for ladder, folder, result in zip(ladders, ("auto", "auto-2"), results[1:], strict=True):
+    for ladder, folder, result in zip(ladders, ("auto", "auto-2", "auto-3"), results[1:], strict=True):
         done("train", *common, "--recipe", ladder, "--out", tmp_path / folder)
         alone = logged(tmp_path / folder)
         assert steps_of(logged(tmp_path / "three" / folder)) == steps_of(alone)

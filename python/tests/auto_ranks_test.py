@@ -17,18 +17,19 @@ TEXT = pathlib.Path(__file__).resolve().parents[2] / "LICENSE"
 SHAPE = ["--layers=2", "--dim=32", "--heads=2", "--context=32", "--batch=4", "--warmup=2", "--eval-windows=4"]
 PLAN = ["--steps=24", "--save-every=12", "--keep=9", "--threads=1", "--deadline=60"]
 # Bounds between the errors of this model's operands, and no patience, so that products go up and down in each half of the run.
-RESTLESS = json.dumps(
-    {"name": "auto", "every": 1, "votes": 1, "ballots": 2, "quiet": 1, "window": 1, "bound": [1.1] * 3, "demote_share": 1}
-)
+RESTLESS = {"every": 1, "votes": 1, "ballots": 2, "quiet": 1, "window": 1, "demote_share": 1}
+THREE = "e2m1>e4m3>bf16"
+BOUNDS = {"e4m3>bf16": [1.1] * 3, THREE: [1.2, 1.2, 1.5]}
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
 
 
-def train(out, *arguments, ranks=2):
+def train(out, *arguments, ranks=2, ladder="e4m3>bf16"):
     """Lines of the steps, timing left out, and what the ranks said."""
+    recipe = json.dumps({"name": "auto", "ladder": ladder, "bound": BOUNDS[ladder], **RESTLESS})
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     launch = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*launch, PROGRAM, "train", "--data", TEXT, "--out", out, "--recipe", RESTLESS, *SHAPE, *PLAN, *arguments]
+    command = [*launch, PROGRAM, "train", "--data", TEXT, "--out", out, "--recipe", recipe, *SHAPE, *PLAN, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
@@ -44,16 +45,20 @@ def weights_of(out):
     return load_file(whole)
 
 
-@pytest.mark.parametrize("shard", ["ddp", "zero1", "zero2", "fsdp"])
-def test_ranks_take_the_same_decisions_and_so_does_a_resumed_run(tmp_path, shard):
+@pytest.mark.parametrize(
+    ("shard", "ladder"),
+    [*((shard, "e4m3>bf16") for shard in ("ddp", "zero1", "zero2", "fsdp")), ("zero2", THREE), ("fsdp", THREE)],
+)
+def test_ranks_take_the_same_decisions_and_so_does_a_resumed_run(tmp_path, shard, ladder):
     out = tmp_path / "run"
     # A rank with another format would bring another number of amaxes to the collective, which is an error.
-    whole, _ = train(out, f"--shard={shard}")
+    whole, _ = train(out, f"--shard={shard}", ladder=ladder)
     changes = [(line["step"], change) for line in whole for change in line["precision"].get("changes", [])]
-    for is_later in (False, True):
-        assert {change["to"] for step, change in changes if (step > 12) == is_later} == {"e4m3", "bf16"}
+    assert {change["to"] for _, change in changes} == set(ladder.split(">"))
+    for is_later in (False, True):  # up and down
+        assert len({change["to"] for step, change in changes if (step > 12) == is_later}) > 1
     shutil.rmtree(next(path for path in out.iterdir() if path.is_dir() and path.name.endswith("24")))
-    steps, said = train(out, f"--shard={shard}", "--resume")
+    steps, said = train(out, f"--shard={shard}", "--resume", ladder=ladder)
     assert "resuming after" in said
     assert steps == whole
 

@@ -96,7 +96,7 @@ def test_a_calm_run_has_the_bits_of_delayed_scaling_measured_or_not():
         assert_same(bits, results[0][1])
 
 
-@pytest.mark.parametrize("ladder", ["e4m3>bf16", "mxfp8>fp32", "fp8-current>bf16"])
+@pytest.mark.parametrize("ladder", ["e4m3>bf16", "mxfp8>fp32", "fp8-current>bf16", "e2m1>e4m3>bf16"])
 def test_a_resumed_run_has_the_bits_and_decisions_of_one_that_was_not_interrupted(ladder, tmp_path):
     whole, model = Auto(ladder, **RESTLESS), Net()
     losses, changes = train(whole, model, range(12))
@@ -150,7 +150,7 @@ def test_a_skipped_step_tells_nothing():
             assert not auto.end_step()
     assert skipped == [step == 2 for step in range(6)], skipped
     assert auto.state_dict()["step"] == 6 and auto.shares() == {"e4m3": 1.0, "fp16": 0.0}
-    assert {product["measured"] for layer in auto.state_dict()["layers"] for product in layer["products"]} == {3, 0}
+    assert {product["own"]["measured"] for layer in auto.state_dict()["layers"] for product in layer["products"]} == {3, 0}
 
 
 def test_without_the_scaler_what_is_not_finite_promotes_at_once():

@@ -35,7 +35,8 @@ def test_inner_scopes_of_other_recipes_and_without_one_are_their_own():
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"ladder": "e4m3"}, ValueError, "expected a ladder of a format with codes and one without"),
+    ({"ladder": "e4m3"}, ValueError, "expected a ladder of one format of four bits or one of eight, or both"),
+    ({"ladder": "e4m3>e2m1>bf16"}, ValueError, "got 'e4m3>e2m1>bf16'"),
     ({"ladder": "bf16>e4m3"}, ValueError, "expected a ladder"),
     ({"ladder": "e3m4>bf16"}, ValueError, "e3m4"),
     ({"ladder": 3}, ValueError, "expected ladder as a string, got 3"),

@@ -96,5 +96,3 @@ def test_what_has_no_four_bits_is_refused(rule):
         held: Any = te.Linear(32, 16)
     with pytest.raises(RuntimeError, match="expected a weight as values under recipe"), te.fp8_autocast(fp8_recipe=rule):
         held(torch.randn(4, 32))
-    with pytest.raises(ValueError, match="expected a rung of eight bits or more"):
-        recipe.Auto(ladder=f"{rule._name}>bf16")

@@ -9,13 +9,14 @@
 
 namespace plimsoll::app {
 
-double high_precision_tail(const recipe::Recipe& recipe) {
+double high_precision_tail(const ChosenRecipe& recipe) {
   constexpr double kNvfp4Tail = 0.15;
-  return std::holds_alternative<recipe::Nvfp4Scaling>(recipe.scaling()) ? kNvfp4Tail : 0;
+  const bool is_nvfp4 = std::holds_alternative<recipe::Nvfp4Scaling>(recipe.value.scaling());
+  return is_nvfp4 && !recipe.automatic ? kNvfp4Tail : 0;  // a controller finds what to keep
 }
 
 double high_precision_tail(const TrainOptions& options) {
-  return options.high_precision_tail.value_or(high_precision_tail(options.recipe.value));
+  return options.high_precision_tail.value_or(high_precision_tail(options.recipe));
 }
 
 int64_t blocks_in_tail(double share, int64_t blocks) {

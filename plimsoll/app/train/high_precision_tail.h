@@ -7,12 +7,11 @@
 
 #include "plimsoll/app/train/train_options.h"
 #include "plimsoll/models/language_model.h"
-#include "plimsoll/recipe/recipe.h"
 
 namespace plimsoll::app {
 
-// Share of the blocks: 0.15 under nvfp4 and nvfp4-4over6, 0 under others.
-double high_precision_tail(const recipe::Recipe& recipe);
+// Share of the blocks: 0.15 under nvfp4 and nvfp4-4over6, 0 under others and `auto`.
+double high_precision_tail(const ChosenRecipe& recipe);
 // The same, or what the options ask for.
 double high_precision_tail(const TrainOptions& options);
 

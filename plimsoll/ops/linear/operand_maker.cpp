@@ -2,8 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
+#include <utility>
 
 #include "plimsoll/ops/scaling/rank_amaxes.h"
 #include "plimsoll/ops/tensor/dtype.h"
@@ -17,8 +19,6 @@ using recipe::GemmKind;
 using recipe::OperandRecipe;
 using recipe::Role;
 using recipe::ScaleSource;
-
-constexpr std::array kGemms = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
 
 bool wants(GemmSet set, GemmKind gemm) {
   switch (gemm) {
@@ -35,7 +35,7 @@ bool wants(GemmSet set, GemmKind gemm) {
 // Operand on which all wanted products agree; nullopt if they differ or none is wanted.
 std::optional<OperandRecipe> common_operand(const recipe::Recipe& recipe, Role role, GemmSet wanted) {
   std::optional<OperandRecipe> common;
-  for (GemmKind gemm : kGemms) {
+  for (GemmKind gemm : recipe::kGemmKinds) {
     if (!wants(wanted, gemm)) continue;
     const OperandRecipe operand = recipe.stored_operand(role, gemm);
     if (common && !(*common == operand)) return std::nullopt;
@@ -47,7 +47,7 @@ std::optional<OperandRecipe> common_operand(const recipe::Recipe& recipe, Role r
 // E2M1 operands among the wanted ones.
 Fp4Operands fp4_operands(const recipe::Recipe& recipe, Role role, GemmSet wanted) {
   Fp4Operands result;
-  for (GemmKind gemm : kGemms) {
+  for (GemmKind gemm : recipe::kGemmKinds) {
     if (!wants(wanted, gemm)) continue;
     const OperandRecipe operand = recipe.stored_operand(role, gemm);
     if (operand.format == format::Format::kE2m1) (operand.turned ? result.turned : result.rows) = operand;
@@ -61,7 +61,7 @@ const ScaledTensor& of_direction(const QuantizedFp4& codes, const OperandRecipe&
 
 Operands shared(const ScaledTensor& tensor, GemmSet wanted) {
   Operands operands;
-  for (GemmKind gemm : kGemms) {
+  for (GemmKind gemm : recipe::kGemmKinds) {
     if (wants(wanted, gemm)) operands.of(gemm) = tensor;
   }
   return operands;
@@ -73,7 +73,7 @@ Operands one_of_each_recipe(const recipe::Recipe& recipe, Role role, GemmSet wan
   Operands operands;
   std::optional<OperandRecipe> made;
   ScaledTensor last;
-  for (GemmKind gemm : kGemms) {
+  for (GemmKind gemm : recipe::kGemmKinds) {
     if (!wants(wanted, gemm)) continue;
     const OperandRecipe operand = recipe.stored_operand(role, gemm);
     if (!made || !(*made == operand)) last = make(operand);
@@ -102,15 +102,15 @@ bool has_form(const ScaledTensor& codes, const OperandRecipe& stored) {
 
 bool OperandMaker::quantizes(Role role) const {
   if (recipe_.delayed() == nullptr) return false;
-  for (GemmKind gemm : kGemms) {
-    if (recipe::takes_part(role, gemm) && !recipe_.high_precision(gemm)) return true;
+  for (GemmKind gemm : recipe::kGemmKinds) {
+    if (recipe::takes_part(role, gemm) && recipe_.operand(role, gemm).source == ScaleSource::kDelayed) return true;
   }
   return false;
 }
 
 std::optional<QuantizeOptions> OperandMaker::shared_scale(Role role) const {
   if (!scaling_.parallel.gathers(role)) return std::nullopt;
-  for (GemmKind gemm : kGemms) {
+  for (GemmKind gemm : recipe::kGemmKinds) {
     if (!recipe::takes_part(role, gemm)) continue;
     const OperandRecipe operand = recipe_.operand(role, gemm);
     if (operand.source == ScaleSource::kCurrent && operand.granularity == recipe::kPerTensor) {
@@ -157,21 +157,20 @@ void OperandMaker::report_plain_gradient(const at::Tensor& x, Role role, GemmSet
 Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
   report_plain_gradient(x, role, wanted);
   const Fp4Operands four_bits = fp4_operands(recipe_, role, wanted);
-  bool has_codes = four_bits.wanted();
-  QuantizedFp4 codes;
-  if (has_codes) {
-    codes = quantize_fp4(x, four_bits, seed());
-    observe(role, {.format = format::Format::kE2m1, .amax = codes.amax, .by_blocks = true});
+  std::vector<OperandRecipe> made;
+  for (const std::optional<OperandRecipe>& operand : {four_bits.rows, four_bits.turned}) {
+    if (operand) made.push_back(*operand);
   }
+  const QuantizedFp4 codes = four_bits.wanted() ? make_four_bits(x, role, four_bits) : QuantizedFp4();
   Operands operands = one_of_each_recipe(recipe_, role, wanted, [&](const OperandRecipe& operand) {
     if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
     if (operand.format == format::Format::kE2m1) return of_direction(codes, operand);
-    has_codes = true;
+    made.push_back(operand);
     QuantizeOptions options = quantize_options(operand, known_scale_);
     options.measures = measures();
     Quantized quantized = quantize(x, options, column_sum_out);
     column_sum_out = nullptr;
-    observe(role,
+    observe(role, operand,
             {.format = operand.format,
              .amax = quantized.amax,
              .scale = options.scale,
@@ -179,7 +178,7 @@ Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted,
             quantized.statistic);
     return std::move(quantized.tensor);
   });
-  if (!has_codes && measures()) try_codes(x, role);
+  if (measures()) try_codes(x, role, wanted, std::move(made));
   if (column_sum_out != nullptr) *column_sum_out = column_sum(x);
   return operands;
 }
@@ -192,10 +191,11 @@ Operands OperandMaker::make_from(const ScaledTensor& codes, Role role, GemmSet w
 Operands OperandMaker::take(const GivenCodes& weight, GemmSet wanted) {
   if (weight.amax.defined()) {
     const bool one_scale = weight.codes.granularity == recipe::kPerTensor;
-    observe(Role::kWeight, {.format = weight.codes.format,
-                            .amax = weight.amax,
-                            .scale = one_scale ? ScaleRef(weight.codes.scale) : ScaleRef(),
-                            .by_blocks = !one_scale});
+    observe(Role::kWeight, recipe_.stored_operand(Role::kWeight, GemmKind::kOutput),
+            {.format = weight.codes.format,
+             .amax = weight.amax,
+             .scale = one_scale ? ScaleRef(weight.codes.scale) : ScaleRef(),
+             .by_blocks = !one_scale});
   }
   const ScaledTensor& turned = weight.grad_input;
   const bool turns = wanted.grad_input && turned.data.defined() &&
@@ -211,15 +211,15 @@ Operands OperandMaker::produce(const Producer& producer, Role role, GemmSet want
   if (operand && operand->source == ScaleSource::kNone) {
     const Produced values = producer(operand->format, {});
     choose_scale(role, [&] { return values.amax; });
-    observe(role, {.format = operand->format, .amax = values.amax});
-    if (measures()) try_codes(values.values, role);
+    observe(role, *operand, {.format = operand->format, .amax = values.amax});
+    if (measures()) try_codes(values.values, role, wanted, {});
     return shared(plain_values(values.values, operand->format), wanted);
   }
   // Measurements need the values: the same codes, by way of memory.
   if (operand && operand->source == ScaleSource::kDelayed && !measures() && slot(role).has_scale()) {
     choose_scale(role, [] { return AmaxSlot(); });
     Produced codes = producer(operand->format, known_scale_);
-    observe(role, {.format = operand->format, .amax = codes.amax, .scale = known_scale_});
+    observe(role, *operand, {.format = operand->format, .amax = codes.amax, .scale = known_scale_});
     return shared(scaled_codes(std::move(codes.values), operand->format, known_scale_), wanted);
   }
   const Produced wide = producer(format::Format::kFp32, {});
@@ -261,33 +261,60 @@ void OperandMaker::tell(OperandCost cost) const {
   scaling_.precision->see(scaling_.state->grad_output, std::move(cost));
 }
 
-void OperandMaker::try_codes(const at::Tensor& x, Role role) const {
-  const GemmKind gemm = role == Role::kGradOutput ? GemmKind::kGradInput : GemmKind::kOutput;
-  QuantizeOptions options = quantize_options(scaling_.precision->recipe().narrow().stored_operand(role, gemm), {});
-  const bool one_scale = options.granularity == recipe::kPerTensor;
-  if (one_scale) options.scale = tensor_scale(options, find_amax(x));
-  options.measures = true;
-  const Quantized tried = quantize(x, options);
-  tell({.role = role,
-        .format = options.format,
-        .amax = tried.amax,
-        .scale = options.scale,
-        .by_blocks = !one_scale,
-        .statistic = tried.statistic});
+void OperandMaker::tell_four_bits(Role role, const Fp4Operands& operands, const QuantizedFp4& codes) const {
+  if (operands.rows) {
+    tell({.role = role, .operand = *operands.rows, .amax = codes.amax, .statistic = codes.rows_statistic});
+  }
+  if (operands.turned) {
+    tell({.role = role, .operand = *operands.turned, .amax = codes.amax, .statistic = codes.turned_statistic});
+  }
 }
 
-void OperandMaker::observe(Role role, const OperandSeen& seen, const at::Tensor& statistic) {
+void OperandMaker::try_codes(const at::Tensor& x, Role role, GemmSet wanted, std::vector<OperandRecipe> made) const {
+  const recipe::Automatic& ladder = scaling_.precision->recipe();
+  Fp4Operands four_bits;
+  for (const GemmKind gemm : recipe::kGemmKinds) {
+    if (!wants(wanted, gemm)) continue;
+    const int64_t rung = ladder.rung_of(recipe_.stored_operand(role, gemm), role, gemm);
+    if (rung == 0) continue;
+    const OperandRecipe below = ladder.stored_operand(rung - 1, role, gemm);
+    if (std::ranges::find(made, below) != made.end()) continue;
+    made.push_back(below);
+    if (below.format == format::Format::kE2m1) {
+      (below.turned ? four_bits.turned : four_bits.rows) = below;
+      continue;
+    }
+    QuantizeOptions options = quantize_options(below, {});
+    if (options.granularity == recipe::kPerTensor) options.scale = tensor_scale(options, find_amax(x));
+    options.measures = true;
+    const Quantized tried = quantize(x, options);
+    tell({.role = role, .operand = below, .amax = tried.amax, .scale = options.scale, .statistic = tried.statistic});
+  }
+  if (four_bits.wanted()) tell_four_bits(role, four_bits, quantize_fp4(x, four_bits, seed(), /*measures=*/true));
+}
+
+QuantizedFp4 OperandMaker::make_four_bits(const at::Tensor& x, Role role, const Fp4Operands& operands) {
+  QuantizedFp4 codes = quantize_fp4(x, operands, seed(), measures());
+  last_seen_ = {.format = format::Format::kE2m1, .amax = codes.amax, .by_blocks = true};
+  report(role, *last_seen_);
+  tell_four_bits(role, operands, codes);
+  // Delayed codes of the same operand, for another product, are not rotated.
+  if (operands.rows || operands.turned->rotation == 0) record_amax(role, codes.amax);
+  return codes;
+}
+
+void OperandMaker::observe(Role role, const OperandRecipe& stored, const OperandSeen& seen,
+                           const at::Tensor& statistic) {
   last_seen_ = seen;
   report(role, seen);
-  tell({.role = role,
-        .format = seen.format,
-        .amax = seen.amax,
-        .scale = seen.scale,
-        .by_blocks = seen.by_blocks,
-        .statistic = statistic});
+  tell({.role = role, .operand = stored, .amax = seen.amax, .scale = seen.scale, .statistic = statistic});
+  record_amax(role, seen.amax);
+}
+
+void OperandMaker::record_amax(Role role, const AmaxSlot& amax) const {
   if (!record_ || !quantizes(role) || scaling_.step == nullptr) return;
   const SharedSlot shared_slot(scaling_.state, &slot(role));
-  const AmaxSlot amax_slot = scaling_.step->reduces(recipe_) ? seen.amax : amax_of_all_tokens(role, seen.amax);
+  const AmaxSlot amax_slot = scaling_.step->reduces(recipe_) ? amax : amax_of_all_tokens(role, amax);
   if (pass_ == Pass::kForward) {
     scaling_.step->record_forward(shared_slot, scaling_.recipe, amax_slot);
   } else {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "plimsoll/ops/linear/linear_scaling.h"
 #include "plimsoll/ops/tensor/gemm.h"
@@ -72,13 +73,18 @@ class OperandMaker {
   Operands make_each(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum);
   // Amax of a gradient without codes, for a session that sees every value.
   void report_plain_gradient(const at::Tensor& x, recipe::Role role, GemmSet wanted) const;
-  void observe(recipe::Role role, const OperandSeen& seen, const at::Tensor& statistic = {});
+  // The account of an operand for the watch, a controller of formats and, under delayed scaling, the slot.
+  void observe(recipe::Role role, const recipe::OperandRecipe& stored, const OperandSeen& seen,
+               const at::Tensor& statistic = {});
+  void record_amax(recipe::Role role, const AmaxSlot& amax) const;
+  QuantizedFp4 make_four_bits(const at::Tensor& x, recipe::Role role, const Fp4Operands& operands);
 
   // Whether a controller wants to know what the operands of this pass cost.
   bool measures() const;
   void tell(OperandCost cost) const;
-  // The cost of narrow codes of an operand that no product reads as codes.
-  void try_codes(const at::Tensor& x, recipe::Role role) const;
+  void tell_four_bits(recipe::Role role, const Fp4Operands& operands, const QuantizedFp4& codes) const;
+  // The costs of an operand in the codes of the rungs below those of the wanted products, but where `made` has them.
+  void try_codes(const at::Tensor& x, recipe::Role role, GemmSet wanted, std::vector<recipe::OperandRecipe> made) const;
 
   const LinearScaling& scaling_;
   const recipe::Recipe& recipe_;

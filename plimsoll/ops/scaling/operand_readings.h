@@ -2,37 +2,47 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "plimsoll/ops/scaling/precision_controller.h"
 
 namespace plimsoll::ops {
 
-// One operand over all its uses in a step, each member the worst of them. Numbers without a sign, so that their largest
-// of all ranks is a collective of amaxes.
+// One operand of one product in the codes of one rung, over all its uses in a step, each member the worst of them.
+// Numbers without a sign, so that their largest of all ranks is a collective of amaxes.
 struct OperandReading {
-  static constexpr size_t kNumbers = 7;
+  static constexpr size_t kNumbers = 6;
 
-  float amax = 0;      // NaN or Inf: something was not finite
   float measured = 0;  // 1: the following are known
   float error = 0, norm_error = 0, saturated = 0, flushed = 0;
   float fill = 0;  // amax as a share of the largest code
 
-  std::array<float*, kNumbers> numbers() {
-    return {&amax, &measured, &error, &norm_error, &saturated, &flushed, &fill};
-  }
-  recipe::OperandMeasurement measurement(recipe::Role role) const;
+  std::array<float*, kNumbers> numbers() { return {&measured, &error, &norm_error, &saturated, &flushed, &fill}; }
 };
 
-using LayerReadings = std::array<OperandReading, 3>;  // by Role
+// All operands of a layer.
+struct LayerReadings {
+  std::array<float, 3> amax = {};  // by Role; NaN or Inf: something was not finite
+  // By rung with codes; the two operands of each product, by GemmKind.
+  std::vector<std::array<OperandReading, 6>> codes;
+
+  std::vector<float*> numbers();
+  // A product that is on this rung.
+  recipe::StepMeasurement measurement(recipe::GemmKind gemm, int64_t rung) const;
+
+ private:
+  recipe::ProductMeasurement in_codes(recipe::GemmKind gemm, int64_t rung) const;
+  recipe::OperandMeasurement in_codes(recipe::Role role, recipe::GemmKind gemm, int64_t rung) const;
+  const OperandReading* find(recipe::Role role, recipe::GemmKind gemm, int64_t rung) const;
+};
 
 // The readings of each layer's costs, in one read.
-std::vector<LayerReadings> read_costs(const std::vector<const std::vector<OperandCost>*>& layers);
+std::vector<LayerReadings> read_costs(const recipe::Automatic& recipe,
+                                      const std::vector<const std::vector<OperandCost>*>& layers);
 
 // Replaces each number by the largest of the ranks'.
 void reduce(const AmaxReduction& reduction, std::vector<LayerReadings>& layers);
-
-// A product's measurement.
-recipe::ProductMeasurement product_measurement(const LayerReadings& layer, recipe::GemmKind gemm);
 
 }  // namespace plimsoll::ops

@@ -20,7 +20,6 @@ using recipe::GemmKind;
 using recipe::Reason;
 using recipe::Role;
 
-constexpr std::array kGemms = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
 constexpr std::array kRoles = {Role::kInput, Role::kWeight, Role::kGradOutput};
 
 size_t index(GemmKind gemm) { return static_cast<size_t>(gemm); }
@@ -111,7 +110,7 @@ std::string PrecisionController::free_name(const std::string& name) const {
 SharedRecipe PrecisionController::recipe_at(const LayerPrecision& layer) {
   recipe::ProductRungs rungs;
   int64_t key = 0;
-  for (const GemmKind gemm : kGemms) {
+  for (const GemmKind gemm : recipe::kGemmKinds) {
     rungs.of(gemm) = layer.products[index(gemm)].state.rung;
     key = key * static_cast<int64_t>(recipe_.ladder.size()) + rungs.of(gemm);
   }
@@ -172,12 +171,12 @@ void PrecisionController::abandon_step(int64_t step) {
 }
 
 // A scale that no product has used for a while says nothing about the operand of now.
-void PrecisionController::start_slots_anew(Layer& layer, GemmKind demoted) const {
+void PrecisionController::start_slots_anew(Layer& layer, GemmKind moved) const {
   for (const Role role : kRoles) {
-    if (!recipe::takes_part(role, demoted)) continue;
-    const bool is_used = std::ranges::any_of(kGemms, [&](GemmKind gemm) {
+    if (!recipe::takes_part(role, moved)) continue;
+    const bool is_used = std::ranges::any_of(recipe::kGemmKinds, [&](GemmKind gemm) {
       return recipe::takes_part(role, gemm) && layer.multiply_adds[index(gemm)] > 0 &&
-             !layer.recipe->high_precision(gemm);
+             layer.recipe->operand(role, gemm).source == recipe::ScaleSource::kDelayed;
     });
     if (is_used) continue;
     OperandSlot& slot = *layer.slots[index(role)];
@@ -206,24 +205,25 @@ std::vector<PrecisionChange> PrecisionController::end_step(const recipe::Clock& 
   const std::lock_guard lock(mutex_);
   std::vector<const std::vector<OperandCost>*> costs;
   for (const auto& layer : layers_) costs.push_back(&layer->costs);
-  std::vector<LayerReadings> readings = read_costs(costs);
+  std::vector<LayerReadings> readings = read_costs(recipe_, costs);
   if (reduction != nullptr) reduce(*reduction, readings);
   std::vector<PrecisionChange> changes;
   step_multiply_adds_.assign(recipe_.ladder.size(), 0);
   for (size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = *layers_[i];
     const size_t before = changes.size();
-    for (const GemmKind gemm : kGemms) {
+    for (const GemmKind gemm : recipe::kGemmKinds) {
       ProductPrecision& product = layer.precision.products[index(gemm)];
       product.multiply_adds = layer.multiply_adds[index(gemm)];
       if (product.multiply_adds == 0) continue;  // frozen, or not called
       step_multiply_adds_[static_cast<size_t>(product.state.rung)] += product.multiply_adds;
-      const auto decision = recipe::decide(recipe_, clock, product_measurement(readings[i], gemm), product.state);
+      const auto decision =
+          recipe::decide(recipe_, clock, readings[i].measurement(gemm, product.state.rung), product.state);
       if (!decision) continue;
       product.last = decision;
       const auto name = [&](int64_t rung) { return recipe_.ladder[static_cast<size_t>(rung)].name; };
       changes.push_back({layer.precision.layer, gemm, clock.step, name(decision->from), name(decision->to), *decision});
-      if (decision->to < decision->from) start_slots_anew(layer, gemm);
+      if (recipe_.ladder[static_cast<size_t>(decision->to)].recipe.delayed() != nullptr) start_slots_anew(layer, gemm);
     }
     if (changes.size() > before) layer.recipe = recipe_at(layer.precision);
     layer.costs.clear();

@@ -29,13 +29,12 @@ namespace plimsoll::ops {
 // A layer's slots, by Role. The gradient's is the layer's identity; copies of its state share that slot's scale.
 using LayerSlots = std::array<SharedSlot, 3>;
 
-// Cost of the codes of one operand, still in the memory of the device.
+// Cost of the codes of one operand, still in the memory of the device. Every product that reads such codes has it.
 struct OperandCost {
   recipe::Role role = recipe::Role::kInput;
-  format::Format format = format::Format::kFp32;
+  recipe::OperandRecipe operand = {};  // as it is stored
   AmaxSlot amax = {};
-  ScaleRef scale = {};        // of the whole tensor
-  bool by_blocks = false;     // scales of blocks instead, which leave no headroom
+  ScaleRef scale = {};        // of the whole tensor; undefined: scales of blocks, which leave no headroom
   at::Tensor statistic = {};  // fp32 [4], kernels::QuantizeStatistic; undefined: not measured
 };
 
@@ -112,7 +111,7 @@ class PrecisionController {
   Layer* find(const OperandSlot& grad_output);
   const Layer* find(const OperandSlot& grad_output) const;
   SharedRecipe recipe_at(const LayerPrecision& layer);
-  void start_slots_anew(Layer& layer, recipe::GemmKind demoted) const;
+  void start_slots_anew(Layer& layer, recipe::GemmKind moved) const;
   void choose_measured(int64_t next_step);
 
   recipe::Automatic recipe_;
@@ -123,7 +122,7 @@ class PrecisionController {
   std::unordered_map<const void*, Layer*> by_scale_;        // that slot's scale
   std::unordered_set<std::string> names_;
   std::unordered_map<std::string, LayerPrecision> restored_;
-  std::unordered_map<int64_t, SharedRecipe> recipes_;       // one bit a product
+  std::unordered_map<int64_t, SharedRecipe> recipes_;       // a digit of the number of rungs for each product
   std::vector<double> step_multiply_adds_, multiply_adds_;  // by rung
 };
 

@@ -16,21 +16,22 @@ using recipe::GemmKind;
 using recipe::Reason;
 using recipe::Role;
 
-constexpr std::array kProducts = {GemmKind::kOutput, GemmKind::kGradInput, GemmKind::kGradWeight};
-
-// Calls visit(name, member) for each member of a product's state.
+// Calls visit(name, member) for each member of a product's state but its two records.
 void members(auto& state, auto&& visit) {
   visit("rung", state.rung);
-  visit("votes", state.votes);
-  visit("mean_error", state.mean_error);
-  visit("mean_load", state.mean_load);
-  visit("saturated", state.saturated);
-  visit("flushed", state.flushed);
-  visit("headroom_bits", state.headroom_bits);
-  visit("measured", state.measured);
-  visit("last_vote", state.last_vote);
   visit("last_change", state.last_change);
   visit("last_demotion", state.last_demotion);
+}
+
+void members_of_record(auto& record, auto&& visit) {
+  visit("votes", record.votes);
+  visit("mean_error", record.mean_error);
+  visit("mean_load", record.mean_load);
+  visit("saturated", record.saturated);
+  visit("flushed", record.flushed);
+  visit("headroom_bits", record.headroom_bits);
+  visit("measured", record.measured);
+  visit("last_vote", record.last_vote);
 }
 
 void members_of_decision(auto& decision, auto&& visit) {
@@ -50,9 +51,23 @@ Value value_of(const json& number, Value last) {
   return static_cast<Value>(value);
 }
 
+json record_json(const recipe::CodesRecord& record) {
+  json members;
+  members_of_record(record, [&](const char* name, const auto& value) { members[name] = value; });
+  return members;
+}
+
+recipe::CodesRecord record_of(const json& members) {
+  recipe::CodesRecord record;
+  members_of_record(record, [&](const char* name, auto& value) { members.at(name).get_to(value); });
+  return record;
+}
+
 json product_json(const ProductPrecision& product) {
   json state;
   members(product.state, [&](const char* name, const auto& value) { state[name] = value; });
+  state["own"] = record_json(product.state.own);
+  state["below"] = record_json(product.state.below);
   state["multiply_adds"] = product.multiply_adds;
   if (!product.last) return state;
   json last = {{"reason", static_cast<int>(product.last->reason)}, {"role", static_cast<int>(product.last->role)}};
@@ -64,6 +79,8 @@ json product_json(const ProductPrecision& product) {
 ProductPrecision product_of(const json& state) {
   ProductPrecision product;
   members(product.state, [&](const char* name, auto& value) { state.at(name).get_to(value); });
+  product.state.own = record_of(state.at("own"));
+  product.state.below = record_of(state.at("below"));
   state.at("multiply_adds").get_to(product.multiply_adds);
   if (!state.contains("last")) return product;
   const json& last = state.at("last");
@@ -113,19 +130,20 @@ json to_json(const PrecisionChange& change) {
 
 json products_json(const std::vector<std::string>& formats, const std::vector<LayerPrecision>& layers) {
   json products = json::object();
+  const int64_t last_rung = static_cast<int64_t>(formats.size()) - 1;
   for (const LayerPrecision& layer : layers) {
-    for (const GemmKind gemm : kProducts) {
+    for (const GemmKind gemm : recipe::kGemmKinds) {
       const ProductPrecision& product = layer.products[static_cast<size_t>(gemm)];
       if (product.multiply_adds == 0) continue;
-      const recipe::ProductState& state = product.state;
+      const recipe::CodesRecord& record = recipe::shown(product.state, last_rung);
       products[layer.layer + "/" + std::string(name_of(gemm))] = {
-          {"format", formats.at(static_cast<size_t>(state.rung))},
+          {"format", formats.at(static_cast<size_t>(product.state.rung))},
           {"multiply_adds", product.multiply_adds},
-          {"mean_error", state.mean_error},
-          {"load", state.mean_load},
-          {"saturated", state.saturated},
-          {"flushed", state.flushed},
-          {"headroom_bits", state.headroom_bits}};
+          {"mean_error", record.mean_error},
+          {"load", record.mean_load},
+          {"saturated", record.saturated},
+          {"flushed", record.flushed},
+          {"headroom_bits", record.headroom_bits}};
     }
   }
   return products;

@@ -18,14 +18,15 @@ LayerPrecision promoted_layer() {
   LayerPrecision layer{.layer = "blocks.0.mlp.fc1"};
   layer.products[0] = {
       .state = {.rung = 1,
-                .votes = uint64_t{1} << 63,
-                .mean_error = 0.1,  // no binary fraction
-                .mean_load = 1.0 / 3,
-                .saturated = 1e-300,
-                .flushed = 0.25,
-                .headroom_bits = -0.5,
-                .measured = 12,
-                .last_vote = 5,
+                .own = {.votes = 3, .mean_error = 0.7, .measured = 4},
+                .below = {.votes = uint64_t{1} << 63,
+                          .mean_error = 0.1,  // no binary fraction
+                          .mean_load = 1.0 / 3,
+                          .saturated = 1e-300,
+                          .flushed = 0.25,
+                          .headroom_bits = -0.5,
+                          .measured = 12,
+                          .last_vote = 5},
                 .last_change = 5,
                 .last_demotion = -1},
       .last =
@@ -65,7 +66,8 @@ TEST(PrecisionJson, AStateThatIsNoneLeavesTheControllerAsItIs) {
       [](json& state) { state.erase("layers"); },
       [](json& state) { state["layers"][0].erase("layer"); },
       [](json& state) { state["layers"][0]["products"].erase(2); },
-      [](json& state) { state["layers"][0]["products"][0]["votes"] = "many"; },
+      [](json& state) { state["layers"][0]["products"][0]["own"]["votes"] = "many"; },
+      [](json& state) { state["layers"][0]["products"][0].erase("below"); },
       [](json& state) { state["layers"][0]["products"][0]["last"].erase("role"); },
       [](json& state) { state["multiply_adds"] = 3; },
   };

@@ -26,12 +26,11 @@ kernels::QuantizeTensor tensor_pass(const at::Tensor& x, at::Tensor* sum) {
 }
 
 // Memory for a statistic where the options ask for one; nullptr otherwise.
-kernels::QuantizeStatistic* statistic_memory(const at::Tensor& x, const QuantizeOptions& options,
+kernels::QuantizeStatistic* wanted_statistic(const at::Tensor& x, const QuantizeOptions& options,
                                              at::Tensor& statistic) {
-  static_assert(sizeof(kernels::QuantizeStatistic) == 4 * sizeof(float));
   if (!options.measures) return nullptr;
-  statistic = at::empty({4}, x.options().dtype(at::kFloat));
-  return reinterpret_cast<kernels::QuantizeStatistic*>(statistic.mutable_data_ptr<float>());
+  statistic = statistic_memory(x);
+  return as_statistic(statistic);
 }
 
 Quantized quantize_tensor(const at::Tensor& x, const QuantizeOptions& options, at::Tensor* sum) {
@@ -43,7 +42,7 @@ Quantized quantize_tensor(const at::Tensor& x, const QuantizeOptions& options, a
   pass.scale = options.scale.data();
   pass.amax = amax.data();
   at::Tensor statistic;
-  pass.statistic = statistic_memory(x, options, statistic);
+  pass.statistic = wanted_statistic(x, options, statistic);
   const watch::Span span("quantize", {.bytes = traffic(x, codes)});
   kernels::quantize_tensor(pass);
   return {scaled_codes(std::move(codes), options.format, options.scale), amax, statistic};
@@ -63,7 +62,7 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
   if (x.numel() == 0) tensor.scale.fill_(exponents ? kOneAsE8m0 : 1);  // the kernel has no block to visit
   AmaxSlot amax(x.device());
   at::Tensor statistic;
-  kernels::QuantizeStatistic* const measured = statistic_memory(x, options, statistic);
+  kernels::QuantizeStatistic* const measured = wanted_statistic(x, options, statistic);
   const watch::Span span("quantize blocks", {.bytes = traffic(x, tensor.data, tensor.scale)});
   kernels::quantize_blocks({.x = x.const_data_ptr(),
                             .x_format = format_of(x.scalar_type(), "quantize"),
@@ -86,6 +85,13 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
 }
 
 }  // namespace
+
+at::Tensor statistic_memory(const at::Tensor& x) { return at::empty({4}, x.options().dtype(at::kFloat)); }
+
+kernels::QuantizeStatistic* as_statistic(const at::Tensor& memory) {
+  static_assert(sizeof(kernels::QuantizeStatistic) == 4 * sizeof(float));
+  return reinterpret_cast<kernels::QuantizeStatistic*>(memory.mutable_data_ptr<float>());
+}
 
 // Rows may be strided, elements of a row may not.
 at::Tensor with_dense_rows(const at::Tensor& x) {

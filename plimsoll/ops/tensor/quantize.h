@@ -7,6 +7,10 @@
 #include "plimsoll/ops/tensor/scaled_tensor.h"
 #include "plimsoll/recipe/operand.h"
 
+namespace plimsoll::kernels {
+struct QuantizeStatistic;
+}
+
 namespace plimsoll::ops {
 
 struct QuantizeOptions {
@@ -25,6 +29,10 @@ QuantizeOptions quantize_options(const recipe::OperandRecipe& stored, const Scal
 
 // x, or a copy of it where elements of a row, or rows, overlap or lie apart. A matrix, else an error.
 at::Tensor with_dense_rows(const at::Tensor& x);
+
+// Memory for a kernels::QuantizeStatistic beside x: fp32 [4].
+at::Tensor statistic_memory(const at::Tensor& x);
+kernels::QuantizeStatistic* as_statistic(const at::Tensor& memory);
 
 struct Quantized {
   ScaledTensor tensor;

@@ -47,7 +47,7 @@ kernels::Fp4Lines fp4_lines(const OperandRecipe& operand, ScaledTensor& tensor, 
           .tensor_scale = tensor.scale.defined() ? tensor.scale.mutable_data_ptr<float>() : nullptr};
 }
 
-QuantizedFp4 quantize_lines(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed) {
+QuantizedFp4 quantize_lines(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed, bool measures) {
   QuantizedFp4 result{.rows = {}, .turned = {}, .amax = AmaxSlot(x.device())};
   kernels::QuantizeFp4 pass{.x = x.const_data_ptr(),
                             .x_format = format_of(x.scalar_type(), "quantize"),
@@ -58,10 +58,12 @@ QuantizedFp4 quantize_lines(const at::Tensor& x, const Fp4Operands& operands, ui
   if (operands.rows) {
     result.rows = fp4_memory(x, *operands.rows, x.size(0), x.size(1));
     pass.by_row = fp4_lines(*operands.rows, result.rows, seed);
+    if (measures) pass.by_row.statistic = as_statistic(result.rows_statistic = statistic_memory(x));
   }
   if (operands.turned) {
     result.turned = fp4_memory(x, *operands.turned, x.size(1), x.size(0));
     pass.by_column = fp4_lines(*operands.turned, result.turned, seed);
+    if (measures) pass.by_column.statistic = as_statistic(result.turned_statistic = statistic_memory(x));
   }
   (operands.rows ? pass.by_row : pass.by_column).amax = result.amax.data();
   const watch::Span span("quantize four bits", {.bytes = traffic(x, result.rows.data, result.turned.data)});
@@ -69,7 +71,8 @@ QuantizedFp4 quantize_lines(const at::Tensor& x, const Fp4Operands& operands, ui
   return result;
 }
 
-QuantizedFp4 quantize_squares(const at::Tensor& x, const Fp4Operands& operands) {
+// Both directions have the same values, and so the same statistic.
+QuantizedFp4 quantize_squares(const at::Tensor& x, const Fp4Operands& operands, bool measures) {
   const OperandRecipe& operand = operands.rows ? *operands.rows : *operands.turned;
   const int64_t rows = x.size(0), cols = x.size(1), side = operand.granularity.block_rows;
   ScaledTensor codes = fp4_memory(x, operand, rows, cols);
@@ -81,6 +84,7 @@ QuantizedFp4 quantize_squares(const at::Tensor& x, const Fp4Operands& operands) 
   turned.turned = true;
   turned.length = rows;
   QuantizedFp4 result{.rows = {}, .turned = {}, .amax = AmaxSlot(x.device())};
+  const at::Tensor statistic = measures ? statistic_memory(x) : at::Tensor();
   const watch::Span span("quantize four bits", {.bytes = traffic(x, codes.data, turned.data)});
   kernels::quantize_fp4_squares({.x = x.const_data_ptr(),
                                  .x_format = format_of(x.scalar_type(), "quantize"),
@@ -95,7 +99,9 @@ QuantizedFp4 quantize_squares(const at::Tensor& x, const Fp4Operands& operands) 
                                  .scale = codes.block_scale.mutable_data_ptr<uint8_t>(),
                                  .scale_stride = codes.block_scale.size(1),
                                  .tensor_scale = codes.scale.mutable_data_ptr<float>(),
-                                 .amax = result.amax.data()});
+                                 .amax = result.amax.data(),
+                                 .statistic = measures ? as_statistic(statistic) : nullptr});
+  result.rows_statistic = result.turned_statistic = statistic;
   if (operands.rows) result.rows = std::move(codes);
   if (operands.turned) result.turned = std::move(turned);
   return result;
@@ -103,12 +109,12 @@ QuantizedFp4 quantize_squares(const at::Tensor& x, const Fp4Operands& operands) 
 
 }  // namespace
 
-QuantizedFp4 quantize_fp4(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed) {
+QuantizedFp4 quantize_fp4(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed, bool measures) {
   TORCH_INTERNAL_ASSERT(operands.wanted());
   const at::Tensor dense = with_dense_rows(x);
   const OperandRecipe& any = operands.rows ? *operands.rows : *operands.turned;
-  QuantizedFp4 result = any.granularity == recipe::kNvfp4Square ? quantize_squares(dense, operands)
-                                                                : quantize_lines(dense, operands, seed);
+  QuantizedFp4 result = any.granularity == recipe::kNvfp4Square ? quantize_squares(dense, operands, measures)
+                                                                : quantize_lines(dense, operands, seed, measures);
   if (x.numel() == 0) {  // the kernel has nothing to visit
     *result.amax.data() = 0;
     for (const ScaledTensor* codes : {&result.rows, &result.turned}) {

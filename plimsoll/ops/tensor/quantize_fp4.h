@@ -23,11 +23,14 @@ struct Fp4Operands {
 struct QuantizedFp4 {
   ScaledTensor rows, turned;
   AmaxSlot amax;  // of x; rotated where turned codes alone are wanted and they are
+  // fp32 [4] each, a kernels::QuantizeStatistic of codes that are wanted, where it is, too.
+  at::Tensor rows_statistic = {}, turned_statistic = {};
 };
 
 // x [rows, cols] of fp32, bf16 or fp16, any strides. `seed` gives the signs of rotations and the random numbers of
-// stochastic rounding: operands of one product that were made with one seed have the same signs. Same bits on every
-// instruction set and for any number of threads. A block with NaN or Inf is NaN; under NVFP4 all blocks are.
-QuantizedFp4 quantize_fp4(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed);
+// stochastic rounding: operands of one product that were made with one seed have the same signs. measures: what the codes
+// lose is wanted. Same bits on every instruction set and for any number of threads. A block with NaN or Inf is NaN; under
+// NVFP4 all blocks are.
+QuantizedFp4 quantize_fp4(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed, bool measures = false);
 
 }  // namespace plimsoll::ops

@@ -332,8 +332,8 @@ class MXFP4BlockScaling(_Microscaling):
 
 @dataclass
 class Auto(Precision, Recipe):
-    """Ours: each product begins in the narrow format of `ladder`, moves to the wide one when its operands lose too much, and
-    comes back when it has been quiet (docs/auto.md). One recipe follows one model:
+    """Ours: each product begins in the narrowest format of `ladder`, moves up when its operands lose too much, and comes back
+    when it has been quiet (docs/auto.md). One recipe follows one model:
 
         auto = Auto()
         for step in range(steps):
@@ -344,10 +344,10 @@ class Auto(Precision, Recipe):
             for change in auto.end_step(step, steps):
                 print(change)
 
-    ladder: "NARROW>WIDE", such as "mxfp8>bf16"; every: steps between two measured ones; votes of the last `ballots`
-    measured steps (at most 64) promote; quiet: steps without a vote before a demotion; window: steps between two demotions of one
+    ladder: "NARROW>WIDE", such as "mxfp8>bf16", or three formats, such as "e2m1>e4m3>bf16"; every: steps between two measured
+    ones; votes of the last `ballots` measured steps (at most 64) promote; quiet: steps without a vote before a demotion; window: steps between two demotions of one
     product; last_share: of the run, at its end, without demotions; demote_share: of the bound, above which the mean error
-    forbids one; mean_decay: of that mean; flushed: share of an input or a weight that may become zero; bound: of input, weight
+    forbids one; mean_decay: of that mean; flushed: share of an input or a weight that may become zero, three times as much in four bits; bound: of input, weight
     and grad_output, as multiples of the format's rounding error. ValueError: one of them out of range.
 
     A copy or a pickle has the state of now and goes on by itself. Weights as codes

@@ -9,7 +9,7 @@ from plimsoll.report.operands import MOST_COLUMNS, natural
 from plimsoll.report.runs import Run
 from plimsoll.report.style import Figure, axis, layout
 
-COLOURS = ("#9ecae1", "#e6550d")  # of the narrow format, and of the wide one
+COLOURS = ("#9ecae1", "#3182bd", "#e6550d")  # of the narrowest format, one between, and the wide one
 PRODUCTS = ("output", "grad_input", "grad_weight")
 # Words for the reasons of recipe/automatic_rule.h.
 REASONS = {
@@ -26,6 +26,11 @@ Change = dict[str, Any]
 def _formats(run: Run) -> list[str]:
     """Formats of the ladder, the narrowest first."""
     return next((list(line["precision"]["formats"]) for line in run.steps if "precision" in line), [])
+
+
+def _colours(formats: list[str]) -> list[str]:
+    """The last format has the last colour."""
+    return [COLOURS[min(number, len(COLOURS) - 2)] for number in range(len(formats) - 1)] + [COLOURS[-1]]
 
 
 def _changes(run: Run) -> list[tuple[int, Change]]:
@@ -76,7 +81,7 @@ def _bands(run: Run, product: str) -> Figure | None:
         return None
     found = [_band(run, name, columns, formats) for name in names]
     last = max(len(formats) - 1, 1)
-    colours = [COLOURS[0] if number == 0 else COLOURS[1] for number in range(len(formats))]
+    colours = _colours(formats)
     scale = [
         [edge / len(formats), colours[number]] for number in range(len(formats)) for edge in (number, number + 1)
     ]  # one colour a format
@@ -110,7 +115,7 @@ def _shares(run: Run) -> Figure | None:
             "name": form,
             "x": [line["step"] for line in lines],
             "y": [100 * line["precision"]["share"][number] for line in lines],
-            "line": {"color": COLOURS[min(number, 1)], "width": 0},
+            "line": {"color": _colours(formats)[number], "width": 0},
             "hovertemplate": "step %{x}: %{y:.1f} %",
         }
         for number, form in enumerate(formats)
