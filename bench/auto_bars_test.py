@@ -11,7 +11,7 @@ def run(loss, narrow=None, changes=()):
     """Lines of a run's log."""
     lines = [{"step": 1, "loss": 2.0, "precision": {"changes": list(changes)}}, {"final_val_loss": loss}]
     if narrow is not None:
-        lines[-1]["precision"] = {"share": [narrow, 1 - narrow]}
+        lines[-1]["precision"] = {"formats": ["e4m3", "bf16"], "share": [narrow, 1 - narrow]}
     return lines
 
 
@@ -31,7 +31,8 @@ def test_auto_beside_bf16_where_fp8_fails_is_good():
     assert [line.split() for line in lines[1:]] == [
         ["fp8", "+10.00%", "+10.00%", "+10.00%"],
         ["auto", "+0.20%", "-0.10%", "+0.05%"],
-        ["narrow", "90.0%", "80.0%"],
+        ["in", "e4m3", "90.0%", "80.0%"],
+        ["in", "bf16", "10.0%", "20.0%"],
     ]
 
 

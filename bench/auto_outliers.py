@@ -1,20 +1,21 @@
-"""Does `--recipe auto` keep a model with outliers where BF16 takes it? Trains a small Llama, grafts outliers onto it that plain FP8 does not
-bear, and trains it on under bf16, fp8 and auto, on other text.
+"""Does `--recipe auto` keep a model with outliers where BF16 takes it? Trains a small Llama, grafts outliers onto it that neither plain FP8
+nor NVFP4 bears, and trains it on under bf16, those two and ladders of auto, on other text.
 
-    .venv/bin/python bench/auto_outliers.py --base DIR... --data DIR... [--seeds 1,2,3] [--out out/outliers]
+    .venv/bin/python bench/auto_outliers.py --base DIR... --data DIR... [--seeds 1,2,3] [--recipes fp8,nvfp4,auto,...] [--out out/outliers]
 
 An outlier is a hidden channel of the feed-forward layer: its row of the up-projection times 2^k, its column of the down-projection times
 2^-k, which leaves each bit of the function in FP32 and BF16 as it was; that is checked. --base is what the model has learned before, --data
-what it learns then. fp8 has one scale a tensor from the amaxes of earlier steps, as auto's narrow format has; its gradients are E5M2.
+what it learns then. fp8 has one scale a tensor from the amaxes of earlier steps, as e4m3 of auto has; its gradients are E5M2.
 
-Prints the held-out loss of bf16, the differences from it in percent, the share of auto's multiply-adds in the narrow format over the run, and
-auto's changes. Exit code 1 if fp8 loses less than 2 % in the mean (the outliers show nothing then), or if auto's mean is further off than
-0.3 %, to either side, or a run of auto has less than 80 % in the narrow format.
+Prints the held-out loss of bf16, the differences from it in percent, the share of each ladder's multiply-adds in its formats over the run, and
+its changes. Exit code 1 if a recipe without a ladder loses less than 2 % in the mean (the outliers show nothing then), or if the mean of a
+ladder is further off than 0.3 %, to either side, or a run of one has less than 80 % in codes.
 """
 
 import argparse
 import json
 import math
+import re
 import shutil
 import statistics
 import subprocess
@@ -28,9 +29,9 @@ import torch
 import transformers
 
 ROOT = Path(__file__).resolve().parent.parent
-LOSS_OF_FP8, LIMIT, NARROW = 2.0, 0.3, 0.8  # percent of bf16's loss, twice; share of the multiply-adds
+LOSS_OF_CODES, LIMIT, NARROW = 2.0, 0.3, 0.8  # percent of bf16's loss, twice; share of the multiply-adds
 SHAPE = generate_checkpoint.BYTE_LLAMA | {"num_hidden_layers": 6}
-RECIPES = ("bf16", "fp8", "auto")
+RECIPES = "fp8,nvfp4,auto,auto:e2m1>e4m3>bf16"
 SIZES = ["--context", 128, "--batch", 8, "--log-every", 1000, "--save-every", 0, "--eval-every", 0]
 
 
@@ -81,7 +82,7 @@ def write_grafted(args, source, directory):
 
 def trained_on(args, model, recipe, seed):
     """Lines of the run's log."""
-    out = Path(args.out) / f"{recipe}-{seed}"
+    out = Path(args.out) / f"{re.sub('[:>]', '-', recipe)}-{seed}"
     plan = ["--steps", args.steps, "--lr", args.lr, "--weight-decay", 0, "--seed", seed, "--threads", args.threads]
     plimsoll(args, "train", "--model", model, "--data", *args.data, "--out", out, "--recipe", recipe, *SIZES, *plan)
     return [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
@@ -100,26 +101,37 @@ def changes_of(log):
             yield f"{text} of {change['operand']}, bound {change['bound']:.3g}", change["error"]
 
 
-def table(logs):
-    """(lines to print, whether the bars hold), of the logs of each recipe's seeds."""
-    losses = {recipe: [log[-1]["final_val_loss"] for log in runs] for recipe, runs in logs.items()}
-    lines = [f"{'bf16':8}" + "".join(f"{loss:10.4f}" for loss in losses["bf16"])]
-    means = {}
-    for recipe in RECIPES[1:]:
-        percents = [percent(*both) for both in zip(losses[recipe], losses["bf16"], strict=True)]
-        means[recipe] = statistics.mean(percents)
-        lines.append(f"{recipe:8}" + "".join(f"{value:+9.2f}%" for value in (*percents, means[recipe])))
-    shares = [log[-1]["precision"]["share"][0] for log in logs["auto"]]
-    lines.append(f"{'narrow':8}" + "".join(f"{100 * share:9.1f}%" for share in shares))
-    faults = []
-    if not means["fp8"] > LOSS_OF_FP8:
-        faults.append(f"fp8 loses {means['fp8']:.2f} %, expected more than {LOSS_OF_FP8} %: these outliers show nothing")
-    if not abs(means["auto"]) <= LIMIT:
-        faults.append(f"auto is {means['auto']:+.2f} % off, beyond the limit of {LIMIT} %")
-    if not min(shares) >= NARROW:
-        faults.append(
-            f"auto has {100 * min(shares):.1f} % of the multiply-adds in the narrow format, expected {100 * NARROW:.0f} %"
+def row(name, cells):
+    return f"{name:22}" + "".join(f"{cell:>10}" for cell in cells)
+
+
+def faults_of(recipe, mean, logs):
+    """Why a recipe's runs do not show what they should."""
+    if "precision" not in logs[0][-1]:
+        shown = mean > LOSS_OF_CODES
+        return (
+            [] if shown else [f"{recipe} loses {mean:.2f} %, expected more than {LOSS_OF_CODES} %: these outliers show nothing"]
         )
+    in_codes = min(1 - log[-1]["precision"]["share"][-1] for log in logs)
+    faults = [] if abs(mean) <= LIMIT else [f"{recipe} is {mean:+.2f} % off, beyond the limit of {LIMIT} %"]
+    if not in_codes >= NARROW:
+        faults.append(f"{recipe} has {100 * in_codes:.1f} % of the multiply-adds in codes, expected {100 * NARROW:.0f} %")
+    return faults
+
+
+def table(logs):
+    """(lines to print, whether the bars hold), of the logs of each recipe's seeds, bf16's first."""
+    losses = {recipe: [log[-1]["final_val_loss"] for log in runs] for recipe, runs in logs.items()}
+    lines, faults = [row("bf16", [f"{loss:.4f}" for loss in losses.pop("bf16")])], []
+    reference = [log[-1]["final_val_loss"] for log in logs["bf16"]]
+    for recipe, found in losses.items():
+        percents = [percent(*both) for both in zip(found, reference, strict=True)]
+        mean = statistics.mean(percents)
+        lines.append(row(recipe, [f"{value:+.2f}%" for value in (*percents, mean)]))
+        for number, form in enumerate(logs[recipe][0][-1].get("precision", {}).get("formats", [])):
+            shares = [log[-1]["precision"]["share"][number] for log in logs[recipe]]
+            lines.append(row(f"  in {form}", [f"{100 * share:.1f}%" for share in shares]))
+        faults += faults_of(recipe, mean, logs[recipe])
     return lines + faults, not faults
 
 
@@ -137,6 +149,7 @@ def parse_arguments():
     parser.add_argument("--model", help="a Llama in a Hugging Face directory, instead of one that learns --base")
     parser.add_argument("--data", nargs="+", required=True, help="text that it learns with outliers")
     parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--recipes", default=RECIPES, help=f"beside bf16 (default: {RECIPES})")
     parser.add_argument("--base-steps", type=int, default=400)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--lr", type=float, default=5e-5)
@@ -162,14 +175,16 @@ def main():
     model = Path(args.out) / "grafted"
     write_grafted(args, source, model)
     seeds = args.seeds.split(",")
-    logs: dict[str, list[Any]] = {recipe: [] for recipe in RECIPES}
+    logs: dict[str, list[Any]] = {recipe: [] for recipe in ("bf16", *args.recipes.split(","))}
     for seed in seeds:
-        for recipe in RECIPES:
-            logs[recipe].append(trained_on(args, model, recipe, seed))
-    print(f"{'':8}" + "".join(f"{'seed ' + seed:>10}" for seed in seeds) + f"{'mean':>10}")
+        for recipe, runs in logs.items():
+            runs.append(trained_on(args, model, recipe, seed))
+    print(row("", [*(f"seed {seed}" for seed in seeds), "mean"]))
     lines, good = table(logs)
     print("\n".join(lines))
-    print("\n".join(["changes of auto:", *counted_changes(logs["auto"])]))
+    for recipe, runs in logs.items():
+        if changes := counted_changes(runs):
+            print("\n".join([f"changes of {recipe}:", *changes]))
     return 0 if good else 1
 
 
