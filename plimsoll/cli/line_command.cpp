@@ -118,27 +118,30 @@ Command line_command() {
   app::LineOptions& options = command->options;
   options.warn = print_warning;
   options.progress = [](const std::string& what) { write_line(fmt::format("measuring {}", what)); };
-  return {.name = "line",
-          .summary =
-              "How far a decoder may be loaded: every format on your text, FP16 gauged where it fails, and which "
-              "products codes must spare; writes a model that keeps to it",
-          .options = {{"model", "DIR", path(options.model, PathMust::kExist), "a Hugging Face directory of a decoder",
-                       Need::kRequired},
-                      {"data", "FILE", path(options.data, PathMust::kExist),
-                       "a text: half to search with, half held out", Need::kRequired},
-                      {"out", "DIR", path(options.out), "the directory to make", Need::kRequired},
-                      {"max-kl", "X", number(options.max_kl, {.from = 0}),
-                       "mean KL from FP32's next token that a format may cost, nats"},
-                      {"codes", "NAME", choice(options.codes, app::kLineCodes),
-                       "fp8, nvfp4 or mxfp4: the codes that the model is to have, for which the plan is made"},
-                      {"context", "N", integer(options.context, {.from = 1, .to = 1 << 20}),
-                       "tokens of a window, instead of 512"},
-                      {"tokens", "N", integer(options.tokens, {.from = 4}), "of the text, at most"},
-                      {"measurements", "N", integer(options.measurements, {.from = 1, .to = 1 << 20}),
-                       "plans that are measured at most, but as many as it takes to find one, and exponents"},
-                      threads_option(command->threads),
-                      audit_option(command->audit)},
-          .run = [command](const json&) { return run_line(*command); }};
+  return {
+      .name = "line",
+      .summary =
+          "How far a decoder or a T5 may be loaded: every format on your text, FP16 gauged where it fails, and "
+          "which products codes must spare; writes a model that keeps to it",
+      .options = {{"model", "DIR", path(options.model, PathMust::kExist),
+                   "a Hugging Face directory of a decoder or a T5", Need::kRequired},
+                  {"data", "FILE", path(options.data, PathMust::kExist),
+                   "half to search with, half held out: a text; of a T5 a text a line, or *.jsonl: objects with a "
+                   "text or input_ids, and a target, or what FP32 writes",
+                   Need::kRequired},
+                  {"out", "DIR", path(options.out), "the directory to make", Need::kRequired},
+                  {"max-kl", "X", number(options.max_kl, {.from = 0}),
+                   "mean KL from FP32's next token that a format may cost, nats"},
+                  {"codes", "NAME", choice(options.codes, app::kLineCodes),
+                   "fp8, nvfp4 or mxfp4: the codes that the model is to have, for which the plan is made"},
+                  {"context", "N", integer(options.context, {.from = 1, .to = 1 << 20}),
+                   "tokens of a window, instead of 512; not of a T5"},
+                  {"tokens", "N", integer(options.tokens, {.from = 4}), "of the text, or of a T5's targets, at most"},
+                  {"measurements", "N", integer(options.measurements, {.from = 1, .to = 1 << 20}),
+                   "plans that are measured at most, but as many as it takes to find one, and exponents"},
+                  threads_option(command->threads),
+                  audit_option(command->audit)},
+      .run = [command](const json&) { return run_line(*command); }};
 }
 
 }  // namespace plimsoll::cli

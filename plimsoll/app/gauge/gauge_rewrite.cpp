@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 
-#include "plimsoll/app/gauge/gauge.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/safetensors.h"
 
@@ -48,7 +47,8 @@ bool holds_weights(const fs::path& file) {
 void copy_other_files(const fs::path& from, const fs::path& to) {
   for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
     const fs::path name = entry.path().filename();
-    if (!entry.is_regular_file() || holds_weights(name) || name == "config.json" || name == kGaugeCertificate) continue;
+    const bool is_about_source = name.native().starts_with("plimsoll_");  // certificates and figures
+    if (!entry.is_regular_file() || holds_weights(name) || name == "config.json" || is_about_source) continue;
     fs::copy_file(entry.path(), to / name);
   }
 }

@@ -16,7 +16,8 @@ struct GaugeRewrite {
   const models::Exponents& exponents;
 };
 
-// Fills an empty directory: config.json, model.safetensors, and the source's other files that hold no weights. Tensors
+// Fills a directory: config.json, model.safetensors, and the source's other files that hold no weights and that no command of
+// Plimsoll has written about the source. Tensors
 // keep their dtype where it holds the product exactly, and are FP32 otherwise. A tied head is stored by itself if the
 // embedding is scaled.
 void write_gauged(const GaugeRewrite& rewrite, const std::filesystem::path& directory);

@@ -5,6 +5,8 @@
 #include <ATen/ops/randint.h>
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gauge/gauge_certificate.h"
@@ -12,11 +14,13 @@
 #include "plimsoll/app/new_directory.h"
 #include "plimsoll/app/relative_error.h"
 #include "plimsoll/app/t5/t5_examples.h"
+#include "plimsoll/app/text/mapped_logits.h"
 #include "plimsoll/gauge/t5_calibration.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/t5/freedoms.h"
 #include "plimsoll/models/t5/load.h"
+#include "plimsoll/ops/memory/caching_allocator.h"
 #include "plimsoll/watch/audit.h"
 
 namespace plimsoll::app {
@@ -61,24 +65,55 @@ models::Amaxes bounds_of(const models::T5ForConditionalGenerationImpl& model) {
   return models::worst_case_amaxes(model);
 }
 
-// Runs what was written, as users will, on the inputs: in FP32 against the source's bits, and in plain FP16.
+// Inputs with the outputs of the source in FP32.
+struct Observed {
+  std::vector<models::T5Input> inputs;
+  std::vector<models::T5Output> outputs;
+};
+
+// Logits are in the memory of a file in `folder`.
+Observed observe(std::vector<models::T5Input> inputs, gauge::T5Calibration& calibration, int64_t vocabulary,
+                 const fs::path& folder) {
+  Observed result{.inputs = std::move(inputs), .outputs = {}};
+  int64_t rows = 0, first = 0;
+  for (const models::T5Input& input : result.inputs) {
+    if (input.decoder_input_ids.defined()) rows += input.decoder_input_ids.numel();
+  }
+  at::Tensor memory;
+  if (rows > 0) memory = mapped_logits(folder / "reference_logits", rows, vocabulary);
+  for (const models::T5Input& input : result.inputs) {
+    models::T5Output output = calibration.observe(input);
+    if (output.logits.defined()) {
+      const at::Tensor place = memory.narrow(0, first, input.decoder_input_ids.numel()).view(output.logits.sizes());
+      first += input.decoder_input_ids.numel();
+      place.copy_(output.logits);
+      output.logits = place;
+    }
+    result.outputs.push_back(std::move(output));
+    io::check_mapped_files();
+  }
+  return result;
+}
+
+// Runs what was written, as users will, on the inputs: in FP32 against the source's bits, and in plain FP16. One model
+// at a time.
 class Verification {
  public:
-  explicit Verification(const fs::path& directory)
-      : fp32_(models::load_t5(io::HuggingFaceDirectory(directory), models::T5Dtype::kFp32, ignore)),
-        fp16_(models::load_t5(io::HuggingFaceDirectory(directory), models::T5Dtype::kFp16, ignore)) {}
-
-  void compare(const models::T5Input& input, const models::T5Output& want) {
-    const models::T5Output same = output_of(*fp32_, input, "fp32 gauged"),
-                           narrow = output_of(*fp16_, input, "fp16 gauged");
-    identical_ = identical_ && at::equal(same.encoder_output, want.encoder_output);
-    encoder_.add(narrow.encoder_output, want.encoder_output);
-    finite_ = finite_ && narrow.encoder_output.isfinite().all().item<bool>();
-    if (want.logits.defined()) {
-      identical_ = identical_ && at::equal(same.logits, want.logits);
+  Verification(const fs::path& directory, const Observed& source) {
+    each_output(directory, models::T5Dtype::kFp32, "fp32 gauged", source.inputs, [&](size_t i, const auto& same) {
+      const models::T5Output& want = source.outputs[i];
+      identical_ = identical_ && at::equal(same.encoder_output, want.encoder_output);
+      if (want.logits.defined()) identical_ = identical_ && at::equal(same.logits, want.logits);
+    });
+    if (!identical_) return;
+    each_output(directory, models::T5Dtype::kFp16, "fp16 gauged", source.inputs, [&](size_t i, const auto& narrow) {
+      const models::T5Output& want = source.outputs[i];
+      encoder_.add(narrow.encoder_output, want.encoder_output);
+      finite_ = finite_ && narrow.encoder_output.isfinite().all().template item<bool>();
+      if (!want.logits.defined()) return;
       logits_.add(narrow.logits, want.logits);
-      finite_ = finite_ && narrow.logits.isfinite().all().item<bool>();
-    }
+      finite_ = finite_ && narrow.logits.isfinite().all().template item<bool>();
+    });
   }
 
   bool identical() const { return identical_; }
@@ -94,13 +129,15 @@ class Verification {
   }
 
  private:
-  static models::T5Output output_of(models::T5ForConditionalGenerationImpl& model, const models::T5Input& input,
-                                    const char* run) {
+  template <class Use>
+  static void each_output(const fs::path& directory, models::T5Dtype dtype, const char* run,
+                          const std::vector<models::T5Input>& inputs, const Use& use) {
+    release_cached_memory();  // of the model before
+    models::T5ForConditionalGeneration model = models::load_t5(io::HuggingFaceDirectory(directory), dtype, ignore);
     const watch::AuditedRun audited(run);
-    return t5_output(model, input);
+    for (size_t i = 0; i < inputs.size(); ++i) use(i, t5_output(*model, inputs[i]));
   }
 
-  models::T5ForConditionalGeneration fp32_, fp16_;
   RelativeError encoder_, logits_;
   bool identical_ = true, finite_ = true;
 };
@@ -111,27 +148,28 @@ json gauge_t5(const GaugeOptions& options) {
   const at::NoGradGuard no_grad;
   NewDirectory directory(options.out);
   const io::HuggingFaceDirectory source(options.model);
-  models::T5ForConditionalGeneration model = models::load_t5(source, models::T5Dtype::kFp32, ignore);
-  std::vector<models::T5Input> inputs;
-  std::vector<models::T5Output> outputs;
-  gauge::T5Calibration calibration(*model);
+  models::T5Config config;
+  Observed observed;
+  GaugedRanges ranges;
   {
-    const watch::AuditedRun run("fp32");
-    inputs = read_inputs(options, *model);
-    for (const models::T5Input& input : inputs) outputs.push_back(calibration.observe(input));
+    models::T5ForConditionalGeneration model = models::load_t5(source, models::T5Dtype::kFp32, ignore);
+    config = model->config;
+    gauge::T5Calibration calibration(*model);
+    {
+      const watch::AuditedRun run("fp32");
+      observed = observe(read_inputs(options, *model), calibration, config.vocab_size, directory.partial());
+    }
+    ranges.values = options.calibrate.empty() ? bounds_of(*model) : calibration.amaxes();
+    for (const auto& parameter : model->named_parameters()) {
+      ranges.weights.emplace(parameter.key(), gauge::count_exponents(parameter.value()));
+    }
   }
-  GaugedRanges ranges = {.weights = {}, .values = options.calibrate.empty() ? bounds_of(*model) : calibration.amaxes()};
-  for (const auto& parameter : model->named_parameters()) {
-    ranges.weights.emplace(parameter.key(), gauge::count_exponents(parameter.value()));
-  }
-  const models::Freedoms freedoms = models::t5_freedoms(model->config);
+  const models::Freedoms freedoms = models::t5_freedoms(config);
   const models::Exponents exponents =
       gauge::search(freedoms, ranges.weights, ranges.values, static_cast<int>(options.headroom_bits));
-  write_gauged({.source = source, .config = model->config, .freedoms = freedoms, .exponents = exponents},
-               directory.partial());
+  write_gauged({.source = source, .config = config, .freedoms = freedoms, .exponents = exponents}, directory.partial());
 
-  Verification verification(directory.partial());
-  for (size_t i = 0; i < inputs.size(); ++i) verification.compare(inputs[i], outputs[i]);
+  const Verification verification(directory.partial(), observed);
   io::check_mapped_files();
   if (!verification.identical()) refuse_other_bits(options.model);
   json certificate = describe({.freedoms = freedoms,
@@ -139,8 +177,8 @@ json gauge_t5(const GaugeOptions& options) {
                                .source = ranges,
                                .balanced = ranges,
                                .headroom_bits = options.headroom_bits});
-  certificate["calibration"] = coverage(options, inputs);
-  certificate["layer_norm_epsilon"] = std::ldexp(model->config.layer_norm_epsilon, 2 * exponents.residual);
+  certificate["calibration"] = coverage(options, observed.inputs);
+  certificate["layer_norm_epsilon"] = std::ldexp(config.layer_norm_epsilon, 2 * exponents.residual);
   verification.write(certificate);
   certificate["fp32"]["inputs"] = verified_inputs(options.calibrate, kTextTokens);
   io::write_file(directory.partial() / kGaugeCertificate, certificate.dump(2) + "\n");

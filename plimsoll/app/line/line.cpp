@@ -11,17 +11,18 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/finite_json.h"
 #include "plimsoll/app/gauge/gauge.h"
+#include "plimsoll/app/line/line_model.h"
+#include "plimsoll/app/line/line_subjects.h"
 #include "plimsoll/app/line/line_text.h"
 #include "plimsoll/app/line/plan_measure.h"
 #include "plimsoll/app/line/plan_search.h"
 #include "plimsoll/app/line/value_rows.h"
 #include "plimsoll/app/new_directory.h"
-#include "plimsoll/app/text/text_model.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/json.h"
 #include "plimsoll/io/sha256.h"
-#include "plimsoll/models/decoder/config_names.h"
 #include "plimsoll/models/load.h"
+#include "plimsoll/models/model_plan.h"
 #include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/memory/caching_allocator.h"
 #include "plimsoll/watch/audit.h"
@@ -35,9 +36,16 @@ using nlohmann::json;
 
 constexpr const char* kCalibrationFile = "plimsoll_line_calibration.jsonl";
 
+std::unique_ptr<LineSubject> subject_of(const LineOptions& options) {
+  if (models::is_decoder_directory(options.model)) return decoder_line(options);
+  if (std::filesystem::exists(options.model / "config.json")) return t5_line(options);
+  refuse("--model: expected a Hugging Face directory of a decoder or a T5, got {}", options.model.native());
+}
+
 class Line {
  public:
-  explicit Line(const LineOptions& options) : options_(options), directory_(options.out), exact_(read_exact()) {}
+  explicit Line(const LineOptions& options)
+      : options_(options), subject_(subject_of(options)), directory_(options.out), exact_(read_exact()) {}
 
   json draw() {
     result_ = {
@@ -52,12 +60,12 @@ class Line {
         {"products", json::array()},
         {"values", values()}};
     exact_ = {};  // one model at a time
-    judge("bf16", options_.model, WeightDtype::kBf16);
-    if (!judge("fp16", options_.model, WeightDtype::kFp16)) gauge();
-    if (!has_weights_) copy_weights();
+    judge("bf16", {options_.model}, WeightDtype::kBf16);
+    if (!judge("fp16", {options_.model}, WeightDtype::kFp16)) gauge();
+    if (!is_gauged_) subject_->copy(directory_.partial());
     bool needs_plan = false;
     for (const auto& [name, dtype] : kLineCodes) {
-      const bool holds = judge(std::string(name), directory_.partial(), dtype);
+      const bool holds = judge(std::string(name), written(), dtype);
       if (dtype == options_.codes) needs_plan = !holds;
     }
     if (needs_plan) plan();
@@ -69,35 +77,33 @@ class Line {
  private:
   json values() const {
     const watch::AuditedRun run("bounds");
-    return value_rows(text_->amaxes(), exact_.model->worst_case_amaxes());
+    return value_rows(exact_->amaxes(), exact_->worst_case_amaxes());
   }
 
-  TextModel load(const fs::path& path, WeightDtype dtype) const {
+  LineSubject::Written written() const { return {.directory = directory_.partial(), .is_gauged = is_gauged_}; }
+
+  std::unique_ptr<LineModel> load(const LineSubject::Written& from, WeightDtype dtype) const {
     release_cached_memory();  // of the model before
-    return load_text_model({.path = path, .dtype = dtype, .warn = options_.warn});
+    return subject_->load(from, dtype);
   }
 
   // The model in FP32, whose logits all formats are compared with.
-  TextModel read_exact() {
-    if (!models::is_decoder_directory(options_.model)) {
-      refuse("--model: expected a Hugging Face directory of a decoder, got {}", options_.model.native());
-    }
+  std::unique_ptr<LineModel> read_exact() {
     options_.progress("fp32");
     const watch::AuditedRun run("fp32");
-    TextModel exact = load(options_.model, WeightDtype::kFp32);
-    const TokenWindowOptions windows{.data = options_.data, .context = options_.context, .tokens = options_.tokens};
-    text_ = std::make_unique<LineText>(exact, windows, directory_.partial());
+    std::unique_ptr<LineModel> exact = subject_->load_exact();
+    text_ = std::make_unique<LineText>(*exact, *subject_, directory_.partial());
     return exact;
   }
 
   // Whether the format holds, on the text to search with, too: nothing is chosen by the text that is held out.
-  bool judge(const std::string& name, const fs::path& path, WeightDtype dtype) {
+  bool judge(const std::string& name, const LineSubject::Written& from, WeightDtype dtype) {
     options_.progress(name);
     const watch::AuditedRun run(name);
-    const TextModel model = load(path, dtype);
-    const PlanDivergence in_search = divergence_of(text_->compare(model, TextPart::kSearch));
-    json entry = text_->compare(model, TextPart::kHeldOut).tokens.result();
-    entry["bytes_per_weight"] = bytes_per_weight(*model.model);
+    const std::unique_ptr<LineModel> model = load(from, dtype);
+    const PlanDivergence in_search = divergence_of(text_->compare(*model, TextPart::kSearch));
+    json entry = text_->compare(*model, TextPart::kHeldOut).tokens.result();
+    entry["bytes_per_weight"] = model->bytes_per_weight();
     entry["search_kl"] = finite_or_null(in_search.mean);
     entry["holds"] = entry.at("finite").get<bool>() && !entry.at("logits_kl").is_null() &&
                      entry.at("logits_kl").get<double>() <= options_.max_kl;
@@ -108,12 +114,7 @@ class Line {
   void gauge() {
     options_.progress("gauge");
     const fs::path inputs = directory_.partial() / kCalibrationFile, gauged = directory_.partial() / "gauged";
-    std::string lines;
-    for (const TokenWindow& window : text_->windows(TextPart::kSearch)) {
-      const auto* ids = window.inputs.const_data_ptr<int64_t>();
-      lines += json({{"input_ids", std::vector<int64_t>(ids, ids + window.inputs.numel())}}).dump() + "\n";
-    }
-    io::write_file(inputs, lines);
+    io::write_file(inputs, subject_->calibration(text_->samples(TextPart::kSearch)));
     try {
       const watch::AuditedRun run("gauge");
       gauge_checkpoint(
@@ -127,68 +128,70 @@ class Line {
       fs::rename(file.path(), directory_.partial() / file.path().filename());
     }
     fs::remove(gauged);
-    has_weights_ = true;
+    is_gauged_ = true;
     result_["gauge"] = {{"certificate", kGaugeCertificate}};
-    judge("fp16 gauged", directory_.partial(), WeightDtype::kFp16);
-  }
-
-  void copy_weights() {
-    const models::LoadedModel source = models::load(options_.model, {.warn = options_.warn});
-    models::save(*source.model, directory_.partial(), {.source = options_.model});
+    judge("fp16 gauged", written(), WeightDtype::kFp16);
   }
 
   void plan() {
     options_.progress("plan");
+    std::vector<LineProduct> weights;
     std::vector<PlanProduct> products;
     Plan plan;
     {
       const watch::AuditedRun run("plan");
-      const TextModel model = load(directory_.partial(), WeightDtype::kBf16);
-      PlanMeasure measure(model, *text_, models::code_kind(options_.codes).value());
+      const std::unique_ptr<LineModel> model = load(written(), WeightDtype::kBf16);
+      PlanMeasure measure(*model, *text_, options_.codes, subject_->samples_of_a_product());
+      weights = model->products();
       products = measure.products();
       plan = search_plan({.products = products,
                           .most = options_.max_kl,
                           .measure = [&](const std::vector<bool>& wide) { return measure.measure(wide); },
                           .most_measurements = options_.measurements});
     }
-    json names = json::array();
+    std::vector<std::string> names;
     double narrow = 0, all = 0;
     for (size_t i = 0; i < products.size(); ++i) {
-      const PlanProduct& product = products[i];
-      result_["products"].push_back({{"name", product.name},
-                                     {"weights", product.weights},
-                                     {"kl_alone", finite_or_null(product.divergence)},
-                                     {"high_precision", static_cast<bool>(plan.wide[i])}});
-      all += static_cast<double>(product.weights);
-      if (plan.wide[i]) {
-        names.push_back(product.name);
-      } else {
-        narrow += static_cast<double>(product.weights);
+      const bool is_wide = plan.wide[i];
+      for (const LineWeight& weight : weights[i]) {
+        result_["products"].push_back({{"name", weight.name},
+                                       {"weights", weight.elements},
+                                       {"kl_alone", finite_or_null(products[i].divergence)},
+                                       {"high_precision", is_wide}});
+        if (is_wide) names.push_back(weight.name);
       }
+      const auto elements = static_cast<double>(products[i].weights);
+      all += elements;
+      if (!is_wide) narrow += elements;
     }
-    write_plan(names);
+    names = write_plan(std::move(names));
     result_["plan"] = {{"high_precision", std::move(names)},
                        {"narrow_share", narrow / all},
                        {"measurements", plan.measurements},
                        {"search_kl", finite_or_null(plan.divergence.mean)},
                        {"search_standard_error", finite_or_null(plan.divergence.standard_error)},
                        {"is_within", plan.is_within}};
-    judge(codes_ + " planned", directory_.partial(), options_.codes);
+    judge(codes_ + " planned", written(), options_.codes);
   }
 
-  void write_plan(const json& names) const {
+  // All names of the plan: products that the source has in high precision were so in every measurement.
+  std::vector<std::string> write_plan(std::vector<std::string> names) const {
     const fs::path path = directory_.partial() / "config.json";
     json config = io::read_json(path);
+    const std::vector<std::string> before = models::read_plan(config, path.native());
+    names.insert(names.begin(), before.begin(), before.end());
     config[models::kPlanMember] = {{models::kHighPrecisionMember, names}};
     io::write_file(path, config.dump(2) + "\n");
+    return names;
   }
 
   const LineOptions& options_;
   const std::string codes_ = std::string(recipe::name_of(std::span(kLineCodes), options_.codes));
+  const std::unique_ptr<LineSubject> subject_;
   NewDirectory directory_;
   std::unique_ptr<LineText> text_;
-  TextModel exact_;
-  bool has_weights_ = false;  // the directory to make has them
+  std::unique_ptr<LineModel> exact_;
+  bool is_gauged_ = false;  // what stands in the directory to make
   json result_;
 };
 

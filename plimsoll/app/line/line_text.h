@@ -1,4 +1,4 @@
-// The text of `plimsoll line`, with what FP32 makes of it: half of its windows to search with, the others held out.
+// Samples of `plimsoll line`, with what FP32 makes of them: half to search with, the others held out.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -8,10 +8,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "plimsoll/app/text/text_model.h"
+#include "plimsoll/app/line/line_model.h"
 #include "plimsoll/app/text/token_comparison.h"
-#include "plimsoll/app/text/token_windows.h"
-#include "plimsoll/models/freedoms.h"
 
 namespace plimsoll::app {
 
@@ -19,29 +17,24 @@ enum class TextPart : uint8_t { kSearch, kHeldOut };
 
 class LineText {
  public:
-  // exact: the model in FP32. folder: of a file with its logits, which no name is left of. Throws Error for a text of
-  // fewer than two windows, and as read_token_windows().
-  LineText(const TextModel& exact, const TokenWindowOptions& options, const std::filesystem::path& folder);
+  // exact: the subject in FP32, which observes the samples to search with. folder: of a file with its logits, which no
+  // name is left of. The subject must outlive it.
+  LineText(LineModel& exact, const LineSubject& subject, const std::filesystem::path& folder);
 
-  // Largest values of FP32's forward passes over the windows to search with.
-  const models::Amaxes& amaxes() const { return amaxes_; }
   int64_t tokens(TextPart part) const;
   // Every other one; the first serves to search.
-  std::vector<TokenWindow> windows(TextPart part) const;
+  std::vector<size_t> samples(TextPart part) const;
 
   struct Judged {
     TokenComparison tokens;
-    std::vector<double> window_means;  // of the divergences, nats
+    std::vector<double> sample_means;  // of the divergences, nats
   };
-  // At most so many windows are read.
-  Judged compare(const TextModel& model, TextPart part, size_t most_windows = SIZE_MAX) const;
+  // At most so many samples are read.
+  Judged compare(LineModel& model, TextPart part, size_t most_samples = SIZE_MAX) const;
 
  private:
-  bool is_of(TextPart part, size_t window) const { return (window % 2 == 0) == (part == TextPart::kSearch); }
-
-  std::vector<TokenWindow> windows_;
-  std::vector<at::Tensor> logits_;  // fp32 [tokens, vocabulary] of each window
-  models::Amaxes amaxes_;
+  const LineSubject& subject_;
+  std::vector<at::Tensor> logits_;  // fp32 [tokens, vocabulary] of each sample
 };
 
 }  // namespace plimsoll::app

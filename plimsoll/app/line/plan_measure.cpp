@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace plimsoll::app {
 namespace {
@@ -24,43 +25,35 @@ double standard_error(const std::vector<double>& values) {
 }  // namespace
 
 PlanDivergence divergence_of(const LineText::Judged& judged) {
-  // Neighbouring tokens err alike; of one window alone there is nothing but tokens.
-  const bool has_windows = judged.window_means.size() > 1;
-  const std::vector<double>& samples = has_windows ? judged.window_means : judged.tokens.divergences();
+  // Neighbouring tokens err alike; of one sample alone there is nothing but tokens.
+  const bool has_samples = judged.sample_means.size() > 1;
+  const std::vector<double>& samples = has_samples ? judged.sample_means : judged.tokens.divergences();
   return {.mean = mean_of(judged.tokens.divergences()),
           .standard_error = standard_error(samples),
           .samples = static_cast<int64_t>(samples.size())};
 }
 
-PlanMeasure::PlanMeasure(const TextModel& model, const LineText& text, ops::CodeKind kind)
-    : model_(model), text_(text), weights_(nn::weights_with_codes(model.model->module())) {
-  for (const nn::ProductWeight& product : weights_) {
-    codes_.push_back(std::make_shared<ops::HeldWeight>(nn::CodeSources{{.weight = product.weight.detach()}},
-                                                       ops::HeldOptions{.kind = kind}));
-  }
-}
-
-PlanMeasure::~PlanMeasure() { hold(std::vector<bool>(weights_.size(), true)); }
-
-void PlanMeasure::hold(const std::vector<bool>& wide) {
-  for (size_t i = 0; i < weights_.size(); ++i) weights_[i].state->weight_source.hold(wide[i] ? nullptr : codes_[i]);
-}
+PlanMeasure::PlanMeasure(LineModel& model, const LineText& text, models::WeightDtype codes, size_t samples_of_a_product)
+    : model_(model), text_(text), codes_(codes), samples_of_a_product_(samples_of_a_product) {}
 
 std::vector<PlanProduct> PlanMeasure::products() {
   std::vector<PlanProduct> result;
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    std::vector<bool> wide(weights_.size(), true);
+  const std::vector<LineProduct>& all = model_.products();
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::vector<bool> wide(all.size(), true);
     wide[i] = false;
-    hold(wide);
-    result.push_back({.name = weights_[i].state->name,
-                      .weights = weights_[i].weight.numel(),
-                      .divergence = divergence_of(text_.compare(model_, TextPart::kSearch, /*most_windows=*/1)).mean});
+    model_.hold_codes(codes_, wide);
+    PlanProduct product{
+        .name = all[i].front().name,
+        .divergence = divergence_of(text_.compare(model_, TextPart::kSearch, samples_of_a_product_)).mean};
+    for (const LineWeight& weight : all[i]) product.weights += weight.elements;
+    result.push_back(std::move(product));
   }
   return result;
 }
 
 PlanDivergence PlanMeasure::measure(const std::vector<bool>& wide) {
-  hold(wide);
+  model_.hold_codes(codes_, wide);
   return divergence_of(text_.compare(model_, TextPart::kSearch));
 }
 

@@ -2,39 +2,32 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
-#include <string>
 #include <vector>
 
+#include "plimsoll/app/line/line_model.h"
 #include "plimsoll/app/line/line_text.h"
 #include "plimsoll/app/line/plan_search.h"
-#include "plimsoll/nn/held_codes.h"
 
 namespace plimsoll::app {
 
-// Mean over the tokens, and what the means of windows say about its error.
+// Mean over the tokens, and what the means of samples say about its error.
 PlanDivergence divergence_of(const LineText::Judged& judged);
 
 class PlanMeasure {
  public:
-  // model: in BF16, of a Hugging Face directory. Both must outlive it.
-  PlanMeasure(const TextModel& model, const LineText& text, ops::CodeKind kind);
-  ~PlanMeasure();  // gives all codes back
-  PlanMeasure(const PlanMeasure&) = delete;
-  PlanMeasure& operator=(const PlanMeasure&) = delete;
+  // model: in BF16; it keeps the codes that were measured last. Both must outlive it.
+  PlanMeasure(LineModel& model, const LineText& text, models::WeightDtype codes, size_t samples_of_a_product);
 
-  // Every product that may have codes, with what it costs alone, measured on one window.
+  // Every product that may have codes, with what it costs alone, measured on few samples.
   std::vector<PlanProduct> products();
-  // On all windows to search with, under codes of the products that are not wide.
+  // On all samples to search with, under codes of the products that are not wide.
   PlanDivergence measure(const std::vector<bool>& wide);
 
  private:
-  void hold(const std::vector<bool>& wide);
-
-  const TextModel& model_;
+  LineModel& model_;
   const LineText& text_;
-  std::vector<nn::ProductWeight> weights_;
-  std::vector<std::shared_ptr<ops::HeldWeight>> codes_;
+  models::WeightDtype codes_;
+  size_t samples_of_a_product_;
 };
 
 }  // namespace plimsoll::app

@@ -101,6 +101,13 @@ std::vector<std::vector<int64_t>> T5Texts::read(const std::string& input) {
   return texts;
 }
 
+std::vector<int64_t> T5Texts::target_ids(const T5Example& example) {
+  if (const auto* text = std::get_if<std::string>(&example.target)) return tokenizer().encode(*text);
+  std::vector<int64_t> ids = std::get<std::vector<int64_t>>(example.target);
+  ids.push_back(tokenize::T5Tokenizer::kEnd);
+  return ids;
+}
+
 bool T5Texts::is_target(const T5Example& example, const std::vector<int64_t>& written) {
   if (const auto* ids = std::get_if<std::vector<int64_t>>(&example.target)) return written == *ids;
   return without_outer_blanks(decode(written)) == without_outer_blanks(std::get<std::string>(example.target));

@@ -44,6 +44,9 @@ class T5Texts {
   // is a text or ids.
   std::vector<T5Example> read_examples(const std::filesystem::path& file);
 
+  // The target that the example has, with its end.
+  std::vector<int64_t> target_ids(const T5Example& example);
+
   // Whether these ids, without an end, are the target that the example has; texts may differ in outer blanks.
   bool is_target(const T5Example& example, const std::vector<int64_t>& written);
 

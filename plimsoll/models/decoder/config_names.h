@@ -11,9 +11,6 @@
 
 namespace plimsoll::models {
 
-// Member with the plan of `plimsoll line`, and in it the names of the products that never have codes.
-inline constexpr const char *kPlanMember = "plimsoll_plan", *kHighPrecisionMember = "high_precision";
-
 // The activation alone, and as the gate of a gated feed-forward network.
 struct FeedForwardActivation {
   kernels::Activation plain;

@@ -8,6 +8,7 @@
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/config_names.h"
 #include "plimsoll/models/decoder/traits.h"
+#include "plimsoll/models/model_plan.h"
 
 namespace plimsoll::models {
 namespace {
@@ -39,7 +40,6 @@ class DecoderConfigReader {
     read_positions();
     read_reaches();
     read_dropouts();
-    read_plan();
     config_.initializer_range = members_.number("initializer_range", config_.initializer_range);
     return config_;
   }
@@ -134,18 +134,6 @@ class DecoderConfigReader {
                  "rope_parameters");
     }
     config_.rotary.share = config_.sliding_rotary.share = rotated_share(parameters);
-  }
-
-  void read_plan() {
-    const json plan = object(kPlanMember);
-    const json names = plan.value(kHighPrecisionMember, json::array());
-    const bool are_texts =
-        names.is_array() && std::ranges::all_of(names, [](const json& name) { return name.is_string(); });
-    if (!are_texts) {
-      io::fail("{}: {}.{}: expected an array of names, got {}", members_.name(), kPlanMember, kHighPrecisionMember,
-               names.dump());
-    }
-    config_.high_precision = names.get<std::vector<std::string>>();
   }
 
   json entry(const json& parameters, const char* type) const {
@@ -301,6 +289,7 @@ DecoderConfig read_decoder_config(const json& config, const std::string& name) {
     io::fail("{}: {}", name, error.what());
   }
   DecoderConfig result = DecoderConfigReader(config, name, *traits).read();
+  result.high_precision = read_plan(config, name);
   check(result);
   read_token_ids(ConfigMembers(config, name), result);
   return result;

@@ -5,6 +5,7 @@
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/config_names.h"
 #include "plimsoll/models/decoder/traits.h"
+#include "plimsoll/models/model_plan.h"
 
 namespace plimsoll::models {
 namespace {

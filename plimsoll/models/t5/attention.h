@@ -30,6 +30,10 @@ class T5AttentionImpl : public torch::nn::Cloneable<T5AttentionImpl> {
   // row as that read one text.
   at::Tensor forward_cross(const at::Tensor& x, const T5KeyMask& keys, const T5CrossKeys& encoder);
 
+  // Products of forward(), and those of cross_keys() and forward_cross().
+  std::vector<T5Product> self_products() const { return {query_key_value_, output_}; }
+  std::vector<T5Product> cross_products() const { return {query_, key_value_, output_}; }
+
   T5Config config;
   T5Linear q{nullptr}, k{nullptr}, v{nullptr}, o{nullptr};
   T5Weight relative_attention_bias{nullptr};  // [buckets, heads]; or none

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "plimsoll/kernels/activation/activation.h"
 
@@ -28,6 +30,9 @@ struct T5Config {
   int64_t pad_token_id = 0;
   int64_t eos_token_id = 1;
   int64_t decoder_start_token_id = 0;
+  // Products that never have codes, by the names of their modules ("decoder.block.0.layer.2.DenseReluDense.wo"); the head is
+  // lm_head, tied or not. Of an encoder alone those of a decoder have no meaning.
+  std::vector<std::string> high_precision = {};
 
   bool gated() const { return kernels::is_gated(feed_forward); }
 };

@@ -16,6 +16,8 @@ class T5DenseReluDenseImpl : public torch::nn::Cloneable<T5DenseReluDenseImpl> {
   // x [..., d_model] -> [..., d_model] in its dtype; in FP32 where the output is scaled (downproject_scale).
   at::Tensor forward(const at::Tensor& x, const T5Numerics& numerics);
 
+  std::vector<T5Product> products() const { return {up_, down_}; }
+
   T5Config config;
   T5Linear wi{nullptr}, wi_0{nullptr}, wi_1{nullptr}, wo{nullptr};
 

@@ -20,12 +20,17 @@ void T5LinearImpl::pretty_print(std::ostream& stream) const {
 }
 
 at::Tensor T5LinearImpl::forward(const at::Tensor& x) const {
-  return ops::linear(x, weight(), {}, amp::linear_scaling(products_.front().state, weight()));
+  // Whoever multiplies by codes reads no value.
+  const at::Tensor weight =
+      is_quantized() ? at::empty({1}, x.options()).expand({out_features, in_features}) : this->weight();
+  return ops::linear(x, weight, {}, amp::linear_scaling(products_.front().state, weight));
 }
 
 void T5LinearImpl::quantize(ops::CodeSource source, ops::CodeKind kind) {
   code_source_ = std::move(source);
   code_kind_ = kind;
+  products_.front().state->weight_source.hold(
+      std::make_shared<ops::HeldWeight>(std::vector{code_source_}, ops::HeldOptions{.kind = kind}));
   tied_to_ = nullptr;
   weight_.set_requires_grad(false);
   weight_.set_data(at::empty({0}));

@@ -50,6 +50,14 @@ void check_tensors(const io::HuggingFaceDirectory& directory, const T5Config& co
   directory.check_tensors(shapes, [&](const std::string& name) { return is_of_model(name, config); });
 }
 
+T5ForConditionalGeneration undrawn_t5(const io::HuggingFaceDirectory& directory, const T5Config& config) {
+  try {
+    return T5ForConditionalGeneration(config);
+  } catch (const c10::ValueError& error) {  // of a name in its plan; all else has been checked
+    io::fail("{}: {}", (directory.path() / "config.json").native(), std::string(error.what_without_backtrace()));
+  }
+}
+
 }  // namespace
 
 T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5Dtype dtype, const Warn& warn,
@@ -58,7 +66,7 @@ T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5
   T5Config config = t5_config(directory);
   config.encoder_only |= parts == T5Parts::kEncoder;
   check_tensors(directory, config);  // before there is a model of whatever size config.json says
-  T5ForConditionalGeneration model(config);
+  T5ForConditionalGeneration model = undrawn_t5(directory, config);
   const at::Tensor table = weight_of(directory, "shared.weight");
   const at::ScalarType computed = computed_in(dtype, table.scalar_type());
   OverflowedWeights overflowed;
@@ -74,24 +82,24 @@ T5ForConditionalGeneration load_t5(const io::HuggingFaceDirectory& directory, T5
     return weight;
   };
   const std::optional<ops::CodeKind> kind = code_kind(dtype);
+  const bool has_tied_head = !config.encoder_only && config.tie_word_embeddings;
   for (const auto& item : model->named_modules("", /*include_self=*/false)) {
     const std::string name = item.key() + ".weight";
     if (auto* linear = dynamic_cast<T5LinearImpl*>(item.value().get())) {
-      if (kind) {
-        // Half bytes are too few for a head.
-        const ops::CodeKind own = name == "lm_head.weight" ? ops::CodeKind::kE4m3Rows : *kind;
+      if (kind && linear->takes_codes()) {
+        const ops::CodeKind own = name == "lm_head.weight" ? kT5HeadCodes : *kind;
         linear->quantize({.weight = weight_of(directory, name), .done = directory.releaser(name)}, own);
       } else {
         linear->weight().set_data(converted(name));
       }
     } else if (auto* held = dynamic_cast<T5WeightImpl*>(item.value().get())) {
-      // With codes, few rows of the embedding are ever read: it stays as it is stored.
-      const bool stays = name == "shared.weight" && kind.has_value();
+      // With codes, few rows of the embedding are ever read: it stays as it is stored, unless it is the head's weight.
+      const bool stays = name == "shared.weight" && kind.has_value() && (!has_tied_head || model->head().takes_codes());
       held->weight.set_data(stays ? table : converted(name));
     }
   }
-  if (kind && !config.encoder_only && config.tie_word_embeddings) {
-    model->head().quantize({.weight = table});  // which may have been written to by then: its pages stay
+  if (kind && has_tied_head && model->head().takes_codes()) {
+    model->head().quantize({.weight = table}, kT5HeadCodes);  // which may have been written to by then: its pages stay
   }
   io::check_mapped_files();
   if (overflowed.count() > 0) warn(fmt::format("{}: {}", directory.path().native(), overflowed.text()));

@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "plimsoll/models/t5/team_step.h"
@@ -16,6 +17,7 @@ namespace plimsoll::models {
 namespace {
 
 constexpr int64_t kIgnored = -100;  // a label
+constexpr const char* kHead = "lm_head";
 
 void check_ids(const at::Tensor& ids, const char* name) {
   TORCH_CHECK(ids.defined() && ids.scalar_type() == at::kLong && ids.dim() == 2 && ids.numel() > 0, "t5: expected ",
@@ -41,16 +43,36 @@ void T5ForConditionalGenerationImpl::reset() {
     if (config.tie_word_embeddings) {
       head_->tie(shared);
       if (source.weight.defined()) head_->quantize(source);
-      nn::name_products(*head_, "lm_head");
+      nn::name_products(*head_, kHead);
     } else {
-      lm_head = register_module("lm_head", head_);
+      lm_head = register_module(kHead, head_);
     }
     logits_ = T5Product({head_});
   }
   nn::name_products(*this);
+  keep_plan();
   for (const auto& item : named_modules("", /*include_self=*/false)) {
     if (auto* held = dynamic_cast<T5WeightImpl*>(item.value().get())) held->path = item.key();
   }
+}
+
+// A tied head is no child.
+void T5ForConditionalGenerationImpl::keep_plan() {
+  std::vector<std::string> names = config.high_precision;
+  if (config.encoder_only) {
+    std::erase_if(names, [](const std::string& name) { return name == kHead || name.starts_with("decoder."); });
+  } else if (config.tie_word_embeddings && std::erase(names, kHead) > 0) {
+    nn::keep_in_high_precision(*head_);
+  }
+  nn::keep_in_high_precision(*this, names);
+}
+
+std::vector<T5Product> T5ForConditionalGenerationImpl::products() {
+  std::vector<T5Product> result = encoder->products();
+  if (config.encoder_only) return result;
+  for (T5Product& product : decoder->products()) result.push_back(std::move(product));
+  result.push_back(logits_);
+  return result;
 }
 
 void T5ForConditionalGenerationImpl::reset_parameters(std::optional<at::Generator> generator) {

@@ -57,6 +57,9 @@ class T5ForConditionalGenerationImpl : public torch::nn::Cloneable<T5ForConditio
   // The head of a model with a decoder. Tied, it is no child and reads shared.weight.
   T5LinearImpl& head() { return *head_; }
 
+  // In the order in which they compute; of a model with a decoder the head comes last.
+  std::vector<T5Product> products();
+
   // decoder_input_ids of labels: one place later, behind decoder_start_token_id, -100 as pad.
   at::Tensor shift_right(const at::Tensor& labels) const;
 
@@ -74,6 +77,7 @@ class T5ForConditionalGenerationImpl : public torch::nn::Cloneable<T5ForConditio
   T5Output forward_cached(const T5Input& input);
   at::Tensor logits(const at::Tensor& hidden);
   void check_has_decoder() const;
+  void keep_plan();
 
   T5Linear head_{nullptr};
   T5Product logits_;

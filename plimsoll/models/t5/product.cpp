@@ -3,11 +3,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/report_values.h"
+#include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/ops/tensor/seen_tensors.h"
@@ -25,8 +27,8 @@ bool watched_closely() {
 
 // Gradients and recipes take each product by itself, too; inference tensors do not say when they change.
 bool may_pack(const T5LinearImpl& layer, at::ScalarType dtype) {
-  return !at::GradMode::is_enabled() && !nn::scope_dtype() && dtype == layer.weight().scalar_type() &&
-         !layer.weight().is_inference() && !watched_closely();
+  return !at::GradMode::is_enabled() && !ops::NoKeptWeights::is_in_force() && !nn::scope_dtype() &&
+         dtype == layer.weight().scalar_type() && !layer.weight().is_inference() && !watched_closely();
 }
 
 // Whether the amax of several products that were one says too little about each of them.
@@ -41,6 +43,15 @@ bool worth_reading(const watch::Observation& all) {
 class T5Product::Packed {
  public:
   using Weights = std::shared_ptr<const ops::PackedWeights>;
+
+  void hold(Weights codes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    held_ = std::move(codes);
+  }
+  Weights held() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return held_;
+  }
 
   Weights codes(const std::vector<T5Linear>& layers) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -76,12 +87,18 @@ class T5Product::Packed {
   std::mutex mutex_;
   ops::SeenTensors seen_;
   Weights weights_;
+  Weights held_;
 };
 
 T5Product::T5Product(std::vector<T5Linear> layers) : layers_(std::move(layers)), packed_(std::make_shared<Packed>()) {}
 
+void T5Product::hold(std::shared_ptr<const ops::PackedWeights> codes) { packed_->hold(std::move(codes)); }
+
 std::shared_ptr<const ops::PackedWeights> T5Product::packed_for(at::ScalarType dtype) const {
-  if (layers_.front()->code_source().weight.defined()) return packed_->codes(layers_);
+  if (auto held = packed_->held()) return held;
+  const auto is_quantized = [](const T5Linear& layer) { return layer->is_quantized(); };
+  if (std::ranges::all_of(layers_, is_quantized)) return packed_->codes(layers_);
+  if (std::ranges::any_of(layers_, is_quantized)) return nullptr;  // a plan has some of the weights in high precision
   if (may_pack(*layers_.front(), dtype)) return packed_->values(layers_);
   if (at::GradMode::is_enabled()) packed_->release();
   return nullptr;

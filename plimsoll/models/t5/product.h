@@ -17,6 +17,11 @@ class T5Product {
   at::Tensor joined(const at::Tensor& x) const;              // [..., in] -> [..., sum of out_features]
   std::vector<at::Tensor> parts(const at::Tensor& x) const;  // [..., out_features] of each
 
+  const std::vector<T5Linear>& layers() const { return layers_; }
+
+  // From here on, in all copies, multiplies by these codes of its layers' weights, whatever they hold; nullptr: as before.
+  void hold(std::shared_ptr<const ops::PackedWeights> codes);
+
   // The weights as they multiply an x of `dtype` here and now; nullptr where each layer multiplies by itself.
   std::shared_ptr<const ops::PackedWeights> packed_for(at::ScalarType dtype) const;
 

@@ -7,6 +7,7 @@
 
 #include "plimsoll/io/error.h"
 #include "plimsoll/models/config_members.h"
+#include "plimsoll/models/model_plan.h"
 
 namespace plimsoll::models {
 namespace {
@@ -89,6 +90,7 @@ T5Config t5_config(const io::HuggingFaceDirectory& directory) {
   config.pad_token_id = members.integer("pad_token_id", 0);
   config.eos_token_id = members.integer("eos_token_id", 1);
   config.decoder_start_token_id = members.integer("decoder_start_token_id", config.pad_token_id);
+  config.high_precision = read_plan(directory.config(), members.name());
   return config;
 }
 

@@ -33,6 +33,17 @@ void T5StackImpl::reset() {
   final_layer_norm = register_module("final_layer_norm", T5Weight(std::vector<int64_t>{config.d_model}));
 }
 
+std::vector<T5Product> T5StackImpl::products() {
+  std::vector<T5Product> result;
+  const auto add = [&](const std::vector<T5Product>& some) { result.insert(result.end(), some.begin(), some.end()); };
+  for (size_t i = 0; i < block->size(); ++i) {
+    add(block_at(i).self_attention().self_products());
+    if (role_ == T5Role::kDecoder) add(block_at(i).cross_attention().cross_products());
+    add(block_at(i).feed_forward().products());
+  }
+  return result;
+}
+
 at::Tensor T5StackImpl::bias(T5AttentionImpl& attention, int64_t queries, int64_t keys) const {
   const RelativeBuckets buckets = {.count = config.relative_attention_num_buckets,
                                    .max_distance = config.relative_attention_max_distance,

@@ -60,6 +60,8 @@ class T5StackImpl : public torch::nn::Cloneable<T5StackImpl> {
   };
   T5Cache make_cache(const T5Encoded& encoded, const CacheRoom& room);
 
+  std::vector<T5Product> products();  // of all blocks, in the order in which they compute
+
   T5Config config;
   torch::nn::ModuleList block{nullptr};
   T5Weight final_layer_norm{nullptr};
