@@ -122,6 +122,16 @@ def test_finetuned_model_keeps_the_plan(lined, tmp_path):
     assert json.loads((merged / "config.json").read_text())["plimsoll_plan"] == {"high_precision": [product]}
 
 
+def test_a_second_line_keeps_the_products_of_the_first(lined, text, tmp_path):
+    _, out, found, product = lined
+    stricter = found["formats"]["fp8 planned"]["logits_kl"] / 2
+    _, again = line(out, text, tmp_path / "lined", *TEXT, "--max-kl", stricter)
+    assert again["formats"]["fp8"]["logits_kl"] == found["formats"]["fp8 planned"]["logits_kl"]
+    assert product not in {each["name"] for each in again["products"]}
+    names = json.loads((tmp_path / "lined" / "config.json").read_text())["plimsoll_plan"]["high_precision"]
+    assert names == again["plan"]["high_precision"] and names[0] == product and len(names) > 1
+
+
 def test_fp16_that_overflows_is_gauged(tokenizer, text, tmp_path):
     model = grafted_decoders.make("mistral", decoder_models.tokens(8, 48), config_of("mistral", tokenizer), ("stream", "key"))
     result, found = line(write(model, tokenizer, tmp_path / "model"), text, tmp_path / "lined", *TEXT, "--max-kl", 100)

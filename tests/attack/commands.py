@@ -35,6 +35,7 @@ TEXT_MODEL = "--recipe fp32 --steps 1 --context 8 --batch 1 --eval-windows 1 --w
 FINETUNE = ["finetune", "--model", "{llama}", "--data", "{chats}", "--recipe", "fp32", "--context", "16", "--batch", "1",
             "--eval-share", "0.3", "--warmup-share", "0", "--samples", "1", "--save-every", "1", "--threads", "1"]  # fmt: skip
 LINE = "--context 8 --tokens 64 --measurements 3 --max-kl 6e-9 --threads 1".split()  # FP8 costs more, so that a plan is searched
+LINE_T5 = "--tokens 64 --measurements 3 --max-kl 6e-8 --threads 1".split()
 # command: its cases, each the words and the files of the tree that it reads.
 CASES = {
     "train": [
@@ -88,6 +89,7 @@ CASES = {
     "t5": [
         (["t5", "generate", "--model", "{t5}", "--input", "{text}", *T5_LENGTH], ["t5/*", "text"]),
         (["t5", "generate", "--model", "{sharded}", "--input", "The fox", *T5_LENGTH], ["sharded/*"]),
+        (["t5", "generate", "--model", "{sharded}", "--input", "The fox", *T5_LENGTH, "--dtype", "fp8"], ["sharded/config.json"]),
         (["t5", "score", "--model", "{t5}", "--input", "{examples}", "--target", "{targets}"], ["t5/*", "examples", "targets"]),
         (["t5", "encode", "--model", "{t5}", "--input", "{examples}", "--out", "{out}", "--dtype", "fp8"], ["t5/*", "examples"]),
     ],
@@ -121,6 +123,11 @@ CASES = {
     "line": [
         (["line", "--model", "{llama}", "--data", "{text}", "--out", "{out}", *LINE], ["llama/*", "text"]),
         (["line", "--model", "{llama}", "--data", "{text}", "--out", "{out}", *LINE, "--audit", "{out}.audit"], ["llama/*"]),
+        (["line", "--model", "{t5}", "--data", "{examples}", "--out", "{out}", *LINE_T5], ["t5/*", "examples"]),
+        (
+            ["line", "--model", "{sharded}", "--data", "{text}", "--out", "{out}", *LINE_T5, "--codes", "nvfp4"],
+            ["sharded/*", "text"],
+        ),
     ],
     "logprobs": [
         (["logprobs", "--model", "{llama}", "--data", "{text}", "--tokens", "20", "--as", "decode"], ["llama/*", "text"]),
@@ -276,7 +283,8 @@ def make_tree(folder):
     _, _, tokenizer = (ROOT / "tests" / "fuzz" / "corpus" / "tokenizer" / "charsmap").read_bytes().partition(b"\0")
     for name, model in {"t5": tokenizer, "sharded": tokenizer, "letters": letters()}.items():
         (folder / name).mkdir()
-        (folder / name / "config.json").write_text(json.dumps(config))
+        plan = {"plimsoll_plan": {"high_precision": ["lm_head"]}} if name == "sharded" else {}
+        (folder / name / "config.json").write_text(json.dumps({**config, **plan}))
         (folder / name / "spiece.model").write_bytes(model)
     (folder / "t5" / "tokenizer_config.json").write_text('{"extra_ids": 100}')
     for name in ("t5", "letters"):
