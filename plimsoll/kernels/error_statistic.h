@@ -14,24 +14,23 @@ namespace plimsoll::kernels {
 // not zero; NaN where x holds one, or Inf. FP32 sums of a tile (at most 65,536 elements), tiles in double in one order.
 struct QuantizeStatistic {
   // Root of the mean, over 64 classes of columns (those equal modulo 64) whose squares are not all zero, of sum (y - q(y))^2 / sum y^2:
-  // a column of outliers hides the errors of its own class alone. Of E2M1 codes the same over 64 classes of rows, if that is more: a row of
-  // outliers takes the scales of its blocks from the rows beside it.
+  // a column of outliers hides the errors of its own class alone.
   float error = 0;
   float norm_error = 0;  // root of sum (y - q(y))^2 / sum y^2
   float saturated = 0;   // share of the elements that are not zero and lie beyond the largest code
   float flushed = 0;     // share of them whose code is zero
+  float row_error = 0;   // as `error`, over 64 classes of rows
 };
 
 inline constexpr int64_t kErrorClasses = 64;
 
 // Sums over one tile. A class of columns is those that are equal modulo 64, counted from the tile's first.
 struct ErrorSums {
-  double unit = 1;                      // of y, on a scale for the matrix
-  float error[kErrorClasses];           // of (y - q(y))^2
-  float squares[kErrorClasses];         // of y^2
-  int64_t saturated, flushed, nonzero;  // elements
-  // The same by classes of rows of the matrix; zeros where they are not summed.
-  float row_error[kErrorClasses] = {}, row_squares[kErrorClasses] = {};
+  double unit = 1;                                                       // of y, on a scale for the matrix
+  float error[kErrorClasses];                                            // of (y - q(y))^2
+  float squares[kErrorClasses];                                          // of y^2
+  int64_t saturated, flushed, nonzero;                                   // elements
+  float row_error[kErrorClasses] = {}, row_squares[kErrorClasses] = {};  // the same by classes of the matrix's rows
 };
 
 // Sums of all tiles, each of which one thread sets.
@@ -71,11 +70,11 @@ class TileErrors {
       all_squares += columns.squares[column];
     }
     if (all_squares == 0) return {};
-    const double by_columns = columns.mean(), by_rows = rows.mean();
-    return {.error = static_cast<float>(std::sqrt(by_rows > by_columns ? by_rows : by_columns)),
+    return {.error = static_cast<float>(std::sqrt(columns.mean())),
             .norm_error = static_cast<float>(std::sqrt(all_error / all_squares)),
             .saturated = share(saturated, nonzero),
-            .flushed = share(flushed, nonzero)};
+            .flushed = share(flushed, nonzero),
+            .row_error = static_cast<float>(std::sqrt(rows.mean()))};
   }
 
  private:

@@ -24,7 +24,8 @@ namespace plimsoll::recipe {
 struct OperandMeasurement {
   Role role = Role::kInput;
   bool finite = true;  // its amax is
-  // Root of the mean over groups of columns of |q(x) - x|^2 / |x|^2: an outlier hides the errors of its own group alone.
+  // Root of the mean over groups of columns of |q(x) - x|^2 / |x|^2: an outlier hides the errors of its own group alone. Of a
+  // weight the same over groups of rows, if that is more: each is an output.
   double error = 0;
   double norm_error = 0;  // |q(x) - x| / |x| of the whole
   double saturated = 0;   // share of the elements that are not zero and lie beyond the largest code

@@ -189,6 +189,7 @@ class BlockQuantizer {
                     .inv_scale = inv_scales,
                     .weight = weights.data(),
                     .group_cols = group_cols(unit),
+                    .row = slice.row,
                     .sums = &sums});
   }
 

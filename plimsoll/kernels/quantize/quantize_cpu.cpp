@@ -17,10 +17,10 @@ constexpr int64_t kWorthWaking = 32768;  // elements that are worth waking a thr
 
 int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-// A tensor without gaps whose rows play no role is one long row; columns have classes in a statistic.
+// A tensor without gaps whose rows play no role is one long row.
 QuantizeTensor flattened(QuantizeTensor args) {
-  const bool is_by_column = args.column_sum != nullptr || (args.statistic != nullptr && args.cols % kErrorClasses != 0);
-  if (!is_by_column && args.x_stride == args.cols && args.codes_stride == args.cols) {
+  const bool has_rows = args.column_sum != nullptr || args.statistic != nullptr;
+  if (!has_rows && args.x_stride == args.cols && args.codes_stride == args.cols) {
     args.cols *= args.rows;
     args.rows = std::min<int64_t>(args.rows, 1);
     args.x_stride = args.codes_stride = args.cols;
@@ -95,6 +95,7 @@ void quantize_tensor(const QuantizeTensor& given) {
                        .inv_scale = &inv_scale,
                        .weight = &kOwnUnit,
                        .group_cols = std::max<int64_t>(cols, 2),
+                       .row = row,
                        .sums = &errors.of(tile, col)});
       }
       if (sums != nullptr) {

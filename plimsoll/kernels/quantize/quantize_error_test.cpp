@@ -93,12 +93,12 @@ Quantized quantize_blocks_with(const TestMatrix& x, Format format, const Granula
 }
 
 struct Expected {
-  double error = 0, norm_error = 0, saturated = 0, flushed = 0;
+  double error = 0, norm_error = 0, saturated = 0, flushed = 0, row_error = 0;
 };
 
 // The definitions, element by element.
 Expected expected_of(const TestMatrix& x, Format format, const Quantized& quantized) {
-  std::array<double, 64> error = {}, squares = {};
+  std::array<double, 64> error = {}, squares = {}, row_error = {}, row_squares = {};
   double saturated = 0, flushed = 0, nonzero = 0;
   for (int64_t row = 0; row < x.rows; ++row) {
     for (int64_t col = 0; col < x.cols; ++col) {
@@ -108,6 +108,8 @@ Expected expected_of(const TestMatrix& x, Format format, const Quantized& quanti
       const double unit = 1 / double{quantized.inv_scale[i]};
       error[column] += (y - code) * (y - code) * unit * unit;
       squares[column] += y * y * unit * unit;
+      row_error[static_cast<size_t>(row % 64)] += (y - code) * (y - code) * unit * unit;
+      row_squares[static_cast<size_t>(row % 64)] += y * y * unit * unit;
       if (x.at(row, col) == 0) continue;
       ++nonzero;
       if (std::fabs(y) > double{format::max_finite(format)}) ++saturated;
@@ -115,7 +117,12 @@ Expected expected_of(const TestMatrix& x, Format format, const Quantized& quanti
     }
   }
   Expected result;
-  double all_error = 0, all_squares = 0, classes = 0;
+  double all_error = 0, all_squares = 0, classes = 0, row_classes = 0;
+  for (size_t row = 0; row < 64; ++row) {
+    if (row_squares[row] == 0) continue;
+    result.row_error += row_error[row] / row_squares[row];
+    ++row_classes;
+  }
   for (size_t column = 0; column < 64; ++column) {
     if (squares[column] == 0) continue;
     result.error += error[column] / squares[column];
@@ -125,6 +132,7 @@ Expected expected_of(const TestMatrix& x, Format format, const Quantized& quanti
   }
   if (classes == 0) return {};
   result.error = std::sqrt(result.error / classes);
+  result.row_error = std::sqrt(result.row_error / row_classes);
   result.norm_error = std::sqrt(all_error / all_squares);
   result.saturated = saturated / nonzero;
   result.flushed = flushed / nonzero;
@@ -139,12 +147,13 @@ constexpr double kRelative = 0x1p-24 * (1024 + 8) / 2 + 0x1p-24;
 void expect_near(const QuantizeStatistic& got, const Expected& expected) {
   EXPECT_NEAR(double{got.error}, expected.error, kRelative * expected.error);
   EXPECT_NEAR(double{got.norm_error}, expected.norm_error, kRelative * expected.norm_error);
+  EXPECT_NEAR(double{got.row_error}, expected.row_error, kRelative * expected.row_error);
   EXPECT_EQ(got.saturated, static_cast<float>(expected.saturated));
   EXPECT_EQ(got.flushed, static_cast<float>(expected.flushed));
 }
 
 void expect_same_bits(const QuantizeStatistic& got, const QuantizeStatistic& expected) {
-  using Words = std::array<uint32_t, 4>;
+  using Words = std::array<uint32_t, 5>;
   EXPECT_EQ(std::bit_cast<Words>(got), std::bit_cast<Words>(expected));
 }
 
@@ -243,6 +252,19 @@ TEST(QuantizeStatisticTest, AnOutlierDoesNotHideTheColumnsOfItsBlock) {
   EXPECT_NEAR(quantize_blocks_with(x, Format::kE4m3, {1, 128}).statistic.error, std::sqrt(2.0f / 16), 0.02f);
   EXPECT_NEAR(quantize_blocks_with(x, Format::kE4m3, {1, 32, Format::kE8m0}).statistic.error, std::sqrt(1.0f / 16 / 2),
               0.02f);
+}
+
+TEST(QuantizeStatisticTest, RowsThatAnOutlierLosesShow) {
+  TestMatrix x(Format::kFp32, 256, 256, 0, Content::kFinite);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (int64_t row = 0; row < x.rows; ++row) {
+    for (int64_t col = 0; col < x.cols; ++col) x.set(row, col, normal(random) * (row == 7 ? 0x1p30f : 1.0f));
+  }
+  const QuantizeStatistic statistic = quantize_blocks_with(x, Format::kE4m3, {128, 128}).statistic;
+  EXPECT_LT(statistic.error, 0x1p-4f);
+  // Of four rows of each class two lie in the outliers' blocks; the outliers hide the one beside them.
+  EXPECT_NEAR(statistic.row_error, std::sqrt(63.0f / 64 / 2), 0.01f);
 }
 
 TEST(QuantizeStatisticTest, WhatIsNotFiniteIsNaN) {

@@ -59,6 +59,7 @@ struct ErrorTile {
   const float* inv_scale;  // of column c: inv_scale[c / group_cols]
   const float* weight;     // in the same places, what a unit of the codes is in that of the sums
   int64_t group_cols;      // 1, or a multiple of 16, or the whole tile's width or more
+  int64_t row;             // of the matrix, where the tile begins
   ErrorSums* sums;         // overwritten but for its unit
 };
 

@@ -34,7 +34,7 @@ struct Codes {
   std::vector<Line> lines;
   int64_t bytes = 0, blocks = 0;
   std::vector<uint8_t> codes, scale;
-  QuantizeStatistic statistic = {-1, -1, -1, -1};
+  QuantizeStatistic statistic = {-1, -1, -1, -1, -1};
 };
 
 Codes with_memory(const Matrix& x, Fp4Scaling scaling, const Fp4Rotation& rotation, bool by_row, int64_t height) {
@@ -131,10 +131,11 @@ QuantizeStatistic expected_of(const Codes& codes, Fp4Scaling scaling) {
     all_squares += columns.squares[i];
   }
   if (all_squares == 0) return {};
-  return {.error = static_cast<float>(std::sqrt(std::max(columns.mean(), rows.mean()))),
+  return {.error = static_cast<float>(std::sqrt(columns.mean())),
           .norm_error = static_cast<float>(std::sqrt(all_error / all_squares)),
           .saturated = static_cast<float>(saturated / nonzero),
-          .flushed = static_cast<float>(flushed / nonzero)};
+          .flushed = static_cast<float>(flushed / nonzero),
+          .row_error = static_cast<float>(std::sqrt(rows.mean()))};
 }
 
 // Sums of positive terms: a class of a tile has at most 65536 / 64 = 1024 of them, each of two roundings (y - q, whose
@@ -144,12 +145,13 @@ constexpr double kRelative = 0x1p-24 * (1024 + 4) / 2 + 0x1p-24;
 void expect_near(const QuantizeStatistic& got, const QuantizeStatistic& expected, const std::string& name) {
   EXPECT_NEAR(got.error, expected.error, kRelative * double{expected.error}) << name;
   EXPECT_NEAR(got.norm_error, expected.norm_error, kRelative * double{expected.norm_error}) << name;
+  EXPECT_NEAR(got.row_error, expected.row_error, kRelative * double{expected.row_error}) << name;
   EXPECT_EQ(got.saturated, expected.saturated) << name;
   EXPECT_EQ(got.flushed, expected.flushed) << name;
 }
 
-std::array<uint32_t, 4> words(const QuantizeStatistic& statistic) {
-  return std::bit_cast<std::array<uint32_t, 4>>(statistic);
+std::array<uint32_t, 5> words(const QuantizeStatistic& statistic) {
+  return std::bit_cast<std::array<uint32_t, 5>>(statistic);
 }
 
 struct Shape {
@@ -238,7 +240,7 @@ TEST(QuantizeFp4Statistic, RowsBesideOneOfOutliersShowTheirErrors) {
     for (int64_t row = 0; row < 64; ++row) {
       for (int64_t col = 0; col < 256; ++col) x.set(row, col, normal(random) * (row == 3 ? factor : 1.0f));
     }
-    return quantized_squares(x, Fp4Scaling::kNvfp4).statistic.error;
+    return quantized_squares(x, Fp4Scaling::kNvfp4).statistic.row_error;
   };
   EXPECT_LT(error_of(1), 0.15f);
   EXPECT_GT(error_of(0x1p10f), 0.45f);  // 15 of 64 rows are lost: the root of their share is 0.48

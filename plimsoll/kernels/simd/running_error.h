@@ -9,6 +9,17 @@
 namespace plimsoll::kernels {
 namespace {
 
+// Sums of elements of one row.
+struct RowError {
+  F32x16 error = zero(), squares = zero();
+
+  // number: of the row in the matrix.
+  __attribute__((always_inline)) void add_to(ErrorSums& sums, int64_t number) const {
+    sums.row_error[number % kErrorClasses] += reduce_add(error);
+    sums.row_squares[number % kErrorClasses] += reduce_add(squares);
+  }
+};
+
 // Sums of four vectors of columns; which those are is the caller's matter.
 struct RunningError {
   F32x16 error[4], squares[4];
@@ -19,9 +30,11 @@ struct RunningError {
   }
 
   // y, value: x and its code, in the unit of the sums. Lanes whose x and code are 0 add nothing.
-  __attribute__((always_inline)) void add_squares(int k, F32x16 y, F32x16 difference) {
+  __attribute__((always_inline)) void add_squares(int k, F32x16 y, F32x16 difference, RowError& row) {
     error[k] = fma(difference, difference, error[k]);
     squares[k] = fma(y, y, squares[k]);
+    row.error = fma(difference, difference, row.error);
+    row.squares = fma(y, y, row.squares);
   }
   // y: x in the unit of `largest`, the largest code's value. Lanes of code, without sign, are zero where its value is.
   __attribute__((always_inline)) void count_losses(F32x16 x, F32x16 y, I32x16 code, F32x16 largest) {

@@ -86,7 +86,7 @@ recipe::OperandMeasurement LayerReadings::in_codes(Role role, GemmKind gemm, int
   if (found == nullptr) return {.role = role, .finite = is_finite};
   return {.role = role,
           .finite = is_finite && std::isfinite(found->error) && std::isfinite(found->norm_error),
-          .error = double{found->error},
+          .error = double{role == Role::kWeight ? std::max(found->error, found->row_error) : found->error},
           .norm_error = double{found->norm_error},
           .saturated = double{found->saturated},
           .flushed = double{found->flushed},
@@ -127,7 +127,8 @@ std::vector<LayerReadings> read_costs(const recipe::Automatic& recipe,
       raise(layer.amax[static_cast<size_t>(cost.role)], amax);
       if (!cost.statistic.defined()) continue;
       OperandReading reading{.measured = 1};
-      for (float* const number : {&reading.error, &reading.norm_error, &reading.saturated, &reading.flushed}) {
+      for (float* const number :
+           {&reading.error, &reading.norm_error, &reading.saturated, &reading.flushed, &reading.row_error}) {
         *number = without_sign(*next++);
       }
       reading.fill = without_sign(fill_of(cost, amax, scale));

@@ -13,13 +13,15 @@ namespace plimsoll::ops {
 // One operand of one product in the codes of one rung, over all its uses in a step, each member the worst of them.
 // Numbers without a sign, so that their largest of all ranks is a collective of amaxes.
 struct OperandReading {
-  static constexpr size_t kNumbers = 6;
+  static constexpr size_t kNumbers = 7;
 
   float measured = 0;  // 1: the following are known
-  float error = 0, norm_error = 0, saturated = 0, flushed = 0;
+  float error = 0, norm_error = 0, saturated = 0, flushed = 0, row_error = 0;
   float fill = 0;  // amax as a share of the largest code
 
-  std::array<float*, kNumbers> numbers() { return {&measured, &error, &norm_error, &saturated, &flushed, &fill}; }
+  std::array<float*, kNumbers> numbers() {
+    return {&measured, &error, &norm_error, &saturated, &flushed, &row_error, &fill};
+  }
 };
 
 // All operands of a layer.

@@ -35,7 +35,7 @@ struct OperandCost {
   recipe::OperandRecipe operand = {};  // as it is stored
   AmaxSlot amax = {};
   ScaleRef scale = {};        // of the whole tensor; undefined: scales of blocks, which leave no headroom
-  at::Tensor statistic = {};  // fp32 [4], kernels::QuantizeStatistic; undefined: not measured
+  at::Tensor statistic = {};  // fp32 [5], kernels::QuantizeStatistic; undefined: not measured
 };
 
 struct PrecisionChange {

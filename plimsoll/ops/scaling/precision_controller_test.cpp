@@ -348,7 +348,7 @@ TEST(OperandReadings, AProductWhoseCodesAreMadeInBackwardHasTheReadingOfTheOther
   const std::vector<OperandCost> costs = {{.role = Role::kInput,
                                            .operand = ladder.stored_operand(0, Role::kInput, GemmKind::kOutput),
                                            .amax = find_amax(ordinary()),
-                                           .statistic = at::tensor({0.5f, 0.25f, 0.0f, 0.0f})}};
+                                           .statistic = at::tensor({0.5f, 0.25f, 0.0f, 0.0f, 0.9f})}};
   const LayerReadings readings = read_costs(ladder, {&costs}).front();
   const recipe::StepMeasurement measured = readings.measurement(GemmKind::kGradWeight, 0);
   EXPECT_TRUE(measured.own.is_measured);

@@ -86,10 +86,13 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
 
 }  // namespace
 
-at::Tensor statistic_memory(const at::Tensor& x) { return at::empty({4}, x.options().dtype(at::kFloat)); }
+constexpr int64_t kStatisticNumbers = sizeof(kernels::QuantizeStatistic) / sizeof(float);
+
+at::Tensor statistic_memory(const at::Tensor& x) {
+  return at::empty({kStatisticNumbers}, x.options().dtype(at::kFloat));
+}
 
 kernels::QuantizeStatistic* as_statistic(const at::Tensor& memory) {
-  static_assert(sizeof(kernels::QuantizeStatistic) == 4 * sizeof(float));
   return reinterpret_cast<kernels::QuantizeStatistic*>(memory.mutable_data_ptr<float>());
 }
 

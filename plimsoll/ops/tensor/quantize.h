@@ -30,14 +30,14 @@ QuantizeOptions quantize_options(const recipe::OperandRecipe& stored, const Scal
 // x, or a copy of it where elements of a row, or rows, overlap or lie apart. A matrix, else an error.
 at::Tensor with_dense_rows(const at::Tensor& x);
 
-// Memory for a kernels::QuantizeStatistic beside x: fp32 [4].
+// Memory for a kernels::QuantizeStatistic beside x: fp32 [5].
 at::Tensor statistic_memory(const at::Tensor& x);
 kernels::QuantizeStatistic* as_statistic(const at::Tensor& memory);
 
 struct Quantized {
   ScaledTensor tensor;
   AmaxSlot amax;              // of x
-  at::Tensor statistic = {};  // fp32 [4], a kernels::QuantizeStatistic, where the options ask for it
+  at::Tensor statistic = {};  // fp32 [5], a kernels::QuantizeStatistic, where the options ask for it
 };
 
 // x [rows, cols] of fp32, bf16 or fp16, any strides. column_sum, if not nullptr, becomes the fp32 [cols] sum of x over

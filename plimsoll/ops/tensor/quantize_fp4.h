@@ -23,7 +23,7 @@ struct Fp4Operands {
 struct QuantizedFp4 {
   ScaledTensor rows, turned;
   AmaxSlot amax;  // of x; rotated where turned codes alone are wanted and they are
-  // fp32 [4] each, a kernels::QuantizeStatistic of codes that are wanted, where it is, too.
+  // fp32 [5] each, a kernels::QuantizeStatistic of codes that are wanted, where it is, too.
   at::Tensor rows_statistic = {}, turned_statistic = {};
 };
 
