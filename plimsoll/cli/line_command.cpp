@@ -69,9 +69,13 @@ void print_plan(const json& line) {
   const json& plan = line.at("plan");
   if (plan.is_null()) return;
   const json& names = plan.at("high_precision");
-  fmt::print("plan: {} of {} products stay in BF16, {:.1f} % of the weights are codes, {} measurements\n", names.size(),
-             line.at("products").size(), 100 * plan.at("narrow_share").get<double>(),
-             plan.at("measurements").get<int64_t>());
+  const json& products = line.at("products");
+  const auto wide =
+      std::ranges::count_if(products, [](const json& each) { return each.at("high_precision").get<bool>(); });
+  const auto before = static_cast<int64_t>(names.size()) - wide;  // a plan that the source had
+  fmt::print("plan: {} of {} products stay in BF16{}, {:.1f} % of the weights are codes, {} measurements\n", wide,
+             products.size(), before > 0 ? fmt::format(" beside {} of the source's plan", before) : std::string(),
+             100 * plan.at("narrow_share").get<double>(), plan.at("measurements").get<int64_t>());
   for (const json& name : names) write_line("  " + name.get<std::string>());
 }
 

@@ -81,7 +81,7 @@ class TileErrors {
   struct Classes {
     std::array<double, kErrorClasses> error = {}, squares = {};
 
-    // Of the classes' relative squared errors.
+    // The mean of the classes' relative squared errors.
     double mean() const {
       double sum = 0;
       int64_t classes = 0;

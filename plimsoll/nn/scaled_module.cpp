@@ -101,7 +101,7 @@ void keep_in_high_precision(const torch::nn::Module& root, std::span<const std::
   for (const std::string& name : names) {
     const auto found = states.find(name);
     TORCH_CHECK_VALUE(found != states.end(),
-                      "plan: expected the name of a product in FP8, as plimsoll audit lists them, got '", name, "'");
+                      "plan: expected the name of a product in FP8, as an audit lists them, got '", name, "'");
     found->second->high_precision = true;
   }
 }

@@ -29,7 +29,7 @@ struct AutomaticLimits {
   int64_t quiet = 200;         // steps without a vote before a product is demoted
   int64_t window = 500;        // steps between two demotions of one product
   double last_share = 0.1;     // of the schedule, in which nothing is demoted
-  double demote_share = 0.75;  // of the bound, above which the mean error forbids a demotion
+  double demote_share = 0.75;  // of the bounds, from which on the mean load forbids a demotion
   double mean_decay = 0.9;     // of the exponential mean, a measured step
   // Share of the elements of an input or a weight that may become zero. Rows of outliers take all codes of a tensor with
   // one scale without a large error in any group of columns: the rows that are lost are small beside them. Of E2M1 three

@@ -125,8 +125,8 @@ std::optional<Decision> decide(const Automatic& recipe, const Clock& clock, cons
     const Load load = worst_load(recipe, state.rung - 1, measured.below);
     take_in(recipe, clock, measured.below, load, state.below);
     if (may_demote(recipe, clock, state)) {
-      return moved(clock, {load.role, state.below.mean_error, load.bound, load.reason}, state.rung - 1, Reason::kQuiet,
-                   state);
+      return moved(clock, {load.role, state.below.mean_load, recipe.limits.demote_share, load.reason}, state.rung - 1,
+                   Reason::kQuiet, state);
     }
   }
   return std::nullopt;

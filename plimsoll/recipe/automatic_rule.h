@@ -7,8 +7,8 @@
 // which descent stops to progress (Chmiel et al., FP4 All the Way, arXiv 2505.19115).
 //   promote  to the last rung at once, where an operand is not finite; and by one rung with `votes` votes against the
 //            product's own in the last `ballots` measured steps
-//   demote   by one rung after `quiet` steps without a vote against that, if the mean error of what the product would read
-//            there is below demote_share of the bound; not in the last share of the schedule, and not twice within a
+//   demote   by one rung after `quiet` steps without a vote against that, if the mean load of what the product would read
+//            there is below demote_share; not in the last share of the schedule, and not twice within a
 //            window
 #pragma once
 
@@ -89,8 +89,8 @@ struct Decision {
   int64_t from = 0, to = 0;  // rungs
   Reason reason = Reason::kQuiet;
   Role role = Role::kInput;  // of the operand whose error, as a share of its bound, is the largest
-  double error = 0;          // of that operand, or its flushed share; demoted: the product's mean
-  double bound = 0;          // that it was compared with
+  double error = 0;          // of that operand, or its flushed share; demoted: the product's mean load
+  double bound = 0;          // that it was compared with; demoted: demote_share
 };
 
 // Takes in what was measured in the step at `clock`, which ends now.

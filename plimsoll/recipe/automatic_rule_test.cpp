@@ -147,6 +147,19 @@ TEST(AutomaticRule, QuietStepsDemote) {
   EXPECT_EQ(run.changes, Changes({"1:0>1 error", "6:1>0 quiet"}));
 }
 
+TEST(AutomaticRule, ADemotionTellsTheMeanLoadAndItsLimit) {
+  const Automatic recipe = small_recipe();
+  ProductState state{.rung = 1};
+  std::optional<Decision> decision;
+  for (int64_t step = 0; !decision; ++step) {
+    ASSERT_LT(step, 9);
+    decision = decide(recipe, {.step = step}, {.below = of_shares(recipe, 0.5, 0.25)}, state);
+  }
+  EXPECT_EQ(decision->role, Role::kInput);
+  EXPECT_DOUBLE_EQ(decision->error, 0.5);
+  EXPECT_EQ(decision->bound, recipe.limits.demote_share);
+}
+
 TEST(AutomaticRule, AVoteOnTheWideRungPutsTheDemotionOff) {
   Sequence run;
   run.take_shares({1.1, 1.1, 0.1, 0.1, 1.1, 0.1, 0.1, 0.1, 0.1});

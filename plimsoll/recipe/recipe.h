@@ -107,7 +107,7 @@ class Recipe {
   // "mixed": products differ.
   std::string_view name() const;
   bool is_mixed() const { return products_ != nullptr; }
-  // Of all products; where they differ, of `output`.
+  // The scaling of all products; where they differ, that of `output`.
   const Scaling& scaling() const { return of(GemmKind::kOutput); }
   // The arguments of delayed scaling, of all products or of some; nullptr: none has it.
   const DelayedScaling* delayed() const;

@@ -237,7 +237,7 @@ def write_auto_run(folder):
     """Twelve steps; blocks.0.fc1/output is promoted after the 4th and demoted after the 9th."""
     changes = {
         4: change("blocks.0.fc1", "output"),
-        9: change("blocks.0.fc1", "output", **{"from": "bf16", "to": "e4m3", "reason": "quiet", "error": 0.03}),
+        9: change("blocks.0.fc1", "output", **{"from": "bf16", "to": "e4m3", "reason": "quiet", "error": 0.6, "bound": 0.75}),
     }
     lines = []
     for step in range(1, 13):
@@ -263,7 +263,7 @@ def test_a_run_that_chose_its_formats_shows_them_by_layer_and_step(tmp_path):
     assert band["z"] == [[0] * 4 + [1] * 5 + [0] * 3, [0] * 12]
     assert band["text"][0][4] == "bf16 since step 5: error of input 0.081 above 0.049"
     assert band["text"][0][3] == "e4m3 from the first step on"
-    assert band["text"][0][11] == "e4m3 since step 10: quiet, mean error 0.03"
+    assert band["text"][0][11] == "e4m3 since step 10: quiet, mean load 0.6 below 0.75"
     assert figures["run: grad_input"]["data"][0]["z"] == [[0] * 12, [0] * 12]
     narrow, wide = figures["run: multiply-adds"]["data"]
     assert narrow["y"] == [100.0] * 4 + [75.0] * 5 + [100.0] * 3
@@ -283,7 +283,7 @@ def test_each_reason_of_a_change_has_words_of_its_own():
         "error": "error of weight 0.081 above 0.049",
         "flushed": "share of weight that became zero 0.081 above 0.049",
         "gradient": "|q(g) - g| / |g| 0.081 above 0.049",
-        "quiet": "quiet, mean error 0.081",
+        "quiet": "quiet, mean load 0.081 below 0.049",
     }
 
 

@@ -248,7 +248,7 @@ TEST(QuantizeStatisticTest, AnOutlierDoesNotHideTheColumnsOfItsBlock) {
   for (int64_t row = 0; row < x.rows; ++row) {
     for (int64_t col = 0; col < x.cols; ++col) x.set(row, col, col == 5 ? 0x1p30f : normal(random));
   }
-  // Of 16 columns of each class one or two lie in the block, two in 63 classes of 1 x 128; those are lost.
+  // A class has 16 columns. One or two lie in the block and are lost, two in 63 classes of 1 x 128.
   EXPECT_NEAR(quantize_blocks_with(x, Format::kE4m3, {1, 128}).statistic.error, std::sqrt(2.0f / 16), 0.02f);
   EXPECT_NEAR(quantize_blocks_with(x, Format::kE4m3, {1, 32, Format::kE8m0}).statistic.error, std::sqrt(1.0f / 16 / 2),
               0.02f);
@@ -263,7 +263,7 @@ TEST(QuantizeStatisticTest, RowsThatAnOutlierLosesShow) {
   }
   const QuantizeStatistic statistic = quantize_blocks_with(x, Format::kE4m3, {128, 128}).statistic;
   EXPECT_LT(statistic.error, 0x1p-4f);
-  // Of four rows of each class two lie in the outliers' blocks; the outliers hide the one beside them.
+  // A class has four rows, two of which lie in the outliers' blocks; the outliers hide the one beside them.
   EXPECT_NEAR(statistic.row_error, std::sqrt(63.0f / 64 / 2), 0.01f);
 }
 

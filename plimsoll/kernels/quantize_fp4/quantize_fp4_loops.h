@@ -44,7 +44,7 @@ struct QuantizeFp4Loops {
   Fp4TileResult (*squares)(const Fp4Tile&);
   // Codes of columns with the scales that `squares` has written.
   void (*squares_transposed)(const Fp4Tile&);
-  // What the tile's codes lose. height: rows that share scales, 1 or 16.
+  // Losses of the tile's codes. height: rows that share scales, 1 or 16.
   void (*row_error)(const Fp4Tile&, int64_t height, ErrorSums&);
   void (*column_error)(const Fp4Tile&, ErrorSums&);
 };

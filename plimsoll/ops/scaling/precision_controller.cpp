@@ -44,7 +44,7 @@ std::string why(const Decision& decision) {
     case Reason::kGradient:
       return c10::str("|q(g) - g| / |g| ", rounded(decision.error), " above ", rounded(decision.bound));
     case Reason::kQuiet:
-      return c10::str("quiet, mean error ", rounded(decision.error));
+      return c10::str("quiet, mean load ", rounded(decision.error), " below ", rounded(decision.bound));
   }
   runtime::unexpected("precision: reason", static_cast<int>(decision.reason));
 }

@@ -307,7 +307,7 @@ TEST(PrecisionController, AProductGoesUpNoHigherThanItMust) {
   const std::vector<PrecisionChange> changes = layer.train(with_small_outlier(ordinary().clone()), gradient());
   ASSERT_EQ(changes.size(), 1U);  // grad_weight has blocks along the tokens: the column keeps to itself
   EXPECT_TRUE(describe(changes[0]).starts_with("layer output: e2m1 -> e4m3 after step 2, error of input "));
-  // Of 64 classes of two columns each, one of the two is lost in 15.
+  // A class has two columns, of which one is lost in 15 of 64.
   EXPECT_GT(changes[0].decision.error, std::sqrt(15.0 / 64 / 2));
   EXPECT_LT(changes[0].decision.error, std::sqrt(15.0 / 64 / 2) + recipe::rounding_error(format::Format::kE2m1));
   for (int i = 0; i < 12; ++i) {  // its error in four bits, which is tried in each step, keeps it where it is

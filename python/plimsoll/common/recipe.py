@@ -345,10 +345,11 @@ class Auto(Precision, Recipe):
                 print(change)
 
     ladder: "NARROW>WIDE", such as "mxfp8>bf16", or three formats, such as "e2m1>e4m3>bf16"; every: steps between two measured
-    ones; votes of the last `ballots` measured steps (at most 64) promote; quiet: steps without a vote before a demotion; window: steps between two demotions of one
-    product; last_share: of the run, at its end, without demotions; demote_share: of the bound, above which the mean error
-    forbids one; mean_decay: of that mean; flushed: share of an input or a weight that may become zero, three times as much in four bits; bound: of input, weight
-    and grad_output, as multiples of the format's rounding error. ValueError: one of them out of range.
+    ones; votes of the last `ballots` measured steps (at most 64) promote; quiet: steps without a vote before a demotion; window:
+    steps between two demotions of one product; last_share: of the run, at its end, without demotions; demote_share: of the
+    bounds, from which on the mean load forbids one; mean_decay: of that mean; flushed: share of an input or a weight that may
+    become zero, three times as much in four bits; bound: of input, weight and grad_output, as multiples of the format's rounding
+    error. ValueError: one of them out of range.
 
     A copy or a pickle has the state of now and goes on by itself. Weights as codes
     (quantized_model_init) and layers that ranks share (tp_size > 1) are NotImplementedError in its scopes;

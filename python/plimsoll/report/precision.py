@@ -17,7 +17,7 @@ REASONS = {
     "error": "error of {operand} {error:.3g} above {bound:.3g}",
     "flushed": "share of {operand} that became zero {error:.3g} above {bound:.3g}",
     "gradient": "|q(g) - g| / |g| {error:.3g} above {bound:.3g}",
-    "quiet": "quiet, mean error {error:.3g}",
+    "quiet": "quiet, mean load {error:.3g} below {bound:.3g}",
 }
 
 Change = dict[str, Any]
