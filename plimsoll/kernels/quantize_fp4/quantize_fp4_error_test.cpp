@@ -51,7 +51,8 @@ Codes with_memory(const Matrix& x, Fp4Scaling scaling, const Fp4Rotation& rotati
   return result;
 }
 
-Codes quantized(const Matrix& x, Fp4Scaling scaling, const Fp4Rotation& rotation, bool by_row, bool stochastic) {
+Codes quantized(const Matrix& x, Fp4Scaling scaling, const Fp4Rotation& rotation, bool by_row, bool stochastic,
+                bool measures = true) {
   Codes result = with_memory(x, scaling, rotation, by_row, 1);
   QuantizeFp4 args = {
       .x = x.data(), .x_format = x.format, .rows = x.rows, .cols = x.cols, .x_stride = x.stride, .scaling = scaling};
@@ -61,7 +62,7 @@ Codes quantized(const Matrix& x, Fp4Scaling scaling, const Fp4Rotation& rotation
                                              .scale_stride = result.blocks,
                                              .rotation = rotation,
                                              .noise = {.stochastic = stochastic, .seed = 3, .step = 4},
-                                             .statistic = &result.statistic};
+                                             .statistic = measures ? &result.statistic : nullptr};
   quantize_fp4(args);
   return result;
 }
@@ -207,18 +208,7 @@ TEST(QuantizeFp4Statistic, BitsAreTheSameOnEveryInstructionSetAndForAnyThreads) 
 TEST(QuantizeFp4Statistic, CodesAreTheSameWithAndWithoutIt) {
   const Matrix x = ordinary(Format::kFp32, 261, 1100);
   const Codes measured = quantized(x, Fp4Scaling::kNvfp4, {16, 7, 0}, false, true);
-  Codes alone = with_memory(x, Fp4Scaling::kNvfp4, {16, 7, 0}, false, 1);
-  quantize_fp4({.x = x.data(),
-                .x_format = x.format,
-                .rows = x.rows,
-                .cols = x.cols,
-                .x_stride = x.stride,
-                .by_column = {.codes = alone.codes.data(),
-                              .codes_stride = alone.bytes,
-                              .scale = alone.scale.data(),
-                              .scale_stride = alone.blocks,
-                              .rotation = {16, 7, 0},
-                              .noise = {.stochastic = true, .seed = 3, .step = 4}}});
+  const Codes alone = quantized(x, Fp4Scaling::kNvfp4, {16, 7, 0}, false, true, /*measures=*/false);
   EXPECT_EQ(alone.codes, measured.codes);
   EXPECT_EQ(alone.scale, measured.scale);
 }

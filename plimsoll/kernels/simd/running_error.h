@@ -29,7 +29,7 @@ struct RunningError {
     for (int k = 0; k < 4; ++k) error[k] = squares[k] = zero();
   }
 
-  // y, value: x and its code, in the unit of the sums. Lanes whose x and code are 0 add nothing.
+  // y: x in the unit of the sums; difference: from it to its code's value. Lanes whose x and code are 0 add nothing.
   __attribute__((always_inline)) void add_squares(int k, F32x16 y, F32x16 difference, RowError& row) {
     error[k] = fma(difference, difference, error[k]);
     squares[k] = fma(y, y, squares[k]);

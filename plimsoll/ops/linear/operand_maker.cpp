@@ -50,7 +50,7 @@ Fp4Operands fp4_operands(const recipe::Recipe& recipe, Role role, GemmSet wanted
   for (GemmKind gemm : recipe::kGemmKinds) {
     if (!wants(wanted, gemm)) continue;
     const OperandRecipe operand = recipe.stored_operand(role, gemm);
-    if (operand.format == format::Format::kE2m1) (operand.turned ? result.turned : result.rows) = operand;
+    if (operand.format == format::Format::kE2m1) result.add(operand);
   }
   return result;
 }
@@ -246,7 +246,7 @@ ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind g
   if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
   if (operand.format == format::Format::kE2m1) {
     Fp4Operands four_bits;
-    (operand.turned ? four_bits.turned : four_bits.rows) = operand;
+    four_bits.add(operand);
     return of_direction(quantize_fp4(x, four_bits, seed()), operand);
   }
   return quantize(x, quantize_options(operand, scale)).tensor;
@@ -281,7 +281,7 @@ void OperandMaker::try_codes(const at::Tensor& x, Role role, GemmSet wanted, std
     if (std::ranges::find(made, below) != made.end()) continue;
     made.push_back(below);
     if (below.format == format::Format::kE2m1) {
-      (below.turned ? four_bits.turned : four_bits.rows) = below;
+      four_bits.add(below);
       continue;
     }
     QuantizeOptions options = quantize_options(below, {});

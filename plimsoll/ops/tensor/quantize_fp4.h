@@ -17,6 +17,7 @@ struct Fp4Operands {
   std::optional<recipe::OperandRecipe> rows;    // blocks along the rows of x
   std::optional<recipe::OperandRecipe> turned;  // blocks along its columns
 
+  void add(const recipe::OperandRecipe& operand) { (operand.turned ? turned : rows) = operand; }
   bool wanted() const { return rows.has_value() || turned.has_value(); }
 };
 
