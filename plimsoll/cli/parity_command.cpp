@@ -27,7 +27,8 @@ const auto kParityDtypes = std::span(models::kT5Dtypes).subspan(1);  // without 
 
 struct ParityCommand {
   app::ParityOptions options;
-  std::vector<models::WeightDtype> usual_dtypes = options.dtypes;  // of a directory of codes without those
+  bool has_dtypes = false;  // that were typed
+  std::filesystem::path against;
   std::optional<int64_t> context;
   int64_t tokens = 1 << 16;
   app::ParityLimits limits;
@@ -74,15 +75,30 @@ void print_parity(const json& result, const std::vector<models::T5Dtype>& dtypes
 void print_text_parity(const json& result, const std::vector<models::WeightDtype>& dtypes) {
   Table table(
       {"dtype", "finite", "perplexity", "KL, nats", "99 %", "99.9 %", "top 1", "top 5", "bytes a weight", "tokens/s"});
-  for (const models::WeightDtype value : dtypes) {
-    const std::string dtype(recipe::name_of(kParityDtypes, value));
-    const json& entry = result.at("dtypes").at(dtype);
-    table.add({dtype, entry.at("finite").get<bool>() ? "yes" : "no", cell(entry, "perplexity", 6),
+  const auto add = [&](const std::string& name, const json& entry) {
+    table.add({name, entry.at("finite").get<bool>() ? "yes" : "no", cell(entry, "perplexity", 6),
                cell(entry, "logits_kl"), cell(entry, "logits_kl_p99"), cell(entry, "logits_kl_p999"),
                cell(entry, "top1_agreement"), cell(entry, "top5_agreement"), cell(entry, "bytes_per_weight"),
                fmt::format("{:.0f}", entry.at("tokens_per_s").get<double>())});
+  };
+  const bool has_other = result.contains("reference");
+  if (has_other) add("reference", result.at("reference"));
+  for (const models::WeightDtype value : dtypes) {
+    const std::string dtype(recipe::name_of(kParityDtypes, value));
+    add(dtype, result.at("dtypes").at(dtype));
   }
-  fmt::print("{}{} tokens, each dtype against fp32\n", table.text(), result.at("tokens").get<int64_t>());
+  fmt::print("{}{} tokens, each dtype {}against fp32{}\n", table.text(), result.at("tokens").get<int64_t>(),
+             has_other ? "of " + result.at("model").get<std::string>() + " " : "",
+             has_other ? " of " + result.at("against").get<std::string>() + ", the reference" : "");
+}
+
+Field parity_dtypes(ParityCommand& command) {
+  Field field = choices(command.options.dtypes, kParityDtypes);
+  field.set = [&command, set = field.set](const std::string& label, const std::vector<std::string>& typed) {
+    set(label, typed);
+    command.has_dtypes = true;
+  };
+  return field;
 }
 
 // CHANNEL,LAYER,FACTOR.
@@ -108,23 +124,44 @@ Field outlier(std::optional<app::Outlier>& target) {
               }};
 }
 
+// The usual dtypes, of a directory of codes those of values; against another directory codes are judged as they are served.
+std::vector<models::WeightDtype> usual_dtypes(const ParityCommand& command) {
+  std::vector<models::WeightDtype> dtypes = command.options.dtypes;
+  if (!models::has_coded_weights(command.options.model)) return dtypes;
+  if (!command.against.empty()) return {models::WeightDtype::kBf16};
+  std::erase_if(dtypes, [](models::WeightDtype dtype) { return models::code_kind(dtype).has_value(); });
+  return dtypes;
+}
+
+void expect_no_run(const char* option, const std::filesystem::path& directory) {
+  if (!app::is_run(directory)) return;
+  app::refuse("{}: expected a Hugging Face directory, which plimsoll convert makes of a run, got the run {}", option,
+              directory.native());
+}
+
+void check_against(const ParityCommand& command, bool is_decoder) {
+  expect_no_run("--against", command.against);
+  const std::filesystem::path& odd = is_decoder ? command.against : command.options.model;
+  if (!is_decoder || !models::is_decoder_directory(command.against)) {
+    app::refuse("--against: expected two models other than T5, got {}", odd.native());
+  }
+  if (command.outlier) app::refuse("--inject: expected one directory, got {} beside it", command.against.native());
+}
+
 int run_parity(const ParityCommand& command) {
   use_threads(command.threads);
   app::ParityOptions options = command.options;
-  if (options.dtypes == command.usual_dtypes && models::has_coded_weights(options.model)) {
-    std::erase_if(options.dtypes, [](models::WeightDtype dtype) { return models::code_kind(dtype).has_value(); });
-  }
-  if (app::is_run(options.model)) {
-    app::refuse("--model: expected a Hugging Face directory, which plimsoll convert makes of a run, got the run {}",
-                options.model.native());
-  }
+  expect_no_run("--model", options.model);
+  if (!command.has_dtypes) options.dtypes = usual_dtypes(command);
   AuditFile audit(command.audit);
   const bool is_decoder = models::is_decoder_directory(options.model);
+  if (!command.against.empty()) check_against(command, is_decoder);
   if (!is_decoder && command.limits.max_ppl)
     app::refuse("--max-ppl: expected a model other than T5, got {}", options.model.native());
   if (!is_decoder && command.outlier)
     app::refuse("--inject: expected a model other than T5, got {}", options.model.native());
   const json result = is_decoder ? app::text_parity({.model = options.model,
+                                                     .against = command.against,
                                                      .data = options.data,
                                                      .dtypes = options.dtypes,
                                                      .context = command.context,
@@ -138,6 +175,9 @@ int run_parity(const ParityCommand& command) {
   std::vector<std::string> dtypes;
   for (const models::T5Dtype value : options.dtypes) dtypes.emplace_back(recipe::name_of(kParityDtypes, value));
   app::check_parity(result, dtypes, command.limits);
+  if (result.contains("reference") && !result.at("reference").at("finite").get<bool>()) {
+    app::report_not_finite("parity: expected finite outputs of {} in fp32, got Inf or NaN", command.against.native());
+  }
   for (const std::string& dtype : dtypes) {
     const json& entry = result.at("dtypes").at(dtype);
     if (entry.at("finite").get<bool>()) continue;
@@ -163,7 +203,10 @@ Command parity_command() {
             "T5: a text a line, or *.jsonl: objects with a text or input_ids, decoder_input_ids, and a target; "
             "others: a text",
             Need::kRequired},
-           {"dtypes", "A,B", choices(options.dtypes, kParityDtypes), "of fp32, bf16, fp16, fp8, nvfp4, mxfp4"},
+           {"against", "DIR", path(command->against, PathMust::kExist),
+            "not T5: the directory whose FP32 is the reference, instead of --model: values that its codes were made of"},
+           {"dtypes", "A,B", parity_dtypes(*command),
+            "of fp32, bf16, fp16, fp8, nvfp4, mxfp4; codes: the usual ones without fp8, with --against bf16"},
            {"fixes", "NAME", choice(options.numerics, models::kT5Fixes), "T5: of fp16, as plimsoll t5"},
            {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "T5: inputs at a time"},
            {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),

@@ -2,9 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 
+#include "plimsoll/app/error.h"
 #include "plimsoll/app/text/text_model.h"
 #include "plimsoll/app/text/token_comparison.h"
 #include "plimsoll/app/text/token_windows.h"
@@ -15,51 +17,117 @@ namespace plimsoll::app {
 
 using nlohmann::json;
 
+namespace {
+
+using Windows = std::vector<TokenWindow>;
+
+bool same_tokens(const Windows& a, const Windows& b) {
+  return std::ranges::equal(a, b, [](const TokenWindow& x, const TokenWindow& y) {
+    return x.inputs.equal(y.inputs) && x.targets.equal(y.targets);
+  });
+}
+
+// Logits of the two have the same meaning only where every id is the same token.
+void expect_same_tokenizer(const TextModel& model, const TextModel& against) {
+  const std::string name = model.directory.native(), other = against.directory.native();
+  const int64_t got = vocabulary_of(*model.model), expected = vocabulary_of(*against.model);
+  if (got != expected) fail("{}: expected the {} tokens of {}, got {}", name, expected, other, got);
+  for (int64_t id = 0; id < expected; ++id) {
+    const auto token = model.tokenizer->id_to_token(id), wanted = against.tokenizer->id_to_token(id);
+    if (token == wanted) continue;
+    fail("{}: expected the tokenizer of {}, got another: token {} is '{}' in place of '{}'", name, other, id,
+         token.value_or(""), wanted.value_or(""));
+  }
+}
+
+Windows windows_of_both(const TextModel& model, const TextModel& against, const TokenWindowOptions& options) {
+  expect_same_tokenizer(model, against);
+  Windows windows = read_token_windows(against, options);
+  const int64_t context = windows.front().inputs.numel();
+  const Windows own = read_token_windows(model, {.data = options.data, .context = context, .tokens = options.tokens});
+  if (same_tokens(windows, own)) return windows;
+  fail("{}: expected the tokenizer of {}, got another, which reads {} as other tokens", model.directory.native(),
+       against.directory.native(), options.data.native());
+}
+
+// One model on the windows of a text.
+class Judged {
+ public:
+  Judged(TextModel model, std::string name) : model_(std::move(model)), name_(std::move(name)) {}
+
+  const TextModel& model() const { return model_; }
+  const std::string& name() const { return name_; }
+
+  at::Tensor logits(const TokenWindow& window) {
+    const watch::AuditedRun run(name_);
+    const auto start = std::chrono::steady_clock::now();
+    const at::Tensor result = logits_of(model_, window);
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return result;
+  }
+  void compare(const at::Tensor& logits, const at::Tensor& reference, const TokenWindow& window) {
+    sums_.add(logits, reference, window.targets);
+    tokens_ += window.targets.numel();
+  }
+
+  json result() const {
+    json entry = sums_.result();
+    entry["tokens_per_s"] = static_cast<double>(tokens_) / seconds_;
+    entry["bytes_per_weight"] = bytes_per_weight(*model_.model);
+    return entry;
+  }
+
+ private:
+  TextModel model_;
+  std::string name_;
+  TokenComparison sums_;
+  double seconds_ = 0;
+  int64_t tokens_ = 0;
+};
+
+json of_reference(const Judged& reference) {
+  const json all = reference.result();
+  json result;
+  for (const char* member : {"finite", "perplexity", "bytes_per_weight", "tokens_per_s"})
+    result[member] = all.at(member);
+  return result;
+}
+
+}  // namespace
+
 json text_parity(const TextParityOptions& options) {
   const at::NoGradGuard no_grad;
+  const bool has_other = !options.against.empty();
   std::optional<DirectoryWithOutlier> grafted;
   if (options.outlier) grafted.emplace(options.model, *options.outlier);
-  const auto load = [&](models::WeightDtype dtype) {
-    return load_text_model({.path = grafted ? grafted->path() : options.model,
-                            .dtype = dtype,
-                            .coded = models::CodedWeights::kHeld,
-                            .warn = options.warn});
+  const std::filesystem::path path = grafted ? grafted->path() : options.model;
+  const auto load = [&](const std::filesystem::path& directory, models::WeightDtype dtype) {
+    return load_text_model(
+        {.path = directory, .dtype = dtype, .coded = models::CodedWeights::kHeld, .warn = options.warn});
   };
-  const TextModel exact = load(models::WeightDtype::kFp32);
-  const std::vector<TokenWindow> windows =
-      read_token_windows(exact, {.data = options.data, .context = options.context, .tokens = options.tokens});
-  std::vector<TextModel> narrow;
-  std::vector<std::string> names;
+  Judged exact(load(has_other ? options.against : path, models::WeightDtype::kFp32), "reference");
+  const TokenWindowOptions text = {.data = options.data, .context = options.context, .tokens = options.tokens};
+  Windows windows;
+  if (!has_other) windows = read_token_windows(exact.model(), text);
+  std::vector<Judged> narrow;
   for (const models::WeightDtype dtype : options.dtypes) {
-    narrow.push_back(load(dtype));
-    names.emplace_back(recipe::name_of(models::kWeightDtypes, dtype));
+    narrow.emplace_back(load(path, dtype), std::string(recipe::name_of(models::kWeightDtypes, dtype)));
+    if (windows.empty()) windows = windows_of_both(narrow.back().model(), exact.model(), text);
   }
-  std::vector<TokenComparison> sums(narrow.size());
-  std::vector<double> seconds(narrow.size());
   int64_t tokens = 0;
   for (const TokenWindow& window : windows) {
     tokens += window.targets.numel();
-    at::Tensor reference;
-    {
-      const watch::AuditedRun run("reference");
-      reference = logits_of(exact, window);
-    }
-    for (size_t i = 0; i < narrow.size(); ++i) {
-      const watch::AuditedRun run(names[i]);
-      const auto start = std::chrono::steady_clock::now();
-      const at::Tensor logits = logits_of(narrow[i], window);
-      seconds[i] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      sums[i].add(logits, reference, window.targets);
-    }
+    const at::Tensor reference = exact.logits(window);
+    if (has_other) exact.compare(reference, reference, window);
+    for (Judged& each : narrow) each.compare(each.logits(window), reference, window);
     io::check_mapped_files();
   }
   json result = {{"tokens", tokens}, {"dtypes", json::object()}};
-  for (size_t i = 0; i < sums.size(); ++i) {
-    json& entry = result["dtypes"][names[i]];
-    entry = sums[i].result();
-    entry["tokens_per_s"] = static_cast<double>(tokens) / seconds[i];
-    entry["bytes_per_weight"] = bytes_per_weight(*narrow[i].model);
-  }
+  for (const Judged& each : narrow) result["dtypes"][each.name()] = each.result();
+  if (!has_other) return result;
+  result["model"] = options.model.native();
+  result["against"] = options.against.native();
+  result["reference"] = of_reference(exact);
   return result;
 }
 
