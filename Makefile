@@ -91,16 +91,20 @@ benchmarks: build ## build the benchmark programs
 bench: benchmarks ## benchmark every kernel against the machine's limit into bench.json (10 minutes)
 	@taskset -c 0 $(build)/bin/plimsoll_bench --benchmark_min_time=0.05 --benchmark_out=bench.json $(BENCH_FLAGS)
 
-demo: program ## train a small GPT in FP32, BF16 and FP8, compare them and draw a page (at most 5 minutes)
-	@$(build)/bin/plimsoll compare --recipes fp32,bf16,fp8 --model tiny --context 128 --batch 8 --steps 300 --out out/demo \
+demo: configure ## train a small GPT in FP32, BF16 and FP8, compare them and draw a page (at most 5 minutes)
+	@ninja -C $(build) -j $(JOBS) plimsoll_train
+	@$(build)/bin/plimsoll-train compare --recipes fp32,bf16,fp8 --model tiny --context 128 --batch 8 --steps 300 --out out/demo \
 	  --data "$$($(python) -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
-	@PYTHONPATH=python PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) -m plimsoll report out/demo --out out/demo/report.html
+	@$(python) tools/draw_report out/demo --out out/demo/report.html
+	@echo "Next: make build, then $(build)/bin/plimsoll --help; docs/start.md goes on from here."
 
 format: setup ## rewrite the sources as clang-format and ruff want them
 	@tools/check_format --fix
 	@tools/check_python --fix $(python)
 
 check: build ## layers, format, types, pages, headers by themselves, weak symbols, OpenMP runtime
+	@tools/setup --check $(TORCH:%=--torch %) $(PYTHON)
+	@grep -q '^PLIMSOLL_CLANG:.*/' $(build)/CMakeCache.txt || cmake $(build) >/dev/null
 	@status=0; tools/check_layers || status=1; tools/check_format || status=1; tools/check_python $(python) || status=1; \
 	$(python) tools/check_docs $(build) || status=1; \
 	ninja -C $(build) -j $(JOBS) -k 0 --quiet headers && echo "headers: ok" || status=1; \

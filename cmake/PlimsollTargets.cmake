@@ -2,9 +2,9 @@
 #   LINKS is the list of folders and packages it may include. ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, ISA_AMX: files built with
 #   those instructions; they hold intrinsics only, so that no inline function of the standard library is compiled for them.
 # plimsoll_test(folder SOURCES ... [LINKS ...]): one GoogleTest binary and one ctest entry.
-# Both take the flag TORCH_PCH or PROGRAM_PCH (and any other target plimsoll_use_pch, plimsoll_unity): headers precompiled once for all,
-# sources compiled a few at a time. NO_PCH lists the sources that need none of these headers: they are compiled one by one, without.
-# The flag UNITY alone compiles a few sources at a time, without precompiled headers.
+# Both compile sources together, many at a time, but for those that ALONE lists, and take the flag TORCH_PCH (any other target
+# plimsoll_use_torch_pch, plimsoll_unity): torch's headers precompiled once for all. Names of unnamed namespaces differ within a folder, therefore; a
+# test whose helpers are called as another's has a namespace of its own name.
 find_program(CCACHE ccache)
 if(CCACHE)
   # Paths inside the clone count as relative ones, so that another clone finds what this one compiled.
@@ -23,38 +23,33 @@ endif()
 set(PLIMSOLL_FLAGS_AVX512_BF16 ${PLIMSOLL_FLAGS_AVX512} -mavx512vbmi -mavx512bf16)
 set(PLIMSOLL_FLAGS_AMX ${PLIMSOLL_FLAGS_AVX512_BF16} -mamx-tile -mamx-bf16 -mamx-int8)
 
+# -O2 but for kernels: -O3, which they have, takes longer to compile and gives glue and tests nothing.
 function(plimsoll_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off
                          $<$<BOOL:${PLIMSOLL_WERROR}>:-Werror>)
+  if(NOT target MATCHES "^plimsoll_kernels_")
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O2>)
+  endif()
 endfunction()
 
-# Parsing torch's headers costs 10 s a file; precompiled, 4 s, because GCC instantiates their pending templates anew for each file
-# that it compiles (9 s on two cores of Zen 3): sixteen sources are therefore compiled as one. One target for each set of headers compiles them, with the
-# flags that all users share: the torch set for what includes torch::nn or defines operators, the program set (JSON and fmt,
-# little of torch) for io and cli.
+# Parsing torch's headers costs 15 s a file; precompiled, 5 s (Zen 3), because GCC instantiates their pending templates anew for each file
+# that it compiles: up to 28 sources are therefore compiled as one. One target compiles the headers, with the flags that all users share.
+# Sources that need no more of torch than tensors, as those of io and cli, do without.
 option(PLIMSOLL_PCH "Precompile headers once" ON)
-option(PLIMSOLL_UNITY "Compile sources that share headers sixteen at a time" ON)
+option(PLIMSOLL_UNITY "Compile sources of one folder together, up to 28 at a time" ON)
 set(PLIMSOLL_HEADERS_TORCH <torch/nn/module.h> <torch/library.h> <torch/csrc/autograd/custom_function.h>)
 set(PLIMSOLL_HEADERS_TENSOR <ATen/core/TensorBody.h>) # of the target `headers` alone
-set(PLIMSOLL_HEADERS_PROGRAM <ATen/core/TensorBody.h> <fmt/format.h> <nlohmann/json.hpp> <filesystem> <fstream>)
 
-function(plimsoll_precompile set)
-  set(target plimsoll_${set}_pch)
-  string(TOUPPER ${set} name)
-  file(CONFIGURE OUTPUT ${set}_pch.cpp CONTENT "// Carries the precompiled headers.\n")
-  add_library(${target} OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/${set}_pch.cpp)
-  plimsoll_options(${target})
-  target_compile_options(${target} PRIVATE -fpch-preprocess)
-  target_link_libraries(${target} PRIVATE plimsoll_torch plimsoll_openmp ${ARGN})
-  target_precompile_headers(${target} PRIVATE ${PLIMSOLL_HEADERS_${name}})
-endfunction()
 if(PLIMSOLL_PCH)
-  plimsoll_precompile(torch)
-  plimsoll_precompile(program fmt::fmt-header-only)
-  plimsoll_precompile(tensor)
+  file(CONFIGURE OUTPUT torch_pch.cpp CONTENT "// Carries the precompiled headers.\n")
+  add_library(plimsoll_torch_pch OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/torch_pch.cpp)
+  plimsoll_options(plimsoll_torch_pch)
+  target_compile_options(plimsoll_torch_pch PRIVATE -fpch-preprocess)
+  target_link_libraries(plimsoll_torch_pch PRIVATE plimsoll_torch plimsoll_openmp)
+  target_precompile_headers(plimsoll_torch_pch PRIVATE ${PLIMSOLL_HEADERS_TORCH})
 endif()
 
-# The target's sources, up to sixteen as one, but for those with flags of their own or SKIP_UNITY_BUILD_INCLUSION. CMake's UNITY_BUILD
+# The target's sources, up to 28 as one, but for those with flags of their own or SKIP_UNITY_BUILD_INCLUSION. CMake's UNITY_BUILD
 # does the same with absolute paths, by which ccache would tell one clone from another.
 function(plimsoll_unity target)
   if(PLIMSOLL_UNITY)
@@ -70,14 +65,14 @@ function(plimsoll_join_sources target)
   foreach(source IN LISTS sources)
     get_source_file_property(skip ${source} SKIP_UNITY_BUILD_INCLUSION)
     get_source_file_property(options ${source} COMPILE_OPTIONS)
-    if(skip OR options)
+    if(skip OR options OR source MATCHES "^[$]<")
       list(APPEND alone ${source})
     else()
       list(APPEND together ${source})
     endif()
   endforeach()
   list(LENGTH together count)
-  math(EXPR files "(${count} + 15) / 16")
+  math(EXPR files "(${count} + 27) / 28")
   set(position 0)
   foreach(source IN LISTS together)
     math(EXPR file "${position} * ${files} / ${count}")
@@ -94,30 +89,24 @@ function(plimsoll_join_sources target)
   set_property(TARGET ${target} PROPERTY SOURCES ${alone})
 endfunction()
 
-# set: torch or program.
-function(plimsoll_use_pch target set)
+function(plimsoll_use_torch_pch target)
   if(PLIMSOLL_PCH)
     # Executables would get -fPIE, which does not fit headers precompiled with the libraries' -fPIC. -fpch-preprocess is for ccache.
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    # Glue and tests. -O3, which kernels have, takes longer to compile and gives them nothing.
-    target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess $<$<CONFIG:Release>:-O2>)
+    target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess)
     target_link_libraries(${target} PRIVATE plimsoll_openmp)
-    target_precompile_headers(${target} REUSE_FROM plimsoll_${set}_pch)
+    target_precompile_headers(${target} REUSE_FROM plimsoll_torch_pch)
   endif()
 endfunction()
 
-# Precompiled header of a target, by the caller's arg_TORCH_PCH, arg_PROGRAM_PCH, arg_UNITY and arg_NO_PCH.
-function(plimsoll_pch_of_arguments target)
-  if(arg_TORCH_PCH OR arg_PROGRAM_PCH OR arg_UNITY)
-    plimsoll_unity(${target})
-  endif()
+# By the caller's arg_TORCH_PCH and arg_ALONE.
+function(plimsoll_sources_of_arguments target)
+  plimsoll_unity(${target})
   if(arg_TORCH_PCH)
-    plimsoll_use_pch(${target} torch)
-  elseif(arg_PROGRAM_PCH)
-    plimsoll_use_pch(${target} program)
+    plimsoll_use_torch_pch(${target})
   endif()
-  if(arg_NO_PCH)
-    set_source_files_properties(${arg_NO_PCH} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+  if(arg_ALONE)
+    set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
 endfunction()
 
@@ -139,7 +128,7 @@ function(plimsoll_loops files inc)
 endfunction()
 
 function(plimsoll_library folder)
-  cmake_parse_arguments(arg "TORCH_PCH;PROGRAM_PCH;UNITY" "" "SOURCES;LINKS;PRIVATE_LINKS;NO_PCH;LOOPS;ISA_AVX2;ISA_AVX512;ISA_AVX512_BF16;ISA_AMX" ${ARGN})
+  cmake_parse_arguments(arg "TORCH_PCH" "" "SOURCES;LINKS;PRIVATE_LINKS;ALONE;LOOPS;ISA_AVX2;ISA_AVX512;ISA_AVX512_BF16;ISA_AMX" ${ARGN})
   set(target plimsoll_${folder})
   if(arg_LOOPS)
     plimsoll_loops(loops ${arg_LOOPS})
@@ -161,7 +150,7 @@ function(plimsoll_library folder)
   if(arg_PRIVATE_LINKS)
     target_link_libraries(${target} PRIVATE ${arg_PRIVATE_LINKS})
   endif()
-  plimsoll_pch_of_arguments(${target})
+  plimsoll_sources_of_arguments(${target})
   foreach(level AVX2 AVX512 AVX512_BF16 AMX)
     if(arg_ISA_${level})
       set_source_files_properties(${arg_ISA_${level}} PROPERTIES COMPILE_OPTIONS "${PLIMSOLL_FLAGS_${level}}"
@@ -175,11 +164,11 @@ function(plimsoll_test name)
   if(NOT PLIMSOLL_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "TORCH_PCH;PROGRAM_PCH;UNITY" "" "SOURCES;NO_PCH;LINKS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH_PCH" "" "SOURCES;ALONE;LINKS" ${ARGN})
   add_executable(${name}_test ${arg_SOURCES})
   plimsoll_options(${name}_test)
   target_link_libraries(${name}_test PRIVATE ${arg_LINKS} GTest::gtest_main GTest::gmock)
-  plimsoll_pch_of_arguments(${name}_test)
+  plimsoll_sources_of_arguments(${name}_test)
   add_test(NAME ${name} COMMAND ${name}_test)
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
 endfunction()

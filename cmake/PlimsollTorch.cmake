@@ -31,8 +31,6 @@ add_library(plimsoll_torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(plimsoll_torch SYSTEM INTERFACE
                            "${PLIMSOLL_TORCH_PACKAGE}/include" "${PLIMSOLL_TORCH_PACKAGE}/include/torch/csrc/api/include")
 target_compile_definitions(plimsoll_torch INTERFACE USE_C10D_GLOO USE_DISTRIBUTED USE_RPC USE_TENSORPIPE)
-# libtorch's include directory holds fmt headers of its own version, and no library for them.
-target_compile_definitions(plimsoll_torch INTERFACE FMT_HEADER_ONLY=1)
 # A program that names no symbol of libtorch_cpu itself still needs its operators.
 target_link_libraries(plimsoll_torch INTERFACE "-Wl,--no-as-needed,${PLIMSOLL_TORCH_PACKAGE}/lib/libtorch_cpu.so,--as-needed"
                                                "${PLIMSOLL_TORCH_PACKAGE}/lib/libc10.so")

@@ -85,4 +85,5 @@ int main() {
     std::printf("%s: %s\n", name.c_str(), c10::toString(dtype));
     if (dtype != (name.starts_with("product") ? at::kHalf : at::kFloat)) return 1;
   }
+  return 0;
 }

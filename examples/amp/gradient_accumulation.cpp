@@ -33,4 +33,5 @@ int main() {
     loss_of_step = 0;
   }
   problem::report("4 parts a step", losses);
+  return 0;
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMaxNorm = 0.1;
 
-std::vector<double> train(bool one_pass) {
+std::vector<double> train_clipped(bool one_pass) {
   problem::Data data;
   torch::nn::Sequential model = problem::model(1);
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
@@ -46,6 +46,7 @@ std::vector<double> train(bool one_pass) {
 }  // namespace
 
 int main() {
-  problem::report("unscale_ and clip_grad_norm_", train(false));
-  problem::report("step with max_norm", train(true));
+  problem::report("unscale_ and clip_grad_norm_", train_clipped(false));
+  problem::report("step with max_norm", train_clipped(true));
+  return 0;
 }

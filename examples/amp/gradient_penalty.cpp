@@ -59,4 +59,5 @@ int main() {
   const auto [penalized, penalized_norm] = train(kWeight);
   problem::report("with penalty", penalized);
   std::printf("gradient norm at the end: %.4f without, %.4f with penalty\n", plain_norm, penalized_norm);
+  return 0;
 }

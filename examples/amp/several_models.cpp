@@ -38,4 +38,5 @@ int main() {
   }
   problem::report("both losses", losses);
   std::printf("skipped steps: %d and %d; loss scale at the end: %.0f\n", skipped0, skipped1, scaler.get_scale());
+  return 0;
 }

@@ -72,4 +72,5 @@ int main() {
   train("without a scope of its own, the model", plain, at::kFloat);
   train("with a scope in its forward, it", in_forward, at::kHalf);
   train("with the caller's snapshot, it", as_the_caller, at::kHalf);
+  return 0;
 }

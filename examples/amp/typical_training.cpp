@@ -38,4 +38,5 @@ std::vector<double> train(bool use_amp) {
 int main() {
   problem::report("fp32", train(false));
   problem::report("fp16", train(true));
+  return 0;
 }

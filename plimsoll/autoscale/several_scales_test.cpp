@@ -38,8 +38,8 @@ TEST(SeveralScales, AProductKeepsScalesOfRowsAndAnOperatorWithoutARuleIsCounted)
 // Each rule for several scales: the value to one rounding of FP16 data at the largest scale, the scales where they are
 // kept, and no tensor rounded to one.
 TEST(SeveralScales, OperatorsWithARuleKeepThem) {
-  using Operator = at::Tensor (*)(const at::Tensor& x, const at::Tensor& y);
-  const Operator ops[] = {
+  using Function = at::Tensor (*)(const at::Tensor& x, const at::Tensor& y);
+  const Function ops[] = {
       [](const at::Tensor& x, const at::Tensor&) { return at::neg(x); },
       [](const at::Tensor& x, const at::Tensor&) { return x.to(at::kDouble); },
       [](const at::Tensor& x, const at::Tensor& y) { return at::threshold_backward(x, y, 0); },
@@ -63,7 +63,7 @@ TEST(SeveralScales, OperatorsWithARuleKeepThem) {
       [](const at::Tensor& x, const at::Tensor&) { return at::bmm(x.unsqueeze(0), x.t().unsqueeze(0)); },
   };
   const at::Tensor other = small_matrix().flip({1}), exact = (small_matrix() * of_rows()).to(at::kDouble);
-  for (const Operator& op : ops) {
+  for (const Function& op : ops) {
     const auto session = std::make_shared<Session>(Settings{});
     const at::Tensor x = scaled_array(small_matrix(), of_rows(), session), y = as_scaled(other, session);
     const at::Tensor result = op(x, y), expected = op(exact, other.to(at::kDouble));

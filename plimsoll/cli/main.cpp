@@ -1,15 +1,10 @@
-#include <csignal>
-
 #include "plimsoll/cli/command_line.h"
 #include "plimsoll/cli/commands.h"
-#include "plimsoll/ops/memory/caching_allocator.h"
-#include "plimsoll/runtime/cpu_quota.h"
+#include "plimsoll/cli/start_process.h"
 
 int main(int argc, char** argv) {
   using namespace plimsoll;
-  use_caching_allocator();
-  runtime::keep_to_cpu_quota();
-  std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is an error like any other, with its one line
+  cli::start_process();
   return cli::run_command_line(
       argc, argv,
       {cli::train_command(), cli::compare_command(), cli::finetune_command(), cli::generate_command(),

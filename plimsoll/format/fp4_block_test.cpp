@@ -10,7 +10,7 @@
 #include "plimsoll/format/bf16.h"
 #include "plimsoll/format/code_table.h"
 
-namespace plimsoll::format {
+namespace plimsoll::format::fp4_block_test {
 namespace {
 
 using testing::CodeTable;
@@ -132,4 +132,4 @@ TEST(Mxfp4, ScalesFollowBothRulesByTheirDefinition) {
 }
 
 }  // namespace
-}  // namespace plimsoll::format
+}  // namespace plimsoll::format::fp4_block_test

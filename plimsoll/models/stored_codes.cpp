@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "plimsoll/io/error.h"
+#include "plimsoll/runtime/divide_up.h"
 #include "plimsoll/runtime/threads.h"
 #include "plimsoll/runtime/unexpected.h"
 
@@ -23,7 +24,7 @@ constexpr std::string_view kWeightMember = "weight", kPacked = "weight_packed", 
 constexpr std::array<std::string_view, 2> kActivationScales = {"input_scale", "input_global_scale"};
 constexpr int64_t kBlock = 128;
 
-int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+using runtime::divide_up;
 
 // The name of another tensor of the same module.
 std::string beside(const std::string& name, std::string_view other) {

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kName = "auto", kDefaultLadder = "e4m3>bf16";
 
-[[noreturn]] void fail(std::string_view what, std::string_view expected, const std::string& got) {
+[[noreturn]] void fail_auto(std::string_view what, std::string_view expected, const std::string& got) {
   throw std::invalid_argument("recipe auto: expected " + std::string(what) + " " + std::string(expected) + ", got " +
                               got);
 }
@@ -55,8 +55,8 @@ std::vector<Rung> parse_ladder(std::string_view text) {
     widens = widens && width_of(ladder[i - 1].recipe) < width_of(ladder[i].recipe);
   }
   if (!widens) {
-    fail("a ladder", "of one format of four bits or one of eight, or both, and one without codes, such as e4m3>bf16",
-         whole);
+    fail_auto("a ladder",
+              "of one format of four bits or one of eight, or both, and one without codes, such as e4m3>bf16", whole);
   }
   return ladder;
 }
@@ -68,22 +68,22 @@ std::string written_ladder(const std::vector<Rung>& ladder) {
 }
 
 void read(const Json& value, const std::string& name, int64_t& target) {
-  if (!value.is_number_integer()) fail(name, "as an integer", value.dump());
+  if (!value.is_number_integer()) fail_auto(name, "as an integer", value.dump());
   target = value.get<int64_t>();
 }
 
 void read(const Json& value, const std::string& name, double& target) {
-  if (!value.is_number()) fail(name, "as a number", value.dump());
+  if (!value.is_number()) fail_auto(name, "as a number", value.dump());
   target = value.get<double>();
 }
 
 void read(const Json& value, const std::string& name, std::array<double, 3>& target) {
-  if (!value.is_array() || value.size() != target.size()) fail(name, "[input, weight, grad_output]", value.dump());
+  if (!value.is_array() || value.size() != target.size()) fail_auto(name, "[input, weight, grad_output]", value.dump());
   for (size_t i = 0; i < target.size(); ++i) read(value[i], name, target[i]);
 }
 
 // Calls visit(name, argument) for every argument that JSON holds beside the ladder.
-void arguments(auto& limits, auto&& visit) {
+void limit_arguments(auto& limits, auto&& visit) {
   visit("every", limits.every);
   visit("votes", limits.votes);
   visit("ballots", limits.ballots);
@@ -99,7 +99,7 @@ void arguments(auto& limits, auto&& visit) {
 void check(const AutomaticLimits& limits) {
   constexpr int64_t kMostBallots = 64;  // bits of ProductState::votes
   const auto expect = [](bool condition, std::string_view name, std::string_view expected, const std::string& got) {
-    if (!condition) fail(name, expected, got);
+    if (!condition) fail_auto(name, expected, got);
   };
   expect(limits.every >= 1, "every", ">= 1", std::to_string(limits.every));
   expect(limits.ballots >= 1 && limits.ballots <= kMostBallots, "ballots", "in [1, 64]",
@@ -121,13 +121,13 @@ void check(const AutomaticLimits& limits) {
   }
 }
 
-Automatic from_object(const Json& json) {
+Automatic auto_from_object(const Json& json) {
   const auto ladder = json.find("ladder");
-  if (ladder != json.end() && !ladder->is_string()) fail("ladder", "as a string", ladder->dump());
+  if (ladder != json.end() && !ladder->is_string()) fail_auto("ladder", "as a string", ladder->dump());
   Automatic recipe{.ladder =
                        parse_ladder(ladder == json.end() ? std::string(kDefaultLadder) : ladder->get<std::string>())};
   std::vector<std::string_view> known{"name", "ladder"};
-  arguments(recipe.limits, [&](std::string_view name, auto& argument) {
+  limit_arguments(recipe.limits, [&](std::string_view name, auto& argument) {
     known.push_back(name);
     if (const auto found = json.find(name); found != json.end()) read(*found, std::string(name), argument);
   });
@@ -201,19 +201,19 @@ bool is_automatic(std::string_view text) {
 Automatic automatic_from_text(std::string_view text) {
   if (text.starts_with('{')) {
     const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !is_automatic(text)) fail("JSON", "with the name auto", std::string(text));
-    return from_object(json);
+    if (!json.is_object() || !is_automatic(text)) fail_auto("JSON", "with the name auto", std::string(text));
+    return auto_from_object(json);
   }
-  if (!is_automatic(text)) fail("auto or", "auto:LADDER", "'" + std::string(text) + "'");
-  if (text == kName) return from_object(Json::object());
-  return from_object({{"ladder", text.substr(kName.size() + 1)}});
+  if (!is_automatic(text)) fail_auto("auto or", "auto:LADDER", "'" + std::string(text) + "'");
+  if (text == kName) return auto_from_object(Json::object());
+  return auto_from_object({{"ladder", text.substr(kName.size() + 1)}});
 }
 
 std::string to_json(const Automatic& recipe) {
   Json json;
   json["name"] = kName;
   json["ladder"] = written_ladder(recipe.ladder);
-  arguments(recipe.limits, [&](std::string_view name, const auto& argument) { json[name] = argument; });
+  limit_arguments(recipe.limits, [&](std::string_view name, const auto& argument) { json[name] = argument; });
   return json.dump();
 }
 

@@ -11,7 +11,7 @@
 
 #include "plimsoll/recipe/automatic_rule.h"
 
-namespace plimsoll::recipe {
+namespace plimsoll::recipe::automatic_recorded_test {
 namespace {
 
 using nlohmann::json;
@@ -92,4 +92,4 @@ TEST(AutomaticRule, DecidesOnRecordedRunsWhatThoseRunsDid) {
 }
 
 }  // namespace
-}  // namespace plimsoll::recipe
+}  // namespace plimsoll::recipe::automatic_recorded_test

@@ -7,7 +7,7 @@
 
 #include "plimsoll/format/codec.h"
 
-namespace plimsoll::recipe {
+namespace plimsoll::recipe::automatic_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -139,4 +139,4 @@ TEST(AutomaticRecipe, TheRoundingErrorIsThatOfNumbersSpreadEvenly) {
 }
 
 }  // namespace
-}  // namespace plimsoll::recipe
+}  // namespace plimsoll::recipe::automatic_test

@@ -6,7 +6,7 @@
 #include "plimsoll/kernels/testing.h"
 #include "tests/ptx/kernel_testing.h"
 
-namespace plimsoll::ptx::testing {
+namespace plimsoll::ptx::testing::adamw_ptx_test {
 namespace {
 
 using kernels::AdamW;
@@ -93,4 +93,4 @@ TEST(PtxAdamW, ShowsWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace plimsoll::ptx::testing
+}  // namespace plimsoll::ptx::testing::adamw_ptx_test

@@ -9,7 +9,7 @@
 #include "tests/ptx/narrow_formats.h"
 #include "tests/ptx/nvidia_fp8.h"
 
-namespace plimsoll::ptx::testing {
+namespace plimsoll::ptx::testing::codecs_ptx_test {
 namespace {
 
 // Numbers from all of FP32, NaN and Inf included, and around every code of FP8 and of half of FP16.
@@ -114,4 +114,4 @@ TEST(PtxCodecs, AreThoseOfNvidiasHeaderButForInfAndNan) {
 }
 
 }  // namespace
-}  // namespace plimsoll::ptx::testing
+}  // namespace plimsoll::ptx::testing::codecs_ptx_test

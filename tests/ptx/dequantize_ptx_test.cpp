@@ -5,7 +5,7 @@
 #include "plimsoll/kernels/dequantize/dequantize_launch.h"
 #include "tests/ptx/kernel_testing.h"
 
-namespace plimsoll::ptx::testing {
+namespace plimsoll::ptx::testing::dequantize_ptx_test {
 namespace {
 
 struct Case {
@@ -81,4 +81,4 @@ TEST(PtxDequantize, HasTheBytesOfTheCpuKernelOnAHundredThousandElements) {
 }
 
 }  // namespace
-}  // namespace plimsoll::ptx::testing
+}  // namespace plimsoll::ptx::testing::dequantize_ptx_test

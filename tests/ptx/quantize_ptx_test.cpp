@@ -4,7 +4,7 @@
 #include "plimsoll/kernels/quantize/test_matrix.h"
 #include "tests/ptx/kernel_testing.h"
 
-namespace plimsoll::ptx::testing {
+namespace plimsoll::ptx::testing::quantize_ptx_test {
 namespace {
 
 using kernels::testing::Content;
@@ -192,4 +192,4 @@ TEST(PtxQuantizeBlocks, HaveTheBytesOfTheCpuKernelOnAHundredThousandElements) {
 }
 
 }  // namespace
-}  // namespace plimsoll::ptx::testing
+}  // namespace plimsoll::ptx::testing::quantize_ptx_test

@@ -9,7 +9,7 @@
 #include "plimsoll/kernels/testing.h"
 #include "tests/ptx/kernel_testing.h"
 
-namespace plimsoll::ptx::testing {
+namespace plimsoll::ptx::testing::rows_ptx_test {
 namespace {
 
 using kernels::NormForward;
@@ -189,4 +189,4 @@ TEST(PtxSoftmaxForward, ShowsWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace plimsoll::ptx::testing
+}  // namespace plimsoll::ptx::testing::rows_ptx_test

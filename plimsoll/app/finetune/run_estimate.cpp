@@ -18,6 +18,7 @@
 #include "plimsoll/models/decoder/config_json.h"
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/decoder/tensors.h"
+#include "plimsoll/models/load.h"
 #include "plimsoll/nn/held_codes.h"
 #include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/memory/saved_bytes.h"

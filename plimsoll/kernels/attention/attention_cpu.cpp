@@ -6,6 +6,7 @@
 #include "plimsoll/kernels/attention/attention_isa.h"
 #include "plimsoll/kernels/attention/attention_kernel.h"
 #include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/divide_up.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
@@ -14,8 +15,7 @@ namespace plimsoll::kernels {
 namespace {
 
 using format::Format;
-
-constexpr int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
+using runtime::divide_up;
 
 const AttentionIsa& isa_of(Format format, Format cache_format) {
   const runtime::Isa isa = attention_isa(format, cache_format);

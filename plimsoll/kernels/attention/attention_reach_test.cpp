@@ -6,7 +6,7 @@
 
 #include "plimsoll/kernels/attention/attention_test_support.h"
 
-namespace plimsoll::kernels {
+namespace plimsoll::kernels::attention_reach_test {
 namespace {
 
 using namespace testing;
@@ -184,4 +184,4 @@ TEST(AttentionReach, WhatTheCausalRuleHidesReachesNothing) {
 }
 
 }  // namespace
-}  // namespace plimsoll::kernels
+}  // namespace plimsoll::kernels::attention_reach_test

@@ -12,7 +12,7 @@
 #include "plimsoll/kernels/quantize_fp4/quantize_fp4.h"
 #include "plimsoll/kernels/testing.h"
 
-namespace plimsoll::kernels {
+namespace plimsoll::kernels::dequantize_fp4_test {
 namespace {
 
 using format::Format;
@@ -226,4 +226,4 @@ TEST(DequantizeE2m1, GivesWhatWasQuantizedWithinHalfAStep) {
 }
 
 }  // namespace
-}  // namespace plimsoll::kernels
+}  // namespace plimsoll::kernels::dequantize_fp4_test

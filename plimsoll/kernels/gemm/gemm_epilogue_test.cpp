@@ -10,7 +10,7 @@
 #include "plimsoll/kernels/gemm/gemm_test_support.h"
 #include "plimsoll/kernels/simd/math.h"
 
-namespace plimsoll::kernels::testing {
+namespace plimsoll::kernels::testing::gemm_epilogue_test {
 namespace {
 
 constexpr int64_t kM = 31, kN = 75, kK = 90;
@@ -255,4 +255,4 @@ TEST_F(GemmEpilogueTest, AmaxShowsWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace plimsoll::kernels::testing
+}  // namespace plimsoll::kernels::testing::gemm_epilogue_test

@@ -9,7 +9,7 @@
 
 #include "plimsoll/kernels/gemm/gemm_test_support.h"
 
-namespace plimsoll::kernels::testing {
+namespace plimsoll::kernels::testing::gemm_far_scales_test {
 namespace {
 
 constexpr int64_t kM = 37, kN = 70, kK = 130;
@@ -218,4 +218,4 @@ TEST_F(GemmFarRow, ZeroAndNonFiniteScalesStayWhatTheyAre) {
 }
 
 }  // namespace
-}  // namespace plimsoll::kernels::testing
+}  // namespace plimsoll::kernels::testing::gemm_far_scales_test

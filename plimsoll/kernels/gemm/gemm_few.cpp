@@ -9,7 +9,7 @@ namespace plimsoll::kernels {
 namespace {
 
 // Dwords along k of B made at a time: with 32 columns 16 KiB, half of the smallest L1.
-constexpr int64_t kDepth = 128;
+constexpr int64_t kPanelDepth = 128;
 
 class FewRows {
  public:
@@ -25,7 +25,7 @@ class FewRows {
         a_stride_(divide_up(dwords_of(product.gemm.k, product.dword), kLineDwords) * kLineDwords + kLineDwords) {
     const int64_t panels_of_a = product.row_panels * product.a_panel_dwords(product.gemm.k);
     const int64_t a_dwords = as_stored_ ? product.gemm.m * a_stride_ : panels_of_a;
-    const int64_t b_dwords = std::max(kDepth * kBPitch, panel_dwords_of(kDepth * depth_of(stored_), stored_));
+    const int64_t b_dwords = std::max(kPanelDepth * kBPitch, panel_dwords_of(kPanelDepth * depth_of(stored_), stored_));
     a_ = static_cast<uint32_t*>(
         runtime::scratch(runtime::ScratchSlot::kGemmA, static_cast<size_t>(a_dwords + b_dwords) * sizeof(uint32_t)));
     b_ = a_ + a_dwords;
@@ -113,7 +113,7 @@ class FewRows {
 
   // A panel made a part of k at a time.
   void multiply_parts(int64_t column) const {
-    const int64_t depth = as_stored_ ? kDepth * depth_of(stored_) : kDepth;
+    const int64_t depth = as_stored_ ? kPanelDepth * depth_of(stored_) : kPanelDepth;
     int64_t k = 0;
     do {
       const Range part = {k, std::min(k + depth, product_.gemm.k)};
@@ -137,7 +137,7 @@ class FewRows {
                              .tile = tile(row, 0),
                              .rows = product_.rows_in(row),
                              .carry = k.begin > 0,
-                             .prefetch = reinterpret_cast<const char*>(b + kDepth * kBPitch),
+                             .prefetch = reinterpret_cast<const char*>(b + kPanelDepth * kBPitch),
                              .prefetch_step = kBPitch * 4});
     }
   }

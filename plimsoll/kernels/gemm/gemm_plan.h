@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "plimsoll/kernels/gemm/gemm_isa.h"
+#include "plimsoll/runtime/divide_up.h"
 
 namespace plimsoll::kernels {
 
@@ -20,7 +21,7 @@ inline constexpr int64_t kPackingColumns = 32;
 inline constexpr int64_t kPackedDwords = int64_t{8} << 20;
 inline constexpr int64_t kFewestPackedPanels = 32;
 
-constexpr int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+using runtime::divide_up;
 
 struct Range {
   int64_t begin = 0, end = 0;

@@ -6,7 +6,7 @@
 
 #include "plimsoll/kernels/norm/norm_oracle.h"
 
-namespace plimsoll::kernels {
+namespace plimsoll::kernels::norm_backward_test {
 namespace {
 
 using namespace testing;
@@ -292,4 +292,4 @@ TEST(NormBackward, NoRowsGiveZeroSums) {
 }
 
 }  // namespace
-}  // namespace plimsoll::kernels
+}  // namespace plimsoll::kernels::norm_backward_test

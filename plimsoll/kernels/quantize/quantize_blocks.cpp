@@ -8,6 +8,7 @@
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/quantize/quantize_loops.h"
 #include "plimsoll/kernels/shared_amax.h"
+#include "plimsoll/runtime/divide_up.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::kernels {
@@ -16,8 +17,6 @@ namespace {
 constexpr int64_t kUnitCols = 2048;       // of blocks that are narrower: scales and maxima of a unit stay in L1
 constexpr int64_t kUnitElements = 32768;  // what a core reads twice from its L2
 constexpr uint8_t kNanCode = 0x7f;        // of E4M3 and E5M2
-
-int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 // The matrix in units: one row of blocks high, some whole blocks wide. A unit finds its maxima, sets its scales and
 // encodes.
@@ -31,8 +30,8 @@ class BlockQuantizer {
     const int64_t wanted =
         std::clamp<int64_t>(kUnitElements / std::min(block_rows_, std::max<int64_t>(args.rows, 1)), 64, kUnitCols);
     unit_cols_ = std::max<int64_t>(wanted / block_cols_, 1) * block_cols_;
-    row_units_ = pieces(args.rows, block_rows_);
-    col_units_ = pieces(args.cols, unit_cols_);
+    row_units_ = runtime::divide_up(args.rows, block_rows_);
+    col_units_ = runtime::divide_up(args.cols, unit_cols_);
     if (args.statistic == nullptr) return;
     // The first unit has the most slices.
     slices_ = row_units_ * col_units_ == 0 ? 0 : slices(unit_at(0));
@@ -69,19 +68,19 @@ class BlockQuantizer {
     unit.rows = std::min(block_rows_, args_.rows - unit.row);
     unit.cols = std::min(unit_cols_, args_.cols - unit.col);
     unit.slice_cols = std::min(unit.cols, kUnitCols);
-    unit.groups = pieces(unit.cols, block_cols_);
+    unit.groups = runtime::divide_up(unit.cols, block_cols_);
     return unit;
   }
 
   static int64_t slice_rows(const Unit& unit) { return std::max<int64_t>(kUnitElements / unit.slice_cols, 1); }
   static int64_t slices(const Unit& unit) {
-    return pieces(unit.cols, unit.slice_cols) * pieces(unit.rows, slice_rows(unit));
+    return runtime::divide_up(unit.cols, unit.slice_cols) * runtime::divide_up(unit.rows, slice_rows(unit));
   }
 
   // Calls pass(row, col, rows, cols) on slices of the unit. A unit wider than a slice is a single block.
   template <class Pass>
   void over_slices(const Unit& unit, Pass pass) const {
-    const int64_t across = pieces(unit.cols, unit.slice_cols), height = slice_rows(unit);
+    const int64_t across = runtime::divide_up(unit.cols, unit.slice_cols), height = slice_rows(unit);
     runtime::parallel_for(slices(unit), 1, [&](int64_t begin, int64_t end) {
       for (int64_t slice = begin; slice < end; ++slice) {
         const int64_t row = slice / across * height, col = slice % across * unit.slice_cols;
@@ -173,7 +172,7 @@ class BlockQuantizer {
     for (int64_t i = 0; i < unit.groups; ++i) {
       weights[static_cast<size_t>(i)] = inv_scales[i] > 0 ? least / inv_scales[i] : 1.0f;
     }
-    const int64_t across = pieces(unit.cols, unit.slice_cols);
+    const int64_t across = runtime::divide_up(unit.cols, unit.slice_cols);
     const int64_t number =
         (slice.row - unit.row) / slice_rows(unit) * across + (slice.col - unit.col) / unit.slice_cols;
     ErrorSums& sums = errors_.of(index * slices_ + number, slice.col);

@@ -14,7 +14,7 @@
 #include "plimsoll/runtime/cpu.h"
 #include "plimsoll/runtime/threads.h"
 
-namespace plimsoll::kernels {
+namespace plimsoll::kernels::quantize_blocks_test {
 namespace {
 
 using format::E8m0;
@@ -204,4 +204,4 @@ TEST(QuantizeBlocks, LargeBlocksAreTheSameForAnyThreadCount) {
 }
 
 }  // namespace
-}  // namespace plimsoll::kernels
+}  // namespace plimsoll::kernels::quantize_blocks_test

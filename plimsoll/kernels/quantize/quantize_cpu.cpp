@@ -6,6 +6,7 @@
 #include "plimsoll/kernels/quantize/quantize_loops.h"
 #include "plimsoll/kernels/row_blocks.h"
 #include "plimsoll/kernels/shared_amax.h"
+#include "plimsoll/runtime/divide_up.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
 #include "plimsoll/runtime/threads.h"
@@ -14,8 +15,6 @@ namespace plimsoll::kernels {
 namespace {
 
 constexpr int64_t kWorthWaking = 32768;  // elements that are worth waking a thread for: about ten microseconds
-
-int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 // A tensor without gaps whose rows play no role is one long row.
 QuantizeTensor flattened(QuantizeTensor args) {
@@ -33,8 +32,8 @@ struct Tiles {
       : rows(args.column_sum != nullptr ? kRowBlock : kRowBlock / 8),
         // With kRowBlock: FP32 x fits half of a 256 KB L2.
         cols(args.column_sum != nullptr ? 512 : 8192),
-        down(pieces(args.rows, rows)),
-        across(pieces(args.cols, cols)) {}
+        down(runtime::divide_up(args.rows, rows)),
+        across(runtime::divide_up(args.cols, cols)) {}
 
   int64_t rows, cols;    // of one
   int64_t down, across;  // how many

@@ -8,6 +8,7 @@
 #include "plimsoll/kernels/quantize_fp4/quantize_fp4.h"
 #include "plimsoll/kernels/quantize_fp4/quantize_fp4_loops.h"
 #include "plimsoll/kernels/shared_amax.h"
+#include "plimsoll/runtime/divide_up.h"
 #include "plimsoll/runtime/philox.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/threads.h"
@@ -16,8 +17,6 @@ namespace plimsoll::kernels {
 namespace {
 
 constexpr int64_t kWorthWaking = 16384;  // elements: about ten microseconds
-
-int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 const QuantizeFp4Loops& loops() {
   return runtime::pick(kQuantizeFp4LoopsPortable, kQuantizeFp4LoopsAvx2, kQuantizeFp4LoopsAvx512);
@@ -57,7 +56,9 @@ struct Sums {
   }
 };
 
-int64_t tiles(const Matrix& x, TileSize size) { return pieces(x.cols, size.cols) * pieces(x.rows, size.rows); }
+int64_t tiles(const Matrix& x, TileSize size) {
+  return runtime::divide_up(x.cols, size.cols) * runtime::divide_up(x.rows, size.rows);
+}
 
 // Memory for a statistic of all tiles, where one is wanted.
 TileErrors tile_errors(const Matrix& x, TileSize size, const QuantizeStatistic* statistic) {
@@ -67,7 +68,7 @@ TileErrors tile_errors(const Matrix& x, TileSize size, const QuantizeStatistic* 
 // Calls pass(row, col, rows, cols, number of the tile) on tiles.
 template <class Pass>
 void over_tiles(const Matrix& x, TileSize size, Pass pass) {
-  const int64_t across = pieces(x.cols, size.cols);
+  const int64_t across = runtime::divide_up(x.cols, size.cols);
   const int64_t tile = std::max<int64_t>(std::min(size.rows, x.rows) * std::min(size.cols, x.cols), 1);
   runtime::parallel_for(tiles(x, size), kWorthWaking / tile + 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -91,25 +92,26 @@ class Direction {
   Fp4TileResult run(int64_t row, int64_t col, int64_t rows, int64_t cols, bool encode, ErrorSums* errors) const {
     const bool by_row = along_ == Along::kRows;
     const int64_t line = by_row ? row : col, place = by_row ? col : row;
-    const Fp4Tile tile = {.x = static_cast<const char*>(x_.x) + (row * x_.x_stride + col) * format::bytes(x_.x_format),
-                          .x_format = x_.x_format,
-                          .rows = rows,
-                          .cols = cols,
-                          .x_stride = x_.x_stride,
-                          .row = row,
-                          .col = col,
-                          .scaling = scaling_,
-                          .encode_scale = encode_scale_,
-                          .codes = encode ? lines_.codes + line * lines_.codes_stride + place / 2 : nullptr,
-                          .codes_stride = lines_.codes_stride,
-                          .scale = lines_.scale + line * lines_.scale_stride + place / format::fp4_block(scaling_),
-                          .scale_stride = lines_.scale_stride,
-                          .rotation = lines_.rotation.size,
-                          .signs = signs_.data(),
-                          .stochastic = lines_.noise.stochastic,
-                          .seed = lines_.noise.seed,
-                          .step = lines_.noise.step,
-                          .words = by_row ? 16 * pieces(x_.cols, 32) : 32 * pieces(x_.cols, 32)};
+    const Fp4Tile tile = {
+        .x = static_cast<const char*>(x_.x) + (row * x_.x_stride + col) * format::bytes(x_.x_format),
+        .x_format = x_.x_format,
+        .rows = rows,
+        .cols = cols,
+        .x_stride = x_.x_stride,
+        .row = row,
+        .col = col,
+        .scaling = scaling_,
+        .encode_scale = encode_scale_,
+        .codes = encode ? lines_.codes + line * lines_.codes_stride + place / 2 : nullptr,
+        .codes_stride = lines_.codes_stride,
+        .scale = lines_.scale + line * lines_.scale_stride + place / format::fp4_block(scaling_),
+        .scale_stride = lines_.scale_stride,
+        .rotation = lines_.rotation.size,
+        .signs = signs_.data(),
+        .stochastic = lines_.noise.stochastic,
+        .seed = lines_.noise.seed,
+        .step = lines_.noise.step,
+        .words = by_row ? 16 * runtime::divide_up(x_.cols, 32) : 32 * runtime::divide_up(x_.cols, 32)};
     const Fp4TileResult result = by_row ? loops_.rows(tile) : loops_.columns(tile);
     if (errors != nullptr) by_row ? loops_.row_error(tile, 1, *errors) : loops_.column_error(tile, *errors);
     return result;

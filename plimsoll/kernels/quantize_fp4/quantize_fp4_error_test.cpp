@@ -7,7 +7,7 @@
 
 #include "plimsoll/kernels/quantize_fp4/quantize_fp4_oracle.h"
 
-namespace plimsoll::kernels {
+namespace plimsoll::kernels::quantize_fp4_error_test {
 namespace {
 
 using format::Format;
@@ -256,4 +256,4 @@ TEST(QuantizeFp4Statistic, ZerosHaveNoError) {
 }
 
 }  // namespace
-}  // namespace plimsoll::kernels
+}  // namespace plimsoll::kernels::quantize_fp4_error_test

@@ -13,13 +13,14 @@
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/runtime/divide_up.h"
 #include "plimsoll/runtime/threads.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
 namespace {
 
-int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+using runtime::divide_up;
 
 // E4M3 codes of the two E2M1 codes of a byte.
 std::array<std::array<uint8_t, 2>, 256> e4m3_of_pairs() {

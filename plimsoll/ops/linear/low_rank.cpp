@@ -34,7 +34,7 @@ struct Epilogue {
 };
 
 // output [m, n] = factor * a [m, k] b [n, k]^T; each may be part of a matrix, or transposed.
-void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& output, const Epilogue& epilogue = {}) {
+void multiply_into(const at::Tensor& a, const at::Tensor& b, const at::Tensor& output, const Epilogue& epilogue = {}) {
   const auto operand = [](const at::Tensor& x) {
     return kernels::GemmOperand{.data = x.const_data_ptr(),
                                 .format = format_of(x.scalar_type(), "low rank"),
@@ -111,13 +111,13 @@ struct Adapters {
 at::Tensor projected(const at::Tensor& x, const Adapters& adapters) {
   at::Tensor result = at::empty({x.size(0), adapters.ranks()}, x.options().dtype(at::kFloat));
   if (adapters.options.dropout == 0) {
-    multiply(x, adapters.joined_a(), result);
+    multiply_into(x, adapters.joined_a(), result);
     return result;
   }
   const at::Tensor left = at::empty(x.sizes(), x.options());
   adapters.each([&](size_t i, int64_t column) {
     adapters.drop(x, i, left);
-    multiply(left, adapters.a[i], adapters.inner(result, i, column), {.factor = adapters.kept()});
+    multiply_into(left, adapters.a[i], adapters.inner(result, i, column), {.factor = adapters.kept()});
   });
   return result;
 }
@@ -129,8 +129,8 @@ at::Tensor sum_of(const at::Tensor& y, const at::Tensor& inner, const Adapters& 
     const at::Tensor wide = y.narrow(0, first, rows).to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
     const at::Tensor part = inner.narrow(0, first, rows);
     adapters.each([&](size_t i, int64_t column) {
-      multiply(adapters.inner(part, i, column), adapters.b[i], adapters.outer(wide, i),
-               {.factor = adapters.options.factor, .accumulate = true});
+      multiply_into(adapters.inner(part, i, column), adapters.b[i], adapters.outer(wide, i),
+                    {.factor = adapters.options.factor, .accumulate = true});
     });
     result.narrow(0, first, rows).copy_(wide);
   }
@@ -167,10 +167,10 @@ class LowRankBackward {
     const watch::AuditedLayer layer(adapters_.path);
     adapters_.each([&](size_t i, int64_t column) {
       const at::Tensor grad = adapters_.outer(grad_, i);
-      multiply(grad, adapters_.b[i].t(), adapters_.inner(inner_, i, column), {.factor = adapters_.options.factor});
+      multiply_into(grad, adapters_.b[i].t(), adapters_.inner(inner_, i, column), {.factor = adapters_.options.factor});
       result_.b.push_back(at::empty_like(adapters_.b[i]));
-      multiply(grad.t(), adapters_.inner(saved_.inner, i, column).t(), result_.b.back(),
-               {.factor = adapters_.options.factor});
+      multiply_into(grad.t(), adapters_.inner(saved_.inner, i, column).t(), result_.b.back(),
+                    {.factor = adapters_.options.factor});
     });
     adapters_.options.dropout == 0 ? through_all(wants_x) : through_masks(wants_x);
     if (result_.x.defined()) result_.x = result_.x.to(saved_.x.scalar_type()).view_as(saved_.x);
@@ -180,7 +180,7 @@ class LowRankBackward {
  private:
   void through_all(bool wants_x) {
     const at::Tensor a = adapters_.joined_a(), grad = at::empty_like(a);
-    multiply(inner_.t(), x_.t(), grad);
+    multiply_into(inner_.t(), x_.t(), grad);
     // Gradients of their own, so that none keeps the memory of the others.
     adapters_.each([&](size_t i, int64_t column) {
       const at::Tensor rows = grad.narrow(0, column, adapters_.a[i].size(0));
@@ -188,7 +188,7 @@ class LowRankBackward {
     });
     if (!wants_x) return;
     result_.x = at::empty_like(x_);
-    multiply(inner_, a.t(), result_.x);
+    multiply_into(inner_, a.t(), result_.x);
   }
 
   void through_masks(bool wants_x) {
@@ -199,9 +199,9 @@ class LowRankBackward {
       const at::Tensor inner = adapters_.inner(inner_, i, column);
       adapters_.drop(x_, i, left);
       result_.a.push_back(at::empty_like(adapters_.a[i]));
-      multiply(inner.t(), left.t(), result_.a.back(), {.factor = adapters_.kept()});
+      multiply_into(inner.t(), left.t(), result_.a.back(), {.factor = adapters_.kept()});
       if (!wants_x) return;
-      multiply(inner, adapters_.a[i].t(), each, {.factor = adapters_.kept()});
+      multiply_into(inner, adapters_.a[i].t(), each, {.factor = adapters_.kept()});
       adapters_.drop(each, i, result_.x, /*accumulate=*/true);
     });
   }

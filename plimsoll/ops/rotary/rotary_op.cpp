@@ -36,7 +36,7 @@ void check_rotary(const at::Tensor& x, const at::Tensor& cosine, const at::Tenso
 }
 
 // One stride from token to token, and dense channels.
-at::Tensor readable(const at::Tensor& x) {
+at::Tensor one_stride_of(const at::Tensor& x) {
   const int64_t last = x.dim() - 1;
   const bool dense_channels = x.stride(last) == 1 || x.size(last) <= 1;
   const bool one_stride = x.dim() == 3 || x.size(0) == 1 || x.size(1) == 1 || x.stride(0) == x.size(1) * x.stride(1);
@@ -54,7 +54,7 @@ at::Tensor rotary_cpu(const at::Tensor& x, const at::Tensor& cosine, const at::T
   check_values(cosine, "rotary", "cosine");
   check_values(sine, "rotary", "sine");
   check_rotary(x, cosine, sine, position_dim, copied_heads);
-  const at::Tensor input = readable(x), c = cosine.contiguous(), s = sine.contiguous();
+  const at::Tensor input = one_stride_of(x), c = cosine.contiguous(), s = sine.contiguous();
   at::Tensor output = at::empty(x.sizes(), x.options());
   const bool each_token = c.dim() == x.dim() - 1;
   const int64_t tokens = x.dim() == 4 ? x.size(0) * x.size(1) : x.size(0);

@@ -9,6 +9,7 @@
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/runtime/divide_up.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -19,7 +20,7 @@ using recipe::OperandRecipe;
 // Random numbers of one seed: signs of a rotation, roundings along rows, along columns.
 enum Step : uint64_t { kSigns, kRows, kColumns };
 
-int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+using runtime::divide_up;
 
 // Memory of codes and scales; `lines` of `length` elements.
 ScaledTensor fp4_memory(const at::Tensor& x, const OperandRecipe& operand, int64_t lines, int64_t length) {

@@ -16,7 +16,7 @@
 #include "plimsoll/runtime/cpu.h"
 #include "plimsoll/watch/session.h"
 
-namespace plimsoll::ops {
+namespace plimsoll::ops::watch_test {
 namespace {
 
 using testing::sample;
@@ -277,4 +277,4 @@ TEST(Watch, MasksAreNoIncidents) {
 }
 
 }  // namespace
-}  // namespace plimsoll::ops
+}  // namespace plimsoll::ops::watch_test

@@ -15,7 +15,7 @@ using nlohmann::ordered_json;
 constexpr size_t kMostRecent = 8;
 constexpr int kMostKeys = 5000;  // of a schema: ordered_json looks through them all for each
 // Values of a schema, whose parser looks through all elements of an array for each object in it.
-constexpr int kMostValues = 20'000;
+constexpr int kMostSchemaValues = 20'000;
 
 // The places of a schema in a body: OpenAI's, and llama.cpp's, beside the type.
 const std::string kNamed = "response_format.json_schema.", kBesideType = "response_format.";
@@ -27,8 +27,8 @@ ordered_json ordered_schema(std::string_view body, const std::string& place) {
   const auto keeps = [&](int depth, ordered_json::parse_event_t event, const ordered_json& parsed) {
     using Event = ordered_json::parse_event_t;
     const bool is_value = event == Event::value || event == Event::object_start || event == Event::array_start;
-    if (is_here && is_value && ++values > kMostValues) {
-      refuse_field(place + "schema", "expected at most {} values, got more", kMostValues);
+    if (is_here && is_value && ++values > kMostSchemaValues) {
+      refuse_field(place + "schema", "expected at most {} values, got more", kMostSchemaValues);
     }
     if (event != Event::key) return true;
     if (depth == 1) is_here = parsed == "response_format";

@@ -58,13 +58,13 @@ void answer(httplib::Response& response, const ApiError& error) {
 
 // As ISO 8601 has it, in UTC, with milliseconds.
 std::string iso_time(std::chrono::system_clock::time_point time) {
-  const auto milliseconds = std::chrono::floor<std::chrono::milliseconds>(time.time_since_epoch()).count();
-  const std::time_t seconds = milliseconds / 1000;
+  const auto in_ms = std::chrono::floor<std::chrono::milliseconds>(time.time_since_epoch()).count();
+  const std::time_t seconds = in_ms / 1000;
   std::tm parts = {};
   ::gmtime_r(&seconds, &parts);
   char text[32];
   const size_t size = std::strftime(text, sizeof(text), "%FT%T", &parts);
-  return io::compose("{}.{:03}Z", std::string(text, size), milliseconds % 1000);
+  return io::compose("{}.{:03}Z", std::string(text, size), in_ms % 1000);
 }
 
 nlohmann::json log_line(const Exchange& exchange, const httplib::Request& request, const httplib::Response& response) {

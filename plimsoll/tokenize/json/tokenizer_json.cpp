@@ -98,8 +98,8 @@ TokenizerJson::~TokenizerJson() = default;
 
 void TokenizerJson::read_config(const std::filesystem::path& path) {
   if (!io::with_our_errors([&] { return std::filesystem::exists(path); })) return;
-  const nlohmann::json json = io::read_json(path);
-  const Fields config(json, path.native());
+  const nlohmann::json object = io::read_json(path);
+  const Fields config(object, path.native());
   const auto id_of = [&](const char* key) -> std::optional<int64_t> {
     const nlohmann::json& value = config.at(key);
     if (value.is_null()) return std::nullopt;

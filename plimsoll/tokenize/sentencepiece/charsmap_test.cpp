@@ -7,7 +7,7 @@
 #include "plimsoll/io/error.h"
 #include "plimsoll/tokenize/sentencepiece/charsmap_testing.h"
 
-namespace plimsoll::tokenize {
+namespace plimsoll::tokenize::charsmap_test {
 namespace {
 
 using testing::HasSubstr;
@@ -165,4 +165,4 @@ TEST(Charsmap, NoTextLeadsOutOfAnAcceptedOne) {
 }
 
 }  // namespace
-}  // namespace plimsoll::tokenize
+}  // namespace plimsoll::tokenize::charsmap_test
