@@ -65,6 +65,9 @@ Command quantize_command() {
                    "of what stays values: bf16, fp16, fp32 or stored"},
                   {"rotate", "", toggle(options.rotate),
                    "spread outliers: a Hadamard matrix with random signs, folded into the weights; the head is untied"},
+                  {"calibrate", "FILE", path(options.calibrate, PathMust::kExist),
+                   "nvfp4, mxfp4: a text on whose inputs the codes' errors are made up for (GPTQ)"},
+                  {"calibrate-tokens", "N", integer(options.calibrate_tokens, {.from = 2}), "of that text, at most"},
                   threads_option(command->threads),
                   {"json", "FILE", path(command->json_file), "write the sizes to FILE"}},
       .run = [command](const nlohmann::json&) { return run_quantize(*command); }};

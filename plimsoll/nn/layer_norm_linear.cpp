@@ -2,6 +2,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/linear.h"
+#include "plimsoll/nn/observed_inputs.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/ops/fused/norm_linear.h"
 #include "plimsoll/ops/linear/linear.h"
@@ -47,8 +48,9 @@ ops::NormOutput LayerNormLinearImpl::forward(const at::Tensor& x, const at::Tens
   const ops::LinearScaling scaling = amp::linear_scaling(state_, whole, is_first_microbatch);
   const ops::NormInput input{.x = x, .residual = residual, .weight = layer_norm.weight, .bias = layer_norm.bias};
   ops::NormOutput result;
-  if (has_lora()) {
+  if (has_lora() || ObservedInputs::are_wanted()) {
     result = ops::norm(input, norm_options(), ops::dtype_of(scaling.recipe->high_precision_format()));
+    ObservedInputs::show(path(), result.output);
     result.output = products_.front().adapted(ops::linear(result.output, whole, bias.joined(), scaling), result.output);
   } else {
     result = ops::norm_linear(input, norm_options(), whole, bias.joined(), scaling);

@@ -6,6 +6,7 @@
 
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/nn/checks.h"
+#include "plimsoll/nn/observed_inputs.h"
 #include "plimsoll/nn/report_values.h"
 #include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/activation/activation.h"
@@ -66,10 +67,12 @@ void LayerNormMlpImpl::pretty_print(std::ostream& stream) const {
 ops::NormOutput LayerNormMlpImpl::run_adapted(const ops::NormInput& input, const ops::MlpScaling& scaling) const {
   const watch::AuditedLayer fc1(fc1_->name);
   ops::NormOutput result = ops::norm(input, norm_options(), ops::dtype_of(scaling.fc1.recipe->high_precision_format()));
+  ObservedInputs::show(fc1_->name, result.output);
   const at::Tensor inner = products_[0].adapted(
       ops::linear(result.output, weights.fc1_weight, weights.fc1_bias, scaling.fc1), result.output);
   const at::Tensor activated = ops::activation(inner, activation_);
   const watch::AuditedLayer fc2(fc2_->name);
+  ObservedInputs::show(fc2_->name, activated);
   result.output =
       products_[1].adapted(ops::linear(activated, weights.fc2_weight, weights.fc2_bias, scaling.fc2), activated);
   return result;
@@ -80,8 +83,9 @@ ops::NormOutput LayerNormMlpImpl::forward(const at::Tensor& x, const at::Tensor&
   const ops::NormInput input{.x = x, .residual = residual, .weight = layer_norm.weight, .bias = layer_norm.bias};
   const ops::MlpScaling scaling{.fc1 = amp::linear_scaling(fc1_, weights.fc1_weight, is_first_microbatch),
                                 .fc2 = amp::linear_scaling(fc2_, weights.fc2_weight, is_first_microbatch)};
-  const ops::NormOutput result =
-      has_lora() ? run_adapted(input, scaling) : ops::norm_mlp(input, norm_options(), weights, activation_, scaling);
+  const ops::NormOutput result = has_lora() || ObservedInputs::are_wanted()
+                                     ? run_adapted(input, scaling)
+                                     : ops::norm_mlp(input, norm_options(), weights, activation_, scaling);
   report_between(fc1_->name, "stream", residual.defined() ? result.sum : x);
   return result;
 }

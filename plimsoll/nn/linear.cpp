@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/nn/observed_inputs.h"
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/undrawn.h"
 #include "plimsoll/ops/linear/linear.h"
@@ -46,6 +47,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& x, std::optional<bool> is_first
   ops::LinearScaling scaling = options.high_precision ? high_precision_scaling(state_, whole, is_first_microbatch)
                                                       : amp::linear_scaling(state_, whole, is_first_microbatch);
   scaling.save_input = options.save_input;
+  ObservedInputs::show(state_->name, x);
   return products_.front().adapted(ops::linear(x, whole, bias.joined(), scaling), x);
 }
 

@@ -78,6 +78,10 @@ CASES = {
         (["quantize", "--model", "{llama}", "--out", "{out}", "--format", "nvfp4"], ["llama/config.json", "llama/*.safetensors"]),
         (["quantize", "--model", "{llama}", "--out", "{out}", "--format", "fp8-block"], ["llama/*.safetensors"]),
         (["quantize", "--model", "{llama}", "--out", "{out}", "--format", "nvfp4", "--rotate"], ["llama/*.safetensors"]),
+        (
+            ["quantize", "--model", "{llama}", "--out", "{out}", "--format", "nvfp4", "--calibrate", "{texts}/a.txt"],
+            ["llama/*", "texts/a.txt"],
+        ),
     ],
     "inspect": [
         (["inspect", "{t5}/model.safetensors"], ["t5/model.safetensors"]),
@@ -111,6 +115,10 @@ CASES = {
         (
             ["parity", "--model", "{llama}", "--data", "{text}", "--tokens", "20", "--inject", "0,0,4", "--max-ppl", "1e9"],
             ["llama/*", "text"],
+        ),
+        (
+            ["parity", "--model", "{halves}", "--against", "{llama}", "--data", "{text}", "--tokens", "20"],
+            ["halves/*", "llama/*", "text"],
         ),
     ],
     "audit": [

@@ -6,9 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 
+#include "plimsoll/app/checkpoint/product_inputs.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/new_directory.h"
 #include "plimsoll/app/process/interrupt.h"
@@ -24,6 +29,8 @@
 #include "plimsoll/models/stored_codes.h"
 #include "plimsoll/models/stored_weight.h"
 #include "plimsoll/models/weight_files.h"
+#include "plimsoll/ops/linear/decode_codes.h"
+#include "plimsoll/ops/linear/error_feedback.h"
 #include "plimsoll/ops/linear/fp4_codes.h"
 #include "plimsoll/ops/linear/packed_weights.h"
 #include "plimsoll/runtime/unexpected.h"
@@ -61,14 +68,17 @@ class ModelQuantizer {
     const auto stored = models::read_config_dtype(directory_.config(), options.model.native());
     dtype_ = models::computed_in(options.dtype, stored.value_or(embedding.scalar_type()));
     choose();
+    check_calibrate();
   }
 
   QuantizeSummary write(const std::filesystem::path& directory) {
     const auto start = std::chrono::steady_clock::now();
     const InterruptScope interrupt;
+    if (!options_.calibrate.empty()) calibrate();
     models::WeightFiles files(directory, plans(), options_.shard_bytes);
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (interrupt.requested()) throw Interrupted("quantize: interrupted, nothing is written");
+      if (inputs_) follow(tensors_[i].parameter);
       is_coded_[i] ? write_codes(tensors_[i], files) : write_values(tensors_[i], files);
       if (options_.on_parameter) {
         options_.on_parameter(static_cast<int64_t>(i + 1), static_cast<int64_t>(tensors_.size()));
@@ -89,6 +99,38 @@ class ModelQuantizer {
     } catch (const std::invalid_argument& error) {
       refuse("--rotate: {}", error.what());
     }
+  }
+
+  void check_calibrate() const {
+    if (options_.calibrate.empty()) return;
+    if (!layout_.is_e2m1()) {
+      refuse("--calibrate: expected --format nvfp4 or mxfp4, got {}",
+             recipe::name_of(kQuantizedFormats, options_.format));
+    }
+    if (options_.rotate) refuse("--calibrate: expected no --rotate, got both");
+  }
+
+  void calibrate() {
+    for (const DecoderTensor& tensor : tensors_) {  // a model of other weights has no inputs to calibrate on
+      for (const StoredPart& part : tensor.parts) {
+        const ops::CodeSource from = source(tensor, part);
+        expect_finite(there(part), ops::amax_of_sources({{.weight = as_rows(from.weight)}}));
+        from.done();
+      }
+    }
+    inputs_.emplace(
+        ProductInputsOptions{.model = options_.model, .data = options_.calibrate, .tokens = options_.calibrate_tokens});
+  }
+
+  // The blocks before that of the parameter have their codes' values, and inputs are those of its products.
+  void follow(const std::string& parameter) {
+    constexpr std::string_view kBlocks = "blocks.";
+    if (!parameter.starts_with(kBlocks)) return;
+    const size_t block = std::stoul(parameter.substr(kBlocks.size()));
+    if (block_ == block) return;
+    if (block_) inputs_->run(*block_);
+    block_ = block;
+    squares_ = inputs_->squares_of(block);
   }
 
   // Whether the directory has no such tensor, since its head is the embedding.
@@ -239,7 +281,7 @@ class ModelQuantizer {
     }
   }
 
-  void write_codes(const DecoderTensor& tensor, models::WeightFiles& files) const {
+  void write_codes(const DecoderTensor& tensor, models::WeightFiles& files) {
     std::vector<ops::CodeSource> sources;
     float amax = 0;  // of all parts, whose codes a product reads at once
     for (const StoredPart& part : tensor.parts) {
@@ -248,32 +290,49 @@ class ModelQuantizer {
       expect_finite(there(part), each);
       amax = std::max(amax, each);
     }
+    layout_.is_e2m1() ? write_fp4(tensor, sources, amax, files) : write_fp8(tensor, sources, files);
+  }
+
+  void write_fp8(const DecoderTensor& tensor, const std::vector<ops::CodeSource>& sources,
+                 models::WeightFiles& files) const {
     for (size_t i = 0; i < sources.size(); ++i) {
       const CodePlan plan = plan_of(tensor.parts[i]);
-      const std::vector<ops::CodeSource> from = {sources[i]};
-      if (layout_.is_e2m1()) {
-        write_fp4(plan, from, amax, files);
-      } else {
-        const ops::ScaledTensor made =
-            ops::codes_of(from, layout_.scales == Scales::kBlocks ? recipe::kBlock128x128 : recipe::kPerRow);
-        files.write(plan.codes.name, made.data.view(at::kFloat8_e4m3fn));
-        files.write(plan.scale.name, made.scale.reshape(plan.scale.shape));
-      }
-      from.front().done();
+      const ops::ScaledTensor made =
+          ops::codes_of({sources[i]}, layout_.scales == Scales::kBlocks ? recipe::kBlock128x128 : recipe::kPerRow);
+      files.write(plan.codes.name, made.data.view(at::kFloat8_e4m3fn));
+      files.write(plan.scale.name, made.scale.reshape(plan.scale.shape));
+      sources[i].done();
     }
   }
 
-  void write_fp4(const CodePlan& plan, const std::vector<ops::CodeSource>& from, float amax,
-                 models::WeightFiles& files) const {
-    const bool is_nvfp4 = layout_.kind == ops::CodeKind::kNvfp4;
-    const auto scaling = is_nvfp4 ? format::Fp4Scaling::kNvfp4 : format::Fp4Scaling::kMxfp4;
-    const ops::Fp4Codes made = ops::fp4_codes_of(from, scaling, amax);
-    files.write(plan.codes.name, made.codes);
-    files.write(plan.scale.name, made.scale.view(plan.scale.dtype));
-    if (is_nvfp4) {
-      const float factor = format::Nvfp4::encode_scale(amax, scaling);
-      files.write(plan.global_scale->name, at::full({1}, factor, at::kFloat));
+  void write_fp4(const DecoderTensor& tensor, const std::vector<ops::CodeSource>& sources, float amax,
+                 models::WeightFiles& files) {
+    const auto scaling =
+        layout_.kind == ops::CodeKind::kNvfp4 ? format::Fp4Scaling::kNvfp4 : format::Fp4Scaling::kMxfp4;
+    const at::Tensor feedback = inputs_ ? ops::error_feedback(squares_.at(tensor.parameter)) : at::Tensor();
+    std::vector<ops::CodeSource> written;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const CodePlan plan = plan_of(tensor.parts[i]);
+      const ops::Fp4Codes made = inputs_ ? ops::fp4_codes_with_feedback(sources[i], scaling, amax, feedback)
+                                         : ops::fp4_codes_of({sources[i]}, scaling, amax);
+      files.write(plan.codes.name, made.codes);
+      files.write(plan.scale.name, made.scale.view(plan.scale.dtype));
+      if (plan.global_scale) {
+        const float factor = format::Nvfp4::encode_scale(amax, scaling);
+        files.write(plan.global_scale->name, at::full({1}, factor, at::kFloat));
+      }
+      written.push_back({.stored = stored_codes(made)});
+      sources[i].done();
     }
+    if (!inputs_) return;
+    const at::Tensor values = ops::decode_codes(written, layout_.kind, at::kFloat);
+    inputs_->replace(tensor.parameter, models::rows_of(values, tensor.order, config_));
+    squares_.erase(tensor.parameter);
+  }
+
+  static ops::StoredCodes stored_codes(const ops::Fp4Codes& made) {
+    const float tensor_scale = made.tensor_scale.defined() ? made.tensor_scale.item<float>() : 1.0f;
+    return {.codes = made.codes, .scale = made.scale, .tensor_scale = tensor_scale};
   }
 
   void write_config(const std::filesystem::path& directory) const {
@@ -293,8 +352,11 @@ class ModelQuantizer {
   at::ScalarType dtype_ = at::kBFloat16;
   std::optional<models::ResidualRotation> rotation_;
   std::vector<DecoderTensor> tensors_;
-  std::vector<bool> is_coded_;        // of tensors_
-  std::vector<std::string> ignored_;  // linear modules that stay values
+  std::vector<bool> is_coded_;                 // of tensors_
+  std::vector<std::string> ignored_;           // linear modules that stay values
+  std::optional<ProductInputs> inputs_;        // with --calibrate
+  std::optional<size_t> block_;                // whose squares these are
+  std::map<std::string, at::Tensor> squares_;  // by parameter
   QuantizeSummary summary_;
 };
 

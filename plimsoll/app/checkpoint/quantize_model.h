@@ -32,6 +32,10 @@ struct QuantizeOptions {
   std::vector<std::string> keep = {};  // modules whose weights stay values, by their whole names or the ends of them
   models::WeightDtype dtype = models::WeightDtype::kBf16;  // of what stays values, of kValueDtypes
   bool rotate = false;  // the residual stream first (models/decoder/rotation.h), of llama, mistral, qwen2 and qwen3
+  // A text on whose inputs codes err least (ops/linear/error_feedback.h), of NVFP4 and MXFP4 and without `rotate`; empty: codes are
+  // nearest.
+  std::filesystem::path calibrate = {};
+  int64_t calibrate_tokens = 1 << 14;  // of it, from its beginning, at most
   int64_t shard_bytes = int64_t{5} << 30;
   std::function<void(int64_t done, int64_t of)> on_parameter = {};
 };
@@ -46,7 +50,8 @@ struct QuantizeSummary {
   double bits() const { return 8.0 * static_cast<double>(coded_bytes) / static_cast<double>(coded_elements); }
 };
 
-// The codes that `--dtype` makes at load, by the same rules, one parameter in memory at a time. Embedding, head, norms,
+// The codes that `--dtype` makes at load, by the same rules, one parameter in memory at a time; with `calibrate` other codes under
+// the same rules of scales, and the whole model in FP32 beside them. Embedding, head, norms,
 // biases and products that `plimsoll line` has planned in high precision stay values. Throws UsageError, Error, Interrupted
 // or io::Error; then there is no directory. A weight that is NaN or Inf is an error.
 QuantizeSummary quantize_model(const QuantizeOptions& options);

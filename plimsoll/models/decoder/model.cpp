@@ -107,6 +107,18 @@ at::Tensor DecoderImpl::packed(const PackedTexts& texts, std::optional<bool> is_
   });
 }
 
+nn::ResidualStream DecoderImpl::first_stream(const at::Tensor& tokens) const {
+  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= config.context, "decoder: expected tokens [batch, seq], at most ",
+              config.context, " of them, got ", tokens.sizes());
+  return {.hidden = at::dropout(embed(tokens, 0), config.embedding_dropout, is_training())};
+}
+
+nn::ResidualStream DecoderImpl::run_block(size_t layer, nn::ResidualStream stream) {
+  auto& block = blocks->at<DecoderBlockImpl>(layer);
+  const std::array<ops::RotaryTurns, 2> turns = this->turns(int64_t{0}, stream.hidden.size(1));
+  return block.advance(std::move(stream), {.turns = turns[static_cast<size_t>(block.reach)]});
+}
+
 at::Tensor DecoderImpl::run_blocks(const at::Tensor& embedded, const LayerInput& input) {
   nn::ResidualStream stream{.hidden = at::dropout(embedded, config.embedding_dropout, is_training())};
   for (size_t layer = 0; layer < blocks->size(); ++layer) {

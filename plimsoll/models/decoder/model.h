@@ -29,6 +29,11 @@ class DecoderImpl : public torch::nn::Cloneable<DecoderImpl>, public StackedMode
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& attention_mask = {},
                      std::optional<bool> is_first_microbatch = std::nullopt);
 
+  // The same in parts, without a mask: what the first block reads of tokens int64 [batch, seq], and what a block makes of
+  // [batch, seq, dim] that the one before it gave.
+  nn::ResidualStream first_stream(const at::Tensor& tokens) const;
+  nn::ResidualStream run_block(size_t layer, nn::ResidualStream stream);
+
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
                   std::optional<bool> is_first_microbatch = std::nullopt) override;
   // The same of padded rows. Targets of padding are to be ignored: -100.

@@ -1,0 +1,45 @@
+// Inputs that the products of a decoder meet on a text, block by block: `plimsoll quantize --calibrate`.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "plimsoll/models/decoder/model.h"
+#include "plimsoll/nn/transformer_layer.h"
+
+namespace plimsoll::app {
+
+struct ProductInputsOptions {
+  std::filesystem::path model;  // a Hugging Face directory of values, with its tokenizer
+  std::filesystem::path data;   // a text, at least one window of it
+  int64_t tokens = 0;           // of the text, from its beginning, at most
+};
+
+// A model in FP32 that reads the text in windows of 512 tokens, or as many as it sees, each from nothing. Bits do not depend on the
+// number of threads.
+class ProductInputs {
+ public:
+  // Throws UsageError, Error or io::Error.
+  explicit ProductInputs(const ProductInputsOptions& options);
+
+  // By the names of the weights that a block's products have, each under "blocks.N.": ops::input_squares() of all tokens. The blocks
+  // before it have been run. Throws Error where inputs are not finite.
+  std::map<std::string, at::Tensor> squares_of(size_t block);
+  // The model has these values from here on, which it keeps. values: fp32, of the parameter's shape.
+  void replace(const std::string& parameter, const at::Tensor& values);
+  // The streams become what the block gives, which the next one reads.
+  void run(size_t block);
+
+ private:
+  const ProductInputsOptions options_;
+  std::shared_ptr<models::DecoderImpl> model_;
+  std::map<std::string, std::string> weights_;  // parameters by the names of products
+  std::vector<nn::ResidualStream> streams_;     // of each window, before the next block
+};
+
+}  // namespace plimsoll::app
