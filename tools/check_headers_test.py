@@ -1,15 +1,23 @@
 """The target `headers` (cmake/PlimsollHeaders.cmake) on small trees: a header that leans on what others include is named."""
 
 import pathlib
+import shutil
 import subprocess
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("clang++-14") or shutil.which("clang++")), reason="no clang++, which tools/setup --check installs"
+)
 
 PROJECT = """
 cmake_minimum_required(VERSION 3.24)
 project(Small LANGUAGES CXX)
-function(plimsoll_options)
-endfunction()
-function(plimsoll_use_pch)
-endfunction()
+add_library(plimsoll_torch INTERFACE IMPORTED)
+target_include_directories(plimsoll_torch INTERFACE ${{CMAKE_SOURCE_DIR}}/torch)
+target_compile_definitions(plimsoll_torch INTERFACE TORCH)
+add_library(plimsoll_cpp-httplib INTERFACE IMPORTED)
+target_compile_definitions(plimsoll_cpp-httplib INTERFACE HTTPLIB)
 include({cmake}/PlimsollHeaders.cmake)
 """
 CMAKE = pathlib.Path(__file__).resolve().parent.parent / "cmake"
@@ -37,7 +45,7 @@ def test_a_header_that_leans_on_another_one_is_named(tmp_path: pathlib.Path) -> 
     result = build(tmp_path, {"a/a.h": GOOD, "a/b.h": "#pragma once\nstd::vector<int> more();\n"})
     assert result.returncode != 0
     assert "plimsoll/a/b.h:2" in result.stdout
-    assert "plimsoll/a/a.h" not in result.stdout
+    assert "plimsoll/a/a.h:" not in result.stdout
 
 
 def test_headers_for_tests_alone_are_left_out(tmp_path: pathlib.Path) -> None:

@@ -66,6 +66,7 @@ class Judged {
     return result;
   }
   void compare(const at::Tensor& logits, const at::Tensor& reference, const TokenWindow& window) {
+    const watch::AuditedRun run(name_);
     sums_.add(logits, reference, window.targets);
     tokens_ += window.targets.numel();
   }
