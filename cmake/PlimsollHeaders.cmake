@@ -14,6 +14,7 @@ set(clang ${PLIMSOLL_CLANG} -std=c++20 -w -I${CMAKE_SOURCE_DIR}
     -isystem$<JOIN:$<TARGET_PROPERTY:plimsoll_torch,INTERFACE_INCLUDE_DIRECTORIES>,$<SEMICOLON>-isystem>
     -D$<JOIN:$<TARGET_PROPERTY:plimsoll_torch,INTERFACE_COMPILE_DEFINITIONS>,$<SEMICOLON>-D>
     -D$<JOIN:$<TARGET_PROPERTY:plimsoll_cpp-httplib,INTERFACE_COMPILE_DEFINITIONS>,$<SEMICOLON>-D>)
+set(PLIMSOLL_HEADERS_TENSOR <ATen/core/TensorBody.h>)
 set(precompiled_tensor -include-pch ${folder}/tensor.pch)
 set(precompiled_torch -include-pch ${folder}/torch.pch)
 foreach(set tensor torch)
@@ -33,7 +34,7 @@ function(plimsoll_check_header header set)
     COMMAND ${clang} ${precompiled_${set}} -fsyntax-only -MD -MF ${checked}.d -MT ${checked} -x c++ ${CMAKE_SOURCE_DIR}/${header}
     COMMAND ${CMAKE_COMMAND} -E touch ${checked}
     DEPENDS ${CMAKE_SOURCE_DIR}/${header} $<$<NOT:$<STREQUAL:${set},none>>:${folder}/${set}.pch>
-    DEPFILE ${checked}.d COMMENT "${header} by itself" COMMAND_EXPAND_LISTS VERBATIM)
+    DEPFILE ${checked}.d COMMENT "Header ${name} by itself" COMMAND_EXPAND_LISTS VERBATIM)
   set_property(GLOBAL APPEND PROPERTY PLIMSOLL_CHECKED_HEADERS ${checked})
 endfunction()
 

@@ -38,7 +38,6 @@ endfunction()
 option(PLIMSOLL_PCH "Precompile headers once" ON)
 option(PLIMSOLL_UNITY "Compile sources of one folder together, up to 28 at a time" ON)
 set(PLIMSOLL_HEADERS_TORCH <torch/nn/module.h> <torch/library.h> <torch/csrc/autograd/custom_function.h>)
-set(PLIMSOLL_HEADERS_TENSOR <ATen/core/TensorBody.h>) # of the target `headers` alone
 
 if(PLIMSOLL_PCH)
   file(CONFIGURE OUTPUT torch_pch.cpp CONTENT "// Carries the precompiled headers.\n")
