@@ -11,6 +11,7 @@ Option threads_option(int64_t& threads) {
 
 void use_threads(int64_t threads) {
   if (threads > 0) runtime::set_threads(static_cast<int>(threads));
+  runtime::start_threads();
 }
 
 }  // namespace plimsoll::cli

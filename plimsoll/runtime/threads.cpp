@@ -5,6 +5,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <future>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "plimsoll/runtime/overflow_traps.h"
 
@@ -31,6 +37,14 @@ void after_fork_in_child() {
   omp_set_num_threads(1);
 }
 
+// Throws std::system_error unless the system grants so many threads at once.
+void try_threads(int count) {
+  std::vector<std::jthread> started;
+  std::promise<void> end;  // goes before the threads do, which ends their waiting
+  const std::shared_future<void> ended = end.get_future().share();
+  for (int i = 0; i < count; ++i) started.emplace_back([ended] { ended.wait(); });
+}
+
 [[maybe_unused]] const int kRegistered = pthread_atfork(before_fork, nullptr, after_fork_in_child);
 
 }  // namespace
@@ -38,6 +52,17 @@ void after_fork_in_child() {
 int threads() { return pool_is_gone || omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
 void set_threads(int count) { omp_set_num_threads(std::max(count, 1)); }
+
+void start_threads() {
+  const int team = threads();
+  if (team <= 1) return;
+  try {
+    try_threads(team - 1);
+  } catch (const std::system_error& error) {
+    throw std::runtime_error("threads: expected room for " + std::to_string(team) + ", got: " + error.code().message());
+  }
+  parallel_for(team, 1, [](int64_t, int64_t) {});
+}
 
 int thread_index() { return omp_get_thread_num(); }
 

@@ -30,6 +30,10 @@ class RangeFunction {
 int threads();
 void set_threads(int count);
 
+// Starts the threads of this thread's pool, which lives as long as it does, before anything needs them: OpenMP ends the
+// process where the system refuses one. Throws std::runtime_error in that case.
+void start_threads();
+
 // Index of the calling thread inside parallel_for, 0 outside.
 int thread_index();
 

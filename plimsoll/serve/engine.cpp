@@ -4,7 +4,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
+#include <future>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 
 #include "plimsoll/amp/fp8_autocast.h"
@@ -97,17 +100,33 @@ Engine::Engine(std::shared_ptr<models::LanguageModel> model, const EngineOptions
   scheduler_.emplace(SchedulerOptions{.max_batch = options.max_batch, .pages = pages},
                      models::TokenPages(cache, pages));
   stats_.texts = scheduler_->counts();
-  thread_ = std::thread([this, threads = runtime::threads(), audit = watch::auditing()] {
-    const watch::AuditRecording recording(audit);
-    runtime::set_threads(threads);
-    if (watches()) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      session_.emplace(watch::SessionOptions{.mode = options_.watch});
-    }
-    run();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    session_.reset();
-  });
+  std::promise<void> start;
+  std::future<void> started = start.get_future();
+  thread_ =
+      std::thread([this, start = std::move(start), threads = runtime::threads(), audit = watch::auditing()]() mutable {
+        const watch::AuditRecording recording(audit);
+        runtime::set_threads(threads);
+        try {
+          runtime::start_threads();
+        } catch (const std::runtime_error&) {
+          start.set_exception(std::current_exception());
+          return;
+        }
+        start.set_value();
+        if (watches()) {
+          const std::lock_guard<std::mutex> lock(mutex_);
+          session_.emplace(watch::SessionOptions{.mode = options_.watch});
+        }
+        run();
+        const std::lock_guard<std::mutex> lock(mutex_);
+        session_.reset();
+      });
+  try {
+    started.get();
+  } catch (const std::runtime_error&) {
+    thread_.join();
+    throw;
+  }
 }
 
 Engine::~Engine() {

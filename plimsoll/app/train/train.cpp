@@ -83,6 +83,7 @@ class Run {
     if (options_.threads > 0) runtime::set_threads(static_cast<int>(options_.threads));
     std::unique_ptr<TrainingData> data;
     begin_on_all(*ranks_, [&] {
+      runtime::start_threads();
       if (!options_.resume && !io::list_checkpoints(options_.out).empty()) {
         refuse("{}: expected a directory without checkpoints, or --resume", options_.out.native());
       }
