@@ -33,10 +33,10 @@ function(plimsoll_options target)
 endfunction()
 
 # Parsing torch's headers costs 15 s a file; precompiled, 5 s (Zen 3), because GCC instantiates their pending templates anew for each file
-# that it compiles: up to 28 sources are therefore compiled as one. One target compiles the headers, with the flags that all users share.
+# that it compiles: up to 32 sources are therefore compiled as one. One target compiles the headers, with the flags that all users share.
 # Sources that need no more of torch than tensors, as those of io and cli, do without.
 option(PLIMSOLL_PCH "Precompile headers once" ON)
-option(PLIMSOLL_UNITY "Compile sources of one folder together, up to 28 at a time" ON)
+option(PLIMSOLL_UNITY "Compile sources of one folder together, up to 32 at a time" ON)
 set(PLIMSOLL_HEADERS_TORCH <torch/nn/module.h> <torch/library.h> <torch/csrc/autograd/custom_function.h>)
 
 if(PLIMSOLL_PCH)
@@ -48,7 +48,7 @@ if(PLIMSOLL_PCH)
   target_precompile_headers(plimsoll_torch_pch PRIVATE ${PLIMSOLL_HEADERS_TORCH})
 endif()
 
-# The target's sources, up to 28 as one, but for those with flags of their own or SKIP_UNITY_BUILD_INCLUSION. CMake's UNITY_BUILD
+# The target's sources, up to 32 as one, but for those with flags of their own or SKIP_UNITY_BUILD_INCLUSION. CMake's UNITY_BUILD
 # does the same with absolute paths, by which ccache would tell one clone from another.
 function(plimsoll_unity target)
   if(PLIMSOLL_UNITY)
@@ -71,7 +71,7 @@ function(plimsoll_join_sources target)
     endif()
   endforeach()
   list(LENGTH together count)
-  math(EXPR files "(${count} + 27) / 28")
+  math(EXPR files "(${count} + 31) / 32")
   set(position 0)
   foreach(source IN LISTS together)
     math(EXPR file "${position} * ${files} / ${count}")

@@ -29,6 +29,7 @@ constexpr Format format_of(Dword stored) {
     case Dword::kFp16Pair:
       return Format::kFp16;
     case Dword::kE4m3Quad:
+    case Dword::kE4m3Blocks:
       return Format::kE4m3;
     case Dword::kE5m2Quad:
       return Format::kE5m2;

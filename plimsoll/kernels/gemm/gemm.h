@@ -83,8 +83,9 @@ struct BatchedGemm {
 void gemm_batched(const BatchedGemm& args);
 
 // Packs B once for many products (weights): as many bytes as B has, rounded up to 32 columns, but four a value for FP16
-// with AMX and for FP8 codes whose scales vary along k, which are packed in (other scales are read from b.scale by each
-// `gemm`). E2M1 codes are packed with their block scales, k rounded up to 64. The layout belongs to the ISA in force; `gemm` called under another ISA must not get it. 64-byte alignment is faster.
+// with AMX and for E5M2 codes whose scales vary along k, which are packed in, and E4M3 codes with such E8M0 scales, two with an
+// instruction for BF16 (other scales are read from b.scale by each `gemm`). E2M1 codes, and E4M3 codes with FP32 scales of blocks of a multiple of 64 k, are packed with their
+// block scales, k rounded up to 64. The layout belongs to the ISA in force; `gemm` called under another ISA must not get it. 64-byte alignment is faster.
 size_t gemm_packed_b_bytes(const GemmOperand& b, int64_t n, int64_t k);
 void gemm_pack_b(const GemmOperand& b, int64_t n, int64_t k, void* packed);
 

@@ -32,19 +32,22 @@ using format::Format;
 enum class Layout { kNtPacked, kNt, kNn, kTn };
 constexpr const char* kLayoutNames[] = {"nt_packed", "nt", "nn", "tn"};
 
-// An operand's format; of E2M1 codes also that of their block scales.
+// An operand's format, and that of its scales for blocks of so many k of a row; no block: no scales.
 struct Elements {
-  Elements(Format elements, Format scales = Format::kFp32) : format(elements), scale(scales) {}
+  Elements(Format elements, Format scales = Format::kFp32, int64_t length = 0)
+      : format(elements), scale(scales), block(length) {}
 
   bool operator==(const Elements&) const = default;
   std::string name() const {
-    if (format != Format::kE2m1) return std::string(format::info(format).name);
-    return scale == Format::kE4m3 ? "nvfp4" : "mxfp4";
+    if (format == Format::kE2m1) return scale == Format::kE4m3 ? "nvfp4" : "mxfp4";
+    return std::string(format::info(format).name) + (block == 0 ? "" : "_blocks");
   }
 
   Format format, scale;
+  int64_t block;
 };
-const Elements kNvfp4(Format::kE2m1, Format::kE4m3), kMxfp4(Format::kE2m1, Format::kE8m0);
+const Elements kNvfp4(Format::kE2m1, Format::kE4m3, 16), kMxfp4(Format::kE2m1, Format::kE8m0, 32),
+    kE4m3Blocks(Format::kE4m3, Format::kFp32, 128);
 
 struct Case {
   std::string group;
@@ -147,21 +150,24 @@ class Problem {
             .row_stride = transposed ? 1 : k,
             .k_stride = transposed ? rows : 1};
   }
-  static int64_t block_of(const Elements& elements) { return elements.scale == Format::kE4m3 ? 16 : 32; }
-  // 1 in either format; k is a multiple of a block.
+  // 1 in each format; k is a multiple of a block.
   static Buffer block_scales(const Elements& elements, int64_t count) {
-    if (elements.format != Format::kE2m1) return Buffer(0);
-    Buffer scales(count / block_of(elements));
-    std::fill_n(scales.data(), scales.bytes(), static_cast<uint8_t>(format::encode(elements.scale, 1.0f)));
+    if (elements.block == 0) return Buffer(0);
+    const uint32_t one = format::encode(elements.scale, 1.0f);
+    const int64_t size = format::bytes(elements.scale);
+    Buffer scales(count / elements.block * size);
+    for (int64_t i = 0; i < scales.bytes(); i += size) {
+      __builtin_memcpy(scales.data() + i, &one, static_cast<size_t>(size));
+    }
     return scales;
   }
   static ScaleView scale_view(const Buffer& scales, const Elements& elements, int64_t k) {
-    if (elements.format != Format::kE2m1) return {};
+    if (elements.block == 0) return {};
     return {.data = scales.data(),
             .format = elements.scale,
             .block_rows = 1,
-            .block_cols = block_of(elements),
-            .row_stride = k / block_of(elements),
+            .block_cols = elements.block,
+            .row_stride = k / elements.block,
             .col_stride = 1};
   }
 
@@ -271,8 +277,8 @@ void run_rows(benchmark::State& state, const Case& c) {
 std::string names_of(const Elements& a, const Elements& b) { return a.name() + "*" + b.name(); }
 Format output_of(const Elements& a) { return a.format == Format::kFp32 ? Format::kFp32 : Format::kBf16; }
 
-// E2M1 codes lie along k in both operands.
-void add_fp4_products(std::vector<Case>& cases, const Elements& a, const Elements& b) {
+// Scaled blocks lie along k in both operands.
+void add_block_products(std::vector<Case>& cases, const Elements& a, const Elements& b) {
   for (int64_t size : {512, 1024, 2048, 4096}) {
     for (Layout layout : {Layout::kNtPacked, Layout::kNt}) {
       cases.push_back({"gemm/" + names_of(a, b), layout, size, size, size, a, b, Format::kBf16});
@@ -364,10 +370,12 @@ const bool kRegistered = [] {
     if (b != Format::kFp16 && a != Format::kE5m2) add_rows(rows, a, b);
   }
   // Few rows are of activations in BF16.
-  for (const Elements& b : {Elements(Format::kE4m3), kNvfp4, kMxfp4}) add_rows(rows, Format::kBf16, b);
-  add_fp4_products(products, Format::kBf16, kNvfp4);
-  add_fp4_products(products, kNvfp4, kNvfp4);
-  add_fp4_products(products, kMxfp4, kMxfp4);
+  for (const Elements& b : {Elements(Format::kE4m3), kE4m3Blocks, kNvfp4, kMxfp4}) add_rows(rows, Format::kBf16, b);
+  for (const auto& [a, b] :
+       {std::pair(Elements(Format::kBf16), kE4m3Blocks), std::pair(kE4m3Blocks, kE4m3Blocks),
+        std::pair(Elements(Format::kBf16), kNvfp4), std::pair(kNvfp4, kNvfp4), std::pair(kMxfp4, kMxfp4)}) {
+    add_block_products(products, a, b);
+  }
   for (const Format format : {Format::kFp32, Format::kBf16, Format::kFp16}) add_team(team, format, format);
   for (const Elements& b : {Elements(Format::kE4m3), kNvfp4, kMxfp4}) add_team(team, Format::kBf16, b);
   add_epilogues(products);

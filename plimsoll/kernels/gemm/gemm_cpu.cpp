@@ -94,6 +94,7 @@ GemmKernel gemm_kernel(const GemmOperand& a, const GemmOperand& b, int64_t k) {
     case Dword::kFp16Pair:
     case Dword::kE4m3Quad:
     case Dword::kE5m2Quad:
+    case Dword::kE4m3Blocks:
     case Dword::kNvfp4Octet:
     case Dword::kMxfp4Octet:
       break;  // stored, not multiplied

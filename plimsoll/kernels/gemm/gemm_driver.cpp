@@ -166,7 +166,10 @@ Dword common_dword(const GemmOperand& a, const GemmOperand& b, int64_t k, const 
 }
 
 Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmLevel& level) {
-  if (b.format != format::Format::kE2m1 && varies_along_k(b.scale, k)) return dword_of(b, k, level);
+  if (b.format != format::Format::kE2m1 && varies_along_k(b.scale, k)) {
+    const bool in_groups = b.scale.format == format::Format::kFp32 && b.scale.block_cols % kGroupDepth == 0;
+    return b.format == format::Format::kE4m3 && in_groups ? Dword::kE4m3Blocks : dword_of(b, k, level);
+  }
   switch (b.format) {
     case format::Format::kBf16:
       return Dword::kBf16Pair;

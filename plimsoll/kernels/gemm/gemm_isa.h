@@ -21,7 +21,8 @@ enum class Dword : uint8_t {
   kFp16Pair,
   kE4m3Quad,
   kE5m2Quad,
-  kNvfp4Octet,  // E2M1 codes; their block scales lie between them: panel_dwords_of
+  kE4m3Blocks,  // quads of codes whose FP32 scales lie between them, of blocks of a multiple of 64 k: panel_dwords_of
+  kNvfp4Octet,  // E2M1 codes; their block scales lie between them, too
   kMxfp4Octet,
 };
 
@@ -37,6 +38,7 @@ static constexpr int64_t depth_of(Dword dword) {
       return 2;
     case Dword::kE4m3Quad:
     case Dword::kE5m2Quad:
+    case Dword::kE4m3Blocks:
       return 4;
     case Dword::kNvfp4Octet:
     case Dword::kMxfp4Octet:
@@ -46,16 +48,21 @@ static constexpr int64_t depth_of(Dword dword) {
 }
 static constexpr int64_t dwords_of(int64_t k, Dword dword) { return (k + depth_of(dword) - 1) / depth_of(dword); }
 
-// Octets of a B panel come in groups of 64 k: first the block scales, a byte for each column of each block, then
-// [8][32] dwords. Zeros fill the last group.
+// A B panel with scales comes in groups of 64 k: first the scales of each column, of octets a byte for each block, of
+// quads an FP32 number, then the dwords of k. The last group is as long as the others.
 static constexpr int64_t kGroupDepth = 64, kGroupOctets = kGroupDepth / 8;
+static constexpr bool has_groups(Dword dword) { return is_octet(dword) || dword == Dword::kE4m3Blocks; }
 static constexpr int64_t octet_block(Dword dword) { return dword == Dword::kNvfp4Octet ? 16 : 32; }
-static constexpr int64_t scale_dwords(Dword dword) { return kGroupDepth / octet_block(dword) * kBPitch / 4; }
-static constexpr int64_t group_dwords(Dword dword) { return scale_dwords(dword) + kGroupOctets * kBPitch; }
+static constexpr int64_t scale_dwords(Dword dword) {
+  return is_octet(dword) ? kGroupDepth / octet_block(dword) * kBPitch / 4 : kBPitch;
+}
+static constexpr int64_t group_dwords(Dword dword) {
+  return scale_dwords(dword) + dwords_of(kGroupDepth, dword) * kBPitch;
+}
 
 // Dwords of k of a B panel.
 static constexpr int64_t panel_dwords_of(int64_t k, Dword dword) {
-  if (!is_octet(dword)) return dwords_of(k, dword) * kBPitch;
+  if (!has_groups(dword)) return dwords_of(k, dword) * kBPitch;
   return (k + kGroupDepth - 1) / kGroupDepth * group_dwords(dword);
 }
 

@@ -1,6 +1,7 @@
 // Every granularity of scales on either operand against the exact product of the scaled values.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -103,6 +104,61 @@ TEST(GemmScales, NanScaleMakesItsBlockNan) {
         for (int64_t i = 0; i < kM * kN; ++i) {
           EXPECT_EQ(std::isnan(output[static_cast<size_t>(i)]), i / kN / 8 == 2);
         }
+      }
+    }
+  }
+}
+
+// b with its scales folded in, as FP32 values.
+Operand folded(const Operand& b, int64_t rows, int64_t k) {
+  Operand values(rows, k, Format::kFp32, 3);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < k; ++i) {
+      values.set_code(row, i, std::bit_cast<uint32_t>(static_cast<float>(b.value(row, i))));
+    }
+  }
+  return values;
+}
+
+void expect_same(const std::vector<float>& actual, const std::vector<float>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (std::isnan(expected[i]) ? std::isnan(actual[i]) : actual[i] == expected[i]) continue;
+    ADD_FAILURE() << "at " << i << ": " << actual[i] << " instead of " << expected[i];
+    return;
+  }
+}
+
+// Codes stay codes when they are packed, and are decoded in registers for few rows, in panels for many.
+TEST(GemmScales, CodesInBlocksAreMultipliedAsTheirFoldedValues) {
+  struct Case {
+    int64_t n, k, block_rows, block_k;
+    Layout layout;
+  };
+  const std::vector<Case> cases = {{1, 65, 1, 64, Layout::kKContiguous},
+                                   {33, 129, 1, 128, Layout::kKContiguous},
+                                   {150, 700, 128, 128, Layout::kKContiguous},
+                                   {70, 300, 1, 192, Layout::kRowContiguous},
+                                   {96, 1100, 3, 128, Layout::kKContiguous}};
+  for (const auto& [n, k, block_rows, block_k, layout] : cases) {
+    Operand b(n, k, Format::kE4m3, 2, {.layout = layout, .padding = 1});
+    b.add_scales(block_rows, block_k, Format::kFp32, 5);
+    b.set_code(n - 1, k - 1, 0x7f);  // NaN
+    b.set_code(0, 0, 0x80);          // -0
+    const Operand values = folded(b, n, k);
+    for (runtime::Isa isa : isas()) {
+      runtime::ScopedIsa scope(isa);
+      const size_t bytes = gemm_packed_b_bytes(b.view(), n, k);
+      const int64_t whole_panels = (n + 31) / 32 * 32, whole_groups = (k + 63) / 64;
+      EXPECT_EQ(bytes, static_cast<size_t>(whole_panels * whole_groups * (64 + sizeof(float))));
+      std::vector<char> packed(bytes + 1, 'g');
+      gemm_pack_b(b.view(), n, k, packed.data());
+      EXPECT_EQ(packed[bytes], 'g');
+      for (const int64_t m : {1, 2, 3, 4, 6, 7, 16, 20, 40, 250}) {
+        const Operand a(m, k, Format::kBf16, 1);
+        SCOPED_TRACE(describe(Format::kBf16, Format::kE4m3, m, n, k, isa));
+        const std::vector<float> expected = product(a, values, m, n, k);
+        expect_same(product(a, b, m, n, k), expected);
+        expect_same(product(a, b, m, n, k, {}, packed.data()), expected);
       }
     }
   }

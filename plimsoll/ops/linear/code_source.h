@@ -11,7 +11,7 @@ namespace plimsoll::ops {
 
 enum class CodeKind : uint8_t {
   kE4m3Rows,    // a byte an element, a scale a row
-  kE4m3Blocks,  // a byte an element, an FP32 scale for 128 elements of a row; such weights are not packed
+  kE4m3Blocks,  // a byte an element, an FP32 scale for 128 elements of a row
   kNvfp4,       // E2M1, a half byte: an E4M3 scale for 16 elements of a row, an FP32 scale for all (format/fp4_block.h)
   kMxfp4,       // E2M1: an E8M0 scale for 32 elements of a row
 };

@@ -73,15 +73,15 @@ PackedWeights::PackedWeights(const std::vector<at::Tensor>& weights) {
 PackedWeights::PackedWeights(const std::vector<CodeSource>& sources, CodeKind kind) {
   const at::NoGradGuard no_grad;
   switch (kind) {
-    case CodeKind::kE4m3Rows: {
-      ScaledTensor codes = codes_of_rows(sources);
+    case CodeKind::kE4m3Rows:
+    case CodeKind::kE4m3Blocks: {
+      ScaledTensor codes =
+          kind == CodeKind::kE4m3Rows ? codes_of_rows(sources) : codes_of(sources, recipe::kBlock1x128);
       const at::Tensor elements = codes.data;
       pack(std::move(codes), {.elements = elements, .n = elements.size(0), .k = elements.size(1)});
       if (sources.front().is_stored()) release_sources(sources);
       return;
     }
-    case CodeKind::kE4m3Blocks:
-      break;
     case CodeKind::kNvfp4:
       pack_fp4(sources, format::Fp4Scaling::kNvfp4);
       return;

@@ -19,7 +19,6 @@ class PackedWeights {
  public:
   // Values: [out, in] each, of one dtype, fp32, bf16 or fp16.
   explicit PackedWeights(const std::vector<at::Tensor>& weights);
-  // kind: one that is packed.
   explicit PackedWeights(const std::vector<CodeSource>& sources, CodeKind kind = CodeKind::kE4m3Rows);
 
   struct Output {

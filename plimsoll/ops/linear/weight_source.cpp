@@ -85,7 +85,6 @@ ScaledTensor HeldWeight::made_codes() const {
 
 std::optional<WeightOperands> HeldWeight::for_inference() {
   if (options_.has_gradient) return std::nullopt;
-  if (options_.kind == CodeKind::kE4m3Blocks) return of_output(codes(), {});
   const auto weights = packed();
   return of_output(weights->operand(), weights->packed());
 }

@@ -63,7 +63,7 @@ class HeldWeight {
   std::mutex mutex_;
   std::vector<CodeSource> sources_;  // until they have been read
   std::shared_ptr<const PackedWeights> packed_;
-  ScaledTensor codes_;  // with has_gradient, or of a kind that is not packed
+  ScaledTensor codes_;  // with has_gradient
 };
 
 struct WeightUse {
