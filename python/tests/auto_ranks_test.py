@@ -1,12 +1,11 @@
 """`--recipe auto` by several ranks: one decision for all of them, which a resumed run takes, too."""
 
 import json
-import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
+import launched_ranks
 import plimsoll
 import pytest
 import torch
@@ -27,9 +26,9 @@ pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is n
 def train(out, *arguments, ranks=2, ladder="e4m3>bf16"):
     """Lines of the steps, timing left out, and what the ranks said."""
     recipe = json.dumps({"name": "auto", "ladder": ladder, "bound": BOUNDS[ladder], **RESTLESS})
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*launch, PROGRAM, "train", "--data", TEXT, "--out", out, "--recipe", recipe, *SHAPE, *PLAN, *arguments]
+    environment = launched_ranks.environment()
+    command = [*launched_ranks.words(ranks), PROGRAM, "train", "--data", TEXT, "--out", out, "--recipe", recipe]
+    command += [*SHAPE, *PLAN, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]

@@ -8,9 +8,9 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
 
+import launched_ranks
 import plimsoll.models as plimsoll_models
 import pytest
 import tiny_llama
@@ -159,11 +159,10 @@ def test_a_new_model_takes_config_and_tokenizer(tiny, text, tmp_path):
 
 def by_two_ranks(tiny, text, out, recipe, shard):
     """The weights after four steps, whole."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", "--nproc-per-node=2"]
     options = "--steps 4 --warmup 1 --batch 4 --context 32 --eval-windows 2 --threads 1 --deadline 60".split()
-    command = [*launch, PROGRAM, "train", "--config-of", tiny, "--data", text, "--out", out, *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [*launched_ranks.words(2), PROGRAM, "train", "--config-of", tiny, "--data", text, "--out", out, *options]
     command += ["--recipe", recipe, "--shard", shard]
+    environment = launched_ranks.environment()
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
     (folder,) = out.glob("step-*4")

@@ -2,13 +2,12 @@
 
 import json
 import math
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 
+import launched_ranks
 import tiny_llama
 import tokenizer_texts
 import torch
@@ -30,16 +29,9 @@ def words_of(model, data, *more):
 
 
 def done_by_two(*words):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", "--nproc-per-node=2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    result = subprocess.run(
-        [*launch, PROGRAM, *map(str, words), "--deadline=60"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=environment,
-    )
+    command = [*launched_ranks.words(2), PROGRAM, *map(str, words), "--deadline=60"]
+    environment = launched_ranks.environment()
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

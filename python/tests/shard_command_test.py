@@ -1,4 +1,4 @@
-"""`plimsoll train --shard` under torchrun: the run of one process, by several."""
+"""`plimsoll train --shard`: the run of one process, by several."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import launched_ranks
 import plimsoll
 import pytest
 from rounding import approx
@@ -21,17 +22,19 @@ PLAN = ["--steps=8", "--save-every=4", "--keep=9", "--threads=1", "--deadline=20
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
 
 
-def torchrun(ranks, *arguments, program=(PROGRAM,)):
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", "--nproc-per-node=2")
+
+
+def started(ranks, *arguments, program=(PROGRAM,), launch=None):
     if not any(argument.startswith("--shard") for argument in map(str, arguments)):
         arguments += ("--shard=ddp",)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*launch, *program, "train", "--data", TEXT, *SHAPE, *PLAN, *arguments]
+    command = [*(launch or launched_ranks.words(ranks)), *program, "train", "--data", TEXT, *SHAPE, *PLAN, *arguments]
+    environment = launched_ranks.environment()
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def train(ranks, out, *arguments):
-    process = torchrun(ranks, "--out", out, *arguments)
+    process = started(ranks, "--out", out, *arguments)
     said, errors = process.communicate(timeout=120)
     assert process.returncode == 0, said + errors
     return said
@@ -150,7 +153,7 @@ def test_another_number_of_ranks_goes_on_and_a_damaged_shard_is_named(tmp_path, 
     train(3, tmp_path, "--shard=zero1", "--recipe=fp32")
     shard = next(tmp_path.glob("*8/optimizer.rank-00002.safetensors"))
     shard.write_bytes(shard.read_bytes()[:-1])
-    process = torchrun(2, "--out", tmp_path, "--shard=zero2", "--recipe=fp32", "--resume")
+    process = started(2, "--out", tmp_path, "--shard=zero2", "--recipe=fp32", "--resume")
     said, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert "step-00000008/optimizer.rank-00002.safetensors: expected" in errors and "step-00000004" in errors
@@ -164,7 +167,7 @@ def test_another_number_of_ranks_goes_on_and_a_damaged_shard_is_named(tmp_path, 
 
 
 def test_a_batch_that_ranks_cannot_share_is_one_clear_error(tmp_path):
-    process = torchrun(2, "--out", tmp_path / "run", "--batch=3")
+    process = started(2, "--out", tmp_path / "run", "--batch=3")
     errors = process.communicate(timeout=60)[1]
     assert process.returncode != 0
     assert "--batch: expected a multiple of the 2 ranks, which share it, got 3" in errors
@@ -172,15 +175,15 @@ def test_a_batch_that_ranks_cannot_share_is_one_clear_error(tmp_path):
 
 def test_ranks_that_were_started_differently_are_one_clear_error(tmp_path):
     recipe = ("bash", "-c", f'[ $RANK = 1 ] && other=--recipe=bf16; exec "{PROGRAM}" "$@" $other', "rank")
-    process = torchrun(2, "--out", tmp_path / "run", program=recipe)
+    process = started(2, "--out", tmp_path / "run", program=recipe)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode != 0
     assert '--recipe: expected "fp8" on rank 1, as on rank 0, got "bf16"' in errors
 
 
-def test_a_killed_rank_ends_the_run_and_leaves_its_checkpoints(tmp_path):
+def test_a_rank_killed_under_torchrun_ends_the_run_and_leaves_its_checkpoints(tmp_path):
     out = tmp_path / "run"
-    process = torchrun(2, "--out", out, "--steps=100000", "--save-every=5")
+    process = started(2, "--out", out, "--steps=100000", "--save-every=5", launch=TORCHRUN)
     limit = time.monotonic() + 60
     while not any(out.glob("*5")) and time.monotonic() < limit:
         time.sleep(0.1)

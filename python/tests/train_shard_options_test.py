@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from rounding import gamma
-from shard_command_test import losses, pytestmark, torchrun, train, weights  # noqa: F401
+from shard_command_test import losses, pytestmark, started, train, weights  # noqa: F401
 
 
 def summary(out):
@@ -76,14 +76,14 @@ def test_the_profile_shows_collectives_and_what_of_them_was_waited_for(tmp_path)
     ],
 )
 def test_what_does_not_go_together_is_one_line(tmp_path, arguments, text):
-    process = torchrun(1, "--out", tmp_path / "run", *arguments)
+    process = started(1, "--out", tmp_path / "run", *arguments)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode != 0
     assert text in errors
 
 
 def test_offload_to_the_cpu_says_that_all_is_there(tmp_path):
-    process = torchrun(1, "--out", tmp_path / "run", "--shard=fsdp", "--offload=cpu")
+    process = started(1, "--out", tmp_path / "run", "--shard=fsdp", "--offload=cpu")
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == 0
     assert "--offload cpu: everything is in the memory of the CPU" in errors
