@@ -16,10 +16,12 @@
 #include "plimsoll/io/file_descriptor.h"
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/lora/lora.h"
+#include "plimsoll/models/t5/paged.h"
 #include "plimsoll/serve/engine.h"
 #include "plimsoll/serve/http/api_error.h"
 #include "plimsoll/serve/http/json_formats.h"
 #include "plimsoll/tokenize/load.h"
+#include "plimsoll/tokenize/sentencepiece/t5_tokenizer.h"
 
 namespace plimsoll::bind {
 namespace {
@@ -47,7 +49,11 @@ struct ServeEngine : torch::CustomClassHolder {
     const int64_t vocabulary = get()->vocabulary();
     const std::lock_guard<std::mutex> lock(mutex);
     if (formats == nullptr) {
-      tokenizer = tokenize::load(directory, vocabulary);
+      if (t5_vocabulary > 0) {
+        tokenizer = std::make_unique<tokenize::T5Tokenizer>(directory, t5_vocabulary);
+      } else {
+        tokenizer = tokenize::load(directory, vocabulary);
+      }
       formats = std::make_unique<serve::JsonFormats>(*tokenizer, vocabulary);
     }
     try {
@@ -65,8 +71,8 @@ struct ServeEngine : torch::CustomClassHolder {
   const std::filesystem::path directory;
   models::GenerationDefaults defaults;
   std::vector<int64_t> ends;
-  int64_t context = 0;
-  std::string warning;  // of loading, or empty
+  int64_t context = 0, t5_vocabulary = 0;  // of a decoder-only model 0
+  std::string warning;                     // of loading, or empty
 };
 
 // Becomes readable when its reply has something to be read.
@@ -137,24 +143,36 @@ c10::intrusive_ptr<ServeEngine> serve_engine(const std::string& directory, const
               adapter_names.size(), " adapters, got ", adapter_directories.size());
   auto bound = c10::make_intrusive<ServeEngine>(directory);
   const nn::CacheFormat cache = named_option(app::kCacheFormats, "kv", kv);
-  models::LoadedModel loaded = models::load(directory, {.dtype = named_option(models::kWeightDtypes, "dtype", dtype),
-                                                        .coded = models::CodedWeights::kHeld,
-                                                        .warn = [&](const std::string& text) {
-                                                          bound->warning += (bound->warning.empty() ? "" : "; ") + text;
-                                                        }});
+  const models::WeightDtype weights = named_option(models::kWeightDtypes, "dtype", dtype);
+  const models::Warn warn = [&](const std::string& text) {
+    bound->warning += (bound->warning.empty() ? "" : "; ") + text;
+  };
+  std::shared_ptr<models::PagedModel> model;
   std::map<std::string, std::shared_ptr<const nn::LoraSet>> adapters;
-  for (size_t i = 0; i < adapter_names.size(); ++i) {
-    adapters[adapter_names[i]] = models::read_adapter(*loaded.model, adapter_directories[i]);
+  if (models::is_t5_directory(directory)) {
+    TORCH_CHECK_VALUE(adapter_names.empty(), "Engine: expected no adapters for a T5, which has none, got ",
+                      adapter_names.size());
+    const auto t5 = models::load_paged_t5(directory, weights, warn);
+    bound->ends = {t5->config().eos_token_id};
+    bound->t5_vocabulary = t5->config().vocab_size;
+    model = t5;
+  } else {
+    models::LoadedModel loaded =
+        models::load(directory, {.dtype = weights, .coded = models::CodedWeights::kHeld, .warn = warn});
+    for (size_t i = 0; i < adapter_names.size(); ++i) {
+      adapters[adapter_names[i]] = models::read_adapter(*loaded.model, adapter_directories[i]);
+    }
+    bound->ends = std::move(loaded.eos_token_ids);
+    model = std::move(loaded.model);
   }
   bound->defaults = models::read_generation_defaults(directory);
-  bound->ends = std::move(loaded.eos_token_ids);
   bound->engine =
-      std::make_shared<serve::Engine>(std::move(loaded.model), serve::EngineOptions{.max_batch = max_batch,
-                                                                                    .max_context = max_context,
-                                                                                    .memory = memory,
-                                                                                    .queue = queue,
-                                                                                    .cache = cache,
-                                                                                    .adapters = std::move(adapters)});
+      std::make_shared<serve::Engine>(std::move(model), serve::EngineOptions{.max_batch = max_batch,
+                                                                             .max_context = max_context,
+                                                                             .memory = memory,
+                                                                             .queue = queue,
+                                                                             .cache = cache,
+                                                                             .adapters = std::move(adapters)});
   bound->context = bound->engine->context();
   return bound;
 }
@@ -194,6 +212,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("warning", [](const Engine& self) { return self->warning; })
       .def("ends", [](const Engine& self) { return self->ends; })
       .def("context", [](const Engine& self) { return self->context; })
+      .def("t5_vocabulary", [](const Engine& self) { return self->t5_vocabulary; })
       .def("close", [](const Engine& self) { self->close(); });
   library.class_<ServeReply>("ServeReply")
       .def(

@@ -5,8 +5,10 @@
 #include <thread>
 #include <vector>
 
+#include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/app/process/interrupt.h"
+#include "plimsoll/app/text/served_texts.h"
 #include "plimsoll/app/text/text_writer.h"
 #include "plimsoll/cli/adapters_field.h"
 #include "plimsoll/cli/audit_option.h"
@@ -37,12 +39,23 @@ struct ServeCommand {
 };
 
 // None, with a warning, for a model whose template is not known.
-std::unique_ptr<tokenize::ChatTemplate> chat_template_of(const app::TextModel& model) {
+std::unique_ptr<tokenize::ChatTemplate> chat_template_of(const app::ServedTexts& model) {
   try {
     return std::make_unique<tokenize::ChatTemplate>(model.directory);
   } catch (const io::Error& error) {
     print_warning(fmt::format("/v1/chat/completions is not served: {}", error.what()));
     return nullptr;
+  }
+}
+
+// Options that a T5 has not.
+void refuse_for_t5(const ServeCommand& command) {
+  if (!command.adapters.empty()) {
+    app::refuse("--adapter: expected a decoder-only model, got a T5, which has no adapters");
+  }
+  if (command.engine.cache != nn::CacheFormat::kAsGiven) {
+    app::refuse("--kv: expected computed for a T5, whose layers read keys and values as they are computed, got {}",
+                recipe::name_of(app::kCacheFormats, command.engine.cache));
   }
 }
 
@@ -67,12 +80,13 @@ int run_serve(ServeCommand& command) {
     }
   };
   AuditFile audit(command.audit);
-  const app::TextModel model = app::load_text_model(command.model);
+  const app::ServedTexts model = app::load_served_texts(command.model);
+  if (model.decoder == nullptr) refuse_for_t5(command);
   const auto chat_template = chat_template_of(model);
   command.engine.memory = static_cast<int64_t>(command.memory * kGibibyte);
   command.engine.recipe = model.recipe;
   for (const auto& [name, directory] : command.adapters) {
-    command.engine.adapters[name] = models::read_adapter(*model.model, directory);
+    command.engine.adapters[name] = models::read_adapter(*model.decoder, directory);
   }
   command.server.request_timeout = std::chrono::duration<double>(command.request_timeout);
   command.server.port = static_cast<int>(command.port);
@@ -124,7 +138,7 @@ Command serve_command() {
            {"max-batch", "N", integer(command->engine.max_batch, {.from = 1, .to = models::kMostTextRows / 2}),
             "requests that are written at once"},
            {"max-context", "N", integer(command->engine.max_context, kFromZero),
-            "tokens of a prompt and its reply; 0: as many as the model sees"},
+            "tokens of a prompt and its reply; 0: as many as the model sees, of a T5, which sees any number, 2048"},
            {"memory", "GIB", number(command->memory, {.from = 0, .to = 1 << 20}),
             "of keys and values. When it is full, the newest requests wait"},
            {"queue", "N", integer(command->engine.queue, {.from = 1, .to = 10'000}),

@@ -1,6 +1,10 @@
 #include "plimsoll/models/language_model.h"
 
+#include <ATen/ops/zeros.h>
+
 namespace plimsoll::models {
+
+int64_t LanguageModel::prepare(TokenCache& cache) { return extend(at::zeros({1, 1}, at::kLong), cache).size(2); }
 
 at::Tensor LanguageModel::packed_loss(const PackedTexts& texts, std::optional<bool> is_first_microbatch) {
   const auto all = static_cast<double>(texts.counted());

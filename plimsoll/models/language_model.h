@@ -8,15 +8,13 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "plimsoll/models/freedoms.h"
 #include "plimsoll/models/packed_texts.h"
-#include "plimsoll/models/token_cache.h"
+#include "plimsoll/models/paged_model.h"
 #include "plimsoll/nn/forward_hooks.h"
-#include "plimsoll/nn/lora_scope.h"
 
 namespace plimsoll::models {
 
@@ -30,25 +28,12 @@ struct Extension {
   bool keeps_weights = false;
 };
 
-// Tokens of a text, at least one, that follow those in its cache, a cache of one row.
-struct TextTokens {
-  TokenCache& cache;
-  std::span<const int64_t> tokens;
-  bool wants_logits = true;               // of the last one
-  const nn::LoraSet* adapters = nullptr;  // of this text; nullptr: what is in force for all
-};
-
-inline constexpr int64_t kMostTextRows = 256;  // tokens of a step of several texts
-
-class LanguageModel {
+class LanguageModel : public PagedModel {
  public:
-  virtual ~LanguageModel() = default;
-
   // Parameters and buffers by name, train(), eval().
   virtual torch::nn::Module& module() = 0;
   // Description of the model in a checkpoint: families.h makes one of the same shape from it.
   virtual nlohmann::json shape() const = 0;
-  virtual int64_t context() const = 0;  // tokens that the model can see
 
   // Mean cross entropy over all targets, in fp32. tokens, targets int64 [batch, seq]. is_first_microbatch:
   // ops::LinearScaling.
@@ -64,12 +49,7 @@ class LanguageModel {
   // vocabulary], of each row's last token. With an empty cache this is the prefill, later a step of decoding. Weights are
   // converted when the cache is empty and kept after that. Records no gradients; call eval() first.
   virtual at::Tensor extend(const at::Tensor& tokens, TokenCache& cache, const Extension& extension = {}) = 0;
-  // Generation of several texts, each with the bits that it has alone: fp32 [texts that want logits, vocabulary]. An
-  // empty cache does not convert the weights: something has been read before. Of texts in the same TokenPages, and at
-  // most kMostTextRows tokens together, each weight is read once; texts with the same adapters had better follow one
-  // another.
-  virtual at::Tensor extend_texts(std::span<const TextTokens> texts) = 0;
-  virtual TokenCache make_cache(const TokenCacheOptions& options = {}) const = 0;
+  int64_t prepare(TokenCache& cache) override;
 
   // A part of the model that can get its parameters just before it computes, and lose them after.
   struct Unit {

@@ -145,13 +145,13 @@ at::Tensor StackedModel::step(const at::Tensor& tokens, TokenCache& cache) {
 }
 
 void StackedModel::check_text(const TextTokens& text) const {
-  const auto& [cache, tokens, wants_logits, adapters] = text;
+  TokenCache& cache = text.cache;
   TORCH_CHECK(cache.layers() == blocks->size() && !cache.lengths().defined(),
               "extend: expected a cache of one text and ", blocks->size(), " layers, got ", cache.layers(), " layers");
-  const auto count = static_cast<int64_t>(tokens.size());
+  const auto count = static_cast<int64_t>(text.tokens.size());
   TORCH_CHECK(count > 0 && cache.length() + count <= context(), "extend: expected 1 to ", context() - cache.length(),
               " tokens, got ", count);
-  check_tokens(tokens, token_embedding->weight.size(0));
+  check_tokens(text.tokens, token_embedding->weight.size(0));
 }
 
 at::Tensor StackedModel::step(std::span<const TextTokens> texts) {
@@ -191,12 +191,12 @@ at::Tensor StackedModel::extend_texts(std::span<const TextTokens> texts) {
     if (at::Tensor logits = step(texts); logits.defined()) return logits;
   }
   std::vector<at::Tensor> logits = {at::empty({0, token_embedding->weight.size(0)}, at::kFloat)};
-  for (const auto& [cache, tokens, wants_logits, adapters] : texts) {
-    const nn::LoraScope scope(adapters == nullptr ? nn::LoraScope::in_force() : adapters);
-    at::Tensor row = at::empty({1, static_cast<int64_t>(tokens.size())}, at::kLong);
-    std::copy(tokens.begin(), tokens.end(), row.mutable_data_ptr<int64_t>());
-    const at::Tensor last = extend(row, cache, {.keeps_weights = true});
-    if (wants_logits) logits.push_back(last.squeeze(1));
+  for (const TextTokens& text : texts) {
+    const nn::LoraScope scope(text.adapters == nullptr ? nn::LoraScope::in_force() : text.adapters);
+    at::Tensor row = at::empty({1, static_cast<int64_t>(text.tokens.size())}, at::kLong);
+    std::copy(text.tokens.begin(), text.tokens.end(), row.mutable_data_ptr<int64_t>());
+    const at::Tensor last = extend(row, text.cache, {.keeps_weights = true});
+    if (text.wants_logits) logits.push_back(last.squeeze(1));
   }
   return at::cat(logits);
 }

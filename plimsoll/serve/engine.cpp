@@ -1,6 +1,5 @@
 #include "plimsoll/serve/engine.h"
 
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -21,6 +20,14 @@ namespace plimsoll::serve {
 namespace {
 
 using models::TextEnd;
+
+constexpr int64_t kUsualContext = 2048;  // of a model that sees any number of tokens
+
+int64_t context_of(const models::PagedModel& model, int64_t wanted) {
+  const int64_t most = model.context();
+  if (wanted > 0) return std::min(wanted, most);
+  return most == models::kAnyContext ? kUsualContext : most;
+}
 
 std::vector<LikelyToken> likeliest(std::span<const float> logits, int64_t count,
                                    const models::LogProbabilities& probabilities) {
@@ -61,7 +68,7 @@ struct Engine::Choice {
     const TokenMask allowed = allowed_tokens(text);
     ReplyToken token;
     try {
-      token.token.id = models::next_token(logits, {.text = text.text,
+      token.token.id = models::next_token(logits, {.text = text.continued(),
                                                    .new_tokens = text.new_tokens(),
                                                    .rules = request.rules,
                                                    .sampling = request.sampling,
@@ -80,10 +87,8 @@ struct Engine::Choice {
   }
 };
 
-Engine::Engine(std::shared_ptr<models::LanguageModel> model, const EngineOptions& options)
-    : model_(std::move(model)),
-      options_(options),
-      context_(options.max_context > 0 ? std::min(options.max_context, model_->context()) : model_->context()) {
+Engine::Engine(std::shared_ptr<models::PagedModel> model, const EngineOptions& options)
+    : model_(std::move(model)), options_(options), context_(context_of(*model_, options.max_context)) {
   TORCH_CHECK_VALUE(options.max_batch > 0 && options.max_batch <= models::kMostTextRows / 2 && options.queue > 0,
                     "serve: expected a max_batch of 1 to ", models::kMostTextRows / 2, " and a queue >= 1, got ",
                     options.max_batch, " and ", options.queue);
@@ -91,28 +96,30 @@ Engine::Engine(std::shared_ptr<models::LanguageModel> model, const EngineOptions
   {
     std::optional<amp::Fp8Autocast> scope;
     if (options_.recipe) scope.emplace(amp::Fp8AutocastOptions{.recipe = *options_.recipe});
-    vocabulary_ = model_->extend(at::zeros({1, 1}, at::kLong), cache).size(2);  // converts the weights
+    vocabulary_ = model_->prepare(cache);
   }
   stats_.page_bytes = models::TokenPages::page_bytes(cache);
-  const int64_t pages = options.memory / stats_.page_bytes, longest = models::pages_of(context_);
+  const std::optional<int64_t> start = model_->decoder_start();
+  const int64_t pages = options.memory / stats_.page_bytes;
+  const int64_t longest = models::pages_of(context_) + (start ? 1 : 0);  // a decoder's text begins at a page of its own
   TORCH_CHECK_VALUE(pages >= longest, "serve: expected a memory of ", longest * stats_.page_bytes,
                     " bytes or more for the keys and values of ", context_, " tokens, got ", options.memory);
-  scheduler_.emplace(SchedulerOptions{.max_batch = options.max_batch, .pages = pages},
+  scheduler_.emplace(SchedulerOptions{.max_batch = options.max_batch, .pages = pages, .decoder_start = start},
                      models::TokenPages(cache, pages));
   stats_.texts = scheduler_->counts();
-  std::promise<void> start;
-  std::future<void> started = start.get_future();
+  std::promise<void> ready;
+  std::future<void> started = ready.get_future();
   thread_ =
-      std::thread([this, start = std::move(start), threads = runtime::threads(), audit = watch::auditing()]() mutable {
+      std::thread([this, ready = std::move(ready), threads = runtime::threads(), audit = watch::auditing()]() mutable {
         const watch::AuditRecording recording(audit);
         runtime::set_threads(threads);
         try {
           runtime::start_threads();
         } catch (const std::runtime_error&) {
-          start.set_exception(std::current_exception());
+          ready.set_exception(std::current_exception());
           return;
         }
-        start.set_value();
+        ready.set_value();
         if (watches()) {
           const std::lock_guard<std::mutex> lock(mutex_);
           session_.emplace(watch::SessionOptions{.mode = options_.watch});
@@ -252,7 +259,7 @@ void Engine::step(const std::vector<StepPart>& parts) {
     const bool writes = tokens == text->unread();
     const std::span<const int64_t> all = text->text;
     texts.push_back({text->cache, all.subspan(static_cast<size_t>(text->cache.length()), static_cast<size_t>(tokens)),
-                     writes, text->adapter.adapters});
+                     writes, text->adapter.adapters, text->encoder_tokens});
     if (writes) writers.push_back(text);
   }
   const at::Tensor logits = read(texts);

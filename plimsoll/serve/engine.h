@@ -1,5 +1,6 @@
 // Many requests to one model, whose steps they share: each step multiplies by a weight once for the rows of all. A reply
-// has the bits that the request gets alone, by models::Decoding or `plimsoll generate`, whoever else is served.
+// has the bits that the request gets alone, by models::Decoding or `plimsoll generate`, or of a T5 by models::T5Decoding,
+// whoever else is served.
 //
 //   serve::Engine engine(model.ptr(), {.max_batch = 16});
 //   const auto reply = engine.submit({.prompt = {1, 2, 3}, .max_new_tokens = 50});
@@ -16,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "plimsoll/models/language_model.h"
+#include "plimsoll/models/paged_model.h"
 #include "plimsoll/recipe/recipe.h"
 #include "plimsoll/serve/reply.h"
 #include "plimsoll/serve/scheduler.h"
@@ -26,7 +27,7 @@ namespace plimsoll::serve {
 
 struct EngineOptions {
   int64_t max_batch = 64;    // requests that are written at once
-  int64_t max_context = 0;   // tokens of a prompt and its reply; 0: as many as the model sees
+  int64_t max_context = 0;   // tokens of a prompt and its reply; 0: as many as the model sees, 2048 of any number
   int64_t memory = 1 << 30;  // bytes of keys and values
   int64_t queue = 256;       // requests that wait
   nn::CacheFormat cache = nn::CacheFormat::kAsGiven;
@@ -50,7 +51,7 @@ class Engine {
  public:
   // Converts the weights. The model, in eval mode, is the engine's alone while it lives. Throws c10::ValueError for
   // options that are out of range, such as a memory that a longest text does not fit into.
-  Engine(std::shared_ptr<models::LanguageModel> model, const EngineOptions& options);
+  Engine(std::shared_ptr<models::PagedModel> model, const EngineOptions& options);
   // Ends all replies.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -77,7 +78,7 @@ class Engine {
   void step(const std::vector<StepPart>& parts);
   void write(ServedText& text, Choice choice);
 
-  const std::shared_ptr<models::LanguageModel> model_;
+  const std::shared_ptr<models::PagedModel> model_;
   const EngineOptions options_;
   int64_t context_, vocabulary_ = 0;
   std::optional<Scheduler> scheduler_;  // of the engine's thread

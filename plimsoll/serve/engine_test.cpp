@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "plimsoll/models/t5/generation.h"
 #include "plimsoll/serve/engine_testing.h"
 
 namespace plimsoll::serve {
@@ -163,6 +165,40 @@ TEST(Engine, ItsEndEndsAllReplies) {
     testing::read_all(*reply);
     EXPECT_TRUE(reply->end() == TextEnd::kLength || reply->error() == "the server stops") << reply->error();
   }
+}
+
+TEST(Engine, AGreedyReplyOfAT5IsWhatItGenerates) {
+  models::T5ForConditionalGeneration model = models::testing::small_t5();
+  const at::Tensor prompt = models::testing::t5_tokens(1, 40);
+  const at::Tensor expected =
+      models::generate(*model, prompt, {}, {.max_new_tokens = 30, .rules = {.no_repeat_ngram_size = 2}}).sequences;
+  Engine engine(std::make_shared<models::PagedT5>(model), {});
+  EXPECT_EQ(engine.context(), 2048);
+  const int64_t* ids = prompt.const_data_ptr<int64_t>();
+  const testing::Written written = testing::read_all(*engine.submit({.prompt = {ids, ids + 40},
+                                                                     .max_new_tokens = 30,
+                                                                     .rules = {.no_repeat_ngram_size = 2},
+                                                                     .ends = {model->config.eos_token_id}}));
+  std::vector<int64_t> sequence = {model->config.decoder_start_token_id};
+  sequence.insert(sequence.end(), written.ids.begin(), written.ids.end());
+  const int64_t* wanted = expected.const_data_ptr<int64_t>();
+  EXPECT_EQ(sequence, (std::vector<int64_t>(wanted, wanted + expected.size(1))));
+  EXPECT_EQ(engine.stats().texts.read_tokens, 41) << "and the token that the decoder begins with";
+}
+
+TEST(Engine, AT5TakesAnyContextThatMemoryHasRoomFor) {
+  const auto model = std::make_shared<models::PagedT5>(models::testing::small_t5());
+  const int64_t page_bytes = testing::page_bytes_of(model, nn::CacheFormat::kAsGiven);
+  EXPECT_THROW(Engine(model, {.max_context = 64, .memory = 2 * page_bytes}), c10::ValueError);
+  EXPECT_THROW(Engine(model, {.max_context = std::numeric_limits<int64_t>::max()}), c10::ValueError);
+  EXPECT_THROW(Engine(model, {.cache = nn::CacheFormat::kBf16}), c10::ValueError);
+  Engine engine(model, {.max_context = 64, .memory = 3 * page_bytes});
+  for (const int64_t prompt : {1, 31, 32, 33, 63}) {
+    const auto reply =
+        engine.submit({.prompt = std::vector<int64_t>(static_cast<size_t>(prompt), 5), .max_new_tokens = 64 - prompt});
+    EXPECT_EQ(std::ssize(testing::read_all(*reply).ids), 64 - prompt);
+  }
+  EXPECT_EQ(engine.stats().texts.put_back, 0);
 }
 
 }  // namespace

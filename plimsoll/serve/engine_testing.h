@@ -1,6 +1,10 @@
-// A tiny model to serve, and the reply that a request gets alone.
+// Tiny models to serve, and the reply that a request gets alone.
 #pragma once
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -9,6 +13,8 @@
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/decoder/testing.h"
 #include "plimsoll/models/next_token.h"
+#include "plimsoll/models/t5/paged.h"
+#include "plimsoll/models/t5/testing.h"
 #include "plimsoll/nn/held_codes.h"
 #include "plimsoll/nn/testing.h"
 #include "plimsoll/runtime/philox.h"
@@ -30,8 +36,8 @@ inline std::shared_ptr<models::DecoderImpl> tiny_model(size_t family, bool codes
   return model.ptr();
 }
 
-inline int64_t page_bytes_of(const std::shared_ptr<models::LanguageModel>& model, nn::CacheFormat cache) {
-  return Engine(model, {.cache = cache}).stats().page_bytes;
+inline int64_t page_bytes_of(const std::shared_ptr<models::PagedModel>& model, nn::CacheFormat cache) {
+  return Engine(model, {.max_context = 1, .cache = cache}).stats().page_bytes;
 }
 
 struct Written {
@@ -39,6 +45,38 @@ struct Written {
   std::vector<double> log_probabilities;
   models::TextEnd end = models::TextEnd::kLength;
 };
+
+inline std::optional<double> uniform_of(const Request& request, int64_t new_tokens) {
+  const runtime::Philox philox{.seed = static_cast<uint64_t>(request.seed),
+                               .step = static_cast<uint64_t>(request.choice)};
+  if (request.sampling.temperature == 0) return std::nullopt;
+  return philox.word(static_cast<uint64_t>(new_tokens)) * 0x1p-32;
+}
+
+// The reply that the request gets alone of a T5, a token after another.
+inline Written written_alone(models::T5ForConditionalGenerationImpl& model, const Request& request) {
+  const at::NoGradGuard no_grad;
+  at::Tensor prompt = at::empty({1, std::ssize(request.prompt)}, at::kLong);
+  std::ranges::copy(request.prompt, prompt.mutable_data_ptr<int64_t>());
+  models::T5Cache cache = model.start({model.encode(prompt)}, 1, request.max_new_tokens);
+  std::vector<int64_t> text = {model.config.decoder_start_token_id};
+  Written written;
+  for (int64_t i = 0; i < request.max_new_tokens; ++i) {
+    const at::Tensor logits = model.extend(at::full({1, 1}, text.back(), at::kLong), cache).contiguous();
+    const std::span<const float> row(logits.const_data_ptr<float>(), static_cast<size_t>(logits.size(1)));
+    text.push_back(models::next_token(row, {.text = text,
+                                            .new_tokens = i,
+                                            .rules = request.rules,
+                                            .sampling = request.sampling,
+                                            .uniform = uniform_of(request, i)}));
+    written.ids.push_back(text.back());
+    written.log_probabilities.push_back(models::log_probability(row, text.back()));
+    if (std::ranges::find(request.ends, text.back()) == request.ends.end()) continue;
+    written.end = models::TextEnd::kToken;
+    break;
+  }
+  return written;
+}
 
 // The reply that the request gets alone, by the engine of `plimsoll generate`.
 inline Written written_alone(models::LanguageModel& model, const Request& request, const EngineOptions& options) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <random>
 #include <thread>
@@ -88,14 +89,13 @@ struct TrafficCounts {
   int64_t ended_by_token = 0, cancelled = 0;
 };
 
-TrafficCounts expect_traffic_has_bits_alone(const std::shared_ptr<models::DecoderImpl>& model, EngineOptions options,
-                                            int64_t requests, int64_t pages, const TestAdapters& adapters = {}) {
-  Traffic traffic(11, model->config.vocabulary);
-  std::vector<std::string> names = {""};
-  for (const auto& [name, adapter] : adapters) {
-    names.push_back(name);
-    options.adapters[name] = adapter.served;
-  }
+using Alone = std::function<testing::Written(const Request&)>;
+
+// names: of adapters, which the requests have in turn.
+TrafficCounts expect_traffic_has_bits_alone(const std::shared_ptr<models::PagedModel>& model, int64_t vocabulary,
+                                            EngineOptions options, int64_t requests, int64_t pages,
+                                            const std::vector<std::string>& names, const Alone& written_alone) {
+  Traffic traffic(11, vocabulary);
   options.memory = pages * testing::page_bytes_of(model, options.cache);
   TrafficCounts counts;
   std::vector<Request> asked;
@@ -118,9 +118,7 @@ TrafficCounts expect_traffic_has_bits_alone(const std::shared_ptr<models::Decode
   }
   for (size_t i = 0; i < asked.size(); ++i) {
     SCOPED_TRACE("request " + std::to_string(i));
-    const auto adapter = adapters.find(asked[i].adapter);
-    testing::Written alone =
-        testing::written_alone(adapter == adapters.end() ? *model : *adapter->second.alone, asked[i], options);
+    testing::Written alone = written_alone(asked[i]);
     counts.ended_by_token += written[i].end == TextEnd::kToken;
     if (written[i].end == TextEnd::kInterrupted) {
       ++counts.cancelled;
@@ -134,6 +132,29 @@ TrafficCounts expect_traffic_has_bits_alone(const std::shared_ptr<models::Decode
     EXPECT_EQ(written[i].log_probabilities, alone.log_probabilities);
   }
   return counts;
+}
+
+TrafficCounts expect_traffic_has_bits_alone(const std::shared_ptr<models::DecoderImpl>& model, EngineOptions options,
+                                            int64_t requests, int64_t pages, const TestAdapters& adapters = {}) {
+  std::vector<std::string> names = {""};
+  for (const auto& [name, adapter] : adapters) {
+    names.push_back(name);
+    options.adapters[name] = adapter.served;
+  }
+  return expect_traffic_has_bits_alone(
+      model, model->config.vocabulary, options, requests, pages, names, [&](const Request& request) {
+        const auto adapter = adapters.find(request.adapter);
+        return testing::written_alone(adapter == adapters.end() ? *model : *adapter->second.alone, request, options);
+      });
+}
+
+// max_context: so that a request of a whole context fits.
+TrafficCounts expect_traffic_has_bits_alone(models::T5ForConditionalGeneration model, EngineOptions options,
+                                            int64_t requests, int64_t pages) {
+  options.max_context = testing::kContext;
+  return expect_traffic_has_bits_alone(std::make_shared<models::PagedT5>(model), model->config.vocab_size, options,
+                                       requests, pages, {""},
+                                       [&](const Request& request) { return testing::written_alone(*model, request); });
 }
 
 // Requests of unlike lengths and adapters, at random times, some cancelled, in memory for few.
@@ -239,6 +260,40 @@ TEST(EngineTraffic, TextsOfUnlikeAdaptersShareNoPages) {
 
 TEST(EngineTraffic, TrafficUnderARecipeHasTheBitsOfEachRequestAlone) {
   expect_traffic_has_bits_alone(testing::tiny_model(0), {.max_batch = 4, .recipe = recipe::by_name("fp8-row")}, 20, 10);
+}
+
+TEST(EngineTraffic, TrafficOfAT5HasTheBitsOfEachRequestAlone) {
+  models::T5ForConditionalGeneration model = models::testing::small_t5(models::testing::t5_kinds()[1]);
+  model->to(at::kBFloat16);
+  const TrafficCounts counts = expect_traffic_has_bits_alone(model, {.max_batch = 8}, 150, 12);
+  EXPECT_GT(counts.texts.put_back, 0);
+  EXPECT_GT(counts.ended_by_token, 0);
+  EXPECT_GT(counts.cancelled, 0);
+  EXPECT_EQ(counts.texts.running, 0);
+  EXPECT_EQ(counts.texts.waiting, 0);
+  EXPECT_EQ(counts.texts.used_pages, 0);
+}
+
+TEST(EngineTraffic, TrafficOfEveryKindOfT5HasTheBitsOfEachRequestAlone) {
+  for (const models::T5Config& kind : models::testing::t5_kinds()) {
+    models::T5ForConditionalGeneration values = models::testing::small_t5(kind);
+    expect_traffic_has_bits_alone(values, {.max_batch = 4}, 20, 9);
+    models::T5ForConditionalGeneration codes = models::testing::small_t5(kind);
+    models::testing::hold_codes(*codes, ops::CodeKind::kE4m3Rows);
+    expect_traffic_has_bits_alone(codes, {.max_batch = 4}, 20, 9);
+  }
+}
+
+// A team leaves these steps to the layers.
+TEST(EngineTraffic, TrafficOfAT5UnderFixesOrAWatchHasTheBitsOfEachRequestAlone) {
+  models::T5ForConditionalGeneration model = models::testing::small_t5(models::testing::t5_kinds()[1]);
+  model->to(at::kHalf);
+  const TrafficCounts watched =
+      expect_traffic_has_bits_alone(model, {.max_batch = 4, .watch = watch::Mode::kGuard}, 20, 9);
+  EXPECT_GT(watched.texts.put_back, 0);
+  model->numerics = models::T5Fixes::seed();
+  const TrafficCounts fixed = expect_traffic_has_bits_alone(model, {.max_batch = 4}, 20, 9);
+  EXPECT_GT(fixed.texts.put_back, 0);
 }
 
 }  // namespace

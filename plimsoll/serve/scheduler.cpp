@@ -17,7 +17,10 @@ using models::TextEnd;
 constexpr int64_t kMixedRows = 64, kFewestPromptRows = 16, kPromptRows = 512;
 
 // Tokens of a prompt that may be taken from others: the last token's logits are wanted.
-std::span<const int64_t> shareable(const std::vector<int64_t>& text) { return {text.data(), text.size() - 1}; }
+std::span<const int64_t> shareable(const ServedText& text) {
+  if (text.encoder_tokens > 0) return {};  // all of a prompt changes all of an encoder's keys
+  return std::span(text.text).first(text.text.size() - 1);
+}
 
 }  // namespace
 
@@ -26,6 +29,10 @@ void Scheduler::add(Request request, std::shared_ptr<Reply> reply, ServedAdapter
   waiting_.push_back({std::move(request), std::move(reply), std::move(text), empty_text_, adapter});
   ServedText& added = waiting_.back();
   if (added.request.format != nullptr) added.json = added.request.format->start();
+  if (!options_.decoder_start) return;
+  added.encoder_tokens = std::ssize(added.text);
+  added.text.resize(static_cast<size_t>(added.encoder_places()));
+  added.text.push_back(*options_.decoder_start);
 }
 
 void Scheduler::release(ServedText& text) {
@@ -51,6 +58,7 @@ void Scheduler::drop_cancelled() {
 }
 
 void Scheduler::name_full_pages(ServedText& text) {
+  if (text.encoder_tokens > 0) return;
   for (; (text.named + 1) * kPageTokens <= text.cache.length(); ++text.named) {
     const std::span<const int64_t> all = text.text;
     text.prefix = pool_.name(text.pages[static_cast<size_t>(text.named)], text.prefix,
@@ -90,7 +98,7 @@ void Scheduler::make_room_for_writers() {
 bool Scheduler::is_being_read(const ServedText& text, int64_t pages) const {
   return std::ranges::any_of(running_, [&](const ServedText& other) {
     if (other.adapter.number != text.adapter.number) return false;
-    const auto tokens = shareable(text.text);
+    const auto tokens = shareable(text);
     const auto in_common = std::ranges::mismatch(tokens, other.text).in1 - tokens.begin();
     return in_common / kPageTokens > pages && other.cache.length() / kPageTokens <= pages;
   });
@@ -99,7 +107,7 @@ bool Scheduler::is_being_read(const ServedText& text, int64_t pages) const {
 bool Scheduler::admit() {
   if (waiting_.empty() || std::ssize(running_) >= options_.max_batch) return false;
   ServedText& text = waiting_.front();
-  const std::vector<PagePool::Named> found = pool_.find(shareable(text.text), text.start());
+  const std::vector<PagePool::Named> found = pool_.find(shareable(text), text.start());
   if (is_being_read(text, std::ssize(found))) return false;
   for (const auto& [page, prefix] : found) {
     pool_.take(page);
@@ -115,7 +123,7 @@ bool Scheduler::admit() {
   give_pages(text, pages);
   text.cache.keep(text.named * kPageTokens);
   shared_tokens_ += text.cache.length();
-  read_tokens_ += text.unread();
+  read_tokens_ += text.unread() - (text.encoder_places() - text.encoder_tokens);
   running_.push_back(std::move(waiting_.front()));
   waiting_.pop_front();
   return true;
@@ -135,9 +143,10 @@ std::vector<StepPart> Scheduler::plan() {
   int64_t rows = writers == 0 ? kPromptRows : std::max(kFewestPromptRows, kMixedRows - writers);
   for (ServedText& text : running_) {
     if (text.unread() == 1 || rows == 0) continue;
-    const int64_t tokens = std::min(text.unread(), rows);
+    const int64_t encoder = text.cache.length() == 0 ? text.encoder_places() : 0;
+    const int64_t tokens = encoder + std::min(text.unread() - encoder, rows);
     parts.push_back({&text, tokens});
-    rows = writers == 0 ? 0 : rows - tokens;  // alone, so that it goes by layers
+    rows = writers == 0 ? 0 : std::max<int64_t>(rows - tokens, 0);  // alone, so that it goes by layers
   }
   return parts;
 }

@@ -7,9 +7,11 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
-#include "plimsoll/models/token_pages.h"
+#include "plimsoll/models/paged_model.h"
 #include "plimsoll/serve/page_pool.h"
 #include "plimsoll/serve/reply.h"
 
@@ -18,6 +20,8 @@ namespace plimsoll::serve {
 struct SchedulerOptions {
   int64_t max_batch = 64;  // texts that are written at once
   int64_t pages = 0;       // of the memory of all texts
+  // models::PagedModel::decoder_start(). An encoder reads a prompt whole, and texts then have no pages in common.
+  std::optional<int64_t> decoder_start = {};
 };
 
 // Adapters of a text's own.
@@ -30,16 +34,20 @@ struct ServedAdapter {
 struct ServedText {
   Request request;
   std::shared_ptr<Reply> reply;
-  std::vector<int64_t> text;  // the prompt, then the new tokens
+  std::vector<int64_t> text;  // the prompt, then the new tokens; with an encoder as models::PagedModel has it
   models::TokenCache cache;
   ServedAdapter adapter = {};
   std::vector<int32_t> pages = {};  // of the cache
   int64_t named = 0;                // pages that have a name
   int64_t prefix = start();         // PagePool::Named of the last of these
   JsonState json = {};              // of a request with a format
+  int64_t encoder_tokens = 0;       // of the prompt, where an encoder reads it
 
   int64_t start() const { return -adapter.number; }  // PagePool::Named of no tokens
-  int64_t new_tokens() const { return static_cast<int64_t>(text.size() - request.prompt.size()); }
+  int64_t encoder_places() const { return models::encoder_places(encoder_tokens); }
+  // The tokens that the next one follows: the prompt and the new ones, or what a decoder reads.
+  std::span<const int64_t> continued() const { return std::span(text).subspan(static_cast<size_t>(encoder_places())); }
+  int64_t new_tokens() const { return std::ssize(continued()) - (encoder_tokens > 0 ? 1 : std::ssize(request.prompt)); }
   int64_t unread() const { return static_cast<int64_t>(text.size()) - cache.length(); }
 };
 

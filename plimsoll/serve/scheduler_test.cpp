@@ -22,10 +22,11 @@ Ids ids(int64_t from, int64_t count) {
 
 class SchedulerTest : public ::testing::Test {
  protected:
-  Scheduler make(int64_t pages, int64_t max_batch = 8) {
+  Scheduler make(int64_t pages, int64_t max_batch = 8, std::optional<int64_t> decoder_start = {}) {
     models::TokenCache like(1, {.capacity = 1});
     like.layer(0).append(at::zeros({1, 1, 1, 1}), at::zeros({1, 1, 1, 1}));
-    return Scheduler({.max_batch = max_batch, .pages = pages}, models::TokenPages(like, pages));
+    return Scheduler({.max_batch = max_batch, .pages = pages, .decoder_start = decoder_start},
+                     models::TokenPages(like, pages));
   }
 
   std::shared_ptr<Reply> add(Scheduler& scheduler, Ids prompt) {
@@ -184,6 +185,41 @@ TEST_F(SchedulerTest, CancelledRequestsGoBeforeTheNextStep) {
     EXPECT_EQ(reply->end(), TextEnd::kInterrupted);
   }
   EXPECT_EQ(scheduler.counts().used_pages, 1);
+}
+
+TEST_F(SchedulerTest, AnEncoderReadsAPromptWholeAndADecoderBeginsAtTheNextPage) {
+  Scheduler scheduler = make(100, 8, /*decoder_start=*/3);
+  add(scheduler, ids(100, 10));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 33}}));
+  EXPECT_THAT(last_->continued(), ElementsAre(3, 7));
+  EXPECT_EQ(last_->new_tokens(), 1);
+  EXPECT_EQ(last_->encoder_tokens, 10);
+  add(scheduler, ids(200, 150));
+  add(scheduler, ids(200, 150));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {200, 161}})) << "one of the two prompts, with its 160 places";
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {200, 1}, {200, 161}})) << "texts that begin alike share nothing";
+  EXPECT_EQ(scheduler.counts().shared_tokens, 0);
+  EXPECT_EQ(scheduler.counts().read_tokens, 11 + 2 * 151);
+  EXPECT_EQ(scheduler.counts().used_pages, 2 + 2 * 6);
+  scheduler.end(*last_);
+  EXPECT_EQ(scheduler.counts().used_pages, 2 + 6);
+  EXPECT_EQ(scheduler.counts().kept_pages, 0);
+}
+
+TEST_F(SchedulerTest, ATextOfAnEncoderThatWasPutBackIsReadAgainWithWhatItHasWritten) {
+  Scheduler scheduler = make(5, 8, /*decoder_start=*/3);
+  const auto first = add(scheduler, ids(100, 10));
+  add(scheduler, ids(200, 10));
+  step(scheduler);
+  step(scheduler);
+  for (int i = 0; i < 40; ++i) step(scheduler);
+  EXPECT_EQ(scheduler.counts().put_back, 1);
+  EXPECT_EQ(scheduler.counts().waiting, 1);
+  first->cancel();
+  const Parts parts = step(scheduler);
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_EQ(parts[0].first, 200);
+  EXPECT_EQ(parts[0].second, 32 + 1 + last_->new_tokens() - 1);
 }
 
 }  // namespace

@@ -28,8 +28,9 @@ class QueueFull(RuntimeError):
 
 
 class Token(NamedTuple):
-    """A token of a reply. text: the characters that it completes, which may be none; a model without tokenizer.json gives
-    none at all. logprob and top, the likeliest tokens with theirs, are by the model, before temperature and penalties."""
+    """A token of a reply. text: the characters that it completes, which may be none; a model without tokenizer.json, or of a T5
+    spiece.model, gives none at all. logprob and top, the likeliest tokens with theirs, are by the model, before temperature and
+    penalties."""
 
     id: int
     text: str
@@ -123,11 +124,11 @@ def _size(name: str, value: int | None) -> int | None:
 class Engine:
     """A model that serves many requests together: see :meth:`submit`. Its steps are taken by a thread of C++.
 
-    model_dir: a Hugging Face directory of a decoder-only model. dtype: of its weights, a torch.dtype, "fp32", "bf16", "fp16",
+    model_dir: a Hugging Face directory of a decoder-only model or a T5. dtype: of its weights, a torch.dtype, "fp32", "bf16", "fp16",
     "fp8", "nvfp4", "mxfp4" (codes) or None: as they are stored. kv, of keys and values: "computed", "bf16" or "fp8". max_batch:
     requests that are written at once; `queue` more may wait. max_context: tokens of a prompt and its reply; None: as many as
-    the model sees. memory: of keys and values, in GiB. adapters: directories of LoRA adapters, as PEFT writes them, by the names
-    that :meth:`submit` knows them by. The options are those of `plimsoll serve`.
+    the model sees, of a T5 2048. memory: of keys and values, in GiB. adapters: directories of LoRA adapters, as PEFT writes them, by the names
+    that :meth:`submit` knows them by. A T5 has "computed" keys and values and no adapters. The options are those of `plimsoll serve`.
     """
 
     def __init__(
@@ -165,11 +166,16 @@ class Engine:
         self._finalizer = weakref.finalize(self, self._core.close)
         if overflowed := self._core.warning():
             warnings.warn(f"Engine: {overflowed}", stacklevel=2)
-        self.tokenizer = Tokenizer(directory) if (directory / "tokenizer.json").is_file() else None
+        self.tokenizer = self._find_tokenizer(directory)
         self._ends: list[int] = self._core.ends()
         end = None if self.tokenizer is None else self.tokenizer.eos_token_id
         if end is not None and end not in self._ends:
             self._ends.append(end)
+
+    def _find_tokenizer(self, directory: Path) -> Tokenizer | None:
+        if vocabulary := self._core.t5_vocabulary():
+            return Tokenizer._of_t5(directory, vocabulary) if (directory / "spiece.model").is_file() else None
+        return Tokenizer(directory) if (directory / "tokenizer.json").is_file() else None
 
     @property
     def context(self) -> int:
@@ -194,7 +200,7 @@ class Engine:
         adapter: str | None = None,
         response_format: Mapping[str, Any] | None = None,
     ) -> Reply:
-        """Asks for a reply to a text or ids, and returns at once. From any thread.
+        """Asks for a reply to a text or ids, which a T5's encoder reads, and returns at once. From any thread.
 
         max_tokens None: as many as the context has room for. temperature, top_k, top_p and repetition_penalty None: as the
         model's generation_config.json says. end_ids: tokens that end the text; None: the model's. seed: of the draws; None:
@@ -205,7 +211,7 @@ class Engine:
         """
         if isinstance(prompt, str):
             if self.tokenizer is None:
-                raise ValueError("submit: expected ids for a model without tokenizer.json, got a text")
+                raise ValueError("submit: expected ids for a model without tokenizer.json, or of a T5 spiece.model, got a text")
             ids = self.tokenizer.encode(prompt)
         else:
             ids = check_sizes("submit", "prompt", prompt)

@@ -1,8 +1,9 @@
-"""Valid calls of DecoderModel's operator, for tests to spoil."""
+"""Valid calls of DecoderModel's operator and of the engine's, for tests to spoil."""
 
 import tempfile
 from functools import cache
 
+import hostile_t5
 import torch
 from hostile_arguments import Made, whole_numbers
 
@@ -25,6 +26,11 @@ def engine():
     return torch.ops.plimsoll.serve_engine(directory(), **ENGINE)
 
 
+@cache
+def t5_engine():
+    return torch.ops.plimsoll.serve_engine(hostile_t5.directory(), **ENGINE)
+
+
 ENGINE = {
     "dtype": "fp32",
     "kv": "computed",
@@ -42,9 +48,9 @@ CALLS = {
         draw.choice([None, whole_numbers(2, 5, below=2)]),
         *(3, draw.random() < 0.5, 1.0, 50, 1.0, 7, 1.0, 0, [2], 0),
     ],
-    "serve_engine": lambda draw: [directory(), *ENGINE.values()],
+    "serve_engine": lambda draw: [draw.choice([directory(), hostile_t5.directory()]), *ENGINE.values()],
     "serve_submit": lambda draw: [
-        Made(engine),
+        Made(draw.choice([engine, t5_engine])),
         [1, 2, 3],
         *(3, draw.choice([None, 0.5]), 50, 1.0, 0.0, 1.0, 0.0, 0.0, [2], 7, 2, "", ""),
     ],

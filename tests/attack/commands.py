@@ -29,8 +29,8 @@ SMALL = (
 )
 RESUME = ["train", "--data", "{text}", "--out", "{run}", "--resume", *SMALL]
 T5_LENGTH = ["--max-new-tokens", "2", "--threads", "1"]
-# Commands without an input file, and serve, which reads what generate reads and does not end.
-NO_FILES = {"info", "serve", "shard-plan"}
+NO_FILES = {"info", "shard-plan"}  # commands without an input file
+NO_HOST = "--host 256.0.0.1 --max-context 64 --threads 1".split()  # ends a server that has loaded its model
 TEXT_MODEL = "--recipe fp32 --steps 1 --context 8 --batch 1 --eval-windows 1 --warmup 1 --threads 1".split()
 FINETUNE = ["finetune", "--model", "{llama}", "--data", "{chats}", "--recipe", "fp32", "--context", "16", "--batch", "1",
             "--eval-share", "0.3", "--warmup-share", "0", "--samples", "1", "--save-every", "1", "--threads", "1"]  # fmt: skip
@@ -62,6 +62,11 @@ CASES = {
         (["generate", "--model", "{codes}", "--prompt", "ab", "--tokens", "2"], ["codes/*"]),
         (["generate", "--model", "{halves}", "--prompt", "ab", "--tokens", "2"], ["halves/*"]),
         (["generate", "--model", "{llama}", "--chat", "--prompt", "ab", "--tokens", "2", "--kv", "fp8"], ["llama/*"]),
+    ],
+    "serve": [
+        (["serve", "--model", "{t5}", *NO_HOST], ["t5/*"]),
+        (["serve", "--model", "{sharded}", "--dtype", "fp8", *NO_HOST], ["sharded/*"]),
+        (["serve", "--model", "{llama}", "--kv", "fp8", *NO_HOST], ["llama/*"]),
     ],
     "finetune": [
         ([*FINETUNE, "--out", "{out}", "--steps", "1"], ["llama/*", "chats.jsonl"]),

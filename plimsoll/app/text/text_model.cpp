@@ -106,17 +106,21 @@ TextModel load_text_model(const TextModelOptions& options) {
 
 std::vector<int64_t> encode(const TextModel& model, const std::string& text, tokenize::Specials specials,
                             const std::string& what) {
+  return encode(*model.tokenizer, vocabulary_of(*model.model), text, specials, what);
+}
+
+std::vector<int64_t> encode(const tokenize::Tokenizer& tokenizer, int64_t vocabulary, const std::string& text,
+                            tokenize::Specials specials, const std::string& what) {
   std::vector<int64_t> ids;
   try {
-    ids = model.tokenizer->encode(text, specials);
+    ids = tokenizer.encode(text, specials);
   } catch (const io::Error& error) {
     refuse("{}: {}", what, std::string(error.what()));
   }
-  const int64_t vocabulary = vocabulary_of(*model.model);
   for (const int64_t id : ids) {
     if (id < vocabulary) continue;
     refuse("{}: expected tokens of the model's {}, got '{}', which is none", what, vocabulary,
-           model.tokenizer->id_to_token(id).value_or(""));
+           tokenizer.id_to_token(id).value_or(""));
   }
   return ids;
 }

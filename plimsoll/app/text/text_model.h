@@ -51,7 +51,9 @@ TextModel load_model(const TextModelOptions& options);
 // Throws Error or io::Error.
 TextModel load_text_model(const TextModelOptions& options);
 
-// Ids of a text, all in the model's vocabulary. what: opens errors. Throws UsageError.
+// Ids of a text, all in the vocabulary. what: opens errors. Throws UsageError.
+std::vector<int64_t> encode(const tokenize::Tokenizer& tokenizer, int64_t vocabulary, const std::string& text,
+                            tokenize::Specials specials, const std::string& what);
 std::vector<int64_t> encode(const TextModel& model, const std::string& text, tokenize::Specials specials,
                             const std::string& what);
 

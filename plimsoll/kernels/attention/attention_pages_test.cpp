@@ -123,6 +123,9 @@ TEST(AttentionPages, GiveTheBitsOfKeysInARow) {
               if (queries == 1) problem.lengths = {77, 1, 200};
               expect_bits_of_a_row(problem);
             }
+            c.bias = Extent::kFull;
+            SCOPED_TRACE(describe(c));
+            expect_bits_of_a_row(AttentionProblem(c));
           }
         }
       }

@@ -70,6 +70,7 @@ class T5ForConditionalGenerationImpl : public torch::nn::Cloneable<T5ForConditio
   T5Linear lm_head{nullptr};
 
  private:
+  friend class PagedT5;
   friend class T5TeamStep;
   at::ScalarType computed_dtype() const;
   at::Tensor embed(const at::Tensor& ids) const;

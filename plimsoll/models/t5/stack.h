@@ -27,6 +27,7 @@ class T5Cache {
   void reserve(int64_t capacity);
 
  private:
+  friend class PagedT5;
   friend class T5StackImpl;
   friend class T5TeamStep;
   std::vector<T5LayerCache> layers_;
@@ -67,6 +68,7 @@ class T5StackImpl : public torch::nn::Cloneable<T5StackImpl> {
   T5Weight final_layer_norm{nullptr};
 
  private:
+  friend class PagedT5;
   friend class T5TeamStep;
   T5BlockImpl& block_at(size_t i) { return block->at<T5BlockImpl>(i); }
   at::Tensor bias(T5AttentionImpl& attention, int64_t queries, int64_t keys) const;

@@ -3,10 +3,18 @@
 
 #include <optional>
 
+#include "plimsoll/models/paged_model.h"
 #include "plimsoll/models/t5/model.h"
 #include "plimsoll/models/team/step.h"
 
 namespace plimsoll::models {
+
+// Bias of each block's self-attention by the distance between a key and a query: [1, heads, 1, distances], of which the
+// first is -(before - 1).
+struct T5DistanceBias {
+  std::vector<at::Tensor> blocks = {};
+  int64_t before = 0;
+};
 
 class T5TeamStep {
  public:
@@ -16,19 +24,26 @@ class T5TeamStep {
   // changed.
   static std::optional<at::Tensor> logits(T5ForConditionalGenerationImpl& model, const at::Tensor& tokens,
                                           T5Cache& cache);
+  // Logits [texts that want some, vocab_size] of tokens that the decoder reads, as PagedModel::extend_texts() has them
+  // behind what an encoder has read. bias: for as many keys as the longest text has, and kMostTextRows queries.
+  static std::optional<at::Tensor> logits(T5ForConditionalGenerationImpl& model, std::span<const TextTokens> texts,
+                                          const T5DistanceBias& bias);
 
  private:
-  T5TeamStep(T5ForConditionalGenerationImpl& model, const at::Tensor& tokens, T5Cache& cache);
-  void describe();
-  void extend_cache();
+  T5TeamStep(T5ForConditionalGenerationImpl& model, const at::Tensor& tokens);
+  // Describes all but the keys and values. False: the layers must do it.
+  bool describe();
+  void extend(T5Cache& cache);
+  void extend(std::span<const TextTokens> texts, const T5DistanceBias& bias);
   kernels::AttentionForward attention(int64_t texts) const;
-  kernels::AttentionForward cross_attention(size_t block) const;
+  kernels::AttentionForward cross_attention(const T5Cache& cache, size_t block) const;
   StepAttention& self_attention(size_t block) { return std::get<StepAttention>(step_.layers[3 * block].part); }
+  StepAttention& cross_attention(size_t block) { return std::get<StepAttention>(step_.layers[3 * block + 1].part); }
 
   T5ForConditionalGenerationImpl& model_;
-  T5Cache& cache_;
   const at::ScalarType dtype_;
   TeamStep step_;
+  StepTexts encoder_texts_;  // the keys that the texts have of their encoders
 };
 
 }  // namespace plimsoll::models

@@ -13,16 +13,6 @@
 namespace plimsoll::models {
 namespace {
 
-void quantize(T5ForConditionalGenerationImpl& model, ops::CodeKind kind) {
-  std::vector<T5LinearImpl*> layers = {&model.head()};
-  for (const auto& part : model.modules(/*include_self=*/false)) {
-    if (auto* layer = dynamic_cast<T5LinearImpl*>(part.get()); layer != nullptr && layer != &model.head()) {
-      layers.push_back(layer);
-    }
-  }
-  for (T5LinearImpl* layer : layers) layer->quantize({.weight = layer->weight().detach().clone()}, kind);
-}
-
 struct Text {
   at::Tensor input, mask, target;
   int64_t rows_per_text;
@@ -57,7 +47,7 @@ TEST(T5TeamStep, GivesTheBitsOfTheLayersForAnyThreads) {
       if (value == T5Dtype::kAsStored) continue;
       T5ForConditionalGeneration model = testing::small_t5(kind);
       model->to(computed_in(value, at::kFloat));
-      if (const std::optional<ops::CodeKind> codes = code_kind(value)) quantize(*model, *codes);
+      if (const std::optional<ops::CodeKind> codes = code_kind(value)) testing::hold_codes(*model, *codes);
       const at::Tensor input = testing::t5_tokens(2, 9);
       at::Tensor padded = at::ones({2, 9}, at::kLong), holes = padded.clone();
       padded[1].narrow(0, 5, 4).fill_(0);

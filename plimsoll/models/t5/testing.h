@@ -24,6 +24,17 @@ inline T5ForConditionalGeneration small_t5(T5Config change = {}) {
   return model;
 }
 
+// Products by codes of the model's weights.
+inline void hold_codes(T5ForConditionalGenerationImpl& model, ops::CodeKind kind) {
+  std::vector<T5LinearImpl*> layers = {&model.head()};
+  for (const auto& part : model.modules(/*include_self=*/false)) {
+    if (auto* layer = dynamic_cast<T5LinearImpl*>(part.get()); layer != nullptr && layer != &model.head()) {
+      layers.push_back(layer);
+    }
+  }
+  for (T5LinearImpl* layer : layers) layer->quantize({.weight = layer->weight().detach().clone()}, kind);
+}
+
 // Logits, relative to the largest, where attention sums its keys in another order: in each of four attentions at most 12
 // keys and 10 roundings of a softmax, on either side.
 inline constexpr double kReordered = 4 * 2 * (12 + 10) * 0x1p-24;

@@ -140,6 +140,7 @@ void StepHeads::write(const Heads& heads, const Part& part, const StepPlaces& pl
 int64_t StepHeads::texts_alike(int64_t text) const {
   const StepTexts* texts = attention_.texts;
   if (texts == nullptr) return attention_.call.shape.batch - text;
+  if (attention_.call.rules.bias != nullptr) return 1;  // which begins elsewhere for each length
   int64_t end = text;
   while (end < texts->count() && texts->rows(end) == 1) ++end;
   return end - text;
@@ -183,6 +184,10 @@ void StepHeads::attend(const Part& part, const HeadScratch& scratch) const {
     call.shape.keys = std::ranges::max(lengths);
     call.rules.key_lengths = lengths.data();
     call.pages.numbers = attention_.texts->numbers.data() + first;
+    if (call.rules.bias != nullptr) {  // from the distance of the first key to the first query on
+      const int64_t before = lengths.front() - call.shape.queries;
+      call.rules.bias = static_cast<const char*>(call.rules.bias) - before * format::bytes(call.rules.bias_format);
+    }
   }
   const kernels::AttentionShape all = call.shape;
   const int64_t batch = in_pages ? 0 : part.text;  // of what `call` has

@@ -62,7 +62,8 @@ struct StepAttention {
   kernels::AttentionForward call = {};
   StepPlaces key = {}, value = {};
   // Texts in pages, or nullptr: the keys, values and places above are then those of all pages, and the batch and its
-  // keys have no meaning. They must outlive the step.
+  // keys have no meaning. They must outlive the step. A bias is then a vector of distances between a key and a query
+  // (strides of -1 and 1), and points at that of distance 0, with room for those of all texts on both sides.
   const StepTexts* texts = nullptr;
   StepProduct out = {};
 

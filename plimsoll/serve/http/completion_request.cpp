@@ -76,7 +76,7 @@ std::vector<int64_t> encode(const ServedModel& served, const std::string& text, 
   std::unique_lock<std::mutex> lock(one_large_text, std::defer_lock);
   if (text.size() > kLargeText) lock.lock();
   try {
-    return app::encode(served.model, text, specials, field);
+    return app::encode(*served.model.tokenizer, served.model.vocabulary, text, specials, field);
   } catch (const app::UsageError& error) {
     throw ApiError(400, error.what(), field);
   }

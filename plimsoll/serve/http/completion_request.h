@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plimsoll/app/text/text_model.h"
+#include "plimsoll/app/text/served_texts.h"
 #include "plimsoll/serve/http/json_formats.h"
 #include "plimsoll/serve/request.h"
 #include "plimsoll/tokenize/chat_template.h"
@@ -16,7 +16,7 @@ namespace plimsoll::serve {
 
 struct ServedModel {
   std::string name;
-  const app::TextModel& model;
+  const app::ServedTexts& model;
   const tokenize::ChatTemplate* chat_template = nullptr;  // of a model that talks
   JsonFormats& formats;
   int64_t context = 0;  // tokens of a prompt and its reply

@@ -83,6 +83,10 @@ std::shared_ptr<const TokenTrie> JsonFormats::tokens() {
   for (int64_t id = 0; id < std::min(vocabulary_, tokenizer_.size()); ++id) {
     tokens[static_cast<size_t>(id)] = tokenizer_.bytes_of(id);
   }
+  if (std::ranges::all_of(tokens, &std::string::empty)) {
+    refuse_field("response_format",
+                 "expected none, or text: the model's tokenizer does not say which bytes a token adds");
+  }
   tokens_ = std::make_shared<const TokenTrie>(std::move(tokens));
   return tokens_;
 }

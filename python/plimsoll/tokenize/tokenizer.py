@@ -15,12 +15,20 @@ class Tokenizer:
 
     def __init__(self, directory: str | pathlib.Path) -> None:
         self._directory = pathlib.Path(directory)
-        self._core = torch.classes.plimsoll.Tokenizer(str(directory))
+        self._core = torch.classes.plimsoll.Tokenizer(str(directory), 0)
 
     @classmethod
     def from_pretrained(cls, directory: str | pathlib.Path) -> "Tokenizer":
         """Reads tokenizer.json and tokenizer_config.json. Raises RuntimeError, which says what is wrong with them."""
         return cls(directory)
+
+    @classmethod
+    def _of_t5(cls, directory: pathlib.Path, vocabulary: int) -> "Tokenizer":
+        """The tokenizer of a T5 of so many tokens, by its spiece.model."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._directory = directory
+        tokenizer._core = torch.classes.plimsoll.Tokenizer(str(directory), vocabulary)
+        return tokenizer
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Special tokens that stand in the text are tokens with either choice; the choice is about those around it."""
