@@ -11,6 +11,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/train/high_precision_tail.h"
 #include "plimsoll/app/train/trained_model.h"
+#include "plimsoll/models/load.h"
 #include "plimsoll/ops/scaling/precision_controller.h"
 #include "plimsoll/ops/watch/audited_torch.h"
 
@@ -60,6 +61,9 @@ void audit_model(const AuditOptions& options, watch::Audit& audit) {
   if (trains && loading.dtype != models::WeightDtype::kAsStored) {
     refuse("--dtype {}: expected --as generate, since training has weights of fp32, got train",
            recipe::name_of(models::kWeightDtypes, loading.dtype));
+  }
+  if (trains && !is_run(loading.path) && models::has_coded_weights(loading.path)) {
+    refuse("--as train: expected weights that are values, got codes; --as generate audits them");
   }
   if (trains && !is_run(loading.path)) loading.dtype = models::WeightDtype::kFp32;
   if (!trains) loading.coded = models::CodedWeights::kHeld;

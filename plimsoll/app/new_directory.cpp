@@ -15,7 +15,7 @@ fs::path without_slash(const fs::path& path) { return path.has_filename() ? path
 
 NewDirectory::NewDirectory(const fs::path& path)
     : path_(without_slash(path)), partial_(path_.native() + ".partial"), lock_(io::OutputLock::of_file(path_)) {
-  if (fs::exists(path_)) fail("{}: expected a free name for the new checkpoint", path_.native());
+  if (fs::exists(path_)) refuse("{}: expected a free name for a new directory, got one that exists", path_.native());
   std::error_code error;
   fs::remove_all(partial_, error);
   fs::create_directory(partial_, error);

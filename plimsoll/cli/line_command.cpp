@@ -121,7 +121,7 @@ Command line_command() {
   const auto command = std::make_shared<LineCommand>();
   app::LineOptions& options = command->options;
   options.warn = print_warning;
-  options.progress = [](const std::string& what) { write_line(fmt::format("measuring {}", what)); };
+  options.progress = [](const std::string& what) { write_text(fmt::format("measuring {}\n", what)); };
   return {
       .name = "line",
       .summary =

@@ -2,8 +2,10 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 
 #include "plimsoll/app/checkpoint/quantize_model.h"
+#include "plimsoll/app/error.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/threads_option.h"
@@ -14,6 +16,7 @@ namespace {
 
 struct QuantizeCommand {
   app::QuantizeOptions options;
+  std::optional<int64_t> calibrate_tokens = {};
   std::filesystem::path json_file;
   int64_t threads = 0;
 };
@@ -35,10 +38,20 @@ void show_progress(int64_t done, int64_t of) {
   fmt::print(stderr, "\r{} of {} parameters{}", done, of, done == of ? "\n" : "");
 }
 
-int run_quantize(const QuantizeCommand& command) {
+int run_quantize(QuantizeCommand& command) {
+  if (command.calibrate_tokens) {
+    if (command.options.calibrate.empty())
+      app::refuse("--calibrate-tokens: expected --calibrate FILE with it, got none");
+    command.options.calibrate_tokens = *command.calibrate_tokens;
+  }
   use_threads(command.threads);
+  std::optional<io::AtomicFile> sizes;  // a place that cannot be written is an error before the work
+  if (!command.json_file.empty()) sizes.emplace(command.json_file);
   const app::QuantizeSummary summary = app::quantize_model(command.options);
-  if (!command.json_file.empty()) io::write_file(command.json_file, to_json(summary).dump(2) + "\n");
+  if (sizes) {
+    sizes->write(to_json(summary).dump(2) + "\n");
+    sizes->commit();
+  }
   write_line(fmt::format(
       "{}: {} matrices as codes of {:.4g} bits an element, {:.2f} MB of weights in place of {:.2f} MB, {:.1f} s",
       command.options.out.native(), summary.matrices, summary.bits(), static_cast<double>(summary.bytes_after) / 1e6,
@@ -67,7 +80,8 @@ Command quantize_command() {
                    "spread outliers: a Hadamard matrix with random signs, folded into the weights; the head is untied"},
                   {"calibrate", "FILE", path(options.calibrate, PathMust::kExist),
                    "nvfp4, mxfp4: a text on whose inputs the codes' errors are made up for (GPTQ)"},
-                  {"calibrate-tokens", "N", integer(options.calibrate_tokens, {.from = 2}), "of that text, at most"},
+                  {"calibrate-tokens", "N", integer(command->calibrate_tokens, {.from = 2}),
+                   "of that text, at most; 16,384 if not given"},
                   threads_option(command->threads),
                   {"json", "FILE", path(command->json_file), "write the sizes to FILE"}},
       .run = [command](const nlohmann::json&) { return run_quantize(*command); }};

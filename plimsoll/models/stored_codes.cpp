@@ -233,7 +233,7 @@ float StoredCodes::tensor_scale(const std::string& name) const {
   }
   const float factor = stored.item<float>(), scale = 1.0f / factor;
   if (!std::isfinite(factor) || factor <= 0 || !std::isfinite(scale)) {
-    io::fail("{}: expected a finite number above 0, got {}", where(name), factor);
+    io::fail("{}: expected a finite number above 0, and so its inverse, got {}", where(name), factor);
   }
   return scale;
 }

@@ -23,6 +23,14 @@ using models::TextEnd;
 
 constexpr int64_t kUsualContext = 2048;  // of a model that sees any number of tokens
 
+// Whether the codes of a token's inputs depend on that token alone: its reply must not depend on what is read with it.
+bool codes_tokens_alone(const recipe::Recipe& recipe) {
+  const recipe::OperandRecipe input = recipe.operand(recipe::Role::kInput, recipe::GemmKind::kOutput);
+  if (input.source != recipe::ScaleSource::kCurrent) return true;
+  return input.granularity.block_rows == 1 &&
+         (input.format != format::Format::kE2m1 || !format::is_nvfp4(input.scaling));
+}
+
 int64_t context_of(const models::PagedModel& model, int64_t wanted) {
   const int64_t most = model.context();
   if (wanted > 0) return std::min(wanted, most);
@@ -92,6 +100,10 @@ Engine::Engine(std::shared_ptr<models::PagedModel> model, const EngineOptions& o
   TORCH_CHECK_VALUE(options.max_batch > 0 && options.max_batch <= models::kMostTextRows / 2 && options.queue > 0,
                     "serve: expected a max_batch of 1 to ", models::kMostTextRows / 2, " and a queue >= 1, got ",
                     options.max_batch, " and ", options.queue);
+  TORCH_CHECK_VALUE(!options.recipe || codes_tokens_alone(*options.recipe),
+                    "serve: expected a recipe whose scales belong to single tokens, for replies depend on nothing else "
+                    "that is read, got ",
+                    options.recipe->name(), ", whose inputs have one for the tensor; `plimsoll generate` runs it");
   models::TokenCache cache = model_->make_cache({.capacity = 1, .format = options.cache});
   {
     std::optional<amp::Fp8Autocast> scope;

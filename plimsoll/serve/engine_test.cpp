@@ -92,6 +92,14 @@ TEST(Engine, RefusesWhatItCannotServe) {
   EXPECT_THROW(Engine(model, {.memory = 4 * page_bytes}), c10::ValueError) << "of 160 tokens, five pages";
   EXPECT_THROW(Engine(model, {.max_batch = 0}), c10::ValueError);
   EXPECT_THROW(Engine(model, {.queue = 0}), c10::ValueError);
+  for (const std::string_view name : recipe::names()) {
+    SCOPED_TRACE(name);
+    if (name == "fp8-current" || name.starts_with("nvfp4")) {
+      EXPECT_THROW(Engine(model, {.recipe = recipe::by_name(name)}), c10::ValueError);
+    } else {
+      EXPECT_NO_THROW(Engine(model, {.recipe = recipe::by_name(name)}));
+    }
+  }
   Engine engine(model, {.memory = 5 * page_bytes});
   EXPECT_THROW(engine.submit({}), c10::ValueError);
   EXPECT_THROW(engine.submit({.prompt = {-1}}), c10::ValueError);

@@ -314,7 +314,7 @@ def test_a_tokenizer_for_more_tokens_than_the_model_has_is_refused_at_once(tiny,
         (["train", "--model", "{tiny}", "--layers", "3", "--out", "{out}"], 2, "--layers, --dim, --heads: expected none"),
         (["train", "--model", "{tiny}", "--context", "999", "--out", "{out}"], 2, "--context: expected at most the 256 tokens"),
         (["convert", "--model", "{tiny}", "--out", "{out}", "--dtype", "fp8"], 2, "--dtype: expected stored, fp32, bf16 or fp16"),
-        (["convert", "--model", "{tiny}", "--out", "{tiny}"], 1, "expected a free name"),
+        (["convert", "--model", "{tiny}", "--out", "{tiny}"], 2, "expected a free name"),
         (["generate", "--model", "{tiny}", "--adapter", "{tiny}"], 1, "adapter_config.json"),
         (["merge", "--model", "{tiny}", "--adapter", "{run}", "--out", "{out}"], 1, "adapter_config.json"),
         (

@@ -23,6 +23,7 @@ WAYS = {
     "full, split": ["--full", "--optimizer-state=8bit", "--masters=split"],
     "lora": ["--recipe=bf16"],
     "lora in fp8, with replies": ["--samples=1"],
+    "lora in fp8, with replies and short rows": ["--samples=1", "--context=128", "--batch=1"],
     "lora on fp8": ["--recipe=bf16", "--base=fp8"],
 }
 

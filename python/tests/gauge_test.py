@@ -187,7 +187,7 @@ def test_a_model_that_fits_stays(tmp_path):
     [
         (["--out", "x"], 2, "expected --model DIR"),
         (["--model", "{model}"], 2, "expected --out DIR"),
-        (["--model", "{model}", "--out", "{model}"], 1, "expected a free name"),
+        (["--model", "{model}", "--out", "{model}"], 2, "expected a free name"),
         (
             ["--model", "{model}", "--out", "{new}", "--calibrate", "{bad}"],
             1,

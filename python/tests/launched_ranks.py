@@ -12,7 +12,7 @@ import time
 
 
 def words(ranks):
-    """What stands before a command to start it on so many ranks."""
+    """Words before a command that start it on so many ranks."""
     return [sys.executable, __file__, str(ranks)]
 
 

@@ -151,7 +151,7 @@ def test_errors_say_what_was_expected(lined, tokenizer, text, tmp_path):
     for words, code, expected in (
         (("--model", source, "--data", short, "--out", tmp_path / "a"), 1, "at least 2"),
         (("--model", tokenizer / "tokenizer.json", "--data", text, "--out", tmp_path / "a"), 2, "directory"),
-        (("--model", source, "--data", text, "--out", out), 1, "expected a free name"),
+        (("--model", source, "--data", text, "--out", out), 2, "expected a free name"),
         (("--model", source, "--data", text, "--out", tmp_path / "a", "--context", 10**6), 2, "--context"),
         (("--model", source, "--data", text, "--out", tmp_path / "a", "--max-kl", -1), 2, "--max-kl"),
     ):

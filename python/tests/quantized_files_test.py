@@ -377,8 +377,8 @@ DAMAGES = [
     ("nvfp4", without("weight_scale"), "missing: {}weight_scale"),
     ("nvfp4", without("weight_global_scale"), "missing: {}weight_global_scale"),
     ("nvfp4", without("weight_packed"), "missing: {}weight_packed"),
-    ("nvfp4", changed("weight_global_scale", lambda s: s * 0), "{}weight_global_scale': expected a finite number above 0, got 0"),
-    ("nvfp4", changed("weight_global_scale", with_nan), "{}weight_global_scale': expected a finite number above 0, got nan"),
+    ("nvfp4", changed("weight_global_scale", lambda s: s * 0), "{}weight_global_scale': expected a finite number above 0, and so its inverse, got 0"),
+    ("nvfp4", changed("weight_global_scale", with_nan), "{}weight_global_scale': expected a finite number above 0, and so its inverse, got nan"),
     ("nvfp4", changed("weight_global_scale", lambda s: s.double()), "{}weight_global_scale': expected F32, got F64"),
     ("nvfp4", changed("weight_scale", with_nan), "{}weight_scale': expected scales that are finite and not negative"),
     ("nvfp4", changed("weight_scale", lambda s: s.view(torch.uint8)), "{}weight_scale': expected F8_E4M3, got U8"),
@@ -473,6 +473,17 @@ def test_weights_that_are_not_finite_are_named(values, tmp_path):
         error = refused("quantize", "--model", model, "--out", tmp_path / "out", "--format", "mxfp4")
         assert f"tensor '{name}': expected finite weights, got {'NaN' if value == 'nan' else 'Inf'}" in error
         assert not (tmp_path / "out").exists()
+
+
+def test_what_does_not_go_together_is_refused_before_the_work(tmp_path):
+    model = decoder_models.save(decoder_models.make("llama"), tmp_path / "llama")
+    words = ["quantize", "--model", model, "--out", tmp_path / "out"]
+    assert "--calibrate-tokens: expected --calibrate FILE" in refused(*words, "--format", "fp8", "--calibrate-tokens", 64)
+    assert "cannot create" in refused(*words, "--format", "fp8", "--json", tmp_path / "nowhere" / "sizes.json")
+    assert not (tmp_path / "out").exists()
+    done(*words, "--format", "fp8", "--json", tmp_path / "sizes.json")
+    assert json.loads((tmp_path / "sizes.json").read_text())["matrices"] > 0
+    assert "--as generate" in refused("audit", "--model", tmp_path / "out")
 
 
 def test_models_without_such_matrices_are_refused(tmp_path):

@@ -122,6 +122,9 @@ def test_its_own_completion(client, server):
     first = ours.choices[0].text[0]
     stopped = json.loads(post(server, "/completion", {**WEBSITE, "stop": [first]})[1])
     assert (stopped["content"], stopped["stop_type"]) == ("", "word")
+    schema = {"type": "json_schema", "json_schema": {"name": "no", "schema": {"type": "boolean"}}}
+    formatted = json.loads(post(server, "/completion", {**WEBSITE, "response_format": schema})[1])
+    assert (formatted["content"], formatted["stop_type"]) in (("true", "eos"), ("false", "eos"))
 
 
 def test_its_own_completion_as_events(server):

@@ -12,6 +12,7 @@
 #include "plimsoll/app/text/text_writer.h"
 #include "plimsoll/app/train/first_model.h"
 #include "plimsoll/app/train/trained_model.h"
+#include "plimsoll/ops/memory/caching_allocator.h"
 
 namespace plimsoll::app {
 namespace {
@@ -74,13 +75,17 @@ void show_replies(const TextModelOptions& path, const Prompts& prompts, bool is_
                   const FinetuneObserver& observer) {
   constexpr int64_t kReplyTokens = 64;
   if (prompts.empty()) return;
-  const TextModel model = load_text_model(path);
-  for (const std::vector<int64_t>& prompt : prompts) {
-    TextWriter writer(model, {.sampling = {.temperature = 0}, .max_new_tokens = kReplyTokens});
-    observer.on_reply({.is_trained = is_trained,
-                       .prompt = model.tokenizer->decode(prompt, tokenize::Specials::kWith),
-                       .reply = writer.write(prompt, {}).text});
+  release_cached_memory();  // of the run before
+  {
+    const TextModel model = load_text_model(path);
+    for (const std::vector<int64_t>& prompt : prompts) {
+      TextWriter writer(model, {.sampling = {.temperature = 0}, .max_new_tokens = kReplyTokens});
+      observer.on_reply({.is_trained = is_trained,
+                         .prompt = model.tokenizer->decode(prompt, tokenize::Specials::kWith),
+                         .reply = writer.write(prompt, {}).text});
+    }
   }
+  release_cached_memory();  // of the model
 }
 
 // The run's whole model, whose newest checkpoint is the last step's, in the dtype that the first one was stored in.

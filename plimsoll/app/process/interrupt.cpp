@@ -13,6 +13,9 @@ void install(void (*handler)(int), int flags) {
   action.sa_flags = flags;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  struct sigaction present {};
+  sigaction(SIGHUP, nullptr, &present);
+  if (present.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup leaves it ignored
 }
 
 }  // namespace

@@ -7,8 +7,8 @@ namespace plimsoll {
 
 // From now on every CPU tensor of this process, PyTorch's own too, takes its memory from a pool: as installed, glibc
 // maps each large result afresh and unmaps it after use, so that each step pays page faults for all of them (first
-// touch runs at some 5 GB/s). Tensors below 256 KiB stay with PyTorch's allocator. What lies idle is bounded by a
-// quarter of the most that was in use at a time, or 64 MiB. May be called at any time, more than once; thread-safe.
+// touch runs at some 5 GB/s). Tensors below 256 KiB stay with PyTorch's allocator. What lies idle makes the
+// whole larger than the most that was in use at a time by a sixteenth of it, or 64 MiB, at most. May be called at any time, more than once; thread-safe.
 void use_caching_allocator();
 
 struct CachingAllocatorStatistics {

@@ -58,7 +58,11 @@ const char* finish_reason(TextEnd end) {
   return "length";
 }
 
-const char* stop_type(TextEnd end) { return end == TextEnd::kToken ? "eos" : end == TextEnd::kStop ? "word" : "limit"; }
+// Without stop strings a text that ended is one whose format was complete.
+const char* stop_type(TextEnd end, bool has_stops) {
+  if (end == TextEnd::kToken || (end == TextEnd::kStop && !has_stops)) return "eos";
+  return end == TextEnd::kStop ? "word" : "limit";
+}
 
 std::string event(const json& value) { return "data: " + dump(value) + "\n\n"; }
 
@@ -121,7 +125,7 @@ json Completion::llama_cpp(const std::string& text, const Choice* ended) const {
   json result = {{"content", text}, {"stop", ended != nullptr}};
   if (ended == nullptr) return result;
   record_finish(*ended);
-  result["stop_type"] = stop_type(ended->reply.end());
+  result["stop_type"] = stop_type(ended->reply.end(), !request_.stops.empty());
   result["model"] = record_->model;
   result["tokens_evaluated"] = record_->prompt_tokens;
   result["tokens_predicted"] = record_->completion_tokens;

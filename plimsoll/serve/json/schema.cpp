@@ -149,7 +149,8 @@ class Reader {
                              const std::vector<string_view>& known) {
     for (const auto& [keyword, value] : schema.items()) {
       if (keyword.empty() || (!contains(known, keyword) && !contains(kRemarks, keyword))) {
-        throw JsonSchemaError(place + "." + keyword, "expected a keyword that is supported here, got another one");
+        throw JsonSchemaError(place + "." + keyword,
+                              "expected a keyword of the supported subset of JSON schema, got an unsupported one");
       }
     }
   }
