@@ -64,6 +64,8 @@ void start_threads() {
   parallel_for(team, 1, [](int64_t, int64_t) {});
 }
 
+void end_threads() { omp_pause_resource(omp_pause_soft, omp_get_initial_device()); }
+
 int thread_index() { return omp_get_thread_num(); }
 
 void parallel_for(int64_t count, int64_t grain, RangeFunction body) {

@@ -34,6 +34,10 @@ void set_threads(int count);
 // process where the system refuses one. Throws std::runtime_error in that case.
 void start_threads();
 
+// Ends this thread's pool; the next parallel_for here starts another. While pools of the process together have more threads
+// than there are CPUs, those that wait for work sleep at once, and waking them takes longer than many a region.
+void end_threads();
+
 // Index of the calling thread inside parallel_for, 0 outside.
 int thread_index();
 

@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <vector>
 
 #include "plimsoll/runtime/team.h"
@@ -92,6 +94,25 @@ TEST(ParallelFor, AForkedChildOfTheChildRunsOnOneToo) {
     return report_of_child([] { return std::vector<int64_t>{threads(), sum_of_range(100)}; });
   };
   EXPECT_EQ(report_of_child(grandchild), (std::vector<int64_t>{1, 4950}));
+  set_threads(before);
+}
+
+// Threads of the process.
+int64_t count_of_threads() { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); }
+
+TEST(Threads, StartBeforeTheyAreNeededAndEndWhenAsked) {
+  const int before = threads();
+  set_threads(3);
+  end_threads();
+  const int64_t others = count_of_threads();
+  start_threads();
+  EXPECT_EQ(count_of_threads(), others + 2);
+  EXPECT_EQ(sum_of_range(1000), 499500);
+  EXPECT_EQ(count_of_threads(), others + 2);
+  end_threads();
+  for (int i = 0; i < 1000 && count_of_threads() > others; ++i) usleep(1000);  // they end on their own
+  EXPECT_EQ(count_of_threads(), others);
+  EXPECT_EQ(sum_of_range(1000), 499500);
   set_threads(before);
 }
 

@@ -119,6 +119,7 @@ Engine::Engine(std::shared_ptr<models::PagedModel> model, const EngineOptions& o
   scheduler_.emplace(SchedulerOptions{.max_batch = options.max_batch, .pages = pages, .decoder_start = start},
                      models::TokenPages(cache, pages));
   stats_.texts = scheduler_->counts();
+  runtime::end_threads();  // of loading; those of the engine's thread are the only ones from here on
   std::promise<void> ready;
   std::future<void> started = ready.get_future();
   thread_ =
