@@ -133,7 +133,7 @@ std::optional<std::string> Body::text(const char* name) {
 void Body::expect_no_more() const {
   if (object_.empty()) return;
   const std::string field = prefix_ + object_.begin().key();
-  throw ApiError(400, field.substr(0, 100) + ": expected a field of this endpoint, got an unknown one",
+  throw ApiError(400, field.substr(0, 100) + ": expected a field that is known here, got an unknown one",
                  field.substr(0, 100));
 }
 
