@@ -11,6 +11,7 @@
 
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/json.h"
+#include "plimsoll/models/t5/read_config.h"
 #include "plimsoll/models/team/step.h"
 
 namespace plimsoll::models {
@@ -152,7 +153,7 @@ bool is_t5_directory(const std::filesystem::path& directory) {
   if (!std::filesystem::exists(config)) return false;
   const nlohmann::json members = io::read_json(config);
   const auto type = members.is_object() ? members.find("model_type") : members.end();
-  return type != members.end() && (*type == "t5" || *type == "mt5" || *type == "umt5");
+  return type != members.end() && type->is_string() && is_t5_type(type->get_ref<const std::string&>());
 }
 
 std::shared_ptr<PagedT5> load_paged_t5(const std::filesystem::path& directory, T5Dtype dtype, const Warn& warn) {

@@ -62,10 +62,14 @@ bool scales_decoder_outputs(const ConfigMembers& members, std::string_view type)
 
 }  // namespace
 
+bool is_t5_type(std::string_view model_type) {
+  return model_type == "t5" || model_type == "mt5" || model_type == "umt5";
+}
+
 T5Config t5_config(const io::HuggingFaceDirectory& directory) {
   const ConfigMembers members(directory.config(), (directory.path() / "config.json").native());
   const std::string type = members.text("model_type", "t5");
-  if (type != "t5" && type != "mt5" && type != "umt5") {
+  if (!is_t5_type(type)) {
     io::fail("{}: model_type: expected t5, mt5 or umt5, got '{}'", members.name(), type);
   }
   const bool multilingual = type != "t5";
