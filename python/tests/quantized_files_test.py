@@ -377,8 +377,16 @@ DAMAGES = [
     ("nvfp4", without("weight_scale"), "missing: {}weight_scale"),
     ("nvfp4", without("weight_global_scale"), "missing: {}weight_global_scale"),
     ("nvfp4", without("weight_packed"), "missing: {}weight_packed"),
-    ("nvfp4", changed("weight_global_scale", lambda s: s * 0), "{}weight_global_scale': expected a finite number above 0, and so its inverse, got 0"),
-    ("nvfp4", changed("weight_global_scale", with_nan), "{}weight_global_scale': expected a finite number above 0, and so its inverse, got nan"),
+    (
+        "nvfp4",
+        changed("weight_global_scale", lambda s: s * 0),
+        "{}weight_global_scale': expected a finite number above 0, and so its inverse, got 0",
+    ),
+    (
+        "nvfp4",
+        changed("weight_global_scale", with_nan),
+        "{}weight_global_scale': expected a finite number above 0, and so its inverse, got nan",
+    ),
     ("nvfp4", changed("weight_global_scale", lambda s: s.double()), "{}weight_global_scale': expected F32, got F64"),
     ("nvfp4", changed("weight_scale", with_nan), "{}weight_scale': expected scales that are finite and not negative"),
     ("nvfp4", changed("weight_scale", lambda s: s.view(torch.uint8)), "{}weight_scale': expected F8_E4M3, got U8"),
