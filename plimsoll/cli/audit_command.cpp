@@ -51,7 +51,8 @@ void print_audit(const watch::Audit& audit) {
   }
   write_text(table.text());
   write_line(fmt::format("{} rows, {:.4g} multiply-adds", audit.rows().size(), all / 2));
-  for (const auto& [reason, rows] : reasons) write_line(fmt::format("{} rows: {}", rows, reason));
+  for (const auto& [reason, rows] : reasons)
+    write_line(fmt::format("{} {}: {}", rows, rows == 1 ? "row" : "rows", reason));
 }
 
 int print_differences(const AuditCommand& command) {

@@ -38,9 +38,12 @@ std::string default_text(const Option& option) {
   return " [" + (value.is_array() ? with_commas(value) : text_of(value)) + "]";
 }
 
-std::string help_text(const Option& option) {
-  const char* need = option.need == Need::kRequired ? " (required)" : "";
-  return option.placeholder + default_text(option) + need;
+std::string help_text(const Option& option, const std::vector<Option>& options) {
+  const std::string text = option.placeholder + default_text(option);
+  if (option.need != Need::kRequired) return text;
+  const auto alone =
+      std::find_if(options.begin(), options.end(), [](const Option& o) { return o.need == Need::kAlone; });
+  return text + (alone == options.end() ? " (required)" : fmt::format(" (required without {})", alone->placeholder));
 }
 
 // Commands and options of `python -m plimsoll` that this program does not have.
@@ -88,7 +91,8 @@ class ParsedCommand {
       given_[option.name] = parser_->add_flag(name, option.help);
       return;
     }
-    CLI::Option* added = parser_->add_option(name, values, option.help)->option_text(help_text(option));
+    CLI::Option* added =
+        parser_->add_option(name, values, option.help)->option_text(help_text(option, command_.options));
     if (option.field.values == Field::Values::kOne) {
       if (option.need == Need::kPositional) {
         added->expected(1, CLI::detail::expected_max_vector_size);  // too many are refused below
@@ -194,6 +198,7 @@ int parse_and_run(int argc, const char* const* argv, const std::vector<Command>&
   program.require_subcommand(0, 1);  // behind a command, another one's name is an argument: t5 generate
   program.set_version_flag("--version", PLIMSOLL_VERSION);
   program.footer(
+      "python -m plimsoll has two more: report, which draws a page about runs, and compare --methods\n"
       "Exit codes: 0 done; 1 failed; 2 a mistake in what was typed; 3 done, but a result is Inf or NaN; 130 "
       "interrupted");
   std::vector<ParsedCommand> parsed;

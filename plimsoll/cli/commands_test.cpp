@@ -164,7 +164,7 @@ TEST_F(Trained, ConsolidateWritesASectionAsOneFile) {
   const Outcome outcome =
       run_program({"consolidate", run_.file("out"), "--out", run_.file("whole.safetensors"), "--section", "optimizer"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
-  EXPECT_THAT(outcome.output, HasSubstr("step-00000060, of 1 ranks"));
+  EXPECT_THAT(outcome.output, HasSubstr("step-00000060, written by 1 process"));
   EXPECT_THAT(run_program({"inspect", run_.file("whole.safetensors")}).output, HasSubstr("head.weight.exp_avg_sq"));
   const Outcome wrong =
       run_program({"consolidate", run_.file("out"), "--out", run_.file("whole.safetensors"), "--section", "weights"});

@@ -17,8 +17,9 @@ Command consolidate_command() {
                       {"section", "NAME", text(options->section), "model, optimizer or random"}},
           .run = [options](const nlohmann::json&) {
             const app::Consolidated done = app::consolidate(*options);
-            fmt::print("{}, of {} ranks: {} tensors, {:.1f} MB, are in {}\n", done.checkpoint.native(), done.world_size,
-                       done.tensors, static_cast<double>(done.bytes) / 1e6, options->out.native());
+            fmt::print("{}, written by {} {}: {} tensors, {:.1f} MB, are in {}\n", done.checkpoint.native(),
+                       done.world_size, done.world_size == 1 ? "process" : "processes", done.tensors,
+                       static_cast<double>(done.bytes) / 1e6, options->out.native());
             return kExitOk;
           }};
 }

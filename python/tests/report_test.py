@@ -161,6 +161,13 @@ def test_bad_logs_are_one_clear_line(tmp_path, capsys, text, message):
     assert not (tmp_path / "page.html").exists()
 
 
+def test_a_page_that_cannot_be_written_is_one_clear_line(tmp_path, capsys):
+    (tmp_path / "train.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    assert command.main([str(tmp_path), "--out", str(tmp_path / "nowhere" / "page.html")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("plimsoll: report: ") and error.endswith("No such file or directory\n") and "Errno" not in error
+
+
 VALUE = {"name": "x", "headroom_bits_before": 1.0, "headroom_bits": None}
 CERTIFICATE = {
     "values": [VALUE],

@@ -18,7 +18,10 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     try:
         path = report(given.runs, given.out)
-    except (OSError, ValueError, ImportError) as error:
+    except OSError as error:
+        print(f"plimsoll: report: {error.filename}: {error.strerror}" if error.strerror else f"plimsoll: {error}", file=sys.stderr)
+        return 1
+    except (ValueError, ImportError) as error:
         print(f"plimsoll: {error}", file=sys.stderr)
         return 1
     print(f"report: {path}")
