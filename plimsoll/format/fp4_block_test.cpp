@@ -52,6 +52,7 @@ TEST(Fp4Block, EveryCodeTimesEveryE4m3ScaleIsExactInBf16) {
 TEST(Fp4Block, BlocksAndScalesAreThoseOfTheirFormats) {
   EXPECT_EQ(fp4_block(Fp4Scaling::kNvfp4), 16);
   EXPECT_EQ(fp4_block(Fp4Scaling::kFourOverSix), 16);
+  EXPECT_EQ(fp4_block(Fp4Scaling::kMsEden), 16);
   EXPECT_EQ(fp4_block(Fp4Scaling::kMxfp4), 32);
   EXPECT_EQ(fp4_block(Fp4Scaling::kMxfp4Floor), 32);
   for (int code = 0; code < 0x7f; ++code) {
@@ -75,7 +76,8 @@ void over_amaxes(Check check) {
 TEST(Nvfp4, EncodeScaleFollowsTheDefinition) {
   over_amaxes([](float amax) {
     for (const auto& [scaling, largest] :
-         {std::pair{Fp4Scaling::kNvfp4, 2688.0}, std::pair{Fp4Scaling::kFourOverSix, 1536.0}}) {
+         {std::pair{Fp4Scaling::kNvfp4, 2688.0}, std::pair{Fp4Scaling::kFourOverSix, 1536.0},
+          std::pair{Fp4Scaling::kMsEden, double{fp32(double{255.99f} * double{fp32(96 / 15.81)})}}}) {
       const double exact = largest / double{amax};
       const float rounded = exact >= double{FLT_MAX} ? FLT_MAX : fp32(exact);
       ASSERT_EQ(Nvfp4::encode_scale(amax, scaling), rounded) << amax;
@@ -102,6 +104,45 @@ TEST(Nvfp4, BlockScaleIsTheNearestE4m3) {
   EXPECT_EQ(Nvfp4::block_scale(kInf, 1.0f), 0x7f);
   EXPECT_EQ(Nvfp4::block_scale(kNan, 1.0f), 0x7f);
   EXPECT_EQ(Nvfp4::block_scale(3.0f, kNan), 0x7f);
+}
+
+TEST(MsEden, TheLargestScaleLeavesRoomForItsCorrection) {
+  over_amaxes([](float amax) {
+    const float encode_scale = Nvfp4::encode_scale(amax, Fp4Scaling::kMsEden);
+    const uint8_t scale = Nvfp4::block_scale(amax, encode_scale, Nvfp4::target(Fp4Scaling::kMsEden));
+    ASSERT_LE(E4m3::decode(scale), 256.0f) << amax;
+    ASSERT_LE(E4m3::decode(MsEden::stored_scale(scale, 1.25f, 0xffff)), 320.0f) << amax;
+  });
+}
+
+TEST(MsEden, ScalesAreCorrectedToTheNeighboursOfTheProduct) {
+  const CodeTable table(testing::kE4m3Layout);
+  std::mt19937 generator(7);
+  std::uniform_real_distribution<float> share(0.7f, 1.8f);
+  for (uint32_t code = 0; code < table.finite_codes(); ++code) {
+    for (int i = 0; i < 1000; ++i) {
+      const float c = share(generator);
+      const double product = fp32(table.value(code) * double{c});
+      const auto random = static_cast<uint16_t>(generator());
+      const uint8_t stored = MsEden::stored_scale(static_cast<uint8_t>(code), c, random);
+      ASSERT_LT(stored, table.finite_codes());
+      if (product >= 448) {
+        ASSERT_EQ(stored, 0x7e);
+        continue;
+      }
+      uint32_t below = 0;
+      while (table.value(below + 1) <= product) ++below;
+      const double fraction = (product - table.value(below)) / (table.value(below + 1) - table.value(below));
+      const double exact = fraction * 0x1p16 + random;  // up from 2^16 on; the fraction is rounded to a 2^-16th
+      if (std::fabs(exact - 0x1p16) > 0.5) {
+        ASSERT_EQ(stored, below + (exact > 0x1p16 ? 1 : 0)) << code << " " << c;
+      }
+      ASSERT_EQ(MsEden::nearest_scale(static_cast<uint8_t>(code), c), table.nearest(static_cast<float>(product)));
+    }
+  }
+  EXPECT_EQ(MsEden::stored_scale(0x7f, 1.0f, 0), 0x7f);
+  EXPECT_EQ(MsEden::correction(3.0f, 2.0f), 1.5f);
+  for (const float products : {0.0f, kInf, kNan}) EXPECT_EQ(MsEden::correction(1.0f, products), 1.0f);
 }
 
 TEST(Nvfp4, FactorDividesByEveryScale) {

@@ -3,7 +3,8 @@
 // those of x * factor in FP32, saturating at 6, rounded to nearest even or stochastically. -0 keeps its sign. A block
 // that holds NaN or Inf has a NaN scale and codes of zero. Four over six compares the sums of (|q| scale - |x
 // encode_scale|)^2, q being the nearest code's value: each operation in FP32, neighbours 2 i and 2 i + 1 first, over the
-// rows of a square in order, then a tree of the eight. Same bits on every ISA and for any thread count. Any rows, cols
+// rows of a square in order, then a tree of the eight. The sums of an MS-EDEN correction are those of its eight blocks,
+// likewise, in a tree of the eight. Same bits on every ISA and for any thread count. Any rows, cols
 // >= 0, any alignment; strides in elements of x and in bytes of codes and scales. A last block may be shorter, and the
 // last half byte of an odd count is zero. A statistic is that of x as it was encoded, rotated where lines are.
 #pragma once
@@ -28,6 +29,8 @@ struct Fp4Rotation {
 // Stochastic rounding with 16 bits of runtime::RoundingWords{seed, step} for each element (format::E2m1::
 // encode_stochastic_16). Elements i and i + 1, i even, of line l have the lower and the upper half of word
 // l * 16 ceil(length / 32) + i / 2 where lines are rows, (i / 2) * 32 ceil(cols / 32) + l where they are columns.
+// MS-EDEN: elements are rounded to nearest, and scales stochastically; i is the number of a block of its line, and `length`
+// how many the line, not rotated, has.
 struct Fp4Noise {
   bool stochastic = false;
   uint64_t seed = 0, step = 0;
@@ -60,8 +63,8 @@ struct QuantizeFp4 {
 };
 void quantize_fp4(const QuantizeFp4& args);
 
-// One scale for 16 x 16 elements (NVFP4 or four over six, nearest even), so that x and its transpose have the same
-// values.
+// One scale for 16 x 16 elements (NVFP4 or four over six, no MS-EDEN, nearest even), so that x and its transpose have the
+// same values.
 struct QuantizeFp4Squares {
   const void* x = nullptr;                          // [rows, cols]
   format::Format x_format = format::Format::kFp32;  // fp32, fp16, bf16

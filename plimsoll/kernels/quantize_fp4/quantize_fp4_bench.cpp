@@ -103,6 +103,8 @@ const bool kRegistered[] = {
     bench::add("quantize_fp4/rows/bf16_hadamard16", kSizes, quantize_bench, Case{.rotation = 16}),
     bench::add("quantize_fp4/rows/bf16_hadamard128", kSizes, quantize_bench, Case{.rotation = 128}),
     bench::add("quantize_fp4/rows/bf16_4over6", kSizes, quantize_bench, Case{.scaling = Fp4Scaling::kFourOverSix}),
+    bench::add("quantize_fp4/rows/bf16_ms_eden", kSizes, quantize_bench,
+               Case{.scaling = Fp4Scaling::kMsEden, .stochastic = true, .rotation = 128}),
     bench::add("quantize_fp4/rows/bf16_mx", kSizes, quantize_bench, Case{.scaling = Fp4Scaling::kMxfp4}),
     bench::add("quantize_fp4/columns/bf16", kSizes, quantize_bench, Case{.by_row = false, .by_column = true}),
     bench::add("quantize_fp4/columns/bf16_stochastic", kSizes, quantize_bench,
@@ -111,6 +113,9 @@ const bool kRegistered[] = {
                Case{.by_row = false, .by_column = true, .rotation = 16}),
     bench::add("quantize_fp4/columns/bf16_hadamard128", kSizes, quantize_bench,
                Case{.by_row = false, .by_column = true, .rotation = 128}),
+    bench::add(
+        "quantize_fp4/columns/bf16_ms_eden", kSizes, quantize_bench,
+        Case{.scaling = Fp4Scaling::kMsEden, .by_row = false, .by_column = true, .stochastic = true, .rotation = 128}),
     bench::add("quantize_fp4/both/bf16", kSizes, quantize_bench, Case{.by_column = true}),
     bench::add("quantize_fp4/squares/bf16", kSizes, squares_bench, Fp4Scaling::kNvfp4),
 };

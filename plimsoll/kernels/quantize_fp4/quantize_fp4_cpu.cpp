@@ -92,26 +92,28 @@ class Direction {
   Fp4TileResult run(int64_t row, int64_t col, int64_t rows, int64_t cols, bool encode, ErrorSums* errors) const {
     const bool by_row = along_ == Along::kRows;
     const int64_t line = by_row ? row : col, place = by_row ? col : row;
-    const Fp4Tile tile = {
-        .x = static_cast<const char*>(x_.x) + (row * x_.x_stride + col) * format::bytes(x_.x_format),
-        .x_format = x_.x_format,
-        .rows = rows,
-        .cols = cols,
-        .x_stride = x_.x_stride,
-        .row = row,
-        .col = col,
-        .scaling = scaling_,
-        .encode_scale = encode_scale_,
-        .codes = encode ? lines_.codes + line * lines_.codes_stride + place / 2 : nullptr,
-        .codes_stride = lines_.codes_stride,
-        .scale = lines_.scale + line * lines_.scale_stride + place / format::fp4_block(scaling_),
-        .scale_stride = lines_.scale_stride,
-        .rotation = lines_.rotation.size,
-        .signs = signs_.data(),
-        .stochastic = lines_.noise.stochastic,
-        .seed = lines_.noise.seed,
-        .step = lines_.noise.step,
-        .words = by_row ? 16 * runtime::divide_up(x_.cols, 32) : 32 * runtime::divide_up(x_.cols, 32)};
+    const bool corrects = scaling_ == format::Fp4Scaling::kMsEden;
+    const int64_t drawn = corrects ? runtime::divide_up(x_.cols, 16) : x_.cols;  // numbers of a row
+    const Fp4Tile tile = {.x = static_cast<const char*>(x_.x) + (row * x_.x_stride + col) * format::bytes(x_.x_format),
+                          .x_format = x_.x_format,
+                          .rows = rows,
+                          .cols = cols,
+                          .x_stride = x_.x_stride,
+                          .row = row,
+                          .col = col,
+                          .scaling = scaling_,
+                          .encode_scale = encode_scale_,
+                          .codes = encode ? lines_.codes + line * lines_.codes_stride + place / 2 : nullptr,
+                          .codes_stride = lines_.codes_stride,
+                          .scale = lines_.scale + line * lines_.scale_stride + place / format::fp4_block(scaling_),
+                          .scale_stride = lines_.scale_stride,
+                          .rotation = lines_.rotation.size,
+                          .signs = signs_.data(),
+                          .stochastic = lines_.noise.stochastic && !corrects,
+                          .stochastic_scales = lines_.noise.stochastic && corrects,
+                          .seed = lines_.noise.seed,
+                          .step = lines_.noise.step,
+                          .words = by_row ? 16 * runtime::divide_up(drawn, 32) : 32 * runtime::divide_up(x_.cols, 32)};
     const Fp4TileResult result = by_row ? loops_.rows(tile) : loops_.columns(tile);
     if (errors != nullptr) by_row ? loops_.row_error(tile, 1, *errors) : loops_.column_error(tile, *errors);
     return result;
@@ -201,6 +203,7 @@ void quantize_fp4_squares(const QuantizeFp4Squares& args) {
                    .rotation = 0,
                    .signs = signs.data(),
                    .stochastic = false,
+                   .stochastic_scales = false,
                    .seed = 0,
                    .step = 0,
                    .words = 0};

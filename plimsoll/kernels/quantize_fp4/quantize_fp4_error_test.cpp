@@ -182,7 +182,7 @@ TEST(QuantizeFp4Statistic, AgreesWithItsDefinition) {
           expect_near(codes.statistic, expected_of(codes, scaling), name + " " + std::to_string(rotation));
         }
       }
-      if (!format::is_nvfp4(scaling)) return;
+      if (!format::is_nvfp4(scaling) || scaling == Fp4Scaling::kMsEden) return;
       const Codes squares = quantized_squares(x, scaling);
       expect_near(squares.statistic, expected_of(squares, scaling), name + " squares");
     });

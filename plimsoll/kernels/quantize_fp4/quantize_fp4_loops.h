@@ -27,9 +27,10 @@ struct Fp4Tile {
   int64_t scale_stride;
   int64_t rotation;    // 0, 16, 128
   const float* signs;  // [kFp4LargestRotation] +-1 / sqrt(rotation), repeated
-  bool stochastic;
+  bool stochastic, stochastic_scales;
   uint64_t seed, step;
-  int64_t words;  // 32 bits each: by rows of a row, by columns of two rows
+  // 32 bits each: by rows of a row, by columns of two rows; of two rows of blocks where scales are stochastic.
+  int64_t words;
 };
 
 struct Fp4TileResult {

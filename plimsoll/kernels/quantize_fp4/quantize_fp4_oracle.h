@@ -25,8 +25,8 @@ using format::E2m1;
 using format::Fp4Scaling;
 using format::Nvfp4;
 
-inline constexpr Fp4Scaling kScalings[] = {Fp4Scaling::kNvfp4, Fp4Scaling::kFourOverSix, Fp4Scaling::kMxfp4,
-                                           Fp4Scaling::kMxfp4Floor};
+inline constexpr Fp4Scaling kScalings[] = {Fp4Scaling::kNvfp4, Fp4Scaling::kFourOverSix, Fp4Scaling::kMsEden,
+                                           Fp4Scaling::kMxfp4, Fp4Scaling::kMxfp4Floor};
 
 // A strided matrix, one element past any alignment.
 class Matrix {
@@ -121,12 +121,16 @@ inline float pair_errors(const Line& line, size_t begin, float encode_scale, uin
   return ((pair[0] + pair[1]) + (pair[2] + pair[3])) + ((pair[4] + pair[5]) + (pair[6] + pair[7]));
 }
 
-// Scale of the blocks of some lines, one or the 16 of a square, that begin at `begin`.
+// Magnitude that MS-EDEN takes a block's amax to: 6 / (17 / 16 * 0.93).
+inline constexpr float kEdenTarget = static_cast<float>(96.0 / 15.81);
+
+// Scale of the codes of the blocks of some lines, one or the 16 of a square, that begin at `begin`.
 inline uint8_t scale_of(const std::vector<Line>& lines, size_t begin, Fp4Scaling scaling, float encode_scale) {
   const auto block = static_cast<size_t>(format::fp4_block(scaling));
   float amax = 0;
   for (const Line& line : lines) amax = larger_amax(amax, amax_of(line, begin, begin + block));
   if (!format::is_nvfp4(scaling)) return format::Mxfp4::block_scale(amax, scaling);
+  if (scaling == Fp4Scaling::kMsEden) return Nvfp4::block_scale(amax, encode_scale, kEdenTarget);
   const uint8_t to_6 = Nvfp4::block_scale(amax, encode_scale);
   if (scaling != Fp4Scaling::kFourOverSix || to_6 == Nvfp4::kNan) return to_6;
   const uint8_t to_4 = Nvfp4::block_scale(amax, encode_scale, 4.0f);
@@ -143,6 +147,45 @@ inline uint8_t code_of(float x, uint8_t scale, Fp4Scaling scaling, float encode_
   if (scale == (nvfp4 ? Nvfp4::kNan : format::E8m0::kNan)) return 0;
   const float scaled = x * (nvfp4 ? Nvfp4::factor(encode_scale, scale) : format::E8m0::decode_inverse(scale));
   return random == nullptr ? E2m1::encode(scaled) : E2m1::encode_stochastic_16(scaled, *random);
+}
+
+inline float tree_of_eight(const float (&x)[8]) {
+  return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+}
+
+// Correction of the MS-EDEN scales of 128 elements from `group` on: sums of the eight blocks, in the documented order.
+inline float eden_correction_of(const Line& line, size_t group, float encode_scale) {
+  float squares[8], products[8];
+  for (size_t block = 0; block < 8; ++block) {
+    const size_t begin = group + 16 * block;
+    const uint8_t scale = scale_of({line}, begin, Fp4Scaling::kMsEden, encode_scale);
+    float square_pairs[8], product_pairs[8];
+    for (size_t i = 0; i < 8; ++i) {
+      float square[2], product[2];
+      for (size_t j = 0; j < 2; ++j) {
+        const size_t place = begin + 2 * i + j;
+        const float x = place < line.size() ? line[place] : 0.0f, y = std::fabs(x * encode_scale);
+        const float q = std::fabs(E2m1::decode(E2m1::encode(x * Nvfp4::factor(encode_scale, scale))));
+        square[j] = y * y;
+        product[j] = y * (q * format::E4m3::decode(scale));
+      }
+      square_pairs[i] = square[0] + square[1];
+      product_pairs[i] = product[0] + product[1];
+    }
+    squares[block] = tree_of_eight(square_pairs);
+    products[block] = tree_of_eight(product_pairs);
+  }
+  const float dividend = tree_of_eight(squares), divisor = tree_of_eight(products);
+  return std::isfinite(divisor) && divisor > 0 ? dividend / divisor : 1.0f;
+}
+
+// Scale that is stored for a block of a line; MS-EDEN: `random` rounds it, nullptr: to nearest.
+inline uint8_t stored_scale_of(const Line& line, size_t begin, Fp4Scaling scaling, float encode_scale,
+                               const uint16_t* random) {
+  const uint8_t scale = scale_of({line}, begin, scaling, encode_scale);
+  if (scaling != Fp4Scaling::kMsEden || scale == Nvfp4::kNan) return scale;
+  const float corrected = format::E4m3::decode(scale) * eden_correction_of(line, begin / 128 * 128, encode_scale);
+  return random == nullptr ? format::E4m3::encode(corrected) : format::E4m3::encode_stochastic_16(corrected, *random);
 }
 
 inline std::string name_of(Format format, int64_t rows, int64_t cols, Fp4Scaling scaling, runtime::Isa isa) {

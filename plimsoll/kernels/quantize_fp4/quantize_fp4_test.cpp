@@ -80,9 +80,11 @@ Both quantize(const Matrix& x, const Options& options, bool by_row = true, bool 
   return both;
 }
 
+// Random number of element i of a line; of block i under MS-EDEN.
 uint16_t random_of(const Output& output, const Options& options, int64_t cols, int64_t line, int64_t i) {
   const runtime::RoundingWords words{options.noise.seed, options.noise.step};
-  const int64_t word = output.along == Along::kRows ? line * 16 * ((output.length + 31) / 32) + i / 2
+  const int64_t numbers = options.scaling == Fp4Scaling::kMsEden ? (output.length + 15) / 16 : output.length;
+  const int64_t word = output.along == Along::kRows ? line * 16 * ((numbers + 31) / 32) + i / 2
                                                     : (i / 2) * 32 * ((cols + 31) / 32) + line;
   return static_cast<uint16_t>(words.word(static_cast<uint64_t>(word)) >> (16 * (i % 2)));
 }
@@ -109,16 +111,22 @@ void expect_output(const Matrix& x, const Options& options, const Output& output
     const Line& line = lines[static_cast<size_t>(l)];
     const uint8_t* codes = &output.codes[static_cast<size_t>(l * output.codes_stride)];
     const uint8_t* scales = &output.scale[static_cast<size_t>(l * output.scale_stride)];
+    std::vector<uint8_t> of_codes;
     for (int64_t begin = 0; begin < output.places; begin += output.block) {
       const auto first = static_cast<size_t>(begin), last = static_cast<size_t>(begin + output.block);
       non_finite += std::isfinite(testing::amax_of(line, first, last)) ? 0 : 1;
-      ASSERT_EQ(scales[begin / output.block], testing::scale_of({line}, first, options.scaling, encode_scale))
+      of_codes.push_back(testing::scale_of({line}, first, options.scaling, encode_scale));
+      const uint16_t random = random_of(output, options, x.cols, l, begin / output.block);
+      ASSERT_EQ(scales[begin / output.block], testing::stored_scale_of(line, first, options.scaling, encode_scale,
+                                                                       options.noise.stochastic ? &random : nullptr))
           << "line " << l << " block at " << begin;
     }
     for (int64_t i = 0; i < output.places; ++i) {
       const uint16_t random = random_of(output, options, x.cols, l, i);
-      const uint8_t expected = testing::code_of(line[static_cast<size_t>(i)], scales[i / output.block], options.scaling,
-                                                encode_scale, options.noise.stochastic ? &random : nullptr);
+      const bool stochastic = options.noise.stochastic && options.scaling != Fp4Scaling::kMsEden;
+      const uint8_t scale = of_codes[static_cast<size_t>(i / output.block)];
+      const uint8_t expected = testing::code_of(line[static_cast<size_t>(i)], scale, options.scaling, encode_scale,
+                                                stochastic ? &random : nullptr);
       const uint8_t code = i % 2 == 0 ? codes[i / 2] & 15 : codes[i / 2] >> 4;
       ASSERT_EQ(code, expected) << "line " << l << " element " << i << ": " << line[static_cast<size_t>(i)];
     }
@@ -217,13 +225,17 @@ TEST(QuantizeFp4, AnAmaxThatIsTooSmallOrTinyOrZeroSaturates) {
 
 TEST(QuantizeFp4, EachDirectionAloneIsTheSameForAnyThreadCount) {
   const Matrix x(Format::kBf16, 300, 1100);
-  const Options options = {.rotation = {.size = 16, .seed = 4, .step = 1}, .noise = {.stochastic = true, .seed = 8}};
-  const Both expected = quantize(x, options);
-  for (const int threads : {1, 2, 3, 7}) {
-    const testing::ScopedThreads scope(threads);
-    EXPECT_EQ(quantize(x, options), expected) << threads;
-    EXPECT_EQ(quantize(x, options, true, false).rows, expected.rows) << threads;
-    EXPECT_EQ(quantize(x, options, false, true).columns, expected.columns) << threads;
+  const Fp4Noise noise = {.stochastic = true, .seed = 8};
+  for (const Options& options :
+       {Options{.rotation = {.size = 16, .seed = 4, .step = 1}, .noise = noise},
+        Options{.scaling = Fp4Scaling::kMsEden, .rotation = {.size = 128, .seed = 4, .step = 1}, .noise = noise}}) {
+    const Both expected = quantize(x, options);
+    for (const int threads : {1, 2, 3, 7}) {
+      const testing::ScopedThreads scope(threads);
+      EXPECT_EQ(quantize(x, options), expected) << threads;
+      EXPECT_EQ(quantize(x, options, true, false).rows, expected.rows) << threads;
+      EXPECT_EQ(quantize(x, options, false, true).columns, expected.columns) << threads;
+    }
   }
 }
 
