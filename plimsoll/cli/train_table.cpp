@@ -65,7 +65,8 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
       {"weight-decay", "X", number(options.weight_decay, kNotNegative), "of matrices and embeddings"},
       {"clip", "X", number(options.clip, kPositive), "largest global norm of the gradients"},
       {"high-precision-tail", "X", number(options.high_precision_tail, {.from = 0, .to = 1}),
-       "share of the last blocks whose products have no codes, rounded up (0.15 under nvfp4 and nvfp4-4over6, else 0)"},
+       "share of the last blocks whose products have no codes, rounded up (0.15 under nvfp4, nvfp4-4over6 and ms-eden, "
+       "else 0)"},
       {"finish-in", "NAME SHARE", finish_in(options.finish_in),
        "another recipe for the last share of the steps: bf16 0.05"},
       {"loss-scale", "X", loss_scale(options.loss_scale),

@@ -145,7 +145,7 @@ TEST(Train, FourBitsEndNearTheLossOfBf16) {
     return run.steps(recipe + "/train.jsonl").at(100)["val_loss"].get<double>();
   };
   const double expected = final_loss("bf16");
-  for (const char* recipe : {"nvfp4", "nvfp4-4over6", "mxfp4"}) {
+  for (const char* recipe : {"nvfp4", "nvfp4-4over6", "ms-eden", "mxfp4"}) {
     EXPECT_LT(std::fabs(final_loss(recipe) / expected - 1), 0.015) << recipe;
   }
 }

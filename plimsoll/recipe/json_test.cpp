@@ -46,6 +46,10 @@ TEST(RecipeJson, ArgumentsReplaceDefaults) {
   const auto& nvfp4 = std::get<Nvfp4Scaling>(four.scaling());
   EXPECT_TRUE(nvfp4.four_over_six && nvfp4.disable_rht && nvfp4.disable_2d_quantization);
   EXPECT_FALSE(nvfp4.disable_stochastic_rounding);
+  const Recipe eden = from_json(R"({"name": "ms-eden", "disable_stochastic_rounding": true})");
+  const auto& args_of_eden = std::get<Nvfp4Scaling>(eden.scaling());
+  EXPECT_TRUE(args_of_eden.ms_eden && args_of_eden.disable_stochastic_rounding);
+  EXPECT_EQ(to_json(from_json(to_json(eden))), to_json(eden));
 }
 
 TEST(RecipeJson, WritesEveryArgument) {
@@ -67,6 +71,7 @@ TEST(RecipeJson, BadInputSaysWhatWasExpected) {
   EXPECT_THAT([] { from_json(R"({"name": "mxfp8", "interval": 1})"); }, fails_with("got 'interval'"));
   EXPECT_THAT([] { from_json(R"({"name": "mxfp4", "disable_rht": true})"); }, fails_with("got 'disable_rht'"));
   EXPECT_THAT([] { from_json(R"({"name": "nvfp4", "four_over_six": true})"); }, fails_with("got 'four_over_six'"));
+  EXPECT_THAT([] { from_json(R"({"name": "nvfp4", "ms_eden": true})"); }, fails_with("got 'ms_eden'"));
   EXPECT_THAT([] { from_json(R"({"name": "fp8", "margin": 1.5})"); },
               fails_with("margin: expected an integer, got 1.5"));
   EXPECT_THAT([] { from_json(R"({"name": "fp8", "margin": 4294967296})"); }, fails_with("an integer of 32 bits"));

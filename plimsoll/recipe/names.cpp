@@ -28,6 +28,7 @@ const Named kRecipes[] = {
     {"mxfp8", [] { return Recipe(Mxfp8{}); }},
     {"nvfp4", [] { return Recipe(Nvfp4Scaling{}); }},
     {"nvfp4-4over6", [] { return Recipe(Nvfp4Scaling{.four_over_six = true}); }},
+    {"ms-eden", [] { return Recipe(Nvfp4Scaling{.ms_eden = true}); }},
     {"mxfp4", [] { return Recipe(Mxfp4Scaling{}); }},
 };
 
@@ -39,7 +40,9 @@ struct NameOf {
   }
   std::string_view operator()(const BlockScaling&) const { return "fp8-block"; }
   std::string_view operator()(const Mxfp8&) const { return "mxfp8"; }
-  std::string_view operator()(const Nvfp4Scaling& args) const { return args.four_over_six ? "nvfp4-4over6" : "nvfp4"; }
+  std::string_view operator()(const Nvfp4Scaling& args) const {
+    return args.ms_eden ? "ms-eden" : args.four_over_six ? "nvfp4-4over6" : "nvfp4";
+  }
   std::string_view operator()(const Mxfp4Scaling&) const { return "mxfp4"; }
 };
 

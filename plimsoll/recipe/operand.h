@@ -56,7 +56,7 @@ struct OperandRecipe {
   // E2M1 codes alone. Scales of blocks, and of the tensor, follow from `scaling`.
   format::Fp4Scaling scaling = format::Fp4Scaling::kNvfp4;
   int64_t rotation = 0;     // elements along the reduction that a random Hadamard matrix mixes first; 0: none
-  bool stochastic = false;  // rounding
+  bool stochastic = false;  // rounding: of elements, under MS-EDEN of scales
   // Codes are those of the stored tensor's transpose: two lie in a byte, neighbours along the reduction.
   bool turned = false;
 

@@ -49,7 +49,10 @@ struct Check {
   }
   void operator()(const BlockScaling& args) const { check_fp8(args, "BlockScaling"); }
   void operator()(const Mxfp8& args) const { check_fp8(args, "Mxfp8"); }
-  void operator()(const Nvfp4Scaling& args) const { check_high_precision(args.high_precision_format, "Nvfp4Scaling"); }
+  void operator()(const Nvfp4Scaling& args) const {
+    check_high_precision(args.high_precision_format, "Nvfp4Scaling");
+    expect(!args.four_over_six || !args.ms_eden, "Nvfp4Scaling", "four_over_six or ms_eden", "both");
+  }
   void operator()(const Mxfp4Scaling& args) const { check_high_precision(args.high_precision_format, "Mxfp4Scaling"); }
 
  private:
@@ -93,6 +96,7 @@ struct OperandOf {
             .rounding = args.rounding};
   }
   OperandRecipe operator()(const Nvfp4Scaling& args) const {
+    if (args.ms_eden && gemm != GemmKind::kOutput) return ms_eden_operand(args);
     const bool is_square = role == Role::kWeight && !args.disable_2d_quantization;
     return {.format = Format::kE2m1,
             .source = ScaleSource::kCurrent,
@@ -116,6 +120,16 @@ struct OperandOf {
 
  private:
   static constexpr int64_t kNvfp4Rotation = 16;
+
+  static OperandRecipe ms_eden_operand(const Nvfp4Scaling& args) {
+    return {.format = Format::kE2m1,
+            .source = ScaleSource::kCurrent,
+            .granularity = kNvfp4Block,
+            .scale_format = Format::kE4m3,
+            .scaling = format::Fp4Scaling::kMsEden,
+            .rotation = args.disable_rht ? 0 : format::MsEden::kGroup,
+            .stochastic = !args.disable_stochastic_rounding};
+  }
 };
 
 struct OverrideOf {

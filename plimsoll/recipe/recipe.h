@@ -62,7 +62,11 @@ struct Mxfp8 {
 // signs each call draws anew.
 struct Nvfp4Scaling {
   bool four_over_six = false;  // "nvfp4-4over6": a block's amax becomes 6 or 4, whichever loses less
-  bool disable_rht = false;    // no rotation
+  // "ms-eden": `output` as above; both operands of both backward products are rotated along the sum by a random Hadamard
+  // matrix of 128, their elements rounded to nearest and the scales of their blocks of 16 corrected and rounded
+  // stochastically (format::MsEden). Excludes four_over_six.
+  bool ms_eden = false;
+  bool disable_rht = false;  // no rotation
   bool disable_stochastic_rounding = false;
   bool disable_2d_quantization = false;  // weights in blocks of 1 x 16
   LinearOverride override_linear_precision = {};
@@ -103,8 +107,8 @@ class Recipe {
   // and one of them at the most has eight-bit codes with one scale for a tensor.
   explicit Recipe(ProductScalings products);
 
-  // "fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block", "mxfp8", "nvfp4", "nvfp4-4over6" or "mxfp4";
-  // "mixed": products differ.
+  // "fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block", "mxfp8", "nvfp4", "nvfp4-4over6", "ms-eden" or
+  // "mxfp4"; "mixed": products differ.
   std::string_view name() const;
   bool is_mixed() const { return products_ != nullptr; }
   // The scaling of all products; where they differ, that of `output`.

@@ -31,7 +31,7 @@ TEST(Recipe, DefaultsAreThoseOfTheContract) {
 
 TEST(Recipe, NamesComeBack) {
   EXPECT_THAT(names(), ::testing::ElementsAre("fp32", "bf16", "fp16", "fp8", "fp8-current", "fp8-row", "fp8-block",
-                                              "mxfp8", "nvfp4", "nvfp4-4over6", "mxfp4"));
+                                              "mxfp8", "nvfp4", "nvfp4-4over6", "ms-eden", "mxfp4"));
   for (std::string_view name : names()) EXPECT_EQ(by_name(name).name(), name);
   EXPECT_EQ(Recipe().name(), "fp32");
 }
@@ -179,6 +179,34 @@ TEST(Recipe, Nvfp4RotatesWhatGradWeightReadsAndRoundsGradientsStochastically) {
     }
   }
   EXPECT_TRUE(recipe.has_four_bits() && recipe.is_random());
+}
+
+TEST(Recipe, MsEdenRotatesAndRoundsScalesOfBothOperandsOfBackward) {
+  const Recipe recipe = by_name("ms-eden"), nvfp4 = by_name("nvfp4");
+  for (GemmKind gemm : kGemmKinds) {
+    for (Role role : kRoles) {
+      if (!takes_part(role, gemm)) continue;
+      const OperandRecipe operand = recipe.operand(role, gemm);
+      if (gemm == GemmKind::kOutput) {
+        EXPECT_EQ(operand, nvfp4.operand(role, gemm));
+        continue;
+      }
+      EXPECT_EQ(operand, (OperandRecipe{.format = Format::kE2m1,
+                                        .source = ScaleSource::kCurrent,
+                                        .granularity = kNvfp4Block,
+                                        .scale_format = Format::kE4m3,
+                                        .scaling = format::Fp4Scaling::kMsEden,
+                                        .rotation = 128,
+                                        .stochastic = true}));
+      EXPECT_EQ(recipe.stored_operand(role, gemm).turned, reduces_over_rows(role, gemm));
+    }
+  }
+  EXPECT_TRUE(recipe.has_four_bits() && recipe.is_random());
+  EXPECT_TRUE(Recipe(Nvfp4Scaling{.ms_eden = true, .disable_rht = true}).is_random());
+  const Recipe plain = Nvfp4Scaling{.ms_eden = true, .disable_rht = true, .disable_stochastic_rounding = true};
+  EXPECT_FALSE(plain.is_random());
+  EXPECT_THAT(([] { Recipe(Nvfp4Scaling{.four_over_six = true, .ms_eden = true}); }),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("expected four_over_six or ms_eden, got both")));
 }
 
 TEST(Recipe, Nvfp4LeavesOutWhatIsDisabled) {

@@ -71,7 +71,7 @@ TEST(GptTraining, MemorisesAShortTextInEveryRecipe) {
   for (size_t i = 0; i < text.size(); ++i) tokens[0][static_cast<int64_t>(i)] = text[i];
   const GptConfig config{.vocabulary = 128, .layers = 2, .dim = 64, .heads = 4, .context = 48};
   for (const char* name :
-       {"fp32", "bf16", "fp8", "fp8-current", "fp8-block", "mxfp8", "nvfp4", "nvfp4-4over6", "mxfp4"}) {
+       {"fp32", "bf16", "fp8", "fp8-current", "fp8-block", "mxfp8", "nvfp4", "nvfp4-4over6", "ms-eden", "mxfp4"}) {
     SCOPED_TRACE(name);
     torch::manual_seed(5);
     Gpt model(config);

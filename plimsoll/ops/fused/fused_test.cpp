@@ -38,6 +38,7 @@ std::vector<SharedRecipe> wide_recipes() {
           shared(recipe::Mxfp8{.high_precision_format = kWide}),
           shared(recipe::Nvfp4Scaling{.high_precision_format = kWide}),
           shared(recipe::Nvfp4Scaling{.four_over_six = true, .high_precision_format = kWide}),
+          shared(recipe::Nvfp4Scaling{.ms_eden = true, .high_precision_format = kWide}),
           shared(recipe::Nvfp4Scaling{.backward_override = recipe::BackwardOverride::kDequantized,
                                       .high_precision_format = kWide}),
           shared(recipe::Mxfp4Scaling{.high_precision_format = kWide}),

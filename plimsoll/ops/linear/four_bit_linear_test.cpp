@@ -56,10 +56,18 @@ std::vector<Line> lines_of(const at::Tensor& matrix) {
   return lines;
 }
 
-// Values of the codes of a matrix [lines, sum], in double; `side` lines share a scale. The step of rotations is 0, that
-// of stochastic rounding 1 along rows of the stored tensor and 2 along its columns.
-at::Tensor values_of_codes(const at::Tensor& matrix, const OperandRecipe& operand, bool along_columns, size_t side) {
+// Words for the roundings of an operand; the step of rotations is 0.
+runtime::RoundingWords rounding_words(Role role, bool along_columns) {
+  const uint64_t of_rows = role == Role::kGradOutput ? 1 : role == Role::kInput ? 3 : 5;
+  return {kSeed, along_columns ? of_rows + 1 : of_rows};
+}
+
+// Values of the codes of a matrix [lines, sum], in double; `side` lines share a scale.
+at::Tensor values_of_codes(const at::Tensor& matrix, const OperandRecipe& operand, Role role, bool along_columns,
+                           size_t side) {
   std::vector<Line> lines = lines_of(matrix);
+  const bool eden = operand.scaling == format::Fp4Scaling::kMsEden;
+  const size_t numbers = eden ? (lines.front().size() + 15) / 16 : lines.front().size();  // random ones of a line
   float amax = 0;
   for (Line& line : lines) {
     line = kernels::testing::rotated(line, {.size = operand.rotation, .seed = kSeed, .step = 0});
@@ -68,7 +76,12 @@ at::Tensor values_of_codes(const at::Tensor& matrix, const OperandRecipe& operan
   const bool nvfp4 = format::is_nvfp4(operand.scaling);
   const float encode_scale = nvfp4 ? format::Nvfp4::encode_scale(amax, operand.scaling) : 1.0f;
   const double tensor_scale = 1.0f / encode_scale;
-  const runtime::RoundingWords words{kSeed, along_columns ? uint64_t{2} : uint64_t{1}};
+  const runtime::RoundingWords words = rounding_words(role, along_columns);
+  const auto random_of = [&](size_t line, size_t i) {
+    const size_t word =
+        along_columns ? (i / 2) * 32 * ((lines.size() + 31) / 32) + line : line * 16 * ((numbers + 31) / 32) + i / 2;
+    return static_cast<uint16_t>(words.word(uint64_t{word}) >> (16 * (i % 2)));
+  };
   const auto block = static_cast<size_t>(format::fp4_block(operand.scaling));
   const size_t length = lines.front().size();
   at::Tensor values = at::zeros({static_cast<int64_t>(lines.size()), static_cast<int64_t>(length)}, at::kDouble);
@@ -80,15 +93,18 @@ at::Tensor values_of_codes(const at::Tensor& matrix, const OperandRecipe& operan
     for (size_t begin = 0; begin < length; begin += block) {
       const uint8_t scale = kernels::testing::scale_of(together, begin, operand.scaling, encode_scale);
       for (size_t line = first; line < last; ++line) {
+        const uint16_t random_of_block = random_of(line, begin / block);
+        const uint8_t stored =
+            eden ? kernels::testing::stored_scale_of(lines[line], begin, operand.scaling, encode_scale,
+                                                     operand.stochastic ? &random_of_block : nullptr)
+                 : scale;
         for (size_t i = begin; i < std::min(begin + block, length); ++i) {
-          const size_t word = along_columns ? (i / 2) * 32 * ((lines.size() + 31) / 32) + line
-                                            : line * 16 * ((length + 31) / 32) + i / 2;
-          const auto random = static_cast<uint16_t>(words.word(uint64_t{word}) >> (16 * (i % 2)));
+          const uint16_t random = random_of(line, i);
           const uint8_t code = kernels::testing::code_of(lines[line][i], scale, operand.scaling, encode_scale,
-                                                         operand.stochastic ? &random : nullptr);
+                                                         operand.stochastic && !eden ? &random : nullptr);
           out[static_cast<int64_t>(line)][static_cast<int64_t>(i)] =
               static_cast<double>(format::E2m1::decode(code)) *
-              static_cast<double>(format::fp4_decode_scale(operand.scaling, scale)) * tensor_scale;
+              static_cast<double>(format::fp4_decode_scale(operand.scaling, stored)) * tensor_scale;
         }
       }
     }
@@ -109,12 +125,12 @@ at::Tensor operand_in_double(const at::Tensor& stored, const recipe::Recipe& rec
     return logical(dequantize(quantize(stored, quantize_options(read, {})).tensor, at::kFloat));
   }
   if (operand.source == recipe::ScaleSource::kNone) {  // values of the codes of `output`, in high precision
-    const at::Tensor codes =
-        values_of_codes(stored, read, false, static_cast<size_t>(std::max<int64_t>(read.granularity.block_rows, 1)));
+    const at::Tensor codes = values_of_codes(stored, read, role, false,
+                                             static_cast<size_t>(std::max<int64_t>(read.granularity.block_rows, 1)));
     return logical(codes.to(dtype_of(operand.format)));
   }
   const auto side = static_cast<size_t>(operand.granularity.block_rows);
-  return values_of_codes(over_rows ? stored.t() : stored, operand, over_rows, side);
+  return values_of_codes(over_rows ? stored.t() : stored, operand, role, over_rows, side);
 }
 
 void expect_product(const at::Tensor& got, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias,
@@ -144,6 +160,11 @@ std::vector<SharedRecipe> four_bit_recipes() {
       shared(
           Nvfp4Scaling{.backward_override = recipe::BackwardOverride::kHighPrecision, .high_precision_format = kWide}),
       shared(Nvfp4Scaling{.backward_override = recipe::BackwardOverride::kDequantized, .high_precision_format = kWide}),
+      shared(Nvfp4Scaling{.ms_eden = true, .high_precision_format = kWide}),
+      shared(Nvfp4Scaling{.ms_eden = true, .disable_rht = true, .high_precision_format = kWide}),
+      shared(Nvfp4Scaling{.ms_eden = true, .disable_stochastic_rounding = true, .high_precision_format = kWide}),
+      shared(Nvfp4Scaling{
+          .ms_eden = true, .override_linear_precision = {.grad_input = true}, .high_precision_format = kWide}),
       shared(Mxfp4Scaling{.high_precision_format = kWide}),
       shared(Mxfp4Scaling{.rounding = recipe::ScaleRounding::kDown, .high_precision_format = kWide}),
       shared(

@@ -46,7 +46,7 @@ std::optional<OperandRecipe> common_operand(const recipe::Recipe& recipe, Role r
 
 // E2M1 operands among the wanted ones.
 Fp4Operands fp4_operands(const recipe::Recipe& recipe, Role role, GemmSet wanted) {
-  Fp4Operands result;
+  Fp4Operands result{.role = role};
   for (GemmKind gemm : recipe::kGemmKinds) {
     if (!wants(wanted, gemm)) continue;
     const OperandRecipe operand = recipe.stored_operand(role, gemm);
@@ -245,7 +245,7 @@ ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind g
   const OperandRecipe operand = recipe_.stored_operand(role, gemm);
   if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
   if (operand.format == format::Format::kE2m1) {
-    Fp4Operands four_bits;
+    Fp4Operands four_bits{.role = role};
     four_bits.add(operand);
     return of_direction(quantize_fp4(x, four_bits, seed()), operand);
   }
@@ -272,7 +272,7 @@ void OperandMaker::tell_four_bits(Role role, const Fp4Operands& operands, const 
 
 void OperandMaker::try_codes(const at::Tensor& x, Role role, GemmSet wanted, std::vector<OperandRecipe> made) const {
   const recipe::Automatic& ladder = scaling_.precision->recipe();
-  Fp4Operands four_bits;
+  Fp4Operands four_bits{.role = role};
   for (const GemmKind gemm : recipe::kGemmKinds) {
     if (!wants(wanted, gemm)) continue;
     const int64_t rung = ladder.rung_of(recipe_.stored_operand(role, gemm), role, gemm);
@@ -299,7 +299,8 @@ QuantizedFp4 OperandMaker::make_four_bits(const at::Tensor& x, Role role, const 
   report(role, *last_seen_);
   tell_four_bits(role, operands, codes);
   // Delayed codes of the same operand, for another product, are not rotated.
-  if (operands.rows || operands.turned->rotation == 0) record_amax(role, codes.amax);
+  const OperandRecipe& seen = operands.rows ? *operands.rows : *operands.turned;
+  if (seen.rotation == 0) record_amax(role, codes.amax);
   return codes;
 }
 

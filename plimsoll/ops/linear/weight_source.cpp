@@ -36,6 +36,8 @@ bool is_plain(const ScaledTensor& operand, const at::Tensor& weight) {
          operand.data.const_data_ptr() == weight.const_data_ptr();
 }
 
+bool is_random(const recipe::OperandRecipe& operand) { return operand.rotation > 0 || operand.stochastic; }
+
 GemmSet wanted(WeightUse use) { return {.output = true, .grad_input = use.grad_input}; }
 
 }  // namespace
@@ -102,12 +104,13 @@ WeightOperands HeldWeight::operands(bool grad_input) {
   return operands;
 }
 
-WeightOperands WeightSource::of_microbatch(const at::Tensor& weight, const LinearScaling& scaling,
-                                           OperandMaker& maker) {
+WeightOperands WeightSource::of_microbatch(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
+                                           WeightUse use) {
   const recipe::OperandRecipe operand = output_operand(scaling);
   const int64_t version = version_of(weight);
+  const bool draws = is_random(scaling.recipe->stored_operand(Role::kWeight, GemmKind::kGradInput));
   if (*scaling.is_first_microbatch) {
-    microbatch_.operands = maker.make(weight, Role::kWeight, {.output = true, .grad_input = true});
+    microbatch_.operands = maker.make(weight, Role::kWeight, {.output = true, .grad_input = !draws});
     microbatch_.recipe = operand;
     microbatch_.version = version;
     microbatch_.packed = pack(microbatch_.operands.output);
@@ -117,7 +120,11 @@ WeightOperands WeightSource::of_microbatch(const at::Tensor& weight, const Linea
   TORCH_CHECK(microbatch_.version == version,
               "linear: expected the weight that is_first_microbatch = true has seen (version ", microbatch_.version,
               "), got one changed since (version ", version, ")");
-  return {microbatch_.operands, microbatch_.packed};
+  WeightOperands result = {microbatch_.operands, microbatch_.packed};
+  if (draws && use.grad_input) {
+    result.operands.grad_input = maker.make_again(weight, Role::kWeight, GemmKind::kGradInput, {});
+  }
+  return result;
 }
 
 std::optional<WeightSource::Kept> WeightSource::of_inference(const at::Tensor& weight, const LinearScaling& scaling,
@@ -157,7 +164,7 @@ WeightOperands WeightSource::operands(const at::Tensor& weight, const LinearScal
                                       WeightUse use) {
   if (held_ != nullptr) return held_->operands(use.grad_input);
   if (given_.defined()) return {maker.take(given_, wanted(use)), {}};
-  if (scaling.is_first_microbatch) return of_microbatch(weight, scaling, maker);
+  if (scaling.is_first_microbatch) return of_microbatch(weight, scaling, maker, use);
   if (use.training) forget_inference();
   // Inference tensors have no version counter.
   if (!use.training && !use.grad_input && !weight.is_inference() && !NoKeptWeights::is_in_force()) {

@@ -74,7 +74,8 @@ struct WeightUse {
 // A layer's. The first of these that holds gives the operands:
 //   1. codes that it holds: no value of the weight tensor is read, whatever the recipe
 //   2. codes given to it, until they are taken back: likewise
-//   3. is_first_microbatch: true makes and keeps them, false reads what was kept, an error if the weight has changed
+//   3. is_first_microbatch: true makes and keeps them, false reads what was kept, an error if the weight has changed. Codes
+//      for grad_input that depend on random numbers are made for each call: a rotation is that of the call's gradients
 //   4. outside training, from the second call in a row on that sees the same tensor unchanged: kept, quantized and packed
 //   5. else they are made now
 // Two threads may be outside training at once; otherwise it is not thread-safe, as the module that owns it is not.
@@ -123,7 +124,8 @@ class WeightSource {
     PackedWeight packed;
   };
 
-  WeightOperands of_microbatch(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker);
+  WeightOperands of_microbatch(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
+                               WeightUse use);
   std::optional<Kept> of_inference(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker);
   void forget_inference();
   PackedWeight pack(const ScaledTensor& operand) const;

@@ -10,6 +10,7 @@
 #include "plimsoll/ops/tensor/quantize.h"
 #include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/runtime/divide_up.h"
+#include "plimsoll/runtime/unexpected.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -17,8 +18,23 @@ namespace {
 
 using recipe::OperandRecipe;
 
-// Random numbers of one seed: signs of a rotation, roundings along rows, along columns.
-enum Step : uint64_t { kSigns, kRows, kColumns };
+// Random numbers of one seed: signs of a rotation, then roundings along rows and along columns of each role. Were those of
+// a product's operands the same, their errors would not vanish in the mean of the product.
+constexpr uint64_t kSigns = 0;
+uint64_t rounding_step(recipe::Role role, bool turned) {
+  const auto of_role = [&]() -> uint64_t {
+    switch (role) {
+      case recipe::Role::kGradOutput:
+        return 1;
+      case recipe::Role::kInput:
+        return 3;
+      case recipe::Role::kWeight:
+        return 5;
+    }
+    runtime::unexpected("quantize: role", static_cast<int>(role));
+  };
+  return of_role() + (turned ? 1 : 0);
+}
 
 using runtime::divide_up;
 
@@ -38,13 +54,13 @@ ScaledTensor fp4_memory(const at::Tensor& x, const OperandRecipe& operand, int64
 }
 
 // The pass that fills the memory.
-kernels::Fp4Lines fp4_lines(const OperandRecipe& operand, ScaledTensor& tensor, uint64_t seed) {
+kernels::Fp4Lines fp4_lines(const OperandRecipe& operand, recipe::Role role, ScaledTensor& tensor, uint64_t seed) {
   return {.codes = tensor.data.mutable_data_ptr<uint8_t>(),
           .codes_stride = tensor.data.size(1),
           .scale = tensor.block_scale.mutable_data_ptr<uint8_t>(),
           .scale_stride = tensor.block_scale.size(1),
           .rotation = {.size = operand.rotation, .seed = seed, .step = kSigns},
-          .noise = {.stochastic = operand.stochastic, .seed = seed, .step = operand.turned ? kColumns : kRows},
+          .noise = {.stochastic = operand.stochastic, .seed = seed, .step = rounding_step(role, operand.turned)},
           .tensor_scale = tensor.scale.defined() ? tensor.scale.mutable_data_ptr<float>() : nullptr};
 }
 
@@ -58,12 +74,12 @@ QuantizedFp4 quantize_lines(const at::Tensor& x, const Fp4Operands& operands, ui
                             .scaling = (operands.rows ? operands.rows : operands.turned)->scaling};
   if (operands.rows) {
     result.rows = fp4_memory(x, *operands.rows, x.size(0), x.size(1));
-    pass.by_row = fp4_lines(*operands.rows, result.rows, seed);
+    pass.by_row = fp4_lines(*operands.rows, operands.role, result.rows, seed);
     if (measures) pass.by_row.statistic = as_statistic(result.rows_statistic = statistic_memory(x));
   }
   if (operands.turned) {
     result.turned = fp4_memory(x, *operands.turned, x.size(1), x.size(0));
-    pass.by_column = fp4_lines(*operands.turned, result.turned, seed);
+    pass.by_column = fp4_lines(*operands.turned, operands.role, result.turned, seed);
     if (measures) pass.by_column.statistic = as_statistic(result.turned_statistic = statistic_memory(x));
   }
   (operands.rows ? pass.by_row : pass.by_column).amax = result.amax.data();
@@ -108,11 +124,26 @@ QuantizedFp4 quantize_squares(const at::Tensor& x, const Fp4Operands& operands, 
   return result;
 }
 
+// Whether one pass makes both directions.
+bool in_one_pass(const Fp4Operands& operands) {
+  return !operands.rows || !operands.turned ||
+         (operands.rows->scaling == operands.turned->scaling &&
+          (operands.rows->granularity == recipe::kNvfp4Square) ==
+              (operands.turned->granularity == recipe::kNvfp4Square));
+}
+
 }  // namespace
 
 QuantizedFp4 quantize_fp4(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed, bool measures) {
   TORCH_INTERNAL_ASSERT(operands.wanted());
   const at::Tensor dense = with_dense_rows(x);
+  if (!in_one_pass(operands)) {
+    QuantizedFp4 result = quantize_fp4(dense, {.role = operands.role, .rows = operands.rows}, seed, measures);
+    QuantizedFp4 turned = quantize_fp4(dense, {.role = operands.role, .turned = operands.turned}, seed, measures);
+    result.turned = std::move(turned.turned);
+    result.turned_statistic = std::move(turned.turned_statistic);
+    return result;
+  }
   const OperandRecipe& any = operands.rows ? *operands.rows : *operands.turned;
   QuantizedFp4 result = any.granularity == recipe::kNvfp4Square ? quantize_squares(dense, operands, measures)
                                                                 : quantize_lines(dense, operands, seed, measures);
