@@ -10,7 +10,9 @@ from plimsoll.common import recipe
 
 F32 = np.float32
 FLT_MAX = np.finfo(F32).max
-SIGNS, ROWS, COLUMNS = 0, 1, 2  # steps of the random numbers of one seed
+EDEN_TARGET = F32(6 / (17 / 16 * 0.93))  # magnitude that MS-EDEN takes a block's amax to
+SIGNS = 0  # steps of the random numbers of one seed; roundings along rows, and one more along columns
+ROWS = {"grad_output": 1, "input": 3, "weight": 5}
 
 RECIPES = {
     "nvfp4": recipe.NVFP4BlockScaling(),
@@ -18,6 +20,9 @@ RECIPES = {
     "nvfp4-unrotated": recipe.NVFP4BlockScaling(disable_rht=True),
     "nvfp4-nearest": recipe.NVFP4BlockScaling(disable_stochastic_rounding=True),
     "nvfp4-rows": recipe.NVFP4BlockScaling(disable_2d_quantization=True),
+    "ms-eden": recipe.NVFP4BlockScaling(ms_eden=True),
+    "ms-eden-unrotated": recipe.NVFP4BlockScaling(ms_eden=True, disable_rht=True),
+    "ms-eden-nearest": recipe.NVFP4BlockScaling(ms_eden=True, disable_stochastic_rounding=True, disable_2d_quantization=True),
     "mxfp4": recipe.MXFP4BlockScaling(),
     "mxfp4-down": recipe.MXFP4BlockScaling(rounding="down"),
 }
@@ -56,16 +61,18 @@ def rounding_bits(seed, step, words, odd):
     return np.where(odd, x >> np.uint32(16), x & np.uint32(0xFFFF)).astype(np.float64)
 
 
-def rotated(lines, seed):
-    """Groups of 16 of each line times a Sylvester matrix and random signs, over 4; zeros fill the last group."""
-    lines = np.pad(lines, ((0, 0), (0, -lines.shape[1] % 16))).astype(F32)
-    word = philox_word(seed, SIGNS, 0)
-    signs = np.array([-0.25 if word >> i & 1 else 0.25 for i in range(16)], F32)
-    groups = lines.reshape(len(lines), -1, 16) * signs
-    for distance in (1, 2, 4, 8):
+def rotated(lines, seed, size=16):
+    """Groups of each line times a Sylvester matrix and random signs, over the root of their size; zeros fill the last group."""
+    lines = np.pad(lines, ((0, 0), (0, -lines.shape[1] % size))).astype(F32)
+    words = [philox_word(seed, SIGNS, i) for i in range(math.ceil(size / 32))]
+    signs = np.array([-1 if words[i // 32] >> i % 32 & 1 else 1 for i in range(size)]) * F32(1 / math.sqrt(size))
+    groups = lines.reshape(len(lines), -1, size) * signs.astype(F32)
+    distance = 1
+    while distance < size:
         halves = groups.reshape(*groups.shape[:2], -1, 2, distance)
         groups = np.stack([halves[..., 0, :] + halves[..., 1, :], halves[..., 0, :] - halves[..., 1, :]], -2)
-        groups = groups.reshape(len(lines), -1, 16)
+        groups = groups.reshape(len(lines), -1, size)
+        distance *= 2
     return groups.reshape(lines.shape)
 
 
@@ -92,6 +99,12 @@ def factor_of(encode_scale, scale):
         return np.where(scale == 0, FLT_MAX, np.minimum(encode_scale / np.where(scale == 0, F32(1), scale), FLT_MAX)).astype(F32)
 
 
+def tree_of_eight(x):
+    """FP32 sums of the last axis."""
+    p = np.moveaxis(x, -1, 0)
+    return ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))
+
+
 def squares_left(blocks, scale, encode_scale):
     """FP32 sums in the documented order: pairs of neighbours, over the lines of a square, then a tree of the eight."""
     each = scale[:, None, :, None]
@@ -101,8 +114,7 @@ def squares_left(blocks, scale, encode_scale):
     pairs = np.zeros((blocks.shape[0], blocks.shape[2], 8), F32)
     for line in range(blocks.shape[1]):
         pairs = pairs + (error[:, line, :, 0::2] + error[:, line, :, 1::2])
-    p = np.moveaxis(pairs, -1, 0)
-    return ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))
+    return tree_of_eight(pairs)
 
 
 def nvfp4_scales(blocks, encode_scale, four_over_six):
@@ -140,10 +152,46 @@ def values_of_codes(rule, x, *, along_columns=False, square=False, rotation_seed
         line, place = np.arange(lines.shape[0])[:, None], np.arange(lines.shape[1])[None]
         across = math.ceil(lines.shape[0] / 32) * 32
         words = place // 2 * across + line if along_columns else line * 16 * math.ceil(x.shape[1] / 32) + place // 2
-        drawn = rounding_bits(noise_seed, COLUMNS if along_columns else ROWS, words, place % 2 == 1)
+        drawn = rounding_bits(noise_seed, ROWS["grad_output"] + along_columns, words, place % 2 == 1)
         bits = blocks_of(drawn, blocks.shape[3], blocks.shape[1])
     values = e2m1(blocks * factor[:, None, :, None], bits) * scale[:, None, :, None].astype(np.float64) * tensor_scale
     return torch.from_numpy(values.reshape(values.shape[0] * values.shape[1], -1)[: lines.shape[0], : lines.shape[1]])
+
+
+def e4m3_stochastic(x, bits):
+    """Positive x between two codes goes up where `bits` of 2^16 and its distance from the lower one say so."""
+    unit = np.exp2(np.maximum(np.floor(np.log2(np.maximum(x, F32(2.0**-10)))), -6) - 3.0)
+    return np.minimum(np.floor((np.rint(x / unit * 2**16) + bits) / 2**16) * unit, 448)
+
+
+def values_of_eden(rule, x, role, along_columns, seed):
+    """In double, of the MS-EDEN codes of a stored tensor: [lines, sum]."""
+    lines = (x.T if along_columns else x).astype(F32)
+    length = lines.shape[1]
+    if not rule.disable_rht:
+        lines = rotated(lines, seed, 128)
+    blocks = np.pad(blocks_of(lines, 16, 1)[:, 0], ((0, 0), (0, -math.ceil(lines.shape[1] / 16) % 8), (0, 0)))
+    amax = np.abs(lines).max(initial=0)
+    encode_scale = F32(1) if amax == 0 else np.minimum(F32(255.99) * EDEN_TARGET / amax, FLT_MAX)
+    scale = e4m3(np.abs(blocks).max(2) * (encode_scale / EDEN_TARGET))
+    each = scale[..., None]
+    codes = e2m1(blocks * factor_of(encode_scale, each))
+    y = np.abs(blocks * encode_scale)
+    sums = []
+    for terms in (y * y, y * (np.abs(codes).astype(F32) * each)):
+        of_blocks = tree_of_eight(terms[..., 0::2] + terms[..., 1::2])
+        sums.append(tree_of_eight(of_blocks.reshape(len(lines), -1, 8)))
+    correction = np.where(sums[1] > 0, sums[0] / np.where(sums[1] > 0, sums[1], F32(1)), F32(1)).astype(F32)
+    scale = scale * np.repeat(correction, 8, 1)
+    if rule.disable_stochastic_rounding:
+        scale = e4m3(scale)
+    else:
+        line, block = np.arange(scale.shape[0])[:, None], np.arange(scale.shape[1])[None]
+        row_words, column_words = math.ceil(math.ceil(length / 16) / 32) * 16, math.ceil(len(lines) / 32) * 32
+        words = block // 2 * column_words + line if along_columns else line * row_words + block // 2
+        scale = e4m3_stochastic(scale, rounding_bits(seed, ROWS[role] + along_columns, words, block % 2 == 1))
+    values = codes * scale[..., None].astype(np.float64) * float(F32(1) / encode_scale)
+    return torch.from_numpy(values.reshape(len(lines), -1)[:, : lines.shape[1]])
 
 
 def operand(rule, x, role, product, seed):
@@ -156,6 +204,8 @@ def operand(rule, x, role, product, seed):
         return values.T if over_rows else values
     if not rule.nvfp4():
         return values_of_codes(rule, x.numpy(), along_columns=over_rows)
+    if rule.ms_eden and product != "fprop":
+        return values_of_eden(rule, x.numpy(), role, over_rows, seed)
     if role == "weight" and not rule.disable_2d_quantization:
         values = values_of_codes(rule, x.numpy(), square=True)
         return values.T if over_rows else values

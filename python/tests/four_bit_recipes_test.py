@@ -1,5 +1,6 @@
 """NVFP4BlockScaling and MXFP4BlockScaling: products of the codes of the contract, the draw of their random numbers, refusals."""
 
+import functools
 import itertools
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import torch
 from linear_test import SHAPES, case, run
 from plimsoll.common import recipe
+
+MS_EDEN = functools.partial(recipe.NVFP4BlockScaling, ms_eden=True)
 
 
 def test_the_oracles_codes_are_the_nearest():
@@ -39,7 +42,7 @@ def test_output_and_gradients_are_those_of_the_oracle(name, shape):
 
 
 @pytest.mark.parametrize("override", [*itertools.product([False, True], repeat=3)])
-@pytest.mark.parametrize("kind", [recipe.NVFP4BlockScaling, recipe.MXFP4BlockScaling])
+@pytest.mark.parametrize("kind", [recipe.NVFP4BlockScaling, MS_EDEN, recipe.MXFP4BlockScaling])
 def test_each_product_can_run_in_high_precision(kind, override):
     layer, x, grad = case(True, 37, 65, 43)
     rule = kind(override_linear_precision=override)
@@ -49,7 +52,7 @@ def test_each_product_can_run_in_high_precision(kind, override):
     seed = four_bit_oracle.drawn_seed()
     expected = four_bit_oracle.linear(rule, x, layer.weight.detach(), layer.bias.detach(), grad, seed)
     for what, value in ours.items():
-        oracle.assert_within(value, expected[what], f"{kind.__name__} {override} {what}")
+        oracle.assert_within(value, expected[what], f"{rule} {what}")
 
 
 def test_fused_modules_have_the_bits_of_their_parts():
@@ -71,9 +74,10 @@ def test_fused_modules_have_the_bits_of_their_parts():
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
 
 
-def test_a_seed_gives_bits_and_inference_draws_nothing():
+@pytest.mark.parametrize("ms_eden", [False, True])
+def test_a_seed_gives_bits_and_inference_draws_nothing(ms_eden):
     layer, x, grad = case(True, 33, 64, 48)
-    rule = recipe.NVFP4BlockScaling()
+    rule = recipe.NVFP4BlockScaling(ms_eden=ms_eden)
 
     def gradient(seed):
         torch.manual_seed(seed)
@@ -88,7 +92,7 @@ def test_a_seed_gives_bits_and_inference_draws_nothing():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("rule", [recipe.NVFP4BlockScaling(), recipe.MXFP4BlockScaling()])
+@pytest.mark.parametrize("rule", [recipe.NVFP4BlockScaling(), MS_EDEN(), recipe.MXFP4BlockScaling()])
 def test_what_has_no_four_bits_is_refused(rule):
     with pytest.raises(ValueError, match="expected a recipe of eight bits or more, got"), te.quantized_model_init(recipe=rule):
         te.Linear(32, 16)

@@ -100,6 +100,8 @@ def test_our_names_are_the_same_objects():
             "fp8_format Format.E4M3 or Format.HYBRID.*got <Format.E2M1",
         ),
         (recipe.NVFP4BlockScaling, {"disable_rht": 1}, "disable_rht True or False, got 1"),
+        (recipe.NVFP4BlockScaling, {"ms_eden": "yes"}, "ms_eden True or False, got 'yes'"),
+        (recipe.NVFP4BlockScaling, {"ms_eden": True, "four_over_six": True}, "ms_eden False with four_over_six, got True"),
         (recipe.NVFP4BlockScaling, {"fp4_format": recipe.Format.E4M3}, "fp4_format"),
         (recipe.NVFP4BlockScaling, {"fp8_format": recipe.Format.HYBRID}, "fp8_format"),
         (recipe.NVFP4BlockScaling, {"high_precision_format": "fp64"}, "high_precision_format .*got 'fp64'"),
@@ -145,6 +147,7 @@ KINDS = {
     "mxfp8": recipe.MXFP8BlockScaling,
     "mxfp4": recipe.MXFP4BlockScaling,
     "nvfp4": recipe.NVFP4BlockScaling,
+    "ms-eden": functools.partial(recipe.NVFP4BlockScaling, ms_eden=True),
 }
 
 

@@ -46,6 +46,7 @@ CASES = {
             ["train", "--data", "{text}", "--out", "{out}", *SMALL, "--recipe", "nvfp4", "--high-precision-tail", "0.5"],
             ["text"],
         ),
+        (["train", "--data", "{text}", "--out", "{out}", *SMALL, "--recipe", "ms-eden"], ["text"]),
     ],
     "compare": [
         (["compare", "{llama}", "{other}"], ["llama/*.json", "llama/model.safetensors"]),
