@@ -34,6 +34,10 @@ class TinyRun {
     return all;
   }
 
+  // Options of 300 steps that were never disturbed, and of as many that the caller disturbs.
+  std::vector<std::string> whole_run(const std::string& recipe) const { return long_run("whole", recipe); }
+  std::vector<std::string> cut_run(const std::string& recipe) const { return long_run("cut", recipe); }
+
   Outcome train(const std::vector<std::string>& rest) const { return run_program(arguments("train", rest)); }
 
   // Records that a run logged of each step, timing left out.
@@ -56,7 +60,17 @@ class TinyRun {
   }
 
  private:
+  std::vector<std::string> long_run(const std::string& name, const std::string& recipe) const {
+    return {"--out", file(name), "--json", file(name + ".jsonl"), "--steps", "300", "--save-every",
+            "20",    "--recipe", recipe};
+  }
+
   io::TemporaryDirectory files_;
 };
+
+inline std::vector<std::string> and_also(std::vector<std::string> arguments, const std::string& more) {
+  arguments.push_back(more);
+  return arguments;
+}
 
 }  // namespace plimsoll::cli

@@ -1,4 +1,4 @@
-// Training through the command: what it writes, and what survives.
+// Training through the command: what it writes, and how it ends.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
@@ -14,27 +14,9 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kSteps = "300";
-
-// A run that was never disturbed.
-std::vector<std::string> whole_run(const TinyRun& run, const std::string& recipe) {
-  return {"--out", run.file("whole"), "--json", run.file("whole.jsonl"), "--steps", kSteps, "--save-every",
-          "20",    "--recipe",        recipe};
-}
-
-std::vector<std::string> cut_run(const TinyRun& run, const std::string& recipe) {
-  return {"--out", run.file("cut"), "--json", run.file("cut.jsonl"), "--steps", kSteps, "--save-every",
-          "20",    "--recipe",      recipe};
-}
-
-std::vector<std::string> with(std::vector<std::string> arguments, const std::string& more) {
-  arguments.push_back(more);
-  return arguments;
-}
-
 TEST(Train, LossFallsAndTheLogEndsWithASummary) {
   const TinyRun run;
-  const Outcome outcome = run.train(whole_run(run, "fp8"));
+  const Outcome outcome = run.train(run.whole_run("fp8"));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
   const auto steps = run.steps("whole.jsonl");
   ASSERT_EQ(steps.size(), 300u);
@@ -92,11 +74,11 @@ TEST(Train, LogsAmaxAndScaleOfEachOperandEveryFewSteps) {
 
 TEST(Train, Fp16ScalesItsLossUnlessToldOtherwise) {
   const TinyRun run;
-  ASSERT_EQ(run.train(whole_run(run, "fp16")).exit_code, 0);
+  ASSERT_EQ(run.train(run.whole_run("fp16")).exit_code, 0);
   const auto steps = run.steps("whole.jsonl");
   EXPECT_EQ(steps.at(1)["loss_scale"], 65536);
   EXPECT_LT(steps.at(300)["loss"].get<double>(), 0.7 * steps.at(1)["loss"].get<double>());
-  std::vector<std::string> fixed = cut_run(run, "fp16");
+  std::vector<std::string> fixed = run.cut_run("fp16");
   fixed.insert(fixed.end(), {"--loss-scale", "1e37", "--steps", "3"});
   const Outcome outcome = run.train(fixed);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
@@ -179,40 +161,6 @@ TEST(Train, TheLastStepsAreInTheRecipeThatItFinishesIn) {
   EXPECT_THAT(train("none", {"--finish-in", "bf16", "0"}).error, HasSubstr("expected a share from"));
 }
 
-class TrainUnder : public testing::TestWithParam<const char*> {};
-
-TEST_P(TrainUnder, KilledAndResumedRunHasTheSameBits) {
-  const TinyRun run;
-  ASSERT_EQ(run.train(whole_run(run, GetParam())).exit_code, 0);
-  {
-    Program program(run.arguments("train", cut_run(run, GetParam())));
-    run.wait_for_steps("cut.jsonl", 110);
-    program.send(SIGKILL);
-    ASSERT_EQ(program.wait().exit_code, 128 + SIGKILL);
-  }
-  const Outcome resumed = run.train(with(cut_run(run, GetParam()), "--resume"));
-  ASSERT_EQ(resumed.exit_code, 0) << resumed.error;
-  EXPECT_THAT(resumed.error, HasSubstr("resuming after"));
-  EXPECT_EQ(run.steps("cut.jsonl"), run.steps("whole.jsonl"));
-}
-
-INSTANTIATE_TEST_SUITE_P(Recipes, TrainUnder, testing::Values("fp32", "fp16", "fp8", "mxfp8", "nvfp4"),
-                         [](const auto& parameter) { return std::string(parameter.param); });
-
-TEST(Train, CtrlCWritesACheckpointAndExits130) {
-  const TinyRun run;
-  ASSERT_EQ(run.train(whole_run(run, "fp8")).exit_code, 0);
-  std::vector<std::string> arguments = cut_run(run, "fp8");
-  arguments[7] = "0";  // --save-every: the interrupt alone saves
-  Program program(run.arguments("train", arguments));
-  run.wait_for_steps("cut.jsonl", 30);
-  program.send(SIGINT);
-  EXPECT_EQ(program.wait().exit_code, 130);
-  EXPECT_FALSE(fs::is_empty(run.file("cut")));
-  ASSERT_EQ(run.train(with(arguments, "--resume")).exit_code, 0);
-  EXPECT_EQ(run.steps("cut.jsonl"), run.steps("whole.jsonl"));
-}
-
 TEST(Train, ThreadsDoNotChangeTheBits) {
   const TinyRun run;
   for (const char* threads : {"1", "2", "3"}) {
@@ -239,50 +187,6 @@ TEST(Train, AccumulationReachesEveryWindow) {
     const double loss = line["loss"].get<double>(), rounding = 2 * 4 * static_cast<double>(step) * 0x1p-24 * loss;
     EXPECT_NEAR(run.steps("a.jsonl").at(step)["loss"].get<double>(), loss, rounding) << step;
   }
-}
-
-class Resume : public testing::Test {
- protected:
-  void SetUp() override { ASSERT_EQ(run_.train(first()).exit_code, 0); }
-
-  std::vector<std::string> first() const {
-    return {"--out", run_.file("out"), "--steps", "40", "--save-every", "10", "--json", run_.file("log")};
-  }
-  Outcome resume(std::vector<std::string> more = {}) const {
-    std::vector<std::string> all = with(first(), "--resume");
-    all.insert(all.end(), more.begin(), more.end());
-    return run_.train(all);
-  }
-
-  TinyRun run_;
-};
-
-TEST_F(Resume, TakesThePreviousStepIfTheLastIsTruncatedAndNamesTheFile) {
-  const auto whole = run_.steps("log");
-  const fs::path file = run_.file("out/step-00000040/model.safetensors");
-  fs::resize_file(file, fs::file_size(file) / 2);
-  const Outcome resumed = resume();
-  EXPECT_EQ(resumed.exit_code, 0);
-  EXPECT_THAT(resumed.error, HasSubstr("step-00000040/model.safetensors: expected"));
-  EXPECT_THAT(resumed.error, HasSubstr("resuming after " + run_.file("out/step-00000030").native()));
-  EXPECT_EQ(run_.steps("log"), whole);
-}
-
-TEST_F(Resume, AtTheEndTrainsNothingAndSumsUpAgain) {
-  const std::string before = io::read_plainly(run_.file("log"));
-  EXPECT_EQ(resume().exit_code, 0);
-  const auto value = [&](const std::string& log, const char* key) {
-    return json::parse(log.substr(log.rfind('\n', log.size() - 2) + 1)).at(key);
-  };
-  const std::string after = io::read_plainly(run_.file("log"));
-  for (const char* key : {"final_val_loss", "tokens_per_s", "saved_activation_bytes"})
-    EXPECT_EQ(value(after, key), value(before, key));
-}
-
-TEST_F(Resume, AnotherModelRecipeOrSeedIsRefused) {
-  EXPECT_THAT(resume({"--dim", "64"}).error, HasSubstr("expected a run with shape"));
-  EXPECT_THAT(resume({"--recipe", "bf16"}).error, HasSubstr("expected a run with recipe \"bf16\", got \"fp8\""));
-  EXPECT_EQ(resume({"--seed", "2"}).exit_code, 1);
 }
 
 // A parameter's bytes in a checkpoint, of recipes that keep no history of amaxes: the model's, the states'.
@@ -316,9 +220,9 @@ TEST(Train, StatesOfFewerBitsTakeWhatThePageSaysAndAResumedRunHasTheSameBits) {
     }
     fs::remove_all(run.file(cut + "/step-00000008"));
     const std::vector<std::string> recipe(kept[i].options.begin(), kept[i].options.begin() + 2);
-    EXPECT_THAT(run.train(with(arguments(cut, recipe), "--resume")).error,
+    EXPECT_THAT(run.train(and_also(arguments(cut, recipe), "--resume")).error,
                 HasSubstr("expected a run with moments \"fp32\""));
-    ASSERT_EQ(run.train(with(arguments(cut, kept[i].options), "--resume")).exit_code, 0);
+    ASSERT_EQ(run.train(and_also(arguments(cut, kept[i].options), "--resume")).exit_code, 0);
     const auto file = [&](const std::string& of, const char* name) {
       return run.file(of + "/step-00000008/" + name + ".safetensors");
     };
@@ -351,19 +255,6 @@ TEST(Train, ALossScaleThatStaysHasNoHysteresis) {
   }
   const Outcome outcome = train("dynamic");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
-}
-
-TEST_F(Resume, WithoutTheFlagCheckpointsAreNotOverwritten) {
-  const Outcome outcome = run_.train(first());
-  EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.error, HasSubstr("expected a directory without checkpoints, or --resume"));
-}
-
-TEST(Train, ResumeOfARunThatNeverSavedStartsIt) {
-  const TinyRun run;
-  const Outcome outcome = run.train({"--out", run.file("out"), "--steps", "2", "--resume"});
-  EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.error, HasSubstr("no checkpoint yet"));
 }
 
 TEST(Train, FullDiskIsOneLineAndLeavesNothingHalfWritten) {
@@ -430,13 +321,6 @@ TEST(Train, TwoRunsWithOneLogAreRefused) {
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.error, HasSubstr("log: expected a file that no other process writes to"));
   EXPECT_GE(run.steps("log").size(), 5u);
-}
-
-TEST_F(Resume, AnotherTextOfTheSameLengthIsRefused) {
-  std::string text = io::read_plainly(run_.file("data/text.txt"));
-  text.back() = text.back() == 'x' ? 'y' : 'x';
-  io::write_plainly(run_.file("data/text.txt"), text);
-  EXPECT_THAT(resume().error, HasSubstr("expected a run with data_sha256"));
 }
 
 TEST(Train, FullLogIsAnError) {

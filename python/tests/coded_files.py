@@ -36,6 +36,9 @@ CONFIGS = {
     ),
 }
 
+# Formats of `plimsoll quantize`, and the dtype under which a model makes the same codes as it is loaded.
+FORMATS = {"fp8": "fp8", "fp8-block": None, "nvfp4": "nvfp4", "mxfp4": "mxfp4"}
+
 Tensors = dict[str, torch.Tensor]
 Coded = tuple[Tensors, torch.Tensor]  # the tensors of a module by their last names, and the values
 

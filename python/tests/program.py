@@ -24,3 +24,10 @@ def done(*words: Any) -> str:
     result = plimsoll(*words)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
+
+
+def refused(*words: Any) -> str:
+    """The one line of a command that must fail."""
+    result = plimsoll(*words)
+    assert result.returncode in (1, 2) and result.stderr.count("\n") == 1, result
+    return result.stderr

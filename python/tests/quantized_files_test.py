@@ -1,25 +1,16 @@
-"""Directories whose matrices are codes: those that others write, and those of `plimsoll quantize`."""
+"""What files of codes hold: those that others write, and those of `plimsoll quantize`."""
 
 import json
 import shutil
 
 import coded_files
 import decoder_models
-import finetune_runs
 import pytest
-import tiny_llama
-import tokenizer_texts
 import torch
 import transformers
 from decoder_test import LOGITS, relative
-from plimsoll.models import AutoModelForCausalLM
-from plimsoll.serve import Engine
-from program import done, plimsoll
+from program import done, plimsoll, refused
 from safetensors.torch import load_file
-from served import serving
-
-# Formats of `plimsoll quantize`, and the dtype under which a model makes the same codes as it is loaded.
-FORMATS = {"fp8": "fp8", "fp8-block": None, "nvfp4": "nvfp4", "mxfp4": "mxfp4"}
 
 
 def ids(length=37, rows=2):
@@ -67,7 +58,7 @@ def values(request, tmp_path_factory):
     return directory
 
 
-@pytest.fixture(scope="module", params=FORMATS)
+@pytest.fixture(scope="module", params=coded_files.FORMATS)
 def quantized(request, values, tmp_path_factory):
     """(values, the same as codes, the format)"""
     out = tmp_path_factory.mktemp("codes") / "out"
@@ -78,7 +69,7 @@ def quantized(request, values, tmp_path_factory):
 @torch.no_grad()
 def test_codes_of_a_file_are_those_that_are_made_at_load(quantized):
     values, codes, format = quantized
-    dtype = FORMATS[format]
+    dtype = coded_files.FORMATS[format]
     if dtype is None:
         pytest.skip("no dtype makes codes of fp8-block at load")
     made, read = decoder_models.load(values, dtype), decoder_models.load(codes, "bf16")
@@ -235,96 +226,6 @@ def test_modules_that_are_kept_stay_values(values, tmp_path):
         assert result.returncode == 2 and expected in result.stderr and not (tmp_path / "none").exists()
 
 
-@pytest.fixture(scope="module")
-def chatty(tmp_path_factory):
-    """A model with a tokenizer, whose matrices have columns in multiples of 32."""
-    directory = tmp_path_factory.mktemp("chatty")
-    template = finetune_runs.TEMPLATES["chatml"]
-    specials = ("<|im_start|>", "<|im_end|>")
-    return tiny_llama.write(
-        directory, "<|im_end|>", specials, template, hidden_size=96, intermediate_size=160, head_dim=16, initializer_range=0.1
-    )
-
-
-@pytest.fixture(scope="module", params=FORMATS)
-def chatty_codes(request, chatty, tmp_path_factory):
-    out = tmp_path_factory.mktemp("codes") / "out"
-    done("quantize", "--model", chatty, "--out", out, "--format", request.param)
-    return out, request.param
-
-
-def generated(model, log, *options):
-    done("generate", "--model", model, "--prompt", "def read", "--tokens", 12, "--json", log, *options)
-    return [json.loads(line).get("log_probability") for line in log.read_text().splitlines()]
-
-
-def test_texts_are_those_of_codes_that_are_made_at_load(chatty, chatty_codes, tmp_path):
-    codes, format = chatty_codes
-    read = generated(codes, tmp_path / "read", "--dtype", "bf16")
-    assert len(read) > 2
-    if FORMATS[format]:
-        assert generated(chatty, tmp_path / "made", "--dtype", FORMATS[format]) == read
-    with serving(codes, "--dtype", "bf16") as server:
-        reply = server.client.completions.create(model="any", prompt="def read", max_tokens=12, temperature=0, logprobs=1)
-        assert reply.choices[0].logprobs.token_logprobs == [value for value in read if value is not None]
-        assert server.stop() == 0
-
-
-def test_each_command_takes_a_directory_of_codes(chatty_codes, tmp_path):
-    codes, format = chatty_codes
-    text = tmp_path / "text.txt"
-    text.write_text(tokenizer_texts.python_source()[:4000])
-    words = ["--model", codes, "--data", text, "--context", 64, "--tokens", 200]
-    done("parity", *words, "--json", tmp_path / "parity")
-    figures = json.loads((tmp_path / "parity").read_text())["dtypes"]
-    assert figures.keys() == {"fp32", "bf16", "fp16"}
-    assert figures["fp32"]["logits_kl"] == 0 and 0 < figures["bf16"]["logits_kl"] < 0.1
-    assert figures["bf16"]["bytes_per_weight"] < 2
-    done("logprobs", *words, "--json", tmp_path / "logprobs", "--dtype", "fp32")
-    assert ("weight_packed" if "fp4" in format else "F8_E4M3") in done("inspect", codes)
-    done("audit", "--model", codes, "--as", "generate", "--tokens", 4)
-    with Engine(codes) as engine:
-        assert len(list(engine.submit("def read", max_tokens=3))) == 3
-
-
-def test_adapters_train_on_codes(chatty_codes, tmp_path):
-    codes, _ = chatty_codes
-    data = finetune_runs.write_lines(tmp_path / "data.jsonl", finetune_runs.chats(12))
-    out = tmp_path / "out"
-    words = [*finetune_runs.words_of(codes, data, *finetune_runs.PLAN), "--eval-share=0", "--lora", "--out", out]
-    done(*words, "--recipe=bf16", "--base", "stored", "--samples=1")
-    losses = finetune_runs.losses(out)
-    assert losses[-1] < losses[0]
-    with_adapter = generated(codes, tmp_path / "with", "--adapter", out)
-    assert with_adapter != generated(codes, tmp_path / "without")
-
-
-def refused(*words):
-    result = plimsoll(*words)
-    assert result.returncode in (1, 2) and result.stderr.count("\n") == 1, result
-    return result.stderr
-
-
-def test_work_on_values_refuses_codes(chatty_codes, tmp_path):
-    codes, format = chatty_codes
-    expected = "quantization_config: expected weights that are values, got codes"
-    out = tmp_path / "out"
-    assert expected in refused("quantize", "--model", codes, "--out", out, "--format", "fp8")
-    assert expected in refused("gauge", "--model", codes, "--out", out)
-    text = tmp_path / "text"
-    text.write_text("def read\n" * 400)
-    assert expected in refused("train", "--model", codes, "--data", text, "--out", out, "--steps", 1, "--batch", 1)
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    assert expected in refused("merge", "--model", codes, "--adapter", adapter, "--out", out)
-    assert "as the dtype of weights that are codes, got fp8" in refused(
-        "generate", "--model", codes, "--prompt", "a", "--dtype", "fp8"
-    )
-    assert not out.exists()
-    with pytest.raises(ValueError, match="expected weights that are values, got codes"):
-        AutoModelForCausalLM.from_pretrained(codes)
-
-
 def test_scales_of_activations_are_told_of_once(tmp_path):
     exact = coded_files.make("llama")
     directory = coded_files.write(exact, tmp_path, "tensor")
@@ -337,136 +238,6 @@ def test_scales_of_activations_are_told_of_once(tmp_path):
     assert "14 scales of activations" in ours.warning() and "products keep activations as values" in ours.warning()
     with torch.no_grad():
         assert relative(ours.forward(ids(), None), exact(input_ids=ids()).logits) <= LOGITS
-
-
-MODULE = "model.layers.1.mlp.up_proj."
-
-
-def without(last):
-    return lambda tensors: tensors.pop(MODULE + last)
-
-
-def changed(last, make):
-    def damage(tensors):
-        tensors[MODULE + last] = make(tensors.get(MODULE + last))
-
-    return damage
-
-
-def with_nan(tensor):
-    copy = tensor.clone().view(torch.uint8 if tensor.element_size() == 1 else tensor.dtype)
-    copy.view(-1)[5 % copy.numel()] = 0xFF if copy.dtype == torch.uint8 else float("nan")
-    return copy.view(tensor.dtype)
-
-
-DAMAGES = [
-    ("channel", without("weight_scale"), "missing: {}weight_scale"),
-    ("channel", without("weight"), "missing: {}weight"),
-    ("channel", changed("weight_scale_inv", lambda _: torch.ones(1)), "unknown: {}weight_scale_inv"),
-    ("channel", changed("weight", lambda w: w.bfloat16()), "unknown: {}weight_scale"),
-    ("channel", changed("weight", lambda w: w.view(torch.uint8)), "unknown: {}weight_scale"),
-    ("channel", changed("weight", lambda w: w[:-1]), "of another shape: {0}weight [159, 96] instead of [160, 96]"),
-    ("channel", changed("weight", with_nan), "tensor '{}weight': expected codes without NaN, got NaN"),
-    ("channel", changed("weight_scale", lambda s: s[:-1]), "{}weight_scale [159, 1] instead of [160, 1]"),
-    ("channel", changed("weight_scale", lambda s: s.view(torch.int16)), "{}weight_scale': expected F32, BF16 or F16, got I16"),
-    ("channel", changed("weight_scale", with_nan), "{}weight_scale': expected scales that are finite and not negative"),
-    ("tensor", changed("weight_scale", lambda s: -s), "{}weight_scale': expected scales that are finite and not negative"),
-    ("tensor", changed("weight_scale", lambda s: s.repeat(2)), "{}weight_scale [2] instead of [1]"),
-    ("fp8", without("weight_scale_inv"), "missing: {}weight_scale_inv"),
-    ("fp8", changed("weight_scale_inv", lambda s: s[:1].clone()), "{}weight_scale_inv [1, 1] instead of [2, 1]"),
-    ("nvfp4", without("weight_scale"), "missing: {}weight_scale"),
-    ("nvfp4", without("weight_global_scale"), "missing: {}weight_global_scale"),
-    ("nvfp4", without("weight_packed"), "missing: {}weight_packed"),
-    (
-        "nvfp4",
-        changed("weight_global_scale", lambda s: s * 0),
-        "{}weight_global_scale': expected a finite number above 0, and so its inverse, got 0",
-    ),
-    (
-        "nvfp4",
-        changed("weight_global_scale", with_nan),
-        "{}weight_global_scale': expected a finite number above 0, and so its inverse, got nan",
-    ),
-    ("nvfp4", changed("weight_global_scale", lambda s: s.double()), "{}weight_global_scale': expected F32, got F64"),
-    ("nvfp4", changed("weight_scale", with_nan), "{}weight_scale': expected scales that are finite and not negative"),
-    ("nvfp4", changed("weight_scale", lambda s: s.view(torch.uint8)), "{}weight_scale': expected F8_E4M3, got U8"),
-    ("nvfp4", changed("weight_packed", lambda w: w.view(torch.int8)), "{}weight_packed': expected U8, got I8"),
-    ("nvfp4", changed("weight_zero_point", lambda _: torch.ones(1)), "unknown: {}weight_zero_point"),
-    ("mxfp4", changed("weight_scale", with_nan), "{}weight_scale': expected scales without NaN, got NaN"),
-    ("mxfp4", changed("weight_global_scale", lambda _: torch.ones(1)), "unknown: {}weight_global_scale"),
-]
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory):
-    """{layout: (tensors, directory)}"""
-    result = {}
-    for layout in coded_files.LAYOUTS:
-        directory = coded_files.write(coded_files.make("llama"), tmp_path_factory.mktemp(layout), layout)
-        result[layout] = load_file(directory / "model.safetensors"), directory
-    return result
-
-
-@pytest.mark.parametrize(("layout", "damage", "expected"), DAMAGES, ids=range(len(DAMAGES)))
-def test_damaged_files_are_one_error(layout, damage, expected, sound, tmp_path):
-    tensors, directory = sound[layout]
-    copy = dict(tensors)
-    damage(copy)
-    shutil.copy(directory / "config.json", tmp_path)
-    coded_files.save_file({name: tensor.contiguous() for name, tensor in copy.items()}, tmp_path / "model.safetensors")
-    error = refused("generate", "--model", tmp_path, "--prompt", "a")
-    assert expected.format(MODULE) in error and str(tmp_path) in error, error
-
-
-def group(**weights):
-    return {"config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", **weights}}}}
-
-
-CONFIGS = [
-    ({"quant_method": "gptq", "bits": 4}, "quant_method: expected fp8 or compressed-tensors, got 'gptq'"),
-    ({"quant_method": "mxfp4"}, "quant_method: expected fp8 or compressed-tensors, got 'mxfp4'"),
-    ({}, "quant_method: expected fp8 or compressed-tensors, got ''"),
-    ([], "quantization_config: expected an object, got []"),
-    ({**coded_files.FINE_GRAINED, "activation_scheme": "static"}, "activation_scheme: expected dynamic, got 'static'"),
-    ({**coded_files.FINE_GRAINED, "weight_block_size": [64, 64]}, "weight_block_size: expected [128,128], got [64,64]"),
-    ({**coded_files.FINE_GRAINED, "weight_block_size": None}, "weight_block_size: expected [128,128], got null"),
-    ({**coded_files.FINE_GRAINED, "ignored_layers": [3]}, "ignored_layers: expected a list of names, got [3]"),
-    (
-        {**coded_files.FINE_GRAINED, "modules_to_not_convert": [MODULE[:-1]]},
-        f"'{MODULE}weight': expected values, as modules_to_not_convert of config.json names the module, got codes",
-    ),
-    ({"format": "int-quantized", **group(strategy="channel")}, "format: expected float-quantized, "),
-    ({"format": "pack-quantized", **group(strategy="group")}, "got 'pack-quantized'"),
-    (
-        {"format": "float-quantized", **group(strategy="group")},
-        "strategy: expected tensor or channel or block for float-quantized",
-    ),
-    ({"format": "float-quantized", **group(strategy="channel", num_bits=4)}, "num_bits: expected 8, got 4"),
-    ({"format": "float-quantized", **group(strategy="channel", type="int")}, "type: expected float, got 'int'"),
-    ({"format": "float-quantized", **group(strategy="channel", symmetric=False)}, "symmetric: expected true, got false"),
-    ({"format": "float-quantized", **group(strategy="channel", actorder="group")}, 'actorder: expected none, got "group"'),
-    ({"format": "float-quantized", **group(strategy="channel", dynamic=True)}, "dynamic: expected none, got true"),
-    ({"format": "nvfp4-pack-quantized", **group(strategy="tensor_group", num_bits=4, group_size=32)}, "group_size: expected 16"),
-    ({"format": "float-quantized", "config_groups": {}}, "config_groups: expected an object with a group, got {}"),
-    (
-        {"format": "float-quantized", **group(strategy="channel"), "kv_cache_scheme": {"num_bits": 8}},
-        "kv_cache_scheme: expected none",
-    ),
-    (
-        {"format": "nvfp4-pack-quantized", **group(strategy="tensor_group", num_bits=4, group_size=16)},
-        "expected values or codes of",
-    ),
-]
-
-
-@pytest.mark.parametrize(("config", "expected"), CONFIGS, ids=range(len(CONFIGS)))
-def test_configs_that_are_not_read_are_one_error(config, expected, sound, tmp_path):
-    tensors, directory = sound["fp8"]
-    shutil.copy(directory / "config.json", tmp_path)
-    method = {"quant_method": "compressed-tensors"} if isinstance(config, dict) and "format" in config else {}
-    coded_files.write_files(tmp_path, tensors, {**method, **config} if isinstance(config, dict) else config)
-    error = refused("generate", "--model", tmp_path, "--prompt", "a")
-    assert expected in error and str(tmp_path) in error, error
 
 
 def test_weights_that_are_not_finite_are_named(values, tmp_path):
@@ -483,27 +254,7 @@ def test_weights_that_are_not_finite_are_named(values, tmp_path):
         assert not (tmp_path / "out").exists()
 
 
-def test_what_does_not_go_together_is_refused_before_the_work(tmp_path):
-    model = decoder_models.save(decoder_models.make("llama"), tmp_path / "llama")
-    words = ["quantize", "--model", model, "--out", tmp_path / "out"]
-    assert "--calibrate-tokens: expected --calibrate FILE" in refused(*words, "--format", "fp8", "--calibrate-tokens", 64)
-    assert "cannot create" in refused(*words, "--format", "fp8", "--json", tmp_path / "nowhere" / "sizes.json")
-    assert not (tmp_path / "out").exists()
-    done(*words, "--format", "fp8", "--json", tmp_path / "sizes.json")
-    assert json.loads((tmp_path / "sizes.json").read_text())["matrices"] > 0
-    assert "--as generate" in refused("audit", "--model", tmp_path / "out")
-
-
-def test_models_without_such_matrices_are_refused(tmp_path):
-    gpt2 = decoder_models.save(decoder_models.make("gpt2"), tmp_path / "gpt2")
-    error = refused("quantize", "--model", gpt2, "--out", tmp_path / "out", "--format", "fp8")
-    assert "expected a matrix that is stored as [out, in], got [in, out]" in error
-    llama = decoder_models.save(decoder_models.make("llama"), tmp_path / "llama")
-    error = refused("quantize", "--model", llama, "--out", tmp_path / "out", "--format", "nvfp4")
-    assert "expected a multiple of 16 columns, got 54" in error
-
-
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", coded_files.FORMATS)
 def test_transformers_reads_our_files(format, tmp_path):
     if format != "fp8-block":
         pytest.importorskip("compressed_tensors")
