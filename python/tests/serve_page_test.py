@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import t5_command
 from chromium import Browser
 from served import CONTEXT, MESSAGES, serving, write_tiny
 
@@ -141,6 +142,26 @@ def test_an_error_is_shown_and_the_next_message_works(page):
     ask(page, "Hello")
     page.wait("document.querySelectorAll('.note').length === 1")
     assert len(texts(page, "assistant")) == 1
+
+
+def test_without_a_chat_template_each_text_is_a_prompt_by_itself(browser, tmp_path):
+    t5_command.new_model(tmp_path)
+    with serving(tmp_path) as served:
+        page = browser.page(f"http://127.0.0.1:{served.port}/")
+        page.wait("document.getElementById('input').placeholder.includes('no chat template')")
+        assert page.value("document.getElementById('system').offsetParent === null")
+        set_field(page, "temperature", 0)
+        set_field(page, "max_tokens", 20)
+        for number, text in enumerate(t5_command.SENTENCES[:2]):
+            ask(page, text)
+            page.wait(f"document.querySelectorAll('.note').length === {number + 1}")
+            reply = served.client.completions.create(model="any", prompt=text, temperature=0, max_tokens=20)
+            assert texts(page, "assistant")[-1] == reply.choices[0].text != ""
+        assert texts(page, "error") == [] and not page.events("Runtime.exceptionThrown")
+        page.call("Page.close")
+        served.process.send_signal(signal.SIGTERM)
+        served.process.communicate(timeout=60)
+        assert served.process.returncode == 0
 
 
 def test_a_key_is_asked_for(browser, tiny):

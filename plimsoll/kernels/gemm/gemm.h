@@ -52,7 +52,7 @@ struct GemmEpilogue {
   int64_t aux_stride = 0;
   float* column_sum =
       nullptr;  // [n]: sum over m of the value before encoding (dbias); overwritten; same bits for any thread count
-  bool accumulate = false;       // FP32 output only
+  bool accumulate = false;       // to an fp32, fp16 or bf16 output; the sum is rounded once
   const float* scale = nullptr;  // of an FP8 output: codes = encode(value * (1 / *scale)), saturating; nullptr or 0: 1
   // The amax of the values before they are scaled: NaN > Inf > finite; 0 for an empty output. Overwritten; optional.
   float* amax = nullptr;

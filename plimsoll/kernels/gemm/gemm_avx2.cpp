@@ -50,7 +50,8 @@ constexpr MultiplyBlock kMultiplyBlock[] = {
 template <int64_t kPitch>
 void multiply_panel(const TileProduct& args) {
   // The rows of a panel share cache lines, and both blocks down the half of B.
-  for (int64_t column = 0; column < kTileColumns; column += 16) {
+  const int64_t columns = args.half_empty ? kTileColumns / 2 : kTileColumns;
+  for (int64_t column = 0; column < columns; column += 16) {
     for (int64_t row = 0; row < args.rows; row += 6) {
       kMultiplyBlock<kPitch>[at_most(args.rows - row, 6)](args, row, column);
     }

@@ -112,6 +112,7 @@ class BlockMultiplier {
                         .b_places = places_,
                         .tile = tile,
                         .rows = product_.rows_in(row_panel),
+                        .half_empty = gemm.n - column_panel * kTileColumns <= kTileColumns / 2,
                         .carry = k_.begin > 0,
                         .prefetch = next,
                         .prefetch_step = step};

@@ -189,13 +189,29 @@ TEST_F(GemmEpilogueTest, DgeluMultipliesWithTheGradientAtAux) {
 TEST_F(GemmEpilogueTest, AccumulateAddsToTheOutput) {
   for (runtime::Isa isa : isas()) {
     runtime::ScopedIsa scope(isa);
-    Matrix output{Format::kFp32};
-    auto before = [](int64_t i, int64_t j) { return static_cast<float>(i) - 0.5f * static_cast<float>(j); };
-    for (int64_t i = 0; i < kM; ++i) {
-      for (int64_t j = 0; j < kN; ++j) output.set(i, j, before(i, j));
+    for (Format format : {Format::kFp32, Format::kFp16, Format::kBf16}) {
+      SCOPED_TRACE(std::string(format::info(format).name) + " on " + std::string(runtime::name(isa)));
+      Matrix output{format};
+      auto before = [](int64_t i, int64_t j) { return static_cast<float>(i) - 0.5f * static_cast<float>(j); };
+      for (int64_t i = 0; i < kM; ++i) {
+        for (int64_t j = 0; j < kN; ++j) output.set(i, j, before(i, j));
+      }
+      GemmEpilogue epilogue = {.alpha = 0.5f, .accumulate = true};
+      expect_bits(output, epilogue, [&](float x, int64_t i, int64_t j) { return x * 0.5f + before(i, j); });
+      // Without an amax most tiles take one pass.
+      Matrix with_amax = output;
+      run(with_amax, epilogue);
+      gemm({.a = a_.view(),
+            .b = b_.view(),
+            .m = kM,
+            .n = kN,
+            .k = kK,
+            .output = output.bytes.data(),
+            .output_format = format,
+            .output_stride = output.stride,
+            .epilogue = epilogue});
+      EXPECT_EQ(output.bytes, with_amax.bytes);
     }
-    expect_bits(output, {.alpha = 0.5f, .accumulate = true},
-                [&](float x, int64_t i, int64_t j) { return x * 0.5f + before(i, j); });
   }
 }
 

@@ -110,6 +110,7 @@ struct TileProduct {
   BPlaces b_places = {};
   float* tile = nullptr;
   int64_t rows = 0;
+  bool half_empty = false;  // only the first 16 columns of the tile are wanted
   bool carry = false;
   const char* prefetch = nullptr;  // of the B panel that comes next, prefetch_step bytes per k dword
   int64_t prefetch_step = 0;

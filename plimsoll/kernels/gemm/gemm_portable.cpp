@@ -21,7 +21,8 @@ PLIMSOLL_INLINE void multiply_block(const TileProduct& args, int64_t row, int64_
 }
 
 void multiply(const TileProduct& args) {
-  for (int64_t column = 0; column < kTileColumns; column += 16) {
+  const int64_t columns = args.half_empty ? kTileColumns / 2 : kTileColumns;
+  for (int64_t column = 0; column < columns; column += 16) {
     int64_t row = 0;
     for (; row + 2 <= args.rows; row += 2) multiply_block<2>(args, row, column);
     if (row < args.rows) multiply_block<1>(args, row, column);

@@ -130,13 +130,7 @@ at::Tensor weight_gradient(const ScaledTensor& grad, const ScaledTensor& saved_i
     const bool accumulates = !saved.scaling.is_first_microbatch.value_or(false);
     const Product product{
         .kind = GemmKind::kGradWeight, .a = grad, .b = input, .epilogue = {.accumulate = accumulates}};
-    if (accumulates && main_grad.scalar_type() != at::kFloat) {  // the sum is rounded once
-      const at::Tensor sum = main_grad.to(at::kFloat);
-      multiply({product, maker.path(), "main_grad", facts}, sum);
-      main_grad.copy_(sum);
-    } else {
-      multiply({product, maker.path(), "main_grad", facts}, main_grad);
-    }
+    multiply({product, maker.path(), "main_grad", facts}, main_grad);
     return {};
   }
   at::Tensor gradient = at::empty({grad.cols(), input.cols()}, grad.data.options().dtype(saved.weight_dtype));

@@ -5,7 +5,6 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <string>
 
 #include "plimsoll/kernels/dropout/dropout.h"
@@ -24,9 +23,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// Rows of y that are in FP32 at a time: of 4096 columns 4 MiB, which stay in a cache.
-constexpr int64_t kWideRows = 256;
 
 struct Epilogue {
   double factor = 1;
@@ -123,17 +119,11 @@ at::Tensor projected(const at::Tensor& x, const Adapters& adapters) {
 }
 
 at::Tensor sum_of(const at::Tensor& y, const at::Tensor& inner, const Adapters& adapters) {
-  at::Tensor result = at::empty_like(y);
-  for (int64_t first = 0; first < y.size(0); first += kWideRows) {
-    const int64_t rows = std::min(kWideRows, y.size(0) - first);
-    const at::Tensor wide = y.narrow(0, first, rows).to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-    const at::Tensor part = inner.narrow(0, first, rows);
-    adapters.each([&](size_t i, int64_t column) {
-      multiply_into(adapters.inner(part, i, column), adapters.b[i], adapters.outer(wide, i),
-                    {.factor = adapters.options.factor, .accumulate = true});
-    });
-    result.narrow(0, first, rows).copy_(wide);
-  }
+  const at::Tensor result = y.clone(at::MemoryFormat::Contiguous);
+  adapters.each([&](size_t i, int64_t column) {
+    multiply_into(adapters.inner(inner, i, column), adapters.b[i], adapters.outer(result, i),
+                  {.factor = adapters.options.factor, .accumulate = true});
+  });
   return result;
 }
 

@@ -22,7 +22,7 @@ struct LowRankOptions {
 };
 
 // x [..., in], y [..., out], a and b fp32, bf16 or fp16 -> [..., out] in the dtype of y. All products are summed in FP32
-// of the values as they are, and the sum with y is rounded once. Saved for backward: x itself and x A^T, of dropout only
+// of the values as they are, and the sum with y is rounded once for each adapter of a row. Saved for backward: x itself and x A^T, of dropout only
 // its seed. A row has the same bits in every batch.
 at::Tensor add_low_rank(const at::Tensor& y, const at::Tensor& x, const std::vector<LowRank>& adapters,
                         const LowRankOptions& options);

@@ -27,7 +27,7 @@ struct StoredProduct {
   const at::Tensor& output;
   float alpha = 1.0f;
   at::Tensor bias = {};     // [n], fp32, contiguous; optional
-  bool accumulate = false;  // fp32 alone: adds to what is in the output
+  bool accumulate = false;  // adds to what is in the output
 };
 void multiply_as_stored(const StoredProduct& product);
 

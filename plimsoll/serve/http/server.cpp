@@ -198,7 +198,8 @@ class Server::Http final : public httplib::Server {
                           {"object", "model"},
                           {"created", 0},
                           {"owned_by", "plimsoll"},
-                          {"context", served_.context}});
+                          {"context", served_.context},
+                          {"chat", served_.chat_template != nullptr}});
       }
       response.set_content(dump({{"object", "list"}, {"data", std::move(models)}}), "application/json");
     });
