@@ -5,10 +5,8 @@ import math
 import os
 import pathlib
 import shutil
-import signal
 import struct
 import subprocess
-import time
 
 import launched_ranks
 import plimsoll.models as plimsoll_models
@@ -16,23 +14,12 @@ import pytest
 import tiny_llama
 import tokenizer_texts
 import torch
-from program import PROGRAM, command_of, done, plimsoll
+from program import PROGRAM, done, interrupted, plimsoll
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 SMOLLM2 = pathlib.Path(os.environ.get("PLIMSOLL_CACHE", "~/.cache/plimsoll")).expanduser() / "models" / "SmolLM2-135M-Instruct"
 TEXT = tokenizer_texts.python_source()
-
-
-def interrupted(words, begun):
-    """Output, errors and exit code of a command that gets Ctrl-C when begun() is true."""
-    process = subprocess.Popen(command_of(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 60
-    while not begun() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.001)
-    process.send_signal(signal.SIGINT)
-    output, error = process.communicate(timeout=60)
-    return output, error, process.returncode
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import tiny_llama
 import tokenizer_texts
 import torch
 from line_models import LINE, config_of, line, soft, spread, write
-from program import PROGRAM, done, plimsoll
+from program import PROGRAM, done, interrupted, plimsoll
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
@@ -53,6 +53,14 @@ def lined(tokenizer, text, plain_kl, tmp_path_factory):
     assert result.returncode == 0, result.stdout + result.stderr
     assert product in result.stdout
     return folder, root / "lined", found, product
+
+
+def test_an_interrupted_line_leaves_nothing(tokenizer, text, tmp_path):
+    folder = write(soft(decoder_models.make("llama", config_of("llama", tokenizer))), tokenizer, tmp_path / "model")
+    words = ["line", "--model", folder, "--data", text, "--out", tmp_path / "out", "--tokens", 20_000]
+    _, error, code = interrupted(words, (tmp_path / "out.partial").exists)
+    assert (code, error) == (130, "plimsoll: line: interrupted, nothing is written\n")
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_plan_spares_the_product_with_the_outlier_alone(lined):

@@ -1,8 +1,10 @@
 """The program plimsoll, run as a user runs it."""
 
 import os
+import signal
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import plimsoll as package
@@ -24,6 +26,17 @@ def done(*words: Any) -> str:
     result = plimsoll(*words)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
+
+
+def interrupted(words: Sequence[Any], begun: Callable[[], bool]) -> tuple[str, str, int]:
+    """Output, errors and exit code of a command that gets Ctrl-C when begun() is true."""
+    process = subprocess.Popen(command_of(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while not begun() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    output, error = process.communicate(timeout=60)
+    return output, error, process.returncode
 
 
 def refused(*words: Any) -> str:

@@ -17,22 +17,19 @@ void convert_model(const ConvertOptions& options) {
   }
   const at::NoGradGuard no_grad;
   const InterruptScope interrupt;
-  const auto stop_if_interrupted = [&] {
-    if (interrupt.requested()) throw Interrupted("convert: interrupted, nothing is written");
-  };
   NewDirectory directory(options.out);
   std::filesystem::path source = options.model;
   if (is_run(options.model)) {
     const TextModel run = load_model({.path = options.model});
     models::save(*run.model, directory.partial(), {.source = run.directory});
-    stop_if_interrupted();
+    interrupt.stop_if_requested("convert");
     source = directory.partial();
   }
   const models::LoadedModel loaded =
       models::load(source, {.dtype = options.dtype, .coded = models::CodedWeights::kDecoded, .warn = options.warn});
-  stop_if_interrupted();
+  interrupt.stop_if_requested("convert");
   models::save(*loaded.model, directory.partial(), {.source = source});
-  stop_if_interrupted();
+  interrupt.stop_if_requested("convert");
   if (options.warn && !std::filesystem::exists(directory.partial() / "tokenizer.json")) {
     options.warn(
         io::compose("{} has no tokenizer.json, and so {} has none", options.model.native(), options.out.native()));

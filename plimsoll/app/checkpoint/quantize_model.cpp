@@ -77,7 +77,7 @@ class ModelQuantizer {
     if (!options_.calibrate.empty()) calibrate();
     models::WeightFiles files(directory, plans(), options_.shard_bytes);
     for (size_t i = 0; i < tensors_.size(); ++i) {
-      if (interrupt.requested()) throw Interrupted("quantize: interrupted, nothing is written");
+      interrupt.stop_if_requested("quantize");
       if (inputs_) follow(tensors_[i].parameter);
       is_coded_[i] ? write_codes(tensors_[i], files) : write_values(tensors_[i], files);
       if (options_.on_parameter) {

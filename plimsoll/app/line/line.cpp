@@ -18,6 +18,7 @@
 #include "plimsoll/app/line/plan_search.h"
 #include "plimsoll/app/line/value_rows.h"
 #include "plimsoll/app/new_directory.h"
+#include "plimsoll/app/process/interrupt.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/json.h"
 #include "plimsoll/io/sha256.h"
@@ -92,7 +93,7 @@ class Line {
     options_.progress("fp32");
     const watch::AuditedRun run("fp32");
     std::unique_ptr<LineModel> exact = subject_->load_exact();
-    text_ = std::make_unique<LineText>(*exact, *subject_, directory_.partial());
+    text_ = std::make_unique<LineText>(*exact, *subject_, directory_.partial(), interrupt_);
     return exact;
   }
 
@@ -119,6 +120,8 @@ class Line {
       const watch::AuditedRun run("gauge");
       gauge_checkpoint(
           {.model = options_.model, .out = gauged, .calibrate = inputs, .measurements = options_.measurements});
+    } catch (const Interrupted&) {
+      throw;
     } catch (const Error& error) {
       result_["gauge"] = {{"error", error.what()}};
       fs::remove(inputs);
@@ -188,6 +191,7 @@ class Line {
   const LineOptions& options_;
   const std::string codes_ = std::string(recipe::name_of(std::span(kLineCodes), options_.codes));
   const std::unique_ptr<LineSubject> subject_;
+  const InterruptScope interrupt_;
   NewDirectory directory_;
   std::unique_ptr<LineText> text_;
   std::unique_ptr<LineModel> exact_;

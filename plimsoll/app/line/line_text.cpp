@@ -10,8 +10,9 @@
 
 namespace plimsoll::app {
 
-LineText::LineText(LineModel& exact, const LineSubject& subject, const std::filesystem::path& folder)
-    : subject_(subject) {
+LineText::LineText(LineModel& exact, const LineSubject& subject, const std::filesystem::path& folder,
+                   const InterruptScope& interrupt)
+    : subject_(subject), interrupt_(interrupt) {
   const at::NoGradGuard no_grad;
   const int64_t all = tokens(TextPart::kSearch) + tokens(TextPart::kHeldOut);
   const at::Tensor memory = mapped_logits(folder / "reference_logits", all, subject.vocabulary());
@@ -22,10 +23,15 @@ LineText::LineText(LineModel& exact, const LineSubject& subject, const std::file
   }
   const UseLogits keep = [&](size_t sample, const at::Tensor& logits) {
     logits_[sample].copy_(logits);
-    io::check_mapped_files();
+    check();
   };
   exact.observe(samples(TextPart::kSearch), keep);
   exact.run(samples(TextPart::kHeldOut), keep);
+}
+
+void LineText::check() const {
+  io::check_mapped_files();
+  interrupt_.stop_if_requested("line");
 }
 
 int64_t LineText::tokens(TextPart part) const {
@@ -51,7 +57,7 @@ LineText::Judged LineText::compare(LineModel& model, TextPart part, size_t most_
     const auto begin = result.tokens.divergences().begin() + static_cast<std::ptrdiff_t>(before);
     const auto end = result.tokens.divergences().end();
     result.sample_means.push_back(std::accumulate(begin, end, 0.0) / static_cast<double>(end - begin));
-    io::check_mapped_files();
+    check();
   });
   return result;
 }

@@ -2,6 +2,10 @@
 
 #include <signal.h>
 
+#include <string>
+
+#include "plimsoll/app/error.h"
+
 namespace plimsoll::app {
 namespace {
 
@@ -28,5 +32,9 @@ InterruptScope::InterruptScope() {
 InterruptScope::~InterruptScope() { install(SIG_DFL, 0); }
 
 bool InterruptScope::requested() const { return interrupted != 0; }
+
+void InterruptScope::stop_if_requested(std::string_view command) const {
+  if (requested()) throw Interrupted(std::string(command) + ": interrupted, nothing is written");
+}
 
 }  // namespace plimsoll::app
