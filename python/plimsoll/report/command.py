@@ -19,7 +19,9 @@ def main(arguments: list[str]) -> int:
     try:
         path = report(given.runs, given.out)
     except OSError as error:
-        print(f"plimsoll: report: {error.filename}: {error.strerror}" if error.strerror else f"plimsoll: {error}", file=sys.stderr)
+        print(
+            f"plimsoll: report: {error.filename}: {error.strerror}" if error.strerror else f"plimsoll: {error}", file=sys.stderr
+        )
         return 1
     except (ValueError, ImportError) as error:
         print(f"plimsoll: {error}", file=sys.stderr)
