@@ -65,9 +65,7 @@ class GemmEpilogueTest : public ::testing::Test {
   float accumulator(const std::vector<float>& plain, int64_t row, int64_t column) const {
     return plain[static_cast<size_t>(row * kN + column)];
   }
-  float run(Matrix& output, GemmEpilogue epilogue) const {
-    float amax = -1;
-    epilogue.amax = &amax;
+  void multiply(Matrix& output, const GemmEpilogue& epilogue) const {
     gemm({.a = a_.view(),
           .b = b_.view(),
           .m = kM,
@@ -77,6 +75,11 @@ class GemmEpilogueTest : public ::testing::Test {
           .output_format = output.format,
           .output_stride = output.stride,
           .epilogue = epilogue});
+  }
+  float run(Matrix& output, GemmEpilogue epilogue) const {
+    float amax = -1;
+    epilogue.amax = &amax;
+    multiply(output, epilogue);
     return amax;
   }
   // Runs and compares each output, and the amax, with value(accumulator, row, column).
@@ -201,15 +204,7 @@ TEST_F(GemmEpilogueTest, AccumulateAddsToTheOutput) {
       // Without an amax most tiles take one pass.
       Matrix with_amax = output;
       run(with_amax, epilogue);
-      gemm({.a = a_.view(),
-            .b = b_.view(),
-            .m = kM,
-            .n = kN,
-            .k = kK,
-            .output = output.bytes.data(),
-            .output_format = format,
-            .output_stride = output.stride,
-            .epilogue = epilogue});
+      multiply(output, epilogue);
       EXPECT_EQ(output.bytes, with_amax.bytes);
     }
   }
