@@ -1,4 +1,4 @@
-"""What files of codes hold: those that others write, and those of `plimsoll quantize`."""
+"""Contents of files of codes: those that others write, and those of `plimsoll quantize`."""
 
 import json
 import shutil
