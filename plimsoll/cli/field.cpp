@@ -1,5 +1,7 @@
 #include "plimsoll/cli/field.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <span>
@@ -211,6 +213,10 @@ Field choices(std::vector<std::string_view> names, std::function<void(const std:
 Field recipe(app::ChosenRecipe& target) { return single(target, parse_recipe); }
 
 Field training_recipe(app::ChosenRecipe& target) { return single(target, parse_training_recipe); }
+
+std::string training_recipe_help() {
+  return fmt::format("who picks the scales: {}, auto, or a JSON object", fmt::join(recipe::names(), ", "));
+}
 
 Field recipes(std::vector<app::ChosenRecipe>& target) { return several(target, parse_training_recipe); }
 

@@ -83,6 +83,8 @@ Field choices(std::vector<T>& target, Table table) {
 Field recipe(app::ChosenRecipe& target);
 // The same of a run that trains: `auto`, too.
 Field training_recipe(app::ChosenRecipe& target);
+// Help of an option that is one, with every name.
+std::string training_recipe_help();
 // Comma-separated, each as for training.
 Field recipes(std::vector<app::ChosenRecipe>& target);
 // Two words: a recipe, and a share in (0, 1].

@@ -78,9 +78,7 @@ std::vector<Option> finetune_table(FinetuneCommand& command) {
       {"show-data", "N", integer(options.show_data, kFromZero),
        "show the first N examples that the run would read, the tokens that count in colour, and train nothing",
        Need::kOptional, AcrossRanks::kOwn},
-      {"recipe", "NAME", training_recipe(run.recipe),
-       "who picks the scales: fp32, bf16, fp16, fp8, fp8-current, fp8-row, fp8-block, mxfp8, nvfp4, nvfp4-4over6, ms-eden, "
-       "mxfp4, auto, or a JSON object"},
+      {"recipe", "NAME", training_recipe(run.recipe), training_recipe_help()},
       watch_option(run.watch),
       audit_option(command.audit),
   };

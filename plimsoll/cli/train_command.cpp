@@ -16,10 +16,7 @@ Command train_command() {
   };
   const auto bound = std::make_shared<Bound>();
   std::vector<Option> table = train_table(bound->options, bound->config);
-  table.push_back(
-      {"recipe", "NAME", training_recipe(bound->options.recipe),
-       "who picks the scales: fp32, bf16, fp16, fp8, fp8-current, fp8-row, fp8-block, mxfp8, nvfp4, nvfp4-4over6, ms-eden, "
-       "mxfp4, auto, or a JSON object"});
+  table.push_back({"recipe", "NAME", training_recipe(bound->options.recipe), training_recipe_help()});
   table.push_back({"profile", "[FILE]", optional_path(bound->options.profile),
                    "print the time of every op over up to 20 steps; FILE gets them as a Chrome trace", Need::kOptional,
                    AcrossRanks::kOwn});

@@ -120,8 +120,6 @@ class Line {
       const watch::AuditedRun run("gauge");
       gauge_checkpoint(
           {.model = options_.model, .out = gauged, .calibrate = inputs, .measurements = options_.measurements});
-    } catch (const Interrupted&) {
-      throw;
     } catch (const Error& error) {
       result_["gauge"] = {{"error", error.what()}};
       fs::remove(inputs);
