@@ -225,7 +225,7 @@ def test_what_of_these_pages_is_not_served_is_one_clear_error(client, server):
 
 def expect_all_given_back(server, written):
     """No request, none of its pages, and far from all the tokens that it had asked for."""
-    server.wait_for("requests_running", 0)
+    server.wait_until_idle()
     assert server.metric("cache_used_bytes") == server.metric("cache_kept_bytes"), "pages that a text still holds"
     assert server.metric("written_tokens_total") - written < LONG["n"] * LONG["max_tokens"]
 
@@ -287,5 +287,5 @@ def test_tasks_of_the_asynchronous_client_are_cancelled(roomy):
                 await whole
 
     asyncio.run(main())
-    roomy.wait_for("requests_running", 0)
+    roomy.wait_until_idle()
     assert roomy.metric("cache_used_bytes") == roomy.metric("cache_kept_bytes")

@@ -127,7 +127,7 @@ def test_ten_thousand_wrong_requests_leave_the_server_as_it_was(server):
 
 
 def expect_files_closed(server, before):
-    server.wait_for("requests_running", 0)
+    server.wait_until_idle()
     end = time.monotonic() + 20  # connections that are kept close after five seconds
     while server.open_files() > before and time.monotonic() < end:
         time.sleep(0.1)

@@ -209,12 +209,12 @@ def streaming(server, tokens):
 
 
 def test_a_client_that_goes_away_frees_its_place(server):
-    server.wait_for("requests_running", 0)
+    server.wait_until_idle()
     before = server.metric("written_tokens_total")
     connection, response = streaming(server, CONTEXT - 100)
     response.close()
     connection.close()
-    server.wait_for("requests_running", 0)
+    server.wait_until_idle()
     assert server.metric("written_tokens_total") - before < CONTEXT - 100
     # One that waits for a whole reply.
     body = json.dumps({"prompt": "a", "max_tokens": CONTEXT - 100, "temperature": 0}).encode()
@@ -222,7 +222,7 @@ def test_a_client_that_goes_away_frees_its_place(server):
     with socket.create_connection(("127.0.0.1", server.port)) as plain:
         plain.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         server.wait_for("requests_running", 1)
-    server.wait_for("requests_running", 0)
+    server.wait_until_idle()
     assert server.metric("written_tokens_total") - before < CONTEXT - 100
 
 
@@ -273,7 +273,7 @@ def test_a_reply_that_takes_too_long_is_ended(tiny):
         assert caught.value.status_code == 408 and caught.value.code == "timeout"
         assert "expected a reply within 0.4 seconds" in caught.value.message
         assert time.monotonic() - start < 10
-        served.wait_for("requests_running", 0)
+        served.wait_until_idle()
         with pytest.raises(openai.APIError) as failed:
             list(served.client.completions.create(**long, stream=True))
         assert failed.value.code == "timeout"
@@ -283,8 +283,7 @@ def test_a_reply_that_takes_too_long_is_ended(tiny):
             served.client.completions.create(**long)
         assert caught.value.status_code == 408
         running.close()
-        served.wait_for("requests_running", 0)
-        served.wait_for("requests_waiting", 0)
+        served.wait_until_idle()
         assert served.client.completions.create(**short).choices[0].text == expected
         assert served.stop() == 0
 
@@ -339,7 +338,7 @@ def test_a_log_has_a_line_for_each_request(tiny, tmp_path):
         connection, response = streaming(served, CONTEXT - 100)
         response.close()
         connection.close()
-        served.wait_for("requests_running", 0)
+        served.wait_until_idle()
         assert served.stop() == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     lines = [line for line in lines if line["path"] != "/metrics"]

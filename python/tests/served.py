@@ -48,10 +48,19 @@ class Served:
             response = connection.getresponse()
             return response.status, dict(response.getheaders()), response.read()
 
+    def metrics(self):
+        return self.ask("GET", "/metrics")[2].decode()
+
     def metric(self, name):
-        _, _, text = self.ask("GET", "/metrics")
-        (value,) = re.findall(rf"^plimsoll_{name} (\d+)$", text.decode(), re.MULTILINE)
+        (value,) = re.findall(rf"^plimsoll_{name} (\d+)$", self.metrics(), re.MULTILINE)
         return int(value)
+
+    def wait_until_idle(self):
+        """No request runs and none is in the queue, both of one reply: a request that was just taken is in the queue first."""
+        end = time.monotonic() + 30
+        while not re.search(r"^plimsoll_requests_running 0$(?s:.*)^plimsoll_requests_waiting 0$", self.metrics(), re.MULTILINE):
+            assert time.monotonic() < end, self.metrics()
+            time.sleep(0.01)
 
     def wait_for(self, name, value):
         end = time.monotonic() + 30
