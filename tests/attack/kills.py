@@ -14,9 +14,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-from commands import write_adapter, write_chats, write_llama
 from common import Attack, run_program, use_library
 from runs import LIMIT, PROGRAM, expect_success, files_of, free_port, leftovers, train
+from small_models import write_adapter, write_chats, write_llama
 
 MINUTES = 5.0
 
