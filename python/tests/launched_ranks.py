@@ -21,6 +21,19 @@ def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
+def rank_environment(rank, ranks, port):
+    """The same for one rank, with what torchrun sets."""
+    launch = {
+        "RANK": rank,
+        "WORLD_SIZE": ranks,
+        "LOCAL_RANK": rank,
+        "LOCAL_WORLD_SIZE": ranks,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    return {**environment(), **{name: str(value) for name, value in launch.items()}}
+
+
 def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -28,14 +41,8 @@ def free_port():
 
 
 def start(ranks, command):
-    launch = {
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-    }
-    of_rank = [{**os.environ, **launch, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-    return [subprocess.Popen(command, env=environment) for environment in of_rank]
+    port = free_port()
+    return [subprocess.Popen(command, env=rank_environment(rank, ranks, port)) for rank in range(ranks)]
 
 
 def wait(processes):

@@ -13,7 +13,6 @@ runs the cases of all test modules.
 import datetime
 import importlib
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import tempfile
 import traceback
 from typing import Any
 
+import launched_ranks
 import torch
 import torch.distributed as dist
 
@@ -77,7 +77,7 @@ class Outcomes:
 def run(names):
     """Outcomes of these cases; a process that ends early leaves out those that it has not run."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment = launched_ranks.environment()
         pathlib.Path(folder, "names.json").write_text(json.dumps(names))
         command = [sys.executable, __file__, folder]
         processes = [

@@ -1,11 +1,10 @@
 """Options that the ranks of `plimsoll train` must have in common: every option, unless it is listed here as a rank's own."""
 
-import os
 import re
-import socket
 import subprocess
 from typing import Any
 
+import launched_ranks
 import pytest
 from shard_command_test import PLAN, PROGRAM, SHAPE, TEXT, pytestmark  # noqa: F401
 
@@ -62,13 +61,10 @@ OWN = {
 
 def two_ranks(folder, common, on_rank_1, text_of_rank_1=TEXT):
     """(exit code, stderr) of both."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = launched_ranks.free_port()
     processes = []
     for rank, (text, more) in enumerate([(TEXT, []), (text_of_rank_1, on_rank_1)]):
-        launch = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {**os.environ, **{name: str(value) for name, value in launch.items()}, "GLOO_SOCKET_IFNAME": "lo"}
+        environment = launched_ranks.rank_environment(rank, 2, port)
         command = [PROGRAM, "train", "--data", text, "--out", folder / "run", *SHAPE, *PLAN, "--shard=ddp", *common, *more]
         streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         processes.append(subprocess.Popen([str(word) for word in command], env=environment, **streams))

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import launched_ranks
 import plimsoll
 import pytest
 
@@ -15,7 +16,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 def run(*command, **variables):
     path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path, **variables}
+    environment = {**launched_ranks.environment(), "PYTHONPATH": path, **variables}
     said = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert said.returncode == 0, said.stdout + said.stderr
     assert said.stdout.count("loss") >= 1

@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import sys
 import time
 from typing import Any
@@ -21,6 +20,7 @@ import datetime
 import shard_models as models
 import torch
 import torch.distributed as dist
+from launched_ranks import free_port
 from plimsoll.shard import CheckpointSaver, open_latest_checkpoint
 
 RANKS = 3
@@ -124,9 +124,7 @@ def run_rank(folder, port, case, rank):
 
 def start(folder, case):
     folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     pids = []
     for rank in range(RANKS):
         pid = os.fork()

@@ -1,11 +1,11 @@
 """A rank that is killed or stopped in any phase of a step: the others say so in time, and the run goes on as if nothing had been."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
 
+import launched_ranks
 import pytest
 import shard_faults
 
@@ -15,9 +15,8 @@ NAMES = ["-".join(map(str, case)) for case in shard_faults.CASES]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, WORKER, tmp_path_factory.mktemp("faults")]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
+    said = subprocess.run(command, capture_output=True, text=True, timeout=400, env=launched_ranks.environment())
     assert said.returncode == 0, said.stderr[-4000:]
     return json.loads(said.stdout)
 

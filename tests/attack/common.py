@@ -27,6 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = Path(os.environ.get("PLIMSOLL_BUILD") or ROOT / "build")
 PROGRAM = BUILD / "bin" / "plimsoll"
+TEST_HELPERS = ROOT / "python" / "tests"
 
 KEPT_FAILURES = 50  # in the result; all are counted
 KEPT_CHARACTERS = 2000  # of one failure

@@ -14,9 +14,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-from common import Attack, run_program, use_library
-from runs import LIMIT, PROGRAM, expect_success, files_of, free_port, leftovers, train
+from common import TEST_HELPERS, Attack, run_program, use_library
+from runs import LIMIT, PROGRAM, expect_success, files_of, leftovers, train
 from small_models import write_adapter, write_chats, write_llama
+
+sys.path.append(str(TEST_HELPERS))
+from launched_ranks import free_port
 
 MINUTES = 5.0
 

@@ -11,8 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import Attack
-from runs import LIMIT, expect_success, free_port, leftovers, rank_environment, train
+from common import TEST_HELPERS, Attack
+from runs import LIMIT, expect_success, leftovers, train
+
+sys.path.append(str(TEST_HELPERS))
+from launched_ranks import free_port, rank_environment
 
 MINUTES = 5.0
 

@@ -1,7 +1,5 @@
 """Helpers of the attacks on runs: a small model that trains in a second, and its checkpoints."""
 
-import os
-import socket
 from pathlib import Path
 
 from common import PROGRAM, ROOT, run_program
@@ -33,20 +31,3 @@ def leftovers(folder):
     """Names that a process which ended well, or the one after it, should have removed."""
     endings = (".partial", ".replaced", ".removed", ".lock")
     return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.name.endswith(endings))
-
-
-def rank_environment(rank, ranks, port):
-    """Environment that torchrun would set."""
-    launch = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        **{name: str(value) for name, value in launch.items()},
-    }
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
