@@ -41,20 +41,16 @@ Rows quantized(const Matrix& x, Fp4Scaling scaling, const Fp4Rotation& rotation,
   rows.places = (x.cols + kGroup - 1) / kGroup * kGroup;
   rows.codes.resize(static_cast<size_t>(x.rows * rows.places / 2));
   rows.scale.resize(static_cast<size_t>(x.rows * rows.places / 16));
-  quantize_fp4({.x = x.data(),
-                .x_format = x.format,
-                .rows = x.rows,
-                .cols = x.cols,
-                .x_stride = x.stride,
-                .scaling = scaling,
-                .by_row = {.codes = rows.codes.data(),
-                           .codes_stride = rows.places / 2,
-                           .scale = rows.scale.data(),
-                           .scale_stride = rows.places / 16,
-                           .rotation = rotation,
-                           .noise = noise,
-                           .tensor_scale = &rows.tensor_scale},
-                .non_finite_blocks = non_finite});
+  QuantizeFp4 args = testing::quantization_of(x, scaling);
+  args.by_row = {.codes = rows.codes.data(),
+                 .codes_stride = rows.places / 2,
+                 .scale = rows.scale.data(),
+                 .scale_stride = rows.places / 16,
+                 .rotation = rotation,
+                 .noise = noise,
+                 .tensor_scale = &rows.tensor_scale};
+  args.non_finite_blocks = non_finite;
+  quantize_fp4(args);
   return rows;
 }
 

@@ -54,8 +54,7 @@ Codes with_memory(const Matrix& x, Fp4Scaling scaling, const Fp4Rotation& rotati
 Codes quantized(const Matrix& x, Fp4Scaling scaling, const Fp4Rotation& rotation, bool by_row, bool stochastic,
                 bool measures = true) {
   Codes result = with_memory(x, scaling, rotation, by_row, 1);
-  QuantizeFp4 args = {
-      .x = x.data(), .x_format = x.format, .rows = x.rows, .cols = x.cols, .x_stride = x.stride, .scaling = scaling};
+  QuantizeFp4 args = testing::quantization_of(x, scaling);
   (by_row ? args.by_row : args.by_column) = {.codes = result.codes.data(),
                                              .codes_stride = result.bytes,
                                              .scale = result.scale.data(),

@@ -15,18 +15,15 @@ std::vector<uint8_t> codes_of(const Matrix& x, Fp4Noise noise, float amax, float
                               std::vector<uint8_t>& scale) {
   std::vector<uint8_t> codes(static_cast<size_t>(x.rows * ((x.cols + 1) / 2)));
   scale.resize(static_cast<size_t>(x.rows * ((x.cols + 15) / 16)));
-  quantize_fp4({.x = x.data(),
-                .x_format = x.format,
-                .rows = x.rows,
-                .cols = x.cols,
-                .x_stride = x.stride,
-                .by_row = {.codes = codes.data(),
-                           .codes_stride = (x.cols + 1) / 2,
-                           .scale = scale.data(),
-                           .scale_stride = (x.cols + 15) / 16,
-                           .noise = noise,
-                           .tensor_amax = &amax,
-                           .tensor_scale = &tensor_scale}});
+  QuantizeFp4 args = testing::quantization_of(x);
+  args.by_row = {.codes = codes.data(),
+                 .codes_stride = (x.cols + 1) / 2,
+                 .scale = scale.data(),
+                 .scale_stride = (x.cols + 15) / 16,
+                 .noise = noise,
+                 .tensor_amax = &amax,
+                 .tensor_scale = &tensor_scale};
+  quantize_fp4(args);
   return codes;
 }
 

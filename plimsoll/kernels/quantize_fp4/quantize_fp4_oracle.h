@@ -62,6 +62,12 @@ class Matrix {
   Array array_;
 };
 
+// The quantization of a matrix, without the memory of codes and scales.
+inline QuantizeFp4 quantization_of(const Matrix& x, Fp4Scaling scaling = Fp4Scaling::kNvfp4) {
+  return {
+      .x = x.data(), .x_format = x.format, .rows = x.rows, .cols = x.cols, .x_stride = x.stride, .scaling = scaling};
+}
+
 using Line = std::vector<float>;
 
 inline Line row_of_matrix(const Matrix& x, int64_t row) {

@@ -67,13 +67,8 @@ struct Both {
 
 Both quantize(const Matrix& x, const Options& options, bool by_row = true, bool by_column = true) {
   Both both = {Output(x, options, Along::kRows), Output(x, options, Along::kColumns)};
-  QuantizeFp4 args = {.x = x.data(),
-                      .x_format = x.format,
-                      .rows = x.rows,
-                      .cols = x.cols,
-                      .x_stride = x.stride,
-                      .scaling = options.scaling,
-                      .non_finite_blocks = &both.non_finite_blocks};
+  QuantizeFp4 args = testing::quantization_of(x, options.scaling);
+  args.non_finite_blocks = &both.non_finite_blocks;
   if (by_row) args.by_row = both.rows.arguments(options);
   if (by_column) args.by_column = both.columns.arguments(options);
   quantize_fp4(args);
