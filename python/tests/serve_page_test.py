@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import t5_command
+import tiny_llama
 from chromium import Browser
 from served import CONTEXT, MESSAGES, serving, write_tiny
 
@@ -150,6 +151,7 @@ def test_without_a_chat_template_each_text_is_a_prompt_by_itself(browser, tmp_pa
         page = browser.page(f"http://127.0.0.1:{served.port}/")
         page.wait("document.getElementById('input').placeholder.includes('no chat template')")
         assert page.value("document.getElementById('system').offsetParent === null")
+        assert page.value("document.getElementById('max_tokens').placeholder") == "256"
         set_field(page, "temperature", 0)
         set_field(page, "max_tokens", 20)
         for number, text in enumerate(t5_command.SENTENCES[:2]):
@@ -159,9 +161,33 @@ def test_without_a_chat_template_each_text_is_a_prompt_by_itself(browser, tmp_pa
             assert texts(page, "assistant")[-1] == reply.choices[0].text != ""
         assert texts(page, "error") == [] and not page.events("Runtime.exceptionThrown")
         page.call("Page.close")
-        served.process.send_signal(signal.SIGTERM)
-        served.process.communicate(timeout=60)
-        assert served.process.returncode == 0
+        stop_that_has_warned(served)
+
+
+def stop_that_has_warned(served):
+    served.process.send_signal(signal.SIGTERM)
+    served.process.communicate(timeout=60)
+    assert served.process.returncode == 0
+
+
+def test_without_a_chat_template_a_text_keeps_its_last_space(browser, tmp_path):
+    tiny_llama.write(tmp_path, end=None, max_position_embeddings=CONTEXT)
+    text = "Once upon a time "
+    with serving(tmp_path) as served:
+        page = browser.page(f"http://127.0.0.1:{served.port}/")
+        page.wait("document.getElementById('input').placeholder.includes('no chat template')")
+        set_field(page, "temperature", 0)
+        set_field(page, "max_tokens", 20)
+        ask(page, text)
+        page.wait("document.querySelectorAll('.note').length === 1")
+        reply, without = (
+            served.client.completions.create(model="any", prompt=prompt, temperature=0, max_tokens=20).choices[0].text
+            for prompt in (text, text.rstrip())
+        )
+        assert texts(page, "user") == [text]
+        assert texts(page, "assistant") == [reply] != [without]
+        page.call("Page.close")
+        stop_that_has_warned(served)
 
 
 def test_a_key_is_asked_for(browser, tiny):
