@@ -10,7 +10,7 @@
 
 namespace plimsoll::app {
 
-// Share of the blocks: 0.15 under nvfp4, nvfp4-4over6 and ms-eden, 0 under others and `auto`.
+// Share of the blocks under a recipe, as the help of --high-precision-tail has it; 0 under `auto`.
 double high_precision_tail(const ChosenRecipe& recipe);
 // The same, or what the options ask for.
 double high_precision_tail(const TrainOptions& options);
