@@ -6,6 +6,7 @@
 
 #include "plimsoll/format/fp8.h"
 #include "plimsoll/kernels/quantize/quantize_launch.h"
+#include "plimsoll/kernels/transpose/transpose_launch.h"
 #include "tests/ptx/kernel_testing.h"
 
 namespace plimsoll::ptx::testing {
@@ -120,12 +121,24 @@ std::optional<Kernel> without_barrier(Kernel kernel, int n) {
   return std::nullopt;
 }
 
-// Two rows a block, so that each barrier has something to part.
+// run_once(kernel): the fault of a launch whose blocks take several units of work, so that each barrier has something to part.
+template <class RunOnce>
+void expect_each_barrier_is_missed(const Kernel& kernel, const std::string& name, int expected, RunOnce run_once) {
+  EXPECT_EQ(run_once(kernel), "");
+  int barriers = 0;
+  for (; const std::optional<Kernel> faulty = without_barrier(kernel, barriers); ++barriers) {
+    std::string fault;
+    for (int turn = 0; turn < 10 && fault.empty(); ++turn) fault = run_once(*faulty);
+    EXPECT_THAT(fault, AllOf(HasSubstr("shared memory"), HasSubstr(name))) << "barrier " << barriers;
+  }
+  EXPECT_EQ(barriers, expected);
+}
+
 TEST(PtxFaults, EveryBarrierOfAKernelIsMissedWhereItIsGone) {
   PLIMSOLL_MODULE("quantize");
-  const Kernel& kernel = module.kernel("quantize_rows_fp32_e4m3");
+  const std::string name = "quantize_rows_fp32_e4m3";
   const std::vector<float> x = numbers(4 * 700);
-  const auto launch_once = [&](const Kernel& one) {
+  expect_each_barrier_is_missed(module.kernel(name), name, 4, [&](const Kernel& kernel) {
     Memory memory;
     const float zero = 0;
     const kernels::QuantizeBlocks args{.x = pointer<void>(memory.add("x", x.data(), x.size() * 4)),
@@ -138,17 +151,24 @@ TEST(PtxFaults, EveryBarrierOfAKernelIsMissedWhereItIsGone) {
                                        .scale = pointer<void>(memory.add_unwritten("scale", 16)),
                                        .scale_stride = 1,
                                        .amax = pointer<float>(memory.add("amax", &zero, 4, 0, /*read_only=*/false))};
-    return fault_of(one, memory, {2, kernels::kQuantizeThreads}, args);
-  };
-  EXPECT_EQ(launch_once(kernel), "");
-  int barriers = 0;
-  for (; const std::optional<Kernel> faulty = without_barrier(kernel, barriers); ++barriers) {
-    std::string fault;
-    for (int turn = 0; turn < 10 && fault.empty(); ++turn) fault = launch_once(*faulty);
-    EXPECT_THAT(fault, AllOf(HasSubstr("shared memory"), HasSubstr("quantize_rows_fp32_e4m3")))
-        << "barrier " << barriers;
-  }
-  EXPECT_EQ(barriers, 4);
+    return fault_of(kernel, memory, {2, kernels::kQuantizeThreads}, args);
+  });
+}
+
+TEST(PtxFaults, EveryBarrierOfATransposeIsMissedWhereItIsGone) {
+  PLIMSOLL_MODULE("transpose");
+  const std::vector<float> x = numbers(200 * 200);
+  expect_each_barrier_is_missed(module.kernel("transpose_4"), "transpose_4", 2, [&](const Kernel& kernel) {
+    Memory memory;
+    const kernels::Transpose args{.x = pointer<void>(memory.add("x", x.data(), x.size() * 4)),
+                                  .element_bytes = 4,
+                                  .rows = 200,
+                                  .cols = 200,
+                                  .x_stride = 200,
+                                  .output = pointer<void>(memory.add_unwritten("output", x.size() * 4)),
+                                  .output_stride = 200};
+    return fault_of(kernel, memory, {2, kernels::kTransposeThreads}, args);
+  });
 }
 
 TEST(PtxFaults, AnInstructionThatIsNotKnownIsNamed) {
