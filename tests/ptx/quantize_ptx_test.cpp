@@ -1,4 +1,7 @@
 // Kernels of quantize.cu against those of quantize_cpu.cpp, byte by byte.
+#include <limits>
+
+#include "plimsoll/kernels/quantize/block_scale.h"
 #include "plimsoll/kernels/quantize/quantize.h"
 #include "plimsoll/kernels/quantize/quantize_launch.h"
 #include "plimsoll/kernels/quantize/test_matrix.h"
@@ -51,6 +54,77 @@ struct Device {
         << where << ": amax";
   }
 };
+
+void check_amax(const Module& module, Format x_format, const Case& shape, Content content) {
+  const TestMatrix x(x_format, shape.rows, shape.cols, shape.padding, content);
+  const std::string name = "amax_" + std::string(format::info(x_format).name);
+  Device device(x, Format::kE4m3, shape);
+  float amax = 0;
+  kernels::Amax args{
+      .x = x.data(), .x_format = x_format, .rows = shape.rows, .cols = shape.cols, .x_stride = x.stride, .amax = &amax};
+  kernels::amax(args);
+  args.x = pointer<void>(device.x);
+  args.amax = pointer<float>(device.amax);
+  launch(module.kernel(name), device.memory, kernels::amax_launch(args, kMultiprocessors), args);
+  device.expect_amax(amax, name + " " + std::to_string(shape.rows) + " x " + std::to_string(shape.cols));
+}
+
+TEST(PtxAmax, HasTheBitsOfTheCpuKernel) {
+  PLIMSOLL_MODULE("quantize");
+  for (const Format x : kInputFormats) {
+    for (const Content content : {Content::kAll, Content::kFinite}) {
+      for (const Case& shape : kCases) check_amax(module, x, shape, content);
+      for (const Case& shape : kLarge) check_amax(module, x, shape, content);
+    }
+  }
+}
+
+// One value that is larger than all others, at each place of a thread's runs, at both ends of a tile and in a tail.
+TEST(PtxAmax, MissesNoElement) {
+  PLIMSOLL_MODULE("quantize");
+  constexpr int64_t kCols = 8203;
+  for (const Format format : kInputFormats) {
+    const std::string name = "amax_" + std::string(format::info(format).name);
+    for (const int64_t at : {0, 1, 2, 3, 4, 5, 6, 7, 4095, 4096, 8191, 8192, 8199, 8200, 8202}) {
+      kernels::testing::Array x(format, std::vector<float>(kCols));
+      x.set(at, -3.0f);
+      Memory memory;
+      const float least = 2, expected = 3;
+      const uint64_t amax = memory.add("amax", &least, sizeof(least), 0, /*read_only=*/false);
+      const kernels::Amax args{
+          .x = pointer<void>(memory.add("x", x.data(), static_cast<size_t>(kCols * format::bytes(format)))),
+          .x_format = format,
+          .rows = 1,
+          .cols = kCols,
+          .x_stride = kCols,
+          .amax = pointer<float>(amax)};
+      launch(module.kernel(name), memory, kernels::amax_launch(args, kMultiprocessors), args);
+      ASSERT_EQ(difference(memory.data(amax), reinterpret_cast<const uint8_t*>(&expected), 4), "")
+          << name << ", " << at;
+    }
+  }
+}
+
+TEST(PtxTensorScale, HasTheBitsOfTheHost) {
+  PLIMSOLL_MODULE("quantize");
+  for (const float amax : {0.0f, 1e-45f, 1e-38f, 0.3f, 448.0f, 449.0f, 57345.0f, std::numeric_limits<float>::max(),
+                           std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    for (const float max_finite : {448.0f, 57344.0f}) {
+      for (const bool power_of_two : {false, true}) {
+        const float expected = kernels::fp32_block_scale(amax, max_finite, power_of_two);
+        Memory memory;
+        const uint64_t scale = memory.add_unwritten("scale", sizeof(float));
+        const kernels::TensorScale args{.amax = pointer<float>(memory.add("amax", &amax, sizeof(amax))),
+                                        .scale = pointer<float>(scale),
+                                        .max_finite = max_finite,
+                                        .power_of_two = power_of_two};
+        launch(module.kernel("tensor_scale"), memory, kernels::kTensorScaleLaunch, args);
+        EXPECT_EQ(difference(memory.data(scale), reinterpret_cast<const uint8_t*>(&expected), 4), "")
+            << amax << " / " << max_finite << (power_of_two ? " as a power of two" : "");
+      }
+    }
+  }
+}
 
 void check_tensor(const Module& module, Format x_format, Format code, const Case& shape, float scale) {
   const TestMatrix x(x_format, shape.rows, shape.cols, shape.padding, Content::kAll);

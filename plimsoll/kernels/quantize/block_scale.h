@@ -17,4 +17,15 @@ PLIMSOLL_HD inline float fp32_block_scale(float amax, float max_finite, bool pow
   return exact < FLT_MIN ? FLT_MIN : exact;
 }
 
+// The scale of a whole tensor from an amax that a device has found, so that no host waits for it.
+struct TensorScale {
+  const float* amax = nullptr;  // one float
+  float* scale = nullptr;       // one float, overwritten
+  float max_finite = 448.0f;    // of the codes' format; this is E4M3's
+  bool power_of_two = false;
+};
+PLIMSOLL_HD inline void set_tensor_scale(const TensorScale& args) {
+  *args.scale = fp32_block_scale(*args.amax, args.max_finite, args.power_of_two);
+}
+
 }  // namespace plimsoll::kernels

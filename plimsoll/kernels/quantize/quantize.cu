@@ -1,6 +1,8 @@
 // Quantization on a CUDA device. What an element and a scale become stands in quantize_element.h and block_scale.h.
 #include "plimsoll/kernels/cuda/amax.cuh"
 #include "plimsoll/kernels/cuda/elements.cuh"
+#include "plimsoll/kernels/cuda/raw_run.cuh"
+#include "plimsoll/kernels/cuda/tiles.cuh"
 #include "plimsoll/kernels/inv_scale.h"
 #include "plimsoll/kernels/quantize/block_scale.h"
 #include "plimsoll/kernels/quantize/quantize_element.h"
@@ -40,6 +42,28 @@ struct Run {
     }
   }
 };
+
+template <Format kX>
+__device__ void find_amax(const Amax& args) {
+  constexpr int kRun = RawRun<kX>::kCount;
+  constexpr int64_t kTile = kAmaxTile * kRun;
+  const auto* x = static_cast<const Element<kX>*>(args.x);
+  const auto [rows, cols] = amax_rows(args);
+  const bool aligned = is_aligned(x, rows == 1 ? 0 : args.x_stride, kRun);
+  int32_t amax = 0;
+  for (Tiles tiles(rows, pieces_of(cols, kTile)); tiles.is_in(); tiles.advance()) {
+    const auto* row = x + tiles.row * args.x_stride;
+    RawRun<kX> runs[kAmaxRuns];
+#pragma unroll
+    for (int i = 0; i < kAmaxRuns; ++i) {
+      const int64_t col = tiles.col * kTile + (i * kQuantizeThreads + threadIdx.x) * kRun;
+      runs[i] = RawRun<kX>::at(row + col, in_reach<kRun>(cols - col), aligned);
+    }
+#pragma unroll
+    for (int i = 0; i < kAmaxRuns * kRun; ++i) amax = max(amax, runs[i / kRun].magnitude_code(i % kRun));
+  }
+  raise_amax<kQuantizeThreads>(RawRun<kX>::magnitude_of(amax), args.amax);
+}
 
 template <Format kX, Format kCode>
 __device__ void quantize_tensor(const QuantizeTensor& args) {
@@ -141,6 +165,13 @@ __device__ void quantize_rows(const QuantizeBlocks& args) {
   PLIMSOLL_KERNEL(quantize_groups128_##x##_##code, QuantizeBlocks, quantize_groups<Format::kX, Format::kCode, 32>) \
   PLIMSOLL_KERNEL(quantize_groups32_##x##_##code, QuantizeBlocks, quantize_groups<Format::kX, Format::kCode, 8>)   \
   PLIMSOLL_KERNEL(quantize_rows_##x##_##code, QuantizeBlocks, quantize_rows<Format::kX, Format::kCode>)
+
+PLIMSOLL_KERNEL(amax_fp32, Amax, find_amax<Format::kFp32>)
+PLIMSOLL_KERNEL(amax_bf16, Amax, find_amax<Format::kBf16>)
+PLIMSOLL_KERNEL(amax_fp16, Amax, find_amax<Format::kFp16>)
+extern "C" __global__ void __launch_bounds__(1) tensor_scale(const __grid_constant__ TensorScale a) {
+  set_tensor_scale(a);
+}
 
 PLIMSOLL_KERNELS(fp32, kFp32, e4m3, kE4m3)
 PLIMSOLL_KERNELS(bf16, kBf16, e4m3, kE4m3)

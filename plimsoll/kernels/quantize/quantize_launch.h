@@ -1,8 +1,10 @@
-// Kernels of quantize.cu and how they are launched. A kernel of quantize_tensor_X_C, quantize_groups_X_C or quantize_rows_X_C
-// has X, the format of x, and C, that of the codes, in its name, and takes the arguments of quantize.h, whose pointers are the
-// device's. *amax is not overwritten but raised: the caller clears it before. Sums and statistics are not computed.
+// Kernels of quantize.cu and how they are launched. A kernel of amax_X, quantize_tensor_X_C, quantize_groups_X_C or
+// quantize_rows_X_C has X, the format of x, and C, that of the codes, in its name,
+// and takes the arguments of quantize.h, whose pointers are the device's. *amax is not overwritten but raised: the caller clears
+// it before. Sums and statistics are not computed. tensor_scale takes block_scale.h's TensorScale.
 #pragma once
 
+#include "plimsoll/format/host_device.h"
 #include "plimsoll/kernels/cuda/launch.h"
 #include "plimsoll/kernels/quantize/quantize.h"
 
@@ -12,6 +14,28 @@ inline constexpr int kQuantizeThreads = 256;
 inline constexpr int kQuantizeRun = 8;  // elements of a thread: 16 bytes of a 16-bit format
 inline constexpr int kQuantizeTile = kQuantizeThreads * kQuantizeRun;
 inline constexpr int kGroupRun = 4;  // a warp has one group of 128, or four of 32
+inline constexpr int kAmaxRuns = 4;  // of 16 bytes: what a thread asks for before it waits
+
+// x as rows that the kernel of amax takes: without gaps between them they are one.
+struct AmaxRows {
+  int64_t rows, cols;
+};
+PLIMSOLL_HD constexpr AmaxRows amax_rows(const Amax& args) {
+  if (args.x_stride == args.cols) return {1, args.rows * args.cols};
+  return {args.rows, args.cols};
+}
+
+// Elements in 16 bytes.
+constexpr int64_t wide_run(format::Format x_format) { return 16 / format::bytes(x_format); }
+
+inline constexpr int kAmaxTile = kQuantizeThreads * kAmaxRuns;  // in wide runs, of a row
+constexpr Launch amax_launch(const Amax& args, int multiprocessors) {
+  const AmaxRows shape = amax_rows(args);
+  return launch_over(shape.rows * pieces_of(shape.cols, kAmaxTile * wide_run(args.x_format)), kQuantizeThreads,
+                     multiprocessors);
+}
+
+inline constexpr Launch kTensorScaleLaunch = {1, 1};
 
 constexpr Launch quantize_tensor_launch(const QuantizeTensor& args, int multiprocessors) {
   return launch_over(args.rows * pieces_of(args.cols, kQuantizeTile), kQuantizeThreads, multiprocessors);
