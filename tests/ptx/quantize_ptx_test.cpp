@@ -177,9 +177,17 @@ TEST(PtxQuantizeTensor, TakesNoScaleForOne) {
 
 struct Blocks {
   const char* kernel;
-  int64_t cols;  // of a block; 0: the row
+  int64_t rows, cols;  // of a block; 0: all columns
+  kernels::Launch (*launch)(const kernels::QuantizeBlocks& args, int multiprocessors);
 };
-constexpr Blocks kBlocks[] = {{"quantize_groups128", 128}, {"quantize_groups32", 32}, {"quantize_rows", 0}};
+constexpr Blocks kBlocks[] = {{"quantize_groups128", 1, 128, kernels::quantize_groups_launch},
+                              {"quantize_groups32", 1, 32, kernels::quantize_groups_launch},
+                              {"quantize_rows", 1, 0, kernels::quantize_rows_launch},
+                              {"quantize_squares", 128, 128, kernels::quantize_squares_launch},
+                              {"quantize_columns", 32, 1, kernels::quantize_columns_launch}};
+// Heights around those of blocks of several rows.
+constexpr Case kTall[] = {{31, 20, 0, 0},  {32, 64, 0, 0},   {33, 65, 7, 4},  {64, 256, 0, 0},
+                          {127, 40, 0, 0}, {129, 130, 6, 0}, {160, 12, 4, 4}, {257, 33, 15, 0}};
 
 struct ScaleKind {
   Format format;
@@ -198,7 +206,8 @@ void check_blocks(const Module& module, const Blocks& blocks, Format x_format, F
   const std::string where = name + " " + std::to_string(shape.rows) + " x " + std::to_string(shape.cols);
   Device device(x, code, shape);
   const int64_t across = blocks.cols == 0 ? 1 : kernels::pieces_of(shape.cols, blocks.cols);
-  const Matrix scales{shape.rows, shape.cols == 0 ? 0 : across, across, kind.format};
+  const int64_t down = kernels::pieces_of(shape.rows, blocks.rows);
+  const Matrix scales{down, shape.cols == 0 ? 0 : across, across, kind.format};
   std::vector<uint8_t> scale(scales.bytes());
   float amax = 0;
   kernels::QuantizeBlocks args{.x = x.data(),
@@ -209,7 +218,7 @@ void check_blocks(const Module& module, const Blocks& blocks, Format x_format, F
                                .codes = device.expected.data(),
                                .format = code,
                                .codes_stride = device.matrix.stride,
-                               .block_rows = 1,
+                               .block_rows = blocks.rows,
                                .block_cols = blocks.cols,
                                .scale = scale.data(),
                                .scale_format = kind.format,
@@ -222,9 +231,7 @@ void check_blocks(const Module& module, const Blocks& blocks, Format x_format, F
   args.codes = pointer<uint8_t>(device.codes);
   args.scale = pointer<void>(device.memory.add_unwritten("scale", scales.bytes()));
   args.amax = pointer<float>(device.amax);
-  const kernels::Launch shape_of_launch = blocks.cols == 0 ? kernels::quantize_rows_launch(args, kMultiprocessors)
-                                                           : kernels::quantize_groups_launch(args, kMultiprocessors);
-  launch(module.kernel(name), device.memory, shape_of_launch, args);
+  launch(module.kernel(name), device.memory, blocks.launch(args, kMultiprocessors), args);
   device.expect_codes(where);
   device.expect_amax(amax, where);
   expect_same(scales, device.memory.data(reinterpret_cast<uint64_t>(args.scale)), scale.data(), /*exact=*/true,
@@ -237,6 +244,8 @@ TEST(PtxQuantizeBlocks, HaveTheBytesOfTheCpuKernel) {
     for (const Format x : kInputFormats) {
       for (const Format code : kCodeFormats) {
         for (const Case& shape : kCases) check_blocks(module, blocks, x, code, shape, kScales[0], Content::kAll);
+        if (blocks.rows == 1) continue;
+        for (const Case& shape : kTall) check_blocks(module, blocks, x, code, shape, kScales[0], Content::kFinite);
         if (HasFatalFailure()) return;
       }
     }

@@ -154,6 +154,106 @@ __device__ void quantize_rows(const QuantizeBlocks& args) {
   raise_amax<kQuantizeThreads>(amax, args.amax);
 }
 
+// Blocks of several rows. A thread holds kRuns runs of 16 bytes, kStep rows apart, between the search for the amax and the
+// encoding, so that memory is read once.
+template <Format kX, Format kCode, int kRuns, int kStep>
+struct HeldRuns {
+  static constexpr int kRun = RawRun<kX>::kCount;
+  const QuantizeBlocks& args;
+  bool aligned, aligned_codes;
+  int64_t row = 0, col = 0;  // of the first run
+  int rows = 0;              // that are there from it on
+  int count = 0;             // elements of a run that are there
+  RawRun<kX> runs[kRuns];
+
+  __device__ explicit HeldRuns(const QuantizeBlocks& blocks)
+      : args(blocks),
+        aligned(is_aligned(static_cast<const Element<kX>*>(args.x), args.x_stride, kRun)),
+        aligned_codes(is_aligned(args.codes, args.codes_stride, kRun)) {}
+
+  __device__ void read(int64_t first_row, int64_t first_col) {
+    row = first_row;
+    col = first_col;
+    rows = in_reach<kRuns * kStep>(args.rows - row);
+    count = in_reach<kRun>(args.cols - col);
+    const auto* x = static_cast<const Element<kX>*>(args.x) + row * args.x_stride + col;
+#pragma unroll
+    for (int i = 0; i < kRuns; ++i) {
+      runs[i] = RawRun<kX>::at(x + i * kStep * args.x_stride, i * kStep < rows ? count : 0, aligned);
+    }
+  }
+
+  // Codes of all runs, where column i of a run has inv_scale[i], or is NaN where that is 0.
+  __device__ void write(const float (&inv_scale)[kRun]) const {
+    uint8_t* codes = args.codes + row * args.codes_stride + col;
+#pragma unroll
+    for (int i = 0; i < kRuns; ++i) {
+      if (i * kStep >= rows) break;
+      float value[kRun];
+#pragma unroll
+      for (int k = 0; k < kRun; ++k) value[k] = scaled_in_block(runs[i][k], inv_scale[k]);
+      store_run<kCode, kRun>(codes + i * kStep * args.codes_stride, count, aligned_codes && count == kRun, value);
+    }
+  }
+};
+
+template <Format kX, Format kCode>
+__device__ void quantize_squares(const QuantizeBlocks& args) {
+  constexpr int kRun = RawRun<kX>::kCount, kLanes = kSquare / kRun, kStep = kQuantizeThreads / kLanes;
+  constexpr int kRuns = kSquare / kStep;
+  HeldRuns<kX, kCode, kRuns, kStep> held(args);
+  int32_t amax = 0;
+  for (Tiles squares(pieces_of(args.rows, kSquare), pieces_of(args.cols, kSquare)); squares.is_in();
+       squares.advance()) {
+    held.read(squares.row * kSquare + threadIdx.x / kLanes, squares.col * kSquare + threadIdx.x % kLanes * kRun);
+    int32_t code = 0;
+#pragma unroll
+    for (int i = 0; i < kRuns * kRun; ++i) code = max(code, held.runs[i / kRun].magnitude_code(i % kRun));
+    const int32_t square_amax = RawRun<kX>::magnitude_of(block_max<kQuantizeThreads>(code));
+    amax = max(amax, square_amax);
+    const int64_t index = squares.row * args.scale_stride + squares.col;
+    const Scale scale = set_scale<Codec<kCode>>(args, square_amax, index, threadIdx.x == 0);
+    float inv_scale[kRun];
+#pragma unroll
+    for (float& one : inv_scale) one = scale.is_finite ? scale.inv_scale : 0.0f;
+    held.write(inv_scale);
+  }
+  raise_amax<kQuantizeThreads>(amax, args.amax);
+}
+
+// Lanes of a warp stand kColumnLanes side by side, in rows below each other.
+template <Format kX, Format kCode>
+__device__ void quantize_columns(const QuantizeBlocks& args) {
+  constexpr int kRun = RawRun<kX>::kCount, kStep = kWarp / kColumnLanes, kRuns = kColumnRows / kStep;
+  constexpr int64_t kTile = kColumnsTile * kRun;
+  HeldRuns<kX, kCode, kRuns, kStep> held(args);
+  const int lane = threadIdx.x % kWarp;
+  const int first_col = (threadIdx.x / kWarp * kColumnLanes + lane % kColumnLanes) * kRun;
+  int32_t amax = 0;
+  for (Tiles tiles(pieces_of(args.rows, kColumnRows), pieces_of(args.cols, kTile)); tiles.is_in(); tiles.advance()) {
+    held.read(tiles.row * kColumnRows + lane / kColumnLanes, tiles.col * kTile + first_col);
+    float inv_scale[kRun];
+#pragma unroll
+    for (int k = 0; k < kRun; ++k) {
+      int32_t code = 0;
+#pragma unroll
+      for (int i = 0; i < kRuns; ++i) code = max(code, held.runs[i].magnitude_code(k));
+#pragma unroll
+      for (int distance = kColumnLanes; distance < kWarp; distance *= 2) {
+        code = max(code, __shfl_xor_sync(kAllLanes, code, distance));
+      }
+      const int32_t column_amax = RawRun<kX>::magnitude_of(code);
+      amax = max(amax, column_amax);
+      const bool writes = lane < kColumnLanes && k < held.count;
+      const Scale scale =
+          set_scale<Codec<kCode>>(args, column_amax, tiles.row * args.scale_stride + held.col + k, writes);
+      inv_scale[k] = scale.is_finite ? scale.inv_scale : 0.0f;
+    }
+    held.write(inv_scale);
+  }
+  raise_amax<kQuantizeThreads>(amax, args.amax);
+}
+
 }  // namespace
 
 #define PLIMSOLL_KERNEL(name, args, ...)                                                                \
@@ -164,7 +264,9 @@ __device__ void quantize_rows(const QuantizeBlocks& args) {
   PLIMSOLL_KERNEL(quantize_tensor_##x##_##code, QuantizeTensor, quantize_tensor<Format::kX, Format::kCode>)        \
   PLIMSOLL_KERNEL(quantize_groups128_##x##_##code, QuantizeBlocks, quantize_groups<Format::kX, Format::kCode, 32>) \
   PLIMSOLL_KERNEL(quantize_groups32_##x##_##code, QuantizeBlocks, quantize_groups<Format::kX, Format::kCode, 8>)   \
-  PLIMSOLL_KERNEL(quantize_rows_##x##_##code, QuantizeBlocks, quantize_rows<Format::kX, Format::kCode>)
+  PLIMSOLL_KERNEL(quantize_rows_##x##_##code, QuantizeBlocks, quantize_rows<Format::kX, Format::kCode>)            \
+  PLIMSOLL_KERNEL(quantize_squares_##x##_##code, QuantizeBlocks, quantize_squares<Format::kX, Format::kCode>)      \
+  PLIMSOLL_KERNEL(quantize_columns_##x##_##code, QuantizeBlocks, quantize_columns<Format::kX, Format::kCode>)
 
 PLIMSOLL_KERNEL(amax_fp32, Amax, find_amax<Format::kFp32>)
 PLIMSOLL_KERNEL(amax_bf16, Amax, find_amax<Format::kBf16>)

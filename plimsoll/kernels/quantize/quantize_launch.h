@@ -1,5 +1,5 @@
-// Kernels of quantize.cu and how they are launched. A kernel of amax_X, quantize_tensor_X_C, quantize_groups_X_C or
-// quantize_rows_X_C has X, the format of x, and C, that of the codes, in its name,
+// Kernels of quantize.cu and how they are launched. A kernel of amax_X, quantize_tensor_X_C, quantize_groups_X_C,
+// quantize_rows_X_C, quantize_squares_X_C or quantize_columns_X_C has X, the format of x, and C, that of the codes, in its name,
 // and takes the arguments of quantize.h, whose pointers are the device's. *amax is not overwritten but raised: the caller clears
 // it before. Sums and statistics are not computed. tensor_scale takes block_scale.h's TensorScale.
 #pragma once
@@ -13,8 +13,11 @@ namespace plimsoll::kernels {
 inline constexpr int kQuantizeThreads = 256;
 inline constexpr int kQuantizeRun = 8;  // elements of a thread: 16 bytes of a 16-bit format
 inline constexpr int kQuantizeTile = kQuantizeThreads * kQuantizeRun;
-inline constexpr int kGroupRun = 4;  // a warp has one group of 128, or four of 32
-inline constexpr int kAmaxRuns = 4;  // of 16 bytes: what a thread asks for before it waits
+inline constexpr int kGroupRun = 4;     // a warp has one group of 128, or four of 32
+inline constexpr int kAmaxRuns = 4;     // of 16 bytes: what a thread asks for before it waits
+inline constexpr int kSquare = 128;     // rows and columns of a square block
+inline constexpr int kColumnRows = 32;  // of a block that is one column wide
+inline constexpr int kColumnLanes = 8;  // of a warp side by side, with 16 bytes each: 128 bytes of a row
 
 // x as rows that the kernel of amax takes: without gaps between them they are one.
 struct AmaxRows {
@@ -49,6 +52,18 @@ constexpr Launch quantize_groups_launch(const QuantizeBlocks& args, int multipro
 // Whole rows.
 constexpr Launch quantize_rows_launch(const QuantizeBlocks& args, int multiprocessors) {
   return launch_over(args.rows, kQuantizeThreads, multiprocessors);
+}
+
+// Blocks of 128 x 128.
+constexpr Launch quantize_squares_launch(const QuantizeBlocks& args, int multiprocessors) {
+  return launch_over(pieces_of(args.rows, kSquare) * pieces_of(args.cols, kSquare), kQuantizeThreads, multiprocessors);
+}
+
+// Blocks of 32 x 1.
+inline constexpr int kColumnsTile = kQuantizeThreads / kWarp * kColumnLanes;  // in wide runs
+constexpr Launch quantize_columns_launch(const QuantizeBlocks& args, int multiprocessors) {
+  return launch_over(pieces_of(args.rows, kColumnRows) * pieces_of(args.cols, kColumnsTile * wide_run(args.x_format)),
+                     kQuantizeThreads, multiprocessors);
 }
 
 }  // namespace plimsoll::kernels
