@@ -43,42 +43,69 @@ struct Run {
   }
 };
 
+// Runs of 16 bytes of a row, a block's width apart, which a thread asks for before it waits.
 template <Format kX>
-__device__ void find_amax(const Amax& args) {
-  constexpr int kRun = RawRun<kX>::kCount;
-  constexpr int64_t kTile = kAmaxTile * kRun;
-  const auto* x = static_cast<const Element<kX>*>(args.x);
-  const auto [rows, cols] = amax_rows(args);
-  const bool aligned = is_aligned(x, rows == 1 ? 0 : args.x_stride, kRun);
-  int32_t amax = 0;
-  for (Tiles tiles(rows, pieces_of(cols, kTile)); tiles.is_in(); tiles.advance()) {
-    const auto* row = x + tiles.row * args.x_stride;
-    RawRun<kX> runs[kAmaxRuns];
+struct RowRuns {
+  static constexpr int kRun = RawRun<kX>::kCount;
+  static constexpr int64_t kTile = kRowTile * kRun;
+  RawRun<kX> runs[kRowRuns];
+
+  __device__ static int64_t col_of(const Tiles& tiles, int run) {
+    return tiles.col * kTile + (run * kQuantizeThreads + threadIdx.x) * kRun;
+  }
+  __device__ void read(const Element<kX>* row, const Tiles& tiles, int64_t cols, bool aligned) {
 #pragma unroll
-    for (int i = 0; i < kAmaxRuns; ++i) {
-      const int64_t col = tiles.col * kTile + (i * kQuantizeThreads + threadIdx.x) * kRun;
+    for (int i = 0; i < kRowRuns; ++i) {
+      const int64_t col = col_of(tiles, i);
       runs[i] = RawRun<kX>::at(row + col, in_reach<kRun>(cols - col), aligned);
     }
-#pragma unroll
-    for (int i = 0; i < kAmaxRuns * kRun; ++i) amax = max(amax, runs[i / kRun].magnitude_code(i % kRun));
   }
-  raise_amax<kQuantizeThreads>(RawRun<kX>::magnitude_of(amax), args.amax);
+  __device__ int32_t largest_code(int32_t code) const {
+#pragma unroll
+    for (int i = 0; i < kRowRuns * kRun; ++i) code = max(code, runs[i / kRun].magnitude_code(i % kRun));
+    return code;
+  }
+};
+
+template <Format kX>
+__device__ void find_amax(const Amax& args) {
+  const auto* x = static_cast<const Element<kX>*>(args.x);
+  const auto [rows, cols] = rows_of(args);
+  const bool aligned = is_aligned(x, rows == 1 ? 0 : args.x_stride, RowRuns<kX>::kRun);
+  int32_t code = 0;
+  for (Tiles tiles(rows, pieces_of(cols, RowRuns<kX>::kTile)); tiles.is_in(); tiles.advance()) {
+    RowRuns<kX> held;
+    held.read(x + tiles.row * args.x_stride, tiles, cols, aligned);
+    code = held.largest_code(code);
+  }
+  raise_amax<kQuantizeThreads>(RawRun<kX>::magnitude_of(code), args.amax);
 }
 
 template <Format kX, Format kCode>
 __device__ void quantize_tensor(const QuantizeTensor& args) {
+  constexpr int kRun = RowRuns<kX>::kRun;
+  const auto* x = static_cast<const Element<kX>*>(args.x);
   const float inv_scale = inv_scale_at(args.scale);
-  const int64_t across = pieces_of(args.cols, kQuantizeTile);
-  int32_t amax = 0;
-  for (int64_t tile = blockIdx.x; tile < args.rows * across; tile += gridDim.x) {
-    const int64_t col = tile % across * kQuantizeTile + threadIdx.x * kQuantizeRun;
-    const auto run = Run<kX, kCode, kQuantizeRun>::at(args, tile / across, col, args.cols);
-    float value[kQuantizeRun];
-    run.read(value);
-    amax = amax_of(amax, value);
-    run.write(value, inv_scale);
+  const auto [rows, cols] = rows_of(args);
+  const bool aligned = is_aligned(x, rows == 1 ? 0 : args.x_stride, kRun);
+  const bool aligned_codes = is_aligned(args.codes, rows == 1 ? 0 : args.codes_stride, kRun);
+  int32_t code = 0;
+  for (Tiles tiles(rows, pieces_of(cols, RowRuns<kX>::kTile)); tiles.is_in(); tiles.advance()) {
+    RowRuns<kX> held;
+    held.read(x + tiles.row * args.x_stride, tiles, cols, aligned);
+    code = held.largest_code(code);
+    uint8_t* codes = args.codes + tiles.row * args.codes_stride;
+#pragma unroll
+    for (int i = 0; i < kRowRuns; ++i) {
+      const int64_t col = RowRuns<kX>::col_of(tiles, i);
+      const int count = in_reach<kRun>(cols - col);
+      float value[kRun];
+#pragma unroll
+      for (int k = 0; k < kRun; ++k) value[k] = scaled(held.runs[i][k], inv_scale);
+      store_run<kCode, kRun>(codes + col, count, aligned_codes && count == kRun, value);
+    }
   }
-  raise_amax<kQuantizeThreads>(amax, args.amax);
+  raise_amax<kQuantizeThreads>(RawRun<kX>::magnitude_of(code), args.amax);
 }
 
 struct Scale {

@@ -14,35 +14,40 @@ inline constexpr int kQuantizeThreads = 256;
 inline constexpr int kQuantizeRun = 8;  // elements of a thread: 16 bytes of a 16-bit format
 inline constexpr int kQuantizeTile = kQuantizeThreads * kQuantizeRun;
 inline constexpr int kGroupRun = 4;     // a warp has one group of 128, or four of 32
-inline constexpr int kAmaxRuns = 4;     // of 16 bytes: what a thread asks for before it waits
+inline constexpr int kRowRuns = 4;      // of 16 bytes: what a thread asks for before it waits
 inline constexpr int kSquare = 128;     // rows and columns of a square block
 inline constexpr int kColumnRows = 32;  // of a block that is one column wide
 inline constexpr int kColumnLanes = 8;  // of a warp side by side, with 16 bytes each: 128 bytes of a row
 
-// x as rows that the kernel of amax takes: without gaps between them they are one.
-struct AmaxRows {
+// Matrix as rows that amax and quantize_tensor take: without gaps between them they are one.
+struct Rows {
   int64_t rows, cols;
 };
-PLIMSOLL_HD constexpr AmaxRows amax_rows(const Amax& args) {
+PLIMSOLL_HD constexpr Rows rows_of(const Amax& args) {
   if (args.x_stride == args.cols) return {1, args.rows * args.cols};
+  return {args.rows, args.cols};
+}
+PLIMSOLL_HD constexpr Rows rows_of(const QuantizeTensor& args) {
+  if (args.x_stride == args.cols && args.codes_stride == args.cols) return {1, args.rows * args.cols};
   return {args.rows, args.cols};
 }
 
 // Elements in 16 bytes.
 constexpr int64_t wide_run(format::Format x_format) { return 16 / format::bytes(x_format); }
 
-inline constexpr int kAmaxTile = kQuantizeThreads * kAmaxRuns;  // in wide runs, of a row
+inline constexpr int kRowTile = kQuantizeThreads * kRowRuns;  // in wide runs, of a row
+constexpr Launch rows_launch(const Rows& shape, format::Format x_format, int multiprocessors) {
+  const int64_t tile = kRowTile * wide_run(x_format);
+  return launch_over(shape.rows * pieces_of(shape.cols, tile), kQuantizeThreads, multiprocessors);
+}
 constexpr Launch amax_launch(const Amax& args, int multiprocessors) {
-  const AmaxRows shape = amax_rows(args);
-  return launch_over(shape.rows * pieces_of(shape.cols, kAmaxTile * wide_run(args.x_format)), kQuantizeThreads,
-                     multiprocessors);
+  return rows_launch(rows_of(args), args.x_format, multiprocessors);
+}
+constexpr Launch quantize_tensor_launch(const QuantizeTensor& args, int multiprocessors) {
+  return rows_launch(rows_of(args), args.x_format, multiprocessors);
 }
 
 inline constexpr Launch kTensorScaleLaunch = {1, 1};
-
-constexpr Launch quantize_tensor_launch(const QuantizeTensor& args, int multiprocessors) {
-  return launch_over(args.rows * pieces_of(args.cols, kQuantizeTile), kQuantizeThreads, multiprocessors);
-}
 
 // Blocks of 1 x 128 (quantize_groups128) and 1 x 32 (quantize_groups32).
 constexpr Launch quantize_groups_launch(const QuantizeBlocks& args, int multiprocessors) {
