@@ -6,8 +6,7 @@
 #include "plimsoll/kernels/norm/norm_launch.h"
 #include "plimsoll/kernels/softmax/softmax.h"
 #include "plimsoll/kernels/softmax/softmax_launch.h"
-#include "plimsoll/kernels/testing.h"
-#include "tests/ptx/kernel_testing.h"
+#include "tests/ptx/array_testing.h"
 
 namespace plimsoll::ptx::testing::rows_ptx_test {
 namespace {
@@ -18,20 +17,6 @@ using kernels::testing::Array;
 using kernels::testing::sample;
 
 constexpr Format kWide[] = {Format::kFp32, Format::kBf16, Format::kFp16};
-
-std::string name_of(Format format) { return std::string(format::info(format).name); }
-
-// An array on the device: a copy, or as many bytes that are not written yet.
-uint64_t add(Memory& memory, const std::string& name, const Array& array, Format format) {
-  return memory.add(name, array.data(), static_cast<size_t>(array.count() * format::bytes(format)));
-}
-uint64_t add_unwritten(Memory& memory, const std::string& name, int64_t count, Format format) {
-  return memory.add_unwritten(name, static_cast<size_t>(count * format::bytes(format)));
-}
-template <class T>
-uint64_t address(T* p) {
-  return reinterpret_cast<uint64_t>(p);
-}
 
 struct NormCase {
   NormKind kind;
@@ -102,7 +87,7 @@ void check_norm(const Module& module, Format x_format, Format y_format, const No
 TEST(PtxNormForward, HasTheBytesOfTheCpuKernel) {
   PLIMSOLL_MODULE("norm");
   for (const Format x : kWide) {
-    for (const Format y : {x, Format::kE4m3, Format::kE5m2}) {
+    for (const Format y : {x, Format::kFp32, Format::kE4m3, Format::kE5m2}) {
       for (const NormCase& shape : kNormCases) check_norm(module, x, y, shape);
       if (HasFatalFailure()) return;
     }

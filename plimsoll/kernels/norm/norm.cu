@@ -71,7 +71,7 @@ struct NormRow {
 #pragma unroll
       for (int i = 0; i < kRun; ++i) {
         if (i >= count) break;
-        const float weight = args.weight[col + i], gain = args.zero_centered ? weight + 1.0f : weight;
+        const float gain = gain_of(args.weight[col + i], args.zero_centered);
         value[i] = args.bias != nullptr ? normalized(value[i], s.mean, s.rstd, gain, args.bias[col + i])
                                         : normalized(value[i], s.mean, s.rstd, gain);
         amax = max(amax, magnitude(value[i]));
@@ -113,5 +113,7 @@ __device__ void norm_forward(const NormForward& args) {
 PLIMSOLL_KERNELS(fp32, kFp32)
 PLIMSOLL_KERNELS(bf16, kBf16)
 PLIMSOLL_KERNELS(fp16, kFp16)
+PLIMSOLL_KERNEL(bf16, kBf16, fp32, kFp32)
+PLIMSOLL_KERNEL(fp16, kFp16, fp32, kFp32)
 
 }  // namespace plimsoll::kernels
