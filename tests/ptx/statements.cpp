@@ -15,6 +15,10 @@ bool ends_with_line(std::string_view text) {
   return std::find(std::begin(kDirectives), std::end(kDirectives), word) != std::end(kDirectives);
 }
 
+bool begins_code(const std::string& text) {
+  return text.find(".entry") != std::string::npos || text.find(".func") != std::string::npos;
+}
+
 // Blanks in the place of comments, so that lines keep their numbers.
 std::string without_comments(std::string_view text) {
   std::string result(text);
@@ -67,11 +71,9 @@ std::vector<Statement> cut_statements(std::string_view given) {
   };
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i], next = i + 1 < text.size() ? text[i + 1] : ' ', before = i > 0 ? text[i - 1] : ' ';
-    const bool is_entry =
-        current.text.find(".entry") != std::string::npos || current.text.find(".func") != std::string::npos;
     if (c == '\n' && ends_with_line(current.text)) {
       finish(';');
-    } else if (c == '{' && !current.text.empty() && !is_entry) {
+    } else if (c == '{' && !current.text.empty() && !begins_code(current.text)) {
       ++vectors;  // a vector of registers, or an initial value
       current.text += c;
     } else if (c == '}' && vectors > 0) {
