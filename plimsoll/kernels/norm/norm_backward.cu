@@ -1,5 +1,6 @@
 // Gradients of norms on a CUDA device. What an element becomes stands in norm_element.h; sums are in the CPU's order.
 #include "plimsoll/kernels/cuda/elements.cuh"
+#include "plimsoll/kernels/cuda/row_blocks.cuh"
 #include "plimsoll/kernels/cuda/row_sum.cuh"
 #include "plimsoll/kernels/norm/norm_element.h"
 #include "plimsoll/kernels/norm/norm_launch.h"
@@ -129,19 +130,6 @@ __device__ void norm_backward_partials(const NormBackward& args, float* partials
       store_run<Format::kFp32, kPair>(partial, left, left >= kPair && is_aligned(partial, 0, kPair), sums.dbias);
     }
   }
-}
-
-// As sum_blocks of row_blocks.h.
-__device__ float sum_blocks_of(const float* partial, int64_t blocks, int64_t stride) {
-  float sum = 0;
-  for (int64_t group = 0; group < blocks; group += kGroup) {
-    const int64_t end = min(group + kGroup, blocks);
-    float total = 0;
-#pragma unroll 8
-    for (int64_t block = group; block < end; ++block) total += partial[block * stride];
-    sum += total;
-  }
-  return sum;
 }
 
 }  // namespace

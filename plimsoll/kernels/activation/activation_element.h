@@ -1,0 +1,160 @@
+// Activations and their gradients on one element, for hosts and CUDA devices, with the bits of activation_functions.inc and
+// simd/math.h, where clamps and formulas are explained.
+#pragma once
+
+#include <cfloat>
+#include <cmath>
+
+#include "plimsoll/format/host_device.h"
+#include "plimsoll/kernels/activation/activation.h"
+#include "plimsoll/kernels/element_math.h"
+
+namespace plimsoll::kernels {
+
+// Parts of an ActivationSpec that a kernel on a device needs.
+struct ActivationCurve {
+  Curve curve;
+  bool gated;
+  float limit, alpha, offset;  // of Curve::kClampedSilu
+};
+constexpr ActivationCurve activation_curve(const ActivationSpec& activation) {
+  const ActivationInfo& row = info(activation.kind);
+  return {row.curve, row.gated, activation.parameters[0], activation.parameters[1], activation.parameters[2]};
+}
+
+struct ValueAndGradient {
+  float value, gradient;
+};
+
+PLIMSOLL_HD inline float times_sigmoid_of(float x, float z) { return x / (1.0f + exp_clamped_of(0.0f - z)); }
+
+PLIMSOLL_HD inline float gelu_argument_of(float x) { return x * fmaf(x * x, 0.0713548163f, 1.5957691216f); }
+PLIMSOLL_HD inline float gelu_of(float x) { return times_sigmoid_of(x, gelu_argument_of(x)); }
+PLIMSOLL_HD inline ValueAndGradient gelu_and_gradient_of(float x) {
+  const float bounded = clamped_to(16.0f, x);
+  const float denominator = 1.0f + exp_clamped_of(0.0f - gelu_argument_of(bounded)), s = 1.0f / denominator;
+  const float slope = fmaf(bounded * bounded, 3.0f * 0.0713548163f, 1.5957691216f);
+  return {x / denominator, s * fmaf(bounded * (1.0f - s), slope, 1.0f)};
+}
+
+// x / (1 + e^-z) and its gradient, where z is a multiple of x.
+PLIMSOLL_HD inline ValueAndGradient times_sigmoid_and_gradient_of(float x, float z) {
+  const float denominator = 1.0f + exp_clamped_of(0.0f - z), s = 1.0f / denominator;
+  return {x / denominator, s * fmaf(z, 1.0f - s, 1.0f)};
+}
+
+PLIMSOLL_HD inline float silu_of(float x) { return times_sigmoid_of(x, x); }
+PLIMSOLL_HD inline ValueAndGradient silu_and_gradient_of(float x) {
+  return times_sigmoid_and_gradient_of(x, clamped_to(110.0f, x));
+}
+
+PLIMSOLL_HD inline float quick_gelu_of(float x) { return times_sigmoid_of(x, x * 1.702f); }
+PLIMSOLL_HD inline ValueAndGradient quick_gelu_and_gradient_of(float x) {
+  return times_sigmoid_and_gradient_of(x, clamped_to(64.0f, x) * 1.702f);
+}
+
+PLIMSOLL_HD inline float relu_of(float x) { return x < 0.0f ? 0.0f : x; }
+PLIMSOLL_HD inline ValueAndGradient relu_and_gradient_of(float x) {
+  return {relu_of(x), x == x ? (0.0f < x ? 1.0f : 0.0f) : x};
+}
+
+PLIMSOLL_HD inline float squared_relu_of(float x) { return relu_of(x) * relu_of(x); }
+PLIMSOLL_HD inline ValueAndGradient squared_relu_and_gradient_of(float x) {
+  return {squared_relu_of(x), relu_of(x) + relu_of(x)};
+}
+
+PLIMSOLL_HD inline float sigmoid_of(float x) { return times_sigmoid_of(1.0f, x); }
+PLIMSOLL_HD inline ValueAndGradient sigmoid_and_gradient_of(float x) {
+  const float e = exp_clamped_of(0.0f - x), s = 1.0f / (1.0f + e);
+  return {s, smaller_of(FLT_MAX, e) * s * s};
+}
+
+struct NormalShareOf {
+  float below, bell;
+};
+PLIMSOLL_HD inline NormalShareOf normal_share_of(float x) {
+  const float bell = exp_of(x * x * -0.5f), t = 1.0f / fmaf(fabsf(x), 0.353553391f, 1.0f);
+  float p = -0.0294658002f;
+  p = fmaf(p, t, 0.141951099f);
+  p = fmaf(p, t, -0.242900372f);
+  p = fmaf(p, t, 0.138229251f);
+  p = fmaf(p, t, -0.0127555840f);
+  p = fmaf(p, t, 0.101106115f);
+  p = fmaf(p, t, 0.121612318f);
+  p = fmaf(p, t, 0.141179278f);
+  p = fmaf(p, t, 0.141043693f);
+  const float beyond = bell * t * p;
+  return {x < 0.0f ? beyond : 1.0f - beyond, bell};
+}
+PLIMSOLL_HD inline float gelu_erf_of(float x) { return x * normal_share_of(x).below; }
+PLIMSOLL_HD inline ValueAndGradient gelu_erf_and_gradient_of(float x) {
+  const float bounded = clamped_to(16.0f, x);
+  const NormalShareOf share = normal_share_of(bounded);
+  return {gelu_erf_of(x), fmaf(bounded * share.bell, 0.398942280f, share.below)};
+}
+
+PLIMSOLL_HD inline float clamped_silu_of(const ActivationCurve& c, float x) {
+  const float gate = smaller_of(c.limit, x);
+  return times_sigmoid_of(gate, gate * c.alpha);
+}
+PLIMSOLL_HD inline ValueAndGradient clamped_silu_and_gradient_of(const ActivationCurve& c, float x) {
+  const float gate = smaller_of(c.limit, x);
+  const ValueAndGradient both = times_sigmoid_and_gradient_of(gate, clamped_to(110.0f, gate * c.alpha));
+  return {both.value, c.limit < x ? 0.0f : both.gradient};
+}
+
+// Calls body(f) with the function f(x) of the curve, so that a body over many elements chooses once.
+template <class Body>
+PLIMSOLL_HD inline void with_function(const ActivationCurve& c, Body body) {
+  switch (c.curve) {
+    case Curve::kGelu:
+      return body([](float x) { return gelu_of(x); });
+    case Curve::kRelu:
+      return body([](float x) { return relu_of(x); });
+    case Curve::kSilu:
+      return body([](float x) { return silu_of(x); });
+    case Curve::kSquaredRelu:
+      return body([](float x) { return squared_relu_of(x); });
+    case Curve::kQuickGelu:
+      return body([](float x) { return quick_gelu_of(x); });
+    case Curve::kSigmoid:
+      return body([](float x) { return sigmoid_of(x); });
+    case Curve::kGeluErf:
+      return body([](float x) { return gelu_erf_of(x); });
+    case Curve::kClampedSilu:
+      return body([c](float x) { return clamped_silu_of(c, x); });
+  }
+}
+
+// The same with f(x), the value and the gradient.
+template <class Body>
+PLIMSOLL_HD inline void with_gradient(const ActivationCurve& c, Body body) {
+  switch (c.curve) {
+    case Curve::kGelu:
+      return body([](float x) { return gelu_and_gradient_of(x); });
+    case Curve::kRelu:
+      return body([](float x) { return relu_and_gradient_of(x); });
+    case Curve::kSilu:
+      return body([](float x) { return silu_and_gradient_of(x); });
+    case Curve::kSquaredRelu:
+      return body([](float x) { return squared_relu_and_gradient_of(x); });
+    case Curve::kQuickGelu:
+      return body([](float x) { return quick_gelu_and_gradient_of(x); });
+    case Curve::kSigmoid:
+      return body([](float x) { return sigmoid_and_gradient_of(x); });
+    case Curve::kGeluErf:
+      return body([](float x) { return gelu_erf_and_gradient_of(x); });
+    case Curve::kClampedSilu:
+      return body([c](float x) { return clamped_silu_and_gradient_of(c, x); });
+  }
+}
+
+// The factor of a gate, and its gradient, of that of the product.
+PLIMSOLL_HD inline float gated_value_of(const ActivationCurve& c, float value) {
+  return c.curve == Curve::kClampedSilu ? clamped_to(c.limit, value) + c.offset : value;
+}
+PLIMSOLL_HD inline float gated_gradient_of(const ActivationCurve& c, float value, float gradient) {
+  return c.curve != Curve::kClampedSilu || clamped_to(c.limit, value) == value ? gradient : 0.0f;
+}
+
+}  // namespace plimsoll::kernels
