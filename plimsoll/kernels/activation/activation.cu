@@ -127,10 +127,10 @@ __device__ void activation_backward(const ActivationBackward& args, const Activa
 
 }  // namespace
 
-#define PLIMSOLL_FORWARD(x, kX, y, kY)                                                                 \
-  extern "C" __global__ void __launch_bounds__(kActivationThreads) activation_forward_##x##_##y(       \
-      const __grid_constant__ ActivationForward args, const __grid_constant__ ActivationCurve curve) { \
-    activation_forward<Format::kX, Format::kY>(args, curve);                                           \
+#define PLIMSOLL_FORWARD(x, kX, y, kY)                                                                                \
+  extern "C" __global__ void __launch_bounds__(kActivationThreads, kActivationResident) activation_forward_##x##_##y( \
+      const __grid_constant__ ActivationForward args, const __grid_constant__ ActivationCurve curve) {                \
+    activation_forward<Format::kX, Format::kY>(args, curve);                                                          \
   }
 #define PLIMSOLL_BACKWARD(x, kX, y, kY)                                                               \
   extern "C" __global__ void __launch_bounds__(kActivationThreads, kGradientResident)                 \

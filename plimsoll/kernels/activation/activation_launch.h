@@ -14,9 +14,10 @@
 namespace plimsoll::kernels {
 
 inline constexpr int kActivationThreads = 256;
-inline constexpr int kActivationRun = 8;  // elements of a thread: 16 bytes of a 16-bit format
+inline constexpr int kActivationResident = 6;  // blocks of a multiprocessor: as many as registers bear without spills
+inline constexpr int kActivationRun = 8;       // elements of a thread: 16 bytes of a 16-bit format
 inline constexpr int kActivationTile = kActivationThreads * kActivationRun;
-inline constexpr int kGradientResident = 5;  // blocks of a multiprocessor: as many as registers bear without spills
+inline constexpr int kGradientResident = 5;
 inline constexpr int kGradientRun = 4;
 inline constexpr int kGradientTile = kActivationThreads * kGradientRun;
 
@@ -24,7 +25,7 @@ constexpr Launch activation_forward_launch(const ActivationForward& args, int mu
   // Without a gate the rows are one.
   const int64_t tiles = is_gated(args.activation.kind) ? args.rows * pieces_of(args.cols, kActivationTile)
                                                        : pieces_of(args.rows * args.cols, kActivationTile);
-  return launch_over(tiles, kActivationThreads, multiprocessors);
+  return launch_over(tiles, kActivationThreads, multiprocessors, kActivationResident);
 }
 
 constexpr Launch activation_backward_launch(const ActivationBackward& args, int multiprocessors) {
@@ -32,7 +33,7 @@ constexpr Launch activation_backward_launch(const ActivationBackward& args, int 
   const int64_t tiles = args.column_sum != nullptr       ? row_blocks(args.rows) * across
                         : is_gated(args.activation.kind) ? args.rows * across
                                                          : pieces_of(args.rows * args.cols, kGradientTile);
-  return launch_over(tiles, kActivationThreads, multiprocessors);
+  return launch_over(tiles, kActivationThreads, multiprocessors, kGradientResident);
 }
 
 constexpr int64_t activation_x_cols(const ActivationBackward& args) {

@@ -16,9 +16,10 @@ struct Launch {
   uint32_t blocks = 0, threads = 0;
 };
 
-// Blocks for `units` of work, of which a block takes one after another: enough to fill each multiprocessor eight times.
-constexpr Launch launch_over(int64_t units, uint32_t threads, int multiprocessors) {
-  const int64_t most = int64_t{8} * multiprocessors;
+// Blocks for `units` of work, of which a block takes one after another. resident: blocks that a multiprocessor holds at once; with
+// more, the last ones would run while most of it is idle.
+constexpr Launch launch_over(int64_t units, uint32_t threads, int multiprocessors, int resident = 8) {
+  const int64_t most = int64_t{resident} * multiprocessors;
   return {static_cast<uint32_t>(units < most ? units : most), threads};
 }
 

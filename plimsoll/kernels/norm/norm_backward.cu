@@ -134,14 +134,14 @@ __device__ void norm_backward_partials(const NormBackward& args, float* partials
 
 }  // namespace
 
-#define PLIMSOLL_KERNELS(x, kX)                                                   \
-  extern "C" __global__ void __launch_bounds__(kNormThreads)                      \
-      norm_backward_##x(const __grid_constant__ NormBackward args) {              \
-    norm_backward<Format::kX>(args);                                              \
-  }                                                                               \
-  extern "C" __global__ void __launch_bounds__(kNormSumThreads)                   \
-      norm_backward_partials_##x(const __grid_constant__ NormBackwardSums sums) { \
-    norm_backward_partials<Format::kX>(sums.args, sums.partials);                 \
+#define PLIMSOLL_KERNELS(x, kX)                                                     \
+  extern "C" __global__ void __launch_bounds__(kNormThreads, kNormGradientResident) \
+      norm_backward_##x(const __grid_constant__ NormBackward args) {                \
+    norm_backward<Format::kX>(args);                                                \
+  }                                                                                 \
+  extern "C" __global__ void __launch_bounds__(kNormSumThreads, kNormSumResident)   \
+      norm_backward_partials_##x(const __grid_constant__ NormBackwardSums sums) {   \
+    norm_backward_partials<Format::kX>(sums.args, sums.partials);                   \
   }
 
 PLIMSOLL_KERNELS(fp32, kFp32)

@@ -16,17 +16,21 @@ inline constexpr int kNormRun = 4;       // elements that a thread writes at onc
 
 // A block takes a row.
 constexpr Launch norm_forward_launch(const NormForward& args, int multiprocessors) {
-  return launch_over(args.rows, kNormThreads, multiprocessors);
+  return launch_over(args.rows, kNormThreads, multiprocessors, kNormResident);
 }
 
 inline constexpr int64_t kNormWarpCols = 1024;  // columns that a warp sums
+inline constexpr int kNormGradientResident = 5;
+inline constexpr int kMostResident = 32;  // blocks of any size: what a multiprocessor of sm_80 and sm_90 can hold
 
 // A block takes a row, with a warp for each 1,024 columns, so that none waits while the others sum.
 constexpr Launch norm_backward_launch(const NormBackward& args, int multiprocessors) {
-  const int64_t most = kNormThreads / kWarp, warps = pieces_of(args.cols, kNormWarpCols);
-  const int64_t threads = kWarp * (warps < 1 ? 1 : warps < most ? warps : most);
-  return launch_over(args.rows, static_cast<uint32_t>(threads),
-                     multiprocessors * static_cast<int>(kNormThreads / threads));
+  const int most = kNormThreads / kWarp;
+  const int64_t pieces = pieces_of(args.cols, kNormWarpCols);
+  const int warps = pieces < 1 ? 1 : pieces < most ? static_cast<int>(pieces) : most;
+  const int resident = kNormGradientResident * most / warps;
+  return launch_over(args.rows, static_cast<uint32_t>(kWarp * warps), multiprocessors,
+                     resident < kMostResident ? resident : kMostResident);
 }
 
 // Sums over rows, by way of partial sums of each block of kRowBlock rows.
@@ -44,12 +48,13 @@ constexpr int64_t norm_partial_count(const NormBackward& args) {  // floats
 }
 
 inline constexpr int kNormSumThreads = 128;
+inline constexpr int kNormSumResident = 10;
 inline constexpr int kNormPartialCols = 2 * kNormSumThreads;
 
 // A block takes two columns a thread of kRowBlock rows.
 constexpr Launch norm_backward_partials_launch(const NormBackwardSums& sums, int multiprocessors) {
   const int64_t across = norm_sum_count(sums.args) > 0 ? pieces_of(sums.args.cols, kNormPartialCols) : 0;
-  return launch_over(row_blocks(sums.args.rows) * across, kNormSumThreads, multiprocessors);
+  return launch_over(row_blocks(sums.args.rows) * across, kNormSumThreads, multiprocessors, kNormSumResident);
 }
 
 // A thread takes a column of dweight or dbias.
