@@ -1,6 +1,7 @@
 # CUDA kernels through nvcc, where there is one; no card is needed. plimsoll_ptx(result source...): PTX, to be interpreted
 # (tests/ptx). plimsoll_assembler_logs(result source...): the assembler's report on each kernel and architecture
-# (tools/check_cuda). Both set `result` to the files, or without nvcc to nothing.
+# (tools/check_cuda). Both set `result` to the files, or without nvcc to nothing. plimsoll_device_images(result source...): a C++ source
+# with the code of all of them for each architecture (kernels/cuda/device_images.h), or without PLIMSOLL_CUDA with none.
 find_program(PLIMSOLL_NVCC nvcc HINTS /usr/local/cuda/bin DOC "CUDA's compiler, for tests of its kernels without a card")
 mark_as_advanced(PLIMSOLL_NVCC)
 
@@ -50,4 +51,78 @@ function(plimsoll_assembler_logs result)
     endif()
   endforeach()
   set(${result} ${logs} PARENT_SCOPE)
+endfunction()
+
+# What device code is made of; a card's report (docs/results/gpu.json) holds for one SHA-256 of it.
+function(plimsoll_device_sources_hash result)
+  file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
+       ${CMAKE_SOURCE_DIR}/plimsoll/format/*.h ${CMAKE_SOURCE_DIR}/plimsoll/kernels/cuda/*.cuh
+       ${CMAKE_SOURCE_DIR}/plimsoll/kernels/*/*.cu ${CMAKE_SOURCE_DIR}/plimsoll/kernels/*/*_element.h
+       ${CMAKE_SOURCE_DIR}/plimsoll/kernels/*/*_launch.h)
+  list(SORT sources)
+  set(all)
+  foreach(source IN LISTS sources)
+    file(SHA256 ${CMAKE_SOURCE_DIR}/${source} hash)
+    string(APPEND all "${hash} ${source}\n")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${source})
+  endforeach()
+  string(SHA256 hash "${all}")
+  set(${result} ${hash} PARENT_SCOPE)
+endfunction()
+
+# "CARD at COMMIT" if the report is of these sources and all of it passed, else nothing.
+function(plimsoll_verified_on hash result)
+  set(report ${CMAKE_SOURCE_DIR}/docs/results/gpu.json)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${report})
+  set(text "")
+  if(EXISTS ${report})
+    file(READ ${report} json)
+    string(JSON of GET "${json}" sources)
+    string(JSON passed GET "${json}" passed)
+    if(of STREQUAL hash AND passed)
+      string(JSON card GET "${json}" card)
+      string(JSON commit GET "${json}" commit)
+      set(text "${card} at ${commit}")
+    endif()
+  endif()
+  set(${result} "${text}" PARENT_SCOPE)
+endfunction()
+
+function(plimsoll_device_images result)
+  if(PLIMSOLL_CUDA AND NOT PLIMSOLL_NVCC)
+    message(FATAL_ERROR "PLIMSOLL_CUDA: expected nvcc on the path or in /usr/local/cuda/bin, found none")
+  endif()
+  set(images)
+  set(symbols)
+  set(hash "")
+  set(verified_on "")
+  set(content "#include \"plimsoll/kernels/cuda/device_images.h\"\n\n")
+  if(PLIMSOLL_CUDA)
+    plimsoll_device_sources_hash(hash)
+    plimsoll_verified_on(${hash} verified_on)
+    foreach(source IN LISTS ARGN)
+      get_filename_component(name ${source} NAME_WE)
+      set(image ${CMAKE_BINARY_DIR}/ptx/${name}.fatbin)
+      set(symbol plimsoll_image_${name})
+      list(APPEND images ${image})
+      list(APPEND symbols ${symbol})
+      string(APPEND content
+             "__asm__(\".pushsection .rodata\\n.balign 64\\n${symbol}:\\n.incbin \\\"${image}\\\"\\n.popsection\");\n"
+             "extern \"C\" __attribute__((visibility(\"hidden\"))) const char ${symbol}[];\n\n")
+    endforeach()
+  endif()
+  list(JOIN symbols ", " list)
+  set(body "  return {};\n")
+  if(symbols)
+    set(body "  static const void* const kImages[] = {${list}};\n  return kImages;\n")
+  endif()
+  string(APPEND content "namespace plimsoll::kernels::cuda {\n\n"
+         "std::span<const void* const> device_images() {\n${body}}\n\n"
+         "std::string_view device_sources() { return \"${hash}\"; }\n\n"
+         "std::string_view verified_on() { return \"${verified_on}\"; }\n\n"
+         "}  // namespace plimsoll::kernels::cuda\n")
+  set(file ${CMAKE_CURRENT_BINARY_DIR}/device_images.cpp)
+  file(CONFIGURE OUTPUT ${file} CONTENT "${content}" @ONLY)
+  set_source_files_properties(${file} PROPERTIES OBJECT_DEPENDS "${images}")
+  set(${result} ${file} PARENT_SCOPE)
 endfunction()

@@ -30,7 +30,7 @@ uint64_t evaluated(const Case& one) {
   const Module module = parse_module(text);
   Memory memory;
   const uint64_t y = memory.add_unwritten("y", 8);
-  launch(module.kernel("one"), memory, {1, 1}, one.a, one.b, one.c, y);
+  interpret(module.kernel("one"), memory, {1, 1}, one.a, one.b, one.c, y);
   uint64_t d = 0;
   std::memcpy(&d, memory.data(y), 8);
   return d;
@@ -133,7 +133,7 @@ $JOIN:
   for (int turn = 0; turn < 20; ++turn) {
     Memory memory;
     const uint64_t y = memory.add_unwritten("y", 128);
-    launch(module.kernel("lanes"), memory, {1, 32}, y);
+    interpret(module.kernel("lanes"), memory, {1, 32}, y);
     for (uint32_t lane = 0; lane < 32; ++lane) {
       uint32_t got = 0;
       std::memcpy(&got, memory.data(y) + 4 * lane, 4);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
@@ -11,6 +12,8 @@
 
 #include "plimsoll/format/codec.h"
 #include "plimsoll/kernels/cuda/launch.h"
+#include "plimsoll/kernels/cuda/packed_arguments.h"
+#include "tests/ptx/card.h"
 #include "tests/ptx/machine.h"
 
 namespace plimsoll::ptx::testing {
@@ -20,29 +23,23 @@ using format::Format;
 // Few, so that a block takes several units of work.
 inline constexpr int kMultiprocessors = 2;
 
+// Where nvcc's PTX lies; empty without nvcc. The environment says it where the tests run on another machine than built them.
+inline std::string ptx_directory() {
+  const char* const given = std::getenv("PLIMSOLL_PTX_DIRECTORY");
+  return given != nullptr ? given : PLIMSOLL_PTX_DIRECTORY;
+}
+
 inline const Module& module_of(const std::string& name) {
   static std::map<std::string, Module> modules;
   const auto found = modules.find(name);
   if (found != modules.end()) return found->second;
-  return modules[name] = read_module(std::string(PLIMSOLL_PTX_DIRECTORY) + "/" + name + ".ptx");
+  return modules[name] = read_module(ptx_directory() + "/" + name + ".ptx");
 }
 
 // The PTX of plimsoll/kernels/NAME/NAME.cu, or of tests/ptx/NAME.cu. Skips the test where there is no nvcc.
-#define PLIMSOLL_MODULE(name)                                                           \
-  if (std::string(PLIMSOLL_PTX_DIRECTORY).empty()) GTEST_SKIP() << "no nvcc was found"; \
+#define PLIMSOLL_MODULE(name)                                       \
+  if (ptx_directory().empty()) GTEST_SKIP() << "no nvcc was found"; \
   const Module& module = module_of(name)
-
-template <class... Args>
-std::vector<uint8_t> parameters_of(const Args&... args) {
-  std::vector<uint8_t> bytes;
-  [[maybe_unused]] const auto append = [&](const auto& arg) {
-    const size_t align = alignof(decltype(arg)), offset = (bytes.size() + align - 1) / align * align;
-    bytes.resize(offset + sizeof(arg));
-    std::memcpy(bytes.data() + offset, &arg, sizeof(arg));
-  };
-  (append(args), ...);
-  return bytes;
-}
 
 // Seeds of one test differ, so that its kernels run in many orders.
 inline uint32_t next_seed() {
@@ -51,15 +48,23 @@ inline uint32_t next_seed() {
 }
 
 template <class... Args>
-void launch(const Kernel& kernel, Memory& memory, kernels::Launch shape, const Args&... args) {
-  Machine(kernel, memory, next_seed()).run({shape.blocks, shape.threads}, parameters_of(args...));
+void interpret(const Kernel& kernel, Memory& memory, kernels::Launch shape, const Args&... args) {
+  Machine(kernel, memory, next_seed()).run({shape.blocks, shape.threads}, kernels::cuda::packed_arguments(args...));
 }
 
-// The text of the fault that a launch ends with; empty if there is none.
+// In the interpreter, or on the card that is in use instead.
+template <class... Args>
+void launch(const Kernel& kernel, Memory& memory, kernels::Launch shape, const Args&... args) {
+  Card* const card = Card::in_use();
+  if (card == nullptr) return interpret(kernel, memory, shape, args...);
+  card->run(kernel.name, memory, shape, kernels::cuda::packed_arguments(args...));
+}
+
+// The text of the fault that the interpreter ends with; empty if there is none.
 template <class... Args>
 std::string fault_of(const Kernel& kernel, Memory& memory, kernels::Launch shape, const Args&... args) {
   try {
-    launch(kernel, memory, shape, args...);
+    interpret(kernel, memory, shape, args...);
   } catch (const Fault& fault) {
     return fault.what();
   }

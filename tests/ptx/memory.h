@@ -57,6 +57,7 @@ class Memory {
   // The buffer that holds the address, or lies before it.
   Buffer& at(uint64_t address);
   const uint8_t* data(uint64_t address) { return at(address).bytes.data() + (address - at(address).base); }
+  std::vector<Buffer>& buffers() { return buffers_; }
   // A launch is over: all of its accesses are before those of the next one.
   void synchronize();
 

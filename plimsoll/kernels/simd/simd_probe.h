@@ -32,6 +32,7 @@ struct SimdProbe {
   void (*upper_by_32)(const float* x, uint16_t* y, int64_t n);
   void (*to_bf16_pairs)(const float* x, uint16_t* y, int64_t n);
   void (*from_bf16_pairs)(const uint16_t* x, float* y, int64_t n);
+  void (*load_64_of_bf16)(const uint16_t* x, float* y);  // [64], lanes as they are
   void (*exp)(const float* x, float* y, int64_t n);
   void (*exp_clamped)(const float* x, float* y, int64_t n);
   void (*exp2_bounded)(const float* x, float* y, int64_t n);

@@ -13,6 +13,7 @@
 #include "plimsoll/format/bf16.h"
 #include "plimsoll/format/fp16.h"
 #include "plimsoll/format/fp8.h"
+#include "plimsoll/kernels/lane_order.h"
 #include "plimsoll/kernels/simd/simd_testing.h"
 
 namespace plimsoll::kernels {
@@ -87,6 +88,21 @@ TEST(Simd, DecodesFp8AsTheFormatSays) {
         ASSERT_EQ(word(y[i]), word(format::E5m2::decode(codes[i]))) << i;
     }
   }
+}
+
+TEST(Simd, LoadsBf16InTheOrderThatDevicesSumIn) {
+  uint16_t row[64];
+  for (int i = 0; i < 64; ++i) row[i] = format::Bf16::encode(static_cast<float>(i));
+  for (const auto& [isa, probe] : present()) {
+    SCOPED_TRACE(std::string(runtime::name(isa)));
+    float places[64];
+    probe.load_64_of_bf16(row, places);
+    for (int i = 0; i < 64; ++i)
+      EXPECT_EQ(places[i], static_cast<float>(element_at_place(format::Format::kBf16, i, 64)));
+  }
+  EXPECT_EQ(element_at_place(format::Format::kBf16, 64 + 17, 128), 64 + 3);
+  EXPECT_EQ(element_at_place(format::Format::kBf16, 64 + 17, 127), 64 + 17) << "what is left is in order";
+  EXPECT_EQ(element_at_place(format::Format::kFp16, 17, 128), 17);
 }
 
 TEST(Simd, ConvertsSixteenBitFormatsAsTheFormatSays) {

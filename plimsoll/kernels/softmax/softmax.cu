@@ -1,6 +1,7 @@
 // Softmax on a CUDA device. What an element becomes stands in softmax_element.h; sums are in the CPU's order.
 #include "plimsoll/kernels/cuda/elements.cuh"
 #include "plimsoll/kernels/cuda/row_sum.cuh"
+#include "plimsoll/kernels/lane_order.h"
 #include "plimsoll/kernels/softmax/softmax_element.h"
 #include "plimsoll/kernels/softmax/softmax_launch.h"
 
@@ -83,8 +84,9 @@ __device__ void softmax_forward(const SoftmaxForward& args) {
     const auto [top, visible] = row.find_top();
     float factor = 0;
     if (visible) {
-      factor = 1.0f / row_sum<kSoftmaxThreads>(
-                          row.keys, [&](int64_t key, float sum) { return sum + exp_clamped_of(row.logit(key) - top); });
+      factor = 1.0f / row_sum<kSoftmaxThreads>(row.keys, [&](int64_t place, float sum) {
+                 return sum + exp_clamped_of(row.logit(element_at_place(kFormat, place, row.keys)) - top);
+               });
     }
     row.write(top, factor, visible);
   }
