@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "plimsoll/kernels/cuda/device_kernels.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::app {
@@ -23,6 +24,13 @@ std::vector<KernelIsa> kernel_isas() {
   };
 }
 
+std::string cuda_text() {
+  namespace cuda = kernels::cuda;
+  if (!cuda::has_device_code()) return "no kernels in this program (PLIMSOLL_CUDA=ON puts them in)";
+  if (cuda::verified_on().empty()) return "kernels that have not run on a card as they are";
+  return "kernels verified on " + std::string(cuda::verified_on()) + ", sources unchanged since";
+}
+
 }  // namespace
 
 MachineInfo machine_info() {
@@ -34,7 +42,8 @@ MachineInfo machine_info() {
           .threads = runtime::threads(),
           .plimsoll_version = PLIMSOLL_VERSION,
           .torch_version = TORCH_VERSION,
-          .compiler = "GCC " __VERSION__};
+          .compiler = "GCC " __VERSION__,
+          .cuda = cuda_text()};
 }
 
 }  // namespace plimsoll::app

@@ -24,6 +24,7 @@ struct MachineInfo {
   std::string plimsoll_version;
   std::string torch_version;
   std::string compiler;
+  std::string cuda;  // what is known of the kernels for CUDA devices
 };
 
 MachineInfo machine_info();

@@ -193,7 +193,7 @@ TEST_F(Trained, InspectReportsEveryTensor) {
 TEST(Info, NamesTheMachine) {
   const Outcome outcome = run_program({"info"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
-  for (const char* part : {"CPU", "ISA", "gemm", "threads", "torch 2.", "GFLOP/s", "GB/s"})
+  for (const char* part : {"CPU", "ISA", "gemm", "threads", "torch 2.", "CUDA ", "GFLOP/s", "GB/s"})
     EXPECT_THAT(outcome.output, HasSubstr(part));
 }
 

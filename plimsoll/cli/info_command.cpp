@@ -51,6 +51,7 @@ int run(bool all_limits) {
     fmt::print("  {:<12} {}\n", kernel.kernel, runtime::name(kernel.isa));
   fmt::print("threads    {}\n", info.threads);
   fmt::print("versions   plimsoll {}, torch {}, {}\n", info.plimsoll_version, info.torch_version, info.compiler);
+  fmt::print("CUDA       {}\n", info.cuda);
   if (all_limits) {
     print_all_limits(info.threads);
   } else {

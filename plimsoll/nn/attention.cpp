@@ -1,13 +1,11 @@
 #include "plimsoll/nn/attention.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
-
 #include <cmath>
 
 #include "plimsoll/nn/checks.h"
 #include "plimsoll/nn/precision.h"
 #include "plimsoll/ops/attention/attention.h"
+#include "plimsoll/ops/attention/attention_composed.h"
 #include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::nn {
@@ -32,31 +30,6 @@ at::ScalarType dtype_for(const at::Tensor& x) { return scope_dtype().value_or(x.
 
 // Whether our kernel does it.
 bool computes(const at::Tensor& x) { return x.is_cpu() && dtype_for(x) != at::kDouble; }
-
-struct HeadsFirst {
-  at::Tensor query, key, value;
-};
-
-at::Tensor torch_attention(const HeadsFirst& x, const ops::AttentionOptions& rules) {
-  TORCH_CHECK(rules.segments.empty(), "attention: expected fp32, bf16 or fp16 on the CPU with segments, got ",
-              x.query.scalar_type(), " on ", x.query.device());
-  const int64_t queries = x.query.size(2), keys = x.key.size(2);
-  // Torch's own rule counts from the first key, and has no window.
-  const bool own_rule = rules.window == 0 && (rules.causal == ops::Causal::kTopLeft ||
-                                              (rules.causal != ops::Causal::kNone && queries == keys));
-  std::optional<at::Tensor> visible;
-  if (rules.mask.defined()) visible = rules.mask.logical_not();
-  if (rules.causal != ops::Causal::kNone && !own_rule) {
-    const int64_t offset = kernels::causal_offset(rules.causal, queries, keys);
-    const at::Tensor key = at::arange(keys, x.query.device());
-    const at::Tensor end = (at::arange(queries, x.query.device()).unsqueeze(1) + (offset + 1)).clamp_max(keys);
-    visible = key < end;
-    if (rules.window > 0) visible = visible->logical_and(key >= end - rules.window);
-  }
-  return at::scaled_dot_product_attention(x.query, x.key, x.value, visible, rules.dropout, own_rule,
-                                          rules.scale > 0 ? std::optional(rules.scale) : std::nullopt,
-                                          x.query.size(1) != x.key.size(1));
-}
 
 ops::Causal causal_of(AttentionMask mask) {
   switch (mask) {
@@ -124,7 +97,7 @@ at::Tensor DotProductAttentionImpl::attend(const at::Tensor& query, const at::Te
   const at::Tensor q = heads_first(query.to(dtype), options.qkv_format);
   const at::Tensor k = heads_first(key.to(dtype), options.qkv_format);
   const at::Tensor v = heads_first(value.to(dtype), options.qkv_format);
-  const at::Tensor attended = computes(q) ? ops::attention(q, k, v, rules) : torch_attention({q, k, v}, rules);
+  const at::Tensor attended = computes(q) ? ops::attention(q, k, v, rules) : ops::torch_attention(q, k, v, rules);
   return heads_last(attended, options.qkv_format).flatten(2).to(output);
 }
 

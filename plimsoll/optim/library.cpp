@@ -5,7 +5,8 @@
 #include <optional>
 #include <tuple>
 
-#include "plimsoll/kernels/adamw/adamw.h"
+#include "plimsoll/kernels/adamw/adamw_cuda.h"
+#include "plimsoll/ops/tensor/device_stream.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/optim/adamw.h"
 #include "plimsoll/optim/state_conversion.h"
@@ -14,6 +15,8 @@ namespace plimsoll::optim {
 namespace {
 
 void check_shape(const at::Tensor& tensor, const at::Tensor& parameter) {
+  TORCH_CHECK(tensor.device() == parameter.device(), "adamw_: expected tensors on ", parameter.device(),
+              ", got one on ", tensor.device());
   TORCH_CHECK(tensor.is_contiguous() && tensor.sizes() == parameter.sizes() && !tensor.is_neg(),
               "adamw_: expected contiguous tensors ", parameter.sizes(), ", got ", tensor.sizes(), " with strides ",
               tensor.strides(), tensor.is_neg() ? ", a view of negated memory" : "");
@@ -75,25 +78,32 @@ void adamw_op(at::Tensor& parameter, const at::Tensor& grad, at::Tensor& moment1
     if (tensor.defined()) check_shape(tensor, parameter);
   }
   TORCH_CHECK(step >= 1, "adamw_: expected steps counted from 1, got ", step);
-  kernels::adamw({.master = master.defined() ? master.data_ptr<float>() : nullptr,
-                  .narrow = is_wide ? nullptr : parameter.data_ptr(),
-                  .narrow_format = is_wide ? format::Format::kBf16 : format,
-                  .correction = correction ? correction->data_ptr<int8_t>() : nullptr,
-                  .grad = grad.const_data_ptr(),
-                  .grad_format = ops::format_of(grad.scalar_type(), "adamw_"),
-                  .states = kind_of(moment1),
-                  .moment1 = moment1.data_ptr(),
-                  .moment2 = moment2.data_ptr(),
-                  .scale1 = in_8_bits ? data_of(scale1) : nullptr,
-                  .scale2 = in_8_bits ? data_of(scale2) : nullptr,
-                  .seed = seed_of(static_cast<uint64_t>(seed), static_cast<uint64_t>(index)),
-                  .count = parameter.numel(),
-                  .lr = lr,
-                  .beta1 = beta1,
-                  .beta2 = beta2,
-                  .eps = eps,
-                  .weight_decay = weight_decay,
-                  .step = step});
+  const kernels::AdamW args{.master = master.defined() ? master.data_ptr<float>() : nullptr,
+                            .narrow = is_wide ? nullptr : parameter.data_ptr(),
+                            .narrow_format = is_wide ? format::Format::kBf16 : format,
+                            .correction = correction ? correction->data_ptr<int8_t>() : nullptr,
+                            .grad = grad.const_data_ptr(),
+                            .grad_format = ops::format_of(grad.scalar_type(), "adamw_"),
+                            .states = kind_of(moment1),
+                            .moment1 = moment1.data_ptr(),
+                            .moment2 = moment2.data_ptr(),
+                            .scale1 = in_8_bits ? data_of(scale1) : nullptr,
+                            .scale2 = in_8_bits ? data_of(scale2) : nullptr,
+                            .seed = seed_of(static_cast<uint64_t>(seed), static_cast<uint64_t>(index)),
+                            .count = parameter.numel(),
+                            .lr = lr,
+                            .beta1 = beta1,
+                            .beta2 = beta2,
+                            .eps = eps,
+                            .weight_decay = weight_decay,
+                            .step = step};
+  if (parameter.device().is_cpu()) {
+    kernels::adamw(args);
+    return;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(kernels::has_device_kernel(args), "adamw_: expected on ", parameter.device(),
+                              " moments of float32, and a parameter of float32 or with a master");
+  ops::on_device_of(parameter, [&](const kernels::cuda::Stream& stream) { kernels::adamw(args, stream); });
 }
 
 void check_values(const char* op, const at::Tensor& tensor, std::initializer_list<at::ScalarType> dtypes) {
@@ -155,6 +165,8 @@ TORCH_LIBRARY_IMPL(plimsoll, CPU, library) {
   library.impl("adamw_join_weight", &join_weight_op);
   library.impl("adamw_correction_of", &correction_of_op);
 }
+
+TORCH_LIBRARY_IMPL(plimsoll, CUDA, library) { library.impl("adamw_", &adamw_op); }
 
 // Torch's fallback for views of negated memory cannot write through an argument: it ends the process.
 TORCH_LIBRARY_IMPL(plimsoll, Negative, library) { library.impl("adamw_", torch::CppFunction::makeFallthrough()); }

@@ -10,6 +10,7 @@
 #include "plimsoll/ops/activation/activation_pass.h"
 #include "plimsoll/ops/dispatcher/find_operator.h"
 #include "plimsoll/ops/dispatcher/meta.h"
+#include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::ops {
@@ -19,8 +20,8 @@ kernels::ActivationSpec parsed(std::string_view kind, at::ArrayRef<double> param
   return activation_spec(parse_activation(kind), parameters);
 }
 
-at::Tensor activation_forward_cpu(const at::Tensor& x, std::string_view kind, at::ArrayRef<double> parameters) {
-  const format::Format format = check_values(x, "activation", "x");
+at::Tensor activation_forward_op(const at::Tensor& x, std::string_view kind, at::ArrayRef<double> parameters) {
+  const format::Format format = check_device_values(x, "activation", "x");
   const kernels::ActivationSpec activation = parsed(kind, parameters);
   const at::Tensor matrix = as_matrix(x, "activation");
   std::vector<int64_t> sizes = x.sizes().vec();
@@ -31,13 +32,14 @@ at::Tensor activation_forward_cpu(const at::Tensor& x, std::string_view kind, at
   return activate(activation, matrix, format, {}).values.view(sizes);
 }
 
-at::Tensor activation_backward_cpu(const at::Tensor& x, const at::Tensor& grad, std::string_view kind,
-                                   at::ArrayRef<double> parameters) {
-  const format::Format format = check_values(x, "activation", "x");
+at::Tensor activation_backward_op(const at::Tensor& x, const at::Tensor& grad, std::string_view kind,
+                                  at::ArrayRef<double> parameters) {
+  const format::Format format = check_device_values(x, "activation", "x");
   const kernels::ActivationSpec activation = parsed(kind, parameters);
   const at::Tensor x_matrix = as_matrix(x, "activation"), grad_matrix = as_matrix(grad, "activation");
   const int64_t halves = kernels::is_gated(activation.kind) ? 2 : 1;
-  check_values(grad, "activation", "the gradient");
+  check_device_values(grad, "activation", "the gradient");
+  check_same_device(x, grad, "activation", "the gradient");
   TORCH_CHECK(grad_matrix.size(0) == x_matrix.size(0) && grad_matrix.size(1) * halves == x_matrix.size(1),
               "activation: expected a gradient that fits x ", x.sizes(), " of ", kind, ", got ", grad.sizes());
   return activation_gradient({activation, x_matrix, grad_matrix}, format, {}).values.view(x.sizes());
@@ -88,9 +90,9 @@ void define_activation(torch::Library& library) {
               &activation_parameters);
 }
 
-void register_activation_cpu(torch::Library& library) {
-  library.impl("activation_forward", &activation_forward_cpu);
-  library.impl("activation_backward", &activation_backward_cpu);
+void register_activation(torch::Library& library) {
+  library.impl("activation_forward", &activation_forward_op);
+  library.impl("activation_backward", &activation_backward_op);
 }
 
 void register_activation_meta(torch::Library& library) {

@@ -1,4 +1,4 @@
-// torch.ops.plimsoll.activation*: schemas, CPU and Meta kernels, and calls through the dispatcher.
+// torch.ops.plimsoll.activation*: schemas, kernels for CPUs and CUDA devices, for Meta, and calls through the dispatcher.
 #pragma once
 
 #include <torch/library.h>
@@ -8,7 +8,7 @@
 namespace plimsoll::ops {
 
 void define_activation(torch::Library& library);
-void register_activation_cpu(torch::Library& library);
+void register_activation(torch::Library& library);
 void register_activation_meta(torch::Library& library);
 
 namespace dispatch {

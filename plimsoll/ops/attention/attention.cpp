@@ -126,6 +126,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   expect_device_of(query, {&key, &value});
   if (is_opaque(query) && composes_attention(query, key, options))
     return composed_attention(query, key, value, options);
+  if (query.is_cuda()) return torch_attention(query, key, value, options);
   const AttentionRules rules = rules_of(options, query);
   if (!at::GradMode::is_enabled()) return std::get<0>(dispatch::attention_forward({query, key, value}, rules));
   return AttentionFunction::apply(query, key, value, optional(options.bias), rules);
@@ -141,8 +142,9 @@ at::Tensor attention_over_codes(const at::Tensor& query, const AttentionCodes& k
 
 at::Tensor attention_packed(const at::Tensor& qkv, const PackedHeads& packed, const AttentionOptions& options) {
   check_packed(qkv, packed);
-  if (is_opaque(qkv)) {
+  if (is_opaque(qkv) || qkv.is_cuda()) {
     const AttentionOperands parts = unpack_heads(qkv, packed);
+    if (qkv.is_cuda()) return torch_attention(parts.query, parts.key, parts.value, options).transpose(1, 2);
     if (composes_attention(parts.query, parts.key, options))
       return composed_attention(parts.query, parts.key, parts.value, options).transpose(1, 2);
   }

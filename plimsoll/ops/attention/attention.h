@@ -1,4 +1,4 @@
-// Scaled dot-product attention with FP32 inside. Differentiable once. CPU only.
+// Scaled dot-product attention with FP32 inside. Differentiable once. On a CUDA device it is torch's (attention_composed.h).
 #pragma once
 
 #include <ATen/core/TensorBody.h>

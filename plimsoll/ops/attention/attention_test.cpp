@@ -75,10 +75,13 @@ void expect_close(const at::Tensor& got, const at::Tensor& exact, at::ScalarType
   testing::expect_within(got, exact, at::full_like(exact, unit * largest), what);
 }
 
-void expect_composition(const Case& c) {
+using Attention = at::Tensor (*)(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                 const AttentionOptions& options);
+
+void expect_composition_of(Attention attend_by, const Case& c) {
   const Tensors inputs = leaves(c), exact_inputs = in_double(inputs);
   const at::Tensor got =
-      attention(inputs[0], inputs[1], inputs[2], c.options(inputs.size() > 3 ? inputs[3] : at::Tensor()));
+      attend_by(inputs[0], inputs[1], inputs[2], c.options(inputs.size() > 3 ? inputs[3] : at::Tensor()));
   const at::Tensor exact = composition(c, exact_inputs), grad = at::randn(exact.sizes()).to(c.dtype);
   EXPECT_EQ(got.scalar_type(), c.dtype);
   got.backward(grad);
@@ -88,6 +91,12 @@ void expect_composition(const Case& c) {
     EXPECT_EQ(inputs[i].grad().scalar_type(), inputs[i].scalar_type());
     expect_close(inputs[i].grad(), at::nan_to_num(exact_inputs[i].grad()), c.dtype, "gradient " + std::to_string(i));
   }
+}
+
+// By our kernel, and by torch's under the same rules.
+void expect_composition(const Case& c) {
+  expect_composition_of(&attention, c);
+  expect_composition_of(&torch_attention, c);
 }
 
 TEST(OpsAttention, MatchesTheCompositionInDouble) {

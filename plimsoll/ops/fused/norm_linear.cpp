@@ -52,7 +52,8 @@ NormLinearResult forward(const NormInput& input, const at::Tensor& weight, const
   result.saved.linear.input_scale = maker.known_scale();
   const format::Format format = call.linear.scaling.recipe->high_precision_format();
   const LinearParallel& parallel = call.linear.scaling.parallel;
-  result.output = empty_rows(parallel.product_sizes(input.x.sizes()), weight.size(0), dtype_of(format));
+  result.output =
+      empty_rows(parallel.product_sizes(input.x.sizes()), weight.size(0), input.x.options().dtype(dtype_of(format)));
   linear_output({.input = of_all_tokens(call.linear.scaling, Role::kInput, normalised.output),
                  .weight = weight,
                  .bias = bias,
@@ -130,7 +131,7 @@ NormOutput norm_linear(const NormInput& input, const NormOptions& options, const
     return {.output = composed_linear(normed.output, weight, bias, scaling), .sum = normed.sum};
   }
   check_norm(input, options, "norm_linear");
-  check_linear({.op = "norm_linear", .layer = ""}, input.x.size(-1), weight, bias);
+  check_linear({.op = "norm_linear", .layer = ""}, input.x, input.x.size(-1), weight, bias);
   check_parallel(scaling.parallel, input.x, bias, "norm_linear");
   TORCH_CHECK(scaling.parallel.mode != ParallelMode::kRow,
               "norm_linear: expected parallel_mode 'column', got 'row': a norm needs all features");

@@ -52,18 +52,24 @@ struct NormMlpResult {
   NormMlpSaved saved;
 };
 
-// Producer of the operand that fc1 and the activation make of the normalised rows. GELU is part of fc1's epilogue.
+// Whether the activation is part of fc1's epilogue, and its gradient of that of fc2's grad_input.
+bool fuses_gelu(const kernels::ActivationSpec& activation, const at::Tensor& pre) {
+  return activation.kind == Activation::kGelu && pre.device().is_cpu();
+}
+
+// Producer of the operand that fc1 and the activation make of the normalised rows.
 Producer activated_producer(const LinearForward& fc1, NormMlpSaved& saved) {
   return [&fc1, &saved](format::Format format, const ScaleRef& scale) -> Produced {
     const format::Format wide = fc1.call.scaling.recipe->high_precision_format();
     const int64_t rows = fc1.input.rows(), cols = fc1.weight.size(0);
     at::Tensor& pre = saved.pre_activation;
-    pre = empty_rows({rows, 0}, cols, dtype_of(wide));
-    if (saved.activation.kind != Activation::kGelu) {
+    const at::TensorOptions options = at::TensorOptions(fc1.weight.device());
+    pre = empty_rows({rows, 0}, cols, options.dtype(dtype_of(wide)));
+    if (!fuses_gelu(saved.activation, pre)) {
       linear_output(fc1, {.tensor = pre, .format = wide}, saved.fc1);
       return activate(saved.activation, pre, format, scale);
     }
-    const at::Tensor activated = empty_rows({rows, 0}, cols, dtype_of(format));
+    const at::Tensor activated = empty_rows({rows, 0}, cols, options.dtype(dtype_of(format)));
     const AmaxSlot amax(activated.device());
     linear_output(fc1,
                   {.tensor = activated,
@@ -129,7 +135,8 @@ NormMlpResult forward(const NormInput& input, const MlpWeights& weights, const N
   report_gated(saved, call, activated.output);
   const format::Format wide = call.fc2.scaling.recipe->high_precision_format();
   const LinearParallel& fc1_parallel = call.fc1.scaling.parallel;
-  result.output = empty_rows(fc1_parallel.product_sizes(input.x.sizes()), weights.fc2_weight.size(0), dtype_of(wide));
+  result.output = empty_rows(fc1_parallel.product_sizes(input.x.sizes()), weights.fc2_weight.size(0),
+                             input.x.options().dtype(dtype_of(wide)));
   linear_output({.input = activated.output,
                  .weight = weights.fc2_weight,
                  .bias = weights.fc2_bias,
@@ -140,19 +147,19 @@ NormMlpResult forward(const NormInput& input, const MlpWeights& weights, const N
   return result;
 }
 
-// The gradient of the pre-activation. dGELU is part of the epilogue of fc2's grad_input.
+// The gradient of the pre-activation.
 Producer pre_activation_gradient(const ScaledTensor& grad, const NormMlpSaved& saved, const OperandMaker& fc2_maker,
                                  at::Tensor* column_sum) {
   return [&grad, &saved, &fc2_maker, column_sum](format::Format format, const ScaleRef& scale) -> Produced {
     const at::Tensor& pre = saved.pre_activation;
     const int64_t rows = pre.size(0), cols = pre.size(1);
-    if (saved.activation.kind != Activation::kGelu) {
-      const at::Tensor activated = empty_rows({rows, 0}, saved.fc2.weight.cols(), at::kFloat);
+    if (!fuses_gelu(saved.activation, pre)) {
+      const at::Tensor activated = empty_rows({rows, 0}, saved.fc2.weight.cols(), pre.options().dtype(at::kFloat));
       input_gradient(grad, saved.fc2, fc2_maker, {.tensor = activated, .format = format::Format::kFp32});
       return activation_gradient({saved.activation, pre, activated}, format, scale, column_sum);
     }
     if (column_sum != nullptr) *column_sum = at::empty({cols}, at::kFloat);
-    const at::Tensor gradient = empty_rows({rows, 0}, cols, dtype_of(format));
+    const at::Tensor gradient = empty_rows({rows, 0}, cols, pre.options().dtype(dtype_of(format)));
     const AmaxSlot amax(gradient.device());
     input_gradient(grad, saved.fc2, fc2_maker,
                    {.tensor = gradient,
@@ -262,12 +269,12 @@ NormOutput norm_mlp(const NormInput& input, const NormOptions& options, const Ml
   if (is_opaque(input.x) || is_opaque(weights.fc1_weight))
     return composed_norm_mlp(input, options, weights, activation, scaling);
   check_norm(input, options, "norm_mlp");
-  check_linear({.op = "norm_mlp", .layer = "fc1 "}, input.x.size(-1), weights.fc1_weight, weights.fc1_bias);
+  check_linear({.op = "norm_mlp", .layer = "fc1 "}, input.x, input.x.size(-1), weights.fc1_weight, weights.fc1_bias);
   const int64_t halves = kernels::is_gated(activation.kind) ? 2 : 1;
   TORCH_CHECK(weights.fc1_weight.size(0) % halves == 0,
               "norm_mlp: expected an even number of rows in fc1 weight for a gated activation, got ",
               weights.fc1_weight.size(0));
-  check_linear({.op = "norm_mlp", .layer = "fc2 "}, weights.fc1_weight.size(0) / halves, weights.fc2_weight,
+  check_linear({.op = "norm_mlp", .layer = "fc2 "}, input.x, weights.fc1_weight.size(0) / halves, weights.fc2_weight,
                weights.fc2_bias);
   check_parallel(scaling.fc1.parallel, input.x, weights.fc1_bias, "norm_mlp");
   check_parallel(scaling.fc2.parallel, {}, weights.fc2_bias, "norm_mlp");

@@ -21,18 +21,19 @@ namespace {
 struct Operators {
   void (*define)(torch::Library& library);
   void (*register_cpu)(torch::Library& library);   // nullptr: made of other operators
-  void (*register_meta)(torch::Library& library);  // nullptr, too
+  void (*register_cuda)(torch::Library& library);  // nullptr, too; or there are none for CUDA devices
+  void (*register_meta)(torch::Library& library);  // nullptr: made of other operators
 };
 constexpr Operators kOperators[] = {
-    {define_tensor, register_tensor_cpu, register_tensor_meta},
-    {define_linear, nullptr, nullptr},
-    {define_norm, register_norm_cpu, register_norm_meta},
-    {define_activation, register_activation_cpu, register_activation_meta},
-    {define_softmax, register_softmax_cpu, register_softmax_meta},
-    {define_attention, register_attention_cpu, register_attention_meta},
-    {define_embedding, register_embedding_cpu, register_embedding_meta},
-    {define_loss, register_loss_cpu, register_loss_meta},
-    {define_rotary, register_rotary_cpu, register_rotary_meta},
+    {define_tensor, register_tensor, register_tensor, register_tensor_meta},
+    {define_linear, nullptr, nullptr, nullptr},
+    {define_norm, register_norm, register_norm, register_norm_meta},
+    {define_activation, register_activation, register_activation, register_activation_meta},
+    {define_softmax, register_softmax, register_softmax, register_softmax_meta},
+    {define_attention, register_attention_cpu, nullptr, register_attention_meta},
+    {define_embedding, register_embedding_cpu, nullptr, register_embedding_meta},
+    {define_loss, register_loss_cpu, nullptr, register_loss_meta},
+    {define_rotary, register_rotary_cpu, nullptr, register_rotary_meta},
 };
 
 }  // namespace
@@ -44,6 +45,12 @@ TORCH_LIBRARY(plimsoll, library) {
 TORCH_LIBRARY_IMPL(plimsoll, CPU, library) {
   for (const Operators& operators : kOperators) {
     if (operators.register_cpu != nullptr) operators.register_cpu(library);
+  }
+}
+
+TORCH_LIBRARY_IMPL(plimsoll, CUDA, library) {
+  for (const Operators& operators : kOperators) {
+    if (operators.register_cuda != nullptr) operators.register_cuda(library);
   }
 }
 

@@ -55,7 +55,7 @@ LinearResult forward(const at::Tensor& x, const at::Tensor& weight, const at::Te
   const ScaleRef input_scale = maker.known_scale();
   const format::Format format = call.scaling.recipe->high_precision_format();
   LinearResult result{
-      .output = empty_rows(parallel.product_sizes(x.sizes()), weight.size(0), dtype_of(format)),
+      .output = empty_rows(parallel.product_sizes(x.sizes()), weight.size(0), x.options().dtype(dtype_of(format))),
       .saved = {.linear = {}, .x = keeps ? x : at::Tensor(), .x_sizes = x.sizes().vec(), .x_dtype = x.scalar_type()}};
   linear_output({.input = of_all_tokens(call.scaling, Role::kInput, input.output),
                  .weight = weight,
@@ -116,9 +116,9 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const LinearScaling& scaling) {
   if (is_opaque(x) || is_opaque(weight)) return composed_linear(x, weight, bias, scaling);
-  check_values(x, "linear", "x");
+  check_device_values(x, "linear", "x");
   TORCH_CHECK(x.dim() >= 1, "linear: expected x of one dimension or more, got a scalar");
-  check_linear({.op = "linear", .layer = ""}, x.size(-1), weight, bias);
+  check_linear({.op = "linear", .layer = ""}, x, x.size(-1), weight, bias);
   check_parallel(scaling.parallel, x, bias, "linear");
   return LinearFunction::apply(x, weight, optional(bias), linear_call(scaling, x.requires_grad(), weight, bias));
 }

@@ -64,6 +64,7 @@ void LinearSaved::exchange(SavedTensors& tensors) {
 LinearCall linear_call(const LinearScaling& scaling, bool needs_input, const at::Tensor& weight,
                        const at::Tensor& bias) {
   LinearCall call{.scaling = scaling, .record = at::GradMode::is_enabled()};
+  call.scaling.device = weight.device();
   if (call.record) {
     call.needs = {.input = needs_input, .weight = requires_grad(weight), .bias = requires_grad(bias)};
   }
@@ -75,6 +76,9 @@ LinearCall linear_call(const LinearScaling& scaling, bool needs_input, const at:
   TORCH_CHECK(scaling.parallel.mode == ParallelMode::kNone || !recipe.has_four_bits(),
               "linear: expected a recipe of eight bits or more for a layer that the ranks of tp_group share, got ",
               recipe.name());
+  TORCH_CHECK_NOT_IMPLEMENTED(weight.device().is_cpu() || !(recipe.has_four_bits() || scaling.precision != nullptr),
+                              "linear: expected codes of eight bits or none, and no automatic formats, on ",
+                              weight.device(), ", got recipe ", recipe.name());
   const bool draws = (call.record || scaling.runs_again) && recipe.is_random();
   if (draws && !scaling.seed) call.scaling.seed = static_cast<uint64_t>(draw_seed());
   return call;

@@ -49,6 +49,7 @@ struct LinearScaling {
   // Seed of the random numbers of this call and its backward pass (recipe::Recipe::is_random); nullopt: drawn from torch's
   // CPU generator.
   std::optional<uint64_t> seed = {};
+  at::Device device = at::kCPU;  // of the weight; linear_call() sets it
   // The call runs again, with gradients: a seed is drawn although this run has none, so that what draws after it in a
   // segment that is recomputed gets the same numbers.
   bool runs_again = false;

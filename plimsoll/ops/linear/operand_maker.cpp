@@ -138,7 +138,9 @@ void OperandMaker::choose_scale(Role role, const std::function<AmaxSlot()>& own_
     known_scale_ = tensor_scale(*options, amax_of_all_tokens(role, own_amax()));
   }
   if (!quantizes(role)) return;
-  known_scale_ = slot(role).scale_for(*recipe_.delayed(), [&] { return amax_of_all_tokens(role, own_amax()); });
+  const ScaleRef delayed =
+      slot(role).scale_for(*recipe_.delayed(), [&] { return amax_of_all_tokens(role, own_amax()); });
+  known_scale_ = delayed.on(scaling_.device);
 }
 
 Operands OperandMaker::make(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {

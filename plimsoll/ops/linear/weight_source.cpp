@@ -151,7 +151,8 @@ std::optional<WeightSource::Kept> WeightSource::of_inference(const at::Tensor& w
 }
 
 PackedWeight WeightSource::pack(const ScaledTensor& operand) const {
-  return in_place_ && is_read_in_place(operand) ? PackedWeight() : pack_weight(operand);
+  const bool is_read_as_it_is = operand.data.is_cuda() || (in_place_ && is_read_in_place(operand));
+  return is_read_as_it_is ? PackedWeight() : pack_weight(operand);
 }
 
 void WeightSource::forget_inference() {

@@ -207,7 +207,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward_cpu(
   constexpr const char* kOp = "linear_cross_entropy";
   check_values(hidden, kOp, "hidden");
   TORCH_CHECK(hidden.dim() >= 1, kOp, ": expected hidden of one dimension or more, got a scalar");
-  check_linear({.op = kOp, .layer = ""}, hidden.size(-1), weight, at::Tensor());
+  check_linear({.op = kOp, .layer = ""}, hidden, hidden.size(-1), weight, at::Tensor());
   const Terms terms = checked_terms({.op = kOp,
                                      .x = hidden,
                                      .targets = targets,

@@ -28,12 +28,12 @@ std::string_view kind_name(NormKind kind) {
   runtime::unexpected("norm: kind", static_cast<int>(kind));
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> norm_forward_cpu(const at::Tensor& x,
-                                                                            const std::optional<at::Tensor>& residual,
-                                                                            const at::Tensor& weight,
-                                                                            const std::optional<at::Tensor>& bias,
-                                                                            std::string_view kind, bool zero_centered,
-                                                                            double epsilon, at::ScalarType dtype) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> norm_forward_op(const at::Tensor& x,
+                                                                           const std::optional<at::Tensor>& residual,
+                                                                           const at::Tensor& weight,
+                                                                           const std::optional<at::Tensor>& bias,
+                                                                           std::string_view kind, bool zero_centered,
+                                                                           double epsilon, at::ScalarType dtype) {
   const at::Tensor none;
   const NormInput input{x, residual.value_or(none), weight, bias.value_or(none)};
   const NormOptions options = parse_norm_options(kind, zero_centered, epsilon);
@@ -45,10 +45,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> norm_forward_cpu(cons
           pass.mean.defined() ? pass.mean : empty, pass.rstd};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward_cpu(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward_op(
     const at::Tensor& grad, const std::optional<at::Tensor>& grad_sum, const at::Tensor& x, const at::Tensor& weight,
     const at::Tensor& mean, const at::Tensor& rstd, std::string_view kind, bool zero_centered, double epsilon) {
-  check_values(grad, "norm", "the gradient");
+  check_device_values(grad, "norm", "the gradient");
+  check_same_device(x, grad, "norm", "the gradient");
   const NormPass pass{.options = parse_norm_options(kind, zero_centered, epsilon),
                       .x = as_matrix(x, "norm"),
                       .weight = weight,
@@ -130,9 +131,9 @@ void define_norm(torch::Library& library) {
       &norm_residual_op);
 }
 
-void register_norm_cpu(torch::Library& library) {
-  library.impl("norm_forward", &norm_forward_cpu);
-  library.impl("norm_backward", &norm_backward_cpu);
+void register_norm(torch::Library& library) {
+  library.impl("norm_forward", &norm_forward_op);
+  library.impl("norm_backward", &norm_backward_op);
 }
 
 void register_norm_meta(torch::Library& library) {
@@ -145,12 +146,12 @@ namespace dispatch {
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> norm_forward(
     const at::Tensor& x, const std::optional<at::Tensor>& residual, const at::Tensor& weight,
     const std::optional<at::Tensor>& bias, const NormOptions& options, at::ScalarType dtype) {
-  static const auto op = find_operator<decltype(norm_forward_cpu)>("plimsoll::norm_forward");
+  static const auto op = find_operator<decltype(norm_forward_op)>("plimsoll::norm_forward");
   return op.call(x, residual, weight, bias, kind_name(options.kind), options.zero_centered, options.epsilon, dtype);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward(const NormBackward& args, const NormOptions& options) {
-  static const auto op = find_operator<decltype(norm_backward_cpu)>("plimsoll::norm_backward");
+  static const auto op = find_operator<decltype(norm_backward_op)>("plimsoll::norm_backward");
   return op.call(args.grad, args.grad_sum, args.x, args.weight, args.mean, args.rstd, kind_name(options.kind),
                  options.zero_centered, options.epsilon);
 }

@@ -1,4 +1,4 @@
-// torch.ops.plimsoll.norm*: schemas, CPU and Meta kernels, and calls through the dispatcher.
+// torch.ops.plimsoll.norm*: schemas, kernels for CPUs and CUDA devices, for Meta, and calls through the dispatcher.
 #pragma once
 
 #include <torch/library.h>
@@ -12,7 +12,7 @@
 namespace plimsoll::ops {
 
 void define_norm(torch::Library& library);
-void register_norm_cpu(torch::Library& library);
+void register_norm(torch::Library& library);
 void register_norm_meta(torch::Library& library);
 
 // kind: "layernorm", "rmsnorm".

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <utility>
 
+#include "plimsoll/kernels/norm/norm_cuda.h"
 #include "plimsoll/ops/tensor/arguments.h"
+#include "plimsoll/ops/tensor/device_stream.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/watch/audit.h"
@@ -20,6 +22,13 @@ bool is_layer_norm(const NormOptions& options) { return options.kind == kernels:
 
 // args: what else to read and write.
 Produced run(const NormPass& pass, format::Format format, const ScaleRef& scale, kernels::NormForward args) {
+  // A device writes the format of x, FP32 and codes; from FP32 any other by one rounding, as if it were written at once.
+  const bool is_written = pass.x.device().is_cpu() || format::is_fp8(format) || format == format::Format::kFp32 ||
+                          format == format_of(pass.x.scalar_type(), "norm");
+  if (!is_written) {
+    Produced wide = run(pass, format::Format::kFp32, {}, args);
+    return {wide.values.to(dtype_of(format)), std::move(wide.amax)};
+  }
   const at::Tensor weight = as_fp32(pass.weight), bias = as_fp32(pass.bias);
   at::Tensor values = at::empty(pass.x.sizes(), pass.x.options().dtype(dtype_of(format)));
   args.kind = pass.options.kind;
@@ -39,7 +48,11 @@ Produced run(const NormPass& pass, format::Format format, const ScaleRef& scale,
   const double matrices = 1 + (args.residual != nullptr) + (args.sum != nullptr);
   const watch::Span span("norm", {.bytes = matrices * traffic(pass.x) + traffic(values)});
   watch::audit_operator({.op = "norm", .input = args.x_format, .output = format});
-  kernels::norm_forward(args);
+  if (values.is_cuda()) {
+    on_device_of(values, [&](const kernels::cuda::Stream& stream) { kernels::norm_forward(args, stream); });
+  } else {
+    kernels::norm_forward(args);
+  }
   return {std::move(values), std::move(amax)};
 }
 
@@ -50,21 +63,24 @@ void NormPass::exchange(SavedTensors& tensors) {
 }
 
 void check_norm(const NormInput& input, const NormOptions& options, const char* op) {
-  check_values(input.x, op, "x");
+  check_device_values(input.x, op, "x");
   TORCH_CHECK(input.x.dim() >= 1, op, ": expected x of one dimension or more, got a scalar");
   const int64_t dim = input.x.size(-1);
   if (input.residual.defined()) {
-    check_values(input.residual, op, "residual");
+    check_device_values(input.residual, op, "residual");
+    check_same_device(input.x, input.residual, op, "residual");
     TORCH_CHECK(input.residual.sizes() == input.x.sizes() && input.residual.scalar_type() == input.x.scalar_type(), op,
                 ": expected a residual ", input.x.sizes(), " of ", input.x.scalar_type(), ", got ",
                 input.residual.sizes(), " of ", input.residual.scalar_type());
   }
-  check_values(input.weight, op, "norm weight");
+  check_device_values(input.weight, op, "norm weight");
+  check_same_device(input.x, input.weight, op, "norm weight");
   TORCH_CHECK(input.weight.dim() == 1 && input.weight.size(0) == dim, op, ": expected norm weight [", dim, "], got ",
               input.weight.sizes());
   if (!input.bias.defined()) return;
   TORCH_CHECK(is_layer_norm(options), op, ": expected no norm bias with RMSNorm, got one");
-  check_values(input.bias, op, "norm bias");
+  check_device_values(input.bias, op, "norm bias");
+  check_same_device(input.x, input.bias, op, "norm bias");
   TORCH_CHECK(input.bias.dim() == 1 && input.bias.size(0) == dim, op, ": expected norm bias [", dim, "], got ",
               input.bias.sizes());
 }
@@ -108,6 +124,13 @@ Producer norm_producer_again(const NormPass& pass) {
 NormGradients run_norm_backward(const NormPass& pass, const at::Tensor& grad, const at::Tensor& grad_sum,
                                 at::IntArrayRef x_sizes) {
   const at::ScalarType dtype = pass.x.scalar_type();
+  if (pass.x.is_cuda() && grad.scalar_type() != dtype) {  // a device has kernels of one format alone
+    NormPass wide = pass;
+    wide.x = pass.x.to(at::kFloat);
+    NormGradients result = run_norm_backward(wide, grad.to(at::kFloat), grad_sum, x_sizes);
+    result.x = result.x.to(dtype);
+    return result;
+  }
   const at::Tensor direct = grad_sum.defined() ? as_matrix(grad_sum.to(dtype), "norm") : grad_sum;
   const at::Tensor weight = as_fp32(pass.weight);
   const auto sums = pass.x.options().dtype(at::kFloat);
@@ -116,22 +139,30 @@ NormGradients run_norm_backward(const NormPass& pass, const at::Tensor& grad, co
   const watch::Span span("norm backward", {.bytes = traffic(grad, pass.x, direct, result.x)});
   watch::audit_operator(
       {.op = "norm backward", .input = format_of(grad.scalar_type(), "norm"), .output = format_of(dtype, "norm")});
-  kernels::norm_backward({.kind = pass.options.kind,
-                          .rows = pass.x.size(0),
-                          .cols = pass.x.size(1),
-                          .dy = grad.const_data_ptr(),
-                          .dy_format = format_of(grad.scalar_type(), "norm"),
-                          .x = pass.x.const_data_ptr(),
-                          .x_format = format_of(dtype, "norm"),
-                          .weight = weight.const_data_ptr<float>(),
-                          .zero_centered = pass.options.zero_centered,
-                          .mean = is_layer_norm(pass.options) ? pass.mean.const_data_ptr<float>() : nullptr,
-                          .rstd = pass.rstd.const_data_ptr<float>(),
-                          .dresidual = direct.defined() ? direct.const_data_ptr() : nullptr,
-                          .dx = result.x.mutable_data_ptr(),
-                          .dx_format = format_of(dtype, "norm"),
-                          .dweight = result.weight.mutable_data_ptr<float>(),
-                          .dbias = result.bias.defined() ? result.bias.mutable_data_ptr<float>() : nullptr});
+  const kernels::NormBackward args{.kind = pass.options.kind,
+                                   .rows = pass.x.size(0),
+                                   .cols = pass.x.size(1),
+                                   .dy = grad.const_data_ptr(),
+                                   .dy_format = format_of(grad.scalar_type(), "norm"),
+                                   .x = pass.x.const_data_ptr(),
+                                   .x_format = format_of(dtype, "norm"),
+                                   .weight = weight.const_data_ptr<float>(),
+                                   .zero_centered = pass.options.zero_centered,
+                                   .mean = is_layer_norm(pass.options) ? pass.mean.const_data_ptr<float>() : nullptr,
+                                   .rstd = pass.rstd.const_data_ptr<float>(),
+                                   .dresidual = direct.defined() ? direct.const_data_ptr() : nullptr,
+                                   .dx = result.x.mutable_data_ptr(),
+                                   .dx_format = format_of(dtype, "norm"),
+                                   .dweight = result.weight.mutable_data_ptr<float>(),
+                                   .dbias = result.bias.defined() ? result.bias.mutable_data_ptr<float>() : nullptr};
+  if (pass.x.is_cuda()) {
+    const at::Tensor partials = at::empty({kernels::norm_partial_count(args)}, sums);
+    on_device_of(pass.x, [&](const kernels::cuda::Stream& stream) {
+      kernels::norm_backward({args, partials.mutable_data_ptr<float>()}, stream);
+    });
+  } else {
+    kernels::norm_backward(args);
+  }
   return result;
 }
 

@@ -89,13 +89,13 @@ float OperandSlot::value_on_host() {
 ScaleRef OperandSlot::scale_for(const recipe::DelayedScaling& recipe, const std::function<AmaxSlot()>& find_amax) {
   const bool expects_none = !has_scale();
   const ScaleRef result = ScaleRef(scale_memory()).copy();
-  float& value = *result.memory().mutable_data_ptr<float>();  // of the device of the data, which is the CPU
+  float& value = *result.memory().mutable_data_ptr<float>();
   // Whoever wrote it through Python's `.data` moved no version counter: the host expects none, and there is one.
   if (expects_none && value == recipe::kNoScale) {
     const AmaxSlot amax = find_amax();
     const bool has_function = static_cast<bool>(recipe.scaling_factor_compute_algo);
     recipe::first_scale(recipe, recipe::format_of(recipe.fp8_format, role),
-                        has_function ? amax.read_on_host() : *amax.data(), {value, {}});
+                        has_function || !amax.memory().is_cpu() ? amax.read_on_host() : *amax.data(), {value, {}});
   }
   // No scale yet and nothing to choose one by: all zero, or not finite. Codes are read with their scale, too.
   if (value == recipe::kNoScale) value = 1.0f;

@@ -4,10 +4,12 @@
 #include <c10/util/Exception.h>
 
 #include "plimsoll/kernels/softmax/softmax.h"
+#include "plimsoll/kernels/softmax/softmax_cuda.h"
 #include "plimsoll/ops/dispatcher/find_operator.h"
 #include "plimsoll/ops/dispatcher/meta.h"
 #include "plimsoll/ops/softmax/softmax.h"
 #include "plimsoll/ops/tensor/arguments.h"
+#include "plimsoll/ops/tensor/device_stream.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/watch/audit.h"
@@ -20,9 +22,9 @@ kernels::SoftmaxShape softmax_shape(const at::Tensor& x) {
   return {.batch = x.size(0), .heads = x.size(1), .queries = x.size(2), .keys = x.size(3)};
 }
 
-at::Tensor softmax_forward_cpu(const at::Tensor& x, double scale, std::string_view mask_type,
-                               const std::optional<at::Tensor>& mask) {
-  const format::Format format = check_values(x, "softmax", "x");
+at::Tensor softmax_forward_op(const at::Tensor& x, double scale, std::string_view mask_type,
+                              const std::optional<at::Tensor>& mask) {
+  const format::Format format = check_device_values(x, "softmax", "x");
   TORCH_CHECK(x.dim() == 4, "softmax: expected x [batch, heads, queries, keys], got ", x.sizes());
   const at::Tensor dense = x.contiguous();
   at::Tensor y = at::empty(x.sizes(), x.options());
@@ -34,6 +36,7 @@ at::Tensor softmax_forward_cpu(const at::Tensor& x, double scale, std::string_vi
                                .causal = parse_causal(mask_type, "softmax")};
   at::Tensor broadcast;
   if (mask) {
+    check_same_device(x, *mask, "softmax", "the mask");
     TORCH_CHECK(mask->scalar_type() == at::kBool, "softmax: expected a mask of bool, got ", mask->scalar_type());
     broadcast = mask->contiguous().expand(x.sizes());
     if (broadcast.size(3) > 1 && broadcast.stride(3) != 1) broadcast = broadcast.contiguous();
@@ -44,16 +47,29 @@ at::Tensor softmax_forward_cpu(const at::Tensor& x, double scale, std::string_vi
   }
   const watch::Span span("softmax", {.bytes = traffic(dense, y)});
   watch::audit_operator({.op = "softmax", .input = args.format, .output = args.format});
-  kernels::softmax_forward(args);
+  if (y.is_cuda()) {
+    on_device_of(y, [&](const kernels::cuda::Stream& stream) { kernels::softmax_forward(args, stream); });
+  } else {
+    kernels::softmax_forward(args);
+  }
   return y;
 }
 
-at::Tensor softmax_backward_cpu(const at::Tensor& y, const at::Tensor& grad, double scale) {
-  const format::Format format = check_values(y, "softmax", "y");
+// scale * y * (grad - sum(y * grad)) by torch's operators, in FP32.
+at::Tensor composed_gradient(const at::Tensor& y, const at::Tensor& grad, double scale) {
+  const at::Tensor values = y.to(at::kFloat), weighted = values * grad.to(at::kFloat);
+  const at::Tensor sums = weighted.sum(-1, /*keepdim=*/true);
+  return ((weighted - values * sums) * scale).to(y.scalar_type());
+}
+
+at::Tensor softmax_backward_op(const at::Tensor& y, const at::Tensor& grad, double scale) {
+  const format::Format format = check_device_values(y, "softmax", "y");
   TORCH_CHECK(y.dim() == 4, "softmax: expected y [batch, heads, queries, keys], got ", y.sizes());
-  check_values(grad, "softmax", "the gradient");
+  check_device_values(grad, "softmax", "the gradient");
+  check_same_device(y, grad, "softmax", "the gradient");
   check_sizes(grad, y.sizes(), "softmax", "a gradient");
   const at::Tensor y_dense = y.contiguous(), grad_dense = grad.to(y.scalar_type()).contiguous();
+  if (y.is_cuda()) return composed_gradient(y_dense, grad_dense, scale);
   at::Tensor dx = at::empty(y.sizes(), y_dense.options());
   const watch::Span span("softmax backward", {.bytes = traffic(y_dense, grad_dense, dx)});
   watch::audit_operator({.op = "softmax backward", .input = format, .output = format});
@@ -89,9 +105,9 @@ void define_softmax(torch::Library& library) {
   library.def("softmax(Tensor x, float scale=1.0, str mask_type='no_mask', Tensor? mask=None) -> Tensor", &softmax_op);
 }
 
-void register_softmax_cpu(torch::Library& library) {
-  library.impl("softmax_forward", &softmax_forward_cpu);
-  library.impl("softmax_backward", &softmax_backward_cpu);
+void register_softmax(torch::Library& library) {
+  library.impl("softmax_forward", &softmax_forward_op);
+  library.impl("softmax_backward", &softmax_backward_op);
 }
 
 void register_softmax_meta(torch::Library& library) {

@@ -1,4 +1,4 @@
-// torch.ops.plimsoll.softmax*: schemas, CPU and Meta kernels, and calls through the dispatcher.
+// torch.ops.plimsoll.softmax*: schemas, kernels for CPUs and CUDA devices, for Meta, and calls through the dispatcher.
 #pragma once
 
 #include <torch/library.h>
@@ -9,7 +9,7 @@
 namespace plimsoll::ops {
 
 void define_softmax(torch::Library& library);
-void register_softmax_cpu(torch::Library& library);
+void register_softmax(torch::Library& library);
 void register_softmax_meta(torch::Library& library);
 
 namespace dispatch {

@@ -22,22 +22,30 @@ std::optional<at::Tensor> optional(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
-at::Tensor empty_rows(at::IntArrayRef sizes, int64_t cols, at::ScalarType dtype) {
+at::Tensor empty_rows(at::IntArrayRef sizes, int64_t cols, const at::TensorOptions& options) {
   std::vector<int64_t> shape = sizes.vec();
   shape.back() = cols;
-  return at::empty(shape, at::TensorOptions().dtype(dtype));
+  return at::empty(shape, options);
 }
 
 void check_sizes(const at::Tensor& tensor, at::IntArrayRef sizes, const char* op, const char* name) {
   TORCH_CHECK(tensor.sizes() == sizes, op, ": expected ", name, " ", sizes, ", got ", tensor.sizes());
 }
 
-void check_linear(const LinearNames& names, int64_t in, const at::Tensor& weight, const at::Tensor& bias) {
-  check_values(weight, names.op, "weight");
+void check_same_device(const at::Tensor& x, const at::Tensor& other, const char* op, const char* name) {
+  TORCH_CHECK(!other.defined() || other.device() == x.device(), op, ": expected ", name, " on ", x.device(),
+              " as x, got it on ", other.device());
+}
+
+void check_linear(const LinearNames& names, const at::Tensor& x, int64_t in, const at::Tensor& weight,
+                  const at::Tensor& bias) {
+  check_device_values(weight, names.op, "weight");
+  check_same_device(x, weight, names.op, "weight");
   TORCH_CHECK(weight.dim() == 2 && weight.size(1) == in, names.op, ": expected ", names.layer, "weight [out, ", in,
               "], got ", weight.sizes());
   if (!bias.defined()) return;
-  check_values(bias, names.op, "bias");
+  check_device_values(bias, names.op, "bias");
+  check_same_device(x, bias, names.op, "bias");
   TORCH_CHECK(bias.dim() == 1 && bias.size(0) == weight.size(0), names.op, ": expected ", names.layer, "bias [",
               weight.size(0), "], got ", bias.sizes());
 }

@@ -18,7 +18,7 @@ const float* data_or_null(const at::Tensor& fp32);
 std::optional<at::Tensor> optional(const at::Tensor& tensor);
 
 // Uninitialised, with the leading dimensions of `sizes`.
-at::Tensor empty_rows(at::IntArrayRef sizes, int64_t cols, at::ScalarType dtype);
+at::Tensor empty_rows(at::IntArrayRef sizes, int64_t cols, const at::TensorOptions& options);
 
 // A tensor of these sizes; an error that names op and tensor otherwise.
 void check_sizes(const at::Tensor& tensor, at::IntArrayRef sizes, const char* op, const char* name);
@@ -28,8 +28,12 @@ struct LinearNames {
   const char* op;
   const char* layer;
 };
-// weight [out, in] and bias [out] or undefined, of values; an error otherwise.
-void check_linear(const LinearNames& names, int64_t in, const at::Tensor& weight, const at::Tensor& bias);
+// weight [out, in] and bias [out] or undefined, of values and on the device of x; an error otherwise.
+void check_linear(const LinearNames& names, const at::Tensor& x, int64_t in, const at::Tensor& weight,
+                  const at::Tensor& bias);
+
+// Another tensor, or an undefined one, on the device of x; an error that names op and tensor otherwise.
+void check_same_device(const at::Tensor& x, const at::Tensor& other, const char* op, const char* name);
 
 // Double backward would silently be wrong.
 void check_once_differentiable(const char* op);

@@ -158,9 +158,10 @@ void audit_product(const Product& product, format::Format output, const ProductF
   row.layer = facts.path;
   row.op = op_of(product.kind);
   row.output = name_of(output);
-  row.kernel =
-      kernel_text(kernels::gemm_kernel(operand_of(product.a, is_grad_weight ? Use::kTransposed : Use::kAsStored),
-                                       operand_of(product.b, is_output ? Use::kAsStored : Use::kTransposed), k));
+  const Use use_a = is_grad_weight ? Use::kTransposed : Use::kAsStored;
+  const Use use_b = is_output ? Use::kAsStored : Use::kTransposed;
+  row.kernel = a.data.is_cuda() ? "torch on " + a.data.device().str()
+                                : kernel_text(kernels::gemm_kernel(operand_of(a, use_a), operand_of(b, use_b), k));
   row.operations = 2.0 * static_cast<double>(m * n * k);
   audit->add(std::move(row));
 }

@@ -24,6 +24,13 @@ format::Format format_of(at::ScalarType dtype, const char* op) {
 format::Format check_values(const at::Tensor& tensor, const char* op, const char* name) {
   TORCH_CHECK(tensor.defined(), op, ": expected ", name, ", got no tensor");
   TORCH_CHECK(tensor.device().is_cpu(), op, ": expected ", name, " on the CPU, got it on ", tensor.device());
+  return check_device_values(tensor, op, name);
+}
+
+format::Format check_device_values(const at::Tensor& tensor, const char* op, const char* name) {
+  TORCH_CHECK(tensor.defined(), op, ": expected ", name, ", got no tensor");
+  TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), op, ": expected ", name,
+              " on the CPU or on a CUDA device, got it on ", tensor.device());
   const at::ScalarType dtype = tensor.scalar_type();
   TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf, op, ": expected ", name,
               " of float32, bfloat16 or float16, got ", dtype);

@@ -15,6 +15,8 @@ format::Format format_of(at::ScalarType dtype, const char* op);
 
 // Defined, on the CPU, and of one of these types; an error that names op and tensor otherwise. Returns its format.
 format::Format check_values(const at::Tensor& tensor, const char* op, const char* name);
+// The same on the CPU or on a CUDA device.
+format::Format check_device_values(const at::Tensor& tensor, const char* op, const char* name);
 
 // Torch's type for fp32, bf16 and fp16; codes (E4M3, E5M2) are kByte.
 at::ScalarType dtype_of(format::Format format);

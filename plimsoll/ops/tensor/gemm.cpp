@@ -5,6 +5,7 @@
 
 #include "plimsoll/kernels/gemm/gemm_packed.h"
 #include "plimsoll/ops/tensor/audited_product.h"
+#include "plimsoll/ops/tensor/device_product.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/runtime/unexpected.h"
@@ -67,6 +68,13 @@ std::string_view span_name(GemmKind kind) {
 }  // namespace
 
 void multiply(const Product& product, const at::Tensor& output, format::Format codes) {
+  if (output.is_cuda()) {
+    const int64_t k = product.kind == GemmKind::kGradWeight ? product.a.rows() : product.a.cols();
+    const watch::Span span(span_name(product.kind), {.operations = 2.0 * static_cast<double>(output.numel() * k),
+                                                     .bytes = traffic(product.a.data, product.b.data, output)});
+    audit_product(product, output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"));
+    return multiply_on_device(product, output, codes);
+  }
   const Matrix a = matrix_a(product), b = matrix_b(product);
   TORCH_INTERNAL_ASSERT(a.k == b.k && output.numel() == a.rows * b.rows && output.is_contiguous());
   const bool packed =

@@ -1,14 +1,18 @@
 #include "plimsoll/ops/tensor/quantize.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
 
 #include "plimsoll/kernels/quantize/block_scale.h"
 #include "plimsoll/kernels/quantize/quantize.h"
+#include "plimsoll/kernels/quantize/quantize_cuda.h"
+#include "plimsoll/ops/tensor/device_stream.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
+#include "plimsoll/ops/tensor/transposed.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -44,13 +48,40 @@ Quantized quantize_tensor(const at::Tensor& x, const QuantizeOptions& options, a
   at::Tensor statistic;
   pass.statistic = wanted_statistic(x, options, statistic);
   const watch::Span span("quantize", {.bytes = traffic(x, codes)});
-  kernels::quantize_tensor(pass);
+  if (x.is_cuda()) {
+    on_device_of(x, [&](const kernels::cuda::Stream& stream) { kernels::quantize_tensor(pass, stream); });
+  } else {
+    kernels::quantize_tensor(pass);
+  }
   return {scaled_codes(std::move(codes), options.format, options.scale), amax, statistic};
 }
 
+void quantize_blocks_on_device(const at::Tensor& x, const kernels::QuantizeBlocks& args) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      kernels::has_device_kernel(args), "quantize: expected on ", x.device(),
+      " one FP32 scale, or one for rows, 1 x 128, 128 x 1, 1 x 32, 32 x 1 or 128 x 128, got blocks of ",
+      args.block_rows, " x ", args.block_cols);
+  on_device_of(x, [&](const kernels::cuda::Stream& stream) { kernels::quantize_blocks(args, stream); });
+}
+
 constexpr int kOneAsE8m0 = 127;
+constexpr int64_t kColumnBlock = 128;
+
+Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options);
+
+// By way of the transpose, of whose blocks there is a kernel.
+Quantized quantize_turned(const at::Tensor& x, const QuantizeOptions& options) {
+  QuantizeOptions turned = options;
+  turned.granularity = {options.granularity.block_cols, options.granularity.block_rows};
+  Quantized result = quantize_blocks(transposed(x), turned);
+  result.tensor.data = transposed(result.tensor.data);
+  result.tensor.scale = result.tensor.scale.t().contiguous();
+  result.tensor.granularity = options.granularity;
+  return result;
+}
 
 Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
+  if (x.is_cuda() && options.granularity == recipe::Granularity{kColumnBlock, 1}) return quantize_turned(x, options);
   const int64_t rows = x.size(0), cols = x.size(1);
   const bool exponents = options.scale_format == format::Format::kE8m0;
   ScaledTensor tensor{.data = at::empty(x.sizes(), x.options().dtype(at::kByte)),
@@ -64,23 +95,28 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
   at::Tensor statistic;
   kernels::QuantizeStatistic* const measured = wanted_statistic(x, options, statistic);
   const watch::Span span("quantize blocks", {.bytes = traffic(x, tensor.data, tensor.scale)});
-  kernels::quantize_blocks({.x = x.const_data_ptr(),
-                            .x_format = format_of(x.scalar_type(), "quantize"),
-                            .rows = rows,
-                            .cols = cols,
-                            .x_stride = x.stride(0),
-                            .codes = tensor.data.mutable_data_ptr<uint8_t>(),
-                            .format = options.format,
-                            .codes_stride = cols,
-                            .block_rows = options.granularity.block_rows,
-                            .block_cols = options.granularity.block_cols,
-                            .scale = tensor.scale.mutable_data_ptr(),
-                            .scale_format = options.scale_format,
-                            .scale_stride = tensor.scale.size(1),
-                            .power_of_two = options.power_of_two,
-                            .rounding = options.rounding,
-                            .amax = amax.data(),
-                            .statistic = measured});
+  const kernels::QuantizeBlocks args{.x = x.const_data_ptr(),
+                                     .x_format = format_of(x.scalar_type(), "quantize"),
+                                     .rows = rows,
+                                     .cols = cols,
+                                     .x_stride = x.stride(0),
+                                     .codes = tensor.data.mutable_data_ptr<uint8_t>(),
+                                     .format = options.format,
+                                     .codes_stride = cols,
+                                     .block_rows = options.granularity.block_rows,
+                                     .block_cols = options.granularity.block_cols,
+                                     .scale = tensor.scale.mutable_data_ptr(),
+                                     .scale_format = options.scale_format,
+                                     .scale_stride = tensor.scale.size(1),
+                                     .power_of_two = options.power_of_two,
+                                     .rounding = options.rounding,
+                                     .amax = amax.data(),
+                                     .statistic = measured};
+  if (x.is_cuda()) {
+    quantize_blocks_on_device(x, args);
+  } else {
+    kernels::quantize_blocks(args);
+  }
   return {std::move(tensor), std::move(amax), std::move(statistic)};
 }
 
@@ -114,19 +150,37 @@ QuantizeOptions quantize_options(const recipe::OperandRecipe& stored, const Scal
 }
 
 Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tensor* column_sum_out) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!(options.measures && x.is_cuda()),
+                              "quantize: expected no measuring of what codes lose on ", x.device());
   TORCH_CHECK(format::is_fp8(options.format), "quantize: expected format e4m3 or e5m2, got ",
               format::info(options.format).name);
   const at::Tensor dense = with_dense_rows(x);
   if (options.scale.defined()) {
     TORCH_CHECK(options.granularity == recipe::kPerTensor, "quantize: expected no given scale with blocks of ",
                 options.granularity.block_rows, " x ", options.granularity.block_cols);
-    return quantize_tensor(dense, options, column_sum_out);
+    if (column_sum_out == nullptr || dense.device().is_cpu()) return quantize_tensor(dense, options, column_sum_out);
+    *column_sum_out = column_sum(dense);
+    return quantize_tensor(dense, options, nullptr);
   }
   if (column_sum_out != nullptr) *column_sum_out = column_sum(dense);
+  if (dense.is_cuda() && options.granularity == recipe::kPerTensor && options.scale_format == format::Format::kFp32) {
+    QuantizeOptions by_scale = options;  // its kernel takes the scale, found on the device, too
+    by_scale.scale = tensor_scale(options, find_amax(dense));
+    return quantize_tensor(dense, by_scale, nullptr);
+  }
   return quantize_blocks(dense, options);
 }
 
 ScaleRef tensor_scale(const QuantizeOptions& options, const AmaxSlot& amax) {
+  if (amax.memory().is_cuda()) {
+    const at::Tensor scale = at::empty({1, 1}, amax.memory().options());
+    const kernels::TensorScale args{.amax = amax.data(),
+                                    .scale = scale.mutable_data_ptr<float>(),
+                                    .max_finite = format::max_finite(options.format),
+                                    .power_of_two = options.power_of_two};
+    on_device_of(scale, [&](const kernels::cuda::Stream& stream) { kernels::set_tensor_scale(args, stream); });
+    return ScaleRef(scale);
+  }
   return ScaleRef::of(
       kernels::fp32_block_scale(*amax.data(), format::max_finite(options.format), options.power_of_two));
 }
@@ -136,21 +190,31 @@ ScaledTensor scaled_codes(at::Tensor codes, format::Format format, const ScaleRe
 }
 
 AmaxSlot find_amax(const at::Tensor& x) {
-  const at::Tensor dense = with_dense_rows(x);
   AmaxSlot result(x.device());
-  const watch::Span span("amax", {.bytes = traffic(x)});
-  kernels::amax({.x = dense.const_data_ptr(),
-                 .x_format = format_of(x.scalar_type(), "amax"),
-                 .rows = dense.size(0),
-                 .cols = dense.size(1),
-                 .x_stride = dense.stride(0),
-                 .amax = result.data()});
+  find_amax(x, result);
   return result;
+}
+
+void find_amax(const at::Tensor& x, const AmaxSlot& result) {
+  const at::Tensor dense = with_dense_rows(x);
+  const watch::Span span("amax", {.bytes = traffic(x)});
+  const kernels::Amax args{.x = dense.const_data_ptr(),
+                           .x_format = format_of(x.scalar_type(), "amax"),
+                           .rows = dense.size(0),
+                           .cols = dense.size(1),
+                           .x_stride = dense.stride(0),
+                           .amax = result.data()};
+  if (x.is_cuda()) {
+    on_device_of(x, [&](const kernels::cuda::Stream& stream) { kernels::amax(args, stream); });
+  } else {
+    kernels::amax(args);
+  }
 }
 
 float amax(const at::Tensor& x) { return find_amax(x).read_on_host(); }
 
 at::Tensor column_sum(const at::Tensor& x) {
+  if (x.is_cuda()) return at::sum(x, 0, /*keepdim=*/false, at::kFloat);
   at::Tensor sum;
   const at::Tensor dense = with_dense_rows(x);
   const watch::Span span("column sum", {.bytes = traffic(x)});

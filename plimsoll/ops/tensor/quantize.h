@@ -52,6 +52,7 @@ ScaleRef tensor_scale(const QuantizeOptions& options, const AmaxSlot& amax);
 ScaledTensor scaled_codes(at::Tensor codes, format::Format format, const ScaleRef& scale);
 
 AmaxSlot find_amax(const at::Tensor& x);
+void find_amax(const at::Tensor& x, const AmaxSlot& amax);
 // The same, read on the host.
 float amax(const at::Tensor& x);
 // fp32 [cols].

@@ -6,6 +6,7 @@
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -14,6 +15,21 @@ namespace {
 
 std::atomic<int64_t> reads = 0;
 
+// Those on the device, in one copy, as flat tensors of the host.
+void bring(at::TensorList floats, at::Device device, std::vector<at::Tensor>& on_host) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& each : floats) {
+    if (each.device() == device) flat.push_back(each.flatten());
+  }
+  const at::Tensor all = at::cat(flat).to(at::kCPU);
+  int64_t begin = 0;
+  for (size_t i = 0; i < floats.size(); ++i) {
+    if (floats[i].device() != device) continue;
+    on_host[i] = all.narrow(0, begin, floats[i].numel());
+    begin += floats[i].numel();
+  }
+}
+
 }  // namespace
 
 int64_t host_reads() { return reads.load(std::memory_order_relaxed); }
@@ -21,11 +37,18 @@ int64_t host_reads() { return reads.load(std::memory_order_relaxed); }
 std::vector<float> read_on_host(at::TensorList floats) {
   if (floats.empty()) return {};
   const at::RecordFunctionGuard quiet(/*is_enabled=*/false);  // a watch follows the model's operators
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& each : floats) flat.push_back(each.flatten());
-  const at::Tensor all = at::cat(flat).to(at::kCPU);
+  std::vector<at::Device> devices;
+  for (const at::Tensor& each : floats) {
+    if (std::ranges::find(devices, each.device()) == devices.end()) devices.push_back(each.device());
+  }
+  std::vector<at::Tensor> on_host(floats.size());
+  for (const at::Device device : devices) bring(floats, device, on_host);
   reads.fetch_add(1, std::memory_order_relaxed);
-  return {all.const_data_ptr<float>(), all.const_data_ptr<float>() + all.numel()};
+  std::vector<float> values;
+  for (const at::Tensor& each : on_host) {
+    values.insert(values.end(), each.const_data_ptr<float>(), each.const_data_ptr<float>() + each.numel());
+  }
+  return values;
 }
 
 ScaleRef::ScaleRef(at::Tensor memory) : memory_(std::move(memory)) {
@@ -40,6 +63,12 @@ const float* ScaleRef::data() const { return memory_.defined() ? memory_.const_d
 ScaleRef ScaleRef::copy() const {
   const at::RecordFunctionGuard quiet(/*is_enabled=*/false);
   return ScaleRef(at::empty({1, 1}, memory_.options()).copy_(memory_));
+}
+
+ScaleRef ScaleRef::on(at::Device device) const {
+  if (!defined() || memory_.device() == device) return *this;
+  const at::RecordFunctionGuard quiet(/*is_enabled=*/false);
+  return ScaleRef(memory_.to(device, memory_.scalar_type(), /*non_blocking=*/true));
 }
 
 float ScaleRef::read_on_host() const { return memory_.defined() ? ops::read_on_host(memory_).front() : 1.0f; }

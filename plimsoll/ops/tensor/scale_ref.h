@@ -12,7 +12,7 @@ namespace plimsoll::ops {
 // Reads so far, of all threads. One read may bring many numbers.
 int64_t host_reads();
 
-// The elements of fp32 tensors of one device, one after another, in one read.
+// The elements of fp32 tensors, one after another, in one read of each device.
 std::vector<float> read_on_host(at::TensorList floats);
 
 // The scale of a whole tensor, or none, which counts as 1.
@@ -30,6 +30,8 @@ class ScaleRef {
   at::Device device() const { return memory_.device(); }
   // The same value in memory of its own, which later changes of this one do not reach.
   ScaleRef copy() const;
+  // The same value on that device, for which no host waits.
+  ScaleRef on(at::Device device) const;
 
   float read_on_host() const;  // 1 where there is none
 

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "plimsoll/kernels/dequantize/dequantize.h"
+#include "plimsoll/kernels/dequantize/dequantize_cuda.h"
+#include "plimsoll/ops/tensor/device_stream.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/watch/profile.h"
@@ -95,15 +97,20 @@ at::Tensor dequantize(const ScaledTensor& tensor, at::ScalarType dtype) {
   if (tensor.format == format::Format::kE2m1) return dequantize_fp4(tensor, dtype);
   at::Tensor output = at::empty(tensor.data.sizes(), tensor.data.options().dtype(dtype));
   const watch::Span span("dequantize", {.bytes = traffic(tensor.data, output)});
-  kernels::dequantize({.codes = tensor.data.const_data_ptr<uint8_t>(),
-                       .format = tensor.format,
-                       .rows = tensor.data.size(0),
-                       .cols = tensor.data.size(1),
-                       .codes_stride = tensor.data.size(1),
-                       .scale = scale_view(tensor, Use::kAsStored),
-                       .output = output.mutable_data_ptr(),
-                       .output_format = output_format,
-                       .output_stride = tensor.data.size(1)});
+  const kernels::Dequantize args{.codes = tensor.data.const_data_ptr<uint8_t>(),
+                                 .format = tensor.format,
+                                 .rows = tensor.data.size(0),
+                                 .cols = tensor.data.size(1),
+                                 .codes_stride = tensor.data.size(1),
+                                 .scale = scale_view(tensor, Use::kAsStored),
+                                 .output = output.mutable_data_ptr(),
+                                 .output_format = output_format,
+                                 .output_stride = tensor.data.size(1)};
+  if (output.is_cuda()) {
+    on_device_of(output, [&](const kernels::cuda::Stream& stream) { kernels::dequantize(args, stream); });
+  } else {
+    kernels::dequantize(args);
+  }
   return output;
 }
 

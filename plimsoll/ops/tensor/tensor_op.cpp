@@ -6,15 +6,13 @@
 #include <algorithm>
 #include <tuple>
 
-#include "plimsoll/kernels/transpose/transpose.h"
 #include "plimsoll/ops/dispatcher/find_operator.h"
 #include "plimsoll/ops/dispatcher/meta.h"
 #include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/gemm.h"
 #include "plimsoll/ops/tensor/quantize.h"
-#include "plimsoll/ops/tensor/traffic.h"
-#include "plimsoll/watch/profile.h"
+#include "plimsoll/ops/tensor/transposed.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -40,6 +38,7 @@ ScaledTensor scaled_tensor(const at::Tensor& codes, const at::Tensor& scale, std
   TORCH_CHECK(codes.dim() == 2 && codes.scalar_type() == at::kByte && format::is_fp8(parsed), op,
               ": expected a matrix of uint8 codes of e4m3 or e5m2, got ", codes.sizes(), " of ", codes.scalar_type(),
               " as ", format);
+  check_same_device(codes, scale, op, "the scale");
   ScaledTensor tensor{.data = codes.contiguous(),
                       .scale = scale.contiguous(),
                       .format = parsed,
@@ -53,8 +52,9 @@ ScaledTensor scaled_tensor(const at::Tensor& codes, const at::Tensor& scale, std
 
 at::Tensor scalar_of(const AmaxSlot& amax) { return amax.memory().view(at::IntArrayRef()); }
 
-std::tuple<at::Tensor, at::Tensor> quantize_cpu(const at::Tensor& x, const at::Tensor& scale, std::string_view format) {
-  check_values(x, "quantize", "x");
+std::tuple<at::Tensor, at::Tensor> quantize_op(const at::Tensor& x, const at::Tensor& scale, std::string_view format) {
+  check_device_values(x, "quantize", "x");
+  check_same_device(x, scale, "quantize", "the scale");
   TORCH_CHECK(scale.numel() == 1 && scale.scalar_type() == at::kFloat, "quantize: expected one float32 scale, got ",
               scale.sizes(), " of ", scale.scalar_type());
   const Quantized result = quantize(
@@ -62,10 +62,10 @@ std::tuple<at::Tensor, at::Tensor> quantize_cpu(const at::Tensor& x, const at::T
   return {result.tensor.data.view(x.sizes()), scalar_of(result.amax)};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_blocks_cpu(const at::Tensor& x, std::string_view format,
-                                                                   at::IntArrayRef block, std::string_view scale_format,
-                                                                   bool power_of_two, std::string_view rounding) {
-  check_values(x, "quantize_blocks", "x");
+std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_blocks_op(const at::Tensor& x, std::string_view format,
+                                                                  at::IntArrayRef block, std::string_view scale_format,
+                                                                  bool power_of_two, std::string_view rounding) {
+  check_device_values(x, "quantize_blocks", "x");
   TORCH_CHECK(scale_format == "fp32" || scale_format == "e8m0",
               "quantize_blocks: expected scale_format fp32 or e8m0, got '", scale_format, "'");
   TORCH_CHECK(rounding == "up" || rounding == "down", "quantize_blocks: expected rounding up or down, got '", rounding,
@@ -80,36 +80,26 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_blocks_cpu(const at::Ten
   return {result.tensor.data.view(x.sizes()), result.tensor.scale, scalar_of(result.amax)};
 }
 
-at::Tensor dequantize_cpu(const at::Tensor& codes, const at::Tensor& scale, std::string_view format,
-                          at::IntArrayRef block, at::ScalarType dtype) {
+at::Tensor dequantize_op(const at::Tensor& codes, const at::Tensor& scale, std::string_view format,
+                         at::IntArrayRef block, at::ScalarType dtype) {
   return dequantize(scaled_tensor(codes, scale, format, block, "dequantize"), dtype);
 }
 
-at::Tensor amax_cpu(const at::Tensor& x) {
-  check_values(x, "amax", "x");
+at::Tensor amax_op(const at::Tensor& x) {
+  check_device_values(x, "amax", "x");
   return scalar_of(find_amax(as_matrix(x, "amax")));
 }
 
-at::Tensor column_sum_cpu(const at::Tensor& x) {
-  check_values(x, "column_sum", "x");
+at::Tensor column_sum_op(const at::Tensor& x) {
+  check_device_values(x, "column_sum", "x");
   return column_sum(as_matrix(x, "column_sum"));
 }
 
-at::Tensor transpose_cpu(const at::Tensor& x) {
+at::Tensor transpose_op(const at::Tensor& x) {
   TORCH_CHECK(x.dim() == 2, "transpose: expected a matrix, got ", x.sizes());
   const int64_t bytes = static_cast<int64_t>(x.element_size());
   TORCH_CHECK(bytes == 1 || bytes == 2 || bytes == 4, "transpose: expected elements of 1, 2 or 4 bytes, got ", bytes);
-  const at::Tensor dense = x.contiguous();
-  at::Tensor output = at::empty({x.size(1), x.size(0)}, x.options());
-  const watch::Span span("transpose", {.bytes = traffic(dense, output)});
-  kernels::transpose({.x = dense.const_data_ptr(),
-                      .element_bytes = bytes,
-                      .rows = x.size(0),
-                      .cols = x.size(1),
-                      .x_stride = x.size(1),
-                      .output = output.mutable_data_ptr(),
-                      .output_stride = x.size(0)});
-  return output;
+  return transposed(x);
 }
 
 GemmKind parse_kind(std::string_view kind) {
@@ -128,7 +118,9 @@ at::Tensor multiply_checked(const ScaledTensor& a, const ScaledTensor& b, const 
               "gemm: expected a and b that fit ", kind, ", got ", a.data.sizes(), " and ", b.data.sizes());
   TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == n), "gemm: expected a bias [", n, "], got ",
               bias ? bias->sizes() : at::IntArrayRef{});
-  if (bias) check_values(*bias, "gemm", "bias");
+  check_same_device(a.data, b.data, "gemm", "b");
+  if (bias) check_device_values(*bias, "gemm", "bias");
+  if (bias) check_same_device(a.data, *bias, "gemm", "bias");
   format_of(dtype, "gemm");
   at::Tensor output = at::empty({m, n}, a.data.options().dtype(dtype));
   const at::Tensor bias_fp32 = as_fp32(bias.value_or(at::Tensor()));
@@ -136,18 +128,18 @@ at::Tensor multiply_checked(const ScaledTensor& a, const ScaledTensor& b, const 
   return output;
 }
 
-at::Tensor gemm_cpu(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& bias,
-                    std::string_view kind, at::ScalarType dtype) {
+at::Tensor gemm_op(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& bias,
+                   std::string_view kind, at::ScalarType dtype) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2, "gemm: expected two matrices, got ", a.sizes(), " and ", b.sizes());
-  const format::Format a_format = check_values(a, "gemm", "a"), b_format = check_values(b, "gemm", "b");
+  const format::Format a_format = check_device_values(a, "gemm", "a"), b_format = check_device_values(b, "gemm", "b");
   return multiply_checked(plain_values(a.contiguous(), a_format), plain_values(b.contiguous(), b_format), bias, kind,
                           dtype);
 }
 
-at::Tensor scaled_gemm_cpu(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale_a,
-                           const at::Tensor& scale_b, std::string_view format_a, std::string_view format_b,
-                           at::IntArrayRef block_a, at::IntArrayRef block_b, const std::optional<at::Tensor>& bias,
-                           std::string_view kind, at::ScalarType dtype) {
+at::Tensor scaled_gemm_op(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale_a,
+                          const at::Tensor& scale_b, std::string_view format_a, std::string_view format_b,
+                          at::IntArrayRef block_a, at::IntArrayRef block_b, const std::optional<at::Tensor>& bias,
+                          std::string_view kind, at::ScalarType dtype) {
   return multiply_checked(scaled_tensor(a, scale_a, format_a, block_a, "scaled_gemm"),
                           scaled_tensor(b, scale_b, format_b, block_b, "scaled_gemm"), bias, kind, dtype);
 }
@@ -221,15 +213,15 @@ void define_tensor(torch::Library& library) {
   for (const char* schema : kSchemas) library.def(schema, {at::Tag::pt2_compliant_tag});
 }
 
-void register_tensor_cpu(torch::Library& library) {
-  library.impl("quantize", &quantize_cpu);
-  library.impl("quantize_blocks", &quantize_blocks_cpu);
-  library.impl("dequantize", &dequantize_cpu);
-  library.impl("amax", &amax_cpu);
-  library.impl("column_sum", &column_sum_cpu);
-  library.impl("transpose", &transpose_cpu);
-  library.impl("gemm", &gemm_cpu);
-  library.impl("scaled_gemm", &scaled_gemm_cpu);
+void register_tensor(torch::Library& library) {
+  library.impl("quantize", &quantize_op);
+  library.impl("quantize_blocks", &quantize_blocks_op);
+  library.impl("dequantize", &dequantize_op);
+  library.impl("amax", &amax_op);
+  library.impl("column_sum", &column_sum_op);
+  library.impl("transpose", &transpose_op);
+  library.impl("gemm", &gemm_op);
+  library.impl("scaled_gemm", &scaled_gemm_op);
 }
 
 void register_tensor_meta(torch::Library& library) {

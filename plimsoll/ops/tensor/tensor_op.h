@@ -1,5 +1,5 @@
 // torch.ops.plimsoll.{quantize, quantize_blocks, dequantize, amax, column_sum, transpose, gemm, scaled_gemm}: schemas,
-// CPU and Meta kernels, and calls through the dispatcher.
+// kernels for CPUs and CUDA devices, for Meta, and calls through the dispatcher.
 #pragma once
 
 #include <torch/library.h>
@@ -10,7 +10,7 @@
 namespace plimsoll::ops {
 
 void define_tensor(torch::Library& library);
-void register_tensor_cpu(torch::Library& library);
+void register_tensor(torch::Library& library);
 void register_tensor_meta(torch::Library& library);
 
 namespace dispatch {

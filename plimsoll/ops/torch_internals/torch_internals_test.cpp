@@ -1,8 +1,11 @@
 // Each trick of this folder and what it relies on, so that a new torch that does otherwise says so here.
 #include <ATen/ops/_make_dual.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/tensor.h>
@@ -26,6 +29,7 @@
 #include "plimsoll/ops/torch_internals/node_pointer.h"
 #include "plimsoll/ops/torch_internals/replaced_kernels.h"
 #include "plimsoll/ops/torch_internals/saving.h"
+#include "plimsoll/ops/torch_internals/scaled_product.h"
 #include "plimsoll/ops/torch_internals/sparse_entries.h"
 #include "plimsoll/ops/torch_internals/tracing.h"
 
@@ -124,6 +128,20 @@ TEST(ReplacedKernels, AComposedOperatorIsReplacedAboveAutogradAndBelowIt) {
   }
   EXPECT_TRUE(at::allclose(norm(x), x));
   EXPECT_EQ(calls, 3);
+}
+
+// -- scaled_product.h
+
+TEST(ScaledProduct, IsTheProductOfTheScaledCodes) {
+  at::manual_seed(1);
+  const at::Tensor a = at::randn({5, 32}).to(at::kFloat8_e4m3fn), b = at::randn({16, 32}).to(at::kFloat8_e4m3fn);
+  const at::Tensor scale_a = at::full({}, 0.5f), scale_b = at::full({}, 4.0f);
+  const at::Tensor exact = at::mm(a.to(at::kDouble) * 0.5, b.to(at::kDouble).t() * 4);
+  at::Tensor output = at::empty({5, 16});
+  scaled_product(output, a, b, scale_a, scale_b);
+  // Terms of 8 bits and sums of 32 of them: FP32 rounds each addition, and no product.
+  const at::Tensor magnitudes = at::mm(a.to(at::kDouble).abs() * 0.5, b.to(at::kDouble).abs().t() * 4);
+  EXPECT_TRUE(((output.to(at::kDouble) - exact).abs() <= 33 * 0x1p-24 * magnitudes).all().item<bool>());
 }
 
 // -- free_key.h

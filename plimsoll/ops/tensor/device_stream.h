@@ -1,0 +1,21 @@
+// CUDA streams for kernels, as torch has them. Nothing of CUDA is linked: a torch without it has no tensors there.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "plimsoll/kernels/cuda/device_kernels.h"
+
+namespace plimsoll::ops {
+
+// The current stream of a CUDA device.
+kernels::cuda::Stream device_stream(at::Device device);
+
+// queue(stream), with the current stream of the tensor's device and that device as the thread's.
+template <class Queue>
+void on_device_of(const at::Tensor& tensor, Queue queue) {
+  const c10::DeviceGuard guard(tensor.device());
+  queue(device_stream(tensor.device()));
+}
+
+}  // namespace plimsoll::ops
