@@ -4,12 +4,14 @@ SHELL := /bin/bash
 
 # PYTHON=/path/to/python   an interpreter that has torch >= 2.11; without it, .venv is made
 # TORCH=2.11.0             that version of torch, in an environment and a build folder of its own
+# CUDA=ON                  with kernels for CUDA devices, in a build folder of its own; needs nvcc, and a card only where they run
 # PRESET=debug             a preset of CMakePresets.json
 # WERROR=ON                warnings in our own code are errors
 # JOBS=4                   compilers at a time; each that reads torch's headers takes about 1 GB
 # TEST_JOBS=1              processes of tests at a time, each with all threads and up to 2 GB
 PYTHON ?=
 TORCH ?=
+CUDA ?=
 BENCH_FLAGS ?=
 FUZZ_SECONDS ?= 300
 ATTACK_SECONDS ?= 1200
@@ -24,8 +26,8 @@ ifneq ($(and $(PYTHON),$(TORCH)),)
 $(error expected PYTHON or TORCH, got both)
 endif
 python := $(or $(PYTHON),$(CURDIR)/.venv$(TORCH:%=-torch-%)/bin/python)
-build := build$(TORCH:%=-torch-%)$(if $(filter-out release,$(PRESET)),-$(PRESET))
-configuration := --preset $(PRESET) $(if $(TORCH),-B $(build) )-DPLIMSOLL_PYTHON=$(python) -DPLIMSOLL_WERROR=$(WERROR)
+build := build$(TORCH:%=-torch-%)$(if $(CUDA),-cuda)$(if $(filter-out release,$(PRESET)),-$(PRESET))
+configuration := --preset $(PRESET) $(if $(TORCH)$(CUDA),-B $(build) )$(if $(CUDA),-DPLIMSOLL_CUDA=$(CUDA) )-DPLIMSOLL_PYTHON=$(python) -DPLIMSOLL_WERROR=$(WERROR)
 
 # A signal ends a test's process as it would without the sanitizer.
 signals_asan = handle_segv=0:handle_sigbus=0:handle_abort=0
@@ -41,7 +43,7 @@ ifeq ($(PRESET),tsan)
 pytest = echo "pytest: not under tsan, which sees no lock and no barrier of libtorch and its OpenMP runtime"
 endif
 
-.PHONY: help setup configure build program test benchmarks bench demo nightly fuzz attack format check wheel package clean
+.PHONY: help setup configure build program test benchmarks bench demo nightly fuzz attack gpu-check format check wheel package clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -84,6 +86,13 @@ attack: configure ## crashes, hangs and wrong errors looked for with hostile inp
 	@ninja -C $(build) -j $(JOBS) attack
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/run.py --seconds $(ATTACK_SECONDS) --seed $(ATTACK_SEED)
 
+# On the machine with the card, which may have no Debian packages: the build may be brought along (docs/cuda.md).
+# GPU_BUILD=build-cuda says which, GPU_PYTHON=python3 a Python with the torch that it was built for.
+GPU_BUILD ?= build$(TORCH:%=-torch-%)-cuda
+GPU_PYTHON ?= python3
+gpu-check: ## on a machine with a CUDA card: tests and benchmarks of a build with CUDA=ON; the result goes to docs/results/gpu.json
+	@$(GPU_PYTHON) tools/gpu_check $(GPU_BUILD)
+
 # On one core, whose clock and caches the limits are measured on, too. BENCH_FLAGS=--benchmark_filter=norm runs some.
 benchmarks: build ## build the benchmark programs
 	@ninja -C $(build) -j $(JOBS) benchmarks
@@ -121,4 +130,4 @@ package: program ## a Debian package and an archive with the program, libraries,
 	@cd $(build) && cpack
 
 clean: ## remove what was built
-	rm -rf build build-debug build-asan build-fuzz build-tsan build-ubsan build-wheel build-torch-* dist out
+	rm -rf build build-cuda build-debug build-asan build-fuzz build-tsan build-ubsan build-wheel build-torch-* dist out

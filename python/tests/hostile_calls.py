@@ -336,6 +336,8 @@ CALLS = {
     "stop_at_incident": lambda draw: [],
     "transpose": lambda draw: [T(17, 33)],
     "unscale_gradients_": lambda draw: [[T(3, 4), T(70, dtype=BF16)], 0.5, 1.0, False],
+    "cuda_sources": lambda draw: [],
+    "cuda_verified_on": lambda draw: [],
     "use_caching_allocator": lambda draw: [],
     "audit_session": lambda draw: [],
     "watch_session": lambda draw: [draw.choice(["guard", "count", "shadow"]), 2.0, False],

@@ -24,7 +24,8 @@ STATE_GROUP = 32  # elements that share a scale of 8-bit moments
 class AdamW(Optimizer):
     """AdamW with the arguments and the rule of :class:`torch.optim.AdamW`.
 
-    Parameters are contiguous CPU tensors of float32, bfloat16 or float16. One of the latter two has by default an FP32 master
+    Parameters are contiguous tensors of float32, bfloat16 or float16 on the CPU, or on a CUDA device, where optimizer_state and
+    masters are "fp32". One of the latter two has by default an FP32 master
     in the state, ``state[parameter]["master"]``, which takes the update; the parameter is its nearest value. Whoever writes
     the parameter itself between steps writes the master, too. Every gradient that is there is taken as it is: wrap
     :class:`plimsoll.amp.GradScaler` around it for a loss scale.
@@ -92,7 +93,7 @@ class AdamW(Optimizer):
         try:
             _check_options(group)
             for place, parameter in enumerate(group["params"]):
-                _check_parameter(parameter, f"parameter {place} of group {len(self.param_groups) - 1}", group["masters"])
+                _check_parameter(parameter, f"parameter {place} of group {len(self.param_groups) - 1}", group)
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
@@ -267,10 +268,15 @@ def _check_options(group: dict[str, Any]) -> None:
         raise ValueError(f"AdamW: expected two betas in [0, 1), got {group['betas']}")
 
 
-def _check_parameter(parameter: torch.Tensor, place: str, masters: str) -> None:
-    wanted = "a contiguous CPU tensor of float32, bfloat16 or float16"
-    if parameter.device.type != "cpu" or parameter.dtype not in (torch.float32, *NARROW_DTYPES) or not parameter.is_contiguous():
+def _check_parameter(parameter: torch.Tensor, place: str, group: dict[str, Any]) -> None:
+    masters = group["masters"]
+    wanted = "a contiguous tensor of float32, bfloat16 or float16 on the CPU or a CUDA device"
+    is_float = parameter.dtype in (torch.float32, *NARROW_DTYPES)
+    if parameter.device.type not in ("cpu", "cuda") or not is_float or not parameter.is_contiguous():
         got = f"{parameter.dtype} {list(parameter.shape)} with strides {parameter.stride()} on {parameter.device}"
         raise TypeError(f"AdamW: expected {place} to be {wanted}, got {got}")
+    if parameter.device.type == "cuda" and (group["optimizer_state"], masters) != ("fp32", "fp32"):
+        got = f"{group['optimizer_state']!r} and {masters!r}"
+        raise TypeError(f"AdamW: expected optimizer_state and masters 'fp32' for {place} on {parameter.device}, got {got}")
     if parameter.dtype == torch.float16 and masters != "fp32":
         raise TypeError(f"AdamW: expected {place} to be of float32 or bfloat16 with masters={masters!r}, got float16")

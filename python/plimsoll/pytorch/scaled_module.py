@@ -27,8 +27,8 @@ normal: Initializer = partial(torch.nn.init.normal_, mean=0.0, std=0.023)
 
 def check_device(where: str, device: torch.device | str | None) -> torch.device:
     chosen = torch.get_default_device() if device is None else torch.device(device)
-    if chosen.type not in ("cpu", "meta"):
-        raise NotImplementedError(f"{where}: expected device 'cpu' or 'meta', got '{chosen}'")
+    if chosen.type not in ("cpu", "cuda", "meta"):
+        raise NotImplementedError(f"{where}: expected device 'cpu', 'cuda' or 'meta', got '{chosen}'")
     return chosen
 
 
@@ -73,8 +73,9 @@ class InitializedModule(torch.nn.Module):
 class ScaledModule(InitializedModule, WithProducts):
     """The state of each product is nine named buffers, `input_scale`, `input_amax_history`, `input_step`, `weight_scale`,
     ..., with a prefix where a module has two products. They are FP32 and int64 whatever the parameters are, and belong
-    to the state dict. A history has the recipe's length once it has been used. Parameters of two dimensions are weights
-    of products; quantized_model_init makes codes of them."""
+    to the state dict. A history has the recipe's length once it has been used. They stay on the CPU, which reads the amaxes of
+    all products at once at the end of a pass, wherever the parameters go. Parameters of two dimensions are weights of products;
+    quantized_model_init makes codes of them."""
 
     def __init__(
         self, device: torch.device | str | None, params_dtype: torch.dtype | None, fuse_wgrad_accumulation: bool = False
@@ -86,13 +87,14 @@ class ScaledModule(InitializedModule, WithProducts):
         self._keys: dict[str, torch.Tensor] = {}  # prefix -> what C++ keeps its caches with (plimsoll/bind/layer_state.h)
 
     def _new_product(self, prefix: str = "") -> None:
+        device = "meta" if self._made_with["device"].type == "meta" else "cpu"
         names = []
         for role in ROLES:
             for part, dtype in (("scale", torch.float32), ("amax_history", torch.float32), ("step", torch.int64)):
                 names.append(f"{prefix}{role}_{part}")
-                self.register_buffer(names[-1], torch.zeros(1, dtype=dtype, device=self._made_with["device"]))
+                self.register_buffer(names[-1], torch.zeros(1, dtype=dtype, device=device))
         self._products[prefix] = names
-        self._keys[prefix] = torch.empty(0)
+        self._keys[prefix] = torch.empty(0, device="cpu")
 
     def _state(self, prefix: str = "") -> list[torch.Tensor]:
         if torch.compiler.is_compiling():
@@ -185,8 +187,9 @@ class ScaledModule(InitializedModule, WithProducts):
         self._parameters.update({name: weight.applied(fn) for name, weight in codes.items()})
         for name, buffer in before.items():
             now = self.get_buffer(name)
-            if now.dtype != buffer.dtype:
-                self._buffers[name] = buffer.to(now.device)
+            home = torch.device("meta" if now.is_meta else "cpu")
+            if now.dtype != buffer.dtype or now.device != home:
+                self._buffers[name] = torch.zeros_like(buffer, device=home) if buffer.is_meta else buffer.to(home)
         self._link_codes()
         return self
 
