@@ -53,7 +53,7 @@ function(plimsoll_assembler_logs result)
   set(${result} ${logs} PARENT_SCOPE)
 endfunction()
 
-# What device code is made of; a card's report (docs/results/gpu.json) holds for one SHA-256 of it.
+# SHA-256 of the sources of device code, for which a card's report (docs/results/gpu.json) holds.
 function(plimsoll_device_sources_hash result)
   file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
        ${CMAKE_SOURCE_DIR}/plimsoll/format/*.h ${CMAKE_SOURCE_DIR}/plimsoll/kernels/cuda/*.cuh

@@ -123,7 +123,9 @@ def test_softmax(mask_type, dtype):
         for mask in (None, torch.rand(shape[0], 1, *shape[2:]) > 0.7):
             y = expect_same(ops.softmax_forward, x, 0.3, mask_type, mask)
             grad = sample(*shape, dtype=dtype)
-            expect_softmax_gradient(ops.softmax_backward(y, grad.cuda(), 0.3).cpu().double(), y.cpu().double(), grad.double(), dtype)
+            expect_softmax_gradient(
+                ops.softmax_backward(y, grad.cuda(), 0.3).cpu().double(), y.cpu().double(), grad.double(), dtype
+            )
 
 
 @pytest.mark.parametrize("dtype", WIDE, ids=str)

@@ -103,8 +103,39 @@ def test_products_of_codes_are_within_their_bound(code, kind):
         assert share <= 1
 
 
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("mask_type", ("no_mask", "causal", "causal_bottom_right"))
+@pytest.mark.parametrize("rule", ("alone", "window", "mask", "lengths", "bias", "groups"))
+def test_attention_under_each_rule(rule, mask_type, dtype):
+    if rule == "window" and mask_type == "no_mask":
+        return
+    groups, queries, keys = 2 if rule == "groups" else 4, 21, 30
+    shapes = ((2, 4, queries, 32), (2, groups, keys, 32), (2, groups, keys, 32))
+    inputs = [torch.randn(*shape).to(dtype) for shape in shapes]
+    grad = torch.randn(2, 4, queries, 32).to(dtype)
+    rules = {
+        "key_lengths": torch.tensor([7, 30]) if rule == "lengths" else None,
+        "mask": torch.rand(2, 1, queries, keys) > 0.6 if rule == "mask" else None,
+        "bias": torch.randn(1, 4, queries, keys) if rule == "bias" else None,
+    }
+
+    def attended(device, dtype):
+        leaves = [x.to(device, dtype).requires_grad_() for x in inputs]
+        moved = {name: x if x is None else x.to(device) for name, x in rules.items()}
+        y = ops.attention(*leaves, **moved, mask_type=mask_type, scale=0.2, window=4 if rule == "window" else 0)
+        y.backward(grad.to(device, dtype))
+        return [y.detach(), *(x.grad for x in leaves)]
+
+    for place, (card, cpu, fp32) in enumerate(
+        zip(attended("cuda", dtype), attended("cpu", dtype), attended("cpu", torch.float32), strict=True)
+    ):
+        assert card.is_cuda and card.isfinite().all()
+        # Torch's kernel rounds scores of BF16 once more than ours.
+        assert distance(card.cpu(), fp32) <= max(2 * distance(cpu, fp32), 2.0**-7 if dtype == torch.bfloat16 else 2.0**-20), place
+
+
 def waits(work, capfd):
-    """How often the host waits for the card while `work` runs. Torch warns in Python or, where no Python runs, on stderr."""
+    """Number of times that the host waits for the card in `work`. Torch warns in Python or, where no Python runs, on stderr."""
     torch.cuda.synchronize()
     capfd.readouterr()
     with warnings.catch_warnings(record=True) as caught:

@@ -23,7 +23,7 @@ using format::Format;
 // Few, so that a block takes several units of work.
 inline constexpr int kMultiprocessors = 2;
 
-// Where nvcc's PTX lies; empty without nvcc. The environment says it where the tests run on another machine than built them.
+// Folder of nvcc's PTX; empty without nvcc. The environment names it where the tests run on another machine than built them.
 inline std::string ptx_directory() {
   const char* const given = std::getenv("PLIMSOLL_PTX_DIRECTORY");
   return given != nullptr ? given : PLIMSOLL_PTX_DIRECTORY;

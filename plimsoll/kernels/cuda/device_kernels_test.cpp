@@ -1,4 +1,4 @@
-// What a program can know of device code without a card.
+// Device code as a program without a card knows it.
 #include "plimsoll/kernels/cuda/device_kernels.h"
 
 #include <gmock/gmock.h>

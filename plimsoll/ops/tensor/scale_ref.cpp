@@ -15,7 +15,7 @@ namespace {
 
 std::atomic<int64_t> reads = 0;
 
-// Those on the device, in one copy, as flat tensors of the host.
+// Tensors of the device, in one copy, as flat ones of the host.
 void bring(at::TensorList floats, at::Device device, std::vector<at::Tensor>& on_host) {
   std::vector<at::Tensor> flat;
   for (const at::Tensor& each : floats) {
