@@ -11,37 +11,20 @@
 namespace plimsoll::kernels {
 namespace {
 
-// One run of elements: reads it, or scales and writes it.
-template <Format kX, Format kCode, int kRun>
-struct Run {
-  const Element<kX>* x;
-  uint8_t* codes;
-  int64_t count;  // elements that are there
-  bool whole_x, whole_codes;
-
-  template <class Args>
-  __device__ static Run at(const Args& args, int64_t row, int64_t col, int64_t end) {
-    const auto* x = static_cast<const Element<kX>*>(args.x);
-    const int64_t count = end - col < 0 ? 0 : end - col;
-    return {x + row * args.x_stride + col, args.codes + row * args.codes_stride + col, count,
-            count >= kRun && is_aligned(x, args.x_stride, kRun),
-            count >= kRun && is_aligned(args.codes, args.codes_stride, kRun)};
-  }
-
-  __device__ void read(float (&value)[kRun]) const { load_run<kX, kRun>(x, count, whole_x, value); }
-  __device__ void write(const float (&value)[kRun], float inv_scale) const {
-    float y[kRun];
+// The first `count` of kRun codes of x * inv_scale, all of which are finite, or NaN where inv_scale is 0.
+template <Format kX, Format kCode>
+__device__ void store_codes(uint8_t* p, int count, bool whole, const RawRun<kX>& x, float inv_scale) {
+  constexpr int kRun = RawRun<kX>::kCount;
+  constexpr uint32_t kNanCodes = 0x01010101u * kNanCode;
+  Words<kRun> codes;
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) y[i] = scaled(value[i], inv_scale);
-    store_run<kCode, kRun>(codes, count, whole_codes, y);
+  for (int i = 0; i < kRun; i += 4) {
+    const uint32_t low = encode_two_finite<Codec<kCode>>(x[i] * inv_scale, x[i + 1] * inv_scale);
+    const uint32_t high = encode_two_finite<Codec<kCode>>(x[i + 2] * inv_scale, x[i + 3] * inv_scale);
+    codes.words[i / 4] = inv_scale != 0.0f ? low | high << 16 : kNanCodes;
   }
-  __device__ void write_nan() const {
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) {
-      if (i < count) codes[i] = kNanCode;
-    }
-  }
-};
+  store_words<kRun>(p, count, whole, codes);
+}
 
 // Runs of 16 bytes of a row, a block's width apart, which a thread asks for before it waits.
 template <Format kX>
@@ -50,13 +33,27 @@ struct RowRuns {
   static constexpr int64_t kTile = kRowTile * kRun;
   RawRun<kX> runs[kRowRuns];
 
-  __device__ static int64_t col_of(const Tiles& tiles, int run) {
-    return tiles.col * kTile + (run * kQuantizeThreads + threadIdx.x) * kRun;
+  // tile: its number in the row.
+  __device__ static int64_t col_of(int64_t tile, int run) {
+    return tile * kTile + (run * kQuantizeThreads + threadIdx.x) * kRun;
   }
-  __device__ void read(const Element<kX>* row, const Tiles& tiles, int64_t cols, bool aligned) {
+  // Whether every thread of the block has all of its runs, and whether none has that one.
+  __device__ static bool is_whole(int64_t tile, int64_t cols) { return (tile + 1) * kTile <= cols; }
+  __device__ static bool is_past(int64_t tile, int run, int64_t cols) {
+    return tile * kTile + run * kQuantizeThreads * kRun >= cols;
+  }
+
+  __device__ void read(const Element<kX>* row, int64_t tile, int64_t cols, bool aligned) {
+    if (aligned && is_whole(tile, cols)) {
+#pragma unroll
+      for (int i = 0; i < kRowRuns; ++i) runs[i] = RawRun<kX>::at(row + col_of(tile, i), kRun, true);
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < kRowRuns; ++i) {
-      const int64_t col = col_of(tiles, i);
+      runs[i] = {};
+      if (is_past(tile, i, cols)) continue;
+      const int64_t col = col_of(tile, i);
       runs[i] = RawRun<kX>::at(row + col, in_reach<kRun>(cols - col), aligned);
     }
   }
@@ -64,6 +61,26 @@ struct RowRuns {
 #pragma unroll
     for (int i = 0; i < kRowRuns * kRun; ++i) code = max(code, runs[i / kRun].magnitude_code(i % kRun));
     return code;
+  }
+
+  // inv_scale: of each run, as store_codes() takes it.
+  template <Format kCode>
+  __device__ void write(uint8_t* row, int64_t tile, int64_t cols, bool aligned,
+                        const float (&inv_scale)[kRowRuns]) const {
+    if (aligned && is_whole(tile, cols)) {
+#pragma unroll
+      for (int i = 0; i < kRowRuns; ++i) {
+        store_codes<kX, kCode>(row + col_of(tile, i), kRun, true, runs[i], inv_scale[i]);
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kRowRuns; ++i) {
+      if (is_past(tile, i, cols)) break;
+      const int64_t col = col_of(tile, i);
+      const int count = in_reach<kRun>(cols - col);
+      store_codes<kX, kCode>(row + col, count, aligned && count == kRun, runs[i], inv_scale[i]);
+    }
   }
 };
 
@@ -75,7 +92,7 @@ __device__ void find_amax(const Amax& args) {
   int32_t code = 0;
   for (Tiles tiles(rows, pieces_of(cols, RowRuns<kX>::kTile)); tiles.is_in(); tiles.advance()) {
     RowRuns<kX> held;
-    held.read(x + tiles.row * args.x_stride, tiles, cols, aligned);
+    held.read(x + tiles.row * args.x_stride, tiles.col, cols, aligned);
     code = held.largest_code(code);
   }
   raise_amax<kQuantizeThreads>(RawRun<kX>::magnitude_of(code), args.amax);
@@ -83,29 +100,40 @@ __device__ void find_amax(const Amax& args) {
 
 template <Format kX, Format kCode>
 __device__ void quantize_tensor(const QuantizeTensor& args) {
-  constexpr int kRun = RowRuns<kX>::kRun;
+  using Row = RowRuns<kX>;
+  constexpr int kRun = Row::kRun;
   const auto* x = static_cast<const Element<kX>*>(args.x);
   const float inv_scale = inv_scale_at(args.scale);
+  float inv_scales[kRowRuns];
+#pragma unroll
+  for (float& one : inv_scales) one = inv_scale;
   const auto [rows, cols] = rows_of(args);
   const bool aligned = is_aligned(x, rows == 1 ? 0 : args.x_stride, kRun);
   const bool aligned_codes = is_aligned(args.codes, rows == 1 ? 0 : args.codes_stride, kRun);
-  int32_t code = 0;
-  for (Tiles tiles(rows, pieces_of(cols, RowRuns<kX>::kTile)); tiles.is_in(); tiles.advance()) {
-    RowRuns<kX> held;
-    held.read(x + tiles.row * args.x_stride, tiles, cols, aligned);
-    code = held.largest_code(code);
+  int32_t amax = 0;
+  for (Tiles tiles(rows, pieces_of(cols, Row::kTile)); tiles.is_in(); tiles.advance()) {
+    Row held;
+    held.read(x + tiles.row * args.x_stride, tiles.col, cols, aligned);
+    const int32_t largest = RawRun<kX>::magnitude_of(held.largest_code(0));
+    amax = max(amax, largest);
     uint8_t* codes = args.codes + tiles.row * args.codes_stride;
-#pragma unroll
+    // False for NaN and Inf, and where the product has no inverse of a scale or is too large itself.
+    if (fabsf(__int_as_float(largest) * inv_scale) < __int_as_float(0x7f800000) && inv_scale != 0.0f) {
+      held.template write<kCode>(codes, tiles.col, cols, aligned_codes, inv_scales);
+      continue;
+    }
+#pragma unroll 1
     for (int i = 0; i < kRowRuns; ++i) {
-      const int64_t col = RowRuns<kX>::col_of(tiles, i);
+      const int64_t col = Row::col_of(tiles.col, i);
       const int count = in_reach<kRun>(cols - col);
+      const RawRun<kX> run = RawRun<kX>::at(x + tiles.row * args.x_stride + col, count, aligned && count == kRun);
       float value[kRun];
 #pragma unroll
-      for (int k = 0; k < kRun; ++k) value[k] = scaled(held.runs[i][k], inv_scale);
+      for (int k = 0; k < kRun; ++k) value[k] = scaled(run[k], inv_scale);
       store_run<kCode, kRun>(codes + col, count, aligned_codes && count == kRun, value);
     }
   }
-  raise_amax<kQuantizeThreads>(RawRun<kX>::magnitude_of(code), args.amax);
+  raise_amax<kQuantizeThreads>(amax, args.amax);
 }
 
 struct Scale {
@@ -128,54 +156,70 @@ __device__ Scale set_scale(const QuantizeBlocks& args, int32_t amax, int64_t ind
   return {1.0f / scale, is_finite};
 }
 
-// Blocks of 1 x (4 kLanes).
-template <Format kX, Format kCode, int kLanes>
+// Blocks of 1 x kGroup. Lanes of a group share the work of finding the scales of their runs' groups.
+template <Format kX, Format kCode, int kGroup>
 __device__ void quantize_groups(const QuantizeBlocks& args) {
-  constexpr int kTile = kQuantizeThreads * kGroupRun;
-  const int64_t across = pieces_of(args.cols, kTile);
+  using Row = RowRuns<kX>;
+  constexpr int kRun = Row::kRun, kLanes = kGroup / kRun;
+  static_assert(kLanes >= kRowRuns && kLanes % kRowRuns == 0);
+  const auto* x = static_cast<const Element<kX>*>(args.x);
+  const auto [rows, cols] = rows_of(args);
+  const bool aligned = is_aligned(x, rows == 1 ? 0 : args.x_stride, kRun);
+  const bool aligned_codes = is_aligned(args.codes, rows == 1 ? 0 : args.codes_stride, kRun);
+  const int own = threadIdx.x % kRowRuns, lane = threadIdx.x % kLanes;
   int32_t amax = 0;
-  for (int64_t tile = blockIdx.x; tile < args.rows * across; tile += gridDim.x) {
-    const int64_t row = tile / across, col = tile % across * kTile + threadIdx.x * kGroupRun;
-    const auto run = Run<kX, kCode, kGroupRun>::at(args, row, col, args.cols);
-    float value[kGroupRun];
-    run.read(value);
-    const int32_t group_amax = warp_max<kLanes>(amax_of(0, value));
-    amax = max(amax, group_amax);
-    const bool writes = threadIdx.x % kLanes == 0 && run.count > 0;
-    const int64_t index = row * args.scale_stride + col / (kGroupRun * kLanes);
-    const Scale scale = set_scale<Codec<kCode>>(args, group_amax, index, writes);
-    if (scale.is_finite) {
-      run.write(value, scale.inv_scale);
-    } else {
-      run.write_nan();
+  for (Tiles tiles(rows, pieces_of(cols, Row::kTile)); tiles.is_in(); tiles.advance()) {
+    Row held;
+    held.read(x + tiles.row * args.x_stride, tiles.col, cols, aligned);
+    int32_t own_amax = 0;
+#pragma unroll
+    for (int i = 0; i < kRowRuns; ++i) {
+      int32_t code = 0;
+#pragma unroll
+      for (int k = 0; k < kRun; ++k) code = max(code, held.runs[i].magnitude_code(k));
+      const int32_t group_amax = RawRun<kX>::magnitude_of(warp_max<kLanes>(code));
+      amax = max(amax, group_amax);
+      if (i == own) own_amax = group_amax;
     }
+    const int64_t own_col = Row::col_of(tiles.col, own);
+    const Scale scale = set_scale<Codec<kCode>>(args, own_amax, tiles.row * args.scale_stride + own_col / kGroup,
+                                                lane < kRowRuns && own_col - lane * kRun < cols);
+    const float own_inv_scale = scale.is_finite ? scale.inv_scale : 0.0f;
+    float inv_scale[kRowRuns];
+#pragma unroll
+    for (int i = 0; i < kRowRuns; ++i) inv_scale[i] = __shfl_sync(kAllLanes, own_inv_scale, i, kRowRuns);
+    held.template write<kCode>(args.codes + tiles.row * args.codes_stride, tiles.col, cols, aligned_codes, inv_scale);
   }
   raise_amax<kQuantizeThreads>(amax, args.amax);
 }
 
+// One scale a row. A row of one tile stays in registers between the search for its amax and the encoding; of a longer one each tile is
+// read again, from caches.
 template <Format kX, Format kCode>
 __device__ void quantize_rows(const QuantizeBlocks& args) {
+  using Row = RowRuns<kX>;
+  const auto* x = static_cast<const Element<kX>*>(args.x);
+  const bool aligned = is_aligned(x, args.x_stride, Row::kRun),
+             aligned_codes = is_aligned(args.codes, args.codes_stride, Row::kRun);
+  const int64_t across = pieces_of(args.cols, Row::kTile);
   int32_t amax = 0;
   for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
-    int32_t row_amax = 0;
-    for (int64_t col = threadIdx.x * kQuantizeRun; col < args.cols; col += kQuantizeTile) {
-      float value[kQuantizeRun];
-      Run<kX, kCode, kQuantizeRun>::at(args, row, col, args.cols).read(value);
-      row_amax = amax_of(row_amax, value);
+    Row held;
+    int32_t code = 0;
+    for (int64_t tile = 0; tile < across; ++tile) {
+      held.read(x + row * args.x_stride, tile, args.cols, aligned);
+      code = held.largest_code(code);
     }
-    row_amax = block_max<kQuantizeThreads>(row_amax);
+    const int32_t row_amax = block_max<kQuantizeThreads>(RawRun<kX>::magnitude_of(code));
     amax = max(amax, row_amax);
     const Scale scale =
         set_scale<Codec<kCode>>(args, row_amax, row * args.scale_stride, threadIdx.x == 0 && args.cols > 0);
-    for (int64_t col = threadIdx.x * kQuantizeRun; col < args.cols; col += kQuantizeTile) {
-      const auto run = Run<kX, kCode, kQuantizeRun>::at(args, row, col, args.cols);
-      float value[kQuantizeRun];
-      run.read(value);
-      if (scale.is_finite) {
-        run.write(value, scale.inv_scale);
-      } else {
-        run.write_nan();
-      }
+    float inv_scale[kRowRuns];
+#pragma unroll
+    for (float& one : inv_scale) one = scale.is_finite ? scale.inv_scale : 0.0f;
+    for (int64_t tile = 0; tile < across; ++tile) {
+      if (across > 1) held.read(x + row * args.x_stride, tile, args.cols, aligned);
+      held.template write<kCode>(args.codes + row * args.codes_stride, tile, args.cols, aligned_codes, inv_scale);
     }
   }
   raise_amax<kQuantizeThreads>(amax, args.amax);
@@ -210,7 +254,17 @@ struct HeldRuns {
     }
   }
 
-  // Codes of all runs, where column i of a run has inv_scale[i], or is NaN where that is 0.
+  // Codes of all runs under one scale, as store_codes() takes it.
+  __device__ void write(float inv_scale) const {
+    uint8_t* codes = args.codes + row * args.codes_stride + col;
+#pragma unroll
+    for (int i = 0; i < kRuns; ++i) {
+      if (i * kStep >= rows) break;
+      store_codes<kX, kCode>(codes + i * kStep * args.codes_stride, count, aligned_codes && count == kRun, runs[i],
+                             inv_scale);
+    }
+  }
+  // The same, where column i of a run has inv_scale[i].
   __device__ void write(const float (&inv_scale)[kRun]) const {
     uint8_t* codes = args.codes + row * args.codes_stride + col;
 #pragma unroll
@@ -240,10 +294,7 @@ __device__ void quantize_squares(const QuantizeBlocks& args) {
     amax = max(amax, square_amax);
     const int64_t index = squares.row * args.scale_stride + squares.col;
     const Scale scale = set_scale<Codec<kCode>>(args, square_amax, index, threadIdx.x == 0);
-    float inv_scale[kRun];
-#pragma unroll
-    for (float& one : inv_scale) one = scale.is_finite ? scale.inv_scale : 0.0f;
-    held.write(inv_scale);
+    held.write(scale.is_finite ? scale.inv_scale : 0.0f);
   }
   raise_amax<kQuantizeThreads>(amax, args.amax);
 }
@@ -287,12 +338,12 @@ __device__ void quantize_columns(const QuantizeBlocks& args) {
   extern "C" __global__ void __launch_bounds__(kQuantizeThreads) name(const __grid_constant__ args a) { \
     __VA_ARGS__(a);                                                                                     \
   }
-#define PLIMSOLL_KERNELS(x, kX, code, kCode)                                                                       \
-  PLIMSOLL_KERNEL(quantize_tensor_##x##_##code, QuantizeTensor, quantize_tensor<Format::kX, Format::kCode>)        \
-  PLIMSOLL_KERNEL(quantize_groups128_##x##_##code, QuantizeBlocks, quantize_groups<Format::kX, Format::kCode, 32>) \
-  PLIMSOLL_KERNEL(quantize_groups32_##x##_##code, QuantizeBlocks, quantize_groups<Format::kX, Format::kCode, 8>)   \
-  PLIMSOLL_KERNEL(quantize_rows_##x##_##code, QuantizeBlocks, quantize_rows<Format::kX, Format::kCode>)            \
-  PLIMSOLL_KERNEL(quantize_squares_##x##_##code, QuantizeBlocks, quantize_squares<Format::kX, Format::kCode>)      \
+#define PLIMSOLL_KERNELS(x, kX, code, kCode)                                                                        \
+  PLIMSOLL_KERNEL(quantize_tensor_##x##_##code, QuantizeTensor, quantize_tensor<Format::kX, Format::kCode>)         \
+  PLIMSOLL_KERNEL(quantize_groups128_##x##_##code, QuantizeBlocks, quantize_groups<Format::kX, Format::kCode, 128>) \
+  PLIMSOLL_KERNEL(quantize_groups32_##x##_##code, QuantizeBlocks, quantize_groups<Format::kX, Format::kCode, 32>)   \
+  PLIMSOLL_KERNEL(quantize_rows_##x##_##code, QuantizeBlocks, quantize_rows<Format::kX, Format::kCode>)             \
+  PLIMSOLL_KERNEL(quantize_squares_##x##_##code, QuantizeBlocks, quantize_squares<Format::kX, Format::kCode>)       \
   PLIMSOLL_KERNEL(quantize_columns_##x##_##code, QuantizeBlocks, quantize_columns<Format::kX, Format::kCode>)
 
 PLIMSOLL_KERNEL(amax_fp32, Amax, find_amax<Format::kFp32>)

@@ -11,15 +11,12 @@
 namespace plimsoll::kernels {
 
 inline constexpr int kQuantizeThreads = 256;
-inline constexpr int kQuantizeRun = 8;  // elements of a thread: 16 bytes of a 16-bit format
-inline constexpr int kQuantizeTile = kQuantizeThreads * kQuantizeRun;
-inline constexpr int kGroupRun = 4;     // a warp has one group of 128, or four of 32
 inline constexpr int kRowRuns = 4;      // of 16 bytes: what a thread asks for before it waits
 inline constexpr int kSquare = 128;     // rows and columns of a square block
 inline constexpr int kColumnRows = 32;  // of a block that is one column wide
 inline constexpr int kColumnLanes = 8;  // of a warp side by side, with 16 bytes each: 128 bytes of a row
 
-// Matrix as rows that amax and quantize_tensor take: without gaps between them they are one.
+// Matrix as rows that amax, quantize_tensor and quantize_groups take: without gaps between them they are one.
 struct Rows {
   int64_t rows, cols;
 };
@@ -29,6 +26,14 @@ PLIMSOLL_HD constexpr Rows rows_of(const Amax& args) {
 }
 PLIMSOLL_HD constexpr Rows rows_of(const QuantizeTensor& args) {
   if (args.x_stride == args.cols && args.codes_stride == args.cols) return {1, args.rows * args.cols};
+  return {args.rows, args.cols};
+}
+
+// Blocks of one row, none of which is cut off at a row's end.
+PLIMSOLL_HD constexpr Rows rows_of(const QuantizeBlocks& args) {
+  const bool dense = args.x_stride == args.cols && args.codes_stride == args.cols;
+  if (dense && args.block_cols > 0 && args.scale_stride * args.block_cols == args.cols)
+    return {1, args.rows * args.cols};
   return {args.rows, args.cols};
 }
 
@@ -51,7 +56,7 @@ inline constexpr Launch kTensorScaleLaunch = {1, 1};
 
 // Blocks of 1 x 128 (quantize_groups128) and 1 x 32 (quantize_groups32).
 constexpr Launch quantize_groups_launch(const QuantizeBlocks& args, int multiprocessors) {
-  return launch_over(args.rows * pieces_of(args.cols, kQuantizeThreads * kGroupRun), kQuantizeThreads, multiprocessors);
+  return rows_launch(rows_of(args), args.x_format, multiprocessors);
 }
 
 // Whole rows.
