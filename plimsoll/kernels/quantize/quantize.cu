@@ -11,7 +11,27 @@
 namespace plimsoll::kernels {
 namespace {
 
-// The first `count` of kRun codes of x * inv_scale, all of which are finite, or NaN where inv_scale is 0.
+// The first `count` of kRun codes of a run, where column i is multiplied by inv_scale[i] and finite, or NaN where that is 0.
+template <Format kX, Format kCode>
+__device__ void store_codes(uint8_t* p, int count, bool whole, const RawRun<kX>& x,
+                            const float (&inv_scale)[RawRun<kX>::kCount]) {
+  constexpr int kRun = RawRun<kX>::kCount;
+  Words<kRun> codes;
+#pragma unroll
+  for (int i = 0; i < kRun; i += 4) {
+    const uint32_t low = encode_two_finite<Codec<kCode>>(x[i] * inv_scale[i], x[i + 1] * inv_scale[i + 1]);
+    const uint32_t high = encode_two_finite<Codec<kCode>>(x[i + 2] * inv_scale[i + 2], x[i + 3] * inv_scale[i + 3]);
+    codes.words[i / 4] = low | high << 16;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t byte = uint32_t{0xff} << (8 * k), nan = uint32_t{kNanCode} << (8 * k);
+      if (inv_scale[i + k] == 0.0f) codes.words[i / 4] = (codes.words[i / 4] & ~byte) | nan;
+    }
+  }
+  store_words<kRun>(p, count, whole, codes);
+}
+
+// The same under one scale.
 template <Format kX, Format kCode>
 __device__ void store_codes(uint8_t* p, int count, bool whole, const RawRun<kX>& x, float inv_scale) {
   constexpr int kRun = RawRun<kX>::kCount;
@@ -254,26 +274,15 @@ struct HeldRuns {
     }
   }
 
-  // Codes of all runs under one scale, as store_codes() takes it.
-  __device__ void write(float inv_scale) const {
+  // inv_scale: one, or one for each column of a run, as store_codes() takes it.
+  template <class InvScale>
+  __device__ void write(const InvScale& inv_scale) const {
     uint8_t* codes = args.codes + row * args.codes_stride + col;
 #pragma unroll
     for (int i = 0; i < kRuns; ++i) {
       if (i * kStep >= rows) break;
       store_codes<kX, kCode>(codes + i * kStep * args.codes_stride, count, aligned_codes && count == kRun, runs[i],
                              inv_scale);
-    }
-  }
-  // The same, where column i of a run has inv_scale[i].
-  __device__ void write(const float (&inv_scale)[kRun]) const {
-    uint8_t* codes = args.codes + row * args.codes_stride + col;
-#pragma unroll
-    for (int i = 0; i < kRuns; ++i) {
-      if (i * kStep >= rows) break;
-      float value[kRun];
-#pragma unroll
-      for (int k = 0; k < kRun; ++k) value[k] = scaled_in_block(runs[i][k], inv_scale[k]);
-      store_run<kCode, kRun>(codes + i * kStep * args.codes_stride, count, aligned_codes && count == kRun, value);
     }
   }
 };
@@ -299,18 +308,20 @@ __device__ void quantize_squares(const QuantizeBlocks& args) {
   raise_amax<kQuantizeThreads>(amax, args.amax);
 }
 
-// Lanes of a warp stand kColumnLanes side by side, in rows below each other.
+// Lanes of a warp stand kColumnLanes side by side, in rows below each other. Of the columns of a lane's runs the lanes above and below
+// have each a share whose scales they find.
 template <Format kX, Format kCode>
 __device__ void quantize_columns(const QuantizeBlocks& args) {
   constexpr int kRun = RawRun<kX>::kCount, kStep = kWarp / kColumnLanes, kRuns = kColumnRows / kStep;
+  constexpr int kOwn = kRun / kStep;
   constexpr int64_t kTile = kColumnsTile * kRun;
   HeldRuns<kX, kCode, kRuns, kStep> held(args);
-  const int lane = threadIdx.x % kWarp;
+  const int lane = threadIdx.x % kWarp, share = lane / kColumnLanes;
   const int first_col = (threadIdx.x / kWarp * kColumnLanes + lane % kColumnLanes) * kRun;
   int32_t amax = 0;
   for (Tiles tiles(pieces_of(args.rows, kColumnRows), pieces_of(args.cols, kTile)); tiles.is_in(); tiles.advance()) {
-    held.read(tiles.row * kColumnRows + lane / kColumnLanes, tiles.col * kTile + first_col);
-    float inv_scale[kRun];
+    held.read(tiles.row * kColumnRows + share, tiles.col * kTile + first_col);
+    int32_t own_code[kOwn] = {};
 #pragma unroll
     for (int k = 0; k < kRun; ++k) {
       int32_t code = 0;
@@ -320,12 +331,22 @@ __device__ void quantize_columns(const QuantizeBlocks& args) {
       for (int distance = kColumnLanes; distance < kWarp; distance *= 2) {
         code = max(code, __shfl_xor_sync(kAllLanes, code, distance));
       }
-      const int32_t column_amax = RawRun<kX>::magnitude_of(code);
+      if (k / kOwn == share) own_code[k % kOwn] = code;
+    }
+    float own_inv_scale[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int32_t column_amax = RawRun<kX>::magnitude_of(own_code[i]);
       amax = max(amax, column_amax);
-      const bool writes = lane < kColumnLanes && k < held.count;
-      const Scale scale =
-          set_scale<Codec<kCode>>(args, column_amax, tiles.row * args.scale_stride + held.col + k, writes);
-      inv_scale[k] = scale.is_finite ? scale.inv_scale : 0.0f;
+      const int k = share * kOwn + i;
+      const int64_t index = tiles.row * args.scale_stride + held.col + k;
+      const Scale scale = set_scale<Codec<kCode>>(args, column_amax, index, k < held.count);
+      own_inv_scale[i] = scale.is_finite ? scale.inv_scale : 0.0f;
+    }
+    float inv_scale[kRun];
+#pragma unroll
+    for (int k = 0; k < kRun; ++k) {
+      inv_scale[k] = __shfl_sync(kAllLanes, own_inv_scale[k % kOwn], k / kOwn * kColumnLanes + lane % kColumnLanes);
     }
     held.write(inv_scale);
   }

@@ -16,11 +16,6 @@ PLIMSOLL_HD inline float scaled(float x, float inv_scale) {
   return x == x ? y : x;
 }
 
-// The same in a block whose inv_scale is 0 because it holds NaN or Inf: all of it becomes NaN, of which kNanCode is the code.
-PLIMSOLL_HD inline float scaled_in_block(float x, float inv_scale) {
-  return inv_scale != 0.0f ? scaled(x, inv_scale) : format::bit_cast<float>(0x7fffffffu);
-}
-
 template <class Fp8>
 struct QuantizeElement {
   float inv_scale;
