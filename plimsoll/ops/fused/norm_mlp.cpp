@@ -154,8 +154,10 @@ Producer pre_activation_gradient(const ScaledTensor& grad, const NormMlpSaved& s
     const at::Tensor& pre = saved.pre_activation;
     const int64_t rows = pre.size(0), cols = pre.size(1);
     if (!fuses_gelu(saved.activation, pre)) {
-      const at::Tensor activated = empty_rows({rows, 0}, saved.fc2.weight.cols(), pre.options().dtype(at::kFloat));
-      input_gradient(grad, saved.fc2, fc2_maker, {.tensor = activated, .format = format::Format::kFp32});
+      // A device's kernel takes both in one format.
+      const at::ScalarType dtype = pre.device().is_cpu() ? at::kFloat : pre.scalar_type();
+      const at::Tensor activated = empty_rows({rows, 0}, saved.fc2.weight.cols(), pre.options().dtype(dtype));
+      input_gradient(grad, saved.fc2, fc2_maker, {.tensor = activated, .format = format_of(dtype, "norm_mlp")});
       return activation_gradient({saved.activation, pre, activated}, format, scale, column_sum);
     }
     if (column_sum != nullptr) *column_sum = at::empty({cols}, at::kFloat);

@@ -102,6 +102,8 @@ void linear_output(const LinearForward& forward, const LinearOutput& output, Lin
                   .amax = output.amax,
                   .packed = &weights.packed};
   product.epilogue.bias = data_or_null(bias);
+  if (bias.defined() && bias.is_cuda() && forward.bias.scalar_type() != at::kFloat)
+    product.narrow_bias = forward.bias.detach();
   ProductFacts facts = product_facts(call.scaling, GemmKind::kOutput);
   if (call.record) count_product(call.scaling, product);
   if (call.scaling.given_weight.defined()) facts.b_codes = codes_behind(product.b, call.scaling.given_weight.codes);

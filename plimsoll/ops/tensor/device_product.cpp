@@ -1,6 +1,7 @@
 #include "plimsoll/ops/tensor/device_product.h"
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
@@ -73,11 +74,11 @@ bool multiplies_codes(const DeviceOperand& a, const DeviceOperand& b) {
          b.rows() % kStep == 0 && a.rows() > 0 && b.rows() > 0 && a.k() > 0;
 }
 
-void multiply_codes(const DeviceOperand& a, const DeviceOperand& b, at::Tensor& output) {
+void multiply_codes(const DeviceOperand& a, const DeviceOperand& b, const at::Tensor& bias, at::Tensor& output) {
   const bool one_each = scaling_of(a) == Scaling::kTensor && scaling_of(b) == Scaling::kTensor;
   scaled_product(output, codes_by_rows(a), codes_by_rows(b),
                  one_each ? one_scale(a.tensor) : row_scales(a).view({a.rows(), 1}),
-                 one_each ? one_scale(b.tensor) : row_scales(b).view({1, b.rows()}));
+                 one_each ? one_scale(b.tensor) : row_scales(b).view({1, b.rows()}), bias);
 }
 
 // A format that holds the values of both exactly: E4M3 and E5M2 times a power of two are numbers of BF16.
@@ -98,18 +99,21 @@ at::Tensor values_of(const DeviceOperand& operand, at::ScalarType dtype) {
 }
 
 // FP32 sums, rounded once to the dtype of output, which is that of the operands or FP32.
-void multiply_values(const at::Tensor& a, const at::Tensor& b, at::Tensor& output) {
-  if (output.scalar_type() == a.scalar_type()) {
+void multiply_values(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, at::Tensor& output) {
+  if (bias.defined()) {
+    at::addmm_out(output, bias, a, b.t());
+  } else if (output.scalar_type() == a.scalar_type()) {
     at::mm_out(output, a, b.t());
   } else {
     at::mm_out(output, a, b.t(), output.scalar_type());
   }
 }
 
-void multiply_plainly(const DeviceOperand& a, const DeviceOperand& b, at::Tensor& output) {
-  if (multiplies_codes(a, b)) return multiply_codes(a, b, output);
+// bias: in the dtype of output, or undefined.
+void multiply_plainly(const DeviceOperand& a, const DeviceOperand& b, const at::Tensor& bias, at::Tensor& output) {
+  if (multiplies_codes(a, b)) return multiply_codes(a, b, bias, output);
   const at::ScalarType dtype = common_dtype(a.tensor, b.tensor);
-  multiply_values(values_of(a, dtype), values_of(b, dtype), output);
+  multiply_values(values_of(a, dtype), values_of(b, dtype), bias, output);
 }
 
 // Whether the product itself writes numbers of this dtype.
@@ -160,11 +164,14 @@ void multiply_on_device(const Product& product, const at::Tensor& output, format
   const DeviceOperand a = operand_a(product), b = operand_b(product);
   TORCH_INTERNAL_ASSERT(a.k() == b.k() && output.numel() == a.rows() * b.rows() && output.is_contiguous());
   at::Tensor matrix = output.view({a.rows(), b.rows()});
-  const bool is_plain = epilogue.alpha == 1 && epilogue.bias == nullptr && !epilogue.accumulate &&
-                        !product.amax.defined() && writes(a, b, output.scalar_type());
-  if (is_plain) return multiply_plainly(a, b, matrix);
+  const at::Tensor& bias = product.narrow_bias;
+  const bool takes_bias = epilogue.bias == nullptr || (bias.defined() && bias.scalar_type() == output.scalar_type() &&
+                                                       output.scalar_type() != at::kFloat);
+  const bool is_plain = epilogue.alpha == 1 && takes_bias && !epilogue.accumulate && !product.amax.defined() &&
+                        writes(a, b, output.scalar_type());
+  if (is_plain) return multiply_plainly(a, b, bias, matrix);
   at::Tensor sums = at::empty({a.rows(), b.rows()}, output.options().dtype(at::kFloat));
-  multiply_plainly(a, b, sums);
+  multiply_plainly(a, b, {}, sums);
   finish(std::move(sums), product, matrix, codes);
 }
 

@@ -39,6 +39,7 @@ struct Product {
   kernels::GemmEpilogue epilogue = {};   // without scale and amax
   ScaleRef scale = {};                   // of the output, where it is codes
   AmaxSlot amax = {};                    // of the output before it is encoded, where somebody wants it
+  at::Tensor narrow_bias = {};           // on a device: what epilogue.bias was made of, where that is bf16 or fp16
   const PackedWeight* packed = nullptr;  // of b, kOutput only
 };
 
