@@ -13,10 +13,10 @@ struct Case {
   size_t offset;  // bytes of the codes from an aligned address
   int64_t block_rows, block_cols;
 };
-constexpr Case kCases[] = {{0, 3, 0, 0, 0, 0},       {2, 0, 1, 0, 0, 0},    {1, 256, 0, 0, 0, 0},
-                           {3, 7, 1, 1, 1, 0},       {4, 65, 7, 0, 1, 32},  {5, 2049, 7, 0, 2, 128},
-                           {3, 2048, 0, 8, 0, 1},    {2, 300, 4, 0, 1, 12}, {40, 17, 0, 3, 16, 0},
-                           {2, 4100, 4, 0, 128, 128}};
+constexpr Case kCases[] = {{0, 3, 0, 0, 0, 0},        {2, 0, 1, 0, 0, 0},    {1, 256, 0, 0, 0, 0},
+                           {3, 7, 1, 1, 1, 0},        {4, 65, 7, 0, 1, 32},  {5, 2049, 7, 0, 2, 128},
+                           {3, 2048, 0, 8, 0, 1},     {2, 300, 4, 0, 1, 12}, {40, 17, 0, 3, 16, 0},
+                           {2, 4100, 4, 0, 128, 128}, {9, 1000, 0, 0, 0, 0}, {1, 8200, 0, 0, 1, 128}};
 
 void check(const Module& module, Format code, Format output, const Case& shape, Format scale_format) {
   const std::string name =
