@@ -21,7 +21,7 @@ struct Case {
   bool residual, zero_centered, dweight, dbias;
   size_t offset = 0;  // bytes of each array from an aligned address
 };
-// Widths around a pair, a run, a warp's and a block's columns; rows around a block and a group of blocks.
+// Widths around a run, a piece of 1,024 and what a team holds; rows around teams, a block of 64 and a group of blocks.
 constexpr Case kCases[] = {{NormKind::kLayerNorm, 0, 8, false, false, true, true},
                            {NormKind::kLayerNorm, 3, 0, true, false, true, true},
                            {NormKind::kLayerNorm, 1, 1, false, true, true, true},
@@ -34,6 +34,9 @@ constexpr Case kCases[] = {{NormKind::kLayerNorm, 0, 8, false, false, true, true
                            {NormKind::kLayerNorm, 3, 2047, false, true, true, true},
                            {NormKind::kLayerNorm, 1, 9001, true, false, true, true},
                            {NormKind::kLayerNorm, 1, 9216, false, false, true, true},
+                           {NormKind::kRmsNorm, 1, 16900, true, true, true, false},
+                           {NormKind::kRmsNorm, 18, 132, true, false, true, true},
+                           {NormKind::kLayerNorm, 3, 3000, true, false, true, true},
                            {NormKind::kLayerNorm, 6200, 5, false, false, true, true}};
 
 // Arrays of one case, and what the CPU's kernel makes of them.
@@ -122,6 +125,11 @@ TEST(PtxNormBackward, HasTheBytesOfTheCpuKernelOnAHundredThousandElements) {
   PLIMSOLL_MODULE("norm_backward");
   check(module, Format::kBf16, {NormKind::kRmsNorm, 49, 2048, true, false, true, false});
   check(module, Format::kFp32, {NormKind::kLayerNorm, 100, 1000, true, true, true, true});
+}
+
+TEST(PtxNormBackward, AddsMoreGroupsOfRowsThanABlockTakesAtOnce) {
+  PLIMSOLL_MODULE("norm_backward");
+  check(module, Format::kFp32, {NormKind::kLayerNorm, 16500, 1, false, false, true, true});
 }
 
 TEST(PtxNormBackward, ShowsWhatIsNotFinite) {

@@ -23,11 +23,15 @@ struct NormCase {
   int64_t rows, cols;
   bool residual, bias, zero_centered;
 };
+// Widths around a run, a piece of 1,024 and what a team holds; rows around the teams of a block.
 constexpr NormCase kNormCases[] = {
     {NormKind::kLayerNorm, 0, 8, false, true, false},    {NormKind::kLayerNorm, 1, 1, false, false, false},
     {NormKind::kRmsNorm, 3, 63, false, false, true},     {NormKind::kLayerNorm, 5, 65, true, true, true},
     {NormKind::kRmsNorm, 2, 1025, true, false, false},   {NormKind::kLayerNorm, 3, 1000, true, true, false},
-    {NormKind::kLayerNorm, 1, 9001, false, true, false}, {NormKind::kRmsNorm, 2, 64, false, false, false}};
+    {NormKind::kLayerNorm, 1, 9001, false, true, false}, {NormKind::kRmsNorm, 2, 64, false, false, false},
+    {NormKind::kRmsNorm, 18, 132, false, false, true},   {NormKind::kLayerNorm, 5, 1096, true, true, false},
+    {NormKind::kLayerNorm, 3, 3000, false, true, false}, {NormKind::kRmsNorm, 1, 9216, false, false, false},
+    {NormKind::kLayerNorm, 1, 16900, true, false, true}};
 
 void check_norm(const Module& module, Format x_format, Format y_format, const NormCase& shape, float worst = 0) {
   const std::string name = "norm_forward_" + name_of(x_format) + "_" + name_of(y_format);
@@ -116,10 +120,11 @@ struct SoftmaxCase {
   bool masked;
 };
 constexpr SoftmaxCase kSoftmaxCases[] = {
-    {{0, 1, 3, 4}, kernels::Causal::kNone, false},        {{1, 1, 1, 1}, kernels::Causal::kNone, false},
-    {{2, 1, 2, 63}, kernels::Causal::kNone, true},        {{1, 2, 3, 65}, kernels::Causal::kTopLeft, false},
-    {{2, 2, 5, 3}, kernels::Causal::kBottomRight, false}, {{1, 2, 3, 1025}, kernels::Causal::kBottomRight, true},
-    {{1, 1, 2, 2049}, kernels::Causal::kNone, true}};
+    {{0, 1, 3, 4}, kernels::Causal::kNone, false},          {{1, 1, 1, 1}, kernels::Causal::kNone, false},
+    {{2, 1, 2, 63}, kernels::Causal::kNone, true},          {{1, 2, 3, 65}, kernels::Causal::kTopLeft, false},
+    {{2, 2, 5, 3}, kernels::Causal::kBottomRight, false},   {{1, 2, 3, 1025}, kernels::Causal::kBottomRight, true},
+    {{1, 1, 2, 2049}, kernels::Causal::kNone, true},        {{1, 1, 70, 300}, kernels::Causal::kBottomRight, false},
+    {{1, 2, 3, 3000}, kernels::Causal::kBottomRight, true}, {{1, 1, 1, 16900}, kernels::Causal::kNone, false}};
 
 void check_softmax(const Module& module, Format format, const SoftmaxCase& one, float worst = 0) {
   const auto [batch, heads, queries, keys] = one.shape;

@@ -4,33 +4,27 @@
 // norm_backward_sums write dweight and dbias.
 #pragma once
 
-#include "plimsoll/kernels/cuda/launch.h"
+#include "plimsoll/kernels/cuda/team_launch.h"
 #include "plimsoll/kernels/norm/norm.h"
 #include "plimsoll/kernels/row_blocks.h"
 
 namespace plimsoll::kernels {
 
-inline constexpr int kNormThreads = 256;
-inline constexpr int kNormResident = 6;  // blocks of a multiprocessor: for eight the assembler spills
-inline constexpr int kNormRun = 4;       // elements that a thread writes at once
+inline constexpr int kNormRegisters = 96;  // of a thread, at most
+inline constexpr int kNormResident = 640;  // threads of a multiprocessor, which has 65,536 registers
 
-// A block takes a row.
+// A team takes a row.
 constexpr Launch norm_forward_launch(const NormForward& args, int multiprocessors) {
-  return launch_over(args.rows, kNormThreads, multiprocessors, kNormResident);
+  return team_launch(args.rows, args.cols, args.x_format == format::Format::kFp32 ? 4 : 2, kNormResident,
+                     multiprocessors);
 }
 
-inline constexpr int64_t kNormWarpCols = 1024;  // columns that a warp sums
-inline constexpr int kNormGradientResident = 5;
-inline constexpr int kMostResident = 32;  // blocks of any size: what a multiprocessor of sm_80 and sm_90 can hold
+inline constexpr int kNormBackwardResident = 512;  // threads of a multiprocessor: one holds two rows
 
-// A block takes a row, with a warp for each 1,024 columns, so that none waits while the others sum.
+// A team takes a row.
 constexpr Launch norm_backward_launch(const NormBackward& args, int multiprocessors) {
-  const int most = kNormThreads / kWarp;
-  const int64_t pieces = pieces_of(args.cols, kNormWarpCols);
-  const int warps = pieces < 1 ? 1 : pieces < most ? static_cast<int>(pieces) : most;
-  const int resident = kNormGradientResident * most / warps;
-  return launch_over(args.rows, static_cast<uint32_t>(kWarp * warps), multiprocessors,
-                     resident < kMostResident ? resident : kMostResident);
+  return team_launch(args.rows, args.cols, args.x_format == format::Format::kFp32 ? 4 : 2, kNormBackwardResident,
+                     multiprocessors);
 }
 
 // Sums over rows, by way of partial sums of each block of kRowBlock rows.
@@ -48,19 +42,20 @@ constexpr int64_t norm_partial_count(const NormBackward& args) {  // floats
 }
 
 inline constexpr int kNormSumThreads = 128;
-inline constexpr int kNormSumResident = 10;
-inline constexpr int kNormPartialCols = 2 * kNormSumThreads;
-
-// A block takes two columns a thread of kRowBlock rows.
-constexpr Launch norm_backward_partials_launch(const NormBackwardSums& sums, int multiprocessors) {
-  const int64_t across = norm_sum_count(sums.args) > 0 ? pieces_of(sums.args.cols, kNormPartialCols) : 0;
-  return launch_over(row_blocks(sums.args.rows) * across, kNormSumThreads, multiprocessors, kNormSumResident);
+// Columns that a block takes of kRowBlock rows: 8 bytes a thread.
+PLIMSOLL_HD constexpr int norm_partial_cols(format::Format x) {
+  return (x == format::Format::kFp32 ? 2 : 4) * kNormSumThreads;
 }
 
-// A thread takes a column of dweight or dbias.
+constexpr Launch norm_backward_partials_launch(const NormBackwardSums& sums, int multiprocessors) {
+  const NormBackward& args = sums.args;
+  const int64_t across = norm_sum_count(args) > 0 ? pieces_of(args.cols, norm_partial_cols(args.x_format)) : 0;
+  return launch_over(row_blocks(args.rows) * across, kNormSumThreads, multiprocessors);
+}
+
+// A block takes a warp's columns of dweight or dbias.
 constexpr Launch norm_backward_sums_launch(const NormBackwardSums& sums, int multiprocessors) {
-  return launch_over(norm_sum_count(sums.args) * pieces_of(sums.args.cols, kNormSumThreads), kNormSumThreads,
-                     multiprocessors);
+  return launch_over(norm_sum_count(sums.args) * pieces_of(sums.args.cols, kWarp), kNormSumThreads, multiprocessors);
 }
 
 }  // namespace plimsoll::kernels
