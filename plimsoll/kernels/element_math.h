@@ -40,8 +40,9 @@ PLIMSOLL_HD inline float exp_of(float x) {
   return x <= 88.722839f ? result : x + __builtin_inff();
 }
 
-PLIMSOLL_HD inline float exp_clamped_of(float x) {
-  const auto [r, shifted] = reduce_exponent_of(larger_of(-88.0f, smaller_of(88.8f, x)), 12582912.0f + 127);
+// Of x from -88 to 88.8.
+PLIMSOLL_HD inline float exp_in_range_of(float x) {
+  const auto [r, shifted] = reduce_exponent_of(x, 12582912.0f + 127);
   float p = 0.008289633f;
   p = fmaf(p, r, 0.041898176f);
   p = fmaf(p, r, 0.16667649f);
@@ -50,5 +51,6 @@ PLIMSOLL_HD inline float exp_clamped_of(float x) {
   p = fmaf(p, r, 1.0f);
   return p * format::bit_cast<float>(format::bit_cast<uint32_t>(shifted) << 23);
 }
+PLIMSOLL_HD inline float exp_clamped_of(float x) { return exp_in_range_of(larger_of(-88.0f, smaller_of(88.8f, x))); }
 
 }  // namespace plimsoll::kernels

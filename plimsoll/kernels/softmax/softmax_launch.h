@@ -2,18 +2,18 @@
 // arguments of softmax.h, whose pointers are the device's.
 #pragma once
 
-#include "plimsoll/kernels/cuda/launch.h"
+#include "plimsoll/kernels/cuda/team_launch.h"
 #include "plimsoll/kernels/softmax/softmax.h"
 
 namespace plimsoll::kernels {
 
-inline constexpr int kSoftmaxThreads = 256;
-inline constexpr int kSoftmaxRun = 4;  // elements that a thread writes at once
+inline constexpr int kSoftmaxResident = 512;  // threads of a multiprocessor: one holds 64 exponentials
 
-// A block takes a row.
+// A team takes a row.
 constexpr Launch softmax_forward_launch(const SoftmaxForward& args, int multiprocessors) {
   const SoftmaxShape& shape = args.shape;
-  return launch_over(shape.batch * shape.heads * shape.queries, kSoftmaxThreads, multiprocessors);
+  return team_launch(shape.batch * shape.heads * shape.queries, shape.keys,
+                     args.format == format::Format::kFp32 ? 4 : 2, kSoftmaxResident, multiprocessors);
 }
 
 }  // namespace plimsoll::kernels
