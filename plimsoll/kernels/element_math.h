@@ -40,8 +40,11 @@ PLIMSOLL_HD inline float exp_of(float x) {
   return x <= 88.722839f ? result : x + __builtin_inff();
 }
 
-// Of x from -88 to 88.8.
-PLIMSOLL_HD inline float exp_in_range_of(float x) {
+// p 2^n, as p and 2^n.
+struct ScaledPower {
+  float p, power;
+};
+PLIMSOLL_HD inline ScaledPower exp_parts_of(float x) {  // of x from -88 to 88.8
   const auto [r, shifted] = reduce_exponent_of(x, 12582912.0f + 127);
   float p = 0.008289633f;
   p = fmaf(p, r, 0.041898176f);
@@ -49,8 +52,17 @@ PLIMSOLL_HD inline float exp_in_range_of(float x) {
   p = fmaf(p, r, 0.49999148f);
   p = fmaf(p, r, 0.9999997f);
   p = fmaf(p, r, 1.0f);
-  return p * format::bit_cast<float>(format::bit_cast<uint32_t>(shifted) << 23);
+  return {p, format::bit_cast<float>(format::bit_cast<uint32_t>(shifted) << 23)};
+}
+PLIMSOLL_HD inline float exp_in_range_of(float x) {  // likewise
+  const ScaledPower e = exp_parts_of(x);
+  return e.p * e.power;
 }
 PLIMSOLL_HD inline float exp_clamped_of(float x) { return exp_in_range_of(larger_of(-88.0f, smaller_of(88.8f, x))); }
+// 1 + exp_clamped_of(-x): the product is exact, or lost beside 1. A bound of x itself is one instruction on a card.
+PLIMSOLL_HD inline float one_plus_exp_of_minus(float x) {
+  const ScaledPower e = exp_parts_of(-smaller_of(88.0f, larger_of(-88.8f, x)));
+  return fmaf(e.p, e.power, 1.0f);
+}
 
 }  // namespace plimsoll::kernels

@@ -10,6 +10,8 @@ namespace {
 
 float one_nan(float x) { return std::isnan(x) ? std::bit_cast<float>(0x7fffffffu) : x; }
 
+float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+
 // Below -0 stands nothing: -0 < +0.
 float smaller(float a, float b) {
   if (std::isnan(a)) return one_nan(b);
@@ -35,6 +37,12 @@ std::optional<Step> make_float(const Instruction& i) {
   if (text == "sqrt.rn.f32") return unary<float>(i, [](float a) { return one_nan(std::sqrt(a)); });
   if (text == "fma.rn.f32") {
     return ternary<float>(i, [](float a, float b, float c) { return one_nan(std::fma(a, b, c)); });
+  }
+  // A card's may be an ulp off, with the same quotients (activation_division.cuh).
+  if (text == "rcp.approx.ftz.f32") return unary<float>(i, [](float a) { return flushed(one_nan(1.0f / flushed(a))); });
+  if (text == "max.NaN.f32") {
+    return binary<float>(
+        i, [](float a, float b) { return std::isnan(a) || std::isnan(b) ? one_nan(a + b) : -smaller(-a, -b); });
   }
   if (text == "min.f32") return binary<float>(i, smaller);
   if (text == "max.f32") return binary<float>(i, [](float a, float b) { return one_nan(-smaller(-a, -b)); });

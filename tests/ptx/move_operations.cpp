@@ -120,6 +120,8 @@ std::optional<Step> convert_address(const Instruction& i) {
 
 std::optional<Step> make_move(const Instruction& i) {
   const std::string& name = i.words[0];
+  // Predicates are 0 or 1, and -1 is true.
+  if (i.text == "mov.pred") return unary<uint8_t>(i, [](uint8_t a) { return static_cast<uint8_t>(a != 0 ? 1 : 0); });
   if (name == "mov") return move(i);
   if (name == "selp") return select(i);
   if (name == "cvta") return convert_address(i);

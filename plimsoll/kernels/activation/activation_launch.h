@@ -13,27 +13,40 @@
 
 namespace plimsoll::kernels {
 
-inline constexpr int kActivationThreads = 256;
-inline constexpr int kActivationResident = 6;  // blocks of a multiprocessor: as many as registers bear without spills
-inline constexpr int kActivationRun = 8;       // elements of a thread: 16 bytes of a 16-bit format
-inline constexpr int kActivationTile = kActivationThreads * kActivationRun;
-inline constexpr int kGradientResident = 5;
-inline constexpr int kGradientRun = 4;
-inline constexpr int kGradientTile = kActivationThreads * kGradientRun;
+// Blocks on a multiprocessor: so many that all are there at once, and threads have the registers that they need.
+inline constexpr int kActivationThreads = 256, kActivationBlocks = 6;
+inline constexpr int kGradientThreads = 128, kGradientBlocks = 4;
+
+// Elements of a thread: 16 bytes of the wider format.
+PLIMSOLL_HD constexpr int activation_run(format::Format x_format, format::Format y_format) {
+  return x_format == format::Format::kFp32 || y_format == format::Format::kFp32 ? 4 : 8;
+}
+PLIMSOLL_HD constexpr int activation_tile(format::Format x_format, format::Format y_format) {
+  return kActivationThreads * activation_run(x_format, y_format);
+}
+// Fewer beside sums of columns, which stay in registers.
+PLIMSOLL_HD constexpr int gradient_run(format::Format x_format, format::Format dx_format, bool summed) {
+  return summed ? 4 : activation_run(x_format, dx_format);
+}
+PLIMSOLL_HD constexpr int gradient_tile(format::Format x_format, format::Format dx_format, bool summed) {
+  return kGradientThreads * gradient_run(x_format, dx_format, summed);
+}
 
 constexpr Launch activation_forward_launch(const ActivationForward& args, int multiprocessors) {
+  const int tile = activation_tile(args.x_format, args.y_format);
   // Without a gate the rows are one.
-  const int64_t tiles = is_gated(args.activation.kind) ? args.rows * pieces_of(args.cols, kActivationTile)
-                                                       : pieces_of(args.rows * args.cols, kActivationTile);
-  return launch_over(tiles, kActivationThreads, multiprocessors, kActivationResident);
+  const int64_t tiles =
+      is_gated(args.activation.kind) ? args.rows * pieces_of(args.cols, tile) : pieces_of(args.rows * args.cols, tile);
+  return launch_over(tiles, kActivationThreads, multiprocessors, kActivationBlocks);
 }
 
 constexpr Launch activation_backward_launch(const ActivationBackward& args, int multiprocessors) {
-  const int64_t across = pieces_of(args.cols, kGradientTile);
+  const int tile = gradient_tile(args.x_format, args.dx_format, args.column_sum != nullptr);
+  const int64_t across = pieces_of(args.cols, tile);
   const int64_t tiles = args.column_sum != nullptr       ? row_blocks(args.rows) * across
                         : is_gated(args.activation.kind) ? args.rows * across
-                                                         : pieces_of(args.rows * args.cols, kGradientTile);
-  return launch_over(tiles, kActivationThreads, multiprocessors, kGradientResident);
+                                                         : pieces_of(args.rows * args.cols, tile);
+  return launch_over(tiles, kGradientThreads, multiprocessors, kGradientBlocks);
 }
 
 constexpr int64_t activation_x_cols(const ActivationBackward& args) {
