@@ -26,7 +26,7 @@ struct ValueAndGradient {
   float value, gradient;
 };
 
-// How functions divide. Theirs have 1 <= d, or NaN.
+// Division as the CPU has it. Every curve has 1 <= d, or NaN.
 struct ExactDivision {
   PLIMSOLL_HD float quotient(float x, float d) const { return x / d; }
   PLIMSOLL_HD float reciprocal(float d) const { return 1.0f / d; }
