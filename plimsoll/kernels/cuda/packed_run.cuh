@@ -18,13 +18,17 @@ struct PackedRun {
   __device__ static PackedRun at(const Element<kFormat>* p) {
     return {format::bit_cast<Words<kBytes>>(*reinterpret_cast<const Vector*>(p))};
   }
+  // One instruction in any case: nvcc makes four of an assignment whose words it has apart.
   __device__ void store(Element<kFormat>* p) const {
+    const uint64_t to = __cvta_generic_to_global(p);
+    const auto& w = raw.words;
     if constexpr (kBytes == 16) {
-      *reinterpret_cast<uint4*>(p) = make_uint4(raw.words[0], raw.words[1], raw.words[2], raw.words[3]);
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                   : "memory");
     } else if constexpr (kBytes == 8) {
-      *reinterpret_cast<uint2*>(p) = make_uint2(raw.words[0], raw.words[1]);
+      asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(w[0]), "r"(w[1]) : "memory");
     } else {
-      *reinterpret_cast<uint32_t*>(p) = raw.words[0];
+      asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(w[0]) : "memory");
     }
   }
 
