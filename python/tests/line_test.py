@@ -63,6 +63,21 @@ def test_an_interrupted_line_leaves_nothing(tokenizer, text, tmp_path):
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def overflowing(tokenizer, folder):
+    """A directory whose FP16 is not finite until it is gauged."""
+    model = grafted_decoders.make("mistral", decoder_models.tokens(8, 48), config_of("mistral", tokenizer), ("stream", "key"))
+    return write(model, tokenizer, folder)
+
+
+def test_an_interrupted_search_for_exponents_is_not_finished_first(tokenizer, text, tmp_path):
+    folder = overflowing(tokenizer, tmp_path / "model")
+    words = ["line", "--model", folder, "--data", text, "--out", tmp_path / "out", *TEXT, "--max-kl", 100]
+    output, error, code = interrupted(words, (tmp_path / "out.partial" / "gauged.partial").exists)
+    assert (code, error) == (130, "plimsoll: line: interrupted, nothing is written\n")
+    assert output.endswith("measuring gauge\n"), output
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_plan_spares_the_product_with_the_outlier_alone(lined):
     _, out, found, product = lined
     formats = found["formats"]
@@ -141,8 +156,7 @@ def test_a_second_line_keeps_the_products_of_the_first(lined, text, tmp_path):
 
 
 def test_fp16_that_overflows_is_gauged(tokenizer, text, tmp_path):
-    model = grafted_decoders.make("mistral", decoder_models.tokens(8, 48), config_of("mistral", tokenizer), ("stream", "key"))
-    result, found = line(write(model, tokenizer, tmp_path / "model"), text, tmp_path / "lined", *TEXT, "--max-kl", 100)
+    result, found = line(overflowing(tokenizer, tmp_path / "model"), text, tmp_path / "lined", *TEXT, "--max-kl", 100)
     assert result.returncode == 0, result.stdout + result.stderr
     assert not found["formats"]["fp16"]["finite"] and found["formats"]["fp16 gauged"]["finite"]
     assert found["gauge"] == {"certificate": "plimsoll_gauge.json"}

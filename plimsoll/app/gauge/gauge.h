@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 namespace plimsoll::app {
@@ -20,14 +21,15 @@ struct GaugeOptions {
   // many targets.
   bool train = false;
   int64_t step_targets = 2048;
-  int64_t batch = 8;            // inputs at a time, of a T5
-  int64_t max_new_tokens = 32;  // of the texts written for inputs without decoder_input_ids, by a T5
+  int64_t batch = 8;                    // inputs at a time, of a T5
+  int64_t max_new_tokens = 32;          // of the texts written for inputs without decoder_input_ids, by a T5
+  std::function<void()> check = [] {};  // called before each input is read, and at the end; it may throw
 };
 
 inline constexpr const char* kGaugeCertificate = "plimsoll_gauge.json";
 
 // Writes the checkpoint with its certificate in it, or, if it would not have the bits of the source in FP32, throws
-// Error and writes nothing. Returns the certificate (gauge_certificate.h).
+// Error and writes nothing; nothing, too, if `check` throws. Returns the certificate (gauge_certificate.h).
 nlohmann::json gauge_checkpoint(const GaugeOptions& options);
 
 }  // namespace plimsoll::app

@@ -40,7 +40,10 @@ models::Exponents balance_channels(std::shared_ptr<models::LanguageModel>& model
   gauge::Calibration calibration(*model);
   if (balance.inputs != nullptr) {
     const watch::AuditedRun run("fp32 balanced");
-    for (const at::Tensor& window : balance.inputs->windows) calibration.observe(window);
+    for (const at::Tensor& window : balance.inputs->windows) {
+      balance.inputs->check();
+      calibration.observe(window);
+    }
   }
   GaugedRanges balanced = ranges_of(*model, freedoms, balance.inputs != nullptr ? &calibration : nullptr);
   if (cost(balanced) < cost(ranges)) {

@@ -39,11 +39,13 @@ struct GradientPass {
   gauge::TrainingStep step;
 };
 
-Gradients gradients_of(const GradientPass& pass, const models::Freedoms& freedoms,
-                       const std::vector<at::Tensor>& windows) {
+Gradients gradients_of(const GradientPass& pass, const models::Freedoms& freedoms, const GaugeInputs& inputs) {
   {
     const amp::Fp8Autocast scope({.recipe = recipe::by_name(pass.recipe)});
-    for (const at::Tensor& window : windows) gauge::backward(pass.model, window, pass.step);
+    for (const at::Tensor& window : inputs.windows) {
+      inputs.check();
+      gauge::backward(pass.model, window, pass.step);
+    }
   }
   std::map<std::string, int> exponents;
   for (const models::GaugedTensor& tensor : freedoms.weights) {
@@ -60,9 +62,8 @@ Gradients gradients_of(const GradientPass& pass, const models::Freedoms& freedom
 
 }  // namespace
 
-GradientError::GradientError(const models::LanguageModel& model, const std::vector<at::Tensor>& windows,
-                             int64_t tokens_a_step)
-    : model_(model), freedoms_(model.freedoms()), windows_(windows), tokens_a_step_(tokens_a_step) {}
+GradientError::GradientError(const models::LanguageModel& model, const GaugeInputs& inputs, int64_t tokens_a_step)
+    : model_(model), freedoms_(model.freedoms()), inputs_(inputs), tokens_a_step_(tokens_a_step) {}
 
 const Gradients& GradientError::expected(bool has_own_head) {
   const auto found = expected_.find(has_own_head);
@@ -72,7 +73,7 @@ const Gradients& GradientError::expected(bool has_own_head) {
   const auto model = model_.multiplied(exponents);
   return expected_[has_own_head] = gradients_of(
              {.model = *model, .exponents = exponents, .recipe = "fp32", .step = {.tokens = tokens_a_step_}}, freedoms_,
-             windows_);
+             inputs_);
 }
 
 double GradientError::operator()(const models::Exponents& exponents, double loss_scale) {
@@ -82,7 +83,7 @@ double GradientError::operator()(const models::Exponents& exponents, double loss
                                       .exponents = exponents,
                                       .recipe = "fp16",
                                       .step = {.tokens = tokens_a_step_, .loss_scale = loss_scale}},
-                                     freedoms_, windows_);
+                                     freedoms_, inputs_);
   struct Squares {
     double error = 0, length = 0;
   };

@@ -6,9 +6,8 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "plimsoll/models/language_model.h"
+#include "plimsoll/app/gauge/gauge_measurement.h"
 
 namespace plimsoll::app {
 
@@ -17,8 +16,8 @@ using Gradients = std::map<std::string, at::Tensor>;
 
 class GradientError {
  public:
-  // `model` must outlive it.
-  GradientError(const models::LanguageModel& model, const std::vector<at::Tensor>& windows, int64_t tokens_a_step);
+  // `model` and `inputs`, whose logits are not read, must outlive it.
+  GradientError(const models::LanguageModel& model, const GaugeInputs& inputs, int64_t tokens_a_step);
 
   // Distance of the gradients that plain FP16 finds, of a model whose FP32 weights are multiplied, to those of FP32: the
   // root of the mean of |got - want|^2 / |want|^2 over the weights that have a gradient, each with its bias: a bias alone may
@@ -31,7 +30,7 @@ class GradientError {
 
   const models::LanguageModel& model_;
   const models::Freedoms freedoms_;
-  const std::vector<at::Tensor>& windows_;
+  const GaugeInputs& inputs_;
   int64_t tokens_a_step_;
   std::map<bool, Gradients> expected_;  // by whether the head is its own: a tied one adds to the embedding's
 };

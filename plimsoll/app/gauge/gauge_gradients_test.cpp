@@ -20,7 +20,7 @@ constexpr double kMostRounding = kRoundings * 0x1p-11;
 struct Measured {
   std::string name;
   std::shared_ptr<models::LanguageModel> model;
-  std::vector<at::Tensor> windows;  // int64 [1, 9]
+  GaugeInputs inputs;  // windows, int64 [1, 9]
 };
 
 std::vector<Measured> measured_models() {
@@ -31,7 +31,7 @@ std::vector<Measured> measured_models() {
     for (const bool ties_head : {false, true}) {
       config.ties_head = ties_head;
       Measured each{models::traits_of(config.family).model_type, models::Decoder(config).ptr(), {}};
-      for (int i = 0; i < 2; ++i) each.windows.push_back(at::randint(config.vocabulary, {1, 9}, at::kLong));
+      for (int i = 0; i < 2; ++i) each.inputs.windows.push_back(at::randint(config.vocabulary, {1, 9}, at::kLong));
       result.push_back(std::move(each));
     }
   }
@@ -44,7 +44,7 @@ models::Exponents exponents_of(const models::Freedoms& freedoms, int residual, i
 
 TEST(GradientError, IsRoundingWhereNothingUnderflows) {
   for (const Measured& each : measured_models()) {
-    GradientError error(*each.model, each.windows, kTargets);
+    GradientError error(*each.model, each.inputs, kTargets);
     const models::Freedoms freedoms = each.model->freedoms();
     // The gradients are those of the source: powers of two, of the weights and of the loss, are taken out again.
     for (const auto& exponents : {exponents_of(freedoms, 0, 0), exponents_of(freedoms, 2, -3)}) {
@@ -59,7 +59,7 @@ TEST(GradientError, IsRoundingWhereNothingUnderflows) {
 TEST(GradientError, GrowsAsGradientsUnderflowAndIsNaNWhereTheyOverflow) {
   for (const Measured& each : measured_models()) {
     const models::Exponents none = exponents_of(each.model->freedoms(), 0, 0);
-    GradientError error(*each.model, each.windows, kTargets), large_step(*each.model, each.windows, kTargets << 40);
+    GradientError error(*each.model, each.inputs, kTargets), large_step(*each.model, each.inputs, kTargets << 40);
     EXPECT_GT(error(none, 0x1p-16), 4 * error(none, 1024)) << each.name;
     EXPECT_GT(large_step(none, 1), 0.9) << each.name;  // all of it
     EXPECT_EQ(large_step(none, 0x1p40), error(none, 1)) << each.name;

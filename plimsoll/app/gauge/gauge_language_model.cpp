@@ -120,14 +120,14 @@ std::shared_ptr<models::LanguageModel> written(const std::filesystem::path& dire
   return load_model({.path = directory, .dtype = dtype}).model;
 }
 
-// The windows with the logits of the model that is observed, in a file in `folder`.
-GaugeInputs observed(std::vector<at::Tensor> windows, gauge::Calibration& calibration, int64_t vocabulary,
+// The inputs with the logits of the model that is observed, in a file in `folder`.
+GaugeInputs observed(GaugeInputs inputs, gauge::Calibration& calibration, int64_t vocabulary,
                      const std::filesystem::path& folder) {
   const watch::AuditedRun run(kSourceRun);
-  GaugeInputs inputs{.windows = std::move(windows), .logits = {}};
   const at::Tensor memory = mapped_logits(folder / "reference_logits", inputs.tokens(), vocabulary);
   int64_t first = 0;
   for (const at::Tensor& window : inputs.windows) {
+    inputs.check();
     inputs.logits.push_back(memory.narrow(0, first, window.numel()).unsqueeze(0));
     inputs.logits.back().copy_(calibration.observe(window));
     first += window.numel();
@@ -143,6 +143,7 @@ json verify(const std::filesystem::path& directory, const GaugeSource& source, c
   {
     const watch::AuditedRun run("fp32 gauged");
     for (size_t i = 0; i < inputs.windows.size(); ++i) {
+      inputs.check();
       identical = identical && at::equal(model->logits(inputs.windows[i]), inputs.logits[i]);
     }
   }
@@ -190,6 +191,7 @@ void observe_gradients(gauge::Calibration& calibration, const GaugeInputs& input
   bool has_target = false;
   for (const at::Tensor& window : inputs.windows) {
     if (window.size(1) < kShortestTrained) continue;
+    inputs.check();
     calibration.observe_gradients(window, {.tokens = options.step_targets});
     has_target = true;
   }
@@ -221,7 +223,8 @@ json gauge_language_model(const GaugeOptions& options) {
   GaugedRanges as_read;
   {
     gauge::Calibration calibration(*source.model);
-    inputs = observed(read_windows(options, source), calibration, source.vocabulary, directory.partial());
+    inputs = observed({.windows = read_windows(options, source), .logits = {}, .check = options.check}, calibration,
+                      source.vocabulary, directory.partial());
     as_read = ranges_of(*source.model, freedoms, has_inputs ? &calibration : nullptr);
   }
   GaugedRanges ranges = as_read;
@@ -239,7 +242,7 @@ json gauge_language_model(const GaugeOptions& options) {
                                 gradients);
   models::Exponents exponents = costs.best();
   const GaugeInputs some = inputs.spread(kMostMeasuredTokens, options.train ? kShortestTrained : 0);
-  GradientError gradient_error(*source.model, some.windows, options.step_targets);
+  GradientError gradient_error(*source.model, some, options.step_targets);
   json search = {{"measurements", 0}};
   if (has_inputs && options.measurements > 0) {
     std::function<double(const models::Exponents&)> counted;
@@ -293,6 +296,7 @@ json gauge_language_model(const GaugeOptions& options) {
   certificate["calibration"] =
       calibration_json(options.calibrate, static_cast<int64_t>(inputs.windows.size()), inputs.tokens());
   io::write_file(directory.partial() / kGaugeCertificate, certificate.dump(2) + "\n");
+  options.check();
   directory.commit();
   return certificate;
 }

@@ -19,7 +19,7 @@ int64_t GaugeInputs::tokens() const {
 GaugeInputs GaugeInputs::spread(int64_t most, int64_t shortest) const {
   int64_t all = 0;
   for (const at::Tensor& window : windows) all += window.numel() < shortest ? 0 : window.numel();
-  GaugeInputs result;
+  GaugeInputs result{.windows = {}, .logits = {}, .check = check};
   int64_t seen = 0, taken = 0;
   for (size_t i = 0; i < windows.size(); ++i) {
     if (windows[i].numel() < shortest) continue;
@@ -43,6 +43,7 @@ at::Tensor fp16_logits(models::LanguageModel& model, const at::Tensor& tokens) {
 double fp16_error(models::LanguageModel& model, const GaugeInputs& inputs) {
   RelativeError error;
   for (size_t i = 0; i < inputs.windows.size(); ++i) {
+    inputs.check();
     const at::Tensor logits = fp16_logits(model, inputs.windows[i]);
     if (!logits.isfinite().all().item<bool>()) return std::numeric_limits<double>::quiet_NaN();
     error.add(logits, inputs.logits[i]);

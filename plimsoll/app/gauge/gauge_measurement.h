@@ -3,6 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <functional>
 #include <vector>
 
 #include "plimsoll/models/language_model.h"
@@ -12,6 +13,7 @@ namespace plimsoll::app {
 // Texts in windows, int64 [1, tokens], and FP32's logits of them.
 struct GaugeInputs {
   std::vector<at::Tensor> windows, logits;
+  std::function<void()> check = [] {};  // called before each window is read; it may throw
 
   int64_t tokens() const;
   // Every so many of the windows of `shortest` tokens or more, the first among them, so that they have at most `most`

@@ -5,6 +5,7 @@
 #include <ATen/ops/randint.h>
 
 #include <cmath>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -40,11 +41,12 @@ std::vector<models::T5Input> read_inputs(const GaugeOptions& options, models::T5
     T5Example drawn;
     const at::Tensor ids = at::randint(model.config.vocab_size, {kTextTokens}, at::kLong);
     drawn.input.assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + kTextTokens);
-    return t5_inputs_of({std::move(drawn)}, model, {.batch = 1, .max_new_tokens = options.max_new_tokens});
+    return t5_inputs_of({std::move(drawn)}, model,
+                        {.batch = 1, .max_new_tokens = options.max_new_tokens, .check = options.check});
   }
   T5Texts texts(options.model, model.config.vocab_size);
   return t5_inputs_of(texts.read_examples(options.calibrate), model,
-                      {.batch = options.batch, .max_new_tokens = options.max_new_tokens});
+                      {.batch = options.batch, .max_new_tokens = options.max_new_tokens, .check = options.check});
 }
 
 json coverage(const GaugeOptions& options, const std::vector<models::T5Input>& inputs) {
@@ -73,7 +75,7 @@ struct Observed {
 
 // Logits are in the memory of a file in `folder`.
 Observed observe(std::vector<models::T5Input> inputs, gauge::T5Calibration& calibration, int64_t vocabulary,
-                 const fs::path& folder) {
+                 const fs::path& folder, const std::function<void()>& check) {
   Observed result{.inputs = std::move(inputs), .outputs = {}};
   int64_t rows = 0, first = 0;
   for (const models::T5Input& input : result.inputs) {
@@ -82,6 +84,7 @@ Observed observe(std::vector<models::T5Input> inputs, gauge::T5Calibration& cali
   at::Tensor memory;
   if (rows > 0) memory = mapped_logits(folder / "reference_logits", rows, vocabulary);
   for (const models::T5Input& input : result.inputs) {
+    check();
     models::T5Output output = calibration.observe(input);
     if (output.logits.defined()) {
       const at::Tensor place = memory.narrow(0, first, input.decoder_input_ids.numel()).view(output.logits.sizes());
@@ -99,7 +102,7 @@ Observed observe(std::vector<models::T5Input> inputs, gauge::T5Calibration& cali
 // at a time.
 class Verification {
  public:
-  Verification(const fs::path& directory, const Observed& source) {
+  Verification(const fs::path& directory, const Observed& source, const std::function<void()>& check) : check_(check) {
     each_output(directory, models::T5Dtype::kFp32, "fp32 gauged", source.inputs, [&](size_t i, const auto& same) {
       const models::T5Output& want = source.outputs[i];
       identical_ = identical_ && at::equal(same.encoder_output, want.encoder_output);
@@ -130,14 +133,18 @@ class Verification {
 
  private:
   template <class Use>
-  static void each_output(const fs::path& directory, models::T5Dtype dtype, const char* run,
-                          const std::vector<models::T5Input>& inputs, const Use& use) {
+  void each_output(const fs::path& directory, models::T5Dtype dtype, const char* run,
+                   const std::vector<models::T5Input>& inputs, const Use& use) {
     release_cached_memory();  // of the model before
     models::T5ForConditionalGeneration model = models::load_t5(io::HuggingFaceDirectory(directory), dtype, ignore);
     const watch::AuditedRun audited(run);
-    for (size_t i = 0; i < inputs.size(); ++i) use(i, t5_output(*model, inputs[i]));
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      check_();
+      use(i, t5_output(*model, inputs[i]));
+    }
   }
 
+  const std::function<void()>& check_;
   RelativeError encoder_, logits_;
   bool identical_ = true, finite_ = true;
 };
@@ -157,7 +164,8 @@ json gauge_t5(const GaugeOptions& options) {
     gauge::T5Calibration calibration(*model);
     {
       const watch::AuditedRun run("fp32");
-      observed = observe(read_inputs(options, *model), calibration, config.vocab_size, directory.partial());
+      observed =
+          observe(read_inputs(options, *model), calibration, config.vocab_size, directory.partial(), options.check);
     }
     ranges.values = options.calibrate.empty() ? bounds_of(*model) : calibration.amaxes();
     for (const auto& parameter : model->named_parameters()) {
@@ -169,7 +177,7 @@ json gauge_t5(const GaugeOptions& options) {
       gauge::search(freedoms, ranges.weights, ranges.values, static_cast<int>(options.headroom_bits));
   write_gauged({.source = source, .config = config, .freedoms = freedoms, .exponents = exponents}, directory.partial());
 
-  const Verification verification(directory.partial(), observed);
+  const Verification verification(directory.partial(), observed, options.check);
   io::check_mapped_files();
   if (!verification.identical()) refuse_other_bits(options.model);
   json certificate = describe({.freedoms = freedoms,
@@ -182,6 +190,7 @@ json gauge_t5(const GaugeOptions& options) {
   verification.write(certificate);
   certificate["fp32"]["inputs"] = verified_inputs(options.calibrate, kTextTokens);
   io::write_file(directory.partial() / kGaugeCertificate, certificate.dump(2) + "\n");
+  options.check();
   directory.commit();
   return certificate;
 }

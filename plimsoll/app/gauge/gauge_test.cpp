@@ -71,6 +71,42 @@ TEST(GaugeLanguageModel, Fp16OverflowsBeforeAndNotAfterAndFp32KeepsItsBits) {
   }
 }
 
+// Calls of GaugeOptions::check in a gauging that the one after so many ends.
+int64_t checks_until(int64_t last, const io::TemporaryDirectory& folder, GaugeOptions options) {
+  int64_t calls = 0;
+  options.check = [&] {
+    if (++calls > last) throw Interrupted("enough");
+  };
+  try {
+    gauge_checkpoint(options);
+    fs::remove_all(options.out);
+  } catch (const Interrupted&) {
+    EXPECT_EQ(calls, last + 1);
+  }
+  EXPECT_FALSE(fs::exists(options.out)) << last;
+  EXPECT_FALSE(fs::exists(folder / "gauged.partial")) << last;
+  return calls;
+}
+
+TEST(GaugeLanguageModel, ACheckEndsItAtEachInputOfEachMeasurementAndNothingIsLeft) {
+  constexpr int64_t kInputs = 3, kMeasurements = 4, kAll = 1000;
+  const io::TemporaryDirectory folder;
+  save_overflowing_gpt(folder / "run", kShape);
+  io::write_plainly(folder / "texts", "One line.\nAnother one.\nAnd the last.\n");
+  GaugeOptions options{.model = folder / "run", .out = folder / "gauged", .calibrate = folder / "texts"};
+  options.measurements = 0;
+  const int64_t without = checks_until(kAll, folder, options);
+  EXPECT_GE(without, 3 * kInputs + 1);  // FP32's logits, those of what is written in FP32 and in FP16, and the end
+  options.measurements = kMeasurements;
+  const int64_t calls = checks_until(kAll, folder, options);
+  // A measurement of exponents under which FP16 overflows ends with its first input.
+  EXPECT_GE(calls, without + kMeasurements);
+  EXPECT_LE(calls, without + kMeasurements * kInputs);
+  for (int64_t last = 0; last < calls; ++last) EXPECT_EQ(checks_until(last, folder, options), last + 1);
+  options.train = true;
+  EXPECT_GT(checks_until(kAll, folder, options), calls + 2 * kInputs);  // gradients in FP32 and in FP16
+}
+
 TEST(GaugeLanguageModel, ATakenNameIsRefusedAndNothingIsLeft) {
   const io::TemporaryDirectory folder;
   save_overflowing_gpt(folder / "run", kShape);

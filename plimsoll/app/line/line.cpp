@@ -118,8 +118,13 @@ class Line {
     io::write_file(inputs, subject_->calibration(text_->samples(TextPart::kSearch)));
     try {
       const watch::AuditedRun run("gauge");
-      gauge_checkpoint(
-          {.model = options_.model, .out = gauged, .calibrate = inputs, .measurements = options_.measurements});
+      gauge_checkpoint({.model = options_.model,
+                        .out = gauged,
+                        .calibrate = inputs,
+                        .measurements = options_.measurements,
+                        .check = [&] { interrupt_.stop_if_requested("line"); }});
+    } catch (const Interrupted&) {
+      throw;
     } catch (const Error& error) {
       result_["gauge"] = {{"error", error.what()}};
       fs::remove(inputs);

@@ -39,6 +39,7 @@ std::vector<models::T5Input> t5_inputs_of(const std::vector<T5Example>& examples
   const int64_t pad = model.config.pad_token_id;
   std::vector<models::T5Input> result;
   for (size_t begin = 0, end = 0; begin < examples.size(); begin = end) {
+    options.check();
     end = batch_end(examples, begin, options.batch);
     const T5Batch batch = t5_batch(inputs, begin, end, pad);
     models::T5Input input{.input_ids = batch.ids, .attention_mask = batch.mask};

@@ -1,6 +1,7 @@
 // Examples as the batches that a T5 reads.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "plimsoll/app/t5/t5_inputs.h"
@@ -11,6 +12,7 @@ namespace plimsoll::app {
 struct T5ExampleOptions {
   int64_t batch = 8;            // examples at a time
   int64_t max_new_tokens = 32;  // of what the model writes, greedily, for the decoder to read where nothing is given
+  std::function<void()> check = [] {};  // called before each batch; it may throw
 };
 
 // With input_ids and attention_mask, and, of a model with a decoder, decoder_input_ids and decoder_attention_mask. All
