@@ -8,6 +8,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gauge/gauge.h"
+#include "plimsoll/app/process/interrupt.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
@@ -113,10 +114,16 @@ void print(const json& certificate, const app::GaugeOptions& options) {
   fmt::print("{}\n", options.out.native());
 }
 
+json gauge_until_interrupted(app::GaugeOptions options) {
+  const app::InterruptScope interrupt;
+  options.check = [&] { interrupt.stop_if_requested("gauge"); };
+  return app::gauge_checkpoint(options);
+}
+
 int run_gauge(const GaugeCommand& command) {
   use_threads(command.threads);
   AuditFile audit(command.audit);
-  const json certificate = app::gauge_checkpoint(command.options);
+  const json certificate = gauge_until_interrupted(command.options);
   audit.write();
   print(certificate, command.options);
   if (!certificate.at("fp16").at("finite").get<bool>()) {

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from gauge_program import PROGRAM, gauge, write_ids
+from program import interrupted
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
 
@@ -71,6 +72,14 @@ def test_a_gauged_directory_keeps_the_bits_of_fp32_and_fits_fp16(name, tmp_path)
     # A product in FP16 rounds its weights, what it reads and what it writes: sqrt(3) of what the weights cost alone.
     rounded = distance(logits(copy.deepcopy(gauged).half().float(), ids), expected)
     assert max(certificate["fp16"]["logits_relative_l2"], distance(logits(gauged.half(), ids), expected)) < 2 * rounded
+
+
+def test_an_interrupted_gauge_leaves_nothing(tmp_path):
+    folder, _, inputs = directory(overflowing("llama"), tmp_path)
+    words = ["gauge", "--model", folder, "--calibrate", inputs, "--out", tmp_path / "out"]
+    output, error, code = interrupted(words, (tmp_path / "out.partial").exists)
+    assert (output, error, code) == ("", "plimsoll: gauge: interrupted, nothing is written\n", 130)
+    assert sorted(tmp_path.iterdir()) == [inputs, folder]
 
 
 def test_a_directory_that_fits_stays_as_it_is(tmp_path):

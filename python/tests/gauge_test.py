@@ -8,6 +8,7 @@ import pytest
 import torch
 from gauge_program import PROGRAM, gauge, hugging_face, write_ids
 from plimsoll.t5 import T5ForConditionalGeneration
+from program import interrupted
 from rounded_results import RoundedResults, round_significand
 from safetensors.torch import load_file
 from t5_models import inputs, make, relative, save
@@ -168,6 +169,14 @@ def test_the_worst_case_needs_no_inputs(tmp_path):
     assert bounded["exponents"]["residual"] < calibrated["exponents"]["residual"] <= 0
     assert bounded["fp32"]["bit_identical"] and bounded["fp16"]["finite"] and bounded["below_headroom"] == []
     assert bounded["calibration"] == {"kind": "worst case, from the weights"}
+
+
+def test_an_interrupted_gauge_leaves_nothing(tmp_path):
+    folder = save(make("v1.1", **ENCODER), tmp_path / "model")
+    words = ["gauge", "--model", folder, "--out", tmp_path / "out"]
+    output, error, code = interrupted(words, (tmp_path / "out.partial").exists)
+    assert (output, error, code) == ("", "plimsoll: gauge: interrupted, nothing is written\n", 130)
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_model_that_fits_stays(tmp_path):
