@@ -24,7 +24,7 @@ bool belongs_to_step_up_to(const std::string& line, int64_t step) {
 
 }  // namespace
 
-JsonLines::JsonLines(fs::path path, Start start)
+JsonLines::JsonLines(fs::path path)
     : path_(std::move(path)),
       file_(path_.empty() ? -1 : ::open(path_.c_str(), O_APPEND | O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666)) {
   if (path_.empty()) return;
@@ -37,12 +37,20 @@ JsonLines::JsonLines(fs::path path, Start start)
   if (!io::lock_unless_held(file_.get())) {
     fail("{}: expected a file that no other process writes to, another one does", path_.native());
   }
-  if (start == Start::kAnew && ::ftruncate(file_.get(), 0) != 0) {
-    fail("{}: cannot empty: {}", path_.native(), std::strerror(errno));
-  }
 }
 
-JsonLines JsonLines::create(const fs::path& path) { return {path, Start::kAnew}; }
+JsonLines JsonLines::create(const fs::path& path) {
+  JsonLines lines(path);
+  lines.clear();
+  return lines;
+}
+
+JsonLines JsonLines::open(const fs::path& path) { return JsonLines(path); }
+
+void JsonLines::clear() {
+  if (path_.empty() || !fs::is_regular_file(path_)) return;
+  if (::ftruncate(file_.get(), 0) != 0) fail("{}: cannot empty: {}", path_.native(), std::strerror(errno));
+}
 
 JsonLines JsonLines::resume(const fs::path& path, int64_t step) {
   if (path.empty() || !fs::is_regular_file(path)) return create(path);
@@ -50,7 +58,7 @@ JsonLines JsonLines::resume(const fs::path& path, int64_t step) {
   io::LineReader file(path);
   for (std::string line; file.next(line) && belongs_to_step_up_to(line, step);) kept += line + "\n";
   io::write_file(path, kept);
-  return {path, Start::kBehind};
+  return JsonLines(path);
 }
 
 void JsonLines::write(const json& line) {

@@ -15,16 +15,19 @@ class JsonLines {
  public:
   // Starts the file anew; an empty path gives a log that keeps nothing.
   static JsonLines create(const std::filesystem::path& path);
+  // Opens the file as create() does, but leaves what is in it until clear().
+  static JsonLines open(const std::filesystem::path& path);
   // Goes on after the lines {"step": n} with n <= step; what follows them (lost steps, a torn line, a summary) is
   // dropped.
   static JsonLines resume(const std::filesystem::path& path, int64_t step);
 
+  // Empties the file.
+  void clear();
   // Throws io::Error when the disk is full.
   void write(const nlohmann::json& line);
 
  private:
-  enum class Start : uint8_t { kAnew, kBehind /* what is there */ };
-  JsonLines(std::filesystem::path path, Start start);
+  explicit JsonLines(std::filesystem::path path);
 
   std::filesystem::path path_;
   io::FileDescriptor file_;

@@ -22,6 +22,18 @@ TEST(JsonLines, EachLineIsInTheFileAtOnce) {
   EXPECT_EQ(last_json_line(directory / "log")->at("step"), 2);
 }
 
+TEST(JsonLines, OpenLeavesWhatIsThereUntilItIsCleared) {
+  const io::TemporaryDirectory directory;
+  io::write_plainly(directory / "log", "old\n");
+  JsonLines lines = JsonLines::open(directory / "log");
+  EXPECT_EQ(io::read_plainly(directory / "log"), "old\n");
+  EXPECT_THROW(JsonLines::open(directory / "log"), Error);
+  lines.clear();
+  lines.write({{"step", 1}});
+  EXPECT_EQ(io::read_plainly(directory / "log"), "{\"step\":1}\n");
+  JsonLines::open("").clear();
+}
+
 TEST(JsonLines, ResumeDropsLostStepsTornLinesAndTheSummary) {
   const io::TemporaryDirectory directory;
   const std::string good = "{\"step\":1}\n{\"step\":2}\n";

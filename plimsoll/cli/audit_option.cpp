@@ -3,8 +3,18 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 namespace plimsoll::cli {
+namespace {
+
+// A link that leads nowhere is there, too.
+bool is_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
+}
+
+}  // namespace
 
 Option audit_option(std::filesystem::path& path) {
   return {"audit",
@@ -15,11 +25,24 @@ Option audit_option(std::filesystem::path& path) {
           AcrossRanks::kOwn};
 }
 
-AuditFile::AuditFile(const std::filesystem::path& path) : lines_(app::JsonLines::create(path)) {
+AuditFile::AuditFile(const std::filesystem::path& path)
+    : path_(path), is_new_(!path.empty() && !is_there(path)), lines_(app::JsonLines::open(path)) {
   if (!path.empty()) recording_ = std::make_unique<Recording>();
 }
 
+AuditFile::~AuditFile() {
+  if (!is_new_ || has_begun_) return;
+  std::error_code ignored;
+  std::filesystem::remove(path_, ignored);
+}
+
+void AuditFile::begin() {
+  if (!has_begun_) lines_.clear();
+  has_begun_ = true;
+}
+
 void AuditFile::write() {
+  begin();
   if (recording_ != nullptr) write_audit(recording_->audit, lines_);
 }
 

@@ -13,13 +13,19 @@ namespace plimsoll::cli {
 
 Option audit_option(std::filesystem::path& path);
 
-// Records what this thread runs while it lives; of an empty path nothing.
+// Records what this thread runs while it lives; of an empty path nothing. A command that ends before it has anything to
+// write leaves the file as it was, or none.
 class AuditFile {
  public:
-  // Begins the file anew. Throws io::Error.
+  // Throws Error where the file cannot be written.
   explicit AuditFile(const std::filesystem::path& path);
+  ~AuditFile();
+  AuditFile(const AuditFile&) = delete;
+  AuditFile& operator=(const AuditFile&) = delete;
 
-  // Writes all that was recorded until now.
+  // Empties the file: before processes are forked that write to it, each after the other.
+  void begin();
+  // Writes all that was recorded until now; at first it begins the file.
   void write();
 
  private:
@@ -28,6 +34,9 @@ class AuditFile {
     watch::AuditRecording recording{&audit};
     ops::AuditedTorch torch_rows;
   };
+  std::filesystem::path path_;
+  bool is_new_;  // there was no such file
+  bool has_begun_ = false;
   app::JsonLines lines_;
   std::unique_ptr<Recording> recording_;
 };

@@ -82,6 +82,7 @@ int run_models(const std::vector<std::filesystem::path>& models, const std::file
 int run(const app::CompareOptions& options, const std::filesystem::path& audit_path) {
   print_configuration(options.train);
   AuditFile audit(app::speaks(options.train) ? audit_path : "");
+  audit.begin();
   const app::Comparison comparison = app::compare(options, [&](const app::TrainOptions& one) {
     return report_errors([&] {
       const watch::AuditedRun audited(one.out.filename().native());

@@ -7,7 +7,7 @@ import pytest
 import t5_models
 import tiny_llama
 import tokenizer_texts
-from program import PROGRAM, done, plimsoll
+from program import PROGRAM, done, interrupted, plimsoll
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
 
@@ -194,6 +194,23 @@ def test_file_that_cannot_be_made_is_one_line_before_anything_is_computed(name, 
     assert result.returncode == 1 and result.stderr.count("\n") == 1, result
     assert f"{tmp_path / 'missing' / 'audit'}: cannot create: No such file or directory" in result.stderr
     assert not (tmp_path / "out").exists() and "measuring" not in result.stdout and "step" not in result.stdout.lower().split()
+
+
+@pytest.mark.parametrize("before", [None, "rows of another run\n"])
+def test_command_that_does_not_end_leaves_the_file_as_it_was(before, llama, text, tmp_path):
+    audit, out = tmp_path / "audit", tmp_path / "out"
+    if before is not None:
+        audit.write_text(before)
+    left = [audit] if before is not None else []
+    words = ["line", "--model", llama, "--data", text, "--out", out, *LINE, "--audit", audit]
+    _, error, code = interrupted(words, (tmp_path / "out.partial").exists)
+    assert (code, error) == (130, "plimsoll: line: interrupted, nothing is written\n")
+    assert list(tmp_path.iterdir()) == left
+    refused = plimsoll("gauge", "--model", llama, "--out", llama, "--audit", audit)
+    assert refused.returncode == 2 and list(tmp_path.iterdir()) == left
+    assert before is None or audit.read_text() == before
+    done("gauge", "--model", llama, "--out", out, *GAUGE, "--audit", audit)
+    assert set(read(audit)) == {"fp32", "bounds", "fp32 gauged", "fp16 gauged"}
 
 
 def test_audit_of_two_directories_of_models_is_refused(llama, tmp_path):
