@@ -38,13 +38,18 @@ struct ServeCommand {
   std::filesystem::path json, audit;
 };
 
-// None, with a warning, for a model whose template is not known.
-std::unique_ptr<tokenize::ChatTemplate> chat_template_of(const app::ServedTexts& model) {
+// The model's chat template, or why there is none.
+struct FoundTemplate {
+  std::unique_ptr<tokenize::ChatTemplate> chat_template;
+  std::string reason;
+};
+
+FoundTemplate find_chat_template(const std::filesystem::path& directory) {
   try {
-    return std::make_unique<tokenize::ChatTemplate>(model.directory);
+    if (!tokenize::has_chat_template(directory)) return {.chat_template = nullptr, .reason = "no chat template"};
+    return {.chat_template = std::make_unique<tokenize::ChatTemplate>(directory), .reason = {}};
   } catch (const io::Error& error) {
-    print_warning(fmt::format("/v1/chat/completions is not served: {}", error.what()));
-    return nullptr;
+    return {.chat_template = nullptr, .reason = error.what()};
   }
 }
 
@@ -82,7 +87,7 @@ int run_serve(ServeCommand& command) {
   AuditFile audit(command.audit);
   const app::ServedTexts model = app::load_served_texts(command.model);
   if (model.decoder == nullptr) refuse_for_t5(command);
-  const auto chat_template = chat_template_of(model);
+  const auto [chat_template, reason] = find_chat_template(model.directory);
   command.engine.memory = static_cast<int64_t>(command.memory * kGibibyte);
   command.engine.recipe = model.recipe;
   for (const auto& [name, directory] : command.adapters) {
@@ -103,6 +108,9 @@ int run_serve(ServeCommand& command) {
                         .context = engine.context(),
                         .adapters = engine.adapters()},
                        command.server);
+  if (chat_template == nullptr) {
+    print_warning(fmt::format("{}: the page sends each text by itself, /v1/chat/completions is not served", reason));
+  }
   write_text(fmt::format("{}: a chat and OpenAI's API at http://{}:{}; Ctrl-C ends it\n", name_of(command.model.path),
                          command.server.host, server.port()));
   while (!interrupt.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(50));

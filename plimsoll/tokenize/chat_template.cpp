@@ -10,6 +10,7 @@
 namespace plimsoll::tokenize {
 namespace {
 
+constexpr const char* kTemplateFile = "chat_template.jinja";
 constexpr uint64_t kMaxTemplateBytes = uint64_t{1} << 20;
 
 // A template, or the one called default of a list of templates.
@@ -32,8 +33,17 @@ std::string token_in(const Fields& config, const char* key) {
 
 }  // namespace
 
+bool has_chat_template(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "tokenizer_config.json";
+  if (io::with_our_errors([&] { return std::filesystem::exists(directory / kTemplateFile); })) return true;
+  if (!io::with_our_errors([&] { return std::filesystem::exists(path); })) return false;
+  const nlohmann::json config = io::read_json(path);
+  const auto found = config.find("chat_template");
+  return found != config.end() && !found->is_null();
+}
+
 ChatTemplate::ChatTemplate(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / "tokenizer_config.json", jinja = directory / "chat_template.jinja";
+  const std::filesystem::path path = directory / "tokenizer_config.json", jinja = directory / kTemplateFile;
   const nlohmann::json json = io::read_json(path);
   const Fields config(json, path.native());
   bos_ = token_in(config, "bos_token");

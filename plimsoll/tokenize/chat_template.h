@@ -23,6 +23,10 @@ struct RenderedChat {
   std::vector<Range> replies;  // what the model writes: the assistant's messages, each with the token that ends it
 };
 
+// Whether the directory has a template, which may be none of the known ones. Throws io::Error where its files cannot be
+// read.
+bool has_chat_template(const std::filesystem::path& directory);
+
 class ChatTemplate {
  public:
   // Reads chat_template.jinja or else the chat_template of tokenizer_config.json, and the names of its first and last

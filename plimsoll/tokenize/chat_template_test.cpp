@@ -50,6 +50,21 @@ TEST(AChatTemplate, ThatIsNotKnownIsRefused) {
               HasSubstr("chat_template: expected a string, got none"));
 }
 
+TEST(AChatTemplate, IsThereIfAFileOrTheConfigHasOne) {
+  const io::TemporaryDirectory directory;
+  EXPECT_FALSE(has_chat_template(directory.path()));
+  for (const char* config : {"{}", "[]", R"({"chat_template": null})"}) {
+    io::write_plainly(directory / "tokenizer_config.json", config);
+    EXPECT_FALSE(has_chat_template(directory.path())) << config;
+  }
+  io::write_plainly(directory / "tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
+  EXPECT_TRUE(has_chat_template(directory.path()));
+  io::write_plainly(directory / "tokenizer_config.json", "{");
+  EXPECT_THAT(io::error_of([&] { has_chat_template(directory.path()); }), HasSubstr("tokenizer_config.json"));
+  io::write_plainly(directory / "chat_template.jinja", "");
+  EXPECT_TRUE(has_chat_template(directory.path()));
+}
+
 TEST(AChatTemplate, RefusesConversationsThatItCannotRender) {
   const ChatTemplate chat_template = load_template({{"chat_template", kChatMl}});
   EXPECT_EQ(io::error_of([&] { chat_template.render({}, ReplyPrompt::kAdd); }),

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import pytest
+import tiny_llama
 from program import done, plimsoll
 from served import CONTEXT, MESSAGES, openai, serving, write_tiny
 
@@ -306,8 +307,13 @@ def test_replies_that_take_longer_than_the_drain_are_cut(tiny):
 
 
 def test_what_cannot_be_served_is_one_line_at_the_start(tiny, tmp_path):
+    bare = tmp_path / "without a chat template"
+    bare.mkdir()
+    tiny_llama.write(bare, end=None, max_position_embeddings=CONTEXT)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for code, options, text in (
+            (1, ("--model", bare, "--memory", 1e-6), "expected a memory of"),
+            (1, ("--model", bare, "--port", taken.getsockname()[1]), "expected an address that is free"),
             (1, ("--model", tiny, "--port", taken.getsockname()[1]), "expected an address that is free"),
             (1, ("--model", tiny, "--memory", 1e-6), "expected a memory of"),
             (1, ("--model", tmp_path), "expected a checkpoint or a run with one"),
