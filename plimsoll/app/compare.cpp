@@ -37,15 +37,18 @@ bool is_fp32(const ChosenRecipe& recipe) {
   return recipe.value.high_precision() && recipe.value.high_precision_format() == format::Format::kFp32;
 }
 
-// results: of the recipes, in their order.
-void add_differences(std::vector<json>& results, const std::vector<ChosenRecipe>& recipes) {
-  const auto baseline = results.begin() + (std::ranges::find_if(recipes, is_fp32) - recipes.begin());
-  for (json& run : results) {
+size_t baseline_of(const std::vector<ChosenRecipe>& recipes) {
+  const auto found = std::ranges::find_if(recipes, is_fp32);
+  return found == recipes.end() ? 0 : static_cast<size_t>(found - recipes.begin());
+}
+
+void add_differences(Comparison& comparison) {
+  const json reference = comparison.results[comparison.baseline]["final_val_loss"];
+  for (json& run : comparison.results) {
     run["difference_percent"] = nullptr;
-    if (baseline == results.end() || !run["final_val_loss"].is_number() || !(*baseline)["final_val_loss"].is_number())
-      continue;
-    const double loss = run["final_val_loss"], reference = (*baseline)["final_val_loss"];
-    run["difference_percent"] = 100 * (loss - reference) / reference;
+    if (!run["final_val_loss"].is_number() || !reference.is_number()) continue;
+    const double loss = run["final_val_loss"], expected = reference;
+    run["difference_percent"] = 100 * (loss - expected) / expected;
   }
 }
 
@@ -70,8 +73,11 @@ Comparison compare(const CompareOptions& options, const std::function<int(const 
     comparison.results.push_back(std::move(*summary));
   }
   if (!is_first) return comparison;
-  add_differences(comparison.results, options.recipes);
-  const json document = {{"configuration", options.train.configuration}, {"results", comparison.results}};
+  comparison.baseline = baseline_of(options.recipes);
+  add_differences(comparison);
+  const json document = {{"configuration", options.train.configuration},
+                         {"baseline", comparison.results[comparison.baseline].at("recipe")},
+                         {"results", comparison.results}};
   io::write_file(options.train.out / "compare.json", document.dump(2) + "\n");
   directory->keep();
   return comparison;

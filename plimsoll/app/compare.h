@@ -1,6 +1,7 @@
 // `plimsoll compare` as a function: one model, trained under several recipes.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,9 +19,10 @@ struct CompareOptions {
 
 struct Comparison {
   int exit_code = 0;  // of the first recipe that did not end well
-  // The summary of each run, with {"difference_percent"} of final_val_loss from fp32's; null without an fp32 run. Of
-  // several ranks the first has them.
+  // The summary of each run, with {"difference_percent"} of final_val_loss from the baseline's; null where one of the two
+  // is not finite. Of several ranks the first has them.
   std::vector<nlohmann::json> results;
+  size_t baseline = 0;  // among them: the first in fp32, or else the first
 };
 
 // Trains each recipe from the same weights and data, each in a process of its own, so that peak memory is that

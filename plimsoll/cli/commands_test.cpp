@@ -28,6 +28,24 @@ TEST(Compare, EndsWithATableAndAFile) {
   EXPECT_DOUBLE_EQ(results[1]["difference_percent"], 100 * (loss - reference) / reference);
 }
 
+TEST(Compare, WithoutFp32DifferencesAreFromTheFirstRecipe) {
+  const TinyRun run;
+  const auto compare = [&](const char* out, const char* recipes) {
+    return run_program(run.arguments("compare", {"--out", run.file(out), "--steps", "5", "--recipes", recipes}));
+  };
+  const Outcome outcome = compare("out", "bf16,fp8");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("vs bf16"), HasSubstr("+0.00%")));
+  const json compared = json::parse(io::read_plainly(run.file("out/compare.json")));
+  EXPECT_EQ(compared.at("baseline"), "bf16");
+  EXPECT_EQ(compared.at("results")[0].at("difference_percent"), 0);
+  const double reference = compared.at("results")[0].at("final_val_loss");
+  const double loss = compared.at("results")[1].at("final_val_loss");
+  EXPECT_DOUBLE_EQ(compared.at("results")[1].at("difference_percent"), 100 * (loss - reference) / reference);
+  EXPECT_THAT(compare("last", "bf16,fp32").output, HasSubstr("vs fp32"));
+  EXPECT_EQ(json::parse(io::read_plainly(run.file("last/compare.json"))).at("results")[1].at("difference_percent"), 0);
+}
+
 TEST(Compare, ARecipeThatDivergesIsARowAndExitThree) {
   const TinyRun run;
   const std::vector<std::string> all = {"--out", run.file("out"), "--steps", "12", "--lr", "1e30", "--clip", "1e30"};

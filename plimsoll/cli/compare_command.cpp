@@ -27,9 +27,10 @@ std::string number_text(const json& run, const char* name, const char* form, dou
   return value.is_number() ? fmt::format(fmt::runtime(form), value.get<double>() / unit) : "-";
 }
 
-std::string table_of(const std::vector<json>& results) {
-  Table table({"recipe", "val loss", "vs fp32", "tokens/s", "saved MB", "peak MB"});
-  for (const json& run : results) {
+std::string table_of(const app::Comparison& comparison) {
+  const auto baseline = comparison.results[comparison.baseline].at("recipe").get<std::string>();
+  Table table({"recipe", "val loss", "vs " + baseline, "tokens/s", "saved MB", "peak MB"});
+  for (const json& run : comparison.results) {
     table.add({run.at("recipe").get<std::string>(), number_text(run, "final_val_loss", "{:.4f}"),
                number_text(run, "difference_percent", "{:+.2f}%"), number_text(run, "tokens_per_s", "{:.0f}"),
                number_text(run, "saved_activation_bytes", "{:.1f}", 1e6),
@@ -92,7 +93,7 @@ int run(const app::CompareOptions& options, const std::filesystem::path& audit_p
     });
   });
   if (comparison.exit_code != kExitOk || !app::speaks(options.train)) return comparison.exit_code;
-  fmt::print("\n{}", table_of(comparison.results));
+  fmt::print("\n{}", table_of(comparison));
   const std::string diverged = diverged_recipes(comparison.results);
   if (!diverged.empty())
     app::report_not_finite("compare: expected finite losses at the end, got Inf or NaN of {}", diverged);
@@ -112,7 +113,8 @@ Command compare_command() {
   table.push_back({"models", "DIR DIR", existing_paths(bound->models),
                    "two Hugging Face directories, whose weights and configs are compared: nothing is trained",
                    Need::kAlone, AcrossRanks::kOwn});
-  table.push_back({"recipes", "NAME,...", recipes(bound->options.recipes), "in this order; differences are from fp32"});
+  table.push_back({"recipes", "NAME,...", recipes(bound->options.recipes),
+                   "in this order; differences are from fp32, or without it from the first"});
   table.push_back(audit_option(bound->audit));
   return {.name = "compare",
           .summary =
