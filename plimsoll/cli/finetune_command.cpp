@@ -152,8 +152,8 @@ class ExpectedEnd {
     if (seen_++ == 0) first_ = now;
     if (seen_ == 3 && record.step < record.steps) {
       const double seconds = std::chrono::duration<double>(now - first_).count() / 2;
-      observer_.on_note(fmt::format("time       about {} more, as the first steps have it",
-                                    clock_text(seconds * static_cast<double>(record.steps - record.step))));
+      observer_.on_row(fmt::format("time       about {} more, as the first steps have it",
+                                   clock_text(seconds * static_cast<double>(record.steps - record.step))));
     }
     observer_.on_step(record);
   }

@@ -39,7 +39,12 @@ void Progress::step(const app::StepRecord& record) {
   std::fflush(stdout);
 }
 
-void Progress::note(const std::string& line) {
+void Progress::row(const std::string& line) const {
+  fmt::print("{}{}\n", terminal_ ? kRewrite : "", line);
+  std::fflush(stdout);
+}
+
+void Progress::note(const std::string& line) const {
   fmt::print(stderr, "{}plimsoll: {}\n", terminal_ ? kRewrite : "", line);
 }
 

@@ -18,7 +18,10 @@ class Progress {
   Progress(std::string label, int64_t log_every);
 
   void step(const app::StepRecord& record);
-  void note(const std::string& line);
+  // A row of figures that stays.
+  void row(const std::string& line) const;
+  // To standard error.
+  void note(const std::string& line) const;
 
  private:
   std::string describe(const app::StepRecord& record) const;

@@ -28,6 +28,7 @@ int print_training(const app::TrainOptions& options, const Training& training) {
   std::optional<app::ProfileReport> profile;
   const auto summary = training({.on_step = [&](const app::StepRecord& record) { progress.step(record); },
                                  .on_note = [&](const std::string& line) { progress.note(line); },
+                                 .on_row = [&](const std::string& line) { progress.row(line); },
                                  .on_profile = [&](const app::ProfileReport& report) { profile = report; },
                                  .on_watch =
                                      [&](const watch::Session& session) {

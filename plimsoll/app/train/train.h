@@ -43,6 +43,7 @@ struct TrainSummary {
 struct TrainObserver {
   std::function<void(const StepRecord&)> on_step;
   std::function<void(const std::string&)> on_note;            // one line
+  std::function<void(const std::string&)> on_row = {};        // a row of figures, beside those of the steps
   std::function<void(const ProfileReport&)> on_profile = {};  // at the end, where options.profile asks for one
   std::function<void(const watch::Session&)> on_watch = {};   // at the end, where options.watch asks for it
 };
