@@ -225,7 +225,8 @@ Field finish_in(std::optional<app::FinishIn>& target) {
           .set =
               [&target](const std::string& label, const Typed& typed) {
                 if (typed.size() != 2)
-                  app::refuse("{}: expected a recipe and a share, got {} words", label, typed.size());
+                  app::refuse("{}: expected a recipe and a share, got {}", label,
+                              typed.empty() ? "none" : fmt::format("{}", fmt::join(typed, " ")));
                 constexpr Range<double> kShare{.from = 1e-9, .to = 1};
                 target = app::FinishIn{.recipe = parse_recipe(label, typed.front()),
                                        .share = parse_number(label, typed.back(), kShare, "a share")};

@@ -157,7 +157,8 @@ TEST(Train, TheLastStepsAreInTheRecipeThatItFinishesIn) {
   const Outcome wrong = train("fp16", {"--finish-in", "fp16", "0.3"});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.error, HasSubstr("--finish-in: expected a recipe with fp16 if --recipe has it"));
-  EXPECT_THAT(train("one", {"--finish-in", "bf16"}).error, HasSubstr("expected a recipe and a share, got 1 words"));
+  EXPECT_THAT(train("one", {"--finish-in", "bf16"}).error, HasSubstr("expected a recipe and a share, got bf16\n"));
+  EXPECT_THAT(train("three", {"--finish-in", "bf16", "0.1", "x"}).error, HasSubstr(", got bf16 0.1 x\n"));
   EXPECT_THAT(train("none", {"--finish-in", "bf16", "0"}).error, HasSubstr("expected a share from"));
 }
 
