@@ -7,12 +7,12 @@
 
 namespace plimsoll::app {
 
-// Throws unless the checkpoint's state says the same as this run. otherwise: what holds for a checkpoint that does not
+// Throws UsageError unless the checkpoint's state says the same as this run. otherwise: what holds for a checkpoint that does not
 // say it.
 inline void expect_same(const nlohmann::json& state, const char* name, const nlohmann::json& ours,
                         const nlohmann::json& otherwise = {}) {
   const nlohmann::json theirs = state.value(name, otherwise);
-  if (theirs != ours) fail("checkpoint: expected a run with {} {}, got {}", name, ours.dump(), theirs.dump());
+  if (theirs != ours) refuse("checkpoint: expected a run with {} {}, got {}", name, ours.dump(), theirs.dump());
 }
 
 // The same of the adapters that train, member by member; null: the whole model trains.
@@ -20,11 +20,11 @@ inline void expect_same_adapters(const nlohmann::json& theirs, const nlohmann::j
   if (theirs == ours) return;
   const auto kind = [](const nlohmann::json& adapters) { return adapters.is_null() ? "a whole model" : "adapters"; };
   if (theirs.is_null() || ours.is_null()) {
-    fail("checkpoint: expected a run of {}, got one of {}", kind(ours), kind(theirs));
+    refuse("checkpoint: expected a run of {}, got one of {}", kind(ours), kind(theirs));
   }
   for (const auto& [name, value] : ours.items()) {
     const nlohmann::json found = theirs.value(name, nlohmann::json());
-    if (found != value) fail("checkpoint: expected adapters with {} {}, got {}", name, value.dump(), found.dump());
+    if (found != value) refuse("checkpoint: expected adapters with {} {}, got {}", name, value.dump(), found.dump());
   }
 }
 

@@ -84,8 +84,10 @@ TEST_F(Resume, AtTheEndTrainsNothingAndSumsUpAgain) {
 
 TEST_F(Resume, AnotherModelRecipeOrSeedIsRefused) {
   EXPECT_THAT(resume({"--dim", "64"}).error, HasSubstr("expected a run with shape"));
-  EXPECT_THAT(resume({"--recipe", "bf16"}).error, HasSubstr("expected a run with recipe \"bf16\", got \"fp8\""));
-  EXPECT_EQ(resume({"--seed", "2"}).exit_code, 1);
+  const Outcome recipe = resume({"--recipe", "bf16"});
+  EXPECT_THAT(recipe.error, HasSubstr("expected a run with recipe \"bf16\", got \"fp8\""));
+  EXPECT_EQ(recipe.exit_code, 2);
+  EXPECT_EQ(resume({"--seed", "2"}).exit_code, 2);
 }
 
 TEST_F(Resume, WithoutTheFlagCheckpointsAreNotOverwritten) {

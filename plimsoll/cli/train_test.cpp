@@ -113,7 +113,7 @@ TEST(Train, TheTailOfTheModelHasNoCodes) {
             (Formats{{"blocks.0", "e2m1"}, {"blocks.1", "bf16"}, {"blocks.2", "bf16"}}));
   const Outcome resumed = run.train({"--out", run.file("own"), "--layers", "3", "--steps", "3", "--recipe", "nvfp4",
                                      "--high-precision-tail", "0", "--resume"});
-  EXPECT_EQ(resumed.exit_code, 1);
+  EXPECT_EQ(resumed.exit_code, 2);
   EXPECT_THAT(resumed.error, HasSubstr("expected a run with high_precision_tail 0.0, got 0.15"));
 }
 

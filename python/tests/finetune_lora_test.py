@@ -153,7 +153,7 @@ def test_another_base_or_rank_does_not_resume(model, data, whole):
         "--context=32": "the examples and rows of the run, which --data, --context, ",
     }.items():
         result = plimsoll(*words_of(model, data, "--out", whole, *PLAN, other, "--resume"))
-        assert result.returncode == 1 and f"checkpoint: expected {words}" in result.stderr, result
+        assert result.returncode == 2 and f"checkpoint: expected {words}" in result.stderr, result
 
 
 def test_adapters_go_on_with_their_own_base_alone(model, data, whole, tmp_path):
@@ -162,7 +162,7 @@ def test_adapters_go_on_with_their_own_base_alone(model, data, whole, tmp_path):
     next(iter(weights.values())).mul_(2)
     save_file(weights, other / "model.safetensors", {"format": "pt"})
     result = plimsoll(*words_of(other, data, "--out", whole, *PLAN, "--resume"))
-    assert result.returncode == 1 and "checkpoint: expected adapters with weights of the base " in result.stderr, result
+    assert result.returncode == 2 and "checkpoint: expected adapters with weights of the base " in result.stderr, result
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "adapter_model.safetensors"])

@@ -151,7 +151,7 @@ json PackedExamples::state() const {
 
 void PackedExamples::restore(const json& state) {
   if (state.at("data_sha256") != digest_) {
-    fail(
+    refuse(
         "checkpoint: expected the examples and rows of the run, which --data, --context, --pack, --train-on, --overlong, "
         "--eval-data, --eval-share and the tokenizer make, got others");
   }
