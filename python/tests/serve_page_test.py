@@ -62,6 +62,10 @@ def texts(page, kind):
     return page.value(f"[...document.querySelectorAll('.message.{kind}')].map((element) => element.textContent)")
 
 
+def typed(page):
+    return page.value("document.getElementById('input').value")
+
+
 def button(page):
     return page.value("document.getElementById('send').textContent")
 
@@ -139,10 +143,20 @@ def test_an_error_is_shown_and_the_next_message_works(page):
     page.wait("document.querySelectorAll('.message.error').length === 1")
     assert "temperature: expected 0 to 100, got -1" in texts(page, "error")[0]
     assert texts(page, "assistant") == [] and button(page) == "Send"
+    assert typed(page) == "Hello", "what was not answered can be sent again"
     set_field(page, "temperature", 0)
-    ask(page, "Hello")
+    ask(page, "")
     page.wait("document.querySelectorAll('.note').length === 1")
-    assert len(texts(page, "assistant")) == 1
+    assert texts(page, "user")[-1] == "Hello" and len(texts(page, "assistant")) == 1 and typed(page) == ""
+
+
+def test_a_text_typed_while_a_request_fails_stays(page):
+    set_field(page, "temperature", -1)
+    enter = "document.getElementById('input').value ="
+    page.value(f"{enter} 'Hello'; document.getElementById('send').click(); {enter} 'And more'; 0")
+    page.wait("document.querySelectorAll('.message.error').length === 1")
+    wait_for_end(page)
+    assert typed(page) == "And more"
 
 
 def test_without_a_chat_template_each_text_is_a_prompt_by_itself(browser, tmp_path):
@@ -199,8 +213,9 @@ def test_a_key_is_asked_for(browser, tiny):
         set_field(page, "key", "sesame")
         page.wait("document.getElementById('model').options.length === 1")
         set_field(page, "max_tokens", 5)
-        ask(page, "Hello")
+        ask(page, ", again")
         page.wait("document.querySelectorAll('.note').length === 1")
+        assert texts(page, "user") == ["Hello", "Hello, again"]
         assert not page.events("Runtime.exceptionThrown")
         page.call("Page.close")
         assert served.stop() == 0
