@@ -11,7 +11,7 @@
 
 namespace plimsoll::kernels {
 
-// What a kernel needs of an ActivationSpec.
+// Parts of an ActivationSpec that a kernel on a device needs.
 struct ActivationCurve {
   Curve curve;
   bool gated;

@@ -220,7 +220,7 @@ __device__ Statistics statistics_of(const Row& row, Sums& sums) {
   }
 }
 
-// What one thread of a block does with all its rows.
+// One thread of a block, with all of its rows.
 template <Format kX, Format kY>
 class NormTeam {
  public:
