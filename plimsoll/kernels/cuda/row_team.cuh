@@ -66,10 +66,14 @@ __device__ inline Words<kCount * sizeof(Element<kFormat>)> encode_run(const floa
 template <Format kFormat, int kBytes>
 __device__ inline void store_codes(Element<kFormat>* p, int count, bool whole, const Words<kBytes>& codes) {
   if constexpr (kBytes > 4) {
-    if (whole) {  // in one store, which nvcc does not make of an array
-      if constexpr (kBytes == 8) *reinterpret_cast<uint2*>(p) = {codes.words[0], codes.words[1]};
-      if constexpr (kBytes == 16) {
-        *reinterpret_cast<uint4*>(p) = {codes.words[0], codes.words[1], codes.words[2], codes.words[3]};
+    if (whole) {  // in one store, which nvcc does not make of a structure's words
+      const uint32_t* const words = codes.words;
+      if constexpr (kBytes == 8) {
+        asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(words[0]), "r"(words[1]) : "memory");
+      } else {
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                     "r"(words[3])
+                     : "memory");
       }
       return;
     }

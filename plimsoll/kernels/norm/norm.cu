@@ -220,7 +220,7 @@ __device__ Statistics statistics_of(const Row& row, Sums& sums) {
   }
 }
 
-// One thread of a block, with all of its rows.
+// Work of a thread of a block on all its rows.
 template <Format kX, Format kY>
 class NormTeam {
  public:

@@ -7,8 +7,9 @@
 namespace plimsoll::kernels {
 namespace {
 
-constexpr int kTogether = 2;  // runs of a thread that are asked for together, beside those that it holds
-constexpr int kSums = 2;      // of g and of g * normal
+constexpr int kTogether = 2;      // runs of a thread that are asked for together, beside those that it holds
+constexpr int kRowsTogether = 8;  // rows of a column sum
+constexpr int kSums = 2;          // of g and of g * normal
 
 __device__ float mean_at(const NormBackward& args, int64_t row) {
   return args.kind == NormKind::kLayerNorm ? args.mean[row] : 0.0f;
@@ -204,15 +205,30 @@ __device__ ColumnSums<HeldRun<kX>::kCount> sum_columns(const NormBackward& args,
   const auto *dy = static_cast<const Element<kX>*>(args.dy) + begin * args.cols + col,
              *x = static_cast<const Element<kX>*>(args.x) + begin * args.cols + col;
   ColumnSums<Run::kCount> sums = {};
-#pragma unroll 8
-  for (int64_t row = begin; row < end; ++row, dy += args.cols, x += args.cols) {
-    const Run gradient = Run::at(dy, count, kWhole), value = Run::at(x, count, kWhole);
-    const float mean = mean_at(args, row), rstd = args.rstd[row];
+  const auto add = [&](const Run& gradient, const Run& value, float mean, float rstd) {
 #pragma unroll
     for (int k = 0; k < Run::kCount; ++k) {
       sums.dweight[k] = fmaf(gradient[k], normal_of(value[k], mean, rstd), sums.dweight[k]);
       sums.dbias[k] += gradient[k];
     }
+  };
+  int64_t row = begin;
+  for (; kWhole && row + kRowsTogether <= end; row += kRowsTogether) {
+    Run gradient[kRowsTogether], value[kRowsTogether];
+    float mean[kRowsTogether], rstd[kRowsTogether];
+#pragma unroll
+    for (int i = 0; i < kRowsTogether; ++i, dy += args.cols, x += args.cols) {
+      gradient[i] = Run::at(dy, count, true);
+      value[i] = Run::at(x, count, true);
+      rstd[i] = args.rstd[row + i];
+      mean[i] = mean_at(args, row + i);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsTogether; ++i) add(gradient[i], value[i], mean[i], rstd[i]);
+  }
+#pragma unroll 1
+  for (; row < end; ++row, dy += args.cols, x += args.cols) {
+    add(Run::at(dy, count, kWhole), Run::at(x, count, kWhole), mean_at(args, row), args.rstd[row]);
   }
   return sums;
 }

@@ -73,15 +73,20 @@ struct HeldSoftmaxRow : SoftmaxRow<kFormat> {
     for (int i = 0; i < kTeamRuns; ++i) {
 #pragma unroll
       for (int k = 0; k < kRun; ++k) held[i][k] = runs[i][k] * softmax.scale;
-      if (64 * i + kRun > left) {
-#pragma unroll
-        for (int k = 0; k < kRun; ++k) {
-          if (64 * i + k >= left) held[i][k] = minus_infinity();
-        }
-      }
     }
+    fill(left, minus_infinity());
     visible = this->mask == nullptr;
     if (this->mask != nullptr) hide();
+  }
+
+  // Sets what is held of elements from `end`.
+  __device__ void fill(int end, float x) {
+    if (end >= 64 * (kTeamRuns - 1) + kRun) return;
+#pragma unroll
+    for (int i = 0; i < kTeamRuns; ++i) {
+#pragma unroll
+      for (int k = 0; k < kRun; ++k) held[i][k] = 64 * i + k < end ? held[i][k] : x;
+    }
   }
 
   __device__ void hide() {
@@ -138,21 +143,14 @@ struct HeldSoftmaxRow : SoftmaxRow<kFormat> {
     return sums.join(total[0]);
   }
 
-  __device__ void write(float factor, bool row_visible) const {
+  __device__ void write(float factor, bool row_visible) {
     auto* y = this->y() + col;
-    const int seen = row_visible ? left : 0;
+#pragma unroll
+    for (int i = 0; i < kTeamRuns * kRun; ++i) held[i / kRun][i % kRun] *= factor;
+    fill(row_visible ? left : 0, 0.0f);
 #pragma unroll
     for (int i = 0; i < kTeamRuns; ++i) {
-      float value[kRun];
-#pragma unroll
-      for (int k = 0; k < kRun; ++k) value[k] = held[i][k] * factor;
-      if (64 * i + kRun > seen) {
-#pragma unroll
-        for (int k = 0; k < kRun; ++k) {
-          if (64 * i + k >= seen) value[k] = 0;
-        }
-      }
-      if (64 * i < there) store_codes<kFormat>(y + 64 * i, kRun, true, encode_run<kFormat, true>(value));
+      if (64 * i < there) store_codes<kFormat>(y + 64 * i, kRun, true, encode_run<kFormat, true>(held[i]));
     }
   }
 };
