@@ -10,12 +10,12 @@
 
 namespace plimsoll::kernels {
 
-inline constexpr int kNormRegisters = 96;  // of a thread, at most
-inline constexpr int kNormResident = 640;  // threads of a multiprocessor, which has 65,536 registers
+// Threads of a multiprocessor, which has 65,536 registers.
+constexpr int norm_resident(format::Format x) { return x == format::Format::kFp32 ? 512 : 640; }
 
 // A team takes a row.
 constexpr Launch norm_forward_launch(const NormForward& args, int multiprocessors) {
-  return team_launch(args.rows, args.cols, args.x_format == format::Format::kFp32 ? 4 : 2, kNormResident,
+  return team_launch(args.rows, args.cols, args.x_format == format::Format::kFp32 ? 4 : 2, norm_resident(args.x_format),
                      multiprocessors);
 }
 

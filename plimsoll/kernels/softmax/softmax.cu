@@ -7,6 +7,15 @@
 namespace plimsoll::kernels {
 namespace {
 
+// Blocks of a multiprocessor for which registers are left; with fewer registers the assembler would spill.
+constexpr int blocks_of(Format format) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+  return 1;
+#else
+  return format == Format::kFp16 ? 1 : kSoftmaxResident / kTeamThreads;
+#endif
+}
+
 __device__ float minus_infinity() { return __int_as_float(static_cast<int>(0xff800000u)); }
 
 // A float as an integer of the same order, and back; of NaN none is asked.
@@ -57,13 +66,15 @@ struct HeldSoftmaxRow : SoftmaxRow<kFormat> {
   using Run = HeldRun<kFormat>;
   static constexpr int kRun = Run::kCount;
   int col;          // of this thread's first run
-  int left, there;  // elements from there to the end of the keys that are seen, and of all
+  int in_piece;     // keys of its piece that are seen
+  int left, there;  // elements from `col` to the end of those, if positive, and to the end of all
   bool visible;     // whether the mask leaves this thread a place
   float held[kTeamRuns][kRun];
 
   __device__ HeldSoftmaxRow(const SoftmaxForward& softmax, const Team<kRun>& team, int64_t row, int64_t rows)
       : SoftmaxRow<kFormat>(softmax, row, rows), col(in_this_turn(team.piece * kSumBlock + team.col)) {
-    left = in_reach<kSumBlock>(this->keys - col);
+    in_piece = in_reach<kSumBlock>(this->keys - (col - team.col));
+    left = in_piece - team.col;
     there = in_reach<kSumBlock>(this->width - col);
     const auto* x = this->x() + col;
     Run runs[kTeamRuns];
@@ -117,8 +128,7 @@ struct HeldSoftmaxRow : SoftmaxRow<kFormat> {
   // The sum of the exponentials. Those that are not there are 0, or NaN where the sum is that anyway.
   __device__ float exponentiate(TeamSum<kRun>& sums, const Team<kRun>& team, float top) {
     float chain[1][kRun] = {}, total[1] = {};
-    const int64_t begin = this->keys - team.piece * kSumBlock;
-    const int in_order = kFormat == Format::kBf16 ? in_reach<kSumBlock>(begin) / 64 : kTeamRuns;
+    const int in_order = kFormat == Format::kBf16 ? in_piece / 64 : kTeamRuns;
 #pragma unroll
     for (int i = 0; i < kTeamRuns; ++i) {
 #pragma unroll
@@ -129,11 +139,11 @@ struct HeldSoftmaxRow : SoftmaxRow<kFormat> {
     }
     if constexpr (kFormat == Format::kBf16) {
       // Chain 2 (col / 32) + k % 2 has in lane col % 32 / 2 + k / 2 an element of each 32; of what is left of whole 64, its place.
-      if (begin < kSumBlock && begin > 64 * in_order) {
+      if (in_piece > 64 * in_order) {
 #pragma unroll
         for (int k = 0; k < kRun; ++k) {
           const int place = 64 * in_order + 16 * (team.col / 32 * 2 + k % 2) + team.col % 32 / 2 + k / 2;
-          if (place < begin) chain[0][k] += weight_of(this->logit(team.piece * kSumBlock + place), top);
+          if (place < in_piece) chain[0][k] += weight_of(this->logit(col - team.col + place), top);
         }
       }
       sums.add_pairs(chain, total);
@@ -255,10 +265,10 @@ __device__ void softmax_forward(const SoftmaxForward& args) {
 
 }  // namespace
 
-#define PLIMSOLL_KERNEL(x, kX)                                                                \
-  extern "C" __global__ void __launch_bounds__(kTeamThreads, kSoftmaxResident / kTeamThreads) \
-      softmax_forward_##x(const __grid_constant__ SoftmaxForward args) {                      \
-    softmax_forward<Format::kX>(args);                                                        \
+#define PLIMSOLL_KERNEL(x, kX)                                                      \
+  extern "C" __global__ void __launch_bounds__(kTeamThreads, blocks_of(Format::kX)) \
+      softmax_forward_##x(const __grid_constant__ SoftmaxForward args) {            \
+    softmax_forward<Format::kX>(args);                                              \
   }
 
 PLIMSOLL_KERNEL(fp32, kFp32)
