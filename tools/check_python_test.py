@@ -9,8 +9,18 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SCRIPTS = ["bench/compare", "tools/check_docs", "tools/check_layers", "tools/check_openmp", "tools/check_weak_symbols"]
-MODULES = ["python/plimsoll/a.py", "python/tests/a_test.py", "tools/a_test.py", "bench/a.py", "tests/attack/a.py"]
+SCRIPTS = [
+    "bench/compare",
+    *(f"tools/{name}" for name in ("check_docs", "check_layers", "check_openmp", "check_weak_symbols", "gpu_check")),
+]
+MODULES = [
+    "python/plimsoll/a.py",
+    "python/tests/a_test.py",
+    "tools/a_test.py",
+    "bench/a.py",
+    "tests/attack/a.py",
+    "tests/gpu/a.py",
+]
 GOOD = '"""A module."""\n\n\ndef double(x: int) -> int:\n    return 2 * x\n'
 
 pytestmark = pytest.mark.skipif(
@@ -42,6 +52,7 @@ def test_each_fault_is_named(tmp_path: pathlib.Path) -> None:
         "bench/a.py": '"""A module."""\n\nimport os\n\nx = [ 1 ]\n',
         "python/tests/a_test.py": GOOD + '\n\ndef untyped(x):\n    return double("text")\n',
         "tests/attack/a.py": GOOD + '\n\ndef untyped(x):\n    return double("text")\n',
+        "tests/gpu/a.py": GOOD + '\n\ndef untyped(x):\n    return double("text")\n',
     }
     result = run(tmp_path, files)
     assert result.returncode == 1
@@ -50,4 +61,5 @@ def test_each_fault_is_named(tmp_path: pathlib.Path) -> None:
     assert "python/plimsoll/a.py:8: error: Function is missing a type annotation" in result.stdout
     assert 'tools/a_test.py:8: error: "type: ignore" comment without error code' in result.stdout
     assert 'tests/attack/a.py:9: error: Argument 1 to "double" has incompatible type "str"' in result.stdout
+    assert 'tests/gpu/a.py:9: error: Argument 1 to "double" has incompatible type "str"' in result.stdout
     assert 'python/tests/a_test.py:9: error: Argument 1 to "double" has incompatible type "str"' in result.stdout

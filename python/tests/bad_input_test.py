@@ -49,7 +49,7 @@ def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name
 @pytest.mark.parametrize(
     "call,error,message",
     [
-        (lambda: te.Linear(4, 4, device="cuda"), NotImplementedError, "device"),
+        (lambda: te.Linear(4, 4, device="mps"), NotImplementedError, "device"),
         (lambda: te.Linear(4, 4, params_dtype=torch.float64), TypeError, "float64"),
         (lambda: te.Linear(4, -1), ValueError, "out_features >= 0, got -1"),
         (lambda: te.Linear(4, cast(Any, 2.5)), TypeError, "out_features an integer, got 2.5"),
@@ -163,6 +163,12 @@ def test_arguments_without_meaning_here_are_accepted_at_their_default_alone(name
 def test_construction(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
+def test_a_card_that_is_not_there_is_named():
+    with pytest.raises(RuntimeError, match="Linear: expected a card that torch sees for device 'cuda:1', found none"):
+        te.Linear(4, 4, device="cuda:1")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ def check_device(where: str, device: torch.device | str | None) -> torch.device:
     chosen = torch.get_default_device() if device is None else torch.device(device)
     if chosen.type not in ("cpu", "cuda", "meta"):
         raise NotImplementedError(f"{where}: expected device 'cpu', 'cuda' or 'meta', got '{chosen}'")
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(f"{where}: expected a card that torch sees for device '{chosen}', found none")
     return chosen
 
 
