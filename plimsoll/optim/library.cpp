@@ -97,13 +97,9 @@ void adamw_op(at::Tensor& parameter, const at::Tensor& grad, at::Tensor& moment1
                             .eps = eps,
                             .weight_decay = weight_decay,
                             .step = step};
-  if (parameter.device().is_cpu()) {
-    kernels::adamw(args);
-    return;
-  }
-  TORCH_CHECK_NOT_IMPLEMENTED(kernels::has_device_kernel(args), "adamw_: expected on ", parameter.device(),
-                              " moments of float32, and a parameter of float32 or with a master");
-  ops::on_device_of(parameter, [&](const kernels::cuda::Stream& stream) { kernels::adamw(args, stream); });
+  TORCH_CHECK_NOT_IMPLEMENTED(parameter.device().is_cpu() || kernels::has_device_kernel(args), "adamw_: expected on ",
+                              parameter.device(), " moments of float32, and a parameter of float32 or with a master");
+  ops::on_device_of(parameter, [&](auto... stream) { kernels::adamw(args, stream...); });
 }
 
 void check_values(const char* op, const at::Tensor& tensor, std::initializer_list<at::ScalarType> dtypes) {

@@ -1,13 +1,11 @@
 #include "tests/ptx/card.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <stdexcept>
 
 #include "plimsoll/kernels/cuda/driver.h"
 #include "tests/ptx/kernel_testing.h"
@@ -16,17 +14,11 @@ namespace plimsoll::ptx {
 namespace {
 
 using kernels::cuda::check;
-using kernels::cuda::Driver;
+using kernels::cuda::expect_driver;
 
 // Bytes before and after each copy of a buffer, which no kernel may write, and the filling of those that are not written yet.
 constexpr size_t kGuard = 256;
 constexpr uint8_t kUntouched = 0xa5;
-
-const Driver& card_driver() {
-  const Driver* const found = kernels::cuda::driver();
-  if (found == nullptr) throw std::runtime_error("PLIMSOLL_CARD=1: expected a card and its driver, found none");
-  return *found;
-}
 
 // A buffer's copy in the card's memory, as far from a multiple of 256 as the buffer is.
 class CardBuffer {
@@ -38,12 +30,12 @@ class CardBuffer {
     for (size_t i = 0; i < buffer.bytes.size(); ++i) {
       if (buffer.shadow[i].written) sent_[first_ + i] = buffer.bytes[i];
     }
-    check(card_driver().memory_allocate(&memory_, sent_.size()), "card: allocating");
-    check(card_driver().copy_to_device(memory_, sent_.data(), sent_.size()), "card: copying to it");
+    check(expect_driver().memory_allocate(&memory_, sent_.size()), "card: allocating");
+    check(expect_driver().copy_to_device(memory_, sent_.data(), sent_.size()), "card: copying to it");
   }
   CardBuffer(const CardBuffer&) = delete;
   CardBuffer& operator=(const CardBuffer&) = delete;
-  ~CardBuffer() { card_driver().memory_free(memory_); }
+  ~CardBuffer() { expect_driver().memory_free(memory_); }
 
   uint64_t address() const { return memory_ + first_; }
   bool holds(uint64_t address) const {
@@ -53,7 +45,7 @@ class CardBuffer {
 
   void bring_back(const std::string& kernel) {
     std::vector<uint8_t> got(sent_.size());
-    check(card_driver().copy_to_host(got.data(), memory_, got.size()), "card: copying from it");
+    check(expect_driver().copy_to_host(got.data(), memory_, got.size()), "card: copying from it");
     const size_t end = first_ + buffer_.bytes.size();
     for (size_t i = 0; i < got.size(); ++i) {
       const bool beside = i < first_ || i >= end;
@@ -86,9 +78,7 @@ std::vector<char> read_image(const std::filesystem::path& path) {
 
 // Machine code where there is some, else PTX, which the driver translates.
 Card::Card() {
-  void* context = nullptr;
-  check(card_driver().primary_context_retain(&context, 0), "card: its context");
-  check(card_driver().context_set_current(context), "card: its context");
+  kernels::cuda::make_current(0);
   for (const auto& entry : std::filesystem::directory_iterator(testing::ptx_directory())) {
     std::filesystem::path path = entry.path();
     if (path.extension() != ".ptx") continue;
@@ -96,7 +86,7 @@ Card::Card() {
     if (std::filesystem::exists(machine_code)) path = machine_code;
     void* library = nullptr;
     const std::vector<char> image = read_image(path);
-    check(card_driver().library_load_data(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+    check(expect_driver().library_load_data(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
           path.c_str());
     libraries_.push_back(library);
   }
@@ -112,7 +102,7 @@ Card* Card::in_use() {
 void* Card::find(const std::string& kernel) const {
   for (void* library : libraries_) {
     void* found = nullptr;
-    if (card_driver().library_get_kernel(&found, library, kernel.c_str()) == 0) return found;
+    if (expect_driver().library_get_kernel(&found, library, kernel.c_str()) == 0) return found;
   }
   throw Fault("card: no kernel " + kernel);
 }
@@ -128,16 +118,10 @@ void Card::run(const std::string& kernel, Memory& memory, kernels::Launch shape,
     word = (*found)->moved(word);
     std::memcpy(arguments.data() + offset, &word, sizeof(word));
   }
-  size_t bytes = arguments.size();
   if (shape.blocks > 0) {
-    // CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END.
-    std::array<void*, 5> extra = {reinterpret_cast<void*>(1), arguments.data(), reinterpret_cast<void*>(2), &bytes,
-                                  nullptr};
-    check(card_driver().launch_kernel(find(kernel), shape.blocks, 1, 1, shape.threads, 1, 1, 0, nullptr, nullptr,
-                                      extra.data()),
-          kernel.c_str());
+    kernels::cuda::launch_kernel(find(kernel), kernel.c_str(), shape.blocks, shape.threads, arguments, nullptr);
   }
-  check(card_driver().context_synchronize(), kernel.c_str());
+  check(expect_driver().context_synchronize(), kernel.c_str());
   for (const auto& copy : copies) copy->bring_back(kernel);
 }
 

@@ -1,6 +1,5 @@
 #include "plimsoll/kernels/cuda/device_kernels.h"
 
-#include <array>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -13,25 +12,6 @@
 
 namespace plimsoll::kernels::cuda {
 namespace {
-
-// CU_LAUNCH_PARAM_*, the keys of cuLaunchKernel's list of extra options.
-void* const kArgumentsFollow = reinterpret_cast<void*>(1);
-void* const kBytesFollow = reinterpret_cast<void*>(2);
-void* const kEnd = nullptr;
-
-const Driver& expect_driver() {
-  if (const Driver* const found = driver()) return *found;
-  throw std::runtime_error("CUDA: expected a card and its driver (libcuda.so.1), found none");
-}
-
-// On a thread that has not called CUDA yet, as those of a backward pass, no context is current.
-void make_current(int device) {
-  void* context = nullptr;
-  check(expect_driver().context_get_current(&context), "CUDA: the thread's context");
-  if (context != nullptr) return;
-  check(expect_driver().primary_context_retain(&context, device), "CUDA: the device's context");
-  check(expect_driver().context_set_current(context), "CUDA: the device's context");
-}
 
 class Kernels {
  public:
@@ -95,11 +75,7 @@ void launch_packed(const Stream& stream, const std::string& name, Launch shape, 
   if (shape.blocks == 0) return;
   make_current(stream.device);
   void* const kernel = kernels().find(name);
-  size_t bytes = arguments.size();
-  std::array<void*, 5> extra = {kArgumentsFollow, arguments.data(), kBytesFollow, &bytes, kEnd};
-  check(expect_driver().launch_kernel(kernel, shape.blocks, 1, 1, shape.threads, 1, 1, 0, stream.handle, nullptr,
-                                      extra.data()),
-        name.c_str());
+  launch_kernel(kernel, name.c_str(), shape.blocks, shape.threads, arguments, stream.handle);
 }
 
 void clear(const Stream& stream, float* number) {

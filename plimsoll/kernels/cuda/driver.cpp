@@ -2,11 +2,17 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <stdexcept>
 #include <string>
 
 namespace plimsoll::kernels::cuda {
 namespace {
+
+// CU_LAUNCH_PARAM_*, the keys of cuLaunchKernel's list of extra options.
+void* const kArgumentsFollow = reinterpret_cast<void*>(1);
+void* const kBytesFollow = reinterpret_cast<void*>(2);
+void* const kEnd = nullptr;
 
 template <class Function>
 bool find(void* library, const char* name, Function& function) {
@@ -44,6 +50,26 @@ const Driver* driver() {
   static Driver functions;
   static const bool loaded = load(functions);
   return loaded ? &functions : nullptr;
+}
+
+const Driver& expect_driver() {
+  if (const Driver* const found = driver()) return *found;
+  throw std::runtime_error("CUDA: expected a card and its driver (libcuda.so.1), found none");
+}
+
+void make_current(int device) {
+  void* context = nullptr;
+  check(expect_driver().context_get_current(&context), "CUDA: the thread's context");
+  if (context != nullptr) return;
+  check(expect_driver().primary_context_retain(&context, device), "CUDA: the device's context");
+  check(expect_driver().context_set_current(context), "CUDA: the device's context");
+}
+
+void launch_kernel(void* kernel, const char* name, uint32_t blocks, uint32_t threads, std::vector<uint8_t>& arguments,
+                   void* stream) {
+  size_t bytes = arguments.size();
+  std::array<void*, 5> extra = {kArgumentsFollow, arguments.data(), kBytesFollow, &bytes, kEnd};
+  check(expect_driver().launch_kernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, nullptr, extra.data()), name);
 }
 
 void check(int result, const char* what) {

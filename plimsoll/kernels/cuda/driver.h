@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace plimsoll::kernels::cuda {
 
@@ -34,6 +35,17 @@ struct Driver {
 
 // nullptr where there is no driver, or no card that it knows.
 const Driver* driver();
+
+// The driver. Throws std::runtime_error where there is none, or no card.
+const Driver& expect_driver();
+
+// Makes the primary context of the device the thread's, unless that has one: on a thread that has not called CUDA yet, as those of a
+// backward pass, none is.
+void make_current(int device);
+
+// Queues a kernel with the bytes of its arguments (packed_arguments.h). name: for an error.
+void launch_kernel(void* kernel, const char* name, uint32_t blocks, uint32_t threads, std::vector<uint8_t>& arguments,
+                   void* stream);
 
 // Throws std::runtime_error with what was asked for and the driver's words, for a result that is not 0.
 void check(int result, const char* what);

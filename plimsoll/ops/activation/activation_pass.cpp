@@ -40,11 +40,7 @@ Produced activate(const kernels::ActivationSpec& activation, const at::Tensor& x
                                         .y_format = format,
                                         .scale = scale.data(),
                                         .amax = amax.data()};
-  if (x.is_cuda()) {
-    on_device_of(x, [&](const kernels::cuda::Stream& stream) { kernels::activation_forward(args, stream); });
-  } else {
-    kernels::activation_forward(args);
-  }
+  on_device_of(x, [&](auto... stream) { kernels::activation_forward(args, stream...); });
   return {std::move(y), std::move(amax)};
 }
 
@@ -86,7 +82,7 @@ Produced activation_gradient(const ActivationGrad& args, format::Format format, 
       .column_sum = column_sum == nullptr ? nullptr : column_sum->mutable_data_ptr<float>()};
   if (x.is_cuda()) {
     const at::Tensor partials = at::empty({kernels::activation_partial_count(pass)}, x.options().dtype(at::kFloat));
-    on_device_of(x, [&](const kernels::cuda::Stream& stream) {
+    on_stream_of(x, [&](const kernels::cuda::Stream& stream) {
       kernels::activation_backward(pass, partials.mutable_data_ptr<float>(), stream);
     });
   } else {

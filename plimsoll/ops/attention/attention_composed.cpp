@@ -73,7 +73,6 @@ at::Tensor torch_attention(const at::Tensor& query, const at::Tensor& key, const
   TORCH_CHECK_NOT_IMPLEMENTED(options.segments.empty(),
                               "attention: expected fp32, bf16 or fp16 on the CPU with segments, got ",
                               query.scalar_type(), " on ", query.device());
-  if (composes_attention(query, key, options)) return composed_attention(query, key, value, options);
   // Torch's own causal rule counts from the first key and has neither a window nor a mask beside it.
   const bool counts_alike = options.causal == Causal::kTopLeft || query.size(2) == key.size(2);
   const bool own_rule = options.causal != Causal::kNone && counts_alike && options.window == 0 &&

@@ -48,11 +48,7 @@ Produced run(const NormPass& pass, format::Format format, const ScaleRef& scale,
   const double matrices = 1 + (args.residual != nullptr) + (args.sum != nullptr);
   const watch::Span span("norm", {.bytes = matrices * traffic(pass.x) + traffic(values)});
   watch::audit_operator({.op = "norm", .input = args.x_format, .output = format});
-  if (values.is_cuda()) {
-    on_device_of(values, [&](const kernels::cuda::Stream& stream) { kernels::norm_forward(args, stream); });
-  } else {
-    kernels::norm_forward(args);
-  }
+  on_device_of(values, [&](auto... stream) { kernels::norm_forward(args, stream...); });
   return {std::move(values), std::move(amax)};
 }
 
@@ -157,7 +153,7 @@ NormGradients run_norm_backward(const NormPass& pass, const at::Tensor& grad, co
                                    .dbias = result.bias.defined() ? result.bias.mutable_data_ptr<float>() : nullptr};
   if (pass.x.is_cuda()) {
     const at::Tensor partials = at::empty({kernels::norm_partial_count(args)}, sums);
-    on_device_of(pass.x, [&](const kernels::cuda::Stream& stream) {
+    on_stream_of(pass.x, [&](const kernels::cuda::Stream& stream) {
       kernels::norm_backward({args, partials.mutable_data_ptr<float>()}, stream);
     });
   } else {

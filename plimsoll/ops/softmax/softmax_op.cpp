@@ -47,11 +47,7 @@ at::Tensor softmax_forward_op(const at::Tensor& x, double scale, std::string_vie
   }
   const watch::Span span("softmax", {.bytes = traffic(dense, y)});
   watch::audit_operator({.op = "softmax", .input = args.format, .output = args.format});
-  if (y.is_cuda()) {
-    on_device_of(y, [&](const kernels::cuda::Stream& stream) { kernels::softmax_forward(args, stream); });
-  } else {
-    kernels::softmax_forward(args);
-  }
+  on_device_of(y, [&](auto... stream) { kernels::softmax_forward(args, stream...); });
   return y;
 }
 

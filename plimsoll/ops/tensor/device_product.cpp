@@ -138,7 +138,7 @@ void finish(at::Tensor sums, const Product& product, at::Tensor& output, format:
   if (bias) sums.add_(*bias);
   if (epilogue.accumulate) sums.add_(output);
   if (output.scalar_type() == at::kByte) {
-    on_device_of(sums, [&](const kernels::cuda::Stream& stream) {
+    on_stream_of(sums, [&](const kernels::cuda::Stream& stream) {
       kernels::quantize_tensor({.x = sums.const_data_ptr(),
                                 .rows = sums.size(0),
                                 .cols = sums.size(1),

@@ -48,20 +48,15 @@ Quantized quantize_tensor(const at::Tensor& x, const QuantizeOptions& options, a
   at::Tensor statistic;
   pass.statistic = wanted_statistic(x, options, statistic);
   const watch::Span span("quantize", {.bytes = traffic(x, codes)});
-  if (x.is_cuda()) {
-    on_device_of(x, [&](const kernels::cuda::Stream& stream) { kernels::quantize_tensor(pass, stream); });
-  } else {
-    kernels::quantize_tensor(pass);
-  }
+  on_device_of(x, [&](auto... stream) { kernels::quantize_tensor(pass, stream...); });
   return {scaled_codes(std::move(codes), options.format, options.scale), amax, statistic};
 }
 
-void quantize_blocks_on_device(const at::Tensor& x, const kernels::QuantizeBlocks& args) {
+void check_blocks(const at::Tensor& x, const kernels::QuantizeBlocks& args) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      kernels::has_device_kernel(args), "quantize: expected on ", x.device(),
+      x.device().is_cpu() || kernels::has_device_kernel(args), "quantize: expected on ", x.device(),
       " one FP32 scale, or one for rows, 1 x 128, 128 x 1, 1 x 32, 32 x 1 or 128 x 128, got blocks of ",
       args.block_rows, " x ", args.block_cols);
-  on_device_of(x, [&](const kernels::cuda::Stream& stream) { kernels::quantize_blocks(args, stream); });
 }
 
 constexpr int kOneAsE8m0 = 127;
@@ -112,11 +107,8 @@ Quantized quantize_blocks(const at::Tensor& x, const QuantizeOptions& options) {
                                      .rounding = options.rounding,
                                      .amax = amax.data(),
                                      .statistic = measured};
-  if (x.is_cuda()) {
-    quantize_blocks_on_device(x, args);
-  } else {
-    kernels::quantize_blocks(args);
-  }
+  check_blocks(x, args);
+  on_device_of(x, [&](auto... stream) { kernels::quantize_blocks(args, stream...); });
   return {std::move(tensor), std::move(amax), std::move(statistic)};
 }
 
@@ -158,8 +150,8 @@ Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tens
   if (options.scale.defined()) {
     TORCH_CHECK(options.granularity == recipe::kPerTensor, "quantize: expected no given scale with blocks of ",
                 options.granularity.block_rows, " x ", options.granularity.block_cols);
-    if (column_sum_out == nullptr || dense.device().is_cpu()) return quantize_tensor(dense, options, column_sum_out);
-    *column_sum_out = column_sum(dense);
+    if (dense.device().is_cpu()) return quantize_tensor(dense, options, column_sum_out);
+    if (column_sum_out != nullptr) *column_sum_out = column_sum(dense);
     return quantize_tensor(dense, options, nullptr);
   }
   if (column_sum_out != nullptr) *column_sum_out = column_sum(dense);
@@ -172,17 +164,13 @@ Quantized quantize(const at::Tensor& x, const QuantizeOptions& options, at::Tens
 }
 
 ScaleRef tensor_scale(const QuantizeOptions& options, const AmaxSlot& amax) {
-  if (amax.memory().is_cuda()) {
-    const at::Tensor scale = at::empty({1, 1}, amax.memory().options());
-    const kernels::TensorScale args{.amax = amax.data(),
-                                    .scale = scale.mutable_data_ptr<float>(),
-                                    .max_finite = format::max_finite(options.format),
-                                    .power_of_two = options.power_of_two};
-    on_device_of(scale, [&](const kernels::cuda::Stream& stream) { kernels::set_tensor_scale(args, stream); });
-    return ScaleRef(scale);
-  }
-  return ScaleRef::of(
-      kernels::fp32_block_scale(*amax.data(), format::max_finite(options.format), options.power_of_two));
+  const at::Tensor scale = at::empty({1, 1}, amax.memory().options());
+  const kernels::TensorScale args{.amax = amax.data(),
+                                  .scale = scale.mutable_data_ptr<float>(),
+                                  .max_finite = format::max_finite(options.format),
+                                  .power_of_two = options.power_of_two};
+  on_device_of(scale, [&](auto... stream) { kernels::set_tensor_scale(args, stream...); });
+  return ScaleRef(scale);
 }
 
 ScaledTensor scaled_codes(at::Tensor codes, format::Format format, const ScaleRef& scale) {
@@ -204,11 +192,7 @@ void find_amax(const at::Tensor& x, const AmaxSlot& result) {
                            .cols = dense.size(1),
                            .x_stride = dense.stride(0),
                            .amax = result.data()};
-  if (x.is_cuda()) {
-    on_device_of(x, [&](const kernels::cuda::Stream& stream) { kernels::amax(args, stream); });
-  } else {
-    kernels::amax(args);
-  }
+  on_device_of(x, [&](auto... stream) { kernels::amax(args, stream...); });
 }
 
 float amax(const at::Tensor& x) { return find_amax(x).read_on_host(); }

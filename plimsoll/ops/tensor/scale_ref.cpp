@@ -15,18 +15,22 @@ namespace {
 
 std::atomic<int64_t> reads = 0;
 
-// Tensors of the device, in one copy, as flat ones of the host.
-void bring(at::TensorList floats, at::Device device, std::vector<at::Tensor>& on_host) {
+// Elements of those tensors that are on the device, in one copy, each to its place among all.
+void bring(at::TensorList floats, at::Device device, std::vector<float>& all) {
   std::vector<at::Tensor> flat;
   for (const at::Tensor& each : floats) {
     if (each.device() == device) flat.push_back(each.flatten());
   }
-  const at::Tensor all = at::cat(flat).to(at::kCPU);
-  int64_t begin = 0;
-  for (size_t i = 0; i < floats.size(); ++i) {
-    if (floats[i].device() != device) continue;
-    on_host[i] = all.narrow(0, begin, floats[i].numel());
-    begin += floats[i].numel();
+  const at::Tensor brought = at::cat(flat).to(at::kCPU);
+  const float* next = brought.const_data_ptr<float>();
+  auto place = all.begin();
+  for (const at::Tensor& each : floats) {
+    const int64_t count = each.numel();
+    if (each.device() == device) {
+      std::copy_n(next, count, place);
+      next += count;
+    }
+    place += count;
   }
 }
 
@@ -38,17 +42,15 @@ std::vector<float> read_on_host(at::TensorList floats) {
   if (floats.empty()) return {};
   const at::RecordFunctionGuard quiet(/*is_enabled=*/false);  // a watch follows the model's operators
   std::vector<at::Device> devices;
+  int64_t count = 0;
   for (const at::Tensor& each : floats) {
+    count += each.numel();
     if (std::ranges::find(devices, each.device()) == devices.end()) devices.push_back(each.device());
   }
-  std::vector<at::Tensor> on_host(floats.size());
-  for (const at::Device device : devices) bring(floats, device, on_host);
+  std::vector<float> all(static_cast<size_t>(count));
+  for (const at::Device device : devices) bring(floats, device, all);
   reads.fetch_add(1, std::memory_order_relaxed);
-  std::vector<float> values;
-  for (const at::Tensor& each : on_host) {
-    values.insert(values.end(), each.const_data_ptr<float>(), each.const_data_ptr<float>() + each.numel());
-  }
-  return values;
+  return all;
 }
 
 ScaleRef::ScaleRef(at::Tensor memory) : memory_(std::move(memory)) {

@@ -106,11 +106,7 @@ at::Tensor dequantize(const ScaledTensor& tensor, at::ScalarType dtype) {
                                  .output = output.mutable_data_ptr(),
                                  .output_format = output_format,
                                  .output_stride = tensor.data.size(1)};
-  if (output.is_cuda()) {
-    on_device_of(output, [&](const kernels::cuda::Stream& stream) { kernels::dequantize(args, stream); });
-  } else {
-    kernels::dequantize(args);
-  }
+  on_device_of(output, [&](auto... stream) { kernels::dequantize(args, stream...); });
   return output;
 }
 

@@ -21,11 +21,7 @@ at::Tensor transposed(const at::Tensor& x) {
                                 .x_stride = x.size(1),
                                 .output = output.mutable_data_ptr(),
                                 .output_stride = x.size(0)};
-  if (x.is_cuda()) {
-    on_device_of(x, [&](const kernels::cuda::Stream& stream) { kernels::transpose(args, stream); });
-  } else {
-    kernels::transpose(args);
-  }
+  on_device_of(x, [&](auto... stream) { kernels::transpose(args, stream...); });
   return output;
 }
 
