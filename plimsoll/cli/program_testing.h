@@ -2,12 +2,15 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <functional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -49,9 +52,38 @@ class Program {
 
   void send(int signal) const { kill(child_, signal); }
 
+  // For a program with in_child = be_traced: lets it run, and the processes that it forks, until one of them is about to
+  // write and begun() is true. It stands still from then on, and so does every other at its next system call, until wait().
+  // Threads beside the first ones go on.
+  void hold_when(const std::function<bool()>& begun) {
+    int status = 0;
+    waitpid(child_, &status, 0);
+    if (!WIFSTOPPED(status)) throw std::runtime_error("the program cannot be traced");
+    ptrace(PTRACE_SETOPTIONS, child_, nullptr, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK | PTRACE_O_EXITKILL);
+    held_ = {child_};
+    for (pid_t process = child_; !(is_about_to_write(process) && begun());) {
+      const bool passes_on =
+          WSTOPSIG(status) != SIGTRAP && WSTOPSIG(status) != (SIGTRAP | 0x80) && held_.contains(process);
+      held_.insert(process);  // a new one, which begins with a SIGSTOP
+      ptrace(PTRACE_SYSCALL, process, nullptr, passes_on ? WSTOPSIG(status) : 0);
+      for (process = waitpid(-1, &status, __WALL); !WIFSTOPPED(status); process = waitpid(-1, &status, __WALL)) {
+        held_.erase(process);
+        if (process == child_) throw std::runtime_error("the program ended before the test held it");
+      }
+    }
+  }
+  static void be_traced() { ptrace(PTRACE_TRACEME, 0, nullptr, nullptr); }
+
   Outcome wait() {
     int status = 0;
-    while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
+    bool has_ended = false;
+    for (const pid_t process : held_) {
+      if (ptrace(PTRACE_DETACH, process, nullptr, nullptr) == 0) continue;
+      waitpid(process, &status, __WALL);  // one that had not come to its next call, or that a signal has ended
+      if (WIFSTOPPED(status)) ptrace(PTRACE_DETACH, process, nullptr, nullptr);
+      has_ended = has_ended || (process == child_ && !WIFSTOPPED(status));
+    }
+    while (!has_ended && waitpid(child_, &status, 0) < 0 && errno == EINTR) {
     }
     child_ = -1;
     return {.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status),
@@ -65,8 +97,15 @@ class Program {
     ::dup2(file, descriptor);
   }
 
+  static bool is_about_to_write(pid_t process) {
+    __ptrace_syscall_info call{};
+    ptrace(PTRACE_GET_SYSCALL_INFO, process, sizeof(call), &call);
+    return call.op == PTRACE_SYSCALL_INFO_ENTRY && call.entry.nr == SYS_write;
+  }
+
   io::TemporaryDirectory files_;
   pid_t child_ = -1;
+  std::set<pid_t> held_;
 };
 
 inline Outcome run_program(

@@ -53,9 +53,16 @@ class TinyRun {
     return result;
   }
 
-  // Waits, up to a minute, until the log of a run that goes on holds that many steps.
+  // Whether the log of a run holds that many lines.
+  bool has_lines(const std::string& name, int64_t count) const {
+    if (!std::filesystem::exists(file(name))) return false;
+    const std::string text = io::read_plainly(file(name));
+    return std::count(text.begin(), text.end(), '\n') >= count;
+  }
+
+  // Waits, up to five minutes, until the log of a run that goes on for ever holds that many steps.
   void wait_for_steps(const std::string& name, size_t count) const {
-    for (int i = 0; i < 30'000 && steps(name).size() < count; ++i)
+    for (int i = 0; i < 150'000 && steps(name).size() < count; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 
