@@ -23,6 +23,11 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
+// Time beyond a deadline, in which other processes may have the processors.
+constexpr auto kSlack = 60s;
+// The deadline of ranks of which one stands still. Another that lacks a processor for some seconds is not taken for it.
+constexpr auto kPatience = 5s;
+
 TEST(Communicator, OfOneProcessNeedsNobody) {
   const auto alone = Communicator::connect({});
   const at::Tensor x = at::arange(5, at::kFloat);
@@ -113,11 +118,11 @@ void expect_error_naming(const Launch& launch, int64_t gone, int signal, std::ch
     EXPECT_THAT(said, ::testing::ContainsRegex("ended or stand")) << said;
   }
   ranks.reset();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, deadline + 5s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, signal == SIGKILL ? kSlack : deadline + kSlack);
 }
 
 TEST(Communicator, AKilledRankIsNamedByAllOthers) {
-  testing::on_ranks(3, [](const Launch& launch) { expect_error_naming(launch, 1, SIGKILL, 20s); }, {.killed = {1}});
+  testing::on_ranks(3, [](const Launch& launch) { expect_error_naming(launch, 1, SIGKILL, 120s); }, {.killed = {1}});
 }
 
 // A byte into a pipe that nobody reads: the error of write.
@@ -155,29 +160,31 @@ TEST(Communicator, AHandlerOfTheHostForBrokenPipesStays) {
 }
 
 TEST(Communicator, AStoppedRankIsNamedAfterTheDeadline) {
-  testing::on_ranks(3, [](const Launch& launch) { expect_error_naming(launch, 2, SIGSTOP, 3s); }, {.stopped = {2}});
+  testing::on_ranks(3, [](const Launch& launch) { expect_error_naming(launch, 2, SIGSTOP, kPatience); },
+                    {.stopped = {2}});
 }
 
 // Rank 0 holds the store in which the others look.
 TEST(Communicator, RankZeroKilledIsNamed) {
-  testing::on_ranks(3, [](const Launch& launch) { expect_error_naming(launch, 0, SIGKILL, 20s); }, {.killed = {0}});
+  testing::on_ranks(3, [](const Launch& launch) { expect_error_naming(launch, 0, SIGKILL, 120s); }, {.killed = {0}});
 }
 
 TEST(Communicator, RankZeroStoppedIsNamed) {
-  testing::on_ranks(3, [](const Launch& launch) { expect_error_naming(launch, 0, SIGSTOP, 3s); }, {.stopped = {0}});
+  testing::on_ranks(3, [](const Launch& launch) { expect_error_naming(launch, 0, SIGSTOP, kPatience); },
+                    {.stopped = {0}});
 }
 
 // A rank that would wait for an answer in the store itself, in which no collective is under way.
 TEST(Communicator, RankZeroStoppedBeforeASplitIsNamed) {
   testing::on_ranks(2,
                     [](const Launch& launch) {
-                      auto ranks = testing::connect(launch, 3s);
+                      auto ranks = testing::connect(launch, kPatience);
                       ranks->barrier();
                       if (launch.rank == 0) raise(SIGSTOP);
                       const auto start = std::chrono::steady_clock::now();
                       EXPECT_THROW(ranks->split("other"), c10::DistBackendError);
                       ranks.reset();
-                      EXPECT_LT(std::chrono::steady_clock::now() - start, 8s);
+                      EXPECT_LT(std::chrono::steady_clock::now() - start, kPatience + kSlack);
                     },
                     {.stopped = {0}});
 }
@@ -216,7 +223,7 @@ TEST(Communicator, APortThatAnswersNothingIsAnErrorAfterTheDeadline) {
     EXPECT_THAT(said, HasSubstr("connecting on rank 1 of 2 failed (deadline 2000 ms)"));
     EXPECT_THAT(said, HasSubstr("127.0.0.1:" + std::to_string(silent.port()) + ", where the ranks' store should be"));
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 7s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 2s + kSlack);
 }
 
 TEST(Communicator, RanksThatEndWellPrintNothingHoweverFarApart) {
@@ -237,7 +244,7 @@ TEST(Communicator, ARankThatNeverStartsIsAnErrorAfterTheDeadline) {
     if (launch.rank == 1) return;
     const auto start = std::chrono::steady_clock::now();
     EXPECT_THROW(testing::connect(launch, 2s), c10::DistBackendError);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, 7s);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 2s + kSlack);
   });
 }
 

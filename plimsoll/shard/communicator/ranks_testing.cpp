@@ -26,20 +26,45 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLimit = 60s;
+constexpr auto kLimit = 300s;
 constexpr const char* kIsRank = "PLIMSOLL_TEST_RANK";
 
-std::string free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  const bool bound = bind(socket, generic, size) == 0 && getsockname(socket, generic, &size) == 0;
-  EXPECT_TRUE(bound);
-  close(socket);
-  return std::to_string(ntohs(address.sin_port));
+// A port that nobody else is given meanwhile; a store listens at it because it sets SO_REUSEADDR, too.
+class ReservedPort {
+ public:
+  ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int yes = 1;
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)), 0);
+    EXPECT_EQ(bind(socket_, generic, size) | getsockname(socket_, generic, &size), 0);
+    port_ = std::to_string(ntohs(address.sin_port));
+  }
+  ~ReservedPort() { close(socket_); }
+  ReservedPort(const ReservedPort&) = delete;
+  ReservedPort& operator=(const ReservedPort&) = delete;
+
+  const std::string& port() const { return port_; }
+
+ private:
+  int socket_;
+  std::string port_;
+};
+
+// A file that says that a rank's program has started.
+std::filesystem::path started_file(int64_t port, int64_t rank) {
+  return std::filesystem::temp_directory_path() /
+         ("plimsoll_started_" + std::to_string(port) + "_" + std::to_string(rank));
+}
+
+void wait_until_all_have_started(const Launch& launch) {
+  std::ofstream(started_file(launch.port, launch.rank));
+  for (int64_t rank = 0; rank < launch.world_size; ++rank) {
+    while (!std::filesystem::exists(started_file(launch.port, rank))) std::this_thread::sleep_for(1ms);
+  }
 }
 
 std::string full_name_of_this_test() {
@@ -108,10 +133,18 @@ class Rank {
 }  // namespace
 
 void on_ranks(int64_t world_size, const std::function<void(const Launch&)>& body, const Fates& fates) {
-  if (std::getenv(kIsRank) != nullptr) return body(launch_from_environment());
+  if (std::getenv(kIsRank) != nullptr) {
+    const Launch launch = launch_from_environment();
+    wait_until_all_have_started(launch);
+    return body(launch);
+  }
+  const ReservedPort reserved;
+  const int64_t port = std::stoll(reserved.port());
+  for (int64_t rank = 0; rank < world_size; ++rank) std::filesystem::remove(started_file(port, rank));
   std::vector<std::unique_ptr<Rank>> ranks;
-  const std::string port = free_port();
-  for (int64_t rank = 0; rank < world_size; ++rank) ranks.push_back(std::make_unique<Rank>(rank, world_size, port));
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    ranks.push_back(std::make_unique<Rank>(rank, world_size, reserved.port()));
+  }
   const auto limit = std::chrono::steady_clock::now() + kLimit;
   for (int64_t rank = 0; rank < world_size; ++rank) {
     Rank& process = *ranks[static_cast<size_t>(rank)];
@@ -126,6 +159,7 @@ void on_ranks(int64_t world_size, const std::function<void(const Launch&)>& body
       EXPECT_EQ(process.status(), 0) << "rank " << rank << ":\n" << process.output();
     }
   }
+  for (int64_t rank = 0; rank < world_size; ++rank) std::filesystem::remove(started_file(port, rank));
 }
 
 std::shared_ptr<Communicator> connect(const Launch& launch, std::chrono::milliseconds deadline) {

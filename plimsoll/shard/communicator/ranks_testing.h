@@ -19,10 +19,11 @@ struct Fates {
   std::set<int64_t> stopped = {};  // stand still (SIGSTOP); killed once the others have ended
 };
 
-// A test failure, with what the rank printed, unless each rank ends well or as `fates` says, within a minute.
+// A test failure, with what the rank printed, unless each rank ends well or as `fates` says, within minutes. `body` begins
+// when the programs of all ranks have started, however long that took.
 void on_ranks(int64_t world_size, const std::function<void(const Launch&)>& body, const Fates& fates = {});
 
 std::shared_ptr<Communicator> connect(const Launch& launch,
-                                      std::chrono::milliseconds deadline = std::chrono::seconds(30));
+                                      std::chrono::milliseconds deadline = std::chrono::minutes(2));
 
 }  // namespace plimsoll::shard::testing

@@ -195,7 +195,7 @@ TEST(FullySharded, CodesTakeHalfOfTheBytesOfBf16) {
 
 // Rank 1 ends before the unit's parameters are gathered, in the second pass, or before its gradients are reduced.
 void expect_error_when_killed(const Launch& launch, bool in_backward) {
-  const auto ranks = testing::connect(launch, 10s);
+  const auto ranks = testing::connect(launch);
   Chain chain(ranks);
   chain.forward(at::ones({1, 7})).backward();
   const at::Tensor x = at::ones({1, 7}).requires_grad_();
@@ -204,12 +204,12 @@ void expect_error_when_killed(const Launch& launch, bool in_backward) {
     if (launch.rank == 1) x.register_hook([](const at::Tensor&) { raise(SIGKILL); });
     const auto start = std::chrono::steady_clock::now();
     EXPECT_THROW(loss.backward(), c10::DistBackendError);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, 15s);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 60s) << "the deadline is later";
   } else {
     if (launch.rank == 1) raise(SIGKILL);
     const auto start = std::chrono::steady_clock::now();
     EXPECT_THROW(chain.forward(x), c10::DistBackendError);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, 15s);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 60s) << "the deadline is later";
   }
 }
 

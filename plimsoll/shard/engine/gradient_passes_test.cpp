@@ -227,7 +227,7 @@ TEST(GradientPasses, SyncThatComesTooEarlyIsAnError) {
 }
 
 void broken_on_one_rank(const Launch& launch, bool sharded) {
-  const auto ranks = testing::connect(launch, std::chrono::seconds(5));
+  const auto ranks = testing::connect(launch);
   Layers module;
   const Parallel parallel(module, ranks, sharded);
   const auto run = [&] { module.forward(rows(launch.rank, 1)).sum().backward(); };
