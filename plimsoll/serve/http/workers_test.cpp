@@ -33,15 +33,16 @@ TEST(Workers, AnotherThreadStartsWhenAllAreBusyUpToTheLimit) {
   EXPECT_EQ(done, 4);
 }
 
-TEST(Workers, TasksOneAfterAnotherShareAThread) {
-  Workers workers(100);
-  for (int i = 0; i < 20; ++i) {
+TEST(Workers, TasksOneAfterAnotherShareThreads) {
+  constexpr size_t kTasks = 200;
+  Workers workers(kTasks + 1);
+  for (size_t i = 0; i < kTasks; ++i) {
     std::latch done(1);
     workers.enqueue([&] { done.count_down(); });
     done.wait();
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // until it waits for the next
+    std::this_thread::sleep_for(std::chrono::microseconds(500));  // in which most threads come to wait for the next
   }
-  EXPECT_LT(workers.threads(), 20U);
+  EXPECT_LT(workers.threads(), kTasks) << "one for each";
 }
 
 TEST(Workers, ATaskThatThrowsEndsNoOther) {
