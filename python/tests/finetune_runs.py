@@ -5,14 +5,14 @@ import math
 import random
 import signal
 import subprocess
-import time
 
 import launched_ranks
 import tiny_llama
 import tokenizer_texts
 import torch
+import traced
 from chat_template_test import TEMPLATES
-from program import PROGRAM, done, plimsoll
+from program import PROGRAM, command_of, done, plimsoll
 from rounding import approx
 from transformers import AutoTokenizer
 
@@ -29,20 +29,16 @@ def words_of(model, data, *more):
 
 
 def done_by_two(*words):
-    command = [*launched_ranks.words(2), PROGRAM, *map(str, words), "--deadline=60"]
+    command = [*launched_ranks.words(2), PROGRAM, *map(str, words), "--deadline=120"]
     environment = launched_ranks.environment()
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 def stop_at_step_4(words, out, how):
-    """Stops a run that saves this step when it has."""
-    process = subprocess.Popen([PROGRAM, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not any(out.glob("step-*0004/manifest.json")):
-        time.sleep(0.01)
-    process.send_signal(how)
-    process.communicate(timeout=120)
-    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    """Stops a run that saves this step as soon as it has."""
+    process = traced.stopped_when(command_of(*words), lambda: any(out.glob("step-*0004/manifest.json")))
+    assert traced.strike(process, how)[2] == (130 if how == signal.SIGINT else -signal.SIGKILL)
 
 
 def refusal(tmp_path, *words):

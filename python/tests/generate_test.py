@@ -1,5 +1,6 @@
 """plimsoll generate as a program: text, chats in a terminal and from a pipe, and what it logs."""
 
+import fcntl
 import json
 import math
 import os
@@ -35,7 +36,7 @@ def run(tmp_path_factory):
 
 def generate(run, *options, messages=None):
     command = [PROGRAM, "generate", "--model", run, "--threads", "1", *map(str, options)]
-    return subprocess.run(command, input=messages, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, input=messages, capture_output=True, text=True, timeout=300, check=False)
 
 
 def log_of(path):
@@ -105,11 +106,11 @@ class Terminal:
             os.execv(command[0], [str(word) for word in command])
         self.text = ""
 
-    def wait_for(self, expected, seconds=60):
+    def wait_for(self, expected, seconds=300):
         """Reads until `expected` stands behind what was waited for before."""
         end = time.monotonic() + seconds
         while expected not in self.text:
-            assert select.select([self.screen], [], [], end - time.monotonic())[0], self.text
+            assert select.select([self.screen], [], [], max(end - time.monotonic(), 0))[0], self.text
             self.text += os.read(self.screen, 4096).decode(errors="replace")
         before, _, self.text = self.text.partition(expected)
         return before
@@ -121,20 +122,39 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
 
 
+class NarrowLog:
+    """A log that holds up the program: it has room for some forty tokens more than the test has read."""
+
+    def __init__(self, path):
+        os.mkfifo(path)
+        self.pipe, self.text = os.open(path, os.O_RDWR), b""
+        fcntl.fcntl(self.pipe, fcntl.F_SETPIPE_SZ, 4096)
+
+    def wait_for(self, expected):
+        while expected not in self.text:
+            assert select.select([self.pipe], [], [], 300)[0], self.text
+            self.text += os.read(self.pipe, 4096)
+
+    def lines(self):
+        os.close(self.pipe)
+        return [json.loads(line) for line in self.text.splitlines()]
+
+
 def test_a_terminal_can_stop_a_reply_forget_and_end(run, tmp_path):
-    command = [PROGRAM, "generate", "--model", run, "--chat", "--threads", 1, "--json", tmp_path / "log"]
-    terminal = Terminal(*command)
+    log = NarrowLog(tmp_path / "log")
+    terminal = Terminal(PROGRAM, "generate", "--model", run, "--chat", "--threads", 1, "--json", tmp_path / "log")
     assert "Ctrl-C stops a reply" in terminal.wait_for("> ")
     terminal.type("hi\n")
     terminal.wait_for("hi\r\n")
-    while not any("id" in line for line in log_of(tmp_path / "log")):
-        time.sleep(0.01)
+    log.wait_for(b'"id"')
     terminal.type("\x03")
+    terminal.wait_for("^C")  # the terminal has sent the signal
+    log.wait_for(b'"end"')
     terminal.wait_for("\r\n> ")
     terminal.type("/reset\n")
     terminal.wait_for("> ")
     terminal.type("\x04")
     assert terminal.exit_code() == 0
-    texts = [line for line in log_of(tmp_path / "log") if "end" in line]
+    texts = [line for line in log.lines() if "end" in line]
     assert [text["end"] for text in texts] == ["interrupted"]
     assert texts[0]["tokens"] > 0

@@ -1,7 +1,5 @@
 """plimsoll gauge and plimsoll line on models that are much larger than the program: how many copies are in memory at a time."""
 
-import os
-import subprocess
 from typing import Any
 
 import gauge_program
@@ -10,7 +8,7 @@ import tiny_llama
 import tokenizer_texts
 import torch
 import transformers
-from program import PROGRAM, command_of
+from program import PROGRAM, measured
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
 
@@ -31,11 +29,9 @@ def model_of(layers, folder):
 
 def peak(*words):
     """Bytes of memory that the program held at most."""
-    with subprocess.Popen(command_of(*words), stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_maxrss * 1024
+    code, memory, _, said = measured(*words)
+    assert code == 0, said
+    return memory
 
 
 def test_search_has_the_fp32_weights_and_an_fp16_copy_and_nothing_has_more(tmp_path):
@@ -49,9 +45,9 @@ def test_search_has_the_fp32_weights_and_an_fp16_copy_and_nothing_has_more(tmp_p
         sizes.append(model_of(layers, tmp_path / f"model {layers}"))
         words = ("--model", tmp_path / f"model {layers}", "--out", tmp_path / f"gauged {layers}", "--calibrate", inputs)
         peaks.append(peak("gauge", *words, "--measurements", 2))
-    # Besides, one layer and what is being written of it.
-    layer = (sizes[1] - sizes[0]) / 8
-    assert peaks[1] - peaks[0] < 1.5 * (sizes[1] - sizes[0]) + 2 * layer, (sizes, peaks)
+    # 1.8 to 1.9 of the weights: besides, pages of the file that is read, one layer and what is being written of it. 2.4 with
+    # another FP16 copy.
+    assert peaks[1] - peaks[0] < 2.2 * (sizes[1] - sizes[0]), (sizes, peaks)
 
 
 def test_line_has_the_fp32_weights_and_nothing_beside_them(tmp_path):
@@ -72,5 +68,5 @@ def test_line_has_the_fp32_weights_and_nothing_beside_them(tmp_path):
         sizes.append(sum(each.stat().st_size for each in folder.glob("*.safetensors")))
         words = ("--model", folder, "--data", text, "--out", tmp_path / f"lined {layers}", "--tokens", 256, "--context", 32)
         peaks.append(peak("line", *words, "--measurements", 2, "--max-kl", 10))
-    layer = (sizes[1] - sizes[0]) / 8
-    assert peaks[1] - peaks[0] < sizes[1] - sizes[0] + 2 * layer, (sizes, peaks)
+    # 1.2 to 1.3 of the weights, of which some pages of the file that is read; 1.8 with an FP16 copy.
+    assert peaks[1] - peaks[0] < 1.6 * (sizes[1] - sizes[0]), (sizes, peaks)

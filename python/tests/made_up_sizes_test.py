@@ -4,34 +4,23 @@ import hashlib
 import json
 import resource
 import subprocess
-import sys
 from typing import Any
 
-import plimsoll
 import pytest
 import torch
 from plimsoll.t5 import T5ForConditionalGeneration
+from program import measured
 from t5_models import make, save
 
-PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
-# A process begins with the peak memory of the one that starts it: here that is a small one, not the tests' own.
-MEASURE = """
-import os, subprocess, sys
-process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
-_, status, usage = os.wait4(process.pid, 0)
-print(os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
-"""
 MEMORY = 1 << 30  # bytes that a command may touch: libraries, and room to spare
 
 
 def run(*arguments, limit=MEMORY):
     """(exit code, stderr), of a process that must not touch more memory than `limit`."""
-    command: list[Any] = [sys.executable, "-S", "-c", MEASURE, PROGRAM, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    code, memory, seconds = done.stdout.split()
-    assert int(memory) < limit, memory
-    assert float(seconds) < 60
-    return int(code), done.stderr
+    code, memory, seconds, said = measured(*arguments)
+    assert memory < limit, memory
+    assert seconds < 60
+    return code, said
 
 
 def expect_refused(expected, *arguments, code=1):

@@ -3,11 +3,12 @@
 import os
 import signal
 import subprocess
-import time
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import plimsoll as package
+import traced
 
 PROGRAM = package._library.find().parent / "bin" / "plimsoll"
 
@@ -29,14 +30,25 @@ def done(*words: Any) -> str:
 
 
 def interrupted(words: Sequence[Any], begun: Callable[[], bool]) -> tuple[str, str, int]:
-    """Output, errors and exit code of a command that gets Ctrl-C when begun() is true."""
-    process = subprocess.Popen(command_of(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 60
-    while not begun() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.001)
-    process.send_signal(signal.SIGINT)
-    output, error = process.communicate(timeout=60)
-    return output, error, process.returncode
+    """Output, errors and exit code of a command that gets Ctrl-C as soon as begun() is true."""
+    return traced.strike(traced.stopped_when(command_of(*words), begun), signal.SIGINT)
+
+
+# The peak memory of a process begins with that of the one that starts it: here that is a small one, not the tests' own.
+MEASURE = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+"""
+
+
+def measured(*words: Any) -> tuple[int, int, float, str]:
+    """Exit code of a command, bytes of memory that it held at most, seconds of processors, and what it said on stderr."""
+    command = [sys.executable, "-S", "-c", MEASURE, *command_of(*words)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    code, memory, seconds = result.stdout.split()
+    return int(code), int(memory), float(seconds), result.stderr
 
 
 def refused(*words: Any) -> str:
