@@ -1,9 +1,11 @@
 """serve.py on a tiny model: servers in turn, what it reads of a stream, prompts of so many tokens, and the file for llama.cpp."""
 
+import contextlib
 import http.server
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -27,10 +29,27 @@ def tiny(tmp_path_factory):
     return directory
 
 
-def test_servers_answer_in_turn(tiny, tmp_path):
+@pytest.fixture
+def port():
+    """The first of two ports in a row that nobody else is given meanwhile."""
+    for first in range(18700, 32000, 2):
+        with contextlib.ExitStack() as stack:
+            held = [stack.enter_context(socket.socket()) for _ in range(2)]
+            try:
+                for more, each in enumerate(held):
+                    each.bind(("127.0.0.1", first + more))
+            except OSError:
+                continue
+            for each in held:  # for the servers, which set it before they listen there
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            yield first
+            return
+
+
+def test_servers_answer_in_turn(tiny, tmp_path, port):
     again = f"again={BUILD}/bin/plimsoll serve --model {{model}} --port {{port}} --threads {{threads}} --max-batch {{clients}}"
     command = [sys.executable, BENCH / "serve.py", "--model", tiny, "--build", BUILD, "--clients", "1,3", "--rounds", "1"]
-    command += ["--prompt", "30", "--tokens", "8", "--threads", "1", "--port", "18731", "--peer", again]
+    command += ["--prompt", "30", "--tokens", "8", "--threads", "1", "--port", port, "--peer", again]
     command += ["--json", tmp_path / "rows"]
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -45,7 +64,7 @@ def test_servers_answer_in_turn(tiny, tmp_path):
     assert result.stdout.count("again") == 2 and set(document["peak_bytes"]) == {"plimsoll", "again"}
 
 
-def test_a_peer_that_does_not_start_is_one_error(tiny):
+def test_a_peer_that_does_not_start_is_one_error(tiny, port):
     command = [
         sys.executable,
         BENCH / "serve.py",
@@ -54,12 +73,12 @@ def test_a_peer_that_does_not_start_is_one_error(tiny):
         "--build",
         BUILD,
         "--port",
-        "18741",
+        port,
         "--peer",
         "none=false {port}",
     ]
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    assert result.returncode == 1 and "false: expected a server at port 18742, found none" in result.stderr
+    assert result.returncode == 1 and f"false: expected a server at port {port + 1}, found none" in result.stderr
 
 
 EVENTS: list[dict[str, Any]] = [

@@ -162,8 +162,9 @@ def ranks_that_recorded_other_tensors_all_raise(group):
 
 @ranks.case(4)
 def a_rank_that_does_not_come_is_an_error_after_the_time_out(_):
-    pair = dist.new_group([2, 3], timeout=datetime.timedelta(seconds=1))
+    pair = dist.new_group([2, 3], timeout=ranks.LIMIT)  # in which the two find each other
     if dist.get_rank() == 2:
+        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=1), pair)
         with pytest.raises(RuntimeError, match="process group .* of 2 ranks failed; a rank may have ended"):
             train(pair, te.Linear(8, 8), RULE, data=torch.ones(2, 8))
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 TEXT = pathlib.Path(__file__).resolve().parents[2] / "LICENSE"
 SHAPE = ["--layers=2", "--dim=32", "--heads=2", "--context=32", "--batch=4", "--warmup=2", "--eval-windows=4"]
-PLAN = ["--steps=24", "--save-every=12", "--keep=9", "--threads=1", "--deadline=60"]
+PLAN = ["--steps=24", "--save-every=12", "--keep=9", "--threads=1", "--deadline=120"]
 # Bounds between the errors of this model's operands, and no patience, so that products go up and down in each half of the run.
 RESTLESS = {"every": 1, "votes": 1, "ballots": 2, "quiet": 1, "window": 1, "demote_share": 1}
 THREE = "e2m1>e4m3>bf16"
@@ -29,7 +29,7 @@ def train(out, *arguments, ranks=2, ladder="e4m3>bf16"):
     environment = launched_ranks.environment()
     command = [*launched_ranks.words(ranks), PROGRAM, "train", "--data", TEXT, "--out", out, "--recipe", recipe]
     command += [*SHAPE, *PLAN, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
     steps = [{name: line[name] for name in ("step", "loss", "grad_norm", "precision")} for line in lines if "loss" in line]
@@ -39,7 +39,7 @@ def train(out, *arguments, ranks=2, ladder="e4m3>bf16"):
 def weights_of(out):
     """Tensors of the last checkpoint, by name."""
     whole = out / "whole.safetensors"
-    said = subprocess.run([PROGRAM, "consolidate", out, "--out", whole], capture_output=True, text=True, timeout=60, check=False)
+    said = subprocess.run([PROGRAM, "consolidate", out, "--out", whole], capture_output=True, text=True, timeout=300, check=False)
     assert said.returncode == 0, said.stderr
     return load_file(whole)
 

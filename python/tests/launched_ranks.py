@@ -3,6 +3,7 @@
 python launched_ranks.py RANKS COMMAND...    exit code: that of the first rank that fails, which ends the others
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -34,14 +35,16 @@ def rank_environment(rank, ranks, port):
     return {**environment(), **{name: str(value) for name, value in launch.items()}}
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+@contextlib.contextmanager
+def reserved_port():
+    """A port that nobody else is given meanwhile. Listening at it needs SO_REUSEADDR, as servers set it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
-def start(ranks, command):
-    port = free_port()
+def start(ranks, command, port):
     return [subprocess.Popen(command, env=rank_environment(rank, ranks, port)) for rank in range(ranks)]
 
 
@@ -56,14 +59,18 @@ def wait(processes):
 
 
 def main():
-    processes = start(int(sys.argv[1]), sys.argv[2:])
+    with reserved_port() as port:
+        return run(start(int(sys.argv[1]), sys.argv[2:], port))
+
+
+def run(processes):
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: [process.send_signal(number) for process in processes])
     code = wait(processes)
     for process in processes:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
     return code if code >= 0 else 128 - code

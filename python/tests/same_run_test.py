@@ -61,14 +61,14 @@ OWN = {
 
 def two_ranks(folder, common, on_rank_1, text_of_rank_1=TEXT):
     """(exit code, stderr) of both."""
-    port = launched_ranks.free_port()
     processes = []
-    for rank, (text, more) in enumerate([(TEXT, []), (text_of_rank_1, on_rank_1)]):
-        environment = launched_ranks.rank_environment(rank, 2, port)
-        command = [PROGRAM, "train", "--data", text, "--out", folder / "run", *SHAPE, *PLAN, "--shard=ddp", *common, *more]
-        streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        processes.append(subprocess.Popen([str(word) for word in command], env=environment, **streams))
-    said = [process.communicate(timeout=120)[1] for process in processes]
+    with launched_ranks.reserved_port() as port:
+        for rank, (text, more) in enumerate([(TEXT, []), (text_of_rank_1, on_rank_1)]):
+            environment = launched_ranks.rank_environment(rank, 2, port)
+            command = [PROGRAM, "train", "--data", text, "--out", folder / "run", *SHAPE, *PLAN, "--shard=ddp", *common, *more]
+            streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+            processes.append(subprocess.Popen([str(word) for word in command], env=environment, **streams))
+        said = [process.communicate(timeout=300)[1] for process in processes]
     return [(process.returncode, error) for process, error in zip(processes, said, strict=False)]
 
 

@@ -17,7 +17,7 @@ from safetensors import safe_open
 PROGRAM = plimsoll._library.find().parent / "bin" / "plimsoll"
 TEXT = pathlib.Path(__file__).resolve().parents[2] / "LICENSE"
 SHAPE = ["--layers=2", "--dim=32", "--heads=2", "--context=32", "--batch=12", "--warmup=2", "--eval-windows=12"]
-PLAN = ["--steps=8", "--save-every=4", "--keep=9", "--threads=1", "--deadline=20"]
+PLAN = ["--steps=8", "--save-every=4", "--keep=9", "--threads=1", "--deadline=120"]
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
 
@@ -35,7 +35,7 @@ def started(ranks, *arguments, program=(PROGRAM,), launch=None):
 
 def train(ranks, out, *arguments):
     process = started(ranks, "--out", out, *arguments)
-    said, errors = process.communicate(timeout=120)
+    said, errors = process.communicate(timeout=300)
     assert process.returncode == 0, said + errors
     return said
 
@@ -48,7 +48,7 @@ def losses(out):
 def weights(out, step):
     folder = next(path for path in out.iterdir() if path.is_dir() and path.name.endswith(str(step)))
     whole = out / f"{step}.safetensors"
-    said = subprocess.run([PROGRAM, "consolidate", folder, "--out", whole], capture_output=True, text=True, timeout=60)
+    said = subprocess.run([PROGRAM, "consolidate", folder, "--out", whole], capture_output=True, text=True, timeout=300)
     assert said.returncode == 0, said.stderr
     with safe_open(whole, "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dictionary
@@ -154,7 +154,7 @@ def test_another_number_of_ranks_goes_on_and_a_damaged_shard_is_named(tmp_path, 
     shard = next(tmp_path.glob("*8/optimizer.rank-00002.safetensors"))
     shard.write_bytes(shard.read_bytes()[:-1])
     process = started(2, "--out", tmp_path, "--shard=zero2", "--recipe=fp32", "--resume")
-    said, errors = process.communicate(timeout=120)
+    said, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert "step-00000008/optimizer.rank-00002.safetensors: expected" in errors and "step-00000004" in errors
     assert losses(tmp_path) == same_sums(alone["fp32"])
@@ -168,7 +168,7 @@ def test_another_number_of_ranks_goes_on_and_a_damaged_shard_is_named(tmp_path, 
 
 def test_a_batch_that_ranks_cannot_share_is_one_clear_error(tmp_path):
     process = started(2, "--out", tmp_path / "run", "--batch=3")
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate(timeout=300)[1]
     assert process.returncode != 0
     assert "--batch: expected a multiple of the 2 ranks, which share it, got 3" in errors
 
@@ -176,20 +176,21 @@ def test_a_batch_that_ranks_cannot_share_is_one_clear_error(tmp_path):
 def test_ranks_that_were_started_differently_are_one_clear_error(tmp_path):
     recipe = ("bash", "-c", f'[ $RANK = 1 ] && other=--recipe=bf16; exec "{PROGRAM}" "$@" $other', "rank")
     process = started(2, "--out", tmp_path / "run", program=recipe)
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate(timeout=300)[1]
     assert process.returncode != 0
     assert '--recipe: expected "fp8" on rank 1, as on rank 0, got "bf16"' in errors
 
 
 def test_a_rank_killed_under_torchrun_ends_the_run_and_leaves_its_checkpoints(tmp_path):
     out = tmp_path / "run"
-    process = started(2, "--out", out, "--steps=100000", "--save-every=5", launch=TORCHRUN)
-    limit = time.monotonic() + 60
-    while not any(out.glob("*5")) and time.monotonic() < limit:
+    process = started(2, "--out", out, "--steps=10000000", "--save-every=5", launch=TORCHRUN)
+    limit = time.monotonic() + 300
+    while not any(out.glob("*5")):
+        assert process.poll() is None and time.monotonic() < limit, process.communicate()
         time.sleep(0.1)
     workers = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(workers[-1]), signal.SIGKILL)
-    process.communicate(timeout=40)
+    process.communicate(timeout=300)
     assert process.returncode != 0
     done = len(losses(out))
     assert done >= 5

@@ -5,6 +5,7 @@
 prints what became of each case, as JSON. Processes are forked from one that has imported everything.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -20,14 +21,16 @@ import datetime
 import shard_models as models
 import torch
 import torch.distributed as dist
-from launched_ranks import free_port
+from launched_ranks import reserved_port
 from plimsoll.shard import CheckpointSaver, open_latest_checkpoint
 
 RANKS = 3
 STEPS = 4
 FAULT_STEP = 2
-DEADLINE = 6.0
-AT_ONCE = 4
+# Seconds after which a rank that stands still is missed, in which the others must do their part of a step. One that is killed is
+# missed at once.
+DEADLINES = {"STOP": 12.0, "KILL": 120.0}
+AT_ONCE = 6  # all that are stopped, whose deadlines pass together
 PHASES = ("gather", "forward", "backward", "reduce", "clip", "step", "save", "writing")
 # signal, phase, rank
 CASES = [("KILL", phase, 1) for phase in PHASES]
@@ -46,10 +49,12 @@ class Fault:
         self.step = 0
 
     def at(self, phase):
-        if self.case is None or self.step != FAULT_STEP or self.case[1] != phase:
+        if self.case is None or self.step != FAULT_STEP or self.case[1] != phase.replace("written", "writing"):
             return
         if phase == "writing":
-            self._watch()
+            self._watch(os.getpid())
+        elif phase == "written":
+            time.sleep(2 * DEADLINES["KILL"])  # what watches this process ends it, now if not before
         else:
             self._strike(os.getpid())
 
@@ -57,14 +62,14 @@ class Fault:
         (self.folder / "fault").write_text(str(time.monotonic()))
         os.kill(pid, getattr(signal, "SIG" + self.case[0]))
 
-    def _watch(self):
+    def _watch(self, pid):
         """From another process: as soon as this one has begun to write."""
-        mine = f"*.partial/*rank-{self.case[2]:05}*"
+        mine, written = f"*.partial/*rank-{self.case[2]:05}*", f"run/step-{FAULT_STEP + 1:08}"
         if os.fork() == 0:
-            limit = time.monotonic() + DEADLINE
-            while not any(self.folder.glob("run/" + mine)) and time.monotonic() < limit:
+            while not any(self.folder.glob("run/" + mine)) and not (self.folder / written).exists() and os.getppid() == pid:
                 pass
-            self._strike(os.getppid())
+            if os.getppid() == pid:
+                self._strike(pid)
             os._exit(0)
 
 
@@ -103,6 +108,7 @@ def train(folder, fault, rank):
         fault.at("save")
         fault.at("writing")
         saver.save(step + 1, {"model": model.sharded_state_dict(), "optimizer": model.sharded_optim_state_dict(optimizer)})
+        fault.at("written")
     if rank == 0:
         latest = 0 if latest is None else latest.step
         (folder / "done").write_text(json.dumps({"from": latest, "weights": str(run / f"step-{STEPS:08}")}))
@@ -110,7 +116,7 @@ def train(folder, fault, rank):
 
 def run_rank(folder, port, case, rank):
     address = f"tcp://127.0.0.1:{port}"
-    limit = datetime.timedelta(seconds=DEADLINE)
+    limit = datetime.timedelta(seconds=DEADLINES[case[0] if case else "KILL"])
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=RANKS, timeout=limit)
     try:
         train(folder, Fault(folder, case, rank), rank)
@@ -122,9 +128,10 @@ def run_rank(folder, port, case, rank):
     os._exit(status)
 
 
-def start(folder, case):
+def start(folder, case, ports):
+    """ports: held until the ranks have ended."""
     folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
+    port = ports.enter_context(reserved_port())
     pids = []
     for rank in range(RANKS):
         pid = os.fork()
@@ -157,10 +164,11 @@ def weights(folder):
 def run_cases(folder, cases):
     """After a fault the run goes on, as the same three ranks."""
     places = [folder / "-".join(map(str, case)) for case in cases]
-    started = [start(place, case) for place, case in zip(places, cases, strict=False)]
-    codes = [end(pids, case) for pids, case in zip(started, cases, strict=False)]
-    errors = [[json.loads(file.read_text()) for file in sorted(place.glob("error-*"))] for place in places]
-    again = [end(start(place, None), None) for place in places]
+    with contextlib.ExitStack() as ports:
+        started = [start(place, case, ports) for place, case in zip(places, cases, strict=False)]
+        codes = [end(pids, case) for pids, case in zip(started, cases, strict=False)]
+        errors = [[json.loads(file.read_text()) for file in sorted(place.glob("error-*"))] for place in places]
+        again = [end(start(place, None, ports), None) for place in places]
     return [
         {
             "codes": codes[i],
@@ -184,11 +192,13 @@ def main():
     torch.set_num_threads(1)
     import_all()
     whole = folder / "whole"
-    if any(end(start(whole, None), None)):
-        sys.exit("the run without a fault failed: " + " ".join(file.read_text() for file in whole.glob("error-*")))
+    with contextlib.ExitStack() as ports:
+        if any(end(start(whole, None, ports), None)):
+            sys.exit("the run without a fault failed: " + " ".join(file.read_text() for file in whole.glob("error-*")))
     results = {"whole": weights(whole)[1]}
-    for first in range(0, len(CASES), AT_ONCE):
-        some = CASES[first : first + AT_ONCE]
+    in_order = sorted(CASES, reverse=True)  # those that are stopped come first
+    for first in range(0, len(in_order), AT_ONCE):
+        some = in_order[first : first + AT_ONCE]
         results.update(zip(map("-".join, ([str(x) for x in case] for case in some)), run_cases(folder, some), strict=False))
     print(json.dumps(results))
 

@@ -16,19 +16,20 @@ NAMES = ["-".join(map(str, case)) for case in shard_faults.CASES]
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     command = [sys.executable, WORKER, tmp_path_factory.mktemp("faults")]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=400, env=launched_ranks.environment())
+    said = subprocess.run(command, capture_output=True, text=True, timeout=900, env=launched_ranks.environment())
     assert said.returncode == 0, said.stderr[-4000:]
     return json.loads(said.stdout)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_others_say_who_is_gone_in_time_and_the_run_goes_on(results, name):
-    _, phase, victim = name.split("-")
+    signal, phase, victim = name.split("-")
     found = results[name]
     assert sorted(found["codes"]) == [-9, 1, 1], found
     for error in found["errors"]:
         assert f"rank {victim}" in error["error"], error
-        assert error["seconds"] < shard_faults.DEADLINE + 5, error
+        # Beside the deadline a minute for what the other worker's tests take of the processors; of a kill the ranks learn at once.
+        assert error["seconds"] < (60 if signal == "KILL" else shard_faults.DEADLINES[signal] + 60), error
     assert found["resumed"] == [0, 0, 0]
     steps, weights = found["outcome"]
     # A process that is killed while it writes may have written.

@@ -61,8 +61,13 @@ class Attack:
         self.failed = 0
         self.failures = []
         self._json = options.json
+        self._seconds = options.seconds
+        self.begin()
+
+    def begin(self):
+        """Starts its time anew: for an attack that has had something to prepare, however long that took."""
         self._begin = time.monotonic()
-        self.deadline = self._begin + options.seconds
+        self.deadline = self._begin + self._seconds
 
     def seconds_left(self):
         return max(0.0, self.deadline - time.monotonic())

@@ -3,6 +3,7 @@ two, in consolidate, gauge and merge. A run that is resumed has the bits of one 
 whole, old or new, and what the killed process left is gone after the next one.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from runs import LIMIT, PROGRAM, expect_success, files_of, leftovers, train
 from small_models import write_adapter, write_chats, write_llama
 
 sys.path.append(str(TEST_HELPERS))
-from launched_ranks import free_port
+from launched_ranks import reserved_port
 
 MINUTES = 5.0
 
@@ -144,24 +145,24 @@ def strike_saves(attack, folder, what, steps, elements, count, ranks=1):
         if attack.seconds_left() == 0:
             break
         before = newest_change(run)
-        port = free_port()
-        saves = [partial(save_forever, run, steps, elements, rank, ranks, port) for rank in range(ranks)]
-        children = [fork(save) for save in saves]
-        limit = time.monotonic() + LIMIT
-        while newest_change(run) == before and time.monotonic() < limit:
-            time.sleep(0.002)
-        time.sleep(attack.random.uniform(0, 4 * shortest))
-        if attack.random.random() < 0.7:
-            # Often in the moments in which one checkpoint takes the place of another.
-            while not any(run.glob("step-*.partial/manifest.json")) and time.monotonic() < limit:
-                pass
-            time.sleep(attack.random.uniform(0, 0.004))
-        victims = children if ranks == 1 else attack.random.sample(children, len(children))
-        for victim in victims:
-            os.kill(victim, signal.SIGKILL)
-            time.sleep(attack.random.uniform(0, 0.02))
-        for child in children:
-            os.waitpid(child, 0)
+        with reserved_port() as port:
+            saves = [partial(save_forever, run, steps, elements, rank, ranks, port) for rank in range(ranks)]
+            children = [fork(save) for save in saves]
+            limit = time.monotonic() + LIMIT
+            while newest_change(run) == before and time.monotonic() < limit:
+                time.sleep(0.002)
+            time.sleep(attack.random.uniform(0, 4 * shortest))
+            if attack.random.random() < 0.7:
+                # Often in the moments in which one checkpoint takes the place of another.
+                while not any(run.glob("step-*.partial/manifest.json")) and time.monotonic() < limit:
+                    pass
+                time.sleep(attack.random.uniform(0, 0.004))
+            victims = children if ranks == 1 else attack.random.sample(children, len(children))
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+                time.sleep(attack.random.uniform(0, 0.02))
+            for child in children:
+                os.waitpid(child, 0)
         attack.count += 1
         if wrong := wrong_checkpoint(run):
             attack.fail(f"{what}: the checkpoint {wrong}")
@@ -170,10 +171,12 @@ def strike_saves(attack, folder, what, steps, elements, count, ranks=1):
 
 def newest_change(run):
     """Time at which a checkpoint of the run was last put in its place."""
-    times = (
-        [path.stat().st_mtime_ns for path in run.glob("step-*/manifest.json") if path.parent.suffix == ""] if run.exists() else []
-    )
-    return max(times, default=0)
+    newest = 0
+    for path in run.glob("step-*/manifest.json") if run.exists() else ():
+        with contextlib.suppress(FileNotFoundError):  # one that the run removes meanwhile
+            if path.parent.suffix == "":
+                newest = max(newest, path.stat().st_mtime_ns)
+    return newest
 
 
 def strike_consolidate(attack, folder):
@@ -253,6 +256,7 @@ def main():
     use_library()
     import plimsoll.shard  # noqa: F401  children are forked from here
 
+    attack.begin()
     with tempfile.TemporaryDirectory(prefix="plimsoll-kills-") as name:
         folder = Path(name)
         # Attacks that fork come first: a process that has computed on several threads is not forked.

@@ -139,7 +139,8 @@ def strike_runs(attack, folder):
 def strike_stopped(attack, folder):
     """A run that stands still has its place; one that is killed has none."""
     out = folder / "stopped"
-    process = subprocess.Popen([str(word) for word in train(out, "--steps=1000000")], stdout=subprocess.DEVNULL)
+    # It saves nothing: what it had saved beyond the steps of the run after it would be too far.
+    process = subprocess.Popen([str(word) for word in train(out, "--steps=1000000", "--save-every=0")], stdout=subprocess.DEVNULL)
     limit = time.monotonic() + LIMIT
     while not (out / "train.jsonl").exists() and time.monotonic() < limit:
         time.sleep(0.05)
@@ -160,6 +161,9 @@ def strike_stopped(attack, folder):
 def main():
     attack = Attack("pairs of writers")
     use_library()
+    import plimsoll._whole_file  # noqa: F401  children are forked from here
+
+    attack.begin()
     with tempfile.TemporaryDirectory(prefix="plimsoll-writers-") as name:
         for strike in (strike_stopped, strike_report, strike_runs, strike_json):
             (Path(name) / strike.__name__).mkdir()
