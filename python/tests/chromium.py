@@ -21,7 +21,7 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Puts the pipes where Chromium expects them.
 LAUNCH = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
-SECONDS = 60
+SECONDS = 120
 
 
 def high(descriptor: int) -> int:
@@ -85,7 +85,7 @@ class Browser:
         with contextlib.suppress(OSError, AssertionError):
             self.call("Browser.close")
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(10)
+            self.process.wait(60)
         self.process.kill()
         self.process.wait()
         os.close(self.input)

@@ -18,8 +18,9 @@ import time
 from typing import Any
 
 import pytest
+from launched_ranks import reserved_port
 from program import command_of
-from served import CONTEXT, MESSAGES, openai, serving, write_tiny
+from served import CONTEXT, MESSAGES, SECONDS, openai, serving, write_tiny
 from wrong_requests import damaged, wrong_request
 
 # Sanitizers keep what has been freed, and map terabytes.
@@ -37,7 +38,7 @@ def tiny(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(tiny):
     # So little for keys and values that all of it is soon written.
-    with serving(tiny, "--max-batch", 4, "--queue", 200, "--memory", 0.004) as served:
+    with serving(tiny, "--max-batch", 4, "--queue", 200, "--max-context", 2000, "--memory", 0.004) as served:
         yield served
         assert served.stop() == 0
 
@@ -53,7 +54,7 @@ class Drip(threading.Thread):
         start = time.monotonic()
         with socket.create_connection(("127.0.0.1", self.port)) as client, contextlib.suppress(ConnectionError):
             client.sendall(self.begin)
-            while time.monotonic() < start + 3 * REQUEST_SECONDS:
+            while time.monotonic() < start + 4 * REQUEST_SECONDS:
                 if select.select([client], [], [], 1)[0]:
                     piece = client.recv(1 << 16)
                     self.answer += piece
@@ -93,7 +94,7 @@ NO_HTTP = [
 @WITHOUT_SANITIZER
 def test_ten_thousand_wrong_requests_leave_the_server_as_it_was(server):
     draw = random.Random(7)
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
 
     def ask(path, body):
         connection.request("POST", path, body)
@@ -128,7 +129,7 @@ def test_ten_thousand_wrong_requests_leave_the_server_as_it_was(server):
 
 def expect_files_closed(server, before):
     server.wait_until_idle()
-    end = time.monotonic() + 20  # connections that are kept close after five seconds
+    end = time.monotonic() + SECONDS  # connections that are kept close after five seconds
     while server.open_files() > before and time.monotonic() < end:
         time.sleep(0.1)
     assert server.open_files() <= before
@@ -136,7 +137,7 @@ def expect_files_closed(server, before):
 
 def send_much(port, head, megabytes):
     """Sends the head and so much of a body, or as much as the server takes. What it answers."""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as client:
         answer = b""
         with contextlib.suppress(ConnectionError):
             client.sendall(head)
@@ -162,7 +163,7 @@ def test_a_body_of_100_megabytes_is_refused_and_not_held(server):
     send_much(server.port, b"GET / HTTP/1.1\r\nX: ", 100)  # a header without an end
     send_much(server.port, b"G", 100)
     send_much(server.port, START + b"Transfer-Encoding: chunked\r\n\r\n6400000\r\n", 100)
-    assert server.bytes_of("VmHWM") - held < 24 << 20
+    assert server.bytes_of("VmHWM") - held < 50 << 20, "half of one body"
     assert server.client.completions.create(model="any", prompt="a", max_tokens=1).choices
     expect_files_closed(server, files)
 
@@ -185,23 +186,28 @@ def test_what_large_bodies_take_is_given_back(server):
         for _ in range(12):
             assert server.ask("POST", "/v1/completions", body)[0] == 400, kind
         # A thread gives memory back behind its answer.
-        end = time.monotonic() + 10
+        end = time.monotonic() + SECONDS
         while (more := server.bytes_of("VmRSS") - held) >= 200 << 20:
             assert time.monotonic() < end, (kind, more)
             time.sleep(0.05)
 
 
-def test_a_server_that_was_killed_starts_again_at_the_same_port(tiny):
+@pytest.fixture
+def port():
+    with reserved_port() as port:
+        yield port
+
+
+def test_a_server_that_was_killed_starts_again_at_the_same_port(tiny, port):
     options: dict[str, Any] = {"model": "any", "prompt": "The sea", "max_tokens": 20, "temperature": 0}
-    port, texts = 0, []
+    texts = []
     for _ in range(3):
         with serving(tiny, port=port) as served:
             texts.append(served.client.completions.create(**options).choices[0].text)
-            port = served.port
             stream = served.client.completions.create(**{**options, "max_tokens": CONTEXT - 100}, stream=True)
             next(iter(stream))
             served.process.send_signal(signal.SIGKILL)
-            served.process.communicate(timeout=60)
+            served.process.communicate(timeout=300)
             assert served.process.returncode == -signal.SIGKILL
             with pytest.raises((openai.APIError, *ERRORS_OF_A_CUT_STREAM)):
                 list(stream)
@@ -223,7 +229,7 @@ def test_a_second_server_at_the_same_port_is_one_error(server, tiny):
     assert process.stdout
     line = process.stdout.readline()
     process.terminate()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert line == "" and process.returncode == 1 and errors.count("\n") == 1, (line, errors)
     assert "expected an address that is free" in errors
 
@@ -236,14 +242,14 @@ def started_within(mebibytes, *words):
     assert process.stdout
     if line := process.stdout.readline():
         process.terminate()
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=300)
     return process.returncode, line + rest, errors
 
 
 @WITHOUT_SANITIZER
 def test_a_memory_limit_below_the_model_is_one_error_at_the_start(tmp_path):
     folder = write_tiny(tmp_path, intermediate_size=100_000)  # 115 MB of weights
-    options = ("--memory", 0.01, "--max-batch", 1, "--queue", 1)
+    options = ("--memory", 0.01, "--max-context", 2000, "--max-batch", 1, "--queue", 1)
     with serving(folder, *options) as served:
         whole = served.bytes_of("VmPeak") >> 20
         assert served.stop() == 0
@@ -285,9 +291,10 @@ def test_clients_that_drip_are_cut_off_and_hold_up_nobody(dripping):
     served, files, drips = dripping
     assert served.client.completions.create(model="any", prompt="a", max_tokens=2).usage.completion_tokens == 2
     for drip in drips:
-        drip.join(2 * REQUEST_SECONDS)
+        drip.join(6 * REQUEST_SECONDS)
         assert drip.seconds is not None, "still connected"
-        assert REQUEST_SECONDS - 1 < drip.seconds < REQUEST_SECONDS + 5, drip.seconds
+        # A server that waited for each byte would never cut it off.
+        assert REQUEST_SECONDS - 1 < drip.seconds < 3 * REQUEST_SECONDS, drip.seconds
         assert drip.answer == b"" or drip.answer.startswith(b"HTTP/1.1 400 "), drip.answer
     expect_files_closed(served, files)
     assert served.client.completions.create(model="any", prompt="a", max_tokens=2).usage.completion_tokens == 2

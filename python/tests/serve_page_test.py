@@ -58,6 +58,22 @@ def ask(page, text):
     page.press("Enter")
 
 
+# Replies come to the script in thirty pieces; then nothing until it gives up or the test calls letGo(). However long a test's
+# process stands still, the reply has not ended, and is not so long that the page is busy with it alone.
+HOLD = """
+const ask = window.fetch;
+window.fetch = async (address, options) => {
+  const response = await ask(address, options);
+  if (!response.ok || !options?.signal) return response;
+  const held = new Promise((resolve) => { window.letGo = resolve; options.signal.addEventListener("abort", resolve); });
+  let pieces = 0;
+  const transform = (piece, controller) => { controller.enqueue(piece); if (++pieces >= 30) return held; };
+  return new Response(response.body.pipeThrough(new TransformStream({ transform })), response);
+};
+0
+"""
+
+
 def texts(page, kind):
     return page.value(f"[...document.querySelectorAll('.message.{kind}')].map((element) => element.textContent)")
 
@@ -74,6 +90,12 @@ def wait_for_end(page):
     page.wait("document.getElementById('send').textContent === 'Send'")
 
 
+def wait_for_replies(page, count):
+    """Replies that came whole. Their notes of the speed say nothing of it: a reply whose pieces come all at once has none."""
+    wait_for_end(page)
+    assert len(texts(page, "assistant")) == count and texts(page, "error") == []
+
+
 def test_a_chat_answers_as_the_api_does(page, server, tiny):
     set_field(page, "temperature", 0)
     set_field(page, "max_tokens", 30)
@@ -84,16 +106,17 @@ def test_a_chat_answers_as_the_api_does(page, server, tiny):
         text = server.client.chat.completions.create(**options, messages=messages).choices[0].message.content
         messages.append({"role": "assistant", "content": text})
         ask(page, question)
-        page.wait(f"document.querySelectorAll('.note').length === {len(messages) // 2}")
+        wait_for_replies(page, len(messages) // 2)
         assert texts(page, "assistant")[-1] == text and texts(page, "user")[-1] == question
     assert texts(page, "error") == [] and button(page) == "Send"
     assert page.value("document.querySelector('.note').textContent").startswith("30 tokens, ")
+    page.wait("document.getElementById('model').options.length === 1")
     assert page.value("document.getElementById('speed').textContent").endswith(" tokens/s")
     assert page.value("document.getElementById('model').value") == tiny.name
     page.click("#reset")
     assert texts(page, "user") == texts(page, "assistant") == []
     ask(page, MESSAGES[0]["content"])
-    page.wait("document.querySelectorAll('.note').length === 1")
+    wait_for_replies(page, 1)
     assert texts(page, "assistant") == [messages[1]["content"]], "a new chat has forgotten the old one"
 
 
@@ -122,6 +145,7 @@ def test_stop_ends_a_reply_and_keeps_what_came(page, server):
     server.wait_until_idle()
     before = server.metric("written_tokens_total")
     set_field(page, "max_tokens", CONTEXT - 200)
+    page.value(HOLD)
     ask(page, "Hello")
     page.wait("document.querySelector('.message.assistant')?.textContent.length > 20")
     assert button(page) == "Stop"
@@ -132,7 +156,7 @@ def test_stop_ends_a_reply_and_keeps_what_came(page, server):
     assert len(texts(page, "assistant")[0]) > 20 and texts(page, "error") == []
     set_field(page, "max_tokens", 5)
     ask(page, "Go on")
-    page.wait("document.querySelectorAll('.note').length === 1")
+    wait_for_replies(page, 2)
     assert len(texts(page, "assistant")) == 2
 
 
@@ -146,7 +170,7 @@ def test_an_error_is_shown_and_the_next_message_works(page):
     assert typed(page) == "Hello", "what was not answered can be sent again"
     set_field(page, "temperature", 0)
     ask(page, "")
-    page.wait("document.querySelectorAll('.note').length === 1")
+    wait_for_end(page)
     assert texts(page, "user")[-1] == "Hello" and len(texts(page, "assistant")) == 1 and typed(page) == ""
 
 
@@ -170,7 +194,7 @@ def test_without_a_chat_template_each_text_is_a_prompt_by_itself(browser, tmp_pa
         set_field(page, "max_tokens", 20)
         for number, text in enumerate(t5_command.SENTENCES[:2]):
             ask(page, text)
-            page.wait(f"document.querySelectorAll('.note').length === {number + 1}")
+            wait_for_replies(page, number + 1)
             reply = served.client.completions.create(model="any", prompt=text, temperature=0, max_tokens=20)
             assert texts(page, "assistant")[-1] == reply.choices[0].text != ""
         assert texts(page, "error") == [] and not page.events("Runtime.exceptionThrown")
@@ -180,7 +204,7 @@ def test_without_a_chat_template_each_text_is_a_prompt_by_itself(browser, tmp_pa
 
 def stop_that_has_warned(served):
     served.process.send_signal(signal.SIGTERM)
-    served.process.communicate(timeout=60)
+    served.process.communicate(timeout=300)
     assert served.process.returncode == 0
 
 
@@ -193,7 +217,7 @@ def test_without_a_chat_template_a_text_keeps_its_last_space(browser, tmp_path):
         set_field(page, "temperature", 0)
         set_field(page, "max_tokens", 20)
         ask(page, text)
-        page.wait("document.querySelectorAll('.note').length === 1")
+        wait_for_replies(page, 1)
         reply, without = (
             served.client.completions.create(model="any", prompt=prompt, temperature=0, max_tokens=20).choices[0].text
             for prompt in (text, text.rstrip())
@@ -214,7 +238,7 @@ def test_a_key_is_asked_for(browser, tiny):
         page.wait("document.getElementById('model').options.length === 1")
         set_field(page, "max_tokens", 5)
         ask(page, ", again")
-        page.wait("document.querySelectorAll('.note').length === 1")
+        wait_for_end(page)
         assert texts(page, "user") == ["Hello", "Hello, again"]
         assert not page.events("Runtime.exceptionThrown")
         page.call("Page.close")
@@ -224,10 +248,12 @@ def test_a_key_is_asked_for(browser, tiny):
 def test_a_server_that_goes_is_an_error(browser, tiny):
     with serving(tiny) as served:
         page = browser.page(f"http://127.0.0.1:{served.port}/")
+        page.value(HOLD)
         ask(page, "Hello")
         page.wait("document.querySelector('.message.assistant')?.textContent.length > 20")
         served.process.send_signal(signal.SIGKILL)
-        served.process.communicate(timeout=60)
+        served.process.communicate(timeout=300)
+        page.value("letGo()")
         page.wait("document.querySelectorAll('.message.error').length === 1")
         assert texts(page, "error")[0] and button(page) == "Send" and len(texts(page, "assistant")[0]) > 20
         assert not page.events("Runtime.exceptionThrown")
@@ -259,7 +285,7 @@ def test_a_chat_fits_into_the_window(page, size, tmp_path):
     page.screenshot(folder / f"{size}-empty.png")
     set_field(page, "max_tokens", 150)
     ask(page, "Hello, who are you, and what do you do when a word is as long as " + "Donaudampfschiff" * 8 + "?")
-    page.wait("document.querySelectorAll('.note').length === 1")
+    wait_for_replies(page, 1)
     set_field(page, "temperature", -1)
     ask(page, "And now with a temperature below zero")
     page.wait("document.querySelectorAll('.message.error').length === 1")

@@ -35,7 +35,7 @@ def server(folder):
     with serving(folder, "--max-batch", 4, "--queue", 200) as served:
         yield served
         served.process.send_signal(signal.SIGTERM)
-        _, errors = served.process.communicate(timeout=60)
+        _, errors = served.process.communicate(timeout=300)
         assert served.process.returncode == 0
         assert errors == f"plimsoll: warning: no chat template: {WITHOUT_TEMPLATE}\n"
 

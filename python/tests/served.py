@@ -16,7 +16,9 @@ from program import command_of
 
 openai = pytest.importorskip("openai")
 
-CONTEXT = 2000
+# A reply of so many tokens takes a minute: one that a test ends still runs then, however rarely the test's process is scheduled.
+CONTEXT = 40_000
+SECONDS = 120  # of a server that hangs
 MESSAGES = [{"role": "user", "content": "Hello, who are you?"}]
 
 
@@ -38,11 +40,11 @@ class Served:
         found = re.search(r"http://127\.0\.0\.1:(\d+);", line)
         assert found, line or self.process.communicate()[1]
         self.port = int(found[1])
-        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0, timeout=60)
+        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0, timeout=SECONDS)
 
     def ask(self, method, path, body=None, headers=()):
         """Status, headers and body of one request on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         with contextlib.closing(connection):
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
@@ -57,13 +59,13 @@ class Served:
 
     def wait_until_idle(self):
         """No request runs and none is in the queue, both of one reply: a request that was just taken is in the queue first."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + SECONDS
         while not re.search(r"^plimsoll_requests_running 0$(?s:.*)^plimsoll_requests_waiting 0$", self.metrics(), re.MULTILINE):
             assert time.monotonic() < end, self.metrics()
             time.sleep(0.01)
 
     def wait_for(self, name, value):
-        end = time.monotonic() + 30
+        end = time.monotonic() + SECONDS
         while self.metric(name) != value:
             assert time.monotonic() < end, f"{name} is {self.metric(name)}"
             time.sleep(0.01)
@@ -82,7 +84,7 @@ class Served:
         return self.ended()
 
     def ended(self):
-        _, errors = self.process.communicate(timeout=60)
+        _, errors = self.process.communicate(timeout=SECONDS)
         assert not errors, errors
         return self.process.returncode
 
