@@ -150,7 +150,7 @@ def test_a_directory_without_a_template_is_an_error(tmp_path):
 def test_another_template_is_refused(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
     result = subprocess.run(
-        [BUILD / "bin" / "tokenizer_program", tmp_path, "--chat"], capture_output=True, timeout=60, check=False
+        [BUILD / "bin" / "tokenizer_program", tmp_path, "--chat"], capture_output=True, timeout=300, check=False
     )
     assert result.returncode == 1
     assert b"expected the chat template of ChatML, SmolLM2, Qwen 3, Llama 3, Gemma 3 or Mistral" in result.stderr

@@ -220,7 +220,7 @@ def test_mistakes_are_one_line_and_leave_nothing(arguments, code, expected, tmp_
         [PROGRAM, "gauge", *(places.get(argument, argument) for argument in arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == code, done.stderr

@@ -50,7 +50,7 @@ def test_the_program_warns_on_stderr(beyond, tmp_path):
         [PROGRAM, "t5", "generate", "--model", folder, "--dtype", name, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 3  # what is computed with them is not finite
@@ -61,7 +61,7 @@ def test_the_program_warns_on_stderr(beyond, tmp_path):
         [PROGRAM, "parity", "--model", folder, "--dtypes", name, "--data", tmp_path / "in.jsonl"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert re.search(SAID.format(name), parity.stderr), parity.stderr

@@ -62,7 +62,7 @@ def prompt(row, shots, subject="abstract algebra"):
 
 
 def run(*arguments):
-    return subprocess.run([PROGRAM, "mmlu", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([PROGRAM, "mmlu", *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
 
 
 def mmlu(folder, data, out, *arguments):

@@ -26,7 +26,7 @@ def parity(folder, data, out, *arguments):
         [PROGRAM, "parity", "--model", folder, "--data", data, "--json", out, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     result = json.loads(out.read_text())
@@ -152,7 +152,7 @@ def test_results_of_t5_that_are_not_finite_are_exit_code_3(tmp_path, task):
     arguments = ["--model", save(theirs, tmp_path / "model"), "--input", data, "--target", data, "--json", tmp_path / "out"]
     for dtype, code in (("fp32", 0), ("fp16", 3)):
         command = [PROGRAM, "t5", task, *arguments, "--dtype", dtype, "--fixes", "none"]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == code, done.stderr
         said = f"plimsoll: t5 {task}: expected finite results, got Inf or NaN for 2 inputs, the first is input 0\n"
         assert OVERFLOW in done.stderr or not code
@@ -165,7 +165,7 @@ def test_an_unknown_dtype_is_named(tmp_path):
         [PROGRAM, "parity", "--model", tmp_path, "--data", tmp_path, "--dtypes", "fp32,fp4"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 2 and "fp4" in done.stderr and done.stderr.count("\n") == 1

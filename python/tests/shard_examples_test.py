@@ -17,7 +17,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 def run(*command, **variables):
     path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     environment = {**launched_ranks.environment(), "PYTHONPATH": path, **variables}
-    said = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    said = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert said.returncode == 0, said.stdout + said.stderr
     assert said.stdout.count("loss") >= 1
     return said.stdout

@@ -14,7 +14,7 @@ GIVEN = ["--tokens-per-second", "3000", "--bandwidth", "1", "--model", "small", 
 
 
 def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROGRAM, "shard-plan", *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run([PROGRAM, "shard-plan", *arguments], capture_output=True, text=True, timeout=300)
 
 
 def test_the_table_and_the_file_say_the_same(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 def encode(folder, texts):
     (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     command = [PROGRAM, "t5", "encode", "--model", folder, "--input", folder / "in.jsonl", "--json", folder / "out.jsonl"]
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
 
 
 def check_counts(folder):

@@ -32,7 +32,7 @@ def new_model(folder):
 
 
 def run(*arguments):
-    return subprocess.run([PROGRAM, "t5", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([PROGRAM, "t5", *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
 
 
 def results(tmp_path, *arguments):

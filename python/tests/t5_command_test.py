@@ -168,7 +168,7 @@ def test_parity_compares_texts_with_texts(model, tmp_path):
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -45,7 +45,7 @@ def run(folder, items, mode=()):
 
 def refusal(folder):
     result = subprocess.run(
-        [BUILD / "bin" / "tokenizer_program", folder], input=b"", capture_output=True, timeout=60, check=False
+        [BUILD / "bin" / "tokenizer_program", folder], input=b"", capture_output=True, timeout=300, check=False
     )
     assert result.returncode == 1
     return result.stderr.decode()
