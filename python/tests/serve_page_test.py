@@ -58,16 +58,16 @@ def ask(page, text):
     page.press("Enter")
 
 
-# Replies come to the script in thirty pieces; then nothing until it gives up or the test calls letGo(). However long a test's
-# process stands still, the reply has not ended, and is not so long that the page is busy with it alone.
+# Replies come to the script until there are 20 KB, some eighty tokens; then nothing until it gives up or the test calls letGo().
+# However long a test's process stands still, the reply has not ended, and is not so long that the page is busy with it alone.
 HOLD = """
 const ask = window.fetch;
 window.fetch = async (address, options) => {
   const response = await ask(address, options);
   if (!response.ok || !options?.signal) return response;
   const held = new Promise((resolve) => { window.letGo = resolve; options.signal.addEventListener("abort", resolve); });
-  let pieces = 0;
-  const transform = (piece, controller) => { controller.enqueue(piece); if (++pieces >= 30) return held; };
+  let bytes = 0;
+  const transform = (piece, controller) => { controller.enqueue(piece); if ((bytes += piece.length) > 20000) return held; };
   return new Response(response.body.pipeThrough(new TransformStream({ transform })), response);
 };
 0
