@@ -1,7 +1,6 @@
 // The tests of kernels/gemm, which run on every level that there is, on a level that this processor does not have.
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <vector>
 
 #include "plimsoll/kernels/gemm/gemm_test_support.h"
@@ -11,6 +10,10 @@
 #include "tests/amx/tile_emulator.h"
 
 namespace plimsoll::kernels::testing {
+
+// In place of gemm_test_isas.cpp: nothing else to test.
+std::vector<runtime::Isa> isas() { return {runtime::Isa::kAmx}; }
+
 namespace {
 
 TEST(EmulatedTiles, AreTheLevelInForce) {
@@ -49,12 +52,3 @@ TEST(EmulatedTiles, AreMeasured) {
 
 }  // namespace
 }  // namespace plimsoll::kernels::testing
-
-int main(int argc, char** argv) {
-  if (!plimsoll::amx::can_emulate_tiles()) {
-    std::puts("skipped: tiles are emulated on processors with AVX-512 BF16 and without AMX");
-    return 77;
-  }
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

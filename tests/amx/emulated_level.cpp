@@ -1,5 +1,4 @@
-// In place of plimsoll/runtime/detection.cpp and gemm_test_isas.cpp: a processor with tiles, and nothing else to test.
-#include "plimsoll/kernels/gemm/gemm_test_support.h"
+// In place of plimsoll/runtime/detection.cpp: a processor with tiles.
 #include "plimsoll/runtime/detection.h"
 #include "plimsoll/runtime/tile_check.h"
 #include "tests/amx/tile_emulator.h"
@@ -13,9 +12,3 @@ Detection detect() {
 }
 
 }  // namespace plimsoll::runtime
-
-namespace plimsoll::kernels::testing {
-
-std::vector<runtime::Isa> isas() { return {runtime::Isa::kAmx}; }
-
-}  // namespace plimsoll::kernels::testing

@@ -1,7 +1,7 @@
 // Scaled dot-product attention: weights = softmax(scale * q k^T + bias) over the keys that a query may see, output =
 // dropout(weights) v. Softmax and sums are FP32; nothing of queries x keys is ever in memory. A query that may see no
 // key gives 0 and takes no gradient. Products: FP32 multiply-adds of exactly converted operands, weights in FP32; with
-// VDPBF16PS (bf16 operands where it is fast), weights and their gradients rounded to bf16.
+// TDPBF16PS and VDPBF16PS (bf16 operands where it is fast), weights and their gradients rounded to bf16.
 // Same bits for any thread count and whatever else is in the batch; forward also for a query in a whole sequence, in a
 // chunk of it over the keys before, and alone, and wherever keys lie in pages. Source: Dao, "FlashAttention-2", 2023.
 #pragma once

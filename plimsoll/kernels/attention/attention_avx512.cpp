@@ -16,7 +16,6 @@ PLIMSOLL_INLINE F32x16 multiply_add(F32x16 a, F32x16 b, F32x16 c) { return {_mm5
 
 namespace plimsoll::kernels {
 
-extern const AttentionIsa kAttentionAvx512 = {forward_scratch, forward_part, few_scratch,      few_size,
-                                              few_scores,      few_values,   backward_scratch, backward_part};
+extern const AttentionIsa kAttentionAvx512 = {&kFew, forward_scratch, forward_part, backward_scratch, backward_part};
 
 }  // namespace plimsoll::kernels

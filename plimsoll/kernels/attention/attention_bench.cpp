@@ -1,5 +1,5 @@
 // Medians of the useful GFLOP/s of attention (what the causal mask hides is not counted) against the limit of what it
-// is multiplied with, FP32 FMA or VDPBF16PS, measured between the calls. Both are per CPU second of the threads at
+// is multiplied with, FP32 FMA, VDPBF16PS or TDPBF16PS, measured between the calls. Both are per CPU second of the threads at
 // work. Tensors lie on huge pages, as the caching allocator keeps them: rows of one head are pages apart, and walking
 // page tables for them would be measured instead. Decoding: bytes/s of the cache against a plain loop over the same
 // memory.
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "plimsoll/kernels/attention/attention.h"
+#include "plimsoll/kernels/attention/attention_kernel.h"
 #include "plimsoll/kernels/bench_data.h"
 #include "plimsoll/kernels/stream_bench.h"
 #include "plimsoll/runtime/cpu.h"
@@ -118,8 +119,10 @@ AttentionBackward backward_args(const Case& c, Tensors& t) {
 
 template <class Body>
 void measure(benchmark::State& state, const Case& c, double operations, Body body) {
-  const bool pairs = c.format == Format::kBf16 && runtime::vector_matmul_isa() >= runtime::Isa::kAvx512Bf16;
-  const auto measure_limit = pairs ? measure_bf16_limit : measure_fp32_limit;
+  const runtime::Isa isa = attention_isa(c.format, c.format);
+  const auto measure_limit = isa == runtime::Isa::kAmx          ? measure_tile_limit
+                             : isa == runtime::Isa::kAvx512Bf16 ? measure_bf16_limit
+                                                                : measure_fp32_limit;
   bench::Rounds rounds;
   body();
   for (auto unused : state) {

@@ -19,6 +19,7 @@ using runtime::divide_up;
 
 const AttentionIsa& isa_of(Format format, Format cache_format) {
   const runtime::Isa isa = attention_isa(format, cache_format);
+  if (isa == runtime::Isa::kAmx) return kAttentionAmx;
   return isa == runtime::Isa::kAvx512Bf16 ? kAttentionAvx512Bf16
                                           : runtime::pick(isa, kAttentionPortable, kAttentionAvx2, kAttentionAvx512);
 }
@@ -58,9 +59,9 @@ class FewQueriesOfAll {
  public:
   explicit FewQueriesOfAll(const AttentionForward& args)
       : args_(args),
-        isa_(isa_of(args.format, args.cache_format)),
-        size_(isa_.few_size(args)),
-        scratch_(isa_.few_scratch(args)) {
+        isa_(*isa_of(args.format, args.cache_format).few),
+        size_(isa_.size(args)),
+        scratch_(isa_.scratch(args)) {
     for (int64_t pair = 0; pair < pairs(); ++pair) all_ += cost(pair);
   }
 
@@ -96,10 +97,10 @@ class FewQueriesOfAll {
   }
 
   void score(int64_t pair, int64_t key, float* exponents) const {
-    isa_.few_scores(args_, {batch(pair), group(pair), key}, exponents, part_scratch(scratch_));
+    isa_.scores(args_, {batch(pair), group(pair), key}, exponents, part_scratch(scratch_));
   }
   void read_values(int64_t pair, int64_t begin, int64_t end, const float* exponents) const {
-    isa_.few_values(args_, {batch(pair), group(pair), begin, end}, exponents, part_scratch(scratch_));
+    isa_.values(args_, {batch(pair), group(pair), begin, end}, exponents, part_scratch(scratch_));
   }
 
   void run_alone(int64_t pair) const {
@@ -131,7 +132,7 @@ class FewQueriesOfAll {
   }
 
   const AttentionForward& args_;
-  const AttentionIsa& isa_;
+  const AttentionFew& isa_;
   const int64_t size_, scratch_;
   int64_t all_ = 0;
 };
@@ -139,9 +140,8 @@ class FewQueriesOfAll {
 }  // namespace
 
 runtime::Isa attention_isa(Format format, Format cache_format) {
-  const runtime::Isa isa = runtime::vector_matmul_isa();
   const bool pairs = format == Format::kBf16 && cache_format == Format::kBf16;
-  return std::min(isa, pairs ? runtime::Isa::kAvx512Bf16 : runtime::Isa::kAvx512);
+  return pairs ? runtime::matmul_isa() : std::min(runtime::vector_matmul_isa(), runtime::Isa::kAvx512);
 }
 
 void attention_forward(const AttentionForward& args) {

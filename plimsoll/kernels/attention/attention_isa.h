@@ -34,21 +34,26 @@ struct FewChannelsPart {
   int64_t batch, group, begin, end;  // channels of the values; multiples of 16, or the last
 };
 
+// All few queries of a group; no dropout. scratch: FP32 values that a part needs, 64-byte aligned. size: floats of a
+// group's exponents.
+struct AttentionFew {
+  int64_t (*scratch)(const AttentionForward& args);
+  int64_t (*size)(const AttentionForward& args);
+  void (*scores)(const AttentionForward& args, const FewKeysPart& part, float* exponents, float* scratch);
+  void (*values)(const AttentionForward& args, const FewChannelsPart& part, const float* exponents, float* scratch);
+};
+
 struct AttentionIsa {
-  // FP32 values of scratch that a part needs, 64-byte aligned.
+  const AttentionFew* few;
   int64_t (*forward_scratch)(const AttentionForward& args, int64_t queries);
   void (*forward)(const AttentionForward& args, const ForwardPart& part, float* scratch);
-  // All queries of a group; no dropout. few_size: floats of a group's exponents.
-  int64_t (*few_scratch)(const AttentionForward& args);
-  int64_t (*few_size)(const AttentionForward& args);
-  void (*few_scores)(const AttentionForward& args, const FewKeysPart& part, float* exponents, float* scratch);
-  void (*few_values)(const AttentionForward& args, const FewChannelsPart& part, const float* exponents, float* scratch);
   int64_t (*backward_scratch)(const AttentionBackward& args);
   void (*backward)(const AttentionBackward& args, const BackwardPart& part, float* scratch);
 };
 
 extern const AttentionIsa kAttentionPortable, kAttentionAvx2, kAttentionAvx512;
 // For bf16 operands.
-extern const AttentionIsa kAttentionAvx512Bf16;
+extern const AttentionIsa kAttentionAvx512Bf16, kAttentionAmx;
+extern const AttentionFew kAttentionFewAmx;
 
 }  // namespace plimsoll::kernels

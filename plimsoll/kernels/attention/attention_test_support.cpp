@@ -174,14 +174,8 @@ bool within(const Array& got, const ExactTensor& exact, std::string* fault) {
   return true;
 }
 
-std::vector<runtime::Isa> attention_isas() {
-  std::vector<runtime::Isa> isas = isas_present();
-  if (runtime::detected_isa() >= runtime::Isa::kAvx512Bf16) isas.push_back(runtime::Isa::kAvx512Bf16);
-  return isas;
-}
-
 bool multiplies_pairs(const AttentionCase& c) {
-  return runtime::vector_matmul_isa() >= runtime::Isa::kAvx512Bf16 && c.format == Format::kBf16 && !c.codes;
+  return runtime::matmul_isa() >= runtime::Isa::kAvx512Bf16 && c.format == Format::kBf16 && !c.codes;
 }
 
 }  // namespace plimsoll::kernels::testing

@@ -89,7 +89,7 @@ ExactAttention exact_attention(const AttentionProblem& problem, bool pairs);
 // Whether every element is within its bound of the exact value; a non-finite one never is.
 bool within(const Array& got, const ExactTensor& exact, std::string* fault = nullptr);
 
-// portable, AVX2, AVX-512 and AVX-512 BF16, as far as present.
+// portable, AVX2, AVX-512, AVX-512 BF16 and AMX, as far as present.
 std::vector<runtime::Isa> attention_isas();
 bool multiplies_pairs(const AttentionCase& c);  // at the current ISA
 
