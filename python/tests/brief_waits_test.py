@@ -17,7 +17,7 @@ VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def variables_of(**chosen):
-    """Those that the program has when its threads work."""
+    """The program's values of these, read when its threads work."""
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     words = command_of("info", "--limits")
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, env={**environment, **chosen, "OMP_NUM_THREADS": "2"}) as process:
