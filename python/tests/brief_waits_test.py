@@ -44,5 +44,7 @@ def test_the_users_choice_stays():
 def test_arguments_stay_as_they_are(tmp_path):
     name = "a name with spaces \udcff and bytes".encode("utf-8", "surrogateescape")
     environment = {key: value for key, value in os.environ.items() if key not in VARIABLES}
-    result = subprocess.run(command_of("inspect", os.fsencode(tmp_path) + b"/" + name), capture_output=True, env=environment, check=False)
+    result = subprocess.run(
+        command_of("inspect", os.fsencode(tmp_path) + b"/" + name), capture_output=True, env=environment, check=False
+    )
     assert result.returncode == 2 and b"a name with spaces" in result.stderr, result
