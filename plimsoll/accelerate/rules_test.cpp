@@ -86,7 +86,8 @@ TEST(AccelerationRules, WithTilesFp16IsOursAndLargeBf16Torchs) {
   EXPECT_EQ(choose(square(Format::kBf16, 128), kIntelWithAmx), Outcome::kReplaced);
   EXPECT_EQ(choose({Format::kBf16, Layout::kTn, false, 768, 768, 768}, kIntelWithAmx), Outcome::kReplaced);
   EXPECT_EQ(choose(square(Format::kFp32, 768), kIntelWithAmx), Outcome::kProcessor);
-  EXPECT_EQ(choose(AttentionCall{Format::kBf16, true, 512}, kIntelWithAmx), Outcome::kProcessor);
+  EXPECT_EQ(choose(AttentionCall{Format::kBf16, true, 128}, kIntelWithAmx), Outcome::kReplaced);
+  EXPECT_EQ(choose(AttentionCall{Format::kBf16, false, 512}, kIntelWithAmx), Outcome::kSize);
   EXPECT_EQ(choose(AttentionCall{Format::kFp16, false, 512}, kIntelWithAmx), Outcome::kReplaced);
 }
 
