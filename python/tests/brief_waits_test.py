@@ -23,7 +23,9 @@ def variables_of(**chosen):
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, env={**environment, **chosen, "OMP_NUM_THREADS": "2"}) as process:
         folder = Path(f"/proc/{process.pid}")
         while len(os.listdir(folder / "task")) < 2:
-            assert process.poll() is None, process.returncode
+            assert process.poll() in (None, 0), process.returncode
+            if process.returncode == 0:
+                pytest.skip("the program has one thread here")
             time.sleep(0.01)
         pairs = [pair.partition(b"=") for pair in (folder / "environ").read_bytes().split(b"\0")]
         process.kill()
