@@ -1,6 +1,6 @@
 // Threads of OpenMP wait for each other for 0.2 ms before they sleep. libgomp's own default, some 10 ms, holds processors
-// that other programs need, and has its time spent when there is work. libgomp reads its variable when it is loaded, so
-// the program begins anew with it, before its libraries are initialized: milliseconds.
+// that other programs need, and such a thread has used up its turn when there is work. libgomp reads its variable when
+// it is loaded, so the program begins anew with it, before its libraries are initialized: milliseconds.
 #include <immintrin.h>
 #include <sys/auxv.h>
 #include <time.h>
