@@ -18,6 +18,7 @@ target_include_directories(plimsoll_torch INTERFACE ${{CMAKE_SOURCE_DIR}}/torch)
 target_compile_definitions(plimsoll_torch INTERFACE TORCH)
 add_library(plimsoll_cpp-httplib INTERFACE IMPORTED)
 target_compile_definitions(plimsoll_cpp-httplib INTERFACE HTTPLIB)
+set(PLIMSOLL_TORCH_PACKAGE ${{CMAKE_SOURCE_DIR}}/torch)
 include({cmake}/PlimsollHeaders.cmake)
 """
 CMAKE = pathlib.Path(__file__).resolve().parent.parent / "cmake"
@@ -26,6 +27,8 @@ GOOD = "#pragma once\n#include <vector>\nstd::vector<int> counts();\n"
 
 def build(root: pathlib.Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
     (root / "CMakeLists.txt").write_text(PROJECT.format(cmake=CMAKE))
+    (root / "torch").mkdir(exist_ok=True)
+    (root / "torch" / "version.py").touch()
     for name, text in files.items():
         path = root / "plimsoll" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,3 +63,15 @@ def test_a_header_is_checked_again_when_what_it_includes_changed(tmp_path: pathl
     result = build(tmp_path, {"a/a.h": "#pragma once\n"})
     assert result.returncode != 0
     assert "plimsoll/b/b.h:3" in result.stdout
+
+
+def test_a_precompiled_header_is_seen_by_those_alone_that_reach_it(tmp_path: pathlib.Path) -> None:
+    files = {
+        "a/a.h": "#pragma once\n#include <nlohmann/json.hpp>\n",
+        "b/b.h": '#pragma once\n#include "plimsoll/a/a.h"\ninline nlohmann::json one;\n',
+        "b/c.h": "#pragma once\ninline nlohmann::json two;\n",
+    }
+    result = build(tmp_path, files)
+    assert result.returncode != 0
+    assert "plimsoll/b/c.h:2" in result.stdout
+    assert "plimsoll/b/b.h" not in result.stdout
