@@ -16,6 +16,7 @@ struct EmbeddingShape {
 struct EmbeddingForward {
   EmbeddingShape shape;
   const int64_t* tokens = nullptr;                       // [batch, seq], each a row of token_weight
+  int64_t vocabulary = 0;                                // read on a device alone; elsewhere callers check tokens
   const void* token_weight = nullptr;                    // [vocabulary, dim]
   const void* position_weight = nullptr;                 // [seq, dim], that of the first position first; optional
   format::Format weight_format = format::Format::kFp32;  // fp32, bf16, fp16
