@@ -15,6 +15,9 @@ struct TokensAndPositions {
 // token_weight[tokens] + position_weight[first_position .. first_position + seq) [batch, seq, dim], in `dtype` after
 // one rounding. Gradients are FP32 sums in the order of the places, rounded once to the dtype of their tensor, whatever
 // the number of threads. Differentiable once.
+//
+// Tokens are rows of token_weight. Another one is an error on the CPU; on a CUDA device, whose numbers the host does not
+// wait for, its place is NaN, and it has no gradient.
 at::Tensor embedding(const TokensAndPositions& input, at::ScalarType dtype);
 
 }  // namespace plimsoll::ops

@@ -1,4 +1,4 @@
-// torch.ops.plimsoll.embedding*: schemas, CPU and Meta kernels.
+// torch.ops.plimsoll.embedding*: schemas, kernels for CPUs and CUDA devices, for Meta, and calls through the dispatcher.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -10,7 +10,7 @@
 namespace plimsoll::ops {
 
 void define_embedding(torch::Library& library);
-void register_embedding_cpu(torch::Library& library);
+void register_embedding(torch::Library& library);
 void register_embedding_meta(torch::Library& library);
 
 namespace dispatch {

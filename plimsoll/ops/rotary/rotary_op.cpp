@@ -4,8 +4,11 @@
 #include <c10/util/Exception.h>
 
 #include "plimsoll/kernels/rotary/rotary.h"
+#include "plimsoll/kernels/rotary/rotary_cuda.h"
 #include "plimsoll/ops/dispatcher/find_operator.h"
 #include "plimsoll/ops/dispatcher/meta.h"
+#include "plimsoll/ops/tensor/arguments.h"
+#include "plimsoll/ops/tensor/device_stream.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/watch/audit.h"
@@ -48,11 +51,11 @@ int64_t token_stride(const at::Tensor& x) {
   return x.size(1) == 1 ? x.stride(0) : x.stride(1);
 }
 
-at::Tensor rotary_cpu(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, int64_t position_dim,
-                      bool interleaved, bool transposed, int64_t copied_heads) {
-  const format::Format format = check_values(x, "rotary", "x");
-  check_values(cosine, "rotary", "cosine");
-  check_values(sine, "rotary", "sine");
+at::Tensor rotary_turn_op(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, int64_t position_dim,
+                          bool interleaved, bool transposed, int64_t copied_heads) {
+  const format::Format format = check_device_values(x, "rotary", "x");
+  check_same_device(x, cosine, "rotary", "cosine");
+  check_same_device(x, sine, "rotary", "sine");
   check_rotary(x, cosine, sine, position_dim, copied_heads);
   const at::Tensor input = one_stride_of(x), c = cosine.contiguous(), s = sine.contiguous();
   at::Tensor output = at::empty(x.sizes(), x.options());
@@ -61,22 +64,23 @@ at::Tensor rotary_cpu(const at::Tensor& x, const at::Tensor& cosine, const at::T
   const watch::Span span("rotary", {.bytes = traffic(input, output)});
   if (output.numel() == 0) return output;
   watch::audit_operator({.op = "rotary", .input = format, .output = format});
-  kernels::rotary({.tokens = tokens,
-                   .heads = x.size(-2),
-                   .channels = x.size(-1),
-                   .rotated = c.size(-1),
-                   .copied_heads = copied_heads,
-                   .x = input.const_data_ptr(),
-                   .x_token_stride = token_stride(input),
-                   .x_head_stride = input.stride(-2),
-                   .y = output.mutable_data_ptr(),
-                   .format = format,
-                   .cosine = c.const_data_ptr<float>(),
-                   .sine = s.const_data_ptr<float>(),
-                   .positions = each_token ? tokens : x.size(position_dim),
-                   .repeats = each_token || position_dim == 1 ? 1 : x.size(1),
-                   .interleaved = interleaved,
-                   .transposed = transposed});
+  const kernels::Rotary args{.tokens = tokens,
+                             .heads = x.size(-2),
+                             .channels = x.size(-1),
+                             .rotated = c.size(-1),
+                             .copied_heads = copied_heads,
+                             .x = input.const_data_ptr(),
+                             .x_token_stride = token_stride(input),
+                             .x_head_stride = input.stride(-2),
+                             .y = output.mutable_data_ptr(),
+                             .format = format,
+                             .cosine = c.const_data_ptr<float>(),
+                             .sine = s.const_data_ptr<float>(),
+                             .positions = each_token ? tokens : x.size(position_dim),
+                             .repeats = each_token || position_dim == 1 ? 1 : x.size(1),
+                             .interleaved = interleaved,
+                             .transposed = transposed};
+  on_device_of(output, [&](auto... stream) { kernels::rotary(args, stream...); });
   return output;
 }
 
@@ -100,13 +104,13 @@ void define_rotary(torch::Library& library) {
   library.def("rotary(Tensor x, Tensor angles, *, int position_dim=0, bool interleaved=False) -> Tensor", &rotary_op);
 }
 
-void register_rotary_cpu(torch::Library& library) { library.impl("rotary_turn", &rotary_cpu); }
+void register_rotary(torch::Library& library) { library.impl("rotary_turn", &rotary_turn_op); }
 void register_rotary_meta(torch::Library& library) { library.impl("rotary_turn", &rotary_meta); }
 
 namespace dispatch {
 
 at::Tensor rotary(const at::Tensor& x, const RotaryTurns& turns, const RotaryOptions& options, Turn turn) {
-  static const auto op = find_operator<decltype(rotary_cpu)>("plimsoll::rotary_turn");
+  static const auto op = find_operator<decltype(rotary_turn_op)>("plimsoll::rotary_turn");
   return op.call(x, turns.cosine, turns.sine, options.position_dim, options.interleaved, turn == Turn::kTransposed,
                  options.copied_heads);
 }

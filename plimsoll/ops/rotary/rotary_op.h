@@ -1,4 +1,4 @@
-// torch.ops.plimsoll.rotary*: schemas, CPU and Meta kernels, and calls through the dispatcher.
+// torch.ops.plimsoll.rotary*: schemas, kernels for CPUs and CUDA devices, for Meta, and calls through the dispatcher.
 #pragma once
 
 #include <torch/library.h>
@@ -8,7 +8,7 @@
 namespace plimsoll::ops {
 
 void define_rotary(torch::Library& library);
-void register_rotary_cpu(torch::Library& library);
+void register_rotary(torch::Library& library);
 void register_rotary_meta(torch::Library& library);
 
 enum class Turn : uint8_t { kForward, kTransposed };  // transposed: of a gradient
