@@ -64,6 +64,11 @@ def kernel_rows() -> list[Row]:
     moments = [torch.zeros(n // 2, device="cuda") for _ in range(3)]
     grad = x.flatten()[: n // 2]
     parameter = grad.clone()
+    tokens, few = torch.randperm(ROWS, device="cuda").view(8, -1), torch.randint(64, (8, ROWS // 8), device="cuda")
+    grads = y.view(8, -1, COLS)
+    table = {"vocabulary": ROWS, "positions": 0, "first_position": 0, "dtype": torch.bfloat16}
+    heads, angles = x.view(ROWS // 8, 8, -1, 128), torch.randn(ROWS // 8, 128, device="cuda")
+    turns = {"cosine": angles.cos(), "sine": angles.sin(), "position_dim": 0, "interleaved": False, "transposed": False}
     return [
         beside_copy("quantize bf16 to e4m3, one scale", lambda: ops.quantize(x, scale, "e4m3"), 3 * n),
         beside_copy("amax bf16", lambda: ops.amax(x), 2 * n),
@@ -81,6 +86,10 @@ def kernel_rows() -> list[Row]:
         beside_copy("SwiGLU bf16", lambda: ops.activation_forward(x, "swiglu"), 3 * n),
         beside_copy("SwiGLU backward bf16", lambda: ops.activation_backward(x, y[:, : COLS // 2], "swiglu"), 5 * n),
         beside_copy("softmax bf16", lambda: ops.softmax_forward(scores, 0.1, "no_mask", None), 4 * n),
+        beside_copy("embedding bf16", lambda: ops.embedding_forward(tokens, x, None, 0, torch.bfloat16), 4 * n),
+        beside_copy("embedding backward bf16, each token once", lambda: ops.embedding_backward(grads, tokens, **table), 4 * n),
+        beside_copy("embedding backward bf16, 64 tokens", lambda: ops.embedding_backward(grads, few, **table), 4 * n),
+        beside_copy("rotary bf16", lambda: ops.rotary_turn(heads, **turns), 4 * n),
         beside_copy(
             "AdamW, masters of bf16",
             lambda: ops.adamw_(parameter, grad, moments[0], moments[1], step=1, lr=1e-3, master=moments[2]),

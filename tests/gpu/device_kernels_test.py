@@ -129,6 +129,45 @@ def test_softmax(mask_type, dtype):
 
 
 @pytest.mark.parametrize("dtype", WIDE, ids=str)
+@pytest.mark.parametrize("weights", WIDE, ids=str)
+def test_embedding(weights, dtype):
+    for batch, seq, dim, vocabulary in ((1, 1, 1, 1), (3, 7, 37, 11), (4, 512, 1000, 5000), (8, 1024, 520, 3)):
+        tokens = torch.randint(vocabulary, (batch, seq))
+        table, positions = sample(vocabulary, dim, dtype=weights), sample(seq + 5, dim, dtype=weights)
+        expect_same(ops.embedding_forward, tokens, table, None, 0, dtype)
+        expect_same(ops.embedding_forward, tokens, table, positions, 3, dtype)
+        sizes = {"vocabulary": vocabulary, "positions": seq + 5, "first_position": 3}
+        expect_same(ops.embedding_backward, sample(batch, seq, dim, dtype=dtype), tokens, **sizes, dtype=weights)
+
+
+def test_a_token_that_the_table_lacks_is_nan_and_has_no_gradient():
+    table, grad, tokens = torch.randn(11, 40), torch.randn(3, 7, 40), torch.randint(11, (3, 7))
+    tokens[1, 2], tokens[2, 6] = 11, -5
+    outside = (tokens < 0) | (tokens >= 11)
+    y = ops.embedding_forward(tokens.cuda(), table.cuda(), None, 0, torch.float32).cpu()
+    assert y[outside].isnan().all() and torch.equal(y[~outside], table[tokens[~outside]])
+    rest = {"positions": 0, "first_position": 0, "dtype": torch.float32}
+    got, _ = ops.embedding_backward(grad.cuda(), tokens.cuda(), vocabulary=11, **rest)
+    expected, _ = ops.embedding_backward(grad, torch.where(outside, 11, tokens), vocabulary=12, **rest)
+    assert torch.equal(bits(got.cpu()), bits(expected[:11]))
+
+
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+@pytest.mark.parametrize("interleaved", (False, True))
+@pytest.mark.parametrize("transposed", (False, True))
+def test_rotary(transposed, interleaved, dtype):
+    for heads, channels, rotated in ((1, 2, 2), (3, 37, 18), (40, 128, 128), (6, 2100, 1056)):
+        x, angles = sample(33, 5, heads, channels, dtype=dtype), torch.randn(40, rotated) * 100
+        turns = angles.cos(), angles.sin()
+        kind = {"interleaved": interleaved, "transposed": transposed}
+        for copied in (0, heads // 2):
+            expect_same(ops.rotary_turn, x, *turns, position_dim=0, copied_heads=copied, **kind)
+        expect_same(ops.rotary_turn, x.transpose(0, 1), *turns, position_dim=1, **kind)
+        last = lambda x, *turns, kind=kind: ops.rotary_turn(x[:, :, -1:, :], *turns, position_dim=0, **kind)
+        expect_same(last, x, *turns)
+
+
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
 def test_adamw(dtype):
     for count in (1, 1025, 5_000_003):
         start = sample(count)

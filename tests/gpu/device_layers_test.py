@@ -19,6 +19,20 @@ RECIPES = {
 }
 # Hopper adds 32 products of FP8 codes and the sum before them at once, each cut to 13 bits below the largest of these 33 (docs/cuda.md).
 GROUP, CUT = 32, 2.0**-13
+
+
+class TurnedLayer(torch.nn.Module):
+    """A TransformerLayer with rotary positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = te.TransformerLayer(256, 512, 4, 2, hidden_dropout=0.0, attention_dropout=0.0, params_dtype=torch.bfloat16)
+        self.positions = te.RotaryPositionEmbedding(64)
+
+    def forward(self, x):
+        return self.layer(x, rotary_pos_emb=self.positions(x.shape[0]))
+
+
 LAYERS = {
     "linear": lambda: te.Linear(256, 384, params_dtype=torch.bfloat16),
     "norm linear": lambda: te.LayerNormLinear(256, 384, params_dtype=torch.bfloat16, normalization="RMSNorm"),
@@ -27,6 +41,7 @@ LAYERS = {
     "transformer": lambda: te.TransformerLayer(
         256, 512, 4, hidden_dropout=0.0, attention_dropout=0.0, params_dtype=torch.bfloat16
     ),
+    "rotary transformer": TurnedLayer,
 }
 
 
@@ -161,6 +176,19 @@ def test_the_host_waits_at_the_end_of_a_pass_alone(recipe, capfd):
 
     step()  # the first has no scale yet
     assert waits(step, capfd) == (2 if recipe == "delayed" else 0)  # once after forward, once after backward
+
+
+def test_embedding_and_rotary_never_wait(capfd):
+    tokens = torch.randint(50, (8, 16), device="cuda")
+    table, positions = (torch.randn(rows, 256, device="cuda", requires_grad=True) for rows in (50, 20))
+    angles = te.RotaryPositionEmbedding(64).cuda()(16)[:, 0, 0]
+
+    def step():
+        y = ops.embedding(tokens, table, positions, 2)
+        ops.rotary(y.unflatten(-1, (4, 64)), angles, position_dim=1).square().sum().backward()
+
+    step()
+    assert waits(step, capfd) == 0
 
 
 def test_training_follows_the_cpu():
