@@ -194,6 +194,18 @@ TEST(GradientPass, OverflowByTheScaleCounts) {
   }
 }
 
+TEST(GradientPass, AScaleThatIsNotFiniteLeavesNoElementFinite) {
+  for (Isa isa : present()) {
+    const runtime::ScopedIsa scope(isa);
+    for (float scale : {kInf, kNan}) {
+      Tensors tensors = mixed();
+      int64_t elements = 0;
+      for (size_t t = 0; t < tensors.size(); ++t) elements += tensors.count(t);
+      EXPECT_EQ(run(tensors, scale, false).non_finite, elements);
+    }
+  }
+}
+
 TEST(GradientPass, NoTensorsGiveZero) {
   const GradientSummary summary = gradient_pass({});
   EXPECT_EQ(summary.sum_of_squares, 0);
