@@ -1,8 +1,8 @@
 // One pass over all gradients of a model: scales them (1 / loss scale, or a clip factor), finds what is not finite, and
 // sums the squares for the global norm. Numerics: docs/numerics.md, "gradient".
 //   y = x * scale in FP32, per element;  sum_of_squares = sum of y^2 in double, each square exact
-// Same bits on every ISA and thread count: blocks of fixed size, added in order. Any number of tensors, any count, any
-// alignment.
+// Same bits on every ISA and thread count: blocks of fixed size, added in order in groups of fixed size, which are added in order. Any
+// number of tensors, any count, any alignment.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "plimsoll/kernels/gradient/gradient.h"
+#include "plimsoll/kernels/gradient/gradient_blocks.h"
 #include "plimsoll/kernels/gradient/gradient_loops.h"
 #include "plimsoll/runtime/pick.h"
 #include "plimsoll/runtime/scratch.h"
@@ -10,14 +10,11 @@ namespace plimsoll::kernels {
 
 namespace {
 
-int64_t blocks_of(const GradientTensor& tensor) { return (tensor.count + kGradientBlock - 1) / kGradientBlock; }
-
 // Blocks are numbered through all tensors; this walks them in order.
 class BlockCursor {
  public:
   BlockCursor(const GradientPass& pass, int64_t block) : pass_(pass), block_(block) { settle(); }
 
-  size_t tensor() const { return tensor_; }
   GradientBlock block() const {
     const GradientTensor& tensor = pass_.tensors[tensor_];
     const int64_t first = block_ * kGradientBlock;
@@ -34,8 +31,8 @@ class BlockCursor {
 
  private:
   void settle() {
-    while (tensor_ < pass_.tensor_count && block_ >= blocks_of(pass_.tensors[tensor_])) {
-      block_ -= blocks_of(pass_.tensors[tensor_++]);
+    while (tensor_ < pass_.tensor_count && block_ >= gradient_blocks(pass_.tensors[tensor_].count)) {
+      block_ -= gradient_blocks(pass_.tensors[tensor_++].count);
     }
   }
 
@@ -44,29 +41,34 @@ class BlockCursor {
   int64_t block_;  // within the tensor
 };
 
+GradientGroupSum sum_of_group(const GradientBlockSum* blocks, int64_t count) {
+  GradientGroupSum group;
+  for (int64_t b = 0; b < count; ++b) {
+    group.sum_of_squares += blocks[b].sum_of_squares;
+    group.non_finite += static_cast<int32_t>(blocks[b].non_finite);
+    if (blocks[b].non_finite > 0 && group.first < 0) group.first = static_cast<int32_t>(b);
+  }
+  return group;
+}
+
 }  // namespace
 
 GradientSummary gradient_pass(const GradientPass& args) {
-  int64_t blocks = 0;
-  for (size_t i = 0; i < args.tensor_count; ++i) blocks += blocks_of(args.tensors[i]);
-  auto* sums = static_cast<GradientBlockSum*>(
-      runtime::scratch(runtime::ScratchSlot::kReduce, static_cast<size_t>(blocks) * sizeof(GradientBlockSum)));
+  const int64_t blocks = gradient_blocks(args), groups = gradient_groups(blocks);
+  auto* const sums = static_cast<GradientBlockSum*>(runtime::scratch(
+      runtime::ScratchSlot::kReduce,
+      static_cast<size_t>(blocks) * sizeof(GradientBlockSum) + static_cast<size_t>(groups) * sizeof(GradientGroupSum)));
+  auto* const group_sums = reinterpret_cast<GradientGroupSum*>(sums + blocks);
   const GradientLoops& loops = runtime::pick(kGradientLoopsPortable, kGradientLoopsAvx2, kGradientLoopsAvx512);
   runtime::parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
     BlockCursor cursor(args, begin);
     for (int64_t b = begin; b < end; ++b, cursor.next()) sums[b] = loops.block(cursor.block());
   });
-
-  GradientSummary summary;
-  BlockCursor cursor(args, 0);
-  for (int64_t b = 0; b < blocks; ++b, cursor.next()) {
-    summary.sum_of_squares += sums[b].sum_of_squares;
-    summary.non_finite += sums[b].non_finite;
-    if (sums[b].non_finite > 0 && summary.first_non_finite < 0) {
-      summary.first_non_finite = static_cast<int64_t>(cursor.tensor());
-    }
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t begin = group * kGradientGroup;
+    group_sums[group] = sum_of_group(sums + begin, std::min(kGradientGroup, blocks - begin));
   }
-  return summary;
+  return gradient_summary(args, group_sums);
 }
 
 }  // namespace plimsoll::kernels

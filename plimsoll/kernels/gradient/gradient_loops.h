@@ -4,10 +4,9 @@
 #include <cstdint>
 
 #include "plimsoll/format/format.h"
+#include "plimsoll/kernels/gradient/gradient_blocks.h"
 
 namespace plimsoll::kernels {
-
-inline constexpr int64_t kGradientBlock = 4096;  // elements; fixed, so that sums do not depend on threads
 
 struct GradientBlock {
   void* data;
@@ -15,11 +14,6 @@ struct GradientBlock {
   int64_t count;  // at most kGradientBlock
   float scale;
   bool write;
-};
-
-struct GradientBlockSum {
-  double sum_of_squares;
-  int64_t non_finite;
 };
 
 struct GradientLoops {

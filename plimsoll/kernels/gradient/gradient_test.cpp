@@ -173,6 +173,23 @@ TEST(GradientPass, FindsEveryNonFiniteElement) {
   }
 }
 
+// Sums of blocks are exact here, so that the result shows which blocks were added first: a 1 after 2^54 is lost, 256 together are not.
+TEST(GradientPass, AddsBlocksInGroups) {
+  constexpr int64_t kBlock = 4096, kGroup = 256;
+  std::vector<float> x(static_cast<size_t>(2 * kGroup * kBlock), 0.0f);
+  x[0] = 0x1p27f;  // its square is 2^54
+  for (int64_t block = kGroup; block < 2 * kGroup; ++block) x[static_cast<size_t>(block * kBlock)] = 1;
+  for (Isa isa : present()) {
+    const runtime::ScopedIsa scope(isa);
+    Tensors tensors;
+    tensors.add(Format::kFp32, {});
+    tensors.add(Format::kFp32, x);
+    EXPECT_EQ(run(tensors, 1, false).sum_of_squares, 0x1p54 + static_cast<double>(kGroup));
+    tensors.add(Format::kFp32, {kInf});
+    EXPECT_EQ(run(tensors, 1, false).first_non_finite, 2);
+  }
+}
+
 TEST(GradientPass, LargeAndTinyGradientsNeitherOverflowNorVanish) {
   for (Isa isa : present()) {
     const runtime::ScopedIsa scope(isa);
