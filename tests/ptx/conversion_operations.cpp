@@ -1,3 +1,4 @@
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -64,6 +65,10 @@ std::optional<Step> integers(const Instruction& i, const std::string& to, const 
 std::optional<Step> make_conversion(const Instruction& i) {
   if (i.words[0] != "cvt") return std::nullopt;
   if (auto step = narrow(i)) return step;
+  if (i.text == "cvt.f64.f32") {
+    return converting<double, float>(
+        i, [](float x) { return std::isnan(x) ? std::bit_cast<double>(0x7fffffffffffffffu) : static_cast<double>(x); });
+  }
   if (i.words.size() == 3) return integers(i, i.words[1], i.words[2]);
   if (i.words.size() != 4) return std::nullopt;
   if (i.words[1] == "rn" && i.words[2] == "f32") {

@@ -1,5 +1,5 @@
 // FP32 as a card computes it: every operation rounds once, to nearest even, and a NaN that it makes is 0x7fffffff. min, max, abs
-// and neg, of which the language leaves NaN's payload open, make that one, too.
+// and neg, of which the language leaves NaN's payload open, make that one, too. FP64 is the same with 0x7fffffffffffffff.
 #include <bit>
 #include <cmath>
 
@@ -9,6 +9,8 @@ namespace plimsoll::ptx {
 namespace {
 
 float one_nan(float x) { return std::isnan(x) ? std::bit_cast<float>(0x7fffffffu) : x; }
+
+double one_nan(double x) { return std::isnan(x) ? std::bit_cast<double>(0x7fffffffffffffffu) : x; }
 
 float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
 
@@ -20,11 +22,22 @@ float smaller(float a, float b) {
   return std::signbit(a) ? a : b;
 }
 
+std::optional<Step> make_double(const Instruction& i) {
+  const std::string& text = i.text;
+  if (text == "add.f64" || text == "add.rn.f64")
+    return binary<double>(i, [](double a, double b) { return one_nan(a + b); });
+  if (text == "fma.rn.f64") {
+    return ternary<double>(i, [](double a, double b, double c) { return one_nan(std::fma(a, b, c)); });
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<Step> make_float(const Instruction& i) {
   const std::string& name = i.words[0];
   const std::string& text = i.text;
+  if (i.last() == "f64") return make_double(i);
   if (i.last() != "f32" || name == "ld" || name == "st" || name == "mov") return std::nullopt;
   if (text == "add.f32" || text == "add.rn.f32")
     return binary<float>(i, [](float a, float b) { return one_nan(a + b); });

@@ -37,7 +37,8 @@ uint64_t evaluated(const Case& one) {
 }
 
 uint64_t bits(float x) { return std::bit_cast<uint32_t>(x); }
-constexpr uint64_t kNan = 0x7fffffff;  // the one that arithmetic makes
+uint64_t bits(double x) { return std::bit_cast<uint64_t>(x); }
+constexpr uint64_t kNan = 0x7fffffff, kWideNan = 0x7fffffffffffffff;  // those that arithmetic makes
 const float kInf = std::numeric_limits<float>::infinity();
 // Pairs: %a becomes the upper half.
 const char* const kE4m3 = "cvt.rn.satfinite.e4m3x2.f32 %d, %a, %b;";
@@ -86,6 +87,11 @@ TEST(PtxInstruction, HasTheResultThatTheLanguageSays) {
       {"add.f32 %d, %a, %b;", bits(kInf), bits(-kInf), 0, kNan},
       {"mul.f32 %d, %a, %b;", 0xffc01234, bits(1.0f), 0, kNan},
       {"fma.rn.f32 %d, %a, %b, %c;", bits(1 + 0x1p-23f), bits(1 - 0x1p-23f), bits(-1.0f), bits(-0x1p-46f)},
+      {"add.rn.f64 %d, %a, %b;", bits(0x1p53), bits(1.0), 0, bits(0x1p53)},
+      {"add.rn.f64 %d, %a, %b;", bits(HUGE_VAL), bits(-HUGE_VAL), 0, kWideNan},
+      {"fma.rn.f64 %d, %a, %b, %c;", bits(1 + 0x1p-52), bits(1 - 0x1p-52), bits(-1.0), bits(-0x1p-104)},
+      {"cvt.f64.f32 %d, %a;", bits(-0x1p-149f), 0, 0, bits(-0x1p-149)},
+      {"cvt.f64.f32 %d, %a;", 0xffc00000, 0, 0, kWideNan},
       {"rcp.rn.f32 %d, %a;", bits(3.0f), 0, 0, bits(1.0f / 3.0f)},
       {"rcp.approx.ftz.f32 %d, %a;", bits(4.0f), 0, 0, bits(0.25f)},
       {"rcp.approx.ftz.f32 %d, %a;", bits(0x1p127f), 0, 0, 0},

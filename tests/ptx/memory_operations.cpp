@@ -63,10 +63,10 @@ uint64_t extended(uint64_t bits, size_t size, bool is_signed) {
 }
 
 std::optional<Step> load(const Instruction& i) {
-  if (!are_known(
-          i,
-          {"global", "shared", "shared::cta", "local", "param", "nc", "v2",  "v4",  "b8",  "b16", "b32",
-           "b64",    "u8",     "u16",         "u32",   "u64",   "s8", "s16", "s32", "s64", "f32", "L1::no_allocate"})) {
+  if (!are_known(i, {"global", "shared", "shared::cta", "local", "param", "nc",  "L1::no_allocate",
+                     "v2",     "v4",     "b8",          "b16",   "b32",   "b64", "u8",
+                     "u16",    "u32",    "u64",         "s8",    "s16",   "s32", "s64",
+                     "f32",    "f64"})) {
     return std::nullopt;
   }
   std::vector<Operand> one;
@@ -86,7 +86,7 @@ std::optional<Step> load(const Instruction& i) {
 
 std::optional<Step> store(const Instruction& i) {
   if (!are_known(i, {"global", "shared", "shared::cta", "local", "v2", "v4", "b8", "b16", "b32", "b64", "u8", "u16",
-                     "u32", "u64", "f32"})) {
+                     "u32", "u64", "f32", "f64"})) {
     return std::nullopt;
   }
   std::vector<Operand> one;

@@ -13,18 +13,18 @@ namespace plimsoll::kernels {
 
 inline constexpr int kTeamRuns = kSumBlock / 64;  // of a thread
 
-// 8 bytes of FP32, BF16 or FP16. A NaN of FP16 is any NaN.
-template <Format kFormat>
+// kBytes of FP32, BF16 or FP16. A NaN of FP16 is any NaN.
+template <Format kFormat, int kBytes = 8>
 struct HeldRun {
-  static constexpr int kCount = 8 / sizeof(Element<kFormat>);
-  Words<8> raw;
+  static constexpr int kCount = kBytes / sizeof(Element<kFormat>);
+  Words<kBytes> raw;
 
   // The first `count` of kCount elements, and 0 for the others. whole: all are there, and aligned.
   __device__ static HeldRun at(const Element<kFormat>* p, int count, bool whole) {
     if constexpr (kFormat == Format::kFp32) {
-      return {load_words<8>(reinterpret_cast<const uint32_t*>(p), count, whole)};
+      return {load_words<kBytes>(reinterpret_cast<const uint32_t*>(p), count, whole)};
     } else {
-      return {load_words<8>(p, count, whole)};
+      return {load_words<kBytes>(p, count, whole)};
     }
   }
 
