@@ -28,9 +28,10 @@ struct UnscaleSummary {
   GradientHistogram histogram;    // of the gradients as they came
 };
 
-// In place. CPU tensors of fp32, bf16, fp16 or fp64, of any strides. Of a sparse one each entry is unscaled and checked
-// by itself, as torch does, and the norm is that of the entries' sums, made without the scale on them and in double.
-// Nothing is clipped if something is not finite. Throws c10::Error.
+// In place. Tensors of fp32, bf16, fp16 or fp64, of any strides, on the CPU or on CUDA devices, with the same bits; sums over several
+// devices are added, device by device. Of a sparse one each entry is unscaled and checked by itself, as torch does, and the norm is that
+// of the entries' sums, made without the scale on them and in double. Nothing is clipped if something is not finite. The host waits for
+// each CUDA device once, and again for each sparse or fp64 gradient there. Throws c10::Error.
 UnscaleSummary unscale_gradients_(at::TensorList grads, const UnscaleOptions& options);
 
 }  // namespace plimsoll::amp

@@ -109,10 +109,11 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   library.def("clip_factor(*, float max_norm, float grad_norm) -> float", &ops::clip_factor);
 }
 
-// One sparse gradient among them is enough.
+// One sparse gradient among them is enough for a Sparse key, one on a CUDA device for a CUDA key.
 TORCH_LIBRARY_IMPL(plimsoll, SparseCPU, library) { library.impl("unscale_gradients_", &unscale_gradients); }
-
+TORCH_LIBRARY_IMPL(plimsoll, SparseCUDA, library) { library.impl("unscale_gradients_", &unscale_gradients); }
 TORCH_LIBRARY_IMPL(plimsoll, CPU, library) { library.impl("unscale_gradients_", &unscale_gradients); }
+TORCH_LIBRARY_IMPL(plimsoll, CUDA, library) { library.impl("unscale_gradients_", &unscale_gradients); }
 
 void register_findings(torch::Library& library) {
   library.def(

@@ -10,5 +10,6 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
   namespace cuda = plimsoll::kernels::cuda;
   library.def("cuda_sources() -> str", [] { return std::string(cuda::device_sources()); });
   library.def("cuda_verified_on() -> str", [] { return std::string(cuda::verified_on()); });
+  library.def("cuda_can_launch() -> bool", [] { return cuda::can_launch(); });
   library.def("use_caching_allocator() -> ()", [] { plimsoll::use_caching_allocator(); });
 }

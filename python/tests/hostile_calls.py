@@ -338,6 +338,7 @@ CALLS = {
     "unscale_gradients_": lambda draw: [[T(3, 4), T(70, dtype=BF16)], 0.5, 1.0, False],
     "cuda_sources": lambda draw: [],
     "cuda_verified_on": lambda draw: [],
+    "cuda_can_launch": lambda draw: [],
     "use_caching_allocator": lambda draw: [],
     "audit_session": lambda draw: [],
     "watch_session": lambda draw: [draw.choice(["guard", "count", "shadow"]), 2.0, False],

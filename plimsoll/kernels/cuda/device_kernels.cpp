@@ -29,8 +29,7 @@ class Kernels {
 
  private:
   void load() {
-    const char* const allowed = std::getenv("PLIMSOLL_CUDA_UNVERIFIED");
-    if (has_device_code() && verified_on().empty() && (allowed == nullptr || std::string_view(allowed) != "1")) {
+    if (has_device_code() && !can_launch()) {
       throw std::runtime_error(
           "CUDA: these kernels have not run on a card as they are; PLIMSOLL_CUDA_UNVERIFIED=1 in the environment uses "
           "them nonetheless");
@@ -58,6 +57,11 @@ Kernels& kernels() {
 }  // namespace
 
 bool has_device_code() { return !device_images().empty(); }
+
+bool can_launch() {
+  const char* const allowed = std::getenv("PLIMSOLL_CUDA_UNVERIFIED");
+  return has_device_code() && (!verified_on().empty() || (allowed != nullptr && std::string_view(allowed) == "1"));
+}
 
 int multiprocessors_of(int device) {
   static std::mutex mutex;

@@ -21,6 +21,9 @@ std::string_view device_sources();
 // (docs/results/gpu.json). Empty: there is none; launch() then wants PLIMSOLL_CUDA_UNVERIFIED=1 in the environment.
 std::string_view verified_on();
 
+// Whether launch() finds kernels that it may use, where there is a card.
+bool can_launch();
+
 // A stream of a device, which is the current one of the calling thread where that has one.
 struct Stream {
   void* handle = nullptr;  // CUstream; nullptr: the default one

@@ -1,0 +1,14 @@
+// Small results of CUDA devices, which the host reads together.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <vector>
+
+namespace plimsoll::ops {
+
+// Copies of one-dimensional tensors on the host, each with its dtype: the host waits for each device once. The bytes of each are a
+// multiple of 16, so that no copy begins inside an element.
+std::vector<at::Tensor> read_together(at::TensorList tensors);
+
+}  // namespace plimsoll::ops
