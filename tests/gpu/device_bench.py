@@ -65,10 +65,13 @@ def kernel_rows() -> list[Row]:
     grad = x.flatten()[: n // 2]
     parameter = grad.clone()
     tokens, few = torch.randperm(ROWS, device="cuda").view(8, -1), torch.randint(64, (8, ROWS // 8), device="cuda")
-    grads = y.view(8, -1, COLS)
+    of_places = y.view(8, -1, COLS)
     table = {"vocabulary": ROWS, "positions": 0, "first_position": 0, "dtype": torch.bfloat16}
     heads, angles = x.view(ROWS // 8, 8, -1, 128), torch.randn(ROWS // 8, 128, device="cuda")
     turns = {"cosine": angles.cos(), "sine": angles.sin(), "position_dim": 0, "interleaved": False, "transposed": False}
+    # Four times as much, so that the host's wait is a small part, and the biases of a model.
+    grads = [*(x.clone() for _ in range(4)), *(torch.randn(4096, device="cuda") for _ in range(300))]
+    read = sum(each.nbytes for each in grads)
     return [
         beside_copy("quantize bf16 to e4m3, one scale", lambda: ops.quantize(x, scale, "e4m3"), 3 * n),
         beside_copy("amax bf16", lambda: ops.amax(x), 2 * n),
@@ -87,14 +90,16 @@ def kernel_rows() -> list[Row]:
         beside_copy("SwiGLU backward bf16", lambda: ops.activation_backward(x, y[:, : COLS // 2], "swiglu"), 5 * n),
         beside_copy("softmax bf16", lambda: ops.softmax_forward(scores, 0.1, "no_mask", None), 4 * n),
         beside_copy("embedding bf16", lambda: ops.embedding_forward(tokens, x, None, 0, torch.bfloat16), 4 * n),
-        beside_copy("embedding backward bf16, each token once", lambda: ops.embedding_backward(grads, tokens, **table), 4 * n),
-        beside_copy("embedding backward bf16, 64 tokens", lambda: ops.embedding_backward(grads, few, **table), 4 * n),
+        beside_copy("embedding backward bf16, each token once", lambda: ops.embedding_backward(of_places, tokens, **table), 4 * n),
+        beside_copy("embedding backward bf16, 64 tokens", lambda: ops.embedding_backward(of_places, few, **table), 4 * n),
         beside_copy("rotary bf16", lambda: ops.rotary_turn(heads, **turns), 4 * n),
         beside_copy(
             "AdamW, masters of bf16",
             lambda: ops.adamw_(parameter, grad, moments[0], moments[1], step=1, lr=1e-3, master=moments[2]),
             28 * n / 2,
         ),
+        beside_copy("norm of gradients, with the host's wait", lambda: ops.unscale_gradients_(grads, 1.0), read),
+        beside_copy("unscaled gradients and norm, with the host's wait", lambda: ops.unscale_gradients_(grads, 0.999), 2 * read),
     ]
 
 

@@ -1,11 +1,11 @@
 """Layers of plimsoll.pytorch on a card: as near to FP32 as the same layers on the CPU, and without a wait within a pass."""
 
 import copy
-import warnings
 
 import plimsoll.pytorch as te
 import pytest
 import torch
+from host_waits import waits
 from plimsoll.common import recipe as recipes
 from plimsoll.optim import AdamW
 
@@ -147,21 +147,6 @@ def test_attention_under_each_rule(rule, mask_type, dtype):
         assert card.is_cuda and card.isfinite().all()
         # Torch's kernel rounds scores of BF16 once more than ours.
         assert distance(card.cpu(), fp32) <= max(2 * distance(cpu, fp32), 2.0**-7 if dtype == torch.bfloat16 else 2.0**-20), place
-
-
-def waits(work, capfd):
-    """Number of times that the host waits for the card in `work`. Torch warns in Python or, where no Python runs, on stderr."""
-    torch.cuda.synchronize()
-    capfd.readouterr()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            work()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    said = [str(each.message) for each in caught] + capfd.readouterr().err.splitlines()
-    return sum("called a synchronizing CUDA operation" in each for each in said)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -17,8 +17,8 @@ class AutomaticLossScaler(GradScaler):
 
     The scale is a power of two. It gives way, at once, before the gradients could overflow: it leaves `headroom` between
     their norm and the largest fp16. It grows, every `growth_interval` clean steps at most, while fp16 would flush more
-    than `flushed_share` of their elements. An overflow all the same backs off as ever. CUDA gradients have no histogram:
-    with them it is a :class:`GradScaler`.
+    than `flushed_share` of their elements. An overflow all the same backs off as ever. Gradients that are left to torch
+    have no histogram: with them it is a :class:`GradScaler`.
 
     Args:
         flushed_share: of the gradients' elements, those that fp16 may hold as zero or subnormal.

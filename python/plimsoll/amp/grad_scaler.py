@@ -1,4 +1,4 @@
-"""torch.amp.GradScaler whose gradients are unscaled, checked, measured and clipped in one pass on the CPU."""
+"""torch.amp.GradScaler whose gradients are unscaled, checked, measured and clipped in one pass."""
 
 import math
 import warnings
@@ -37,11 +37,16 @@ class StepReport:
         return self.non_finite > 0
 
 
+def _unscales_on(device: torch.device) -> bool:
+    """Whether this process has the pass for gradients there; others are left to torch."""
+    return device.type == "cpu" or (device.type == "cuda" and bool(torch.ops.plimsoll.cuda_can_launch()))
+
+
 def _clip(optimizer: torch.optim.Optimizer, max_norm: float) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     # torch's clipping has no sparse gradients.
-    if any(grad.is_sparse for grad in grads) and all(grad.device.type == "cpu" for grad in grads):
+    if any(grad.is_sparse for grad in grads) and all(_unscales_on(grad.device) for grad in grads):
         torch.ops.plimsoll.unscale_gradients_(grads, 1.0, max_norm=max_norm)
         return
     torch.nn.utils.clip_grad_norm_(parameters, max_norm)
@@ -135,7 +140,7 @@ class GradScaler(torch.amp.GradScaler):
         self._reports = _Reports()
 
     def last_report(self, optimizer: torch.optim.Optimizer) -> StepReport | None:
-        """Report of the gradients that unscale_ or step last saw of this optimizer; None before, and of CUDA gradients."""
+        """Report of the gradients that unscale_ or step last saw of this optimizer; None before, and where torch unscaled them."""
         return self._reports.get(optimizer)
 
     @contextmanager
@@ -326,13 +331,13 @@ class GradScaler(torch.amp.GradScaler):
         allow_fp16: bool,
         max_norm: float | None,
     ) -> tuple[dict[torch.device, torch.Tensor], tuple[StepReport, torch.Tensor] | None]:
-        """The result of torch's _unscale_grads_, and the report and histogram of gradients on the CPU."""
+        """The result of torch's _unscale_grads_, and the report and histogram of gradients that are not left to torch."""
         names, grads = [], []
         for group, parameters in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(parameters["params"]):
                 if parameter.grad is None:
                     continue
-                if parameter.grad.device.type != "cpu" or inv_scale.device.type != "cpu":
+                if not (_unscales_on(parameter.grad.device) and _unscales_on(inv_scale.device)):
                     found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
                     if max_norm is not None:
                         _clip(optimizer, max_norm)
@@ -350,8 +355,11 @@ class GradScaler(torch.amp.GradScaler):
                 grads.append(parameter.grad)
         if not grads:
             return {}, None
-        inverse = _inverse(super().get_scale())
-        factor = inv_scale.item() if math.isfinite(inverse) else inverse  # a lost scale is not asked about again
+        scale, _ = self._check_scale_growth_tracker("_unscale_grads_")
+        scale, factor = torch.stack([scale, inv_scale]).tolist()  # together: the host waits for a device once
+        inverse = _inverse(scale)
+        if not math.isfinite(inverse):  # a lost scale
+            factor = inverse
         with torch.no_grad():
             norm, clip, count, first, flushed, histogram = torch.ops.plimsoll.unscale_gradients_(
                 grads, factor, max_norm=self._max_norm, expect_clip=self._clipped
@@ -360,5 +368,6 @@ class GradScaler(torch.amp.GradScaler):
         if self._keeps_scale:
             norm *= inverse
         report = StepReport(norm, clip, count, names[first] if count else None, flushed)
-        found_inf.fill_(float(count > 0))
-        return {found_inf.device: found_inf}, (report, histogram)
+        # On the CPU: torch's step() reads it, and would wait for a device again.
+        found_any = torch.full_like(found_inf, float(count > 0), device="cpu")
+        return {found_inf.device: found_any}, (report, histogram)
