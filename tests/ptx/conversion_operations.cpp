@@ -27,12 +27,18 @@ Step unpacking(const Instruction& i, uint16_t (*half)(uint8_t)) {
   });
 }
 
+// Conversions of NaN, whose payload the language leaves open.
+float narrow_of(double x) { return std::isnan(x) ? std::bit_cast<float>(0x7fffffffu) : static_cast<float>(x); }
+double wide_of(float x) { return std::isnan(x) ? std::bit_cast<double>(~uint64_t{0} >> 1) : double{x}; }
+
 std::optional<Step> narrow(const Instruction& i) {
   const std::string& text = i.text;
   if (text == "cvt.rn.f16.f32") return converting<uint16_t, float>(i, fp16_of);
   if (text == "cvt.rn.bf16.f32") return converting<uint16_t, float>(i, bf16_of);
   if (text == "cvt.f32.f16") return converting<float, uint16_t>(i, fp32_of_fp16);
   if (text == "cvt.f32.bf16") return converting<float, uint16_t>(i, fp32_of_bf16);
+  if (text == "cvt.rn.f32.f64") return converting<float, double>(i, narrow_of);
+  if (text == "cvt.f64.f32") return converting<double, float>(i, wide_of);
   if (text == "cvt.rn.f16x2.f32") return packing<uint16_t, uint32_t>(i, fp16_of);
   if (text == "cvt.rn.bf16x2.f32") return packing<uint16_t, uint32_t>(i, bf16_of);
   if (text == "cvt.rn.satfinite.e4m3x2.f32") return packing<uint8_t, uint16_t>(i, e4m3_of);
@@ -65,15 +71,16 @@ std::optional<Step> integers(const Instruction& i, const std::string& to, const 
 std::optional<Step> make_conversion(const Instruction& i) {
   if (i.words[0] != "cvt") return std::nullopt;
   if (auto step = narrow(i)) return step;
-  if (i.text == "cvt.f64.f32") {
-    return converting<double, float>(
-        i, [](float x) { return std::isnan(x) ? std::bit_cast<double>(0x7fffffffffffffffu) : static_cast<double>(x); });
-  }
   if (i.words.size() == 3) return integers(i, i.words[1], i.words[2]);
   if (i.words.size() != 4) return std::nullopt;
   if (i.words[1] == "rn" && i.words[2] == "f32") {
     return with_integer(i.words[3], [&]<class From>() -> std::optional<Step> {
       return converting<float, From>(i, [](From x) { return static_cast<float>(x); });
+    });
+  }
+  if (i.words[1] == "rn" && i.words[2] == "f64") {
+    return with_integer(i.words[3], [&]<class From>() -> std::optional<Step> {
+      return converting<double, From>(i, [](From x) { return static_cast<double>(x); });
     });
   }
   const bool is_truncation = i.words[1] == "rzi", is_nearest = i.words[1] == "rni";

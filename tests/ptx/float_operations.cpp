@@ -29,6 +29,8 @@ std::optional<Step> make_double(const Instruction& i) {
   if (text == "fma.rn.f64") {
     return ternary<double>(i, [](double a, double b, double c) { return one_nan(std::fma(a, b, c)); });
   }
+  if (text == "mul.rn.f64") return binary<double>(i, [](double a, double b) { return one_nan(a * b); });
+  if (text == "div.rn.f64") return binary<double>(i, [](double a, double b) { return one_nan(a / b); });
   return std::nullopt;
 }
 

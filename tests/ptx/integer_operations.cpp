@@ -113,12 +113,15 @@ std::optional<Step> logic(const Instruction& i) {
   return std::nullopt;
 }
 
-// Predicates are 0 or 1.
+// Predicates are 0 or 1, and -1 is true.
 std::optional<Step> predicate_logic(const Instruction& i) {
   const std::string& name = i.words[0];
   using T = uint8_t;
-  if (name == "not") return unary<T>(i, [](T a) { return static_cast<T>(a ^ 1); });
-  return name == "and" || name == "or" || name == "xor" ? logic<T>(i) : std::nullopt;
+  if (name == "not") return unary<T>(i, [](T a) { return static_cast<T>(a == 0); });
+  if (name == "and") return binary<T>(i, [](T a, T b) { return static_cast<T>(a != 0 && b != 0); });
+  if (name == "or") return binary<T>(i, [](T a, T b) { return static_cast<T>(a != 0 || b != 0); });
+  if (name == "xor") return binary<T>(i, [](T a, T b) { return static_cast<T>((a != 0) != (b != 0)); });
+  return std::nullopt;
 }
 
 uint32_t permuted(uint32_t a, uint32_t b, uint32_t selector) {
