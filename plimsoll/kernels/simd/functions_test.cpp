@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "plimsoll/kernels/activation/activation_oracle.h"
+#include "plimsoll/kernels/element_math.h"
 #include "plimsoll/kernels/simd/simd_testing.h"
 
 namespace plimsoll::kernels {
@@ -43,6 +44,24 @@ TEST(SimdFunctions, FunctionsGiveTheSameBitsOnEveryIsa) {
     for (size_t i = 0; i + 16 < x.size(); i += 1600) {
       const float sum = probe.sum16(x.data() + i), reference = kSimdProbePortable.sum16(x.data() + i);
       ASSERT_TRUE(word(sum) == word(reference) || (std::isnan(sum) && std::isnan(reference)));
+    }
+  }
+}
+
+// CUDA kernels use those of one number.
+TEST(SimdFunctions, FunctionsOfOneNumberHaveTheSameBits) {
+  const std::vector<float> x = floats();
+  std::vector<float> expected(x.size());
+  using Function = float (*)(float);
+  using Member = void (*SimdProbe::*)(const float*, float*, int64_t);
+  constexpr std::pair<Member, Function> kPairs[] = {
+      {&SimdProbe::exp, exp_of}, {&SimdProbe::exp2_bounded, exp2_bounded_of}, {&SimdProbe::log, log_of}};
+  for (const auto& [member, function] : kPairs) {
+    (kSimdProbePortable.*member)(x.data(), expected.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float y = function(x[i]);
+      ASSERT_TRUE(word(y) == word(expected[i]) || (std::isnan(y) && std::isnan(expected[i])))
+          << x[i] << " gives " << y << " and " << expected[i];
     }
   }
 }
