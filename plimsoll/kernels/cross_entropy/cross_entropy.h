@@ -18,8 +18,8 @@ struct CrossEntropy {
   const void* logits = nullptr;
   int64_t logits_stride = 0;                      // elements from row to row
   format::Format format = format::Format::kFp32;  // of logits and grad: fp32, bf16, fp16
-  const int64_t* targets = nullptr;               // [rows], 0 .. vocabulary - 1 or ignore_index
-  int64_t ignore_index = -100;                    // such a row has loss 0 and gradient 0
+  const int64_t* targets = nullptr;  // [rows], 0 .. vocabulary - 1 or ignore_index; on a device another makes a row NaN
+  int64_t ignore_index = -100;       // such a row has loss 0 and gradient 0
   float label_smoothing = 0.0f;
   const float* class_weight = nullptr;  // [vocabulary], optional; not with label_smoothing
   float* loss = nullptr;                // [rows]

@@ -307,6 +307,31 @@ TEST(CrossEntropy, GivesTheSameBitsOnEveryIsaThreadCountAndInPlace) {
   }
 }
 
+// A device is given the mean's factor in the rows' place.
+TEST(CrossEntropy, AFactorOfAllRowsHasTheBitsOfTheSameInEach) {
+  const Case c{.vocabulary = 77, .class_weight = true};
+  const Array x(c.format, sample(c.count(), 1));
+  const std::vector<int64_t> targets = targets_of(c);
+  const std::vector<float> weight = factors(c.vocabulary, 3), third(static_cast<size_t>(c.rows), 1.0f / 3);
+  const auto grad = [&](float factor, const float* each) {
+    Array loss(Format::kFp32, c.rows), result(c.format, c.count());
+    cross_entropy({.rows = c.rows,
+                   .vocabulary = c.vocabulary,
+                   .logits = x.data(),
+                   .logits_stride = c.stride(),
+                   .targets = targets.data(),
+                   .ignore_index = kIgnored,
+                   .class_weight = weight.data(),
+                   .loss = loss.floats(),
+                   .grad = result.data(),
+                   .grad_stride = c.stride(),
+                   .grad_factor = factor,
+                   .row_factor = each});
+    return result;
+  };
+  EXPECT_TRUE(same(grad(1.0f / 3, nullptr), grad(1.0f, third.data())));
+}
+
 TEST(CrossEntropy, GivesTheSameLossWithoutAGradientAndNothingForNoRows) {
   on_every_isa([] {
     for (Format format : {Format::kFp32, Format::kBf16, Format::kFp16}) {

@@ -99,6 +99,10 @@ __device__ inline int in_this_turn(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+__device__ inline int64_t in_this_turn(int64_t x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
 
 // Place of a thread in its block. kCount: elements of its runs.
 template <int kCount>
