@@ -61,6 +61,8 @@ def kernel_rows() -> list[Row]:
     y, _, mean, rstd = ops.norm_forward(x, None, weight, None, dtype=torch.bfloat16, **norm)
     passed = {"x": x, "weight": weight, "mean": mean, "rstd": rstd, **norm}
     scores = x.view(1, 8, ROWS // 8, COLS)
+    logits, targets = x.view(-1, 16 * COLS), torch.randint(16 * COLS, (ROWS // 16,), device="cuda")
+    loss = partial(ops.cross_entropy_forward, logits, targets, None, reduction="mean", ignore_index=-100, label_smoothing=0.0)
     moments = [torch.zeros(n // 2, device="cuda") for _ in range(3)]
     grad = x.flatten()[: n // 2]
     parameter = grad.clone()
@@ -89,6 +91,8 @@ def kernel_rows() -> list[Row]:
         beside_copy("SwiGLU bf16", lambda: ops.activation_forward(x, "swiglu"), 3 * n),
         beside_copy("SwiGLU backward bf16", lambda: ops.activation_backward(x, y[:, : COLS // 2], "swiglu"), 5 * n),
         beside_copy("softmax bf16", lambda: ops.softmax_forward(scores, 0.1, "no_mask", None), 4 * n),
+        beside_copy("cross entropy bf16, 128k classes", lambda: loss(wants_grad=False), 2 * n),
+        beside_copy("cross entropy bf16 with its gradient (two passes)", lambda: loss(wants_grad=True), 6 * n),
         beside_copy("embedding bf16", lambda: ops.embedding_forward(tokens, x, None, 0, torch.bfloat16), 4 * n),
         beside_copy("embedding backward bf16, each token once", lambda: ops.embedding_backward(of_places, tokens, **table), 4 * n),
         beside_copy("embedding backward bf16, 64 tokens", lambda: ops.embedding_backward(of_places, few, **table), 4 * n),

@@ -128,6 +128,82 @@ def test_softmax(mask_type, dtype):
             )
 
 
+def loss_options(reduction, smoothing=0.0):
+    return {"reduction": reduction, "ignore_index": -100, "label_smoothing": smoothing}
+
+
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+@pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
+def test_cross_entropy(reduction, dtype):
+    """Sums of so few losses and weights are exact in FP64, so that their order does not matter."""
+    for rows, vocabulary in ((1, 1), (5, 63), (300, 1000), (32, 50257), (16, 131072)):
+        x, targets = sample(rows, vocabulary, dtype=dtype, scale=3), torch.randint(vocabulary, (rows,))
+        targets[1::5] = -100
+        for weight, smoothing in ((None, 0.0), (None, 0.1), (torch.rand(vocabulary) + 0.5, 0.0)):
+            options = loss_options(reduction, smoothing)
+            for wants_grad in (False, True):
+                expect_same(ops.cross_entropy_forward, x, targets, weight, wants_grad=wants_grad, **options)
+            grad = torch.rand(rows) if reduction == "none" else torch.rand(())
+            expect_same(ops.cross_entropy_backward, grad, x, targets, weight, **options)
+
+
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+def test_cross_entropy_shows_what_is_wrong(dtype):
+    x, targets = sample(6, 3000, dtype=dtype), torch.arange(6)
+    for row, worst in enumerate((float("inf"), float("-inf"), float("nan"))):
+        x[row, 1700] = worst
+    x[3] = float("-inf")
+    expect_same(ops.cross_entropy_forward, x, targets, None, wants_grad=True, **loss_options("none"))
+    targets[4:] = torch.tensor([3000, -1])
+    loss, grad = ops.cross_entropy_forward(x.cuda(), targets.cuda(), None, wants_grad=True, **loss_options("none"))
+    assert loss[4:].isnan().all() and grad[4:].isnan().all() and loss[1].isfinite()
+
+
+def parts_of_linear_cross_entropy(hidden, weight, targets, reduction):
+    """Loss and gradients by torch's products and the operator on logits, in the chunks of 512 MiB of 131,072 classes."""
+    counted = (targets != -100).sum().double()
+    factor = (1 / counted if reduction == "mean" else torch.ones_like(counted)).float().expand(len(targets)).contiguous()
+    losses, grads, grad_weight = [], [], torch.zeros(weight.shape, device="cuda")
+    for part, target, each in zip(hidden.split(2048), targets.split(2048), factor.split(2048), strict=True):
+        logits = part @ weight.t()
+        losses.append(ops.cross_entropy_forward(logits, target, None, wants_grad=False, **loss_options("none"))[0])
+        grad = ops.cross_entropy_backward(each, logits, target, None, **loss_options("none"))
+        grads.append(grad @ weight)
+        grad_weight += torch.mm(grad.t(), part, out_dtype=torch.float32)
+    total = torch.cat(losses).double().sum()
+    return (total / counted if reduction == "mean" else total).float(), torch.cat(grads), grad_weight
+
+
+@pytest.mark.parametrize("reduction", ("mean", "sum"))
+def test_linear_cross_entropy_is_its_parts(reduction):
+    for rows, vocabulary in ((100, 1000), (4096, 131072)):
+        hidden, weight = (sample(n, 64, dtype=torch.bfloat16).cuda() for n in (rows, vocabulary))
+        targets = torch.randint(vocabulary, (rows,)).cuda()
+        targets[1::5] = -100
+        options = {**loss_options(reduction), "dtype": torch.bfloat16, "wants_grad": [True, True]}
+        got = ops.linear_cross_entropy_forward(hidden, weight, targets, **options)
+        for mine, part in zip(got, parts_of_linear_cross_entropy(hidden, weight, targets, reduction), strict=True):
+            assert torch.equal(mine, part)
+
+
+def test_the_host_does_not_wait_for_a_loss():
+    hidden, weight = sample(300, 64, dtype=torch.bfloat16), sample(5000, 64, dtype=torch.bfloat16)
+    hidden, weight = (x.cuda().requires_grad_() for x in (hidden, weight))
+    targets, classes = torch.randint(5000, (300,)).cuda(), torch.rand(5000).cuda()
+
+    def step():
+        for reduction in ("mean", "sum"):
+            ops.cross_entropy(hidden @ weight.t(), targets, classes, reduction=reduction).backward()
+            ops.linear_cross_entropy(hidden, weight, targets, reduction=reduction).backward()
+
+    step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("dtype", WIDE, ids=str)
 @pytest.mark.parametrize("weights", WIDE, ids=str)
 def test_embedding(weights, dtype):

@@ -32,7 +32,7 @@ constexpr Operators kOperators[] = {
     {define_softmax, register_softmax, register_softmax, register_softmax_meta},
     {define_attention, register_attention_cpu, nullptr, register_attention_meta},
     {define_embedding, register_embedding, register_embedding, register_embedding_meta},
-    {define_loss, register_loss_cpu, nullptr, register_loss_meta},
+    {define_loss, register_loss, register_loss, register_loss_meta},
     {define_rotary, register_rotary, register_rotary, register_rotary_meta},
 };
 

@@ -35,7 +35,7 @@ class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFuncti
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits, const at::Tensor& targets,
                             const CrossEntropyOptions& options, bool records) {
-    const bool fused = options.reduction != Reduction::kNone && logits.scalar_type() != at::kHalf;
+    const bool fused = options.reduction != Reduction::kNone && logits.scalar_type() != at::kHalf && !logits.is_cuda();
     const auto [loss, grad] = dispatch::cross_entropy_forward(logits, targets, options, records && fused);
     if (!records) return loss;
     save_options(context, options);

@@ -23,7 +23,12 @@ struct CrossEntropyOptions {
 //
 // With kMean and kSum the gradient is computed together with the loss, in the dtype of the logits, and kept in their
 // place until backward multiplies it by the incoming gradient (unless that is 1), a second rounding. FP16 logits are
-// kept instead, and their gradient is computed in backward: a loss scale arrives before it is rounded.
+// kept instead, and their gradient is computed in backward: a loss scale arrives before it is rounded. So are logits on a CUDA device,
+// where the host does not know that an incoming gradient is 1.
+//
+// A target out of the vocabulary is an error on the CPU. On a device nothing is read by the host: such a target makes its row's loss and
+// gradient NaN, and so the mean and the sum; with kMean and class weights it has the weight of its first or last class. The
+// bits of each row are the CPU's; the sum of the losses and that of class weights are in double in torch's order.
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const CrossEntropyOptions& options = {});
 
 struct LinearCrossEntropyOptions {
@@ -38,7 +43,7 @@ struct LinearCrossEntropyOptions {
 //
 // Gradients, where they are wanted, are computed by the forward pass and kept until backward multiplies them by the
 // incoming gradient: that of hidden in the dtype of the logits, that of weight in fp32, summed over the chunks in
-// order.
+// order. On a CUDA device products are torch's; targets are as in cross_entropy.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
                                 const LinearCrossEntropyOptions& options, at::ScalarType dtype);
 

@@ -82,10 +82,10 @@ void define_loss(torch::Library& library) {
       &linear_cross_entropy_op);
 }
 
-void register_loss_cpu(torch::Library& library) {
-  library.impl("cross_entropy_forward", &cross_entropy_forward_cpu);
-  library.impl("cross_entropy_backward", &cross_entropy_backward_cpu);
-  library.impl("linear_cross_entropy_forward", &linear_cross_entropy_forward_cpu);
+void register_loss(torch::Library& library) {
+  library.impl("cross_entropy_forward", &cross_entropy_forward_pass);
+  library.impl("cross_entropy_backward", &cross_entropy_backward_pass);
+  library.impl("linear_cross_entropy_forward", &linear_cross_entropy_forward_pass);
 }
 
 void register_loss_meta(torch::Library& library) {
@@ -98,14 +98,14 @@ namespace dispatch {
 
 std::tuple<at::Tensor, at::Tensor> cross_entropy_forward(const at::Tensor& logits, const at::Tensor& targets,
                                                          const CrossEntropyOptions& options, bool wants_grad) {
-  static const auto op = find_operator<decltype(cross_entropy_forward_cpu)>("plimsoll::cross_entropy_forward");
+  static const auto op = find_operator<decltype(cross_entropy_forward_pass)>("plimsoll::cross_entropy_forward");
   return op.call(logits, targets, optional(options.weight), name(options.reduction), options.ignore_index,
                  options.label_smoothing, wants_grad);
 }
 
 at::Tensor cross_entropy_backward(const at::Tensor& grad, const at::Tensor& logits, const at::Tensor& targets,
                                   const CrossEntropyOptions& options) {
-  static const auto op = find_operator<decltype(cross_entropy_backward_cpu)>("plimsoll::cross_entropy_backward");
+  static const auto op = find_operator<decltype(cross_entropy_backward_pass)>("plimsoll::cross_entropy_backward");
   return op.call(grad, logits, targets, optional(options.weight), name(options.reduction), options.ignore_index,
                  options.label_smoothing);
 }
@@ -114,7 +114,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
     const LinearCrossEntropyOptions& options, at::ScalarType dtype, std::array<bool, 2> wants_grad) {
   static const auto op =
-      find_operator<decltype(linear_cross_entropy_forward_cpu)>("plimsoll::linear_cross_entropy_forward");
+      find_operator<decltype(linear_cross_entropy_forward_pass)>("plimsoll::linear_cross_entropy_forward");
   return op.call(hidden, weight, targets, name(options.reduction), options.ignore_index, options.label_smoothing, dtype,
                  wants_grad);
 }

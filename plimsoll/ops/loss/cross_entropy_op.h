@@ -1,4 +1,5 @@
-// torch.ops.plimsoll.cross_entropy* and linear_cross_entropy*: schemas, Meta kernels, and calls through the dispatcher.
+// torch.ops.plimsoll.cross_entropy* and linear_cross_entropy*: schemas, kernels for CPUs and CUDA devices, for Meta,
+// and calls through the dispatcher.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -13,7 +14,7 @@
 namespace plimsoll::ops {
 
 void define_loss(torch::Library& library);
-void register_loss_cpu(torch::Library& library);
+void register_loss(torch::Library& library);
 void register_loss_meta(torch::Library& library);
 
 namespace dispatch {

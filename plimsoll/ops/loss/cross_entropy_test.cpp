@@ -2,6 +2,7 @@
 #include "plimsoll/ops/loss/cross_entropy.h"
 
 #include "plimsoll/ops/loss/cross_entropy_pass.h"
+#include "plimsoll/ops/loss/loss_reduction.h"
 #include "plimsoll/ops/testing.h"
 
 namespace plimsoll::ops {
@@ -106,6 +107,32 @@ TEST(OpsCrossEntropy, NothingButIgnoredTargetsHasTheMeanNan) {
   EXPECT_EQ(cross_entropy(x, at::full({4}, -100, at::kLong), {.reduction = Reduction::kSum}).item<float>(), 0.0f);
 }
 
+// Sums of so few FP32 numbers are exact in double, so that their order does not matter.
+TEST(OpsLossReduction, HasTheBitsOfTheCpu) {
+  at::manual_seed(8);
+  const at::Tensor x = sample({4, 9, 50}, 2.0), targets = targets_for({4, 9}, 50, 3);
+  for (const Reduction reduction : kReductions) {
+    for (const at::Tensor& weight : {at::Tensor(), at::rand({50}) + 0.5}) {
+      const CrossEntropyOptions one{.reduction = reduction, .ignore_index = 3, .weight = weight};
+      CrossEntropyOptions each = one;
+      each.reduction = Reduction::kNone;
+      const at::Tensor total = weight_of_targets(targets, 3, weight);
+      expect_equal(reduced_losses(cross_entropy(x, targets, each), reduction, total), cross_entropy(x, targets, one),
+                   std::string(name(reduction)));
+    }
+  }
+}
+
+TEST(OpsLossReduction, WeighsTargetsAsTheyCount) {
+  const at::Tensor targets = at::tensor({4, -100, 0, 2, -100, 7, -3}, at::kLong);
+  at::Tensor weight = at::tensor({1.0f, 2.0f, 4.0f, NAN, 8.0f});
+  EXPECT_EQ(weight_of_targets(targets, -100, {}).item<double>(), 5);
+  EXPECT_EQ(weight_of_targets(targets, -100, weight).item<double>(), 8 + 1 + 4 + 8 + 1);
+  EXPECT_EQ(weight_of_targets(at::tensor({3, 1}, at::kLong), 3, weight).item<double>(), 2);
+  EXPECT_EQ(weight_of_targets(at::empty({0}, at::kLong), -100, {}).item<double>(), 0);
+  EXPECT_EQ(factor_of_mean(at::scalar_tensor(3.0, at::kDouble)).item<float>(), static_cast<float>(1 / 3.0));
+}
+
 struct Head {
   at::Tensor hidden, weight;
   Head(at::IntArrayRef sizes, int64_t vocabulary)
@@ -190,6 +217,7 @@ TEST(OpsLinearCrossEntropy, ManyChunksGiveWhatOneGives) {
 
 TEST(OpsLinearCrossEntropy, ChunksAreEqualAndCoverTheRows) {
   EXPECT_EQ(cross_entropy_chunk_rows(4096, 50257, 2), 586);  // 7 chunks, of at most 667 rows
+  EXPECT_EQ(cross_entropy_chunk_rows(4096, 131072, 2, kHeldLogitsOnDevice), 2048);
   EXPECT_EQ(cross_entropy_chunk_rows(5, 256, 4), 5);
   EXPECT_EQ(cross_entropy_chunk_rows(0, 256, 4), 0);
   EXPECT_EQ(cross_entropy_chunk_rows(3, int64_t{1} << 40, 4), 1);

@@ -136,6 +136,10 @@ void finish(at::Tensor sums, const Product& product, at::Tensor& output, format:
     return;
   }
   if (bias) sums.add_(*bias);
+  if (epilogue.accumulate && output.scalar_type() == at::kFloat && !product.amax.defined()) {
+    output.add_(sums);
+    return;
+  }
   if (epilogue.accumulate) sums.add_(output);
   if (output.scalar_type() == at::kByte) {
     on_stream_of(sums, [&](const kernels::cuda::Stream& stream) {
