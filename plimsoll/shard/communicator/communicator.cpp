@@ -63,6 +63,23 @@ void find_each_other(const Launch& launch, Connection& connection) {
   connection.connect_beside("plimsoll/world", std::max(connection.deadline - passed, std::chrono::milliseconds(1)));
 }
 
+// start(copy of x on the device) -> Pending, in place of x.
+template <class Start>
+Pending there_and_back(const at::Tensor& x, c10::Device device, Start start) {
+  const at::Tensor there = x.to(device);
+  const auto pending = std::make_shared<Pending>(start(there));
+  return Pending([pending, there, x] {
+    pending->wait();
+    x.copy_(there);
+  });
+}
+
+// What arrives on a device, in `result` on the CPU.
+ops::Arriving brought_back(ops::Arriving there, const at::Tensor& result) {
+  const auto arriving = std::make_shared<ops::Arriving>(std::move(there));
+  return ops::Arriving(result, [arriving, result] { result.copy_(arriving->take()); });
+}
+
 }  // namespace
 
 void Pending::wait() {
@@ -131,6 +148,9 @@ std::shared_ptr<Communicator> Communicator::split(const std::string& name) const
 }
 
 Pending Communicator::all_reduce_(const at::Tensor& x) const {
+  if (const auto device = connection_->detour(x.device())) {
+    return there_and_back(x, *device, [&](const at::Tensor& there) { return all_reduce_(there); });
+  }
   return connection_->launch_async("all_reduce", x.device().type(), x.nbytes(), [&](Backend& backend) {
     std::vector<at::Tensor> tensors = {x};
     return backend.allreduce(tensors);
@@ -142,7 +162,10 @@ ops::Arriving Communicator::start_collect(const at::Tensor& mine, int64_t to) co
   at::Tensor input = mine.view({-1});
   if (size() == 1) return ops::Arriving(input);
   at::Tensor all = at::empty({rank() == to ? size() * mine.numel() : 0}, mine.options());
-  return connection_->arriving("reduce", all, mine.nbytes(), [&](Backend& backend) {
+  if (const auto device = connection_->detour(mine.device())) {
+    return brought_back(start_collect(mine.to(*device), to), all);
+  }
+  return connection_->arriving("reduce", input, all, mine.nbytes(), [&](Backend& backend) {
     std::vector<int64_t> received(static_cast<size_t>(size()), all.numel() / size()), parts(received.size(), 0);
     parts[static_cast<size_t>(to)] = mine.numel();
     return backend.alltoall_base(all, input, received, parts);
@@ -163,6 +186,9 @@ Pending Communicator::reduce_(const at::Tensor& x, int64_t to) const {
 }
 
 Pending Communicator::broadcast_(const at::Tensor& x, int64_t from) const {
+  if (const auto device = connection_->detour(x.device())) {
+    return there_and_back(x, *device, [&](const at::Tensor& there) { return broadcast_(there, from); });
+  }
   return connection_->launch_async("broadcast", x.device().type(), x.nbytes(), [&](Backend& backend) {
     std::vector<at::Tensor> tensors = {x};
     c10d::BroadcastOptions options;
@@ -172,22 +198,33 @@ Pending Communicator::broadcast_(const at::Tensor& x, int64_t from) const {
 }
 
 void Communicator::barrier() const {
+  if (connection_->detour(at::kCPU)) {  // a device's own orders streams alone
+    int32_t nothing = 0;
+    return all_reduce_max({&nothing, 1});
+  }
   connection_->launch_async("barrier", at::kCPU, 0, [](Backend& backend) { return backend.barrier(); }).wait();
 }
 
 void Communicator::all_reduce_max(std::span<int32_t> values) const {
+  const at::Tensor here = at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kInt);
+  const auto device = connection_->detour(here.device());
+  const at::Tensor there = device ? here.to(*device) : here;
   const auto start = [&](Backend& backend) {
-    std::vector<at::Tensor> tensors = {at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kInt)};
+    std::vector<at::Tensor> tensors = {there};
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
     return backend.allreduce(tensors, options);
   };
-  connection_->launch_async("all_reduce_max", at::kCPU, values.size_bytes(), start).wait();
+  connection_->launch_async("all_reduce_max", there.device().type(), values.size_bytes(), start).wait();
+  if (device) here.copy_(there);
 }
 
 ops::Arriving Communicator::start_gather(const at::Tensor& mine, const at::Tensor& all) const {
   if (size() == 1) return ops::Arriving(all.copy_(mine));
-  return connection_->arriving("all_gather", all, all.nbytes(), [&](Backend& backend) {
+  if (const auto device = connection_->detour(mine.device())) {
+    return brought_back(start_gather(mine.to(*device), at::empty(all.sizes(), all.options().device(*device))), all);
+  }
+  return connection_->arriving("all_gather", mine, all, all.nbytes(), [&](Backend& backend) {
     at::Tensor input = mine, output = all;
     return backend._allgather_base(output, input);
   });
@@ -196,7 +233,10 @@ ops::Arriving Communicator::start_gather(const at::Tensor& mine, const at::Tenso
 ops::Arriving Communicator::start_exchange(const at::Tensor& parts) const {
   if (size() == 1) return ops::Arriving(parts);
   at::Tensor received = at::empty_like(parts);
-  return connection_->arriving("all_to_all", received, received.nbytes(), [&](Backend& backend) {
+  if (const auto device = connection_->detour(parts.device())) {
+    return brought_back(start_exchange(parts.to(*device)), received);
+  }
+  return connection_->arriving("all_to_all", parts, received, received.nbytes(), [&](Backend& backend) {
     at::Tensor input = parts;
     std::vector<int64_t> equal;
     return backend.alltoall_base(received, input, equal, equal);

@@ -5,7 +5,9 @@
 //   shard::Pending sum = ranks->all_reduce_(gradients);   // goes on while this thread computes
 //   sum.wait();
 //
-// All ranks call the same collectives in the same order, with tensors of the same sizes and dtypes.
+// All ranks call the same collectives in the same order, with tensors of the same sizes and dtypes. Tensors of a device
+// need a backend for it; there wait() orders the current stream behind the collective, and the host goes on. What is on
+// the CPU takes the way through the device where a group has no backend for the CPU, and the host waits.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

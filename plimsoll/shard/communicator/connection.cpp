@@ -22,6 +22,7 @@ void Connection::connect_beside(const std::string& name, std::chrono::millisecon
   };
   const Backend made = in_time("not all ranks came", limit, make_for_all);
   backend = [made](c10::DeviceType) { return made; };
+  host_detour = nullptr;
 }
 
 // A rank whose data this one waits for may itself wait for the one that is gone, so word of that counts, too.

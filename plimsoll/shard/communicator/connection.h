@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -16,6 +17,7 @@
 
 #include "plimsoll/shard/communicator/communicator.h"
 #include "plimsoll/shard/communicator/peers.h"
+#include "plimsoll/shard/communicator/stream_order.h"
 #include "plimsoll/shard/communicator/within.h"
 #include "plimsoll/watch/profile.h"
 #include "plimsoll/watch/transfers.h"
@@ -34,12 +36,17 @@ struct Connection : std::enable_shared_from_this<Connection> {
   bool is_connected = true;
   // For tensors of a device. None: this process is alone.
   std::function<Backend(c10::DeviceType)> backend;
+  // The device that tensors on the CPU travel through, where no backend takes them as they are (NCCL alone); or nullopt.
+  std::function<std::optional<c10::Device>()> host_detour;
   std::shared_ptr<const Peers> peers;                 // none: nobody watches
   Store store;                                        // where the ranks meet
   std::string path;                                   // of what this group leaves there
   std::function<Backend(const Store&)> make_backend;  // another one of the same ranks, which meet in that store
 
   bool is_alone() const { return backend == nullptr; }
+  std::optional<c10::Device> detour(c10::Device of) const {
+    return of.is_cpu() && host_detour ? host_detour() : std::nullopt;
+  }
 
   [[noreturn]] void fail(const char* collective, const char* why) const;
 
@@ -90,11 +97,17 @@ struct Connection : std::enable_shared_from_this<Connection> {
     });
   }
 
+  // A device may have to do with both tensors until the stream that waits gets there.
   template <class Start>
-  ops::Arriving arriving(const char* collective, const at::Tensor& result, size_t bytes, Start start) const {
+  ops::Arriving arriving(const char* collective, const at::Tensor& mine, const at::Tensor& result, size_t bytes,
+                         Start start) const {
     const auto pending =
         std::make_shared<Pending>(launch_async(collective, result.device().type(), bytes, std::move(start)));
-    return ops::Arriving(result, [pending] { pending->wait(); });
+    return ops::Arriving(result, [pending, mine, result] {
+      pending->wait();
+      use_on_current_stream(mine);
+      use_on_current_stream(result);
+    });
   }
 };
 

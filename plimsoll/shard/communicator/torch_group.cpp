@@ -1,4 +1,6 @@
 // Communicator over process groups that Python's torch.distributed has made.
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <map>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
@@ -41,6 +43,14 @@ SharedPeers peers_of(const c10d::ProcessGroup& group, const std::string& name) {
   return peers;
 }
 
+// The device that the group is bound to, or else the current one of those that its backend is for.
+std::optional<c10::Device> host_detour(c10d::ProcessGroup& group) {
+  if (!group.hasBackends() || group.hasBackendForDeviceType(c10::DeviceType::CPU)) return std::nullopt;
+  if (const auto bound = group.getBoundDeviceId()) return bound;
+  const c10::DeviceType type = group.getDeviceTypes().front().type();
+  return c10::impl::VirtualGuardImpl(type).getDevice();
+}
+
 std::shared_ptr<Connection> connection_over(const std::string& name) {
   const c10::intrusive_ptr<c10d::ProcessGroup> group = c10d::resolve_process_group(name);
   auto connection = std::make_shared<Connection>();
@@ -53,6 +63,7 @@ std::shared_ptr<Connection> connection_over(const std::string& name) {
   connection->backend = [name](c10::DeviceType device) {
     return c10d::resolve_process_group(name)->getBackend(device);
   };
+  connection->host_detour = [name] { return host_detour(*c10d::resolve_process_group(name)); };
   return connection;
 }
 
@@ -65,7 +76,9 @@ std::shared_ptr<Communicator> Communicator::over(const std::string& name) {
   connection->peers = peers_of(*group, name);
   connection->store = group->getStore();
   if (connection->store != nullptr) connection->deadline = connection->store->getTimeout();
-  connection->make_backend = [backend = connection->backend](const Connection::Store& store) {
+  connection->make_backend = [name, backend = connection->backend](const Connection::Store& store) {
+    TORCH_CHECK(!host_detour(*c10d::resolve_process_group(name)),
+                "split: expected a process group with Gloo for the CPU (\"cpu:gloo,cuda:nccl\"), got one without");
     return gloo_beside(store, backend(c10::DeviceType::CPU));
   };
   return std::shared_ptr<Communicator>(new Communicator(std::move(connection)));
