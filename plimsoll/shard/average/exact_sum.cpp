@@ -8,10 +8,8 @@
 namespace plimsoll::shard {
 namespace {
 
-constexpr int kMantissaBits = 52, kBias = 1023, kSpecial = ExactSumOfSquares::kExponents - 1;
-constexpr uint64_t kImplicitBit = uint64_t{1} << kMantissaBits;
-// A square has 48 bits of mantissa, and then zeros.
-constexpr int kZeros = 5, kHalf = 24;
+constexpr int kBias = 1023, kSpecial = ExactSumOfSquares::kExponents - 1;
+constexpr uint64_t kImplicitBit = uint64_t{1} << ExactSumOfSquares::kMantissaBits;
 
 }  // namespace
 

@@ -13,6 +13,9 @@ class ExactSumOfSquares {
  public:
   // fp64's: a square of an fp32 number is a normal fp64 number, or zero.
   static constexpr int kExponents = 2048;
+  static constexpr int kMantissaBits = 52;
+  // A square has 48 bits of mantissa, and then zeros.
+  static constexpr int kZeros = 5, kHalf = 24;
   using Words = std::array<int64_t, 2 * kExponents>;
 
   void add(std::span<const float> values);

@@ -1,5 +1,6 @@
 #include "plimsoll/shard/engine/fully_sharded.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -8,14 +9,26 @@
 #include "plimsoll/shard/engine/sharded_norm.h"
 
 namespace plimsoll::shard {
+namespace {
+
+// Groups of its own, because ranks may reduce and gather in another order. Only Gloo can be split, so on a device all
+// travels in one.
+ShardRanks orders_for(const torch::nn::Module& module, const std::shared_ptr<const Communicator>& ranks) {
+  const std::vector<at::Tensor> parameters = module.parameters();
+  if (std::ranges::all_of(parameters, [](const at::Tensor& each) { return each.is_cpu(); })) {
+    return {.gather = ranks->split("parameters"), .reduce = ranks->split("sharded gradients"), .rank = ranks->rank()};
+  }
+  return {.gather = ranks, .reduce = ranks, .rank = ranks->rank()};
+}
+
+}  // namespace
 
 FullyShardedDataParallel::FullyShardedDataParallel(torch::nn::Module& module,
                                                    const std::vector<std::shared_ptr<torch::nn::Module>>& units,
                                                    std::shared_ptr<const Communicator> ranks,
                                                    const FullyShardedOptions& options) {
   expect_same_model(module, *ranks);
-  // Groups of its own, because ranks may reduce and gather in another order.
-  ranks_ = {.gather = ranks->split("parameters"), .reduce = ranks->split("sharded gradients"), .rank = ranks->rank()};
+  ranks_ = orders_for(module, ranks);
   std::unordered_map<const c10::TensorImpl*, std::string> names;
   for (const auto& item : module.named_parameters()) names.emplace(item.value().unsafeGetTensorImpl(), item.key());
   std::set<const c10::TensorImpl*> taken;

@@ -28,7 +28,8 @@ class FullyShardedDataParallel {
  public:
   // A collective. units: submodules, each a unit; one that holds another stands behind it. What is in none of them is
   // unit 0, and units[i] is unit i + 1. Throws c10::Error, which names the ranks, where models differ in names, shapes
-  // or dtypes. The parameters belong to this until it is destroyed, and each rank's own values are kept of its parts.
+  // or dtypes. Parameters on a device need ranks with a backend for it, and are gathered and reduced in one order, which all
+  // ranks must keep. The parameters belong to this until it is destroyed, and each rank's own values are kept of its parts.
   FullyShardedDataParallel(torch::nn::Module& module, const std::vector<std::shared_ptr<torch::nn::Module>>& units,
                            std::shared_ptr<const Communicator> ranks, const FullyShardedOptions& options = {});
   FullyShardedDataParallel(const FullyShardedDataParallel&) = delete;

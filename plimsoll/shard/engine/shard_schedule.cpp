@@ -124,6 +124,7 @@ void ShardSchedule::expect_one_run_again() {
 }
 
 void ShardSchedule::before_forward(size_t unit) {
+  const std::lock_guard lock(mutex_);
   if (in_backward_ && ops::current_backward_pass() == ops::kNoBackwardPass) abandon_backward();
   const bool records = at::GradMode::is_enabled();
   if (records && !in_backward_) note(unit);
@@ -155,6 +156,7 @@ ForwardPass ShardSchedule::end_forward(size_t unit) {
 }
 
 void ShardSchedule::after_forward(size_t unit, at::TensorList outputs) {
+  const std::lock_guard lock(mutex_);
   ForwardPass pass = end_forward(unit);
   const bool goes_back = at::GradMode::is_enabled() && std::ranges::any_of(outputs, [](const at::Tensor& output) {
                            return output.defined() && output.requires_grad();
@@ -246,6 +248,7 @@ void ShardSchedule::abandon_backward() {
 }
 
 void ShardSchedule::before_backward(UnitPass& pass) {
+  const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
   enter_task();
   note(pass.unit());
@@ -255,6 +258,7 @@ void ShardSchedule::before_backward(UnitPass& pass) {
 }
 
 void ShardSchedule::take_exit(UnitPass& pass) {
+  const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
   enter_task();
   if (!pass.take_exit()) return;
@@ -265,6 +269,7 @@ void ShardSchedule::take_exit(UnitPass& pass) {
 }
 
 void ShardSchedule::take_gradient(size_t unit, size_t group, size_t parameter) {
+  const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
   enter_task();
   ShardedGroup& owner = units_[unit]->groups()[group];
@@ -328,6 +333,7 @@ void ShardSchedule::finish_sent() {
 }
 
 void ShardSchedule::finish_backward() {
+  const std::lock_guard lock(mutex_);
   const at::NoGradGuard no_grad;
   in_backward_ = false;
   open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(std::min(open_before_, open_.size())), open_.end());

@@ -2,10 +2,12 @@
 // units, no modules: whoever runs the model says before and after each unit's forward pass; for the backward pass it
 // has hooks.
 //
-// All ranks run the same units in the same order. Which parameters of a unit they use may differ.
+// All ranks run the same units in the same order. Which parameters of a unit they use may differ. Autograd runs the hooks of
+// a device on a thread of its own, beside those of the CPU, so calls wait for one another.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -79,6 +81,7 @@ class ShardSchedule : public std::enable_shared_from_this<ShardSchedule> {
   void prefetch_forward(size_t unit);
   void prefetch_backward(size_t unit);
 
+  std::recursive_mutex mutex_;
   std::vector<std::shared_ptr<ShardedUnit>> units_;
   std::vector<std::vector<size_t>> borrowed_;
   std::vector<int> readers_;       // of each unit: forward passes under way

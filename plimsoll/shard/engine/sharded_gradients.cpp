@@ -13,11 +13,12 @@
 namespace plimsoll::shard {
 
 ShardedGradients::ShardedGradients(std::shared_ptr<const FlatLayout> layout, ShardRanks ranks,
-                                   const GroupOptions& options, at::ScalarType dtype)
+                                   const GroupOptions& options, const at::Tensor& parameter)
     : layout_(std::move(layout)),
       ranks_(std::move(ranks)),
       options_(options),
-      sum_dtype_(dtype == at::kDouble ? at::kDouble : at::kFloat) {}
+      sums_(at::TensorOptions(parameter.device())
+                .dtype(parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat)) {}
 
 void ShardedGradients::add(size_t parameter, const at::Tensor& grad) {
   const at::NoGradGuard no_grad;
@@ -25,10 +26,12 @@ void ShardedGradients::add(size_t parameter, const at::Tensor& grad) {
   TORCH_CHECK(!grad.is_sparse(), "FullyShardedDataParallel: expected a dense gradient of ", entry.name,
               ", got a sparse one");
   if (!whole_.defined()) {
-    whole_ = at::empty({layout_->padded()}, sum_dtype_);
+    whole_ = at::empty({layout_->padded()}, sums_);
+    whole_order_ = {};
     whole_.narrow(0, layout_->numel(), layout_->padded() - layout_->numel()).zero_();
     is_there_.assign(layout_->entries().size(), false);
   }
+  whole_order_.take_turn(whole_);
   const at::Tensor place = whole_.narrow(0, entry.begin, entry.end - entry.begin).view(entry.shape);
   is_there_[parameter] ? place.add_(grad) : place.copy_(grad);
   is_there_[parameter] = true;
@@ -43,8 +46,9 @@ void ShardedGradients::start_reduce() {
   if (layout_->part() == 0) return;
   const at::NoGradGuard no_grad;
   if (!whole_.defined()) {
-    whole_ = at::zeros({layout_->padded()}, sum_dtype_);
+    whole_ = at::zeros({layout_->padded()}, sums_);
   } else {
+    whole_order_.take_turn(whole_);
     for (size_t i = 0; i < layout_->entries().size(); ++i) {
       const FlatEntry& entry = layout_->entries()[i];
       if (!is_there_[i]) whole_.narrow(0, entry.begin, entry.end - entry.begin).zero_();
@@ -62,7 +66,7 @@ void ShardedGradients::finish_reduce(std::vector<at::Tensor>& leaves, const std:
   const watch::Span span("reduce gradients");
   const at::Tensor terms = terms_.take().view(travels_in()).view({ranks_.size(), layout_->part()});
   if (options_.ordered_passes > 0) return put(ordered_average(terms, leaves), leaves, receives);
-  at::Tensor sum = is_alone() ? terms[0].to(sum_dtype_) : terms.sum({0}, false, sum_dtype_);
+  at::Tensor sum = is_alone() ? terms[0].to(sum_dtype()) : terms.sum({0}, false, sum_dtype());
   if (options_.averaging.postdivide != 1) sum.div_(options_.averaging.postdivide);
   put(sum, leaves, receives);
 }
@@ -80,7 +84,7 @@ at::Tensor ShardedGradients::ordered_average(const at::Tensor& terms, const std:
     if (ordered_sum_.defined()) {
       ordered_sum_.add_(terms[rank]);
     } else {
-      ordered_sum_ = terms[rank].to(sum_dtype_, /*non_blocking=*/false, /*copy=*/true);
+      ordered_sum_ = terms[rank].to(sum_dtype(), /*non_blocking=*/false, /*copy=*/true);
     }
   }
   return ordered_sum_.div(static_cast<double>(ranks_.size() * options_.ordered_passes));

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/shard/communicator/stream_order.h"
 #include "plimsoll/shard/engine/flat_layout.h"
 #include "plimsoll/shard/engine/group_options.h"
 
@@ -16,9 +17,9 @@ namespace plimsoll::shard {
 
 class ShardedGradients {
  public:
-  // dtype: of the parameters.
+  // parameter: one of them, for their dtype and device.
   ShardedGradients(std::shared_ptr<const FlatLayout> layout, ShardRanks ranks, const GroupOptions& options,
-                   at::ScalarType dtype);
+                   const at::Tensor& parameter);
 
   void set_averaging(const Averaging& averaging) { options_.averaging = averaging; }
 
@@ -34,7 +35,8 @@ class ShardedGradients {
 
  private:
   bool is_alone() const { return ranks_.size() == 1; }
-  at::ScalarType travels_in() const { return sum_dtype_ == at::kDouble ? at::kDouble : options_.reduce_dtype; }
+  at::ScalarType sum_dtype() const { return sums_.dtype().toScalarType(); }
+  at::ScalarType travels_in() const { return sum_dtype() == at::kDouble ? at::kDouble : options_.reduce_dtype; }
   at::Tensor ordered_average(const at::Tensor& terms, const std::vector<at::Tensor>& leaves);
   void put(const at::Tensor& average, std::vector<at::Tensor>& leaves, const std::vector<bool>& receives);
   at::Tensor waiting(const at::Tensor& part, int64_t begin, const at::Tensor& leaf);
@@ -42,9 +44,10 @@ class ShardedGradients {
   std::shared_ptr<const FlatLayout> layout_;
   ShardRanks ranks_;
   GroupOptions options_;
-  at::ScalarType sum_dtype_;
+  at::TensorOptions sums_;  // dtype and device
 
   at::Tensor whole_;  // [padded], of this rank; undefined: none
+  StreamOrder whole_order_;
   std::vector<bool> is_there_;
   ops::Arriving terms_;
   at::Tensor waiting_;      // [part], where the leaves' are; undefined: anywhere

@@ -33,17 +33,18 @@ ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const Grou
       options_(options),
       layout_(std::make_shared<const FlatLayout>(layout_of(parameters_, ranks_.size(), options_.flatten))),
       shard_(layout_->shard(ranks_.rank)),
-      gradients_(layout_, ranks_, options, parameters_.front().second.scalar_type()) {
+      gradients_(layout_, ranks_, options, parameters_.front().second) {
   const at::NoGradGuard no_grad;
   const at::Tensor& first = parameters_.front().second;
   const at::ScalarType dtype = first.scalar_type();
   const bool is_trained = first.requires_grad();
   for (const auto& [name, parameter] : parameters_) {
-    TORCH_CHECK(parameter.is_leaf() && parameter.device().is_cpu() && parameter.scalar_type() == dtype &&
+    TORCH_CHECK(parameter.is_leaf() && parameter.device() == first.device() && parameter.scalar_type() == dtype &&
                     parameter.requires_grad() == is_trained,
-                "FullyShardedDataParallel: expected ", name, " to be a leaf on the CPU like the others of its group");
+                "FullyShardedDataParallel: expected ", name, " to be a leaf on ", first.device(),
+                " like the others of its group");
   }
-  master_ = zeros_of_part(dtype);
+  master_ = zeros_of_part(at::TensorOptions(first.device()).dtype(dtype));
   std::vector<at::Tensor> parts;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const FlatRange held = layout_->held(i, ranks_.rank);
@@ -72,9 +73,10 @@ ShardedGroup::ShardedGroup(NamedTensors parameters, ShardRanks ranks, const Grou
   release_pages(master_);
 }
 
-at::Tensor ShardedGroup::zeros_of_part(at::ScalarType dtype) const {
-  return options_.offload_folder ? mapped_zeros({layout_->part()}, dtype, *options_.offload_folder)
-                                 : at::zeros({layout_->part()}, dtype);
+at::Tensor ShardedGroup::zeros_of_part(const at::TensorOptions& options) const {
+  return options_.offload_folder
+             ? mapped_zeros({layout_->part()}, options.dtype().toScalarType(), *options_.offload_folder)
+             : at::zeros({layout_->part()}, options);
 }
 
 void ShardedGroup::set_leaf(size_t index, const at::Tensor& leaf) {
@@ -232,6 +234,7 @@ void ShardedGroup::start_gather(bool keeps_codes) {
     return;
   }
   const at::Tensor mine = travelling(keeps_codes);
+  full_order_.take_turn(full_);
   const at::Tensor all = codes_ && codes_->chosen() ? full_codes_ : bytes_of(full_);
   is_arriving_ = true;
   arriving_ = is_alone() ? ops::Arriving(all.copy_(mine)) : ranks_.gather->start_gather(mine, all);
@@ -239,6 +242,7 @@ void ShardedGroup::start_gather(bool keeps_codes) {
 
 void ShardedGroup::gather(bool keeps_codes) {
   start_gather(keeps_codes);
+  full_order_.take_turn(full_);
   if (!is_arriving_) return;
   const watch::Span span("gather parameters");
   is_arriving_ = false;

@@ -27,7 +27,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 class ShardedGroup {
  public:
-  // parameters: leaves of one dtype, of the CPU. They belong to the group until it is destroyed.
+  // parameters: leaves of one dtype, on one device, where masters, gradients and what is gathered are, too. They belong to the group until it is destroyed.
   ShardedGroup(NamedTensors parameters, ShardRanks ranks, const GroupOptions& options);
 
   const FlatLayout& layout() const { return *layout_; }
@@ -93,7 +93,7 @@ class ShardedGroup {
   void note_new_masters();
   std::vector<at::Tensor> held_parts() const;
   at::Tensor travelling(bool keeps_codes);  // bytes of this rank
-  at::Tensor zeros_of_part(at::ScalarType dtype) const;
+  at::Tensor zeros_of_part(const at::TensorOptions& options) const;
 
   NamedTensors parameters_;
   ShardRanks ranks_;
@@ -109,6 +109,7 @@ class ShardedGroup {
 
   at::Tensor full_;  // [padded], without memory unless gathered; the master itself of one rank in its own dtype
   std::vector<at::Tensor> full_views_;  // the parameters in it
+  StreamOrder full_order_;
   std::optional<ShardedCodes> codes_;
   at::Tensor full_codes_;                 // [padded] uint8, the same
   std::vector<at::Tensor> unread_views_;  // the parameters where only codes are there: NaN for whoever reads a value

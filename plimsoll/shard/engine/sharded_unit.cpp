@@ -19,6 +19,25 @@ GroupOptions group_options(const FullyShardedOptions& options, at::ScalarType dt
           .offload_folder = options.offload_folder};
 }
 
+// Codes are on the CPU alone, and so are files in memory.
+void expect_one_device(const NamedTensors& parameters, const FullyShardedOptions& options) {
+  if (parameters.empty()) return;
+  const auto& [first_name, first] = parameters.front();
+  TORCH_CHECK_VALUE(!first.is_meta(), "FullyShardedDataParallel: expected parameters with values, got ", first_name,
+                    " on meta");
+  for (const auto& [name, parameter] : parameters) {
+    TORCH_CHECK_VALUE(parameter.device() == first.device(),
+                      "FullyShardedDataParallel: expected all parameters of an instance on one device, got ",
+                      first_name, " on ", first.device(), " and ", name, " on ", parameter.device());
+    TORCH_CHECK_VALUE(parameter.is_cpu() || !options.layer_of || options.layer_of(name) == nullptr,
+                      "FullyShardedDataParallel: expected ", name, ", which travels as codes, on the CPU, got it on ",
+                      parameter.device());
+  }
+  TORCH_CHECK_VALUE(first.is_cpu() || !options.offload_folder,
+                    "FullyShardedDataParallel: expected parameters on the CPU where they wait in a folder, got ",
+                    first_name, " on ", first.device());
+}
+
 }  // namespace
 
 ShardedUnit::ShardedUnit(const NamedTensors& parameters, const ShardRanks& ranks, const FullyShardedOptions& options)
@@ -29,6 +48,7 @@ ShardedUnit::ShardedUnit(const NamedTensors& parameters, const ShardRanks& ranks
   TORCH_CHECK_VALUE(!options.ordered_passes || options.reduce_dtype == at::kFloat,
                     "FullyShardedDataParallel: expected gradients in fp32 where their order is fixed, got ",
                     options.reduce_dtype);
+  expect_one_device(parameters, options);
   struct Set {
     NamedTensors parameters;
     ShardedCodes::States layers;  // of all or of none
