@@ -14,7 +14,7 @@ def count_overflowed(stored: torch.Tensor, held: torch.Tensor) -> int:
     """Elements that are finite in `stored` and not in `held`, which was made from it."""
     if stored.dtype == held.dtype or not held.is_floating_point() or bool(held.isfinite().all()):
         return 0
-    return int((stored.isfinite() & ~held.isfinite()).sum())
+    return int((stored.isfinite() & ~held.isfinite().to(stored.device)).sum())
 
 
 def warn_of_overflow(where: str, overflowed: Iterable[tuple[str, int, torch.Tensor]], stacklevel: int = 3) -> None:

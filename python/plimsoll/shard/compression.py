@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from plimsoll._torch_internals import GradBucket
+from plimsoll.shard.parameter_device import expect_uncompressed_on_device
 from plimsoll.shard.ranks import ranks_of
 from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
 
@@ -32,6 +33,7 @@ class GradientCompression:
     def __init__(self, compression: str, module: nn.Module, process_group: Any = None) -> None:
         if compression not in ("fp16", "bf16", "fp8"):
             raise ValueError(f"GradientCompression: expected fp16, bf16 or fp8, got {compression!r}")
+        expect_uncompressed_on_device("GradientCompression", compression, module.parameters())
         self.compression = compression
         ranks = ranks_of(process_group)
         parameters = {name.removeprefix("module."): p for name, p in module.named_parameters() if p.requires_grad}

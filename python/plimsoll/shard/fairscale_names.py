@@ -33,6 +33,7 @@ class FullyShardedNames:
     world_size: int
     flatten_parameters: bool
     _arguments: dict[str, Any]
+    _device: torch.device
     _groups: list[list[str]]
     _index: int
     _schedule: Any
@@ -103,7 +104,7 @@ class FullyShardedNames:
 
     @property
     def compute_device(self) -> torch.device:
-        return torch.device("cpu")
+        return self._device
 
     @property
     def disable_reshard_on_root(self) -> bool:
@@ -115,7 +116,7 @@ class FullyShardedNames:
 
     @property
     def state_dict_device(self) -> torch.device:
-        return torch.device("cpu")
+        return self._device
 
     @property
     def verbose(self) -> bool:

@@ -17,6 +17,7 @@ from plimsoll.pytorch.scaled_module import ScaledModule
 from plimsoll.shard.fairscale_names import FullyShardedNames
 from plimsoll.shard.flatten_params import FlatModule
 from plimsoll.shard.fully_sharded_state import StateDicts
+from plimsoll.shard.parameter_device import parameter_device
 from plimsoll.shard.ranks import ProcessGroupName, own_group, ranks_of
 from plimsoll.shard.sharded_parameters import WRAPPED, HeldRange, ShardedParameters, clean
 from plimsoll.shard.tensors import halved, map_tensors, to_dtype
@@ -31,8 +32,9 @@ class FullyShardedDataParallel(FullyShardedNames, StateDicts, nn.Module):
     gradients.
 
     Arguments are fairscale's. What differs: gradients travel in fp32 unless `reduce_dtype` says otherwise; shards hold no
-    padding; everything is on the CPU, so params and grads "move to the CPU" by staying there, compute_device and
-    state_dict_device are the CPU, and there is no bucket of small gradients, since a unit's gradients travel together.
+    padding; shards, gradients and state dicts are where the parameters were when they were wrapped, on the CPU or on one CUDA
+    device, which compute_device and state_dict_device may name; and there is no bucket of small gradients, since a unit's
+    gradients travel together.
     """
 
     def __init__(
@@ -69,18 +71,15 @@ class FullyShardedDataParallel(FullyShardedNames, StateDicts, nn.Module):
     ) -> None:
         """Ours: prefetch: the next unit's parameters travel while this one computes. gather_codes: where the recipe of the
         scope gives a weight of plimsoll.pytorch one scale, its FP8 codes travel, one byte an element, and whoever reads
-        its values meanwhile finds NaN. ordered_passes: backward passes in a step, whose gradients are averaged, over passes
-        and ranks, in an order that does not depend on the number of ranks: `ranks * ordered_passes` decides the bits. Losses
-        are not to be divided by the number of passes then.
+        its values meanwhile finds NaN; on CUDA values travel. ordered_passes: backward passes in a step, whose gradients are
+        averaged, over passes and ranks, in an order that does not depend on the number of ranks: `ranks * ordered_passes`
+        decides the bits. Losses are not to be divided by the number of passes then.
         offload_path: a folder; shards and their gradients wait in files there, without names, that are mapped into memory
         (for the optimizer's states: offload_optimizer)."""
         arguments = {k: v for k, v in locals().items() if k not in ("self", "module", "__class__")}
         super().__init__()
         if fp32_reduce_scatter and not mixed_precision:
             raise ValueError("fp32_reduce_scatter requires mixed_precision=True")
-        for name, device in (("compute_device", compute_device), ("state_dict_device", state_dict_device)):
-            if device is not None and torch.device(device).type != "cpu":
-                raise ValueError(f"FullyShardedDataParallel: expected {name} on the CPU, got {device}")
         self._arguments = arguments
         self.reshard_after_forward = reshard_after_forward
         self.mixed_precision = mixed_precision
@@ -98,11 +97,13 @@ class FullyShardedDataParallel(FullyShardedNames, StateDicts, nn.Module):
         self.process_group, self.rank, self.world_size = self._ranks.group, self._ranks.rank, self._ranks.size
         self._sharded = ShardedParameters(module)
         self._check_dtypes()
+        parameters = [*self._sharded.unique().values(), *module.parameters()]
+        self._device = parameter_device(parameters, arguments, self._ranks)
         self._set_divide_factors(gradient_predivide_factor)
-        reduce_ranks = own_group(self._ranks, process_group_reduce_scatter)
+        reduce_ranks = own_group(self._ranks, process_group_reduce_scatter, self._device)
         self.process_group_reduce_scatter = reduce_ranks.group
         unique = self._sharded.unique()
-        states = self._sharded.layer_states() if gather_codes else {}
+        states = self._sharded.layer_states() if gather_codes and self._device.type == "cpu" else {}
         self._coded = {id(unique[path]) for path in states}
         self._check_borrowed()
         self._unit = torch.ops.plimsoll.sharded_unit(

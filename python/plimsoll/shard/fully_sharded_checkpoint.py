@@ -84,7 +84,7 @@ def load_optimizer(root: Any, optimizer: torch.optim.Optimizer, checkpoint: Chec
                 state[key] = checkpoint.read(section, name)
             else:
                 values = checkpoint.read(section, name, part.begin, part.end)
-                whole = state.setdefault(key, torch.zeros(part.leaf.shape, dtype=values.dtype))
+                whole = state.setdefault(key, torch.zeros(part.leaf.shape, dtype=values.dtype, device=part.leaf.device))
                 part.of(whole).copy_(values.view(-1))
     checkpoint.check_files()
     for leaf, state in states.items():

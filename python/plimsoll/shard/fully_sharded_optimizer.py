@@ -54,7 +54,8 @@ def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | No
     mine = []
     for whole in wholes:
         state = saved["state"].get(local_ids[id(whole.leaf)], {})
-        mine.append({key: whole.of(value).clone() if _is_sharded(value, whole.leaf) else value for key, value in state.items()})
+        held = {key: whole.of(value).clone() if _is_sharded(value, whole.leaf) else value for key, value in state.items()}
+        mine.append({key: value.cpu() if torch.is_tensor(value) else value for key, value in held.items()})
     everyone = root._ranks.gather(
         [(whole.begin, whole.end, state) for whole, state in zip(wholes, mine, strict=False)], recipient_rank
     )

@@ -61,9 +61,9 @@ class CheckpointSaver:
         for section, tensors in sections.items():
             for name, value in tensors.items():
                 if isinstance(value, Piece):
-                    pieces.append((section, name, list(value.shape), value.begin, value.values.detach()))
+                    pieces.append((section, name, list(value.shape), value.begin, value.values.detach().cpu()))
                 else:
-                    wholes.append((section, name, value.detach()))
+                    wholes.append((section, name, value.detach().cpu()))
         self._saver.save(step, json.dumps(dict(state or {})), wholes, pieces)
 
     def wait(self) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from plimsoll.shard.oss import OSS
+from plimsoll.shard.parameter_device import expect_uncompressed_on_device
 from plimsoll.shard.ranks import ranks_of
 from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
 from plimsoll.shard.tensors import tensors_in
@@ -62,6 +63,7 @@ class ShardedDataParallel(nn.Module):
         self.sharded_optimizers = [sharded_optimizer] if isinstance(sharded_optimizer, OSS) else list(sharded_optimizer)
         self._ranks = ranks_of(process_group)
         self.process_group, self.rank, self.world_size = self._ranks.group, self._ranks.rank, self._ranks.size
+        expect_uncompressed_on_device("ShardedDataParallel", compression, module.parameters())
         devices = {parameter.device for parameter in module.parameters()}
         self.is_multi_device_module = len(devices) > 1
         self.device_type = next(iter(devices)).type if devices else "cpu"
