@@ -74,7 +74,7 @@ Pending there_and_back(const at::Tensor& x, c10::Device device, Start start) {
   });
 }
 
-// What arrives on a device, in `result` on the CPU.
+// Bytes that arrive on a device, in `result` on the CPU.
 ops::Arriving brought_back(ops::Arriving there, const at::Tensor& result) {
   const auto arriving = std::make_shared<ops::Arriving>(std::move(there));
   return ops::Arriving(result, [arriving, result] { result.copy_(arriving->take()); });

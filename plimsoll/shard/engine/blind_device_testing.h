@@ -15,7 +15,7 @@ inline constexpr at::DeviceType kBlind = at::DeviceType::PrivateUse1;
 // The current one of a thread is number 0, so number 1 is found by those alone who ask for it.
 inline const at::Device kBlindDevice(kBlind, 1);
 
-// Where the bytes are that a pointer of a device stands for. Throws c10::Error for memory that is freed.
+// The bytes that a pointer of a device stands for. Throws c10::Error for memory that is freed.
 std::byte* bytes_behind(const void* pointer);
 
 // Events so far, of all threads.

@@ -62,7 +62,7 @@ double exact_norm(const std::vector<at::Tensor>& gradients, const ShardRanks& ra
   return std::sqrt(sum.value());
 }
 
-// Of each gradient that has elements, in fp64.
+// Norms of the gradients that have elements, in fp64.
 std::vector<at::Tensor> norms_of(const std::vector<at::Tensor>& gradients, double p) {
   std::vector<at::Tensor> norms;
   for (const at::Tensor& gradient : gradients) {
