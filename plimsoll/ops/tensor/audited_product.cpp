@@ -141,6 +141,15 @@ class ProductRow {
   watch::AuditRow row_;
 };
 
+// Scales of blocks are of the codes, which have the power of two of the tensor beside them.
+void describe_autoscaled(const kernels::GemmOperand& from, watch::AuditOperand& operand) {
+  const kernels::ScaleView& scale = from.scale;
+  const bool by_blocks = scale.data != nullptr;
+  operand.granularity = by_blocks ? text_of({scale.block_rows, scale.block_cols}) : "tensor";
+  operand.source = by_blocks ? name_of(ScaleSource::kCurrent) : "autoscale";
+  operand.scale = by_blocks ? name_of(scale.format) : "power of two";
+}
+
 kernels::GemmOperand operand_of(const ScaledTensor& tensor, Use use) {
   return {.format = tensor.format, .scale = scale_view(tensor, use)};
 }
@@ -178,11 +187,9 @@ void audit_product(const PlainProduct& product) {
                          .decided = std::string(product.decided),
                          .reason = std::string(product.reason),
                          .operations = product.operations};
-  for (watch::AuditOperand& operand : row.operands) {
-    if (!product.autoscaled) break;
-    operand.granularity = "tensor";
-    operand.source = "autoscale";
-    operand.scale = "power of two";
+  if (product.autoscaled) {
+    describe_autoscaled(product.a, row.operands[0]);
+    describe_autoscaled(product.b, row.operands[1]);
   }
   audit->add(std::move(row));
 }

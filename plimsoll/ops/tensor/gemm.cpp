@@ -7,6 +7,7 @@
 #include "plimsoll/ops/tensor/audited_product.h"
 #include "plimsoll/ops/tensor/device_product.h"
 #include "plimsoll/ops/tensor/dtype.h"
+#include "plimsoll/ops/tensor/gemm_matrix.h"
 #include "plimsoll/ops/tensor/traffic.h"
 #include "plimsoll/runtime/unexpected.h"
 #include "plimsoll/watch/profile.h"
@@ -16,13 +17,29 @@ namespace {
 
 using recipe::GemmKind;
 
-struct Matrix {
-  kernels::GemmOperand operand;
-  int64_t rows, k;
-};
+GemmMatrix matrix_a(const Product& product) {
+  return gemm_matrix(product.a, product.kind == GemmKind::kGradWeight ? Use::kTransposed : Use::kAsStored);
+}
 
-// The logical [rows, k] matrix of a stored tensor.
-Matrix matrix(const ScaledTensor& tensor, Use use) {
+GemmMatrix matrix_b(const Product& product) {
+  return gemm_matrix(product.b, product.kind == GemmKind::kOutput ? Use::kAsStored : Use::kTransposed);
+}
+
+std::string_view span_name(GemmKind kind) {
+  switch (kind) {
+    case GemmKind::kOutput:
+      return "gemm output";
+    case GemmKind::kGradInput:
+      return "gemm grad_input";
+    case GemmKind::kGradWeight:
+      return "gemm grad_weight";
+  }
+  runtime::unexpected("gemm: kind", static_cast<int>(kind));
+}
+
+}  // namespace
+
+GemmMatrix gemm_matrix(const ScaledTensor& tensor, Use use) {
   const at::Tensor& data = tensor.data;
   if (tensor.format == format::Format::kE2m1) {  // two codes a byte, neighbours along k
     const int64_t rows = tensor.turned ? tensor.cols() : tensor.rows();
@@ -45,28 +62,6 @@ Matrix matrix(const ScaledTensor& tensor, Use use) {
   return {operand, data.size(1), data.size(0)};
 }
 
-Matrix matrix_a(const Product& product) {
-  return matrix(product.a, product.kind == GemmKind::kGradWeight ? Use::kTransposed : Use::kAsStored);
-}
-
-Matrix matrix_b(const Product& product) {
-  return matrix(product.b, product.kind == GemmKind::kOutput ? Use::kAsStored : Use::kTransposed);
-}
-
-std::string_view span_name(GemmKind kind) {
-  switch (kind) {
-    case GemmKind::kOutput:
-      return "gemm output";
-    case GemmKind::kGradInput:
-      return "gemm grad_input";
-    case GemmKind::kGradWeight:
-      return "gemm grad_weight";
-  }
-  runtime::unexpected("gemm: kind", static_cast<int>(kind));
-}
-
-}  // namespace
-
 void multiply(const Product& product, const at::Tensor& output, format::Format codes) {
   if (output.is_cuda()) {
     const int64_t k = product.kind == GemmKind::kGradWeight ? product.a.rows() : product.a.cols();
@@ -75,7 +70,7 @@ void multiply(const Product& product, const at::Tensor& output, format::Format c
     audit_product(product, output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"));
     return multiply_on_device(product, output, codes);
   }
-  const Matrix a = matrix_a(product), b = matrix_b(product);
+  const GemmMatrix a = matrix_a(product), b = matrix_b(product);
   TORCH_INTERNAL_ASSERT(a.k == b.k && output.numel() == a.rows * b.rows && output.is_contiguous());
   const bool packed =
       product.packed != nullptr && product.packed->data.defined() && product.packed->isa == runtime::matmul_isa();
@@ -100,7 +95,7 @@ void multiply(const Product& product, const at::Tensor& output, format::Format c
 }
 
 PackedWeight pack_weight(const ScaledTensor& weight) {
-  const Matrix b = matrix(weight, Use::kAsStored);
+  const GemmMatrix b = gemm_matrix(weight, Use::kAsStored);
   const size_t bytes = kernels::gemm_packed_b_bytes(b.operand, b.rows, b.k);
   at::Tensor data = at::empty({static_cast<int64_t>(bytes)}, weight.data.options().dtype(at::kByte));
   const watch::Span span("gemm pack", {.bytes = traffic(weight.data, data)});
@@ -109,7 +104,7 @@ PackedWeight pack_weight(const ScaledTensor& weight) {
 }
 
 bool is_read_in_place(const ScaledTensor& weight) {
-  return kernels::gemm_reads_in_place(matrix(weight, Use::kAsStored).operand);
+  return kernels::gemm_reads_in_place(gemm_matrix(weight, Use::kAsStored).operand);
 }
 
 }  // namespace plimsoll::ops
