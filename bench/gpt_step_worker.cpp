@@ -191,8 +191,9 @@ class AutoscaleStep final : public Step {
 std::unique_ptr<Step> make_step(const Options& options) {
   if (options.recipe == "autoscale-fp16") return std::make_unique<AutoscaleStep>(options, autoscale::Settings{});
   if (options.recipe == "autoscale-fp8")
-    return std::make_unique<AutoscaleStep>(
-        options, autoscale::Settings{.product_values = at::kFloat8_e4m3fn, .product_gradients = at::kFloat8_e5m2});
+    return std::make_unique<AutoscaleStep>(options,
+                                           autoscale::Settings{.product_values = autoscale::ProductFormat::kE4m3,
+                                                               .product_gradients = autoscale::ProductFormat::kE5m2});
   return std::make_unique<RecipeStep>(options);
 }
 

@@ -1,4 +1,4 @@
-// Operands of products in FP8, at the power of two that their scale and their largest element give.
+// Operands of products in FP8 with one scale, at the power of two that their scale and their largest element give.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

@@ -5,8 +5,10 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "plimsoll/autoscale/block_codes.h"
 #include "plimsoll/autoscale/codes.h"
 #include "plimsoll/autoscale/execute.h"
 #include "plimsoll/autoscale/operands.h"
@@ -38,6 +40,8 @@ kernels::GemmOperand gemm_operand(const at::Tensor& x, int64_t row_dim, int64_t 
 
 struct Product {
   at::Tensor a, b;  // [batch, m, k], [batch, k, n]
+  // Codes that are read in their place, of a batch of one.
+  const std::array<BlockCodes, 2>& codes;
   float alpha = 1;
   const float* bias = nullptr;  // [n]
 };
@@ -47,7 +51,14 @@ float multiply(const Product& product, at::Tensor& output) {
   const at::Tensor a = readable(product.a), b = readable(product.b);
   const int64_t n = b.size(2);
   float amax = 0;
-  const kernels::GemmOperand left = gemm_operand(a, 1, 2), right = gemm_operand(b, 2, 1);
+  kernels::GemmOperand left = gemm_operand(a, 1, 2), right = gemm_operand(b, 2, 1);
+  int64_t k = a.size(2);
+  for (const size_t i : {size_t{0}, size_t{1}}) {
+    if (!product.codes.at(i).defined()) continue;
+    const ops::GemmMatrix matrix = product.codes.at(i).matrix();
+    (i == 0 ? left : right) = matrix.operand;
+    k = matrix.k;  // of both: rotated ones are longer
+  }
   const format::Format format = ops::format_of(output.scalar_type(), "autoscale");
   ops::audit_product({.op = a.size(0) == 1 ? "gemm" : "gemm batched",
                       .a = left,
@@ -57,19 +68,24 @@ float multiply(const Product& product, at::Tensor& output) {
                       .operations = 2.0 * static_cast<double>(output.numel() * a.size(2)),
                       .decided = "autoscale",
                       .autoscaled = true});
-  kernels::gemm_batched({.first = {.a = left,
-                                   .b = right,
-                                   .m = a.size(1),
-                                   .n = n,
-                                   .k = a.size(2),
-                                   .output = output.mutable_data_ptr(),
-                                   .output_format = format,
-                                   .output_stride = n,
-                                   .epilogue = {.alpha = product.alpha, .bias = product.bias, .amax = &amax}},
-                         .batch = a.size(0),
-                         .a_step = a.stride(0),
-                         .b_step = b.stride(0),
-                         .output_step = output.stride(0)});
+  const kernels::Gemm first = {.a = left,
+                               .b = right,
+                               .m = a.size(1),
+                               .n = n,
+                               .k = k,
+                               .output = output.mutable_data_ptr(),
+                               .output_format = format,
+                               .output_stride = n,
+                               .epilogue = {.alpha = product.alpha, .bias = product.bias, .amax = &amax}};
+  if (a.size(0) == 1) {
+    kernels::gemm(first);
+  } else {
+    kernels::gemm_batched({.first = first,
+                           .batch = a.size(0),
+                           .a_step = a.stride(0),
+                           .b_step = b.stride(0),
+                           .output_step = output.stride(0)});
+  }
   return amax;
 }
 
@@ -86,6 +102,7 @@ Factors factors_of(const Plan& plan, const Stack& stack) {
 struct MatmulOperands {
   const Operand &a, &b;
   const Operand* added = nullptr;  // of addmm and baddbmm
+  std::array<BlockCodes, 2> codes = {};
 
   bool has_bias() const { return added != nullptr && added->data.dim() == 1; }
 };
@@ -136,6 +153,7 @@ float multiply_at(const Scale& scale, const MatmulOperands& operands, const Fact
   const Scale terms = product(operands.a.scale, operands.b.scale);
   return multiply({.a = operands.a.data,
                    .b = operands.b.data,
+                   .codes = operands.codes,
                    .alpha = static_cast<float>(factors.alpha * shift(terms, scale.exponent)),
                    .bias = bias.defined() ? bias.const_data_ptr<float>() : nullptr},
                   output);
@@ -165,11 +183,31 @@ Encoded scaled_product(const MatmulOperands& operands, const Factors& factors, S
   }
 }
 
-// Whether a product reads codes; then operands are that.
-bool encode_operands(std::vector<Operand>& operands, const Settings& settings) {
-  if (settings.product_values == at::ScalarType::Undefined) return false;
-  for (size_t i = operands.size() - 2; i < operands.size(); ++i)
-    encode_operand(operands[i], is_gradient(operands[i]) ? settings.product_gradients : settings.product_values);
+ProductFormat product_format(const Operand& operand, const Settings& settings) {
+  return is_gradient(operand) ? settings.product_gradients : settings.product_values;
+}
+
+// An operand of mm or addmm, [rows, sum], with the role that a recipe has for it.
+BlockOperand block_operand(const Operand& operand, const at::Tensor& matrix, const Settings& settings) {
+  const recipe::Role role = is_gradient(operand)    ? recipe::Role::kGradOutput
+                            : is_parameter(operand) ? recipe::Role::kWeight
+                                                    : recipe::Role::kInput;
+  const ProductFormat format = operand.scale.is_zero() ? ProductFormat::kData : product_format(operand, settings);
+  return {.matrix = matrix, .format = format, .role = role};
+}
+
+// Codes with one scale, in the place of data.
+void encode_whole(Operand& operand, ProductFormat format) {
+  if (format == ProductFormat::kE4m3) encode_operand(operand, at::kFloat8_e4m3fn);
+  if (format == ProductFormat::kE5m2) encode_operand(operand, at::kFloat8_e5m2);
+}
+
+// Whether a product reads codes, which are beside the data if their scales are of blocks.
+bool encode_operands(std::vector<Operand>& all, MatmulOperands& matrices, const Settings& settings) {
+  if (settings.product_values == ProductFormat::kData) return false;
+  const Operand &a = matrices.a, &b = matrices.b;
+  matrices.codes = encode_blocks({block_operand(a, a.data, settings), block_operand(b, b.data.t(), settings)});
+  for (size_t i = all.size() - 2; i < all.size(); ++i) encode_whole(all[i], product_format(all[i], settings));
   return true;
 }
 
@@ -181,14 +219,14 @@ void run_matmul(int64_t dims, const Plan& plan, Stack& stack) {
   Session& session = *operands.session();
   std::vector<Operand>& all = operands.all();
   if (session.settings().policy.method == Method::kGradientRms) measure_gradients(all, session);
-  const MatmulOperands matrices = {
+  MatmulOperands matrices = {
       .a = all[all.size() - 2], .b = all.back(), .added = all.size() == 3 ? &all.front() : nullptr};
   TORCH_CHECK(matrices.a.data.dim() == dims && matrices.b.data.dim() == dims &&
                   matrices.a.data.size(-1) == matrices.b.data.size(-2),
               plan.name, ": expected matrices [m, k] and [k, n], got ", matrices.a.data.sizes(), " and ",
               matrices.b.data.sizes());
   const at::ScalarType dtype = storage_dtype(session, dims, operands.wide());
-  const bool codes = dims == 2 && !operands.wide() && encode_operands(all, session.settings());
+  const bool codes = dims == 2 && !operands.wide() && encode_operands(all, matrices, session.settings());
   Factors factors = factors_of(plan, stack);
   if (session.settings().policy.method == Method::kUnit) factors.alpha *= unit_factor(matrices);
   Encoded result = scaled_product(matrices, factors, session, dtype);

@@ -49,10 +49,11 @@ TEST(Registration, ARuleIsChecked) {
 
 TEST(Registration, ASessionIsOfFormatsThatThereAre) {
   EXPECT_THROW(Session({.storage = at::kDouble}), c10::Error);
-  EXPECT_THROW(Session({.product_values = at::kHalf, .product_gradients = at::kHalf}), c10::Error);
-  EXPECT_THROW(Session({.product_values = at::kFloat8_e4m3fn}), c10::Error);
+  EXPECT_THROW(Session({.product_values = ProductFormat::kE4m3}), c10::Error);
+  EXPECT_THROW(Session({.product_gradients = ProductFormat::kNvfp4}), c10::Error);
   EXPECT_THROW(Session({.policy = {.method = Method::kFixed, .exponent = kLargestExponent}}), c10::Error);
-  EXPECT_NO_THROW(Session({.product_values = at::kFloat8_e4m3fn, .product_gradients = at::kFloat8_e5m2}));
+  EXPECT_NO_THROW(Session({.product_values = ProductFormat::kE4m3, .product_gradients = ProductFormat::kE5m2}));
+  EXPECT_NO_THROW(Session({.product_values = ProductFormat::kMxfp4, .product_gradients = ProductFormat::kMxfp8}));
 }
 
 }  // namespace

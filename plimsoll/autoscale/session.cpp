@@ -14,14 +14,11 @@ void check(const Settings& settings) {
   const at::ScalarType data = settings.storage;
   TORCH_CHECK_VALUE(data == at::kHalf || data == at::kBFloat16 || data == at::kFloat,
                     "autoscale: expected data in Half, BFloat16 or Float, got ", data);
-  for (const at::ScalarType product : {settings.product_values, settings.product_gradients})
-    TORCH_CHECK_VALUE(
-        product == at::kFloat8_e4m3fn || product == at::kFloat8_e5m2 || product == at::ScalarType::Undefined,
-        "autoscale: expected products in Float8_e4m3fn, Float8_e5m2 or Undefined, got ", product);
-  TORCH_CHECK_VALUE((settings.product_values == at::ScalarType::Undefined) ==
-                        (settings.product_gradients == at::ScalarType::Undefined),
-                    "autoscale: expected a format of products for both values and gradients, got ",
-                    settings.product_values, " and ", settings.product_gradients);
+  TORCH_CHECK_VALUE(
+      (settings.product_values == ProductFormat::kData) == (settings.product_gradients == ProductFormat::kData),
+      "autoscale: expected a format of products for both values and gradients, got ",
+      recipe::name_of(kProductFormats, settings.product_values), " and ",
+      recipe::name_of(kProductFormats, settings.product_gradients));
   TORCH_CHECK_VALUE(std::abs(settings.policy.exponent) < kLargestExponent, "autoscale: expected an exponent below ",
                     kLargestExponent, ", got ", settings.policy.exponent);
 }

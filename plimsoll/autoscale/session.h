@@ -28,12 +28,31 @@ enum class Rounding : uint8_t {
 inline constexpr std::array<recipe::Named<Rounding>, 3> kRoundings = {
     {{"nearest", Rounding::kNearest}, {"stochastic", Rounding::kStochastic}, {"remainder", Rounding::kRemainder}}};
 
+// Formats in which mm and addmm read their operands. Those with scales of blocks are a recipe's (recipe/recipe.h), with
+// blocks along the sum: a parameter is its weight, what is no gradient its input.
+enum class ProductFormat : uint8_t {
+  kData,   // the data as they are
+  kE4m3,   // codes with one power of two for a tensor
+  kE5m2,   // the same
+  kMxfp8,  // of Mxfp8: E4M3, an E8M0 scale for 32
+  kNvfp4,  // of Nvfp4Scaling: 16 x 16 of a weight and 16 of the rest share a scale, gradients are rounded stochastically, and
+           // a gradient and an input are both rotated
+  kMxfp4,  // of Mxfp4Scaling, of its inputs: E2M1 to nearest, an E8M0 scale for 32
+};
+
+inline constexpr std::array<recipe::Named<ProductFormat>, 6> kProductFormats = {{{"data", ProductFormat::kData},
+                                                                                 {"e4m3", ProductFormat::kE4m3},
+                                                                                 {"e5m2", ProductFormat::kE5m2},
+                                                                                 {"mxfp8", ProductFormat::kMxfp8},
+                                                                                 {"nvfp4", ProductFormat::kNvfp4},
+                                                                                 {"mxfp4", ProductFormat::kMxfp4}}};
+
 struct Settings {
   at::ScalarType storage = at::kHalf;  // of data with at least one dimension: kHalf, kBFloat16, kFloat
   Rounding rounding = Rounding::kRemainder;
   Policy policy = {};
-  // Formats of mm's and addmm's operands, values and gradients: kFloat8_e4m3fn, kFloat8_e5m2; Undefined: data as they are.
-  at::ScalarType product_values = at::ScalarType::Undefined, product_gradients = at::ScalarType::Undefined;
+  // Formats of operands that are no gradients, and of gradients; kData: both.
+  ProductFormat product_values = ProductFormat::kData, product_gradients = ProductFormat::kData;
   bool counts_range = false;  // RangeCounts, which take several passes over every result
 };
 
@@ -41,7 +60,7 @@ struct Settings {
 struct CallCounts {
   int64_t storage = 0;   // by its rule, in the format of the data: the bounds say that nothing overflows
   int64_t wide = 0;      // by its rule, in FP32
-  int64_t codes = 0;     // a product of FP8 codes
+  int64_t codes = 0;     // a product of codes
   int64_t fallback = 0;  // without a rule: values in FP32, and the scale measured
 };
 
@@ -60,7 +79,7 @@ struct InspectedCall {
 
 class Session {
  public:
-  // Throws c10::Error for a format that is none of those beside Settings, and for an exponent beyond kLargestExponent.
+  // Throws c10::Error for a storage format that is none of those beside Settings, and for an exponent beyond kLargestExponent.
   explicit Session(const Settings& settings);
 
   const Settings& settings() const { return settings_; }

@@ -64,16 +64,19 @@ struct SessionHandle : torch::CustomClassHolder {
 
 using SessionPointer = c10::intrusive_ptr<SessionHandle>;
 
-// product_values, product_gradients: FP8 formats of products' operands; none: data as they are.
+// product_values, product_gradients: names of formats in which products read their operands; none: data as they are.
 SessionPointer new_session(at::ScalarType dtype, std::string_view rounding, std::string_view method, int64_t exponent,
-                           std::optional<at::ScalarType> product_values,
-                           std::optional<at::ScalarType> product_gradients, bool counts_range) {
+                           std::optional<std::string_view> product_values,
+                           std::optional<std::string_view> product_gradients, bool counts_range) {
+  const auto product_format = [](std::string_view option, std::optional<std::string_view> name) {
+    return name ? named_option(autoscale::kProductFormats, option, *name) : autoscale::ProductFormat::kData;
+  };
   const autoscale::Settings settings = {
       .storage = dtype,
       .rounding = named_option(autoscale::kRoundings, "rounding", rounding),
       .policy = {.method = named_option(autoscale::kMethods, "method", method), .exponent = checked_exponent(exponent)},
-      .product_values = product_values.value_or(at::ScalarType::Undefined),
-      .product_gradients = product_gradients.value_or(at::ScalarType::Undefined),
+      .product_values = product_format("product_values", product_values),
+      .product_gradients = product_format("product_gradients", product_gradients),
       .counts_range = counts_range};
   return c10::make_intrusive<SessionHandle>(std::make_shared<autoscale::Session>(settings));
 }
@@ -184,8 +187,8 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
            })
       .def("clear_counts", [](const SessionPointer& self) { self->session->clear_counts(); });
   library.def(
-      "autoscale_session(*, ScalarType dtype, str rounding, str method, int exponent, ScalarType? product_values, "
-      "ScalarType? product_gradients, bool counts_range) -> __torch__.torch.classes.plimsoll.AutoscaleSession",
+      "autoscale_session(*, ScalarType dtype, str rounding, str method, int exponent, str? product_values, "
+      "str? product_gradients, bool counts_range) -> __torch__.torch.classes.plimsoll.AutoscaleSession",
       &new_session);
   library.def("autoscale_as_scaled(Tensor x, __torch__.torch.classes.plimsoll.AutoscaleSession session) -> Tensor",
               &as_scaled);

@@ -86,5 +86,7 @@ def test_a_gpt_trains_in_fp8_without_loss_scaling_as_in_fp32():
 
 
 def test_the_format_is_checked():
-    with pytest.raises(ValueError, match="expected matmul_format to be one of e4m3, e5m2, hybrid, None, got 'int8'"):
+    with pytest.raises(
+        ValueError, match="expected matmul_format to be one of None, e4m3, e5m2, hybrid, nvfp4, mxfp4, got 'int8'"
+    ):
         autoscale.autoscale(nn.Linear(1, 1), matmul_format="int8")

@@ -72,6 +72,7 @@ def test_an_option_that_is_left_out_is_named(left_out):
         (dict(method=0), "'method' but instead found type 'int'"),
         (dict(counts_range="no"), "'counts_range' but instead found type 'str'"),
         (dict(exponent=0.5), "'exponent' but instead found type 'float'"),
+        (dict(product_values=torch.float8_e4m3fn), "'product_values' but instead found type 'dtype'"),
     ],
 )
 def test_an_option_of_another_type_is_named(wrong, message):
@@ -125,11 +126,9 @@ def test_a_session_has_the_options_that_it_was_given():
         (dict(rounding="up"), "rounding: expected .* got 'up'"),
         (dict(method="units"), "method: expected unit, .* got 'units'"),
         (dict(method="fixed", exponent=2**40), "expected an exponent of at most 65536, got 1099511627776"),
-        (
-            dict(product_values=torch.float16, product_gradients=torch.float16),
-            "expected products in Float8_e4m3fn, Float8_e5m2 or Undefined, got Half",
-        ),
-        (dict(product_values=torch.float8_e4m3fn), "expected a format of products for both values and gradients"),
+        (dict(product_values="fp4", product_gradients="nvfp4"), "product_values: expected nvfp4, .* got 'fp4'"),
+        (dict(product_values="nvfp4", product_gradients="fp16"), "product_gradients: expected .* got 'fp16'"),
+        (dict(product_values="e4m3"), "expected a format of products for both values and gradients, got e4m3 and data"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, message):

@@ -18,7 +18,7 @@ class OpCalls:
     op: str
     storage: int  # by its rule, in the format of the data: their bounds say that nothing overflows
     wide: int  # by its rule, in FP32
-    codes: int  # a product of FP8 codes
+    codes: int  # a product of codes
     fallback: int  # without a rule: on the values in FP32, the result's scale measured
 
     @property

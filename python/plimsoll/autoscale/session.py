@@ -13,9 +13,11 @@ FORMATS = (torch.float16, torch.bfloat16, torch.float32)  # of data
 # Formats of the operands of products: values, and gradients.
 _MATMUL_FORMATS = {
     None: (None, None),
-    "e4m3": (torch.float8_e4m3fn, torch.float8_e4m3fn),
-    "e5m2": (torch.float8_e5m2, torch.float8_e5m2),
-    "hybrid": (torch.float8_e4m3fn, torch.float8_e5m2),
+    "e4m3": ("e4m3", "e4m3"),
+    "e5m2": ("e5m2", "e5m2"),
+    "hybrid": ("e4m3", "e5m2"),
+    "nvfp4": ("nvfp4", "nvfp4"),
+    "mxfp4": ("mxfp4", "mxfp8"),
 }
 _ROUNDINGS = ("nearest", "stochastic", "remainder")
 
@@ -33,7 +35,8 @@ def new_session(
     if rounding not in _ROUNDINGS:
         raise ValueError(f"autoscale: expected rounding to be one of {', '.join(_ROUNDINGS)}, got {rounding!r}")
     if matmul_format not in _MATMUL_FORMATS:
-        raise ValueError(f"autoscale: expected matmul_format to be one of e4m3, e5m2, hybrid, None, got {matmul_format!r}")
+        names = ", ".join(str(each) for each in _MATMUL_FORMATS)
+        raise ValueError(f"autoscale: expected matmul_format to be one of {names}, got {matmul_format!r}")
     policy = policies.parse(policy)
     product_values, product_gradients = _MATMUL_FORMATS[matmul_format]
     session = torch.ops.plimsoll.autoscale_session(

@@ -77,7 +77,8 @@ def autoscale(
     "remainder": to nearest, and what is cut off a parameter is kept for its next step; "stochastic": up or down by chance;
     "nearest": steps below half a unit of the format are lost.
     matmul_format: of the operands of mm and addmm, as linear layers call them: "e4m3", "e5m2", or "hybrid", which is E5M2 for
-    gradients and E4M3 for the rest; None: the data as they are.
+    gradients and E4M3 for the rest; "nvfp4" or "mxfp4", codes of four bits as the recipes of these names have them, with scales
+    of blocks along the sum (gradients of "mxfp4": E4M3); None: the data as they are.
     counts_range: report() says which share of the elements overflowed or lost bits, which takes several passes over each.
     """
     policy = policies.parse(policy)
