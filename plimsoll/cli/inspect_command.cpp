@@ -4,6 +4,9 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "plimsoll/app/checkpoint/inspect.h"
 #include "plimsoll/app/json_lines.h"
@@ -42,11 +45,38 @@ void print(const std::vector<app::TensorReport>& reports) {
       table.text(), reports.size(), static_cast<double>(values) / 1e6);
 }
 
+void add_shares(std::vector<std::string>& row, const std::optional<app::FourBitShares>& shares) {
+  for (const double app::FourBitShares::*share :
+       {&app::FourBitShares::saturated, &app::FourBitShares::flushed, &app::FourBitShares::flushed_blocks}) {
+    row.push_back(shares ? fmt::format("{:.2f}%", 100 * (*shares).*share) : "-");
+  }
+}
+
+// A second table, as it says nothing of what is no matrix.
+void print_four_bits(const std::vector<app::TensorReport>& reports) {
+  Table table({"four bits", "dtype", "NVFP4 saturated", "flushed", "blocks", "MXFP4 saturated", "flushed", "blocks"});
+  int64_t matrices = 0;
+  for (const app::TensorReport& report : reports) {
+    if (!report.has_four_bits()) continue;
+    ++matrices;
+    std::vector<std::string> row = {report.name, report.dtype};
+    add_shares(row, report.nvfp4);
+    add_shares(row, report.mxfp4);
+    table.add(std::move(row));
+  }
+  if (matrices == 0) return;
+  fmt::print(
+      "\n{}{} as codes in blocks along rows: values beyond the largest code, values that become zero, and blocks that do "
+      "as a whole. Of codes in the file: the largest codes, zeros, and blocks of zeros.\n",
+      table.text(), matrices == 1 ? "1 matrix" : fmt::format("{} matrices", matrices));
+}
+
 int run(const InspectOptions& options) {
   const std::vector<app::TensorReport> reports = app::inspect(options.path);
   app::JsonLines lines = app::JsonLines::create(options.json);
   for (const app::TensorReport& report : reports) lines.write(app::to_json(report));
   print(reports);
+  print_four_bits(reports);
   return kExitOk;
 }
 

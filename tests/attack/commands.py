@@ -94,6 +94,7 @@ CASES = {
         (["inspect", "{run}"], ["run/step-*/*"]),
         (["inspect", "{t5}"], ["t5/*"]),
         (["inspect", "{llama}"], ["llama/*"]),
+        (["inspect", "{halves}"], ["halves/*.safetensors"]),
     ],
     "consolidate": [(["consolidate", "{run}", "--out", "{out}"], ["run/step-*/*"])],
     "t5": [

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "plimsoll/app/checkpoint/safetensors_in.h"
 #include "plimsoll/app/error.h"
@@ -34,26 +36,77 @@ json headroom(const TensorStatistics& statistics, format::Format format) {
   return bits ? json(*bits) : json(nullptr);
 }
 
+json shares_json(const std::optional<FourBitShares>& shares) {
+  if (!shares) return nullptr;
+  return {{"saturated", shares->saturated}, {"flushed", shares->flushed}, {"flushed_blocks", shares->flushed_blocks}};
+}
+
+// Tensors of several files by name; codes and their scales may be in different shards.
+class OpenFiles {
+ public:
+  explicit OpenFiles(const std::vector<fs::path>& paths) {
+    // Shards of one model share its names.
+    const bool is_model = fs::exists(paths.front().parent_path() / "config.json");
+    files_.reserve(paths.size());
+    for (const fs::path& path : paths) {
+      const io::SafetensorsFile& file = files_.emplace_back(path);
+      prefixes_.push_back(paths.size() > 1 && !is_model ? path.stem().native() + "/" : "");
+      for (const io::SafetensorsEntry& entry : file.entries()) places_[prefixes_.back() + entry.name] = {&file, &entry};
+    }
+  }
+
+  std::vector<TensorReport> reports() const {
+    std::vector<TensorReport> reports;
+    for (size_t i = 0; i < files_.size(); ++i) {
+      for (const io::SafetensorsEntry& entry : files_[i].entries()) {
+        reports.push_back(report(prefixes_[i] + entry.name, files_[i].tensor(entry)));
+        files_[i].releaser(entry)();
+      }
+      io::check_mapped_files();
+    }
+    return reports;
+  }
+
+ private:
+  struct Place {
+    const io::SafetensorsFile* file = nullptr;
+    const io::SafetensorsEntry* entry = nullptr;
+  };
+
+  at::Tensor find(const std::string& name) const {
+    const auto found = places_.find(name);
+    return found == places_.end() ? at::Tensor() : found->second.file->tensor(*found->second.entry);
+  }
+
+  TensorReport report(const std::string& name, const at::Tensor& tensor) const {
+    TensorReport report{.name = name,
+                        .dtype = std::string(io::safetensors_dtype(tensor.scalar_type())),
+                        .shape = tensor.sizes().vec(),
+                        .statistics = {}};
+    const auto packed = packed_matrix(name, tensor, [this](const std::string& other) { return find(other); });
+    if (packed) {
+      const PackedStatistics statistics = statistics_of(*packed);
+      const bool is_nvfp4 = format::is_nvfp4(packed->scaling);
+      report.dtype = is_nvfp4 ? "NVFP4" : "MXFP4";
+      report.shape = {packed->rows(), packed->cols()};
+      report.statistics = statistics.values;
+      (is_nvfp4 ? report.nvfp4 : report.mxfp4) = statistics.shares;
+      return report;
+    }
+    report.statistics = statistics_of(tensor);
+    report.nvfp4 = four_bit_shares(tensor, report.statistics.amax, format::Fp4Scaling::kNvfp4);
+    report.mxfp4 = four_bit_shares(tensor, report.statistics.amax, format::Fp4Scaling::kMxfp4);
+    return report;
+  }
+
+  std::vector<io::SafetensorsFile> files_;
+  std::vector<std::string> prefixes_;  // of the names in each
+  std::map<std::string, Place> places_;
+};
+
 }  // namespace
 
-std::vector<TensorReport> inspect(const fs::path& path) {
-  std::vector<TensorReport> reports;
-  const std::vector<fs::path> files = files_of(path);
-  // Shards of one model share its names.
-  const bool is_model = fs::exists(files.front().parent_path() / "config.json");
-  for (const fs::path& name : files) {
-    const io::SafetensorsFile file(name);
-    const std::string prefix = files.size() > 1 && !is_model ? name.stem().native() + "/" : "";
-    for (const io::SafetensorsEntry& entry : file.entries()) {
-      reports.push_back({.name = prefix + entry.name,
-                         .dtype = std::string(io::safetensors_dtype(entry.dtype)),
-                         .shape = entry.shape,
-                         .statistics = statistics_of(file.tensor(entry))});
-    }
-    io::check_mapped_files();
-  }
-  return reports;
-}
+std::vector<TensorReport> inspect(const fs::path& path) { return OpenFiles(files_of(path)).reports(); }
 
 json to_json(const TensorReport& report) {
   const TensorStatistics& statistics = report.statistics;
@@ -69,7 +122,8 @@ json to_json(const TensorReport& report) {
           {"headroom_bits",
            {{"e4m3", headroom(statistics, format::Format::kE4m3)},
             {"e5m2", headroom(statistics, format::Format::kE5m2)},
-            {"fp16", headroom(statistics, format::Format::kFp16)}}}};
+            {"fp16", headroom(statistics, format::Format::kFp16)}}},
+          {"four_bits", {{"nvfp4", shares_json(report.nvfp4)}, {"mxfp4", shares_json(report.mxfp4)}}}};
 }
 
 }  // namespace plimsoll::app

@@ -3,26 +3,34 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "plimsoll/app/checkpoint/four_bits.h"
 #include "plimsoll/app/checkpoint/tensor_statistics.h"
 
 namespace plimsoll::app {
 
 struct TensorReport {
-  std::string name;  // in a checkpoint: file/name
-  std::string dtype;
+  std::string name;   // in a checkpoint: file/name
+  std::string dtype;  // "NVFP4" or "MXFP4" of packed codes, whose shape and statistics are those of the values
   std::vector<int64_t> shape;
   TensorStatistics statistics;
+  // Shares of a matrix: of values, both; of packed codes, that of their format.
+  std::optional<FourBitShares> nvfp4 = {}, mxfp4 = {};
+
+  bool has_four_bits() const { return nvfp4.has_value() || mxfp4.has_value(); }
 };
 
 // The tensors of a safetensors file, of a Hugging Face directory, of a directory of such files (a checkpoint), or of a run's
 // latest good checkpoint.
 std::vector<TensorReport> inspect(const std::filesystem::path& path);
 
-// {"name", "dtype", "shape", "amax", "rms", "zeros", "non_finite", "headroom_bits": {"e4m3", "e5m2", "fp16"}}; zeros
-// and non_finite are shares. What is no number in JSON is a string ("nan", "inf") as amax and null as headroom.
+// {"name", "dtype", "shape", "amax", "rms", "zeros", "non_finite", "headroom_bits": {"e4m3", "e5m2", "fp16"},
+// "four_bits": {"nvfp4": {"saturated", "flushed", "flushed_blocks"}, "mxfp4": the same}}; zeros, non_finite and the last
+// three are shares. What is no number in JSON is a string ("nan", "inf") as amax and null as headroom; null are shares of
+// a format that says nothing of the tensor.
 nlohmann::json to_json(const TensorReport& report);
 
 }  // namespace plimsoll::app

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "plimsoll/format/format.h"
 
@@ -21,6 +22,18 @@ struct TensorStatistics {
   // log2(max_finite / amax): how many times the values could double. Nothing for an amax of 0 or one that is not
   // finite, and for integers, which no narrow format replaces.
   std::optional<double> headroom_bits(format::Format format) const;
+};
+
+// Statistics of values that come one part after another.
+class StatisticsOfParts {
+ public:
+  void add(std::span<const double> values);
+  TensorStatistics result() const;
+
+ private:
+  TensorStatistics sums_;
+  double largest_ = 0, squares_ = 0;
+  bool any_nan_ = false;
 };
 
 // Statistics of a tensor of any real dtype, in double.
