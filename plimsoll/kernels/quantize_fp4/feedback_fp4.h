@@ -1,6 +1,5 @@
-// NVFP4 and MXFP4 codes of a matrix whose rounding errors are made up for: columns are rounded one after another, to nearest, and
-// what an element loses, times a row of `feedback`, is taken from the columns after it. Scales are those of quantize_fp4.h, of the
-// values that a block has when its first column is about to be rounded. Source: Frantar et al., "GPTQ", arXiv 2210.17323.
+// NVFP4 and MXFP4 codes of a matrix whose rounding errors are made up for (kernels/column_feedback.h). Scales are those of
+// quantize_fp4.h, of the values that a block has when its first column is about to be rounded.
 #pragma once
 
 #include <cstdint>
