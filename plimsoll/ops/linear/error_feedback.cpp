@@ -6,9 +6,11 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_cholesky_ex.h>
 #include <ATen/ops/linalg_solve_triangular.h>
+#include <ATen/ops/ones.h>
 
 #include <tuple>
 
+#include "plimsoll/kernels/quantize/feedback_fp8.h"
 #include "plimsoll/kernels/quantize_fp4/feedback_fp4.h"
 #include "plimsoll/ops/linear/linear.h"
 
@@ -28,6 +30,16 @@ class OneThread {
  private:
   int before_;
 };
+
+void check_feedback(const at::Tensor& feedback, int64_t cols) {
+  TORCH_CHECK(feedback.sizes() == at::IntArrayRef({cols, cols}) && feedback.scalar_type() == at::kDouble,
+              "error feedback: expected fp64 feedback [", cols, ", ", cols, "], got ", feedback.sizes());
+}
+
+// A copy of the weight, which a kernel may change.
+at::Tensor values_to_round(const CodeSource& source) {
+  return source.weight.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true).contiguous();
+}
 
 }  // namespace
 
@@ -55,9 +67,8 @@ Fp4Codes fp4_codes_with_feedback(const CodeSource& source, format::Fp4Scaling sc
                                  const at::Tensor& feedback) {
   const int64_t rows = source.weight.size(0), cols = source.weight.size(1), block = format::fp4_block(scaling);
   TORCH_CHECK(cols % block == 0, "error feedback: expected a multiple of ", block, " columns, got ", cols);
-  TORCH_CHECK(feedback.sizes() == at::IntArrayRef({cols, cols}) && feedback.scalar_type() == at::kDouble,
-              "error feedback: expected fp64 feedback [", cols, ", ", cols, "], got ", feedback.sizes());
-  const at::Tensor values = source.weight.to(at::kDouble).contiguous(), factors = feedback.contiguous();
+  check_feedback(feedback, cols);
+  const at::Tensor values = values_to_round(source), factors = feedback.contiguous();
   Fp4Codes result{.codes = at::empty({rows, cols / 2}, at::kByte),
                   .scale = at::empty({rows, cols / block}, at::kByte),
                   .tensor_scale = {},
@@ -73,6 +84,26 @@ Fp4Codes fp4_codes_with_feedback(const CodeSource& source, format::Fp4Scaling sc
                          .tensor_amax = amax,
                          .codes = result.codes.mutable_data_ptr<uint8_t>(),
                          .scale = result.scale.mutable_data_ptr<uint8_t>()});
+  return result;
+}
+
+ScaledTensor fp8_codes_with_feedback(const CodeSource& source, recipe::Granularity granularity,
+                                     const at::Tensor& feedback) {
+  const int64_t rows = source.weight.size(0), cols = source.weight.size(1);
+  check_feedback(feedback, cols);
+  const at::Tensor values = values_to_round(source), factors = feedback.contiguous();
+  ScaledTensor result{.data = at::empty({rows, cols}, at::kByte),
+                      .scale = at::ones(scale_shape(granularity, rows, cols), at::kFloat),
+                      .format = format::Format::kE4m3,
+                      .granularity = granularity};
+  kernels::feedback_fp8({.x = values.mutable_data_ptr<double>(),
+                         .rows = rows,
+                         .cols = cols,
+                         .feedback = factors.const_data_ptr<double>(),
+                         .block_rows = granularity.block_rows,
+                         .block_cols = granularity.block_cols,
+                         .codes = result.data.mutable_data_ptr<uint8_t>(),
+                         .scale = result.scale.mutable_data_ptr<float>()});
   return result;
 }
 

@@ -5,6 +5,8 @@
 #include <ATen/core/TensorBody.h>
 
 #include "plimsoll/ops/linear/fp4_codes.h"
+#include "plimsoll/ops/tensor/scaled_tensor.h"
+#include "plimsoll/recipe/operand.h"
 
 namespace plimsoll::ops {
 
@@ -20,5 +22,11 @@ at::Tensor error_feedback(const at::Tensor& squares);
 // feedback they are its codes, but for the sign of a zero.
 Fp4Codes fp4_codes_with_feedback(const CodeSource& source, format::Fp4Scaling scaling, float amax,
                                  const at::Tensor& feedback);
+
+// As codes_of() of one source of finite values, by rows or in blocks of 128 x 128. A block's scale is of the values that its columns
+// have when the first of them is rounded; that of a row is of the weights as they were. With a diagonal feedback they are its codes,
+// but for the sign of a zero.
+ScaledTensor fp8_codes_with_feedback(const CodeSource& source, recipe::Granularity granularity,
+                                     const at::Tensor& feedback);
 
 }  // namespace plimsoll::ops

@@ -83,6 +83,8 @@ TEST(ErrorFeedback, WhatIsNoSquareIsAnError) {
                c10::Error);
   EXPECT_THROW(fp4_codes_with_feedback({.weight = weight}, Fp4Scaling::kNvfp4, 1, at::eye(16, at::kDouble)),
                c10::Error);
+  EXPECT_THROW(fp8_codes_with_feedback({.weight = weight}, recipe::kPerRow, at::eye(16, at::kDouble)), c10::Error);
+  EXPECT_THROW(fp8_codes_with_feedback({.weight = weight}, recipe::kPerRow, at::eye(32)), c10::Error);
 }
 
 TEST(ErrorFeedback, ADiagonalLeavesTheNearestCodes) {
